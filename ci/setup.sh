@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Brings what the tests use, where it may: Debian packages as root, test suites by cargo.
+#
+# Only the Rust toolchain and a C linker are needed to build; without them this fails. What else
+# is missing is named, and the tests that want it count as skipped. Changes nothing if all is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly MSRV=1.88
+# Commands that the real-program tests run, and the Debian packages that hold them.
+readonly PROGRAMS=(sqlite3:sqlite3 rsync:rsync stress-ng:stress-ng dbench:dbench fs_mark:fsmark setfattr:attr git:git tar:tar)
+# File system test suites from crates.io, as command:version.
+readonly SUITES=(pjdfstest:0.2.2 fsx:0.3.2)
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+has() { command -v "$1" >/dev/null 2>&1; }
+
+check_rust() {
+    has cargo && has rustc || die "Rust is missing: get $MSRV or newer from https://rustup.rs"
+    local version
+    version=$(rustc --version | awk '{print $2}')
+    printf '%s\n%s\n' "$MSRV" "$version" | sort -CV || die "rustc is $version, $MSRV or newer is needed (rustup update stable)"
+    cargo fmt --version >/dev/null 2>&1 || die "rustfmt is missing (rustup component add rustfmt)"
+    cargo clippy --version >/dev/null 2>&1 || die "clippy is missing (rustup component add clippy)"
+    say "rustc $version"
+}
+
+install_packages() {
+    local entry missing=()
+    for entry in "$@"; do
+        has "${entry%%:*}" || missing+=("${entry##*:}")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    if [ "$(id -u)" = 0 ] && has apt-get; then
+        say "installing ${missing[*]}"
+        { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y "${missing[@]}"; } >/dev/null </dev/null && return 0
+        say "apt-get could not install all of: ${missing[*]}"
+    else
+        say "missing: ${missing[*]} (as root: apt-get install ${missing[*]})"
+    fi
+    return 1
+}
+
+install_suites() {
+    local suite name version
+    for suite in "${SUITES[@]}"; do
+        name=${suite%%:*} version=${suite##*:}
+        cargo install --list | grep -q "^$name v$version" && continue
+        say "building $name $version"
+        cargo install --quiet --locked "$name@$version" </dev/null ||
+            say "$name $version could not be installed: its tests will count as skipped"
+    done
+}
+
+check_rust
+install_packages cc:gcc || die "a C linker is needed"
+install_packages "${PROGRAMS[@]}" || say "the tests that use them will count as skipped"
+install_suites
+[ -c /dev/fuse ] && [ -w /dev/fuse ] || say "/dev/fuse cannot be used: the tests that mount will count as skipped"
+# Who is not root mounts through fusermount3.
+[ "$(id -u)" = 0 ] || has fusermount3 || say "fusermount3 is missing (package fuse3): the tests that mount will count as skipped"
+say "done"

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Sets up and runs every test; ends with a line "N passed, N failed, N skipped".
+#
+# Each step prints a heading, its output, its counts and the time it took. A step that fails does not
+# stop the others. What cannot run here (no /dev/fuse, no nightly toolchain, no program of that name)
+# says "skipped: …" and is counted. Steps are commands of their own and can be run alone.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}"
+
+passed=0 failed=0 skipped=0
+failures=()
+logs=$(mktemp -d)
+running=
+trap '[ -z "$running" ] || kill "$running" 2>/dev/null; rm -rf "$logs"' EXIT
+
+# Prints "passed failed skipped" of a log: the lines of cargo's test harness, and our scripts' closing
+# lines. A test that could not run passes for the harness but prints "skipped: …" first.
+counts() {
+    awk '
+        /^test result: / { for (i = 4; i < NF; i++) { if ($(i+1) == "passed;") p += $i; if ($(i+1) == "failed;") f += $i; if ($(i+1) == "ignored;") s += $i } }
+        /^skipped: / { said++ }
+        /^([a-z]+: )?[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$/ {
+            closed = 1
+            for (i = 1; i < NF; i++) { if ($(i+1) == "passed,") p += $i; if ($(i+1) ~ /^failed/) f += $i; if ($(i+1) == "skipped") s += $i }
+        }
+        END { if (!closed) { if (said > p) said = p; p -= said; s += said } print p+0, f+0, s+0 }
+    ' "$1"
+}
+
+# step NAME SECONDS COMMAND…: runs a command, for so long at most.
+step() {
+    local name=$1 limit=$2 start=$SECONDS status=0 log p f s
+    shift 2
+    log=$(mktemp -p "$logs")
+    printf '\n=== %s: %s\n' "$name" "$*"
+    # Not through a pipe: a daemon that a failed test left behind would keep it open for ever.
+    timeout --kill-after=30 "$limit" "$@" >"$log" 2>&1 </dev/null &
+    running=$!
+    tail -n +1 -s 0.2 -f --pid="$running" "$log"
+    wait "$running" || status=$?
+    running=
+    read -r p f s < <(counts "$log")
+    if [ "$status" != 0 ]; then
+        [ "$f" -gt 0 ] || f=1
+        [ "$status" != 124 ] || printf '%s: still running after %s s\n' "$name" "$limit"
+        failures+=("$name")
+    elif [ $((p + f + s)) = 0 ]; then
+        p=1
+    fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    printf -- '--- %s: passed %s, failed %s, skipped %s; %s s\n' "$name" "$p" "$f" "$s" $((SECONDS - start))
+}
+
+# skip NAME WHY: a step that cannot run here.
+skip() {
+    printf '\n=== %s\nskipped: %s\n' "$1" "$2"
+    skipped=$((skipped + 1))
+}
+
+ci/setup.sh
+
+step "format" 60 cargo fmt --all --check
+step "clippy" 600 cargo clippy --quiet --workspace --all-targets -- -D warnings
+step "documentation" 600 env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --document-private-items
+# Tests that mount say so if they cannot; --show-output lets that be seen, and be counted.
+step "tests" 900 cargo test --quiet --workspace --all-targets -- --show-output
+step "documentation tests" 300 cargo test --quiet --workspace --doc
+step "loom" 600 ci/loom.sh
+step "ThreadSanitizer" 600 ci/tsan.sh
+step "Miri" 600 ci/miri.sh
+step "suites" 900 ci/suites.sh --quick
+step "real programs" 900 ci/real-programs.sh
+if cargo deny --version >/dev/null 2>&1; then
+    step "licences and advisories" 120 cargo deny check
+else
+    skip "licences and advisories" "cargo-deny is not installed (cargo install --locked cargo-deny)"
+fi
+
+printf '\n%s s\n' "$SECONDS"
+[ ${#failures[@]} = 0 ] || printf 'failed: %s\n' "${failures[@]}"
+printf '%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
+[ "$failed" = 0 ]

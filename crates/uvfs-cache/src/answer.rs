@@ -1,0 +1,210 @@
+//! A driver's answers: what is found, what is not, and what came too late.
+//!
+//! Only superblocks that are not resident ask. An inode that the cache knows already (another
+//! name of it, a front end that still holds it) is found by its number; the answer's attributes
+//! then replace the cached ones. Rule 10: an answer that was asked for before something in the directory was
+//! removed, renamed, evicted or invalidated is returned to who asked, but neither the name nor
+//! the attributes of a known inode are cached.
+
+use uvfs_sync::blhash::{BlHash, Scan};
+use uvfs_sync::primitives::{Ordering, spin_loop};
+
+use crate::cache::{Cache, Names, Numbers, is_dir, number_hash};
+use crate::change::Aftermath;
+use crate::guard::NameGuard;
+use crate::inode_ref::InodeRef;
+use crate::types::{CacheError, Fresh, Life, Room, SbId};
+
+impl<'c> NameGuard<'c> {
+    fn is_late(&self) -> bool {
+        self.dir.dir_state().is_none_or(|d| d.revision() != self.revision)
+    }
+
+    /// The driver says that the name leads to this inode. Cached unless late; returned always.
+    ///
+    /// # Errors
+    /// `NoMemory`. (A directory that is dying does not cache the name; the answer still counts.)
+    pub fn found(&self, fresh: &Fresh) -> Result<InodeRef<'c>, CacheError> {
+        let cache = self.cache;
+        let inode = cache.inode_by_number(self.dir.sb(), fresh, !self.is_late())?;
+        if fresh.life == Life::Millis(0) || self.is_late() {
+            return Ok(inode);
+        }
+        if is_dir(inode.fmt()) {
+            // A directory has one name. If it is known under another one, it was moved behind our
+            // back: the old name goes.
+            cache.forget_other_name(&inode, &self.dir, self.name());
+        }
+        match self.reserve(Room::Name) {
+            Ok(room) => {
+                cache.publish(self, room, &inode, fresh.life, Some(self.revision));
+                Ok(inode)
+            }
+            Err(CacheError::NoMemory) => Err(CacheError::NoMemory),
+            // The directory is being removed: the answer counts, caching it does not.
+            Err(_) => Ok(inode),
+        }
+    }
+
+    /// The driver says that there is no such name. Cached as a negative entry, unless late, not to
+    /// be believed at all, superfluous (the directory is complete), or one too many (rule 9).
+    pub fn absent(&self, life: Life) {
+        let cache = self.cache;
+        let complete = self.dir.dir_state().is_none_or(|d| d.is_complete());
+        let cached = !complete
+            && life != Life::Millis(0)
+            && !self.is_late()
+            && cache.room_for_negative(self.dir.sb())
+            && cache.publish_negative(self, life);
+        if !cached && !self.is_late() {
+            // What was believed of the name until now is wrong.
+            cache.forget_name(&self.dir, self.name());
+        }
+    }
+}
+
+impl Cache {
+    /// The inode with the number that `fresh` tells, known or new.
+    fn inode_by_number(&self, sb: SbId, fresh: &Fresh, update: bool) -> Result<InodeRef<'_>, CacheError> {
+        if let Some(inode) = self.find_number(sb, &fresh.attr) {
+            if update {
+                inode.refresh(&fresh.attr, fresh.life);
+            }
+            return Ok(inode);
+        }
+        let index = self.alloc_inode(sb)?;
+        let dir = if is_dir(fresh.attr.fmt()) { self.alloc_dir()? } else { 0 };
+        let inode = self.fill_inode(sb, index, dir, fresh, 0);
+        Ok(match self.hash_number(&inode) {
+            None => inode,
+            // Another name of it was looked up at the same time; ours was never to be seen.
+            Some(other) => {
+                self.discard_inode(inode);
+                other
+            }
+        })
+    }
+
+    fn is_number(&self, index: u32, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
+        let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
+        let life = private.refs.life();
+        // A reference first: what is read then is of this life.
+        if !private.refs.get_life(life) {
+            return None;
+        }
+        let inode = InodeRef::new(self, index, life);
+        let same = published.ino() == ino
+            && private.sb.load(Ordering::Relaxed) == u32::from(sb.0)
+            && inode.fmt() == fmt;
+        same.then_some(inode)
+    }
+
+    /// A known inode of this number (and type: a number that came back as something else is
+    /// another inode).
+    fn find_number(&self, sb: SbId, attr: &crate::attr::Attr) -> Option<InodeRef<'_>> {
+        loop {
+            let hashes = self.numbers.hashes(|key| number_hash(sb, attr.ino, key));
+            match self.numbers.scan(&hashes, |i| self.is_number(i, sb, attr.ino, attr.fmt()), || ()) {
+                Scan::Hit(inode) => return Some(inode),
+                Scan::Miss(()) => return None,
+                Scan::Moved => spin_loop(),
+            }
+        }
+    }
+
+    /// Let an inode be found by number (not on resident superblocks, which never look). If another
+    /// one of that number is there already, that one.
+    pub(crate) fn hash_number(&self, inode: &InodeRef<'_>) -> Option<InodeRef<'_>> {
+        let sb = inode.sb();
+        if self.superblock(sb).resident {
+            return None;
+        }
+        let attr = inode.attr();
+        let mut spare = false;
+        let mut other = None;
+        loop {
+            let h = self.numbers.hashes(|key| number_hash(sb, attr.ino, key));
+            let Some(mut locked) = self.numbers.lock([&h], spare) else { continue };
+            let mut candidates = Vec::new();
+            locked.for_each(0, |i| candidates.push(i));
+            for i in candidates {
+                if let Some(found) = self.is_number(i, sb, attr.ino, attr.fmt()) {
+                    other = Some(found);
+                }
+            }
+            if other.is_some() {
+                break;
+            }
+            self.inodes_private.get(inode.index()).hash.store(BlHash::to_store(&h), Ordering::Relaxed);
+            if locked.insert(0, &h, inode.index()).is_ok() {
+                break;
+            }
+            spare = true;
+        }
+        self.numbers.maintain(&Numbers(self));
+        other
+    }
+
+    /// Under `end_inode`: the number leads nowhere from now on.
+    pub(crate) fn unhash_number(&self, sb: SbId, index: u32, ino: u64) {
+        loop {
+            let h = self.numbers.hashes(|key| number_hash(sb, ino, key));
+            if let Some(mut locked) = self.numbers.lock([&h], false) {
+                locked.remove(0, index);
+                break;
+            }
+        }
+        self.numbers.maintain(&Numbers(self));
+    }
+
+    /// Whether one more negative entry may be kept; makes room by sweeping a few old ones.
+    fn room_for_negative(&self, sb: SbId) -> bool {
+        if self.negatives.load(Ordering::Relaxed) < self.max_negative {
+            return true;
+        }
+        self.sweep_negatives(sb, 8);
+        self.negatives.load(Ordering::Relaxed) < self.max_negative
+    }
+
+    /// Cache that a name does not exist. False: the directory's revision moved, or no slot is left.
+    fn publish_negative(&self, guard: &NameGuard<'_>, life: Life) -> bool {
+        let sb = guard.dir.sb();
+        let words = guard.words();
+        let Ok(tail) = self.tails.alloc(&words) else { return false };
+        let Ok(dentry) = self.alloc_dentry(sb) else {
+            self.tails.free(tail);
+            return false;
+        };
+        let d = self.dentries.get(dentry);
+        let parent_life = guard.dir.id().life();
+        self.dentries_private.get(dentry).parent_life.store(parent_life, Ordering::Relaxed);
+        let mut after = Aftermath::default();
+        let mut spare = false;
+        let published = loop {
+            let (mut locked, [h]) = self.lock_names_bucket([(guard.dir.index(), &words)], spare);
+            if guard.is_late() {
+                break false;
+            }
+            self.kill_any(&mut locked, 0, guard.dir.index(), &words, &mut after);
+            d.seq.write(|| {
+                d.set_name(guard.dir.index(), &words, tail);
+                d.set_target(0, 0, self.clock.deadline(life));
+            });
+            d.hash.store(BlHash::to_store(&h), Ordering::Relaxed);
+            if locked.insert(0, &h, dentry).is_ok() {
+                break true;
+            }
+            d.seq.write(|| d.clear());
+            spare = true;
+        };
+        self.superblock(sb).dentries.count_up();
+        self.negatives.fetch_add(1, Ordering::Relaxed);
+        if !published {
+            self.negatives.fetch_sub(1, Ordering::Relaxed);
+            self.free_dentry(sb, dentry, tail);
+        }
+        self.finish(after, sb, &guard.dir);
+        self.names.maintain(&Names(self));
+        published
+    }
+}

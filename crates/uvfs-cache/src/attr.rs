@@ -1,0 +1,135 @@
+//! What `stat` reports, and how it is packed into the published half of an inode.
+//!
+//! Plain values: nothing here is shared or locked. [`Attr`] is the unpacked form that callers and
+//! drivers see; `inode.rs` stores it as atomics.
+
+/// Type bits of a mode, as in `<sys/stat.h>`.
+pub mod mode {
+    #![allow(missing_docs)]
+    pub const S_IFMT: u32 = 0o170000;
+    pub const S_IFSOCK: u32 = 0o140000;
+    pub const S_IFLNK: u32 = 0o120000;
+    pub const S_IFREG: u32 = 0o100000;
+    pub const S_IFBLK: u32 = 0o060000;
+    pub const S_IFDIR: u32 = 0o040000;
+    pub const S_IFCHR: u32 = 0o020000;
+    pub const S_IFIFO: u32 = 0o010000;
+    pub const S_ISUID: u32 = 0o4000;
+    pub const S_ISGID: u32 = 0o2000;
+    pub const S_ISVTX: u32 = 0o1000;
+}
+
+/// A point in time: seconds since 1970 (may be negative) and nanoseconds (`0..1_000_000_000`).
+///
+/// The cache keeps 34 bits of seconds and 30 of nanoseconds, like ext4: times before
+/// 1901-12-13 or after 2446-05-10 are clamped to that range, as the kernel clamps to a file
+/// system's range (`timestamp_truncate`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time {
+    /// Seconds since the epoch.
+    pub sec: i64,
+    /// Nanoseconds, below one second.
+    pub nsec: u32,
+}
+
+/// Earliest second that [`Time`] can be stored with: -2^31.
+pub const TIME_MIN_SEC: i64 = -(1 << 31);
+/// Latest second that [`Time`] can be stored with: 2^34 - 2^31 - 1.
+pub const TIME_MAX_SEC: i64 = (1 << 34) - (1 << 31) - 1;
+
+impl Time {
+    /// A time from its two parts.
+    pub const fn new(sec: i64, nsec: u32) -> Self {
+        Self { sec, nsec }
+    }
+
+    /// The nearest time that can be stored.
+    pub fn clamped(self) -> Self {
+        if self.sec < TIME_MIN_SEC {
+            Self::new(TIME_MIN_SEC, 0)
+        } else if self.sec > TIME_MAX_SEC {
+            Self::new(TIME_MAX_SEC, 0)
+        } else {
+            Self::new(self.sec, self.nsec.min(999_999_999))
+        }
+    }
+
+    /// 34 bits of seconds above 30 bits of nanoseconds; times order as their packed words do.
+    pub fn pack(self) -> u64 {
+        let t = self.clamped();
+        (((t.sec - TIME_MIN_SEC) as u64) << 30) | u64::from(t.nsec)
+    }
+
+    /// The inverse of [`Time::pack`].
+    pub fn unpack(word: u64) -> Self {
+        Self::new((word >> 30) as i64 + TIME_MIN_SEC, (word & ((1 << 30) - 1)) as u32)
+    }
+}
+
+/// The attributes of an inode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attr {
+    /// Inode number, unique within the superblock.
+    pub ino: u64,
+    /// Type and permission bits, as `st_mode` (16 bits are kept).
+    pub mode: u32,
+    /// Hard links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node (0 for everything else); in the cache it overlays `size`.
+    pub rdev: u32,
+    /// Bytes. Directories keep 32 bits of it (saturating).
+    pub size: u64,
+    /// Units of 512 bytes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Time,
+    /// Last modification of the content.
+    pub mtime: Time,
+    /// Last change of the inode.
+    pub ctime: Time,
+}
+
+impl Attr {
+    /// Type bits of the mode.
+    pub const fn fmt(&self) -> u32 {
+        self.mode & mode::S_IFMT
+    }
+    /// Whether this is a directory.
+    pub const fn is_dir(&self) -> bool {
+        self.fmt() == mode::S_IFDIR
+    }
+    /// Whether this is a regular file.
+    pub const fn is_reg(&self) -> bool {
+        self.fmt() == mode::S_IFREG
+    }
+    /// Whether this is a symbolic link.
+    pub const fn is_symlink(&self) -> bool {
+        self.fmt() == mode::S_IFLNK
+    }
+    /// Whether this is a character or block device.
+    pub const fn is_device(&self) -> bool {
+        matches!(self.fmt(), mode::S_IFCHR | mode::S_IFBLK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_survives_packing_over_its_whole_range() {
+        for sec in [TIME_MIN_SEC, -1, 0, 1, 1_700_000_000, TIME_MAX_SEC] {
+            for nsec in [0, 1, 999_999_999] {
+                let t = Time::new(sec, nsec);
+                assert_eq!(Time::unpack(t.pack()), t);
+            }
+        }
+        assert_eq!(Time::unpack(Time::new(i64::MIN, 5).pack()), Time::new(TIME_MIN_SEC, 0));
+        assert_eq!(Time::unpack(Time::new(i64::MAX, 5).pack()), Time::new(TIME_MAX_SEC, 0));
+        assert!(Time::new(-1, 999_999_999).pack() < Time::new(0, 0).pack());
+    }
+}

@@ -1,0 +1,362 @@
+//! The cache: arenas, hash tables, superblocks.
+//!
+//! One cache serves all superblocks of a process; chunks of its arenas belong to one superblock
+//! each. This file makes and destroys; the other files of the crate each hold one kind of use:
+//! [`crate::walk`] reads without references, [`crate::guard`] takes names, [`crate::change`]
+//! publishes, [`crate::sweep`] evicts.
+//!
+//! Lock order (docs/locking.md): rename mutex, names, directory index, buckets, inode bits, slabs.
+
+use std::sync::{Arc, OnceLock};
+
+use uvfs_sync::arena::Arena;
+use uvfs_sync::blhash::{BlHash, Key, Objects};
+use uvfs_sync::primitives::{AtomicU64, Mutex, Ordering, fence};
+use uvfs_sync::segvec::SegVec;
+use uvfs_sync::seqcount::SeqCount;
+use uvfs_sync::slab::{CHUNK, Pool, Slab, next_life};
+
+use crate::attr::mode;
+use crate::clock::{Clock, NEVER};
+use crate::dentry::{self, Tails};
+use crate::dir::DirState;
+use crate::guard::NameLocks;
+use crate::inode::{self, ROOT};
+use crate::inode_ref::InodeRef;
+use crate::types::{CacheError, Config, Counters, EvictHook, Fresh, InodeId, SbId, SbOptions};
+
+/// Dentry and inode cache; see the crate's head.
+pub struct Cache {
+    pub(crate) inodes: Arena<inode::Published>,
+    pub(crate) inodes_private: Arena<inode::Private>,
+    pub(crate) inode_pool: Pool,
+    pub(crate) dentries: Arena<dentry::Published>,
+    pub(crate) dentries_private: Arena<dentry::Private>,
+    pub(crate) dentry_pool: Pool,
+    pub(crate) tails: Tails,
+    pub(crate) names: BlHash,
+    pub(crate) numbers: BlHash,
+    pub(crate) dirs: SegVec<DirState>,
+    pub(crate) name_locks: NameLocks,
+    pub(crate) clock: Clock,
+    pub(crate) negatives: AtomicU64,
+    pub(crate) max_negative: u64,
+    superblocks: SegVec<OnceLock<Superblock>>,
+}
+
+/// What belongs to one superblock.
+pub(crate) struct Superblock {
+    pub(crate) resident: bool,
+    pub(crate) on_evict: EvictHook,
+    pub(crate) inodes: Slab,
+    pub(crate) dentries: Slab,
+    /// Held while a directory moves to another parent (rule 12).
+    pub(crate) renames: Mutex<()>,
+    pub(crate) root: AtomicU64,
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cache").field("counters", &self.counters()).finish_non_exhaustive()
+    }
+}
+
+fn no_memory(_: std::io::Error) -> CacheError {
+    CacheError::NoMemory
+}
+
+impl Cache {
+    /// A cache with nothing in it. Reserves address space, commits next to nothing.
+    ///
+    /// # Errors
+    /// `NoMemory` where not even a small reservation is granted.
+    pub fn new(config: Config) -> Result<Arc<Self>, CacheError> {
+        let inodes = Arena::reserve(config.max_inodes).map_err(no_memory)?;
+        let inodes_private = Arena::reserve(inodes.capacity()).map_err(no_memory)?;
+        let dentries = Arena::reserve(config.max_inodes).map_err(no_memory)?;
+        let dentries_private = Arena::reserve(dentries.capacity()).map_err(no_memory)?;
+        let dentry_slots = dentries.capacity().min(dentries_private.capacity());
+        let inode_slots = inodes.capacity().min(inodes_private.capacity());
+        Ok(Arc::new(Self {
+            inode_pool: Pool::new(inode_slots),
+            dentry_pool: Pool::new(dentry_slots),
+            tails: Tails::new(dentry_slots).map_err(no_memory)?,
+            names: BlHash::new(dentry_slots).map_err(no_memory)?,
+            numbers: BlHash::new(inode_slots).map_err(no_memory)?,
+            dirs: SegVec::new(),
+            name_locks: NameLocks::new(),
+            clock: Clock::default(),
+            negatives: AtomicU64::new(0),
+            max_negative: u64::from(config.max_negative),
+            superblocks: SegVec::new(),
+            inodes,
+            inodes_private,
+            dentries,
+            dentries_private,
+        }))
+    }
+
+    /// Add a superblock. It has no root yet.
+    ///
+    /// # Errors
+    /// `NoMemory` after 65,536 superblocks.
+    pub fn add_superblock(&self, options: SbOptions) -> Result<SbId, CacheError> {
+        let (id, place) = self.superblocks.alloc().ok_or(CacheError::NoMemory)?;
+        let id = u16::try_from(id).map_err(|_| CacheError::NoMemory)?;
+        let sb = Superblock {
+            resident: options.resident,
+            on_evict: options.on_evict,
+            inodes: Slab::new(),
+            dentries: Slab::new(),
+            renames: Mutex::new(()),
+            root: AtomicU64::new(0),
+        };
+        place.set(sb).map_err(|_| CacheError::NoMemory)?;
+        Ok(SbId(id))
+    }
+
+    pub(crate) fn superblock(&self, sb: SbId) -> &Superblock {
+        // An SbId is only made by `add_superblock`, and superblocks are never taken away.
+        self.superblocks.get(u32::from(sb.0)).and_then(OnceLock::get).expect("a superblock of this cache")
+    }
+
+    pub(crate) fn sb_of(&self, inode: u32) -> &Superblock {
+        self.superblock(SbId(self.inodes_private.get(inode).sb.load(Ordering::Relaxed) as u16))
+    }
+
+    /// The root directory of a superblock, once. The superblock itself holds one reference,
+    /// until [`Cache::drop_superblock`].
+    ///
+    /// # Errors
+    /// `NoMemory`.
+    pub fn make_root(&self, sb: SbId, fresh: &Fresh) -> Result<InodeRef<'_>, CacheError> {
+        let index = self.alloc_inode(sb)?;
+        let dir = self.alloc_dir()?;
+        let root = self.fill_inode(sb, index, dir, fresh, ROOT);
+        let id = root.id();
+        self.superblock(sb).root.store(id.as_u64(), Ordering::Relaxed);
+        Ok(root.clone_forgotten())
+    }
+
+    pub(crate) fn alloc_inode(&self, sb: SbId) -> Result<u32, CacheError> {
+        let slab = &self.superblock(sb).inodes;
+        loop {
+            let index = slab.alloc(&self.inode_pool).ok_or(CacheError::NoMemory)?;
+            let life = self.inodes.get(index).life.load(Ordering::Relaxed);
+            let floor = self.inode_pool.floor(index);
+            if next_life(life, floor).is_some() {
+                above_floor(&self.inodes.get(index).seq, floor);
+                return Ok(index);
+            }
+            // Its next life would wrap: the slot is never used again (rule 1).
+        }
+    }
+
+    pub(crate) fn alloc_dentry(&self, sb: SbId) -> Result<u32, CacheError> {
+        let index =
+            self.superblock(sb).dentries.alloc(&self.dentry_pool).ok_or(CacheError::NoMemory)?;
+        above_floor(&self.dentries.get(index).seq, self.dentry_pool.floor(index));
+        Ok(index)
+    }
+
+    pub(crate) fn alloc_dir(&self) -> Result<u32, CacheError> {
+        self.dirs.alloc().map(|(i, _)| i + 1).ok_or(CacheError::NoMemory)
+    }
+
+    /// Begin an inode's life; the reference returned is its only one. `dir`: directory state, for
+    /// directories.
+    pub(crate) fn fill_inode(&self, sb: SbId, index: u32, dir: u32, fresh: &Fresh, flags: u32) -> InodeRef<'_> {
+        let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
+        let resident = self.superblock(sb).resident;
+        let old = published.life.load(Ordering::Relaxed);
+        // `alloc_inode` has seen that there is a next life.
+        let life = next_life(old, self.inode_pool.floor(index)).unwrap_or(u32::MAX);
+        // Readers of the slot's last life may still look: rule 3.
+        fence(Ordering::Release);
+        private.nlookup.store(0, Ordering::Relaxed);
+        private.value.store(fresh.private, Ordering::Relaxed);
+        private.alias.store(0, Ordering::Relaxed);
+        private.sb.store(u32::from(sb.0), Ordering::Relaxed);
+        private.dir.store(dir, Ordering::Relaxed);
+        let deadline = if resident { NEVER } else { self.clock.deadline(fresh.life) };
+        private.deadline.store(deadline, Ordering::Relaxed);
+        if let Some(state) = self.dir_state_at(dir) {
+            state.reset(resident);
+        }
+        published.fill(private, life, &fresh.attr, flags);
+        // Last: who gets a reference by this life finds the inode finished (rule 16).
+        private.refs.start(life);
+        self.superblock(sb).inodes.count_up();
+        InodeRef::new(self, index, life)
+    }
+
+    fn dir_state_at(&self, dir: u32) -> Option<&DirState> {
+        self.dirs.get(dir.checked_sub(1)?)
+    }
+
+    /// The directory state of an inode that is (or was) a directory.
+    pub(crate) fn dir_state(&self, inode: u32) -> Option<&DirState> {
+        self.dir_state_at(self.inodes_private.get(inode).dir.load(Ordering::Relaxed))
+    }
+
+    /// Give an inode slot back that was allocated and not filled.
+    pub(crate) fn free_inode_slot(&self, sb: SbId, index: u32, dir: u32) {
+        self.superblock(sb).inodes.free(&self.inode_pool, index);
+        if dir != 0 {
+            self.dirs.free(dir - 1);
+        }
+    }
+
+    /// Drop a reference; the last one ends the inode's life.
+    pub(crate) fn put_inode(&self, index: u32) {
+        if self.inodes_private.get(index).refs.put() {
+            self.end_inode(index);
+        }
+    }
+
+    /// End a life that nobody saw: the driver is not told.
+    pub(crate) fn discard_inode(&self, inode: InodeRef<'_>) {
+        let index = inode.into_id().index();
+        let private = self.inodes_private.get(index);
+        let sb = SbId(private.sb.load(Ordering::Relaxed) as u16);
+        let dead = private.refs.put();
+        debug_assert!(dead, "an inode that nobody saw has one reference");
+        let dir = private.dir.swap(0, Ordering::Relaxed);
+        self.inodes.get(index).clear();
+        self.superblock(sb).inodes.count_down();
+        self.free_inode_slot(sb, index, dir);
+    }
+
+    /// The inode is dead (this thread made it so): take it out of everything and free the slot.
+    pub(crate) fn end_inode(&self, index: u32) {
+        let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
+        let sb = SbId(private.sb.load(Ordering::Relaxed) as u16);
+        let superblock = self.superblock(sb);
+        let attr = published.copy(private);
+        let value = private.value.load(Ordering::Relaxed);
+        if !superblock.resident {
+            self.unhash_number(sb, index, attr.ino);
+        }
+        let dir = private.dir.load(Ordering::Relaxed);
+        published.clear();
+        private.dir.store(0, Ordering::Relaxed);
+        superblock.inodes.count_down();
+        (superblock.on_evict)(&attr, value);
+        self.free_inode_slot(sb, index, dir);
+    }
+
+    /// A reference from an id; `None` if that life is over.
+    pub fn get(&self, id: InodeId) -> Option<InodeRef<'_>> {
+        self.inodes_private
+            .get(id.index())
+            .refs
+            .get_life(id.life())
+            .then(|| InodeRef::new(self, id.index(), id.life()))
+    }
+
+    /// Take back a reference that [`InodeRef::into_id`] gave up.
+    pub fn adopt(&self, id: InodeId) -> InodeRef<'_> {
+        InodeRef::new(self, id.index(), id.life())
+    }
+
+    /// A front end's kernel forgets `n` lookups. Unknown ids and more than was counted are ignored:
+    /// the kernel may forget what it was never told of.
+    pub fn forget(&self, id: InodeId, n: u64) {
+        let Some(inode) = self.get(id) else { return };
+        let nlookup = &self.inodes_private.get(id.index()).nlookup;
+        let mut old = nlookup.load(Ordering::Relaxed);
+        let new = loop {
+            let new = old.saturating_sub(n);
+            match nlookup.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => break new,
+                Err(now) => old = now,
+            }
+        };
+        // Each step to zero gives back the one reference that the step from zero took.
+        if old != 0 && new == 0 {
+            self.put_inode(id.index());
+        }
+        drop(inode);
+    }
+
+    /// The root of a superblock, if it has one.
+    pub fn root(&self, sb: SbId) -> Option<InodeRef<'_>> {
+        self.get(InodeId::from_u64(self.superblock(sb).root.load(Ordering::Relaxed)))
+    }
+
+    /// Put the clock that expiry goes by forward; for tests of drivers.
+    pub fn advance_clock(&self, ms: u32) {
+        self.clock.advance(ms);
+    }
+
+    /// Figures of now. O(superblocks).
+    pub fn counters(&self) -> Counters {
+        let mut c = Counters { negative: self.negatives.load(Ordering::Relaxed), ..Counters::default() };
+        for sb in (0..=u32::from(u16::MAX)).map_while(|i| self.superblocks.get(i).and_then(OnceLock::get)) {
+            c.inodes += sb.inodes.in_use();
+            c.dentries += sb.dentries.in_use();
+            let slot = |chunks: usize, size: usize| chunks as u64 * u64::from(CHUNK) * size as u64;
+            c.bytes += slot(sb.inodes.chunk_count(), size_of::<inode::Published>() + size_of::<inode::Private>());
+            c.bytes +=
+                slot(sb.dentries.chunk_count(), size_of::<dentry::Published>() + size_of::<dentry::Private>());
+        }
+        c.hash_bytes = self.names.bytes() + self.numbers.bytes();
+        c.bytes += c.hash_bytes + self.tails.bytes();
+        let (a, b) = (self.names.long_chains(), self.numbers.long_chains());
+        c.long_chains = a.0 + b.0;
+        c.rekeys = a.1 + b.1;
+        c
+    }
+}
+
+/// Memory that was given back reads as zero: its sequence goes on above all that it had
+/// (see [`Cache::trim`]).
+fn above_floor(seq: &SeqCount, floor: u32) {
+    if floor != 0 && seq.raw().load(Ordering::Relaxed) == 0 {
+        seq.raw().store(floor * 2, Ordering::Relaxed);
+    }
+}
+
+/// What the name table asks about dentries, under their bucket's lock.
+pub(crate) struct Names<'a>(pub &'a Cache);
+
+impl Objects for Names<'_> {
+    fn stored_hash(&self, index: u32) -> u32 {
+        self.0.dentries.get(index).hash.load(Ordering::Relaxed)
+    }
+    fn rehash(&self, index: u32, key: Key) -> u64 {
+        self.0.dentries.get(index).hash_again(key, &self.0.tails)
+    }
+    fn store_hash(&self, index: u32, hash: u32) {
+        self.0.dentries.get(index).hash.store(hash, Ordering::Relaxed);
+    }
+}
+
+/// What the table of inode numbers asks about inodes.
+pub(crate) struct Numbers<'a>(pub &'a Cache);
+
+/// Keyed hash of an inode number within its superblock.
+pub(crate) fn number_hash(sb: SbId, ino: u64, key: Key) -> u64 {
+    let product = u128::from(ino ^ key.0) * u128::from(key.1 | 1);
+    let h = product as u64 ^ (product >> 64) as u64 ^ u64::from(sb.0) << 17;
+    let product = u128::from(h ^ key.1) * u128::from(key.0 | 1);
+    product as u64 ^ (product >> 64) as u64
+}
+
+impl Objects for Numbers<'_> {
+    fn stored_hash(&self, index: u32) -> u32 {
+        self.0.inodes_private.get(index).hash.load(Ordering::Relaxed)
+    }
+    fn rehash(&self, index: u32, key: Key) -> u64 {
+        let sb = SbId(self.0.inodes_private.get(index).sb.load(Ordering::Relaxed) as u16);
+        number_hash(sb, self.0.inodes.get(index).ino(), key)
+    }
+    fn store_hash(&self, index: u32, hash: u32) {
+        self.0.inodes_private.get(index).hash.store(hash, Ordering::Relaxed);
+    }
+}
+
+/// Whether type bits say directory.
+pub(crate) fn is_dir(fmt: u32) -> bool {
+    fmt & mode::S_IFMT == mode::S_IFDIR
+}

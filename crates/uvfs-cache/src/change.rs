@@ -1,0 +1,530 @@
+//! Publishing changes of names: create, link, remove, rename, exchange, and drivers' answers.
+//!
+//! Who changes a name has the right to it ([`crate::guard`]), has asked the driver, and has made
+//! all room beforehand ([`NameGuard::reserve`]): what is done here cannot fail.
+//!
+//! Under the lock of the name's bucket a dentry is filled and put in, or marked dead and taken out, in
+//! one hold (rule 16). A reader that finds the entry checks the dentry; one that does not finds the
+//! bucket moved. Rename holds both buckets while both change (rule 12): a scan of either proves no
+//! miss, so the replaced target is never absent and the moved name is never in both places.
+
+use uvfs_sync::blhash::{BlHash, Hashes, Locked};
+use uvfs_sync::primitives::{MutexGuard, Ordering};
+
+use crate::cache::{Cache, Names, is_dir};
+use crate::clock::NEVER;
+use crate::dentry::NameWords;
+use crate::guard::NameGuard;
+use crate::inode_ref::{Death, InodeRef};
+use crate::types::{CacheError, Fresh, Life, Room, SbId};
+
+/// Room for a change, made before the driver is asked; dropping it gives it back.
+#[derive(Debug)]
+pub struct Reserved<'c> {
+    cache: &'c Cache,
+    sb: SbId,
+    /// The directory that counts the child in.
+    dir: Option<InodeRef<'c>>,
+    dentry: u32,
+    tail: u32,
+    inode: u32,
+    state: u32,
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if let Some(state) = self.dir.as_ref().and_then(|d| d.dir_state()) {
+            state.leave();
+        }
+        self.cache.tails.free(self.tail);
+        if self.dentry != 0 {
+            self.cache.superblock(self.sb).dentries.free(&self.cache.dentry_pool, self.dentry);
+        }
+        if self.inode != 0 {
+            self.cache.free_inode_slot(self.sb, self.inode, self.state);
+        }
+    }
+}
+
+/// A superblock's rename mutex, held.
+pub struct RenameLock<'c> {
+    _held: MutexGuard<'c, ()>,
+}
+
+impl std::fmt::Debug for RenameLock<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RenameLock")
+    }
+}
+
+/// A dentry that was taken out, and what it held.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Killed {
+    dentry: u32,
+    tail: u32,
+    inode: u32,
+}
+
+/// What is to be done once the locks are gone: nothing is freed or called under them.
+#[derive(Default)]
+pub(crate) struct Aftermath {
+    dead: [Killed; 2],
+    /// Tail of a name that was changed in place.
+    tail: u32,
+}
+
+impl Aftermath {
+    /// The inode of the one dentry that was killed, for who has spent its reference already; the
+    /// rest is then finished as for a negative entry.
+    pub(crate) fn take_inode(&mut self) -> u32 {
+        std::mem::take(&mut self.dead[0].inode)
+    }
+}
+
+impl<'c> NameGuard<'c> {
+    /// Make room for a change of this name: a counted place in the directory (rule 11), a dentry, and
+    /// what `room` says.
+    ///
+    /// # Errors
+    /// `Dying`: the directory is being removed. `NoMemory`.
+    pub fn reserve(&self, room: Room) -> Result<Reserved<'c>, CacheError> {
+        let cache = self.cache;
+        let sb = self.dir.sb();
+        let state = self.dir.dir_state().ok_or(CacheError::Stale)?;
+        state.enter()?;
+        let mut r =
+            Reserved { cache, sb, dir: Some(self.dir.clone()), dentry: 0, tail: 0, inode: 0, state: 0 };
+        r.tail = cache.tails.alloc(&self.words())?;
+        // A rename reuses the moved dentry, but it may need the tail.
+        r.dentry = cache.alloc_dentry(sb)?;
+        if room != Room::Name {
+            r.inode = cache.alloc_inode(sb)?;
+        }
+        if room == Room::Dir {
+            r.state = cache.alloc_dir()?;
+        }
+        Ok(r)
+    }
+
+    /// Publish a new node under this name; it was reserved as `Node` or `Dir`. What was cached of
+    /// the name (nothing, or a negative entry) gives way.
+    pub fn create(&self, mut room: Reserved<'c>, fresh: &Fresh) -> InodeRef<'c> {
+        let (index, state) = (std::mem::take(&mut room.inode), std::mem::take(&mut room.state));
+        debug_assert_ne!(index, 0, "create needs Room::Node or Room::Dir");
+        let inode = self.cache.fill_inode(room.sb, index, state, fresh, 0);
+        self.cache.hash_number(&inode);
+        self.cache.publish(self, room, &inode, fresh.life, None);
+        inode
+    }
+
+    /// Publish another name of an inode.
+    pub fn link(&self, room: Reserved<'c>, inode: &InodeRef<'c>, life: Life) {
+        self.cache.publish(self, room, inode, life, None);
+    }
+
+    /// Take the name away: the driver has removed it. With `death`, of a directory.
+    pub fn remove(&self, mut death: Option<Death<'c>>) {
+        let cache = self.cache;
+        let words = self.words();
+        cache.unlist(&self.dir, &words);
+        if let Some(state) = self.dir.dir_state() {
+            // Before the name goes: an answer on its way from now on is late (rule 10).
+            state.moved();
+        }
+        let mut after = Aftermath::default();
+        let (mut locked, _) = cache.lock_names_bucket([(self.dir.index(), &words)], false);
+        // Not there: it was invalidated meanwhile, which is as good.
+        if let Some(dentry) = cache.find_locked(&locked, 0, self.dir.index(), &words) {
+            if let Some(death) = &mut death {
+                death.commit();
+            }
+            cache.kill(&mut locked, 0, dentry, &mut after);
+        }
+        drop(locked);
+        cache.finish(after, self.dir.sb(), &self.dir);
+        drop(death);
+    }
+}
+
+impl Cache {
+    /// The superblock's rename mutex: who moves a directory to another parent holds it, so that no
+    /// loop can come about. Taken before the names.
+    pub fn lock_renames(&self, sb: SbId) -> RenameLock<'_> {
+        RenameLock { _held: self.superblock(sb).renames.lock() }
+    }
+
+    /// Hash and lock the buckets of `N` names; hash again when the keys changed meanwhile.
+    pub(crate) fn lock_names_bucket<'a, const N: usize>(
+        &'a self,
+        names: [(u32, &NameWords<'_>); N],
+        spare: bool,
+    ) -> (Locked<'a, N>, [Hashes; N]) {
+        loop {
+            let hashes = names.map(|(dir, words)| {
+                let h = self.names.hashes(|key| words.hash(key));
+                BlHash::derive(&h, |h| h ^ u64::from(dir))
+            });
+            let each: [&Hashes; N] = std::array::from_fn(|i| &hashes[i]);
+            if let Some(locked) = self.names.lock(each, spare) {
+                return (locked, hashes);
+            }
+            uvfs_sync::primitives::spin_loop();
+        }
+    }
+
+    /// Under the bucket's lock: the dentry of a name, positive or negative.
+    pub(crate) fn find_locked<const N: usize>(
+        &self,
+        locked: &Locked<'_, N>,
+        which: usize,
+        dir: u32,
+        words: &NameWords<'_>,
+    ) -> Option<u32> {
+        let mut found = None;
+        locked.for_each(which, |dentry| {
+            let d = self.dentries.get(dentry);
+            let useful = d.inode.load(Ordering::Relaxed) != 0 || found.is_none();
+            if useful && d.is(dir, words, &self.tails) {
+                found = Some(dentry);
+            }
+        });
+        found
+    }
+
+    /// Take an entry out of a resident directory's list, before its dentry changes: who lists
+    /// under the index's mutex finds only dentries that are in use. The caller has the right to the
+    /// name, and of a resident superblock nothing goes away by itself.
+    fn unlist(&self, dir: &InodeRef<'_>, words: &NameWords<'_>) {
+        if !self.sb_of(dir.index()).resident {
+            return;
+        }
+        let (locked, _) = self.lock_names_bucket([(dir.index(), words)], false);
+        let dentry = self.find_locked(&locked, 0, dir.index(), words);
+        drop(locked);
+        if let (Some(dentry), Some(state)) = (dentry, dir.dir_state()) {
+            let cookie = self.dentries_private.get(dentry).cookie.load(Ordering::Relaxed);
+            state.index.lock().remove(cookie);
+        }
+    }
+
+    /// Put an entry at the end of a resident directory's list, after its dentry was published.
+    fn list(&self, dir: &InodeRef<'_>, dentry: u32) {
+        if self.sb_of(dir.index()).resident
+            && let Some(state) = dir.dir_state()
+        {
+            let mut index = state.index.lock();
+            let cookie = index.push(dentry);
+            self.dentries_private.get(dentry).cookie.store(cookie, Ordering::Relaxed);
+        }
+    }
+
+    /// Under the bucket's lock: take a dentry out, dead. What it held is left in `after`.
+    pub(crate) fn kill<const N: usize>(
+        &self,
+        locked: &mut Locked<'_, N>,
+        which: usize,
+        dentry: u32,
+        after: &mut Aftermath,
+    ) {
+        let d = self.dentries.get(dentry);
+        locked.remove(which, dentry);
+        let inode = d.inode.load(Ordering::Relaxed);
+        let tail = d.seq.write(|| d.clear());
+        let place = usize::from(after.dead[0].dentry != 0);
+        after.dead[place] = Killed { dentry, tail, inode };
+    }
+
+    /// Under the bucket's lock: what is cached of a name makes way (a negative entry; before a
+    /// driver's fresh answer also a positive one that expired).
+    pub(crate) fn kill_any<const N: usize>(
+        &self,
+        locked: &mut Locked<'_, N>,
+        which: usize,
+        dir: u32,
+        words: &NameWords<'_>,
+        after: &mut Aftermath,
+    ) {
+        if let Some(dentry) = self.find_locked(locked, which, dir, words) {
+            self.kill(locked, which, dentry, after);
+        }
+    }
+
+    pub(crate) fn free_dentry(&self, sb: SbId, dentry: u32, tail: u32) {
+        self.tails.free(tail);
+        self.superblock(sb).dentries.count_down();
+        self.superblock(sb).dentries.free(&self.dentry_pool, dentry);
+    }
+
+    /// Publish a dentry that leads to `inode`. With `revision`: only if the directory's did not
+    /// move (rule 10); else nothing happens and false comes back.
+    pub(crate) fn publish(
+        &self,
+        guard: &NameGuard<'_>,
+        mut room: Reserved<'_>,
+        inode: &InodeRef<'_>,
+        life: Life,
+        revision: Option<u64>,
+    ) -> bool {
+        let (dentry, tail) = (room.dentry, room.tail);
+        let words = guard.words();
+        let d = self.dentries.get(dentry);
+        let deadline = if self.superblock(room.sb).resident { NEVER } else { self.clock.deadline(life) };
+        let mut after = Aftermath::default();
+        let mut spare = false;
+        loop {
+            let (mut locked, [h]) = self.lock_names_bucket([(guard.dir.index(), &words)], spare);
+            // Under the lock: an invalidation moves the revision first and then comes for this
+            // bucket. Either we see it moved, or it finds what we put in.
+            if let (Some(expected), Some(state)) = (revision, guard.dir.dir_state())
+                && state.revision() != expected
+            {
+                drop(locked);
+                self.finish(after, room.sb, &guard.dir);
+                return false;
+            }
+            self.kill_any(&mut locked, 0, guard.dir.index(), &words, &mut after);
+            d.seq.write(|| {
+                d.set_name(guard.dir.index(), &words, tail);
+                d.set_target(inode.index(), inode.fmt(), deadline);
+            });
+            d.hash.store(BlHash::to_store(&h), Ordering::Relaxed);
+            if is_dir(inode.fmt()) {
+                self.inodes_private.get(inode.index()).alias.store(dentry, Ordering::Release);
+            }
+            if locked.insert(0, &h, dentry).is_ok() {
+                break;
+            }
+            // Not published: back to a free slot, and again with a spare line.
+            d.seq.write(|| d.clear());
+            spare = true;
+        }
+        // The dentry holds its inode and its parent's.
+        self.inodes_private.get(inode.index()).refs.get_held();
+        self.superblock(room.sb).dentries.count_up();
+        (room.dentry, room.tail) = (0, 0);
+        if let Some(parent) = room.dir.take() {
+            // Its reference is the dentry's from now on; so is the count in `DirState`.
+            parent.into_id();
+        }
+        drop(room);
+        self.list(&guard.dir, dentry);
+        self.finish(after, guard.dir.sb(), &guard.dir);
+        true
+    }
+
+    /// As [`Cache::finish`], of a dentry that holds nothing any more.
+    pub(crate) fn finish_spent(&self, after: Aftermath, sb: SbId) {
+        for dead in after.dead {
+            if dead.dentry != 0 {
+                self.free_dentry(sb, dead.dentry, dead.tail);
+            }
+        }
+        self.names.maintain(&Names(self));
+    }
+
+    /// As [`Cache::finish`], of a negative entry whose directory may be gone.
+    pub(crate) fn finish_negative(&self, after: Aftermath, sb: SbId) {
+        for dead in after.dead {
+            if dead.dentry != 0 {
+                self.free_dentry(sb, dead.dentry, dead.tail);
+                self.negatives.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.names.maintain(&Names(self));
+    }
+
+    /// After the locks: free dentries, drop what they held, and keep the table in shape. `dir` is
+    /// the directory that the dead names were in.
+    pub(crate) fn finish(&self, after: Aftermath, sb: SbId, dir: &InodeRef<'_>) {
+        self.tails.free(after.tail);
+        for dead in after.dead {
+            if dead.dentry == 0 {
+                continue;
+            }
+            self.free_dentry(sb, dead.dentry, dead.tail);
+            if dead.inode == 0 {
+                self.negatives.fetch_sub(1, Ordering::Relaxed);
+            } else {
+                if let Some(state) = dir.dir_state() {
+                    state.leave();
+                }
+                self.put_inode(dir.index());
+                self.put_inode(dead.inode);
+            }
+        }
+        self.names.maintain(&Names(self));
+    }
+
+    /// Give the name of `from` to `to`, replacing what `to` led to (`death`: an empty directory).
+    /// `room` was reserved from `to` as [`Room::Name`]. The caller has checked types and loops.
+    pub fn rename<'c>(
+        &'c self,
+        from: &NameGuard<'c>,
+        to: &NameGuard<'c>,
+        mut room: Reserved<'c>,
+        mut death: Option<Death<'c>>,
+    ) {
+        let (from_words, to_words) = (from.words(), to.words());
+        let same_dir = from.dir.id() == to.dir.id();
+        self.unlist(&to.dir, &to_words);
+        if !same_dir {
+            self.unlist(&from.dir, &from_words);
+        }
+        for guard in [from, to] {
+            if let Some(state) = guard.dir.dir_state() {
+                state.moved();
+            }
+        }
+        let mut after = Aftermath::default();
+        let names = [(from.dir.index(), &from_words), (to.dir.index(), &to_words)];
+        let moved = loop {
+            let (mut locked, [from_hash, to_hash]) = self.lock_names_bucket(names, true);
+            let moved = self.find_locked(&locked, 0, from.dir.index(), &from_words);
+            let target = self.find_locked(&locked, 1, to.dir.index(), &to_words);
+            let positive = |d: u32| self.dentries.get(d).inode.load(Ordering::Relaxed) != 0;
+            // Invalidated meanwhile: then only the target goes.
+            if let Some(moved) = moved.filter(|d| positive(*d)) {
+                locked.remove(0, moved);
+                if locked.insert(1, &to_hash, moved).is_err() {
+                    // No overflow line was to be had. Its old place is free: as it was.
+                    let _ = locked.insert(0, &from_hash, moved);
+                    continue;
+                }
+            }
+            if let Some(target) = target {
+                if let Some(death) = death.as_mut().filter(|_| positive(target)) {
+                    death.commit();
+                }
+                self.kill(&mut locked, 1, target, &mut after);
+            }
+            if let Some(moved) = moved.filter(|d| positive(*d)) {
+                self.rewrite(moved, to.dir.index(), &to_words, std::mem::take(&mut room.tail), &mut after);
+                self.dentries.get(moved).hash.store(BlHash::to_store(&to_hash), Ordering::Relaxed);
+                break Some(moved);
+            }
+            break None;
+        };
+        if let Some(moved) = moved {
+            if let Some(parent) = room.dir.take() {
+                parent.into_id();
+            }
+            if !same_dir {
+                self.list(&to.dir, moved);
+            }
+            // The moved dentry no longer counts in, nor holds, the old parent.
+            if let Some(state) = from.dir.dir_state() {
+                state.leave();
+            }
+            self.put_inode(from.dir.index());
+        }
+        drop(room);
+        self.finish(after, to.dir.sb(), &to.dir);
+        drop(death);
+    }
+
+    /// Under the locks of a rename: give a dentry its new parent and name. A directory's walk
+    /// sequence is odd meanwhile.
+    fn rewrite(&self, dentry: u32, dir: u32, words: &NameWords<'_>, tail: u32, after: &mut Aftermath) {
+        let d = self.dentries.get(dentry);
+        let inode = d.inode.load(Ordering::Relaxed);
+        let mut change = || after.tail = d.seq.write(|| d.set_name(dir, words, tail));
+        if is_dir(d.fmt()) {
+            self.while_moving(&[inode], change);
+        } else {
+            change();
+        }
+    }
+
+    /// Swap what two names lead to (RENAME_EXCHANGE): the two dentries swap names.
+    pub fn exchange<'c>(&'c self, a: &NameGuard<'c>, b: &NameGuard<'c>) {
+        let (a_words, b_words) = (a.words(), b.words());
+        for guard in [a, b] {
+            if let Some(state) = guard.dir.dir_state() {
+                state.moved();
+            }
+        }
+        let names = [(a.dir.index(), &a_words), (b.dir.index(), &b_words)];
+        self.swap_listed(a, b, names);
+        loop {
+            let (mut locked, [a_hash, b_hash]) = self.lock_names_bucket(names, true);
+            let first = self.find_locked(&locked, 0, a.dir.index(), &a_words);
+            let second = self.find_locked(&locked, 1, b.dir.index(), &b_words);
+            let (Some(first), Some(second)) = (first, second) else { return };
+            if first == second {
+                return;
+            }
+            locked.remove(0, first);
+            locked.remove(1, second);
+            // There is room where the other one was; a spare line too, should a re-key have moved
+            // the place to another table.
+            if locked.insert(1, &b_hash, first).is_err() {
+                let _ = (locked.insert(0, &a_hash, first), locked.insert(1, &b_hash, second));
+                continue;
+            }
+            if locked.insert(0, &a_hash, second).is_err() {
+                locked.remove(1, first);
+                let _ = (locked.insert(0, &a_hash, first), locked.insert(1, &b_hash, second));
+                continue;
+            }
+            let (da, db) = (self.dentries.get(first), self.dentries.get(second));
+            let dirs: Vec<u32> = [da, db]
+                .iter()
+                .filter(|d| is_dir(d.fmt()))
+                .map(|d| d.inode.load(Ordering::Relaxed))
+                .collect();
+            self.while_moving(&dirs, || da.seq.write(|| db.seq.write(|| da.swap_names(db))));
+            da.hash.store(BlHash::to_store(&b_hash), Ordering::Relaxed);
+            db.hash.store(BlHash::to_store(&a_hash), Ordering::Relaxed);
+            break;
+        }
+        self.names.maintain(&Names(self));
+    }
+
+    /// Run `f` while the walk sequences of these directories are odd; their locks are taken in the
+    /// order of their indices. Their names' buckets are locked, so they are alive.
+    fn while_moving(&self, dirs: &[u32], f: impl FnOnce()) {
+        let lock = |i: u32| self.inodes_private.get(i).refs.lock();
+        let unlock = |i: u32| self.inodes_private.get(i).refs.unlock();
+        let walk = |i: u32| self.inodes.get(i).walk();
+        match *dirs {
+            [a, b] => {
+                let (low, high) = (a.min(b), a.max(b));
+                lock(low);
+                lock(high);
+                walk(low).write(|| walk(high).write(f));
+                unlock(high);
+                unlock(low);
+            }
+            [a] => {
+                lock(a);
+                walk(a).write(f);
+                unlock(a);
+            }
+            _ => f(),
+        }
+    }
+
+    /// The swapped dentries change places in the lists of two directories. Within one directory
+    /// each keeps its place.
+    fn swap_listed(&self, a: &NameGuard<'_>, b: &NameGuard<'_>, names: [(u32, &NameWords<'_>); 2]) {
+        if a.dir.id() == b.dir.id() || !self.sb_of(a.dir.index()).resident {
+            return;
+        }
+        let (locked, _) = self.lock_names_bucket(names, false);
+        let [first, second] = [0, 1].map(|i| self.find_locked(&locked, i, names[i].0, names[i].1));
+        drop(locked);
+        let (Some(first), Some(second)) = (first, second) else { return };
+        let cookies = [first, second].map(|d| &self.dentries_private.get(d).cookie);
+        let [ca, cb] = cookies.map(|c| c.load(Ordering::Relaxed));
+        // One after the other, never both mutexes at once; an entry whose parent is not the
+        // directory that is being listed is passed over by the lister.
+        if let Some(state) = a.dir.dir_state() {
+            state.index.lock().replace(ca, second);
+        }
+        if let Some(state) = b.dir.dir_state() {
+            state.index.lock().replace(cb, first);
+        }
+        cookies[0].store(cb, Ordering::Relaxed);
+        cookies[1].store(ca, Ordering::Relaxed);
+    }
+}

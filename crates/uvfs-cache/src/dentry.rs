@@ -1,0 +1,311 @@
+//! A dentry: a name in a directory, and what it leads to.
+//!
+//! A dentry exists only while it is hashed; who must hold on to something holds the inode. It
+//! holds a reference to its inode and one to its parent's inode, so an index read from a live
+//! dentry leads to a live inode. A *negative* dentry leads to nothing and holds nothing: it names
+//! its parent by index and life, and is worthless once that life is over.
+//!
+//! **Published** (64 bytes): written inside `seq`, and only by who holds the lock of the bucket
+//! that the dentry is (or is to be) in. `hash` belongs to the hash table: it is read and written
+//! under bucket locks only, outside `seq`.
+//!
+//! **Private** (16 bytes): the readdir cookie; a negative entry's parent life.
+//!
+//! Names up to [`INLINE`] bytes stand in the line. Of a longer one the line has the first
+//! [`HEAD`] bytes and the index of a *tail* slot with the rest. Tails are type-stable too, and a
+//! dentry's tail is freed only after the dentry's sequence moved.
+
+use uvfs_sync::arena::Arena;
+use uvfs_sync::blhash::Key;
+use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering};
+use uvfs_sync::seqcount::SeqCount;
+use uvfs_sync::slab::{Pool, Slab};
+use uvfs_sync::slot;
+
+use crate::types::CacheError;
+
+/// Longest name that needs no tail.
+pub(crate) const INLINE: usize = 40;
+/// Bytes of a longer name that stand in the line.
+pub(crate) const HEAD: usize = 32;
+const WORDS: usize = INLINE / 8;
+const SHORT_TAIL: usize = 64;
+
+slot! {
+    /// What a hit reads.
+    #[derive(Debug)]
+    #[repr(C, align(64))]
+    pub(crate) struct Published {
+        pub seq: SeqCount,
+        /// Index of the parent's inode.
+        pub parent: AtomicU32,
+        /// Index of the inode; 0: negative.
+        pub inode: AtomicU32,
+        /// Low 32 bits of the hash, for the table.
+        pub hash: AtomicU32,
+        /// Until when this is believed.
+        pub deadline: AtomicU32,
+        /// Length of the name (0: not in use), type bits above.
+        meta: AtomicU32,
+        name: [AtomicU64; WORDS],
+    }
+}
+
+slot! {
+    /// What changes without the name changing.
+    #[derive(Debug)]
+    #[repr(C)]
+    pub(crate) struct Private {
+        /// Where `readdir` goes on, in a resident directory.
+        pub cookie: AtomicU64,
+        /// Life of the parent, of a negative dentry.
+        pub parent_life: AtomicU32,
+        spare: AtomicU32,
+    }
+}
+
+slot! {
+    #[derive(Debug)]
+    #[repr(C)]
+    struct ShortTail { words: [AtomicU64; SHORT_TAIL / 8] }
+}
+
+slot! {
+    #[derive(Debug)]
+    #[repr(C)]
+    struct LongTail { words: [AtomicU64; (256 - HEAD) / 8] }
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Published>() == 64 && size_of::<Private>() == 16);
+
+/// A name as words, zero-padded: what is compared and hashed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NameWords<'n> {
+    name: &'n [u8],
+    words: [u64; WORDS],
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    let mut w = [0; 8];
+    w[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(w)
+}
+
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+impl<'n> NameWords<'n> {
+    #[inline]
+    pub(crate) fn new(name: &'n [u8]) -> Self {
+        let mut words = [0; WORDS];
+        let head = if name.len() > INLINE { &name[..HEAD] } else { name };
+        for (w, bytes) in words.iter_mut().zip(head.chunks(8)) {
+            *w = word(bytes);
+        }
+        Self { name, words }
+    }
+
+    fn tail(&self) -> &'n [u8] {
+        if self.name.len() > INLINE { &self.name[HEAD..] } else { &[] }
+    }
+
+    /// Keyed hash of the name. Folded multiplication with secret words, as in wyhash: one
+    /// multiplication for names up to 16 bytes, no data-dependent branch but the length's. The
+    /// parent is mixed in by the caller with an exclusive or, so that a walk can hash all
+    /// components before it knows any parent.
+    #[inline]
+    pub(crate) fn hash(&self, key: Key) -> u64 {
+        let w = &self.words;
+        let mut h = fold(w[0] ^ key.0, w[1] ^ key.1 ^ self.name.len() as u64);
+        if self.name.len() > 16 {
+            h = fold(h ^ w[2], w[3] ^ key.1).wrapping_add(h);
+            h = fold(h ^ w[4], key.0 | 1).wrapping_add(h);
+            for bytes in self.tail().chunks(8) {
+                h = fold(h ^ word(bytes), key.1 | 1).wrapping_add(h);
+            }
+        }
+        fold(h ^ key.1, key.0 | 1)
+    }
+}
+
+/// Long names' tails.
+#[derive(Debug)]
+pub(crate) struct Tails {
+    short: Arena<ShortTail>,
+    short_pool: Pool,
+    short_slab: Slab,
+    long: Arena<LongTail>,
+    long_pool: Pool,
+    long_slab: Slab,
+}
+
+/// Which tail slot a name has: 0 none, else index << 1 | long.
+type Tail = u32;
+
+impl Tails {
+    pub(crate) fn new(capacity: u32) -> std::io::Result<Self> {
+        let short = Arena::reserve(capacity.min(1 << 30))?;
+        let long = Arena::reserve(capacity.min(1 << 30))?;
+        Ok(Self {
+            short_pool: Pool::new(short.capacity()),
+            short,
+            short_slab: Slab::new(),
+            long_pool: Pool::new(long.capacity()),
+            long,
+            long_slab: Slab::new(),
+        })
+    }
+
+    fn words(&self, tail: Tail) -> &[AtomicU64] {
+        if tail & 1 == 0 { &self.short.get(tail >> 1).words } else { &self.long.get(tail >> 1).words }
+    }
+
+    /// Keep the tail of a name; 0 where it needs none.
+    pub(crate) fn alloc(&self, name: &NameWords<'_>) -> Result<Tail, CacheError> {
+        let bytes = name.tail();
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let tail = if bytes.len() <= SHORT_TAIL {
+            self.short_slab.alloc(&self.short_pool).map(|i| i << 1)
+        } else {
+            self.long_slab.alloc(&self.long_pool).map(|i| i << 1 | 1)
+        };
+        let tail = tail.ok_or(CacheError::NoMemory)?;
+        // A reader of the slot's last name may still look here: rule 3.
+        uvfs_sync::primitives::fence(Ordering::Release);
+        for (slot, bytes) in self.words(tail).iter().zip(bytes.chunks(8)) {
+            slot.store(word(bytes), Ordering::Relaxed);
+        }
+        Ok(tail)
+    }
+
+    /// Free a tail whose dentry's sequence has moved.
+    pub(crate) fn free(&self, tail: Tail) {
+        match tail {
+            0 => {}
+            t if t & 1 == 0 => self.short_slab.free(&self.short_pool, t >> 1),
+            t => self.long_slab.free(&self.long_pool, t >> 1),
+        }
+    }
+
+    fn matches(&self, tail: Tail, bytes: &[u8]) -> bool {
+        let words = self.words(tail);
+        // A stale index may lead to the smaller kind of slot: then the lengths do not fit.
+        bytes.len().div_ceil(8) <= words.len()
+            && bytes.chunks(8).zip(words).all(|(b, w)| w.load(Ordering::Relaxed) == word(b))
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        let chunk = u64::from(uvfs_sync::slab::CHUNK);
+        chunk
+            * (self.short_slab.chunk_count() as u64 * SHORT_TAIL as u64
+                + self.long_slab.chunk_count() as u64 * (256 - HEAD) as u64)
+    }
+}
+
+impl Published {
+    /// Length of the name; 0: not in use. Clamped, because it may be of a torn moment.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        (self.meta.load(Ordering::Relaxed) & 0xff) as usize
+    }
+
+    /// Type bits of what it leads to.
+    #[inline]
+    pub(crate) fn fmt(&self) -> u32 {
+        self.meta.load(Ordering::Relaxed) >> 8 & 0xf000
+    }
+
+    fn tail(&self) -> Tail {
+        if self.len() > INLINE { self.name[WORDS - 1].load(Ordering::Relaxed) as u32 } else { 0 }
+    }
+
+    /// Whether this is (parent, name); believed only between `seq.begin` and `seq.check`.
+    #[inline]
+    pub(crate) fn is(&self, parent: u32, name: &NameWords<'_>, tails: &Tails) -> bool {
+        if self.parent.load(Ordering::Relaxed) != parent || self.len() != name.name.len() {
+            return false;
+        }
+        let words = if name.name.len() > INLINE { HEAD / 8 } else { name.name.len().div_ceil(8) };
+        (0..words).all(|i| self.name[i].load(Ordering::Relaxed) == name.words[i])
+            && (name.name.len() <= INLINE || tails.matches(self.tail(), name.tail()))
+    }
+
+    /// Copy the name out; its length. Believed only between `seq.begin` and `seq.check`.
+    pub(crate) fn copy_name(&self, out: &mut [u8; 256], tails: &Tails) -> usize {
+        let len = self.len();
+        let mut put = |at: usize, w: &AtomicU64| {
+            out[at..at + 8].copy_from_slice(&w.load(Ordering::Relaxed).to_le_bytes());
+        };
+        if len <= INLINE {
+            (0..WORDS).for_each(|i| put(i * 8, &self.name[i]));
+        } else {
+            (0..HEAD / 8).for_each(|i| put(i * 8, &self.name[i]));
+            let words = self.tail();
+            for (i, w) in tails.words(words).iter().enumerate() {
+                put(HEAD + i * 8, w);
+            }
+        }
+        len
+    }
+
+    /// Give the dentry a name, inside `seq.write`; returns the tail of its old one, to be freed
+    /// after the write section.
+    pub(crate) fn set_name(&self, parent: u32, name: &NameWords<'_>, tail: Tail) -> Tail {
+        let old = self.tail();
+        self.parent.store(parent, Ordering::Relaxed);
+        for (slot, w) in self.name.iter().zip(name.words) {
+            slot.store(w, Ordering::Relaxed);
+        }
+        if tail != 0 {
+            self.name[WORDS - 1].store(u64::from(tail), Ordering::Relaxed);
+        }
+        let fmt = self.meta.load(Ordering::Relaxed) & !0xff;
+        self.meta.store(fmt | name.name.len() as u32, Ordering::Relaxed);
+        old
+    }
+
+    /// Swap parent and name with another dentry, inside both sequences.
+    pub(crate) fn swap_names(&self, other: &Self) {
+        let swap = |a: &AtomicU32, b: &AtomicU32, mask: u32| {
+            let (x, y) = (a.load(Ordering::Relaxed), b.load(Ordering::Relaxed));
+            a.store(x & !mask | y & mask, Ordering::Relaxed);
+            b.store(y & !mask | x & mask, Ordering::Relaxed);
+        };
+        swap(&self.parent, &other.parent, u32::MAX);
+        swap(&self.meta, &other.meta, 0xff);
+        for (a, b) in self.name.iter().zip(&other.name) {
+            let (x, y) = (a.load(Ordering::Relaxed), b.load(Ordering::Relaxed));
+            a.store(y, Ordering::Relaxed);
+            b.store(x, Ordering::Relaxed);
+        }
+    }
+
+    /// Say what the dentry leads to, inside `seq.write`.
+    pub(crate) fn set_target(&self, inode: u32, fmt: u32, deadline: u32) {
+        self.inode.store(inode, Ordering::Relaxed);
+        self.deadline.store(deadline, Ordering::Relaxed);
+        let len = self.meta.load(Ordering::Relaxed) & 0xff;
+        self.meta.store(len | fmt << 8, Ordering::Relaxed);
+    }
+
+    /// Empty the slot, inside `seq.write`; returns the tail to be freed.
+    pub(crate) fn clear(&self) -> Tail {
+        let tail = self.tail();
+        self.parent.store(0, Ordering::Relaxed);
+        self.inode.store(0, Ordering::Relaxed);
+        self.meta.store(0, Ordering::Relaxed);
+        tail
+    }
+
+    /// The name's hash under a key; under the bucket's lock.
+    pub(crate) fn hash_again(&self, key: Key, tails: &Tails) -> u64 {
+        let mut buffer = [0; 256];
+        let len = self.copy_name(&mut buffer, tails);
+        NameWords::new(&buffer[..len]).hash(key) ^ u64::from(self.parent.load(Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,280 @@
+//! The right to ask about, or change, one name of one directory.
+//!
+//! A name is a 64-bit keyed hash of (directory, bytes) in a small sharded table; it is there while
+//! somebody has the right. This is both the in-lookup placeholder (concurrent misses of one name make
+//! one driver call, rule 13) and what keeps a create, an unlink and a lookup of one name
+//! apart. It is no lock of the cache: it may be held across a driver call, and delays nobody but
+//! who comes for the same name. Two names whose 64-bit hashes collide delay each other; nothing
+//! else happens.
+//!
+//! Who finds the name taken gets a [`Pending`], to be waited for by callback, as a future, or by blocking;
+//! after it, everybody looks again. Only a failed question is passed on as its error, so that a
+//! thousand waiters do not ask a failing driver one after the other.
+//!
+//! Lock order: after the rename mutex; two names in the order of their hashes. Inside a shard's
+//! mutex nothing else is locked.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use uvfs_sync::blhash::Key;
+use uvfs_sync::primitives::{Condvar, Mutex};
+
+use crate::cache::Cache;
+use crate::dentry::NameWords;
+use crate::inode_ref::InodeRef;
+
+const SHARDS: usize = if cfg!(loom) { 1 } else { 16 };
+
+/// What a waiter is told: look again, or the errno that the asker got.
+type Outcome = Result<(), i32>;
+
+#[derive(Default)]
+struct Done {
+    outcome: Option<Outcome>,
+    waker: Option<Waker>,
+    callback: Option<Box<dyn FnOnce(Outcome) + Send>>,
+}
+
+#[derive(Default)]
+struct Waiter {
+    done: Mutex<Done>,
+    wake: Condvar,
+}
+
+impl Waiter {
+    fn finish(&self, outcome: Outcome) {
+        let (waker, callback) = {
+            let mut done = self.done.lock();
+            done.outcome = Some(outcome);
+            (done.waker.take(), done.callback.take())
+        };
+        self.wake.notify_all();
+        if let Some(w) = waker {
+            w.wake();
+        }
+        if let Some(f) = callback {
+            f(outcome);
+        }
+    }
+}
+
+/// Somebody else has the name. Not waiting for it (dropping this) is allowed.
+pub struct Pending(Arc<Waiter>);
+
+impl std::fmt::Debug for Pending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pending")
+    }
+}
+
+impl Pending {
+    /// Block until the name is free again.
+    ///
+    /// # Errors
+    /// The errno with which the one who asked the driver failed.
+    pub fn wait(self) -> Result<(), i32> {
+        let mut done = self.0.done.lock();
+        loop {
+            match done.outcome {
+                Some(outcome) => return outcome,
+                None => done = self.0.wake.wait(done),
+            }
+        }
+    }
+
+    /// Call `f` when the name is free again, from the thread that frees it (it holds nothing), or at
+    /// once if it is free already.
+    pub fn on_done(self, f: Box<dyn FnOnce(Result<(), i32>) + Send>) {
+        let outcome = {
+            let mut done = self.0.done.lock();
+            match done.outcome {
+                Some(outcome) => outcome,
+                None => {
+                    done.callback = Some(f);
+                    return;
+                }
+            }
+        };
+        f(outcome);
+    }
+}
+
+impl Future for Pending {
+    type Output = Result<(), i32>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut done = self.0.done.lock();
+        match done.outcome {
+            Some(outcome) => Poll::Ready(outcome),
+            None => {
+                done.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// One shard: for each name that is taken, who waits for it.
+type Shard = Mutex<HashMap<u64, Vec<Arc<Waiter>>, foldhash::fast::RandomState>>;
+
+/// Names that are taken, each with who waits for it.
+pub(crate) struct NameLocks {
+    shards: [Shard; SHARDS],
+    key: Key,
+}
+
+impl NameLocks {
+    pub(crate) fn new() -> Self {
+        use std::hash::{BuildHasher, RandomState};
+        let seed = |n: u64| RandomState::new().hash_one(n);
+        Self {
+            shards: std::array::from_fn(|_| Mutex::new(HashMap::with_hasher(Default::default()))),
+            key: Key(seed(1), seed(2)),
+        }
+    }
+
+    fn key(&self, dir: u32, name: &NameWords<'_>) -> u64 {
+        name.hash(self.key) ^ u64::from(dir).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn shard(&self, key: u64) -> &Shard {
+        &self.shards[(key >> 32) as usize % SHARDS]
+    }
+
+    fn take(&self, key: u64) -> Result<(), Pending> {
+        let mut shard = self.shard(key).lock();
+        match shard.get_mut(&key) {
+            None => {
+                shard.insert(key, Vec::new());
+                Ok(())
+            }
+            Some(waiters) => {
+                let waiter = Arc::new(Waiter::default());
+                waiters.push(waiter.clone());
+                Err(Pending(waiter))
+            }
+        }
+    }
+
+    fn take_or_wait(&self, key: u64) {
+        while let Err(pending) = self.take(key) {
+            // An error was the other one's; who wants the name itself comes again.
+            let _ = pending.wait();
+        }
+    }
+
+    fn release(&self, key: u64, outcome: Outcome) {
+        let waiters = self.shard(key).lock().remove(&key);
+        for waiter in waiters.into_iter().flatten() {
+            waiter.finish(outcome);
+        }
+    }
+
+    /// Names taken now.
+    #[cfg(test)]
+    pub(crate) fn taken(&self) -> usize {
+        self.shards.iter().map(|s| s.lock().len()).sum()
+    }
+}
+
+/// The exclusive right to one name; dropping it frees the name.
+pub struct NameGuard<'c> {
+    pub(crate) cache: &'c Cache,
+    pub(crate) dir: InodeRef<'c>,
+    name: Vec<u8>,
+    /// `None`: the other guard of a pair of colliding names owns the entry.
+    key: Option<u64>,
+    /// The directory's revision when the right was got, that is before the driver is asked (rule 10).
+    pub(crate) revision: u64,
+    outcome: Outcome,
+}
+
+impl std::fmt::Debug for NameGuard<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NameGuard")
+            .field("dir", &self.dir)
+            .field("name", &String::from_utf8_lossy(&self.name))
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'c> NameGuard<'c> {
+    fn new(dir: &InodeRef<'c>, name: &[u8], key: Option<u64>) -> Self {
+        Self {
+            cache: dir.cache(),
+            revision: dir.dir_state().map_or(0, |d| d.revision()),
+            dir: dir.clone(),
+            name: name.to_vec(),
+            key,
+            outcome: Ok(()),
+        }
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &InodeRef<'c> {
+        &self.dir
+    }
+
+    /// The name.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    pub(crate) fn words(&self) -> NameWords<'_> {
+        NameWords::new(&self.name)
+    }
+
+    /// The question failed: who waits for the same name gets this errno.
+    pub fn fail(mut self, errno: i32) {
+        self.outcome = Err(errno);
+    }
+}
+
+impl Drop for NameGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            self.cache.name_locks.release(key, self.outcome);
+        }
+    }
+}
+
+impl Cache {
+    /// The right to a name, waiting for who has it.
+    pub fn lock_name<'c>(&'c self, dir: &InodeRef<'c>, name: &[u8]) -> NameGuard<'c> {
+        let key = self.name_locks.key(dir.index(), &NameWords::new(name));
+        self.name_locks.take_or_wait(key);
+        NameGuard::new(dir, name, Some(key))
+    }
+
+    /// The right to a name, if nobody has it.
+    pub(crate) fn try_lock_name<'c>(
+        &'c self,
+        dir: &InodeRef<'c>,
+        name: &[u8],
+    ) -> Result<NameGuard<'c>, Pending> {
+        let key = self.name_locks.key(dir.index(), &NameWords::new(name));
+        self.name_locks.take(key)?;
+        Ok(NameGuard::new(dir, name, Some(key)))
+    }
+
+    /// The right to two names, in the one order in which all take them. They may be the same name.
+    pub fn lock_names<'c>(
+        &'c self,
+        a: (&InodeRef<'c>, &[u8]),
+        b: (&InodeRef<'c>, &[u8]),
+    ) -> (NameGuard<'c>, NameGuard<'c>) {
+        let key_of =
+            |(dir, name): (&InodeRef<'c>, &[u8])| self.name_locks.key(dir.index(), &NameWords::new(name));
+        let (first, second) = (key_of(a), key_of(b));
+        self.name_locks.take_or_wait(first.min(second));
+        if first != second {
+            self.name_locks.take_or_wait(first.max(second));
+        }
+        let other = (first != second).then_some(second);
+        (NameGuard::new(a.0, a.1, Some(first)), NameGuard::new(b.0, b.1, other))
+    }
+}

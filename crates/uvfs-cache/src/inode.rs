@@ -1,0 +1,232 @@
+//! The two halves of an inode.
+//!
+//! **Published** (64 bytes, one line): what `stat` reports and a walk checks. Written only when it
+//! really changes, under the inode's lock bit, inside `seq`; a reader copies and checks.
+//! For a directory the upper half of the size is its *walk sequence* instead: it moves when the
+//! name, parent, mode, owner or liveness of the directory changes, and is all that a walk through
+//! it checks, so that creating a file in a directory (mtime, size, nlink) disturbs nobody who
+//! walks through it.
+//!
+//! **Private** (56 bytes): what changes while the inode is in use: the reference word, the front
+//! end's lookup count, the driver's value, the block count of files whose blocks do not follow from
+//! their size.
+//!
+//! Nothing outside the cache's own modules touches a half; [`crate::inode_ref`] is the handle.
+
+use uvfs_sync::lockref::LockRef;
+use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering, fence};
+use uvfs_sync::seqcount::SeqCount;
+use uvfs_sync::slot;
+
+use crate::attr::{Attr, Time, mode};
+
+/// The slot is an inode that lives.
+pub(crate) const LIVE: u32 = 1 << 16;
+/// A directory that was removed.
+pub(crate) const DEAD: u32 = 1 << 17;
+/// The root of its superblock.
+pub(crate) const ROOT: u32 = 1 << 18;
+/// `blocks` is not `size` rounded up: it stands in the private half.
+const ODD_BLOCKS: u32 = 1 << 19;
+const MODE: u32 = 0xffff;
+
+slot! {
+/// What a hit reads.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Published {
+    /// Attribute sequence.
+    pub seq: SeqCount,
+    /// Life of the slot; also in the private half's reference word.
+    pub life: AtomicU32,
+    ino: AtomicU64,
+    /// Mode in the low half, flags above.
+    mode: AtomicU32,
+    nlink: AtomicU32,
+    uid: AtomicU32,
+    gid: AtomicU32,
+    /// Size, or device number of a device.
+    low: AtomicU32,
+    /// Upper half of the size; of a directory the walk sequence.
+    high: SeqCount,
+    times: [AtomicU64; 3],
+}
+}
+
+slot! {
+/// What changes while the inode is in use.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Private {
+    /// References, lock bits, life.
+    pub refs: LockRef,
+    /// References that a front end's kernel holds (FUSE nlookup); non-zero owns one of `refs`.
+    pub nlookup: AtomicU64,
+    /// The driver's value.
+    pub value: AtomicU64,
+    blocks: AtomicU64,
+    /// Index + 1 of the directory state.
+    pub dir: AtomicU32,
+    /// A directory's one dentry.
+    pub alias: AtomicU32,
+    /// Superblock.
+    pub sb: AtomicU32,
+    /// Until when the attributes are believed.
+    pub deadline: AtomicU32,
+    /// Hash in the inode table (superblocks that are not resident).
+    pub hash: AtomicU32,
+    spare: AtomicU32,
+}
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Published>() == 64 && size_of::<Private>() == 56);
+
+/// Permission bits and owner, as a walk checks them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Perm {
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+fn plain_blocks(size: u64) -> u64 {
+    size.div_ceil(4096) * 8
+}
+
+impl Published {
+    /// Mode and flags.
+    #[inline]
+    pub(crate) fn mode_and_flags(&self) -> u32 {
+        self.mode.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn ino(&self) -> u64 {
+        self.ino.load(Ordering::Relaxed)
+    }
+
+    /// A directory's walk sequence.
+    #[inline]
+    pub(crate) fn walk(&self) -> &SeqCount {
+        &self.high
+    }
+
+    #[inline]
+    pub(crate) fn perm(&self) -> Perm {
+        Perm {
+            mode: self.mode.load(Ordering::Relaxed) & MODE,
+            uid: self.uid.load(Ordering::Relaxed),
+            gid: self.gid.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Copy the attributes; one moment's truth only between `seq.begin` and `seq.check`, or under
+    /// the inode's lock.
+    #[inline]
+    pub(crate) fn copy(&self, private: &Private) -> Attr {
+        let word = self.mode.load(Ordering::Relaxed);
+        let low = self.low.load(Ordering::Relaxed);
+        let time = |i: usize| Time::unpack(self.times[i].load(Ordering::Relaxed));
+        let (mut size, mut rdev) = (u64::from(low), 0);
+        match word & mode::S_IFMT {
+            mode::S_IFDIR => {}
+            mode::S_IFCHR | mode::S_IFBLK => (size, rdev) = (0, low),
+            _ => size |= u64::from(self.high.raw().load(Ordering::Relaxed)) << 32,
+        }
+        let odd = word & ODD_BLOCKS != 0;
+        Attr {
+            ino: self.ino.load(Ordering::Relaxed),
+            mode: word & MODE,
+            nlink: self.nlink.load(Ordering::Relaxed),
+            uid: self.uid.load(Ordering::Relaxed),
+            gid: self.gid.load(Ordering::Relaxed),
+            rdev,
+            size,
+            blocks: if odd { private.blocks.load(Ordering::Relaxed) } else { plain_blocks(size) },
+            atime: time(0),
+            mtime: time(1),
+            ctime: time(2),
+        }
+    }
+
+    /// Store what may change; inside `seq.write`, under the lock (or before the slot is found).
+    fn store(&self, private: &Private, attr: &Attr) {
+        let mut flags = self.mode.load(Ordering::Relaxed) & !(MODE | ODD_BLOCKS);
+        let put = |word: &AtomicU32, v: u32| word.store(v, Ordering::Relaxed);
+        let size = match attr.mode & mode::S_IFMT {
+            mode::S_IFDIR => u64::from(attr.size.min(u64::from(u32::MAX)) as u32),
+            mode::S_IFCHR | mode::S_IFBLK => u64::from(attr.rdev),
+            _ => {
+                put(self.high.raw(), (attr.size >> 32) as u32);
+                attr.size
+            }
+        };
+        put(&self.low, size as u32);
+        if attr.blocks != plain_blocks(if attr.is_device() { 0 } else { size }) {
+            flags |= ODD_BLOCKS;
+            private.blocks.store(attr.blocks, Ordering::Relaxed);
+        }
+        put(&self.nlink, attr.nlink);
+        put(&self.uid, attr.uid);
+        put(&self.gid, attr.gid);
+        put(&self.mode, attr.mode & MODE | flags);
+        for (word, t) in self.times.iter().zip([attr.atime, attr.mtime, attr.ctime]) {
+            word.store(t.pack(), Ordering::Relaxed);
+        }
+    }
+
+    /// Begin a life in a slot that nobody can find. Its last life's readers are sent away by the
+    /// attribute sequence and by the life.
+    pub(crate) fn fill(&self, private: &Private, life: u32, attr: &Attr, flags: u32) {
+        self.seq.write(|| {
+            self.life.store(life, Ordering::Relaxed);
+            // A reader that takes a file's size for the walk sequence of the directory that was
+            // here before must see the new life with it: paired with the acquire load in `at`.
+            fence(Ordering::Release);
+            self.mode.store(LIVE | flags, Ordering::Relaxed);
+            self.ino.store(attr.ino, Ordering::Relaxed);
+            if attr.is_dir() {
+                let even = self.high.raw().load(Ordering::Relaxed) & !1;
+                self.high.raw().store(even, Ordering::Relaxed);
+            }
+            self.store(private, attr);
+        });
+    }
+
+    /// Change the attributes under the inode's lock. The walk sequence moves only if permissions
+    /// did.
+    pub(crate) fn change(&self, private: &Private, old: &Attr, new: &Attr) {
+        let permissions = old.mode != new.mode || old.uid != new.uid || old.gid != new.gid;
+        let store = || self.seq.write(|| self.store(private, new));
+        if new.is_dir() && permissions { self.high.write(store) } else { store() }
+    }
+
+    /// Mark a directory as removed; under its lock.
+    pub(crate) fn mark_dead(&self) {
+        self.high.write(|| {
+            let word = self.mode.load(Ordering::Relaxed);
+            self.seq.write(|| self.mode.store(word | DEAD, Ordering::Relaxed));
+        });
+    }
+
+    /// End a life; the caller put the last reference.
+    pub(crate) fn clear(&self) {
+        let dir = self.mode.load(Ordering::Relaxed) & mode::S_IFMT == mode::S_IFDIR;
+        let clear = || self.seq.write(|| self.mode.store(0, Ordering::Relaxed));
+        if dir { self.high.write(clear) } else { clear() }
+    }
+
+    /// Whether this life and walk sequence are still the present ones.
+    #[inline]
+    pub(crate) fn at(&self, life: u32, walk: u32) -> bool {
+        // Pairs with the release fence of whoever moved the sequence: what was loaded before this
+        // call is then known to be from before the move.
+        fence(Ordering::Acquire);
+        // The sequence first: see `fill`.
+        self.high.raw().load(Ordering::Acquire) == walk && self.life.load(Ordering::Relaxed) == life
+    }
+}
+

@@ -1,0 +1,262 @@
+//! A counted reference to an inode, and what may be done with one.
+//!
+//! Holding one keeps the inode's slot in its life: published and private half stay the inode's.
+//! Changes go through [`InodeRef::update`], under the inode's lock bit, which is last in the lock
+//! order but for the slabs.
+
+use std::fmt;
+
+use uvfs_sync::primitives::Ordering;
+
+use crate::attr::{Attr, mode};
+use crate::cache::Cache;
+use crate::clock::NEVER;
+use crate::dir::DirState;
+use crate::inode::{self, DEAD, ROOT};
+use crate::types::{InodeId, Life, NotEmpty, SbId};
+
+/// A reference; dropping it may end the inode's life (and call the superblock's evict hook).
+pub struct InodeRef<'c> {
+    cache: &'c Cache,
+    index: u32,
+    life: u32,
+}
+
+impl fmt::Debug for InodeRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InodeRef({:?})", self.id())
+    }
+}
+
+impl Clone for InodeRef<'_> {
+    fn clone(&self) -> Self {
+        self.private_half().refs.get_held();
+        Self { cache: self.cache, index: self.index, life: self.life }
+    }
+}
+
+impl Drop for InodeRef<'_> {
+    fn drop(&mut self) {
+        self.cache.put_inode(self.index);
+    }
+}
+
+/// Unlocks also when the closure of an update panics.
+struct Unlock<'a>(&'a inode::Private);
+
+impl Drop for Unlock<'_> {
+    fn drop(&mut self) {
+        self.0.refs.unlock();
+    }
+}
+
+impl<'c> InodeRef<'c> {
+    /// Wraps a reference that the caller owns.
+    pub(crate) fn new(cache: &'c Cache, index: u32, life: u32) -> Self {
+        Self { cache, index, life }
+    }
+
+    /// Another reference, and this one stays counted for ever (until it is adopted).
+    pub(crate) fn clone_forgotten(self) -> Self {
+        let other = self.clone();
+        self.into_id();
+        other
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    fn published(&self) -> &'c inode::Published {
+        self.cache.inodes.get(self.index)
+    }
+
+    fn private_half(&self) -> &'c inode::Private {
+        self.cache.inodes_private.get(self.index)
+    }
+
+    pub(crate) fn dir_state(&self) -> Option<&'c DirState> {
+        self.cache.dir_state(self.index)
+    }
+
+    /// The id; a front end's node id.
+    pub fn id(&self) -> InodeId {
+        InodeId::new(self.index, self.life)
+    }
+
+    /// The superblock it belongs to.
+    pub fn sb(&self) -> SbId {
+        SbId(self.private_half().sb.load(Ordering::Relaxed) as u16)
+    }
+
+    /// The cache it lives in.
+    pub fn cache(&self) -> &'c Cache {
+        self.cache
+    }
+
+    /// All attributes, of one moment. Stores nothing; after a few collisions with a writer it
+    /// waits for that one.
+    pub fn attr(&self) -> Attr {
+        let p = self.published();
+        for _ in 0..8 {
+            if let Some(seq) = p.seq.begin() {
+                let attr = p.copy(self.private_half());
+                if p.seq.check(seq) {
+                    return attr;
+                }
+            }
+            uvfs_sync::primitives::spin_loop();
+        }
+        let _lock = self.lock();
+        p.copy(self.private_half())
+    }
+
+    /// Inode number; never changes.
+    pub fn ino(&self) -> u64 {
+        self.published().ino()
+    }
+
+    /// Type bits (`S_IFMT`); never change.
+    pub fn fmt(&self) -> u32 {
+        self.published().mode_and_flags() & mode::S_IFMT
+    }
+
+    fn lock(&self) -> Unlock<'c> {
+        let private = self.private_half();
+        private.refs.lock();
+        Unlock(private)
+    }
+
+    /// Change attributes, in one step that readers see whole or not at all. Type and inode number
+    /// stay what they are. `f` runs under the inode's lock: it must not block nor call the cache.
+    pub fn update<R>(&self, f: impl FnOnce(&mut Attr) -> R) -> R {
+        let _lock = self.lock();
+        let (published, private) = (self.published(), self.private_half());
+        let old = published.copy(private);
+        let mut new = old;
+        let r = f(&mut new);
+        new.ino = old.ino;
+        new.mode = old.fmt() | new.mode & !mode::S_IFMT;
+        if new != old {
+            published.change(private, &old, &new);
+        }
+        r
+    }
+
+    /// Fresh attributes from the driver, believed for `life` from now.
+    pub fn refresh(&self, attr: &Attr, life: Life) {
+        self.update(|a| *a = *attr);
+        self.private_half().deadline.store(self.cache.clock.deadline(life), Ordering::Relaxed);
+    }
+
+    /// Whether the attributes' time to live has passed.
+    pub fn expired(&self) -> bool {
+        let deadline = self.private_half().deadline.load(Ordering::Relaxed);
+        deadline != NEVER && self.cache.clock.passed(deadline)
+    }
+
+    /// The driver's value.
+    pub fn private(&self) -> u64 {
+        self.private_half().value.load(Ordering::Acquire)
+    }
+
+    /// The driver's value; if it is 0, `make` is called and its result set, once for all callers
+    /// (under the inode's lock: `make` must not block for long nor call the cache).
+    pub fn init_private(&self, make: impl FnOnce() -> u64) -> u64 {
+        let value = self.private();
+        if value != 0 {
+            return value;
+        }
+        let _lock = self.lock();
+        let word = &self.private_half().value;
+        let value = word.load(Ordering::Relaxed);
+        if value != 0 {
+            return value;
+        }
+        let value = make();
+        word.store(value, Ordering::Release);
+        value
+    }
+
+    /// Whether this is a directory that was removed.
+    pub fn is_dead(&self) -> bool {
+        self.published().mode_and_flags() & DEAD != 0
+    }
+
+    /// Whether this is its superblock's root.
+    pub fn is_root(&self) -> bool {
+        self.published().mode_and_flags() & ROOT != 0
+    }
+
+    pub(crate) fn mark_dead(&self) {
+        let _lock = self.lock();
+        self.published().mark_dead();
+    }
+
+    /// Make sure that the directory has no entry and gets none, to remove it (rule 11). For
+    /// something that is not a directory it always succeeds.
+    ///
+    /// # Errors
+    /// `NotEmpty`: it has entries, or one is being made, or another removal is under way.
+    pub fn begin_death(&self) -> Result<Death<'c>, NotEmpty> {
+        if let Some(state) = self.dir_state() {
+            state.begin_death()?;
+        }
+        Ok(Death { inode: self.clone(), committed: false })
+    }
+
+    /// A front end's kernel looked this up `n` times more.
+    pub fn add_lookups(&self, n: u64) {
+        if n == 0 {
+            return;
+        }
+        if self.private_half().nlookup.fetch_add(n, Ordering::AcqRel) == 0 {
+            self.private_half().refs.get_held();
+        }
+    }
+
+    /// Lookups that a front end's kernel has not forgotten.
+    pub fn lookups(&self) -> u64 {
+        self.private_half().nlookup.load(Ordering::Relaxed)
+    }
+
+    /// Give the reference up without dropping it; [`Cache::adopt`] takes it back.
+    pub fn into_id(self) -> InodeId {
+        let id = self.id();
+        std::mem::forget(self);
+        id
+    }
+}
+
+/// A directory that is about to be removed; dropping it lets it live on.
+#[derive(Debug)]
+pub struct Death<'c> {
+    inode: InodeRef<'c>,
+    committed: bool,
+}
+
+impl<'c> Death<'c> {
+    /// Whom it concerns.
+    pub fn inode(&self) -> &InodeRef<'c> {
+        &self.inode
+    }
+
+    /// It is removed: no way back. Called under the lock of the bucket that its name is in, so that
+    /// "dead" and "unhashed" are one moment (rule 16).
+    pub(crate) fn commit(&mut self) {
+        if self.inode.dir_state().is_some() {
+            self.inode.mark_dead();
+        }
+        self.committed = true;
+    }
+}
+
+impl Drop for Death<'_> {
+    fn drop(&mut self) {
+        if !self.committed
+            && let Some(state) = self.inode.dir_state()
+        {
+            state.revive();
+        }
+    }
+}

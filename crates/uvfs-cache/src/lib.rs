@@ -1,0 +1,50 @@
+//! Dentry and inode cache with lock-free hits, for programs that are file systems in user space.
+//!
+//! An embedder (a FUSE, NFS or 9P server) keeps one [`Cache`], adds a superblock for each file system that it
+//! serves, and looks names up: [`Cache::lookup`] says hit, negative, or miss; a miss is a ticket
+//! ([`NameGuard`]) that is completed with what the back end says. A hit stores nothing that
+//! another thread reads; [`Cache::peek`] does not even take a reference.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`attr`] | attributes and their packing |
+//! | `inode`, `dentry` | the published and private halves |
+//! | `dir`, `dir_index` | children, revision, completeness; entries in order |
+//! | `walk` | lookups without references |
+//! | `lookup`, `guard` | lookups with references; the right to a name |
+//! | `change`, `answer` | publishing changes; drivers' answers |
+//! | `readdir`, `sweep` | listing; forgetting |
+//! | [`mapping`] | page index to page |
+#![deny(unsafe_code)]
+
+pub mod attr;
+pub mod mapping;
+
+mod answer;
+mod cache;
+mod change;
+mod clock;
+mod dentry;
+mod dir;
+mod dir_index;
+mod guard;
+mod inode;
+mod inode_ref;
+mod lookup;
+mod readdir;
+mod sweep;
+mod types;
+mod walk;
+
+pub use attr::{Attr, Time};
+pub use cache::Cache;
+pub use change::{RenameLock, Reserved};
+pub use guard::{NameGuard, Pending};
+pub use inode::Perm;
+pub use inode_ref::{Death, InodeRef};
+pub use lookup::{Known, Lookup};
+pub use readdir::{DirScan, DirSink};
+pub use types::{
+    CacheError, Config, Counters, EvictHook, Fresh, InodeId, Life, NotEmpty, Room, SbId, SbOptions,
+};
+pub use walk::{Child, NameHash, Peek, Pos, Retry, Step};

@@ -1,0 +1,148 @@
+//! Looking names up with references: what an embedder calls, and what a walk falls back to.
+//!
+//! Nothing is locked. A hit takes a reference from the index with a compare-exchange that expects
+//! the life, and checks the name again: if the name still leads there, the inode was alive and is
+//! held.
+
+use uvfs_sync::primitives::{Ordering, spin_loop};
+
+use crate::attr::Attr;
+use crate::cache::Cache;
+use crate::guard::{NameGuard, Pending};
+use crate::inode_ref::InodeRef;
+use crate::walk::Step;
+
+/// Result of [`Cache::lookup`].
+#[derive(Debug)]
+pub enum Lookup<'c> {
+    /// The inode and its attributes.
+    Hit(InodeRef<'c>, Attr),
+    /// There is certainly no such name.
+    Negative,
+    /// Not known: ask the driver and tell the guard ([`NameGuard::found`], [`NameGuard::absent`],
+    /// [`NameGuard::fail`]). This is the ticket: it can be kept, and completed from any thread
+    /// that may use the cache.
+    Miss(NameGuard<'c>),
+    /// Somebody else is asking, or changing the name: wait and look again.
+    Busy(Pending),
+}
+
+/// What is known of a name whose right one has.
+#[derive(Debug)]
+pub enum Known<'c> {
+    /// It leads there.
+    Hit(InodeRef<'c>),
+    /// It does not exist.
+    Negative,
+    /// The driver must be asked.
+    Unknown,
+}
+
+impl Cache {
+    /// Look a name up below a directory.
+    pub fn lookup<'c>(&'c self, dir: &InodeRef<'c>, name: &[u8]) -> Lookup<'c> {
+        match self.find(dir, name) {
+            Known::Hit(inode) => {
+                let attr = inode.attr();
+                return Lookup::Hit(inode, attr);
+            }
+            Known::Negative => return Lookup::Negative,
+            Known::Unknown => {}
+        }
+        let guard = match self.try_lock_name(dir, name) {
+            Ok(guard) => guard,
+            Err(pending) => return Lookup::Busy(pending),
+        };
+        // Who had the right before us may have answered while we came for it.
+        match guard.find() {
+            Known::Hit(inode) => {
+                let attr = inode.attr();
+                Lookup::Hit(inode, attr)
+            }
+            Known::Negative => Lookup::Negative,
+            Known::Unknown => Lookup::Miss(guard),
+        }
+    }
+
+    /// What the cache knows of a name. Waits for nobody, but looks again while something moves:
+    /// each repetition is another thread's progress.
+    pub(crate) fn find<'c>(&'c self, dir: &InodeRef<'c>, name: &[u8]) -> Known<'c> {
+        loop {
+            let hash = self.hash_name(name);
+            // The directory is held: no position only means that it is being renamed right now.
+            if let Some(at) = self.pos(dir.id()) {
+                match self.step(at, &hash) {
+                    Step::Found(child) => {
+                        if let Ok(inode) = self.hold_child(&child) {
+                            return Known::Hit(inode);
+                        }
+                    }
+                    Step::Absent => return Known::Negative,
+                    Step::Unknown => return Known::Unknown,
+                    Step::Retry(_) => {}
+                }
+            }
+            spin_loop();
+        }
+    }
+
+    /// `..` of a directory: itself for a root, `None` if it was removed.
+    pub fn parent_of<'c>(&'c self, dir: &InodeRef<'c>) -> Option<InodeRef<'c>> {
+        loop {
+            if dir.is_dead() {
+                return None;
+            }
+            if let Some(at) = self.pos(dir.id())
+                && let Ok(parent) = self.parent(at)
+                && let Ok(held) = self.hold(parent)
+                && self.check(at)
+            {
+                return Some(held);
+            }
+            if self.is_nameless(dir) {
+                return None;
+            }
+            spin_loop();
+        }
+    }
+
+    /// Whether a directory has lost its name without being removed (it was invalidated, or never
+    /// cached).
+    fn is_nameless(&self, dir: &InodeRef<'_>) -> bool {
+        let alias = self.inodes_private.get(dir.index()).alias.load(Ordering::Acquire);
+        let d = self.dentries.get(alias);
+        match d.seq.begin() {
+            Some(seq) => {
+                let other = alias == 0 || d.inode.load(Ordering::Relaxed) != dir.index();
+                d.seq.check(seq) && other && !dir.is_root()
+            }
+            None => false,
+        }
+    }
+
+    /// Whether `dir` is `ancestor` or lies below it. Stable while the superblock's rename mutex is
+    /// held. O(depth).
+    pub fn is_below(&self, dir: &InodeRef<'_>, ancestor: &InodeRef<'_>) -> bool {
+        let Some(mut at) = self.get(dir.id()) else { return false };
+        loop {
+            if at.id() == ancestor.id() {
+                return true;
+            }
+            if at.is_root() {
+                return false;
+            }
+            match self.parent_of(&at) {
+                Some(up) => at = up,
+                None => return false,
+            }
+        }
+    }
+}
+
+impl<'c> NameGuard<'c> {
+    /// What the cache knows of the name. Nobody else changes it while the guard is held, but it
+    /// may be evicted or expire.
+    pub fn find(&self) -> Known<'c> {
+        self.cache.find(&self.dir, self.name())
+    }
+}

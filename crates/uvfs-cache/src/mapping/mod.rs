@@ -1,0 +1,141 @@
+//! Which page holds which part of a file: a radix tree that is read without locks.
+//!
+//! A [`Mapping`] is one object's tree (page index to page) and its mutex; a [`Memory`] holds the
+//! pages and tree nodes of many mappings. Entries are single words: level, life and index of a
+//! node or page. The tree is as high as its largest index needs; a lone page 0 needs no node.
+//!
+//! What protects what: the mutex ([`Mapping::lock`]) the tree's shape and the pages' bytes among
+//! writers. Readers take nothing. They load an entry, then check that the node which they took it
+//! from has not been recycled; and they copy from a page, then check the page's life. A node or
+//! page that leaves the tree is freed at once, which moves its life: a reader that was underway
+//! sees the file as it was or looks again, and never another file's bytes. After [`TRIES`]
+//! failures it takes the mutex; [`Memory::locked_reads`] counts those.
+//!
+//! A mapping is used with one `Memory` only. Nothing here calls out or sleeps, and the mutex is
+//! taken below whatever lock the owner holds. Cost of a hit: a node visit (two loads) for each six
+//! bits of the index, and the copy.
+
+mod entry;
+mod writer;
+
+use std::io;
+
+use uvfs_sync::pages::{FrameId, Frames, Pages};
+use uvfs_sync::primitives::{AtomicU64, Mutex, Ordering};
+
+pub use entry::MAX_INDEX;
+use entry::{Entry, FAN};
+pub use uvfs_sync::pages::PAGE_SIZE;
+pub use writer::{Full, Writer};
+
+/// How often a reader looks again before it takes the mutex.
+const TRIES: usize = if cfg!(loom) { 1 } else { 8 };
+
+/// Pages and tree nodes, shared by any number of mappings.
+#[derive(Debug)]
+pub struct Memory {
+    pages: Pages,
+    nodes: Frames<FAN>,
+    locked_reads: AtomicU64,
+}
+
+impl Memory {
+    /// Address space for `pages` pages, or as many as fit ([`Memory::capacity`]), and for as many
+    /// nodes: enough for one node a page, so that even sparse files fill most of the room.
+    ///
+    /// # Errors
+    /// ENOMEM where next to nothing can be reserved.
+    pub fn reserve(pages: u32) -> io::Result<Self> {
+        let pages = Pages::reserve(pages)?;
+        let nodes = Frames::reserve(pages.capacity().max(1024))?;
+        Ok(Self { pages, nodes, locked_reads: AtomicU64::new(0) })
+    }
+
+    /// Pages that can be in use at a time.
+    pub fn capacity(&self) -> u32 {
+        self.pages.capacity()
+    }
+
+    /// Bytes of memory that pages and nodes have touched and not given back.
+    pub fn committed_bytes(&self) -> u64 {
+        self.pages.committed_bytes() + self.nodes.committed_bytes()
+    }
+
+    /// How often the system refused to take memory back.
+    pub fn give_back_failures(&self) -> u64 {
+        self.pages.give_back_failures() + self.nodes.give_back_failures()
+    }
+
+    /// Reads that took a mapping's mutex because the pages changed under them again and again.
+    pub fn locked_reads(&self) -> u64 {
+        self.locked_reads.load(Ordering::Relaxed)
+    }
+}
+
+/// The node or page was recycled while it was looked at.
+struct Recycled;
+
+/// One object's pages. The owner empties it ([`Writer::clear`]) before it lets go of it: dropping
+/// a mapping gives nothing back.
+#[derive(Debug)]
+pub struct Mapping {
+    root: AtomicU64,
+    /// Number of pages.
+    lock: Mutex<u64>,
+}
+
+impl Default for Mapping {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Mapping {
+    /// A mapping without pages.
+    pub fn new() -> Self {
+        Self { root: AtomicU64::new(0), lock: Mutex::new(0) }
+    }
+
+    /// Copy from page `index`, starting `offset` bytes into it; what is read must not reach past
+    /// the page's end. Where there is no page, `out` is zeroed and the answer is `false`.
+    pub fn read(&self, memory: &Memory, index: u64, offset: usize, out: &mut [u8]) -> bool {
+        for _ in 0..TRIES {
+            if let Ok(found) = self.try_read(memory, index, offset, out) {
+                return found;
+            }
+        }
+        memory.locked_reads.fetch_add(1, Ordering::Relaxed);
+        self.lock(memory).read(index, offset, out)
+    }
+
+    /// Take the mutex, to change the mapping or to look at it as a whole.
+    pub fn lock<'m>(&'m self, memory: &'m Memory) -> Writer<'m> {
+        Writer::new(self, memory)
+    }
+
+    fn try_read(&self, memory: &Memory, index: u64, offset: usize, out: &mut [u8]) -> Result<bool, Recycled> {
+        let Some(page) = self.find(memory, index)? else {
+            out.fill(0);
+            return Ok(false);
+        };
+        if memory.pages.read(page, offset, out) { Ok(true) } else { Err(Recycled) }
+    }
+
+    /// Walk down. Every entry is loaded once; index, life and level of what it leads to come from
+    /// that one word.
+    fn find(&self, memory: &Memory, index: u64) -> Result<Option<FrameId>, Recycled> {
+        // Acquire: pairs with the release store that published the root, so the node is filled.
+        let mut entry = Entry::from_word(self.root.load(Ordering::Acquire));
+        if !entry.covers(index) {
+            return Ok(None);
+        }
+        while entry.is_node() {
+            let word = memory.nodes.load(entry.frame(), entry.slot(index)).ok_or(Recycled)?;
+            entry = Entry::from_word(word);
+        }
+        Ok(entry.page())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! Listing a resident directory from the cache, and learning that another one is wholly cached.
+//!
+//! Entries are copied out a batch at a time under the directory's index mutex; the reader gets them
+//! with nothing held. A dentry in the list is in use: it is taken out of the list, under the same
+//! mutex, before it changes hands (see [`crate::change`]).
+
+use uvfs_sync::primitives::{Ordering, spin_loop};
+
+use crate::cache::Cache;
+use crate::inode_ref::InodeRef;
+
+const BATCH: usize = 64;
+
+/// What a lister is handed: name, inode number, type bits, cookie to go on from. False stops.
+pub type DirSink<'a> = &'a mut dyn FnMut(&[u8], u64, u32, u64) -> bool;
+
+struct Listed {
+    name: [u8; 256],
+    len: usize,
+    ino: u64,
+    fmt: u32,
+    next: u64,
+}
+
+/// A listing that may make a directory complete.
+#[derive(Debug)]
+pub struct DirScan<'c> {
+    dir: InodeRef<'c>,
+    revision: u64,
+}
+
+impl DirScan<'_> {
+    /// All entries were put into the cache. True if the directory is complete now; false if
+    /// something in it moved since the scan began (rule 10).
+    pub fn complete(self) -> bool {
+        self.dir.dir_state().is_some_and(|d| d.set_complete(self.revision))
+    }
+}
+
+impl Cache {
+    /// Hand out the entries of a resident directory from `cookie` on (0: the start), in the order
+    /// of their making. An entry that exists all the while is handed out exactly once, whatever
+    /// happens to others. O(log n) to resume. `sink` is called with nothing held.
+    pub fn read_dir(&self, dir: &InodeRef<'_>, cookie: u64, sink: DirSink<'_>) {
+        let Some(state) = dir.dir_state() else { return };
+        let mut from = cookie;
+        loop {
+            let mut batch = Vec::with_capacity(BATCH);
+            {
+                let index = state.index.lock();
+                for (cookie, dentry) in index.from(from).take(BATCH) {
+                    from = cookie + 1;
+                    batch.extend(self.listed(dir.index(), dentry, from));
+                }
+                if batch.is_empty() && index.from(from).next().is_none() {
+                    return;
+                }
+            }
+            for e in &batch {
+                if !sink(&e.name[..e.len], e.ino, e.fmt, e.next) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Copy an entry of the list. `None`: it is just being renamed into another directory.
+    fn listed(&self, dir: u32, dentry: u32, next: u64) -> Option<Listed> {
+        let d = self.dentries.get(dentry);
+        let mut e = Listed { name: [0; 256], len: 0, ino: 0, fmt: 0, next };
+        loop {
+            if let Some(seq) = d.seq.begin() {
+                e.len = d.copy_name(&mut e.name, &self.tails);
+                e.fmt = d.fmt();
+                // The dentry holds its inode as long as the sequence stands.
+                e.ino = self.inodes.get(d.inode.load(Ordering::Relaxed)).ino();
+                let parent = d.parent.load(Ordering::Relaxed);
+                if d.seq.check(seq) {
+                    return (parent == dir && e.len != 0).then_some(e);
+                }
+            }
+            // Its writer holds a bucket's lock for a few stores, and waits for nobody.
+            spin_loop();
+        }
+    }
+
+    /// Begin to list a directory from its driver; each entry is then told by
+    /// [`crate::NameGuard::found`].
+    pub fn begin_scan<'c>(&'c self, dir: &InodeRef<'c>) -> DirScan<'c> {
+        DirScan { revision: dir.dir_state().map_or(0, |d| d.revision()), dir: dir.clone() }
+    }
+}

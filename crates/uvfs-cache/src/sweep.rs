@@ -1,0 +1,220 @@
+//! Forgetting: invalidation, eviction in arena order, the end of a superblock.
+//!
+//! Before a name that exists is forgotten, its directory's revision moves and its *complete* flag
+//! goes: a reader that misses the name afterwards sees one of the two (rules 9 and 10). An inode that
+//! somebody holds besides its name stays; a directory with children stays (their references and
+//! the dying word say so).
+//!
+//! Who comes here holds no lock. A dentry is read from its slot without one, so it is looked for again,
+//! by its name, under its bucket's lock.
+
+use uvfs_sync::primitives::Ordering;
+use uvfs_sync::seqcount::SeqCount;
+
+use crate::cache::{Cache, Names};
+use crate::change::Aftermath;
+use crate::dentry::NameWords;
+use crate::inode_ref::InodeRef;
+use crate::types::{InodeId, SbId};
+
+/// A dentry as read from its slot without a lock.
+struct Seen {
+    parent: u32,
+    inode: u32,
+    name: [u8; 256],
+    len: usize,
+    deadline: u32,
+}
+
+impl Cache {
+    /// Forget what is cached of a name, because it may be wrong. Answers that are on their way are
+    /// late from now on. The inode, if somebody holds it, lives on without this name.
+    pub fn invalidate(&self, dir: &InodeRef<'_>, name: &[u8]) {
+        self.forget_name(dir, name);
+    }
+
+    pub(crate) fn forget_name(&self, dir: &InodeRef<'_>, name: &[u8]) {
+        if let Some(state) = dir.dir_state() {
+            state.moved_incomplete();
+        }
+        let words = NameWords::new(name);
+        let mut after = Aftermath::default();
+        let (mut locked, _) = self.lock_names_bucket([(dir.index(), &words)], false);
+        self.kill_any(&mut locked, 0, dir.index(), &words, &mut after);
+        drop(locked);
+        self.finish(after, dir.sb(), dir);
+    }
+
+    /// A directory is found as (dir, name): if it is cached under another name, that one goes.
+    pub(crate) fn forget_other_name(&self, inode: &InodeRef<'_>, dir: &InodeRef<'_>, name: &[u8]) {
+        let alias = self.inodes_private.get(inode.index()).alias.load(Ordering::Acquire);
+        let Some(seen) = self.see(alias) else { return };
+        let same = seen.parent == dir.index() && &seen.name[..seen.len] == name;
+        if seen.inode == inode.index()
+            && !same
+            && let Some(parent) = self.get_index(seen.parent)
+        {
+            self.forget_name(&parent, &seen.name[..seen.len]);
+        }
+    }
+
+    fn get_index(&self, inode: u32) -> Option<InodeRef<'_>> {
+        self.get(InodeId::new(inode, self.inodes_private.get(inode).refs.life()))
+    }
+
+    fn see(&self, dentry: u32) -> Option<Seen> {
+        let d = self.dentries.get(dentry);
+        let mut s = Seen { parent: 0, inode: 0, name: [0; 256], len: 0, deadline: 0 };
+        let seq = d.seq.begin()?;
+        s.parent = d.parent.load(Ordering::Relaxed);
+        s.inode = d.inode.load(Ordering::Relaxed);
+        s.deadline = d.deadline.load(Ordering::Relaxed);
+        s.len = d.copy_name(&mut s.name, &self.tails);
+        (d.seq.check(seq) && s.len != 0).then_some(s)
+    }
+
+    /// Evict up to `max` names that nobody needs, in arena order: leaves whose inode nobody holds
+    /// but the name. Nothing of a resident superblock is evicted. Returns how many went.
+    pub fn evict_unused(&self, sb: SbId, max: usize) -> usize {
+        if self.superblock(sb).resident {
+            return 0;
+        }
+        let mut evicted = 0;
+        for dentry in self.dentries_of(sb) {
+            if evicted == max {
+                break;
+            }
+            if let Some(seen) = self.see(dentry)
+                && seen.inode != 0
+                && self.evict_one(sb, &seen)
+            {
+                evicted += 1;
+            }
+        }
+        evicted
+    }
+
+    fn dentries_of(&self, sb: SbId) -> impl Iterator<Item = u32> {
+        self.superblock(sb).dentries.chunks().into_iter().flat_map(|(from, to)| from.max(1)..to)
+    }
+
+    fn evict_one(&self, sb: SbId, seen: &Seen) -> bool {
+        if self.inodes_private.get(seen.inode).refs.count() != 1 {
+            return false;
+        }
+        let Some(dir) = self.get_index(seen.parent) else { return false };
+        let Some(state) = dir.dir_state() else { return false };
+        let words = NameWords::new(&seen.name[..seen.len]);
+        let mut after = Aftermath::default();
+        let (mut locked, _) = self.lock_names_bucket([(dir.index(), &words)], false);
+        let Some(dentry) = self.find_locked(&locked, 0, dir.index(), &words) else { return false };
+        let inode = self.dentries.get(dentry).inode.load(Ordering::Relaxed);
+        // A directory must have no children and take none from here on.
+        let own = if inode == 0 { None } else { self.dir_state(inode) };
+        if inode == 0 || own.is_some_and(|d| d.begin_death().is_err()) {
+            return false;
+        }
+        // The last word: from exactly one reference (the name's) to dead, or not at all. Who came
+        // by index a moment ago and holds one keeps the inode, and we the name.
+        if !self.inodes_private.get(inode).refs.kill_sole() {
+            if let Some(own) = own {
+                own.revive();
+            }
+            return false;
+        }
+        // Before the name goes; see the module's head. The bucket is locked, so no miss is proven
+        // in between.
+        state.moved_incomplete();
+        self.kill(&mut locked, 0, dentry, &mut after);
+        drop(locked);
+        // Its reference is spent already.
+        self.end_inode(after.take_inode());
+        state.leave();
+        self.put_inode(dir.index());
+        self.finish_spent(after, sb);
+        true
+    }
+
+    /// Take some negative entries away, from the first chunk on: expired ones, those of
+    /// directories that are gone, and then any.
+    pub(crate) fn sweep_negatives(&self, sb: SbId, max: usize) {
+        let mut swept = 0;
+        for dentry in self.dentries_of(sb) {
+            if swept == max {
+                break;
+            }
+            let Some(seen) = self.see(dentry) else { continue };
+            if seen.inode != 0 {
+                continue;
+            }
+            let words = NameWords::new(&seen.name[..seen.len]);
+            let (mut locked, _) = self.lock_names_bucket([(seen.parent, &words)], false);
+            let mut after = Aftermath::default();
+            if let Some(found) = self.find_locked(&locked, 0, seen.parent, &words)
+                && self.dentries.get(found).inode.load(Ordering::Relaxed) == 0
+            {
+                self.kill(&mut locked, 0, found, &mut after);
+                swept += 1;
+            }
+            drop(locked);
+            self.finish_negative(after, sb);
+        }
+    }
+
+    /// End a superblock: every name goes, the root is let go of, memory returns to the system.
+    /// Returns the inodes that somebody still holds (0 unless references leaked, or files are
+    /// open). Nothing else may use the superblock meanwhile.
+    pub fn drop_superblock(&self, sb: SbId) -> usize {
+        let superblock = self.superblock(sb);
+        for dentry in self.dentries_of(sb) {
+            let Some(seen) = self.see(dentry) else { continue };
+            let words = NameWords::new(&seen.name[..seen.len]);
+            let (mut locked, _) = self.lock_names_bucket([(seen.parent, &words)], false);
+            let mut after = Aftermath::default();
+            self.kill_any(&mut locked, 0, seen.parent, &words, &mut after);
+            drop(locked);
+            match self.get_index(seen.parent) {
+                Some(dir) if seen.inode != 0 => self.finish(after, sb, &dir),
+                _ => self.finish_negative(after, sb),
+            }
+        }
+        let root = InodeId::from_u64(superblock.root.swap(0, Ordering::Relaxed));
+        if root.as_u64() != 0 {
+            drop(self.adopt(root));
+        }
+        self.names.maintain(&Names(self));
+        self.trim(sb);
+        superblock.inodes.in_use() as usize
+    }
+
+    /// Give chunks without a used slot back to the system; how many. A chunk's memory then reads
+    /// as zero, so its floor remembers more than every life and every sequence that was in it: a
+    /// reader who slept through all of it finds neither again.
+    pub fn trim(&self, sb: SbId) -> usize {
+        let superblock = self.superblock(sb);
+        let inodes = superblock.inodes.trim(&self.inode_pool, |from, to| {
+            let slots = (from..to).map(|i| self.inodes.get(i));
+            let floor = floor_of(slots.map(|s| (s.life.load(Ordering::Relaxed), &s.seq)))?;
+            self.inodes.give_back(from, to)?;
+            self.inodes_private.give_back(from, to)?;
+            Ok(floor)
+        });
+        let dentries = superblock.dentries.trim(&self.dentry_pool, |from, to| {
+            let floor = floor_of((from..to).map(|i| (0, &self.dentries.get(i).seq)))?;
+            self.dentries.give_back(from, to)?;
+            self.dentries_private.give_back(from, to)?;
+            Ok(floor)
+        });
+        inodes + dentries
+    }
+}
+
+/// A number above all these lives, and whose double is above all these sequences.
+fn floor_of<'a>(slots: impl Iterator<Item = (u32, &'a SeqCount)>) -> std::io::Result<u32> {
+    let floor = slots.map(|(life, seq)| life.max(seq.raw().load(Ordering::Relaxed) / 2 + 1)).max();
+    match floor.unwrap_or(0) {
+        // So close to the end of the numbers the memory is kept.
+        floor if floor >= u32::MAX / 2 => Err(std::io::Error::from_raw_os_error(libc::EOVERFLOW)),
+        floor => Ok(floor),
+    }
+}

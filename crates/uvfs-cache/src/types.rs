@@ -1,0 +1,158 @@
+//! Plain words of the cache's interface: ids, configuration, errors, what a driver tells.
+
+use std::fmt;
+
+use crate::attr::Attr;
+
+/// Names an inode in its present life: `life << 32 | index`. A stale id (the inode is gone, the
+/// slot may serve another one) is recognised and never misread, so a front end can use it as its
+/// node id without a table.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InodeId(u64);
+
+impl InodeId {
+    pub(crate) const fn new(index: u32, life: u32) -> Self {
+        Self((life as u64) << 32 | index as u64)
+    }
+    /// From the number that [`InodeId::as_u64`] gave.
+    pub const fn from_u64(value: u64) -> Self {
+        Self(value)
+    }
+    /// As a number.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+    pub(crate) const fn index(self) -> u32 {
+        self.0 as u32
+    }
+    pub(crate) const fn life(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+impl fmt::Debug for InodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index(), self.life())
+    }
+}
+
+/// Names a superblock of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SbId(pub(crate) u16);
+
+impl SbId {
+    /// As a number: counted from 0 in the order of `add_superblock`.
+    pub const fn as_u16(self) -> u16 {
+        self.0
+    }
+}
+
+/// Sizes of a cache.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Inodes (and names) that address space is reserved for; halved until the system grants it.
+    pub max_inodes: u32,
+    /// Negative entries kept at the most.
+    pub max_negative: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { max_inodes: 1 << 27, max_negative: 1 << 16 }
+    }
+}
+
+/// Why the cache could not do something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheError {
+    /// No slot, or no address space, is left.
+    NoMemory,
+    /// The directory is being removed, or has been (ENOENT).
+    Dying,
+    /// The inode's life is over (ESTALE).
+    Stale,
+}
+
+impl fmt::Display for CacheError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoMemory => "the cache is full",
+            Self::Dying => "the directory is being removed",
+            Self::Stale => "the inode is gone",
+        })
+    }
+}
+
+impl std::error::Error for CacheError {}
+
+/// The directory has entries, or entries being made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotEmpty;
+
+/// Called with the attributes and the driver's value of an inode that leaves the cache.
+pub type EvictHook = Box<dyn Fn(&Attr, u64) + Send + Sync>;
+
+/// What a superblock is like.
+pub struct SbOptions {
+    /// The cache is the whole truth: every directory is complete, entries are listed from the cache,
+    /// nothing is evicted.
+    pub resident: bool,
+    /// The last reference to an inode is gone; no lock is held. `nlink` 0 means gone for good.
+    pub on_evict: EvictHook,
+}
+
+impl fmt::Debug for SbOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SbOptions").field("resident", &self.resident).finish_non_exhaustive()
+    }
+}
+
+/// How long an answer is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Until the cache is told otherwise.
+    Forever,
+    /// For so many milliseconds (at most about 12 days); 0: not at all.
+    Millis(u32),
+}
+
+/// An inode as its driver describes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Fresh {
+    /// Attributes; `ino` identifies the inode within its superblock.
+    pub attr: Attr,
+    /// The driver's own value.
+    pub private: u64,
+    /// How long name and attributes may be believed.
+    pub life: Life,
+}
+
+/// What a reservation makes room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// A name only (link, rename).
+    Name,
+    /// A name and an inode.
+    Node,
+    /// A name and a directory.
+    Dir,
+}
+
+/// Figures of a cache, counted now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Names in use, negative ones included.
+    pub dentries: u64,
+    /// Negative names in use.
+    pub negative: u64,
+    /// Bytes of the hash tables' lines.
+    pub hash_bytes: u64,
+    /// Bytes of the chunks that hold inodes and names, hash tables included.
+    pub bytes: u64,
+    /// Hash chains that were found too long.
+    pub long_chains: u64,
+    /// Re-keys of a hash table begun.
+    pub rekeys: u64,
+}

@@ -1,0 +1,61 @@
+//! Going into the background.
+//!
+//! The program starts itself anew, with a pipe as standard output, and returns once the child
+//! has said over it that the mount answers; the child's errors go to the terminal until then. A
+//! new program rather than a fork: what it starts with is known (one thread, no cache), and it
+//! needs no `unsafe`. It costs a millisecond.
+
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::args::Mount;
+
+/// What the child says when the mount answers.
+const READY: &str = "ready";
+
+/// In the parent: starts the child and waits until the mount answers.
+pub fn start(args: &Mount) -> Result<()> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("uvfs").args(["mount", "--daemon-child"]);
+    for options in &args.options {
+        command.arg("-o").arg(options);
+    }
+    command.arg("--").arg(&args.source).arg(&args.dir);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().context("cannot start the background process from /proc/self/exe")?;
+    let mut said = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut said).context("cannot hear from the background process")?;
+    }
+    if said.trim_end() == READY {
+        return Ok(());
+    }
+    let status = child.wait().context("cannot wait for the background process")?;
+    match status.code() {
+        // It has said why.
+        Some(code) if code != 0 => std::process::exit(code),
+        _ => bail!("the background process ended before the mount was ready: {status}"),
+    }
+}
+
+/// In the child, first of all: leaves the terminal and its signals.
+pub fn leave_terminal() -> Result<()> {
+    rustix::process::setsid().context("cannot start a session of its own")?;
+    // As exec left it, the name would be that of the link, "exe".
+    rustix::thread::set_name(c"uvfs").context("cannot set the name of the process")
+}
+
+/// In the child, when the mount answers: lets the parent go, and holds on to nothing of it. An
+/// error means that nobody waits any more.
+pub fn ready() -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{READY}").and_then(|()| stdout.flush()).context("who asked for the mount is gone")?;
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null").context("cannot open /dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    rustix::process::chdir("/").context("cannot leave the working directory")
+}

@@ -1,0 +1,208 @@
+//! What may stand after `-o`: options of the mount, and of the file system that is mounted.
+//!
+//! One table says what exists; the parser, the help and the error for an unknown option read it.
+//! As with mount(8), options are separated by commas, may come in several `-o`, and the last of
+//! two that contradict each other holds.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use uvfs_fuse::{Atime, Options};
+
+/// An option: its name, the name of its value if it takes one, whose it is, and what it does.
+struct Known {
+    name: &'static str,
+    value: Option<&'static str>,
+    of: Of,
+    help: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Mount,
+    Tmpfs,
+}
+
+const fn flag(name: &'static str, help: &'static str) -> Known {
+    Known { name, value: None, of: Of::Mount, help }
+}
+
+const fn value(of: Of, name: &'static str, value: &'static str, help: &'static str) -> Known {
+    Known { name, value: Some(value), of, help }
+}
+
+const KNOWN: &[Known] = &[
+    flag("ro", "read-only"),
+    flag("rw", "read and write (default)"),
+    flag("suid", "let set-user-id and set-group-id files take effect"),
+    flag("nosuid", "do not (default)"),
+    flag("dev", "let device nodes be opened"),
+    flag("nodev", "do not (default)"),
+    flag("exec", "let files be executed (default)"),
+    flag("noexec", "do not"),
+    flag("sync", "as in mount(8)"),
+    flag("async", "not sync (default)"),
+    flag("dirsync", "as in mount(8)"),
+    flag("atime", "same as relatime"),
+    flag("noatime", "shown by mount(8) only: access times are the file system's affair"),
+    flag("nodiratime", "likewise"),
+    flag("relatime", "likewise (default)"),
+    flag("strictatime", "likewise"),
+    flag("allow_other", "let other users in than the one who mounts; permissions are checked"),
+    flag("default_permissions", "the kernel checks permissions (always on)"),
+    flag("defaults", "nothing; for fstab(5)"),
+    value(Of::Mount, "fsname", "NAME", "what mount(8) and df(1) show as the source"),
+    value(Of::Mount, "timeout", "SECONDS", "how long the kernel may believe names and attributes (0: not at all)"),
+    value(Of::Tmpfs, "size", "BYTES", "most that files may hold; k, m, g or % of the memory may follow"),
+    value(Of::Tmpfs, "nr_inodes", "COUNT", "most files there may be; k, m or g may follow"),
+    value(Of::Tmpfs, "mode", "OCTAL", "permissions of the root directory"),
+    value(Of::Tmpfs, "uid", "ID", "owner of the root directory"),
+    value(Of::Tmpfs, "gid", "ID", "group of the root directory"),
+];
+
+/// Options of a file system, still as text: name and value.
+pub type DriverOptions = Vec<(&'static str, String)>;
+
+/// Takes the arguments of `-o` apart. `source` is what is mounted: "tmpfs", "generated".
+pub fn parse(arguments: &[String], source: &str) -> Result<(Options, DriverOptions)> {
+    let mut mount = Options::default();
+    let mut driver = DriverOptions::new();
+    let split = arguments.iter().flat_map(|argument| argument.split(','));
+    for option in split.filter(|option| !option.is_empty()) {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        let Some(known) = KNOWN.iter().find(|known| known.name == name) else {
+            bail!("unknown option {name:?} after -o; valid are: {}", valid(source));
+        };
+        let value = match (known.value, value) {
+            (None, None) => "",
+            (Some(_), Some(value)) => value,
+            (None, Some(_)) => bail!("option {name} takes no value, but {option:?} gives one"),
+            (Some(what), None) => bail!("option {name} needs a value: {name}={what}"),
+        };
+        match known.of {
+            Of::Mount => set(&mut mount, name, value)?,
+            Of::Tmpfs if source == "tmpfs" => {
+                driver.retain(|(earlier, _)| *earlier != name);
+                driver.push((known.name, value.to_owned()));
+            }
+            Of::Tmpfs => bail!("option {name} is for tmpfs, not for {source}; valid are: {}", valid(source)),
+        }
+    }
+    Ok((mount, driver))
+}
+
+fn set(mount: &mut Options, name: &str, value: &str) -> Result<()> {
+    match name {
+        "ro" => mount.read_only = true,
+        "rw" => mount.read_only = false,
+        "suid" => mount.suid = true,
+        "nosuid" => mount.suid = false,
+        "dev" => mount.dev = true,
+        "nodev" => mount.dev = false,
+        "exec" => mount.exec = true,
+        "noexec" => mount.exec = false,
+        "sync" => mount.sync = true,
+        "async" => mount.sync = false,
+        "dirsync" => mount.dirsync = true,
+        "atime" | "relatime" => mount.atime = Atime::Relative,
+        "noatime" => mount.atime = Atime::Never,
+        "nodiratime" => mount.atime = Atime::NotDirectories,
+        "strictatime" => mount.atime = Atime::Strict,
+        "allow_other" => mount.allow_other = true,
+        "default_permissions" | "defaults" => {}
+        "fsname" => mount.fsname = Some(value.to_owned()),
+        "timeout" => mount.timeout = Some(seconds(value)?),
+        _ => bail!("option {name} is in the table but not understood"),
+    }
+    Ok(())
+}
+
+fn seconds(text: &str) -> Result<Duration> {
+    let seconds: f64 = text.parse().ok().context_for(text)?;
+    Duration::try_from_secs_f64(seconds).ok().context_for(text)
+}
+
+/// The one error that a bad number of seconds gets.
+trait ContextFor<T> {
+    fn context_for(self, text: &str) -> Result<T>;
+}
+
+impl<T> ContextFor<T> for Option<T> {
+    fn context_for(self, text: &str) -> Result<T> {
+        self.with_context(|| format!("timeout={text}: expected seconds, such as 0, 1 or 0.5"))
+    }
+}
+
+fn valid(source: &str) -> String {
+    let names = KNOWN.iter().filter(|known| known.of == Of::Mount || source == "tmpfs");
+    names.map(shown).collect::<Vec<_>>().join(", ")
+}
+
+fn shown(known: &Known) -> String {
+    match known.value {
+        Some(value) => format!("{}={value}", known.name),
+        None => known.name.to_owned(),
+    }
+}
+
+/// The part of `uvfs mount --help` about `-o`.
+pub fn help() -> String {
+    let list = |of: Of| -> String {
+        let lines = KNOWN.iter().filter(|known| known.of == of);
+        lines.map(|known| format!("  {:<20} {}\n", shown(known), known.help)).collect()
+    };
+    format!(
+        "Options after -o:\n{}\nOptions after -o for tmpfs:\n{}",
+        list(Of::Mount),
+        list(Of::Tmpfs).trim_end_matches('\n')
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<(Options, DriverOptions)> {
+        parse(&[text.to_owned()], "tmpfs")
+    }
+
+    fn error(text: &str, source: &str) -> String {
+        format!("{:#}", parse(&[text.to_owned()], source).expect_err("an option that must be refused"))
+    }
+
+    #[test]
+    fn every_option_of_the_table_is_understood() {
+        for known in KNOWN {
+            let option = shown(known).replace("=SECONDS", "=1");
+            assert!(parsed(&option).is_ok(), "{option}");
+        }
+    }
+
+    #[test]
+    fn the_last_of_two_holds() {
+        let (mount, driver) = parsed("ro,suid,size=1k,,rw,noexec,timeout=0.5,nosuid,size=2m").expect("valid");
+        assert!(!mount.read_only && !mount.suid && !mount.exec);
+        assert_eq!(mount.timeout, Some(Duration::from_millis(500)));
+        assert_eq!(driver, [("size", "2m".to_owned())]);
+        let both = parse(&["ro".into(), "allow_other".into()], "tmpfs").expect("valid").0;
+        assert!(both.read_only && both.allow_other);
+        let suite = parsed("suid,dev,allow_other,default_permissions").expect("valid").0;
+        assert!(suite.suid && suite.dev && suite.allow_other);
+    }
+
+    #[test]
+    fn errors_name_the_option_and_what_is_valid() {
+        let unknown = error("ro,sise=1", "tmpfs");
+        assert!(unknown.contains("\"sise\"") && unknown.contains("size=BYTES"), "{unknown}");
+        let foreign = error("size=1", "generated");
+        assert!(foreign.contains("for tmpfs") && !foreign.contains("nr_inodes"), "{foreign}");
+        assert!(error("ro=1", "tmpfs").contains("takes no value"));
+        assert!(error("timeout", "tmpfs").contains("timeout=SECONDS"));
+        for bad in ["x", "-1", "inf", "nan", "1e300"] {
+            assert!(error(&format!("timeout={bad}"), "tmpfs").contains("expected seconds"));
+        }
+    }
+}

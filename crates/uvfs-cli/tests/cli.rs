@@ -1,0 +1,334 @@
+//! The command as users meet it. Most tests need root and /dev/fuse; where that is missing they
+//! say so and count as ignored.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Completion, Trial};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A test that needs no mount, or one that does.
+type Test = (&'static str, fn());
+
+const PLAIN: &[Test] = &[
+    ("help_and_version", help_and_version),
+    ("usage_errors_name_what_is_valid", usage_errors_name_what_is_valid),
+    ("mount_errors_are_sentences", mount_errors_are_sentences),
+];
+
+const MOUNTING: &[Test] = &[
+    ("mount_in_the_foreground_until_sigterm", mount_in_the_foreground_until_sigterm),
+    ("mount_in_the_background", mount_in_the_background),
+    ("a_background_failure_comes_back", a_background_failure_comes_back),
+    ("umount_says_when_busy", umount_says_when_busy),
+    ("sigint_under_load_detaches_and_ends", sigint_under_load_detaches_and_ends),
+    ("kill_under_load_leaves_nothing_hanging", kill_under_load_leaves_nothing_hanging),
+    ("tmpfs_options_take_effect", tmpfs_options_take_effect),
+    ("generated_trees", generated_trees),
+];
+
+fn main() {
+    let reason = missing();
+    let plain = PLAIN.iter().map(|&(name, test)| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    });
+    let mounting = MOUNTING.iter().map(|&(name, test)| {
+        let reason = reason.clone();
+        Trial::ignorable_test(name, move || match reason {
+            Some(reason) => {
+                eprintln!("skipped: {name}: {reason}");
+                Ok(Completion::ignored_with(reason))
+            }
+            None => {
+                test();
+                Ok(Completion::Completed)
+            }
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), plain.chain(mounting).collect()).exit();
+}
+
+fn missing() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("not root".into());
+    }
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    device.err().map(|error| format!("/dev/fuse: {error}"))
+}
+
+fn uvfs(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uvfs"));
+    command.args(args).env_remove("UVFS_LOG");
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    uvfs(args).stdin(Stdio::null()).output().expect("the command starts")
+}
+
+/// Runs it, expecting failure; the exit status and what it said.
+fn refused(args: &[&str]) -> (i32, String) {
+    let output = run(args);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{args:?} succeeded");
+    (output.status.code().expect("an exit status"), said)
+}
+
+fn within(time: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + time;
+    loop {
+        if holds() {
+            return true;
+        }
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn is_mounted(dir: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    mounts.lines().any(|line| line.split(' ').nth(1) == dir.to_str())
+}
+
+/// A directory that is unmounted at the end, however the test ends.
+struct Dir(TempDir);
+
+impl Dir {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary directory"))
+    }
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+    fn text(&self) -> &str {
+        self.0.path().to_str().expect("a path in UTF-8")
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        if is_mounted(self.path()) {
+            run(&["umount", "-l", self.text()]);
+        }
+    }
+}
+
+/// A server in the foreground, mounted; killed when dropped.
+struct Server(Child);
+
+impl Server {
+    fn start(args: &[&str]) -> Self {
+        let mut child = uvfs(&[&["mount"], args].concat()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut said = String::new();
+        BufReader::new(child.stderr.as_mut().expect("a pipe")).read_line(&mut said).expect("it says something");
+        assert!(said.contains("is mounted on"), "{said}");
+        Self(child)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).expect("kill");
+    }
+
+    /// Its exit status and how long it took to end.
+    fn ended(&mut self) -> std::process::ExitStatus {
+        let mut status = None;
+        let ended = within(SOON, || {
+            status = self.0.try_wait().expect("wait");
+            status.is_some()
+        });
+        assert!(ended, "the server does not end");
+        status.expect("an exit status")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn help_and_version() {
+    let version = String::from_utf8(run(&["--version"]).stdout).expect("UTF-8");
+    assert_eq!(version.trim(), format!("uvfs {}", env!("CARGO_PKG_VERSION")));
+    let help = String::from_utf8(run(&["--help"]).stdout).expect("UTF-8");
+    for word in ["mount", "umount", "Examples:", "uvfs mount -d tmpfs", "UVFS_LOG"] {
+        assert!(help.contains(word), "{word}:\n{help}");
+    }
+    let help = String::from_utf8(run(&["mount", "--help"]).stdout).expect("UTF-8");
+    for word in ["SOURCE", "DIR", "--daemon", "allow_other", "timeout=SECONDS", "size=BYTES"] {
+        assert!(help.contains(word), "{word}:\n{help}");
+    }
+}
+
+fn usage_errors_name_what_is_valid() {
+    let (status, said) = refused(&["mount", "-o", "ro,colour=red", "tmpfs", "/"]);
+    assert_eq!(status, 1);
+    assert!(said.starts_with("uvfs: ") && said.contains("\"colour\"") && said.contains("nr_inodes"), "{said}");
+    let (_, said) = refused(&["mount", "-o", "size=lots", "tmpfs", "/"]);
+    assert!(said.contains("size") && said.contains("lots"), "{said}");
+    let (_, said) = refused(&["mount", "ext9", "/"]);
+    assert!(said.contains("ext9") && said.contains("tmpfs") && said.contains("generated:"), "{said}");
+    let (_, said) = refused(&["mount", "generated:depth=deep", "/"]);
+    assert!(said.contains("deep"), "{said}");
+    let (status, said) = refused(&["mount", "tmpfs"]);
+    assert_eq!(status, 2);
+    assert!(said.contains("DIR"), "{said}");
+    let output = uvfs(&["umount", "/"]).env("UVFS_LOG", "uvfs=nonsense").output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("UVFS_LOG"), "{said}");
+}
+
+fn mount_errors_are_sentences() {
+    let dir = Dir::new();
+    let none = dir.path().join("none");
+    let none = none.to_str().expect("UTF-8");
+    for daemon in [&[][..], &["-d"]] {
+        let (status, said) = refused(&[&["mount"], daemon, &["tmpfs", none]].concat());
+        assert_eq!(status, 1);
+        assert_eq!(said.trim(), format!("uvfs: {none} does not exist; make the directory first: mkdir {none}"));
+    }
+    fs::write(none, "").expect("write");
+    assert!(refused(&["mount", "tmpfs", none]).1.contains("is not a directory"));
+    assert!(refused(&["umount", dir.text()]).1.contains("nothing is mounted"));
+    assert!(refused(&["umount", "/proc"]).1.contains("not a uvfs file system"));
+}
+
+fn mount_in_the_foreground_until_sigterm() {
+    let dir = Dir::new();
+    let mut server = Server::start(&["tmpfs", dir.text()]);
+    assert!(is_mounted(dir.path()));
+    fs::write(dir.path().join("file"), "x").expect("write");
+    server.signal(Signal::TERM);
+    assert!(server.ended().success());
+    assert!(!is_mounted(dir.path()));
+    assert!(!dir.path().join("file").exists());
+}
+
+fn mount_in_the_background() {
+    let dir = Dir::new();
+    let output = run(&["mount", "--daemon", "-o", "allow_other,fsname=mine", "tmpfs", dir.text()]);
+    assert!(output.status.success(), "{output:?}");
+    // It answers: no waiting here.
+    fs::write(dir.path().join("file"), "x").expect("write");
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    assert!(mounts.contains(&format!("mine {} fuse.uvfs", dir.text())), "{mounts}");
+    let output = run(&["umount", dir.text()]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!is_mounted(dir.path()));
+}
+
+fn a_background_failure_comes_back() {
+    let dir = Dir::new();
+    // The specification is good, but its root cannot be had: that is found out by the child.
+    let (status, said) = refused(&["mount", "-d", "generated:fault=root:EIO", dir.text()]);
+    assert_eq!(status, 1);
+    assert!(said.contains("generated"), "{said}");
+    assert!(!is_mounted(dir.path()));
+}
+
+fn umount_says_when_busy() {
+    let dir = Dir::new();
+    let mut server = Server::start(&["tmpfs", dir.text()]);
+    let file = File::create(dir.path().join("open")).expect("create");
+    let (status, said) = refused(&["umount", dir.text()]);
+    assert_eq!(status, 1);
+    assert!(said.contains("is in use") && said.contains("uvfs umount -l"), "{said}");
+    assert!(run(&["umount", "-l", dir.text()]).status.success());
+    assert!(!is_mounted(dir.path()));
+    assert!(server.0.try_wait().expect("wait").is_none(), "the file is still open");
+    drop(file);
+    assert!(server.ended().success());
+}
+
+/// Shell loops that write, list, rename and remove below `dir`, until they fail.
+fn load(dir: &Path) -> Vec<Child> {
+    let script = |i: usize| {
+        format!(
+            "mkdir d{i} && cd d{i} || exit 1; while echo x > f; do mv f g; ls > /dev/null; cat g > /dev/null; \
+             rm g; done 2> /dev/null"
+        )
+    };
+    let start = |i| Command::new("sh").args(["-c", &script(i)]).current_dir(dir).spawn().expect("sh");
+    let children: Vec<Child> = (0..4).map(start).collect();
+    assert!(within(SOON, || (0..4).all(|i| dir.join(format!("d{i}")).exists())), "the load starts");
+    children
+}
+
+fn reap(children: Vec<Child>) {
+    for mut child in children {
+        let ended = within(SOON, || child.try_wait().expect("wait").is_some());
+        if !ended {
+            let _ = child.kill();
+        }
+        assert!(ended, "a user of the mount hangs");
+    }
+}
+
+fn sigint_under_load_detaches_and_ends() {
+    let dir = Dir::new();
+    let mut server = Server::start(&["tmpfs", dir.text()]);
+    let users = load(dir.path());
+    server.signal(Signal::INT);
+    assert!(server.ended().success());
+    assert!(!is_mounted(dir.path()));
+    let mut said = String::new();
+    std::io::Read::read_to_string(server.0.stderr.as_mut().expect("a pipe"), &mut said).expect("read");
+    assert!(said.contains("was in use and has been detached"), "{said}");
+    reap(users);
+}
+
+fn kill_under_load_leaves_nothing_hanging() {
+    let dir = Dir::new();
+    let mut server = Server::start(&["tmpfs", dir.text()]);
+    let users = load(dir.path());
+    let mut open = File::create(dir.path().join("open")).expect("create");
+    server.signal(Signal::KILL);
+    assert_eq!(server.ended().signal(), Some(9));
+    let gone = |error: std::io::Error| matches!(error.raw_os_error(), Some(107 | 103));
+    assert!(open.write_all(b"x").is_err_and(gone), "ENOTCONN or ECONNABORTED");
+    assert!(fs::metadata(dir.path()).is_err_and(gone));
+    reap(users);
+    // The next mount says what is wrong and how to clear it.
+    let (_, said) = refused(&["mount", "tmpfs", dir.text()]);
+    assert!(said.contains("server has died") && said.contains("uvfs umount"), "{said}");
+    // Also while a file is open in it: there is nothing left to lose.
+    let output = run(&["umount", dir.text()]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!is_mounted(dir.path()));
+    drop(open);
+    drop(Server::start(&["tmpfs", dir.text()]));
+}
+
+fn tmpfs_options_take_effect() {
+    let dir = Dir::new();
+    let options = "suid,dev,allow_other,default_permissions,size=1m,nr_inodes=50,mode=2750,uid=12,gid=34";
+    let _server = Server::start(&["-o", options, "tmpfs", dir.text()]);
+    let root = rustix::fs::stat(dir.path()).expect("stat");
+    assert_eq!((root.st_mode & 0o7777, root.st_uid, root.st_gid), (0o2750, 12, 34));
+    let error = fs::write(dir.path().join("big"), vec![0; 2 << 20]).expect_err("more than size=");
+    assert_eq!(error.raw_os_error(), Some(28));
+    fs::remove_file(dir.path().join("big")).expect("unlink");
+    let made = (0..100).take_while(|i| File::create(dir.path().join(i.to_string())).is_ok()).count();
+    assert!((40..=50).contains(&made), "{made} files with nr_inodes=50");
+}
+
+fn generated_trees() {
+    let dir = Dir::new();
+    let _server = Server::start(&["generated:depth=2,dirs=3,files=5,seed=7", dir.text()]);
+    let script = format!("find {} -type f | wc -l", dir.text());
+    let output = Command::new("sh").args(["-c", &script]).output().expect("sh");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), (5 * (1 + 3 + 9)).to_string());
+}

@@ -1,0 +1,7 @@
+//! File systems for uvfs. No driver knows another, nor how paths are walked.
+//!
+//! - [`generated`]: a tree of any size computed from a seed, with faults on demand.
+//! - [`tmpfs`]: files in memory; the cache is the directory tree.
+
+pub mod generated;
+pub mod tmpfs;

@@ -1,0 +1,74 @@
+//! Changing attributes, size included.
+
+use uvfs::driver::Inode;
+use uvfs::types::{Attr, Errno, Op, Result, SetAttr, SetTime, mode};
+
+use super::Tmpfs;
+use super::file::{MAX_SIZE, PAGE_BLOCKS};
+use super::node::Node;
+
+/// Mode bits besides the type.
+const BITS: u32 = 0o7777;
+
+impl Tmpfs {
+    pub(super) fn set_attr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {
+        let Some(size) = set.size else {
+            inode.update(|attr| apply(attr, op, set));
+            return Ok(());
+        };
+        if inode.fmt() != mode::S_IFREG {
+            return Err(Errno::INVAL);
+        }
+        if size > MAX_SIZE {
+            return Err(Errno::FBIG);
+        }
+        match self.node(inode) {
+            // A file without a node is empty. If somebody makes one and writes meanwhile, that
+            // comes after us.
+            None if size == 0 => inode.update(|attr| resized(attr, op, set)),
+            _ => self.resize(op, inode, self.node_or_new(inode)?, size, set),
+        }
+        Ok(())
+    }
+
+    /// The new size is shown before pages go, so that a reader which finds a hole where they were
+    /// finds the file shorter, too. Setting the size that a file has frees what was allocated
+    /// beyond it.
+    fn resize(&self, op: &Op, inode: &Inode<'_>, node: &Node, size: u64, set: &SetAttr) {
+        let mut writer = node.mapping.lock(&self.memory);
+        let old = inode.update(|attr| {
+            let old = attr.size;
+            attr.size = size;
+            resized(attr, op, set);
+            old
+        });
+        if size <= old {
+            let removed = self.cut(&mut writer, size);
+            if removed != 0 {
+                inode.update(|attr| attr.blocks -= removed * PAGE_BLOCKS);
+            }
+        }
+    }
+}
+
+/// The times of a change of size (also to the size that it is), and whatever else was asked for.
+fn resized(attr: &mut Attr, op: &Op, set: &SetAttr) {
+    attr.mtime = op.now;
+    apply(attr, op, set);
+}
+
+/// Everything but the size.
+fn apply(attr: &mut Attr, op: &Op, set: &SetAttr) {
+    let time = |set: SetTime| match set {
+        SetTime::Now => op.now,
+        SetTime::At(time) => time,
+    };
+    if let Some(mode) = set.mode {
+        attr.mode = attr.fmt() | mode & BITS;
+    }
+    attr.uid = set.uid.unwrap_or(attr.uid);
+    attr.gid = set.gid.unwrap_or(attr.gid);
+    attr.atime = set.atime.map_or(attr.atime, time);
+    attr.mtime = set.mtime.map_or(attr.mtime, time);
+    attr.ctime = op.now;
+}

@@ -1,0 +1,207 @@
+//! Files in memory. The cache *is* the directory tree: nothing of it is evicted, and this driver
+//! holds only what the cache has no place for (pages, extended attributes, targets of links).
+//!
+//! Attributes are changed in the cache, by [`Inode::update`]. What protects the rest is said in the
+//! rooms: [`file`] (contents, and every change of a size), [`node`] (what an inode has), [`dir`]
+//! (names), [`xattr`], [`quota`] (limits). Lock order: a file's mapping mutex or its `extra` lock,
+//! then the inode's own lock in the cache. Nothing here waits for anything but these.
+//!
+//! Beyond a limit there is ENOSPC, and what was there stays. Data counts in whole pages, links by
+//! the length of their target, an extended attribute by name, value and 64 bytes. The radix tree of
+//! a file is not counted; it adds a node of 512 bytes to each 64 pages, or up to nine of them to a
+//! page that stands alone in a sparse file.
+
+mod attr;
+mod dir;
+mod file;
+mod node;
+mod options;
+mod quota;
+mod xattr;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use uvfs::driver::{Driver, File, Inode, Rename};
+use uvfs::types::{
+    Attr, Errno, Fallocate, Features, Make, NAME_MAX, NewInode, Op, Result, Seek, SetAttr, StatFs, Ttl,
+    XattrFlags,
+};
+use uvfs_cache::mapping::Memory;
+use uvfs_sync::segvec::SegVec;
+
+pub use options::{TmpfsOptions, parse};
+
+use file::PAGE;
+use node::Node;
+use quota::Limit;
+
+/// The driver.
+#[derive(Debug)]
+pub struct Tmpfs {
+    options: TmpfsOptions,
+    memory: Memory,
+    nodes: SegVec<Node>,
+    bytes: Limit,
+    inodes: Limit,
+    /// Inode numbers are never used again; the first one is the root directory's.
+    next_ino: AtomicU64,
+}
+
+/// What a tmpfs uses at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes counted against `size`.
+    pub bytes: u64,
+    /// Inodes, and hard links beyond the first of each.
+    pub inodes: u64,
+    /// Bytes of memory that pages and their index hold of the system's.
+    pub committed: u64,
+    /// Reads that had to take a file's mutex because pages were recycled under them.
+    pub locked_reads: u64,
+}
+
+impl Tmpfs {
+    /// An empty file system. Address space is reserved for `size` bytes (for 4 TiB where there is no
+    /// limit), but no memory is used yet; where only less can be reserved the limit is lowered to that,
+    /// which `statfs` shows.
+    ///
+    /// # Errors
+    /// ENOMEM when next to no address space is left.
+    pub fn new(options: TmpfsOptions) -> io::Result<Arc<Self>> {
+        let pages = match options.size {
+            0 => u32::MAX,
+            size => u32::try_from(size.div_ceil(PAGE)).unwrap_or(u32::MAX),
+        };
+        let memory = Memory::reserve(pages)?;
+        let reserved = u64::from(memory.capacity()) * PAGE;
+        let size =
+            (options.size != 0).then(|| options.size.div_ceil(PAGE).saturating_mul(PAGE).min(reserved));
+        Ok(Arc::new(Self {
+            options,
+            memory,
+            nodes: SegVec::new(),
+            bytes: Limit::new(size),
+            inodes: Limit::new((options.nr_inodes != 0).then_some(options.nr_inodes)),
+            next_ino: AtomicU64::new(1),
+        }))
+    }
+
+    /// What is used at present. Constant time; the figures are not of one moment.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            bytes: self.bytes.used(),
+            inodes: self.inodes.used(),
+            committed: self.memory.committed_bytes(),
+            locked_reads: self.memory.locked_reads(),
+        }
+    }
+}
+
+impl Driver for Tmpfs {
+    fn name(&self) -> &'static str {
+        "tmpfs"
+    }
+
+    fn features(&self) -> Features {
+        Features { resident: true, ..Features::default() }
+    }
+
+    fn root(&self, op: &Op) -> Result<NewInode> {
+        if !self.inodes.take(1) {
+            return Err(Errno::NOSPC);
+        }
+        let TmpfsOptions { mode, uid, gid, .. } = self.options;
+        Ok(NewInode { attr: self.new_dir(mode, uid, gid, op.now), private: 0, ttl: Ttl::Forever })
+    }
+
+    fn setattr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {
+        self.set_attr(op, inode, set)
+    }
+
+    fn create(&self, op: &Op, dir: &Inode<'_>, _name: &[u8], make: &Make<'_>) -> Result<NewInode> {
+        self.make(op, dir, make)
+    }
+
+    fn link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, _name: &[u8]) -> Result<()> {
+        self.add_link(op, inode, dir)
+    }
+
+    fn unlink(&self, op: &Op, dir: &Inode<'_>, _name: &[u8], inode: &Inode<'_>) -> Result<()> {
+        self.remove_name(op, dir, inode);
+        Ok(())
+    }
+
+    fn rmdir(&self, op: &Op, dir: &Inode<'_>, _name: &[u8], inode: &Inode<'_>) -> Result<()> {
+        self.remove_name(op, dir, inode);
+        Ok(())
+    }
+
+    fn rename(&self, op: &Op, rename: &Rename<'_>) -> Result<()> {
+        self.move_name(op, rename);
+        Ok(())
+    }
+
+    fn readlink(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
+        file::touch_atime(inode, op.now);
+        self.with_extra(inode, |extra| extra.target.to_vec()).ok_or(Errno::INVAL)
+    }
+
+    fn read(&self, op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Ok(self.read_file(op, file.inode, offset, buf))
+    }
+
+    fn write(&self, op: &Op, file: File<'_>, offset: u64, data: &[u8], append: bool) -> Result<usize> {
+        self.write_file(op, file.inode, offset, data, append)
+    }
+
+    fn fallocate(&self, op: &Op, file: File<'_>, how: Fallocate, offset: u64, len: u64) -> Result<()> {
+        self.allocate_file(op, file.inode, how, offset, len)
+    }
+
+    fn seek(&self, _op: &Op, file: File<'_>, offset: u64, what: Seek) -> Result<u64> {
+        self.seek_file(file.inode, offset, what)
+    }
+
+    /// Where there is no limit, the figures are 0, as in the kernel's tmpfs.
+    fn statfs(&self, _op: &Op) -> Result<StatFs> {
+        let free = |limit: &Limit| limit.max().map_or(0, |max| max.saturating_sub(limit.used()));
+        Ok(StatFs {
+            bsize: PAGE as u32,
+            blocks: self.bytes.max().unwrap_or(0) / PAGE,
+            bfree: free(&self.bytes) / PAGE,
+            bavail: free(&self.bytes) / PAGE,
+            files: self.inodes.max().unwrap_or(0),
+            ffree: free(&self.inodes),
+            namelen: NAME_MAX as u32,
+        })
+    }
+
+    fn getxattr(&self, _op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        self.get_xattr(inode, name)
+    }
+
+    fn setxattr(
+        &self,
+        op: &Op,
+        inode: &Inode<'_>,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        self.set_xattr(op, inode, name, value, flags)
+    }
+
+    fn listxattr(&self, _op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
+        Ok(self.list_xattrs(inode))
+    }
+
+    fn removexattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
+        self.remove_xattr(op, inode, name)
+    }
+
+    fn evict(&self, attr: &Attr, private: u64) {
+        self.forget(attr, private);
+    }
+}

@@ -1,0 +1,91 @@
+//! What the cache does not hold of a file: its pages, extended attributes, a link's target.
+//!
+//! One [`Node`] an inode that has any of it, in a table whose addresses never change; the inode's
+//! private value is the node's index plus one, and 0 for an inode that has none (an empty file).
+//! Whoever holds a reference to the inode may use its node: nodes are freed by `evict`, which runs
+//! when there is no reference left. The pages are protected by the mapping's mutex, the rest by
+//! `extra`; neither is held while the other is taken.
+
+use std::collections::BTreeMap;
+
+use parking_lot::RwLock;
+use uvfs::driver::Inode;
+use uvfs::types::{Attr, Errno, Result};
+use uvfs_cache::mapping::{Mapping, PAGE_SIZE};
+
+use super::Tmpfs;
+
+/// An inode's data.
+#[derive(Debug, Default)]
+pub(super) struct Node {
+    /// Pages by their place in the file; links and nodes without data have none.
+    pub(super) mapping: Mapping,
+    /// What few inodes have.
+    pub(super) extra: RwLock<Option<Box<Extra>>>,
+}
+
+/// What few inodes have.
+#[derive(Debug, Default)]
+pub(super) struct Extra {
+    /// A symbolic link's target.
+    pub(super) target: Box<[u8]>,
+    /// Extended attributes.
+    pub(super) xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
+}
+
+impl Tmpfs {
+    /// The inode's node, if it has one.
+    pub(super) fn node(&self, inode: &Inode<'_>) -> Option<&Node> {
+        self.node_at(inode.private())
+    }
+
+    /// The inode's node, made if it has none.
+    ///
+    /// # Errors
+    /// ENOSPC when the table is full (2^32 files).
+    pub(super) fn node_or_new(&self, inode: &Inode<'_>) -> Result<&Node> {
+        let private = inode.init_private(|| self.nodes.alloc().map_or(0, |(index, _)| u64::from(index) + 1));
+        self.node_at(private).ok_or(Errno::NOSPC)
+    }
+
+    /// A node for a new symbolic link: its private value.
+    ///
+    /// # Errors
+    /// ENOSPC.
+    pub(super) fn new_link_node(&self, target: &[u8]) -> Result<u64> {
+        if !self.bytes.take(target.len() as u64) {
+            return Err(Errno::NOSPC);
+        }
+        let Some((index, node)) = self.nodes.alloc() else {
+            self.bytes.give(target.len() as u64);
+            return Err(Errno::NOSPC);
+        };
+        *node.extra.write() = Some(Box::new(Extra { target: target.into(), ..Extra::default() }));
+        Ok(u64::from(index) + 1)
+    }
+
+    fn node_at(&self, private: u64) -> Option<&Node> {
+        u32::try_from(private.checked_sub(1)?).ok().and_then(|index| self.nodes.get(index))
+    }
+
+    /// The cache lets go of an inode. The tree is nowhere else, so it is gone whatever its link
+    /// count (an unmount drops inodes that still have names).
+    pub(super) fn forget(&self, attr: &Attr, private: u64) {
+        if let (Some(node), Some(index)) = (self.node_at(private), private.checked_sub(1)) {
+            let pages = node.mapping.lock(&self.memory).clear();
+            let extra = node.extra.write().take();
+            self.bytes.give(pages * PAGE_SIZE as u64 + extra.map_or(0, |extra| extra.charge()));
+            self.nodes.free(index as u32);
+        }
+        let names = if attr.is_dir() { 1 } else { u64::from(attr.nlink.max(1)) };
+        self.inodes.give(names);
+    }
+}
+
+impl Extra {
+    /// What this counts against the size.
+    fn charge(&self) -> u64 {
+        let xattrs: u64 = self.xattrs.iter().map(|(name, value)| super::xattr::charge(name, value)).sum();
+        self.target.len() as u64 + xattrs
+    }
+}

@@ -1,0 +1,83 @@
+//! Extended attributes: a small map an inode, counted against the size.
+//!
+//! Which names may be used on what, and by whom, is the VFS's affair; so are the lengths of a name
+//! and a value. What is held here is protected by the node's `extra` lock.
+
+use uvfs::driver::Inode;
+use uvfs::types::{Errno, Op, Result, XattrFlags};
+
+use super::Tmpfs;
+use super::node::Extra;
+
+/// Most bytes of all names of an inode with a nul each (`XATTR_LIST_MAX`): more could be set but
+/// never listed.
+const LIST_MAX: usize = 65536;
+/// What an attribute counts besides its name and value, for the map that holds it.
+const OVERHEAD: u64 = 64;
+
+/// What an attribute counts against the size.
+pub(super) fn charge(name: &[u8], value: &[u8]) -> u64 {
+    OVERHEAD + (name.len() + value.len()) as u64
+}
+
+impl Tmpfs {
+    pub(super) fn get_xattr(&self, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        self.with_extra(inode, |extra| extra.xattrs.get(name).map(|value| value.to_vec()))
+            .flatten()
+            .ok_or(Errno::NODATA)
+    }
+
+    pub(super) fn list_xattrs(&self, inode: &Inode<'_>) -> Vec<u8> {
+        let list =
+            |extra: &Extra| extra.xattrs.keys().flat_map(|name| name.iter().copied().chain([0])).collect();
+        self.with_extra(inode, list).unwrap_or_default()
+    }
+
+    pub(super) fn set_xattr(
+        &self,
+        op: &Op,
+        inode: &Inode<'_>,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        let node = self.node_or_new(inode)?;
+        let mut extra = node.extra.write();
+        let old = extra.as_ref().and_then(|extra| extra.xattrs.get(name)).map(|old| charge(name, old));
+        match old {
+            Some(_) if flags.contains(XattrFlags::CREATE) => return Err(Errno::EXIST),
+            None if flags.contains(XattrFlags::REPLACE) => return Err(Errno::NODATA),
+            None => {
+                let listed: usize =
+                    extra.iter().flat_map(|e| e.xattrs.keys()).map(|name| name.len() + 1).sum();
+                if listed + name.len() + 1 > LIST_MAX {
+                    return Err(Errno::NOSPC);
+                }
+            }
+            Some(_) => {}
+        }
+        // Taken before anything changes, given back after: the count is never too low.
+        let (old, new) = (old.unwrap_or(0), charge(name, value));
+        if !self.bytes.take(new.saturating_sub(old)) {
+            return Err(Errno::NOSPC);
+        }
+        extra.get_or_insert_default().xattrs.insert(name.into(), value.into());
+        self.bytes.give(old.saturating_sub(new));
+        inode.update(|attr| attr.ctime = op.now);
+        Ok(())
+    }
+
+    pub(super) fn remove_xattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
+        let node = self.node(inode).ok_or(Errno::NODATA)?;
+        let mut extra = node.extra.write();
+        let value = extra.as_mut().and_then(|extra| extra.xattrs.remove(name)).ok_or(Errno::NODATA)?;
+        self.bytes.give(charge(name, &value));
+        inode.update(|attr| attr.ctime = op.now);
+        Ok(())
+    }
+
+    /// Look at what the inode has, if it has anything.
+    pub(super) fn with_extra<R>(&self, inode: &Inode<'_>, look: impl FnOnce(&Extra) -> R) -> Option<R> {
+        self.node(inode)?.extra.read().as_deref().map(look)
+    }
+}

@@ -1,0 +1,59 @@
+//! What nobody holds may be forgotten at any time, and nobody can tell but by the driver's calls.
+
+use uvfs_drivers::generated::Call;
+
+use super::{ABSENT, World};
+
+/// Broken if an evicted name is taken for absent, or comes back as something else; or if nothing
+/// is evicted: the driver would not be asked again.
+#[test]
+fn what_was_evicted_is_found_again() {
+    let world = World::new("depth=1,dirs=5,files=300");
+    let sb = world.vfs.root().sb();
+    for round in 1..=3 {
+        for index in 0..305 {
+            assert_eq!(world.lookup(&world.name(index)), Ok(Some(world.truth(index))));
+        }
+        assert_eq!(world.lookup(ABSENT), Ok(None));
+        assert!(world.control.calls(Call::Lookup) >= round * 305, "nothing was evicted");
+        while world.vfs.cache().evict_unused(sb, 50) > 0 {}
+    }
+}
+
+/// Broken if something is evicted that is held, or that lies on the way to what is held.
+#[test]
+fn what_is_held_stays() {
+    let world = World::new("depth=1,dirs=5,files=30");
+    let sb = world.vfs.root().sb();
+    let held: Vec<_> = (0..35).step_by(3).map(|index| (index, world.inode(index))).collect();
+    while world.vfs.cache().evict_unused(sb, 1000) > 0 {}
+    let calls = world.control.all_calls();
+    for (index, inode) in &held {
+        let truth = world.truth(*index);
+        assert_eq!(world.vfs.getattr(&world.op(), inode), Ok(truth));
+        assert_eq!(world.vfs.inode(inode.id()).map(|inode| inode.attr()), Ok(truth));
+        assert_eq!(world.inode(*index).id(), inode.id(), "one inode, one id");
+    }
+    assert_eq!(world.control.all_calls(), calls, "names of what is held are not forgotten");
+}
+
+/// Broken if an id of an evicted inode is taken for whoever stands in its place now.
+#[test]
+fn an_id_of_what_was_evicted_is_stale() {
+    let world = World::new("depth=0,files=500");
+    let sb = world.vfs.root().sb();
+    let mut stale = Vec::new();
+    for round in 0..4 {
+        let ids: Vec<_> = (0..500).map(|index| (world.inode(index).id(), world.truth(index))).collect();
+        while world.vfs.cache().evict_unused(sb, 1000) > 0 {}
+        stale.extend(ids);
+        for index in (0..500).rev().step_by(round + 1) {
+            let _ = world.inode(index);
+        }
+        for (id, truth) in &stale {
+            if let Ok(inode) = world.vfs.inode(*id) {
+                assert_eq!(inode.attr(), *truth, "the id leads to another inode");
+            }
+        }
+    }
+}

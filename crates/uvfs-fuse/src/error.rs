@@ -1,0 +1,132 @@
+//! What can go wrong with mounting and unmounting, in sentences for who typed the command.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a mount or unmount failed. Displays as: what is wrong, and what to do about it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MountError {
+    /// The directory to mount on does not exist.
+    Missing(PathBuf),
+    /// What to mount on is not a directory.
+    NotDirectory(PathBuf),
+    /// A FUSE file system is mounted there whose server has died.
+    Dead(PathBuf),
+    /// The kernel has no FUSE, or has not loaded it.
+    NoDevice,
+    /// Not root, and fusermount3 is not installed.
+    NoRight {
+        /// What was to be done: "mount on" or "unmount".
+        doing: &'static str,
+        /// Where.
+        dir: PathBuf,
+    },
+    /// fusermount3 refused.
+    Fusermount {
+        /// Where.
+        dir: PathBuf,
+        /// What it said.
+        said: String,
+    },
+    /// Nothing is mounted there.
+    NotMounted(PathBuf),
+    /// Something is mounted there that is not a FUSE file system.
+    NotFuse {
+        /// Where.
+        dir: PathBuf,
+        /// Its type.
+        fstype: String,
+    },
+    /// Another file system has been mounted over ours.
+    Covered(PathBuf),
+    /// Files in it are open, or somebody's working directory is in it.
+    Busy(PathBuf),
+    /// A system call failed in a way that has no better explanation.
+    Os {
+        /// What was being done.
+        doing: String,
+        /// The system's answer.
+        error: io::Error,
+    },
+}
+
+impl MountError {
+    pub(crate) fn os(doing: impl Into<String>, error: impl Into<io::Error>) -> Self {
+        Self::Os { doing: doing.into(), error: error.into() }
+    }
+
+    /// Sorts out why `dir` could not be looked at.
+    pub(crate) fn at(dir: &Path, error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::ENOENT) => Self::Missing(dir.into()),
+            Some(libc::ENOTDIR) => Self::NotDirectory(dir.into()),
+            Some(libc::ENOTCONN | libc::ECONNABORTED) => Self::Dead(dir.into()),
+            _ => Self::os(format!("cannot look at {}", dir.display()), error),
+        }
+    }
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(dir) => {
+                write!(f, "{0} does not exist; make the directory first: mkdir {0}", dir.display())
+            }
+            Self::NotDirectory(dir) => {
+                write!(f, "{} is not a directory; mount on a directory", dir.display())
+            }
+            Self::Dead(dir) => write!(
+                f,
+                "{0} is still the mount point of a file system whose server has died \
+                 (Transport endpoint is not connected); clear it with: uvfs umount {0}",
+                dir.display()
+            ),
+            Self::NoDevice => f.write_str(
+                "/dev/fuse is missing: this kernel has not loaded FUSE; as root: modprobe fuse \
+                 (in a container: pass the device in, e.g. --device /dev/fuse)",
+            ),
+            Self::NoRight { doing, dir } => write!(
+                f,
+                "no right to {doing} {}; run as root, or install fusermount3 (Debian's package fuse3), \
+                 which lets users do it on directories of their own",
+                dir.display()
+            ),
+            Self::Fusermount { dir, said } if said.contains("user_allow_other") => write!(
+                f,
+                "fusermount3 does not let you mount on {} with allow_other: add the line \
+                 user_allow_other to /etc/fuse.conf, or leave the option out",
+                dir.display()
+            ),
+            Self::Fusermount { dir, said } => write!(f, "fusermount3 refused {}: {said}", dir.display()),
+            Self::NotMounted(dir) => write!(f, "nothing is mounted on {}", dir.display()),
+            Self::NotFuse { dir, fstype } => write!(
+                f,
+                "what is mounted on {0} is not a uvfs file system but {fstype}; use: umount {0}",
+                dir.display()
+            ),
+            Self::Covered(dir) => write!(
+                f,
+                "another file system has been mounted over {0}; unmount that first: umount {0}",
+                dir.display()
+            ),
+            Self::Busy(dir) => write!(
+                f,
+                "{0} is in use (open files or a working directory; see: fuser -vm {0}); \
+                 end that, or detach it with: uvfs umount -l {0}",
+                dir.display()
+            ),
+            Self::Os { doing, error } => write!(f, "{doing}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for MountError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Os { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}

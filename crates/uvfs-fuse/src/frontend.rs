@@ -1,0 +1,174 @@
+//! The front end proper: takes the kernel's requests to the VFS and the answers back.
+//!
+//! It holds no table of nodes. A node id is the cache's own id (the root's is 1), so a request
+//! costs one look at the inode's slot, and an id whose slot has been reused is recognised: ESTALE.
+//! The kernel's references are counted on the inode itself (`nlookup`): one for each name handed
+//! out by LOOKUP, a creating request, LINK or READDIRPLUS, taken before the reply is sent, because
+//! the FORGET may overtake whatever we do after it.
+//!
+//! Any thread may call any method. A method answers at once where the driver never waits or the
+//! cache has the answer; all else goes to the [`Pool`], because the caller is a thread that reads
+//! requests. Permissions are the kernel's business (`default_permissions`): every operation is
+//! `trusted`. On unmount the kernel sends no forgets: the VFS goes with all its references.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use uvfs::{Attr, Cred, Errno, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs};
+
+use crate::pool::Pool;
+use crate::transport::{Attributes, Caller, Entry, NodeId, ROOT, Reply};
+
+mod attrs;
+mod dirs;
+mod files;
+mod names;
+
+pub(crate) use files::Write;
+
+/// Threads that may wait for drivers at the same time.
+const WAITING_MAX: usize = 256;
+
+/// As long as a time to live can be in all kernels (136 years).
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// Ids below this have life 0, which the cache never issues: the root, and the placeholders of
+/// directory entries that could not be looked up.
+const FIRST_ISSUED: NodeId = 1 << 32;
+
+/// See the module.
+pub(crate) struct Frontend {
+    core: Arc<Core>,
+    pool: Pool,
+}
+
+/// What a request needs, also when it runs on another thread.
+struct Core {
+    vfs: Arc<Vfs>,
+    root: InodeId,
+    /// `-o timeout=`: in place of what the driver says.
+    timeout: Option<Duration>,
+    lookups: Lookups,
+}
+
+/// How many lookups the kernel was given and has given back, over the life of a mount.
+///
+/// Two relaxed counters, each on a line of its own; they agree when nothing is outstanding.
+#[derive(Default)]
+struct Lookups {
+    given: Line,
+    forgotten: Line,
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Line(AtomicU64);
+
+impl Frontend {
+    pub(crate) fn new(vfs: Arc<Vfs>, timeout: Option<Duration>) -> Self {
+        let root = vfs.root().id();
+        let core = Core { vfs, root, timeout, lookups: Lookups::default() };
+        Self { core: Arc::new(core), pool: Pool::new(WAITING_MAX) }
+    }
+
+    /// Lookups that the kernel has been given and not forgotten yet.
+    pub(crate) fn outstanding(&self) -> u64 {
+        let lookups = &self.core.lookups;
+        // In this order a forget between the two reads cannot make the difference negative.
+        let forgotten = lookups.forgotten.0.load(Relaxed);
+        lookups.given.0.load(Relaxed).saturating_sub(forgotten)
+    }
+
+    pub(crate) fn forget(&self, node: NodeId, count: u64) {
+        if node >= FIRST_ISSUED {
+            self.core.lookups.forgotten.0.fetch_add(count, Relaxed);
+            self.core.vfs.cache().forget(InodeId::from_u64(node), count);
+        }
+    }
+
+    pub(crate) fn statfs(&self, who: Caller, node: NodeId, reply: impl Reply<StatFs>) {
+        self.answer(who, node, reply, |core, op, inode| core.vfs.statfs(op, inode));
+    }
+
+    /// Runs `job` on `node`: here if its driver never waits, else on the pool.
+    fn route<F>(&self, who: Caller, node: NodeId, job: F)
+    where
+        F: for<'c> FnOnce(&'c Core, &Op, Result<Inode<'c>>) + Send + 'static,
+    {
+        let core = &self.core;
+        match core.inode(node) {
+            Ok(inode) if core.vfs.may_block(&inode) => {
+                let core = Arc::clone(core);
+                self.pool.submit(move || job(&core, &core.op(who), core.inode(node)));
+            }
+            inode => job(core, &core.op(who), inode),
+        }
+    }
+
+    /// As [`Frontend::route`], for requests whose outcome is what is sent.
+    fn answer<T, R, F>(&self, who: Caller, node: NodeId, reply: R, act: F)
+    where
+        T: 'static,
+        R: Reply<T>,
+        F: for<'c> FnOnce(&'c Core, &Op, &Inode<'c>) -> Result<T> + Send + 'static,
+    {
+        self.route(who, node, move |core, op, inode| {
+            reply.send(inode.and_then(|inode| act(core, op, &inode)));
+        });
+    }
+}
+
+impl Core {
+    /// The inode behind a node id; ESTALE if there is none any more.
+    fn inode(&self, node: NodeId) -> Result<Inode<'_>> {
+        match node {
+            ROOT => self.vfs.inode(self.root),
+            id if id < FIRST_ISSUED => Err(Errno::STALE),
+            id => self.vfs.inode(InodeId::from_u64(id)),
+        }
+    }
+
+    fn node_id(&self, inode: &Inode<'_>) -> NodeId {
+        if inode.id() == self.root { ROOT } else { inode.id().as_u64() }
+    }
+
+    fn op(&self, who: Caller) -> Op {
+        let mut op = self.vfs.op(&Cred::user(who.uid, who.gid));
+        op.trusted = true;
+        op
+    }
+
+    /// What to tell the kernel where the driver says `ttl`.
+    fn lifetime(&self, ttl: Ttl) -> Duration {
+        match (self.timeout, ttl) {
+            (Some(timeout), _) => timeout.min(FOREVER),
+            (None, Ttl::Forever) => FOREVER,
+            (None, Ttl::For(time)) => time.min(FOREVER),
+        }
+    }
+
+    /// Describes a node without handing it out.
+    fn describe(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
+        let node = self.node_id(inode);
+        let ttl = self.lifetime(self.vfs.ttl(inode));
+        Entry { node, generation: node >> 32, attr, entry_ttl: ttl, attr_ttl: ttl }
+    }
+
+    /// Counts one more lookup that the kernel holds on `inode`.
+    fn count_lookup(&self, inode: &Inode<'_>) {
+        self.lookups.given.0.fetch_add(1, Relaxed);
+        inode.add_lookups(1);
+    }
+
+    /// Hands a node to the kernel: the reply that holds it must be sent.
+    fn hand_out(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
+        self.count_lookup(inode);
+        self.describe(inode, attr)
+    }
+
+    fn attributes(&self, inode: &Inode<'_>, attr: Attr) -> Attributes {
+        let ttl = self.lifetime(self.vfs.ttl(inode));
+        Attributes { node: self.node_id(inode), attr, ttl }
+    }
+}

@@ -1,0 +1,101 @@
+//! Attributes and extended attributes.
+
+use uvfs::{Errno, Inode, Result, SetAttr, XattrFlags};
+
+use super::{Core, Frontend};
+use crate::transport::{Attributes, Caller, NodeId, Reply, Xattr};
+
+/// Longest value of an extended attribute (`XATTR_SIZE_MAX`) and longest list (`XATTR_LIST_MAX`).
+const XATTR_MAX: usize = 65536;
+
+impl Frontend {
+    pub(crate) fn getattr(&self, who: Caller, node: NodeId, reply: impl Reply<Attributes>) {
+        match self.core.inode(node) {
+            // No driver is asked for what the cache still vouches for.
+            Ok(inode) if !inode.expired() => reply.send(Ok(self.core.attributes(&inode, inode.attr()))),
+            Ok(_) => self.answer(who, node, reply, |core, op, inode| {
+                let attr = core.vfs.getattr(op, inode)?;
+                Ok(core.attributes(inode, attr))
+            }),
+            Err(error) => reply.send(Err(error)),
+        }
+    }
+
+    /// Set-id bits are cleared as FUSE_HANDLE_KILLPRIV_V2 asks the server to: by a change of owner
+    /// always (directories excepted), by truncation unless the caller may keep them. The kernel
+    /// says in FATTR_KILL_SUIDGID whether the caller may; where a transport cannot tell, root may.
+    pub(crate) fn setattr(&self, who: Caller, node: NodeId, mut set: SetAttr, reply: impl Reply<Attributes>) {
+        self.answer(who, node, reply, move |core, op, inode| {
+            let owner = set.uid.is_some() || set.gid.is_some();
+            set.kill_suidgid |= (owner && !is_dir(inode)) || (set.size.is_some() && who.uid != 0);
+            let attr = core.vfs.setattr(op, inode, &set)?;
+            Ok(core.attributes(inode, attr))
+        });
+    }
+
+    /// `size` 0 asks how large the value is; ERANGE if it is larger than `size`.
+    pub(crate) fn getxattr(
+        &self,
+        who: Caller,
+        node: NodeId,
+        name: &[u8],
+        size: u32,
+        reply: impl Reply<Xattr>,
+    ) {
+        let name = name.to_vec();
+        self.answer(who, node, reply, move |core, op, inode| {
+            Core::sized(core.vfs.getxattr(op, inode, &name)?, size)
+        });
+    }
+
+    /// As [`Frontend::getxattr`], for the list of names.
+    pub(crate) fn listxattr(&self, who: Caller, node: NodeId, size: u32, reply: impl Reply<Xattr>) {
+        self.answer(who, node, reply, move |core, op, inode| {
+            Core::sized(core.vfs.listxattr(op, inode)?, size)
+        });
+    }
+
+    /// `flags` are those of setxattr(2).
+    pub(crate) fn setxattr(
+        &self,
+        who: Caller,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+        reply: impl Reply<()>,
+    ) {
+        let flags = u32::try_from(flags).ok().and_then(XattrFlags::from_bits);
+        let Some(flags) = flags else {
+            return reply.send(Err(Errno::INVAL));
+        };
+        let (name, value) = (name.to_vec(), value.to_vec());
+        self.answer(who, node, reply, move |core, op, inode| {
+            core.vfs.setxattr(op, inode, &name, &value, flags)
+        });
+    }
+
+    pub(crate) fn removexattr(&self, who: Caller, node: NodeId, name: &[u8], reply: impl Reply<()>) {
+        let name = name.to_vec();
+        self.answer(who, node, reply, move |core, op, inode| core.vfs.removexattr(op, inode, &name));
+    }
+}
+
+impl Core {
+    /// The size if that was asked for, else the bytes if they fit; E2BIG where no caller could
+    /// ask for enough.
+    fn sized(bytes: Vec<u8>, size: u32) -> Result<Xattr> {
+        if bytes.len() > XATTR_MAX {
+            return Err(Errno::TOOBIG);
+        }
+        match size as usize {
+            0 => Ok(Xattr::Size(bytes.len() as u32)),
+            size if bytes.len() > size => Err(Errno::RANGE),
+            _ => Ok(Xattr::Bytes(bytes)),
+        }
+    }
+}
+
+fn is_dir(inode: &Inode<'_>) -> bool {
+    inode.fmt() == uvfs::mode::S_IFDIR
+}

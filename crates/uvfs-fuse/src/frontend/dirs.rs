@@ -1,0 +1,144 @@
+//! Reading directories.
+//!
+//! A directory stream has no state here: the kernel resumes by cookie, and cookies are the
+//! driver's, so that entries which come and go between two reads make the stream neither repeat
+//! nor skip the others. Cookie 0 is the start, 1 stands after `.`, 2 after `..`.
+//!
+//! Names are gathered first, a batch at a time until the kernel's buffer is full, and looked up
+//! afterwards: the VFS then holds nothing of the directory. A name that has gone in between is
+//! left out. With
+//! READDIRPLUS each entry carries its node, and the kernel counts a lookup on it; so do we, for
+//! what was added and only that.
+
+use std::time::Duration;
+
+use uvfs::{Attr, DirEntry, Errno, Found, Inode, Op, Result};
+
+use super::{Core, FIRST_ISSUED, Frontend};
+use crate::transport::{Caller, DirReply, Entry, NodeId, ROOT};
+
+/// Cookie after `.`.
+const AFTER_DOT: u64 = 1;
+/// Cookie after `..`.
+const AFTER_DOTDOT: u64 = 2;
+/// Names read at a time: about a page of READDIRPLUS entries, the smallest buffer in use.
+const BATCH: usize = 24;
+
+impl Frontend {
+    pub(crate) fn readdir(&self, who: Caller, dir: NodeId, cookie: u64, mut reply: impl DirReply) {
+        self.route(who, dir, move |core, op, dir| {
+            let outcome = dir.and_then(|dir| core.list(op, &dir, cookie, &mut reply));
+            reply.send(outcome);
+        });
+    }
+}
+
+/// Names read from a directory, in one allocation.
+#[derive(Default)]
+struct Names {
+    bytes: Vec<u8>,
+    entries: Vec<Name>,
+}
+
+struct Name {
+    len: usize,
+    ino: u64,
+    fmt: u32,
+    cookie: u64,
+}
+
+impl Names {
+    fn push(&mut self, entry: &DirEntry<'_>) {
+        self.bytes.extend_from_slice(entry.name);
+        let len = entry.name.len();
+        self.entries.push(Name { len, ino: entry.ino, fmt: entry.fmt, cookie: entry.cookie });
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&[u8], &Name)> {
+        let mut bytes = self.bytes.as_slice();
+        self.entries.iter().map(move |name| {
+            let (this, rest) = bytes.split_at(name.len);
+            bytes = rest;
+            (this, name)
+        })
+    }
+}
+
+impl Core {
+    fn list<'c>(&'c self, op: &Op, dir: &Inode<'c>, cookie: u64, reply: &mut impl DirReply) -> Result<()> {
+        if cookie < AFTER_DOT && !reply.add(b".", AFTER_DOT, &self.describe(dir, dir.attr())) {
+            return Ok(());
+        }
+        if cookie < AFTER_DOTDOT && !reply.add(b"..", AFTER_DOTDOT, &self.dotdot(op, dir)) {
+            return Ok(());
+        }
+        let mut cookie = cookie.max(AFTER_DOTDOT);
+        let mut added = 0;
+        loop {
+            let names = match self.gather(op, dir, cookie) {
+                Ok(names) => names,
+                // What was listed before the error is still told; the next call gets the error.
+                Err(_) if added > 0 => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let Some(last) = names.entries.last() else { return Ok(()) };
+            cookie = last.cookie;
+            for (bytes, name) in names.iter() {
+                if !self.add(op, dir, bytes, name, reply) {
+                    return Ok(());
+                }
+                added += 1;
+            }
+        }
+    }
+
+    /// Reads the next names; none at the end.
+    fn gather(&self, op: &Op, dir: &Inode<'_>, cookie: u64) -> Result<Names> {
+        let mut names = Names::default();
+        self.vfs.readdir(op, dir, cookie, &mut |entry| {
+            names.push(&entry);
+            names.entries.len() < BATCH
+        })?;
+        Ok(names)
+    }
+
+    /// Adds one entry; false if there was no room.
+    fn add<'c>(
+        &'c self,
+        op: &Op,
+        dir: &Inode<'c>,
+        name: &[u8],
+        seen: &Name,
+        reply: &mut impl DirReply,
+    ) -> bool {
+        match self.find(op, dir, name) {
+            Ok(Found::Node(inode, attr)) => {
+                let added = reply.add(name, seen.cookie, &self.describe(&inode, attr));
+                if added && reply.plus() {
+                    self.count_lookup(&inode);
+                }
+                added
+            }
+            Ok(Found::Absent(_)) | Err(Errno::NOENT) => true,
+            Err(_) => reply.add(name, seen.cookie, &unknown(seen)),
+        }
+    }
+
+    /// What `..` is shown as. The kernel takes nothing but the number from it, so an error (the
+    /// directory has been removed) is no reason to fail.
+    fn dotdot<'c>(&'c self, op: &Op, dir: &Inode<'c>) -> Entry {
+        match self.find(op, dir, b"..") {
+            Ok(Found::Node(parent, attr)) if self.node_id(dir) != ROOT => self.describe(&parent, attr),
+            _ => self.describe(dir, dir.attr()),
+        }
+    }
+}
+
+/// An entry whose name is known but which could not be looked up: listed all the same, under an
+/// id that is never issued and that nothing is believed about, so that its next user asks by name
+/// and gets the error.
+fn unknown(seen: &Name) -> Entry {
+    let node = (seen.ino % FIRST_ISSUED).max(ROOT + 1);
+    let attr = Attr { ino: seen.ino, mode: seen.fmt, nlink: 1, ..Attr::default() };
+    Entry { node, generation: 0, attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO }
+}

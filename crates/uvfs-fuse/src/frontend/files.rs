@@ -1,0 +1,180 @@
+//! Open files: making, opening, reading, writing and the rest that goes by file handle.
+//!
+//! A handle is the VFS's own number; it keeps the inode and whatever the driver has open, so a
+//! file that was removed stays usable. Directories have no handle (0): see `dirs.rs`.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use uvfs::{Access, Errno, Fallocate, Inode, Op, Result, Seek, Ttl, mode};
+
+use super::{Core, Frontend};
+use crate::transport::{Caller, Entry, NodeId, Opened, Reply};
+
+/// Flags of one `write` request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Write {
+    pub fh: u64,
+    pub offset: u64,
+    /// FUSE_WRITE_KILL_SUIDGID.
+    pub kill_priv: bool,
+}
+
+impl Frontend {
+    /// Makes a regular file and opens it. `flags` are those of `open`.
+    ///
+    /// The kernel asks for this where it believes that the name does not exist. If it does after
+    /// all, its permissions have not been checked; ESTALE makes the kernel look again and, unless
+    /// O_EXCL was given, open what it finds.
+    pub(crate) fn create(
+        &self,
+        who: Caller,
+        dir: NodeId,
+        name: &[u8],
+        permissions: u32,
+        flags: i32,
+        reply: impl Reply<(Entry, Opened)>,
+    ) {
+        let name = name.to_vec();
+        self.answer(who, dir, reply, move |core, op, dir| {
+            let made = core.vfs.mknod(op, dir, &name, mode::S_IFREG | (permissions & 0o7777), 0);
+            let (inode, attr) = match made {
+                Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => return Err(Errno::STALE),
+                made => made?,
+            };
+            let opened = core.open(op, &inode, flags & !libc::O_TRUNC)?;
+            Ok((core.hand_out(&inode, attr), opened))
+        });
+    }
+
+    pub(crate) fn open(&self, who: Caller, node: NodeId, flags: i32, reply: impl Reply<Opened>) {
+        self.answer(who, node, reply, move |core, op, inode| core.open(op, inode, flags));
+    }
+
+    pub(crate) fn release(&self, who: Caller, node: NodeId, fh: u64, reply: impl Reply<()>) {
+        // Also where the node is not known: the handle is.
+        self.route(who, node, move |core, _, _| {
+            core.vfs.release(fh);
+            reply.send(Ok(()));
+        });
+    }
+
+    pub(crate) fn read(
+        &self,
+        who: Caller,
+        node: NodeId,
+        fh: u64,
+        offset: u64,
+        size: u32,
+        reply: impl for<'a> Reply<&'a [u8]>,
+    ) {
+        self.route(who, node, move |core, op, inode| match inode {
+            Err(error) => reply.send(Err(error)),
+            Ok(_) => with_buffer(size as usize, |buffer| {
+                let read = core.vfs.read(op, fh, offset, buffer);
+                reply.send(read.map(|len| &buffer[..len]));
+            }),
+        });
+    }
+
+    /// Always at the kernel's offset, also for O_APPEND: the kernel holds the file's lock and has
+    /// put the data into its page cache there.
+    pub(crate) fn write(&self, who: Caller, node: NodeId, write: Write, data: &[u8], reply: impl Reply<u32>) {
+        let core = &self.core;
+        match core.inode(node) {
+            Err(error) => reply.send(Err(error)),
+            Ok(inode) if core.vfs.may_block(&inode) => {
+                let (core, data) = (Arc::clone(core), data.to_vec());
+                self.pool.submit(move || reply.send(core.write(&core.op(who), write, &data)));
+            }
+            Ok(_) => reply.send(core.write(&core.op(who), write, data)),
+        }
+    }
+
+    pub(crate) fn fsync(&self, who: Caller, node: NodeId, fh: u64, datasync: bool, reply: impl Reply<()>) {
+        self.answer(who, node, reply, move |core, op, _| core.vfs.fsync(op, fh, datasync));
+    }
+
+    /// `mode` is that of fallocate(2); EOPNOTSUPP for what no driver offers.
+    pub(crate) fn fallocate(
+        &self,
+        who: Caller,
+        node: NodeId,
+        fh: u64,
+        range: (u64, u64),
+        mode: i32,
+        reply: impl Reply<()>,
+    ) {
+        let Some(how) = fallocate_mode(mode) else {
+            return reply.send(Err(Errno::OPNOTSUPP));
+        };
+        self.answer(who, node, reply, move |core, op, _| core.vfs.fallocate(op, fh, how, range.0, range.1));
+    }
+
+    /// SEEK_DATA and SEEK_HOLE; the kernel does the rest itself.
+    pub(crate) fn lseek(
+        &self,
+        who: Caller,
+        node: NodeId,
+        fh: u64,
+        offset: i64,
+        whence: i32,
+        reply: impl Reply<i64>,
+    ) {
+        let what = match whence {
+            libc::SEEK_DATA => Seek::Data,
+            libc::SEEK_HOLE => Seek::Hole,
+            _ => return reply.send(Err(Errno::INVAL)),
+        };
+        self.answer(who, node, reply, move |core, op, _| {
+            let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
+            let found = core.vfs.seek(op, fh, offset, what)?;
+            i64::try_from(found).map_err(|_| Errno::OVERFLOW)
+        });
+    }
+}
+
+impl Core {
+    fn open(&self, op: &Op, inode: &Inode<'_>, flags: i32) -> Result<Opened> {
+        let access = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => Access::READ,
+            libc::O_WRONLY => Access::WRITE,
+            libc::O_RDWR => Access::READ | Access::WRITE,
+            // Neither reads nor writes (`open(2)`: access mode 3).
+            _ => Access::empty(),
+        };
+        let fh = self.vfs.open(op, inode, access, flags & libc::O_TRUNC != 0)?;
+        // Nobody but this kernel changes the file where the driver says so and no timeout was set.
+        let keep_cache = self.timeout.is_none() && self.vfs.ttl(inode) == Ttl::Forever;
+        Ok(Opened { fh, keep_cache })
+    }
+
+    fn write(&self, op: &Op, write: Write, data: &[u8]) -> Result<u32> {
+        let written = self.vfs.write(op, write.fh, write.offset, data, false, write.kill_priv)?;
+        u32::try_from(written).map_err(|_| Errno::IO)
+    }
+}
+
+fn fallocate_mode(mode: i32) -> Option<Fallocate> {
+    let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+    match mode & !libc::FALLOC_FL_KEEP_SIZE {
+        0 => Some(Fallocate::Allocate { keep_size }),
+        libc::FALLOC_FL_PUNCH_HOLE if keep_size => Some(Fallocate::PunchHole),
+        libc::FALLOC_FL_ZERO_RANGE => Some(Fallocate::ZeroRange { keep_size }),
+        _ => None,
+    }
+}
+
+/// Lends this thread's read buffer; it stays as large as the largest read (at most the 1 MiB that
+/// was agreed with the kernel), so that a read allocates and clears nothing.
+fn with_buffer(size: usize, job: impl FnOnce(&mut [u8])) {
+    thread_local! {
+        static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < size {
+            buffer.resize(size, 0);
+        }
+        job(&mut buffer[..size]);
+    });
+}

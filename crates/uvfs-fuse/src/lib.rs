@@ -1,0 +1,23 @@
+//! The FUSE front end of uvfs: shows a [`Vfs`](uvfs::Vfs) to the kernel as a mounted file system.
+//!
+//! [`mount()`] attaches a VFS to a directory and answers the kernel from threads of its own until it
+//! is unmounted, by [`Mounted::unmount`], by umount(8), or by the end of the process.
+//!
+//! Inside, requests come from a transport (`transport.rs` has the terms, `fuser_transport.rs` the
+//! one implementation), `frontend` takes them to the VFS, and `pool` keeps those that wait for a
+//! driver off the threads that read. Needs root, or fusermount3 from Debian's package `fuse3`.
+
+mod device;
+mod error;
+mod frontend;
+mod fuser_transport;
+mod mounted;
+mod mountinfo;
+mod options;
+mod pool;
+mod transport;
+
+pub use device::unmount;
+pub use error::MountError;
+pub use mounted::{Mounted, Unmounted, mount};
+pub use options::{Atime, Options};

@@ -1,0 +1,157 @@
+//! A mounted file system: how it is started, waited for and ended.
+//!
+//! The session's threads own the device; when the last user of the mount is gone, or the mount is
+//! aborted, their reads fail and they end, which is how an unmount from outside is noticed. One
+//! mutex holds the outcome. [`Mounted`] may be shared; any thread but the session's own may
+//! unmount, since an unmount can wait for an answer of the session.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use uvfs::Vfs;
+
+use crate::device::{self, Detach};
+use crate::error::MountError;
+use crate::frontend::Frontend;
+use crate::fuser_transport::Fuser;
+use crate::mountinfo;
+use crate::options::Options;
+use crate::transport::Transport;
+
+/// A mounted file system. Dropping it unmounts, lazily if need be.
+pub struct Mounted {
+    dir: PathBuf,
+    /// Device number, by which our mount is told from others on the same directory.
+    device: String,
+    frontend: Arc<Frontend>,
+    session: Arc<Session>,
+}
+
+/// How an unmount went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmounted {
+    /// It is gone; nobody was using it.
+    Clean,
+    /// It was in use: the name is gone, and what was open works until it is closed or this
+    /// process ends.
+    Detached,
+}
+
+#[derive(Default)]
+struct Session {
+    /// `Some` when the threads have ended.
+    outcome: Mutex<Option<Result<(), Arc<io::Error>>>>,
+    ended: Condvar,
+}
+
+/// Mounts `vfs` on `dir`. It answers when this returns.
+///
+/// Not to be called in a child that was forked without exec: the VFS and its threads stay behind
+/// in the parent.
+pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, MountError> {
+    let dir = device::mount_point(dir)?;
+    let fuse = device::attach(&dir, options)?;
+    let frontend = Arc::new(Frontend::new(vfs, options.timeout));
+    let started = start(fuse, &frontend, options.threads.max(2)).and_then(|session| {
+        // The first question, to be sure that there is an answer.
+        Ok((session, device::device_number(&dir)?))
+    });
+    match started {
+        Ok((session, device)) => Ok(Mounted { dir, device, frontend, session }),
+        Err(error) => {
+            let doing = format!("cannot start the file system on {}", dir.display());
+            if let Err(error) = device::detach(&dir, Detach::Now) {
+                tracing::warn!(%error, "left behind");
+            }
+            Err(MountError::os(doing, error))
+        }
+    }
+}
+
+fn start(fuse: std::os::fd::OwnedFd, frontend: &Arc<Frontend>, threads: usize) -> io::Result<Arc<Session>> {
+    let transport = Fuser::connect(fuse, Arc::clone(frontend), threads)?;
+    let session = Arc::new(Session::default());
+    let theirs = Arc::clone(&session);
+    thread::Builder::new().name("uvfs-session".into()).spawn(move || {
+        let outcome = transport.run();
+        *theirs.outcome.lock() = Some(outcome.map_err(Arc::new));
+        theirs.ended.notify_all();
+    })?;
+    Ok(session)
+}
+
+impl Mounted {
+    /// Where it is mounted: an absolute path.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Waits until it is unmounted, by whomever. An error says that the connection to the kernel
+    /// broke before that.
+    pub fn wait(&self) -> io::Result<()> {
+        let mut outcome = self.session.outcome.lock();
+        loop {
+            if let Some(outcome) = outcome.as_ref() {
+                return outcome
+                    .as_ref()
+                    .copied()
+                    .map_err(|error| io::Error::new(error.kind(), Arc::clone(error)));
+            }
+            self.session.ended.wait(&mut outcome);
+        }
+    }
+
+    /// Waits for at most `time`; whether it has been unmounted by then.
+    pub fn wait_for(&self, time: Duration) -> bool {
+        let deadline = Instant::now() + time;
+        let mut outcome = self.session.outcome.lock();
+        while outcome.is_none() {
+            if self.session.ended.wait_until(&mut outcome, deadline).timed_out() {
+                return outcome.is_some();
+            }
+        }
+        true
+    }
+
+    /// Unmounts; where it is in use, detaches it. The session ends with the last user: see
+    /// [`Mounted::wait`].
+    pub fn unmount(&self) -> Result<Unmounted, MountError> {
+        let mounts = mountinfo::mounts().map_err(|error| MountError::os("cannot read mountinfo", error))?;
+        // By number and not by place: it may have been moved.
+        let Some(ours) = mounts.iter().rfind(|mount| mount.dev == self.device) else {
+            return Ok(Unmounted::Clean);
+        };
+        let top = mounts.iter().rfind(|mount| mount.point == ours.point);
+        if top != Some(ours) {
+            return Err(MountError::Covered(ours.point.clone()));
+        }
+        match device::detach(&ours.point, Detach::WhenIdle) {
+            Ok(()) => Ok(Unmounted::Clean),
+            // Somebody else was faster.
+            Err(MountError::NotMounted(_)) => Ok(Unmounted::Clean),
+            Err(MountError::Busy(dir)) => device::detach(&dir, Detach::Now).map(|()| Unmounted::Detached),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lookups that the kernel has been given and not taken back: 0 when it knows no node but the
+    /// root. For tests and statistics.
+    pub fn outstanding_lookups(&self) -> u64 {
+        self.frontend.outstanding()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.session.outcome.lock().is_some() {
+            return;
+        }
+        if let Err(error) = self.unmount() {
+            tracing::warn!(%error, "not unmounted");
+        }
+    }
+}

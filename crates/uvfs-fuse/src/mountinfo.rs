@@ -1,0 +1,89 @@
+//! What is mounted where, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+//!
+//! Reading it asks no file system anything, so it also works for a mount whose server is dead.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mount {
+    /// Device number of its files, as "major:minor".
+    pub dev: String,
+    pub point: PathBuf,
+    pub fstype: String,
+}
+
+impl Mount {
+    pub(crate) fn is_fuse(&self) -> bool {
+        self.fstype == "fuse" || self.fstype.starts_with("fuse.")
+    }
+}
+
+/// All mounts of this process's namespace, in the order in which they were made.
+pub(crate) fn mounts() -> io::Result<Vec<Mount>> {
+    let text = fs::read("/proc/self/mountinfo")?;
+    Ok(text.split(|&byte| byte == b'\n').filter_map(parse).collect())
+}
+
+/// What a walk to `point` ends in: the last mount made there.
+pub(crate) fn at(point: &Path) -> io::Result<Option<Mount>> {
+    Ok(mounts()?.into_iter().rfind(|mount| mount.point == point))
+}
+
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
+fn parse(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let dev = fields.nth(2)?;
+    let point = fields.nth(1)?;
+    let fstype = fields.skip_while(|field| *field != b"-").nth(1)?;
+    Some(Mount {
+        dev: String::from_utf8_lossy(dev).into_owned(),
+        point: PathBuf::from(OsString::from_vec(unescape(point))),
+        fstype: String::from_utf8_lossy(fstype).into_owned(),
+    })
+}
+
+/// Space, tab, newline and backslash are written as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        match tail {
+            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if first == b'\\' => {
+                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = after;
+            }
+            _ => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_taken_apart() {
+        let line =
+            br"36 35 0:42 / /mnt/a\040b\134 rw,nosuid shared:1 master:2 - fuse.uvfs tmp\040fs rw,user_id=0";
+        let mount = parse(line).expect("a well-formed line");
+        assert_eq!(mount.dev, "0:42");
+        assert_eq!(mount.point, Path::new(r"/mnt/a b\"));
+        assert!(mount.is_fuse());
+        assert_eq!(parse(b""), None);
+        assert_eq!(parse(b"36 35 0:42 / /mnt rw"), None);
+    }
+
+    #[test]
+    fn the_root_is_mounted() {
+        assert!(at(Path::new("/")).expect("/proc is there").is_some());
+    }
+}

@@ -1,0 +1,156 @@
+//! How a file system is mounted; what mount(8) calls options, those of the driver excepted.
+
+use std::num::NonZeroUsize;
+use std::thread;
+use std::time::Duration;
+
+use rustix::mount::MountFlags;
+
+/// Options of a mount. The defaults are those of other FUSE file systems: `rw`, `nosuid`,
+/// `nodev`, `exec`, usable by the user who mounts only.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// What mount(8) and df(1) show as the source; "uvfs" where not given.
+    pub fsname: Option<String>,
+    /// `ro`: the kernel refuses all changes.
+    pub read_only: bool,
+    /// `suid`: set-id bits count when a file is executed. Only root may ask for it.
+    pub suid: bool,
+    /// `dev`: device nodes can be opened. Only root may ask for it.
+    pub dev: bool,
+    /// `exec`: files can be executed.
+    pub exec: bool,
+    /// `sync`: as mount(8) has it.
+    pub sync: bool,
+    /// `dirsync`: as mount(8) has it.
+    pub dirsync: bool,
+    /// What mount(8) shows about access times. The kernel leaves the times of a FUSE file system
+    /// to the file system, so this is for show.
+    pub atime: Atime,
+    /// `allow_other`: other users than the one who mounts may use it; permissions are checked.
+    pub allow_other: bool,
+    /// `timeout`: how long the kernel may believe names, attributes and that a name does not
+    /// exist. `None`: as long as the driver says.
+    pub timeout: Option<Duration>,
+    /// Threads that read requests (two at least).
+    pub threads: usize,
+}
+
+/// The access time options of mount(8).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Atime {
+    /// `relatime`, the kernel's default.
+    #[default]
+    Relative,
+    /// `strictatime`.
+    Strict,
+    /// `noatime`.
+    Never,
+    /// `nodiratime`.
+    NotDirectories,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            fsname: None,
+            read_only: false,
+            suid: false,
+            dev: false,
+            exec: true,
+            sync: false,
+            dirsync: false,
+            atime: Atime::default(),
+            allow_other: false,
+            timeout: None,
+            threads: thread::available_parallelism().map_or(2, NonZeroUsize::get).max(2),
+        }
+    }
+}
+
+impl Options {
+    /// Each option that differs from mount(2)'s own default, with its name and flag.
+    fn flagged(&self) -> impl Iterator<Item = (&'static str, MountFlags)> {
+        let atime = match self.atime {
+            Atime::Relative => None,
+            Atime::Strict => Some(("strictatime", MountFlags::STRICTATIME)),
+            Atime::Never => Some(("noatime", MountFlags::NOATIME)),
+            Atime::NotDirectories => Some(("nodiratime", MountFlags::NODIRATIME)),
+        };
+        [
+            self.read_only.then_some(("ro", MountFlags::RDONLY)),
+            (!self.suid).then_some(("nosuid", MountFlags::NOSUID)),
+            (!self.dev).then_some(("nodev", MountFlags::NODEV)),
+            (!self.exec).then_some(("noexec", MountFlags::NOEXEC)),
+            self.sync.then_some(("sync", MountFlags::SYNCHRONOUS)),
+            self.dirsync.then_some(("dirsync", MountFlags::DIRSYNC)),
+            atime,
+        ]
+        .into_iter()
+        .flatten()
+    }
+
+    pub(crate) fn fsname(&self) -> &str {
+        self.fsname.as_deref().unwrap_or("uvfs")
+    }
+
+    /// The flags of mount(2).
+    pub(crate) fn flags(&self) -> MountFlags {
+        self.flagged().fold(MountFlags::empty(), |all, (_, flag)| all | flag)
+    }
+
+    /// The options that the kernel's FUSE takes as text.
+    pub(crate) fn fuse_options(&self) -> &'static str {
+        // Always: everything above relies on the kernel having checked permissions.
+        if self.allow_other { "default_permissions,allow_other" } else { "default_permissions" }
+    }
+
+    /// All of it, as fusermount3 takes it after `-o`.
+    pub(crate) fn for_fusermount(&self) -> String {
+        let mut text = format!("{},subtype=uvfs,fsname=", self.fuse_options());
+        for c in self.fsname().chars() {
+            if matches!(c, ',' | '\\') {
+                text.push('\\');
+            }
+            text.push(c);
+        }
+        // It does not know `nodiratime`, which changes nothing anyway.
+        for (name, _) in self.flagged().filter(|(name, _)| !matches!(*name, "nodiratime" | "strictatime")) {
+            text.push(',');
+            text.push_str(name);
+        }
+        // What is not refused by name must be asked for by name.
+        for (name, wanted) in [("suid", self.suid), ("dev", self.dev)] {
+            if wanted {
+                text.push(',');
+                text.push_str(name);
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_reach_mount_and_fusermount() {
+        let mut options = Options { fsname: Some(r"a,b\c".into()), ..Options::default() };
+        assert_eq!(options.flags(), MountFlags::NOSUID | MountFlags::NODEV);
+        assert_eq!(options.for_fusermount(), r"default_permissions,subtype=uvfs,fsname=a\,b\\c,nosuid,nodev");
+        options.read_only = true;
+        options.suid = true;
+        options.exec = false;
+        options.atime = Atime::Never;
+        options.allow_other = true;
+        assert_eq!(
+            options.flags(),
+            MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME
+        );
+        let text = options.for_fusermount();
+        assert!(text.starts_with("default_permissions,allow_other,"), "{text}");
+        assert!(text.ends_with(",ro,nodev,noexec,noatime,suid"), "{text}");
+    }
+}

@@ -1,0 +1,99 @@
+//! What a transport carries between the kernel and [`Frontend`], in our own terms.
+//!
+//! A transport reads requests from a FUSE device, calls the method of [`Frontend`] that has the
+//! request's name, and gives it a [`Reply`] that it can answer at once or later from another
+//! thread. Everything that is particular to the library underneath (at present `fuser`) stays on
+//! the far side of these traits, in `fuser_transport.rs`; nothing else of this crate names it.
+//!
+//! Node ids are the cache's own: `life << 32 | index`, except that the root is [`ROOT`]. There is
+//! no table that maps them. All values here are plain and owned by one request.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use uvfs::{Attr, Result};
+
+use crate::frontend::Frontend;
+
+/// A node id as the kernel knows it.
+pub(crate) type NodeId = u64;
+
+/// The kernel's id for the root of a mount.
+pub(crate) const ROOT: NodeId = 1;
+
+/// Who made a request. Supplementary groups are not told; the kernel has checked permissions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// A node handed to the kernel, which has one lookup more on it when the reply is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub node: NodeId,
+    pub generation: u64,
+    pub attr: Attr,
+    /// How long the kernel may believe the name.
+    pub entry_ttl: Duration,
+    /// How long the kernel may believe the attributes.
+    pub attr_ttl: Duration,
+}
+
+/// The answer to a lookup.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Looked {
+    Found(Entry),
+    /// No such name, which may be believed for so long (never zero).
+    Absent(Duration),
+}
+
+/// The answer to getattr and setattr.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attributes {
+    pub node: NodeId,
+    pub attr: Attr,
+    pub ttl: Duration,
+}
+
+/// An open file or directory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opened {
+    pub fh: u64,
+    /// What the page cache has of the file is still true.
+    pub keep_cache: bool,
+}
+
+/// The answer to getxattr and listxattr: a size where the caller asked for one, else the bytes.
+#[derive(Clone, Debug)]
+pub(crate) enum Xattr {
+    Size(u32),
+    Bytes(Vec<u8>),
+}
+
+/// Where one answer goes. Sending consumes it; dropped unsent, the kernel gets EIO.
+pub(crate) trait Reply<T>: Send + 'static {
+    fn send(self, answer: Result<T>);
+}
+
+/// Where a directory's entries go: a buffer of the size that the kernel asked for.
+pub(crate) trait DirReply: Send + 'static {
+    /// Adds an entry and returns true, or returns false if there is no room for it. `next` is the
+    /// cookie to go on from.
+    fn add(&mut self, name: &[u8], next: u64, entry: &Entry) -> bool;
+    /// Whether nodes are handed over with the names (READDIRPLUS): then the kernel counts a lookup
+    /// on each node that was added, `.` and `..` excepted.
+    fn plus(&self) -> bool;
+    /// Sends what was added, or the error if nothing was.
+    fn send(self, outcome: Result<()>);
+}
+
+/// A connection to the kernel that has not started to answer.
+pub(crate) trait Transport: Sized + Send + 'static {
+    /// Greets the kernel on a mounted FUSE device (the INIT exchange).
+    fn connect(device: OwnedFd, frontend: Arc<Frontend>, threads: usize) -> io::Result<Self>;
+    /// Answers requests with several threads until the file system is unmounted or aborted.
+    fn run(self) -> io::Result<()>;
+}

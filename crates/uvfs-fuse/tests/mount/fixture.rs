@@ -1,0 +1,142 @@
+//! A file system mounted on a directory of its own, for one test.
+
+use std::fs::OpenOptions;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use uvfs::{Access, Attr, Cred, Driver, Found, Vfs, VfsConfig, mode};
+use uvfs_fuse::{Mounted, Options};
+
+/// What a test cannot do without.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// A mount.
+    Mount,
+    /// A mount, and root: to act as another user, to drop the kernel's caches.
+    Root,
+}
+
+impl Needs {
+    /// Why the test cannot run here, if so.
+    pub fn missing(self) -> Option<String> {
+        let root = rustix::process::geteuid().is_root();
+        if self == Self::Root && !root {
+            return Some("not root".into());
+        }
+        if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+            return Some(format!("/dev/fuse: {error}"));
+        }
+        if !root && Command::new("fusermount3").arg("-V").output().is_err() {
+            return Some("neither root nor fusermount3".into());
+        }
+        None
+    }
+}
+
+/// A mounted VFS; unmounted when dropped.
+pub struct Fixture {
+    pub mounted: Mounted,
+    pub vfs: Arc<Vfs>,
+    // After `mounted`: the directory can be removed only when nothing is mounted on it.
+    dir: TempDir,
+}
+
+impl Fixture {
+    pub fn new(driver: Arc<dyn Driver>, options: &Options) -> Self {
+        let vfs = Vfs::new(VfsConfig::default(), driver).expect("a VFS");
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let mounted = uvfs_fuse::mount(Arc::clone(&vfs), dir.path(), options).expect("a mount");
+        Self { mounted, vfs, dir }
+    }
+
+    /// A tmpfs that all may use.
+    pub fn tmpfs() -> Self {
+        Self::tmpfs_with(|_| {})
+    }
+
+    pub fn tmpfs_with(change: impl FnOnce(&mut Options)) -> Self {
+        let mut options = Options::default();
+        options.allow_other = rustix::process::geteuid().is_root();
+        options.suid = options.allow_other;
+        change(&mut options);
+        Self::new(tmpfs(), &options)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Attributes as the VFS has them, the kernel not asked.
+    pub fn vfs_attr(&self, name: &str) -> Attr {
+        let op = self.vfs.op(&Cred::root());
+        match self.vfs.lookup(&op, &self.vfs.root(), name.as_bytes()).expect("a lookup") {
+            Found::Node(_, attr) => attr,
+            Found::Absent(_) => panic!("{name} is missing"),
+        }
+    }
+
+    /// Makes a file in the root directory without the kernel's knowledge.
+    pub fn make_behind_the_kernels_back(&self, name: &str, data: &[u8]) {
+        let op = self.vfs.op(&Cred::root());
+        let made = self.vfs.mknod(&op, &self.vfs.root(), name.as_bytes(), mode::S_IFREG | 0o644, 0);
+        let (inode, _) = made.expect("mknod");
+        let fh = self.vfs.open(&op, &inode, Access::WRITE, false).expect("open");
+        assert_eq!(self.vfs.write(&op, fh, 0, data, false, false).expect("write"), data.len());
+        self.vfs.release(fh);
+    }
+
+    /// Waits until the kernel knows no node but the root; false if that takes too long. FORGETs
+    /// come with nobody waiting for them, so there is nothing better to wait on.
+    pub fn all_forgotten(&self) -> bool {
+        within(Duration::from_secs(10), || {
+            drop_caches();
+            self.mounted.outstanding_lookups() == 0
+        })
+    }
+}
+
+impl Deref for Fixture {
+    type Target = Path;
+    fn deref(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+pub fn tmpfs() -> Arc<dyn Driver> {
+    Arc::new(uvfs_drivers::tmpfs::Tmpfs::new(uvfs_drivers::tmpfs::Options::default()))
+}
+
+/// Makes the kernel drop unused names and inodes.
+pub fn drop_caches() {
+    std::fs::write("/proc/sys/vm/drop_caches", "2").expect("root may drop caches");
+}
+
+/// Asks again and again until it holds, for at most `time`.
+pub fn within(time: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + time;
+    loop {
+        if holds() {
+            return true;
+        }
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs a shell script as this user; its output if it succeeds.
+pub fn sh_as(uid: u32, dir: &Path, script: &str) -> Result<String, String> {
+    use std::os::unix::process::CommandExt;
+    let output = Command::new("sh").args(["-ec", script]).current_dir(dir).uid(uid).gid(uid).output();
+    let output = output.map_err(|error| error.to_string())?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
+}

@@ -1,0 +1,35 @@
+//! Tests of real mounts. They need /dev/fuse and the right to mount, some of them root; where
+//! that is missing they say so and count as ignored.
+
+mod basic;
+mod dirs;
+mod fixture;
+mod nodes;
+mod privileges;
+mod slow;
+mod sys;
+mod unmount;
+
+use libtest_mimic::{Arguments, Completion, Trial};
+
+use fixture::Needs;
+
+/// A test: name, what it needs, and the function.
+type Test = (&'static str, Needs, fn());
+
+fn main() {
+    let tests = [basic::TESTS, dirs::TESTS, nodes::TESTS, privileges::TESTS, slow::TESTS, unmount::TESTS];
+    let trials = tests.into_iter().flatten().map(|&(name, needs, test)| {
+        Trial::ignorable_test(name, move || match needs.missing() {
+            Some(reason) => {
+                eprintln!("skipped: {name}: {reason}");
+                Ok(Completion::ignored_with(reason))
+            }
+            None => {
+                test();
+                Ok(Completion::Completed)
+            }
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+}

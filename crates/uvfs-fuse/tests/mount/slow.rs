@@ -1,0 +1,121 @@
+//! Drivers that are slow or fail.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use uvfs_drivers::generated::{Call, Control, Generated, Spec};
+use uvfs_fuse::Options;
+
+use crate::Test;
+use crate::fixture::{Fixture, Needs};
+
+pub const TESTS: &[Test] = &[
+    ("waiting_lookups_delay_no_other_name", Needs::Mount, waiting_lookups_delay_no_other_name),
+    ("concurrent_lookups_of_one_name_ask_once", Needs::Mount, concurrent_lookups_of_one_name_ask_once),
+    ("the_tree_is_what_the_driver_says", Needs::Mount, the_tree_is_what_the_driver_says),
+    ("an_entry_that_fails_is_listed", Needs::Mount, an_entry_that_fails_is_listed),
+    ("a_read_only_driver_says_erofs", Needs::Mount, a_read_only_driver_says_erofs),
+];
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn generated(spec: &str) -> (Fixture, Control) {
+    let driver = Generated::new(spec.parse::<Spec>().expect("a specification")).expect("a driver");
+    let control = driver.control();
+    (Fixture::new(Arc::new(driver), &Options::default()), control)
+}
+
+/// Names of the root's files, from the tree itself: reading the directory would look them up.
+fn file_names(control: &Control, count: usize) -> Vec<String> {
+    let tree = control.tree();
+    let root = uvfs_drivers::generated::ROOT_INO;
+    let is_file = |index: &u64| tree.child(root, *index).is_some_and(|ino| !tree.is_dir(ino));
+    let names = (0..tree.entries(root)).filter(is_file).filter_map(|index| tree.name(root, index));
+    names.take(count).map(|name| String::from_utf8_lossy(&name).into_owned()).collect()
+}
+
+/// Many more lookups wait than there are threads that read requests; one more is answered.
+fn waiting_lookups_delay_no_other_name() {
+    let (mnt, control) = generated("depth=0,files=100,may-block");
+    let names = file_names(&control, 65);
+    let (last, held) = names.split_last().expect("65 names");
+    let gates: Vec<_> = (1..=64).map(|n| control.gate(Call::Lookup, n)).collect();
+    let waiting: Vec<_> = held
+        .iter()
+        .map(|name| {
+            let path = mnt.path(name);
+            thread::spawn(move || fs::metadata(path).map(|meta| meta.len()))
+        })
+        .collect();
+    for gate in &gates {
+        assert!(gate.reached(SOON), "a lookup does not arrive while others wait");
+    }
+    let (done, answered) = mpsc::channel();
+    let path = mnt.path(last);
+    thread::spawn(move || done.send(fs::metadata(path).is_ok()));
+    assert_eq!(answered.recv_timeout(SOON), Ok(true), "64 waiting lookups held up another");
+    drop(gates);
+    for thread in waiting {
+        thread.join().expect("no panic").expect("a held lookup is answered in the end");
+    }
+}
+
+fn concurrent_lookups_of_one_name_ask_once() {
+    let (mnt, control) = generated("depth=0,files=10,may-block");
+    let name = file_names(&control, 1).remove(0);
+    let before = control.calls(Call::Lookup);
+    let gate = control.gate(Call::Lookup, 1);
+    let paths: Vec<_> = (0..8).map(|_| mnt.path(&name)).collect();
+    let threads: Vec<_> = paths.into_iter().map(|path| thread::spawn(move || fs::metadata(path))).collect();
+    assert!(gate.reached(SOON), "no lookup arrives");
+    drop(gate);
+    for thread in threads {
+        thread.join().expect("no panic").expect("stat");
+    }
+    assert_eq!(control.calls(Call::Lookup) - before, 1);
+}
+
+fn the_tree_is_what_the_driver_says() {
+    let (mnt, control) = generated("depth=2,dirs=3,files=40,size=0..10000");
+    let mut files = 0;
+    let mut dirs = vec![mnt.to_path_buf()];
+    while let Some(dir) = dirs.pop() {
+        let entries: Vec<_> = fs::read_dir(&dir).expect("readdir").collect();
+        assert!(entries.len() == 43 || entries.len() == 40, "{} entries", entries.len());
+        for entry in entries {
+            let entry = entry.expect("an entry");
+            let meta = entry.metadata().expect("stat");
+            if meta.is_dir() {
+                dirs.push(entry.path());
+            } else {
+                files += 1;
+                assert_eq!(fs::read(entry.path()).expect("read").len() as u64, meta.len());
+            }
+        }
+    }
+    assert_eq!(files, 40 * (1 + 3 + 9));
+    assert!(control.calls(Call::Readdir) > 0);
+}
+
+/// One of many lookups fails: the directory can be listed all the same, with all names, and the
+/// error is its user's who asks for that name.
+fn an_entry_that_fails_is_listed() {
+    let (mnt, _) = generated("depth=1,dirs=5,files=50,ttl=0,negative-ttl=0,fault=lookup:EIO");
+    let names: Vec<_> = fs::read_dir(&*mnt).expect("readdir").map(|entry| entry.expect("an entry")).collect();
+    assert_eq!(names.len(), 55);
+    for entry in names {
+        entry.file_type().expect("the type is listed too");
+        let error = fs::symlink_metadata(entry.path()).expect_err("the lookup fails");
+        assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    }
+}
+
+fn a_read_only_driver_says_erofs() {
+    let (mnt, _) = generated("depth=1,dirs=1,files=1");
+    for outcome in [fs::write(mnt.path("new"), ""), fs::create_dir(mnt.path("dir"))] {
+        assert_eq!(outcome.expect_err("read-only").raw_os_error(), Some(libc::EROFS));
+    }
+}

@@ -1,0 +1,210 @@
+//! Reserved address space holding slots of one type for ever.
+//!
+//! What protects what: nothing. A slot consists of atomics only and is valid when all-zero, so a
+//! reference to any slot may be had at any time, whether the slot is in use, free, or its page
+//! was given back to the system (it then reads as zero: life 0, dead). What a reader *believes*
+//! of a slot is between the slot's sequence and the reader.
+//!
+//! Indices are 32 bits; index 0 is never used for an object, so that 0 can mean "none". Under
+//! loom the slots are built one by one, because loom's atomics are not plain memory.
+
+use std::io;
+use std::marker::PhantomData;
+
+#[cfg(not(loom))]
+use crate::sys::Reservation;
+
+/// A type that may live in an [`Arena`].
+///
+/// # Safety
+/// All-zero bytes are a valid value, the type needs no drop, every field is an atomic (or padding
+/// that is never read), and its alignment is at most a page.
+pub unsafe trait Slot: Sync + Send + 'static {
+    /// The all-zero value, for loom, whose atomics must be constructed.
+    #[cfg(loom)]
+    fn zero() -> Self;
+}
+
+/// What a slot declared by [`slot!`](crate::slot!) may consist of.
+///
+/// # Safety
+/// As for [`Slot`]: all-zero bytes are valid, no drop, every byte is an atomic's.
+pub unsafe trait Field: Sync + Send + 'static {
+    /// The all-zero value.
+    fn zero() -> Self;
+}
+
+macro_rules! fields {
+    ($($t:ty => $zero:expr),* $(,)?) => { $(
+        // SAFETY: an atomic (or a transparent wrapper of one); zero is a valid value.
+        unsafe impl Field for $t {
+            fn zero() -> Self {
+                $zero
+            }
+        }
+    )* };
+}
+
+fields! {
+    crate::primitives::AtomicU32 => crate::primitives::AtomicU32::new(0),
+    crate::primitives::AtomicU64 => crate::primitives::AtomicU64::new(0),
+    crate::seqcount::SeqCount => crate::seqcount::SeqCount::new(),
+    crate::lockref::LockRef => crate::lockref::LockRef::new(),
+}
+
+// SAFETY: an array of fields is made of fields only.
+unsafe impl<F: Field, const N: usize> Field for [F; N] {
+    fn zero() -> Self {
+        std::array::from_fn(|_| F::zero())
+    }
+}
+
+/// Declare a struct that may live in an [`Arena`](crate::arena::Arena), safely: every field has to
+/// be a [`Field`](crate::arena::Field).
+#[macro_export]
+macro_rules! slot {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$fmeta:meta])* $fvis:vis $field:ident: $t:ty),* $(,)? }) => {
+        $(#[$meta])*
+        $vis struct $name { $($(#[$fmeta])* $fvis $field: $t),* }
+
+        impl $name {
+            #[allow(dead_code)]
+            fn zeroed() -> Self {
+                Self { $($field: <$t as $crate::arena::Field>::zero()),* }
+            }
+        }
+
+        // SAFETY: `zeroed` compiles only if every field is a `Field`, so the struct is made of
+        // atomics for which zero is valid, needs no drop, and may be shared.
+        unsafe impl $crate::arena::Slot for $name {
+            #[cfg(loom)]
+            fn zero() -> Self {
+                Self::zeroed()
+            }
+        }
+    };
+}
+
+/// An array of slots at fixed addresses, committed page by page as they are first written.
+#[derive(Debug)]
+pub struct Arena<T> {
+    #[cfg(not(loom))]
+    memory: Reservation,
+    #[cfg(loom)]
+    memory: Vec<T>,
+    capacity: u32,
+    _slots: PhantomData<T>,
+}
+
+impl<T: Slot> Arena<T> {
+    /// Reserve room for `capacity` slots; on ENOMEM half of it is tried, and so on down to 1024.
+    ///
+    /// # Errors
+    /// ENOMEM when not even that fits. `capacity()` tells what was got.
+    pub fn reserve(capacity: u32) -> io::Result<Self> {
+        let mut capacity = capacity.max(1);
+        loop {
+            match Self::exactly(capacity) {
+                Ok(arena) => return Ok(arena),
+                Err(_) if capacity > 1024 => capacity /= 2,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    #[cfg(not(loom))]
+    fn exactly(capacity: u32) -> io::Result<Self> {
+        let bytes = (capacity as usize)
+            .checked_mul(size_of::<T>())
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        Ok(Self { memory: Reservation::new(bytes)?, capacity, _slots: PhantomData })
+    }
+
+    #[cfg(loom)]
+    fn exactly(capacity: u32) -> io::Result<Self> {
+        Ok(Self { memory: (0..capacity).map(|_| T::zero()).collect(), capacity, _slots: PhantomData })
+    }
+
+    /// Slots reserved.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// The slot at `index`. An index out of range yields slot 0, which is never an object: an
+    /// index read from memory that changed meanwhile must not be able to panic a reader.
+    #[inline]
+    pub fn get(&self, index: u32) -> &T {
+        let index = if index < self.capacity { index as usize } else { 0 };
+        #[cfg(not(loom))]
+        // SAFETY: index < capacity, and the reservation spans capacity slots, page-aligned; the
+        // bytes are zero or were written through T's atomics, both valid by `Slot`'s contract;
+        // the reference borrows from self, which owns the mapping.
+        return unsafe { &*self.memory.base().cast::<T>().as_ptr().add(index) };
+        #[cfg(loom)]
+        return &self.memory[index];
+    }
+
+    /// Give the pages that lie wholly within slots `from..to` back to the system. Nobody may hold
+    /// one of these slots as an object; readers that still look see dead slots (all zero).
+    ///
+    /// # Errors
+    /// What `madvise(2)` says; the caller keeps counting the memory then.
+    pub fn give_back(&self, from: u32, to: u32) -> io::Result<()> {
+        #[cfg(not(loom))]
+        return self.memory.give_back(from as usize * size_of::<T>(), to as usize * size_of::<T>());
+        #[cfg(loom)]
+        {
+            let _ = (from, to);
+            Err(io::Error::from_raw_os_error(libc::ENOSYS))
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::primitives::{AtomicU64, Ordering};
+
+    #[repr(C)]
+    struct Words([AtomicU64; 8]);
+    // SAFETY: an array of atomics, valid when zero, no drop.
+    unsafe impl Slot for Words {}
+
+    #[test]
+    fn untouched_and_given_back_slots_read_as_zero() {
+        let arena = Arena::<Words>::reserve(1 << 12).unwrap();
+        assert_eq!(arena.get(4095).0[7].load(Ordering::Relaxed), 0);
+        for i in 0..4096 {
+            arena.get(i).0[3].store(u64::from(i) + 1, Ordering::Relaxed);
+        }
+        assert_eq!(arena.get(77).0[3].load(Ordering::Relaxed), 78);
+        if cfg!(miri) {
+            assert!(arena.give_back(64, 128).is_err());
+            return;
+        }
+        arena.give_back(64, 128).unwrap();
+        assert_eq!(arena.get(64).0[3].load(Ordering::Relaxed), 0);
+        assert_eq!(arena.get(127).0[3].load(Ordering::Relaxed), 0);
+        assert_eq!(arena.get(63).0[3].load(Ordering::Relaxed), 64);
+        assert_eq!(arena.get(128).0[3].load(Ordering::Relaxed), 129);
+    }
+
+    #[test]
+    fn an_index_out_of_range_is_slot_zero() {
+        let arena = Arena::<Words>::reserve(2).unwrap();
+        assert!(std::ptr::eq(arena.get(7), arena.get(0)));
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn a_reservation_that_is_too_large_is_halved() {
+        // 2^32 slots of 64 KiB are 2^48 bytes: more than a process can address.
+        #[repr(C)]
+        struct Big([AtomicU64; 8192]);
+        // SAFETY: an array of atomics, valid when zero, no drop.
+        unsafe impl Slot for Big {}
+        let arena = Arena::<Big>::reserve(u32::MAX).unwrap();
+        assert!(arena.capacity() < u32::MAX);
+        assert_eq!(arena.get(arena.capacity() - 1).0[0].load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,31 @@
+//! Building blocks of uvfs whose correctness rests on atomics.
+//!
+//! Everything here is about *type-stable* memory: a slot is only ever reused for the same kind
+//! of object, so a reader needs no reference, no epoch and no registration. It loads, checks a
+//! sequence and retries. All of the project's lock-free `unsafe` stands in this crate; every
+//! shared field is an atomic, so there is no data race in the sense of Rust's memory model.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`primitives`] | the atomics, mutex and parking lot, swapped for loom's under `--cfg loom` |
+//! | [`arena`] | reserved address space holding slots that are valid when all-zero |
+//! | [`slab`] | which slots of an arena are free: chunks owned by one user, per-thread magazines |
+//! | [`segvec`] | a growing array of ordinary objects whose addresses never change |
+//! | [`seqcount`] | the sequence of a published half |
+//! | [`bitlock`] | a lock in one bit of a word; who waits is parked |
+//! | [`lockref`] | count, lock bits and life in one word |
+//! | [`blhash`] | the bit-locked hash: one cache line a bucket, grows while it is read |
+//! | [`pages`] | 4 KiB pages of file data as type-stable memory |
+//!
+//! Not for use in a forked child or in a signal handler.
+
+pub mod arena;
+pub mod bitlock;
+pub mod blhash;
+pub mod lockref;
+pub mod pages;
+pub mod primitives;
+pub mod segvec;
+pub mod seqcount;
+pub mod slab;
+mod sys;

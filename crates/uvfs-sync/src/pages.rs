@@ -1,0 +1,770 @@
+//! Frames of file data (and of index nodes) as type-stable memory.
+//!
+//! A frame is an array of atomic words that is only ever reused as a frame of the same arena. Its
+//! *life* stands in separate memory that is never given back, and moves when the frame is freed:
+//! whoever remembers a [`FrameId`] (index and life) can tell afterwards whether what it copied
+//! belonged to that life. A reader needs no lock and no reference, and never sees a torn word.
+//!
+//! What protects what: a live frame belongs to who allocated it. Its owner excludes other writers
+//! by a lock of its own (partial words are load-and-store); readers are excluded by nothing. Which
+//! frames are free: a magazine a shard, each under its mutex, then `chunks` under the one mutex
+//! behind them (order: magazine, chunks).
+//!
+//! The race, and its endings: a reader copies words while the frame is freed, recycled and written
+//! for somebody else. Every store into a frame follows a release fence *in the storing thread*
+//! that comes after the life moved. If the reader saw one of those stores, its acquire fence makes
+//! it see the moved life, and it drops the copy. If it saw none, it has the old owner's bytes.
+//!
+//! Cost: a hit is the words themselves and one load; allocation and freeing an uncontended mutex.
+
+use std::io;
+
+use crossbeam_utils::CachePadded;
+
+use crate::arena::{Arena, Slot};
+use crate::primitives::{AtomicU32, AtomicU64, Mutex, Ordering, SHARDS, fence, shard};
+use crate::sys::PAGE;
+
+/// Words of a page of file data. Two under loom, which counts every access.
+pub const PAGE_WORDS: usize = if cfg!(loom) { 2 } else { 512 };
+/// Bytes of a page of file data.
+pub const PAGE_SIZE: usize = PAGE_WORDS * 8;
+/// Pages of file data.
+pub type Pages = Frames<PAGE_WORDS>;
+
+/// Bits of an index: an arena has less than 2^30 frames (4 TiB of pages).
+pub const INDEX_BITS: u32 = 30;
+/// Bits of a life.
+pub const LIFE_BITS: u32 = 30;
+
+const MAX_SLOTS: u32 = 1 << INDEX_BITS;
+const LAST_LIFE: u32 = (1 << LIFE_BITS) - 1;
+
+/// Frames that are taken from the system, and given back to it, together.
+const CHUNK: u32 = if cfg!(loom) { 4 } else { 64 };
+const WHOLE: u64 = u64::MAX >> (64 - CHUNK);
+/// Free frames that a shard keeps for itself.
+const MAGAZINE: usize = if cfg!(loom) { 4 } else { 32 };
+/// Wholly free chunks that are kept, so that a program which writes and removes one file again
+/// and again does not fault its pages in each time.
+const IDLE_CHUNKS: usize = 16;
+/// In a magazine: the frame was never touched since the system gave its memory.
+const CLEAN: u32 = 1 << 31;
+
+/// A frame at a certain time of its existence. Lives count from 1: all-zero bits are no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FrameId {
+    index: u32,
+    life: u32,
+}
+
+impl FrameId {
+    /// Life above index, in the low 60 bits; never 0.
+    #[inline]
+    pub const fn to_bits(self) -> u64 {
+        (self.life as u64) << INDEX_BITS | self.index as u64
+    }
+
+    /// The inverse of [`FrameId::to_bits`]; higher bits are ignored.
+    #[inline]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self { index: bits as u32 & (MAX_SLOTS - 1), life: (bits >> INDEX_BITS) as u32 & LAST_LIFE }
+    }
+}
+
+#[derive(Debug)]
+#[repr(transparent)]
+struct Frame<const W: usize>([AtomicU64; W]);
+
+// SAFETY: an array of atomics: valid when all-zero, no drop, aligned to 8.
+unsafe impl<const W: usize> Slot for Frame<W> {
+    #[cfg(loom)]
+    fn zero() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+/// How often a frame was freed; its present life is one more.
+#[derive(Debug)]
+#[repr(transparent)]
+struct Freed(AtomicU32);
+
+// SAFETY: one atomic: valid when all-zero, no drop, aligned to 4.
+unsafe impl Slot for Freed {
+    #[cfg(loom)]
+    fn zero() -> Self {
+        Self(AtomicU32::new(0))
+    }
+}
+
+/// What is known of [`CHUNK`] neighbouring frames; one bit a frame, or a page of the system's.
+#[derive(Clone, Copy, Debug, Default)]
+struct Chunk {
+    /// Free, and in no magazine.
+    free: u64,
+    /// Out of lives: never handed out again.
+    retired: u64,
+    /// Frames handed out since the memory came from the system: their words may not be zero.
+    dirty: u64,
+    /// Pages of the system's that these frames have touched.
+    touched: u64,
+    /// Stands in [`Chunks::partial`].
+    listed: bool,
+}
+
+impl Chunk {
+    fn is_idle(&self) -> bool {
+        self.free | self.retired == WHOLE && self.touched != 0
+    }
+}
+
+#[derive(Debug, Default)]
+struct Chunks {
+    all: Vec<Chunk>,
+    /// Chunks that have free frames, and some that had.
+    partial: Vec<u32>,
+    /// How many chunks are wholly free but still hold memory.
+    idle: usize,
+}
+
+#[derive(Debug, Default)]
+struct Magazine {
+    slots: [u32; MAGAZINE],
+    len: usize,
+}
+
+impl Magazine {
+    fn pop(&mut self) -> Option<u32> {
+        self.len = self.len.checked_sub(1)?;
+        Some(self.slots[self.len])
+    }
+
+    fn push(&mut self, slot: u32) {
+        self.slots[self.len] = slot;
+        self.len += 1;
+    }
+}
+
+/// An arena of frames of `W` words.
+#[derive(Debug)]
+pub struct Frames<const W: usize> {
+    frames: Arena<Frame<W>>,
+    lives: Arena<Freed>,
+    slots: u32,
+    magazines: [CachePadded<Mutex<Magazine>>; SHARDS],
+    chunks: Mutex<Chunks>,
+    /// Pages of the system's; changed under `chunks`, read without.
+    committed: AtomicU64,
+    /// Times that giving memory back failed.
+    kept: AtomicU64,
+}
+
+impl<const W: usize> Frames<W> {
+    /// Bytes of a frame.
+    pub const SIZE: usize = W * 8;
+    /// Chunks are whole pages of the system's, or giving them back would take a neighbour's.
+    const WHOLE_PAGES: () = assert!(cfg!(loom) || (W * 8 * CHUNK as usize).is_multiple_of(PAGE) && W <= 512);
+
+    /// Address space for `frames` frames, or for as many as fit: on ENOMEM half of it is tried,
+    /// and so on. Nothing is committed. A little more is reserved than asked for: frames whose
+    /// lives are used up are not handed out again.
+    ///
+    /// # Errors
+    /// ENOMEM when not even a thousand frames fit.
+    pub fn reserve(frames: u32) -> io::Result<Self> {
+        const { Self::WHOLE_PAGES };
+        let wanted = frames.saturating_add(frames / 64).saturating_add(1).min(MAX_SLOTS - CHUNK);
+        let arena = Arena::reserve(wanted.next_multiple_of(CHUNK))?;
+        let lives = Arena::reserve(arena.capacity())?;
+        let slots = arena.capacity().min(lives.capacity());
+        Ok(Self {
+            frames: arena,
+            lives,
+            slots: slots - slots % CHUNK,
+            magazines: std::array::from_fn(|_| CachePadded::new(Mutex::new(Magazine::default()))),
+            chunks: Mutex::new(Chunks::default()),
+            committed: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
+        })
+    }
+
+    /// Frames that can be handed out at a time (index 0 never is).
+    pub fn capacity(&self) -> u32 {
+        self.slots - 1
+    }
+
+    /// Bytes of memory that were touched and not given back. Constant time.
+    pub fn committed_bytes(&self) -> u64 {
+        self.committed.load(Ordering::Relaxed) * PAGE as u64
+    }
+
+    /// How often the system refused to take memory back.
+    pub fn give_back_failures(&self) -> u64 {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// A frame that holds `bytes` at `offset` and zeroes elsewhere; `None` when there is no room.
+    /// The caller publishes it with a release store.
+    pub fn allocate(&self, offset: usize, bytes: &[u8]) -> Option<FrameId> {
+        let (index, clean) = self.take()?;
+        // Relaxed: the life moved before the frame went into the magazine that it came out of.
+        let life = self.lives.get(index).0.load(Ordering::Relaxed) + 1;
+        if clean {
+            self.touch(index);
+        } else if bytes.len() < Self::SIZE {
+            self.store_fence();
+            for word in &self.frames.get(index).0 {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+        let id = FrameId { index, life };
+        self.write(id, offset, bytes);
+        Some(id)
+    }
+
+    /// Give a frame back. Whoever still reads it finds out by its life. Freeing a frame that is
+    /// not the caller's any more does nothing.
+    pub fn free(&self, id: FrameId) {
+        let moved = self.lives.get(id.index).0.compare_exchange(
+            id.life - 1,
+            id.life,
+            // Release is not needed for readers (`store_fence` of the next owner is what they
+            // meet); the magazine's mutex carries the moved life to that owner.
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        debug_assert!(moved.is_ok(), "a frame was freed twice");
+        if moved.is_err() {
+            return;
+        }
+        if id.life == LAST_LIFE {
+            return self.give_back(&[id.index], true);
+        }
+        let mut surplus = [0; MAGAZINE / 2];
+        {
+            let mut magazine = self.magazines[shard()].lock();
+            if magazine.len < MAGAZINE {
+                return magazine.push(id.index);
+            }
+            // The oldest half goes: what was freed last is in the processor's cache.
+            surplus.copy_from_slice(&magazine.slots[..MAGAZINE / 2]);
+            magazine.slots.copy_within(MAGAZINE / 2.., 0);
+            magazine.len = MAGAZINE / 2;
+            magazine.push(id.index);
+        }
+        self.give_back(&surplus, false);
+    }
+
+    /// Copy bytes out. `false`: the frame was recycled meanwhile, and what `out` holds is anybody's.
+    #[inline]
+    #[must_use]
+    pub fn read(&self, id: FrameId, offset: usize, out: &mut [u8]) -> bool {
+        copy_out(&self.frames.get(id.index).0, offset, out);
+        // Pairs with `store_fence`: see the module's head.
+        fence(Ordering::Acquire);
+        self.lives.get(id.index).0.load(Ordering::Relaxed) == id.life - 1
+    }
+
+    /// Copy bytes in. The caller owns the frame and excludes other writers.
+    #[inline]
+    pub fn write(&self, id: FrameId, offset: usize, bytes: &[u8]) {
+        self.store_fence();
+        copy_in(&self.frames.get(id.index).0, offset, bytes);
+    }
+
+    /// Zero `len` bytes. The caller owns the frame and excludes other writers.
+    pub fn zero(&self, id: FrameId, offset: usize, len: usize) {
+        self.store_fence();
+        let zeroes = [0; 64];
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(zeroes.len());
+            copy_in(&self.frames.get(id.index).0, offset + done, &zeroes[..n]);
+            done += n;
+        }
+    }
+
+    /// One word, of a frame that may be recycled at any time: `None` if it was.
+    #[inline]
+    pub fn load(&self, id: FrameId, word: usize) -> Option<u64> {
+        // Acquire: what the word leads to was filled before it was stored. And if the word was
+        // stored (with release) for the frame's next owner, the moved life is seen below.
+        let value = self.frames.get(id.index).0[word].load(Ordering::Acquire);
+        (self.lives.get(id.index).0.load(Ordering::Relaxed) == id.life - 1).then_some(value)
+    }
+
+    /// One word of a frame that the caller owns.
+    #[inline]
+    pub fn own_word(&self, id: FrameId, word: usize) -> u64 {
+        self.frames.get(id.index).0[word].load(Ordering::Relaxed)
+    }
+
+    /// Publish one word of a frame that the caller owns.
+    #[inline]
+    pub fn store(&self, id: FrameId, word: usize, value: u64) {
+        self.frames.get(id.index).0[word].store(value, Ordering::Release);
+    }
+
+    /// Comes before every relaxed store into a frame, in the thread that stores: the life of the
+    /// frame's last owner moved before, so who sees the store sees the moved life.
+    #[inline]
+    fn store_fence(&self) {
+        fence(Ordering::Release);
+    }
+
+    /// A free frame, and whether its words are zero because nobody has touched them yet.
+    fn take(&self) -> Option<(u32, bool)> {
+        let own = shard();
+        let mut slot = {
+            let mut magazine = self.magazines[own].lock();
+            if magazine.len == 0 {
+                self.refill(&mut magazine);
+            }
+            magazine.pop()
+        };
+        // The last free frames may lie in other shards' magazines.
+        for other in (1..SHARDS).map(|i| (own + i) % SHARDS) {
+            if slot.is_some() {
+                break;
+            }
+            slot = self.magazines[other].lock().pop();
+        }
+        slot.map(|s| (s & !CLEAN, s & CLEAN != 0))
+    }
+
+    /// Fill half of an empty magazine from one chunk.
+    fn refill(&self, magazine: &mut Magazine) {
+        let mut chunks = self.chunks.lock();
+        let Some(number) = self.chunk_with_room(&mut chunks) else { return };
+        let chunk = &mut chunks.all[number as usize];
+        let was_idle = chunk.is_idle();
+        for _ in 0..MAGAZINE / 2 {
+            let bit = chunk.free.trailing_zeros();
+            if bit == u64::BITS {
+                break;
+            }
+            chunk.free &= chunk.free - 1;
+            let clean = if chunk.dirty >> bit & 1 == 0 { CLEAN } else { 0 };
+            magazine.push((number * CHUNK + bit) | clean);
+        }
+        chunks.idle -= usize::from(was_idle);
+    }
+
+    fn chunk_with_room(&self, chunks: &mut Chunks) -> Option<u32> {
+        while let Some(&number) = chunks.partial.last() {
+            if chunks.all[number as usize].free != 0 {
+                return Some(number);
+            }
+            chunks.all[number as usize].listed = false;
+            chunks.partial.pop();
+        }
+        let number = chunks.all.len() as u32;
+        if number >= self.slots / CHUNK {
+            return None;
+        }
+        // Frame 0 is never an object.
+        let retired = u64::from(number == 0);
+        chunks.all.push(Chunk { free: WHOLE & !retired, retired, listed: true, ..Chunk::default() });
+        chunks.partial.push(number);
+        Some(number)
+    }
+
+    /// Account for the memory of a frame that is about to be used for the first time.
+    fn touch(&self, index: u32) {
+        let at = (index % CHUNK) as usize;
+        let (first, last) = (at * Self::SIZE / PAGE, ((at + 1) * Self::SIZE - 1) / PAGE);
+        let pages = u64::MAX >> (63 - (last - first)) << first;
+        let mut chunks = self.chunks.lock();
+        let chunk = &mut chunks.all[(index / CHUNK) as usize];
+        let new = (pages & !chunk.touched).count_ones();
+        chunk.touched |= pages;
+        chunk.dirty |= 1 << at;
+        self.committed.fetch_add(u64::from(new), Ordering::Relaxed);
+    }
+
+    /// Frames leave a magazine (or, `retired`, go for good).
+    fn give_back(&self, slots: &[u32], retired: bool) {
+        let mut chunks = self.chunks.lock();
+        for &slot in slots {
+            let index = slot & !CLEAN;
+            let number = index / CHUNK;
+            let chunk = &mut chunks.all[number as usize];
+            if retired {
+                chunk.retired |= 1 << (index % CHUNK);
+            } else {
+                chunk.free |= 1 << (index % CHUNK);
+            }
+            let idle = chunk.is_idle();
+            if !chunk.listed {
+                chunk.listed = true;
+                chunks.partial.push(number);
+            }
+            if idle {
+                chunks.idle += 1;
+                if chunks.idle > IDLE_CHUNKS {
+                    self.return_to_system(&mut chunks, number);
+                }
+            }
+        }
+    }
+
+    /// A wholly free chunk's memory goes. The mutex is held meanwhile: nobody takes its frames,
+    /// nor fails for want of them.
+    fn return_to_system(&self, chunks: &mut Chunks, number: u32) {
+        if self.frames.give_back(number * CHUNK, (number + 1) * CHUNK).is_err() {
+            // Locked memory, for one. It stays counted, and its frames stay dirty.
+            self.kept.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let chunk = &mut chunks.all[number as usize];
+        self.committed.fetch_sub(u64::from(chunk.touched.count_ones()), Ordering::Relaxed);
+        chunk.touched = 0;
+        chunk.dirty = 0;
+        chunks.idle -= 1;
+    }
+}
+
+/// Copy out of words, in memory order; relaxed, one load a word.
+#[inline]
+fn copy_out(words: &[AtomicU64], offset: usize, mut out: &mut [u8]) {
+    debug_assert!(offset + out.len() <= words.len() * 8);
+    let mut words = words[offset / 8..].iter();
+    let skip = offset % 8;
+    if skip != 0 && !out.is_empty() {
+        let n = out.len().min(8 - skip);
+        let (head, rest) = out.split_at_mut(n);
+        head.copy_from_slice(&words.next().map_or([0; 8], load_bytes)[skip..skip + n]);
+        out = rest;
+    }
+    let mut whole = out.chunks_exact_mut(8);
+    for (to, word) in whole.by_ref().zip(words.by_ref()) {
+        to.copy_from_slice(&load_bytes(word));
+    }
+    let tail = whole.into_remainder();
+    if let (false, Some(word)) = (tail.is_empty(), words.next()) {
+        tail.copy_from_slice(&load_bytes(word)[..tail.len()]);
+    }
+}
+
+/// Copy into words; a partial word is loaded, changed and stored, so writers must be excluded.
+#[inline]
+fn copy_in(words: &[AtomicU64], offset: usize, mut bytes: &[u8]) {
+    debug_assert!(offset + bytes.len() <= words.len() * 8);
+    let mut words = words[offset / 8..].iter();
+    let skip = offset % 8;
+    if skip != 0 && !bytes.is_empty() {
+        let (head, rest) = bytes.split_at(bytes.len().min(8 - skip));
+        words.next().into_iter().for_each(|word| change_bytes(word, skip, head));
+        bytes = rest;
+    }
+    let whole = bytes.chunks_exact(8);
+    let tail = whole.remainder();
+    for (from, word) in whole.zip(words.by_ref()) {
+        let mut all = [0; 8];
+        all.copy_from_slice(from);
+        word.store(u64::from_ne_bytes(all), Ordering::Relaxed);
+    }
+    if let (false, Some(word)) = (tail.is_empty(), words.next()) {
+        change_bytes(word, 0, tail);
+    }
+}
+
+#[inline]
+fn load_bytes(word: &AtomicU64) -> [u8; 8] {
+    word.load(Ordering::Relaxed).to_ne_bytes()
+}
+
+fn change_bytes(word: &AtomicU64, at: usize, bytes: &[u8]) {
+    let mut all = load_bytes(word);
+    all[at..at + bytes.len()].copy_from_slice(bytes);
+    word.store(u64::from_ne_bytes(all), Ordering::Relaxed);
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::primitives::Arc;
+    use loom::thread::spawn;
+
+    fn check(f: impl Fn() + Send + Sync + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(f);
+    }
+
+    fn one_frame_with(byte: u8) -> (Arc<Pages>, FrameId) {
+        let pages = Arc::new(Pages::reserve(2).unwrap());
+        let id = pages.allocate(0, &[byte; PAGE_SIZE]).unwrap();
+        (pages, id)
+    }
+
+    fn read_is_the_old_owners_or_refused(pages: &Pages, id: FrameId) {
+        let mut got = [0; 8];
+        if pages.read(id, 0, &mut got) {
+            assert_eq!(got, [1; 8], "another owner's bytes");
+        }
+    }
+
+    /// Rule 3, the frame is filled by who allocates it. Removing the fence in `read` or the one
+    /// in `store_fence` makes this fail.
+    #[test]
+    fn loom_rule3_stores_into_a_recycled_slot_follow_a_release_fence() {
+        check(|| {
+            let (pages, id) = one_frame_with(1);
+            let other = pages.clone();
+            let t = spawn(move || {
+                other.free(id);
+                let new = other.allocate(0, &[2; PAGE_SIZE]).unwrap();
+                assert_eq!(new.index, id.index, "the model must recycle the frame");
+            });
+            read_is_the_old_owners_or_refused(&pages, id);
+            t.join().unwrap();
+        });
+    }
+
+    /// Rule 3, wiping counts too: an old frame must not look zeroed while it still looks alive.
+    #[test]
+    fn loom_rule3_wiping_a_recycled_slot_follows_a_release_fence() {
+        check(|| {
+            let (pages, id) = one_frame_with(1);
+            let other = pages.clone();
+            let t = spawn(move || {
+                other.free(id);
+                assert_eq!(other.allocate(0, &[]).unwrap().index, id.index);
+            });
+            read_is_the_old_owners_or_refused(&pages, id);
+            t.join().unwrap();
+        });
+    }
+
+    /// Rule 3, *in that thread*: who writes into the frame later, under the owner's mutex, is not
+    /// who allocated it. Removing the fence in `write` alone makes this fail.
+    #[test]
+    fn loom_rule3_every_writer_of_a_recycled_slot_has_its_own_fence() {
+        check(|| {
+            let (pages, id) = one_frame_with(1);
+            let owner = Arc::new(Mutex::new(None));
+            let (p, o) = (pages.clone(), owner.clone());
+            let allocator = spawn(move || {
+                p.free(id);
+                *o.lock() = p.allocate(0, &[1; PAGE_SIZE]);
+            });
+            let (p, o) = (pages.clone(), owner.clone());
+            let writer = spawn(move || {
+                if let Some(new) = *o.lock() {
+                    p.write(new, 0, &[2; 8]);
+                }
+            });
+            read_is_the_old_owners_or_refused(&pages, id);
+            allocator.join().unwrap();
+            writer.join().unwrap();
+        });
+    }
+
+    /// Rule 4: index and life come from one word that is loaded once; a node's word that was
+    /// stored for its next owner is refused.
+    #[test]
+    fn loom_rule4_a_word_is_loaded_once_and_belongs_to_the_life_it_was_asked_for() {
+        check(|| {
+            let nodes = Arc::new(Frames::<2>::reserve(2).unwrap());
+            let id = nodes.allocate(0, &1u64.to_ne_bytes()).unwrap();
+            let other = nodes.clone();
+            let t = spawn(move || {
+                other.free(id);
+                let new = other.allocate(0, &[]).unwrap();
+                other.store(new, 0, 2);
+            });
+            if let Some(word) = nodes.load(id, 0) {
+                assert_eq!(word, 1, "the next owner's word");
+            }
+            t.join().unwrap();
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::primitives::{Arc, AtomicBool};
+
+    fn content(pages: &Pages, id: FrameId) -> Vec<u8> {
+        let mut out = vec![0xEE; PAGE_SIZE];
+        assert!(pages.read(id, 0, &mut out));
+        out
+    }
+
+    #[test]
+    fn copies_of_any_offset_and_length_agree_with_a_plain_buffer() {
+        let pages = Pages::reserve(8).unwrap();
+        let id = pages.allocate(0, &[]).unwrap();
+        let mut model = vec![0u8; PAGE_SIZE];
+        let mut x = 1u64;
+        let mut next = |n: usize| {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (x >> 33) as usize % n
+        };
+        for round in 0..if cfg!(miri) { 60 } else { 5000 } {
+            let offset = next(PAGE_SIZE);
+            let len = if round % 2 == 0 { next(20) } else { next(PAGE_SIZE) }.min(PAGE_SIZE - offset);
+            if round % 5 == 0 {
+                pages.zero(id, offset, len);
+                model[offset..offset + len].fill(0);
+            } else {
+                let bytes: Vec<u8> = (0..len).map(|_| next(256) as u8).collect();
+                pages.write(id, offset, &bytes);
+                model[offset..offset + len].copy_from_slice(&bytes);
+            }
+            let from = next(PAGE_SIZE);
+            let mut out = vec![0; next(40).min(PAGE_SIZE - from)];
+            assert!(pages.read(id, from, &mut out));
+            assert_eq!(out, model[from..from + out.len()]);
+        }
+        assert_eq!(content(&pages, id), model);
+    }
+
+    #[test]
+    fn a_recycled_frame_is_zero_and_its_old_id_is_refused() {
+        let pages = Pages::reserve(8).unwrap();
+        let old = pages.allocate(0, &[7; PAGE_SIZE]).unwrap();
+        assert_eq!(FrameId::from_bits(old.to_bits()), old);
+        pages.free(old);
+        let new = pages.allocate(4090, b"tail").unwrap();
+        assert_eq!(new.index, old.index);
+        let mut out = [0; 16];
+        assert!(!pages.read(old, 0, &mut out));
+        assert!(pages.load(old, 0).is_none());
+        let mut expected = vec![0; PAGE_SIZE];
+        expected[4090..4094].copy_from_slice(b"tail");
+        assert_eq!(content(&pages, new), expected);
+    }
+
+    #[test]
+    fn the_last_frame_is_found_in_whatever_magazine_it_lies() {
+        let pages = Arc::new(Pages::reserve(200).unwrap());
+        let mut all = Vec::new();
+        while let Some(id) = pages.allocate(0, &[]) {
+            all.push(id);
+        }
+        assert_eq!(all.len(), pages.capacity() as usize);
+        assert!(all.len() >= 200);
+        let mut indices: Vec<u32> = all.iter().map(|id| id.index).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        assert_eq!(indices.len(), all.len(), "a frame was handed out twice");
+        assert!(!indices.contains(&0));
+        // Each thread frees three frames into its own magazine.
+        let count = all.len();
+        let threads: Vec<_> = all
+            .chunks(3)
+            .map(|ids| {
+                let (pages, ids) = (pages.clone(), ids.to_vec());
+                std::thread::spawn(move || ids.into_iter().for_each(|id| pages.free(id)))
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        let again = std::iter::from_fn(|| pages.allocate(0, &[])).count();
+        assert_eq!(again, count);
+    }
+
+    #[test]
+    fn a_frame_whose_lives_are_used_up_is_not_handed_out_again() {
+        let pages = Pages::reserve(100).unwrap();
+        let id = pages.allocate(0, &[]).unwrap();
+        pages.lives.get(id.index).0.store(LAST_LIFE - 1, Ordering::Relaxed);
+        pages.free(FrameId { index: id.index, life: LAST_LIFE });
+        let all: Vec<_> = std::iter::from_fn(|| pages.allocate(0, &[])).collect();
+        assert!(all.iter().all(|other| other.index != id.index));
+        assert_eq!(all.len() as u32, pages.capacity() - 1);
+        assert!(all.len() >= 100, "the spare room makes up for it");
+    }
+
+    /// Resident memory of this process in bytes.
+    #[cfg(not(miri))]
+    fn resident() -> u64 {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * PAGE as u64
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn what_is_committed_is_what_the_system_counts_and_goes_back_to_it() {
+        const N: u64 = 16384;
+        let pages = Pages::reserve(1 << 20).unwrap();
+        let before = resident();
+        let ids: Vec<_> = (0..N).map(|i| pages.allocate(0, &i.to_ne_bytes()).unwrap()).collect();
+        assert_eq!(pages.committed_bytes(), N * PAGE as u64);
+        let grown = resident() - before;
+        let committed = pages.committed_bytes();
+        // The other tests of this process allocate too: 64 MiB drown them.
+        assert!(grown.abs_diff(committed) * 20 < committed, "counted {committed}, the system {grown}");
+        ids.iter().for_each(|id| pages.free(*id));
+        let kept = (IDLE_CHUNKS as u64 + 2) * u64::from(CHUNK) * PAGE as u64;
+        assert!(pages.committed_bytes() <= kept, "{} bytes are kept", pages.committed_bytes());
+        assert!(resident() < before + kept + committed / 20);
+        // Memory that was given back reads as zero; lives go on.
+        for id in &ids {
+            assert!(!pages.read(*id, 0, &mut [0; 8]));
+        }
+        let again: Vec<_> = (0..N).map(|_| pages.allocate(0, &[]).unwrap()).collect();
+        assert!(again.iter().all(|id| pages.load(*id, 0) == Some(0)));
+        let mut both: Vec<u64> = ids.iter().chain(&again).map(|id| id.to_bits()).collect();
+        both.sort_unstable();
+        both.dedup();
+        assert_eq!(both.len() as u64, 2 * N, "a life was repeated");
+        assert_eq!(pages.give_back_failures(), 0);
+    }
+
+    #[test]
+    fn small_frames_are_counted_by_the_pages_that_they_touch() {
+        let nodes = Frames::<64>::reserve(1 << 12).unwrap();
+        assert_eq!(nodes.committed_bytes(), 0);
+        // The first to be handed out are frames 1 to 7 of page 0, then page 1.
+        let ids: Vec<_> = (0..16).map(|_| nodes.allocate(0, &[]).unwrap()).collect();
+        let mut pages: Vec<u32> = ids.iter().map(|id| id.index / 8).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        assert_eq!(nodes.committed_bytes(), (pages.len() * PAGE) as u64);
+    }
+
+    /// Owners stamp each frame with its id; a copy that is accepted bears the stamp all over.
+    #[test]
+    fn a_copy_that_is_accepted_is_the_owners_under_a_storm_of_recycling() {
+        let pages = Arc::new(Pages::reserve(64).unwrap());
+        let shared: Arc<Vec<AtomicU64>> = Arc::new((0..8).map(|_| AtomicU64::new(0)).collect());
+        let stop = Arc::new(AtomicBool::new(false));
+        let rounds = if cfg!(miri) { 20 } else { 20_000 };
+        let writers: Vec<_> = (0..2)
+            .map(|w| {
+                let (pages, shared) = (pages.clone(), shared.clone());
+                std::thread::spawn(move || {
+                    for i in 0..rounds {
+                        let Some(id) = pages.allocate(0, &[]) else { panic!("no frame left") };
+                        pages.write(id, 0, &id.to_bits().to_ne_bytes().repeat(PAGE_WORDS));
+                        let old = shared[(i * 2 + w) % 8].swap(id.to_bits(), Ordering::AcqRel);
+                        if old != 0 {
+                            pages.free(FrameId::from_bits(old));
+                        }
+                    }
+                })
+            })
+            .collect();
+        let reader = {
+            let (pages, shared, stop) = (pages.clone(), shared.clone(), stop.clone());
+            std::thread::spawn(move || {
+                let (mut accepted, mut out) = (0, vec![0; PAGE_SIZE]);
+                while !stop.load(Ordering::Relaxed) || accepted == 0 {
+                    for cell in shared.iter() {
+                        let bits = cell.load(Ordering::Acquire);
+                        if bits != 0 && pages.read(FrameId::from_bits(bits), 0, &mut out) {
+                            assert!(out.chunks(8).all(|w| w == bits.to_ne_bytes()));
+                            accepted += 1;
+                        }
+                    }
+                }
+            })
+        };
+        writers.into_iter().for_each(|t| t.join().unwrap());
+        stop.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+    }
+}

@@ -1,0 +1,166 @@
+//! The one place where std is swapped for loom.
+//!
+//! Every other module takes its atomics, fences, mutexes and parking from here, so that the same
+//! code runs under the model checker (`RUSTFLAGS="--cfg loom"`). loom has no `madvise`,
+//! `membarrier` or thread identity; what stands in for them is here or in `sys.rs`.
+
+#[cfg(not(loom))]
+pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+#[cfg(loom)]
+pub use loom::sync::Arc;
+#[cfg(not(loom))]
+pub use std::sync::Arc;
+
+/// Shards of per-thread structures (counters, free-slot magazines). One under loom, whose
+/// threads have no identity of their own.
+pub const SHARDS: usize = if cfg!(loom) { 1 } else { 16 };
+
+/// This thread's shard, below [`SHARDS`]. Threads are dealt out in turn, so that few threads
+/// never share one. Costs a thread-local load.
+#[inline]
+pub fn shard() -> usize {
+    #[cfg(loom)]
+    {
+        0
+    }
+    #[cfg(not(loom))]
+    {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static SHARD: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        }
+        // During thread teardown the thread-local may be gone; any shard is correct.
+        SHARD.try_with(|s| *s).unwrap_or(0)
+    }
+}
+
+/// Tell the processor (or the model checker) that this thread waits for another.
+#[inline]
+pub fn spin_loop() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    std::hint::spin_loop();
+}
+
+/// A mutex without poisoning.
+#[derive(Debug, Default)]
+pub struct Mutex<T>(#[cfg(not(loom))] parking_lot::Mutex<T>, #[cfg(loom)] loom::sync::Mutex<T>);
+
+/// Guard of a [`Mutex`].
+#[cfg(not(loom))]
+pub type MutexGuard<'a, T> = parking_lot::MutexGuard<'a, T>;
+/// Guard of a [`Mutex`].
+#[cfg(loom)]
+pub type MutexGuard<'a, T> = loom::sync::MutexGuard<'a, T>;
+
+impl<T> Mutex<T> {
+    /// A mutex around a value.
+    pub fn new(value: T) -> Self {
+        #[cfg(not(loom))]
+        return Self(parking_lot::Mutex::new(value));
+        #[cfg(loom)]
+        return Self(loom::sync::Mutex::new(value));
+    }
+
+    /// Wait for the mutex.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        #[cfg(not(loom))]
+        return self.0.lock();
+        #[cfg(loom)]
+        return self.0.lock().unwrap_or_else(|e| e.into_inner());
+    }
+
+    /// Take the mutex if nobody holds it.
+    #[inline]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        #[cfg(not(loom))]
+        return self.0.try_lock();
+        #[cfg(loom)]
+        return self.0.try_lock().ok();
+    }
+}
+
+/// A condition variable for [`Mutex`].
+#[derive(Debug, Default)]
+pub struct Condvar(#[cfg(not(loom))] parking_lot::Condvar, #[cfg(loom)] loom::sync::Condvar);
+
+impl Condvar {
+    /// A condition nobody waits for.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Give the mutex up, wait for a notification, take it again. May wake for no reason.
+    #[cfg_attr(not(loom), allow(unused_mut))]
+    pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        #[cfg(not(loom))]
+        {
+            self.0.wait(&mut guard);
+            guard
+        }
+        #[cfg(loom)]
+        return self.0.wait(guard).unwrap_or_else(|e| e.into_inner());
+    }
+
+    /// Wake all who wait.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+/// Threads waiting for a word to change, keyed by its address (a futex's semantics).
+pub mod parking {
+    /// Sleep until [`unpark_all`] of the same key, unless `validate` says that there is nothing to
+    /// wait for any more. `validate` runs under the queue's lock, so a waker that changed the word
+    /// before it calls `unpark_all` either makes `validate` fail or finds us in the queue.
+    #[cfg(not(loom))]
+    pub fn park(key: usize, validate: impl FnOnce() -> bool) {
+        // SAFETY: the keys are addresses of words in memory that uvfs-sync owns for the life of the
+        // process' arenas; `validate` and the two empty callbacks neither panic nor call into the
+        // parking lot.
+        unsafe {
+            parking_lot_core::park(
+                key,
+                validate,
+                || {},
+                |_, _| {},
+                parking_lot_core::DEFAULT_PARK_TOKEN,
+                None,
+            );
+        }
+    }
+
+    /// Wake everybody who sleeps on `key`.
+    #[cfg(not(loom))]
+    pub fn unpark_all(key: usize) {
+        // SAFETY: as for `park`: the key is an address that only this crate parks on.
+        unsafe { parking_lot_core::unpark_all(key, parking_lot_core::DEFAULT_UNPARK_TOKEN) };
+    }
+
+    #[cfg(loom)]
+    loom::lazy_static! {
+        static ref LOT: (loom::sync::Mutex<()>, loom::sync::Condvar) = Default::default();
+    }
+
+    /// Model of the parking lot: one queue for all keys; wake-ups for other keys are spurious.
+    #[cfg(loom)]
+    pub fn park(_key: usize, validate: impl FnOnce() -> bool) {
+        let guard = LOT.0.lock().unwrap();
+        if validate() {
+            drop(LOT.1.wait(guard).unwrap());
+        }
+    }
+
+    /// Model of the parking lot.
+    #[cfg(loom)]
+    pub fn unpark_all(_key: usize) {
+        let _guard = LOT.0.lock().unwrap();
+        LOT.1.notify_all();
+    }
+}

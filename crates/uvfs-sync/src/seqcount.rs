@@ -1,0 +1,110 @@
+//! The sequence of a published half.
+//!
+//! Odd while a writer changes the slot. Writers exclude each other by other means (a bucket's or
+//! an inode's lock); readers never wait for one, they look again.
+//!
+//! The race, and its two endings: a reader's loads may run while a writer stores. If any of them
+//! sees a store of the writer, then the writer's odd sequence came before that store (release
+//! fence in [`SeqCount::write`]) and the reader's closing load comes after its own loads (acquire
+//! fence in [`SeqCount::check`]), so the closing load sees at least the odd value and the reader
+//! retries. If none of them does, the reader has the old moment's truth, whole.
+//!
+//! The counter wraps after 2^31 changes; a reader would have to sleep through exactly that many
+//! between two of its own instructions. What outlives a walk stores a life, not a sequence.
+
+use crate::primitives::{AtomicU32, Ordering, fence};
+
+/// A sequence counter. Zero-valid, so it may stand in a [`crate::arena::Slot`].
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct SeqCount(AtomicU32);
+
+/// Aborts the process if a write section unwinds: an odd sequence for ever would hang readers.
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !cfg!(loom) {
+            std::process::abort();
+        }
+    }
+}
+
+impl SeqCount {
+    /// A new, even counter.
+    pub fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// The bare word, for slots in which it means something else for other kinds of object.
+    #[inline]
+    pub fn raw(&self) -> &AtomicU32 {
+        &self.0
+    }
+
+    /// Start reading: the sequence, or `None` while a writer is inside.
+    #[inline]
+    pub fn begin(&self) -> Option<u32> {
+        // Acquire: pairs with the release store that ended the last write section, so that what
+        // it stored is seen by the loads that follow.
+        let seq = self.0.load(Ordering::Acquire);
+        (seq & 1 == 0).then_some(seq)
+    }
+
+    /// Whether nothing changed since `begin` returned `seq`.
+    #[inline]
+    pub fn check(&self, seq: u32) -> bool {
+        // Pairs with the release fence in `write`: see the module's head.
+        fence(Ordering::Acquire);
+        self.0.load(Ordering::Relaxed) == seq
+    }
+
+    /// Change what the sequence guards. The caller excludes other writers. `f` must only store:
+    /// it may not block, and a panic in it aborts.
+    #[inline]
+    pub fn write<R>(&self, f: impl FnOnce() -> R) -> R {
+        let unwind = AbortOnUnwind;
+        let seq = self.0.load(Ordering::Relaxed);
+        debug_assert_eq!(seq & 1, 0, "two writers in one seqcount");
+        self.0.store(seq.wrapping_add(1), Ordering::Relaxed);
+        // A reader that sees one of the stores of `f` must see the odd value too.
+        fence(Ordering::Release);
+        let r = f();
+        self.0.store(seq.wrapping_add(2), Ordering::Release);
+        drop(unwind);
+        r
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::primitives::{Arc, AtomicU64};
+
+    /// Rules 3 and 7: what is copied under an unchanged sequence is one moment's truth.
+    /// Removing either fence above makes this fail.
+    #[test]
+    fn loom_rule3_and_7_a_copy_is_one_moments_truth() {
+        loom::model(|| {
+            let s = Arc::new((SeqCount::new(), AtomicU64::new(0), AtomicU64::new(0)));
+            let w = s.clone();
+            let t = loom::thread::spawn(move || {
+                for i in 1..=2 {
+                    w.0.write(|| {
+                        w.1.store(i, Ordering::Relaxed);
+                        w.2.store(i, Ordering::Relaxed);
+                    });
+                }
+            });
+            if let Some(seq) = s.0.begin() {
+                let a = s.1.load(Ordering::Relaxed);
+                let b = s.2.load(Ordering::Relaxed);
+                if s.0.check(seq) {
+                    assert_eq!(a, b, "torn copy");
+                    assert_eq!(a * 2, u64::from(seq), "an old copy under a new sequence");
+                }
+            }
+            t.join().unwrap();
+        });
+    }
+}

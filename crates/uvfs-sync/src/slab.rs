@@ -1,0 +1,326 @@
+//! Which slots of an arena are in use.
+//!
+//! A [`Pool`] hands out chunks of [`CHUNK`] slots; a [`Slab`] is one user of the pool (a
+//! superblock) and owns whole chunks, so that everything of one superblock can be enumerated in
+//! arena order and be given back chunk by chunk. Allocation and freeing go through a magazine per
+//! thread shard (one uncontended mutex), which is filled from and flushed to the chunks' bitmaps.
+//!
+//! Lives: a slot's life is kept in the slot itself. A chunk whose memory was given back reads as
+//! life 0, so the chunk remembers a *floor*, the highest life it ever had; a new life is one above
+//! the larger of the two ([`next_life`]). A slot whose life would wrap is never handed out again.
+//!
+//! Lock order: magazine, then partial list, then chunk, then pool. Nothing else is locked inside.
+
+use crossbeam_utils::CachePadded;
+
+use crate::primitives::{AtomicU32, AtomicU64, Mutex, Ordering, SHARDS, shard};
+use crate::segvec::SegVec;
+
+/// Slots in a chunk.
+pub const CHUNK: u32 = if cfg!(loom) { 64 } else { 1024 };
+const WORDS: usize = CHUNK as usize / 64;
+const MAGAZINE: usize = if cfg!(loom) { 1 } else { 32 };
+
+/// The life that follows `life` in a chunk with this floor; `None`: the slot must be retired.
+#[inline]
+pub fn next_life(life: u32, floor: u32) -> Option<u32> {
+    life.max(floor).checked_add(1)
+}
+
+#[derive(Debug, Default)]
+struct Chunk {
+    state: Mutex<ChunkState>,
+    floor: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct ChunkState {
+    used: [u64; WORDS],
+    live: u32,
+    /// Whether the chunk stands in its owner's partial list.
+    listed: bool,
+}
+
+impl ChunkState {
+    fn take(&mut self) -> Option<u32> {
+        let word = self.used.iter().position(|w| *w != u64::MAX)?;
+        let bit = self.used[word].trailing_ones();
+        self.used[word] |= 1 << bit;
+        self.live += 1;
+        Some(word as u32 * 64 + bit)
+    }
+
+    fn give(&mut self, slot: u32) {
+        let (word, bit) = ((slot / 64) as usize, slot % 64);
+        debug_assert_ne!(self.used[word] & 1 << bit, 0, "slot freed twice");
+        self.used[word] &= !(1 << bit);
+        self.live -= 1;
+    }
+}
+
+/// The chunks of one index space.
+#[derive(Debug)]
+pub struct Pool {
+    chunks: SegVec<Chunk>,
+    spare: Mutex<Spare>,
+    capacity: u32,
+}
+
+#[derive(Debug, Default)]
+struct Spare {
+    free: Vec<u32>,
+    next: u32,
+}
+
+impl Pool {
+    /// A pool over `capacity` slots. Slot 0 is never handed out.
+    pub fn new(capacity: u32) -> Self {
+        Self { chunks: SegVec::new(), spare: Mutex::new(Spare::default()), capacity }
+    }
+
+    fn chunk(&self, id: u32) -> &Chunk {
+        // Chunk ids come from `next_chunk`, which has built the segment.
+        self.chunks.get(id).expect("a chunk that was handed out")
+    }
+
+    fn next_chunk(&self) -> Option<u32> {
+        let id = {
+            let mut spare = self.spare.lock();
+            match spare.free.pop() {
+                Some(id) => id,
+                None if spare.next < self.capacity.div_ceil(CHUNK) => {
+                    spare.next += 1;
+                    spare.next - 1
+                }
+                None => return None,
+            }
+        };
+        let chunk = self.chunks.get_or_grow(id)?;
+        let mut state = chunk.state.lock();
+        *state = ChunkState::default();
+        if id == 0 {
+            // Index 0 means "none" everywhere.
+            state.used[0] = 1;
+        }
+        // The last chunk may reach beyond the arena.
+        for slot in self.capacity.saturating_sub(id * CHUNK).min(CHUNK)..CHUNK {
+            state.used[(slot / 64) as usize] |= 1 << (slot % 64);
+        }
+        drop(state);
+        Some(id)
+    }
+
+    /// The life floor of the chunk that `index` lies in.
+    pub fn floor(&self, index: u32) -> u32 {
+        self.chunks.get(index / CHUNK).map_or(0, |c| c.floor.load(Ordering::Relaxed))
+    }
+}
+
+/// One user's slots of a [`Pool`].
+#[derive(Debug)]
+pub struct Slab {
+    magazines: [CachePadded<Mutex<Vec<u32>>>; SHARDS],
+    owned: Mutex<Owned>,
+    in_use: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Owned {
+    /// All chunks, in the order in which they were got.
+    all: Vec<u32>,
+    /// Chunks with free slots.
+    partial: Vec<u32>,
+}
+
+impl Default for Slab {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Slab {
+    /// A slab that owns nothing yet.
+    pub fn new() -> Self {
+        Self {
+            magazines: std::array::from_fn(|_| CachePadded::new(Mutex::new(Vec::new()))),
+            owned: Mutex::new(Owned::default()),
+            in_use: AtomicU64::new(0),
+        }
+    }
+
+    /// A free slot's index, or `None` when the pool is used up.
+    pub fn alloc(&self, pool: &Pool) -> Option<u32> {
+        let mut magazine = self.magazines[shard()].lock();
+        if let Some(index) = magazine.pop() {
+            return Some(index);
+        }
+        self.refill(pool, &mut magazine);
+        magazine.pop()
+    }
+
+    #[cold]
+    fn refill(&self, pool: &Pool, magazine: &mut Vec<u32>) {
+        let mut owned = self.owned.lock();
+        while magazine.len() < MAGAZINE {
+            let Some(&id) = owned.partial.last() else {
+                match pool.next_chunk() {
+                    Some(id) => {
+                        pool.chunk(id).state.lock().listed = true;
+                        owned.all.push(id);
+                        owned.partial.push(id);
+                        continue;
+                    }
+                    None => break,
+                }
+            };
+            let mut state = pool.chunk(id).state.lock();
+            match state.take() {
+                Some(slot) => magazine.push(id * CHUNK + slot),
+                None => {
+                    state.listed = false;
+                    owned.partial.pop();
+                }
+            }
+        }
+        // Popping from the end hands slots out in rising order: neighbours in time are
+        // neighbours in memory.
+        magazine.reverse();
+    }
+
+    /// Give a slot back. The caller has made it dead.
+    pub fn free(&self, pool: &Pool, index: u32) {
+        let mut magazine = self.magazines[shard()].lock();
+        magazine.push(index);
+        if magazine.len() >= 2 * MAGAZINE {
+            let flush: Vec<u32> = magazine.drain(..MAGAZINE).collect();
+            drop(magazine);
+            self.flush(pool, &flush);
+        }
+    }
+
+    fn flush(&self, pool: &Pool, indices: &[u32]) {
+        let mut owned = self.owned.lock();
+        for &index in indices {
+            let id = index / CHUNK;
+            let mut state = pool.chunk(id).state.lock();
+            state.give(index % CHUNK);
+            if !state.listed {
+                state.listed = true;
+                owned.partial.push(id);
+            }
+        }
+    }
+
+    /// Return chunks without a used slot to the pool. For each, `retire(first, last + 1)` gives
+    /// the memory back and says the highest life that the chunk's slots had; an error keeps the
+    /// chunk. Returns the number of chunks given back. O(chunks owned).
+    pub fn trim(&self, pool: &Pool, mut retire: impl FnMut(u32, u32) -> std::io::Result<u32>) -> usize {
+        for magazine in &self.magazines {
+            let slots = std::mem::take(&mut *magazine.lock());
+            self.flush(pool, &slots);
+        }
+        let mut owned = self.owned.lock();
+        let mut given = Vec::new();
+        for &id in &owned.partial {
+            let chunk = pool.chunk(id);
+            let state = chunk.state.lock();
+            // Chunk 0 keeps slot 0 marked as used and stays.
+            if state.live == 0 && id != 0
+                && let Ok(highest) = retire(id * CHUNK, (id + 1) * CHUNK)
+            {
+                let floor = chunk.floor.load(Ordering::Relaxed).max(highest);
+                chunk.floor.store(floor, Ordering::Relaxed);
+                given.push(id);
+            }
+        }
+        given.sort_unstable();
+        owned.partial.retain(|id| given.binary_search(id).is_err());
+        owned.all.retain(|id| given.binary_search(id).is_err());
+        drop(owned);
+        pool.spare.lock().free.extend(&given);
+        given.len()
+    }
+
+    /// Indices of all chunks owned, in arena order: `(first slot, last slot + 1)`. Slots in them
+    /// may be free; who enumerates looks at each slot's own life or count.
+    pub fn chunks(&self) -> Vec<(u32, u32)> {
+        let mut ids = self.owned.lock().all.clone();
+        ids.sort_unstable();
+        ids.into_iter().map(|id| (id * CHUNK, (id + 1) * CHUNK)).collect()
+    }
+
+    /// Chunks owned.
+    pub fn chunk_count(&self) -> usize {
+        self.owned.lock().all.len()
+    }
+
+    /// Objects in use, as told by [`Slab::count_up`] and [`Slab::count_down`].
+    pub fn in_use(&self) -> u64 {
+        self.in_use.load(Ordering::Relaxed)
+    }
+
+    /// Count an object.
+    pub fn count_up(&self) {
+        self.in_use.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Count an object less.
+    pub fn count_down(&self) {
+        self.in_use.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn slots_are_handed_out_once_and_zero_never() {
+        let pool = Pool::new(4 * CHUNK);
+        let slab = Slab::new();
+        let mut seen = HashSet::new();
+        while let Some(i) = slab.alloc(&pool) {
+            assert_ne!(i, 0);
+            assert!(seen.insert(i));
+        }
+        assert_eq!(seen.len() as u32, 4 * CHUNK - 1);
+        for &i in &seen {
+            slab.free(&pool, i);
+        }
+        let again: HashSet<u32> = std::iter::from_fn(|| slab.alloc(&pool)).collect();
+        assert_eq!(again, seen);
+    }
+
+    #[test]
+    fn chunks_belong_to_one_slab_and_go_back_whole() {
+        let pool = Pool::new(4 * CHUNK);
+        let (a, b) = (Slab::new(), Slab::new());
+        let first: Vec<u32> = (0..CHUNK + 10).map(|_| a.alloc(&pool).unwrap()).collect();
+        let other = b.alloc(&pool).unwrap();
+        assert!(first.iter().all(|i| i / CHUNK != other / CHUNK));
+        for i in first {
+            a.free(&pool, i);
+        }
+        let mut retired = Vec::new();
+        assert_eq!(
+            a.trim(&pool, |from, to| {
+                retired.push((from, to));
+                Ok(41)
+            }),
+            1
+        );
+        assert_eq!(retired, [(CHUNK, 2 * CHUNK)]);
+        assert_eq!(pool.floor(CHUNK), 41);
+        assert_eq!(a.trim(&pool, |_, _| Err(std::io::Error::from_raw_os_error(libc::EAGAIN))), 0);
+    }
+
+    /// Rule 1: lives only rise, over a chunk that was given back too, and never wrap.
+    #[test]
+    fn rule1_a_life_restarts_above_every_life_the_chunk_had() {
+        assert_eq!(next_life(0, 0), Some(1));
+        assert_eq!(next_life(0, 41), Some(42));
+        assert_eq!(next_life(50, 41), Some(51));
+        assert_eq!(next_life(u32::MAX, 0), None);
+    }
+}

@@ -1,0 +1,15 @@
+//! Tests of uvfs as a whole.
+//!
+//! [`lockstep`] runs the same random operations on two targets and compares every answer. A target
+//! is a host directory ([`host`]), a small reference file system ([`model`]), or a uvfs in this
+//! process ([`inproc`]).
+
+pub mod bigdir;
+pub mod generate;
+pub mod host;
+pub mod linear;
+pub mod lockstep;
+pub mod model;
+pub mod ops;
+mod sys;
+pub mod view;

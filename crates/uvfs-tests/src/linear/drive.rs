@@ -1,0 +1,114 @@
+//! Runs threads on a directory and records what they saw.
+//!
+//! Threads share nothing while they run but the directory: times are taken from the monotonic clock,
+//! not from a shared counter, which would order the threads more than the directory does.
+
+use std::sync::Barrier;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use fastrand::Rng;
+
+use super::{Call, Directory, Event, IDS, NAMES, Names, Verdict, check};
+
+/// How large a round is.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Threads.
+    pub threads: usize,
+    /// Operations a thread and round; `threads * ops` identities must suffice.
+    pub ops: usize,
+}
+
+impl Shape {
+    /// Whether there are enough identities for every operation to be a creation.
+    pub fn fits(&self) -> bool {
+        self.threads > 0 && self.threads * self.ops <= usize::from(IDS)
+    }
+}
+
+fn random_call(rng: &mut Rng, id: u16) -> Call {
+    let (a, b) = (rng.usize(..NAMES), rng.usize(..NAMES));
+    match rng.u32(..16) {
+        0..=2 => Call::Create(a, id),
+        3 => Call::Unlink(a),
+        4..=6 => Call::Rename(a, b),
+        7 => Call::RenameNoReplace(a, b),
+        8..=9 => Call::Exchange(a, b),
+        10 => Call::Link(a, b),
+        _ => Call::Stat(a),
+    }
+}
+
+/// One round: random operations by several threads; then one thread looks at every name.
+pub fn round(dir: &dyn Directory, shape: Shape, seed: u64) -> Vec<Event> {
+    let clock = Instant::now();
+    let now = || clock.elapsed().as_nanos() as u64;
+    let barrier = Barrier::new(shape.threads);
+    let work = |thread: usize| {
+        let mut rng = Rng::with_seed(seed.wrapping_mul(31).wrapping_add(thread as u64));
+        let calls: Vec<Call> =
+            (0..shape.ops).map(|i| random_call(&mut rng, (thread * shape.ops + i + 1) as u16)).collect();
+        let mut events = Vec::with_capacity(shape.ops);
+        barrier.wait();
+        for call in calls {
+            let start = now();
+            let reply = dir.call(call);
+            events.push(Event { thread, call, reply, start, end: now() });
+        }
+        events
+    };
+    let mut events: Vec<Event> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..shape.threads).map(|t| scope.spawn(move || work(t))).collect();
+        threads
+            .into_iter()
+            .flat_map(|t| t.join().expect("a thread panicked; its message stands above"))
+            .collect()
+    });
+    for name in 0..NAMES {
+        let start = now();
+        let reply = dir.call(Call::Stat(name));
+        events.push(Event { thread: shape.threads, call: Call::Stat(name), reply, start, end: now() });
+    }
+    events
+}
+
+/// Runs rounds from `seed` on, each from an empty directory, until one has no order or `enough`
+/// says so. Returns the number of rounds.
+pub fn drive(
+    dir: &dyn Directory,
+    shape: Shape,
+    seed: u64,
+    mut enough: impl FnMut(u64) -> bool,
+) -> Result<u64> {
+    if !shape.fits() {
+        bail!("{} threads of {} operations need more than {IDS} identities", shape.threads, shape.ops);
+    }
+    let mut done = 0;
+    while !enough(done) {
+        for name in 0..NAMES {
+            // Nothing there is fine: the names are only to be gone.
+            let _ = dir.call(Call::Unlink(name));
+        }
+        let events = round(dir, shape, seed + done);
+        if let Verdict::Impossible { event } = check(Names::default(), &events) {
+            bail!("round of seed {} has no order; not explained: {}", seed + done, report(&events, event));
+        }
+        done += 1;
+    }
+    Ok(done)
+}
+
+/// The event that no order explains and what ran around it.
+fn report(events: &[Event], at: usize) -> String {
+    let mut sorted: Vec<(usize, &Event)> = events.iter().enumerate().collect();
+    sorted.sort_by_key(|(_, e)| e.start);
+    let place = sorted.iter().position(|(i, _)| *i == at).unwrap_or(0);
+    let line = |(i, e): &(usize, &Event)| {
+        let mark = if *i == at { ">>" } else { "  " };
+        format!("{mark} thread {} {:9}..{:9} {:?} = {:?}", e.thread, e.start, e.end, e.call, e.reply)
+    };
+    let range = place.saturating_sub(20)..(place + 8).min(sorted.len());
+    let lines: Vec<String> = sorted[range].iter().map(line).collect();
+    format!("event {at}\n{}", lines.join("\n"))
+}

@@ -1,0 +1,112 @@
+//! Are names of one directory linearizable?
+//!
+//! Threads create, remove, rename, link and stat a few names below one held directory; each
+//! operation's interval and answer is recorded ([`drive`]); [`check`] looks for one order of all
+//! operations that agrees with the intervals and in which every answer is right. A file is known by
+//! the permission bits it was created with, which appear together with its name.
+
+mod check;
+mod drive;
+mod host;
+#[cfg(test)]
+mod planted;
+
+use rustix::io::Errno;
+
+pub use check::{Verdict, check};
+pub use drive::{Shape, drive, round};
+pub use host::HostDirectory;
+
+/// Names there are; small, so that threads collide.
+pub const NAMES: usize = 4;
+/// Identities there are in one history: permission bits of a mode, without 0.
+pub const IDS: u16 = 0o777;
+
+/// An operation on names, which are numbers below [`NAMES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// open with O_CREAT | O_EXCL; the file gets this identity.
+    Create(usize, u16),
+    /// unlink.
+    Unlink(usize),
+    /// rename.
+    Rename(usize, usize),
+    /// renameat2 with RENAME_NOREPLACE.
+    RenameNoReplace(usize, usize),
+    /// renameat2 with RENAME_EXCHANGE.
+    Exchange(usize, usize),
+    /// link.
+    Link(usize, usize),
+    /// stat: which file it is.
+    Stat(usize),
+}
+
+/// What came of it: 0 for success without a value, the identity for `Stat`.
+pub type Reply = Result<u16, Errno>;
+
+/// A call, its answer, and when: by one monotonic clock, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    /// Which thread.
+    pub thread: usize,
+    /// What was called.
+    pub call: Call,
+    /// What it answered.
+    pub reply: Reply,
+    /// Taken before the call.
+    pub start: u64,
+    /// Taken after it.
+    pub end: u64,
+}
+
+/// What each name leads to; 0 for nothing.
+pub type Names = [u16; NAMES];
+
+/// What a file system does that does one operation after another.
+pub fn step(names: &mut Names, call: Call) -> Reply {
+    let present = |names: &Names, i: usize| if names[i] == 0 { Err(Errno::NOENT) } else { Ok(names[i]) };
+    match call {
+        Call::Create(a, _) if names[a] != 0 => return Err(Errno::EXIST),
+        Call::Create(a, id) => names[a] = id,
+        Call::Unlink(a) => {
+            present(names, a)?;
+            names[a] = 0;
+        }
+        Call::Rename(a, b) => {
+            let id = present(names, a)?;
+            // Two names of one file: a rename of one to the other does nothing.
+            if names[b] != id {
+                names[b] = id;
+                names[a] = 0;
+            }
+        }
+        Call::RenameNoReplace(a, b) => {
+            let id = present(names, a)?;
+            if names[b] != 0 {
+                return Err(Errno::EXIST);
+            }
+            names[b] = id;
+            names[a] = 0;
+        }
+        Call::Exchange(a, b) => {
+            present(names, a)?;
+            present(names, b)?;
+            names.swap(a, b);
+        }
+        Call::Link(a, b) => {
+            let id = present(names, a)?;
+            if names[b] != 0 {
+                return Err(Errno::EXIST);
+            }
+            names[b] = id;
+        }
+        Call::Stat(a) => return present(names, a),
+    }
+    Ok(0)
+}
+
+/// A directory whose names are tested. All methods may be called by many threads.
+pub trait Directory: Sync {
+    /// Does one operation.
+    fn call(&self, call: Call) -> Reply;
+}

@@ -1,0 +1,158 @@
+//! The same operations on two targets, every answer compared.
+//!
+//! [`Pair::run`] stops at the first difference; [`shrink`] finds a short list of operations that
+//! still shows one. Targets are made anew for every run, by a function that the caller gives.
+
+mod shrink;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::Result;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+use crate::ops::{Op, Step, Target};
+use crate::view::{Outcome, Side, View, trees_differ};
+
+pub use shrink::shrink;
+
+/// Where and how two targets differ.
+#[derive(Clone, Debug)]
+pub struct Mismatch {
+    /// Index of the operation after which the difference was seen.
+    pub at: usize,
+    /// The difference, first target's side before the slash.
+    pub what: String,
+}
+
+/// How a run looks at its targets.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch {
+    /// Look at all that an operation touches before and after it. Without it kernel caches stay
+    /// colder, and other paths are tested.
+    pub each_step: bool,
+    /// Let the kernel's coarse clock tick before operations for which a kernel file system takes
+    /// one object's time for another's: else an unmoved time says nothing.
+    pub ticks: bool,
+    /// Compare whole trees after so many operations (and at the end).
+    pub tree_every: usize,
+    /// Print every operation and both answers.
+    pub trace: bool,
+}
+
+/// Two targets.
+pub struct Pair {
+    /// The first, under test.
+    pub a: Box<dyn Side>,
+    /// The second, which is right.
+    pub b: Box<dyn Side>,
+}
+
+impl Pair {
+    /// Runs `steps`; says where the targets first differ.
+    pub fn run(&mut self, steps: &[Step], watch: Watch) -> Result<Option<Mismatch>> {
+        for (at, step) in steps.iter().enumerate() {
+            if let Some(what) = self.step(at, step, watch) {
+                return Ok(Some(Mismatch { at, what }));
+            }
+            let last = at + 1 == steps.len();
+            if (at + 1).is_multiple_of(watch.tree_every) || last {
+                if let Some(what) = self.compare_trees() {
+                    return Ok(Some(Mismatch { at, what }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn compare_trees(&mut self) -> Option<String> {
+        match (self.a.tree(), self.b.tree()) {
+            (Ok(a), Ok(b)) => trees_differ(&a, &b),
+            (a, b) => Some(format!("reading the trees: {:?} / {:?}", a.err(), b.err())),
+        }
+    }
+
+    fn step(&mut self, at: usize, step: &Step, watch: Watch) -> Option<String> {
+        let touched = if watch.each_step { step.op.touched() } else { Vec::new() };
+        let before = (times(&mut *self.a, &touched), times(&mut *self.b, &touched));
+        if watch.ticks && watch.each_step {
+            let shares =
+                matches!(step.op, Op::Link { .. } | Op::Unlink { .. } | Op::Rmdir { .. } | Op::Rename { .. });
+            if shares {
+                wait_for_tick();
+            }
+        }
+        let (a, b) = (self.a.apply(step), self.b.apply(step));
+        if watch.trace {
+            println!("{at:5} {:?} {:?}\n        {a:?} / {b:?}", step.who, step.op);
+        }
+        if let Some(what) = a.differs(&b) {
+            return Some(format!("{:?} {:?}: {what}", step.who, step.op));
+        }
+        self.settle_slots(step, &a, &b);
+        for target in &touched {
+            let what = match (self.a.look(target), self.b.look(target)) {
+                (Some(x), Some(y)) => x.differs(&y).or_else(|| moves_differ(&step.op, &x, &y, &before)),
+                (None, None) => None,
+                (x, _) => {
+                    Some(format!("exists only on the {} side", if x.is_some() { "first" } else { "second" }))
+                }
+            };
+            if let Some(what) = what {
+                return Some(format!("{:?} {:?} ({a:?}), then {target:?}: {what}", step.who, step.op));
+            }
+        }
+        None
+    }
+
+    /// Where one target did not say what became of an open, neither keeps the file.
+    fn settle_slots(&mut self, step: &Step, a: &Outcome, b: &Outcome) {
+        if let Op::Open { slot, .. } = step.op {
+            if *a == Outcome::Unspecified || *b == Outcome::Unspecified {
+                self.a.drop_slot(slot);
+                self.b.drop_slot(slot);
+            }
+        }
+    }
+}
+
+/// Returns once the coarse clock has passed this moment: at most one tick of the kernel.
+fn wait_for_tick() {
+    let now = clock_gettime(ClockId::Realtime);
+    let late = |t: Timespec| (t.tv_sec, t.tv_nsec) > (now.tv_sec, now.tv_nsec);
+    while !late(clock_gettime(ClockId::RealtimeCoarse)) {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+type Before = BTreeMap<u64, View>;
+
+fn times(side: &mut dyn Side, touched: &[Target]) -> Before {
+    touched.iter().filter_map(|t| side.look(t)).map(|v| (v.ino, v)).collect()
+}
+
+fn moves_differ(op: &Op, x: &View, y: &View, before: &(Before, Before)) -> Option<String> {
+    let (was_x, was_y) = (before.0.get(&x.ino)?, before.1.get(&y.ino)?);
+    // Whether a truncation to the same size counts as one is left open; the kernel's tmpfs says so
+    // only where the file has pages.
+    if matches!(op, Op::Truncate { .. }) && was_x.size == x.size && was_y.size == y.size {
+        return None;
+    }
+    let (a, b) = (x.moved(was_x), y.moved(was_y));
+    let times =
+        |was: &View, is: &View| format!("{:?} {:?} -> {:?} {:?}", was.mtime, was.ctime, is.mtime, is.ctime);
+    (a != b).then(|| {
+        let how = format!("first {}; second {}", times(was_x, x), times(was_y, y));
+        format!("(mtime moved, ctime moved) {a:?} / {b:?}: {how}")
+    })
+}
+
+/// Operations as text, one a line.
+pub fn listing(steps: &[Step], first: usize) -> String {
+    let mut out = String::new();
+    for (i, step) in steps.iter().enumerate() {
+        let _ = writeln!(out, "  {:5} {:?} {:?}", first + i, step.who, step.op);
+    }
+    out
+}

@@ -1,0 +1,279 @@
+//! The language of operations that every target understands: what to do, on whose behalf, where.
+//!
+//! An operation is plain data with no handle in it: open files are named by slot number. So a
+//! list of operations can be generated without running it, replayed on any target, and cut into
+//! pieces to find the shortest one that fails.
+
+use std::fmt;
+
+use rustix::fs::{Access, Mode, OFlags, RenameFlags, XattrFlags};
+
+/// Slots for open files and directories.
+pub const SLOTS: usize = 4;
+
+/// On whose behalf an operation is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Who {
+    /// uid 0.
+    Root,
+    /// uid 1000, gid 1000, supplementary group 2000.
+    Alice,
+    /// uid 1001, gid 2000, no supplementary group.
+    Bob,
+}
+
+impl Who {
+    /// User id, group id, supplementary groups.
+    pub fn ids(self) -> (u32, u32, &'static [u32]) {
+        match self {
+            Who::Root => (0, 0, &[]),
+            Who::Alice => (1000, 1000, &[2000]),
+            Who::Bob => (1001, 2000, &[]),
+        }
+    }
+}
+
+/// What a relative path starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// The working directory.
+    Cwd,
+    /// The directory open in a slot.
+    Slot(usize),
+}
+
+/// A path and what it starts from.
+#[derive(Clone, PartialEq, Eq)]
+pub struct At {
+    /// Where a relative path starts.
+    pub base: Base,
+    /// The path.
+    pub path: Bytes,
+}
+
+impl At {
+    /// A path from the working directory.
+    pub fn cwd(path: &[u8]) -> Self {
+        Self { base: Base::Cwd, path: Bytes(path.to_vec()) }
+    }
+
+    /// The path of the directory that holds the last component, as text.
+    pub fn parent(&self) -> At {
+        let end = self.path.iter().rposition(|&b| b != b'/').map_or(0, |i| i + 1);
+        let path = match self.path[..end].iter().rposition(|&b| b == b'/') {
+            Some(0) => b"/".to_vec(),
+            Some(i) => self.path[..i].to_vec(),
+            None if end == 0 => self.path.to_vec(),
+            None => b".".to_vec(),
+        };
+        At { base: self.base, path: Bytes(path) }
+    }
+}
+
+impl fmt::Debug for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Base::Slot(s) = self.base {
+            write!(f, "slot{s}:")?;
+        }
+        self.path.fmt(f)
+    }
+}
+
+/// Bytes that are mostly text: a path, a name. Long ones are shortened when printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Bytes(pub Vec<u8>);
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.escape_ascii().to_string();
+        if text.len() > 60 {
+            write!(f, "\"{}...\"({} bytes)", &text[..20], self.0.len())
+        } else {
+            write!(f, "\"{text}\"")
+        }
+    }
+}
+
+/// Permission and type bits; printed in octal.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Bits(pub u32);
+
+impl fmt::Debug for Bits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0{:o}", self.0)
+    }
+}
+
+/// What an attribute operation is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A path; `follow` says whether a symbolic link at its end is followed.
+    Path {
+        /// The path.
+        at: At,
+        /// Whether a final symbolic link is followed.
+        follow: bool,
+    },
+    /// An open file.
+    Slot(usize),
+}
+
+/// A time as `utimensat` takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeArg {
+    /// UTIME_NOW.
+    Now,
+    /// UTIME_OMIT.
+    Omit,
+    /// A given time.
+    At(i64, u32),
+}
+
+/// Where a seek starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Whence {
+    Set,
+    Cur,
+    End,
+    Data,
+    Hole,
+}
+
+/// What `fallocate` shall do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Falloc {
+    Allocate,
+    KeepSize,
+    Punch,
+}
+
+/// One operation. The names and arguments are those of the system calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Op {
+    Open { slot: usize, at: At, flags: OFlags, mode: Bits },
+    Close { slot: usize },
+    Mkdir { at: At, mode: Bits },
+    Mknod { at: At, mode: Bits, rdev: u64 },
+    Symlink { target: Bytes, at: At },
+    Link { old: At, new: At, follow: bool },
+    Unlink { at: At },
+    Rmdir { at: At },
+    Rename { old: At, new: At, flags: RenameFlags },
+    Truncate { path: Bytes, len: u64 },
+    Ftruncate { slot: usize, len: u64 },
+    Write { slot: usize, len: usize, fill: u8 },
+    Pwrite { slot: usize, off: u64, len: usize, fill: u8 },
+    Read { slot: usize, len: usize },
+    Pread { slot: usize, off: u64, len: usize },
+    Seek { slot: usize, whence: Whence, off: i64 },
+    Fallocate { slot: usize, how: Falloc, off: u64, len: u64 },
+    Fsync { slot: usize },
+    Chmod { target: Target, mode: Bits },
+    Chown { target: Target, uid: Option<u32>, gid: Option<u32> },
+    Utimens { target: Target, atime: TimeArg, mtime: TimeArg },
+    SetXattr { target: Target, name: Bytes, len: usize, fill: u8, flags: XattrFlags },
+    GetXattr { target: Target, name: Bytes },
+    ListXattr { target: Target },
+    RemoveXattr { target: Target, name: Bytes },
+    Stat { target: Target },
+    Readlink { at: At },
+    Access { at: At, access: Access },
+    Readdir { at: At },
+    Chdir { path: Bytes },
+    Umask { mask: Bits },
+}
+
+/// An operation and who does it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// On whose behalf.
+    pub who: Who,
+    /// What.
+    pub op: Op,
+}
+
+/// The bytes of a write: they depend on the position, so that shifted data is seen.
+pub fn pattern(fill: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|i| fill.wrapping_add((i % 251) as u8) | 1).collect()
+}
+
+impl Bits {
+    /// The permission bits as rustix takes them.
+    pub fn mode(self) -> Mode {
+        Mode::from_raw_mode(self.0)
+    }
+}
+
+impl Op {
+    /// What must be looked at before and after: the paths (as they are and followed), their
+    /// parent directories, and open files.
+    pub fn touched(&self) -> Vec<Target> {
+        let mut out = Vec::new();
+        let mut path = |at: &At| {
+            for follow in [false, true] {
+                out.push(Target::Path { at: at.clone(), follow });
+            }
+            out.push(Target::Path { at: at.parent(), follow: true });
+        };
+        match self {
+            Op::Open { at, .. }
+            | Op::Mkdir { at, .. }
+            | Op::Mknod { at, .. }
+            | Op::Symlink { at, .. }
+            | Op::Unlink { at }
+            | Op::Rmdir { at }
+            | Op::Readlink { at }
+            | Op::Access { at, .. }
+            | Op::Readdir { at } => path(at),
+            Op::Link { old, new, .. } | Op::Rename { old, new, .. } => {
+                path(old);
+                path(new);
+            }
+            Op::Truncate { path: p, .. } | Op::Chdir { path: p } => path(&At::cwd(p)),
+            Op::Ftruncate { slot, .. }
+            | Op::Write { slot, .. }
+            | Op::Pwrite { slot, .. }
+            | Op::Read { slot, .. }
+            | Op::Pread { slot, .. }
+            | Op::Seek { slot, .. }
+            | Op::Fallocate { slot, .. }
+            | Op::Fsync { slot }
+            | Op::Close { slot } => out.push(Target::Slot(*slot)),
+            Op::Chmod { target, .. }
+            | Op::Chown { target, .. }
+            | Op::Utimens { target, .. }
+            | Op::SetXattr { target, .. }
+            | Op::GetXattr { target, .. }
+            | Op::ListXattr { target }
+            | Op::RemoveXattr { target, .. }
+            | Op::Stat { target } => match target {
+                Target::Path { at, .. } => path(at),
+                Target::Slot(s) => out.push(Target::Slot(*s)),
+            },
+            Op::Umask { .. } => {}
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parent_is_lexical() {
+        for (path, parent) in [("a/b", "a"), ("a", "."), ("/a", "/"), ("a/b//", "a"), ("/", "/"), ("", "")] {
+            assert_eq!(At::cwd(path.as_bytes()).parent(), At::cwd(parent.as_bytes()), "{path}");
+        }
+    }
+}

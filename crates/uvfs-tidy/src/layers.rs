@@ -1,0 +1,230 @@
+//! Imports run downward: which crate may know which, by `use` lines, paths and manifests.
+//!
+//! The table below is the house plan. Beside it: no driver names another driver or the VFS's
+//! name walk; the FUSE crate is named in one file; `unsafe` stands in its rooms only.
+
+use crate::manifests::dependencies;
+use crate::paths::{Named, named};
+use crate::{Source, Tree, Violation};
+
+/// Each crate of the workspace and the crates of the workspace that it may name.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("uvfs-sync", &[]),
+    ("uvfs-cache", &["uvfs-sync"]),
+    ("uvfs", &["uvfs-sync", "uvfs-cache"]),
+    ("uvfs-drivers", &["uvfs-sync", "uvfs-cache", "uvfs"]),
+    ("uvfs-fuse", &["uvfs"]),
+    ("uvfs-cli", &["uvfs", "uvfs-drivers", "uvfs-fuse"]),
+    ("uvfs-tests", &["uvfs-sync", "uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse"]),
+    ("uvfs-bench", &["uvfs-sync", "uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse"]),
+    ("uvfs-tidy", &[]),
+];
+
+/// The crate that holds all lock-free code, and the file name that system calls stand under.
+const UNSAFE_CRATE: &str = "uvfs-sync";
+const UNSAFE_FILE: &str = "sys.rs";
+
+/// All checks of this module.
+pub fn check(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for krate in tree.crates() {
+        let manifest = format!("crates/{krate}/Cargo.toml");
+        let Some((_, may)) = LAYERS.iter().find(|(name, _)| *name == krate) else {
+            found.push(Violation::new(&manifest, 0, "layers", "the crate is not in the table of layers"));
+            continue;
+        };
+        let allowed = |name: &str| name == krate || may.contains(&name) || !is_ours(tree, name);
+        let dependencies = dependencies(tree.text(&manifest).unwrap_or_default());
+        for (name, line) in &dependencies {
+            if !allowed(name) {
+                found.push(Violation::new(
+                    &manifest,
+                    *line,
+                    "layers",
+                    format!("{krate} may not depend on {name}"),
+                ));
+            }
+        }
+        for source in tree.sources_of(krate) {
+            for (name, line) in crates_named(tree, source) {
+                if !allowed(&name) {
+                    let what = format!("{krate} may not name {name}");
+                    found.push(Violation::new(&source.path, line, "layers", what));
+                }
+            }
+        }
+    }
+    drivers(tree, &mut found);
+    one_file_for_fuser(tree, &mut found);
+    tree.sources().iter().for_each(|source| unsafe_rooms(source, &mut found));
+    found
+}
+
+fn is_ours(tree: &Tree, name: &str) -> bool {
+    tree.crates().any(|k| k == name) || LAYERS.iter().any(|(k, _)| *k == name)
+}
+
+/// The workspace's crates that a source names.
+fn crates_named(tree: &Tree, source: &Source) -> Vec<(String, usize)> {
+    named(source.tokens())
+        .into_iter()
+        .filter(|path| path.segments.len() > 1 || path.import)
+        .map(|path| (path.segments[0].replace('_', "-"), path.line))
+        .filter(|(name, _)| is_ours(tree, name))
+        .collect()
+}
+
+/// The driver modules: those directly below `uvfs-drivers/src` that implement `Driver`.
+fn driver_modules(tree: &Tree) -> Vec<String> {
+    let implements = |s: &&Source| {
+        s.tokens().windows(3).any(|w| w[0].text == "Driver" && w[1].text == "for" && w[2].is_word())
+    };
+    let mut modules: Vec<_> =
+        tree.sources_of("uvfs-drivers").filter(implements).filter_map(module_of).collect();
+    modules.sort();
+    modules.dedup();
+    modules
+}
+
+/// `tmpfs` of `src/tmpfs/file.rs` and of `src/tmpfs.rs`; nothing for the crate's root.
+fn module_of(source: &Source) -> Option<String> {
+    let inner = source.inner().strip_prefix("src/")?;
+    let module = inner.split('/').next()?.trim_end_matches(".rs");
+    (module != "lib").then(|| module.to_owned())
+}
+
+fn drivers(tree: &Tree, found: &mut Vec<Violation>) {
+    let modules = driver_modules(tree);
+    for source in tree.sources_of("uvfs-drivers").filter(|s| s.inner().starts_with("src/")) {
+        let own = module_of(source);
+        for path in named(source.tokens()) {
+            if path.starts_with(&["uvfs", "namei"]) {
+                found.push(Violation::new(&source.path, path.line, "drivers", "a driver may not name namei"));
+            }
+            if let (Some(own), Some(other)) = (&own, sibling(&path))
+                && other != own
+                && modules.contains(other)
+            {
+                let what = format!("{own} may not name the driver {other}");
+                found.push(Violation::new(&source.path, path.line, "drivers", what));
+            }
+        }
+    }
+}
+
+/// `x` of `crate::x` and of `super::super::x`.
+fn sibling(path: &Named) -> Option<&String> {
+    let relative = matches!(path.segments.first()?.as_str(), "crate" | "super");
+    path.segments.iter().find(|s| !matches!(s.as_str(), "crate" | "super" | "self")).filter(|_| relative)
+}
+
+fn one_file_for_fuser(tree: &Tree, found: &mut Vec<Violation>) {
+    let names = |s: &&Source| s.tokens().iter().any(|t| t.text == "fuser");
+    let files: Vec<_> = tree.sources().iter().filter(names).collect();
+    for source in files.iter().filter(|s| s.krate() != Some("uvfs-fuse")) {
+        found.push(Violation::new(&source.path, 0, "fuser", "only uvfs-fuse may name the FUSE crate"));
+    }
+    let inside: Vec<_> = files.iter().filter(|s| s.krate() == Some("uvfs-fuse")).collect();
+    for source in inside.iter().skip(1) {
+        let what = format!("the FUSE crate is named here and in {}: one file may", inside[0].path);
+        found.push(Violation::new(&source.path, 0, "fuser", what));
+    }
+}
+
+fn unsafe_rooms(source: &Source, found: &mut Vec<Violation>) {
+    if source.krate() == Some(UNSAFE_CRATE) || source.path.ends_with(&format!("/{UNSAFE_FILE}")) {
+        return;
+    }
+    for token in source.tokens().iter().filter(|t| t.text == "unsafe") {
+        let what = format!("unsafe stands in {UNSAFE_CRATE} and in files named {UNSAFE_FILE} only");
+        found.push(Violation::new(&source.path, token.line, "unsafe", what));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(files: &[(&str, &str)]) -> Vec<String> {
+        check(&Tree::of(files)).iter().map(|v| format!("{} {}", v.rule, v.what)).collect()
+    }
+
+    #[test]
+    fn upward_imports_are_found() {
+        let manifest = "[dependencies]\nuvfs-sync.workspace = true\n";
+        let fine = ("crates/uvfs-cache/src/lib.rs", "use uvfs_sync::Arena; // uvfs::Vfs\n");
+        let cargo = ("crates/uvfs-cache/Cargo.toml", manifest);
+        assert_eq!(rules(&[cargo, fine]), Vec::<String>::new());
+        for upward in
+            ["use uvfs::Vfs;", "use {uvfs_fuse as f};", "type T = uvfs::types::Op;", "extern crate uvfs;"]
+        {
+            let text = format!("use uvfs_sync::A; {upward}");
+            let got = rules(&[cargo, ("crates/uvfs-cache/src/lib.rs", &text)]);
+            assert!(
+                got.len() == 1 && got[0].starts_with("layers uvfs-cache may not name uvfs"),
+                "{upward}: {got:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_front_end_knows_only_the_vfs() {
+        for (name, bad) in
+            [("uvfs_cache", true), ("uvfs_sync", true), ("uvfs_drivers", true), ("uvfs", false)]
+        {
+            let text = format!("use {name}::X;");
+            let got = rules(&[("crates/uvfs-fuse/Cargo.toml", ""), ("crates/uvfs-fuse/src/lib.rs", &text)]);
+            assert_eq!(got.len(), usize::from(bad), "{got:?}");
+        }
+    }
+
+    #[test]
+    fn manifests_are_held_to_the_same_table() {
+        for section in ["dependencies", "dev-dependencies", "target.'cfg(loom)'.dependencies"] {
+            let manifest = format!("[{section}]\nuvfs = {{ path = \"../uvfs\" }}\n");
+            let text = "mod uvfs { }";
+            let got =
+                rules(&[("crates/uvfs-sync/Cargo.toml", &manifest), ("crates/uvfs-sync/src/lib.rs", text)]);
+            assert_eq!(got, ["layers uvfs-sync may not depend on uvfs"]);
+        }
+        assert_eq!(
+            rules(&[("crates/new/Cargo.toml", "")]),
+            ["layers the crate is not in the table of layers"]
+        );
+    }
+
+    #[test]
+    fn drivers_do_not_know_each_other() {
+        let tmpfs = ("crates/uvfs-drivers/src/tmpfs/filesystem.rs", "impl Driver for Tmpfs {}");
+        let kernfs = ("crates/uvfs-drivers/src/kernfs.rs", "impl uvfs::Driver for Kernfs {}");
+        let at = |text| rules(&[tmpfs, kernfs, ("crates/uvfs-drivers/src/tmpfs/file.rs", text)]);
+        assert_eq!(at("use crate::tmpfs::X; use super::Y; use crate::pages::P;"), Vec::<String>::new());
+        for text in
+            ["use crate::{pages, kernfs::Z};", "use super::super::kernfs;", "fn f() { crate::kernfs::g() }"]
+        {
+            assert_eq!(at(text), ["drivers tmpfs may not name the driver kernfs"], "{text}");
+        }
+        assert_eq!(at("use uvfs::{Vfs, namei::Walk};"), ["drivers a driver may not name namei"]);
+        let shared = ("crates/uvfs-drivers/src/pages.rs", "use crate::tmpfs::X;");
+        assert_eq!(rules(&[tmpfs, shared]), ["drivers pages may not name the driver tmpfs"]);
+    }
+
+    #[test]
+    fn the_fuse_crate_is_named_once() {
+        let (a, b) =
+            (("crates/uvfs-fuse/src/a.rs", "use fuser::X;"), ("crates/uvfs-fuse/src/b.rs", "use fuser::Y;"));
+        assert_eq!(rules(&[a]), Vec::<String>::new());
+        assert_eq!(rules(&[a, b]).len(), 1);
+        assert_eq!(rules(&[("crates/uvfs-cli/src/main.rs", "use fuser::X;")]).len(), 1);
+    }
+
+    #[test]
+    fn unsafe_has_its_rooms() {
+        let text = "#![deny(unsafe_code)] fn f() { unsafe { g() } }";
+        assert_eq!(
+            rules(&[("crates/uvfs-sync/src/a.rs", text), ("crates/uvfs/src/sys.rs", text)]),
+            Vec::<String>::new()
+        );
+        assert_eq!(rules(&[("crates/uvfs/src/a.rs", text)]).len(), 1);
+    }
+}

@@ -1,0 +1,165 @@
+//! The trait that a file system implements: the only door between the VFS and drivers.
+//!
+//! The VFS calls with names guarded (no other operation on the same name of the same directory
+//! runs) and every inode referenced, but with no lock of the cache held: a driver may take as
+//! long as it must and delays nobody but who asks for the same name. Permission, type, name
+//! length, emptiness of resident directories and directory loops have been checked.
+//!
+//! Attributes live in the cache. A driver that changes an inode says so with
+//! [`Inode::update`]; that holds for the parents' times and link counts too. What a driver
+//! returns as [`NewInode`] is published by the VFS afterwards: publishing cannot fail.
+
+use crate::types::{
+    Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, Result, Seek, SetAttr,
+    StatFs, Ttl, XattrFlags,
+};
+
+/// A referenced inode; see [`uvfs_cache::InodeRef`].
+pub type Inode<'c> = uvfs_cache::InodeRef<'c>;
+
+/// What a rename changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Rename<'a> {
+    /// Directory of the old name.
+    pub from_dir: &'a Inode<'a>,
+    /// Old name.
+    pub from_name: &'a [u8],
+    /// What the old name leads to.
+    pub inode: &'a Inode<'a>,
+    /// Directory of the new name (may be the same inode as `from_dir`).
+    pub to_dir: &'a Inode<'a>,
+    /// New name.
+    pub to_name: &'a [u8],
+    /// What the new name led to; replaced, or swapped where `exchange` says so.
+    pub target: Option<&'a Inode<'a>>,
+    /// RENAME_EXCHANGE.
+    pub exchange: bool,
+}
+
+/// An open regular file as the driver sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct File<'a> {
+    /// The inode.
+    pub inode: &'a Inode<'a>,
+    /// What [`Driver::open`] returned.
+    pub handle: u64,
+}
+
+/// A file system.
+#[allow(unused_variables)]
+pub trait Driver: Send + Sync + 'static {
+    /// Short name, as in `/proc/mounts` ("tmpfs").
+    fn name(&self) -> &'static str;
+    /// What this driver is like.
+    fn features(&self) -> Features;
+    /// The root directory. Called once, at mount.
+    fn root(&self, op: &Op) -> Result<NewInode>;
+    /// Ask for a name. ENOENT may be told as an error or as [`Answer::Absent`] (which is cached).
+    fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
+        Err(Errno::NOSYS)
+    }
+    /// Fresh attributes; called when their time to live has passed.
+    fn getattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
+        Ok(inode.attr())
+    }
+    /// How long attributes that [`Driver::getattr`] fetched, names made by [`Driver::link`] and
+    /// [`Driver::rename`], and what a front end tells its own kernel may be believed. Not asked
+    /// of resident drivers, whose answers hold for ever. Zero means: ask again each time.
+    fn ttl(&self) -> Ttl {
+        Ttl::For(std::time::Duration::ZERO)
+    }
+    /// Change attributes (including truncation) and the inode in the cache with them.
+    fn setattr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {
+        Err(Errno::ROFS)
+    }
+    /// Make a node of any type. Updates `dir`'s times and, for a directory, its link count.
+    fn create(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>) -> Result<NewInode> {
+        Err(Errno::ROFS)
+    }
+    /// Add a name for `inode`, and update its link count and ctime and `dir`'s times.
+    fn link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, name: &[u8]) -> Result<()> {
+        Err(Errno::ROFS)
+    }
+    /// Remove a name of something that is not a directory; updates link count and times.
+    fn unlink(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()> {
+        Err(Errno::ROFS)
+    }
+    /// Remove an empty directory (link count 0 afterwards) and update `dir`.
+    fn rmdir(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()> {
+        Err(Errno::ROFS)
+    }
+    /// Rename; updates link counts and times of all that is involved.
+    fn rename(&self, op: &Op, rename: &Rename<'_>) -> Result<()> {
+        Err(Errno::ROFS)
+    }
+    /// Hand out entries after `cookie` (0: from the start) until `sink` returns false or the
+    /// directory ends. No lock of the driver may be held while `sink` runs.
+    fn readdir(
+        &self,
+        op: &Op,
+        dir: &Inode<'_>,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        Err(Errno::NOSYS)
+    }
+    /// The target of a symbolic link.
+    fn readlink(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
+        Err(Errno::INVAL)
+    }
+    /// Open a regular file; the value is handed back as [`File::handle`].
+    fn open(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
+        Ok(0)
+    }
+    /// The last user of an open file is gone.
+    fn release(&self, file: File<'_>) {}
+    /// Read up to `buf.len()` bytes; fewer only at the end of the file. May update atime.
+    fn read(&self, op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Err(Errno::INVAL)
+    }
+    /// Write at `offset`, or at the end where `append`; updates size, blocks, mtime, ctime. A short count
+    /// only where the space ran out in the middle.
+    fn write(&self, op: &Op, file: File<'_>, offset: u64, data: &[u8], append: bool) -> Result<usize> {
+        Err(Errno::ROFS)
+    }
+    /// Allocate, punch or zero.
+    fn fallocate(&self, op: &Op, file: File<'_>, how: Fallocate, offset: u64, len: u64) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+    /// SEEK_DATA and SEEK_HOLE; ENXIO past the end.
+    fn seek(&self, op: &Op, file: File<'_>, offset: u64, what: Seek) -> Result<u64> {
+        Err(Errno::OPNOTSUPP)
+    }
+    /// Make a file durable.
+    fn fsync(&self, op: &Op, file: File<'_>, datasync: bool) -> Result<()> {
+        Ok(())
+    }
+    /// Figures of the whole file system.
+    fn statfs(&self, op: &Op) -> Result<StatFs>;
+    /// The value of an extended attribute; ENODATA where there is none.
+    fn getxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        Err(Errno::OPNOTSUPP)
+    }
+    /// Set an extended attribute; updates ctime.
+    fn setxattr(
+        &self,
+        op: &Op,
+        inode: &Inode<'_>,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+    /// All names, each followed by a nul, in one buffer.
+    fn listxattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+    /// Remove an extended attribute; ENODATA where there is none. Updates ctime.
+    fn removexattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+    /// The cache lets go of an inode: nobody can reach `private` again. Where `attr.nlink` is 0
+    /// the file is gone for good and its data may be freed. Called with no lock held.
+    fn evict(&self, attr: &Attr, private: u64) {}
+}

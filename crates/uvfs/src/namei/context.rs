@@ -1,0 +1,335 @@
+//! [`Context`]: a root, a working directory, credentials and a umask, and the system calls that
+//! take paths.
+//!
+//! A context is what a process is to the kernel. Paths are bytes; absolute ones start at the
+//! context's root, which `..` does not leave. `stat` and `lstat` of what is cached take no
+//! reference and store nothing shared. Trailing slashes, `.` and `..` as last components give
+//! the kernel's errors; those that depend on the last component are decided here, the others
+//! in `ops/`.
+
+use crate::driver::Inode;
+use crate::namei::handle::Handle;
+use crate::namei::open::open;
+use crate::namei::{Last, Parent, Walker};
+use crate::ops::attr::How;
+use crate::ops::rename::Side;
+use crate::types::{
+    Access, Attr, Cred, DirEntry, Errno, Op, OpenFlags, RenameFlags, Result, SetAttr, SetTime, StatFs,
+    XattrFlags, mode,
+};
+use crate::vfs::Vfs;
+
+/// Who walks paths, and from where.
+#[derive(Clone, Debug)]
+pub struct Context<'v> {
+    vfs: &'v Vfs,
+    cred: Cred,
+    root: Inode<'v>,
+    cwd: Inode<'v>,
+    umask: u32,
+}
+
+/// A directory entry that stands on its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name.
+    pub name: Vec<u8>,
+    /// Inode number.
+    pub ino: u64,
+    /// Type bits of the mode.
+    pub fmt: u32,
+}
+
+impl Vfs {
+    /// A context at the root, with umask 022.
+    pub fn context(&self, cred: Cred) -> Context<'_> {
+        let root = self.root();
+        Context { vfs: self, cred, cwd: root.clone(), root, umask: 0o022 }
+    }
+}
+
+/// The last component of what shall be made: `.`, `..` and `/` exist already, and only a
+/// directory's name may have a slash after it.
+fn new_name<'a>(parent: &'a Parent<'_, '_>) -> Result<&'a [u8]> {
+    match &parent.last {
+        Last::Name(name) => Ok(name),
+        Last::Dot | Last::DotDot | Last::Root => Err(Errno::EXIST),
+    }
+}
+
+impl<'v> Context<'v> {
+    fn walker(&self) -> Walker<'_, 'v> {
+        Walker { vfs: self.vfs, cred: &self.cred, root: &self.root, cwd: &self.cwd }
+    }
+
+    fn op(&self) -> Op {
+        self.vfs.op(&self.cred)
+    }
+
+    fn node(&self, path: &[u8]) -> Result<Inode<'v>> {
+        self.walker().node(path, true)
+    }
+
+    fn lnode(&self, path: &[u8]) -> Result<Inode<'v>> {
+        self.walker().node(path, false)
+    }
+
+    /// The tree.
+    pub fn vfs(&self) -> &'v Vfs {
+        self.vfs
+    }
+
+    /// The caller.
+    pub fn cred(&self) -> &Cred {
+        &self.cred
+    }
+
+    /// Becomes somebody else; root and working directory stay.
+    pub fn set_cred(&mut self, cred: Cred) {
+        self.cred = cred;
+    }
+
+    /// Sets the bits that new nodes do not get, and answers with the old ones.
+    pub fn umask(&mut self, mask: u32) -> u32 {
+        std::mem::replace(&mut self.umask, mask & 0o777)
+    }
+
+    /// Moves the working directory; needs search permission there.
+    pub fn chdir(&mut self, path: &[u8]) -> Result<()> {
+        self.cwd = self.searchable(path)?;
+        Ok(())
+    }
+
+    /// Moves the root; needs search permission there. The working directory stays, so that
+    /// callers usually [`chdir`](Self::chdir) to `/` next. EPERM for anyone but root.
+    pub fn chroot(&mut self, path: &[u8]) -> Result<()> {
+        let dir = self.searchable(path)?;
+        if !self.cred.is_root() {
+            return Err(Errno::PERM);
+        }
+        self.root = dir;
+        Ok(())
+    }
+
+    fn searchable(&self, path: &[u8]) -> Result<Inode<'v>> {
+        let dir = self.node(path)?;
+        self.vfs.search(&self.op(), &dir)?;
+        Ok(dir)
+    }
+
+    /// The inode that a path leads to, for the operations of [`Vfs`].
+    pub fn resolve(&self, path: &[u8]) -> Result<Inode<'v>> {
+        self.node(path)
+    }
+
+    /// Attributes of what the path leads to.
+    ///
+    /// # Errors
+    /// As every operation on paths: ENOENT, ENOTDIR, EACCES (no search permission on the way),
+    /// ELOOP, ENAMETOOLONG, and what drivers answer.
+    pub fn stat(&self, path: &[u8]) -> Result<Attr> {
+        self.walker().attr(path, true)
+    }
+
+    /// Attributes; a symbolic link as last component is not followed.
+    pub fn lstat(&self, path: &[u8]) -> Result<Attr> {
+        self.walker().attr(path, false)
+    }
+
+    /// Opens a file, as `open(2)`.
+    ///
+    /// # Errors
+    /// EEXIST, EISDIR, ENOTDIR, ELOOP (also NOFOLLOW), EACCES, EROFS, ENXIO (a socket), EINVAL
+    /// (flags), and those of making a file; see [`Vfs::mknod`].
+    pub fn open(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Handle<'v>> {
+        open(&self.walker(), &self.op(), path, flags, mode & !self.umask)
+    }
+
+    /// Makes a directory. A slash may follow its name.
+    pub fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {
+        let parent = self.walker().parent(path)?;
+        let name = new_name(&parent)?;
+        self.vfs.mkdir(&self.op(), &parent.dir, name, mode & !self.umask).map(|_| ())
+    }
+
+    /// Makes a regular file, device node, FIFO or socket; see [`Vfs::mknod`].
+    pub fn mknod(&self, path: &[u8], mode: u32, rdev: u32) -> Result<()> {
+        match mode & mode::S_IFMT {
+            mode::S_IFDIR => return Err(Errno::PERM),
+            0 | mode::S_IFREG | mode::S_IFCHR | mode::S_IFBLK | mode::S_IFIFO | mode::S_IFSOCK => {}
+            _ => return Err(Errno::INVAL),
+        }
+        let parent = self.walker().parent(path)?;
+        let name = self.new_leaf(&parent)?;
+        self.vfs.mknod(&self.op(), &parent.dir, name, mode & !self.umask, rdev).map(|_| ())
+    }
+
+    /// Makes a symbolic link to `target`.
+    pub fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
+        if target.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        if target.len() > crate::types::PATH_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let parent = self.walker().parent(path)?;
+        let name = self.new_leaf(&parent)?;
+        self.vfs.symlink(&self.op(), &parent.dir, name, target).map(|_| ())
+    }
+
+    /// Gives what `old` leads to (a symbolic link itself) the new name `new`.
+    pub fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
+        let inode = self.lnode(old)?;
+        let parent = self.walker().parent(new)?;
+        let name = self.new_leaf(&parent)?;
+        self.vfs.link(&self.op(), &inode, &parent.dir, name).map(|_| ())
+    }
+
+    /// The name of something new that is no directory. A slash after it is ENOENT, unless the
+    /// name exists, which comes first.
+    fn new_leaf<'a>(&self, parent: &'a Parent<'v, '_>) -> Result<&'a [u8]> {
+        let name = new_name(parent)?;
+        if !parent.slash {
+            return Ok(name);
+        }
+        match self.vfs.child(&self.op(), &parent.dir, name)? {
+            crate::types::Found::Node(..) => Err(Errno::EXIST),
+            crate::types::Found::Absent(_) => Err(Errno::NOENT),
+        }
+    }
+
+    /// Removes the name of something that is not a directory.
+    pub fn unlink(&self, path: &[u8]) -> Result<()> {
+        let parent = self.walker().parent(path)?;
+        match &parent.last {
+            Last::Name(name) => self.vfs.unlink_path(&self.op(), &parent.dir, name, parent.slash),
+            Last::Dot | Last::DotDot | Last::Root => Err(Errno::ISDIR),
+        }
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, path: &[u8]) -> Result<()> {
+        let parent = self.walker().parent(path)?;
+        match &parent.last {
+            Last::Name(name) => self.vfs.rmdir(&self.op(), &parent.dir, name),
+            Last::Dot => Err(Errno::INVAL),
+            Last::DotDot => Err(Errno::NOTEMPTY),
+            Last::Root => Err(Errno::BUSY),
+        }
+    }
+
+    /// Renames; see [`Vfs::rename`].
+    pub fn rename(&self, old: &[u8], new: &[u8], flags: RenameFlags) -> Result<()> {
+        if flags.contains(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE) {
+            return Err(Errno::INVAL);
+        }
+        let walker = self.walker();
+        let (from, to) = (walker.parent(old)?, walker.parent(new)?);
+        if from.dir.sb() != to.dir.sb() {
+            return Err(Errno::XDEV);
+        }
+        let Last::Name(from_name) = &from.last else {
+            return Err(Errno::BUSY);
+        };
+        let Last::Name(to_name) = &to.last else {
+            let exclusive = flags.contains(RenameFlags::NOREPLACE);
+            return Err(if exclusive { Errno::EXIST } else { Errno::BUSY });
+        };
+        let from = Side { dir: &from.dir, name: from_name, slash: from.slash };
+        let to = Side { dir: &to.dir, name: to_name, slash: to.slash };
+        self.vfs.rename_path(&self.op(), from, to, flags)
+    }
+
+    /// The target of a symbolic link; EINVAL of anything else.
+    pub fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let inode = self.lnode(path)?;
+        self.vfs.readlink(&self.op(), &inode)
+    }
+
+    /// Changes the permission bits.
+    pub fn chmod(&self, path: &[u8], mode: u32) -> Result<()> {
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        self.vfs.setattr(&self.op(), &self.node(path)?, &set).map(|_| ())
+    }
+
+    /// Changes owner and group where they are given.
+    pub fn chown(&self, path: &[u8], uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.chown_node(&self.node(path)?, uid, gid)
+    }
+
+    /// [`Context::chown`] of a symbolic link itself.
+    pub fn lchown(&self, path: &[u8], uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.chown_node(&self.lnode(path)?, uid, gid)
+    }
+
+    fn chown_node(&self, inode: &Inode<'v>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        let set = SetAttr { uid, gid, ..SetAttr::default() };
+        self.vfs.change(&self.op(), inode, &set, How { chown: true, opened: false }).map(|_| ())
+    }
+
+    /// Sets the times that are given (`None` is UTIME_OMIT).
+    pub fn utimens(&self, path: &[u8], atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
+        self.set_times(&self.node(path)?, atime, mtime)
+    }
+
+    /// [`Context::utimens`] of a symbolic link itself.
+    pub fn lutimens(&self, path: &[u8], atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
+        self.set_times(&self.lnode(path)?, atime, mtime)
+    }
+
+    fn set_times(&self, inode: &Inode<'v>, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
+        if atime.is_none() && mtime.is_none() {
+            return Ok(());
+        }
+        let set = SetAttr { atime, mtime, ..SetAttr::default() };
+        self.vfs.setattr(&self.op(), inode, &set).map(|_| ())
+    }
+
+    /// Changes the size of a regular file.
+    pub fn truncate(&self, path: &[u8], size: u64) -> Result<()> {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        self.vfs.setattr(&self.op(), &self.node(path)?, &set).map(|_| ())
+    }
+
+    /// Whether the caller may do `want`.
+    pub fn access(&self, path: &[u8], want: Access) -> Result<()> {
+        self.vfs.access(&self.op(), &self.node(path)?, want)
+    }
+
+    /// All entries of a directory but `.` and `..`, in the driver's order.
+    pub fn readdir(&self, path: &[u8]) -> Result<Vec<Entry>> {
+        let dir = self.node(path)?;
+        let mut entries = Vec::new();
+        self.vfs.readdir(&self.op(), &dir, 0, &mut |e: DirEntry<'_>| {
+            entries.push(Entry { name: e.name.to_vec(), ino: e.ino, fmt: e.fmt });
+            true
+        })?;
+        Ok(entries)
+    }
+
+    /// Figures of the file system that the path is on.
+    pub fn statfs(&self, path: &[u8]) -> Result<StatFs> {
+        self.vfs.statfs(&self.op(), &self.node(path)?)
+    }
+
+    /// The value of an extended attribute; see [`Vfs::getxattr`].
+    pub fn getxattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
+        self.vfs.getxattr(&self.op(), &self.node(path)?, name)
+    }
+
+    /// Sets an extended attribute; see [`Vfs::setxattr`].
+    pub fn setxattr(&self, path: &[u8], name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        self.vfs.setxattr(&self.op(), &self.node(path)?, name, value, flags)
+    }
+
+    /// The names of the extended attributes.
+    pub fn listxattr(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let names = self.vfs.listxattr(&self.op(), &self.node(path)?)?;
+        Ok(names.split(|&b| b == 0).filter(|n| !n.is_empty()).map(<[u8]>::to_vec).collect())
+    }
+
+    /// Removes an extended attribute; see [`Vfs::removexattr`].
+    pub fn removexattr(&self, path: &[u8], name: &[u8]) -> Result<()> {
+        self.vfs.removexattr(&self.op(), &self.node(path)?, name)
+    }
+}

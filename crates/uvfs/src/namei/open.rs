@@ -1,0 +1,146 @@
+//! The rules of `open(2)`.
+//!
+//! Without O_CREAT this is a walk to the inode and the checks on it. With O_CREAT it is a walk
+//! to the directory, a look at the last name, and either the checks or a new file; a symbolic
+//! link there is followed by walking again from its directory. A file that somebody else makes
+//! between the look and ours is opened as if it had been there before.
+
+use std::borrow::Cow;
+
+use crate::driver::Inode;
+use crate::namei::handle::Handle;
+use crate::namei::refwalk::follow;
+use crate::namei::{Last, Parent, Walker, check_path};
+use crate::ops::is_dir;
+use crate::permission;
+use crate::types::{Access, Attr, Errno, Found, Op, OpenFlags, Result, mode};
+
+/// What is known when an existing node shall be opened.
+fn access(flags: OpenFlags) -> Access {
+    let mut access = Access::empty();
+    access.set(Access::READ, flags.contains(OpenFlags::READ));
+    access.set(Access::WRITE, flags.contains(OpenFlags::WRITE));
+    access
+}
+
+/// EINVAL for flags that make no sense together.
+fn check_flags(flags: OpenFlags) -> Result<()> {
+    if access(flags).is_empty() || flags.contains(OpenFlags::CREATE | OpenFlags::DIRECTORY) {
+        Err(Errno::INVAL)
+    } else {
+        Ok(())
+    }
+}
+
+/// Opens `path`; `mode` is what a new file gets (the umask has been applied).
+pub(crate) fn open<'v>(
+    walker: &Walker<'_, 'v>,
+    op: &Op,
+    path: &[u8],
+    flags: OpenFlags,
+    mode: u32,
+) -> Result<Handle<'v>> {
+    check_flags(flags)?;
+    check_path(path)?;
+    if flags.contains(OpenFlags::CREATE) {
+        return create(walker, op, path, flags, mode);
+    }
+    let inode = walker.node(path, !flags.contains(OpenFlags::NOFOLLOW))?;
+    existing(walker, op, inode, flags)
+}
+
+/// Opens what is there.
+fn existing<'v>(walker: &Walker<'_, 'v>, op: &Op, inode: Inode<'v>, flags: OpenFlags) -> Result<Handle<'v>> {
+    if flags.contains(OpenFlags::DIRECTORY) && !is_dir(&inode) {
+        return Err(Errno::NOTDIR);
+    }
+    let fh = walker.vfs.open(op, &inode, access(flags), flags.contains(OpenFlags::TRUNC))?;
+    Ok(Handle { vfs: walker.vfs, cred: op.cred.clone(), inode, flags, fh })
+}
+
+/// O_CREAT: looks, and makes a file where there is nothing.
+fn create<'v>(
+    walker: &Walker<'_, 'v>,
+    op: &Op,
+    path: &[u8],
+    flags: OpenFlags,
+    mode: u32,
+) -> Result<Handle<'v>> {
+    let exclusive = flags.contains(OpenFlags::EXCL);
+    let mut parent = walker.parent(path)?;
+    loop {
+        let name = match &parent.last {
+            // Directories all.
+            Last::Root | Last::Dot | Last::DotDot if exclusive => return Err(Errno::EXIST),
+            Last::Root | Last::Dot | Last::DotDot => return Err(Errno::ISDIR),
+            Last::Name(_) if parent.slash => return Err(Errno::ISDIR),
+            Last::Name(name) => name,
+        };
+        let (inode, attr) = match walker.vfs.child(op, &parent.dir, name)? {
+            Found::Node(inode, attr) => (inode, attr),
+            Found::Absent(_) => {
+                match walker.vfs.mknod(op, &parent.dir, name, mode::S_IFREG | mode & 0o7777, 0) {
+                    Ok((inode, _)) => return made(walker, op, inode, flags),
+                    // Somebody was faster: then it is there.
+                    Err(Errno::EXIST) if !exclusive => continue,
+                    Err(errno) => return Err(errno),
+                }
+            }
+        };
+        if exclusive {
+            return Err(Errno::EXIST);
+        }
+        if !attr.is_symlink() {
+            return shared(walker, op, &parent.dir, inode, &attr, flags);
+        }
+        if flags.contains(OpenFlags::NOFOLLOW) {
+            return Err(Errno::LOOP);
+        }
+        parent = through(walker, op, &parent, &inode, &attr)?;
+    }
+}
+
+/// The directory and name that a symbolic link as last component leads to.
+fn through<'v>(
+    walker: &Walker<'_, 'v>,
+    op: &Op,
+    parent: &Parent<'v, '_>,
+    link: &Inode<'v>,
+    attr: &Attr,
+) -> Result<Parent<'v, 'static>> {
+    let vfs = walker.vfs;
+    permission::may_follow(vfs.protected, &op.cred, &vfs.attr_now(op, &parent.dir)?, attr)?;
+    let target = follow(walker, op, link, parent.links)?;
+    let next = walker.parent_from(&parent.dir, &target, parent.links + 1)?;
+    let last = match next.last {
+        Last::Name(name) => Last::Name(Cow::Owned(name.into_owned())),
+        Last::Dot => Last::Dot,
+        Last::DotDot => Last::DotDot,
+        Last::Root => Last::Root,
+    };
+    Ok(Parent { dir: next.dir, last, slash: next.slash, links: next.links })
+}
+
+/// O_CREAT of what exists: the rules for sticky directories come on top.
+fn shared<'v>(
+    walker: &Walker<'_, 'v>,
+    op: &Op,
+    dir: &Inode<'v>,
+    inode: Inode<'v>,
+    attr: &Attr,
+    flags: OpenFlags,
+) -> Result<Handle<'v>> {
+    if attr.is_dir() {
+        return Err(Errno::ISDIR);
+    }
+    let vfs = walker.vfs;
+    permission::may_open_shared(vfs.protected, op, &vfs.attr_now(op, dir)?, attr)?;
+    existing(walker, op, inode, flags)
+}
+
+/// Opens a file that we have just made: its mode does not bind its maker, and there is nothing
+/// to truncate.
+fn made<'v>(walker: &Walker<'_, 'v>, op: &Op, inode: Inode<'v>, flags: OpenFlags) -> Result<Handle<'v>> {
+    let fh = walker.vfs.open_permitted(op, &inode, access(flags), false)?;
+    Ok(Handle { vfs: walker.vfs, cred: op.cred.clone(), inode, flags, fh })
+}

@@ -1,0 +1,176 @@
+//! The walk with references: it may ask drivers, follows symbolic links, and its errors are
+//! final.
+//!
+//! It holds the directory that it stands in and nothing else; no lock is held between steps.
+//! A symbolic link's target replaces what it stood for in the text of the path, and the walk
+//! goes on with the new text, from the root if it is absolute. So there is one text and one
+//! position, however deep links are nested; their number is limited ([`MAX_SYMLINKS`]).
+//! Costs two changes of a reference count per component, and what the driver takes.
+
+use std::borrow::Cow;
+
+use crate::driver::Inode;
+use crate::namei::path::{Component, Kind, component};
+use crate::namei::{Goal, Last, Parent, Walked, Walker};
+use crate::permission;
+use crate::types::{Attr, Errno, Found, MAX_SYMLINKS, Op, Result};
+
+/// A walk under way.
+pub(crate) struct RefWalk<'w, 'v, 'p> {
+    walker: &'w Walker<'w, 'v>,
+    op: Op,
+    dir: Inode<'v>,
+    /// Attributes of `dir`, where the step there brought them along.
+    attr: Option<Attr>,
+    text: Cow<'p, [u8]>,
+    offset: usize,
+    links: u32,
+}
+
+/// What a component led to.
+enum Met<'v> {
+    Inode(Inode<'v>, Option<Attr>),
+    /// A link: the new text, and whether it starts at the root.
+    Link(Vec<u8>, bool),
+}
+
+impl<'w, 'v, 'p> RefWalk<'w, 'v, 'p> {
+    /// A walk that stands in `dir`, before the component at `offset` of `path`.
+    pub(crate) fn new(
+        walker: &'w Walker<'w, 'v>,
+        dir: Inode<'v>,
+        path: &'p [u8],
+        offset: usize,
+        links: u32,
+    ) -> Self {
+        let op = walker.vfs.op(walker.cred);
+        Self { walker, op, dir, attr: None, text: Cow::Borrowed(path), offset, links }
+    }
+
+    /// Walks to the goal.
+    pub(crate) fn run(mut self, goal: Goal) -> Result<Walked<'v, 'p>> {
+        loop {
+            let Some(c) = component(&self.text, self.offset) else {
+                return self.arrive(goal);
+            };
+            self.walker.vfs.search(&self.op, &self.dir)?;
+            if c.last && goal == Goal::Parent {
+                let last = match (c.kind, &self.text) {
+                    (Kind::Dot, _) => Last::Dot,
+                    (Kind::DotDot, _) => Last::DotDot,
+                    (Kind::Name, &Cow::Borrowed(path)) => {
+                        Last::Name(Cow::Borrowed(&path[c.start..c.start + c.name.len()]))
+                    }
+                    (Kind::Name, Cow::Owned(_)) => Last::Name(Cow::Owned(c.name.to_vec())),
+                };
+                let slash = c.slash;
+                return Ok(Walked::Parent(Parent { dir: self.dir, last, slash, links: self.links }));
+            }
+            let next = c.next;
+            match self.meet(c, goal)? {
+                Met::Inode(inode, attr) => {
+                    self.dir = inode;
+                    self.attr = attr;
+                    self.offset = next;
+                }
+                Met::Link(text, absolute) => {
+                    if absolute {
+                        self.dir = self.walker.root.clone();
+                        self.attr = None;
+                    }
+                    self.text = Cow::Owned(text);
+                    self.offset = 0;
+                    self.links += 1;
+                }
+            }
+        }
+    }
+
+    /// The end of the path.
+    fn arrive(self, goal: Goal) -> Result<Walked<'v, 'p>> {
+        Ok(match goal {
+            Goal::Attr { .. } => Walked::Attr(match self.attr {
+                Some(attr) => attr,
+                None => self.walker.vfs.attr_now(&self.op, &self.dir)?,
+            }),
+            Goal::Node { .. } => Walked::Node(self.dir),
+            Goal::Parent => {
+                Walked::Parent(Parent { dir: self.dir, last: Last::Root, slash: false, links: self.links })
+            }
+        })
+    }
+
+    /// What the component leads to.
+    fn meet(&self, c: Component<'_>, goal: Goal) -> Result<Met<'v>> {
+        let vfs = self.walker.vfs;
+        match c.kind {
+            Kind::Dot => return Ok(Met::Inode(self.dir.clone(), self.attr)),
+            Kind::DotDot => {
+                let up = vfs.parent(&self.dir, self.walker.root.id())?;
+                return Ok(Met::Inode(up, None));
+            }
+            Kind::Name => {}
+        }
+        let (inode, attr) = match vfs.child(&self.op, &self.dir, c.name)? {
+            Found::Node(inode, attr) => (inode, attr),
+            Found::Absent(_) => return Err(Errno::NOENT),
+        };
+        if attr.is_symlink() && (!c.last || c.slash || goal.follows()) {
+            if c.last {
+                self.may_follow(&attr)?;
+            }
+            let target = follow(self.walker, &self.op, &inode, self.links)?;
+            let absolute = target.starts_with(b"/");
+            return Ok(Met::Link(replaced(target, &self.text, c), absolute));
+        }
+        if !attr.is_dir() && (!c.last || c.slash) {
+            return Err(Errno::NOTDIR);
+        }
+        Ok(Met::Inode(inode, Some(attr)))
+    }
+
+    /// The protected-symlinks rule, for the last link of a path.
+    fn may_follow(&self, link: &Attr) -> Result<()> {
+        let vfs = self.walker.vfs;
+        let dir = vfs.attr_now(&self.op, &self.dir)?;
+        permission::may_follow(vfs.protected, &self.op.cred, &dir, link)
+    }
+}
+
+/// The target of the link `inode`, after `links` others; ELOOP where those are too many. Never
+/// empty.
+pub(crate) fn follow<'v>(walker: &Walker<'_, 'v>, op: &Op, inode: &Inode<'v>, links: u32) -> Result<Vec<u8>> {
+    if links >= MAX_SYMLINKS {
+        return Err(Errno::LOOP);
+    }
+    let target = walker.vfs.readlink(op, inode)?;
+    if target.is_empty() { Err(Errno::NOENT) } else { Ok(target) }
+}
+
+/// The text with the component replaced by a link's target; what is before it has been walked.
+fn replaced(mut target: Vec<u8>, text: &[u8], c: Component<'_>) -> Vec<u8> {
+    if !c.last || c.slash {
+        target.push(b'/');
+        target.extend_from_slice(&text[c.next..]);
+    }
+    target
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_replaced_by_its_target() {
+        for (path, at, target, want) in [
+            ("a/link", 2, "t", "t"),
+            ("a/link/", 2, "t", "t/"),
+            ("a/link//b", 2, "t", "t/b"),
+            ("link/b/", 0, "/x/", "/x//b/"),
+        ] {
+            let c = component(path.as_bytes(), at).unwrap();
+            let text = replaced(target.as_bytes().to_vec(), path.as_bytes(), c);
+            assert_eq!(String::from_utf8(text).unwrap(), want, "{path}");
+        }
+    }
+}

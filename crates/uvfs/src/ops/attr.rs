@@ -1,0 +1,126 @@
+//! Changing attributes: owner, group, mode, times, size.
+//!
+//! All in the inode's turn ([`super::turns`]), so that the mode that is stored follows from the
+//! mode that was seen. Drivers are told the outcome: mode bits are already what must be stored,
+//! and set-id bits that have to go are gone.
+//! Trusted callers have checked permissions; what a change of owner does to set-id bits is done
+//! for them too, since a FUSE kernel leaves it to the server (FUSE_HANDLE_KILLPRIV_V2).
+
+use crate::driver::{Driver, Inode};
+use crate::ops::is_dir;
+use crate::permission;
+use crate::types::{Access, Attr, Errno, Op, Result, SetAttr, SetTime, mode};
+use crate::vfs::Vfs;
+
+/// Longest file in bytes: offsets are signed.
+pub(crate) const MAX_FILE: u64 = i64::MAX as u64;
+
+/// Mode bits besides the type.
+const BITS: u32 = 0o7777;
+
+/// What else is known of a change.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct How {
+    /// The file is open for writing: its size may be changed without asking again.
+    pub(crate) opened: bool,
+    /// `chown`, even where neither owner nor group is given: set-id bits go.
+    pub(crate) chown: bool,
+}
+
+impl Vfs {
+    /// Changes attributes, and answers with what they are afterwards.
+    ///
+    /// # Errors
+    /// EPERM (not the owner; no member of the new group; times other than now), EACCES (size or
+    /// times without write permission), EISDIR and EINVAL (size of a directory or of something
+    /// else that has none), EFBIG, EROFS, and what the driver answers.
+    pub fn setattr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<Attr> {
+        self.change(op, inode, set, How::default())
+    }
+
+    /// [`Vfs::setattr`], told what else is known.
+    pub(crate) fn change(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr, how: How) -> Result<Attr> {
+        if set.size.is_some() && is_dir(inode) {
+            return Err(Errno::ISDIR);
+        }
+        if set.size.is_some() && inode.fmt() != mode::S_IFREG {
+            return Err(Errno::INVAL);
+        }
+        let sup = self.sup(inode)?;
+        sup.writable()?;
+        let _turn = self.turns.take(inode.id());
+        let attr = self.attr_now(op, inode)?;
+        if !op.trusted {
+            check(op, &attr, set, how)?;
+        }
+        if set.size.is_some_and(|size| size > MAX_FILE) {
+            return Err(Errno::FBIG);
+        }
+        let set = SetAttr { mode: new_mode(op, &attr, set, how), kill_suidgid: false, ..*set };
+        sup.driver.setattr(op, inode, &set)?;
+        self.attr_now(op, inode)
+    }
+
+    /// Takes set-id bits away before data is changed by who may not keep them. One look where
+    /// there are none, which is nearly always.
+    pub(crate) fn kill_privileges(&self, op: &Op, driver: &dyn Driver, inode: &Inode<'_>) -> Result<()> {
+        let left = |attr: &Attr| permission::without_privileges(&op.cred, attr.mode, attr.gid);
+        let attr = inode.attr();
+        if left(&attr) == attr.mode {
+            return Ok(());
+        }
+        let _turn = self.turns.take(inode.id());
+        let attr = inode.attr();
+        let mode = left(&attr);
+        if mode == attr.mode {
+            return Ok(());
+        }
+        driver.setattr(op, inode, &SetAttr { mode: Some(mode & BITS), ..SetAttr::default() })
+    }
+}
+
+/// Permissions, in the kernel's order.
+fn check(op: &Op, attr: &Attr, set: &SetAttr, how: How) -> Result<()> {
+    let root = op.cred.is_root();
+    let owner = op.cred.uid == attr.uid;
+    if set.size.is_some() && !how.opened {
+        permission::require(op, attr, Access::WRITE)?;
+    }
+    if set.uid.is_some_and(|uid| !(root || owner && uid == attr.uid)) {
+        return Err(Errno::PERM);
+    }
+    let own_group = |gid| owner && (op.cred.in_group(gid) || gid == attr.gid);
+    if set.gid.is_some_and(|gid| !(root || own_group(gid))) {
+        return Err(Errno::PERM);
+    }
+    if set.mode.is_some() {
+        permission::require_owner(op, attr)?;
+    }
+    match (set.atime, set.mtime) {
+        (None, None) => Ok(()),
+        // The times of a truncation are the writer's.
+        _ if set.size.is_some() => Ok(()),
+        // Both to now: who may write may also touch.
+        (Some(SetTime::Now), Some(SetTime::Now)) if !permission::owns(op, attr) => {
+            permission::require(op, attr, Access::WRITE)
+        }
+        _ => permission::require_owner(op, attr),
+    }
+}
+
+/// The permission bits that shall be stored; none where they stay.
+fn new_mode(op: &Op, attr: &Attr, set: &SetAttr, how: How) -> Option<u32> {
+    let gid = set.gid.unwrap_or(attr.gid);
+    let mut mode = set.mode.map_or(attr.mode & BITS, |mode| mode & BITS);
+    // A trusted caller saw to it itself: only it knows the supplementary groups.
+    if set.mode.is_some() && !op.trusted && !permission::keeps_sgid(&op.cred, gid) {
+        mode &= !mode::S_ISGID;
+    }
+    let chown = how.chown || set.uid.is_some() || set.gid.is_some();
+    let unprivileged = !op.trusted && !op.cred.is_root();
+    let cut = set.kill_suidgid || (set.size.is_some() && unprivileged);
+    if (chown && !attr.is_dir()) || (cut && attr.is_reg()) {
+        mode = permission::without_privileges(&op.cred, mode, attr.gid);
+    }
+    (set.mode.is_some() || mode != attr.mode & BITS).then_some(mode)
+}

@@ -1,0 +1,185 @@
+//! New names: mknod, mkdir, symlink, link.
+//!
+//! The order of errors is the kernel's: the directory cannot be searched, the name exists
+//! (before anything is said of permissions), read-only, no write permission, what the driver
+//! says. Room is reserved before the driver is asked, so that publishing cannot fail.
+
+use uvfs_cache::Room;
+
+use crate::driver::Inode;
+use crate::ops::{answer_life, check_name, fresh, is_dir};
+use crate::permission;
+use crate::types::{Attr, Errno, Make, Op, PATH_MAX, Result, mode};
+use crate::vfs::Vfs;
+
+/// Mode bits besides the type.
+const BITS: u32 = 0o7777;
+
+/// What is to be made; owner and group follow from the caller and the directory.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    mode: u32,
+    rdev: u32,
+    target: Option<&'a [u8]>,
+}
+
+impl Vfs {
+    /// Makes a regular file, device node, FIFO or socket. `mode` has type bits (none means a
+    /// regular file) and permission bits that the umask was applied to.
+    ///
+    /// # Errors
+    /// EEXIST, EPERM (a directory; a device by anyone but root), EINVAL (a symbolic link or no
+    /// such type), ENOTDIR, EACCES, EROFS, ENOENT (the directory is removed), ENOSPC or ENOMEM
+    /// (the cache is full), ENAMETOOLONG, and what the driver answers.
+    pub fn mknod<'v>(
+        &'v self,
+        op: &Op,
+        dir: &Inode<'v>,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Result<(Inode<'v>, Attr)> {
+        let (fmt, rdev) = match mode & mode::S_IFMT {
+            0 | mode::S_IFREG => (mode::S_IFREG, 0),
+            mode::S_IFDIR => return Err(Errno::PERM),
+            fmt @ (mode::S_IFCHR | mode::S_IFBLK) => (fmt, rdev),
+            fmt @ (mode::S_IFIFO | mode::S_IFSOCK) => (fmt, 0),
+            _ => return Err(Errno::INVAL),
+        };
+        self.make(op, dir, name, Wanted { mode: fmt | mode & BITS, rdev, target: None })
+    }
+
+    /// Makes a directory. Errors as [`Vfs::mknod`], and EMLINK from drivers.
+    pub fn mkdir<'v>(
+        &'v self,
+        op: &Op,
+        dir: &Inode<'v>,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<(Inode<'v>, Attr)> {
+        // Set-id bits of a directory come from its parent, not from who makes it.
+        let mode = mode::S_IFDIR | mode & (0o777 | mode::S_ISVTX);
+        self.make(op, dir, name, Wanted { mode, rdev: 0, target: None })
+    }
+
+    /// Makes a symbolic link. ENOENT for an empty target, ENAMETOOLONG for one that is longer
+    /// than a path may be; other errors as [`Vfs::mknod`].
+    pub fn symlink<'v>(
+        &'v self,
+        op: &Op,
+        dir: &Inode<'v>,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<(Inode<'v>, Attr)> {
+        if target.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        if target.len() > PATH_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        self.make(op, dir, name, Wanted { mode: mode::S_IFLNK | 0o777, rdev: 0, target: Some(target) })
+    }
+
+    fn make<'v>(
+        &'v self,
+        op: &Op,
+        dir: &Inode<'v>,
+        name: &[u8],
+        wanted: Wanted<'_>,
+    ) -> Result<(Inode<'v>, Attr)> {
+        self.search(op, dir)?;
+        check_new(name)?;
+        let sup = self.sup(dir)?;
+        let guard = self.cache.lock_name(dir, name);
+        if self.find(op, &sup, &guard)?.is_some() {
+            return Err(Errno::EXIST);
+        }
+        sup.writable()?;
+        let parent = self.may_add(op, dir)?;
+        let fmt = wanted.mode & mode::S_IFMT;
+        if matches!(fmt, mode::S_IFCHR | mode::S_IFBLK) && !op.trusted && !op.cred.is_root() {
+            return Err(Errno::PERM);
+        }
+        let (mode, gid) = inherit(op, &parent, wanted.mode);
+        let what = if fmt == mode::S_IFDIR { Room::Dir } else { Room::Node };
+        let room = self.roomy(sup.features, || guard.reserve(copy(&what)))?;
+        let make = Make { mode, uid: op.cred.uid, gid, rdev: wanted.rdev, target: wanted.target };
+        let new = sup.driver.create(op, dir, name, &make)?;
+        let inode = guard.create(room, &fresh(sup.features, &new));
+        Ok((inode, new.attr))
+    }
+
+    /// Gives `inode` one more name.
+    ///
+    /// # Errors
+    /// EEXIST, EROFS, EXDEV (another file system), EPERM (a directory, or another's file under
+    /// `protected_hardlinks`), EACCES, ENOENT (the inode has no name left, or the directory is
+    /// removed), EMLINK, ENOSPC or ENOMEM, and what the driver answers.
+    pub fn link<'v>(&'v self, op: &Op, inode: &Inode<'v>, dir: &Inode<'v>, name: &[u8]) -> Result<Attr> {
+        self.search(op, dir)?;
+        check_new(name)?;
+        let sup = self.sup(dir)?;
+        let guard = self.cache.lock_name(dir, name);
+        if self.find(op, &sup, &guard)?.is_some() {
+            return Err(Errno::EXIST);
+        }
+        sup.writable()?;
+        if inode.sb() != dir.sb() {
+            return Err(Errno::XDEV);
+        }
+        permission::may_link(self.protected, op, &self.attr_now(op, inode)?)?;
+        self.may_add(op, dir)?;
+        if is_dir(inode) {
+            return Err(Errno::PERM);
+        }
+        let room = self.roomy(sup.features, || guard.reserve(Room::Name))?;
+        // In the inode's turn: the last name cannot go between the look at the count and the
+        // driver's raising it. If it went before, there is nothing left to link to.
+        let _turn = self.turns.take(inode.id());
+        match inode.attr().nlink {
+            0 => return Err(Errno::NOENT),
+            u32::MAX => return Err(Errno::MLINK),
+            _ => {}
+        }
+        sup.driver.link(op, inode, dir, name)?;
+        guard.link(room, inode, answer_life(sup.features, sup.ttl()));
+        Ok(inode.attr())
+    }
+}
+
+/// A new name cannot be one that every directory has.
+fn check_new(name: &[u8]) -> Result<()> {
+    match name {
+        b"." | b".." => Err(Errno::EXIST),
+        _ => check_name(name),
+    }
+}
+
+/// Mode and group of a new node in `parent`.
+///
+/// In a set-group-id directory the group is inherited, and by directories the bit. A set-group-id
+/// executable for a group that the caller is no member of is made without the bit. Trusted
+/// callers have seen to that last rule themselves: only they know the supplementary groups.
+fn inherit(op: &Op, parent: &Attr, mode: u32) -> (u32, u32) {
+    const SGID_RUN: u32 = mode::S_ISGID | 0o010;
+    if parent.mode & mode::S_ISGID == 0 {
+        return (mode, op.cred.gid);
+    }
+    let mode = if mode & mode::S_IFMT == mode::S_IFDIR {
+        mode | mode::S_ISGID
+    } else if mode & SGID_RUN == SGID_RUN && !op.trusted && !permission::keeps_sgid(&op.cred, parent.gid) {
+        mode & !mode::S_ISGID
+    } else {
+        mode
+    };
+    (mode, parent.gid)
+}
+
+/// The room again, for a second attempt.
+fn copy(room: &Room) -> Room {
+    match room {
+        Room::Name => Room::Name,
+        Room::Node => Room::Node,
+        Room::Dir => Room::Dir,
+    }
+}

@@ -1,0 +1,89 @@
+//! Reading directories.
+//!
+//! Where the cache is the file system, entries come from it, and the access time is kept here
+//! (the driver is not asked): relatime, as mount(8) has it. Every other driver reads for itself
+//! and passes its own cookies. No lock is held while entries are handed out.
+
+use crate::driver::Inode;
+use crate::mount::SuperRef;
+use crate::ops::require_dir;
+use crate::permission;
+use crate::types::{Access, Attr, DirEntry, Errno, Op, Result, Time};
+use crate::vfs::Vfs;
+
+/// An access time older than this is renewed even where nothing changed since.
+const RELATIME_SECONDS: i64 = 24 * 60 * 60;
+
+impl Vfs {
+    /// Hands out the entries of a directory after `cookie` (0: from the start) until `sink`
+    /// returns false; `.` and `..` are not among them. The permission to read the directory is
+    /// checked each time.
+    ///
+    /// # Errors
+    /// ENOTDIR, EACCES, ENOENT where the directory is removed, and what the driver answers.
+    pub fn readdir(
+        &self,
+        op: &Op,
+        dir: &Inode<'_>,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        require_dir(dir)?;
+        if !op.trusted {
+            permission::require(op, &self.attr_now(op, dir)?, Access::READ)?;
+        }
+        self.read_open_dir(op, dir, cookie, sink)
+    }
+
+    /// [`Vfs::readdir`] for who opened the directory: the permission was checked then.
+    pub(crate) fn read_open_dir(
+        &self,
+        op: &Op,
+        dir: &Inode<'_>,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        if dir.is_dead() {
+            return Err(Errno::NOENT);
+        }
+        let sup = self.sup(dir)?;
+        if !sup.features.resident {
+            return sup.driver.readdir(op, dir, cookie, sink);
+        }
+        self.cache
+            .read_dir(dir, cookie, &mut |name, ino, fmt, cookie| sink(DirEntry { name, ino, fmt, cookie }));
+        touch(&sup, op.now, dir);
+        Ok(())
+    }
+}
+
+/// Moves the access time where relatime asks for it: at most one store after each change.
+fn touch(sup: &SuperRef, now: Time, inode: &Inode<'_>) {
+    if !sup.features.read_only && is_due(&inode.attr(), now) {
+        inode.update(|attr| attr.atime = now);
+    }
+}
+
+fn is_due(attr: &Attr, now: Time) -> bool {
+    attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec - attr.atime.sec >= RELATIME_SECONDS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_time_is_due_after_a_change_and_once_a_day() {
+        let at = |sec| Time::new(sec, 0);
+        let attr = |a, m, c| Attr { atime: at(a), mtime: at(m), ctime: at(c), ..Attr::default() };
+        for (attr, now, due) in [
+            (attr(5, 5, 5), 6, true),
+            (attr(6, 5, 5), 7, false),
+            (attr(6, 7, 5), 8, true),
+            (attr(6, 5, 7), 8, true),
+            (attr(6, 5, 5), 6 + RELATIME_SECONDS, true),
+        ] {
+            assert_eq!(is_due(&attr, at(now)), due, "{attr:?} at {now}");
+        }
+    }
+}

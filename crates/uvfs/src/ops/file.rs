@@ -1,0 +1,239 @@
+//! Open regular files: the table of handles, and reading and writing through them.
+//!
+//! A handle names an [`OpenFile`], which owns one reference to the inode and the driver's own
+//! value. The table is sharded; a shard's lock protects its map only and is never held while a
+//! driver runs. An operation borrows the open file as an `Arc`: a release that comes meanwhile
+//! takes the handle away at once, and the driver's `release` waits until the last operation is
+//! done. An open file keeps its driver even past an unmount.
+//! Costs one shared read lock and one count per operation; files opened by different threads
+//! are in different shards.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use foldhash::fast::FixedState;
+use parking_lot::RwLock;
+
+use crate::driver::{Driver, File, Inode};
+use crate::ops::attr::{How, MAX_FILE};
+use crate::pin::{Pin, Pinned};
+use crate::types::{Access, Errno, Fallocate, Op, Result, Seek, SetAttr, SetTime, mode};
+use crate::vfs::Vfs;
+
+/// A power of two.
+const SHARDS: u64 = 64;
+
+/// An open regular file. Dropped by its last user, and then told to the driver.
+struct OpenFile {
+    driver: Arc<dyn Driver>,
+    inode: Pin,
+    access: Access,
+    handle: u64,
+}
+
+impl OpenFile {
+    fn with<R>(&self, act: impl FnOnce(&dyn Driver, File<'_>) -> R) -> R {
+        let inode: Pinned<'_> = self.inode.inode();
+        act(&*self.driver, File { inode: &inode, handle: self.handle })
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.with(Driver::release);
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    open: std::collections::HashMap<u64, Arc<OpenFile>, FixedState>,
+    last: u64,
+}
+
+/// The table of open files.
+pub(crate) struct Files {
+    shards: Box<[RwLock<Shard>]>,
+}
+
+impl Files {
+    pub(crate) fn new() -> Self {
+        Self { shards: (0..SHARDS).map(|_| RwLock::default()).collect() }
+    }
+
+    fn shard(&self, fh: u64) -> &RwLock<Shard> {
+        &self.shards[(fh % SHARDS) as usize]
+    }
+
+    /// A handle for `file`, never 0.
+    fn insert(&self, file: OpenFile) -> u64 {
+        let number = thread_number() as u64 % SHARDS;
+        let mut shard = self.shard(number).write();
+        shard.last += 1;
+        let fh = shard.last * SHARDS + number;
+        shard.open.insert(fh, Arc::new(file));
+        fh
+    }
+
+    fn get(&self, fh: u64, want: Access) -> Result<Arc<OpenFile>> {
+        let file = self.shard(fh).read().open.get(&fh).cloned().ok_or(Errno::BADF)?;
+        if file.access.contains(want) { Ok(file) } else { Err(Errno::BADF) }
+    }
+
+    fn remove(&self, fh: u64) -> Option<Arc<OpenFile>> {
+        self.shard(fh).write().open.remove(&fh)
+    }
+}
+
+/// Threads in the order in which they first opened a file: it spreads them over the shards.
+fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    MINE.try_with(|n| *n).unwrap_or(0)
+}
+
+impl Vfs {
+    /// Opens an inode; `truncate` cuts a regular file to nothing (which needs write access, and
+    /// is nothing for other types). Handles are made for regular files only: others get 0.
+    ///
+    /// # Errors
+    /// ELOOP (a symbolic link), EISDIR (a directory for writing), EACCES, EROFS, ENXIO (a
+    /// socket), and what the driver answers.
+    pub fn open(&self, op: &Op, inode: &Inode<'_>, access: Access, truncate: bool) -> Result<u64> {
+        let cuts = truncate && inode.fmt() == mode::S_IFREG;
+        let mut want = access;
+        want.set(Access::WRITE, access.contains(Access::WRITE) || truncate);
+        match inode.fmt() {
+            mode::S_IFLNK => return Err(Errno::LOOP),
+            mode::S_IFDIR if want.contains(Access::WRITE) => return Err(Errno::ISDIR),
+            _ => {}
+        }
+        self.permit(op, inode, want)?;
+        if inode.fmt() == mode::S_IFSOCK {
+            return Err(Errno::NXIO);
+        }
+        self.open_permitted(op, inode, access, cuts)
+    }
+
+    /// [`Vfs::open`] where the caller may: a file that it has just made, whatever its mode.
+    pub(crate) fn open_permitted(
+        &self,
+        op: &Op,
+        inode: &Inode<'_>,
+        access: Access,
+        cut: bool,
+    ) -> Result<u64> {
+        if inode.fmt() != mode::S_IFREG {
+            return Ok(0);
+        }
+        let sup = self.sup(inode)?;
+        let handle = sup.driver.open(op, inode, access)?;
+        let pin = Pin::new(&self.cache, self.inode(inode.id())?);
+        let file = OpenFile { driver: Arc::clone(&sup.driver), inode: pin, access, handle };
+        if cut {
+            let set = SetAttr { size: Some(0), mtime: Some(SetTime::Now), ..SetAttr::default() };
+            self.change(op, inode, &set, How { opened: true, chown: false })?;
+        }
+        Ok(self.files.insert(file))
+    }
+
+    /// Gives a handle back; an unknown one is ignored.
+    pub fn release(&self, fh: u64) {
+        // Out of the shard's lock: the last user's drop calls the driver.
+        drop(self.files.remove(fh));
+    }
+
+    /// Reads at `offset`; fewer bytes than asked for only at the end of the file.
+    ///
+    /// # Errors
+    /// EBADF (no such handle, or not open for reading), and what the driver answers.
+    pub fn read(&self, op: &Op, fh: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let file = self.files.get(fh, Access::READ)?;
+        file.with(|driver, file| driver.read(op, file, offset, buf))
+    }
+
+    /// Writes at `offset`, or at the end where `append`. Set-id bits go first where `kill_priv`
+    /// says so, or where the caller is neither root nor trusted.
+    ///
+    /// # Errors
+    /// EBADF (no such handle, or not open for writing), EFBIG, and what the driver answers.
+    pub fn write(
+        &self,
+        op: &Op,
+        fh: u64,
+        offset: u64,
+        data: &[u8],
+        append: bool,
+        kill_priv: bool,
+    ) -> Result<usize> {
+        let file = self.files.get(fh, Access::WRITE)?;
+        let room = if append { MAX_FILE } else { MAX_FILE.saturating_sub(offset) };
+        if data.is_empty() {
+            return Ok(0);
+        }
+        if room == 0 {
+            return Err(Errno::FBIG);
+        }
+        let len = usize::try_from(room).map_or(data.len(), |room| room.min(data.len()));
+        self.before_change(op, &file, kill_priv)?;
+        file.with(|driver, file| driver.write(op, file, offset, &data[..len], append))
+    }
+
+    /// Allocates, punches or zeroes a range.
+    ///
+    /// # Errors
+    /// EBADF, EINVAL (nothing to do), EFBIG, EOPNOTSUPP, and what the driver answers.
+    pub fn fallocate(&self, op: &Op, fh: u64, how: Fallocate, offset: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Err(Errno::INVAL);
+        }
+        let file = self.files.get(fh, Access::WRITE)?;
+        if offset.checked_add(len).is_none_or(|end| end > MAX_FILE) {
+            return Err(Errno::FBIG);
+        }
+        self.before_change(op, &file, false)?;
+        file.with(|driver, file| driver.fallocate(op, file, how, offset, len))
+    }
+
+    /// SEEK_DATA and SEEK_HOLE: where the next data or hole at or after `offset` begins.
+    ///
+    /// # Errors
+    /// EBADF, ENXIO (past the end), EOPNOTSUPP.
+    pub fn seek(&self, op: &Op, fh: u64, offset: u64, what: Seek) -> Result<u64> {
+        let file = self.files.get(fh, Access::empty())?;
+        file.with(|driver, file| driver.seek(op, file, offset, what))
+    }
+
+    /// Makes a file durable.
+    ///
+    /// # Errors
+    /// EBADF, and what the driver answers.
+    pub fn fsync(&self, op: &Op, fh: u64, datasync: bool) -> Result<()> {
+        let file = self.files.get(fh, Access::empty())?;
+        file.with(|driver, file| driver.fsync(op, file, datasync))
+    }
+
+    /// Changes the size of an open file: whoever has it open for writing may, whatever the mode
+    /// is by now.
+    ///
+    /// # Errors
+    /// EINVAL where it is not open for writing, EFBIG, and what the driver answers.
+    pub fn truncate(&self, op: &Op, fh: u64, size: u64) -> Result<()> {
+        let file = self.files.get(fh, Access::empty())?;
+        if !file.access.contains(Access::WRITE) {
+            return Err(Errno::INVAL);
+        }
+        let set = SetAttr { size: Some(size), mtime: Some(SetTime::Now), ..SetAttr::default() };
+        let how = How { opened: true, chown: false };
+        self.change(op, &file.inode.inode(), &set, how).map(|_| ())
+    }
+
+    fn before_change(&self, op: &Op, file: &OpenFile, kill_priv: bool) -> Result<()> {
+        if kill_priv || !(op.trusted || op.cred.is_root()) {
+            let inode = file.inode.inode();
+            self.kill_privileges(op, &*file.driver, &inode)?;
+        }
+        Ok(())
+    }
+}

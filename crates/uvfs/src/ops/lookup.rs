@@ -1,0 +1,167 @@
+//! Looking a name up, and what can be asked of an inode without changing it.
+//!
+//! A hit takes one reference and nothing else. A miss makes one driver call however many
+//! threads miss at once: the first gets the right to the name and asks, the others wait and
+//! look again. Where the driver's answers depend on who asks, nobody waits for another's answer
+//! and none is kept.
+//! No permission of the directory is asked for by [`Vfs::child`]: path walks have done it.
+
+use std::time::Duration;
+
+use uvfs_cache::{Lookup, NameGuard, Peek};
+
+use crate::driver::Inode;
+use crate::ops::{answer_life, check_name};
+use crate::types::{Access, Answer, Attr, Errno, Found, NAME_MAX, Op, Result, StatFs, Ttl, mode};
+use crate::vfs::Vfs;
+
+impl Vfs {
+    /// [`Vfs::lookup`] as far as the cache knows: none where the driver must be asked (or
+    /// somebody is asking). Never blocks.
+    pub fn lookup_cached<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Option<Result<Found<'v>>> {
+        if dir.expired() || !matches!(check_name(name), Ok(()) if name != b"." && name != b"..") {
+            return None;
+        }
+        if let Err(errno) = self.search(op, dir) {
+            return Some(Err(errno));
+        }
+        match self.cache.peek(dir.id(), name) {
+            Peek::Hit(id, attr) => {
+                if let Some(root) = self.mounts.mounted_on(id) {
+                    let root = self.cache.get(root).filter(|r| !r.expired())?;
+                    let attr = root.attr();
+                    return Some(Ok(Found::Node(root, attr)));
+                }
+                // Gone since: the full lookup finds out what became of the name.
+                let inode = self.cache.get(id)?;
+                Some(Ok(Found::Node(inode, attr)))
+            }
+            Peek::Negative => Some(Ok(Found::Absent(self.ttl(dir)))),
+            Peek::Miss | Peek::Stale => None,
+        }
+    }
+
+    /// What `name` leads to in `dir`; `.` and `..` too. May wait for the driver.
+    ///
+    /// # Errors
+    /// ENOTDIR, EACCES (no search permission), ENAMETOOLONG, EINVAL (a slash or nul in the
+    /// name), ENOENT where `dir` is removed (a missing name is no error but
+    /// [`Found::Absent`]), ENOMEM, and what the driver answers.
+    pub fn lookup<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Result<Found<'v>> {
+        self.search(op, dir)?;
+        check_name(name)?;
+        let inode = match name {
+            b"." => dir.clone(),
+            b".." => self.parent(dir, self.root().id())?,
+            _ => return self.child(op, dir, name),
+        };
+        let attr = self.attr_now(op, &inode)?;
+        Ok(Found::Node(inode, attr))
+    }
+
+    /// What an ordinary name leads to in a directory that may be searched.
+    pub(crate) fn child<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Result<Found<'v>> {
+        if name.len() > NAME_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        loop {
+            match self.cache.lookup(dir, name) {
+                Lookup::Hit(inode, attr) => return self.landed(op, inode, attr),
+                Lookup::Negative => return Ok(Found::Absent(self.ttl(dir))),
+                Lookup::Miss(_) if dir.is_dead() => return Err(Errno::NOENT),
+                Lookup::Miss(guard) => return self.ask(op, dir, guard),
+                Lookup::Busy(pending) => match pending.wait().map_err(Errno::from_raw_os_error) {
+                    Ok(()) => {}
+                    Err(Errno::NOENT) => return Ok(Found::Absent(Ttl::For(Duration::ZERO))),
+                    Err(errno) => return Err(errno),
+                },
+            }
+        }
+    }
+
+    /// Asks the driver for a name that the cache does not know.
+    fn ask<'v>(&'v self, op: &Op, dir: &Inode<'v>, guard: NameGuard<'v>) -> Result<Found<'v>> {
+        let sup = self.sup(dir)?;
+        if sup.features.resident {
+            return Ok(Found::Absent(Ttl::Forever));
+        }
+        check_name(guard.name())?;
+        if sup.features.lookup_depends_on_cred {
+            return self.ask_privately(op, dir, guard);
+        }
+        let (errno, reply) = match sup.driver.lookup(op, guard.dir(), guard.name()) {
+            Ok(Answer::Found(new)) => match self.publish(&sup, &guard, &new) {
+                Ok(inode) => {
+                    drop(guard);
+                    return self.landed(op, inode, new.attr);
+                }
+                Err(errno) => (errno, Err(errno)),
+            },
+            Ok(Answer::Absent(ttl)) => {
+                guard.absent(answer_life(sup.features, ttl));
+                return Ok(Found::Absent(ttl));
+            }
+            Err(Errno::NOENT) => (Errno::NOENT, Ok(Found::Absent(Ttl::For(Duration::ZERO)))),
+            Err(errno) => (errno, Err(errno)),
+        };
+        // Those who wait for this answer get the same.
+        guard.fail(errno.raw_os_error());
+        reply
+    }
+
+    /// Asks for this caller only: the right to the name is not held meanwhile, and what was
+    /// answered is not kept.
+    fn ask_privately<'v>(&'v self, op: &Op, dir: &Inode<'v>, guard: NameGuard<'v>) -> Result<Found<'v>> {
+        let sup = self.sup(dir)?;
+        let name = guard.name().to_vec();
+        drop(guard);
+        match sup.driver.lookup(op, dir, &name) {
+            Ok(Answer::Found(new)) => {
+                let guard = self.cache.lock_name(dir, &name);
+                let inode = self.publish(&sup, &guard, &new)?;
+                drop(guard);
+                self.landed(op, inode, new.attr)
+            }
+            Ok(Answer::Absent(_)) | Err(Errno::NOENT) => Ok(Found::Absent(Ttl::For(Duration::ZERO))),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// A lookup's inode, or the root of what is mounted on it. Attributes just fetched are
+    /// believed even where they may not be kept.
+    fn landed<'v>(&'v self, op: &Op, inode: Inode<'v>, attr: Attr) -> Result<Found<'v>> {
+        let inode = match self.mounts.mounted_on(inode.id()).and_then(|root| self.cache.get(root)) {
+            Some(root) => root,
+            None => return Ok(Found::Node(inode, attr)),
+        };
+        let attr = self.attr_now(op, &inode)?;
+        Ok(Found::Node(inode, attr))
+    }
+
+    /// The attributes, fresh.
+    pub fn getattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
+        self.attr_now(op, inode)
+    }
+
+    /// Whether the caller may do `want`; an empty `want` asks for nothing.
+    ///
+    /// # Errors
+    /// EROFS where a file, directory or link on a read-only file system would be written, else
+    /// EACCES.
+    pub fn access(&self, op: &Op, inode: &Inode<'_>, want: Access) -> Result<()> {
+        self.permit(op, inode, want)
+    }
+
+    /// The target of a symbolic link; EINVAL of anything else.
+    pub fn readlink(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
+        if inode.fmt() != mode::S_IFLNK {
+            return Err(Errno::INVAL);
+        }
+        self.sup(inode)?.driver.readlink(op, inode)
+    }
+
+    /// Figures of the inode's file system.
+    pub fn statfs(&self, op: &Op, inode: &Inode<'_>) -> Result<StatFs> {
+        self.sup(inode)?.driver.statfs(op)
+    }
+}

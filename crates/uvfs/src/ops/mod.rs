@@ -1,0 +1,227 @@
+//! Operations on inodes: what a front end calls once it has turned a path into a directory and
+//! a name, and what path operations end in.
+//!
+//! Each takes the right to the name (a guard of the cache), looks what the name is, checks, asks
+//! the driver, and publishes; publishing cannot fail, because room was reserved before the
+//! driver was asked. The order of checks is the kernel's, since errors are compared with it.
+//! Order of locks: rename mutex of the superblock, names, one inode's turn ([`turns`]).
+//! No lock of the cache is held while a driver runs. Nothing here knows of paths.
+
+pub(crate) mod attr;
+pub(crate) mod create;
+pub(crate) mod dir;
+pub(crate) mod file;
+pub(crate) mod lookup;
+pub(crate) mod remove;
+pub(crate) mod rename;
+pub(crate) mod turns;
+pub(crate) mod xattr;
+
+use uvfs_cache::{CacheError, Fresh, InodeId, Known, Life, NameGuard};
+
+use crate::driver::Inode;
+use crate::mount::SuperRef;
+use crate::permission;
+use crate::types::{Access, Answer, Attr, Errno, Features, NAME_MAX, NewInode, Op, Result, Ttl, mode};
+use crate::vfs::Vfs;
+
+/// Unused inodes given up at once where the cache is full.
+const EVICT_BATCH: usize = 1024;
+
+/// The errno of a cache that cannot.
+pub(crate) fn cache_errno(error: CacheError, features: Features) -> Errno {
+    match error {
+        // Where the cache is the file system, its limit is the device's size.
+        CacheError::NoMemory if features.resident => Errno::NOSPC,
+        CacheError::NoMemory => Errno::NOMEM,
+        CacheError::Dying => Errno::NOENT,
+        CacheError::Stale => Errno::STALE,
+    }
+}
+
+/// What the cache calls a time to live. Parts of a millisecond are not kept.
+pub(crate) fn life(ttl: Ttl) -> Life {
+    match ttl {
+        Ttl::Forever => Life::Forever,
+        Ttl::For(time) => Life::Millis(u32::try_from(time.as_millis()).unwrap_or(u32::MAX)),
+    }
+}
+
+/// A driver's inode as the cache takes it.
+pub(crate) fn fresh(features: Features, new: &NewInode) -> Fresh {
+    Fresh { attr: new.attr, private: new.private, life: answer_life(features, new.ttl) }
+}
+
+/// How long a driver's answer is believed in the cache.
+pub(crate) fn answer_life(features: Features, ttl: Ttl) -> Life {
+    if features.resident {
+        Life::Forever
+    } else if features.lookup_depends_on_cred {
+        // What one caller was told must not answer the next.
+        Life::Millis(0)
+    } else {
+        life(ttl)
+    }
+}
+
+/// ENOTDIR on anything but a directory.
+pub(crate) fn require_dir(inode: &Inode<'_>) -> Result<()> {
+    if is_dir(inode) { Ok(()) } else { Err(Errno::NOTDIR) }
+}
+
+/// Whether this is a directory.
+pub(crate) fn is_dir(inode: &Inode<'_>) -> bool {
+    inode.fmt() == mode::S_IFDIR
+}
+
+/// What a name must be to be looked for: not empty, without slash and nul, and not too long.
+/// `.` and `..` are the operations' affair, which have errors of their own for them.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() {
+        Err(Errno::NOENT)
+    } else if name.len() > NAME_MAX {
+        Err(Errno::NAMETOOLONG)
+    } else if name.iter().any(|&b| b == b'/' || b == 0) {
+        Err(Errno::INVAL)
+    } else {
+        Ok(())
+    }
+}
+
+impl Vfs {
+    /// The attributes, asked for again where their time has passed.
+    pub(crate) fn attr_now(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
+        if !inode.expired() {
+            return Ok(inode.attr());
+        }
+        let sup = self.sup(inode)?;
+        let attr = sup.driver.getattr(op, inode)?;
+        if attr.fmt() != inode.fmt() || attr.ino != inode.ino() {
+            return Err(Errno::STALE);
+        }
+        inode.refresh(&attr, answer_life(sup.features, sup.ttl()));
+        Ok(attr)
+    }
+
+    /// The permission to do `want` with an inode: EROFS before EACCES.
+    pub(crate) fn permit(&self, op: &Op, inode: &Inode<'_>, want: Access) -> Result<()> {
+        if want.contains(Access::WRITE)
+            && matches!(inode.fmt(), mode::S_IFREG | mode::S_IFDIR | mode::S_IFLNK)
+        {
+            self.sup(inode)?.writable()?;
+        }
+        if op.trusted {
+            return Ok(());
+        }
+        permission::require(op, &self.attr_now(op, inode)?, want)
+    }
+
+    /// The permission to look for names in a directory; ENOTDIR where it is none.
+    pub(crate) fn search(&self, op: &Op, dir: &Inode<'_>) -> Result<()> {
+        require_dir(dir)?;
+        if op.trusted || op.cred.is_root() {
+            return Ok(());
+        }
+        permission::require(op, &self.attr_now(op, dir)?, Access::EXEC)
+    }
+
+    /// The permission to add a name to a directory; ENOENT where it is removed.
+    pub(crate) fn may_add(&self, op: &Op, dir: &Inode<'_>) -> Result<Attr> {
+        if dir.is_dead() {
+            return Err(Errno::NOENT);
+        }
+        let attr = self.attr_now(op, dir)?;
+        permission::require(op, &attr, Access::WRITE | Access::EXEC)?;
+        Ok(attr)
+    }
+
+    /// The permission to take the name of `victim` out of `dir`.
+    pub(crate) fn may_remove(&self, op: &Op, dir: &Inode<'_>, victim: &Inode<'_>) -> Result<()> {
+        if op.trusted {
+            return Ok(());
+        }
+        let attr = self.attr_now(op, dir)?;
+        permission::require(op, &attr, Access::WRITE | Access::EXEC)?;
+        if attr.mode & mode::S_ISVTX == 0 {
+            return Ok(());
+        }
+        permission::require_unstuck(op, &attr, &self.attr_now(op, victim)?)
+    }
+
+    /// What a guarded name leads to; the driver is asked where the cache does not know.
+    pub(crate) fn find<'v>(
+        &'v self,
+        op: &Op,
+        sup: &SuperRef,
+        guard: &NameGuard<'v>,
+    ) -> Result<Option<Inode<'v>>> {
+        match guard.find() {
+            Known::Hit(inode) => return Ok(Some(inode)),
+            Known::Negative => return Ok(None),
+            Known::Unknown if sup.features.resident => return Ok(None),
+            Known::Unknown => {}
+        }
+        match sup.driver.lookup(op, guard.dir(), guard.name()) {
+            Ok(Answer::Found(new)) => self.publish(sup, guard, &new).map(Some),
+            Ok(Answer::Absent(ttl)) => {
+                guard.absent(answer_life(sup.features, ttl));
+                Ok(None)
+            }
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Makes the inode that a driver found. Where there is no room, even after giving up what
+    /// nobody uses, the driver is told that its value will not be kept.
+    pub(crate) fn publish<'v>(
+        &'v self,
+        sup: &SuperRef,
+        guard: &NameGuard<'v>,
+        new: &NewInode,
+    ) -> Result<Inode<'v>> {
+        let fresh = fresh(sup.features, new);
+        self.roomy(sup.features, || guard.found(&fresh))
+            .inspect_err(|_| sup.driver.evict(&new.attr, new.private))
+    }
+
+    /// Does what needs memory of the cache; once more after making room.
+    pub(crate) fn roomy<T>(
+        &self,
+        features: Features,
+        mut make: impl FnMut() -> std::result::Result<T, CacheError>,
+    ) -> Result<T> {
+        match make() {
+            Err(CacheError::NoMemory) if self.make_room() > 0 => make(),
+            done => done,
+        }
+        .map_err(|e| cache_errno(e, features))
+    }
+
+    /// Gives up some of what nobody uses; how many inodes.
+    fn make_room(&self) -> usize {
+        self.mounts.evictable().into_iter().map(|sb| self.cache.evict_unused(sb, EVICT_BATCH)).sum()
+    }
+
+    /// Goes from a mount point to the root of what is mounted there.
+    pub(crate) fn cross<'v>(&'v self, inode: Inode<'v>) -> Inode<'v> {
+        match self.mounts.mounted_on(inode.id()).and_then(|root| self.cache.get(root)) {
+            Some(root) => root,
+            None => inode,
+        }
+    }
+
+    /// `..` of a directory: out of a mount where it is a mounted root, and staying at `root`.
+    /// ENOENT where the directory is removed.
+    pub(crate) fn parent<'v>(&'v self, dir: &Inode<'v>, root: InodeId) -> Result<Inode<'v>> {
+        if dir.id() == root {
+            return Ok(dir.clone());
+        }
+        let below = match self.mounts.point_of(dir.id()).filter(|&point| point != root) {
+            Some(point) => self.inode(point)?,
+            None => dir.clone(),
+        };
+        let up = self.cache.parent_of(&below).ok_or(Errno::NOENT)?;
+        Ok(self.cross(up))
+    }
+}

@@ -1,0 +1,90 @@
+//! One inode's turn: changes of attributes and link counts follow one another per inode.
+//!
+//! A chmod reads a mode, decides, and has the driver store another; a link looks whether the
+//! count is zero before the driver raises it. Between the two nobody else may change it. This
+//! is the kernel's inode lock for these operations, but as a right that is held, like the right
+//! to a name, and no lock: a slow driver call delays only who wants the same inode.
+//!
+//! Taken last of all (after names), and one at a time. Costs two uncontended locks of a shard.
+
+use std::collections::HashSet;
+
+use parking_lot::{Condvar, Mutex};
+use uvfs_cache::InodeId;
+
+/// Power of two.
+const SHARDS: usize = 64;
+
+#[derive(Default)]
+struct Shard {
+    taken: Mutex<HashSet<InodeId, foldhash::fast::FixedState>>,
+    given_back: Condvar,
+}
+
+/// The turns of all inodes.
+pub(crate) struct Turns {
+    shards: Box<[Shard]>,
+}
+
+/// An inode's turn; dropping it lets the next one.
+pub(crate) struct Turn<'t> {
+    shard: &'t Shard,
+    id: InodeId,
+}
+
+impl Turns {
+    pub(crate) fn new() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Shard::default()).collect() }
+    }
+
+    /// Waits for the inode's turn.
+    pub(crate) fn take(&self, id: InodeId) -> Turn<'_> {
+        let hash = id.as_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let shard = &self.shards[hash as usize % SHARDS];
+        let mut taken = shard.taken.lock();
+        while !taken.insert(id) {
+            shard.given_back.wait(&mut taken);
+        }
+        Turn { shard, id }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.shard.taken.lock().remove(&self.id);
+        // All of them: who waits for another inode of the shard must not swallow the wakeup.
+        self.shard.given_back.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn turns_of_one_inode_exclude_each_other() {
+        let turns = Turns::new();
+        let (inside, seen) = (AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| {
+                    for _ in 0..500 {
+                        let _turn = turns.take(InodeId::from_u64(7));
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        seen.fetch_add(1, Ordering::Relaxed);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!(seen.into_inner(), 2000);
+    }
+
+    #[test]
+    fn turns_of_two_inodes_do_not() {
+        let turns = Turns::new();
+        let _one = turns.take(InodeId::from_u64(1));
+        let _other = turns.take(InodeId::from_u64(2));
+    }
+}

@@ -1,0 +1,147 @@
+//! Extended attributes: which names may be used on what and by whom; drivers only store.
+//!
+//! The namespaces' rules are those of xattr(7): `user.` on regular files and directories, with
+//! the permissions of the data; `trusted.` for root only, and invisible to others; `security.`
+//! set by root, read by all. There are no access control lists. That a buffer is too small for
+//! the answer (ERANGE) is the front end's affair: here whole values are returned.
+
+use crate::driver::Inode;
+use crate::permission;
+use crate::types::{Access, Errno, Op, Result, XattrFlags, mode};
+use crate::vfs::Vfs;
+
+/// Longest name, in bytes (`XATTR_NAME_MAX`).
+const NAME_MAX: usize = 255;
+/// Longest value, in bytes (`XATTR_SIZE_MAX`).
+const SIZE_MAX: usize = 65536;
+
+/// The part of a name up to its first dot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Space {
+    User,
+    Trusted,
+    Security,
+}
+
+/// ERANGE for a name that is empty or too long, EOPNOTSUPP for a namespace that is not here,
+/// EINVAL for a namespace alone.
+fn space(name: &[u8]) -> Result<Space> {
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Err(Errno::RANGE);
+    }
+    for (prefix, space) in
+        [(&b"user."[..], Space::User), (b"trusted.", Space::Trusted), (b"security.", Space::Security)]
+    {
+        match name.strip_prefix(prefix) {
+            Some(b"") => return Err(Errno::INVAL),
+            Some(rest) if rest.contains(&0) => return Err(Errno::INVAL),
+            Some(_) => return Ok(space),
+            None => {}
+        }
+    }
+    Err(Errno::OPNOTSUPP)
+}
+
+/// Whether `user.` names may exist on this type.
+fn holds_user_names(inode: &Inode<'_>) -> bool {
+    matches!(inode.fmt(), mode::S_IFREG | mode::S_IFDIR)
+}
+
+impl Vfs {
+    /// The value of an extended attribute.
+    ///
+    /// # Errors
+    /// ENODATA (no such attribute, or none that the caller may know of), EACCES, ERANGE (the
+    /// name's length), EOPNOTSUPP (the namespace), EINVAL, and what the driver answers.
+    pub fn getxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        match space(name)? {
+            Space::User if !holds_user_names(inode) => return Err(Errno::NODATA),
+            Space::User => self.permit(op, inode, Access::READ)?,
+            Space::Trusted if !(op.trusted || op.cred.is_root()) => return Err(Errno::NODATA),
+            Space::Trusted | Space::Security => {}
+        }
+        self.sup(inode)?.driver.getxattr(op, inode, name)
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// EEXIST and ENODATA (`flags`), E2BIG (the value), EPERM (`user.` on other types, or on
+    /// another's sticky directory; `trusted.` and `security.` by anyone but root), EACCES,
+    /// EROFS, ERANGE, EOPNOTSUPP, EINVAL, ENOSPC, and what the driver answers.
+    pub fn setxattr(
+        &self,
+        op: &Op,
+        inode: &Inode<'_>,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        if value.len() > SIZE_MAX {
+            return Err(Errno::TOOBIG);
+        }
+        self.may_change(op, inode, name)?;
+        let _turn = self.turns.take(inode.id());
+        self.sup(inode)?.driver.setxattr(op, inode, name, value, flags)
+    }
+
+    /// Removes an extended attribute; errors as [`Vfs::setxattr`], ENODATA where there is none.
+    pub fn removexattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
+        self.may_change(op, inode, name)?;
+        let _turn = self.turns.take(inode.id());
+        self.sup(inode)?.driver.removexattr(op, inode, name)
+    }
+
+    /// All names that the caller may know of, each followed by a nul.
+    pub fn listxattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
+        let names = self.sup(inode)?.driver.listxattr(op, inode)?;
+        // A FUSE kernel passes the list on as it is: here trust does not make it visible.
+        if op.cred.is_root() {
+            return Ok(names);
+        }
+        let visible = names.split_inclusive(|&b| b == 0).filter(|name| !name.starts_with(b"trusted."));
+        Ok(visible.flatten().copied().collect())
+    }
+
+    fn may_change(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
+        let space = space(name)?;
+        self.sup(inode)?.writable()?;
+        match space {
+            Space::User if !holds_user_names(inode) => Err(Errno::PERM),
+            Space::User => {
+                let attr = self.attr_now(op, inode)?;
+                if attr.is_dir() && attr.mode & mode::S_ISVTX != 0 {
+                    permission::require_owner(op, &attr)?;
+                }
+                self.permit(op, inode, Access::WRITE)
+            }
+            Space::Trusted | Space::Security if op.trusted || op.cred.is_root() => Ok(()),
+            Space::Trusted | Space::Security => Err(Errno::PERM),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fall_into_namespaces() {
+        let long = |n: usize| [b"user.".as_slice(), &vec![b'x'; n - 5]].concat();
+        for (name, want) in [
+            (b"user.a".to_vec(), Ok(Space::User)),
+            (b"trusted.a".to_vec(), Ok(Space::Trusted)),
+            (b"security.selinux".to_vec(), Ok(Space::Security)),
+            (b"user.".to_vec(), Err(Errno::INVAL)),
+            (b"user.a\0b".to_vec(), Err(Errno::INVAL)),
+            (b"users.a".to_vec(), Err(Errno::OPNOTSUPP)),
+            (b"system.posix_acl_access".to_vec(), Err(Errno::OPNOTSUPP)),
+            (b"plain".to_vec(), Err(Errno::OPNOTSUPP)),
+            (Vec::new(), Err(Errno::RANGE)),
+            (long(255), Ok(Space::User)),
+            (long(256), Err(Errno::RANGE)),
+        ] {
+            assert_eq!(space(&name), want, "{}", String::from_utf8_lossy(&name));
+        }
+    }
+}

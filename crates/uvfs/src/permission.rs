@@ -1,0 +1,141 @@
+//! Who may do what: mode bits, owners, groups, sticky directories and the protected-file rules.
+//!
+//! Pure functions of attributes and credentials; nothing is locked, nothing is read from the
+//! cache here. Callers take one consistent [`Attr`] and ask. Each check grants everything to a
+//! trusted operation (see [`Op::trusted`]); the functions on plain numbers below them do not
+//! know of trust and also serve the lock-free walk.
+//!
+//! There are no access control lists and no capabilities: user id 0 has the overrides that the
+//! kernel gives to CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_CHOWN, CAP_FSETID, CAP_MKNOD and
+//! CAP_SYS_ADMIN.
+
+use crate::types::{Access, Attr, Cred, Errno, Op, Result, mode};
+
+/// The `fs.protected_*` rules (see proc(5)): they stop a process from being led astray by files
+/// that others left in world-writable sticky directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protected {
+    /// Do not follow another's trailing symbolic link in a sticky world-writable directory.
+    pub symlinks: bool,
+    /// Hard links only to files that the caller owns, or could read and write.
+    pub hardlinks: bool,
+    /// 0: off; 1: no O_CREAT open of another's FIFO in a world-writable sticky directory;
+    /// 2: in a group-writable one neither.
+    pub fifos: u8,
+    /// The same for regular files.
+    pub regular: u8,
+}
+
+impl Protected {
+    /// All rules off, as an unconfigured kernel has them.
+    pub const OFF: Self = Self { symlinks: false, hardlinks: false, fifos: 0, regular: 0 };
+}
+
+impl Default for Protected {
+    /// What distributions set at boot.
+    fn default() -> Self {
+        Self { symlinks: true, hardlinks: true, fifos: 1, regular: 1 }
+    }
+}
+
+/// Whether the mode bits, or root's overrides, grant all of `want`.
+pub(crate) fn granted(cred: &Cred, mode: u32, uid: u32, gid: u32, want: Access) -> bool {
+    let class = if cred.uid == uid {
+        mode >> 6
+    } else if cred.in_group(gid) {
+        mode >> 3
+    } else {
+        mode
+    };
+    if class & want.bits() == want.bits() {
+        return true;
+    }
+    // Root may search any directory, but runs only what somebody may run.
+    cred.is_root()
+        && (mode & mode::S_IFMT == mode::S_IFDIR || !want.contains(Access::EXEC) || mode & 0o111 != 0)
+}
+
+/// [`granted`] for an operation; EACCES where it is not.
+pub(crate) fn require(op: &Op, attr: &Attr, want: Access) -> Result<()> {
+    if op.trusted || granted(&op.cred, attr.mode, attr.uid, attr.gid, want) {
+        Ok(())
+    } else {
+        Err(Errno::ACCESS)
+    }
+}
+
+/// Whether the caller owns the inode or is root.
+pub(crate) fn owns(op: &Op, attr: &Attr) -> bool {
+    op.trusted || op.cred.is_root() || op.cred.uid == attr.uid
+}
+
+/// EPERM unless [`owns`].
+pub(crate) fn require_owner(op: &Op, attr: &Attr) -> Result<()> {
+    if owns(op, attr) { Ok(()) } else { Err(Errno::PERM) }
+}
+
+/// EPERM where a sticky directory keeps `victim` from everyone but its owner, the directory's
+/// owner and root.
+pub(crate) fn require_unstuck(op: &Op, dir: &Attr, victim: &Attr) -> Result<()> {
+    if dir.mode & mode::S_ISVTX != 0 && !owns(op, victim) && !owns(op, dir) {
+        Err(Errno::PERM)
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether the caller may keep a set-group-id bit for group `gid`.
+pub(crate) fn keeps_sgid(cred: &Cred, gid: u32) -> bool {
+    cred.is_root() || cred.in_group(gid)
+}
+
+/// The mode that is left once set-id privileges are dropped (write, truncation, chown).
+///
+/// Set-group-id without group execute once meant mandatory locking: it stays for the group's
+/// members, as it does in the kernel.
+pub(crate) fn without_privileges(cred: &Cred, mode: u32, gid: u32) -> u32 {
+    let mut left = mode & !mode::S_ISUID;
+    if mode & 0o010 != 0 || !keeps_sgid(cred, gid) {
+        left &= !mode::S_ISGID;
+    }
+    left
+}
+
+/// EACCES where `fs.protected_symlinks` forbids following the trailing `link` found in `dir`.
+pub(crate) fn may_follow(rules: Protected, cred: &Cred, dir: &Attr, link: &Attr) -> Result<()> {
+    const SHARED: u32 = mode::S_ISVTX | 0o002;
+    if !rules.symlinks || cred.uid == link.uid || dir.mode & SHARED != SHARED || dir.uid == link.uid {
+        Ok(())
+    } else {
+        Err(Errno::ACCESS)
+    }
+}
+
+/// EPERM where `fs.protected_hardlinks` forbids a new name for `attr`.
+pub(crate) fn may_link(rules: Protected, op: &Op, attr: &Attr) -> Result<()> {
+    const SGID_RUN: u32 = mode::S_ISGID | 0o010;
+    if !rules.hardlinks || owns(op, attr) {
+        return Ok(());
+    }
+    let safe = attr.is_reg()
+        && attr.mode & mode::S_ISUID == 0
+        && attr.mode & SGID_RUN != SGID_RUN
+        && granted(&op.cred, attr.mode, attr.uid, attr.gid, Access::READ | Access::WRITE);
+    if safe { Ok(()) } else { Err(Errno::PERM) }
+}
+
+/// EACCES where `fs.protected_fifos` or `fs.protected_regular` forbids an O_CREAT open of the
+/// existing `file` in `dir`.
+pub(crate) fn may_open_shared(rules: Protected, op: &Op, dir: &Attr, file: &Attr) -> Result<()> {
+    let level = match file.fmt() {
+        mode::S_IFIFO => rules.fifos,
+        mode::S_IFREG => rules.regular,
+        _ => 0,
+    };
+    let sticky = dir.mode & mode::S_ISVTX != 0;
+    if level == 0 || op.trusted || !sticky || file.uid == dir.uid || file.uid == op.cred.uid {
+        return Ok(());
+    }
+    let shared = dir.mode & 0o002 != 0 || (level >= 2 && dir.mode & 0o020 != 0);
+    if shared { Err(Errno::ACCESS) } else { Ok(()) }
+}

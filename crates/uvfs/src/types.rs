@@ -1,0 +1,272 @@
+//! The words that namei, drivers and front ends share: errors, credentials, flags.
+//!
+//! Plain values; nothing here is shared between threads or knows the cache's insides.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use rustix::io::Errno;
+pub use uvfs_cache::attr::{Attr, Time, mode};
+
+/// What every operation returns; the errors are the kernel's.
+pub type Result<T> = std::result::Result<T, Errno>;
+
+/// Longest name of one path component, in bytes (`NAME_MAX`).
+pub const NAME_MAX: usize = 255;
+/// Longest path, in bytes, without the terminating nul (`PATH_MAX` - 1).
+pub const PATH_MAX: usize = 4095;
+/// Symbolic links followed in one walk before ELOOP.
+pub const MAX_SYMLINKS: u32 = 40;
+
+/// On whose behalf an operation is done. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cred {
+    /// User id that permissions are checked against (the kernel's fsuid).
+    pub uid: u32,
+    /// Group id that permissions are checked against (the kernel's fsgid).
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Arc<[u32]>,
+}
+
+impl Cred {
+    /// The superuser.
+    pub fn root() -> Self {
+        Self { uid: 0, gid: 0, groups: Arc::new([]) }
+    }
+    /// A user with one group.
+    pub fn user(uid: u32, gid: u32) -> Self {
+        Self { uid, gid, groups: Arc::new([]) }
+    }
+    /// Whether mode bits do not bind (CAP_DAC_OVERRIDE, CAP_FOWNER and CAP_FSETID in one).
+    pub fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+    /// Whether `gid` is the group or one of the supplementary groups.
+    pub fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+}
+
+/// The context of one operation.
+#[derive(Clone, Debug)]
+pub struct Op {
+    /// The caller.
+    pub cred: Cred,
+    /// The time to stamp changes with.
+    pub now: Time,
+    /// Permissions were checked by who calls (a FUSE kernel under `default_permissions`): the
+    /// VFS then does not check them again. Type, name, emptiness and loop checks are always made.
+    pub trusted: bool,
+}
+
+/// What a name leads to.
+#[derive(Clone, Debug)]
+pub enum Found<'v> {
+    /// The inode (the root of what is mounted there, if something is), and its attributes.
+    Node(uvfs_cache::InodeRef<'v>, Attr),
+    /// There is no such name, and a front end may believe that for so long.
+    Absent(Ttl),
+}
+
+/// How long an answer may be believed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ttl {
+    /// Until the cache is told otherwise.
+    #[default]
+    Forever,
+    /// For this long; zero means: ask again each time.
+    For(Duration),
+}
+
+/// A change of attributes; `None` leaves a field alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetAttr {
+    /// Permission bits (type bits are ignored).
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size; shorter truncates, longer makes a hole.
+    pub size: Option<u64>,
+    /// Access time.
+    pub atime: Option<SetTime>,
+    /// Modification time.
+    pub mtime: Option<SetTime>,
+    /// Change time as the front end saw it (FUSE writeback); drivers may ignore it.
+    pub ctime: Option<Time>,
+    /// Clear set-id bits as the kernel does for a write or truncate by an unprivileged caller
+    /// (FUSE_HANDLE_KILLPRIV_V2's FATTR_KILL_SUIDGID).
+    pub kill_suidgid: bool,
+}
+
+/// A time to set, as `utimensat` tells them apart (permission rules differ).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// UTIME_NOW.
+    Now,
+    /// A given time.
+    At(Time),
+}
+
+/// What a new node shall be.
+#[derive(Clone, Copy, Debug)]
+pub struct Make<'a> {
+    /// Type and permission bits (umask already applied).
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group (set-gid directories already taken into account).
+    pub gid: u32,
+    /// Device number, for device nodes.
+    pub rdev: u32,
+    /// Target, for symbolic links.
+    pub target: Option<&'a [u8]>,
+}
+
+/// An inode as a driver describes it to the VFS.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NewInode {
+    /// Attributes; `ino` identifies the inode within the superblock.
+    pub attr: Attr,
+    /// The driver's own value, returned by `Inode::private`.
+    pub private: u64,
+    /// How long name and attributes may be believed.
+    pub ttl: Ttl,
+}
+
+/// A driver's answer to a lookup.
+#[derive(Clone, Copy, Debug)]
+pub enum Answer {
+    /// The name leads to this inode.
+    Found(NewInode),
+    /// There is no such name, and that may be believed for so long.
+    Absent(Ttl),
+}
+
+bitflags::bitflags! {
+    /// `renameat2` flags.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct RenameFlags: u32 {
+        /// Fail with EEXIST if the new name exists.
+        const NOREPLACE = 1;
+        /// Swap the two names.
+        const EXCHANGE = 2;
+    }
+
+    /// Access wanted, as for `access(2)`; also what an open asks for.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Access: u32 {
+        /// Execute or search.
+        const EXEC = 1;
+        /// Write.
+        const WRITE = 2;
+        /// Read.
+        const READ = 4;
+    }
+
+    /// How [`Context::open`](crate::Context::open) opens, as `open(2)` has it; at least one of
+    /// `READ` and `WRITE` must be there.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct OpenFlags: u32 {
+        /// Reading is wanted (O_RDONLY, O_RDWR).
+        const READ = 1;
+        /// Writing is wanted (O_WRONLY, O_RDWR).
+        const WRITE = 2;
+        /// O_CREAT: make a regular file where there is nothing.
+        const CREATE = 4;
+        /// O_EXCL: with `CREATE`, fail with EEXIST where there is something.
+        const EXCL = 8;
+        /// O_TRUNC: cut a regular file to nothing.
+        const TRUNC = 16;
+        /// O_APPEND: every write goes to the end.
+        const APPEND = 32;
+        /// O_DIRECTORY: fail with ENOTDIR on anything but a directory.
+        const DIRECTORY = 64;
+        /// O_NOFOLLOW: fail with ELOOP where the last component is a symbolic link.
+        const NOFOLLOW = 128;
+    }
+
+    /// `setxattr` flags.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct XattrFlags: u32 {
+        /// Fail with EEXIST if the attribute exists.
+        const CREATE = 1;
+        /// Fail with ENODATA if it does not.
+        const REPLACE = 2;
+    }
+}
+
+/// `statfs` figures.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StatFs {
+    /// Block size that the counts below are in.
+    pub bsize: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Free blocks.
+    pub bfree: u64,
+    /// Free blocks for the unprivileged.
+    pub bavail: u64,
+    /// Inodes in all.
+    pub files: u64,
+    /// Free inodes.
+    pub ffree: u64,
+    /// Longest name.
+    pub namelen: u32,
+}
+
+/// One entry of a directory as it is handed to a reader.
+#[derive(Clone, Copy, Debug)]
+pub struct DirEntry<'a> {
+    /// The name; never `.` or `..` (front ends add those).
+    pub name: &'a [u8],
+    /// Inode number.
+    pub ino: u64,
+    /// Type bits of the mode (`S_IFMT`).
+    pub fmt: u32,
+    /// Where to go on *after* this entry. Cookies 0, 1 and 2 are taken (start, `.`, `..`):
+    /// entries' cookies are 3 or more.
+    pub cookie: u64,
+}
+
+/// Where `lseek` looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// SEEK_DATA.
+    Data,
+    /// SEEK_HOLE.
+    Hole,
+}
+
+/// What `fallocate` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Allocate; the flag keeps the size.
+    Allocate {
+        /// FALLOC_FL_KEEP_SIZE.
+        keep_size: bool,
+    },
+    /// Punch a hole (always with KEEP_SIZE).
+    PunchHole,
+    /// Zero a range; the flag keeps the size.
+    ZeroRange {
+        /// FALLOC_FL_KEEP_SIZE.
+        keep_size: bool,
+    },
+}
+
+/// What a driver is like; asked once, at mount.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Features {
+    /// The cache *is* the directory tree (tmpfs): nothing is evicted, every directory is
+    /// complete, `lookup` and `readdir` of the driver are never called.
+    pub resident: bool,
+    /// Calls may wait for something slow: front ends must not make them from a worker thread.
+    pub may_block: bool,
+    /// Answers depend on who asks, so concurrent lookups of one name may not share an answer.
+    pub lookup_depends_on_cred: bool,
+    /// Changes are refused with EROFS before the driver is asked.
+    pub read_only: bool,
+}

@@ -1,0 +1,146 @@
+//! The [`Vfs`]: a cache, the file systems mounted in it, and the files that are open.
+//!
+//! Operations are methods of `Vfs` and stand in `ops/` (on inodes) and `namei/` (on paths);
+//! here is what they share: how it is made, and the door from an inode to its superblock.
+//! Nothing here is locked: the cache, the mount table and the table of open files protect
+//! themselves. Any thread may call anything.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use uvfs_cache::{Cache, InodeId, Room};
+
+use crate::driver::{Driver, Inode};
+use crate::mount::{Mounts, Super, SuperRef};
+use crate::ops::file::Files;
+use crate::ops::turns::Turns;
+use crate::ops::{cache_errno, require_dir};
+use crate::permission::Protected;
+use crate::pin::Pin;
+use crate::types::{Cred, Errno, Op, Result, Time, Ttl};
+
+/// How a [`Vfs`] is set up.
+#[derive(Clone, Debug, Default)]
+pub struct VfsConfig {
+    /// Limits of the cache.
+    pub cache: uvfs_cache::Config,
+    /// The `fs.protected_*` rules.
+    pub protected: Protected,
+}
+
+/// A tree of mounted file systems over one cache. Shared as an `Arc`; every method may be
+/// called from any thread.
+pub struct Vfs {
+    // Open files first: they are dropped first, and hold inodes of the superblocks after them.
+    pub(crate) files: Files,
+    pub(crate) turns: Turns,
+    pub(crate) protected: Protected,
+    root: Pin,
+    pub(crate) mounts: Mounts,
+    pub(crate) cache: Arc<Cache>,
+}
+
+impl std::fmt::Debug for Vfs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Vfs").field("mounts", &self.mounts).finish_non_exhaustive()
+    }
+}
+
+impl Vfs {
+    /// A tree with `root_driver`'s root at `/`.
+    ///
+    /// # Errors
+    /// ENOMEM where the cache's memory cannot be reserved, ENOTDIR where the driver's root is no
+    /// directory, and whatever the driver answers when asked for it.
+    pub fn new(config: VfsConfig, root_driver: Arc<dyn Driver>) -> Result<Arc<Self>> {
+        let cache = Cache::new(config.cache).map_err(|_| Errno::NOMEM)?;
+        let op = Op { cred: Cred::root(), now: now(), trusted: true };
+        let (sup, root) = Super::new(&cache, &op, root_driver)?;
+        let root = Pin::new(&cache, root);
+        Ok(Arc::new(Self {
+            files: Files::new(),
+            turns: Turns::new(),
+            protected: config.protected,
+            root,
+            mounts: Mounts::new(sup),
+            cache,
+        }))
+    }
+
+    /// The cache, for its counters and for who knows of changes from elsewhere.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// The root directory: of the file system mounted last on `/`.
+    pub fn root(&self) -> Inode<'_> {
+        self.cross(self.root.inode().clone())
+    }
+
+    /// An operation of `cred`, now, whose permissions are checked here.
+    pub fn op(&self, cred: &Cred) -> Op {
+        Op { cred: cred.clone(), now: now(), trusted: false }
+    }
+
+    /// The inode with this id, referenced. ESTALE where it is gone.
+    pub fn inode(&self, id: InodeId) -> Result<Inode<'_>> {
+        self.cache.get(id).ok_or(Errno::STALE)
+    }
+
+    /// Whether calls on this inode may wait for something slow: its driver says so.
+    pub fn may_block(&self, inode: &Inode<'_>) -> bool {
+        self.sup(inode).is_ok_and(|s| s.features.may_block)
+    }
+
+    /// How long a front end may let its own kernel believe what it is told of this inode.
+    pub fn ttl(&self, inode: &Inode<'_>) -> Ttl {
+        self.sup(inode).map_or(Ttl::For(Duration::ZERO), |s| s.ttl())
+    }
+
+    /// Mounts `driver` on the directory `at` (on top of what is mounted there already).
+    ///
+    /// # Errors
+    /// ENOTDIR where `at` or the driver's root is no directory, ENOENT where `at` is removed,
+    /// ENOMEM, and what the driver answers when asked for its root.
+    pub fn mount(&self, at: &Inode<'_>, driver: Arc<dyn Driver>) -> Result<()> {
+        let op = Op { cred: Cred::root(), now: now(), trusted: true };
+        let at = self.cross(self.inode(at.id())?);
+        require_dir(&at)?;
+        let (sup, _root) = Super::new(&self.cache, &op, driver)?;
+        // A directory with room reserved is not empty, so it cannot be removed before the mount
+        // shows. If the removal comes first, the reservation fails; if the mount does, the
+        // removal looks at the mounts after it has seen the directory empty, and gives up.
+        let guard = self.cache.lock_name(&at, b".");
+        let room = guard.reserve(Room::Name).map_err(|e| cache_errno(e, sup.features))?;
+        self.mounts.insert(sup, Pin::new(&self.cache, at.clone()));
+        drop(room);
+        Ok(())
+    }
+
+    /// Takes the file system away whose root `root` is. What is open or referenced stays
+    /// usable for reading of attributes only: every call that needs the driver says ESTALE, but
+    /// open files work until they are released.
+    ///
+    /// # Errors
+    /// EINVAL where `root` is no mounted root, EBUSY where something is mounted inside.
+    pub fn unmount(&self, root: &Inode<'_>) -> Result<()> {
+        self.mounts.remove(root)
+    }
+
+    /// How many file systems are mounted, the first one included.
+    pub fn mount_count(&self) -> usize {
+        self.mounts.count()
+    }
+
+    /// The superblock of an inode; ESTALE once it is unmounted.
+    pub(crate) fn sup(&self, inode: &Inode<'_>) -> Result<SuperRef> {
+        self.mounts.super_of(inode.sb())
+    }
+}
+
+/// CLOCK_REALTIME.
+fn now() -> Time {
+    let t = clock_gettime(ClockId::Realtime);
+    Time::new(t.tv_sec, u32::try_from(t.tv_nsec).unwrap_or(0))
+}

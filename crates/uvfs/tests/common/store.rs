@@ -1,0 +1,260 @@
+//! A driver with a tree of its own, which the cache may know any part of.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex};
+
+use uvfs::driver::Rename;
+use uvfs::{
+    Answer, Attr, DirEntry, Driver, Errno, Features, Inode, Make, NewInode, Op, Result, SetAttr, StatFs, Ttl, mode,
+};
+
+use super::mem::set_time;
+use super::new_attr;
+
+struct Node {
+    attr: Attr,
+    children: BTreeMap<Vec<u8>, u64>,
+    target: Vec<u8>,
+}
+
+/// The driver; public fields are for tests to set before mounting or to look at.
+pub struct Store {
+    nodes: Mutex<HashMap<u64, Node>>,
+    last: AtomicU64,
+    /// How long answers may be believed.
+    pub ttl: Ttl,
+    /// Whether answers depend on who asks: odd users see nothing.
+    pub private_answers: bool,
+    /// Lookups by name.
+    pub lookups: Mutex<BTreeMap<Vec<u8>, u32>>,
+    /// Calls of getattr.
+    pub getattrs: AtomicU64,
+    /// Inodes that the cache let go.
+    pub evicted: AtomicU64,
+    /// Lookups fail with EIO.
+    pub broken: AtomicBool,
+    /// While shut, lookups wait.
+    gate: Mutex<Gate>,
+    moved: Condvar,
+}
+
+#[derive(Default)]
+struct Gate {
+    shut: bool,
+    waiting: u32,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        let root = Node { attr: Attr::default(), children: BTreeMap::new(), target: Vec::new() };
+        Self {
+            nodes: Mutex::new(HashMap::from([(1, root)])),
+            last: AtomicU64::new(1),
+            ttl: Ttl::Forever,
+            private_answers: false,
+            lookups: Mutex::default(),
+            getattrs: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            broken: AtomicBool::new(false),
+            gate: Mutex::default(),
+            moved: Condvar::new(),
+        }
+    }
+}
+
+impl Store {
+    /// Makes a node behind the cache's back: in the root, or in the directory `dir`.
+    pub fn plant(&self, dir: u64, name: &str, mode: u32) -> u64 {
+        let ino = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        self.insert(dir, name.as_bytes(), new_attr(ino, mode, 0, 0, uvfs::Time::new(1, 0)), &[]);
+        ino
+    }
+
+    /// Removes a name behind the cache's back.
+    pub fn uproot(&self, dir: u64, name: &str) {
+        self.nodes.lock().unwrap().get_mut(&dir).unwrap().children.remove(name.as_bytes());
+    }
+
+    /// Changes a size behind the cache's back.
+    pub fn resize(&self, ino: u64, size: u64) {
+        self.nodes.lock().unwrap().get_mut(&ino).unwrap().attr.size = size;
+    }
+
+    /// How often a name was asked for.
+    pub fn asked(&self, name: &str) -> u32 {
+        self.lookups.lock().unwrap().get(name.as_bytes()).copied().unwrap_or(0)
+    }
+
+    /// Lookups wait from now on.
+    pub fn shut(&self) {
+        self.gate.lock().unwrap().shut = true;
+    }
+
+    /// Waits until so many lookups wait.
+    pub fn until_waiting(&self, n: u32) {
+        let gate = self.gate.lock().unwrap();
+        drop(self.moved.wait_while(gate, |g| g.waiting < n).unwrap());
+    }
+
+    /// Lookups go on.
+    pub fn unshut(&self) {
+        self.gate.lock().unwrap().shut = false;
+        self.moved.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut gate = self.gate.lock().unwrap();
+        gate.waiting += 1;
+        self.moved.notify_all();
+        let mut gate = self.moved.wait_while(gate, |g| g.shut).unwrap();
+        gate.waiting -= 1;
+    }
+
+    fn insert(&self, dir: u64, name: &[u8], attr: Attr, target: &[u8]) {
+        let mut nodes = self.nodes.lock().unwrap();
+        nodes.get_mut(&dir).unwrap().children.insert(name.to_vec(), attr.ino);
+        nodes.insert(attr.ino, Node { attr, children: BTreeMap::new(), target: target.to_vec() });
+    }
+
+    fn described(&self, attr: Attr) -> NewInode {
+        NewInode { attr, private: attr.ino, ttl: self.ttl }
+    }
+
+    fn change<R>(&self, ino: u64, act: impl FnOnce(&mut Node) -> R) -> Result<R> {
+        self.nodes.lock().unwrap().get_mut(&ino).map(act).ok_or(Errno::STALE)
+    }
+
+    fn copy_to(&self, inode: &Inode<'_>) -> Result<()> {
+        let attr = self.change(inode.ino(), |n| n.attr)?;
+        inode.update(|a| *a = attr);
+        Ok(())
+    }
+}
+
+impl Driver for Store {
+    fn name(&self) -> &'static str {
+        "store"
+    }
+
+    fn features(&self) -> Features {
+        Features { lookup_depends_on_cred: self.private_answers, may_block: true, ..Features::default() }
+    }
+
+    fn ttl(&self) -> Ttl {
+        self.ttl
+    }
+
+    fn root(&self, op: &Op) -> Result<NewInode> {
+        let attr = new_attr(1, mode::S_IFDIR | 0o777, 0, 0, op.now);
+        self.change(1, |n| n.attr = attr)?;
+        Ok(self.described(attr))
+    }
+
+    fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
+        *self.lookups.lock().unwrap().entry(name.to_vec()).or_default() += 1;
+        self.pass();
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(Errno::IO);
+        }
+        let nodes = self.nodes.lock().unwrap();
+        let children = &nodes.get(&dir.ino()).ok_or(Errno::STALE)?.children;
+        match children.get(name) {
+            Some(ino) if !(self.private_answers && op.cred.uid % 2 == 1) => {
+                Ok(Answer::Found(self.described(nodes[ino].attr)))
+            }
+            _ if name.starts_with(b"untold") => Err(Errno::NOENT),
+            _ => Ok(Answer::Absent(self.ttl)),
+        }
+    }
+
+    fn getattr(&self, _op: &Op, inode: &Inode<'_>) -> Result<Attr> {
+        self.getattrs.fetch_add(1, Ordering::Relaxed);
+        self.change(inode.ino(), |n| n.attr)
+    }
+
+    fn setattr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {
+        self.change(inode.ino(), |n| {
+            let a = &mut n.attr;
+            a.mode = set.mode.map_or(a.mode, |mode| a.fmt() | mode);
+            a.uid = set.uid.unwrap_or(a.uid);
+            a.gid = set.gid.unwrap_or(a.gid);
+            a.size = set.size.unwrap_or(a.size);
+            set_time(&mut a.mtime, set.mtime, op.now);
+            a.ctime = op.now;
+        })?;
+        self.copy_to(inode)
+    }
+
+    fn create(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>) -> Result<NewInode> {
+        let ino = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let attr = new_attr(ino, make.mode, make.uid, make.gid, op.now);
+        self.insert(dir.ino(), name, attr, make.target.unwrap_or_default());
+        Ok(self.described(attr))
+    }
+
+    fn link(&self, _op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, name: &[u8]) -> Result<()> {
+        self.change(inode.ino(), |n| n.attr.nlink += 1)?;
+        self.change(dir.ino(), |n| n.children.insert(name.to_vec(), inode.ino()))?;
+        self.copy_to(inode)
+    }
+
+    fn unlink(&self, _op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()> {
+        self.change(dir.ino(), |n| n.children.remove(name))?;
+        self.change(inode.ino(), |n| n.attr.nlink -= 1)?;
+        self.copy_to(inode)
+    }
+
+    fn rmdir(&self, _op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()> {
+        if self.change(inode.ino(), |n| !n.children.is_empty())? {
+            return Err(Errno::NOTEMPTY);
+        }
+        self.change(dir.ino(), |n| n.children.remove(name))?;
+        self.change(inode.ino(), |n| n.attr.nlink = 0)?;
+        self.copy_to(inode)
+    }
+
+    fn rename(&self, _op: &Op, r: &Rename<'_>) -> Result<()> {
+        self.change(r.from_dir.ino(), |n| n.children.remove(r.from_name))?;
+        self.change(r.to_dir.ino(), |n| n.children.insert(r.to_name.to_vec(), r.inode.ino()))?;
+        if let Some(target) = r.target.filter(|_| r.exchange) {
+            self.change(r.from_dir.ino(), |n| n.children.insert(r.from_name.to_vec(), target.ino()))?;
+        } else if let Some(target) = r.target {
+            self.change(target.ino(), |n| n.attr.nlink -= 1)?;
+            self.copy_to(target)?;
+        }
+        Ok(())
+    }
+
+    fn readdir(
+        &self,
+        _op: &Op,
+        dir: &Inode<'_>,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let entries: Vec<(Vec<u8>, u64, u32)> = {
+            let nodes = self.nodes.lock().unwrap();
+            let children = &nodes.get(&dir.ino()).ok_or(Errno::STALE)?.children;
+            children.iter().map(|(name, ino)| (name.clone(), *ino, nodes[ino].attr.fmt())).collect()
+        };
+        for (index, (name, ino, fmt)) in entries.iter().enumerate().skip(cookie.saturating_sub(2) as usize) {
+            if !sink(DirEntry { name, ino: *ino, fmt: *fmt, cookie: index as u64 + 3 }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn readlink(&self, _op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
+        self.change(inode.ino(), |n| n.target.clone())
+    }
+
+    fn statfs(&self, _op: &Op) -> Result<StatFs> {
+        Ok(StatFs::default())
+    }
+
+    fn evict(&self, _attr: &Attr, _private: u64) {
+        self.evicted.fetch_add(1, Ordering::Relaxed);
+    }
+}
