@@ -9,6 +9,7 @@
 use uvfs_sync::blhash::{BlHash, Scan};
 use uvfs_sync::primitives::{Ordering, spin_loop};
 
+use crate::attr::mode;
 use crate::cache::{Cache, Names, Numbers, is_dir, number_hash};
 use crate::change::Aftermath;
 use crate::guard::NameGuard;
@@ -86,17 +87,21 @@ impl Cache {
     }
 
     fn is_number(&self, index: u32, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
-        let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
+        let private = self.inodes_private.get(index);
         let life = private.refs.life();
         // A reference first: what is read then is of this life.
         if !private.refs.get_life(life) {
             return None;
         }
         let inode = InodeRef::new(self, index, life);
-        let same = published.ino() == ino
+        self.has_number(index, sb, ino, fmt).then_some(inode)
+    }
+
+    fn has_number(&self, index: u32, sb: SbId, ino: u64, fmt: u32) -> bool {
+        let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
+        published.ino() == ino
             && private.sb.load(Ordering::Relaxed) == u32::from(sb.0)
-            && inode.fmt() == fmt;
-        same.then_some(inode)
+            && published.mode_and_flags() & mode::S_IFMT == fmt
     }
 
     /// A known inode of this number (and type: a number that came back as something else is
@@ -128,8 +133,11 @@ impl Cache {
             let mut candidates = Vec::new();
             locked.for_each(0, |i| candidates.push(i));
             for i in candidates {
-                if let Some(found) = self.is_number(i, sb, attr.ino, attr.fmt()) {
-                    other = Some(found);
+                // Looked at before a reference is taken: what stands in the bucket cannot end its
+                // life while the bucket is locked, and a reference to some other inode, dropped
+                // here as its last, would want this very lock to end that inode.
+                if other.is_none() && self.has_number(i, sb, attr.ino, attr.fmt()) {
+                    other = self.is_number(i, sb, attr.ino, attr.fmt());
                 }
             }
             if other.is_some() {
@@ -180,6 +188,9 @@ impl Cache {
         self.dentries_private.get(dentry).parent_life.store(parent_life, Ordering::Relaxed);
         let mut after = Aftermath::default();
         let mut spare = false;
+        // Counted before it can be found: who finds it may count it out.
+        self.superblock(sb).dentries.count_up();
+        self.negatives.fetch_add(1, Ordering::Relaxed);
         let published = loop {
             let (mut locked, [h]) = self.lock_names_bucket([(guard.dir.index(), &words)], spare);
             if guard.is_late() {
@@ -197,8 +208,6 @@ impl Cache {
             d.seq.write(|| d.clear());
             spare = true;
         };
-        self.superblock(sb).dentries.count_up();
-        self.negatives.fetch_add(1, Ordering::Relaxed);
         if !published {
             self.negatives.fetch_sub(1, Ordering::Relaxed);
             self.free_dentry(sb, dentry, tail);

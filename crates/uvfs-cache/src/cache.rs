@@ -153,8 +153,7 @@ impl Cache {
     }
 
     pub(crate) fn alloc_dentry(&self, sb: SbId) -> Result<u32, CacheError> {
-        let index =
-            self.superblock(sb).dentries.alloc(&self.dentry_pool).ok_or(CacheError::NoMemory)?;
+        let index = self.superblock(sb).dentries.alloc(&self.dentry_pool).ok_or(CacheError::NoMemory)?;
         above_floor(&self.dentries.get(index).seq, self.dentry_pool.floor(index));
         Ok(index)
     }
@@ -165,7 +164,14 @@ impl Cache {
 
     /// Begin an inode's life; the reference returned is its only one. `dir`: directory state, for
     /// directories.
-    pub(crate) fn fill_inode(&self, sb: SbId, index: u32, dir: u32, fresh: &Fresh, flags: u32) -> InodeRef<'_> {
+    pub(crate) fn fill_inode(
+        &self,
+        sb: SbId,
+        index: u32,
+        dir: u32,
+        fresh: &Fresh,
+        flags: u32,
+    ) -> InodeRef<'_> {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
         let resident = self.superblock(sb).resident;
         let old = published.life.load(Ordering::Relaxed);
@@ -296,9 +302,12 @@ impl Cache {
             c.inodes += sb.inodes.in_use();
             c.dentries += sb.dentries.in_use();
             let slot = |chunks: usize, size: usize| chunks as u64 * u64::from(CHUNK) * size as u64;
-            c.bytes += slot(sb.inodes.chunk_count(), size_of::<inode::Published>() + size_of::<inode::Private>());
             c.bytes +=
-                slot(sb.dentries.chunk_count(), size_of::<dentry::Published>() + size_of::<dentry::Private>());
+                slot(sb.inodes.chunk_count(), size_of::<inode::Published>() + size_of::<inode::Private>());
+            c.bytes += slot(
+                sb.dentries.chunk_count(),
+                size_of::<dentry::Published>() + size_of::<dentry::Private>(),
+            );
         }
         c.hash_bytes = self.names.bytes() + self.numbers.bytes();
         c.bytes += c.hash_bytes + self.tails.bytes();

@@ -271,6 +271,11 @@ impl Cache {
         let deadline = if self.superblock(room.sb).resident { NEVER } else { self.clock.deadline(life) };
         let mut after = Aftermath::default();
         let mut spare = false;
+        // The dentry holds its inode, from before it can be found: who finds it may end it, and
+        // gives back a reference then; and an inode with one reference is taken for one that only
+        // its name holds, so the caller's must not be the only one.
+        self.inodes_private.get(inode.index()).refs.get_held();
+        self.superblock(room.sb).dentries.count_up();
         loop {
             let (mut locked, [h]) = self.lock_names_bucket([(guard.dir.index(), &words)], spare);
             // Under the lock: an invalidation moves the revision first and then comes for this
@@ -279,6 +284,8 @@ impl Cache {
                 && state.revision() != expected
             {
                 drop(locked);
+                self.put_inode(inode.index());
+                self.superblock(room.sb).dentries.count_down();
                 self.finish(after, room.sb, &guard.dir);
                 return false;
             }
@@ -298,9 +305,6 @@ impl Cache {
             d.seq.write(|| d.clear());
             spare = true;
         }
-        // The dentry holds its inode and its parent's.
-        self.inodes_private.get(inode.index()).refs.get_held();
-        self.superblock(room.sb).dentries.count_up();
         (room.dentry, room.tail) = (0, 0);
         if let Some(parent) = room.dir.take() {
             // Its reference is the dentry's from now on; so is the count in `DirState`.

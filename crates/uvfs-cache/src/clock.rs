@@ -39,7 +39,8 @@ impl Clock {
         match life {
             Life::Forever => NEVER,
             Life::Millis(ms) => match self.now().wrapping_add(ms.min(LONGEST)) {
-                NEVER => 1,
+                // One earlier, so that what is not to be believed at all never is.
+                NEVER => u32::MAX,
                 at => at,
             },
         }

@@ -73,13 +73,10 @@ impl DirIndex {
     pub(crate) fn from(&self, from: u64) -> impl Iterator<Item = (u64, u32)> {
         let c = self.chunks.partition_point(|c| c.cookies.last().is_none_or(|last| *last < from));
         let at = self.chunks.get(c).map_or(0, |c| c.cookies.partition_point(|k| *k < from));
-        self.chunks[c.min(self.chunks.len())..]
-            .iter()
-            .enumerate()
-            .flat_map(move |(i, chunk)| {
-                let skip = if i == 0 { at } else { 0 };
-                chunk.cookies.iter().copied().zip(chunk.dentries.iter().copied()).skip(skip)
-            })
+        self.chunks[c.min(self.chunks.len())..].iter().enumerate().flat_map(move |(i, chunk)| {
+            let skip = if i == 0 { at } else { 0 };
+            chunk.cookies.iter().copied().zip(chunk.dentries.iter().copied()).skip(skip)
+        })
     }
 
     /// Bytes on the heap.

@@ -229,4 +229,3 @@ impl Published {
         self.high.raw().load(Ordering::Acquire) == walk && self.life.load(Ordering::Relaxed) == life
     }
 }
-

@@ -131,6 +131,11 @@ impl<'c> InodeRef<'c> {
     /// stay what they are. `f` runs under the inode's lock: it must not block nor call the cache.
     pub fn update<R>(&self, f: impl FnOnce(&mut Attr) -> R) -> R {
         let _lock = self.lock();
+        self.change(f)
+    }
+
+    /// Under the inode's lock.
+    fn change<R>(&self, f: impl FnOnce(&mut Attr) -> R) -> R {
         let (published, private) = (self.published(), self.private_half());
         let old = published.copy(private);
         let mut new = old;
@@ -147,6 +152,24 @@ impl<'c> InodeRef<'c> {
     pub fn refresh(&self, attr: &Attr, life: Life) {
         self.update(|a| *a = *attr);
         self.private_half().deadline.store(self.cache.clock.deadline(life), Ordering::Relaxed);
+    }
+
+    /// Moves with every change of the attributes: to remember before a driver is asked for them.
+    pub fn revision(&self) -> u32 {
+        let _lock = self.lock();
+        self.published().seq.raw().load(Ordering::Relaxed)
+    }
+
+    /// As [`InodeRef::refresh`], unless the attributes changed since `revision`: then the answer is
+    /// late (rule 10 for attributes), nothing is done and false comes back.
+    pub fn refresh_unless_changed(&self, revision: u32, attr: &Attr, life: Life) -> bool {
+        let _lock = self.lock();
+        if self.published().seq.raw().load(Ordering::Relaxed) != revision {
+            return false;
+        }
+        self.change(|a| *a = *attr);
+        self.private_half().deadline.store(self.cache.clock.deadline(life), Ordering::Relaxed);
+        true
     }
 
     /// Whether the attributes' time to live has passed.

@@ -31,6 +31,8 @@ mod guard;
 mod inode;
 mod inode_ref;
 mod lookup;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod readdir;
 mod sweep;
 mod types;

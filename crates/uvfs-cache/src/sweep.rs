@@ -2,8 +2,7 @@
 //!
 //! Before a name that exists is forgotten, its directory's revision moves and its *complete* flag
 //! goes: a reader that misses the name afterwards sees one of the two (rules 9 and 10). An inode that
-//! somebody holds besides its name stays; a directory with children stays (their references and
-//! the dying word say so).
+//! somebody holds besides its name stays; a directory with children stays (they hold it).
 //!
 //! Who comes here holds no lock. A dentry is read from its slot without one, so it is looked for again,
 //! by its name, under its bucket's lock.
@@ -109,17 +108,14 @@ impl Cache {
         let (mut locked, _) = self.lock_names_bucket([(dir.index(), &words)], false);
         let Some(dentry) = self.find_locked(&locked, 0, dir.index(), &words) else { return false };
         let inode = self.dentries.get(dentry).inode.load(Ordering::Relaxed);
-        // A directory must have no children and take none from here on.
-        let own = if inode == 0 { None } else { self.dir_state(inode) };
-        if inode == 0 || own.is_some_and(|d| d.begin_death().is_err()) {
+        if inode == 0 {
             return false;
         }
         // The last word: from exactly one reference (the name's) to dead, or not at all. Who came
-        // by index a moment ago and holds one keeps the inode, and we the name.
+        // by index a moment ago and holds one keeps the inode, and we the name. A directory with
+        // children, or that takes one, is held by them; its dying word is not asked, because one
+        // that lives on must never look removed to who holds it.
         if !self.inodes_private.get(inode).refs.kill_sole() {
-            if let Some(own) = own {
-                own.revive();
-            }
             return false;
         }
         // Before the name goes; see the module's head. The bucket is locked, so no miss is proven

@@ -129,9 +129,7 @@ impl Cache {
     pub fn pos(&self, id: InodeId) -> Option<Pos> {
         let published = self.inodes.get(id.index());
         for _ in 0..TRIES {
-            if published.mode_and_flags() & LIVE == 0
-                || published.life.load(Ordering::Relaxed) != id.life()
-            {
+            if published.mode_and_flags() & LIVE == 0 || published.life.load(Ordering::Relaxed) != id.life() {
                 return None;
             }
             if !is_dir(published.mode_and_flags()) {
@@ -199,7 +197,11 @@ impl Cache {
             Scan::Hit(Match::Expired) | Scan::Miss(false) => Step::Unknown,
             // Believed only of a directory that lives and has not moved.
             Scan::Hit(Match::Negative) | Scan::Miss(true) => {
-                if self.check(at) { Step::Absent } else { Step::Retry(Retry::Parent) }
+                if self.check(at) {
+                    Step::Absent
+                } else {
+                    Step::Retry(Retry::Parent)
+                }
             }
             Scan::Moved => Step::Retry(Retry::Bucket),
         }

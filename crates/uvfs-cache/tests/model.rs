@@ -8,9 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{
-    Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Life, Peek, Room, SbId, SbOptions,
-};
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Life, Peek, Room, SbId, SbOptions};
 
 fn attr(ino: u64, dir: bool) -> Attr {
     Attr { ino, mode: if dir { S_IFDIR | 0o755 } else { S_IFREG | 0o644 }, nlink: 1, ..Attr::default() }

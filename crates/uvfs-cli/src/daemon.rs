@@ -54,7 +54,8 @@ pub fn leave_terminal() -> Result<()> {
 pub fn ready() -> Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{READY}").and_then(|()| stdout.flush()).context("who asked for the mount is gone")?;
-    let null = OpenOptions::new().read(true).write(true).open("/dev/null").context("cannot open /dev/null")?;
+    let null =
+        OpenOptions::new().read(true).write(true).open("/dev/null").context("cannot open /dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     rustix::process::chdir("/").context("cannot leave the working directory")

@@ -20,6 +20,7 @@ pub fn run(args: &args::Mount) -> Result<()> {
     let source = Source::parse(&args.source)?;
     let (mut mount, driver) = options::parse(&args.options, source.name())?;
     mount.fsname.get_or_insert_with(|| args.source.clone());
+    source.check(&driver)?;
     if args.daemon && !args.daemon_child {
         return daemon::start(args);
     }

@@ -52,7 +52,12 @@ const KNOWN: &[Known] = &[
     flag("default_permissions", "the kernel checks permissions (always on)"),
     flag("defaults", "nothing; for fstab(5)"),
     value(Of::Mount, "fsname", "NAME", "what mount(8) and df(1) show as the source"),
-    value(Of::Mount, "timeout", "SECONDS", "how long the kernel may believe names and attributes (0: not at all)"),
+    value(
+        Of::Mount,
+        "timeout",
+        "SECONDS",
+        "how long the kernel may believe names and attributes (0: not at all)",
+    ),
     value(Of::Tmpfs, "size", "BYTES", "most that files may hold; k, m, g or % of the memory may follow"),
     value(Of::Tmpfs, "nr_inodes", "COUNT", "most files there may be; k, m or g may follow"),
     value(Of::Tmpfs, "mode", "OCTAL", "permissions of the root directory"),

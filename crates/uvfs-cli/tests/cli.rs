@@ -132,7 +132,9 @@ impl Server {
     fn start(args: &[&str]) -> Self {
         let mut child = uvfs(&[&["mount"], args].concat()).stderr(Stdio::piped()).spawn().expect("it starts");
         let mut said = String::new();
-        BufReader::new(child.stderr.as_mut().expect("a pipe")).read_line(&mut said).expect("it says something");
+        BufReader::new(child.stderr.as_mut().expect("a pipe"))
+            .read_line(&mut said)
+            .expect("it says something");
         assert!(said.contains("is mounted on"), "{said}");
         Self(child)
     }
@@ -176,7 +178,10 @@ fn help_and_version() {
 fn usage_errors_name_what_is_valid() {
     let (status, said) = refused(&["mount", "-o", "ro,colour=red", "tmpfs", "/"]);
     assert_eq!(status, 1);
-    assert!(said.starts_with("uvfs: ") && said.contains("\"colour\"") && said.contains("nr_inodes"), "{said}");
+    assert!(
+        said.starts_with("uvfs: ") && said.contains("\"colour\"") && said.contains("nr_inodes"),
+        "{said}"
+    );
     let (_, said) = refused(&["mount", "-o", "size=lots", "tmpfs", "/"]);
     assert!(said.contains("size") && said.contains("lots"), "{said}");
     let (_, said) = refused(&["mount", "ext9", "/"]);
@@ -198,7 +203,10 @@ fn mount_errors_are_sentences() {
     for daemon in [&[][..], &["-d"]] {
         let (status, said) = refused(&[&["mount"], daemon, &["tmpfs", none]].concat());
         assert_eq!(status, 1);
-        assert_eq!(said.trim(), format!("uvfs: {none} does not exist; make the directory first: mkdir {none}"));
+        assert_eq!(
+            said.trim(),
+            format!("uvfs: {none} does not exist; make the directory first: mkdir {none}")
+        );
     }
     fs::write(none, "").expect("write");
     assert!(refused(&["mount", "tmpfs", none]).1.contains("is not a directory"));

@@ -25,8 +25,7 @@ fn key(word: &AtomicU64) -> usize {
 #[inline]
 pub fn try_lock(word: &AtomicU64) -> bool {
     let old = word.load(Ordering::Relaxed);
-    old & LOCK == 0
-        && word.compare_exchange(old, old | LOCK, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    old & LOCK == 0 && word.compare_exchange(old, old | LOCK, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
 /// Take the lock bit, sleeping if it must. The caller knows that the word stays a lock word
@@ -56,9 +55,7 @@ fn lock_slow(word: &AtomicU64) {
             continue;
         }
         if old & WAIT == 0
-            && word
-                .compare_exchange_weak(old, old | WAIT, Ordering::Relaxed, Ordering::Relaxed)
-                .is_err()
+            && word.compare_exchange_weak(old, old | WAIT, Ordering::Relaxed, Ordering::Relaxed).is_err()
         {
             continue;
         }

@@ -45,6 +45,8 @@ const CHUNK: u32 = if cfg!(loom) { 4 } else { 64 };
 const WHOLE: u64 = u64::MAX >> (64 - CHUNK);
 /// Free frames that a shard keeps for itself.
 const MAGAZINE: usize = if cfg!(loom) { 4 } else { 32 };
+/// Frames beyond what can be promised: frame 0, and what other shards' magazines hold.
+const SPARE: u32 = 1 + (SHARDS * MAGAZINE) as u32;
 /// Wholly free chunks that are kept, so that a program which writes and removes one file again
 /// and again does not fault its pages in each time.
 const IDLE_CHUNKS: usize = 16;
@@ -166,14 +168,14 @@ impl<const W: usize> Frames<W> {
     const WHOLE_PAGES: () = assert!(cfg!(loom) || (W * 8 * CHUNK as usize).is_multiple_of(PAGE) && W <= 512);
 
     /// Address space for `frames` frames, or for as many as fit: on ENOMEM half of it is tried,
-    /// and so on. Nothing is committed. A little more is reserved than asked for: frames whose
-    /// lives are used up are not handed out again.
+    /// and so on. Nothing is committed. Some more is reserved than asked for: so much that a shard
+    /// need not look into others' magazines, and a 64th, for frames whose lives are used up.
     ///
     /// # Errors
     /// ENOMEM when not even a thousand frames fit.
     pub fn reserve(frames: u32) -> io::Result<Self> {
         const { Self::WHOLE_PAGES };
-        let wanted = frames.saturating_add(frames / 64).saturating_add(1).min(MAX_SLOTS - CHUNK);
+        let wanted = frames.saturating_add(frames / 64).saturating_add(SPARE).min(MAX_SLOTS - CHUNK);
         let arena = Arena::reserve(wanted.next_multiple_of(CHUNK))?;
         let lives = Arena::reserve(arena.capacity())?;
         let slots = arena.capacity().min(lives.capacity());
@@ -188,9 +190,9 @@ impl<const W: usize> Frames<W> {
         })
     }
 
-    /// Frames that can be handed out at a time (index 0 never is).
+    /// So many frames can be in use at a time for certain; a few more may be.
     pub fn capacity(&self) -> u32 {
-        self.slots - 1
+        self.slots.saturating_sub(SPARE)
     }
 
     /// Bytes of memory that were touched and not given back. Constant time.
@@ -240,19 +242,15 @@ impl<const W: usize> Frames<W> {
         if id.life == LAST_LIFE {
             return self.give_back(&[id.index], true);
         }
-        let mut surplus = [0; MAGAZINE / 2];
-        {
-            let mut magazine = self.magazines[shard()].lock();
-            if magazine.len < MAGAZINE {
-                return magazine.push(id.index);
-            }
-            // The oldest half goes: what was freed last is in the processor's cache.
-            surplus.copy_from_slice(&magazine.slots[..MAGAZINE / 2]);
+        let mut magazine = self.magazines[shard()].lock();
+        if magazine.len == MAGAZINE {
+            // The oldest half goes: what was freed last is in the processor's cache. The magazine
+            // stays locked meanwhile, so that a frame is always either in one or in its chunk.
+            self.give_back(&magazine.slots[..MAGAZINE / 2], false);
             magazine.slots.copy_within(MAGAZINE / 2.., 0);
             magazine.len = MAGAZINE / 2;
-            magazine.push(id.index);
         }
-        self.give_back(&surplus, false);
+        magazine.push(id.index);
     }
 
     /// Copy bytes out. `false`: the frame was recycled meanwhile, and what `out` holds is anybody's.
@@ -314,22 +312,11 @@ impl<const W: usize> Frames<W> {
 
     /// A free frame, and whether its words are zero because nobody has touched them yet.
     fn take(&self) -> Option<(u32, bool)> {
-        let own = shard();
-        let mut slot = {
-            let mut magazine = self.magazines[own].lock();
-            if magazine.len == 0 {
-                self.refill(&mut magazine);
-            }
-            magazine.pop()
-        };
-        // The last free frames may lie in other shards' magazines.
-        for other in (1..SHARDS).map(|i| (own + i) % SHARDS) {
-            if slot.is_some() {
-                break;
-            }
-            slot = self.magazines[other].lock().pop();
+        let mut magazine = self.magazines[shard()].lock();
+        if magazine.len == 0 {
+            self.refill(&mut magazine);
         }
-        slot.map(|s| (s & !CLEAN, s & CLEAN != 0))
+        magazine.pop().map(|slot| (slot & !CLEAN, slot & CLEAN != 0))
     }
 
     /// Fill half of an empty magazine from one chunk.
@@ -382,7 +369,7 @@ impl<const W: usize> Frames<W> {
         self.committed.fetch_add(u64::from(new), Ordering::Relaxed);
     }
 
-    /// Frames leave a magazine (or, `retired`, go for good).
+    /// Frames go from a magazine to their chunks (or, `retired`, out of use for good).
     fn give_back(&self, slots: &[u32], retired: bool) {
         let mut chunks = self.chunks.lock();
         for &slot in slots {
@@ -639,23 +626,19 @@ mod tests {
     }
 
     #[test]
-    fn the_last_frame_is_found_in_whatever_magazine_it_lies() {
+    fn what_was_promised_can_be_had_whatever_lies_in_magazines() {
         let pages = Arc::new(Pages::reserve(200).unwrap());
-        let mut all = Vec::new();
-        while let Some(id) = pages.allocate(0, &[]) {
-            all.push(id);
-        }
-        assert_eq!(all.len(), pages.capacity() as usize);
-        assert!(all.len() >= 200);
+        assert!(pages.capacity() >= 200);
+        let all: Vec<_> = std::iter::from_fn(|| pages.allocate(0, &[])).collect();
+        assert!(all.len() >= pages.capacity() as usize && all.len() < pages.slots as usize);
         let mut indices: Vec<u32> = all.iter().map(|id| id.index).collect();
         indices.sort_unstable();
         indices.dedup();
         assert_eq!(indices.len(), all.len(), "a frame was handed out twice");
         assert!(!indices.contains(&0));
-        // Each thread frees three frames into its own magazine.
-        let count = all.len();
+        // Each thread frees some frames into its own magazine, and keeps them there.
         let threads: Vec<_> = all
-            .chunks(3)
+            .chunks(all.len().div_ceil(2 * SHARDS))
             .map(|ids| {
                 let (pages, ids) = (pages.clone(), ids.to_vec());
                 std::thread::spawn(move || ids.into_iter().for_each(|id| pages.free(id)))
@@ -663,7 +646,7 @@ mod tests {
             .collect();
         threads.into_iter().for_each(|t| t.join().unwrap());
         let again = std::iter::from_fn(|| pages.allocate(0, &[])).count();
-        assert_eq!(again, count);
+        assert!(again >= pages.capacity() as usize, "{again} of {}", pages.capacity());
     }
 
     #[test]
@@ -674,7 +657,6 @@ mod tests {
         pages.free(FrameId { index: id.index, life: LAST_LIFE });
         let all: Vec<_> = std::iter::from_fn(|| pages.allocate(0, &[])).collect();
         assert!(all.iter().all(|other| other.index != id.index));
-        assert_eq!(all.len() as u32, pages.capacity() - 1);
         assert!(all.len() >= 100, "the spare room makes up for it");
     }
 

@@ -97,7 +97,7 @@ impl Condvar {
     }
 
     /// Give the mutex up, wait for a notification, take it again. May wake for no reason.
-    #[cfg_attr(not(loom), allow(unused_mut))]
+    #[cfg_attr(loom, allow(unused_mut))]
     pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         #[cfg(not(loom))]
         {

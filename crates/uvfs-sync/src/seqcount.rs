@@ -19,12 +19,13 @@ use crate::primitives::{AtomicU32, Ordering, fence};
 #[repr(transparent)]
 pub struct SeqCount(AtomicU32);
 
-/// Aborts the process if a write section unwinds: an odd sequence for ever would hang readers.
+/// Dropped only if a write section unwinds, and then aborts the process: an odd sequence for
+/// ever would hang readers.
 struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {
     fn drop(&mut self) {
-        if std::thread::panicking() && !cfg!(loom) {
+        if !cfg!(loom) {
             std::process::abort();
         }
     }
@@ -71,7 +72,9 @@ impl SeqCount {
         fence(Ordering::Release);
         let r = f();
         self.0.store(seq.wrapping_add(2), Ordering::Release);
-        drop(unwind);
+        // Not dropped: it may be that the thread unwinds already, and this section runs in a
+        // destructor on its way.
+        std::mem::forget(unwind);
         r
     }
 }

@@ -225,7 +225,8 @@ impl Slab {
             let chunk = pool.chunk(id);
             let state = chunk.state.lock();
             // Chunk 0 keeps slot 0 marked as used and stays.
-            if state.live == 0 && id != 0
+            if state.live == 0
+                && id != 0
                 && let Ok(highest) = retire(id * CHUNK, (id + 1) * CHUNK)
             {
                 let floor = chunk.floor.load(Ordering::Relaxed).max(highest);

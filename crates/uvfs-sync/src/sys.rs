@@ -1,112 +1,119 @@
 //! System calls for memory: reserve address space, give pages back.
 //!
 //! Safe from outside: a [`Reservation`] owns its mapping and hands out only its base pointer and
-//! length; what is laid over it is [`crate::arena`]'s business. Under loom and Miri the memory
-//! comes from the allocator instead, already committed.
+//! length; what is laid over it is [`crate::arena`]'s business. Under Miri the memory comes
+//! from the allocator instead, already committed; loom's arenas are built without it.
 
-use std::io;
-use std::ptr::NonNull;
+#[cfg(not(loom))]
+mod memory {
+    use super::PAGE;
+    use std::io;
+    use std::ptr::NonNull;
 
-/// A zero-filled, page-aligned range of address space whose pages are committed by touching.
-#[derive(Debug)]
-pub(crate) struct Reservation {
-    base: NonNull<u8>,
-    len: usize,
+    /// A zero-filled, page-aligned range of address space whose pages are committed by touching.
+    #[derive(Debug)]
+    pub(crate) struct Reservation {
+        base: NonNull<u8>,
+        len: usize,
+    }
+
+    // SAFETY: a Reservation is a range of memory; it has no thread affinity, and all access goes
+    // through whoever lays atomics over it.
+    unsafe impl Send for Reservation {}
+    // SAFETY: as above; the methods take &self and only pass the range to the kernel.
+    unsafe impl Sync for Reservation {}
+
+    impl Reservation {
+        /// Reserve `len` bytes (rounded up to pages), all zero, without committing any.
+        ///
+        /// # Errors
+        /// ENOMEM where the address space or an overcommit limit is too small.
+        #[cfg(not(miri))]
+        pub(crate) fn new(len: usize) -> io::Result<Self> {
+            let len = len.next_multiple_of(PAGE);
+            // SAFETY: an anonymous private mapping at an address of the kernel's choice; it cannot
+            // overlap anything that exists.
+            let p = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    len,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                    -1,
+                    0,
+                )
+            };
+            if p == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            match NonNull::new(p.cast()) {
+                Some(base) => Ok(Self { base, len }),
+                None => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
+            }
+        }
+
+        /// As above, from the allocator.
+        #[cfg(miri)]
+        pub(crate) fn new(len: usize) -> io::Result<Self> {
+            let len = len.next_multiple_of(PAGE);
+            let layout = std::alloc::Layout::from_size_align(len, PAGE).map_err(io::Error::other)?;
+            // SAFETY: the layout has a size above zero: callers reserve at least one slot.
+            let p = unsafe { std::alloc::alloc_zeroed(layout) };
+            NonNull::new(p)
+                .map(|base| Self { base, len })
+                .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+        }
+
+        pub(crate) fn base(&self) -> NonNull<u8> {
+            self.base
+        }
+
+        /// Give the whole pages of `from..to` (bytes) back to the system; they read as zero after.
+        ///
+        /// # Errors
+        /// What `madvise(2)` says; the memory is then unchanged or partly zero.
+        #[cfg(not(miri))]
+        pub(crate) fn give_back(&self, from: usize, to: usize) -> io::Result<()> {
+            let from = from.next_multiple_of(PAGE);
+            let to = to.min(self.len) / PAGE * PAGE;
+            if from >= to {
+                return Ok(());
+            }
+            // SAFETY: the range lies inside our own mapping (from < to <= len). Dropping anonymous
+            // pages makes them read as zero, which is a valid value of every slot type (all atomics).
+            let r =
+                unsafe { libc::madvise(self.base.as_ptr().add(from).cast(), to - from, libc::MADV_DONTNEED) };
+            if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        }
+
+        /// Not available from the allocator: who calls this keeps the memory.
+        #[cfg(miri)]
+        pub(crate) fn give_back(&self, _from: usize, _to: usize) -> io::Result<()> {
+            Err(io::Error::from_raw_os_error(libc::ENOSYS))
+        }
+    }
+
+    impl Drop for Reservation {
+        fn drop(&mut self) {
+            #[cfg(not(miri))]
+            // SAFETY: our own mapping, unmapped once; the owner of the arena is going away, and all
+            // references into it borrow from that owner.
+            unsafe {
+                libc::munmap(self.base.as_ptr().cast(), self.len);
+            }
+            #[cfg(miri)]
+            // SAFETY: allocated in `new` with exactly this layout.
+            unsafe {
+                std::alloc::dealloc(
+                    self.base.as_ptr(),
+                    std::alloc::Layout::from_size_align_unchecked(self.len, PAGE),
+                );
+            }
+        }
+    }
 }
-
-// SAFETY: a Reservation is a range of memory; it has no thread affinity, and all access goes
-// through whoever lays atomics over it.
-unsafe impl Send for Reservation {}
-// SAFETY: as above; the methods take &self and only pass the range to the kernel.
-unsafe impl Sync for Reservation {}
+#[cfg(not(loom))]
+pub(crate) use memory::Reservation;
 
 /// Page size assumed for accounting (x86-64 and aarch64 with 4 KiB pages).
 pub(crate) const PAGE: usize = 4096;
-
-impl Reservation {
-    /// Reserve `len` bytes (rounded up to pages), all zero, without committing any.
-    ///
-    /// # Errors
-    /// ENOMEM where the address space or an overcommit limit is too small.
-    #[cfg(not(any(miri, loom)))]
-    pub(crate) fn new(len: usize) -> io::Result<Self> {
-        let len = len.next_multiple_of(PAGE);
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice; it cannot
-        // overlap anything that exists.
-        let p = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if p == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        match NonNull::new(p.cast()) {
-            Some(base) => Ok(Self { base, len }),
-            None => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
-        }
-    }
-
-    /// As above, from the allocator.
-    #[cfg(any(miri, loom))]
-    pub(crate) fn new(len: usize) -> io::Result<Self> {
-        let len = len.next_multiple_of(PAGE);
-        let layout = std::alloc::Layout::from_size_align(len, PAGE).map_err(io::Error::other)?;
-        // SAFETY: the layout has a size above zero: callers reserve at least one slot.
-        let p = unsafe { std::alloc::alloc_zeroed(layout) };
-        NonNull::new(p)
-            .map(|base| Self { base, len })
-            .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
-    }
-
-    pub(crate) fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-
-    /// Give the whole pages of `from..to` (bytes) back to the system; they read as zero after.
-    ///
-    /// # Errors
-    /// What `madvise(2)` says; the memory is then unchanged or partly zero.
-    #[cfg(not(any(miri, loom)))]
-    pub(crate) fn give_back(&self, from: usize, to: usize) -> io::Result<()> {
-        let from = from.next_multiple_of(PAGE);
-        let to = to.min(self.len) / PAGE * PAGE;
-        if from >= to {
-            return Ok(());
-        }
-        // SAFETY: the range lies inside our own mapping (from < to <= len). Dropping anonymous
-        // pages makes them read as zero, which is a valid value of every slot type (all atomics).
-        let r = unsafe { libc::madvise(self.base.as_ptr().add(from).cast(), to - from, libc::MADV_DONTNEED) };
-        if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    }
-
-    /// Not available from the allocator: who calls this keeps the memory.
-    #[cfg(any(miri, loom))]
-    pub(crate) fn give_back(&self, _from: usize, _to: usize) -> io::Result<()> {
-        Err(io::Error::from_raw_os_error(libc::ENOSYS))
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        #[cfg(not(any(miri, loom)))]
-        // SAFETY: our own mapping, unmapped once; the owner of the arena is going away, and all
-        // references into it borrow from that owner.
-        unsafe {
-            libc::munmap(self.base.as_ptr().cast(), self.len);
-        }
-        #[cfg(any(miri, loom))]
-        // SAFETY: allocated in `new` with exactly this layout.
-        unsafe {
-            std::alloc::dealloc(
-                self.base.as_ptr(),
-                std::alloc::Layout::from_size_align_unchecked(self.len, PAGE),
-            );
-        }
-    }
-}

@@ -21,11 +21,25 @@ pub struct Mix {
     pub holes: bool,
     /// Extended attributes.
     pub xattrs: bool,
+    /// A chown of a path that gives neither owner nor group: the kernel does not tell a FUSE server.
+    pub idle_chown: bool,
+    /// Links to what a symbolic link leads to, and attributes of symbolic links themselves.
+    pub links: bool,
 }
 
 impl Mix {
-    /// Everything.
-    pub const ALL: Mix = Mix { dirfds: true, users: true, dotdot: true, holes: true, xattrs: true };
+    /// All that a mounted file system hears of.
+    pub const ALL: Mix = Mix {
+        dirfds: true,
+        users: true,
+        dotdot: true,
+        holes: true,
+        xattrs: true,
+        idle_chown: false,
+        links: true,
+    };
+    /// What a [`uvfs::Context`] can do.
+    pub const IN_PROCESS: Mix = Mix { dirfds: false, links: false, idle_chown: true, ..Mix::ALL };
 }
 
 /// Times that operations set: in the past, before 1970, and beyond 32 bits. Other times are "now".
@@ -163,7 +177,7 @@ impl Generator {
         match self.target() {
             Target::Path { mut at, follow } => {
                 at.base = Base::Cwd;
-                Target::Path { at, follow }
+                Target::Path { at, follow: follow || !self.mix.links }
             }
             slot => slot,
         }
@@ -257,7 +271,7 @@ impl Generator {
                 let target = if self.one_in(30) { vec![b'x'; 4095] } else { self.path() };
                 Op::Symlink { target: Bytes(target), at: self.at() }
             }
-            12..=13 => Op::Link { old: self.at(), new: self.at(), follow: self.one_in(3) },
+            12..=13 => Op::Link { old: self.at(), new: self.at(), follow: self.mix.links && self.one_in(3) },
             14..=15 => Op::Unlink { at: self.at() },
             16..=17 => Op::Rmdir { at: self.at() },
             _ => {
@@ -369,6 +383,9 @@ impl Generator {
                     (Some(1000), Some(1000)),
                     (Some(1000), Some(2000)),
                 ]);
+                let nothing = uid.is_none() && gid.is_none();
+                let open = matches!(target, Target::Slot(_));
+                let uid = if nothing && (open || !self.mix.idle_chown) { Some(0) } else { uid };
                 Op::Chown { target, uid, gid }
             }
             _ => Op::Utimens { target, atime: self.time(), mtime: self.time() },

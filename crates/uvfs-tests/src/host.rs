@@ -19,7 +19,7 @@ use rustix::thread as ids;
 use crate::ops::{At, Base, Bits, Falloc, Op, SLOTS, Step, Target, TimeArg, Whence, Who, pattern};
 use crate::sys;
 use crate::view::{
-    CONTENT_LIMIT, Entry, Outcome, S_IFLNK, S_IFMT, S_IFREG, Side, Tree, View, content_digest,
+    CONTENT_LIMIT, Entry, Outcome, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Side, Tree, View, content_digest,
 };
 
 type Job = Box<dyn FnOnce(&mut Host) + Send>;
@@ -229,6 +229,16 @@ impl Host {
     }
 
     fn file(&mut self, op: &Op) -> Result<Outcome, Fail> {
+        if let Op::Read { slot, .. }
+        | Op::Pread { slot, .. }
+        | Op::Write { slot, .. }
+        | Op::Pwrite { slot, .. } = op
+        {
+            // What goes through a FIFO is the kernel's; a file system never hears of it.
+            if !matches!(view(&fs::fstat(self.fd(*slot)?)?).mode & S_IFMT, S_IFREG | S_IFDIR) {
+                return Ok(Outcome::Unspecified);
+            }
+        }
         match op {
             Op::Close { slot } => {
                 self.fd(*slot)?;

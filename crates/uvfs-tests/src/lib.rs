@@ -7,6 +7,7 @@
 pub mod bigdir;
 pub mod generate;
 pub mod host;
+pub mod inproc;
 pub mod linear;
 pub mod lockstep;
 pub mod model;

@@ -58,5 +58,6 @@ pub fn check_all(tree: &Tree, ratchet: &str) -> Vec<Violation> {
     found.extend(words::check(tree));
     found.extend(docs::check(tree));
     found.sort();
+    found.dedup();
     found
 }

@@ -12,7 +12,7 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
     let mut everywhere = Vec::new();
     for krate in tree.crates() {
         let path = format!("crates/{krate}/Cargo.toml");
-        for (name, line) in dependencies(tree.text(&path).unwrap_or_default()) {
+        for Dependency { name, line, .. } in dependencies(tree.text(&path).unwrap_or_default()) {
             if !is_named(tree, krate, &name) {
                 let what = format!("{name} is depended on but never named");
                 found.push(Violation::new(&path, line, "unused-dependency", what));
@@ -38,21 +38,32 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// Names and lines of a manifest's dependencies, of every kind and for every target.
-pub(crate) fn dependencies(manifest: &str) -> Vec<(String, usize)> {
-    let mut inside = false;
+/// One dependency of a manifest.
+pub(crate) struct Dependency {
+    /// The package's name.
+    pub name: String,
+    /// Line of the manifest.
+    pub line: usize,
+    /// Whether only tests, examples and benches have it.
+    pub dev: bool,
+}
+
+/// A manifest's dependencies, of every kind and for every target.
+pub(crate) fn dependencies(manifest: &str) -> Vec<Dependency> {
+    let (mut inside, mut dev) = (false, false);
     let mut out = Vec::new();
     for (at, line) in manifest.lines().map(str::trim).enumerate() {
+        let mut add = |name: &str, dev| {
+            out.push(Dependency { name: name.trim().trim_matches('"').to_owned(), line: at + 1, dev });
+        };
         if let Some(section) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
             inside = section.ends_with("dependencies");
-            if let Some((head, name)) = section.rsplit_once("dependencies.")
-                && (head.is_empty() || head.ends_with(['-', '.']))
-            {
-                out.push((name.trim_matches('"').to_owned(), at + 1));
+            dev = section.contains("dev-dependencies");
+            if let Some((_, name)) = section.rsplit_once("dependencies.") {
+                add(name, dev);
             }
         } else if inside && let Some((key, _)) = line.split_once('=').filter(|_| !line.starts_with('#')) {
-            let name = key.split('.').next().unwrap_or(key).trim().trim_matches('"');
-            out.push((name.to_owned(), at + 1));
+            add(key.split('.').next().unwrap_or(key), dev);
         }
     }
     out
@@ -95,7 +106,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_section_is_read() {
-        let names = |manifest: &str| dependencies(manifest).into_iter().map(|(n, _)| n).collect::<Vec<_>>();
+        let names = |manifest: &str| dependencies(manifest).into_iter().map(|d| d.name).collect::<Vec<_>>();
         assert_eq!(names("[dependencies.libc]\nversion = \"1\"\n[lints]\na = 1"), ["libc"]);
         assert_eq!(
             names("[dev-dependencies]\na.workspace = true\n# b = 1\n\"c\" = { version = \"1\" }"),

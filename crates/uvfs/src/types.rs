@@ -130,7 +130,9 @@ pub struct Make<'a> {
 pub struct NewInode {
     /// Attributes; `ino` identifies the inode within the superblock.
     pub attr: Attr,
-    /// The driver's own value, returned by `Inode::private`.
+    /// The driver's own value, returned by `Inode::private`. An inode that the cache knows
+    /// already (by `attr.ino`) keeps the value that it has, and this one is forgotten: make such
+    /// values from the number, or on first use with `Inode::init_private`.
     pub private: u64,
     /// How long name and attributes may be believed.
     pub ttl: Ttl,

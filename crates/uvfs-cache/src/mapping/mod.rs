@@ -84,6 +84,9 @@ pub struct Mapping {
     lock: Mutex<u64>,
 }
 
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Mapping>() == 24);
+
 impl Default for Mapping {
     fn default() -> Self {
         Self::new()

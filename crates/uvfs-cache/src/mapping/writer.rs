@@ -37,11 +37,6 @@ impl<'m> Writer<'m> {
         *self.pages
     }
 
-    /// Whether there is a page.
-    pub fn contains(&self, index: u64) -> bool {
-        !self.get(index).is_empty()
-    }
-
     /// As [`Mapping::read`].
     pub fn read(&self, index: u64, offset: usize, out: &mut [u8]) -> bool {
         // Under the mutex no page of this mapping is freed: the read cannot be refused.

@@ -10,8 +10,8 @@
 
 use std::ops::RangeInclusive;
 
-use uvfs::driver::{File, Inode};
-use uvfs::types::{Errno, Fallocate, Op, Result, Seek, Time};
+use uvfs::driver::Inode;
+use uvfs::types::{Attr, Errno, Fallocate, Op, Result, Seek, Time};
 use uvfs_cache::mapping::{PAGE_SIZE, Writer};
 
 use super::Tmpfs;
@@ -54,7 +54,7 @@ fn pages_in(range: &RangeInclusive<u64>) -> u64 {
 
 impl Tmpfs {
     pub(super) fn read_file(&self, op: &Op, inode: &Inode<'_>, offset: u64, buf: &mut [u8]) -> usize {
-        let attr = inode.attr();
+        let mut attr = inode.attr();
         let mut len = attr.size.saturating_sub(offset).min(buf.len() as u64);
         if let Some(node) = self.node(inode).filter(|_| len != 0) {
             let mut rest = &mut buf[..len as usize];
@@ -65,12 +65,13 @@ impl Tmpfs {
             }
             // If the file was cut meanwhile, what was copied past its end are zeroes that were
             // never there; if it is cut from here on, we came first.
-            len = len.min(inode.attr().size.saturating_sub(offset));
+            attr = inode.attr();
+            len = len.min(attr.size.saturating_sub(offset));
         } else {
-            // No node, no data: whatever size there is came from making the file longer.
-            buf[..len as usize].fill(0);
+            // Only a file that has a node has a size.
+            len = 0;
         }
-        touch_atime(inode, op.now);
+        touch_atime(inode, &attr, op.now);
         len as usize
     }
 
@@ -252,9 +253,8 @@ impl Tmpfs {
 
 /// The rule of the mount option `relatime`: stamp a read if none was stamped since the last
 /// change, or for a day. Reads of one file by many then do not all write to its attributes.
-pub(super) fn touch_atime(inode: &Inode<'_>, now: Time) {
+pub(super) fn touch_atime(inode: &Inode<'_>, attr: &Attr, now: Time) {
     const DAY: i64 = 24 * 60 * 60;
-    let attr = inode.attr();
     if attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec - attr.atime.sec >= DAY {
         inode.update(|attr| attr.atime = now);
     }

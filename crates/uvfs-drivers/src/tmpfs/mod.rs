@@ -60,6 +60,8 @@ pub struct Usage {
     pub committed: u64,
     /// Reads that had to take a file's mutex because pages were recycled under them.
     pub locked_reads: u64,
+    /// How often the system refused to take memory back.
+    pub give_back_failures: u64,
 }
 
 impl Tmpfs {
@@ -95,6 +97,7 @@ impl Tmpfs {
             inodes: self.inodes.used(),
             committed: self.memory.committed_bytes(),
             locked_reads: self.memory.locked_reads(),
+            give_back_failures: self.memory.give_back_failures(),
         }
     }
 }
@@ -144,7 +147,7 @@ impl Driver for Tmpfs {
     }
 
     fn readlink(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
-        file::touch_atime(inode, op.now);
+        file::touch_atime(inode, &inode.attr(), op.now);
         self.with_extra(inode, |extra| extra.target.to_vec()).ok_or(Errno::INVAL)
     }
 

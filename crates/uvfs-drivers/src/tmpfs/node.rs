@@ -24,6 +24,8 @@ pub(super) struct Node {
     pub(super) extra: RwLock<Option<Box<Extra>>>,
 }
 
+const _: () = assert!(size_of::<Node>() == 40);
+
 /// What few inodes have.
 #[derive(Debug, Default)]
 pub(super) struct Extra {

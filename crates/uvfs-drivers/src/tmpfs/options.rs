@@ -30,7 +30,7 @@ impl Default for TmpfsOptions {
 /// Bytes of memory that this machine has.
 fn memory() -> u64 {
     let info = rustix::system::sysinfo();
-    u64::from(info.mem_unit).saturating_mul(u64::from(info.totalram))
+    u64::from(info.mem_unit).saturating_mul(info.totalram)
 }
 
 /// Options as mount(8) passes them: separated by commas; of one that is given twice the last counts.

@@ -1,5 +1,8 @@
 //! What nobody holds may be forgotten at any time, and nobody can tell but by the driver's calls.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use uvfs_cache::Room;
 use uvfs_drivers::generated::Call;
 
 use super::{ABSENT, World};
@@ -56,4 +59,57 @@ fn an_id_of_what_was_evicted_is_stale() {
             }
         }
     }
+}
+
+/// Inodes that nobody may keep live as long as one lookup: many threads make and end them at once,
+/// of the same numbers and of neighbouring ones. Broken if an inode's end and another one's
+/// beginning hold each other up (this test would not end), if two inodes of one number are alive
+/// at once, or if one is lost.
+#[test]
+fn inodes_come_and_go_at_once() {
+    let world = World::new("depth=1,dirs=20,files=200,ttl=0,negative-ttl=0");
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let world = &world;
+            scope.spawn(move || {
+                for step in 0..20_000u64 {
+                    let index = (step * (thread + 1)) % 220;
+                    assert_eq!(world.lookup(&world.name(index)), Ok(Some(world.truth(index))));
+                    if step % 16 == 0 {
+                        let (one, two) = (world.inode(index), world.inode(index));
+                        assert_eq!(one.id(), two.id(), "two inodes of one number");
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(world.vfs.cache().counters().inodes, 1, "only the root is left");
+}
+
+/// A directory that somebody holds takes new names, even while eviction looks at it. Broken if
+/// eviction, on its way to find out that a directory is held, makes it look removed: a create
+/// would fail with ENOENT in a directory that exists.
+#[test]
+fn a_held_directory_takes_names_while_others_are_evicted() {
+    let world = World::new("depth=1,dirs=1,files=1");
+    let cache = world.vfs.cache();
+    let sb = world.vfs.root().sb();
+    let done = AtomicBool::new(false);
+    let refused = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                cache.evict_unused(sb, 10);
+            }
+        });
+        // The directory comes and goes; while it is here, a name is always to be had in it.
+        let refused = (0..50_000).filter(|_| {
+            let dir = world.inode(0);
+            let guard = cache.lock_name(&dir, ABSENT);
+            guard.reserve(Room::Node).is_err()
+        });
+        let refused = refused.count();
+        done.store(true, Ordering::Relaxed);
+        refused
+    });
+    assert_eq!(refused, 0, "refusals");
 }

@@ -39,6 +39,7 @@ fn what_has_expired_stays_expired_until_the_driver_has_spoken() {
     let held = world.inode(3);
     world.vfs.cache().advance_clock(61 * MINUTE);
     assert!(held.expired());
+    assert!(world.vfs.getattr(&world.op(), &world.vfs.root()).is_ok(), "the directory itself is fresh");
     assert_eq!(world.cached(&name), None);
     assert_eq!(world.cached(&name), None);
     let fails = "lookup:EIO".parse().expect("a fault");

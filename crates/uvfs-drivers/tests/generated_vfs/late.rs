@@ -91,3 +91,26 @@ fn what_was_invalidated_is_asked_again() {
         }
     }
 }
+
+/// Attributes that come after newer ones. Broken if they overwrite what was cached meanwhile: the
+/// old ones would be believed for as long as the new ones should.
+#[test]
+fn late_attributes_are_not_cached() {
+    let world = World::new("depth=0,files=9,ttl=60m");
+    let (name, old) = (world.name(3), world.truth(3));
+    let inode = world.inode(3);
+    world.vfs.cache().advance_clock(61 * 60_000);
+    let getattr = || world.vfs.getattr(&world.op(), &inode);
+    let gate = world.control.gate(Call::Getattr, 1);
+    let answer = std::thread::scope(|scope| {
+        let asker = scope.spawn(getattr);
+        assert!(gate.reached(PATIENCE), "the driver is not asked");
+        world.control.change(old.ino, Change::Attributes);
+        assert_eq!(world.lookup(&name), Ok(Some(world.truth(3))));
+        gate.open();
+        asker.join().expect("no panic")
+    });
+    assert_eq!(answer, Ok(old), "what the driver said is what the caller gets");
+    assert_eq!(getattr(), Ok(world.truth(3)));
+    assert_eq!(world.control.calls(Call::Getattr), 1);
+}

@@ -1,6 +1,6 @@
 //! Attributes and extended attributes.
 
-use uvfs::{Errno, Inode, Result, SetAttr, XattrFlags};
+use uvfs::{Attr, Errno, Inode, Op, Result, SetAttr, XattrFlags, mode};
 
 use super::{Core, Frontend};
 use crate::transport::{Attributes, Caller, NodeId, Reply, Xattr};
@@ -21,14 +21,9 @@ impl Frontend {
         }
     }
 
-    /// Set-id bits are cleared as FUSE_HANDLE_KILLPRIV_V2 asks the server to: by a change of owner
-    /// always (directories excepted), by truncation unless the caller may keep them. The kernel
-    /// says in FATTR_KILL_SUIDGID whether the caller may; where a transport cannot tell, root may.
-    pub(crate) fn setattr(&self, who: Caller, node: NodeId, mut set: SetAttr, reply: impl Reply<Attributes>) {
+    pub(crate) fn setattr(&self, who: Caller, node: NodeId, set: SetAttr, reply: impl Reply<Attributes>) {
         self.answer(who, node, reply, move |core, op, inode| {
-            let owner = set.uid.is_some() || set.gid.is_some();
-            set.kill_suidgid |= (owner && !is_dir(inode)) || (set.size.is_some() && who.uid != 0);
-            let attr = core.vfs.setattr(op, inode, &set)?;
+            let attr = core.set(op, inode, set)?;
             Ok(core.attributes(inode, attr))
         });
     }
@@ -55,7 +50,9 @@ impl Frontend {
         });
     }
 
-    /// `flags` are those of setxattr(2).
+    /// `flags` are those of setxattr(2). File capabilities are refused: under
+    /// FUSE_HANDLE_KILLPRIV_V2 the server must drop them before every change of the data, and to
+    /// look for one before every write would cost all files for the sake of few.
     pub(crate) fn setxattr(
         &self,
         who: Caller,
@@ -69,6 +66,9 @@ impl Frontend {
         let Some(flags) = flags else {
             return reply.send(Err(Errno::INVAL));
         };
+        if name == b"security.capability" {
+            return reply.send(Err(Errno::OPNOTSUPP));
+        }
         let (name, value) = (name.to_vec(), value.to_vec());
         self.answer(who, node, reply, move |core, op, inode| {
             core.vfs.setxattr(op, inode, &name, &value, flags)
@@ -82,6 +82,17 @@ impl Frontend {
 }
 
 impl Core {
+    /// Changes attributes, clearing set-id bits as FUSE_HANDLE_KILLPRIV_V2 asks the server to: by
+    /// a change of owner always (directories excepted), by truncation unless the caller may keep
+    /// them. The kernel says in FATTR_KILL_SUIDGID and FUSE_OPEN_KILL_SUIDGID whether the caller
+    /// has CAP_FSETID; where a transport cannot tell, root has it and nobody else.
+    pub(super) fn set(&self, op: &Op, inode: &Inode<'_>, mut set: SetAttr) -> Result<Attr> {
+        let owner = set.uid.is_some() || set.gid.is_some();
+        set.kill_suidgid |= owner && inode.fmt() != mode::S_IFDIR;
+        set.kill_suidgid |= set.size.is_some() && !op.cred.is_root();
+        self.vfs.setattr(op, inode, &set)
+    }
+
     /// The size if that was asked for, else the bytes if they fit; E2BIG where no caller could
     /// ask for enough.
     fn sized(bytes: Vec<u8>, size: u32) -> Result<Xattr> {
@@ -94,8 +105,4 @@ impl Core {
             _ => Ok(Xattr::Bytes(bytes)),
         }
     }
-}
-
-fn is_dir(inode: &Inode<'_>) -> bool {
-    inode.fmt() == uvfs::mode::S_IFDIR
 }

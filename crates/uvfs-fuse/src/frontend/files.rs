@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use uvfs::{Access, Errno, Fallocate, Inode, Op, Result, Seek, Ttl, mode};
+use uvfs::{Access, Errno, Fallocate, Inode, Op, Result, Seek, SetAttr, SetTime, Ttl, mode};
 
 use super::{Core, Frontend};
 use crate::transport::{Caller, Entry, NodeId, Opened, Reply};
@@ -108,7 +108,12 @@ impl Frontend {
         let Some(how) = fallocate_mode(mode) else {
             return reply.send(Err(Errno::OPNOTSUPP));
         };
-        self.answer(who, node, reply, move |core, op, _| core.vfs.fallocate(op, fh, how, range.0, range.1));
+        self.answer(who, node, reply, move |core, op, _| {
+            // The handle is permission enough. Untrusted, so that the VFS clears set-id bits where
+            // the caller may not keep them: here the kernel leaves that to us without a flag.
+            let op = Op { trusted: false, ..op.clone() };
+            core.vfs.fallocate(&op, fh, how, range.0, range.1)
+        });
     }
 
     /// SEEK_DATA and SEEK_HOLE; the kernel does the rest itself.
@@ -143,7 +148,14 @@ impl Core {
             // Neither reads nor writes (`open(2)`: access mode 3).
             _ => Access::empty(),
         };
-        let fh = self.vfs.open(op, inode, access, flags & libc::O_TRUNC != 0)?;
+        let fh = self.vfs.open(op, inode, access, false)?;
+        if flags & libc::O_TRUNC != 0 {
+            let set = SetAttr { size: Some(0), mtime: Some(SetTime::Now), ..SetAttr::default() };
+            if let Err(error) = self.set(op, inode, set) {
+                self.vfs.release(fh);
+                return Err(error);
+            }
+        }
         // Nobody but this kernel changes the file where the driver says so and no timeout was set.
         let keep_cache = self.timeout.is_none() && self.vfs.ttl(inode) == Ttl::Forever;
         Ok(Opened { fh, keep_cache })

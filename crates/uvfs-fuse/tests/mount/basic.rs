@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, Permi
 use std::process::Command;
 
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFlags,
+    AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFlags,
 };
 
 use crate::Test;
@@ -121,7 +121,8 @@ fn nodes_of_all_types() {
 fn a_removed_file_stays_usable() {
     let mnt = Fixture::tmpfs();
     let path = mnt.path("gone");
-    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).expect("open");
+    let mut file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).expect("open");
     file.write_all(b"before").expect("write");
     fs::remove_file(&path).expect("unlink");
     file.write_all(b" after").expect("write to a removed file");
@@ -155,7 +156,8 @@ fn two_appenders_lose_nothing() {
 fn shared_mappings_and_writes_agree() {
     let mnt = Fixture::tmpfs();
     let path = mnt.path("mapped");
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).expect("open");
+    let file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).expect("open");
     file.set_len(8192).expect("size");
     let mut map = Shared::map(&file, 8192);
     map.write(4000, b"through the mapping");
@@ -191,7 +193,8 @@ fn direct_io_bypasses_the_page_cache() {
 fn holes_are_found_made_and_filled() {
     let mnt = Fixture::tmpfs();
     let path = mnt.path("sparse");
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).expect("open");
+    let file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).expect("open");
     file.write_all_at(&[1; 4096], 1 << 20).expect("write");
     let seek = |from| rustix::fs::seek(&file, from);
     assert_eq!(seek(rustix::fs::SeekFrom::Data(0)), Ok(1 << 20));
@@ -262,10 +265,12 @@ fn locks_are_the_kernels() {
     let path = mnt.path("locked");
     let open = || OpenOptions::new().write(true).create(true).truncate(true).open(&path).expect("open");
     let (one, two) = (open(), open());
-    one.try_lock().expect("a first lock");
-    assert!(two.try_lock().is_err(), "a second lock while the first is held");
-    one.unlock().expect("unlock");
-    two.try_lock().expect("a lock after that");
+    let lock = |file: &File, how| rustix::fs::flock(file, how);
+    lock(&one, FlockOperation::NonBlockingLockExclusive).expect("a first lock");
+    let second = lock(&two, FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(second, Err(rustix::io::Errno::WOULDBLOCK), "a second lock while the first is held");
+    lock(&one, FlockOperation::Unlock).expect("unlock");
+    lock(&two, FlockOperation::NonBlockingLockExclusive).expect("a lock after that");
 }
 
 /// The kernel has been told that there is no such name. Then it appears without the kernel's

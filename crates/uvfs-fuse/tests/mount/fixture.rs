@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use uvfs::{Access, Attr, Cred, Driver, Found, Vfs, VfsConfig, mode};
+use uvfs_drivers::tmpfs::{Tmpfs, TmpfsOptions};
 use uvfs_fuse::{Mounted, Options};
 
 /// What a test cannot do without.
@@ -107,7 +108,7 @@ impl Deref for Fixture {
 }
 
 pub fn tmpfs() -> Arc<dyn Driver> {
-    Arc::new(uvfs_drivers::tmpfs::Tmpfs::new(uvfs_drivers::tmpfs::Options::default()))
+    Tmpfs::new(TmpfsOptions::default()).expect("memory for a tmpfs")
 }
 
 /// Makes the kernel drop unused names and inodes.

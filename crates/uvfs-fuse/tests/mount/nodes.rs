@@ -76,7 +76,8 @@ fn removing_all_leaves_no_inode() {
 fn a_stale_id_is_estale() {
     let mnt = Fixture::tmpfs_with(|options| options.timeout = Some(Duration::ZERO));
     fs::write(mnt.path("victim"), "x").expect("create");
-    let held = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(mnt.path("victim")).expect("O_PATH");
+    let held =
+        OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(mnt.path("victim")).expect("O_PATH");
     assert!(held.metadata().is_ok());
     // An answer to come for the file that is written and closed: its RELEASE is not waited for.
     let vfs = &mnt.vfs;

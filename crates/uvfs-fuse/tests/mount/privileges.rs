@@ -75,7 +75,9 @@ fn permissions_are_checked() {
     let mnt = Fixture::tmpfs();
     fs::write(mnt.path("secret"), "x").expect("write");
     fs::set_permissions(mnt.path("secret"), Permissions::from_mode(0o600)).expect("chmod");
-    for script in ["cat secret", "rm -f secret", "mv secret other", "touch new", "mkdir new", "chmod 777 secret"] {
+    for script in
+        ["cat secret", "rm -f secret", "mv secret other", "touch new", "mkdir new", "chmod 777 secret"]
+    {
         let said = sh_as(USER, &mnt, script).expect_err(script);
         let denied = said.contains("Permission denied") || said.contains("Operation not permitted");
         assert!(denied, "{script}: {said}");

@@ -36,7 +36,8 @@ fn an_idle_mount_goes_cleanly() {
 
 fn a_busy_mount_is_detached() {
     let mnt = Fixture::tmpfs();
-    let mut file = File::options().read(true).write(true).create_new(true).open(mnt.path("open")).expect("create");
+    let mut file =
+        File::options().read(true).write(true).create_new(true).open(mnt.path("open")).expect("create");
     assert_eq!(mnt.mounted.unmount().expect("unmount"), Unmounted::Detached);
     assert!(!mnt.path("open").exists(), "the name is gone");
     assert!(!mnt.mounted.wait_for(Duration::from_millis(50)), "the session lives while the file is open");

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use uvfs_tests::linear::{HostDirectory, Shape, drive};
+use uvfs_tests::inproc::new_vfs;
+use uvfs_tests::linear::{HostDirectory, PathDirectory, Shape, VfsDirectory, drive};
 
 /// Threads create, rename, exchange, link, remove and stat names of one directory; a checker looks
 /// for an order that explains every answer.
@@ -42,7 +43,10 @@ fn main() -> Result<ExitCode> {
             std::fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
             result
         }
-        None => anyhow::bail!("--dir is needed"),
+        None => {
+            let vfs = new_vfs().context("cannot make a tmpfs")?;
+            drive(&PathDirectory(VfsDirectory::new(&vfs, vfs.root())), shape, args.seed, enough)
+        }
     };
     match result {
         Ok(rounds) => {

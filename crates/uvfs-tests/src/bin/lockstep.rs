@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use uvfs_tests::generate::{Mix, generate};
 use uvfs_tests::host::HostSide;
-use uvfs_tests::lockstep::{Mismatch, Pair, Watch, listing, shrink};
+use uvfs_tests::lockstep::{Mismatch, Pair, Watch, listing, same_kind, seeds, shrink};
 use uvfs_tests::model::{Habits, Model};
 use uvfs_tests::ops::Step;
 use uvfs_tests::view::Side;
@@ -25,7 +25,7 @@ struct Args {
     #[arg(long)]
     b: String,
     /// Seeds to run, both ends included.
-    #[arg(long, default_value = "1..20", value_parser = range)]
+    #[arg(long, default_value = "1..20", value_parser = seeds)]
     seeds: (u64, u64),
     /// One seed only.
     #[arg(long)]
@@ -48,12 +48,6 @@ struct Args {
     /// Leave out extended attributes.
     #[arg(long)]
     no_xattrs: bool,
-}
-
-fn range(text: &str) -> Result<(u64, u64), String> {
-    let (from, to) = text.split_once("..").ok_or("expected FROM..TO, for example 1..100")?;
-    let number = |s: &str| s.trim_start_matches('=').parse::<u64>().map_err(|e| format!("{s:?}: {e}"));
-    Ok((number(from)?, number(to)?))
 }
 
 struct Bench<'a> {
@@ -100,15 +94,14 @@ impl Bench<'_> {
         println!("the last operations:\n{}", listing(&steps[tail..=found.at], tail));
         let ticks = found.what.contains("moved");
         let quiet = Watch { trace: false, tree_every: 1 << 30, ticks, ..watch };
-        let mut last = found.what;
-        let short = shrink(&steps[..=found.at], Duration::from_secs(args.shrink), |steps| {
-            match self.run(steps, quiet) {
-                Ok(Some(m)) => {
-                    last = m.what;
-                    true
-                }
-                _ => false,
+        let mut last = found.what.clone();
+        let longest = &steps[..=found.at];
+        let short = shrink(longest, Duration::from_secs(args.shrink), |steps| match self.run(steps, quiet) {
+            Ok(Some(m)) if same_kind((steps, &m), (longest, &found)) => {
+                last = m.what;
+                true
             }
+            _ => false,
         });
         println!(
             "shortest list found ({} operations) ends with: {last}\n{}",

@@ -8,6 +8,7 @@
 mod check;
 mod drive;
 mod host;
+mod inproc;
 #[cfg(test)]
 mod planted;
 
@@ -16,6 +17,7 @@ use rustix::io::Errno;
 pub use check::{Verdict, check};
 pub use drive::{Shape, drive, round};
 pub use host::HostDirectory;
+pub use inproc::{PathDirectory, VfsDirectory};
 
 /// Names there are; small, so that threads collide.
 pub const NAMES: usize = 4;

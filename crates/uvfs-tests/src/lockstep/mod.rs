@@ -15,7 +15,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use crate::ops::{Op, Step, Target};
 use crate::view::{Outcome, Side, View, trees_differ};
 
-pub use shrink::shrink;
+pub use shrink::{same_kind, shrink};
 
 /// Where and how two targets differ.
 #[derive(Clone, Debug)]
@@ -42,14 +42,14 @@ pub struct Watch {
 }
 
 /// Two targets.
-pub struct Pair {
+pub struct Pair<'a> {
     /// The first, under test.
-    pub a: Box<dyn Side>,
+    pub a: Box<dyn Side + 'a>,
     /// The second, which is right.
-    pub b: Box<dyn Side>,
+    pub b: Box<dyn Side + 'a>,
 }
 
-impl Pair {
+impl Pair<'_> {
     /// Runs `steps`; says where the targets first differ.
     pub fn run(&mut self, steps: &[Step], watch: Watch) -> Result<Option<Mismatch>> {
         for (at, step) in steps.iter().enumerate() {
@@ -155,4 +155,14 @@ pub fn listing(steps: &[Step], first: usize) -> String {
         let _ = writeln!(out, "  {:5} {:?} {:?}", first + i, step.who, step.op);
     }
     out
+}
+
+/// Reads `FROM..TO`, both ends included, as a range of seeds.
+///
+/// # Errors
+/// A sentence that says what was expected.
+pub fn seeds(text: &str) -> Result<(u64, u64), String> {
+    let (from, to) = text.split_once("..").ok_or("expected FROM..TO, for example 1..100")?;
+    let number = |s: &str| s.trim_start_matches('=').parse::<u64>().map_err(|e| format!("{s:?}: {e}"));
+    Ok((number(from)?, number(to)?))
 }

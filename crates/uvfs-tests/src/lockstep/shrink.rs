@@ -2,7 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use super::Mismatch;
 use crate::ops::Step;
+
+/// Whether two runs stumble over the same kind of operation: a shorter list that shows quite
+/// another difference explains nothing.
+pub fn same_kind(a: (&[Step], &Mismatch), b: (&[Step], &Mismatch)) -> bool {
+    let kind = |(steps, m): (&[Step], &Mismatch)| std::mem::discriminant(&steps[m.at].op);
+    kind(a) == kind(b)
+}
 
 /// Drops operations, half of the list at first and then ever fewer at a time, as long as
 /// `fails` still says that what is left shows a difference; gives up improving after `limit`.

@@ -59,6 +59,14 @@ impl Model {
         }
     }
 
+    /// Whose rights count when an open file is changed.
+    fn writer(&self, who: Who, slot: usize) -> Who {
+        match self.slots[slot] {
+            Some(open) if self.habits.files_keep_credentials => open.who,
+            _ => who,
+        }
+    }
+
     pub(super) fn file(&mut self, who: Who, op: &Op) -> Answer<Outcome> {
         match op {
             Op::Close { slot } => {
@@ -100,7 +108,7 @@ impl Model {
                 if !self.node(open.ino).is_file() || !open.write {
                     return err(Errno::INVAL);
                 }
-                self.set_size(who, open.ino, *len, true);
+                self.set_size(self.writer(who, *slot), open.ino, *len, true);
                 Ok(Outcome::Done)
             }
             Op::Fallocate { slot, how, off, len } => self.fallocate(who, *slot, *how, (*off, *len)),
@@ -136,7 +144,7 @@ impl Model {
             return err(Errno::INVAL);
         }
         let off = if open.append { *self.pages(open.ino).0 } else { off };
-        self.drop_set_ids(who, open.ino, false);
+        self.drop_set_ids(self.writer(who, slot), open.ino, false);
         self.put(open.ino, off, data);
         self.touch(open.ino, true);
         Ok(off + data.len() as u64)
@@ -198,7 +206,7 @@ impl Model {
             _ if !node.is_file() => return err(Errno::NODEV),
             _ => {}
         }
-        self.drop_set_ids(who, open.ino, false);
+        self.drop_set_ids(self.writer(who, slot), open.ino, false);
         match how {
             Falloc::Punch => self.erase(open.ino, off, off + len),
             Falloc::KeepSize => {}

@@ -90,6 +90,7 @@ struct Open {
     read: bool,
     write: bool,
     append: bool,
+    who: Who,
 }
 
 /// Where the model follows one system or another.
@@ -99,6 +100,8 @@ pub struct Habits {
     pub protected_hardlinks: bool,
     /// Say nothing of `..` in a removed directory.
     pub dead_dotdot_unspecified: bool,
+    /// What a change of content takes away depends on who opened the file, not on who writes.
+    pub files_keep_credentials: bool,
 }
 
 /// The reference file system.

@@ -24,6 +24,7 @@ impl Model {
                     read: access != OFlags::WRONLY,
                     write: access != OFlags::RDONLY,
                     append: flags.contains(OFlags::APPEND),
+                    who,
                 };
                 self.slots[*slot] = Some(open);
                 Ok(())

@@ -267,22 +267,29 @@ impl<'v> Context<'v> {
         self.vfs.change(&self.op(), inode, &set, How { chown: true, opened: false }).map(|_| ())
     }
 
-    /// Sets the times that are given (`None` is UTIME_OMIT).
+    /// Sets the times that are given (`None` is UTIME_OMIT). Where none is, not even the path is
+    /// looked at.
     pub fn utimens(&self, path: &[u8], atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
-        self.set_times(&self.node(path)?, atime, mtime)
+        self.set_times(path, true, atime, mtime)
     }
 
     /// [`Context::utimens`] of a symbolic link itself.
     pub fn lutimens(&self, path: &[u8], atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
-        self.set_times(&self.lnode(path)?, atime, mtime)
+        self.set_times(path, false, atime, mtime)
     }
 
-    fn set_times(&self, inode: &Inode<'v>, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
+    fn set_times(
+        &self,
+        path: &[u8],
+        follow: bool,
+        atime: Option<SetTime>,
+        mtime: Option<SetTime>,
+    ) -> Result<()> {
         if atime.is_none() && mtime.is_none() {
             return Ok(());
         }
         let set = SetAttr { atime, mtime, ..SetAttr::default() };
-        self.vfs.setattr(&self.op(), inode, &set).map(|_| ())
+        self.vfs.setattr(&self.op(), &self.walker().node(path, follow)?, &set).map(|_| ())
     }
 
     /// Changes the size of a regular file.

@@ -93,7 +93,8 @@ fn check(op: &Op, attr: &Attr, set: &SetAttr, how: How) -> Result<()> {
     if set.gid.is_some_and(|gid| !(root || own_group(gid))) {
         return Err(Errno::PERM);
     }
-    if set.mode.is_some() {
+    // A chown of nothing is anybody's, unless it would take set-id bits away.
+    if set.mode.is_some() || (how.chown && new_mode(op, attr, set, how).is_some()) {
         permission::require_owner(op, attr)?;
     }
     match (set.atime, set.mtime) {

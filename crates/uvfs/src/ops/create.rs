@@ -102,7 +102,7 @@ impl Vfs {
         }
         let (mode, gid) = inherit(op, &parent, wanted.mode);
         let what = if fmt == mode::S_IFDIR { Room::Dir } else { Room::Node };
-        let room = self.roomy(sup.features, || guard.reserve(copy(&what)))?;
+        let room = self.roomy(sup.features, || guard.reserve(what))?;
         let make = Make { mode, uid: op.cred.uid, gid, rdev: wanted.rdev, target: wanted.target };
         let new = sup.driver.create(op, dir, name, &make)?;
         let inode = guard.create(room, &fresh(sup.features, &new));
@@ -173,13 +173,4 @@ fn inherit(op: &Op, parent: &Attr, mode: u32) -> (u32, u32) {
         mode
     };
     (mode, parent.gid)
-}
-
-/// The room again, for a second attempt.
-fn copy(room: &Room) -> Room {
-    match room {
-        Room::Name => Room::Name,
-        Room::Node => Room::Node,
-        Room::Dir => Room::Dir,
-    }
 }

@@ -95,11 +95,13 @@ impl Vfs {
             return Ok(inode.attr());
         }
         let sup = self.sup(inode)?;
+        let asked = inode.revision();
         let attr = sup.driver.getattr(op, inode)?;
         if attr.fmt() != inode.fmt() || attr.ino != inode.ino() {
             return Err(Errno::STALE);
         }
-        inode.refresh(&attr, answer_life(sup.features, sup.ttl()));
+        // Returned also where it is late: what was changed meanwhile is not overwritten.
+        inode.refresh_unless_changed(asked, &attr, answer_life(sup.features, sup.ttl()));
         Ok(attr)
     }
 

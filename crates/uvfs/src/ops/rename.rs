@@ -112,8 +112,11 @@ impl Vfs {
         let sup = self.sup(from.dir)?;
         sup.writable()?;
         check_name(from.name)?;
-        check_name(to.name)?;
         let rq = Request { op, from, to, flags };
+        if let Err(errno) = check_name(to.name) {
+            // That there is nothing to rename comes first.
+            return self.one_name(&sup, rq).and(Err(errno));
+        }
         if !rq.moves() && from.name == to.name {
             return self.rename_to_itself(&sup, rq);
         }
@@ -126,10 +129,15 @@ impl Vfs {
         }
     }
 
+    /// What the old name leads to, alone.
+    fn one_name<'v>(&'v self, sup: &SuperRef, rq: Request<'_, 'v>) -> Result<Inode<'v>> {
+        let guard = self.cache.lock_name(rq.from.dir, rq.from.name);
+        self.find(rq.op, sup, &guard)?.ok_or(Errno::NOENT)
+    }
+
     /// One name, which cannot be taken twice: nothing happens if it exists.
     fn rename_to_itself<'v>(&'v self, sup: &SuperRef, rq: Request<'_, 'v>) -> Result<()> {
-        let guard = self.cache.lock_name(rq.from.dir, rq.from.name);
-        let source = self.find(rq.op, sup, &guard)?.ok_or(Errno::NOENT)?;
+        let source = self.one_name(sup, rq)?;
         if rq.flags.contains(RenameFlags::NOREPLACE) {
             return Err(Errno::EXIST);
         }

@@ -3,9 +3,12 @@
 //! [`Mem`] is resident (the cache is the tree), [`Store`] keeps a tree of its own and is asked
 //! for what the cache misses. Both are as simple as can be: one mutex each, no limits.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses its part")]
 
+pub mod host;
+pub mod inside;
 pub mod mem;
+pub mod script;
 pub mod store;
 
 use std::sync::Arc;
@@ -68,4 +71,12 @@ pub fn new_attr(ino: u64, mode: u32, uid: u32, gid: u32, now: Time) -> Attr {
 /// A node that may be believed for ever.
 pub fn new_inode(attr: Attr) -> NewInode {
     NewInode { attr, private: attr.ino, ttl: Ttl::Forever }
+}
+
+/// Runs a script on a fresh tree, then on the host's kernel where that is possible.
+pub fn compare(text: &str) {
+    let config = VfsConfig { protected: host::protected(), ..VfsConfig::default() };
+    let vfs = Vfs::new(config, Arc::new(Mem::default())).unwrap();
+    script::run(text, &mut inside::Inside::new(&vfs), false);
+    host::with_host(|host| script::run(text, host, true));
 }

@@ -47,12 +47,19 @@ struct Gate {
 
 impl Default for Store {
     fn default() -> Self {
+        Self::new(Ttl::Forever, false)
+    }
+}
+
+impl Store {
+    /// An empty tree whose answers hold so long, for all or only for who asked.
+    pub fn new(ttl: Ttl, private_answers: bool) -> Self {
         let root = Node { attr: Attr::default(), children: BTreeMap::new(), target: Vec::new() };
         Self {
             nodes: Mutex::new(HashMap::from([(1, root)])),
             last: AtomicU64::new(1),
-            ttl: Ttl::Forever,
-            private_answers: false,
+            ttl,
+            private_answers,
             lookups: Mutex::default(),
             getattrs: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
@@ -61,9 +68,7 @@ impl Default for Store {
             moved: Condvar::new(),
         }
     }
-}
 
-impl Store {
     /// Makes a node behind the cache's back: in the root, or in the directory `dir`.
     pub fn plant(&self, dir: u64, name: &str, mode: u32) -> u64 {
         let ino = self.last.fetch_add(1, Ordering::Relaxed) + 1;

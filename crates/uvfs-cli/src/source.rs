@@ -1,0 +1,74 @@
+//! What can be mounted: from SOURCE on the command line to a VFS.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use uvfs::{Driver, Vfs, VfsConfig};
+use uvfs_drivers::generated::{Generated, Spec};
+use uvfs_drivers::tmpfs::{self, Tmpfs};
+
+use crate::options::DriverOptions;
+
+/// What can be named as SOURCE.
+const SOURCES: &str = "tmpfs, or generated:SPEC such as generated:depth=2,files=100";
+
+/// A file system that was asked for, its own specification understood.
+pub enum Source {
+    Tmpfs,
+    Generated(Spec),
+}
+
+impl Source {
+    /// Understands SOURCE.
+    pub fn parse(text: &str) -> Result<Self> {
+        match text.split_once(':') {
+            None if text == "tmpfs" => Ok(Self::Tmpfs),
+            None if text == "generated" => Ok(Self::Generated(Spec::default())),
+            Some(("generated", spec)) => {
+                let spec = spec.parse();
+                Ok(Self::Generated(spec.with_context(|| format!("{text} is not understood"))?))
+            }
+            _ => bail!("there is nothing called {text:?} to mount; what there is: {SOURCES}"),
+        }
+    }
+
+    /// Its name, as options know it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Tmpfs => "tmpfs",
+            Self::Generated(_) => "generated",
+        }
+    }
+
+    /// Understands the options of the file system, without making it.
+    pub fn check(&self, options: &DriverOptions) -> Result<()> {
+        match self {
+            Self::Tmpfs => tmpfs_options(options).map(drop),
+            Self::Generated(_) => Ok(()),
+        }
+    }
+
+    /// Makes the file system.
+    pub fn open(self, options: &DriverOptions) -> Result<Arc<Vfs>> {
+        let name = self.name();
+        let mut config = VfsConfig::default();
+        let driver: Arc<dyn Driver> = match self {
+            Self::Tmpfs => {
+                let options = tmpfs_options(options)?;
+                // The cache is the directory tree, so its limit must not come first. One more for
+                // the root, which counts here and there.
+                let inodes = if options.nr_inodes == 0 { u64::MAX } else { options.nr_inodes + 1 };
+                config.cache.max_inodes = u32::try_from(inodes).unwrap_or(u32::MAX);
+                Tmpfs::new(options)
+                    .context("no memory for a tmpfs of that size; give a smaller one: -o size=")?
+            }
+            Self::Generated(spec) => Arc::new(Generated::new(spec)?),
+        };
+        Vfs::new(config, driver).with_context(|| format!("cannot start {name}"))
+    }
+}
+
+fn tmpfs_options(options: &DriverOptions) -> Result<tmpfs::TmpfsOptions> {
+    let text: Vec<String> = options.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    tmpfs::parse(&text.join(",")).map_err(|error| anyhow!(error))
+}

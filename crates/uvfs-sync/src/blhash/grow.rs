@@ -1,0 +1,253 @@
+//! How the table grows and is re-keyed: one bucket at a time, by one thread at a time.
+//!
+//! The grower's mutex is only ever tried: who does not get it leaves the work to the next one.
+
+use super::line::{Line, SLOTS};
+use super::table::{LEVEL_MASK, LEVEL_SHIFT, SEQ_ONE, Table, current_of, is_moving, tag_of};
+use super::{BlHash, LOAD, Objects, random_key};
+use crate::arena::Arena;
+use crate::bitlock;
+use crate::primitives::{Ordering, fence, shard};
+
+/// Buckets of the old table that an insert or remove moves along while a re-key goes on.
+const MOVE_STEP: u32 = 2;
+
+/// State of the one thread that splits or moves buckets.
+#[derive(Debug, Default)]
+pub(super) struct Grower {
+    /// Next bucket of the old table to move.
+    cursor: u32,
+    /// Kept between splits, so that none of them allocates under a lock.
+    entries: Vec<(u32, u8)>,
+    lines: Vec<u32>,
+}
+
+impl Grower {
+    fn reserve_more(&mut self) {
+        self.entries.reserve(self.entries.capacity().max(4 * SLOTS));
+        self.lines.reserve(self.lines.capacity().max(4));
+    }
+}
+
+impl BlHash {
+    /// After an insert or remove, with nothing locked: split a bucket or move some along, if that
+    /// is due. O(1) buckets.
+    pub fn maintain(&self, objects: &impl Objects) {
+        let moving = is_moving(self.epoch.load(Ordering::Relaxed));
+        let wanted = self.want_rekey.load(Ordering::Relaxed);
+        if !moving && !wanted && !self.counts[shard()].load(Ordering::Relaxed).is_multiple_of(LOAD) {
+            return;
+        }
+        let Some(mut grower) = self.grow.try_lock() else { return };
+        let mut epoch = self.epoch.load(Ordering::Acquire);
+        if wanted && !is_moving(epoch) {
+            self.start_rekey(&mut grower, epoch);
+        }
+        if is_moving(epoch) {
+            self.move_step(&mut grower, epoch, objects);
+        }
+        epoch = self.epoch.load(Ordering::Acquire);
+        let target = (current_of(epoch) + usize::from(is_moving(epoch))) & 1;
+        // Two, so that a table that fell behind (the mutex was taken) catches up.
+        for _ in 0..2 {
+            if self.len() <= self.tables[target].buckets() * LOAD
+                || !self.split(&mut grower, &self.tables[target], objects)
+            {
+                break;
+            }
+        }
+    }
+
+    /// Split a bucket, whether or not it is due.
+    #[cfg(all(test, loom))]
+    pub(super) fn split_now(&self, objects: &impl Objects) -> bool {
+        let table = &self.tables[current_of(self.epoch.load(Ordering::Relaxed))];
+        self.split(&mut self.grow.lock(), table, objects)
+    }
+
+    /// Split the next bucket in turn. False when the reservation is used up.
+    fn split(&self, grower: &mut Grower, table: &Table, objects: &impl Objects) -> bool {
+        let (level, split) = table.level_and_split();
+        let old = split;
+        let new = split + (1u32 << level);
+        if new >= table.heads.capacity() || level >= 30 {
+            return false;
+        }
+        // First touch of the new bucket's page, before anything is locked.
+        table.heads.get(new).header.fetch_or(0, Ordering::Relaxed);
+        let head = table.heads.get(old);
+        loop {
+            bitlock::lock(&head.header);
+            if self.gather(head, grower) {
+                break;
+            }
+            bitlock::unlock(&head.header);
+            grower.reserve_more();
+        }
+        fence(Ordering::Release);
+        let new_head = table.heads.get(new);
+        // Nobody locks a bucket of level 0 for longer than it takes to see that.
+        bitlock::lock(&new_head.header);
+        fence(Ordering::Release);
+        let mut lines = std::mem::take(&mut grower.lines);
+        let high = 1u32 << level;
+        let goes = |e: &(u32, u8)| objects.stored_hash(e.0) & high != 0;
+        self.refill(head, grower.entries.iter().filter(|e| !goes(e)), &mut lines);
+        self.refill(new_head, grower.entries.iter().filter(|e| goes(e)), &mut lines);
+        let with_level =
+            |w: u64| (w & !LEVEL_MASK).wrapping_add(SEQ_ONE) | u64::from(level + 2) << LEVEL_SHIFT;
+        // New before old: who is sent on by the old bucket's level finds the new one in order.
+        bitlock::unlock_with(&new_head.header, with_level);
+        bitlock::unlock_with(&head.header, with_level);
+        let size = if split + 1 == 1 << level {
+            u64::from(level + 1) << 32
+        } else {
+            u64::from(level) << 32 | u64::from(split + 1)
+        };
+        table.size.store(size, Ordering::Release);
+        for line in lines.drain(..) {
+            self.free_line(line);
+        }
+        grower.lines = lines;
+        true
+    }
+
+    /// Read a locked chain into `grower`. False when its vectors are too small (they may not
+    /// grow under a lock).
+    fn gather(&self, head: &Line, grower: &mut Grower) -> bool {
+        grower.entries.clear();
+        grower.lines.clear();
+        let mut line = head;
+        loop {
+            if grower.entries.capacity() - grower.entries.len() < SLOTS
+                || grower.lines.capacity() == grower.lines.len()
+            {
+                return false;
+            }
+            for i in 0..SLOTS {
+                let index = line.slots[i].load(Ordering::Relaxed);
+                if index != 0 {
+                    grower.entries.push((index, line.tag(i)));
+                }
+            }
+            let next = line.next.load(Ordering::Relaxed);
+            if next == 0 {
+                return true;
+            }
+            grower.lines.push(next);
+            line = self.overflow.get(next);
+        }
+    }
+
+    /// Write a locked chain anew with these entries, taking overflow lines from `lines`. A chain
+    /// of k lines split in two needs at most k - 1 overflow lines in all, so they suffice.
+    fn refill<'e>(&self, head: &Line, entries: impl Iterator<Item = &'e (u32, u8)>, lines: &mut Vec<u32>) {
+        let mut line = head;
+        let mut at = 0;
+        head.next.store(0, Ordering::Relaxed);
+        for &(index, tag) in entries {
+            if at == SLOTS {
+                let Some(next) = lines.pop() else {
+                    debug_assert!(false, "a split chain needs no more lines than it had");
+                    return;
+                };
+                let fresh = self.overflow.get(next);
+                fresh.next.store(0, Ordering::Relaxed);
+                fresh.clear_from(0);
+                line.next.store(next, Ordering::Release);
+                line = fresh;
+                at = 0;
+            }
+            line.set_tag(at, tag);
+            line.slots[at].store(index, Ordering::Release);
+            at += 1;
+        }
+        line.clear_from(at);
+    }
+
+    /// Begin to move all entries under a new key.
+    #[cold]
+    fn start_rekey(&self, grower: &mut Grower, epoch: u32) {
+        self.want_rekey.store(false, Ordering::Relaxed);
+        // Without a new key the old one must do: chains are long, not wrong.
+        let Ok(key) = random_key() else { return };
+        grower.cursor = 0;
+        self.tables[1 - current_of(epoch)].start(key);
+        self.rekeys.fetch_add(1, Ordering::Relaxed);
+        self.epoch.store(epoch + 1, Ordering::Release);
+    }
+
+    /// Move a few buckets from the old table to the new one; end the re-key after the last.
+    fn move_step(&self, grower: &mut Grower, epoch: u32, objects: &impl Objects) {
+        let from = &self.tables[current_of(epoch)];
+        let to = &self.tables[1 - current_of(epoch)];
+        for _ in 0..MOVE_STEP {
+            if u64::from(grower.cursor) >= from.buckets() {
+                // Every bucket was emptied under its lock after the epoch became odd, and inserts
+                // since then went to the new table: nothing is left in the old one. Who still
+                // looks there finds that the epoch has moved.
+                self.epoch.store(epoch.wrapping_add(1), Ordering::Release);
+                return;
+            }
+            if !self.move_bucket(from, grower.cursor, to, objects) {
+                return;
+            }
+            grower.cursor += 1;
+        }
+    }
+
+    /// Move all entries of one bucket; false when there is no memory for it now.
+    fn move_bucket(&self, from: &Table, bucket: u32, to: &Table, objects: &impl Objects) -> bool {
+        let head = from.heads.get(bucket);
+        let mut spare = 0;
+        loop {
+            if spare == 0 {
+                match self.new_line() {
+                    Some(line) => spare = line,
+                    None => return false,
+                }
+            }
+            bitlock::lock(&head.header);
+            fence(Ordering::Release);
+            let entry = first_entry(head, &self.overflow);
+            let mut freed = 0;
+            if let Some(index) = entry {
+                let hash = objects.rehash(index, to.key());
+                let mut target = [0];
+                // The new table stays valid: only this thread, holding the grower, ends a re-key.
+                to.lock(&[hash], &mut target, false, || true);
+                if self.put(to.heads.get(target[0]), index, tag_of(hash), &mut spare) {
+                    self.take(head, index, |line| freed = line);
+                    objects.store_hash(index, hash as u32);
+                }
+                to.unlock(target[0]);
+            }
+            if entry.is_some() {
+                from.unlock(bucket);
+            } else {
+                let emptied = |w: u64| (w & !LEVEL_MASK).wrapping_add(SEQ_ONE);
+                bitlock::unlock_with(&head.header, emptied);
+            }
+            if freed != 0 {
+                self.free_line(freed);
+            }
+            if entry.is_none() {
+                self.free_line(spare);
+                return true;
+            }
+        }
+    }
+}
+
+fn first_entry(head: &Line, overflow: &Arena<Line>) -> Option<u32> {
+    let mut line = head;
+    loop {
+        if let Some(index) = line.slots.iter().map(|s| s.load(Ordering::Relaxed)).find(|i| *i != 0) {
+            return Some(index);
+        }
+        match line.next.load(Ordering::Relaxed) {
+            0 => return None,
+            next => line = overflow.get(next),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! One cache line of a bucket's chain.
+//!
+//! Tags and slots are written under the lock in the head's header, read by anybody.
+
+use crate::arena::Slot;
+use crate::primitives::{AtomicU32, AtomicU64, Ordering};
+
+/// Entries in a line.
+pub(super) const SLOTS: usize = 10;
+
+/// One cache line of a chain. The header is used in heads only.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Line {
+    /// `LOCK`, `WAIT`, level + 1 (0: this bucket does not exist yet), sequence.
+    pub(super) header: AtomicU64,
+    /// Tags of slots 0 to 7, one byte each.
+    tags: AtomicU64,
+    /// Tags of slots 8 and 9.
+    more_tags: AtomicU32,
+    pub(super) next: AtomicU32,
+    pub(super) slots: [AtomicU32; SLOTS],
+}
+
+impl Line {
+    /// One bit for each slot whose tag is (probably) `tag`: a borrow in the byte-wise comparison
+    /// can add a slot, never hide one.
+    #[inline]
+    pub(super) fn candidates(&self, tag: u8) -> u32 {
+        const ONES: u64 = 0x0101_0101_0101_0101;
+        let zero_bytes = |x: u64| x.wrapping_sub(ONES) & !x & (ONES << 7);
+        let low = zero_bytes(self.tags.load(Ordering::Relaxed) ^ (u64::from(tag) * ONES));
+        let high = u64::from(self.more_tags.load(Ordering::Relaxed)) ^ (u64::from(tag) * 0x0101);
+        let high = zero_bytes(high | !0xffff) & 0x8080;
+        // Gather bit 7 of each byte into one bit a slot.
+        let low = ((low >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32;
+        low | ((high >> 7 & 1) as u32) << 8 | ((high >> 15 & 1) as u32) << 9
+    }
+
+    pub(super) fn tag(&self, slot: usize) -> u8 {
+        match slot {
+            0..8 => (self.tags.load(Ordering::Relaxed) >> (8 * slot)) as u8,
+            _ => (self.more_tags.load(Ordering::Relaxed) >> (8 * (slot - 8))) as u8,
+        }
+    }
+
+    /// Under the head's lock: plain load and store do.
+    pub(super) fn set_tag(&self, slot: usize, tag: u8) {
+        if slot < 8 {
+            let shift = 8 * slot;
+            let rest = self.tags.load(Ordering::Relaxed) & !(0xff << shift);
+            self.tags.store(rest | u64::from(tag) << shift, Ordering::Relaxed);
+        } else {
+            let shift = 8 * (slot - 8);
+            let rest = self.more_tags.load(Ordering::Relaxed) & !(0xff << shift);
+            self.more_tags.store(rest | u32::from(tag) << shift, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn clear_from(&self, slot: usize) {
+        for i in slot..SLOTS {
+            self.slots[i].store(0, Ordering::Relaxed);
+            self.set_tag(i, 0);
+        }
+    }
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Line>() == 64);
+
+// SAFETY: atomics only, all-zero is an empty line of a bucket that does not exist, no drop.
+unsafe impl Slot for Line {
+    #[cfg(loom)]
+    fn zero() -> Self {
+        Self {
+            header: AtomicU64::new(0),
+            tags: AtomicU64::new(0),
+            more_tags: AtomicU32::new(0),
+            next: AtomicU32::new(0),
+            slots: std::array::from_fn(|_| AtomicU32::new(0)),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Buckets that are locked, and what may be done with them: put an index in, take one out.
+
+use super::line::{Line, SLOTS};
+use super::table::{Table, current_of, tag_of};
+use super::{BlHash, Hashes, LONG_CHAIN};
+use crate::primitives::{Ordering, shard};
+
+/// Locked buckets of `N` hashes, in both tables while a re-key goes on. Dropping it unlocks and
+/// moves the buckets' sequences.
+#[derive(Debug)]
+pub struct Locked<'a, const N: usize> {
+    pub(super) hash: &'a BlHash,
+    pub(super) epoch: u32,
+    /// How many of the tables are locked (the old one first).
+    pub(super) tables: usize,
+    pub(super) buckets: [[u32; N]; 2],
+    /// Overflow lines at hand; freed ones end up here too, and go back after the unlock.
+    pub(super) spare: [u32; N],
+}
+
+impl<const N: usize> Locked<'_, N> {
+    fn table(&self, step: usize) -> &Table {
+        &self.hash.tables[(current_of(self.epoch) + step) & 1]
+    }
+
+    /// Insert an object under the `which`-th hash. It has been filled before; this publishes it.
+    ///
+    /// # Errors
+    /// [`Full`]: nothing was changed; lock again with a spare.
+    pub fn insert(&mut self, which: usize, h: &Hashes, index: u32) -> Result<(), Full> {
+        let step = self.tables - 1;
+        let head = self.table(step).heads.get(self.buckets[step][which]);
+        let mut spare = self.spare[which];
+        let done = self.hash.put(head, index, tag_of(h.hash[step]), &mut spare);
+        self.spare[which] = spare;
+        if !done {
+            return Err(Full);
+        }
+        self.hash.counts[shard()].fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Remove an object that is there under the `which`-th hash. False: it is not.
+    pub fn remove(&mut self, which: usize, index: u32) -> bool {
+        for step in 0..self.tables {
+            let head = self.table(step).heads.get(self.buckets[step][which]);
+            let mut freed = 0;
+            if self.hash.take(head, index, |line| freed = line) {
+                if freed != 0 {
+                    self.keep(freed);
+                }
+                self.hash.counts[shard()].fetch_sub(1, Ordering::Relaxed);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn keep(&mut self, line: u32) {
+        match self.spare.iter_mut().find(|s| **s == 0) {
+            Some(s) => *s = line,
+            // Taking the slab's locks under a bucket's is allowed (they are last in the order);
+            // it is only avoided where it can be.
+            None => self.hash.free_line(line),
+        }
+    }
+
+    /// The indices in the `which`-th bucket, both tables.
+    pub fn for_each(&self, which: usize, mut f: impl FnMut(u32)) {
+        for step in 0..self.tables {
+            let mut line = self.table(step).heads.get(self.buckets[step][which]);
+            loop {
+                for slot in &line.slots {
+                    let index = slot.load(Ordering::Relaxed);
+                    if index != 0 {
+                        f(index);
+                    }
+                }
+                match line.next.load(Ordering::Relaxed) {
+                    0 => break,
+                    next => line = self.hash.overflow.get(next),
+                }
+            }
+        }
+    }
+}
+
+impl<const N: usize> Drop for Locked<'_, N> {
+    fn drop(&mut self) {
+        for step in (0..self.tables).rev() {
+            let mut last = None;
+            // At most two, and equal ones were locked once.
+            for &bucket in &self.buckets[step] {
+                if last != Some(bucket) {
+                    self.table(step).unlock(bucket);
+                }
+                last = Some(bucket);
+            }
+        }
+        for line in self.spare {
+            if line != 0 {
+                self.hash.free_line(line);
+            }
+        }
+    }
+}
+
+/// There is no room in the chain: lock again with a spare line.
+#[derive(Debug)]
+pub struct Full;
+
+impl BlHash {
+    /// Put an index into a locked chain. False: full, and `spare` is 0. A spare that was used is
+    /// set to 0.
+    pub(super) fn put(&self, head: &Line, index: u32, tag: u8, spare: &mut u32) -> bool {
+        let mut line = head;
+        let mut length = 1;
+        loop {
+            for i in 0..SLOTS {
+                if line.slots[i].load(Ordering::Relaxed) == 0 {
+                    line.set_tag(i, tag);
+                    // Release: publishes the object; pairs with the acquire load in `scan_table`.
+                    line.slots[i].store(index, Ordering::Release);
+                    return true;
+                }
+            }
+            let next = line.next.load(Ordering::Relaxed);
+            if next == 0 {
+                break;
+            }
+            line = self.overflow.get(next);
+            length += 1;
+        }
+        if *spare == 0 {
+            return false;
+        }
+        let fresh = self.overflow.get(*spare);
+        fresh.set_tag(0, tag);
+        fresh.slots[0].store(index, Ordering::Relaxed);
+        line.next.store(*spare, Ordering::Release);
+        *spare = 0;
+        if length >= LONG_CHAIN {
+            self.long_chains.fetch_add(1, Ordering::Relaxed);
+            self.want_rekey.store(true, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Take an index out of a locked chain, filling the hole from the chain's end so that chains
+    /// stay as short as they can be. An overflow line that becomes empty goes to `freed`.
+    pub(super) fn take(&self, head: &Line, index: u32, freed: impl FnOnce(u32)) -> bool {
+        let mut found = None;
+        let (mut line, mut before) = (head, None);
+        loop {
+            for i in 0..SLOTS {
+                if line.slots[i].load(Ordering::Relaxed) == index {
+                    found = Some((line, i));
+                }
+            }
+            let next = line.next.load(Ordering::Relaxed);
+            if next == 0 {
+                break;
+            }
+            before = Some((line, next));
+            line = self.overflow.get(next);
+        }
+        let Some((hole, i)) = found else { return false };
+        // `line` is the last one now. Its last entry moves into the hole: stored there before it
+        // is cleared here; readers that miss it in between find the header locked.
+        let Some(last) = (0..SLOTS).rev().find(|&j| line.slots[j].load(Ordering::Relaxed) != 0) else {
+            return false;
+        };
+        let moved = line.slots[last].load(Ordering::Relaxed);
+        if moved != index {
+            hole.set_tag(i, line.tag(last));
+            hole.slots[i].store(moved, Ordering::Release);
+        }
+        line.slots[last].store(0, Ordering::Relaxed);
+        line.set_tag(last, 0);
+        if last == 0
+            && let Some((prev, this)) = before
+        {
+            prev.next.store(0, Ordering::Release);
+            freed(this);
+        }
+        true
+    }
+}

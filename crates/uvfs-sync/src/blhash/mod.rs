@@ -1,0 +1,320 @@
+//! The bit-locked hash: index in a table of one-line buckets, found without a lock.
+//!
+//! A bucket is one cache line: a header (sequence, *split level*, waiters and lock bits), eight
+//! plus two one-byte tags, ten 32-bit indices, and a link to an overflow line of the same shape,
+//! which belongs to the head's sequence. The table grows by linear hashing: one bucket is split
+//! at a time, so an insert never pays for more than one bucket, however large the table is.
+//!
+//! **What protects what.** Tags, indices and links of a chain are written under the head's lock
+//! bit. A reader takes nothing: candidates it finds are checked by the caller against the object
+//! itself (a dentry's own sequence), so a torn tag or a moved index costs a retry, never a wrong
+//! hit. A *miss* is believed only if the header did not move over the whole scan.
+//!
+//! **Level** (design rule 5). A bucket at level *l* holds exactly the entries whose hash agrees
+//! with the bucket's number in the low *l* bits. Reader and locker check that with the level they
+//! read from the bucket itself; the table's own idea of its size is only a hint. Without that
+//! check a reader that computed its bucket before a split finds nothing in it afterwards: a false
+//! ENOENT.
+//!
+//! **Re-key** (rule 6). Hashes are keyed with random bits. A chain over [`LONG_CHAIN`] lines is
+//! counted and starts a move of all entries into a second table under a new key, a few buckets
+//! with each insert and remove. While that goes on, readers look into the old table first, then
+//! into the new one: entries move only in that direction, and both buckets are locked while one does.
+//!
+//! Nothing is allocated or first touched under a bucket's lock. Lock order: buckets by table
+//! (old before new), then by number; inside: nothing of this crate.
+
+mod grow;
+mod line;
+mod locked;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use crossbeam_utils::CachePadded;
+
+use self::grow::Grower;
+use self::line::Line;
+use self::table::{START_LEVEL, Table, belongs, current_of, is_moving, tag_of};
+use crate::arena::Arena;
+use crate::bitlock::{LOCK, WAIT};
+use crate::primitives::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, SHARDS, fence};
+use crate::slab::{Pool, Slab};
+
+pub use self::locked::{Full, Locked};
+
+/// Entries a bucket holds on the average before one is split.
+const LOAD: u64 = 6;
+/// Lines of a chain beyond which the table is re-keyed.
+pub const LONG_CHAIN: usize = if cfg!(loom) { 1 } else { 8 };
+
+/// The random key of one table; what a name is hashed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key(pub u64, pub u64);
+
+/// A name's hashes: under the current table's key and, while a re-key goes on, under the next
+/// one's. Made by [`BlHash::hashes`]; valid while the epoch lasts.
+#[derive(Clone, Copy, Debug)]
+pub struct Hashes {
+    epoch: u32,
+    hash: [u64; 2],
+}
+
+/// What the table must be able to ask about an object that it holds the index of. Called under
+/// the lock of the object's bucket, so it must not lock or block.
+pub trait Objects {
+    /// Low 32 bits of the object's hash in the table where it is now.
+    fn stored_hash(&self, index: u32) -> u32;
+    /// The object's whole hash under another key.
+    fn rehash(&self, index: u32, key: Key) -> u64;
+    /// The object moves to a table where these are the low 32 bits of its hash.
+    fn store_hash(&self, index: u32, hash: u32);
+}
+
+/// Result of a scan without locks.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Scan<R, M> {
+    /// The caller's closure accepted a candidate.
+    Hit(R),
+    /// Certain: no bucket that could hold it moved during the scan. Carries what `on_miss` read
+    /// between the two looks at the buckets' sequences.
+    Miss(M),
+    /// Something moved; look again (or take the lock after a few times).
+    Moved,
+}
+
+/// The hash table. `u32` indices of objects in; the objects themselves are the caller's.
+#[derive(Debug)]
+pub struct BlHash {
+    tables: [Table; 2],
+    overflow: Arena<Line>,
+    overflow_pool: Pool,
+    overflow_slab: Slab,
+    /// Odd while a re-key goes on; the next bit says which table is current.
+    epoch: AtomicU32,
+    want_rekey: AtomicBool,
+    grow: Mutex<Grower>,
+    counts: [CachePadded<AtomicU64>; SHARDS],
+    long_chains: AtomicU64,
+    rekeys: AtomicU64,
+}
+
+impl BlHash {
+    /// A table for up to about `capacity` objects, keyed with random bits from the system.
+    ///
+    /// # Errors
+    /// ENOMEM where not even a small reservation fits; an error of `getrandom(2)`.
+    pub fn new(capacity: u32) -> std::io::Result<Self> {
+        let buckets = (capacity / LOAD as u32).max(2 << START_LEVEL).next_power_of_two();
+        let overflow = Arena::reserve((buckets / 2).max(if cfg!(loom) { 4 } else { 4096 }))?;
+        let this = Self {
+            tables: [Table::new(buckets)?, Table::new(buckets)?],
+            overflow_pool: Pool::new(overflow.capacity()),
+            overflow,
+            overflow_slab: Slab::new(),
+            epoch: AtomicU32::new(0),
+            want_rekey: AtomicBool::new(false),
+            grow: Mutex::new(Grower::default()),
+            counts: std::array::from_fn(|_| CachePadded::new(AtomicU64::new(0))),
+            long_chains: AtomicU64::new(0),
+            rekeys: AtomicU64::new(0),
+        };
+        this.tables[0].start(random_key()?);
+        Ok(this)
+    }
+
+    /// Hash something with the key(s) in force. `f` is called once, or twice during a re-key.
+    #[inline]
+    pub fn hashes(&self, f: impl Fn(Key) -> u64) -> Hashes {
+        let epoch = self.epoch.load(Ordering::Acquire);
+        let current = current_of(epoch);
+        let first = f(self.tables[current].key());
+        let second = if !is_moving(epoch) { 0 } else { f(self.tables[1 - current].key()) };
+        Hashes { epoch, hash: [first, second] }
+    }
+
+    /// Whether the keys changed since.
+    #[inline]
+    pub fn is_current(&self, h: &Hashes) -> bool {
+        self.epoch.load(Ordering::Acquire) == h.epoch
+    }
+
+    /// Derive hashes of the same epoch (mixing a parent into a name's hash).
+    #[inline]
+    pub fn derive(h: &Hashes, f: impl Fn(u64) -> u64) -> Hashes {
+        Hashes { epoch: h.epoch, hash: [f(h.hash[0]), f(h.hash[1])] }
+    }
+
+    /// The low 32 bits to keep in an object that is inserted under these hashes.
+    pub fn to_store(h: &Hashes) -> u32 {
+        h.hash[usize::from(is_moving(h.epoch))] as u32
+    }
+
+    /// Look for an object without storing anything. `accept` is shown each index whose tag fits
+    /// and decides; `on_miss` runs after the scan and before the sequences are looked at again.
+    #[inline]
+    pub fn scan<R, M>(
+        &self,
+        h: &Hashes,
+        mut accept: impl FnMut(u32) -> Option<R>,
+        on_miss: impl FnOnce() -> M,
+    ) -> Scan<R, M> {
+        let current = current_of(h.epoch);
+        let moving = is_moving(h.epoch);
+        let (hit, first) = self.scan_table(&self.tables[current], h.hash[0], moving, &mut accept);
+        if let Some(r) = hit {
+            return Scan::Hit(r);
+        }
+        let mut second = None;
+        if moving {
+            // Old first, then new: what was not in the old one when we looked has been moved
+            // before, and the new one has it by now, or it is gone.
+            let next = &self.tables[1 - current];
+            let (hit, header) = self.scan_table(next, h.hash[1], false, &mut accept);
+            if let Some(r) = hit {
+                return Scan::Hit(r);
+            }
+            second = Some((next, header));
+        }
+        let m = on_miss();
+        // Pairs with the release fence in `Table::lock`: if any load above saw a store made under
+        // a bucket's lock, one of these sees the lock bit or the moved sequence.
+        fence(Ordering::Acquire);
+        let still = |table: &Table, seen: Option<(u32, u64)>| match seen {
+            Some((bucket, header)) => {
+                table.heads.get(bucket).header.load(Ordering::Relaxed) & !WAIT == header
+            }
+            None => false,
+        };
+        if still(&self.tables[current], first)
+            && second.is_none_or(|(table, seen)| still(table, seen))
+            && self.is_current(h)
+        {
+            Scan::Miss(m)
+        } else {
+            Scan::Moved
+        }
+    }
+
+    /// Scan one table's chain; with what was seen of its header if that may prove a miss.
+    #[inline]
+    fn scan_table<R>(
+        &self,
+        table: &Table,
+        hash: u64,
+        emptied: bool,
+        accept: &mut impl FnMut(u32) -> Option<R>,
+    ) -> (Option<R>, Option<(u32, u64)>) {
+        let bucket = table.guess(hash);
+        let head = table.heads.get(bucket);
+        let header = head.header.load(Ordering::Acquire);
+        let proof = (header & LOCK == 0 && belongs(header, hash, bucket, emptied))
+            .then_some((bucket, header & !WAIT));
+        let tag = tag_of(hash);
+        let mut line = head;
+        // A link read from a line that is being recycled may lead anywhere, even in a circle:
+        // the walk is bounded and the header check decides.
+        for _ in 0..1 << 16 {
+            let mut candidates = line.candidates(tag);
+            while candidates != 0 {
+                let i = candidates.trailing_zeros() as usize;
+                candidates &= candidates - 1;
+                // Acquire: pairs with the release store of `put`, so that the object is seen as
+                // it was filled before it was published (rule 16).
+                let index = line.slots[i].load(Ordering::Acquire);
+                if index != 0
+                    && let Some(r) = accept(index)
+                {
+                    return (Some(r), None);
+                }
+            }
+            let next = line.next.load(Ordering::Acquire);
+            if next == 0 {
+                return (None, proof);
+            }
+            line = self.overflow.get(next);
+        }
+        (None, None)
+    }
+
+    /// Lock the buckets of one hash, or of two in order (rule 12). With `spare`, overflow lines are
+    /// at hand, as [`Full`] asks for. `None`: the keys changed, hash again (both with one epoch).
+    pub fn lock<const N: usize>(&self, hashes: [&Hashes; N], spare: bool) -> Option<Locked<'_, N>> {
+        let epoch = hashes[0].epoch;
+        if hashes.iter().any(|h| h.epoch != epoch) {
+            return None;
+        }
+        let tables = 1 + usize::from(is_moving(epoch));
+        let mut locked = Locked { hash: self, epoch, tables: 0, buckets: [[0; N]; 2], spare: [0; N] };
+        if spare {
+            for s in &mut locked.spare {
+                *s = self.new_line().unwrap_or(0);
+            }
+        }
+        for step in 0..tables {
+            let table = &self.tables[(current_of(epoch) + step) & 1];
+            let hash = hashes.map(|h| h.hash[step]);
+            // A re-key that began or ended before we have the locks has changed where entries
+            // belong; one that begins after visits our buckets only when we let go of them.
+            let emptied = step + 1 < tables;
+            let valid = || self.epoch.load(Ordering::Acquire) == epoch;
+            if !table.lock(&hash, &mut locked.buckets[step], emptied, valid) {
+                return None;
+            }
+            locked.tables += 1;
+        }
+        Some(locked)
+    }
+
+    pub(super) fn new_line(&self) -> Option<u32> {
+        let index = self.overflow_slab.alloc(&self.overflow_pool)?;
+        let line = self.overflow.get(index);
+        // First touched here, not under a lock. A reader may still be in the line's last chain:
+        // it sees empty slots, and that chain's head has moved.
+        fence(Ordering::Release);
+        line.next.store(0, Ordering::Relaxed);
+        line.clear_from(0);
+        Some(index)
+    }
+
+    pub(super) fn free_line(&self, index: u32) {
+        self.overflow_slab.free(&self.overflow_pool, index);
+    }
+
+    /// Objects in the table (approximately, while it changes).
+    pub fn len(&self) -> u64 {
+        self.counts.iter().fold(0u64, |n, c| n.wrapping_add(c.load(Ordering::Relaxed)))
+    }
+
+    /// Whether [`BlHash::len`] is 0.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of bucket and overflow lines that are in use.
+    pub fn bytes(&self) -> u64 {
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        let current = current_of(epoch);
+        let mut lines = self.tables[current].buckets();
+        if is_moving(epoch) {
+            lines += self.tables[1 - current].buckets();
+        }
+        (lines + self.overflow_slab.chunk_count() as u64 * u64::from(crate::slab::CHUNK)) * 64
+    }
+
+    /// `(chains that were found too long, re-keys begun)`.
+    pub fn long_chains(&self) -> (u64, u64) {
+        (self.long_chains.load(Ordering::Relaxed), self.rekeys.load(Ordering::Relaxed))
+    }
+}
+
+fn random_key() -> std::io::Result<Key> {
+    if cfg!(loom) {
+        // A model must run the same way each time.
+        return Ok(Key(0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03));
+    }
+    let mut bytes = [0u8; 16];
+    getrandom::fill(&mut bytes).map_err(|e| std::io::Error::other(e.to_string()))?;
+    let word = |r: std::ops::Range<usize>| bytes[r].iter().fold(0u64, |w, b| w << 8 | u64::from(*b));
+    Ok(Key(word(0..8), word(8..16)))
+}

@@ -1,0 +1,239 @@
+//! Drivers with a tree of their own: what is asked of them, when, and how often.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Store, errno, root, user, vfs_of};
+use uvfs::{Cred, Errno, Found, OpenFlags, RenameFlags, Ttl, Vfs, mode};
+
+const FILE: u32 = mode::S_IFREG | 0o644;
+const DIR: u32 = mode::S_IFDIR | 0o755;
+
+fn stored(store: Store) -> (Arc<Store>, Arc<Vfs>) {
+    let store = Arc::new(store);
+    let vfs = vfs_of(Arc::clone(&store) as Arc<dyn uvfs::Driver>);
+    (store, vfs)
+}
+
+#[test]
+fn a_name_is_asked_for_once() {
+    let (store, vfs) = stored(Store::default());
+    let dir = store.plant(1, "d", DIR);
+    store.plant(dir, "f", FILE);
+    let root = root(&vfs);
+    for _ in 0..3 {
+        assert!(root.stat(b"d/f").unwrap().is_reg());
+        assert_eq!(errno(root.stat(b"d/x")), Some(Errno::NOENT));
+    }
+    for (name, times) in [("d", 1), ("f", 1), ("x", 1)] {
+        assert_eq!(store.asked(name), times, "{name}");
+    }
+}
+
+#[test]
+fn an_error_is_not_an_answer() {
+    let (store, vfs) = stored(Store::default());
+    let root = root(&vfs);
+    // Told as an error, absence is not cached.
+    assert_eq!(errno(root.stat(b"untold")), Some(Errno::NOENT));
+    assert_eq!(errno(root.stat(b"untold")), Some(Errno::NOENT));
+    assert_eq!(store.asked("untold"), 2);
+    store.broken.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(errno(root.stat(b"f")), Some(Errno::IO));
+    assert_eq!(errno(root.mkdir(b"f", 0o755)), Some(Errno::IO));
+    assert_eq!(errno(root.unlink(b"f")), Some(Errno::IO));
+    assert_eq!(errno(root.rename(b"f", b"g", RenameFlags::empty())), Some(Errno::IO));
+    store.broken.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(errno(root.stat(b"f")), Some(Errno::NOENT));
+    store.plant(1, "g", FILE);
+    root.stat(b"g").unwrap();
+}
+
+#[test]
+fn changes_ask_for_names_that_are_not_cached() {
+    let (store, vfs) = stored(Store::default());
+    for name in ["a", "b", "c", "e"] {
+        store.plant(1, name, FILE);
+    }
+    let dir = store.plant(1, "d", DIR);
+    store.plant(dir, "inner", FILE);
+    let root = root(&vfs);
+    assert_eq!(errno(root.mkdir(b"a", 0o755)), Some(Errno::EXIST));
+    assert_eq!(errno(root.open(b"b", OpenFlags::CREATE | OpenFlags::EXCL | OpenFlags::READ, 0)), Some(Errno::EXIST));
+    root.rename(b"c", b"e", RenameFlags::empty()).unwrap();
+    assert_eq!(errno(root.stat(b"c")), Some(Errno::NOENT));
+    root.unlink(b"e").unwrap();
+    assert_eq!(errno(root.stat(b"e")), Some(Errno::NOENT));
+    // The cache knows of no entry in it, the driver does.
+    assert_eq!(errno(root.rmdir(b"d")), Some(Errno::NOTEMPTY));
+    assert!(root.stat(b"d/inner").unwrap().is_reg());
+    root.unlink(b"d/inner").unwrap();
+    root.rmdir(b"d").unwrap();
+    let names: Vec<_> = root.readdir(b".").unwrap().into_iter().map(|e| e.name).collect();
+    assert_eq!(names, [b"a".to_vec(), b"b".to_vec()]);
+}
+
+#[test]
+fn concurrent_misses_make_one_call() {
+    for present in [true, false] {
+        let (store, vfs) = stored(Store::default());
+        if present {
+            store.plant(1, "f", FILE);
+        }
+        store.shut();
+        std::thread::scope(|s| {
+            let threads: Vec<_> = (0..6).map(|_| s.spawn(|| root(&vfs).stat(b"f").is_ok())).collect();
+            store.until_waiting(1);
+            store.unshut();
+            for thread in threads {
+                assert_eq!(thread.join().unwrap(), present);
+            }
+        });
+        assert_eq!(store.asked("f"), 1);
+    }
+}
+
+#[test]
+fn a_slow_answer_delays_no_other_name() {
+    let (store, vfs) = stored(Store::default());
+    store.plant(1, "slow", FILE);
+    root(&vfs).mkdir(b"d", 0o755).unwrap();
+    store.shut();
+    std::thread::scope(|s| {
+        let slow = s.spawn(|| root(&vfs).stat(b"slow").is_ok());
+        store.until_waiting(1);
+        // The same directory, while one of its names is being asked for.
+        let root = root(&vfs);
+        root.stat(b"d").unwrap();
+        let op = vfs.op(&Cred::root());
+        assert!(vfs.lookup_cached(&op, &vfs.root(), b"slow").is_none());
+        assert!(matches!(vfs.lookup_cached(&op, &vfs.root(), b"d"), Some(Ok(Found::Node(..)))));
+        store.unshut();
+        assert!(slow.join().unwrap());
+    });
+}
+
+#[test]
+fn answers_for_one_caller_do_not_serve_another() {
+    let (store, vfs) = stored(Store::new(Ttl::Forever, true));
+    store.plant(1, "f", FILE);
+    let (even, odd) = (user(&vfs, 2, 2), user(&vfs, 3, 3));
+    for _ in 0..2 {
+        even.stat(b"f").unwrap();
+        assert_eq!(errno(odd.stat(b"f")), Some(Errno::NOENT));
+    }
+    assert_eq!(store.asked("f"), 4);
+    even.mkdir(b"d", 0o755).unwrap();
+    assert_eq!(errno(odd.stat(b"d")), Some(Errno::NOENT));
+    assert!(even.stat(b"d").unwrap().is_dir());
+    // They ask at the same time: two calls wait together.
+    store.shut();
+    std::thread::scope(|s| {
+        let asks: Vec<_> = (2..4).map(|uid| s.spawn({
+            let vfs = &vfs;
+            move || user(vfs, uid, 1).stat(b"f").is_ok()
+        })).collect();
+        store.until_waiting(2);
+        store.unshut();
+        let seen: Vec<bool> = asks.into_iter().map(|t| t.join().unwrap()).collect();
+        assert_eq!(seen, [true, false]);
+    });
+    even.rename(b"f", b"d/g", RenameFlags::empty()).unwrap();
+    assert_eq!(errno(even.stat(b"f")), Some(Errno::NOENT));
+    even.unlink(b"d/g").unwrap();
+    even.rmdir(b"d").unwrap();
+    assert_eq!(errno(even.stat(b"d")), Some(Errno::NOENT));
+}
+
+#[test]
+fn answers_expire() {
+    let ttl = Ttl::For(Duration::from_millis(1000));
+    let (store, vfs) = stored(Store::new(ttl, false));
+    let ino = store.plant(1, "f", FILE);
+    let root = root(&vfs);
+    let inode = root.resolve(b"f").unwrap();
+    store.resize(ino, 10);
+    assert_eq!(root.stat(b"f").unwrap().size, 0);
+    assert_eq!(errno(root.stat(b"x")), Some(Errno::NOENT));
+    store.plant(1, "x", FILE);
+    assert_eq!(errno(root.stat(b"x")), Some(Errno::NOENT));
+    vfs.cache().advance_clock(1500);
+    assert_eq!(vfs.getattr(&vfs.op(&Cred::root()), &inode).unwrap().size, 10);
+    assert_eq!(root.stat(b"f").unwrap().size, 10);
+    assert!(root.stat(b"x").unwrap().is_reg());
+    store.uproot(1, "f");
+    vfs.cache().advance_clock(1500);
+    assert_eq!(errno(root.stat(b"f")), Some(Errno::NOENT));
+    assert_eq!(vfs.ttl(&inode), ttl);
+}
+
+#[test]
+fn answers_that_do_not_hold_at_all() {
+    let (store, vfs) = stored(Store::new(Ttl::For(Duration::ZERO), false));
+    let dir = store.plant(1, "d", DIR);
+    let ino = store.plant(dir, "f", FILE);
+    let root = root(&vfs);
+    for size in [1, 2, 3] {
+        store.resize(ino, size);
+        assert_eq!(root.stat(b"d/f").unwrap().size, size);
+    }
+    assert_eq!(store.asked("f"), 3);
+    store.uproot(dir, "f");
+    assert_eq!(errno(root.stat(b"d/f")), Some(Errno::NOENT));
+    root.mkdir(b"d/e", 0o755).unwrap();
+    root.rename(b"d/e", b"e", RenameFlags::empty()).unwrap();
+    root.rmdir(b"e").unwrap();
+    root.rmdir(b"d").unwrap();
+    assert!(root.readdir(b"/").unwrap().is_empty());
+}
+
+#[test]
+fn what_is_invalidated_is_asked_for_again() {
+    let (store, vfs) = stored(Store::default());
+    store.plant(1, "f", FILE);
+    let root = root(&vfs);
+    root.stat(b"f").unwrap();
+    store.uproot(1, "f");
+    root.stat(b"f").unwrap();
+    vfs.cache().invalidate(&vfs.root(), b"f");
+    assert_eq!(errno(root.stat(b"f")), Some(Errno::NOENT));
+}
+
+#[test]
+fn unused_inodes_are_let_go_and_found_again() {
+    let (store, vfs) = stored(Store::default());
+    for n in 0..100 {
+        store.plant(1, &format!("f{n}"), FILE);
+    }
+    let root = root(&vfs);
+    let held = root.resolve(b"f7").unwrap();
+    for n in 0..100 {
+        root.stat(format!("f{n}").as_bytes()).unwrap();
+    }
+    // The first sweep may only take marks away.
+    let gone: usize = (0..3).map(|_| vfs.cache().evict_unused(vfs.root().sb(), 1000)).sum();
+    assert!(gone >= 99, "{gone}");
+    assert_eq!(store.evicted.load(std::sync::atomic::Ordering::Relaxed) as usize, gone);
+    assert_eq!(root.resolve(b"f7").unwrap().id(), held.id());
+    root.stat(b"f8").unwrap();
+    assert!(store.asked("f8") >= 2);
+}
+
+#[test]
+fn the_cache_makes_room_for_itself() {
+    let store = Arc::new(Store::default());
+    let config = uvfs::VfsConfig {
+        cache: uvfs_cache::Config { max_inodes: 1 << 12, ..uvfs_cache::Config::default() },
+        ..uvfs::VfsConfig::default()
+    };
+    let vfs = Vfs::new(config, Arc::clone(&store) as Arc<dyn uvfs::Driver>).unwrap();
+    let root = root(&vfs);
+    for n in 0..20_000 {
+        let name = format!("f{n}");
+        store.plant(1, &name, FILE);
+        root.stat(name.as_bytes()).unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+    assert!(store.evicted.load(std::sync::atomic::Ordering::Relaxed) > 0);
+}

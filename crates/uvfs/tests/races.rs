@@ -1,0 +1,308 @@
+//! Many threads at once: what must never be seen while names change, and that the tree is whole
+//! afterwards.
+
+mod common;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use common::{Mem, Store, errno, root, touch, user, vfs, vfs_of};
+use uvfs::{Context, Errno, OpenFlags, RenameFlags, Vfs, mode};
+
+/// Small and repeatable.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % n
+    }
+}
+
+/// Runs `change` so many times while another thread runs `look` all the time.
+fn while_changing(times: u32, mut change: impl FnMut(u32) + Send, look: impl Fn() + Sync) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            (0..times).for_each(&mut change);
+            done.store(true, Ordering::Relaxed);
+        });
+        s.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                look();
+            }
+        });
+    });
+}
+
+#[test]
+fn a_replaced_name_is_never_absent() {
+    let vfs = vfs();
+    let root = root(&vfs);
+    root.mkdir(b"d", 0o755).unwrap();
+    touch(&root, "d/f");
+    while_changing(
+        20_000,
+        |_| {
+            touch(&root, "d/new");
+            root.rename(b"d/new", b"d/f", RenameFlags::empty()).unwrap();
+        },
+        || assert!(root.stat(b"d/f").unwrap().is_reg()),
+    );
+}
+
+#[test]
+fn swapped_names_are_never_absent() {
+    let vfs = vfs();
+    let root = root(&vfs);
+    root.mkdir(b"a", 0o755).unwrap();
+    root.mkdir(b"b", 0o755).unwrap();
+    root.mkdir(b"a/x", 0o755).unwrap();
+    touch(&root, "b/x");
+    while_changing(
+        20_000,
+        |_| root.rename(b"a/x", b"b/x", RenameFlags::EXCHANGE).unwrap(),
+        || {
+            root.lstat(b"a/x").unwrap();
+            root.lstat(b"b/x").unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_moved_directory_leads_to_what_is_in_it() {
+    let vfs = vfs();
+    let root = root(&vfs);
+    for path in ["a", "b", "a/d", "a/d/e"] {
+        root.mkdir(path.as_bytes(), 0o755).unwrap();
+    }
+    touch(&root, "a/d/e/f");
+    let inside = {
+        let mut context = root.clone();
+        context.chdir(b"a/d/e").unwrap();
+        context
+    };
+    while_changing(
+        20_000,
+        |n| {
+            let (from, to) = if n % 2 == 0 { (b"a/d", b"b/d") } else { (b"b/d", b"a/d") };
+            root.rename(from, to, RenameFlags::empty()).unwrap();
+        },
+        || {
+            assert!(inside.stat(b"f").unwrap().is_reg());
+            assert!(inside.stat(b"../e/f").unwrap().is_reg());
+            assert!(inside.stat(b"../../../b").unwrap().is_dir());
+        },
+    );
+}
+
+#[test]
+fn a_denied_search_is_denied_and_nothing_else() {
+    let vfs = vfs();
+    let root = root(&vfs);
+    root.mkdir(b"d", 0o755).unwrap();
+    touch(&root, "d/f");
+    let other = user(&vfs, 9, 9);
+    while_changing(
+        20_000,
+        |n| root.chmod(b"d", if n % 2 == 0 { 0o700 } else { 0o755 }).unwrap(),
+        || match other.stat(b"d/f") {
+            Ok(attr) => assert!(attr.is_reg()),
+            Err(errno) => assert_eq!(errno, Errno::ACCESS),
+        },
+    );
+}
+
+#[test]
+fn one_maker_wins() {
+    let vfs = vfs();
+    let flags = OpenFlags::CREATE | OpenFlags::EXCL | OpenFlags::WRITE;
+    for n in 0..500 {
+        let path = format!("f{n}");
+        let won = AtomicU64::new(0);
+        std::thread::scope(|s| {
+            for _ in 0..3 {
+                s.spawn(|| match root(&vfs).open(path.as_bytes(), flags, 0o644) {
+                    Ok(_) => drop(won.fetch_add(1, Ordering::Relaxed)),
+                    Err(errno) => assert_eq!(errno, Errno::EXIST),
+                });
+            }
+        });
+        assert_eq!(won.into_inner(), 1);
+    }
+}
+
+#[test]
+fn a_directory_dies_empty() {
+    let vfs = vfs();
+    let root = root(&vfs);
+    let lost = AtomicU64::new(0);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            for _ in 0..20_000 {
+                match root.mkdir(b"d", 0o755) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(errno) => panic!("{errno}"),
+                }
+                match root.rmdir(b"d") {
+                    Ok(()) | Err(Errno::NOTEMPTY) => {}
+                    Err(errno) => panic!("{errno}"),
+                }
+            }
+        });
+        s.spawn(|| {
+            for _ in 0..20_000 {
+                match root.mknod(b"d/f", 0o644, 0) {
+                    // Nobody but us removes it, so its directory cannot go.
+                    Ok(()) => drop(root.unlink(b"d/f").inspect_err(|_| {
+                        lost.fetch_add(1, Ordering::Relaxed);
+                    })),
+                    Err(Errno::NOENT) => {}
+                    Err(errno) => panic!("{errno}"),
+                }
+            }
+        });
+    });
+    assert_eq!(lost.into_inner(), 0);
+}
+
+#[test]
+fn directories_do_not_swallow_each_other() {
+    let vfs = vfs();
+    let root = root(&vfs);
+    for _ in 0..2_000 {
+        root.mkdir(b"a", 0o755).unwrap();
+        root.mkdir(b"b", 0o755).unwrap();
+        let (first, second) = std::thread::scope(|s| {
+            let first = s.spawn(|| root.rename(b"a", b"b/x", RenameFlags::empty()));
+            let second = root.rename(b"b", b"a/x", RenameFlags::empty());
+            (first.join().unwrap(), second)
+        });
+        let outer = match (first, second) {
+            (Ok(()), Err(Errno::NOENT)) => "b",
+            (Err(Errno::NOENT), Ok(())) => "a",
+            other => panic!("{other:?}"),
+        };
+        root.rmdir(format!("{outer}/x").as_bytes()).unwrap();
+        root.rmdir(outer.as_bytes()).unwrap();
+    }
+}
+
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+fn path(random: &mut Random) -> Vec<u8> {
+    let depth = 1 + random.below(3);
+    let names: Vec<&str> = (0..depth).map(|_| NAMES[random.below(6) as usize]).collect();
+    names.join("/").into_bytes()
+}
+
+/// One random call; errors are everyday.
+fn step(root: &Context<'_>, random: &mut Random) {
+    let (one, other) = (path(random), path(random));
+    let result = match random.below(16) {
+        0..3 => root.mkdir(&one, 0o755),
+        3..6 => root.mknod(&one, 0o644, 0),
+        6 => root.link(&one, &other),
+        7 => root.unlink(&one),
+        8 => root.rmdir(&one),
+        9..12 => root.rename(&one, &other, RenameFlags::empty()),
+        12 => root.rename(&one, &other, RenameFlags::EXCHANGE),
+        13 => root.open(&one, OpenFlags::CREATE | OpenFlags::WRITE, 0o644).map(drop),
+        14 => root.readdir(&one).map(drop),
+        _ => root.stat(&one).map(drop),
+    };
+    if let Err(errno) = result {
+        let everyday = [
+            Errno::NOENT,
+            Errno::EXIST,
+            Errno::NOTDIR,
+            Errno::ISDIR,
+            Errno::NOTEMPTY,
+            Errno::INVAL,
+            Errno::PERM,
+        ];
+        assert!(everyday.contains(&errno), "{errno}");
+    }
+}
+
+/// Looks at everything: a directory has as many links as it should, a file as many as names.
+/// Returns how many inodes there are.
+fn check_tree(root: &Context<'_>) -> usize {
+    let mut links: HashMap<u64, (u32, u32)> = HashMap::new();
+    let mut todo = vec![(String::from("/"), 0)];
+    let mut directories = 0;
+    while let Some((dir, depth)) = todo.pop() {
+        assert!(depth < 10_000, "a loop at {dir}");
+        directories += 1;
+        let mut children = 0;
+        for entry in root.readdir(dir.as_bytes()).unwrap() {
+            let path = format!("{dir}{}", String::from_utf8(entry.name).unwrap());
+            let attr = root.lstat(path.as_bytes()).unwrap();
+            assert_eq!(attr.ino, entry.ino, "{path}");
+            if entry.fmt == mode::S_IFDIR {
+                children += 1;
+                todo.push((path + "/", depth + 1));
+            } else {
+                links.entry(attr.ino).or_insert((attr.nlink, 0)).1 += 1;
+            }
+        }
+        let nlink = root.stat(dir.as_bytes()).unwrap().nlink;
+        assert_eq!(nlink, children + 2, "links of {dir}");
+    }
+    for (ino, (nlink, names)) in &links {
+        assert_eq!(nlink, names, "links of inode {ino}");
+    }
+    directories + links.len()
+}
+
+fn storm(vfs: &Vfs, threads: u64, steps: u32) {
+    std::thread::scope(|s| {
+        for seed in 1..=threads {
+            let root = root(vfs);
+            s.spawn(move || {
+                let mut random = Random(seed * 0x9e37_79b9_7f4a_7c15);
+                (0..steps).for_each(|_| step(&root, &mut random));
+            });
+        }
+    });
+}
+
+#[test]
+fn a_storm_leaves_a_whole_tree() {
+    let mem = Arc::new(Mem::default());
+    let vfs = vfs_of(Arc::clone(&mem) as Arc<dyn uvfs::Driver>);
+    for _ in 0..5 {
+        storm(&vfs, 4, 10_000);
+        let inodes = check_tree(&root(&vfs));
+        assert_eq!(vfs.cache().counters().inodes, inodes as u64);
+    }
+    assert_eq!(mem.open.load(Ordering::Relaxed), 0);
+}
+
+/// The same while the cache is being emptied all the time.
+#[test]
+fn a_storm_over_a_driver_that_is_asked() {
+    let store = Arc::new(Store::default());
+    let vfs = vfs_of(Arc::clone(&store) as Arc<dyn uvfs::Driver>);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let mut random = Random(77);
+            while !done.load(Ordering::Relaxed) {
+                vfs.cache().evict_unused(vfs.root().sb(), 3);
+                let name = NAMES[random.below(6) as usize].as_bytes();
+                vfs.cache().invalidate(&vfs.root(), name);
+            }
+        });
+        storm(&vfs, 3, 10_000);
+        done.store(true, Ordering::Relaxed);
+    });
+    let root = root(&vfs);
+    for entry in root.readdir(b"/").unwrap() {
+        root.lstat(&entry.name).unwrap();
+    }
+    assert_eq!(errno(root.stat(b"nothing")), Some(Errno::NOENT));
+}
