@@ -133,11 +133,11 @@ impl<'c> NameGuard<'c> {
         }
         let mut after = Aftermath::default();
         let (mut locked, _) = cache.lock_names_bucket([(self.dir.index(), &words)], false);
+        if let Some(death) = &mut death {
+            death.commit();
+        }
         // Not there: it was invalidated meanwhile, which is as good.
         if let Some(dentry) = cache.find_locked(&locked, 0, self.dir.index(), &words) {
-            if let Some(death) = &mut death {
-                death.commit();
-            }
             cache.kill(&mut locked, 0, dentry, &mut after);
         }
         drop(locked);
@@ -395,10 +395,10 @@ impl Cache {
                     continue;
                 }
             }
+            if let Some(death) = &mut death {
+                death.commit();
+            }
             if let Some(target) = target {
-                if let Some(death) = death.as_mut().filter(|_| positive(target)) {
-                    death.commit();
-                }
                 self.kill(&mut locked, 1, target, &mut after);
             }
             if let Some(moved) = moved.filter(|d| positive(*d)) {
@@ -453,7 +453,17 @@ impl Cache {
             let (mut locked, [a_hash, b_hash]) = self.lock_names_bucket(names, true);
             let first = self.find_locked(&locked, 0, a.dir.index(), &a_words);
             let second = self.find_locked(&locked, 1, b.dir.index(), &b_words);
-            let (Some(first), Some(second)) = (first, second) else { return };
+            let (Some(first), Some(second)) = (first, second) else {
+                // One was evicted or invalidated meanwhile: the other leads to the wrong inode now.
+                let mut after = Aftermath::default();
+                let (which, guard) = if first.is_some() { (0, a) } else { (1, b) };
+                if let Some(left) = first.or(second) {
+                    self.kill(&mut locked, which, left, &mut after);
+                }
+                drop(locked);
+                self.finish(after, guard.dir.sb(), &guard.dir);
+                return;
+            };
             if first == second {
                 return;
             }

@@ -6,7 +6,7 @@
 //!
 //! - an entry's node id is also its inode number, so `st_ino` is the node id, not `Attr::ino`:
 //!   unique and constant while the kernel knows the node;
-//! - FATTR_KILL_SUIDGID and FUSE_OPEN_KILL_SUIDGID are not handed on: see `Frontend::setattr`;
+//! - FATTR_KILL_SUIDGID is not handed on: see `Core::set`;
 //! - times before 1970 arrive mirrored: see [`time_in`];
 //! - O_TMPFILE is answered ENOSYS, which callers see as EOPNOTSUPP.
 
@@ -46,12 +46,13 @@ const BLOCK_SIZE: u32 = 4096;
 ///   same; and the automatic form stops after the first buffer for callers that stat late, as
 ///   GNU find does.
 /// - HANDLE_KILLPRIV_V2: without it the kernel asks for `security.capability` before every write.
+/// - No ATOMIC_O_TRUNC: it would save a request, but then the kernel asks for the truncation before
+///   it looks whether the file is being executed, and a running program loses its text.
 /// - No WRITEBACK_CACHE: with it the kernel owns size and times of a file, behind the back of
 ///   whoever else uses the VFS. No POSIX or flock locks: they stay with the kernel. No
 ///   EXPORT_SUPPORT: that needs lookups by id of what the kernel has forgotten.
-const WANTED: [InitFlags; 9] = [
+const WANTED: [InitFlags; 8] = [
     InitFlags::FUSE_ASYNC_READ,
-    InitFlags::FUSE_ATOMIC_O_TRUNC,
     InitFlags::FUSE_BIG_WRITES,
     InitFlags::FUSE_MAX_PAGES,
     InitFlags::FUSE_ASYNC_DIO,

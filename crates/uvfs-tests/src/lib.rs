@@ -12,5 +12,6 @@ pub mod linear;
 pub mod lockstep;
 pub mod model;
 pub mod ops;
+pub mod storm;
 mod sys;
 pub mod view;

@@ -61,10 +61,10 @@ fn a_file_without_names_lives_while_it_is_open() {
     assert_eq!((attr.nlink, attr.size), (0, 4));
     let mut buf = [0; 4];
     assert_eq!(file.read_at(&mut buf, 0), Ok(4));
-    assert!(mem.evicted.lock().unwrap().is_empty());
+    assert!(mem.evicted.lock().is_empty());
     drop(file);
     assert_eq!(mem.open.load(Ordering::Relaxed), 0);
-    assert_eq!(*mem.evicted.lock().unwrap(), [(attr.ino, 0)]);
+    assert_eq!(*mem.evicted.lock(), [(attr.ino, 0)]);
 }
 
 #[test]
@@ -75,12 +75,12 @@ fn what_is_replaced_is_let_go() {
     touch(&root, "b");
     let gone = root.stat(b"b").unwrap().ino;
     root.rename(b"a", b"b", RenameFlags::empty()).unwrap();
-    assert_eq!(*mem.evicted.lock().unwrap(), [(gone, 0)]);
+    assert_eq!(*mem.evicted.lock(), [(gone, 0)]);
     root.mkdir(b"d", 0o755).unwrap();
     root.mkdir(b"e", 0o755).unwrap();
     root.rename(b"d", b"e", RenameFlags::empty()).unwrap();
     root.rmdir(b"e").unwrap();
-    assert_eq!(mem.evicted.lock().unwrap().len(), 3);
+    assert_eq!(mem.evicted.lock().len(), 3);
 }
 
 #[test]

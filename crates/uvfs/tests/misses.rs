@@ -61,7 +61,10 @@ fn changes_ask_for_names_that_are_not_cached() {
     store.plant(dir, "inner", FILE);
     let root = root(&vfs);
     assert_eq!(errno(root.mkdir(b"a", 0o755)), Some(Errno::EXIST));
-    assert_eq!(errno(root.open(b"b", OpenFlags::CREATE | OpenFlags::EXCL | OpenFlags::READ, 0)), Some(Errno::EXIST));
+    assert_eq!(
+        errno(root.open(b"b", OpenFlags::CREATE | OpenFlags::EXCL | OpenFlags::READ, 0)),
+        Some(Errno::EXIST)
+    );
     root.rename(b"c", b"e", RenameFlags::empty()).unwrap();
     assert_eq!(errno(root.stat(b"c")), Some(Errno::NOENT));
     root.unlink(b"e").unwrap();
@@ -131,10 +134,14 @@ fn answers_for_one_caller_do_not_serve_another() {
     // They ask at the same time: two calls wait together.
     store.shut();
     std::thread::scope(|s| {
-        let asks: Vec<_> = (2..4).map(|uid| s.spawn({
-            let vfs = &vfs;
-            move || user(vfs, uid, 1).stat(b"f").is_ok()
-        })).collect();
+        let asks: Vec<_> = (2..4)
+            .map(|uid| {
+                s.spawn({
+                    let vfs = &vfs;
+                    move || user(vfs, uid, 1).stat(b"f").is_ok()
+                })
+            })
+            .collect();
         store.until_waiting(2);
         store.unshut();
         let seen: Vec<bool> = asks.into_iter().map(|t| t.join().unwrap()).collect();

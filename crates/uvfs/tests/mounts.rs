@@ -104,7 +104,7 @@ fn unmounting() {
     assert_eq!(errno(vfs.mkdir(&op, &mounted, b"x", 0o755)), Some(Errno::STALE));
     drop((file, mounted));
     assert_eq!(inner.open.load(Ordering::Relaxed), 0);
-    assert_eq!(inner.evicted.lock().unwrap().len(), 3);
+    assert_eq!(inner.evicted.lock().len(), 3);
     root.rename(b"d", b"x", RenameFlags::empty()).unwrap();
 }
 
@@ -190,7 +190,7 @@ fn everything_is_let_go_in_the_end() {
     }
     drop(vfs);
     assert_eq!(inner.open.load(Ordering::Relaxed), 0);
-    assert_eq!(inner.evicted.lock().unwrap().len(), 2);
-    assert_eq!(outer.evicted.lock().unwrap().len(), 2);
+    assert_eq!(inner.evicted.lock().len(), 2);
+    assert_eq!(outer.evicted.lock().len(), 2);
     assert_eq!((Arc::strong_count(&outer), Arc::strong_count(&inner)), (1, 1));
 }

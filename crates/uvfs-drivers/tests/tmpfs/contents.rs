@@ -1,6 +1,7 @@
 //! Contents of a file against a buffer and a set of allocated pages.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use uvfs::driver::Inode;
@@ -232,14 +233,14 @@ fn appending_is_atomic() {
 fn readers_beside_truncation_see_nothing_that_was_never_there() {
     let fs = Fs::new("size=8m");
     let inode = fs.file("f");
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     let id = inode.id();
     std::thread::scope(|s| {
         let (fs, stop) = (&fs, &stop);
         let reader = s.spawn(move || {
             let fh = fs.open(&fs.vfs.inode(id).unwrap());
             let mut buf = vec![0; 40_000];
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 let got = fs.vfs.read(&fs.op(), fh, 0, &mut buf).unwrap();
                 assert!(buf[..got].iter().all(|b| *b == 0 || *b == 1), "bytes of another file");
             }
@@ -255,7 +256,55 @@ fn readers_beside_truncation_see_nothing_that_was_never_there() {
             fs.vfs.truncate(&fs.op(), fh, 40_000).unwrap();
             fs.vfs.truncate(&fs.op(), other, 0).unwrap();
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn setting_the_size_that_a_file_has_frees_what_lies_beyond_it() {
+    let fs = Fs::new("size=1m");
+    let inode = fs.file("f");
+    let fh = fs.open(&inode);
+    fs.vfs.write(&fs.op(), fh, 0, b"data", false, false).unwrap();
+    fs.vfs.fallocate(&fs.op(), fh, Fallocate::Allocate { keep_size: true }, 0, 10 * PAGE).unwrap();
+    assert_eq!((inode.attr().size, inode.attr().blocks), (4, 80));
+    fs.vfs.truncate(&fs.op(), fh, 5).unwrap();
+    assert_eq!(inode.attr().blocks, 80, "making it longer frees nothing");
+    fs.vfs.truncate(&fs.op(), fh, 5).unwrap();
+    assert_eq!((inode.attr().size, inode.attr().blocks), (5, 8));
+    assert_eq!(fs.tmpfs.usage().bytes, PAGE);
+}
+
+/// Files without a hole are cut while they are read: the reader sees no zero, since it looks at
+/// the size again after it has copied.
+#[test]
+fn a_reader_of_a_file_that_is_cut_sees_an_earlier_end_and_not_the_cut() {
+    let fs = Fs::new("size=8m");
+    let (current, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|s| {
+        let (fs, current, stop) = (&fs, &current, &stop);
+        let reader = s.spawn(move || {
+            let mut buf = vec![0; 300_000];
+            while !stop.load(Ordering::Relaxed) {
+                let fh = current.load(Ordering::Acquire);
+                // The file may be closed by now.
+                if let Ok(got) = fs.vfs.read(&fs.op(), fh, 0, &mut buf) {
+                    assert!(buf[..got].iter().all(|b| *b == 1), "a hole that was never there");
+                }
+            }
+        });
+        for _ in 0..1000 {
+            let fh = fs.open_new("f");
+            fs.vfs.write(&fs.op(), fh, 0, &[1; 300_000], false, false).unwrap();
+            current.store(fh, Ordering::Release);
+            for size in [290_000, 200_000, 150_000, 100_000, 5_000] {
+                fs.vfs.truncate(&fs.op(), fh, size).unwrap();
+            }
+            fs.vfs.release(fh);
+            fs.unlink("f");
+        }
+        stop.store(true, Ordering::Relaxed);
         reader.join().unwrap();
     });
 }

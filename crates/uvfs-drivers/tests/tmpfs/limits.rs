@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use uvfs::types::{Errno, Fallocate, SetAttr, XattrFlags};
+use uvfs::types::{Errno, Fallocate, Seek, SetAttr, XattrFlags};
 
 use crate::Fs;
 
@@ -113,6 +113,33 @@ fn without_limits_statfs_says_zero_and_only_memory_is_a_limit() {
     let allocate = Fallocate::Allocate { keep_size: true };
     assert_eq!(fs.vfs.fallocate(&op, fh, allocate, 0, 1 << 60), Err(Errno::NOSPC));
     assert_eq!(fs.tmpfs.usage().bytes, PAGE);
+}
+
+/// Pages that stand alone need more tree nodes than there are, long before the size is used up.
+#[test]
+fn a_file_that_is_too_sparse_is_refused_and_nothing_is_miscounted() {
+    let fs = Fs::new("size=4m");
+    let (inode, op) = (fs.file("f"), fs.op());
+    let fh = fs.open(&inode);
+    fs.vfs.write(&op, fh, 0, b"near", false, false).unwrap();
+    let far =
+        (1..1024).take_while(|i| fs.vfs.write(&op, fh, i << 48, b"far", false, false).is_ok()).count() as u64;
+    assert!(far < 1000, "the nodes did not run out");
+    let before = inode.attr();
+    assert_eq!(before.blocks, (far + 1) * 8);
+    assert_eq!(fs.tmpfs.usage().bytes, (far + 1) * PAGE);
+    // The first pages have a node already, the others find none: all is undone.
+    let allocate = Fallocate::Allocate { keep_size: false };
+    assert_eq!(fs.vfs.fallocate(&op, fh, allocate, 0, 300 * PAGE), Err(Errno::NOSPC));
+    assert_eq!(inode.attr(), before);
+    assert_eq!(fs.tmpfs.usage().bytes, (far + 1) * PAGE);
+    assert_eq!(fs.vfs.seek(&op, fh, 0, Seek::Hole), Ok(PAGE), "a page was left behind");
+    // A write is short instead: it has all that went in.
+    assert_eq!(fs.vfs.write(&op, fh, 0, &[7; 300 * 4096], false, false), Ok(64 * 4096));
+    assert_eq!(fs.tmpfs.usage().bytes, (far + 64) * PAGE);
+    fs.vfs.truncate(&op, fh, 0).unwrap();
+    assert_eq!(fs.tmpfs.usage().bytes, 0);
+    fs.vfs.fallocate(&op, fh, allocate, 0, 1024 * PAGE).unwrap();
 }
 
 /// Eight threads fill, cut, punch and remove; the count is never above the limit, what was

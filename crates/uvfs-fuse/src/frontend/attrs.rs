@@ -1,6 +1,6 @@
 //! Attributes and extended attributes.
 
-use uvfs::{Attr, Errno, Inode, Op, Result, SetAttr, XattrFlags, mode};
+use uvfs::{Attr, Errno, Inode, Op, Result, SetAttr, SetTime, XattrFlags, mode};
 
 use super::{Core, Frontend};
 use crate::transport::{Attributes, Caller, NodeId, Reply, Xattr};
@@ -84,12 +84,18 @@ impl Frontend {
 impl Core {
     /// Changes attributes, clearing set-id bits as FUSE_HANDLE_KILLPRIV_V2 asks the server to: by
     /// a change of owner always (directories excepted), by truncation unless the caller may keep
-    /// them. The kernel says in FATTR_KILL_SUIDGID and FUSE_OPEN_KILL_SUIDGID whether the caller
-    /// has CAP_FSETID; where a transport cannot tell, root has it and nobody else.
+    /// them. The kernel says in FATTR_KILL_SUIDGID whether the caller has CAP_FSETID; where a
+    /// transport cannot tell, root has it and nobody else.
+    ///
+    /// A truncation comes without times. It sets them even where the size stays: `: > file` is a
+    /// way to touch a file, and that it was an open is not told.
     pub(super) fn set(&self, op: &Op, inode: &Inode<'_>, mut set: SetAttr) -> Result<Attr> {
         let owner = set.uid.is_some() || set.gid.is_some();
         set.kill_suidgid |= owner && inode.fmt() != mode::S_IFDIR;
-        set.kill_suidgid |= set.size.is_some() && !op.cred.is_root();
+        if set.size.is_some() {
+            set.kill_suidgid |= !op.cred.is_root();
+            set.mtime = set.mtime.or(Some(SetTime::Now));
+        }
         self.vfs.setattr(op, inode, &set)
     }
 

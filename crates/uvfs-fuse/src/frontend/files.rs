@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use uvfs::{Access, Errno, Fallocate, Inode, Op, Result, Seek, SetAttr, SetTime, Ttl, mode};
+use uvfs::{Access, Errno, Fallocate, Inode, Op, Result, Seek, Ttl, mode};
 
 use super::{Core, Frontend};
 use crate::transport::{Caller, Entry, NodeId, Opened, Reply};
@@ -42,7 +42,7 @@ impl Frontend {
                 Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => return Err(Errno::STALE),
                 made => made?,
             };
-            let opened = core.open(op, &inode, flags & !libc::O_TRUNC)?;
+            let opened = core.open(op, &inode, flags)?;
             Ok((core.hand_out(&inode, attr), opened))
         });
     }
@@ -148,14 +148,8 @@ impl Core {
             // Neither reads nor writes (`open(2)`: access mode 3).
             _ => Access::empty(),
         };
+        // O_TRUNC does not come here: the kernel truncates in a request of its own.
         let fh = self.vfs.open(op, inode, access, false)?;
-        if flags & libc::O_TRUNC != 0 {
-            let set = SetAttr { size: Some(0), mtime: Some(SetTime::Now), ..SetAttr::default() };
-            if let Err(error) = self.set(op, inode, set) {
-                self.vfs.release(fh);
-                return Err(error);
-            }
-        }
         // Nobody but this kernel changes the file where the driver says so and no timeout was set.
         let keep_cache = self.timeout.is_none() && self.vfs.ttl(inode) == Ttl::Forever;
         Ok(Opened { fh, keep_cache })

@@ -25,6 +25,8 @@ pub const TESTS: &[Test] = &[
     ("holes_are_found_made_and_filled", Needs::Mount, holes_are_found_made_and_filled),
     ("extended_attributes", Needs::Mount, extended_attributes),
     ("times_before_1970_and_now", Needs::Mount, times_before_1970_and_now),
+    ("a_running_program_is_not_cut", Needs::Mount, a_running_program_is_not_cut),
+    ("opening_with_o_trunc_touches", Needs::Mount, opening_with_o_trunc_touches),
     ("statfs_has_figures", Needs::Mount, statfs_has_figures),
     ("locks_are_the_kernels", Needs::Mount, locks_are_the_kernels),
     ("a_negative_entry_does_not_hide_a_new_name", Needs::Mount, a_negative_entry_does_not_hide_a_new_name),
@@ -221,14 +223,13 @@ fn extended_attributes() {
     assert_eq!(set("user.one", b"", XattrFlags::CREATE), Err(rustix::io::Errno::EXIST));
     assert_eq!(set("user.three", b"", XattrFlags::REPLACE), Err(rustix::io::Errno::NODATA));
     let mut buffer = [0; 64];
-    assert_eq!(get("user.one", &mut []), Ok(5));
+    assert_eq!(rustix::fs::getxattr_query(&path, "user.one"), Ok(5));
     assert_eq!(get("user.one", &mut buffer[..4]), Err(rustix::io::Errno::RANGE));
     assert_eq!(get("user.one", &mut buffer), Ok(5));
     assert_eq!(&buffer[..5], b"value");
     assert_eq!(get("user.two", &mut buffer), Ok(0));
     assert_eq!(get("user.none", &mut buffer), Err(rustix::io::Errno::NODATA));
-    let len = rustix::fs::listxattr(&path, &mut [0u8; 0][..]).expect("size of the list");
-    assert_eq!(len, "user.one\0user.two\0".len());
+    assert_eq!(rustix::fs::listxattr_query(&path), Ok("user.one\0user.two\0".len()));
     rustix::fs::removexattr(&path, "user.one").expect("removexattr");
     assert_eq!(get("user.one", &mut buffer), Err(rustix::io::Errno::NODATA));
 }
@@ -251,6 +252,32 @@ fn times_before_1970_and_now() {
     let before = fs::metadata(&path).expect("stat").mtime();
     fs::write(&path, "x").expect("write");
     assert!(fs::metadata(&path).expect("stat").mtime() < before, "a write sets the time to now");
+}
+
+fn a_running_program_is_not_cut() {
+    let mnt = Fixture::tmpfs();
+    let path = mnt.path("program");
+    fs::copy("/bin/sleep", &path).expect("copy");
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("chmod");
+    let mut program = Command::new(&path).arg("100").spawn().expect("it runs");
+    for flags in [OFlags::WRONLY, OFlags::RDWR, OFlags::RDONLY | OFlags::TRUNC] {
+        let outcome = rustix::fs::open(&path, flags, Mode::empty()).map(drop);
+        assert_eq!(outcome, Err(rustix::io::Errno::TXTBSY), "{flags:?}");
+    }
+    program.kill().expect("kill");
+    program.wait().expect("wait");
+    assert_eq!(fs::read(&path).expect("read"), fs::read("/bin/sleep").expect("read"));
+}
+
+fn opening_with_o_trunc_touches() {
+    let mnt = Fixture::tmpfs();
+    let path = mnt.path("stamp");
+    fs::write(&path, "").expect("write");
+    let old = Timespec { tv_sec: 1, tv_nsec: 0 };
+    let times = Timestamps { last_access: old, last_modification: old };
+    rustix::fs::utimensat(CWD, &path, &times, AtFlags::empty()).expect("utimensat");
+    File::create(&path).expect("open with O_TRUNC");
+    assert!(fs::metadata(&path).expect("stat").mtime() > 1);
 }
 
 fn statfs_has_figures() {

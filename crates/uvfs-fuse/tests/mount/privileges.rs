@@ -75,6 +75,7 @@ fn permissions_are_checked() {
     let mnt = Fixture::tmpfs();
     fs::write(mnt.path("secret"), "x").expect("write");
     fs::set_permissions(mnt.path("secret"), Permissions::from_mode(0o600)).expect("chmod");
+    fs::set_permissions(&*mnt, Permissions::from_mode(0o755)).expect("chmod");
     for script in
         ["cat secret", "rm -f secret", "mv secret other", "touch new", "mkdir new", "chmod 777 secret"]
     {

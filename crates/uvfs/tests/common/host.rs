@@ -8,8 +8,8 @@ use std::io::Write as _;
 use std::sync::LazyLock;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, RawDir, RawMode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid,
-    XattrFlags as HostXattr,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, RawDir, RawMode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT,
+    Uid, XattrFlags as HostXattr,
 };
 use rustix::io::Errno;
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -26,10 +26,13 @@ pub struct Host(());
 /// does not let us.
 pub fn with_host(act: impl FnOnce(&mut Host) + Send) -> bool {
     let shm = std::path::Path::new("/dev/shm");
-    let is_tmpfs = rustix::fs::statfs(shm).is_ok_and(|s| s.f_type as i64 == TMPFS_MAGIC);
+    let is_tmpfs = rustix::fs::statfs(shm).is_ok_and(|s| s.f_type == TMPFS_MAGIC);
     if !rustix::process::geteuid().is_root() || !is_tmpfs {
         // Not through the test's captured output: who reads the log must see it.
-        let _ = writeln!(std::io::stderr(), "skipped: comparing with the host needs root and a tmpfs at /dev/shm");
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: comparing with the host needs root and a tmpfs at /dev/shm"
+        );
         return false;
     }
     protected();
@@ -232,7 +235,9 @@ fn call_now(call: &Call) -> Answer {
         }
         Call::Chdir(path) => rustix::process::chdir(&**path),
         Call::Ls(path) => return list(path),
-        Call::SetXattr(..) | Call::GetXattr(..) | Call::ListXattr(..) | Call::RemoveXattr(..) => return xattr(call),
+        Call::SetXattr(..) | Call::GetXattr(..) | Call::ListXattr(..) | Call::RemoveXattr(..) => {
+            return xattr(call);
+        }
     };
     done.map(|()| String::new())
 }

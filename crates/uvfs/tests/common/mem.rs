@@ -1,9 +1,9 @@
 //! A resident driver: names and attributes live in the cache, bytes and targets here.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use uvfs::driver::{File, Rename};
 use uvfs::{
     Access, Attr, Driver, Errno, Features, Inode, Make, NewInode, Op, Result, SetAttr, SetTime, StatFs, Time,
@@ -42,7 +42,7 @@ impl Mem {
     }
 
     fn node<R>(&self, inode: &Inode<'_>, act: impl FnOnce(&mut Node) -> R) -> R {
-        act(self.nodes.lock().unwrap().entry(inode.private()).or_default())
+        act(self.nodes.lock().entry(inode.private()).or_default())
     }
 }
 
@@ -118,7 +118,7 @@ impl Driver for Mem {
         attr.rdev = make.rdev;
         if let Some(target) = make.target {
             attr.size = target.len() as u64;
-            self.nodes.lock().unwrap().entry(ino).or_default().bytes = target.to_vec();
+            self.nodes.lock().entry(ino).or_default().bytes = target.to_vec();
         }
         stamp(dir, op.now, i32::from(attr.is_dir()));
         Ok(new_inode(attr))
@@ -220,7 +220,14 @@ impl Driver for Mem {
         self.node(inode, |n| n.xattrs.get(name).cloned()).ok_or(Errno::NODATA)
     }
 
-    fn setxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+    fn setxattr(
+        &self,
+        op: &Op,
+        inode: &Inode<'_>,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
         self.change()?;
         self.node(inode, |n| {
             let there = n.xattrs.contains_key(name);
@@ -248,7 +255,7 @@ impl Driver for Mem {
 
     fn evict(&self, attr: &Attr, private: u64) {
         assert_eq!(attr.ino, private);
-        self.nodes.lock().unwrap().remove(&private);
-        self.evicted.lock().unwrap().push((attr.ino, attr.nlink));
+        self.nodes.lock().remove(&private);
+        self.evicted.lock().push((attr.ino, attr.nlink));
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex};
 
+use parking_lot::{Condvar, Mutex};
 use uvfs::driver::Rename;
 use uvfs::{
-    Answer, Attr, DirEntry, Driver, Errno, Features, Inode, Make, NewInode, Op, Result, SetAttr, StatFs, Ttl, mode,
+    Answer, Attr, DirEntry, Driver, Errno, Features, Inode, Make, NewInode, Op, Result, SetAttr, StatFs, Ttl,
+    mode,
 };
 
 use super::mem::set_time;
@@ -78,46 +79,45 @@ impl Store {
 
     /// Removes a name behind the cache's back.
     pub fn uproot(&self, dir: u64, name: &str) {
-        self.nodes.lock().unwrap().get_mut(&dir).unwrap().children.remove(name.as_bytes());
+        self.nodes.lock().get_mut(&dir).unwrap().children.remove(name.as_bytes());
     }
 
     /// Changes a size behind the cache's back.
     pub fn resize(&self, ino: u64, size: u64) {
-        self.nodes.lock().unwrap().get_mut(&ino).unwrap().attr.size = size;
+        self.nodes.lock().get_mut(&ino).unwrap().attr.size = size;
     }
 
     /// How often a name was asked for.
     pub fn asked(&self, name: &str) -> u32 {
-        self.lookups.lock().unwrap().get(name.as_bytes()).copied().unwrap_or(0)
+        self.lookups.lock().get(name.as_bytes()).copied().unwrap_or(0)
     }
 
     /// Lookups wait from now on.
     pub fn shut(&self) {
-        self.gate.lock().unwrap().shut = true;
+        self.gate.lock().shut = true;
     }
 
     /// Waits until so many lookups wait.
     pub fn until_waiting(&self, n: u32) {
-        let gate = self.gate.lock().unwrap();
-        drop(self.moved.wait_while(gate, |g| g.waiting < n).unwrap());
+        self.moved.wait_while(&mut self.gate.lock(), |g| g.waiting < n);
     }
 
     /// Lookups go on.
     pub fn unshut(&self) {
-        self.gate.lock().unwrap().shut = false;
+        self.gate.lock().shut = false;
         self.moved.notify_all();
     }
 
     fn pass(&self) {
-        let mut gate = self.gate.lock().unwrap();
+        let mut gate = self.gate.lock();
         gate.waiting += 1;
         self.moved.notify_all();
-        let mut gate = self.moved.wait_while(gate, |g| g.shut).unwrap();
+        self.moved.wait_while(&mut gate, |g| g.shut);
         gate.waiting -= 1;
     }
 
     fn insert(&self, dir: u64, name: &[u8], attr: Attr, target: &[u8]) {
-        let mut nodes = self.nodes.lock().unwrap();
+        let mut nodes = self.nodes.lock();
         nodes.get_mut(&dir).unwrap().children.insert(name.to_vec(), attr.ino);
         nodes.insert(attr.ino, Node { attr, children: BTreeMap::new(), target: target.to_vec() });
     }
@@ -127,7 +127,7 @@ impl Store {
     }
 
     fn change<R>(&self, ino: u64, act: impl FnOnce(&mut Node) -> R) -> Result<R> {
-        self.nodes.lock().unwrap().get_mut(&ino).map(act).ok_or(Errno::STALE)
+        self.nodes.lock().get_mut(&ino).map(act).ok_or(Errno::STALE)
     }
 
     fn copy_to(&self, inode: &Inode<'_>) -> Result<()> {
@@ -157,12 +157,12 @@ impl Driver for Store {
     }
 
     fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
-        *self.lookups.lock().unwrap().entry(name.to_vec()).or_default() += 1;
+        *self.lookups.lock().entry(name.to_vec()).or_default() += 1;
         self.pass();
         if self.broken.load(Ordering::Relaxed) {
             return Err(Errno::IO);
         }
-        let nodes = self.nodes.lock().unwrap();
+        let nodes = self.nodes.lock();
         let children = &nodes.get(&dir.ino()).ok_or(Errno::STALE)?.children;
         match children.get(name) {
             Some(ino) if !(self.private_answers && op.cred.uid % 2 == 1) => {
@@ -239,7 +239,7 @@ impl Driver for Store {
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let entries: Vec<(Vec<u8>, u64, u32)> = {
-            let nodes = self.nodes.lock().unwrap();
+            let nodes = self.nodes.lock();
             let children = &nodes.get(&dir.ino()).ok_or(Errno::STALE)?.children;
             children.iter().map(|(name, ino)| (name.clone(), *ino, nodes[ino].attr.fmt())).collect()
         };

@@ -1,0 +1,229 @@
+//! Where we stand: in-process `stat`, memory a file, latency of an insert.
+//!
+//! Figures, not tests: this machine's noise is printed with them (median, minimum, maximum of the rounds), and
+//! nothing is asserted. `figures stat` walks paths through namei on a tmpfs; `figures memory`
+//! divides what the process grew by the files made; `figures insert` times single creates in the
+//! cache while it grows.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Parser, Subcommand};
+use uvfs::{Cred, Vfs, VfsConfig};
+use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
+use uvfs_cache::{Attr, Cache, Config, Fresh, Life, Room, SbOptions};
+use uvfs_drivers::tmpfs::{Tmpfs, parse};
+
+/// Prints figures of the library on this machine.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Nanoseconds of one `stat` by path.
+    Stat {
+        /// Files in the working set, one run each.
+        #[arg(long, value_delimiter = ',', default_values_t = [1u64, 10_000, 2_000_000])]
+        files: Vec<u64>,
+        /// Components of the paths.
+        #[arg(long, value_delimiter = ',', default_values_t = [1usize, 6])]
+        depths: Vec<usize>,
+        /// Threads.
+        #[arg(long, value_delimiter = ',', default_values_t = [1usize, 2])]
+        threads: Vec<usize>,
+        /// Rounds of a quarter of a second each.
+        #[arg(long, default_value_t = 7)]
+        rounds: usize,
+    },
+    /// Bytes a file, for names of these lengths.
+    Memory {
+        /// Files.
+        #[arg(long, default_value_t = 2_000_000)]
+        files: u64,
+        /// Length of every name.
+        #[arg(long, default_value_t = 12)]
+        name: usize,
+    },
+    /// Latency of an insert while the table grows.
+    Insert {
+        /// Names in the end.
+        #[arg(long, default_value_t = 20_000_000)]
+        names: u64,
+    },
+}
+
+fn main() -> Result<()> {
+    match Args::parse().what {
+        What::Stat { files, depths, threads, rounds } => stat(&files, &depths, &threads, rounds),
+        What::Memory { files, name } => memory(files, name),
+        What::Insert { names } => insert(names),
+    }
+}
+
+fn tmpfs() -> Result<Arc<Vfs>> {
+    let options = parse("size=0,nr_inodes=0").map_err(anyhow::Error::msg)?;
+    Ok(Vfs::new(VfsConfig::default(), Tmpfs::new(options)?)?)
+}
+
+/// 1000 files a directory below a chain of directories that makes up the depth.
+fn paths(files: u64, depth: usize) -> Vec<Vec<u8>> {
+    let chain: String = (0..depth.saturating_sub(2)).map(|i| format!("/level{i}")).collect();
+    let name = |i: u64| match depth {
+        1 => format!("/file{i:07}"),
+        _ => format!("{chain}/dir{:05}/file{:03}", i / 1000, i % 1000),
+    };
+    (0..files).map(|i| name(i).into_bytes()).collect()
+}
+
+fn make_tree(vfs: &Vfs, paths: &[Vec<u8>]) -> Result<()> {
+    let context = vfs.context(Cred::root());
+    let mut made = std::collections::HashSet::new();
+    for path in paths {
+        let parents = path.iter().enumerate().skip(1).filter(|(_, b)| **b == b'/').map(|(i, _)| &path[..i]);
+        for dir in parents {
+            if made.insert(dir.to_vec()) {
+                context.mkdir(dir, 0o755)?;
+            }
+        }
+        context.mknod(path, S_IFREG | 0o644, 0)?;
+    }
+    Ok(())
+}
+
+fn median(mut v: Vec<f64>) -> (f64, f64, f64) {
+    v.sort_by(f64::total_cmp);
+    (v[v.len() / 2], v[0], v[v.len() - 1])
+}
+
+fn stat(files: &[u64], depths: &[usize], threads: &[usize], rounds: usize) -> Result<()> {
+    println!("{:>9} {:>5} {:>7}  ns a stat: median (min to max)", "files", "depth", "threads");
+    for &depth in depths {
+        for &n in files {
+            let vfs = tmpfs()?;
+            let mut paths = paths(n, depth);
+            make_tree(&vfs, &paths)?;
+            fastrand::Rng::with_seed(1).shuffle(&mut paths);
+            for &t in threads {
+                let (mid, min, max) = median(run(&vfs, &paths, t, rounds)?);
+                println!("{n:>9} {depth:>5} {t:>7}  {mid:.1} ({min:.1} to {max:.1})");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Nanoseconds a stat, of each round, as each thread saw it.
+fn run(vfs: &Vfs, paths: &[Vec<u8>], threads: usize, rounds: usize) -> Result<Vec<f64>> {
+    let mut results = Vec::new();
+    for round in 0..=rounds {
+        let stop = AtomicBool::new(false);
+        let each: Vec<Result<f64>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads)
+                .map(|w| {
+                    let stop = &stop;
+                    scope.spawn(move || worker(vfs, paths, w * paths.len() / threads, stop))
+                })
+                .collect();
+            std::thread::sleep(Duration::from_millis(250));
+            stop.store(true, Ordering::Relaxed);
+            workers.into_iter().map(|w| w.join().unwrap_or_else(|_| bail!("a thread died"))).collect()
+        });
+        // The first round warms up.
+        for ns in each {
+            let ns = ns?;
+            if round > 0 {
+                results.push(ns);
+            }
+        }
+    }
+    Ok(results)
+}
+
+fn worker(vfs: &Vfs, paths: &[Vec<u8>], start: usize, stop: &AtomicBool) -> Result<f64> {
+    let context = vfs.context(Cred::user(1000, 1000));
+    let began = Instant::now();
+    let mut done = 0u64;
+    let mut at = start;
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..64 {
+            let attr = context.stat(&paths[at]).context("a path that was made is not found")?;
+            std::hint::black_box(attr);
+            at = if at + 1 == paths.len() { 0 } else { at + 1 };
+            done += 1;
+        }
+    }
+    Ok(began.elapsed().as_nanos() as f64 / done as f64)
+}
+
+/// Resident memory of this process, in bytes.
+fn resident() -> Result<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm")?;
+    let pages: u64 = statm.split(' ').nth(1).context("no resident figure in /proc/self/statm")?.parse()?;
+    Ok(pages * 4096)
+}
+
+fn memory(files: u64, len: usize) -> Result<()> {
+    if !(8..=255).contains(&len) {
+        bail!("--name takes a length from 8 to 255");
+    }
+    let vfs = tmpfs()?;
+    let context = vfs.context(Cred::root());
+    let (before, counted) = (resident()?, vfs.cache().counters().bytes);
+    for i in 0..files {
+        if i % 1000 == 0 {
+            context.mkdir(format!("/{}", i / 1000).as_bytes(), 0o755)?;
+        }
+        let name = format!("{:x<len$}", i);
+        context.mknod(format!("/{}/{name}", i / 1000).as_bytes(), S_IFREG | 0o644, 0)?;
+    }
+    let (grown, counted) = (resident()? - before, vfs.cache().counters().bytes - counted);
+    println!("{files} empty files with names of {len} bytes, 1000 a directory");
+    println!("resident memory grew by {grown} bytes: {:.1} a file", grown as f64 / files as f64);
+    println!("the cache counts {counted} bytes: {:.1} a file", counted as f64 / files as f64);
+    Ok(())
+}
+
+/// The 50th, 99th, 99.9th and 99.99th percentile and the maximum, in nanoseconds.
+fn percentiles(mut ns: Vec<u32>) -> [u32; 5] {
+    ns.sort_unstable();
+    let at = |p: f64| ns[((ns.len() - 1) as f64 * p) as usize];
+    [at(0.5), at(0.99), at(0.999), at(0.9999), at(1.0)]
+}
+
+fn insert(names: u64) -> Result<()> {
+    let cache = Cache::new(Config::default())?;
+    let sb = cache.add_superblock(SbOptions { resident: true, on_evict: Box::new(|_, _| {}) })?;
+    let node = |ino, mode| Fresh {
+        attr: Attr { ino, mode, nlink: 1, ..Attr::default() },
+        private: 0,
+        life: Life::Forever,
+    };
+    let root = cache.make_root(sb, &node(1, S_IFDIR | 0o755))?;
+    println!("{:>10}  ns of one insert: p50 p99 p99.9 p99.99 max (over the last 100,000)", "names");
+    let mut window = Vec::with_capacity(100_000);
+    let mut next = 100_000;
+    for i in 0..names {
+        let name = format!("{i:012}");
+        let began = Instant::now();
+        let guard = cache.lock_name(&root, name.as_bytes());
+        let room = guard.reserve(Room::Node)?;
+        drop(guard.create(room, &node(i + 2, S_IFREG | 0o644)));
+        drop(guard);
+        let ns = began.elapsed().as_nanos() as u32;
+        if i >= next - 100_000 {
+            window.push(ns);
+        }
+        if i + 1 == next || i + 1 == names {
+            let p = percentiles(std::mem::take(&mut window));
+            println!("{:>10}  {} {} {} {} {}", i + 1, p[0], p[1], p[2], p[3], p[4]);
+            next = (next * 10).min(names);
+        }
+    }
+    Ok(())
+}
