@@ -98,6 +98,34 @@ fn concurrent_misses_make_one_call() {
     }
 }
 
+/// What was true when the driver looked must not overwrite what was done since.
+#[test]
+fn late_answers_change_nothing() {
+    let (store, vfs) = stored(Store::default());
+    let (one, other) = (store.plant(1, "one", DIR), store.plant(1, "other", DIR));
+    let ino = store.plant(one, "f", FILE);
+    store.plant_link(ino, other, "g");
+    store.plant(other, "h", FILE);
+    let context = root(&vfs);
+    assert_eq!(context.stat(b"one/f").unwrap().nlink, 2);
+    context.stat(b"other").unwrap();
+    store.shut();
+    std::thread::scope(|s| {
+        let g = s.spawn(|| root(&vfs).stat(b"other/g").map(|a| a.ino));
+        let h = s.spawn(|| root(&vfs).stat(b"other/h").map(|a| a.ino));
+        store.until_waiting(2);
+        context.unlink(b"one/f").unwrap();
+        store.uproot(other, "h");
+        vfs.cache().invalidate(&context.resolve(b"other").unwrap(), b"h");
+        store.unshut();
+        // Asked for before the changes, so the answers of then are right for those who asked.
+        assert_eq!(g.join().unwrap(), Ok(ino));
+        h.join().unwrap().unwrap();
+    });
+    assert_eq!(context.stat(b"other/g").unwrap().nlink, 1);
+    assert_eq!(errno(context.stat(b"other/h")), Some(Errno::NOENT));
+}
+
 #[test]
 fn a_slow_answer_delays_no_other_name() {
     let (store, vfs) = stored(Store::default());

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{Mem, Store, errno, root, touch, user, vfs, vfs_of};
+use common::{Mem, Store, root, touch, user, vfs, vfs_of};
 use uvfs::{Context, Errno, OpenFlags, RenameFlags, Vfs, mode};
 
 /// Small and repeatable.
@@ -238,9 +238,9 @@ fn step(root: &Context<'_>, random: &mut Random) {
     }
 }
 
-/// Looks at everything: a directory has as many links as it should, a file as many as names.
-/// Returns how many inodes there are.
-fn check_tree(root: &Context<'_>) -> usize {
+/// Looks at everything: a file has as many links as names, and a directory, where
+/// `counts_directories`, as many as it should. Returns how many inodes there are.
+fn check_tree(root: &Context<'_>, counts_directories: bool) -> usize {
     let mut links: HashMap<u64, (u32, u32)> = HashMap::new();
     let mut directories = HashSet::new();
     // Working directories: storms nest deeper than a path is long.
@@ -262,7 +262,9 @@ fn check_tree(root: &Context<'_>) -> usize {
                 links.entry(attr.ino).or_insert((attr.nlink, 0)).1 += 1;
             }
         }
-        assert_eq!(me.nlink, children + 2, "links of directory {}", me.ino);
+        if counts_directories {
+            assert_eq!(me.nlink, children + 2, "links of directory {}", me.ino);
+        }
     }
     for (ino, (nlink, names)) in &links {
         assert_eq!(nlink, names, "links of inode {ino}");
@@ -288,7 +290,7 @@ fn a_storm_leaves_a_whole_tree() {
     let vfs = vfs_of(Arc::clone(&mem) as Arc<dyn uvfs::Driver>);
     for _ in 0..5 {
         storm(&vfs, 4, 10_000);
-        let inodes = check_tree(&root(&vfs));
+        let inodes = check_tree(&root(&vfs), true);
         assert_eq!(vfs.cache().counters().inodes, inodes as u64);
     }
     assert_eq!(mem.open.load(Ordering::Relaxed), 0);
@@ -297,24 +299,22 @@ fn a_storm_leaves_a_whole_tree() {
 /// The same while the cache is being emptied all the time.
 #[test]
 fn a_storm_over_a_driver_that_is_asked() {
-    let store = Arc::new(Store::default());
-    let vfs = vfs_of(Arc::clone(&store) as Arc<dyn uvfs::Driver>);
-    let done = AtomicBool::new(false);
-    std::thread::scope(|s| {
-        s.spawn(|| {
-            let mut random = Random(77);
-            while !done.load(Ordering::Relaxed) {
-                vfs.cache().evict_unused(vfs.root().sb(), 3);
-                let name = NAMES[random.below(6) as usize].as_bytes();
-                vfs.cache().invalidate(&vfs.root(), name);
-            }
+    let vfs = vfs_of(Arc::new(Store::default()));
+    for _ in 0..5 {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let mut random = Random(77);
+                while !done.load(Ordering::Relaxed) {
+                    vfs.cache().evict_unused(vfs.root().sb(), 3);
+                    let name = NAMES[random.below(6) as usize].as_bytes();
+                    vfs.cache().invalidate(&vfs.root(), name);
+                }
+            });
+            let _done = Done(&done);
+            storm(&vfs, 3, 5_000);
         });
-        let _done = Done(&done);
-        storm(&vfs, 3, 10_000);
-    });
-    let root = root(&vfs);
-    for entry in root.readdir(b"/").unwrap() {
-        root.lstat(&entry.name).unwrap();
+        // What is cached by now is what the driver has.
+        check_tree(&root(&vfs), false);
     }
-    assert_eq!(errno(root.stat(b"nothing")), Some(Errno::NOENT));
 }

@@ -3,6 +3,7 @@
 use std::sync::mpsc;
 
 use uvfs::types::{Cred, Errno};
+use uvfs_cache::Lookup;
 use uvfs_drivers::generated::{Call, Fault, Kind};
 
 use super::{ABSENT, PATIENCE, World};
@@ -42,6 +43,34 @@ fn concurrent_misses_make_one_call() {
     assert_eq!(ask_at_once(&world, &world.name(2)), vec![Ok(Some(truth)); ASKERS]);
     assert_eq!(world.control.calls(Call::Lookup), 1);
     assert_eq!(ask_at_once(&world, ABSENT), vec![Ok(None); ASKERS]);
+    assert_eq!(world.control.calls(Call::Lookup), 2);
+}
+
+/// Who comes while somebody asks is told when the answer is there, and if it failed, with what.
+/// Broken if a waiter is forgotten or asks by itself, or if all have to find out about a failing
+/// driver one after the other.
+#[test]
+fn who_waits_is_told_the_outcome() {
+    let world = World::new("depth=0,files=9,fault=lookup:EIO@2");
+    for (index, outcome) in [(2, Ok(())), (3, Err(Errno::IO.raw_os_error()))] {
+        let name = world.name(index);
+        let (tell, told) = mpsc::channel();
+        let gate = world.control.gate(Call::Lookup, 1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| world.lookup(&name));
+            assert!(gate.reached(PATIENCE), "the driver is not asked");
+            for _ in 0..ASKERS {
+                let Lookup::Busy(pending) = world.vfs.cache().lookup(&world.vfs.root(), &name) else {
+                    panic!("two may ask for one name");
+                };
+                let tell = tell.clone();
+                pending.on_done(Box::new(move |outcome| tell.send(outcome).expect("the test waits")));
+            }
+            assert!(told.try_recv().is_err(), "told before the answer is there");
+            gate.open();
+        });
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), vec![outcome; ASKERS]);
+    }
     assert_eq!(world.control.calls(Call::Lookup), 2);
 }
 
