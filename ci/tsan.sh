@@ -5,7 +5,8 @@
 # the prebuilt one is linked: what std does in its own code is then not seen, so std's mutexes,
 # condition variables, lazy cells and the end of a scope give no order and would be reported though
 # they are right. The libraries take their locks from parking_lot, which is compiled here and is seen;
-# what std does for itself is suppressed (ci/tsan.supp). Either way a planted race must be found first.
+# what std does for itself is suppressed (ci/tsan.supp); the tests that run here join their threads by
+# handle before they look at what the threads wrote. Either way a planted race must be found first.
 #
 # A seqlock's fences are not modelled by ThreadSanitizer: the loom tests are there for those.
 set -euo pipefail

@@ -9,7 +9,7 @@
 use uvfs_sync::blhash::{BlHash, Scan};
 use uvfs_sync::primitives::{Ordering, spin_loop};
 
-use crate::attr::mode;
+use crate::attr::{Attr, mode};
 use crate::cache::{Cache, Names, Numbers, is_dir, number_hash};
 use crate::change::Aftermath;
 use crate::guard::NameGuard;
@@ -28,7 +28,13 @@ impl<'c> NameGuard<'c> {
     pub fn found(&self, fresh: &Fresh) -> Result<InodeRef<'c>, CacheError> {
         let cache = self.cache;
         let inode = cache.inode_by_number(self.dir.sb(), fresh, !self.is_late())?;
-        if fresh.life == Life::Millis(0) || self.is_late() {
+        if self.is_late() {
+            return Ok(inode);
+        }
+        if fresh.life == Life::Millis(0) {
+            // It exists, and is not cached: what was cached is wrong, and a listing that is under
+            // way must not make the directory complete without it.
+            cache.forget_name(&self.dir, self.name());
             return Ok(inode);
         }
         if is_dir(inode.fmt()) {
@@ -42,8 +48,12 @@ impl<'c> NameGuard<'c> {
                 Ok(inode)
             }
             Err(CacheError::NoMemory) => Err(CacheError::NoMemory),
-            // The directory is being removed: the answer counts, caching it does not.
-            Err(_) => Ok(inode),
+            // The directory is being removed: the answer counts, caching it does not. If it lives
+            // on after all, it is not complete without this name.
+            Err(_) => {
+                cache.forget_name(&self.dir, self.name());
+                Ok(inode)
+            }
         }
     }
 
@@ -73,14 +83,15 @@ impl Cache {
             }
             return Ok(inode);
         }
-        let index = self.alloc_inode(sb)?;
-        let dir = if is_dir(fresh.attr.fmt()) { self.alloc_dir()? } else { 0 };
-        let inode = self.fill_inode(sb, index, dir, fresh, 0);
-        Ok(match self.hash_number(&inode) {
-            None => inode,
-            // Another name of it was looked up at the same time; ours was never to be seen.
-            Some(other) => {
-                self.discard_inode(inode);
+        let (index, dir) = self.alloc_node(sb, is_dir(fresh.attr.fmt()))?;
+        let life = self.fill_slot(sb, index, dir, fresh, 0);
+        // Not started before it is known to be the only one: with a stale index somebody may look
+        // at this very slot, and must not come to hold what is thrown away.
+        Ok(match self.hash_number(sb, index, &fresh.attr, || self.start_inode(sb, index, life)) {
+            Ok(inode) => inode,
+            // Another name of it was looked up at the same time.
+            Err(other) => {
+                self.discard_slot(sb, index);
                 other
             }
         })
@@ -106,7 +117,7 @@ impl Cache {
 
     /// A known inode of this number (and type: a number that came back as something else is
     /// another inode).
-    fn find_number(&self, sb: SbId, attr: &crate::attr::Attr) -> Option<InodeRef<'_>> {
+    fn find_number(&self, sb: SbId, attr: &Attr) -> Option<InodeRef<'_>> {
         loop {
             let hashes = self.numbers.hashes(|key| number_hash(sb, attr.ino, key));
             match self.numbers.scan(&hashes, |i| self.is_number(i, sb, attr.ino, attr.fmt()), || ()) {
@@ -117,40 +128,46 @@ impl Cache {
         }
     }
 
-    /// Let an inode be found by number (not on resident superblocks, which never look). If another
-    /// one of that number is there already, that one.
-    pub(crate) fn hash_number(&self, inode: &InodeRef<'_>) -> Option<InodeRef<'_>> {
-        let sb = inode.sb();
+    /// Let an inode be found by number (not on resident superblocks, which never look); `start` it
+    /// once that is settled. The error is another one of that number that is there already.
+    pub(crate) fn hash_number<'c>(
+        &'c self,
+        sb: SbId,
+        index: u32,
+        attr: &Attr,
+        start: impl FnOnce() -> InodeRef<'c>,
+    ) -> Result<InodeRef<'c>, InodeRef<'c>> {
         if self.superblock(sb).resident {
-            return None;
+            return Ok(start());
         }
-        let attr = inode.attr();
         let mut spare = false;
-        let mut other = None;
-        loop {
+        let result = loop {
             let h = self.numbers.hashes(|key| number_hash(sb, attr.ino, key));
-            let Some(mut locked) = self.numbers.lock([&h], spare) else { continue };
-            let mut candidates = Vec::new();
-            locked.for_each(0, |i| candidates.push(i));
-            for i in candidates {
+            let Some(mut locked) = self.numbers.lock([&h], spare) else {
+                spin_loop();
+                continue;
+            };
+            let mut other = None;
+            locked.for_each(0, |i| {
                 // Looked at before a reference is taken: what stands in the bucket cannot end its
                 // life while the bucket is locked, and a reference to some other inode, dropped
                 // here as its last, would want this very lock to end that inode.
                 if other.is_none() && self.has_number(i, sb, attr.ino, attr.fmt()) {
                     other = self.is_number(i, sb, attr.ino, attr.fmt());
                 }
+            });
+            if let Some(other) = other {
+                break Err(other);
             }
-            if other.is_some() {
-                break;
-            }
-            self.inodes_private.get(inode.index()).hash.store(BlHash::to_store(&h), Ordering::Relaxed);
-            if locked.insert(0, &h, inode.index()).is_ok() {
-                break;
+            self.inodes_private.get(index).hash.store(BlHash::to_store(&h), Ordering::Relaxed);
+            if locked.insert(0, &h, index).is_ok() {
+                // Who finds it before this line finds it dead, and the bucket locked.
+                break Ok(start());
             }
             spare = true;
-        }
+        };
         self.numbers.maintain(&Numbers(self));
-        other
+        result
     }
 
     /// Under `end_inode`: the number leads nowhere from now on.
@@ -167,11 +184,11 @@ impl Cache {
 
     /// Whether one more negative entry may be kept; makes room by sweeping a few old ones.
     fn room_for_negative(&self, sb: SbId) -> bool {
-        if self.negatives.load(Ordering::Relaxed) < self.max_negative {
+        if self.negatives.get() < self.max_negative {
             return true;
         }
         self.sweep_negatives(sb, 8);
-        self.negatives.load(Ordering::Relaxed) < self.max_negative
+        self.negatives.get() < self.max_negative
     }
 
     /// Cache that a name does not exist. False: the directory's revision moved, or no slot is left.
@@ -184,32 +201,36 @@ impl Cache {
             return false;
         };
         let d = self.dentries.get(dentry);
-        let parent_life = guard.dir.id().life();
-        self.dentries_private.get(dentry).parent_life.store(parent_life, Ordering::Relaxed);
         let mut after = Aftermath::default();
         let mut spare = false;
         // Counted before it can be found: who finds it may count it out.
         self.superblock(sb).dentries.count_up();
-        self.negatives.fetch_add(1, Ordering::Relaxed);
+        self.negatives.add(1);
         let published = loop {
             let (mut locked, [h]) = self.lock_names_bucket([(guard.dir.index(), &words)], spare);
             if guard.is_late() {
                 break false;
             }
-            self.kill_any(&mut locked, 0, guard.dir.index(), &words, &mut after);
+            let old = self.find_locked(&locked, 0, guard.dir.index(), &words);
             d.seq.write(|| {
                 d.set_name(guard.dir.index(), &words, tail);
                 d.set_target(0, 0, self.clock.deadline(life));
+                // Inside the sequence: a reader of the slot's last use must not take it for its own.
+                let parent_life = &self.dentries_private.get(dentry).parent_life;
+                parent_life.store(guard.dir.id().life(), Ordering::Relaxed);
             });
             d.hash.store(BlHash::to_store(&h), Ordering::Relaxed);
             if locked.insert(0, &h, dentry).is_ok() {
+                if let Some(old) = old {
+                    self.kill(&mut locked, 0, old, &mut after);
+                }
                 break true;
             }
             d.seq.write(|| d.clear());
             spare = true;
         };
         if !published {
-            self.negatives.fetch_sub(1, Ordering::Relaxed);
+            self.negatives.sub(1);
             self.free_dentry(sb, dentry, tail);
         }
         self.finish(after, sb, &guard.dir);

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use uvfs_sync::arena::Arena;
 use uvfs_sync::blhash::{BlHash, Key, Objects};
-use uvfs_sync::primitives::{AtomicU64, Mutex, Ordering, fence};
+use uvfs_sync::primitives::{AtomicU64, Mutex, Ordering, Stat, fence};
 use uvfs_sync::segvec::SegVec;
 use uvfs_sync::seqcount::SeqCount;
 use uvfs_sync::slab::{CHUNK, Pool, Slab, next_life};
@@ -39,7 +39,7 @@ pub struct Cache {
     pub(crate) dirs: SegVec<DirState>,
     pub(crate) name_locks: NameLocks,
     pub(crate) clock: Clock,
-    pub(crate) negatives: AtomicU64,
+    pub(crate) negatives: Stat,
     pub(crate) max_negative: u64,
     superblocks: SegVec<OnceLock<Superblock>>,
 }
@@ -86,7 +86,7 @@ impl Cache {
             dirs: SegVec::new(),
             name_locks: NameLocks::new(),
             clock: Clock::default(),
-            negatives: AtomicU64::new(0),
+            negatives: Stat::new(),
             max_negative: u64::from(config.max_negative),
             superblocks: SegVec::new(),
             inodes,
@@ -130,8 +130,7 @@ impl Cache {
     /// # Errors
     /// `NoMemory`.
     pub fn make_root(&self, sb: SbId, fresh: &Fresh) -> Result<InodeRef<'_>, CacheError> {
-        let index = self.alloc_inode(sb)?;
-        let dir = self.alloc_dir()?;
+        let (index, dir) = self.alloc_node(sb, true)?;
         let root = self.fill_inode(sb, index, dir, fresh, ROOT);
         let id = root.id();
         self.superblock(sb).root.store(id.as_u64(), Ordering::Relaxed);
@@ -162,6 +161,18 @@ impl Cache {
         self.dirs.alloc().map(|(i, _)| i + 1).ok_or(CacheError::NoMemory)
     }
 
+    /// An inode slot, and a directory state if it is to be one.
+    pub(crate) fn alloc_node(&self, sb: SbId, dir: bool) -> Result<(u32, u32), CacheError> {
+        let index = self.alloc_inode(sb)?;
+        match if dir { self.alloc_dir() } else { Ok(0) } {
+            Ok(dir) => Ok((index, dir)),
+            Err(e) => {
+                self.free_inode_slot(sb, index, 0);
+                Err(e)
+            }
+        }
+    }
+
     /// Begin an inode's life; the reference returned is its only one. `dir`: directory state, for
     /// directories.
     pub(crate) fn fill_inode(
@@ -172,6 +183,19 @@ impl Cache {
         fresh: &Fresh,
         flags: u32,
     ) -> InodeRef<'_> {
+        let life = self.fill_slot(sb, index, dir, fresh, flags);
+        self.start_inode(sb, index, life)
+    }
+
+    /// Last: who gets a reference by this life finds the inode finished (rule 16).
+    pub(crate) fn start_inode(&self, sb: SbId, index: u32, life: u32) -> InodeRef<'_> {
+        self.inodes_private.get(index).refs.start(life);
+        self.superblock(sb).inodes.count_up();
+        InodeRef::new(self, index, life)
+    }
+
+    /// Fill both halves of an inode to which no reference can be had yet; its life.
+    pub(crate) fn fill_slot(&self, sb: SbId, index: u32, dir: u32, fresh: &Fresh, flags: u32) -> u32 {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
         let resident = self.superblock(sb).resident;
         let old = published.life.load(Ordering::Relaxed);
@@ -190,17 +214,17 @@ impl Cache {
             state.reset(resident);
         }
         published.fill(private, life, &fresh.attr, flags);
-        // Last: who gets a reference by this life finds the inode finished (rule 16).
-        private.refs.start(life);
-        self.superblock(sb).inodes.count_up();
-        InodeRef::new(self, index, life)
+        life
     }
+
+    #[inline]
 
     fn dir_state_at(&self, dir: u32) -> Option<&DirState> {
         self.dirs.get(dir.checked_sub(1)?)
     }
 
     /// The directory state of an inode that is (or was) a directory.
+    #[inline]
     pub(crate) fn dir_state(&self, inode: u32) -> Option<&DirState> {
         self.dir_state_at(self.inodes_private.get(inode).dir.load(Ordering::Relaxed))
     }
@@ -220,16 +244,11 @@ impl Cache {
         }
     }
 
-    /// End a life that nobody saw: the driver is not told.
-    pub(crate) fn discard_inode(&self, inode: InodeRef<'_>) {
-        let index = inode.into_id().index();
-        let private = self.inodes_private.get(index);
-        let sb = SbId(private.sb.load(Ordering::Relaxed) as u16);
-        let dead = private.refs.put();
-        debug_assert!(dead, "an inode that nobody saw has one reference");
-        let dir = private.dir.swap(0, Ordering::Relaxed);
+    /// Empty a slot that was filled and not started: nobody can have a reference, and the driver is
+    /// not told.
+    pub(crate) fn discard_slot(&self, sb: SbId, index: u32) {
+        let dir = self.inodes_private.get(index).dir.swap(0, Ordering::Relaxed);
         self.inodes.get(index).clear();
-        self.superblock(sb).inodes.count_down();
         self.free_inode_slot(sb, index, dir);
     }
 
@@ -297,7 +316,7 @@ impl Cache {
 
     /// Figures of now. O(superblocks).
     pub fn counters(&self) -> Counters {
-        let mut c = Counters { negative: self.negatives.load(Ordering::Relaxed), ..Counters::default() };
+        let mut c = Counters { negative: self.negatives.get(), ..Counters::default() };
         for sb in (0..=u32::from(u16::MAX)).map_while(|i| self.superblocks.get(i).and_then(OnceLock::get)) {
             c.inodes += sb.inodes.in_use();
             c.dentries += sb.dentries.in_use();

@@ -13,7 +13,8 @@ use uvfs_sync::primitives::{MutexGuard, Ordering};
 
 use crate::cache::{Cache, Names, is_dir};
 use crate::clock::NEVER;
-use crate::dentry::NameWords;
+use crate::dentry::{NameWords, Published};
+use crate::dir::DirState;
 use crate::guard::NameGuard;
 use crate::inode_ref::{Death, InodeRef};
 use crate::types::{CacheError, Fresh, Life, Room, SbId};
@@ -112,7 +113,9 @@ impl<'c> NameGuard<'c> {
         let (index, state) = (std::mem::take(&mut room.inode), std::mem::take(&mut room.state));
         debug_assert_ne!(index, 0, "create needs Room::Node or Room::Dir");
         let inode = self.cache.fill_inode(room.sb, index, state, fresh, 0);
-        self.cache.hash_number(&inode);
+        // If another one of that number is cached still (its file is gone), this one is not found
+        // by number.
+        drop(self.cache.hash_number(room.sb, index, &fresh.attr, || inode.clone()));
         self.cache.publish(self, room, &inode, fresh.life, None);
         inode
     }
@@ -289,7 +292,7 @@ impl Cache {
                 self.finish(after, room.sb, &guard.dir);
                 return false;
             }
-            self.kill_any(&mut locked, 0, guard.dir.index(), &words, &mut after);
+            let old = self.find_locked(&locked, 0, guard.dir.index(), &words);
             d.seq.write(|| {
                 d.set_name(guard.dir.index(), &words, tail);
                 d.set_target(inode.index(), inode.fmt(), deadline);
@@ -299,6 +302,11 @@ impl Cache {
                 self.inodes_private.get(inode.index()).alias.store(dentry, Ordering::Release);
             }
             if locked.insert(0, &h, dentry).is_ok() {
+                // Only now: had it gone first and the new one found no room, the name would have
+                // been absent between two holds.
+                if let Some(old) = old {
+                    self.kill(&mut locked, 0, old, &mut after);
+                }
                 break;
             }
             // Not published: back to a free slot, and again with a spare line.
@@ -331,7 +339,7 @@ impl Cache {
         for dead in after.dead {
             if dead.dentry != 0 {
                 self.free_dentry(sb, dead.dentry, dead.tail);
-                self.negatives.fetch_sub(1, Ordering::Relaxed);
+                self.negatives.sub(1);
             }
         }
         self.names.maintain(&Names(self));
@@ -347,7 +355,7 @@ impl Cache {
             }
             self.free_dentry(sb, dead.dentry, dead.tail);
             if dead.inode == 0 {
-                self.negatives.fetch_sub(1, Ordering::Relaxed);
+                self.negatives.sub(1);
             } else {
                 if let Some(state) = dir.dir_state() {
                     state.leave();
@@ -382,18 +390,20 @@ impl Cache {
         let mut after = Aftermath::default();
         let names = [(from.dir.index(), &from_words), (to.dir.index(), &to_words)];
         let moved = loop {
-            let (mut locked, [from_hash, to_hash]) = self.lock_names_bucket(names, true);
+            let (mut locked, [_, to_hash]) = self.lock_names_bucket(names, true);
             let moved = self.find_locked(&locked, 0, from.dir.index(), &from_words);
             let target = self.find_locked(&locked, 1, to.dir.index(), &to_words);
-            let positive = |d: u32| self.dentries.get(d).inode.load(Ordering::Relaxed) != 0;
-            // Invalidated meanwhile: then only the target goes.
-            if let Some(moved) = moved.filter(|d| positive(*d)) {
-                locked.remove(0, moved);
-                if locked.insert(1, &to_hash, moved).is_err() {
-                    // No overflow line was to be had. Its old place is free: as it was.
-                    let _ = locked.insert(0, &from_hash, moved);
+            let moved = moved.filter(|d| self.dentries.get(*d).inode.load(Ordering::Relaxed) != 0);
+            match moved {
+                Some(moved) if locked.relocate(0, 1, &to_hash, moved).is_err() => {
+                    // No overflow line was to be had: everything is as it was.
+                    drop(locked);
+                    self.names.maintain(&Names(self));
                     continue;
                 }
+                Some(_) => {}
+                // Invalidated meanwhile. Only the target goes, and who looks for it must ask.
+                None => to.dir.dir_state().into_iter().for_each(DirState::moved_incomplete),
             }
             if let Some(death) = &mut death {
                 death.commit();
@@ -401,12 +411,11 @@ impl Cache {
             if let Some(target) = target {
                 self.kill(&mut locked, 1, target, &mut after);
             }
-            if let Some(moved) = moved.filter(|d| positive(*d)) {
+            if let Some(moved) = moved {
                 self.rewrite(moved, to.dir.index(), &to_words, std::mem::take(&mut room.tail), &mut after);
                 self.dentries.get(moved).hash.store(BlHash::to_store(&to_hash), Ordering::Relaxed);
-                break Some(moved);
             }
-            break None;
+            break moved;
         };
         if let Some(moved) = moved {
             if let Some(parent) = room.dir.take() {
@@ -439,7 +448,8 @@ impl Cache {
         }
     }
 
-    /// Swap what two names lead to (RENAME_EXCHANGE): the two dentries swap names.
+    /// Swap what two names lead to (RENAME_EXCHANGE). The dentries keep their names, and their places in
+    /// hash and lists: nothing is absent meanwhile, and nothing can fail.
     pub fn exchange<'c>(&'c self, a: &NameGuard<'c>, b: &NameGuard<'c>) {
         let (a_words, b_words) = (a.words(), b.words());
         for guard in [a, b] {
@@ -448,50 +458,69 @@ impl Cache {
             }
         }
         let names = [(a.dir.index(), &a_words), (b.dir.index(), &b_words)];
-        self.swap_listed(a, b, names);
-        loop {
-            let (mut locked, [a_hash, b_hash]) = self.lock_names_bucket(names, true);
-            let first = self.find_locked(&locked, 0, a.dir.index(), &a_words);
-            let second = self.find_locked(&locked, 1, b.dir.index(), &b_words);
-            let (Some(first), Some(second)) = (first, second) else {
-                // One was evicted or invalidated meanwhile: the other leads to the wrong inode now.
-                let mut after = Aftermath::default();
-                let (which, guard) = if first.is_some() { (0, a) } else { (1, b) };
-                if let Some(left) = first.or(second) {
-                    self.kill(&mut locked, which, left, &mut after);
-                }
-                drop(locked);
-                self.finish(after, guard.dir.sb(), &guard.dir);
-                return;
-            };
-            if first == second {
-                return;
+        let (locked, _) = self.lock_names_bucket(names, false);
+        let found = [0, 1].map(|i| {
+            self.find_locked(&locked, i, names[i].0, names[i].1)
+                .filter(|d| self.dentries.get(*d).inode.load(Ordering::Relaxed) != 0)
+        });
+        match found {
+            [Some(first), Some(second)] if first == second => {}
+            [Some(first), Some(second)] => self.swap_targets(first, second),
+            _ => {
+                // One was invalidated meanwhile: the other leads to the wrong inode now, and what is
+                // cached of the directories is not the whole truth.
+                let after = [a, b].map(|guard| {
+                    if let Some(state) = guard.dir.dir_state() {
+                        state.moved_incomplete();
+                    }
+                    Aftermath::default()
+                });
+                return self.forget_both(locked, [a, b], names, after);
             }
-            locked.remove(0, first);
-            locked.remove(1, second);
-            // There is room where the other one was; a spare line too, should a re-key have moved
-            // the place to another table.
-            if locked.insert(1, &b_hash, first).is_err() {
-                let _ = (locked.insert(0, &a_hash, first), locked.insert(1, &b_hash, second));
-                continue;
-            }
-            if locked.insert(0, &a_hash, second).is_err() {
-                locked.remove(1, first);
-                let _ = (locked.insert(0, &a_hash, first), locked.insert(1, &b_hash, second));
-                continue;
-            }
-            let (da, db) = (self.dentries.get(first), self.dentries.get(second));
-            let dirs: Vec<u32> = [da, db]
-                .iter()
-                .filter(|d| is_dir(d.fmt()))
-                .map(|d| d.inode.load(Ordering::Relaxed))
-                .collect();
-            self.while_moving(&dirs, || da.seq.write(|| db.seq.write(|| da.swap_names(db))));
-            da.hash.store(BlHash::to_store(&b_hash), Ordering::Relaxed);
-            db.hash.store(BlHash::to_store(&a_hash), Ordering::Relaxed);
-            break;
         }
-        self.names.maintain(&Names(self));
+        drop(locked);
+    }
+
+    fn forget_both(
+        &self,
+        mut locked: Locked<'_, 2>,
+        guards: [&NameGuard<'_>; 2],
+        names: [(u32, &NameWords<'_>); 2],
+        mut after: [Aftermath; 2],
+    ) {
+        for (i, after) in after.iter_mut().enumerate() {
+            self.kill_any(&mut locked, i, names[i].0, names[i].1, after);
+        }
+        drop(locked);
+        for (after, guard) in after.into_iter().zip(guards) {
+            self.finish(after, guard.dir.sb(), &guard.dir);
+        }
+    }
+
+    /// Under the locks of their buckets.
+    fn swap_targets(&self, first: u32, second: u32) {
+        let (a, b) = (self.dentries.get(first), self.dentries.get(second));
+        let of = |d: &Published| (d.inode.load(Ordering::Relaxed), is_dir(d.fmt()));
+        let swap = || a.seq.write(|| b.seq.write(|| a.swap_targets(b)));
+        let lead = |inode: u32, dentry: u32| {
+            self.inodes_private.get(inode).alias.store(dentry, Ordering::Release);
+        };
+        match (of(a), of(b)) {
+            ((x, true), (y, true)) => self.while_moving(&[x, y], || {
+                swap();
+                lead(x, second);
+                lead(y, first);
+            }),
+            ((x, true), _) => self.while_moving(&[x], || {
+                swap();
+                lead(x, second);
+            }),
+            (_, (y, true)) => self.while_moving(&[y], || {
+                swap();
+                lead(y, first);
+            }),
+            _ => swap(),
+        }
     }
 
     /// Run `f` while the walk sequences of these directories are odd; their locks are taken in the
@@ -516,29 +545,5 @@ impl Cache {
             }
             _ => f(),
         }
-    }
-
-    /// The swapped dentries change places in the lists of two directories. Within one directory
-    /// each keeps its place.
-    fn swap_listed(&self, a: &NameGuard<'_>, b: &NameGuard<'_>, names: [(u32, &NameWords<'_>); 2]) {
-        if a.dir.id() == b.dir.id() || !self.sb_of(a.dir.index()).resident {
-            return;
-        }
-        let (locked, _) = self.lock_names_bucket(names, false);
-        let [first, second] = [0, 1].map(|i| self.find_locked(&locked, i, names[i].0, names[i].1));
-        drop(locked);
-        let (Some(first), Some(second)) = (first, second) else { return };
-        let cookies = [first, second].map(|d| &self.dentries_private.get(d).cookie);
-        let [ca, cb] = cookies.map(|c| c.load(Ordering::Relaxed));
-        // One after the other, never both mutexes at once; an entry whose parent is not the
-        // directory that is being listed is passed over by the lister.
-        if let Some(state) = a.dir.dir_state() {
-            state.index.lock().replace(ca, second);
-        }
-        if let Some(state) = b.dir.dir_state() {
-            state.index.lock().replace(cb, first);
-        }
-        cookies[0].store(cb, Ordering::Relaxed);
-        cookies[1].store(ca, Ordering::Relaxed);
     }
 }

@@ -47,6 +47,7 @@ impl Clock {
     }
 
     /// Whether a stored deadline has passed.
+    #[inline]
     pub(crate) fn passed(&self, deadline: u32) -> bool {
         deadline != NEVER && self.now().wrapping_sub(deadline) as i32 >= 0
     }

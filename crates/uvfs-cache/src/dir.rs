@@ -78,7 +78,7 @@ impl DirState {
     }
 
     /// Children counted in now.
-    #[cfg(test)]
+    #[cfg(all(test, loom))]
     pub(crate) fn children(&self) -> u64 {
         self.word.load(Ordering::Relaxed) & !DYING
     }
@@ -116,9 +116,12 @@ impl DirState {
 
     /// All entries are cached, if nothing moved since `revision`.
     pub(crate) fn set_complete(&self, revision: u64) -> bool {
-        self.state
-            .compare_exchange(revision, revision | COMPLETE, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+        match self.state.compare_exchange(revision, revision | COMPLETE, Ordering::AcqRel, Ordering::Relaxed)
+        {
+            Ok(_) => true,
+            // Another listing was first.
+            Err(now) => now == revision | COMPLETE,
+        }
     }
 }
 

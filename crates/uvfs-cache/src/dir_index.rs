@@ -62,13 +62,6 @@ impl DirIndex {
         }
     }
 
-    /// Put another dentry behind a cookie (exchange of two names).
-    pub(crate) fn replace(&mut self, cookie: u64, dentry: u32) {
-        if let Some((c, at)) = self.find(cookie) {
-            self.chunks[c].dentries[at] = dentry;
-        }
-    }
-
     /// Entries with cookies of `from` and above, in order.
     pub(crate) fn from(&self, from: u64) -> impl Iterator<Item = (u64, u32)> {
         let c = self.chunks.partition_point(|c| c.cookies.last().is_none_or(|last| *last < from));
@@ -80,7 +73,7 @@ impl DirIndex {
     }
 
     /// Bytes on the heap.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     fn bytes(&self) -> usize {
         self.chunks.capacity() * size_of::<Chunk>()
             + self.chunks.iter().map(|c| c.cookies.capacity() * 8 + c.dentries.capacity() * 4).sum::<usize>()

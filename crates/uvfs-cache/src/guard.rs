@@ -62,6 +62,20 @@ impl Waiter {
     }
 }
 
+/// Those who are still to be told. A callback that panics must not leave the rest waiting for ever.
+struct Told {
+    waiters: std::vec::IntoIter<Arc<Waiter>>,
+    outcome: Outcome,
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        for waiter in self.waiters.by_ref() {
+            waiter.finish(self.outcome);
+        }
+    }
+}
+
 /// Somebody else has the name. Not waiting for it (dropping this) is allowed.
 pub struct Pending(Arc<Waiter>);
 
@@ -172,15 +186,10 @@ impl NameLocks {
 
     fn release(&self, key: u64, outcome: Outcome) {
         let waiters = self.shard(key).lock().remove(&key);
-        for waiter in waiters.into_iter().flatten() {
+        let mut told = Told { waiters: waiters.unwrap_or_default().into_iter(), outcome };
+        while let Some(waiter) = told.waiters.next() {
             waiter.finish(outcome);
         }
-    }
-
-    /// Names taken now.
-    #[cfg(test)]
-    pub(crate) fn taken(&self) -> usize {
-        self.shards.iter().map(|s| s.lock().len()).sum()
     }
 }
 

@@ -109,12 +109,14 @@ impl Cache {
     /// Whether a directory has lost its name without being removed (it was invalidated, or never
     /// cached).
     fn is_nameless(&self, dir: &InodeRef<'_>) -> bool {
-        let alias = self.inodes_private.get(dir.index()).alias.load(Ordering::Acquire);
+        let word = &self.inodes_private.get(dir.index()).alias;
+        let alias = word.load(Ordering::Acquire);
         let d = self.dentries.get(alias);
         match d.seq.begin() {
             Some(seq) => {
                 let other = alias == 0 || d.inode.load(Ordering::Relaxed) != dir.index();
-                d.seq.check(seq) && other && !dir.is_root()
+                // Again: it may have got another name in between (exchanged, found elsewhere).
+                d.seq.check(seq) && word.load(Ordering::Relaxed) == alias && other && !dir.is_root()
             }
             None => false,
         }

@@ -98,7 +98,7 @@ impl Cache {
     }
 
     fn evict_one(&self, sb: SbId, seen: &Seen) -> bool {
-        if self.inodes_private.get(seen.inode).refs.count() != 1 {
+        if self.inodes_private.get(seen.inode).refs.count() != 1 && !self.has_more_names(seen.inode) {
             return false;
         }
         let Some(dir) = self.get_index(seen.parent) else { return false };
@@ -115,7 +115,8 @@ impl Cache {
         // by index a moment ago and holds one keeps the inode, and we the name. A directory with
         // children, or that takes one, is held by them; its dying word is not asked, because one
         // that lives on must never look removed to who holds it.
-        if !self.inodes_private.get(inode).refs.kill_sole() {
+        let sole = self.inodes_private.get(inode).refs.kill_sole();
+        if !sole && !self.has_more_names(inode) {
             return false;
         }
         // Before the name goes; see the module's head. The bucket is locked, so no miss is proven
@@ -123,12 +124,23 @@ impl Cache {
         state.moved_incomplete();
         self.kill(&mut locked, 0, dentry, &mut after);
         drop(locked);
+        if !sole {
+            self.finish(after, sb, &dir);
+            return true;
+        }
         // Its reference is spent already.
         self.end_inode(after.take_inode());
         state.leave();
         self.put_inode(dir.index());
         self.finish_spent(after, sb);
         true
+    }
+
+    /// Names of a file that has several hold it for each other: the name alone goes then, and the
+    /// last of them takes the inode along.
+    fn has_more_names(&self, inode: u32) -> bool {
+        let attr = self.inodes.get(inode).copy(self.inodes_private.get(inode));
+        !attr.is_dir() && attr.nlink > 1
     }
 
     /// Take some negative entries away, from the first chunk on: expired ones, those of
@@ -188,29 +200,32 @@ impl Cache {
     /// reader who slept through all of it finds neither again.
     pub fn trim(&self, sb: SbId) -> usize {
         let superblock = self.superblock(sb);
-        let inodes = superblock.inodes.trim(&self.inode_pool, |from, to| {
-            let slots = (from..to).map(|i| self.inodes.get(i));
-            let floor = floor_of(slots.map(|s| (s.life.load(Ordering::Relaxed), &s.seq)))?;
-            self.inodes.give_back(from, to)?;
-            self.inodes_private.give_back(from, to)?;
-            Ok(floor)
-        });
-        let dentries = superblock.dentries.trim(&self.dentry_pool, |from, to| {
-            let floor = floor_of((from..to).map(|i| (0, &self.dentries.get(i).seq)))?;
-            self.dentries.give_back(from, to)?;
-            self.dentries_private.give_back(from, to)?;
-            Ok(floor)
-        });
+        let inodes = superblock.inodes.trim(
+            &self.inode_pool,
+            |from, to| {
+                let slots = (from..to).map(|i| self.inodes.get(i));
+                floor_of(slots.map(|s| (s.life.load(Ordering::Relaxed), &s.seq)))
+            },
+            |from, to| {
+                self.inodes.give_back(from, to)?;
+                self.inodes_private.give_back(from, to)
+            },
+        );
+        let dentries = superblock.dentries.trim(
+            &self.dentry_pool,
+            |from, to| floor_of((from..to).map(|i| (0, &self.dentries.get(i).seq))),
+            |from, to| {
+                self.dentries.give_back(from, to)?;
+                self.dentries_private.give_back(from, to)
+            },
+        );
         inodes + dentries
     }
 }
 
-/// A number above all these lives, and whose double is above all these sequences.
-fn floor_of<'a>(slots: impl Iterator<Item = (u32, &'a SeqCount)>) -> std::io::Result<u32> {
+/// A number above all these lives, and whose double is above all these sequences. `None`: so close
+/// to the end of the numbers the memory is kept.
+fn floor_of<'a>(slots: impl Iterator<Item = (u32, &'a SeqCount)>) -> Option<u32> {
     let floor = slots.map(|(life, seq)| life.max(seq.raw().load(Ordering::Relaxed) / 2 + 1)).max();
-    match floor.unwrap_or(0) {
-        // So close to the end of the numbers the memory is kept.
-        floor if floor >= u32::MAX / 2 => Err(std::io::Error::from_raw_os_error(libc::EOVERFLOW)),
-        floor => Ok(floor),
-    }
+    floor.filter(|floor| *floor < u32::MAX / 2)
 }

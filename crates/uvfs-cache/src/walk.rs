@@ -129,17 +129,15 @@ impl Cache {
     pub fn pos(&self, id: InodeId) -> Option<Pos> {
         let published = self.inodes.get(id.index());
         for _ in 0..TRIES {
-            if published.mode_and_flags() & LIVE == 0 || published.life.load(Ordering::Relaxed) != id.life() {
+            // The sequence first: one that was read after the end of a life shows that end below,
+            // and could not be told from a present one later.
+            let walk = published.walk().raw().load(Ordering::Acquire);
+            let flags = published.mode_and_flags();
+            if flags & LIVE == 0 || published.life.load(Ordering::Relaxed) != id.life() {
                 return None;
             }
-            if !is_dir(published.mode_and_flags()) {
-                // Not a directory: there is no walk sequence, and nothing to walk into.
-                let walk = published.walk().raw().load(Ordering::Acquire);
-                return Some(Pos { index: id.index(), life: id.life(), walk });
-            }
-            if let Some(walk) = published.walk().begin()
-                && published.at(id.life(), walk)
-            {
+            // What is no directory has no walk sequence, and nothing to walk into.
+            if !is_dir(flags) || walk & 1 == 0 && published.at(id.life(), walk) {
                 return Some(Pos { index: id.index(), life: id.life(), walk });
             }
             uvfs_sync::primitives::spin_loop();
@@ -221,7 +219,10 @@ impl Cache {
         let published = self.inodes.get(child.inode);
         // The child's sequence is read before the name and the parent are checked again: it is
         // then known to be the sequence of what the name led to.
-        let walk = published.walk().begin().ok_or(Retry::Inode)?;
+        let walk = published.walk().raw().load(Ordering::Acquire);
+        if walk & 1 != 0 && is_dir(child.fmt) {
+            return Err(Retry::Inode);
+        }
         let life = published.life.load(Ordering::Relaxed);
         if !self.still(child) {
             return Err(Retry::Dentry);

@@ -17,8 +17,8 @@ Examples:
   uvfs umount /mnt
 
 Environment:
-  UVFS_LOG   what to log on standard error: error, warn, info, debug, trace, or a filter by
-             module such as uvfs_fuse=debug";
+  UVFS_LOG   what to log on standard error, without -d: error, warn, info, debug, trace, or a
+             filter by module such as uvfs_fuse=debug";
 
 /// The whole command line.
 #[derive(Debug, Parser)]

@@ -55,10 +55,12 @@ impl Source {
         let driver: Arc<dyn Driver> = match self {
             Self::Tmpfs => {
                 let options = tmpfs_options(options)?;
-                // The cache is the directory tree, so its limit must not come first. One more for
-                // the root, which counts here and there.
-                let inodes = if options.nr_inodes == 0 { u64::MAX } else { options.nr_inodes + 1 };
-                config.cache.max_inodes = u32::try_from(inodes).unwrap_or(u32::MAX);
+                // The cache is the directory tree, so its limit must not come first. It reserves
+                // address space only.
+                let inodes =
+                    if options.nr_inodes == 0 { u64::MAX } else { options.nr_inodes.saturating_add(1) };
+                let inodes = u32::try_from(inodes).unwrap_or(u32::MAX);
+                config.cache.max_inodes = config.cache.max_inodes.max(inodes);
                 Tmpfs::new(options)
                     .context("no memory for a tmpfs of that size; give a smaller one: -o size=")?
             }

@@ -265,13 +265,13 @@ fn umount_says_when_busy() {
 fn load(dir: &Path) -> Vec<Child> {
     let script = |i: usize| {
         format!(
-            "mkdir d{i} && cd d{i} || exit 1; while echo x > f; do mv f g; ls > /dev/null; cat g > /dev/null; \
+            "mkdir d{i} && cd d{i} && : > ready || exit 1; while echo x > f; do mv f g; ls > /dev/null; cat g > /dev/null; \
              rm g; done 2> /dev/null"
         )
     };
     let start = |i| Command::new("sh").args(["-c", &script(i)]).current_dir(dir).spawn().expect("sh");
     let children: Vec<Child> = (0..4).map(start).collect();
-    assert!(within(SOON, || (0..4).all(|i| dir.join(format!("d{i}")).exists())), "the load starts");
+    assert!(within(SOON, || (0..4).all(|i| dir.join(format!("d{i}/ready")).exists())), "the load starts");
     children
 }
 

@@ -5,3 +5,8 @@
 
 pub mod generated;
 pub mod tmpfs;
+
+/// The README's example, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use proptest::prelude::*;
+use uvfs::Driver;
 use uvfs::types::mode;
 use uvfs_drivers::generated::{Change, Generated, ROOT_INO, Spec, Tree};
 
@@ -169,6 +170,25 @@ fn a_change_reaches_the_subtree_and_nothing_else() {
     }
     let (old, index) = (before[tree.child(dir, 0).unwrap() as usize - 1].clone(), 0);
     assert!(!old.contains(&format!("{:?}", tree.name(dir, index).unwrap().to_vec())));
+}
+
+#[test]
+fn features_follow_the_specification() {
+    let cases = [
+        ("", (false, false, true)),
+        ("may-block", (true, false, true)),
+        ("percred", (false, true, true)),
+        ("pass-writes", (false, false, false)),
+        ("fault=read:delay:1ms@5", (true, false, true)),
+        ("fault=lookup:EIO", (false, false, true)),
+        ("fault=write:ENOSPC@2", (false, false, false)),
+    ];
+    for (spec, expected) in cases {
+        let features = driver(spec).features();
+        let seen = (features.may_block, features.lookup_depends_on_cred, features.read_only);
+        assert_eq!(seen, expected, "{spec}");
+        assert!(!features.resident);
+    }
 }
 
 proptest! {

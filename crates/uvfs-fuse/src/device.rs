@@ -19,7 +19,7 @@ use rustix::mount::UnmountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::error::MountError;
-use crate::mountinfo;
+use crate::mountinfo::{self, Mount};
 use crate::options::Options;
 
 /// What `/proc/mounts` shows as the type.
@@ -209,9 +209,10 @@ fn is_dead(dir: &Path) -> bool {
     }
 }
 
-/// The device number of what is mounted on `dir`, in the form of mountinfo.
-pub(crate) fn device_number(dir: &Path) -> io::Result<String> {
+/// Asks what is mounted on `dir` for its root's attributes, and says which mount that is.
+pub(crate) fn first_question(dir: &Path) -> io::Result<Mount> {
     let stat = rustix::fs::stat(dir)?;
-    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
-    Ok(format!("{major}:{minor}"))
+    let dev = format!("{}:{}", rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let mount = mountinfo::at(dir)?.filter(|mount| mount.dev == dev);
+    mount.ok_or_else(|| io::Error::other("it was mounted over, or unmounted, at once"))
 }

@@ -122,11 +122,5 @@ impl fmt::Display for MountError {
     }
 }
 
-impl std::error::Error for MountError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Os { error, .. } => Some(error),
-            _ => None,
-        }
-    }
-}
+// No `source`: what the system said is part of the sentence.
+impl std::error::Error for MountError {}

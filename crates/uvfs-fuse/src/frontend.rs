@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use uvfs::{Attr, Cred, Errno, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs};
 
+use crate::mounted::Lookups;
 use crate::pool::Pool;
 use crate::transport::{Attributes, Caller, Entry, NodeId, ROOT, Reply};
 
@@ -49,14 +50,14 @@ struct Core {
     root: InodeId,
     /// `-o timeout=`: in place of what the driver says.
     timeout: Option<Duration>,
-    lookups: Lookups,
+    tally: Tally,
 }
 
 /// How many lookups the kernel was given and has given back, over the life of a mount.
 ///
 /// Two relaxed counters, each on a line of its own; they agree when nothing is outstanding.
 #[derive(Default)]
-struct Lookups {
+struct Tally {
     given: Line,
     forgotten: Line,
 }
@@ -68,21 +69,20 @@ struct Line(AtomicU64);
 impl Frontend {
     pub(crate) fn new(vfs: Arc<Vfs>, timeout: Option<Duration>) -> Self {
         let root = vfs.root().id();
-        let core = Core { vfs, root, timeout, lookups: Lookups::default() };
+        let core = Core { vfs, root, timeout, tally: Tally::default() };
         Self { core: Arc::new(core), pool: Pool::new(WAITING_MAX) }
     }
 
-    /// Lookups that the kernel has been given and not forgotten yet.
-    pub(crate) fn outstanding(&self) -> u64 {
-        let lookups = &self.core.lookups;
-        // In this order a forget between the two reads cannot make the difference negative.
-        let forgotten = lookups.forgotten.0.load(Relaxed);
-        lookups.given.0.load(Relaxed).saturating_sub(forgotten)
+    pub(crate) fn lookups(&self) -> Lookups {
+        let tally = &self.core.tally;
+        // In this order a forget between the two reads cannot come out ahead of its lookup.
+        let forgotten = tally.forgotten.0.load(Relaxed);
+        Lookups { given: tally.given.0.load(Relaxed), forgotten }
     }
 
     pub(crate) fn forget(&self, node: NodeId, count: u64) {
         if node >= FIRST_ISSUED {
-            self.core.lookups.forgotten.0.fetch_add(count, Relaxed);
+            self.core.tally.forgotten.0.fetch_add(count, Relaxed);
             self.core.vfs.cache().forget(InodeId::from_u64(node), count);
         }
     }
@@ -157,7 +157,7 @@ impl Core {
 
     /// Counts one more lookup that the kernel holds on `inode`.
     fn count_lookup(&self, inode: &Inode<'_>) {
-        self.lookups.given.0.fetch_add(1, Relaxed);
+        self.tally.given.0.fetch_add(1, Relaxed);
         inode.add_lookups(1);
     }
 

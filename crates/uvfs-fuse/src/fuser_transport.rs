@@ -11,6 +11,7 @@
 //! - O_TMPFILE is answered ENOSYS, which callers see as EOPNOTSUPP.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -43,8 +44,9 @@ const BLOCK_SIZE: u32 = 4096;
 ///
 /// - DO_READDIRPLUS without READDIRPLUS_AUTO: entries always come with their nodes. `fuser` sends
 ///   a node's id as its inode number, so plain entries would have to look every name up all the
-///   same; and the automatic form stops after the first buffer for callers that stat late, as
-///   GNU find does.
+///   same; and the automatic form stops after the first buffer for callers that stat late, as du
+///   and find do (40 000 files on two cores: du 0.6 s against 6 s, find without stat 0.45 s
+///   against 0.2 s).
 /// - HANDLE_KILLPRIV_V2: without it the kernel asks for `security.capability` before every write.
 /// - No ATOMIC_O_TRUNC: it would save a request, but then the kernel asks for the truncation before
 ///   it looks whether the file is being executed, and a running program loses its text.
@@ -69,7 +71,8 @@ impl Transport for Fuser {
     fn connect(device: OwnedFd, frontend: Arc<Frontend>, threads: usize) -> io::Result<Self> {
         let mut config = Config::default();
         config.n_threads = Some(threads);
-        config.clone_fd = true;
+        // Where fusermount3 had to open the device for us, the threads have to share it.
+        config.clone_fd = File::options().read(true).write(true).open("/dev/fuse").is_ok();
         // Who may use the mount is the kernel's decision (allow_other); a second one could only differ.
         Session::from_fd(Adapter { frontend }, device, SessionACL::All, config).map(Self)
     }

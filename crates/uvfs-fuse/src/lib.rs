@@ -19,5 +19,5 @@ mod transport;
 
 pub use device::unmount;
 pub use error::MountError;
-pub use mounted::{Mounted, Unmounted, mount};
+pub use mounted::{Lookups, Mounted, Unmounted, mount};
 pub use options::{Atime, Options};

@@ -6,7 +6,8 @@
 //! unmount, since an unmount can wait for an answer of the session.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,15 +19,16 @@ use crate::device::{self, Detach};
 use crate::error::MountError;
 use crate::frontend::Frontend;
 use crate::fuser_transport::Fuser;
-use crate::mountinfo;
+use crate::mountinfo::{self, Mount};
 use crate::options::Options;
 use crate::transport::Transport;
 
+/// How long a session that failed may take to say why.
+const SETTLE: Duration = Duration::from_secs(1);
+
 /// A mounted file system. Dropping it unmounts, lazily if need be.
 pub struct Mounted {
-    dir: PathBuf,
-    /// Device number, by which our mount is told from others on the same directory.
-    device: String,
+    mount: Mount,
     frontend: Arc<Frontend>,
     session: Arc<Session>,
 }
@@ -41,11 +43,46 @@ pub enum Unmounted {
     Detached,
 }
 
+/// See [`Mounted::lookups`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lookups {
+    /// Nodes handed out, each time counted.
+    pub given: u64,
+    /// Those that have come back.
+    pub forgotten: u64,
+}
+
 #[derive(Default)]
 struct Session {
     /// `Some` when the threads have ended.
-    outcome: Mutex<Option<Result<(), Arc<io::Error>>>>,
+    outcome: Mutex<Option<Outcome>>,
     ended: Condvar,
+}
+
+type Outcome = Result<(), Arc<io::Error>>;
+
+impl Session {
+    /// Waits until the threads have ended, for at most `time`.
+    fn settle(&self, time: Duration) {
+        let deadline = Instant::now() + time;
+        let mut outcome = self.outcome.lock();
+        while outcome.is_none() {
+            if self.ended.wait_until(&mut outcome, deadline).timed_out() {
+                return;
+            }
+        }
+    }
+
+    /// How the threads ended, if they did within `time`.
+    fn ended_by(&self, time: Duration) -> io::Result<()> {
+        self.settle(time);
+        self.outcome.lock().as_ref().map_or(Ok(()), told)
+    }
+}
+
+/// An outcome for one more who asks.
+fn told(outcome: &Outcome) -> io::Result<()> {
+    outcome.as_ref().copied().map_err(|error| io::Error::new(error.kind(), Arc::clone(error)))
 }
 
 /// Mounts `vfs` on `dir`. It answers when this returns.
@@ -58,10 +95,14 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
     let frontend = Arc::new(Frontend::new(vfs, options.timeout));
     let started = start(fuse, &frontend, options.threads.max(2)).and_then(|session| {
         // The first question, to be sure that there is an answer.
-        Ok((session, device::device_number(&dir)?))
+        match device::first_question(&dir) {
+            Ok(mount) => Ok((session, mount)),
+            // Why the session ended says more than that it did.
+            Err(error) => Err(session.ended_by(SETTLE).err().unwrap_or(error)),
+        }
     });
     match started {
-        Ok((session, device)) => Ok(Mounted { dir, device, frontend, session }),
+        Ok((session, mount)) => Ok(Mounted { mount, frontend, session }),
         Err(error) => {
             let doing = format!("cannot start the file system on {}", dir.display());
             if let Err(error) = device::detach(&dir, Detach::Now) {
@@ -72,7 +113,7 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
     }
 }
 
-fn start(fuse: std::os::fd::OwnedFd, frontend: &Arc<Frontend>, threads: usize) -> io::Result<Arc<Session>> {
+fn start(fuse: OwnedFd, frontend: &Arc<Frontend>, threads: usize) -> io::Result<Arc<Session>> {
     let transport = Fuser::connect(fuse, Arc::clone(frontend), threads)?;
     let session = Arc::new(Session::default());
     let theirs = Arc::clone(&session);
@@ -87,7 +128,7 @@ fn start(fuse: std::os::fd::OwnedFd, frontend: &Arc<Frontend>, threads: usize) -
 impl Mounted {
     /// Where it is mounted: an absolute path.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        &self.mount.point
     }
 
     /// Waits until it is unmounted, by whomever. An error says that the connection to the kernel
@@ -96,10 +137,7 @@ impl Mounted {
         let mut outcome = self.session.outcome.lock();
         loop {
             if let Some(outcome) = outcome.as_ref() {
-                return outcome
-                    .as_ref()
-                    .copied()
-                    .map_err(|error| io::Error::new(error.kind(), Arc::clone(error)));
+                return told(outcome);
             }
             self.session.ended.wait(&mut outcome);
         }
@@ -107,29 +145,26 @@ impl Mounted {
 
     /// Waits for at most `time`; whether it has been unmounted by then.
     pub fn wait_for(&self, time: Duration) -> bool {
-        let deadline = Instant::now() + time;
-        let mut outcome = self.session.outcome.lock();
-        while outcome.is_none() {
-            if self.session.ended.wait_until(&mut outcome, deadline).timed_out() {
-                return outcome.is_some();
-            }
-        }
-        true
+        self.session.settle(time);
+        self.session.outcome.lock().is_some()
     }
 
     /// Unmounts; where it is in use, detaches it. The session ends with the last user: see
     /// [`Mounted::wait`].
     pub fn unmount(&self) -> Result<Unmounted, MountError> {
-        let mounts = mountinfo::mounts().map_err(|error| MountError::os("cannot read mountinfo", error))?;
-        // By number and not by place: it may have been moved.
-        let Some(ours) = mounts.iter().rfind(|mount| mount.dev == self.device) else {
+        // A mount that is gone may have a successor that looks like it in every way.
+        if self.session.outcome.lock().is_some() {
             return Ok(Unmounted::Clean);
-        };
-        let top = mounts.iter().rfind(|mount| mount.point == ours.point);
-        if top != Some(ours) {
-            return Err(MountError::Covered(ours.point.clone()));
         }
-        match device::detach(&ours.point, Detach::WhenIdle) {
+        let mounts = mountinfo::mounts().map_err(|error| MountError::os("cannot read mountinfo", error))?;
+        if !mounts.contains(&self.mount) {
+            return Ok(Unmounted::Clean);
+        }
+        let dir = self.dir();
+        if mounts.iter().rfind(|mount| mount.point == dir) != Some(&self.mount) {
+            return Err(MountError::Covered(dir.into()));
+        }
+        match device::detach(dir, Detach::WhenIdle) {
             Ok(()) => Ok(Unmounted::Clean),
             // Somebody else was faster.
             Err(MountError::NotMounted(_)) => Ok(Unmounted::Clean),
@@ -138,10 +173,10 @@ impl Mounted {
         }
     }
 
-    /// Lookups that the kernel has been given and not taken back: 0 when it knows no node but the
-    /// root. For tests and statistics.
-    pub fn outstanding_lookups(&self) -> u64 {
-        self.frontend.outstanding()
+    /// Lookups that the kernel has been given since the mount, and how many of them it has
+    /// forgotten again; equal when it knows no node but the root. For tests and statistics.
+    pub fn lookups(&self) -> Lookups {
+        self.frontend.lookups()
     }
 }
 

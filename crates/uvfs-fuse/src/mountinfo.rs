@@ -8,9 +8,11 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// One mount.
+/// One mount. Its id and device number are given to others once it is gone, so that only all of
+/// this together tells one mount from another, and only while it is known to live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mount {
+    pub id: String,
     /// Device number of its files, as "major:minor".
     pub dev: String,
     pub point: PathBuf,
@@ -36,14 +38,17 @@ pub(crate) fn at(point: &Path) -> io::Result<Option<Mount>> {
 
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
 fn parse(line: &[u8]) -> Option<Mount> {
+    let text = |field| String::from_utf8_lossy(field).into_owned();
     let mut fields = line.split(|&byte| byte == b' ');
-    let dev = fields.nth(2)?;
+    let id = fields.next()?;
+    let dev = fields.nth(1)?;
     let point = fields.nth(1)?;
     let fstype = fields.skip_while(|field| *field != b"-").nth(1)?;
     Some(Mount {
-        dev: String::from_utf8_lossy(dev).into_owned(),
+        id: text(id),
+        dev: text(dev),
         point: PathBuf::from(OsString::from_vec(unescape(point))),
-        fstype: String::from_utf8_lossy(fstype).into_owned(),
+        fstype: text(fstype),
     })
 }
 
@@ -75,7 +80,7 @@ mod tests {
         let line =
             br"36 35 0:42 / /mnt/a\040b\134 rw,nosuid shared:1 master:2 - fuse.uvfs tmp\040fs rw,user_id=0";
         let mount = parse(line).expect("a well-formed line");
-        assert_eq!(mount.dev, "0:42");
+        assert_eq!((mount.id.as_str(), mount.dev.as_str()), ("36", "0:42"));
         assert_eq!(mount.point, Path::new(r"/mnt/a b\"));
         assert!(mount.is_fuse());
         assert_eq!(parse(b""), None);

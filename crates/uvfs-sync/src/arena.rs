@@ -59,8 +59,8 @@ unsafe impl<F: Field, const N: usize> Field for [F; N] {
     }
 }
 
-/// Declare a struct that may live in an [`Arena`](crate::arena::Arena), safely: every field has to
-/// be a [`Field`](crate::arena::Field).
+/// Declare a struct that may live in an [`Arena`], safely: every field has to
+/// be a [`Field`].
 #[macro_export]
 macro_rules! slot {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$fmeta:meta])* $fvis:vis $field:ident: $t:ty),* $(,)? }) => {
@@ -68,7 +68,7 @@ macro_rules! slot {
         $vis struct $name { $($(#[$fmeta])* $fvis $field: $t),* }
 
         impl $name {
-            #[allow(dead_code)]
+            #[allow(dead_code, reason = "without loom it is only there to be type-checked")]
             fn zeroed() -> Self {
                 Self { $($field: <$t as $crate::arena::Field>::zero()),* }
             }

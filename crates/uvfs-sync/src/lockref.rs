@@ -42,9 +42,10 @@ impl LockRef {
         self.0.store(u64::from(life) << LIFE_SHIFT | ONE, Ordering::Release);
     }
 
-    /// The life in the word, dead or not.
+    /// The life in the word, dead or not. Nothing of the slot may be believed for it: that takes
+    /// a [`LockRef::get_life`].
     pub fn life(&self) -> u32 {
-        (self.0.load(Ordering::Acquire) >> LIFE_SHIFT) as u32
+        (self.0.load(Ordering::Relaxed) >> LIFE_SHIFT) as u32
     }
 
     /// Take a reference from an index alone: only if the slot still lives this `life`.

@@ -47,6 +47,36 @@ pub fn spin_loop() {
     std::hint::spin_loop();
 }
 
+/// A figure that synchronises nothing and proves nothing: counters, hints. A plain word under the
+/// model checker too, which would try all orders of what has none.
+#[derive(Debug, Default)]
+pub struct Stat(std::sync::atomic::AtomicU64);
+
+impl Stat {
+    /// Zero.
+    pub const fn new() -> Self {
+        Self(std::sync::atomic::AtomicU64::new(0))
+    }
+
+    /// The figure now.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Add; it may wrap.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Subtract; it may wrap.
+    #[inline]
+    pub fn sub(&self, n: u64) {
+        self.0.fetch_sub(n, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
 /// A mutex without poisoning.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(#[cfg(not(loom))] parking_lot::Mutex<T>, #[cfg(loom)] loom::sync::Mutex<T>);

@@ -36,6 +36,8 @@ impl<T: Default> SegVec<T> {
         Self { segments: [const { OnceLock::new() }; SEGMENTS], slots: Mutex::new(Slots::default()) }
     }
 
+    #[inline]
+
     fn place(index: u32) -> Option<(usize, usize)> {
         let shifted = index.checked_add(1 << FIRST_BITS)?;
         let top = 31 - shifted.leading_zeros();

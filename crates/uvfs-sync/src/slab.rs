@@ -13,13 +13,13 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::primitives::{AtomicU32, AtomicU64, Mutex, Ordering, SHARDS, shard};
+use crate::primitives::{AtomicU32, Mutex, Ordering, SHARDS, Stat, shard};
 use crate::segvec::SegVec;
 
 /// Slots in a chunk.
 pub const CHUNK: u32 = if cfg!(loom) { 64 } else { 1024 };
 const WORDS: usize = CHUNK as usize / 64;
-const MAGAZINE: usize = if cfg!(loom) { 1 } else { 32 };
+const MAGAZINE: usize = if cfg!(loom) { 8 } else { 32 };
 
 /// The life that follows `life` in a chunk with this floor; `None`: the slot must be retired.
 #[inline]
@@ -121,7 +121,7 @@ impl Pool {
 pub struct Slab {
     magazines: [CachePadded<Mutex<Vec<u32>>>; SHARDS],
     owned: Mutex<Owned>,
-    in_use: AtomicU64,
+    in_use: Stat,
 }
 
 #[derive(Debug, Default)]
@@ -144,7 +144,7 @@ impl Slab {
         Self {
             magazines: std::array::from_fn(|_| CachePadded::new(Mutex::new(Vec::new()))),
             owned: Mutex::new(Owned::default()),
-            in_use: AtomicU64::new(0),
+            in_use: Stat::new(),
         }
     }
 
@@ -211,10 +211,16 @@ impl Slab {
         }
     }
 
-    /// Return chunks without a used slot to the pool. For each, `retire(first, last + 1)` gives
-    /// the memory back and says the highest life that the chunk's slots had; an error keeps the
-    /// chunk. Returns the number of chunks given back. O(chunks owned).
-    pub fn trim(&self, pool: &Pool, mut retire: impl FnMut(u32, u32) -> std::io::Result<u32>) -> usize {
+    /// Return chunks without a used slot to the pool. For each, `highest(first, last + 1)` says the
+    /// highest life that the chunk's slots had (`None` keeps the chunk), and then `give_back` of the
+    /// same slots gives the memory back; an error keeps the chunk. Returns the number of chunks
+    /// given back. O(chunks owned).
+    pub fn trim(
+        &self,
+        pool: &Pool,
+        mut highest: impl FnMut(u32, u32) -> Option<u32>,
+        mut give_back: impl FnMut(u32, u32) -> std::io::Result<()>,
+    ) -> usize {
         for magazine in &self.magazines {
             let slots = std::mem::take(&mut *magazine.lock());
             self.flush(pool, &slots);
@@ -227,11 +233,14 @@ impl Slab {
             // Chunk 0 keeps slot 0 marked as used and stays.
             if state.live == 0
                 && id != 0
-                && let Ok(highest) = retire(id * CHUNK, (id + 1) * CHUNK)
+                && let Some(highest) = highest(id * CHUNK, (id + 1) * CHUNK)
             {
+                // Raised before anything goes: giving back may fail half-way, with lives zeroed.
                 let floor = chunk.floor.load(Ordering::Relaxed).max(highest);
                 chunk.floor.store(floor, Ordering::Relaxed);
-                given.push(id);
+                if give_back(id * CHUNK, (id + 1) * CHUNK).is_ok() {
+                    given.push(id);
+                }
             }
         }
         given.sort_unstable();
@@ -257,17 +266,17 @@ impl Slab {
 
     /// Objects in use, as told by [`Slab::count_up`] and [`Slab::count_down`].
     pub fn in_use(&self) -> u64 {
-        self.in_use.load(Ordering::Relaxed)
+        self.in_use.get()
     }
 
     /// Count an object.
     pub fn count_up(&self) {
-        self.in_use.fetch_add(1, Ordering::Relaxed);
+        self.in_use.add(1);
     }
 
     /// Count an object less.
     pub fn count_down(&self) {
-        self.in_use.fetch_sub(1, Ordering::Relaxed);
+        self.in_use.sub(1);
     }
 }
 
@@ -305,15 +314,32 @@ mod tests {
         }
         let mut retired = Vec::new();
         assert_eq!(
-            a.trim(&pool, |from, to| {
-                retired.push((from, to));
-                Ok(41)
-            }),
+            a.trim(
+                &pool,
+                |_, _| Some(41),
+                |from, to| {
+                    retired.push((from, to));
+                    Ok(())
+                }
+            ),
             1
         );
         assert_eq!(retired, [(CHUNK, 2 * CHUNK)]);
         assert_eq!(pool.floor(CHUNK), 41);
-        assert_eq!(a.trim(&pool, |_, _| Err(std::io::Error::from_raw_os_error(libc::EAGAIN))), 0);
+    }
+
+    /// Rule 1: memory that could be given back in part only has lost lives all the same.
+    #[test]
+    fn rule1_a_floor_rises_even_if_giving_back_fails() {
+        let pool = Pool::new(4 * CHUNK);
+        let a = Slab::new();
+        let slots: Vec<u32> = (0..CHUNK + 10).map(|_| a.alloc(&pool).unwrap()).collect();
+        slots.into_iter().for_each(|i| a.free(&pool, i));
+        let refused = |_, _| Err(std::io::Error::from_raw_os_error(libc::EAGAIN));
+        assert_eq!(a.trim(&pool, |_, _| None, refused), 0);
+        assert_eq!(pool.floor(CHUNK), 0);
+        assert_eq!(a.trim(&pool, |_, _| Some(7), refused), 0);
+        assert_eq!(pool.floor(CHUNK), 7);
     }
 
     /// Rule 1: lives only rise, over a chunk that was given back too, and never wrap.

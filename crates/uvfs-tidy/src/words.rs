@@ -1,6 +1,7 @@
 //! Words that have no place in the project: marks of unfinished work, macros of debugging,
 //! prints in libraries, paths of the machine that somebody worked on.
 
+use crate::tree::closing;
 use crate::{Source, Tree, Violation};
 
 /// Marks of what is not finished (whole words; in comments, code, scripts and documents).
@@ -92,13 +93,15 @@ fn is_library(tree: &Tree, source: &Source) -> bool {
         && !tree.sources_of(krate).any(|s| s.test_mods().into_iter().any(is_test))
 }
 
-/// Tests that never run, and code that nothing calls.
+/// Tests that never run, and code that nothing calls (unless the attribute gives a reason).
 fn attributes(source: &Source, found: &mut Vec<Violation>) {
-    for three in source.tokens().windows(3) {
+    let tokens = source.tokens();
+    for (at, three) in tokens.windows(3).enumerate() {
         let text = [0, 1, 2].map(|i| three[i].text.as_str());
+        let reasoned = || tokens[at..closing(tokens, at + 1)].iter().any(|t| t.text == "reason");
         let what = match text {
             ["#", "[", "ignore"] => "a test that never runs",
-            ["allow" | "expect", "(", "dead_code"] => "dead code: delete it",
+            ["allow" | "expect", "(", "dead_code"] if !reasoned() => "dead code: delete it, or say why not",
             _ => continue,
         };
         found.push(Violation::new(&source.path, three[2].line, "left-over", what));
@@ -130,6 +133,8 @@ mod tests {
         }
         assert_eq!(rules("crates/a/src/b.rs", "#[ignore = \"x\"] #[test] fn a() {}"), ["1 left-over"]);
         assert_eq!(rules("crates/a/src/b.rs", "#[allow(dead_code)] fn a() {}"), ["1 left-over"]);
+        let reasoned = "#![allow(dead_code, unused, reason = \"each test uses its part\")]";
+        assert_eq!(rules("crates/a/tests/b.rs", reasoned), Vec::<String>::new());
     }
 
     #[test]

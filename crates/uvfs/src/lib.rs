@@ -4,6 +4,31 @@
 //! (a FUSE server, say) call its operations on inodes; programs that want paths make a
 //! [`Context`]. What is cached is looked up without locks and without storing anything shared.
 //!
+//! ```
+//! use std::sync::Arc;
+//! use uvfs::{Answer, Attr, Cred, Driver, Errno, Features, Inode, NewInode, Op, Result, StatFs, Vfs, mode};
+//!
+//! struct Hello;
+//! fn node(ino: u64, mode: u32) -> NewInode {
+//!     NewInode { attr: Attr { ino, mode, nlink: 1, ..Attr::default() }, ..NewInode::default() }
+//! }
+//! impl Driver for Hello {
+//!     fn name(&self) -> &'static str { "hello" }
+//!     fn features(&self) -> Features { Features { read_only: true, ..Features::default() } }
+//!     fn root(&self, _: &Op) -> Result<NewInode> { Ok(node(1, mode::S_IFDIR | 0o755)) }
+//!     fn statfs(&self, _: &Op) -> Result<StatFs> { Ok(StatFs::default()) }
+//!     fn lookup(&self, _: &Op, _dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
+//!         if name == b"world" { Ok(Answer::Found(node(2, mode::S_IFREG | 0o444))) } else { Err(Errno::NOENT) }
+//!     }
+//! }
+//!
+//! let vfs = Vfs::new(Default::default(), Arc::new(Hello))?;
+//! let me = vfs.context(Cred::user(1000, 1000));
+//! assert!(me.stat(b"/world")?.is_reg());
+//! assert_eq!(me.unlink(b"/world"), Err(Errno::ROFS));
+//! # Ok::<(), Errno>(())
+//! ```
+//!
 //! `types` has the words that all share, `driver` the one door to file systems; `ops` changes
 //! names and inodes, `namei` walks paths. Errors are the kernel's errnos, in the kernel's order.
 #![deny(unsafe_code)]

@@ -201,3 +201,26 @@ fn reading_a_directory_needs_permission_once() {
     root.rmdir(b"d").unwrap();
     assert_eq!(errno(dir.readdir(0, &mut |_| true)), Some(Errno::NOENT));
 }
+
+#[test]
+fn a_full_cache_is_a_full_device() {
+    let config = uvfs::VfsConfig {
+        cache: uvfs_cache::Config { max_inodes: 1 << 12, ..uvfs_cache::Config::default() },
+        ..uvfs::VfsConfig::default()
+    };
+    let vfs = Vfs::new(config, Arc::new(Mem::default())).unwrap();
+    let root = root(&vfs);
+    let mut made = 0;
+    let full = loop {
+        match root.mknod(format!("f{made}").as_bytes(), 0o644, 0) {
+            Ok(()) => made += 1,
+            Err(errno) => break errno,
+        }
+        assert!(made < 1 << 20, "no limit");
+    };
+    assert_eq!(full, Errno::NOSPC);
+    assert_eq!(errno(root.mkdir(b"d", 0o755)), Some(Errno::NOSPC));
+    assert_eq!(root.readdir(b"/").unwrap().len(), made);
+    root.unlink(b"f0").unwrap();
+    touch(&root, "again");
+}

@@ -2,7 +2,7 @@
 //! holds only what the cache has no place for (pages, extended attributes, targets of links).
 //!
 //! Attributes are changed in the cache, by [`Inode::update`]. What protects the rest is said in the
-//! rooms: [`file`] (contents, and every change of a size), [`node`] (what an inode has), [`dir`]
+//! rooms: [`mod@file`] (contents, and every change of a size), [`node`] (what an inode has), [`dir`]
 //! (names), [`xattr`], [`quota`] (limits). Lock order: a file's mapping mutex or its `extra` lock,
 //! then the inode's own lock in the cache. Nothing here waits for anything but these.
 //!

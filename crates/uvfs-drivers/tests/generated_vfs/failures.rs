@@ -96,7 +96,8 @@ fn every_call_fails_in_turn(spec: &str, errno: Errno) {
             let world = World::new(spec);
             world.control.fault(Fault::nth(call, Kind::Fail(errno), n));
             let outcomes = script(&world);
-            let other: Vec<_> = (0..expected.len()).filter(|step| outcomes[*step] != expected[*step]).collect();
+            let other: Vec<_> =
+                (0..expected.len()).filter(|step| outcomes[*step] != expected[*step]).collect();
             assert_eq!(other.len(), 1, "{call:?} {n}: steps {other:?} differ");
             assert_eq!(outcomes[other[0]], Err(errno), "{call:?} {n}: step {}", other[0]);
             assert_eq!(script(&world), expected, "{call:?} {n}: after the failure");
@@ -148,6 +149,26 @@ fn nothing_is_left_of_what_is_unmounted() {
         assert_eq!(world.vfs.unmount(&walk(&world, &point).expect("the mounted root")), Ok(()));
         assert_eq!(left(&world), 1);
     }
+}
+
+/// Broken if a driver that declared itself read-only is bothered with changes, or if one that did
+/// not is spared them; if an injected error does not arrive, or leaves a node behind.
+#[test]
+fn changes_fail_with_the_drivers_error() {
+    let make = |world: &World| {
+        let root = world.vfs.root();
+        let made = world.vfs.mknod(&world.op(), &root, ABSENT, mode::S_IFREG | 0o644, 0);
+        made.map(|_| ()).expect_err("the tree is read-only")
+    };
+    let world = World::new("depth=0,files=3");
+    assert_eq!((make(&world), world.control.calls(Call::Create)), (Errno::ROFS, 0));
+    let world = World::new("depth=0,files=3,fault=create:ENOSPC@1,fault=create:EIO@2");
+    for errno in [Errno::NOSPC, Errno::IO, Errno::ROFS] {
+        assert_eq!(make(&world), errno);
+        assert_eq!(world.lookup(ABSENT), Ok(None));
+        assert_eq!(left(&world), 1);
+    }
+    assert_eq!(world.control.calls(Call::Create), 3);
 }
 
 /// A driver that lies. Broken if the cache mixes two answers or keeps more of a lie than it was

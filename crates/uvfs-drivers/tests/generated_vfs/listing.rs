@@ -1,5 +1,6 @@
-//! Listings go on from wherever a reader stopped, and agree with lookups.
+//! Listings and contents: reading goes on from wherever a reader stopped, and tells the truth.
 
+use uvfs::types::{Access, Errno};
 use uvfs_drivers::generated::ROOT_INO;
 
 use super::World;
@@ -55,4 +56,26 @@ fn a_directory_of_any_size_is_read_anywhere() {
         assert_eq!(world.lookup(&next.0), Ok(Some(world.truth(index + 1))));
     }
     assert_eq!(after(&world, 1_000_000_000_002, 2), []);
+}
+
+/// Broken if a read at some offset tells other bytes than one of the whole file, or goes past its end.
+#[test]
+fn a_file_reads_the_same_wherever_one_begins() {
+    let world = World::new("depth=0,files=5,size=100..300");
+    for index in 0..5 {
+        let (inode, truth) = (world.inode(index), world.truth(index));
+        let mut expected = vec![0; truth.size as usize];
+        world.control.tree().content(truth.ino, 0, &mut expected);
+        let fh = world.vfs.open(&world.op(), &inode, Access::READ, false).expect("open");
+        for from in 0..=expected.len() + 1 {
+            for len in [0, 1, 7, 64, 1000] {
+                let mut buf = vec![0xee; len];
+                let n = world.vfs.read(&world.op(), fh, from as u64, &mut buf).expect("read");
+                let rest = &expected[from.min(expected.len())..];
+                assert_eq!(buf[..n], rest[..len.min(rest.len())], "{len} bytes from {from}");
+            }
+        }
+        world.vfs.release(fh);
+        assert_eq!(world.vfs.open(&world.op(), &inode, Access::WRITE, false), Err(Errno::ROFS));
+    }
 }

@@ -51,6 +51,39 @@ fn a_listing_makes_no_name_absent() {
     }
 }
 
+/// Who has told the cache every entry of a directory may say so: what is not there is absent then,
+/// without the driver and without negative entries, until one entry is forgotten. Broken if
+/// completeness outlives an eviction or an invalidation, or is believed of a listing during which
+/// something moved: an entry would be absent that exists.
+#[test]
+fn completeness_lasts_until_something_is_forgotten() {
+    let world = World::new("depth=0,files=40");
+    let (cache, root) = (world.vfs.cache(), world.vfs.root());
+    let fill = |meanwhile: &dyn Fn()| {
+        let scan = cache.begin_scan(&root);
+        for index in 0..40 {
+            assert_eq!(world.lookup(&world.name(index)), Ok(Some(world.truth(index))));
+        }
+        meanwhile();
+        scan.complete()
+    };
+    let forget: [&dyn Fn(); 2] =
+        [&|| assert_eq!(cache.evict_unused(root.sb(), 1), 1), &|| world.invalidate(&world.name(7))];
+    for forget in forget {
+        assert!(fill(&|| ()));
+        let calls = world.control.calls(Call::Lookup);
+        assert_eq!(world.lookup(ABSENT), Ok(None));
+        assert_eq!((world.control.calls(Call::Lookup), cache.counters().negative), (calls, 0));
+        forget();
+        assert_eq!(world.cached(ABSENT), None);
+        for index in 0..40 {
+            assert_ne!(world.cached(&world.name(index)), Some(None), "entry {index}");
+        }
+        assert!(!fill(forget), "late");
+        assert_eq!(world.cached(ABSENT), None);
+    }
+}
+
 /// Names are looked up while their neighbours come, go and are forgotten, which moves buckets
 /// under the readers. Broken if a reader takes a bucket that moved for one without the name: an
 /// entry would be absent that the driver has had all along.

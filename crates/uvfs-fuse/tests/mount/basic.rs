@@ -6,7 +6,8 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, Permi
 use std::process::Command;
 
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFlags,
+    AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Timespec, Timestamps,
+    XattrFlags,
 };
 
 use crate::Test;
@@ -248,6 +249,13 @@ fn times_before_1970_and_now() {
         let meta = fs::metadata(&path).expect("stat");
         assert_eq!((meta.mtime(), meta.mtime_nsec()), (tv_sec, tv_nsec));
         assert_eq!((meta.atime(), meta.atime_nsec()), (tv_sec, tv_nsec));
+    }
+    // As far off as the kernel lets a caller go: kept as near as can be.
+    for tv_sec in [i64::MIN, i64::MIN + 1, i64::MAX] {
+        let time = Timespec { tv_sec, tv_nsec: 999_999_999 };
+        let times = Timestamps { last_access: time, last_modification: time };
+        rustix::fs::utimensat(CWD, &path, &times, AtFlags::empty()).expect("utimensat");
+        assert_eq!(fs::metadata(&path).expect("stat").mtime() < 0, tv_sec < 0);
     }
     let before = fs::metadata(&path).expect("stat").mtime();
     fs::write(&path, "x").expect("write");

@@ -95,8 +95,14 @@ impl Fixture {
     pub fn all_forgotten(&self) -> bool {
         within(Duration::from_secs(10), || {
             drop_caches();
-            self.mounted.outstanding_lookups() == 0
+            self.outstanding() == 0
         })
+    }
+
+    /// Lookups that the kernel has and has not forgotten.
+    pub fn outstanding(&self) -> u64 {
+        let lookups = self.mounted.lookups();
+        lookups.given - lookups.forgotten
     }
 }
 

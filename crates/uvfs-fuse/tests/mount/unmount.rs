@@ -63,7 +63,7 @@ fn the_vfs_goes_with_the_mount() {
     for i in 0..100 {
         fs::write(mnt.path(&i.to_string()), "x").expect("write");
     }
-    assert!(mnt.mounted.outstanding_lookups() >= 100);
+    assert!(mnt.outstanding() >= 100);
     let weak = std::sync::Arc::downgrade(&mnt.vfs);
     drop(mnt);
     let gone = crate::fixture::within(SOON, || weak.upgrade().is_none());

@@ -3,7 +3,7 @@
 //! The grower's mutex is only ever tried: who does not get it leaves the work to the next one.
 
 use super::line::{Line, SLOTS};
-use super::table::{LEVEL_MASK, LEVEL_SHIFT, SEQ_ONE, Table, current_of, is_moving, tag_of};
+use super::table::{Table, current_of, is_moving, tag_of, with_level};
 use super::{BlHash, LOAD, Objects, random_key};
 use crate::arena::Arena;
 use crate::bitlock;
@@ -35,18 +35,19 @@ impl BlHash {
     pub fn maintain(&self, objects: &impl Objects) {
         let moving = is_moving(self.epoch.load(Ordering::Relaxed));
         let wanted = self.want_rekey.load(Ordering::Relaxed);
-        if !moving && !wanted && !self.counts[shard()].load(Ordering::Relaxed).is_multiple_of(LOAD) {
+        if !moving && !wanted && !self.counts[shard()].get().is_multiple_of(LOAD) {
             return;
         }
         let Some(mut grower) = self.grow.try_lock() else { return };
-        let mut epoch = self.epoch.load(Ordering::Acquire);
+        // The mutex has ordered us behind whoever moved the epoch.
+        let mut epoch = self.epoch.load(Ordering::Relaxed);
         if wanted && !is_moving(epoch) {
             self.start_rekey(&mut grower, epoch);
         }
         if is_moving(epoch) {
             self.move_step(&mut grower, epoch, objects);
         }
-        epoch = self.epoch.load(Ordering::Acquire);
+        epoch = self.epoch.load(Ordering::Relaxed);
         let target = (current_of(epoch) + usize::from(is_moving(epoch))) & 1;
         // Two, so that a table that fell behind (the mutex was taken) catches up.
         for _ in 0..2 {
@@ -94,17 +95,15 @@ impl BlHash {
         let goes = |e: &(u32, u8)| objects.stored_hash(e.0) & high != 0;
         self.refill(head, grower.entries.iter().filter(|e| !goes(e)), &mut lines);
         self.refill(new_head, grower.entries.iter().filter(|e| goes(e)), &mut lines);
-        let with_level =
-            |w: u64| (w & !LEVEL_MASK).wrapping_add(SEQ_ONE) | u64::from(level + 2) << LEVEL_SHIFT;
         // New before old: who is sent on by the old bucket's level finds the new one in order.
-        bitlock::unlock_with(&new_head.header, with_level);
-        bitlock::unlock_with(&head.header, with_level);
+        bitlock::unlock_with(&new_head.header, |w| with_level(w, level + 2));
+        bitlock::unlock_with(&head.header, |w| with_level(w, level + 2));
         let size = if split + 1 == 1 << level {
             u64::from(level + 1) << 32
         } else {
             u64::from(level) << 32 | u64::from(split + 1)
         };
-        table.size.store(size, Ordering::Release);
+        table.size.store(size, Ordering::Relaxed);
         for line in lines.drain(..) {
             self.free_line(line);
         }
@@ -173,7 +172,8 @@ impl BlHash {
         let Ok(key) = random_key() else { return };
         grower.cursor = 0;
         self.tables[1 - current_of(epoch)].start(key);
-        self.rekeys.fetch_add(1, Ordering::Relaxed);
+        self.rekeys.add(1);
+        // Release: who sees the epoch sees its key.
         self.epoch.store(epoch + 1, Ordering::Release);
     }
 
@@ -225,8 +225,7 @@ impl BlHash {
             if entry.is_some() {
                 from.unlock(bucket);
             } else {
-                let emptied = |w: u64| (w & !LEVEL_MASK).wrapping_add(SEQ_ONE);
-                bitlock::unlock_with(&head.header, emptied);
+                bitlock::unlock_with(&head.header, |w| with_level(w, 0));
             }
             if freed != 0 {
                 self.free_line(freed);

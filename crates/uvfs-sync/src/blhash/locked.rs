@@ -18,8 +18,8 @@ pub struct Locked<'a, const N: usize> {
     pub(super) spare: [u32; N],
 }
 
-impl<const N: usize> Locked<'_, N> {
-    fn table(&self, step: usize) -> &Table {
+impl<'a, const N: usize> Locked<'a, N> {
+    fn table(&self, step: usize) -> &'a Table {
         &self.hash.tables[(current_of(self.epoch) + step) & 1]
     }
 
@@ -36,7 +36,7 @@ impl<const N: usize> Locked<'_, N> {
         if !done {
             return Err(Full);
         }
-        self.hash.counts[shard()].fetch_add(1, Ordering::Relaxed);
+        self.hash.counts[shard()].add(1);
         Ok(())
     }
 
@@ -49,11 +49,45 @@ impl<const N: usize> Locked<'_, N> {
                 if freed != 0 {
                     self.keep(freed);
                 }
-                self.hash.counts[shard()].fetch_sub(1, Ordering::Relaxed);
+                self.hash.counts[shard()].sub(1);
                 return true;
             }
         }
         false
+    }
+
+    /// Move an object from the `from`-th hash to the `to`-th, `h`. False: it is not there.
+    ///
+    /// # Errors
+    /// [`Full`]: nothing was changed; lock again with a spare.
+    pub fn relocate(&mut self, from: usize, to: usize, h: &Hashes, index: u32) -> Result<bool, Full> {
+        let hash = self.hash;
+        let holds = |step: &usize| {
+            let head = self.table(*step).heads.get(self.buckets[*step][from]);
+            hash.slot_of(head, index).is_some()
+        };
+        let Some(step) = (0..self.tables).find(holds) else { return Ok(false) };
+        let (target, tag) = (self.tables - 1, tag_of(h.hash[self.tables - 1]));
+        let head = self.table(step).heads.get(self.buckets[step][from]);
+        if step == target && self.buckets[step][from] == self.buckets[target][to] {
+            if let Some((line, i)) = hash.slot_of(head, index) {
+                line.set_tag(i, tag);
+            }
+            return Ok(true);
+        }
+        // First in, then out: two chains, both locked.
+        let mut spare = self.spare[to];
+        let put = hash.put(self.table(target).heads.get(self.buckets[target][to]), index, tag, &mut spare);
+        self.spare[to] = spare;
+        if !put {
+            return Err(Full);
+        }
+        let mut freed = 0;
+        hash.take(head, index, |line| freed = line);
+        if freed != 0 {
+            self.keep(freed);
+        }
+        Ok(true)
     }
 
     fn keep(&mut self, line: u32) {
@@ -140,10 +174,24 @@ impl BlHash {
         line.next.store(*spare, Ordering::Release);
         *spare = 0;
         if length >= LONG_CHAIN {
-            self.long_chains.fetch_add(1, Ordering::Relaxed);
+            self.long_chains.add(1);
             self.want_rekey.store(true, Ordering::Relaxed);
         }
         true
+    }
+
+    /// Where an index stands in a locked chain.
+    fn slot_of<'l>(&'l self, head: &'l Line, index: u32) -> Option<(&'l Line, usize)> {
+        let mut line = head;
+        loop {
+            if let Some(i) = line.slots.iter().position(|s| s.load(Ordering::Relaxed) == index) {
+                return Some((line, i));
+            }
+            match line.next.load(Ordering::Relaxed) {
+                0 => return None,
+                next => line = self.overflow.get(next),
+            }
+        }
     }
 
     /// Take an index out of a locked chain, filling the hole from the chain's end so that chains

@@ -38,7 +38,7 @@ use self::line::Line;
 use self::table::{START_LEVEL, Table, belongs, current_of, is_moving, tag_of};
 use crate::arena::Arena;
 use crate::bitlock::{LOCK, WAIT};
-use crate::primitives::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, SHARDS, fence};
+use crate::primitives::{AtomicBool, AtomicU32, Mutex, Ordering, SHARDS, Stat, fence};
 use crate::slab::{Pool, Slab};
 
 pub use self::locked::{Full, Locked};
@@ -46,7 +46,7 @@ pub use self::locked::{Full, Locked};
 /// Entries a bucket holds on the average before one is split.
 const LOAD: u64 = 6;
 /// Lines of a chain beyond which the table is re-keyed.
-pub const LONG_CHAIN: usize = if cfg!(loom) { 1 } else { 8 };
+pub const LONG_CHAIN: usize = 8;
 
 /// The random key of one table; what a name is hashed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,9 +94,9 @@ pub struct BlHash {
     epoch: AtomicU32,
     want_rekey: AtomicBool,
     grow: Mutex<Grower>,
-    counts: [CachePadded<AtomicU64>; SHARDS],
-    long_chains: AtomicU64,
-    rekeys: AtomicU64,
+    counts: [CachePadded<Stat>; SHARDS],
+    long_chains: Stat,
+    rekeys: Stat,
 }
 
 impl BlHash {
@@ -115,9 +115,9 @@ impl BlHash {
             epoch: AtomicU32::new(0),
             want_rekey: AtomicBool::new(false),
             grow: Mutex::new(Grower::default()),
-            counts: std::array::from_fn(|_| CachePadded::new(AtomicU64::new(0))),
-            long_chains: AtomicU64::new(0),
-            rekeys: AtomicU64::new(0),
+            counts: std::array::from_fn(|_| CachePadded::new(Stat::new())),
+            long_chains: Stat::new(),
+            rekeys: Stat::new(),
         };
         this.tables[0].start(random_key()?);
         Ok(this)
@@ -126,6 +126,7 @@ impl BlHash {
     /// Hash something with the key(s) in force. `f` is called once, or twice during a re-key.
     #[inline]
     pub fn hashes(&self, f: impl Fn(Key) -> u64) -> Hashes {
+        // Acquire: the epoch's keys are seen.
         let epoch = self.epoch.load(Ordering::Acquire);
         let current = current_of(epoch);
         let first = f(self.tables[current].key());
@@ -133,10 +134,12 @@ impl BlHash {
         Hashes { epoch, hash: [first, second] }
     }
 
-    /// Whether the keys changed since.
+    /// Whether the keys are still the same. Relaxed: asked after a bucket's header was read with
+    /// acquire, or its lock taken. Who moved our entries away did so under that lock and in a later
+    /// epoch, which is then seen; if nobody did, the old epoch's place is as good.
     #[inline]
-    pub fn is_current(&self, h: &Hashes) -> bool {
-        self.epoch.load(Ordering::Acquire) == h.epoch
+    fn is_current(&self, epoch: u32) -> bool {
+        self.epoch.load(Ordering::Relaxed) == epoch
     }
 
     /// Derive hashes of the same epoch (mixing a parent into a name's hash).
@@ -188,7 +191,7 @@ impl BlHash {
         };
         if still(&self.tables[current], first)
             && second.is_none_or(|(table, seen)| still(table, seen))
-            && self.is_current(h)
+            && self.is_current(h.epoch)
         {
             Scan::Miss(m)
         } else {
@@ -207,6 +210,8 @@ impl BlHash {
     ) -> (Option<R>, Option<(u32, u64)>) {
         let bucket = table.guess(hash);
         let head = table.heads.get(bucket);
+        // Acquire: pairs with the unlock of whoever changed the chain last. All of a change is
+        // seen, or the header has moved when it is looked at again.
         let header = head.header.load(Ordering::Acquire);
         let proof = (header & LOCK == 0 && belongs(header, hash, bucket, emptied))
             .then_some((bucket, header & !WAIT));
@@ -257,7 +262,7 @@ impl BlHash {
             // A re-key that began or ended before we have the locks has changed where entries
             // belong; one that begins after visits our buckets only when we let go of them.
             let emptied = step + 1 < tables;
-            let valid = || self.epoch.load(Ordering::Acquire) == epoch;
+            let valid = || self.is_current(epoch);
             if !table.lock(&hash, &mut locked.buckets[step], emptied, valid) {
                 return None;
             }
@@ -283,7 +288,7 @@ impl BlHash {
 
     /// Objects in the table (approximately, while it changes).
     pub fn len(&self) -> u64 {
-        self.counts.iter().fold(0u64, |n, c| n.wrapping_add(c.load(Ordering::Relaxed)))
+        self.counts.iter().fold(0u64, |n, c| n.wrapping_add(c.get()))
     }
 
     /// Whether [`BlHash::len`] is 0.
@@ -304,7 +309,7 @@ impl BlHash {
 
     /// `(chains that were found too long, re-keys begun)`.
     pub fn long_chains(&self) -> (u64, u64) {
-        (self.long_chains.load(Ordering::Relaxed), self.rekeys.load(Ordering::Relaxed))
+        (self.long_chains.get(), self.rekeys.get())
     }
 }
 

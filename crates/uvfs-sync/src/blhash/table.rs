@@ -3,7 +3,7 @@
 use super::Key;
 use super::line::Line;
 use crate::arena::Arena;
-use crate::bitlock::{self, LOCK, WAIT};
+use crate::bitlock;
 use crate::primitives::{AtomicU64, Ordering, fence, spin_loop};
 
 pub(super) const LEVEL_SHIFT: u32 = 2;
@@ -32,27 +32,32 @@ impl Table {
         Ok(table)
     }
 
-    /// Make the table empty and usable under a new key. Nobody uses it.
+    /// Make the table usable under a new key. Nobody looks for anything in it; but who locked one of
+    /// its (empty) buckets before the last re-key ended may hold it still.
     pub(super) fn start(&self, key: Key) {
         self.key[0].store(key.0, Ordering::Relaxed);
         self.key[1].store(key.1, Ordering::Relaxed);
         for b in 0..1u32 << START_LEVEL {
-            let head = self.heads.get(b);
             // The sequence goes on from where it was, so that a reader who slept through the
             // table's last use cannot take this one's header for the one it read.
-            let seq = head.header.load(Ordering::Relaxed) & !(LEVEL_MASK | WAIT | LOCK);
-            let header = seq + SEQ_ONE + (u64::from(START_LEVEL + 1) << LEVEL_SHIFT);
-            head.header.store(header, Ordering::Release);
+            let header = &self.heads.get(b).header;
+            bitlock::lock(header);
+            bitlock::unlock_with(header, |w| with_level(w, START_LEVEL + 1));
         }
-        self.size.store(u64::from(START_LEVEL) << 32, Ordering::Release);
+        self.size.store(u64::from(START_LEVEL) << 32, Ordering::Relaxed);
     }
+
+    #[inline]
 
     pub(super) fn key(&self) -> Key {
         Key(self.key[0].load(Ordering::Relaxed), self.key[1].load(Ordering::Relaxed))
     }
 
+    #[inline]
+
     pub(super) fn level_and_split(&self) -> (u32, u32) {
-        let size = self.size.load(Ordering::Acquire);
+        // A hint: a bucket says by its own level whether it is the right one.
+        let size = self.size.load(Ordering::Relaxed);
         ((size >> 32) as u32, size as u32)
     }
 
@@ -113,6 +118,11 @@ impl Table {
     pub(super) fn unlock(&self, bucket: u32) {
         bitlock::unlock_with(&self.heads.get(bucket).header, |w| w.wrapping_add(SEQ_ONE));
     }
+}
+
+/// A header whose bucket changed, and has this level (plus one; 0: none) from now on.
+pub(super) fn with_level(header: u64, level: u32) -> u64 {
+    (header & !LEVEL_MASK).wrapping_add(SEQ_ONE) | u64::from(level) << LEVEL_SHIFT
 }
 
 #[inline]

@@ -22,6 +22,9 @@ struct Args {
     /// Operations a thread and round.
     #[arg(long, default_value_t = 100)]
     ops: usize,
+    /// Make no hard links: on a FUSE mount the kernel's own count of them can be wrong for a while.
+    #[arg(long)]
+    no_links: bool,
     /// Seconds to run.
     #[arg(long, default_value_t = 30)]
     seconds: u64,
@@ -32,7 +35,7 @@ struct Args {
 
 fn main() -> Result<ExitCode> {
     let args = Args::parse();
-    let shape = Shape { threads: args.threads, ops: args.ops };
+    let shape = Shape { threads: args.threads, ops: args.ops, links: !args.no_links };
     let end = Instant::now() + Duration::from_secs(args.seconds);
     let enough = |_| Instant::now() >= end;
     let result = match &args.dir {

@@ -19,10 +19,9 @@ use super::{Call, Event, Names, step};
 pub enum Verdict {
     /// An order exists.
     Linearizable,
-    /// No order exists; the longest prefix of the history, by time of return, that still has one
-    /// ends before this event (an index into the events as they were given).
+    /// No order exists. There was one until this event returned.
     Impossible {
-        /// The event that no order explains.
+        /// Index of the event that no order explains, in the events as they were given.
         event: usize,
     },
 }
@@ -68,23 +67,28 @@ enum Part {
     LinkPut(usize),
 }
 
-/// What is placed: an event or half of one.
+/// What is placed: an event or half of one. What has not returned has no answer yet, may have
+/// any effect that it can have, or none.
 #[derive(Clone, Copy)]
 struct Item {
     event: usize,
     part: Part,
     start: u64,
     end: u64,
+    returned: bool,
 }
 
-fn items(events: &[Event]) -> Vec<Item> {
+/// The steps of a history as it stood at a moment.
+fn items(events: &[Event], until: u64) -> Vec<Item> {
     let mut items = Vec::with_capacity(events.len());
-    for (event, e) in events.iter().enumerate() {
+    for (event, e) in events.iter().enumerate().filter(|(_, e)| e.start <= until) {
+        let returned = e.end <= until;
+        let end = if returned { e.end } else { u64::MAX };
         let parts = match e.call {
             Call::Link(old, new) => vec![Part::LinkLook(old), Part::LinkPut(new)],
             _ => vec![Part::Whole],
         };
-        items.extend(parts.into_iter().map(|part| Item { event, part, start: e.start, end: e.end }));
+        items.extend(parts.into_iter().map(|part| Item { event, part, start: e.start, end, returned }));
     }
     items.sort_by_key(|i| (i.start, i.end));
     items
@@ -92,9 +96,9 @@ fn items(events: &[Event]) -> Vec<Item> {
 
 impl State {
     /// The state after a step, if the step may come now and answers what was answered.
-    fn after(&self, part: Part, event: &Event) -> Option<State> {
+    fn after(&self, item: &Item, event: &Event) -> Option<State> {
         let mut next = self.clone();
-        let reply = match part {
+        let reply = match item.part {
             Part::Whole => step(&mut next.names, event.call),
             Part::LinkLook(old) => {
                 next.found[event.thread] = Some(self.names[old]);
@@ -113,55 +117,53 @@ impl State {
                 }
             }
         };
-        (reply == event.reply).then_some(next)
+        (!item.returned || reply == event.reply).then_some(next)
     }
 }
 
 /// Looks for an order of `events` from `initial`.
 pub fn check(initial: Names, events: &[Event]) -> Verdict {
-    let sorted = items(events);
+    if has_order(initial, events, u64::MAX) {
+        return Verdict::Linearizable;
+    }
+    // The history only grows, and what had no order will have none: find the first such moment.
+    let mut returns: Vec<(u64, usize)> = events.iter().enumerate().map(|(i, e)| (e.end, i)).collect();
+    returns.sort_unstable();
+    let first = returns.partition_point(|&(until, _)| has_order(initial, events, until));
+    Verdict::Impossible { event: returns[first.min(returns.len() - 1)].1 }
+}
+
+/// Whether the history as it stood at `until` has an order.
+fn has_order(initial: Names, events: &[Event], until: u64) -> bool {
+    let sorted = items(events, until);
     let threads = events.iter().map(|e| e.thread + 1).max().unwrap_or(0);
     let mut seen = HashSet::new();
     let start = State { names: initial, found: vec![None; threads] };
     let mut stack = vec![(Placed { from: 0, bits: Vec::new() }, start)];
-    // Of the operations that must come next in a configuration without a way on, the one that
-    // returned last of all: no order gets past it.
-    let mut stuck: Option<usize> = None;
     while let Some((placed, state)) = stack.pop() {
-        if placed.from == sorted.len() {
-            return Verdict::Linearizable;
+        let open = (placed.from..sorted.len()).filter(|&i| !placed.has(i));
+        if open.clone().all(|i| !sorted[i].returned) {
+            return true;
         }
         if !seen.insert((placed.clone(), state.clone())) {
             continue;
         }
-        let first = (placed.from..sorted.len()).filter(|&i| !placed.has(i));
         // Whatever comes next started no later than the first pending return: at equal times the
         // two may have overlapped.
         let mut deadline = u64::MAX;
-        let mut blocker = placed.from;
-        for i in first {
+        for i in open.clone() {
             if sorted[i].start > deadline {
                 break;
             }
-            if sorted[i].end < deadline {
-                deadline = sorted[i].end;
-                blocker = i;
-            }
+            deadline = deadline.min(sorted[i].end);
         }
-        if stuck.is_none_or(|s| sorted[s].end < sorted[blocker].end) {
-            stuck = Some(blocker);
-        }
-        let candidates = (placed.from..sorted.len()).take_while(|&i| sorted[i].start <= deadline);
-        for i in candidates.filter(|&i| !placed.has(i)) {
-            if let Some(next) = state.after(sorted[i].part, &events[sorted[i].event]) {
+        for i in open.take_while(|&i| sorted[i].start <= deadline) {
+            if let Some(next) = state.after(&sorted[i], &events[sorted[i].event]) {
                 stack.push((placed.with(i), next));
             }
         }
     }
-    match stuck {
-        None => Verdict::Linearizable,
-        Some(i) => Verdict::Impossible { event: sorted[i].event },
-    }
+    false
 }
 
 #[cfg(test)]

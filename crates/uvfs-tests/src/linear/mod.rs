@@ -1,7 +1,7 @@
 //! Are names of one directory linearizable?
 //!
 //! Threads create, remove, rename, link and stat a few names below one held directory; each
-//! operation's interval and answer is recorded ([`drive`]); [`check`] looks for one order of all
+//! operation's interval and answer is recorded ([`drive()`]); [`check()`] looks for one order of all
 //! operations that agrees with the intervals and in which every answer is right. A file is known by
 //! the permission bits it was created with, which appear together with its name.
 

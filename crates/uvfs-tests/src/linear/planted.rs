@@ -62,7 +62,7 @@ impl Directory for Planted {
 
 fn run(bug: Bug, rounds: u64) -> anyhow::Result<u64> {
     let dir = Planted { names: Mutex::default(), bug };
-    drive(&dir, Shape { threads: 3, ops: 100 }, 1, |done| done == rounds)
+    drive(&dir, Shape { threads: 3, ops: 100, links: true }, 1, |done| done == rounds)
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The same operations on two targets, every answer compared.
 //!
-//! [`Pair::run`] stops at the first difference; [`shrink`] finds a short list of operations that
+//! [`Pair::run`] stops at the first difference; [`shrink()`] finds a short list of operations that
 //! still shows one. Targets are made anew for every run, by a function that the caller gives.
 
 mod shrink;

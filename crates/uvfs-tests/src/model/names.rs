@@ -60,7 +60,8 @@ impl Model {
     fn make(&mut self, who: Who, at: &Last, mode: u32, rdev: u64, target: &[u8]) -> Ino {
         let (uid, mut gid, _) = who.ids();
         let fmt = mode & S_IFMT;
-        let mut mode = mode;
+        let umask = if fmt == S_IFLNK { 0 } else { self.umask };
+        let mut mode = if self.habits.umask_first { mode & !umask } else { mode };
         let dir = self.node(at.dir);
         if dir.mode & S_ISGID != 0 {
             gid = dir.gid;
@@ -73,9 +74,7 @@ impl Model {
                 mode &= !S_ISGID;
             }
         }
-        if fmt != S_IFLNK {
-            mode &= !self.umask;
-        }
+        mode &= !umask;
         let kind = match fmt {
             S_IFDIR => Kind::Dir { entries: BTreeMap::new(), parent: at.dir },
             S_IFREG => Kind::File { size: 0, pages: BTreeMap::new() },

@@ -19,8 +19,7 @@ use std::borrow::Cow;
 use uvfs_cache::InodeId;
 
 use crate::driver::Inode;
-use crate::namei::bailout::Bail;
-use crate::namei::refwalk::RefWalk;
+use crate::namei::refwalk::{Arrived, RefWalk};
 use crate::namei::walk::{Seen, Stop};
 use crate::types::{Attr, Cred, Errno, PATH_MAX, Result};
 use crate::vfs::Vfs;
@@ -77,14 +76,6 @@ pub(crate) struct Parent<'v, 'p> {
     pub(crate) links: u32,
 }
 
-/// Where a walk ended.
-#[derive(Debug)]
-pub(crate) enum Walked<'v, 'p> {
-    Attr(Attr),
-    Node(Inode<'v>),
-    Parent(Parent<'v, 'p>),
-}
-
 /// Who walks, and from where.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Walker<'w, 'v> {
@@ -94,22 +85,48 @@ pub(crate) struct Walker<'w, 'v> {
     pub(crate) cwd: &'w Inode<'v>,
 }
 
+/// Why a walk without references did not bring what was wanted.
+enum Fallback<'v> {
+    /// The answer is this error.
+    Final(Errno),
+    /// Go on with references, from this directory and offset.
+    From(Inode<'v>, usize),
+}
+
 impl<'v> Walker<'_, 'v> {
     /// The attributes of what `path` leads to.
     pub(crate) fn attr(&self, path: &[u8], follow: bool) -> Result<Attr> {
-        match self.walk(self.cwd, path, Goal::Attr { follow }, 0)? {
-            Walked::Attr(attr) => Ok(attr),
-            Walked::Node(inode) => Ok(inode.attr()),
-            Walked::Parent(parent) => Ok(parent.dir.attr()),
+        let goal = Goal::Attr { follow };
+        let start = self.start(self.cwd, path)?;
+        // Written in place: passed up through four results, the copies would cost more than the look.
+        let mut attr = Attr::default();
+        let seen = self.lockless(start, path, goal, |seen| match seen {
+            Seen::Child(at, child) => self.attr_of(at, &child, &mut attr),
+            Seen::Node(at) | Seen::Parent { pos: at, .. } => self.attr_at(at, path.len(), &mut attr),
+        });
+        match seen {
+            Ok(()) => Ok(attr),
+            Err(fallback) => {
+                let arrived = self.held(path, goal, fallback, 0)?;
+                match arrived.attr {
+                    Some(attr) => Ok(attr),
+                    None => self.vfs.attr_now(&self.vfs.op(self.cred), &arrived.inode),
+                }
+            }
         }
     }
 
     /// The inode that `path` leads to.
     pub(crate) fn node(&self, path: &[u8], follow: bool) -> Result<Inode<'v>> {
-        match self.walk(self.cwd, path, Goal::Node { follow }, 0)? {
-            Walked::Node(inode) => Ok(inode),
-            Walked::Parent(parent) => Ok(parent.dir),
-            Walked::Attr(_) => Err(Errno::INVAL),
+        let goal = Goal::Node { follow };
+        let start = self.start(self.cwd, path)?;
+        let seen = self.lockless(start, path, goal, |seen| match seen {
+            Seen::Child(at, child) => Ok(self.vfs.cache.hold(self.enter(at, &child)?)?),
+            Seen::Node(at) | Seen::Parent { pos: at, .. } => Ok(self.vfs.cache.hold(at)?),
+        });
+        match seen {
+            Ok(inode) => Ok(inode),
+            Err(fallback) => self.held(path, goal, fallback, 0).map(|arrived| arrived.inode),
         }
     }
 
@@ -125,52 +142,76 @@ impl<'v> Walker<'_, 'v> {
         path: &'p [u8],
         links: u32,
     ) -> Result<Parent<'v, 'p>> {
-        match self.walk(start, path, Goal::Parent, links)? {
-            Walked::Parent(parent) => Ok(parent),
-            Walked::Node(_) | Walked::Attr(_) => Err(Errno::INVAL),
+        let start = self.start(start, path)?;
+        let seen = self.lockless(start, path, Goal::Parent, |seen| match seen {
+            Seen::Parent { pos, last, slash } => {
+                Ok(Parent { dir: self.vfs.cache.hold(pos)?, last, slash, links })
+            }
+            Seen::Child(at, _) | Seen::Node(at) => {
+                Ok(Parent { dir: self.vfs.cache.hold(at)?, last: Last::Root, slash: false, links })
+            }
+        });
+        match seen {
+            Ok(parent) => Ok(parent),
+            Err(fallback) => {
+                let Arrived { inode: dir, last, slash, links, .. } =
+                    self.held(path, Goal::Parent, fallback, links)?;
+                Ok(Parent { dir, last, slash, links })
+            }
         }
     }
 
-    /// Walks without references as long as that decides, then with them: from where the first
-    /// walk stood, if that directory can still be held, or else from the start.
-    fn walk<'p>(&self, start: &Inode<'v>, path: &'p [u8], goal: Goal, links: u32) -> Result<Walked<'v, 'p>> {
+    /// Where the path starts, if it can be a path at all.
+    fn start<'s>(&'s self, relative: &'s Inode<'v>, path: &[u8]) -> Result<&'s Inode<'v>> {
         check_path(path)?;
-        let start = if path.starts_with(b"/") { self.root } else { start };
+        Ok(if path.starts_with(b"/") { self.root } else { relative })
+    }
+
+    /// Walks without references as long as that decides; `finish` takes from what was seen what
+    /// is wanted. Else: from where the walk stood, if that directory can still be held, or from
+    /// the start.
+    fn lockless<'p, T>(
+        &self,
+        start: &Inode<'v>,
+        path: &'p [u8],
+        goal: Goal,
+        mut finish: impl FnMut(Seen<'p>) -> std::result::Result<T, Stop>,
+    ) -> std::result::Result<T, Fallback<'v>> {
         for _ in 0..LOCKLESS_ATTEMPTS {
-            let bail = match self.walk_lockless(start.id(), path, goal) {
-                Ok(seen) => match self.keep(seen, links) {
-                    Ok(walked) => return Ok(walked),
-                    Err(bail) => bail,
-                },
-                Err(Stop::Final(errno)) => return Err(errno),
-                Err(Stop::Bail(bail)) => bail,
+            match self.walk_lockless(start.id(), path, goal).and_then(&mut finish) {
+                Ok(wanted) => return Ok(wanted),
+                Err(Stop::Final(errno)) => return Err(Fallback::Final(errno)),
+                Err(Stop::Bail(bail)) => {
+                    bailout::count(bail);
+                    if !bail.may_pass() {
+                        break;
+                    }
+                }
                 Err(Stop::BailAt(bail, pos, rest)) => {
                     bailout::count(bail);
-                    let (dir, rest) = match self.vfs.cache.hold(pos) {
-                        Ok(dir) => (dir, rest),
-                        Err(_) => (start.clone(), 0),
-                    };
-                    return RefWalk::new(self, dir, path, rest, links).run(goal);
+                    match self.vfs.cache.hold(pos) {
+                        Ok(dir) => return Err(Fallback::From(dir, rest)),
+                        Err(_) => break,
+                    }
                 }
-            };
-            bailout::count(bail);
-            if !bail.may_pass() {
-                break;
             }
         }
-        RefWalk::new(self, start.clone(), path, 0, links).run(goal)
+        Err(Fallback::From(start.clone(), 0))
     }
 
-    /// Takes the references that the goal needs.
-    fn keep<'p>(&self, seen: Seen<'p>, links: u32) -> std::result::Result<Walked<'v, 'p>, Bail> {
-        let cache = &self.vfs.cache;
-        Ok(match seen {
-            Seen::Attr(attr) => Walked::Attr(attr),
-            Seen::Node(pos) => Walked::Node(cache.hold(pos)?),
-            Seen::Parent { pos, last, slash } => {
-                Walked::Parent(Parent { dir: cache.hold(pos)?, last, slash, links })
-            }
-        })
+    /// Goes on with references.
+    #[cold]
+    fn held<'p>(
+        &self,
+        path: &'p [u8],
+        goal: Goal,
+        fallback: Fallback<'v>,
+        links: u32,
+    ) -> Result<Arrived<'v, 'p>> {
+        match fallback {
+            Fallback::Final(errno) => Err(errno),
+            Fallback::From(dir, rest) => RefWalk::new(self, dir, path, rest, links).run(goal),
+        }
     }
 
     /// Whether the walk may not go further up than here.

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 use crate::driver::Inode;
 use crate::namei::path::{Component, Kind, component};
-use crate::namei::{Goal, Last, Parent, Walked, Walker};
+use crate::namei::{Goal, Last, Walker};
 use crate::permission;
 use crate::types::{Attr, Errno, Found, MAX_SYMLINKS, Op, Result};
 
@@ -25,6 +25,21 @@ pub(crate) struct RefWalk<'w, 'v, 'p> {
     text: Cow<'p, [u8]>,
     offset: usize,
     links: u32,
+}
+
+/// Where the walk ended.
+#[derive(Debug)]
+pub(crate) struct Arrived<'v, 'p> {
+    /// What the path leads to, or the directory of its last component.
+    pub(crate) inode: Inode<'v>,
+    /// Its attributes, where the last step brought them along.
+    pub(crate) attr: Option<Attr>,
+    /// The last component, where the goal was its directory.
+    pub(crate) last: Last<'p>,
+    /// Whether slashes came after it.
+    pub(crate) slash: bool,
+    /// Symbolic links followed.
+    pub(crate) links: u32,
 }
 
 /// What a component led to.
@@ -48,10 +63,10 @@ impl<'w, 'v, 'p> RefWalk<'w, 'v, 'p> {
     }
 
     /// Walks to the goal.
-    pub(crate) fn run(mut self, goal: Goal) -> Result<Walked<'v, 'p>> {
+    pub(crate) fn run(mut self, goal: Goal) -> Result<Arrived<'v, 'p>> {
         loop {
             let Some(c) = component(&self.text, self.offset) else {
-                return self.arrive(goal);
+                return Ok(self.arrive(Last::Root, false));
             };
             self.walker.vfs.search(&self.op, &self.dir)?;
             if c.last && goal == Goal::Parent {
@@ -64,7 +79,7 @@ impl<'w, 'v, 'p> RefWalk<'w, 'v, 'p> {
                     (Kind::Name, Cow::Owned(_)) => Last::Name(Cow::Owned(c.name.to_vec())),
                 };
                 let slash = c.slash;
-                return Ok(Walked::Parent(Parent { dir: self.dir, last, slash, links: self.links }));
+                return Ok(self.arrive(last, slash));
             }
             let next = c.next;
             match self.meet(c, goal)? {
@@ -86,18 +101,8 @@ impl<'w, 'v, 'p> RefWalk<'w, 'v, 'p> {
         }
     }
 
-    /// The end of the path.
-    fn arrive(self, goal: Goal) -> Result<Walked<'v, 'p>> {
-        Ok(match goal {
-            Goal::Attr { .. } => Walked::Attr(match self.attr {
-                Some(attr) => attr,
-                None => self.walker.vfs.attr_now(&self.op, &self.dir)?,
-            }),
-            Goal::Node { .. } => Walked::Node(self.dir),
-            Goal::Parent => {
-                Walked::Parent(Parent { dir: self.dir, last: Last::Root, slash: false, links: self.links })
-            }
-        })
+    fn arrive(self, last: Last<'p>, slash: bool) -> Arrived<'v, 'p> {
+        Arrived { inode: self.dir, attr: self.attr, last, slash, links: self.links }
     }
 
     /// What the component leads to.

@@ -24,8 +24,11 @@ use crate::types::{Access, Attr, Errno, NAME_MAX, mode};
 /// What the walk came to.
 #[derive(Debug)]
 pub(crate) enum Seen<'p> {
-    Attr(Attr),
+    /// The last name leads there; nothing is known yet of the inode but its type.
+    Child(Pos, Child),
+    /// The path ends in this directory, by `.`, `..` or because there is no name in it.
     Node(Pos),
+    /// The last name is to be looked for here.
     Parent { pos: Pos, last: Last<'p>, slash: bool },
 }
 
@@ -76,23 +79,18 @@ impl Walker<'_, '_> {
                     if !is_dir && (!c.last || c.slash) {
                         return Err(Stop::BailAt(Bail::NotDirectory, at, offset));
                     }
-                    if c.last && matches!(goal, Goal::Attr { .. }) {
-                        return self.attr_of(at, &child);
+                    if c.last {
+                        return Ok(Seen::Child(at, child));
                     }
-                    self.across(cache.enter(at, &child)?)?
+                    self.enter(at, &child)?
                 }
             };
             offset = c.next;
         }
-        match goal {
-            Goal::Node { .. } => Ok(Seen::Node(at)),
-            Goal::Parent => Ok(Seen::Parent { pos: at, last: Last::Root, slash: false }),
-            // Expired, or gone: either way the walk with references knows.
-            Goal::Attr { .. } => match cache.attr(at.id()) {
-                Some(attr) => Ok(Seen::Attr(attr)),
-                None => Err(Stop::BailAt(Bail::NotCached, at, path.len())),
-            },
-        }
+        Ok(match goal {
+            Goal::Attr { .. } | Goal::Node { .. } => Seen::Node(at),
+            Goal::Parent => Seen::Parent { pos: at, last: Last::Root, slash: false },
+        })
     }
 
     /// Whether the directory may be searched, as far as can be seen; the step that follows
@@ -127,16 +125,42 @@ impl Walker<'_, '_> {
         child.fmt() == mode::S_IFLNK && (!c.last || c.slash || goal.follows())
     }
 
-    fn attr_of(&self, at: Pos, child: &Child) -> Result<Seen<'static>, Stop> {
-        let cache = &self.vfs.cache;
-        let (id, attr) = cache.child_attr(at, child)?;
+    /// Attributes of what a name leads to.
+    #[inline]
+    pub(crate) fn attr_of(&self, at: Pos, child: &Child, attr: &mut Attr) -> Result<(), Stop> {
+        let id;
+        (id, *attr) = self.vfs.cache.child_attr(at, child)?;
         match self.vfs.mounts.mounted_on(id) {
-            None => Ok(Seen::Attr(attr)),
-            Some(root) => cache.attr(root).map(Seen::Attr).ok_or(Stop::Bail(Bail::Gone)),
+            None => Ok(()),
+            Some(root) => self.attr_by_id(root, attr, Stop::Bail(Bail::Gone)),
         }
     }
 
-    /// From a mount point to what is mounted on it.
+    /// Attributes of a directory that the path ended in. Expired or gone, the walk with
+    /// references goes on at the path's `end`, where nothing is left to do but to ask.
+    #[inline]
+    pub(crate) fn attr_at(&self, at: Pos, end: usize, attr: &mut Attr) -> Result<(), Stop> {
+        self.attr_by_id(at.id(), attr, Stop::BailAt(Bail::NotCached, at, end))?;
+        // What was permitted on the way here was permitted in a directory that is still this one.
+        if self.vfs.cache.check(at) { Ok(()) } else { Err(Stop::Bail(Bail::Parent)) }
+    }
+
+    #[inline]
+    fn attr_by_id(&self, id: InodeId, attr: &mut Attr, otherwise: Stop) -> Result<(), Stop> {
+        match self.vfs.cache.attr(id) {
+            Some(found) => {
+                *attr = found;
+                Ok(())
+            }
+            None => Err(otherwise),
+        }
+    }
+
+    /// Into what a name leads to: through a mount point, to what is mounted there.
+    pub(crate) fn enter(&self, at: Pos, child: &Child) -> Result<Pos, Stop> {
+        self.across(self.vfs.cache.enter(at, child)?)
+    }
+
     fn across(&self, at: Pos) -> Result<Pos, Stop> {
         match self.vfs.mounts.mounted_on(at.id()) {
             None => Ok(at),

@@ -64,7 +64,7 @@ impl Vfs {
     /// Takes set-id bits away before data is changed by who may not keep them. One look where
     /// there are none, which is nearly always.
     pub(crate) fn kill_privileges(&self, op: &Op, driver: &dyn Driver, inode: &Inode<'_>) -> Result<()> {
-        let left = |attr: &Attr| permission::without_privileges(&op.cred, attr.mode, attr.gid);
+        let left = |attr: &Attr| permission::without_privileges(op, attr.mode, attr.gid);
         let attr = inode.attr();
         if left(&attr) == attr.mode {
             return Ok(());
@@ -121,7 +121,7 @@ fn new_mode(op: &Op, attr: &Attr, set: &SetAttr, how: How) -> Option<u32> {
     let unprivileged = !op.trusted && !op.cred.is_root();
     let cut = set.kill_suidgid || (set.size.is_some() && unprivileged);
     if (chown && !attr.is_dir()) || (cut && attr.is_reg()) {
-        mode = permission::without_privileges(&op.cred, mode, attr.gid);
+        mode = permission::without_privileges(op, mode, attr.gid);
     }
     (set.mode.is_some() || mode != attr.mode & BITS).then_some(mode)
 }

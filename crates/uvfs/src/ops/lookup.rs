@@ -19,7 +19,9 @@ impl Vfs {
     /// [`Vfs::lookup`] as far as the cache knows: none where the driver must be asked (or
     /// somebody is asking). Never blocks.
     pub fn lookup_cached<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Option<Result<Found<'v>>> {
-        if dir.expired() || !matches!(check_name(name), Ok(()) if name != b"." && name != b"..") {
+        if (dir.expired() && !op.trusted)
+            || !matches!(check_name(name), Ok(()) if name != b"." && name != b"..")
+        {
             return None;
         }
         if let Err(errno) = self.search(op, dir) {

@@ -21,11 +21,14 @@ enum Space {
     User,
     Trusted,
     Security,
+    /// None that is here.
+    Other,
 }
 
-/// ERANGE for a name that is empty or too long, EOPNOTSUPP for a namespace that is not here,
-/// EINVAL for a namespace alone.
-fn space(name: &[u8]) -> Result<Space> {
+/// Where a name belongs, and whether it can be used: EOPNOTSUPP for a namespace that is not here,
+/// EINVAL for a namespace alone. Those come after the permissions; ERANGE for a name that is
+/// empty or too long comes before.
+fn space(name: &[u8]) -> Result<(Space, Result<()>)> {
     if name.is_empty() || name.len() > NAME_MAX {
         return Err(Errno::RANGE);
     }
@@ -33,13 +36,12 @@ fn space(name: &[u8]) -> Result<Space> {
         [(&b"user."[..], Space::User), (b"trusted.", Space::Trusted), (b"security.", Space::Security)]
     {
         match name.strip_prefix(prefix) {
-            Some(b"") => return Err(Errno::INVAL),
-            Some(rest) if rest.contains(&0) => return Err(Errno::INVAL),
-            Some(_) => return Ok(space),
+            Some(rest) if rest.is_empty() || rest.contains(&0) => return Ok((space, Err(Errno::INVAL))),
+            Some(_) => return Ok((space, Ok(()))),
             None => {}
         }
     }
-    Err(Errno::OPNOTSUPP)
+    Ok((Space::Other, Err(Errno::OPNOTSUPP)))
 }
 
 /// Whether `user.` names may exist on this type.
@@ -54,12 +56,14 @@ impl Vfs {
     /// ENODATA (no such attribute, or none that the caller may know of), EACCES, ERANGE (the
     /// name's length), EOPNOTSUPP (the namespace), EINVAL, and what the driver answers.
     pub fn getxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
-        match space(name)? {
+        let (space, usable) = space(name)?;
+        match space {
             Space::User if !holds_user_names(inode) => return Err(Errno::NODATA),
-            Space::User => self.permit(op, inode, Access::READ)?,
+            Space::User | Space::Other => self.permit(op, inode, Access::READ)?,
             Space::Trusted if !(op.trusted || op.cred.is_root()) => return Err(Errno::NODATA),
             Space::Trusted | Space::Security => {}
         }
+        usable?;
         self.sup(inode)?.driver.getxattr(op, inode, name)
     }
 
@@ -104,20 +108,22 @@ impl Vfs {
     }
 
     fn may_change(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
-        let space = space(name)?;
+        let (space, usable) = space(name)?;
         self.sup(inode)?.writable()?;
         match space {
-            Space::User if !holds_user_names(inode) => Err(Errno::PERM),
+            Space::User if !holds_user_names(inode) => return Err(Errno::PERM),
             Space::User => {
                 let attr = self.attr_now(op, inode)?;
                 if attr.is_dir() && attr.mode & mode::S_ISVTX != 0 {
                     permission::require_owner(op, &attr)?;
                 }
-                self.permit(op, inode, Access::WRITE)
+                self.permit(op, inode, Access::WRITE)?;
             }
-            Space::Trusted | Space::Security if op.trusted || op.cred.is_root() => Ok(()),
-            Space::Trusted | Space::Security => Err(Errno::PERM),
+            Space::Other => self.permit(op, inode, Access::WRITE)?,
+            Space::Trusted | Space::Security if op.trusted || op.cred.is_root() => {}
+            Space::Trusted | Space::Security => return Err(Errno::PERM),
         }
+        usable
     }
 }
 
@@ -129,16 +135,16 @@ mod tests {
     fn names_fall_into_namespaces() {
         let long = |n: usize| [b"user.".as_slice(), &vec![b'x'; n - 5]].concat();
         for (name, want) in [
-            (b"user.a".to_vec(), Ok(Space::User)),
-            (b"trusted.a".to_vec(), Ok(Space::Trusted)),
-            (b"security.selinux".to_vec(), Ok(Space::Security)),
-            (b"user.".to_vec(), Err(Errno::INVAL)),
-            (b"user.a\0b".to_vec(), Err(Errno::INVAL)),
-            (b"users.a".to_vec(), Err(Errno::OPNOTSUPP)),
-            (b"system.posix_acl_access".to_vec(), Err(Errno::OPNOTSUPP)),
-            (b"plain".to_vec(), Err(Errno::OPNOTSUPP)),
+            (b"user.a".to_vec(), Ok((Space::User, Ok(())))),
+            (b"trusted.a".to_vec(), Ok((Space::Trusted, Ok(())))),
+            (b"security.selinux".to_vec(), Ok((Space::Security, Ok(())))),
+            (b"user.".to_vec(), Ok((Space::User, Err(Errno::INVAL)))),
+            (b"user.a\0b".to_vec(), Ok((Space::User, Err(Errno::INVAL)))),
+            (b"users.a".to_vec(), Ok((Space::Other, Err(Errno::OPNOTSUPP)))),
+            (b"system.posix_acl_access".to_vec(), Ok((Space::Other, Err(Errno::OPNOTSUPP)))),
+            (b"plain".to_vec(), Ok((Space::Other, Err(Errno::OPNOTSUPP)))),
             (Vec::new(), Err(Errno::RANGE)),
-            (long(255), Ok(Space::User)),
+            (long(255), Ok((Space::User, Ok(())))),
             (long(256), Err(Errno::RANGE)),
         ] {
             assert_eq!(space(&name), want, "{}", String::from_utf8_lossy(&name));

@@ -1,0 +1,66 @@
+# Two directories to compare, for the scripts beside this one (to be sourced, not run).
+#
+# mount_pair [DIR_A DIR_B] sets A and B: the two directories given, or else a uvfs tmpfs that is mounted for
+# the purpose and a tmpfs of the kernel. $work is a scratch directory of the host. All that was mounted or made
+# is taken away on exit, however the script ends.
+# pass, fail and skip print one line each and count; summary prints the closing line and sets the exit status.
+# shellcheck shell=bash
+
+passed=0 failed=0 skipped=0
+mounts=()
+work=$(mktemp -d "${TMPDIR:-/tmp}/uvfs-ci-XXXXXX")
+chmod 755 "$work" # other users' operations are tested too
+
+pass() { printf 'PASS %s\n' "$*"; passed=$((passed + 1)); }
+fail() { printf 'FAIL %s\n' "$*"; failed=$((failed + 1)); }
+skip() { printf 'SKIPPED %s\n' "$*"; skipped=$((skipped + 1)); }
+has() { command -v "$1" >/dev/null 2>&1; }
+
+clean_up() {
+    local status=$? dir
+    trap - EXIT
+    cd /
+    for dir in "${mounts[@]}"; do
+        umount "$dir" 2>/dev/null || umount --lazy "$dir" 2>/dev/null || true
+    done
+    # Never into what is still mounted.
+    rm -rf --one-file-system "$work"
+    exit "$status"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+summary() {
+    printf '%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
+    [ "$failed" = 0 ]
+}
+
+# Nothing more can be run: that is no failure.
+give_up() {
+    skip "$*"
+    summary
+    exit 0
+}
+
+# Builds what is needed; the mount under test is made of the same sources.
+build() {
+    cargo build --quiet --release -p uvfs-cli -p uvfs-tests
+    target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+    tools=$target/release
+}
+
+mount_pair() {
+    if [ $# = 2 ]; then
+        A=$(realpath "$1") B=$(realpath "$2")
+        return
+    fi
+    [ "$(id -u)" = 0 ] || give_up "mounting needs root"
+    [ -c /dev/fuse ] || give_up "there is no /dev/fuse"
+    A=$work/a B=$work/b
+    mkdir "$A" "$B"
+    mount -t tmpfs -o mode=1777 uvfs-ci "$B" || give_up "a tmpfs cannot be mounted here"
+    mounts+=("$B")
+    "$tools/uvfs" mount --daemon -o allow_other,suid,dev,mode=1777 tmpfs "$A" || { fail "uvfs mount"; summary; exit 1; }
+    mounts+=("$A")
+}

@@ -1,0 +1,163 @@
+#!/usr/bin/env bash
+# File system test suites on a uvfs mount; where a suite fails on the kernel's tmpfs too, that counts as the host's.
+#
+#   ci/suites.sh [--quick] [--install] [DIR_A DIR_B]
+#
+# --quick    a few minutes in all, for continuous integration
+# --install  first install what is missing (ci/setup.sh: apt-get and cargo install --locked)
+#
+# Without directories a uvfs tmpfs and a kernel tmpfs are mounted for the purpose. Prints PASS, FAIL or SKIPPED
+# for each suite, and "N passed, N failed, N skipped" at the end.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+quick=false
+while [ $# -gt 0 ]; do
+    case $1 in
+    --quick) quick=true ;;
+    --install) ci/setup.sh || exit 1 ;;
+    -*) printf 'usage: %s [--quick] [--install] [DIR_A DIR_B]\n' "$0" >&2; exit 2 ;;
+    *) break ;;
+    esac
+    shift
+done
+[ $# = 0 ] || [ $# = 2 ] || { printf 'usage: %s [--quick] [--install] [DIR_A DIR_B]\n' "$0" >&2; exit 2; }
+# shellcheck source=ci/mounts.sh
+. ci/mounts.sh
+build || exit 1
+
+# pick QUICK FULL
+pick() { if $quick; then echo "$1"; else echo "$2"; fi; }
+
+# run NAME SECONDS COMMAND…: passes if the command does.
+run() {
+    local name=$1 limit=$2 status=0
+    shift 2
+    timeout --kill-after=20 "$limit" "$@" >"$work/log" 2>&1 </dev/null || status=$?
+    if [ "$status" = 0 ]; then
+        pass "$name"
+    else
+        fail "$name (status $status, of at most $limit s): $*"
+        tail -n 30 "$work/log" | cut -c1-300
+    fi
+}
+
+in_process() {
+    run "model" 900 "$tools/model" --seeds "$(pick 0..500 0..10000)" --ops 500
+    run "linear, in process" 300 "$tools/linear" --seconds "$(pick 10 60)"
+    run "storm" 300 "$tools/storm" --seconds "$(pick 20 60)"
+}
+
+on_mounts() {
+    # The reference file system is only worth something if the kernel agrees with it.
+    run "model against the kernel" 900 "$tools/lockstep" --a model: --b "$B" --seeds "$(pick 1..5 1..40)"
+    run "lockstep" 1800 "$tools/lockstep" --a "$A" --b "$B" --seeds "$(pick 1..12 1..200)"
+    mkdir "$A/linear" && run "linear" 300 "$tools/linear" --dir "$A/linear" --no-links --seconds "$(pick 10 60)"
+    run "bigdir" 1800 "$tools/bigdir" --dir "$A" --host "$B" --entries "$(pick 20000 1000000)" && grep entries: "$work/log"
+}
+
+pjd() {
+    local dir=$1/pjdfstest
+    mkdir "$dir" && chmod 755 "$dir" && timeout 900 pjdfstest -c "$work/pjd.toml" -p "$dir" >"$work/pjd.log" 2>/dev/null
+    awk '$NF == "ok" { print $1 }' "$work/pjd.log" | sort >"$2"
+    awk '$NF == "FAILED" { print $1 }' "$work/pjd.log" | sort >"$2.failed"
+    rm -rf "$dir"
+}
+
+t_pjdfstest() {
+    has pjdfstest || { skip "pjdfstest is not installed (cargo install --locked pjdfstest@0.2.2)"; return; }
+    cat >"$work/pjd.toml" <<'TOML'
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utimensat = {}
+utime_now = {}
+[settings]
+naptime = 0.02
+allow_remount = false
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+TOML
+    pjd "$A" "$work/pjd.a"
+    pjd "$B" "$work/pjd.b"
+    local a b
+    a=$(wc -l <"$work/pjd.a") b=$(wc -l <"$work/pjd.b")
+    if [ "$b" = 0 ]; then
+        skip "pjdfstest: does not run on the host's tmpfs"
+    elif [ -z "$(comm -13 "$work/pjd.a" "$work/pjd.b")" ]; then
+        pass "pjdfstest: $a tests passed, as on the host's tmpfs ($b); $(wc -l <"$work/pjd.a.failed") fail, on the host $(wc -l <"$work/pjd.b.failed")"
+    else
+        fail "pjdfstest: $a tests passed, $b on the host's tmpfs; only there:"
+        comm -13 "$work/pjd.a" "$work/pjd.b"
+    fi
+}
+
+t_fsx() {
+    has fsx || { skip "fsx is not installed (cargo install --locked fsx@0.3.2)"; return; }
+    local seed
+    for seed in $(pick "1 2" "1 2 3 4"); do
+        run "fsx, seed $seed" 3600 fsx -N "$(pick 20000 1000000)" -S "$seed" -P "$work" "$A/fsx.$seed"
+        rm -f "$A"/fsx.*
+    done
+}
+
+# Names of the stressors that fail in a directory, one a line.
+stress() {
+    local dir=$1/stress
+    shift
+    mkdir -p "$dir"
+    timeout 1800 stress-ng "$@" --verify --temp-path "$dir" >"$work/stress.log" 2>&1 </dev/null
+    sed -n 's/^stress-ng: *fail: *\[[0-9]*\] *\(stress-ng-\)\{0,1\}\([a-z-]*\):.*/\2/p' "$work/stress.log" | sort -u
+    rm -rf "$dir"
+}
+
+t_stress() {
+    has stress-ng || { skip "stress-ng is not installed"; return; }
+    local name failing bad=()
+    failing=$(stress "$A" --class filesystem --sequential 1 -t "$(pick 1s 2s)")
+    cp "$work/stress.log" "$work/stress.all"
+    if ! grep -q 'run completed' "$work/stress.all"; then
+        fail "stress-ng: it did not come to its end"
+        tail -n 10 "$work/stress.all"
+        return
+    fi
+    if [ -z "$failing" ] && grep -q 'unsuccessful run' "$work/stress.all"; then
+        fail "stress-ng: unsuccessful, and no stressor says why"
+        tail -n 10 "$work/stress.all"
+        return
+    fi
+    for name in $failing; do
+        # What does not pass on the kernel's tmpfs either says nothing.
+        stress "$B" "--$name" 1 -t 2s | grep -q . || bad+=("$name")
+    done
+    if [ ${#bad[@]} = 0 ]; then
+        pass "stress-ng --class filesystem --verify"
+    else
+        fail "stress-ng: ${bad[*]} (and not on the host's tmpfs)"
+        grep 'fail:' "$work/stress.all" | head -n 20
+    fi
+}
+
+t_loads() {
+    if has dbench; then
+        mkdir "$A/dbench"
+        run "dbench" 120 dbench -t "$(pick 5 10)" -D "$A/dbench" 4
+        rm -rf "$A/dbench"
+    else
+        skip "dbench is not installed"
+    fi
+    if has fs_mark; then
+        run "fs_mark" 300 fs_mark -d "$A/mark1" -d "$A/mark2" -n "$(pick 500 5000)" -s 8192 -t 1 -S 1 -l "$work/fs_mark.log"
+        rm -rf "$A"/mark?
+    else
+        skip "fs_mark is not installed"
+    fi
+}
+
+in_process
+mount_pair "$@"
+on_mounts
+t_pjdfstest
+t_fsx
+t_stress
+t_loads
+summary

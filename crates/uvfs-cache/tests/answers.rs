@@ -1,0 +1,160 @@
+//! What a driver's answers, evictions and callbacks leave behind, on a superblock that is not
+//! resident.
+#![cfg(not(loom))]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
+use uvfs_cache::{
+    Attr, Cache, Config, Fresh, InodeRef, Known, Life, Lookup, NameGuard, Peek, Room, SbId, SbOptions,
+};
+
+fn fresh(ino: u64, fmt: u32, nlink: u32) -> Fresh {
+    let attr = Attr { ino, mode: fmt | 0o755, nlink, ..Attr::default() };
+    Fresh { attr, private: ino, life: Life::Forever }
+}
+
+fn world(resident: bool) -> (Arc<Cache>, SbId) {
+    let cache = Cache::new(Config { max_inodes: 1 << 12, max_negative: 64 }).unwrap();
+    let sb = cache.add_superblock(SbOptions { resident, on_evict: Box::new(|_, _| {}) }).unwrap();
+    drop(cache.make_root(sb, &fresh(1, S_IFDIR, 2)).unwrap());
+    (cache, sb)
+}
+
+fn miss<'c>(cache: &'c Cache, dir: &InodeRef<'c>, name: &[u8]) -> NameGuard<'c> {
+    match cache.lookup(dir, name) {
+        Lookup::Miss(guard) => guard,
+        other => panic!("not a miss: {other:?}"),
+    }
+}
+
+fn find<'c>(cache: &'c Cache, dir: &InodeRef<'c>, name: &[u8], f: &Fresh) -> InodeRef<'c> {
+    miss(cache, dir, name).found(f).unwrap()
+}
+
+#[test]
+fn all_names_of_a_hard_linked_file_are_evicted() {
+    let (cache, sb) = world(false);
+    let root = cache.root(sb).unwrap();
+    let id = find(&cache, &root, b"a", &fresh(5, S_IFREG, 2)).id();
+    assert_eq!(find(&cache, &root, b"b", &fresh(5, S_IFREG, 2)).id(), id);
+    assert_eq!(cache.counters().inodes, 2);
+    while cache.evict_unused(sb, 1) > 0 {}
+    assert_eq!((cache.counters().inodes, cache.counters().dentries), (1, 0));
+    assert!(cache.get(id).is_none());
+    drop(root);
+    assert_eq!(cache.drop_superblock(sb), 0);
+}
+
+#[test]
+fn an_entry_that_is_not_to_be_cached_keeps_its_directory_incomplete() {
+    let (cache, sb) = world(false);
+    let root = cache.root(sb).unwrap();
+    let scan = cache.begin_scan(&root);
+    let answer = Fresh { life: Life::Millis(0), ..fresh(5, S_IFREG, 1) };
+    find(&cache, &root, b"a", &answer);
+    assert!(!scan.complete());
+    assert_eq!(cache.peek(root.id(), b"a"), Peek::Miss);
+}
+
+/// The directory was being removed while it was listed, and then was not.
+#[test]
+fn an_entry_of_a_dying_directory_keeps_it_incomplete() {
+    let (cache, sb) = world(false);
+    let root = cache.root(sb).unwrap();
+    let dir = find(&cache, &root, b"d", &fresh(5, S_IFDIR, 2));
+    let scan = cache.begin_scan(&dir);
+    let death = dir.begin_death().unwrap();
+    find(&cache, &dir, b"a", &fresh(6, S_IFREG, 1));
+    drop(death);
+    assert!(!scan.complete());
+    assert_eq!(cache.peek(dir.id(), b"a"), Peek::Miss);
+}
+
+#[test]
+fn two_listings_may_both_find_the_directory_complete() {
+    let (cache, sb) = world(false);
+    let root = cache.root(sb).unwrap();
+    let (first, second) = (cache.begin_scan(&root), cache.begin_scan(&root));
+    assert!(first.complete() && second.complete());
+    assert_eq!(cache.peek(root.id(), b"a"), Peek::Negative);
+}
+
+/// The driver has renamed, but the name's old place was invalidated meanwhile: its new one is
+/// unknown, though its directory was complete.
+#[test]
+fn a_rename_of_what_is_no_longer_cached_leaves_the_target_unknown() {
+    let (cache, sb) = world(false);
+    let root = cache.root(sb).unwrap();
+    let dir = find(&cache, &root, b"d", &fresh(5, S_IFDIR, 2));
+    drop(find(&cache, &root, b"a", &fresh(6, S_IFREG, 1)));
+    assert!(cache.begin_scan(&dir).complete());
+    let (from, to) = cache.lock_names((&root, b"a"), (&dir, b"b"));
+    let room = to.reserve(Room::Name).unwrap();
+    cache.invalidate(&root, b"a");
+    cache.rename(&from, &to, room, None);
+    drop((from, to));
+    assert_eq!(cache.peek(dir.id(), b"b"), Peek::Miss);
+}
+
+#[test]
+fn an_exchange_with_what_is_no_longer_cached_leaves_both_unknown() {
+    let (cache, sb) = world(false);
+    let root = cache.root(sb).unwrap();
+    let dir = find(&cache, &root, b"d", &fresh(5, S_IFDIR, 2));
+    drop(find(&cache, &root, b"a", &fresh(6, S_IFREG, 1)));
+    drop(find(&cache, &dir, b"b", &fresh(7, S_IFREG, 1)));
+    let (a, b) = cache.lock_names((&root, b"a"), (&dir, b"b"));
+    cache.invalidate(&root, b"a");
+    assert!(cache.begin_scan(&dir).complete() && cache.begin_scan(&root).complete());
+    cache.exchange(&a, &b);
+    drop((a, b));
+    assert_eq!(cache.peek(root.id(), b"a"), Peek::Miss);
+    assert_eq!(cache.peek(dir.id(), b"b"), Peek::Miss);
+    drop((root, dir));
+    assert_eq!(cache.drop_superblock(sb), 0);
+}
+
+#[test]
+fn exchanged_directories_have_each_others_parent() {
+    let (cache, sb) = world(true);
+    let root = cache.root(sb).unwrap();
+    let make = |dir: &InodeRef<'_>, name: &[u8], ino| {
+        let guard = cache.lock_name(dir, name);
+        let room = guard.reserve(Room::Dir).unwrap();
+        cache.get(guard.create(room, &fresh(ino, S_IFDIR, 2)).id()).unwrap()
+    };
+    let (p, q) = (make(&root, b"p", 2), make(&root, b"q", 3));
+    let (x, y) = (make(&p, b"x", 4), make(&q, b"y", 5));
+    let (a, b) = cache.lock_names((&p, b"x"), (&q, b"y"));
+    cache.exchange(&a, &b);
+    assert!(matches!(a.find(), Known::Hit(i) if i.id() == y.id()));
+    assert_eq!(cache.parent_of(&x).unwrap().id(), q.id());
+    assert_eq!(cache.parent_of(&y).unwrap().id(), p.id());
+    let mut listed = Vec::new();
+    cache.read_dir(&p, 0, &mut |name, ino, _, _| {
+        listed.push((name.to_vec(), ino));
+        true
+    });
+    assert_eq!(listed, [(b"x".to_vec(), 5)]);
+}
+
+/// Rule 13: a callback that panics does not take the others' wake-up along.
+#[test]
+fn rule13_a_callback_that_panics_leaves_nobody_waiting() {
+    let (cache, sb) = world(false);
+    let root = cache.root(sb).unwrap();
+    let guard = miss(&cache, &root, b"a");
+    let pending = || match cache.lookup(&root, b"a") {
+        Lookup::Busy(pending) => pending,
+        other => panic!("not busy: {other:?}"),
+    };
+    let (first, second) = (pending(), pending());
+    first.on_done(Box::new(|_| panic!("a callback's own fault")));
+    assert!(catch_unwind(AssertUnwindSafe(|| guard.fail(libc::EIO))).is_err());
+    let told = Arc::new(std::sync::Mutex::new(None));
+    let seen = told.clone();
+    second.on_done(Box::new(move |outcome| *seen.lock().unwrap() = Some(outcome)));
+    assert_eq!(*told.lock().unwrap(), Some(Err(libc::EIO)));
+}

@@ -1,0 +1,77 @@
+//! What the walk without references decides by itself, and why it gives up where it does.
+//!
+//! One test only: the counters are the process's.
+
+mod common;
+
+use common::{Store, errno, root, touch, user, vfs, vfs_of};
+use uvfs::{Bail, BailCounts, Cred, Errno, Time, bail_counts, mode};
+
+/// The reasons that were counted while `act` ran.
+fn bails(act: impl FnOnce()) -> Vec<(Bail, u64)> {
+    let before = bail_counts();
+    act();
+    let after = bail_counts();
+    let since = |counts: &BailCounts, reason| counts.get(reason) - before.get(reason);
+    Bail::ALL.into_iter().map(|r| (r, since(&after, r))).filter(|&(_, n)| n != 0).collect()
+}
+
+#[test]
+fn reasons() {
+    let vfs = vfs();
+    let root = root(&vfs);
+    for path in ["d", "d/e", "private"] {
+        root.mkdir(path.as_bytes(), 0o755).unwrap();
+    }
+    root.chmod(b"private", 0o700).unwrap();
+    touch(&root, "d/e/f");
+    root.symlink(b"d/e", b"link").unwrap();
+    let other = user(&vfs, 9, 9);
+    let mut inside = root.clone();
+    inside.chdir(b"d/e").unwrap();
+
+    let nothing = bails(|| {
+        for context in [&root, &other, &inside] {
+            context.stat(b"/d/e/f").unwrap();
+            context.stat(b"/d/../d/./e/").unwrap();
+            context.lstat(b"/link").unwrap();
+            context.resolve(b"/d/e/f").unwrap();
+            assert_eq!(errno(context.stat(b"/d/e/absent")), Some(Errno::NOENT));
+            assert_eq!(errno(context.stat(b"/absent/f")), Some(Errno::NOENT));
+        }
+        inside.stat(b"f").unwrap();
+        inside.lstat(b"../../link").unwrap();
+    });
+    assert_eq!(nothing, []);
+    let changes = bails(|| {
+        root.mkdir(b"d/x", 0o755).unwrap();
+        root.rename(b"d/x", b"d/e/x", uvfs::RenameFlags::empty()).unwrap();
+        root.rmdir(b"d/e/x").unwrap();
+        root.chmod(b"d/e/f", 0o600).unwrap();
+        root.truncate(b"d/e/f", 0).unwrap();
+    });
+    assert_eq!(changes, []);
+
+    let one = |reason| vec![(reason, 1)];
+    assert_eq!(bails(|| assert!(root.stat(b"link/f").unwrap().nlink > 0)), one(Bail::Symlink));
+    assert_eq!(bails(|| assert_eq!(errno(other.stat(b"private/x")), Some(Errno::ACCESS))), one(Bail::Denied));
+    assert_eq!(
+        bails(|| assert_eq!(errno(root.stat(b"d/e/f/g")), Some(Errno::NOTDIR))),
+        one(Bail::NotDirectory)
+    );
+    let long = vec![b'n'; 256];
+    assert_eq!(bails(|| assert_eq!(errno(root.stat(&long)), Some(Errno::NAMETOOLONG))), one(Bail::LongName));
+
+    root.unlink(b"d/e/f").unwrap();
+    root.rmdir(b"d/e").unwrap();
+    assert_eq!(bails(|| assert_eq!(errno(inside.stat(b"f")), Some(Errno::NOENT))), []);
+    assert_eq!(bails(|| assert_eq!(errno(inside.stat(b"..")), Some(Errno::NOENT))), one(Bail::Gone));
+
+    let store = std::sync::Arc::new(Store::default());
+    store.plant(1, "f", mode::S_IFREG | 0o644);
+    let asked = vfs_of(std::sync::Arc::clone(&store) as std::sync::Arc<dyn uvfs::Driver>);
+    let root = asked.context(Cred::root());
+    assert_eq!(bails(|| assert!(root.stat(b"f").unwrap().nlink > 0)), one(Bail::NotCached));
+    assert_eq!(bails(|| assert!(root.stat(b"f").unwrap().nlink > 0)), []);
+    assert!(asked.op(&Cred::root()).now > Time::new(0, 0));
+}
