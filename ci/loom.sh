@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The loom tests: every interleaving of a few threads, up to a number of preemptions.
+# The loom tests: every interleaving of a few threads, up to a number of preemptions (2; 3 where few
+# words are shared; LOOM_MAX_PREEMPTIONS raises it in uvfs-cache).
 #
 # Named loom_ruleN_… after the rule of docs/locking.md that they prove. A filter may be given:
 #   ci/loom.sh rule5
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-export LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-3}"
 export RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/loom"
 cargo test --quiet --release -p uvfs-sync -p uvfs-cache --lib "loom_${1:-}"

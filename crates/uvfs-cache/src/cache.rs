@@ -218,7 +218,6 @@ impl Cache {
     }
 
     #[inline]
-
     fn dir_state_at(&self, dir: u32) -> Option<&DirState> {
         self.dirs.get(dir.checked_sub(1)?)
     }

@@ -118,7 +118,6 @@ impl<'n> NameWords<'n> {
     }
 
     #[inline]
-
     fn tail(&self) -> &'n [u8] {
         if self.name.len() > INLINE { &self.name[HEAD..] } else { &[] }
     }
@@ -172,7 +171,6 @@ impl Tails {
     }
 
     #[inline]
-
     fn words(&self, tail: Tail) -> &[AtomicU64] {
         if tail & 1 == 0 { &self.short.get(tail >> 1).words } else { &self.long.get(tail >> 1).words }
     }
@@ -207,7 +205,6 @@ impl Tails {
     }
 
     #[inline]
-
     fn matches(&self, tail: Tail, bytes: &[u8]) -> bool {
         let words = self.words(tail);
         // A stale index may lead to the smaller kind of slot: then the lengths do not fit.
@@ -237,7 +234,6 @@ impl Published {
     }
 
     #[inline]
-
     fn tail(&self) -> Tail {
         if self.len() > INLINE { self.name[WORDS - 1].load(Ordering::Relaxed) as u32 } else { 0 }
     }
@@ -276,11 +272,14 @@ impl Published {
     pub(crate) fn set_name(&self, parent: u32, name: &NameWords<'_>, tail: Tail) -> Tail {
         let old = self.tail();
         self.parent.store(parent, Ordering::Relaxed);
-        for (slot, w) in self.name.iter().zip(name.words) {
-            slot.store(w, Ordering::Relaxed);
-        }
+        let mut words = name.words;
         if tail != 0 {
-            self.name[WORDS - 1].store(u64::from(tail), Ordering::Relaxed);
+            words[WORDS - 1] = u64::from(tail);
+        }
+        for (slot, w) in self.name.iter().zip(words) {
+            if slot.load(Ordering::Relaxed) != w {
+                slot.store(w, Ordering::Relaxed);
+            }
         }
         let fmt = self.meta.load(Ordering::Relaxed) & !0xff;
         self.meta.store(fmt | name.name.len() as u32, Ordering::Relaxed);

@@ -88,7 +88,8 @@ impl DirState {
     /// evicted name either sees the flag gone or sees the bucket moved.
     #[inline]
     pub(crate) fn is_complete(&self) -> bool {
-        self.state.load(Ordering::Acquire) & COMPLETE != 0
+        // Relaxed: the scan's own acquire fence follows.
+        self.state.load(Ordering::Relaxed) & COMPLETE != 0
     }
 
     /// The revision, to remember before the driver is asked.
@@ -128,16 +129,17 @@ impl DirState {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use uvfs_sync::primitives::Arc;
+    use loom::thread::spawn;
+    use uvfs_sync::primitives::{Arc, AtomicU32};
 
     /// Rule 11: of a create and an rmdir of its directory at most one succeeds, and a create that
-    /// fails leaves nothing behind. Planted bug: load and store instead of the exchange in `begin_death`.
+    /// fails leaves nothing behind. Planted bug: rule11-death-ignores-children.
     #[test]
     fn loom_rule11_rmdir_and_create_exclude_each_other() {
         loom::model(|| {
             let dir = Arc::new(DirState::default());
             let d = dir.clone();
-            let create = loom::thread::spawn(move || d.enter().is_ok());
+            let create = spawn(move || d.enter().is_ok());
             let removed = dir.begin_death().is_ok();
             let created = create.join().unwrap();
             assert!(created != removed, "created {created}, removed {removed}");
@@ -145,18 +147,56 @@ mod loom_tests {
         });
     }
 
+    /// Rule 11: who finds the directory empty comes after all that was done to its children. Planted
+    /// bugs: rule11-leave-relaxed, rule11-death-relaxed.
+    #[test]
+    fn loom_rule11_an_empty_directory_is_seen_empty() {
+        loom::model(|| {
+            let dir = Arc::new((DirState::default(), AtomicU32::new(0)));
+            dir.0.enter().unwrap();
+            let d = dir.clone();
+            let removed = spawn(move || (d.0.begin_death().is_ok(), d.1.load(Ordering::Relaxed)));
+            dir.1.store(1, Ordering::Relaxed);
+            dir.0.leave();
+            let (empty, seen) = removed.join().unwrap();
+            assert!(!empty || seen == 1, "a child that was there still");
+        });
+    }
+
     /// Rule 10: a listing that began before a child was invalidated does not make the directory
-    /// complete. Planted bug: a plain store of the flag in `set_complete`.
+    /// complete. Planted bug: rule10-complete-ignores-the-revision.
     #[test]
     fn loom_rule10_a_late_listing_does_not_make_complete() {
         loom::model(|| {
             let dir = Arc::new(DirState::default());
             let began = dir.revision();
             let d = dir.clone();
-            let other = loom::thread::spawn(move || d.moved_incomplete());
+            let other = spawn(move || d.moved_incomplete());
             dir.set_complete(began);
             other.join().unwrap();
             assert!(!dir.is_complete());
         });
+    }
+
+    /// Rule 10: a driver that is asked after the revision was seen to move tells what is true since.
+    /// Planted bugs: rule10-revision-relaxed, rule10-moved-relaxed, rule10-moved-incomplete-relaxed.
+    #[test]
+    fn loom_rule10_who_sees_the_revision_sees_the_change() {
+        for complete in [true, false] {
+            loom::model(move || {
+                let s = Arc::new((DirState::default(), AtomicU32::new(0)));
+                let old = s.0.revision();
+                let t = s.clone();
+                let asked = spawn(move || (t.0.revision(), t.1.load(Ordering::Relaxed)));
+                s.1.store(1, Ordering::Relaxed);
+                if complete {
+                    s.0.moved()
+                } else {
+                    s.0.moved_incomplete()
+                }
+                let (revision, truth) = asked.join().unwrap();
+                assert!(revision == old || truth == 1, "an old answer under a new revision");
+            });
+        }
     }
 }

@@ -152,10 +152,15 @@ impl Published {
         }
     }
 
-    /// Store what may change; inside `seq.write`, under the lock (or before the slot is found).
+    /// Store what has changed (most updates move a time or two); inside `seq.write`, under the lock
+    /// (or before the slot is found).
     fn store(&self, private: &Private, attr: &Attr) {
         let mut flags = self.mode.load(Ordering::Relaxed) & !(MODE | ODD_BLOCKS);
-        let put = |word: &AtomicU32, v: u32| word.store(v, Ordering::Relaxed);
+        let put = |word: &AtomicU32, v: u32| {
+            if word.load(Ordering::Relaxed) != v {
+                word.store(v, Ordering::Relaxed);
+            }
+        };
         let size = match attr.mode & mode::S_IFMT {
             mode::S_IFDIR => u64::from(attr.size.min(u64::from(u32::MAX)) as u32),
             mode::S_IFCHR | mode::S_IFBLK => u64::from(attr.rdev),
@@ -174,7 +179,9 @@ impl Published {
         put(&self.gid, attr.gid);
         put(&self.mode, attr.mode & MODE | flags);
         for (word, t) in self.times.iter().zip([attr.atime, attr.mtime, attr.ctime]) {
-            word.store(t.pack(), Ordering::Relaxed);
+            if word.load(Ordering::Relaxed) != t.pack() {
+                word.store(t.pack(), Ordering::Relaxed);
+            }
         }
     }
 

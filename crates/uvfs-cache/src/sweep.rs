@@ -17,11 +17,11 @@ use crate::inode_ref::InodeRef;
 use crate::types::{InodeId, SbId};
 
 /// A dentry as read from its slot without a lock.
-struct Seen {
+pub(crate) struct Seen {
     parent: u32,
     inode: u32,
-    name: [u8; 256],
-    len: usize,
+    pub(crate) name: [u8; 256],
+    pub(crate) len: usize,
     deadline: u32,
 }
 
@@ -61,7 +61,7 @@ impl Cache {
         self.get(InodeId::new(inode, self.inodes_private.get(inode).refs.life()))
     }
 
-    fn see(&self, dentry: u32) -> Option<Seen> {
+    pub(crate) fn see(&self, dentry: u32) -> Option<Seen> {
         let d = self.dentries.get(dentry);
         let mut s = Seen { parent: 0, inode: 0, name: [0; 256], len: 0, deadline: 0 };
         let seq = d.seq.begin()?;

@@ -206,7 +206,7 @@ impl Cache {
     }
 
     #[inline]
-    fn still(&self, child: &Child) -> bool {
+    pub(crate) fn still(&self, child: &Child) -> bool {
         self.dentries.get(child.dentry).seq.check(child.seq)
     }
 

@@ -110,7 +110,7 @@ mod loom_tests {
     #[test]
     fn loom_rule5_a_bit_lock_excludes_and_loses_no_wake_up() {
         let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
+        model.preemption_bound = Some(2);
         model.check(|| {
             let s = Arc::new(Shared(AtomicU64::new(0), UnsafeCell::new(0)));
             let threads: Vec<_> = (0..2)

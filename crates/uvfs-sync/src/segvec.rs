@@ -37,7 +37,6 @@ impl<T: Default> SegVec<T> {
     }
 
     #[inline]
-
     fn place(index: u32) -> Option<(usize, usize)> {
         let shifted = index.checked_add(1 << FIRST_BITS)?;
         let top = 31 - shifted.leading_zeros();

@@ -259,14 +259,42 @@ fn unused_inodes_are_let_go_and_found_again() {
     assert!(store.asked("f8") >= 2);
 }
 
-#[test]
-fn the_cache_makes_room_for_itself() {
+/// A tree over a cache that holds some thousand inodes.
+fn small() -> (Arc<Store>, Arc<Vfs>) {
     let store = Arc::new(Store::default());
     let config = uvfs::VfsConfig {
         cache: uvfs_cache::Config { max_inodes: 1 << 12, ..uvfs_cache::Config::default() },
         ..uvfs::VfsConfig::default()
     };
     let vfs = Vfs::new(config, Arc::clone(&store) as Arc<dyn uvfs::Driver>).unwrap();
+    (store, vfs)
+}
+
+#[test]
+fn what_cannot_be_cached_is_let_go() {
+    let (store, vfs) = small();
+    let root = root(&vfs);
+    let mut held = Vec::new();
+    let full = loop {
+        let name = format!("f{}", held.len());
+        store.plant(1, &name, FILE);
+        match root.resolve(name.as_bytes()) {
+            Ok(inode) => held.push(inode),
+            Err(errno) => break errno,
+        }
+        assert!(held.len() < 1 << 20, "no limit");
+    };
+    assert_eq!(full, Errno::NOMEM);
+    // The driver is told of the one that was not taken.
+    assert_eq!(store.evicted.load(std::sync::atomic::Ordering::Relaxed), 1);
+    held.truncate(held.len() / 2);
+    let last = format!("f{}", held.len() * 2);
+    root.resolve(last.as_bytes()).unwrap();
+}
+
+#[test]
+fn the_cache_makes_room_for_itself() {
+    let (store, vfs) = small();
     let root = root(&vfs);
     for n in 0..20_000 {
         let name = format!("f{n}");

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::{Mem, errno, root, touch, vfs, vfs_of};
+use common::{Mem, errno, root, touch, user, vfs, vfs_of};
 use uvfs::{Errno, OpenFlags, RenameFlags, Vfs};
 
 /// A tree with `d` and a second file system on it, which has `f` and `e`.
@@ -145,6 +145,29 @@ fn a_root_on_the_root() {
     touch(&root, "above");
     assert_eq!(root.stat(b"/..").unwrap(), root.stat(b"/").unwrap());
     assert!(root.stat(b"../above").unwrap().is_reg());
+}
+
+#[test]
+fn a_mount_is_no_way_out_of_a_root() {
+    let vfs = vfs();
+    let free = root(&vfs);
+    free.mkdir(b"jail", 0o755).unwrap();
+    free.mkdir(b"jail/d", 0o755).unwrap();
+    let mut jailed = root(&vfs);
+    jailed.chroot(b"jail").unwrap();
+    jailed.chdir(b"/").unwrap();
+    assert_eq!(jailed.stat(b"../..").unwrap(), free.stat(b"jail").unwrap());
+    // Now its root is covered, and `d/..` leads to what covers it.
+    vfs.mount(&free.resolve(b"jail").unwrap(), Arc::new(Mem::default())).unwrap();
+    let covering = free.stat(b"jail").unwrap();
+    for path in [&b"d/.."[..], b"d/../..", b"d/../../..", b"/d/../../.."] {
+        assert_eq!(jailed.stat(path).unwrap(), covering);
+        // The same with references.
+        assert_eq!(jailed.resolve(path).unwrap().attr(), covering);
+    }
+    free.symlink(b"../..", b"jail/up").unwrap();
+    assert_eq!(jailed.stat(b"d/../up").unwrap(), covering);
+    assert_eq!(errno(user(&vfs, 9, 9).chroot(b"jail")), Some(Errno::PERM));
 }
 
 #[test]

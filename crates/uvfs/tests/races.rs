@@ -89,6 +89,7 @@ fn a_moved_directory_leads_to_what_is_in_it() {
         root.mkdir(path.as_bytes(), 0o755).unwrap();
     }
     touch(&root, "a/d/e/f");
+    root.symlink(b"e/f", b"a/d/l").unwrap();
     let inside = {
         let mut context = root.clone();
         context.chdir(b"a/d/e").unwrap();
@@ -103,6 +104,7 @@ fn a_moved_directory_leads_to_what_is_in_it() {
         || {
             assert!(inside.stat(b"f").unwrap().is_reg());
             assert!(inside.stat(b"../e/f").unwrap().is_reg());
+            assert!(inside.stat(b"../l").unwrap().is_reg());
             assert!(inside.stat(b"../../../b").unwrap().is_dir());
         },
     );

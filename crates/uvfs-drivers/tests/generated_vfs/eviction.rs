@@ -131,14 +131,15 @@ fn a_full_cache_forgets_what_nobody_holds() {
     assert_eq!(first.attr(), world.truth(0));
     let root = world.vfs.root();
     let mut held = Vec::new();
-    let error = (0..20_000).find_map(|index| match world.vfs.lookup(&world.op(), &root, &world.name(index)) {
-        Ok(Found::Node(inode, _)) => {
-            held.push(inode);
-            None
-        }
-        Ok(Found::Absent(_)) => panic!("entry {index} is absent"),
-        Err(error) => Some(error),
-    });
+    let error =
+        (0..20_000).find_map(|index| match world.vfs.lookup(&world.op(), &root, &world.name(index)) {
+            Ok(Found::Node(inode, _)) => {
+                held.push(inode);
+                None
+            }
+            Ok(Found::Absent(_)) => panic!("entry {index} is absent"),
+            Err(error) => Some(error),
+        });
     assert_eq!(error, Some(Errno::NOMEM), "{} held", held.len());
     assert!(held.iter().enumerate().all(|(index, inode)| inode.attr() == world.truth(index as u64)));
     drop(held);

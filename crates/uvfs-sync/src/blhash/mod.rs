@@ -27,8 +27,10 @@
 mod grow;
 mod line;
 mod locked;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod table;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use crossbeam_utils::CachePadded;

@@ -48,13 +48,11 @@ impl Table {
     }
 
     #[inline]
-
     pub(super) fn key(&self) -> Key {
         Key(self.key[0].load(Ordering::Relaxed), self.key[1].load(Ordering::Relaxed))
     }
 
     #[inline]
-
     pub(super) fn level_and_split(&self) -> (u32, u32) {
         // A hint: a bucket says by its own level whether it is the right one.
         let size = self.size.load(Ordering::Relaxed);

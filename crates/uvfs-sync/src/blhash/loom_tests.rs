@@ -1,0 +1,303 @@
+//! Model checks of the hash, one a race; named after the rule of docs/locking.md.
+//!
+//! The reader is always the spawned thread: it then runs after the change and may read old values of
+//! all that it has not been told of, which is every order there is for a thread that only loads. (Run
+//! first, it would only ever see the beginning: loom looks for races with the last access to a
+//! word, and a writer that loads before it stores hides the reader's.)
+
+use loom::cell::UnsafeCell;
+use loom::thread::spawn;
+
+use super::*;
+use crate::bitlock;
+use crate::primitives::Arc;
+
+/// Objects with hashes that the tests choose; filled before they are put in.
+struct Objs {
+    hash: [AtomicU32; 5],
+    filled: [AtomicU32; 5],
+}
+
+/// The bits of a hash say the bucket and, in its top byte, the tag.
+const fn hash(index: u32, bucket: u64) -> Hashes {
+    Hashes { epoch: 0, hash: [(index as u64) << 56 | bucket, 0] }
+}
+
+impl Objs {
+    fn full(index: u32, key: Key) -> u64 {
+        let x = (u64::from(index) ^ key.0).wrapping_mul(key.1 | 1);
+        x ^ x >> 29 ^ x << 31
+    }
+    fn put(&self, table: &BlHash, h: &Hashes, index: u32, spare: bool) {
+        let mut locked = table.lock([h], spare).unwrap();
+        self.filled[index as usize].store(index, Ordering::Relaxed);
+        self.store_hash(index, BlHash::to_store(h));
+        locked.insert(0, h, index).unwrap();
+    }
+}
+
+impl Objects for Objs {
+    fn stored_hash(&self, index: u32) -> u32 {
+        self.hash[index as usize].load(Ordering::Relaxed)
+    }
+    fn rehash(&self, index: u32, key: Key) -> u64 {
+        Self::full(index, key)
+    }
+    fn store_hash(&self, index: u32, hash: u32) {
+        self.hash[index as usize].store(hash, Ordering::Relaxed);
+    }
+}
+
+#[derive(Clone)]
+struct World {
+    table: Arc<BlHash>,
+    objects: Arc<Objs>,
+}
+
+impl World {
+    fn new() -> Self {
+        let zeroes = || std::array::from_fn(|_| AtomicU32::new(0));
+        let objects = Objs { hash: zeroes(), filled: zeroes() };
+        Self { table: Arc::new(BlHash::new(8).unwrap()), objects: Arc::new(objects) }
+    }
+    /// With objects 1 to `n` in bucket 0, in this order.
+    fn with(n: u32) -> Self {
+        let w = Self::new();
+        (1..=n).for_each(|i| w.objects.put(&w.table, &hash(i, 0), i, i as usize > super::line::SLOTS));
+        w
+    }
+    fn remove(&self, h: &Hashes, index: u32) {
+        assert!(self.table.lock([h], false).unwrap().remove(0, index));
+    }
+    fn find(&self, h: &Hashes, index: u32) -> Scan<u32, ()> {
+        self.table.scan(h, |i| (i == index).then_some(i), || ())
+    }
+    fn find_by_key(&self, index: u32) -> Scan<u32, ()> {
+        self.find(&self.table.hashes(|key| Objs::full(index, key)), index)
+    }
+    fn insert_by_key(&self, index: u32) {
+        let h = self.table.hashes(|key| Objs::full(index, key));
+        self.objects.put(&self.table, &h, index, false);
+    }
+    fn rekey_step(&self) {
+        self.table.maintain(&*self.objects);
+    }
+    fn begin_rekey(&self) {
+        self.table.want_rekey.store(true, Ordering::Relaxed);
+    }
+}
+
+fn model(f: impl Fn() + Send + Sync + 'static) {
+    let mut b = loom::model::Builder::new();
+    b.preemption_bound = Some(2);
+    b.max_branches = 20_000;
+    b.check(f);
+}
+
+/// `read` in another thread while this one does `change`.
+fn during<R: 'static>(
+    w: &World,
+    read: impl FnOnce(World) -> R + Send + 'static,
+    change: impl FnOnce(&World),
+) -> R {
+    let reader = {
+        let w = w.clone();
+        spawn(move || read(w))
+    };
+    change(w);
+    reader.join().unwrap()
+}
+
+/// Rule 5: while a bucket is split, an entry that is there all the time is never missed. Planted bugs:
+/// rule5-reader-ignores-level, rule5-split-unlocks-old-first.
+#[test]
+fn loom_rule5_a_split_hides_no_entry() {
+    for (index, bucket) in [(2, 1), (1, 0)] {
+        model(move || {
+            let w = World::new();
+            w.objects.put(&w.table, &hash(1, 0), 1, false);
+            w.objects.put(&w.table, &hash(2, 1), 2, false);
+            let found = during(
+                &w,
+                move |w| w.find(&hash(index, bucket), index),
+                |w| assert!(w.table.split_now(&*w.objects)),
+            );
+            assert_ne!(found, Scan::Miss(()), "a false ENOENT");
+        });
+    }
+}
+
+/// Rule 5: who locks a bucket that is being split ends up with the right one. Planted bug:
+/// rule5-locker-ignores-level.
+#[test]
+fn loom_rule5_a_locker_computes_its_bucket_again() {
+    model(|| {
+        let w = World::new();
+        let h = hash(1, 1);
+        during(&w, |w| assert!(w.table.split_now(&*w.objects)), |w| w.objects.put(&w.table, &h, 1, false));
+        assert_eq!(w.find(&h, 1), Scan::Hit(1));
+    });
+}
+
+/// Rule 5: an entry that moves within its chain, because another one leaves, is never missed. Planted
+/// bugs: rule5-lock-without-fence, rule5-scan-without-fence, rule5-header-relaxed,
+/// rule5-unlock-moves-no-sequence, rule5-miss-not-checked.
+#[test]
+fn loom_rule5_an_entry_that_moves_in_its_chain_is_not_missed() {
+    model(|| {
+        let w = World::with(2);
+        let found = during(&w, |w| w.find(&hash(2, 0), 2), |w| w.remove(&hash(1, 0), 1));
+        assert_ne!(found, Scan::Miss(()), "a false ENOENT");
+    });
+}
+
+/// Rule 3: nor is one whose overflow line is recycled meanwhile. Planted bug:
+/// rule3-new-line-without-fence. (The line is cleared directly: what its next user puts into it is
+/// stored under a bucket's lock, which has a fence of its own.)
+#[test]
+fn loom_rule3_a_recycled_line_hides_no_entry() {
+    model(|| {
+        let last = super::line::SLOTS as u32 + 1;
+        let w = World::with(last);
+        let found = during(
+            &w,
+            move |w| w.find(&hash(last, 0), last),
+            |w| {
+                w.remove(&hash(1, 0), 1);
+                // Another thread, with no fence in between but `new_line`'s own.
+                let (table, at) = (w.table.clone(), w.table.clone());
+                spawn(move || table.new_line()).join().unwrap().inspect(|line| at.free_line(*line));
+            },
+        );
+        assert_ne!(found, Scan::Miss(()), "a false ENOENT");
+    });
+}
+
+/// Rule 16: what is found was filled before. Planted bugs: rule16-put-relaxed, rule16-slot-relaxed.
+#[test]
+fn loom_rule16_an_object_is_filled_before_it_is_found() {
+    model(|| {
+        let w = World::new();
+        found_is_filled(&w, 1, false);
+    });
+}
+
+/// Rule 16, by way of a new overflow line. Planted bugs: rule16-link-relaxed, rule16-next-relaxed.
+#[test]
+fn loom_rule16_an_object_in_a_new_line_is_filled_before_it_is_found() {
+    model(|| {
+        let last = super::line::SLOTS as u32 + 1;
+        let w = World::with(last - 1);
+        found_is_filled(&w, last, true);
+    });
+}
+
+fn found_is_filled(w: &World, index: u32, spare: bool) {
+    during(
+        w,
+        move |w| {
+            let accept = |i| (i == index).then(|| w.objects.filled[i as usize].load(Ordering::Relaxed));
+            if let Scan::Hit(filled) = w.table.scan(&hash(index, 0), accept, || ()) {
+                assert_eq!(filled, index, "found before it was filled");
+            }
+        },
+        |w| w.objects.put(&w.table, &hash(index, 0), index, spare),
+    );
+}
+
+/// Rule 12: an entry that moves from one bucket to another with both locked is never absent
+/// from both. Planted bug: rule12-relocate-takes-out-first.
+#[test]
+fn loom_rule12_a_moving_entry_is_never_absent() {
+    model(|| {
+        let w = World::new();
+        w.table.split_now(&*w.objects);
+        let (a, b) = (hash(1, 0), hash(1, 1));
+        w.objects.put(&w.table, &a, 1, false);
+        let (in_a, in_b) = during(
+            &w,
+            move |w| (w.find(&a, 1), w.find(&b, 1)),
+            |w| {
+                let mut locked = w.table.lock([&a, &b], false).unwrap();
+                assert!(locked.relocate(0, 1, &b, 1).unwrap());
+            },
+        );
+        // Seen gone from a, it must be found in b, or b is still locked.
+        if in_a == Scan::Miss(()) {
+            assert_ne!(in_b, Scan::Miss(()), "absent from both");
+        }
+        assert_eq!((w.find(&a, 1), w.find(&b, 1)), (Scan::Miss(()), Scan::Hit(1)));
+    });
+}
+
+/// Rule 6: while all entries move under a new key, one that is there is never missed. Planted
+/// bugs: rule6-one-table-only, rule6-key-before-epoch, rule6-epoch-relaxed.
+#[test]
+fn loom_rule6_a_rekey_hides_no_entry() {
+    for steps in 1..=3 {
+        model(move || {
+            let w = World::new();
+            w.insert_by_key(1);
+            w.begin_rekey();
+            let found = during(&w, |w| w.find_by_key(1), |w| (0..steps).for_each(|_| w.rekey_step()));
+            assert_ne!(found, Scan::Miss(()), "a false ENOENT");
+            assert_eq!(w.find_by_key(1), Scan::Hit(1));
+        });
+    }
+}
+
+/// Rule 6: an insert that goes on while all entries move is found afterwards. Planted bug:
+/// rule6-locker-ignores-epoch.
+#[test]
+fn loom_rule6_a_rekey_loses_no_insert() {
+    model(|| {
+        let w = World::new();
+        w.begin_rekey();
+        during(
+            &w,
+            |w| (0..3).for_each(|_| w.rekey_step()),
+            |w| {
+                loop {
+                    let h = w.table.hashes(|key| Objs::full(1, key));
+                    let Some(mut locked) = w.table.lock([&h], false) else {
+                        crate::primitives::spin_loop();
+                        continue;
+                    };
+                    w.objects.store_hash(1, BlHash::to_store(&h));
+                    locked.insert(0, &h, 1).unwrap();
+                    break;
+                }
+            },
+        );
+        (0..3).for_each(|_| w.rekey_step());
+        assert_eq!(w.find_by_key(1), Scan::Hit(1));
+    });
+}
+
+/// Rule 6: a table is put to use again only when who still holds one of its buckets has let go.
+/// Planted bug: rule6-start-breaks-a-lock.
+#[test]
+fn loom_rule6_a_table_that_starts_again_waits_for_a_locker() {
+    struct Shared(BlHash, UnsafeCell<u32>);
+    // SAFETY: the cell is only touched under the bucket's lock, or after `start` took it, which is
+    // what the test proves.
+    unsafe impl Sync for Shared {}
+    // SAFETY: as above.
+    unsafe impl Send for Shared {}
+    model(|| {
+        let s = Arc::new(Shared(BlHash::new(8).unwrap(), UnsafeCell::new(0)));
+        bitlock::lock(&s.0.tables[0].heads.get(0).header);
+        let starter = {
+            let s = s.clone();
+            spawn(move || {
+                s.0.tables[0].start(Key(1, 2));
+                // SAFETY: see above.
+                s.1.with_mut(|v| unsafe { *v += 1 });
+            })
+        };
+        // SAFETY: see above.
+        s.1.with_mut(|v| unsafe { *v += 1 });
+        s.0.tables[0].unlock(0);
+        starter.join().unwrap();
+    });
+}
