@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use uvfs_sync::arena::Arena;
 use uvfs_sync::blhash::{BlHash, Key, Objects};
+use uvfs_sync::order::{self, Class};
 use uvfs_sync::primitives::{AtomicU64, Mutex, Ordering, Stat, fence};
 use uvfs_sync::segvec::SegVec;
 use uvfs_sync::seqcount::SeqCount;
@@ -265,6 +266,8 @@ impl Cache {
         published.clear();
         private.dir.store(0, Ordering::Relaxed);
         superblock.inodes.count_down();
+        // The driver may take its time, or the cache.
+        order::check(Class::Rename);
         (superblock.on_evict)(&attr, value);
         self.free_inode_slot(sb, index, dir);
     }

@@ -9,6 +9,7 @@
 //! miss, so the replaced target is never absent and the moved name is never in both places.
 
 use uvfs_sync::blhash::{BlHash, Hashes, Locked};
+use uvfs_sync::order::{Class, Held};
 use uvfs_sync::primitives::{MutexGuard, Ordering};
 
 use crate::cache::{Cache, Names, is_dir};
@@ -50,6 +51,7 @@ impl Drop for Reserved<'_> {
 /// A superblock's rename mutex, held.
 pub struct RenameLock<'c> {
     _held: MutexGuard<'c, ()>,
+    _order: Held,
 }
 
 impl std::fmt::Debug for RenameLock<'_> {
@@ -153,7 +155,8 @@ impl Cache {
     /// The superblock's rename mutex: who moves a directory to another parent holds it, so that no
     /// loop can come about. Taken before the names.
     pub fn lock_renames(&self, sb: SbId) -> RenameLock<'_> {
-        RenameLock { _held: self.superblock(sb).renames.lock() }
+        let order = Held::new(Class::Rename);
+        RenameLock { _held: self.superblock(sb).renames.lock(), _order: order }
     }
 
     /// Hash and lock the buckets of `N` names; hash again when the keys changed meanwhile.
@@ -206,7 +209,7 @@ impl Cache {
         drop(locked);
         if let (Some(dentry), Some(state)) = (dentry, dir.dir_state()) {
             let cookie = self.dentries_private.get(dentry).cookie.load(Ordering::Relaxed);
-            state.index.lock().remove(cookie);
+            state.entries().remove(cookie);
         }
     }
 
@@ -215,7 +218,7 @@ impl Cache {
         if self.sb_of(dir.index()).resident
             && let Some(state) = dir.dir_state()
         {
-            let mut index = state.index.lock();
+            let mut index = state.entries();
             let cookie = index.push(dentry);
             self.dentries_private.get(dentry).cookie.store(cookie, Ordering::Relaxed);
         }

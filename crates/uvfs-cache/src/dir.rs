@@ -10,7 +10,10 @@
 //!   complete. One word, so that setting complete and moving the revision cannot cross.
 //! * `index`: entries in order, of resident directories. Its mutex is taken with no bucket locked.
 
-use uvfs_sync::primitives::{AtomicU64, Mutex, Ordering};
+use std::ops::{Deref, DerefMut};
+
+use uvfs_sync::order::{Class, Held};
+use uvfs_sync::primitives::{AtomicU64, Mutex, MutexGuard, Ordering};
 
 use crate::dir_index::DirIndex;
 use crate::types::{CacheError, NotEmpty};
@@ -25,7 +28,27 @@ pub(crate) struct DirState {
     word: AtomicU64,
     state: AtomicU64,
     /// Entries in the order of their making (resident superblocks only).
-    pub index: Mutex<DirIndex>,
+    index: Mutex<DirIndex>,
+}
+
+/// A directory's entries, locked.
+pub(crate) struct Entries<'a> {
+    index: MutexGuard<'a, DirIndex>,
+    _order: Held,
+}
+
+impl Deref for Entries<'_> {
+    type Target = DirIndex;
+
+    fn deref(&self) -> &DirIndex {
+        &self.index
+    }
+}
+
+impl DerefMut for Entries<'_> {
+    fn deref_mut(&mut self) -> &mut DirIndex {
+        &mut self.index
+    }
 }
 
 impl Default for DirState {
@@ -41,7 +64,13 @@ impl DirState {
         // The revision goes on: a ticket of the slot's last directory finds it moved.
         let next = (self.state.load(Ordering::Relaxed) & !COMPLETE) + REVISION;
         self.state.store(next | u64::from(complete), Ordering::Release);
-        *self.index.lock() = DirIndex::default();
+        *self.entries() = DirIndex::default();
+    }
+
+    /// The entries in order, locked.
+    pub(crate) fn entries(&self) -> Entries<'_> {
+        let order = Held::new(Class::DirIndex);
+        Entries { index: self.index.lock(), _order: order }
     }
 
     /// Count a child in, before it is published.
@@ -130,7 +159,10 @@ impl DirState {
 mod loom_tests {
     use super::*;
     use loom::thread::spawn;
-    use uvfs_sync::primitives::{Arc, AtomicU32};
+    use std::ops::{Deref, DerefMut};
+
+    use uvfs_sync::order::{Class, Held};
+    use uvfs_sync::primitives::{Arc, AtomicU32, MutexGuard};
 
     /// Rule 11: of a create and an rmdir of its directory at most one succeeds, and a create that
     /// fails leaves nothing behind. Planted bug: rule11-death-ignores-children.

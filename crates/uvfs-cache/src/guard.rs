@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use uvfs_sync::blhash::Key;
+use uvfs_sync::order::{self, Class};
 use uvfs_sync::primitives::{Condvar, Mutex};
 
 use crate::cache::Cache;
@@ -178,6 +179,7 @@ impl NameLocks {
     }
 
     fn take_or_wait(&self, key: u64) {
+        order::check(Class::Name);
         while let Err(pending) = self.take(key) {
             // An error was the other one's; who wants the name itself comes again.
             let _ = pending.wait();

@@ -47,7 +47,7 @@ impl Cache {
         loop {
             let mut batch = Vec::with_capacity(BATCH);
             {
-                let index = state.index.lock();
+                let index = state.entries();
                 for (cookie, dentry) in index.from(from).take(BATCH) {
                     from = cookie + 1;
                     batch.extend(self.listed(dir.index(), dentry, from));

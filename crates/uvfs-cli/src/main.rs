@@ -18,9 +18,12 @@ use tracing_subscriber::EnvFilter;
 
 use args::{Args, Command};
 
-/// What is logged where UVFS_LOG says nothing. `fuser` reports every answer that came after its
-/// asker was gone as an error, so it is asked for by name or not at all.
-const DEFAULT_LOG: &str = "warn,fuser=off";
+/// What is logged where UVFS_LOG says nothing.
+const DEFAULT_LOG: &str = "warn";
+
+/// `fuser` reports every answer that came after its asker had gone as an error; so it is asked for
+/// by name or not at all.
+const QUIET: &str = "fuser=off";
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -39,12 +42,11 @@ fn main() -> ExitCode {
 }
 
 fn start_log() -> anyhow::Result<()> {
-    let filter = match std::env::var("UVFS_LOG") {
-        Ok(text) => EnvFilter::try_new(&text).map_err(|error| {
-            anyhow::anyhow!("UVFS_LOG={text:?} is no log filter: {error}; use for instance UVFS_LOG=debug")
-        })?,
-        Err(_) => EnvFilter::new(DEFAULT_LOG),
-    };
+    let text = std::env::var("UVFS_LOG").unwrap_or_else(|_| DEFAULT_LOG.to_owned());
+    let directives = if text.contains("fuser") { text.clone() } else { format!("{text},{QUIET}") };
+    let filter = EnvFilter::try_new(&directives).map_err(|error| {
+        anyhow::anyhow!("UVFS_LOG={text:?} is no log filter: {error}; use for instance UVFS_LOG=debug")
+    })?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     Ok(())
 }

@@ -14,6 +14,7 @@
 //! | [`seqcount`] | the sequence of a published half |
 //! | [`bitlock`] | a lock in one bit of a word; who waits is parked |
 //! | [`lockref`] | count, lock bits and life in one word |
+//! | [`order`] | the lock order, asserted in debug builds |
 //! | [`blhash`] | the bit-locked hash: one cache line a bucket, grows while it is read |
 //! | [`pages`] | 4 KiB pages of file data as type-stable memory |
 //!
@@ -23,6 +24,7 @@ pub mod arena;
 pub mod bitlock;
 pub mod blhash;
 pub mod lockref;
+pub mod order;
 pub mod pages;
 pub mod primitives;
 pub mod segvec;

@@ -13,6 +13,7 @@
 //! to fall into.
 
 use crate::bitlock;
+use crate::order::{self, Class};
 use crate::primitives::{AtomicU64, Ordering};
 
 const DEAD: u64 = 1 << 31;
@@ -124,6 +125,7 @@ impl LockRef {
     #[inline]
     pub fn lock(&self) {
         debug_assert!(self.is_live(), "lock of a slot without a reference");
+        order::enter(Class::InodeBit);
         bitlock::lock(&self.0);
     }
 
@@ -131,6 +133,7 @@ impl LockRef {
     #[inline]
     pub fn unlock(&self) {
         bitlock::unlock(&self.0);
+        order::leave(Class::InodeBit);
     }
 }
 

@@ -166,7 +166,7 @@ fn a_mount_is_no_way_out_of_a_root() {
         assert_eq!(jailed.resolve(path).unwrap().attr(), covering);
     }
     free.symlink(b"../..", b"jail/up").unwrap();
-    assert_eq!(jailed.stat(b"d/../up").unwrap(), covering);
+    assert_eq!(jailed.stat(b"d/../up").unwrap(), free.stat(b"jail").unwrap());
     assert_eq!(errno(user(&vfs, 9, 9).chroot(b"jail")), Some(Errno::PERM));
 }
 

@@ -147,6 +147,36 @@ fn one_maker_wins() {
 }
 
 #[test]
+fn the_last_name_does_not_go_under_a_link() {
+    let mem = Arc::new(Mem::default());
+    mem.slow_links.store(100, Ordering::Relaxed);
+    let vfs = vfs_of(Arc::clone(&mem) as Arc<dyn uvfs::Driver>);
+    let root = root(&vfs);
+    for n in 0..300 {
+        touch(&root, "f");
+        let linked = std::thread::scope(|s| {
+            let link = s.spawn(|| root.link(b"f", b"g"));
+            match n % 2 {
+                0 => root.unlink(b"f").unwrap(),
+                _ => {
+                    touch(&root, "new");
+                    root.rename(b"new", b"f", RenameFlags::empty()).unwrap();
+                    root.unlink(b"f").unwrap();
+                }
+            }
+            link.join().unwrap()
+        });
+        match linked {
+            Ok(()) => {
+                assert_eq!(root.stat(b"g").unwrap().nlink, 1);
+                root.unlink(b"g").unwrap();
+            }
+            Err(errno) => assert_eq!(errno, Errno::NOENT),
+        }
+    }
+}
+
+#[test]
 fn a_directory_dies_empty() {
     let vfs = vfs();
     let root = root(&vfs);

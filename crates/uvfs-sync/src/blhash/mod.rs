@@ -40,6 +40,7 @@ use self::line::Line;
 use self::table::{START_LEVEL, Table, belongs, current_of, is_moving, tag_of};
 use crate::arena::Arena;
 use crate::bitlock::{LOCK, WAIT};
+use crate::order::{Class, Held};
 use crate::primitives::{AtomicBool, AtomicU32, Mutex, Ordering, SHARDS, Stat, fence};
 use crate::slab::{Pool, Slab};
 
@@ -252,7 +253,14 @@ impl BlHash {
             return None;
         }
         let tables = 1 + usize::from(is_moving(epoch));
-        let mut locked = Locked { hash: self, epoch, tables: 0, buckets: [[0; N]; 2], spare: [0; N] };
+        let mut locked = Locked {
+            hash: self,
+            epoch,
+            tables: 0,
+            buckets: [[0; N]; 2],
+            spare: [0; N],
+            _order: Held::new(Class::Bucket),
+        };
         if spare {
             for s in &mut locked.spare {
                 *s = self.new_line().unwrap_or(0);

@@ -31,8 +31,10 @@ pub struct Mem {
     pub evicted: Mutex<Vec<(u64, u32)>>,
     /// Files opened and not yet released.
     pub open: AtomicU64,
-    /// Names changed since the mount.
+    /// Changes asked for since the mount.
     pub changes: AtomicU64,
+    /// How often a link looks away before it acts, so that others could come between.
+    pub slow_links: AtomicU64,
 }
 
 impl Mem {
@@ -126,6 +128,7 @@ impl Driver for Mem {
 
     fn link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, _name: &[u8]) -> Result<()> {
         self.change()?;
+        (0..self.slow_links.load(Ordering::Relaxed)).for_each(|_| std::thread::yield_now());
         inode.update(|a| {
             assert_ne!(a.nlink, 0, "a link to what is gone");
             a.nlink += 1;
