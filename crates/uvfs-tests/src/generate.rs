@@ -83,7 +83,17 @@ pub fn generate(seed: u64, count: usize, mix: Mix) -> Vec<Step> {
     let target = Target::Path { at: At::cwd(b"."), follow: true };
     steps.push(Step { who: Who::Root, op: Op::Chmod { target, mode: Bits(0o777) } });
     while steps.len() < count {
-        steps.push(gen_.step());
+        let step = gen_.step();
+        // Whether a truncation to the same size moves the times is left open: they are set anew.
+        let settle = match &step.op {
+            Op::Truncate { path, .. } => Some(Target::Path { at: At::cwd(path), follow: true }),
+            _ => None,
+        };
+        steps.push(step);
+        if let Some(target) = settle {
+            let (atime, mtime) = (TimeArg::Now, TimeArg::Now);
+            steps.push(Step { who: Who::Root, op: Op::Utimens { target, atime, mtime } });
+        }
     }
     steps.truncate(count);
     steps

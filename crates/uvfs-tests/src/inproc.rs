@@ -47,6 +47,7 @@ struct Open<'v> {
     handle: Handle<'v>,
     pos: u64,
     append: bool,
+    write: bool,
 }
 
 /// A uvfs in this process.
@@ -138,7 +139,12 @@ impl<'v> InProcess<'v> {
                 if before {
                     return Err(Fail::Unspecified);
                 }
-                self.slots[*slot] = Some(Open { handle, pos: 0, append: flags.contains(OFlags::APPEND) });
+                self.slots[*slot] = Some(Open {
+                    handle,
+                    pos: 0,
+                    append: flags.contains(OFlags::APPEND),
+                    write: *flags & OFlags::ACCMODE != OFlags::RDONLY,
+                });
                 Ok(())
             }
             Op::Mkdir { at, mode } => Ok(self.context.mkdir(self.path(at)?, mode.0)?),
@@ -192,10 +198,11 @@ impl<'v> InProcess<'v> {
             }
             Op::Write { slot, len, fill } => {
                 let open = self.slot(*slot)?;
-                let written = open.handle.write_at(&pattern(*fill, *len), open.pos);
-                let n = written
-                    .map_err(|e| if e == Errno::FBIG && wraps(open.pos, *len) { Errno::INVAL } else { e })?
-                    as u64;
+                // The kernel looks at the range before it knows that the end of the file is meant.
+                if open.write && *len > 0 && wraps(open.pos, *len) {
+                    return Err(Fail::Errno(Errno::INVAL));
+                }
+                let n = open.handle.write_at(&pattern(*fill, *len), open.pos)? as u64;
                 open.pos = if open.append && n > 0 { open.handle.attr()?.size } else { open.pos + n };
                 Ok(Outcome::Number(n))
             }

@@ -152,10 +152,13 @@ impl Mounts {
     }
 
     /// The root of what is mounted on `id`: of the last mount, where mounts are stacked.
+    #[inline]
     pub(crate) fn mounted_on(&self, id: InodeId) -> Option<InodeId> {
-        if !self.may_know(id) {
-            return None;
-        }
+        if self.may_know(id) { self.look_up(id) } else { None }
+    }
+
+    #[cold]
+    fn look_up(&self, id: InodeId) -> Option<InodeId> {
         let table = self.table.load();
         let mut top = None;
         while let Some(s) = table.supers.iter().find(|s| s.point_id() == Some(top.unwrap_or(id))) {
@@ -182,6 +185,7 @@ impl Mounts {
 
     /// Pairs with the release in [`Mounts::publish`]: who sees the bit sees the table. Who does
     /// not see it yet walks as if the mount were still to come.
+    #[inline]
     fn may_know(&self, id: InodeId) -> bool {
         self.filter.load(Ordering::Acquire) & bit(id) != 0
     }

@@ -57,7 +57,8 @@ impl Pair<'_> {
                 return Ok(Some(Mismatch { at, what }));
             }
             let last = at + 1 == steps.len();
-            if (at + 1).is_multiple_of(watch.tree_every) || last {
+            let settled = !matches!(step.op, Op::Truncate { .. });
+            if settled && ((at + 1).is_multiple_of(watch.tree_every) || last) {
                 if let Some(what) = self.compare_trees() {
                     return Ok(Some(Mismatch { at, what }));
                 }
@@ -93,7 +94,13 @@ impl Pair<'_> {
         self.settle_slots(step, &a, &b);
         for target in &touched {
             let what = match (self.a.look(target), self.b.look(target)) {
-                (Some(x), Some(y)) => x.differs(&y).or_else(|| moves_differ(&step.op, &x, &y, &before)),
+                (Some(x), Some(mut y)) => {
+                    let moves = moves_differ(&step.op, &x, &y, &before);
+                    if matches!(step.op, Op::Truncate { .. }) {
+                        (y.mtime, y.ctime) = (x.mtime, x.ctime);
+                    }
+                    x.differs(&y).or(moves)
+                }
                 (None, None) => None,
                 (x, _) => {
                     Some(format!("exists only on the {} side", if x.is_some() { "first" } else { "second" }))

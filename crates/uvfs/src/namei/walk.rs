@@ -95,6 +95,7 @@ impl Walker<'_, '_> {
 
     /// Whether the directory may be searched, as far as can be seen; the step that follows
     /// checks that what was read here is of the same moment.
+    #[inline]
     fn may_search(&self, at: Pos) -> bool {
         if self.cred.is_root() {
             return true;
@@ -104,6 +105,7 @@ impl Walker<'_, '_> {
     }
 
     /// One name in one directory.
+    #[inline]
     fn find(&self, at: Pos, c: Component<'_>, offset: usize) -> Result<Child, Stop> {
         let cache = &self.vfs.cache;
         if c.name.len() > NAME_MAX {
@@ -157,10 +159,12 @@ impl Walker<'_, '_> {
     }
 
     /// Into what a name leads to: through a mount point, to what is mounted there.
+    #[inline]
     pub(crate) fn enter(&self, at: Pos, child: &Child) -> Result<Pos, Stop> {
         self.across(self.vfs.cache.enter(at, child)?)
     }
 
+    #[inline]
     fn across(&self, at: Pos) -> Result<Pos, Stop> {
         match self.vfs.mounts.mounted_on(at.id()) {
             None => Ok(at),
