@@ -79,7 +79,7 @@ impl Cache {
     fn inode_by_number(&self, sb: SbId, fresh: &Fresh, update: bool) -> Result<InodeRef<'_>, CacheError> {
         if let Some(inode) = self.find_number(sb, &fresh.attr) {
             if update {
-                inode.refresh(&fresh.attr, fresh.life);
+                inode.refresh_unless_older(&fresh.attr, fresh.life);
             }
             return Ok(inode);
         }

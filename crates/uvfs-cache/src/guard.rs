@@ -189,7 +189,7 @@ impl NameLocks {
     fn release(&self, key: u64, outcome: Outcome) {
         let waiters = self.shard(key).lock().remove(&key);
         let mut told = Told { waiters: waiters.unwrap_or_default().into_iter(), outcome };
-        while let Some(waiter) = told.waiters.next() {
+        for waiter in told.waiters.by_ref() {
             waiter.finish(outcome);
         }
     }

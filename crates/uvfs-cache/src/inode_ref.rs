@@ -160,6 +160,17 @@ impl<'c> InodeRef<'c> {
         self.published().seq.raw().load(Ordering::Relaxed)
     }
 
+    /// What a lookup's answer says of an inode that is known already. It may have been asked
+    /// for before a change that was made through another name, which its directory's revision
+    /// does not tell: then its change time is older, and what is cached stays.
+    pub(crate) fn refresh_unless_older(&self, attr: &Attr, life: Life) {
+        let _lock = self.lock();
+        if self.expired() || attr.ctime >= self.attr().ctime {
+            self.change(|a| *a = *attr);
+            self.private_half().deadline.store(self.cache.clock.deadline(life), Ordering::Relaxed);
+        }
+    }
+
     /// As [`InodeRef::refresh`], unless the attributes changed since `revision`: then the answer is
     /// late (rule 10 for attributes), nothing is done and false comes back.
     pub fn refresh_unless_changed(&self, revision: u32, attr: &Attr, life: Life) -> bool {

@@ -230,6 +230,34 @@ fn loom_rule3_a_recycled_tail_is_not_matched() {
     });
 }
 
+/// Rule 3: attributes that had expired are not believed for the deadline of who has their slot now.
+/// Planted bug: rule3-inode-without-fence.
+#[test]
+fn loom_rule3_a_recycled_inode_lends_no_deadline() {
+    model(|| {
+        let w = World::new(false);
+        let root = w.root();
+        let short = Fresh { life: Life::Millis(1), ..fresh(5, false) };
+        let id = miss(w.cache.lookup(&root, b"a")).found(&short).unwrap().id();
+        w.cache.advance_clock(5);
+        let attr = w.during(
+            move |w| w.cache.attr(id),
+            |w| {
+                w.cache.invalidate(&root, b"a");
+                // In a thread of its own, with no fence in between but the filler's.
+                w.spawn(move |w| {
+                    let (index, dir) = w.cache.alloc_node(w.sb, false).unwrap();
+                    assert_eq!(index, id.index(), "not recycled");
+                    w.cache.fill_slot(w.sb, index, dir, &fresh(5, false), 0);
+                })
+                .join()
+                .unwrap();
+            },
+        );
+        assert_eq!(attr, None, "expired");
+    });
+}
+
 /// Rule 7: what a hit copies is one moment's truth, also when the name is removed and the inode's
 /// slot is recycled meanwhile. Planted bugs: rule7-copy-not-checked, rule7-name-not-checked.
 #[test]
@@ -452,7 +480,7 @@ fn loom_rule10_a_late_answer_is_not_cached() {
 }
 
 /// Rule 11: of a create in a directory and the directory's removal, one fails. Planted bug:
-/// rule11-reserve-counts-nobody-in.
+/// rule11-enter-ignores-death.
 #[test]
 fn loom_rule11_no_child_in_a_removed_directory() {
     model(|| {
@@ -575,8 +603,8 @@ fn loom_rule13_concurrent_misses_ask_once() {
     });
 }
 
-/// Rule 16: a name that is being created is absent or finished, never half made. Planted bugs:
-/// rule16-published-before-it-is-filled, rule16-started-after-it-is-published.
+/// Rule 16: a name that is being created is absent or finished, never half made. Planted bug:
+/// rule16-published-before-it-is-filled.
 #[test]
 fn loom_rule16_an_insert_is_finished_before_it_is_seen() {
     model(|| {

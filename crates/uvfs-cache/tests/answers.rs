@@ -153,8 +153,8 @@ fn rule13_a_callback_that_panics_leaves_nobody_waiting() {
     let (first, second) = (pending(), pending());
     first.on_done(Box::new(|_| panic!("a callback's own fault")));
     assert!(catch_unwind(AssertUnwindSafe(|| guard.fail(libc::EIO))).is_err());
-    let told = Arc::new(std::sync::Mutex::new(None));
+    let told = Arc::new(uvfs_sync::primitives::Mutex::new(None));
     let seen = told.clone();
-    second.on_done(Box::new(move |outcome| *seen.lock().unwrap() = Some(outcome)));
-    assert_eq!(*told.lock().unwrap(), Some(Err(libc::EIO)));
+    second.on_done(Box::new(move |outcome| *seen.lock() = Some(outcome)));
+    assert_eq!(*told.lock(), Some(Err(libc::EIO)));
 }

@@ -329,7 +329,7 @@ impl Generator {
             (0o100000, 0),
             (0o020000, 0xf305),
             (0o060000, 0xf407),
-            (0o020000, 0x12_3f3_45),
+            (0o020000, 0x0123_f345),
             (0o040000, 0),
         ]);
         Op::Mknod { at: self.at(), mode: Bits(fmt | self.mode().0), rdev }

@@ -389,7 +389,7 @@ fn view(s: &fs::Stat) -> View {
     View {
         ino: s.st_ino,
         mode: s.st_mode,
-        nlink: s.st_nlink as u64,
+        nlink: s.st_nlink,
         uid: s.st_uid,
         gid: s.st_gid,
         rdev: s.st_rdev,

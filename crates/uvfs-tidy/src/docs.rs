@@ -1,7 +1,7 @@
 //! What the documents promise: that a link leads somewhere, that a command can be run.
 //!
 //! Reads `*.md` at the root and below `docs/`. Links to other sites are not followed. Commands
-//! are taken from fenced blocks marked `sh`, `bash`, `console` or `shell`: scripts must exist and be
+//! are taken from fenced blocks marked `sh`, `bash`, `console` or `shell`, and from code spans: scripts must exist and be
 //! executable; what `cargo` names (`-p`, `--bin`, `--example`, `--test`, `--bench`, `--path`) must
 //! be there; subcommands and options of our own programs must stand in their sources.
 
@@ -20,6 +20,11 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
             if let Some(what) = broken(tree, path, &target) {
                 found.push(Violation::new(path, line, "link", what));
             }
+        }
+        for (line, span) in prose.iter().flat_map(|(line, text)| spans(text).map(|s| (*line, s))) {
+            found.extend(
+                wrong_span(tree, span).into_iter().map(|what| Violation::new(path, line, "command", what)),
+            );
         }
         for (line, command) in blocks {
             found.extend(
@@ -64,6 +69,27 @@ fn split(text: &str) -> (Lines, Lines) {
         }
     }
     (prose, commands)
+}
+
+/// What stands between backticks.
+fn spans(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+/// What is wrong with a code span, if it is a file of ours or a command.
+fn wrong_span(tree: &Tree, span: &str) -> Vec<String> {
+    let first = span.split_whitespace().next().unwrap_or(span);
+    let is_file = ["ci/", ".ci/", "docs/", "crates/"].iter().any(|start| first.starts_with(start));
+    if is_file && first.contains(['*', '{', '<', '…']) {
+        Vec::new()
+    } else if is_file {
+        let missing = !tree.exists(first);
+        missing.then(|| format!("{first} does not exist")).into_iter().collect()
+    } else if ["cargo ", "uvfs ", "target/release/"].iter().any(|start| span.starts_with(start)) {
+        wrong(tree, span)
+    } else {
+        Vec::new()
+    }
 }
 
 /// Targets of `[text](target)` and `[label]: target`, outside code spans.
@@ -144,6 +170,9 @@ fn cargo(tree: &Tree, words: &[&str], out: &mut Vec<String>) {
     let mut package = None;
     for pair in words[..own].windows(2) {
         let [option, value] = [pair[0], pair[1]];
+        if !value.contains(|c: char| c.is_lowercase()) {
+            continue; // a placeholder: NAME
+        }
         let there = match option {
             "-p" | "--package" => {
                 package = Some(value);
@@ -295,6 +324,11 @@ mod tests {
         for line in bad {
             assert_eq!(sh(line).len(), 1, "{line}");
         }
+        assert_eq!(rules("`ci/none.sh [x]`, `cargo test -p none` and `uvfs none`").len(), 3);
+        assert_eq!(
+            rules("`ci/test.sh [x]` `docs/a.md` `cargo test -p NAME` `uvfs mount x` `uvfs::X` `a/b`").len(),
+            0
+        );
         assert_eq!(rules("```text\nci/none.sh\n```\n"), Vec::<String>::new());
     }
 }

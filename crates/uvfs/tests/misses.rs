@@ -107,14 +107,17 @@ fn late_answers_change_nothing() {
     let (store, vfs) = stored(Store::default());
     let (one, other) = (store.plant(1, "one", DIR), store.plant(1, "other", DIR));
     let ino = store.plant(one, "f", FILE);
-    store.plant_link(ino, one, "g");
+    // In another directory, whose revision does not move with the first one's.
+    let far = store.plant(1, "far", DIR);
+    store.plant_link(ino, far, "g");
     store.plant(other, "h", FILE);
     let context = root(&vfs);
     assert_eq!(context.stat(b"one/f").unwrap().nlink, 2);
     context.stat(b"other").unwrap();
+    context.stat(b"far").unwrap();
     store.shut();
     std::thread::scope(|s| {
-        let g = s.spawn(|| root(&vfs).stat(b"one/g").map(|a| a.ino));
+        let g = s.spawn(|| root(&vfs).stat(b"far/g").map(|a| a.ino));
         let h = s.spawn(|| root(&vfs).stat(b"other/h").map(|a| a.ino));
         store.until_waiting(2);
         context.unlink(b"one/f").unwrap();
@@ -125,7 +128,7 @@ fn late_answers_change_nothing() {
         assert_eq!(g.join().unwrap(), Ok(ino));
         h.join().unwrap().unwrap();
     });
-    assert_eq!(context.stat(b"one/g").unwrap().nlink, 1);
+    assert_eq!(context.stat(b"far/g").unwrap().nlink, 1);
     assert_eq!(errno(context.stat(b"other/h")), Some(Errno::NOENT));
 }
 

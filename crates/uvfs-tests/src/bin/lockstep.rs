@@ -85,9 +85,15 @@ impl Bench<'_> {
     /// Runs one seed; true if both targets agreed.
     fn seed(&mut self, seed: u64) -> Result<bool> {
         let args = self.args;
-        let mix = Mix { users: !args.root_only, holes: seed % 2 == 0, xattrs: !args.no_xattrs, ..Mix::ALL };
+        let mix = Mix {
+            users: !args.root_only,
+            holes: seed.is_multiple_of(2),
+            xattrs: !args.no_xattrs,
+            ..Mix::ALL
+        };
         let steps = generate(seed, args.ops, mix);
-        let watch = Watch { each_step: seed % 4 != 0, ticks: true, tree_every: 250, trace: args.trace };
+        let watch =
+            Watch { each_step: !seed.is_multiple_of(4), ticks: true, tree_every: 250, trace: args.trace };
         let Some(found) = self.run(&steps, watch)? else { return Ok(true) };
         println!("seed {seed}: DIFFERENT at operation {}: {}", found.at, found.what);
         let tail = found.at.saturating_sub(8);

@@ -1,6 +1,6 @@
 //! Directories with a mistake each; the checker must reject what they do.
 
-use std::sync::Mutex;
+use parking_lot::Mutex;
 
 use rustix::io::Errno;
 
@@ -27,16 +27,16 @@ struct Planted {
 impl Planted {
     /// Two moments with others in between.
     fn in_two(&self, first: impl FnOnce(&mut Names), second: impl FnOnce(&mut Names)) -> Reply {
-        first(&mut self.names.lock().unwrap());
+        first(&mut self.names.lock());
         std::thread::yield_now();
-        second(&mut self.names.lock().unwrap());
+        second(&mut self.names.lock());
         Ok(0)
     }
 }
 
 impl Directory for Planted {
     fn call(&self, call: Call) -> Reply {
-        let before = *self.names.lock().unwrap();
+        let before = *self.names.lock();
         match (self.bug, call) {
             (Bug::LostUpdate, Call::Create(a, id)) if before[a] == 0 => {
                 self.in_two(|_| {}, |names| names[a] = id)
@@ -55,7 +55,7 @@ impl Directory for Planted {
             (Bug::TornExchange, Call::Exchange(a, b)) if before[a] != 0 && before[b] != 0 => {
                 self.in_two(|names| names[a] = before[b], |names| names[b] = before[a])
             }
-            _ => step(&mut self.names.lock().unwrap(), call),
+            _ => step(&mut self.names.lock(), call),
         }
     }
 }

@@ -58,10 +58,11 @@ impl Pair<'_> {
             }
             let last = at + 1 == steps.len();
             let settled = !matches!(step.op, Op::Truncate { .. });
-            if settled && ((at + 1).is_multiple_of(watch.tree_every) || last) {
-                if let Some(what) = self.compare_trees() {
-                    return Ok(Some(Mismatch { at, what }));
-                }
+            if settled
+                && ((at + 1).is_multiple_of(watch.tree_every) || last)
+                && let Some(what) = self.compare_trees()
+            {
+                return Ok(Some(Mismatch { at, what }));
             }
         }
         Ok(None)
@@ -115,11 +116,11 @@ impl Pair<'_> {
 
     /// Where one target did not say what became of an open, neither keeps the file.
     fn settle_slots(&mut self, step: &Step, a: &Outcome, b: &Outcome) {
-        if let Op::Open { slot, .. } = step.op {
-            if *a == Outcome::Unspecified || *b == Outcome::Unspecified {
-                self.a.drop_slot(slot);
-                self.b.drop_slot(slot);
-            }
+        if let Op::Open { slot, .. } = step.op
+            && (*a == Outcome::Unspecified || *b == Outcome::Unspecified)
+        {
+            self.a.drop_slot(slot);
+            self.b.drop_slot(slot);
         }
     }
 }

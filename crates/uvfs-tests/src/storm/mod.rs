@@ -10,7 +10,7 @@ mod promise;
 mod readers;
 mod writers;
 
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,7 @@ impl Shared {
 
     /// Records the first broken promise and ends the storm.
     fn break_off(&self, why: String) {
-        let mut broken = self.broken.lock().unwrap_or_else(|e| e.into_inner());
+        let mut broken = self.broken.lock();
         broken.get_or_insert(why);
         self.stop.store(true, SeqCst);
     }
@@ -150,7 +150,7 @@ pub fn storm(vfs: &Vfs, plan: Plan) -> Result<Report> {
         }
         shared.stop.store(true, SeqCst);
     });
-    if let Some(why) = shared.broken.lock().unwrap_or_else(|e| e.into_inner()).take() {
+    if let Some(why) = shared.broken.lock().take() {
         bail!("{why}");
     }
     Ok(Report {

@@ -152,8 +152,13 @@ impl Store {
         self.nodes.lock().get_mut(&ino).map(act).ok_or(Errno::STALE)
     }
 
-    fn copy_to(&self, inode: &Inode<'_>) -> Result<()> {
-        let attr = self.change(inode.ino(), |n| n.attr)?;
+    /// Stamps the change, later than every earlier one, and tells the cache.
+    fn changed(&self, op: &Op, inode: &Inode<'_>) -> Result<()> {
+        let attr = self.change(inode.ino(), |n| {
+            let next = uvfs::Time::new(n.attr.ctime.sec, n.attr.ctime.nsec + 1);
+            n.attr.ctime = op.now.max(next);
+            n.attr
+        })?;
         inode.update(|a| *a = attr);
         Ok(())
     }
@@ -201,7 +206,7 @@ impl Driver for Store {
             set_time(&mut a.mtime, set.mtime, op.now);
             a.ctime = op.now;
         })?;
-        self.copy_to(inode)
+        self.changed(op, inode)
     }
 
     fn create(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>) -> Result<NewInode> {
@@ -211,35 +216,35 @@ impl Driver for Store {
         Ok(self.described(attr))
     }
 
-    fn link(&self, _op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, name: &[u8]) -> Result<()> {
+    fn link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, name: &[u8]) -> Result<()> {
         self.change(inode.ino(), |n| n.attr.nlink += 1)?;
         self.change(dir.ino(), |n| n.children.insert(name.to_vec(), inode.ino()))?;
-        self.copy_to(inode)
+        self.changed(op, inode)
     }
 
-    fn unlink(&self, _op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()> {
+    fn unlink(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()> {
         self.change(dir.ino(), |n| n.children.remove(name))?;
         self.change(inode.ino(), |n| n.attr.nlink -= 1)?;
-        self.copy_to(inode)
+        self.changed(op, inode)
     }
 
-    fn rmdir(&self, _op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()> {
+    fn rmdir(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()> {
         if self.change(inode.ino(), |n| !n.children.is_empty())? {
             return Err(Errno::NOTEMPTY);
         }
         self.change(dir.ino(), |n| n.children.remove(name))?;
         self.change(inode.ino(), |n| n.attr.nlink = 0)?;
-        self.copy_to(inode)
+        self.changed(op, inode)
     }
 
-    fn rename(&self, _op: &Op, r: &Rename<'_>) -> Result<()> {
+    fn rename(&self, op: &Op, r: &Rename<'_>) -> Result<()> {
         self.change(r.from_dir.ino(), |n| n.children.remove(r.from_name))?;
         self.change(r.to_dir.ino(), |n| n.children.insert(r.to_name.to_vec(), r.inode.ino()))?;
         if let Some(target) = r.target.filter(|_| r.exchange) {
             self.change(r.from_dir.ino(), |n| n.children.insert(r.from_name.to_vec(), target.ino()))?;
         } else if let Some(target) = r.target {
             self.change(target.ino(), |n| n.attr.nlink -= 1)?;
-            self.copy_to(target)?;
+            self.changed(op, target)?;
         }
         Ok(())
     }
