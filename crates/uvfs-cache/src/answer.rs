@@ -27,8 +27,13 @@ impl<'c> NameGuard<'c> {
     /// `NoMemory`. (A directory that is dying does not cache the name; the answer still counts.)
     pub fn found(&self, fresh: &Fresh) -> Result<InodeRef<'c>, CacheError> {
         let cache = self.cache;
-        let inode = cache.inode_by_number(self.dir.sb(), fresh, !self.is_late())?;
+        let (inode, current) = cache.inode_by_number(self, fresh)?;
         if self.is_late() {
+            return Ok(inode);
+        }
+        if !current {
+            // The name is right, but the attributes are not: the next one asks again.
+            cache.forget_name(&self.dir, self.name());
             return Ok(inode);
         }
         if fresh.life == Life::Millis(0) {
@@ -75,24 +80,36 @@ impl<'c> NameGuard<'c> {
 }
 
 impl Cache {
-    /// The inode with the number that `fresh` tells, known or new.
-    fn inode_by_number(&self, sb: SbId, fresh: &Fresh, update: bool) -> Result<InodeRef<'_>, CacheError> {
-        if let Some(inode) = self.find_number(sb, &fresh.attr) {
-            if update {
-                inode.refresh_unless_older(&fresh.attr, fresh.life);
-            }
-            return Ok(inode);
+    /// The inode with the number that `fresh` tells, known or new; and whether what it tells is
+    /// still so.
+    fn inode_by_number(
+        &self,
+        guard: &NameGuard<'_>,
+        fresh: &Fresh,
+    ) -> Result<(InodeRef<'_>, bool), CacheError> {
+        let (sb, attr) = (guard.dir.sb(), &fresh.attr);
+        if let Some(inode) = self.find_number(sb, attr) {
+            let current = !guard.is_late() && inode.refresh_unless_late(guard.changes, attr, fresh.life);
+            return Ok((inode, current));
         }
-        let (index, dir) = self.alloc_node(sb, is_dir(fresh.attr.fmt()))?;
+        let (index, dir) = self.alloc_node(sb, is_dir(attr.fmt()))?;
         let life = self.fill_slot(sb, index, dir, fresh, 0);
         // Not started before it is known to be the only one: with a stale index somebody may look
         // at this very slot, and must not come to hold what is thrown away.
-        Ok(match self.hash_number(sb, index, &fresh.attr, || self.start_inode(sb, index, life)) {
-            Ok(inode) => inode,
+        Ok(match self.hash_number(sb, index, attr, || self.start_inode(sb, index, life)) {
+            Ok(inode) => {
+                // Known under another name, changed and evicted while the driver was asked? Looked
+                // at once it is found by its number: who changes it from now on changes this one.
+                let current = !self.superblock(sb).changes.since(attr.ino, guard.changes);
+                if !current {
+                    inode.expire();
+                }
+                (inode, current)
+            }
             // Another name of it was looked up at the same time.
             Err(other) => {
                 self.discard_slot(sb, index);
-                other
+                (other, true)
             }
         })
     }

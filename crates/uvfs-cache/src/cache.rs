@@ -18,6 +18,7 @@ use uvfs_sync::seqcount::SeqCount;
 use uvfs_sync::slab::{CHUNK, Pool, Slab, next_life};
 
 use crate::attr::mode;
+use crate::changes::Changes;
 use crate::clock::{Clock, NEVER};
 use crate::dentry::{self, Tails};
 use crate::dir::DirState;
@@ -49,6 +50,7 @@ pub struct Cache {
 pub(crate) struct Superblock {
     pub(crate) resident: bool,
     pub(crate) on_evict: EvictHook,
+    pub(crate) changes: Changes,
     pub(crate) inodes: Slab,
     pub(crate) dentries: Slab,
     /// Held while a directory moves to another parent (rule 12).
@@ -105,6 +107,7 @@ impl Cache {
         let (id, place) = self.superblocks.alloc().ok_or(CacheError::NoMemory)?;
         let id = u16::try_from(id).map_err(|_| CacheError::NoMemory)?;
         let sb = Superblock {
+            changes: Changes::new(options.resident),
             resident: options.resident,
             on_evict: options.on_evict,
             inodes: Slab::new(),

@@ -159,10 +159,7 @@ impl DirState {
 mod loom_tests {
     use super::*;
     use loom::thread::spawn;
-    use std::ops::{Deref, DerefMut};
-
-    use uvfs_sync::order::{Class, Held};
-    use uvfs_sync::primitives::{Arc, AtomicU32, MutexGuard};
+    use uvfs_sync::primitives::{Arc, AtomicU32};
 
     /// Rule 11: of a create and an rmdir of its directory at most one succeeds, and a create that
     /// fails leaves nothing behind. Planted bug: rule11-death-ignores-children.

@@ -204,6 +204,8 @@ pub struct NameGuard<'c> {
     key: Option<u64>,
     /// The directory's revision when the right was got, that is before the driver is asked (rule 10).
     pub(crate) revision: u64,
+    /// The superblock's count of changes at that time.
+    pub(crate) changes: u64,
     outcome: Outcome,
 }
 
@@ -221,6 +223,7 @@ impl<'c> NameGuard<'c> {
         Self {
             cache: dir.cache(),
             revision: dir.dir_state().map_or(0, |d| d.revision()),
+            changes: dir.cache().sb_of(dir.index()).changes.count(),
             dir: dir.clone(),
             name: name.to_vec(),
             key,

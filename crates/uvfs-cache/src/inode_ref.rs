@@ -131,6 +131,7 @@ impl<'c> InodeRef<'c> {
     /// stay what they are. `f` runs under the inode's lock: it must not block nor call the cache.
     pub fn update<R>(&self, f: impl FnOnce(&mut Attr) -> R) -> R {
         let _lock = self.lock();
+        self.cache.sb_of(self.index()).changes.note(self.ino());
         self.change(f)
     }
 
@@ -160,15 +161,21 @@ impl<'c> InodeRef<'c> {
         self.published().seq.raw().load(Ordering::Relaxed)
     }
 
-    /// What a lookup's answer says of an inode that is known already. It may have been asked
-    /// for before a change that was made through another name, which its directory's revision
-    /// does not tell: then its change time is older, and what is cached stays.
-    pub(crate) fn refresh_unless_older(&self, attr: &Attr, life: Life) {
+    /// What a lookup's answer says of this inode, asked for when `changes` was the superblock's
+    /// count. False: it is late, and nothing is done.
+    pub(crate) fn refresh_unless_late(&self, changes: u64, attr: &Attr, life: Life) -> bool {
         let _lock = self.lock();
-        if self.expired() || attr.ctime >= self.attr().ctime {
-            self.change(|a| *a = *attr);
-            self.private_half().deadline.store(self.cache.clock.deadline(life), Ordering::Relaxed);
+        if self.cache.sb_of(self.index()).changes.since(attr.ino, changes) {
+            return false;
         }
+        self.change(|a| *a = *attr);
+        self.private_half().deadline.store(self.cache.clock.deadline(life), Ordering::Relaxed);
+        true
+    }
+
+    /// Its attributes are not believed any more.
+    pub(crate) fn expire(&self) {
+        self.private_half().deadline.store(self.cache.clock.deadline(Life::Millis(0)), Ordering::Relaxed);
     }
 
     /// As [`InodeRef::refresh`], unless the attributes changed since `revision`: then the answer is

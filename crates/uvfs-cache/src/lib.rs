@@ -23,6 +23,7 @@ pub mod mapping;
 mod answer;
 mod cache;
 mod change;
+mod changes;
 mod clock;
 mod dentry;
 mod dir;

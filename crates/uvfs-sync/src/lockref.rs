@@ -203,7 +203,12 @@ mod loom_tests {
             r.start(1);
             let stale = {
                 let r = r.clone();
-                spawn(move || r.get_life(1).then(|| r.put()))
+                spawn(move || {
+                    r.get_life(1).then(|| {
+                        assert_eq!(r.life(), 1, "a reference to another life");
+                        r.put()
+                    })
+                })
             };
             let last = r.put();
             if last {

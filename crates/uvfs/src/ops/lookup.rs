@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use uvfs_cache::{Lookup, NameGuard, Peek};
+use uvfs_cache::{Life, Lookup, NameGuard, Peek};
 
 use crate::driver::Inode;
 use crate::ops::{answer_life, check_name};
@@ -95,7 +95,11 @@ impl Vfs {
             Ok(Answer::Found(new)) => match self.publish(&sup, &guard, &new) {
                 Ok(inode) => {
                     drop(guard);
-                    return self.landed(op, inode, new.attr);
+                    // What the driver saw may be late by now; the cache knows. Where nothing is
+                    // kept, what it saw is all there is.
+                    let kept = answer_life(sup.features, new.ttl) != Life::Millis(0);
+                    let attr = if kept { self.attr_now(op, &inode)? } else { new.attr };
+                    return self.landed(op, inode, attr);
                 }
                 Err(errno) => (errno, Err(errno)),
             },

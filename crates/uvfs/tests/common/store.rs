@@ -238,6 +238,11 @@ impl Driver for Store {
     }
 
     fn rename(&self, op: &Op, r: &Rename<'_>) -> Result<()> {
+        if let Some(target) = r.target.filter(|_| !r.exchange)
+            && self.change(target.ino(), |n| !n.children.is_empty())?
+        {
+            return Err(Errno::NOTEMPTY);
+        }
         self.change(r.from_dir.ino(), |n| n.children.remove(r.from_name))?;
         self.change(r.to_dir.ino(), |n| n.children.insert(r.to_name.to_vec(), r.inode.ino()))?;
         if let Some(target) = r.target.filter(|_| r.exchange) {

@@ -1,0 +1,69 @@
+//! When attributes last changed, by inode number: rule 10 for attributes.
+//!
+//! A driver's answer to a lookup describes an inode that was not known when the driver was asked,
+//! and that another name may have led to meanwhile: it was changed, perhaps even evicted again,
+//! and the directory's revision does not tell. So each change of an inode of a superblock whose
+//! driver is asked is counted, and a small table keeps the count of the last one for the number's
+//! hash. Who asks remembers the count; an answer about a number that has changed since is late.
+//! Two numbers with one hash make an answer late that is not: it is asked for once more.
+//!
+//! The count is bumped under the inode's lock before the attributes are stored, and looked at
+//! under the same lock: either the answer is found late, or the change comes after it and stands.
+//! Costs one shared count per change; resident superblocks have no table and pay nothing.
+//! loom does not run it (its tests have no second name).
+
+use uvfs_sync::primitives::{AtomicU64, Ordering};
+
+/// A power of two.
+const SLOTS: usize = 256;
+
+/// The changes of one superblock.
+#[derive(Debug)]
+pub(crate) struct Changes {
+    count: AtomicU64,
+    last: Box<[AtomicU64]>,
+}
+
+impl Changes {
+    pub(crate) fn new(resident: bool) -> Self {
+        let slots = if resident || cfg!(loom) { 0 } else { SLOTS };
+        Self { count: AtomicU64::new(0), last: (0..slots).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    fn slot(&self, ino: u64) -> Option<&AtomicU64> {
+        self.last.get((ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize)
+    }
+
+    /// Changes so far: to remember before the driver is asked.
+    pub(crate) fn count(&self) -> u64 {
+        if self.last.is_empty() { 0 } else { self.count.load(Ordering::Acquire) }
+    }
+
+    /// An inode changes. Under its lock, before the change.
+    pub(crate) fn note(&self, ino: u64) {
+        if let Some(slot) = self.slot(ino) {
+            slot.fetch_max(self.count.fetch_add(1, Ordering::AcqRel) + 1, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether the inode may have changed after `count`.
+    pub(crate) fn since(&self, ino: u64, count: u64) -> bool {
+        self.slot(ino).is_some_and(|slot| slot.load(Ordering::Acquire) > count)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule10_an_answer_is_late_for_what_changed_since() {
+        let changes = Changes::new(false);
+        changes.note(1);
+        let asked = changes.count();
+        assert!(!changes.since(1, asked) && !changes.since(2, asked));
+        changes.note(2);
+        assert!(!changes.since(1, asked) && changes.since(2, asked));
+        assert!(!changes.since(2, changes.count()));
+    }
+}
