@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use uvfs::{Attr, Cred, Errno, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs};
+use uvfs::{Attr, Cred, Errno, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs, mode};
 
 use crate::mounted::Lookups;
 use crate::pool::Pool;
@@ -100,9 +100,12 @@ impl Frontend {
         match core.inode(node) {
             Ok(inode) if core.vfs.may_block(&inode) => {
                 let core = Arc::clone(core);
-                self.pool.submit(move || job(&core, &core.op(who), core.inode(node)));
+                self.pool.submit(move || {
+                    let inode = core.inode(node);
+                    job(&core, &core.op_on(who, inode.as_ref().ok()), inode);
+                });
             }
-            inode => job(core, &core.op(who), inode),
+            inode => job(core, &core.op_on(who, inode.as_ref().ok()), inode),
         }
     }
 
@@ -139,6 +142,22 @@ impl Core {
         op
     }
 
+    /// [`Core::op`], with the caller's supplementary groups where the outcome may depend on them: a
+    /// write to, or truncation of, a set-group-id file without group execute drops the bit unless
+    /// the caller is a member of the group, and the kernel leaves that to us (HANDLE_KILLPRIV_V2)
+    /// without naming the groups.
+    fn op_on(&self, who: Caller, inode: Option<&Inode<'_>>) -> Op {
+        const SGID: u32 = mode::S_ISGID;
+        let mut op = self.op(who);
+        if let Some(inode) = inode.filter(|i| who.uid != 0 && i.fmt() == mode::S_IFREG) {
+            let attr = inode.attr();
+            if attr.mode & (SGID | 0o010) == SGID && attr.gid != who.gid {
+                op.cred.groups = groups_of(who.pid).into();
+            }
+        }
+        op
+    }
+
     /// What to tell the kernel where the driver says `ttl`.
     fn lifetime(&self, ttl: Ttl) -> Duration {
         match (self.timeout, ttl) {
@@ -171,4 +190,12 @@ impl Core {
         let ttl = self.lifetime(self.vfs.ttl(inode));
         Attributes { node: self.node_id(inode), attr, ttl }
     }
+}
+
+/// Supplementary groups of a process, as proc(5) shows them. None for one that is gone, or that is
+/// not in our process namespace: it then counts as no member.
+fn groups_of(pid: u32) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+    groups.split_whitespace().filter_map(|gid| gid.parse().ok()).collect()
 }

@@ -88,7 +88,7 @@ struct Adapter {
 }
 
 fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid() }
+    Caller { uid: request.uid(), gid: request.gid(), pid: request.pid() }
 }
 
 fn errno(error: Errno) -> fuser::Errno {

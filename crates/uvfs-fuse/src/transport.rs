@@ -28,6 +28,8 @@ pub(crate) const ROOT: NodeId = 1;
 pub(crate) struct Caller {
     pub uid: u32,
     pub gid: u32,
+    /// Process; 0 where the kernel itself asks.
+    pub pid: u32,
 }
 
 /// A node handed to the kernel, which has one lookup more on it when the reply is sent.

@@ -101,8 +101,8 @@ impl LockRef {
         let mut old = self.0.load(Ordering::Relaxed);
         while old & DEAD == 0 && old & COUNT == ONE {
             let new = (old - ONE) | DEAD;
-            // As in `put`, whose last step this is.
-            match self.0.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+            // Acquire, as in `put`, whose last step this is.
+            match self.0.compare_exchange_weak(old, new, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => old = now,
             }

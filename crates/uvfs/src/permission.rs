@@ -92,11 +92,11 @@ pub(crate) fn keeps_sgid(cred: &Cred, gid: u32) -> bool {
 /// The mode that is left once set-id privileges are dropped (write, truncation, chown).
 ///
 /// Set-group-id without group execute once meant mandatory locking: it stays for the group's
-/// members, as it does in the kernel. For a trusted operation it always stays: who is a member is
-/// not known here, where a FUSE request names no supplementary groups.
+/// members, as it does in the kernel. A front end whose requests name no supplementary groups has
+/// to find them out for this case.
 pub(crate) fn without_privileges(op: &Op, mode: u32, gid: u32) -> u32 {
     let mut left = mode & !mode::S_ISUID;
-    if mode & 0o010 != 0 || !(op.trusted || keeps_sgid(&op.cred, gid)) {
+    if mode & 0o010 != 0 || !keeps_sgid(&op.cred, gid) {
         left &= !mode::S_ISGID;
     }
     left

@@ -84,10 +84,11 @@ impl Frontend {
         match core.inode(node) {
             Err(error) => reply.send(Err(error)),
             Ok(inode) if core.vfs.may_block(&inode) => {
+                let op = core.op_on(who, Some(&inode));
                 let (core, data) = (Arc::clone(core), data.to_vec());
-                self.pool.submit(move || reply.send(core.write(&core.op(who), write, &data)));
+                self.pool.submit(move || reply.send(core.write(&op, write, &data)));
             }
-            Ok(_) => reply.send(core.write(&core.op(who), write, data)),
+            Ok(inode) => reply.send(core.write(&core.op_on(who, Some(&inode)), write, data)),
         }
     }
 
