@@ -16,6 +16,10 @@ mount_pair "$@"
 export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_DATE='2020-01-01T00:00:00Z' GIT_COMMITTER_DATE='2020-01-01T00:00:00Z'
 export GIT_AUTHOR_NAME=t GIT_AUTHOR_EMAIL=t@example.org GIT_COMMITTER_NAME=t GIT_COMMITTER_EMAIL=t@example.org
 export SOURCE_DATE_EPOCH=1577836800 LC_ALL=C
+# Both sides must get the same bytes: no packing in the background, and no packs that depend on the number of threads.
+export GIT_CONFIG_COUNT=3
+export GIT_CONFIG_KEY_0=gc.auto GIT_CONFIG_VALUE_0=0 GIT_CONFIG_KEY_1=maintenance.auto GIT_CONFIG_VALUE_1=false
+export GIT_CONFIG_KEY_2=pack.threads GIT_CONFIG_VALUE_2=1
 
 # A C project of several files: $1/src/*.c, a header each, a Makefile, a test.
 make_c_project() {
@@ -80,7 +84,7 @@ t_sqlite() {
     [ "$(sqlite3 t.db 'PRAGMA integrity_check')" = ok ] && [ "$(sqlite3 t.db 'SELECT count(*) FROM t')" = 200 ] &&
         sqlite3 t.db '.dump' >dump && sqlite3 t.db 'PRAGMA journal_mode=DELETE; VACUUM;' >/dev/null && rm t.db
 }
-t_find() { cp -r "$work/repo/." . && find . -name '*.h' -size -2k -newermt 2000-01-01 | sort >found && find . -type f -links 1 -perm -u+r | wc -l >count && find . -name '*.c' -delete && ! find . -name '*.c' | grep -q .; }
+t_find() { cp -r "$work/repo/." . && find . -name '*.h' -size -2k -newermt 2000-01-01 | sort >found && local n && n=$(find . -type f -links 1 -perm -u+r | wc -l) && echo "$n" >count && find . -name '*.c' -delete && ! find . -name '*.c' | grep -q .; }
 t_rm() { mkdir -p deep/1/2/3/4/5/6/7/8 && cp -r "$work/repo/.git" deep/1/2/3 && seq 3000 | (cd deep && xargs touch) && rm -rf deep && [ "$(find . | wc -l)" = 1 ]; }
 t_cp() { cp -a "$work/repo" one && cp -al one two && cp -a --sparse=always one three && diff -r one two && diff -r one three && mv two/src moved && mv -n moved three/ && dd if=/dev/zero of=hole bs=1 seek=1M count=1 status=none && cp --sparse=always hole hole2 && cmp hole hole2; }
 
