@@ -145,7 +145,7 @@ impl Cache {
         let slab = &self.superblock(sb).inodes;
         loop {
             let index = slab.alloc(&self.inode_pool).ok_or(CacheError::NoMemory)?;
-            let life = self.inodes.get(index).life.load(Ordering::Relaxed);
+            let life = self.inodes.get(index).life();
             let floor = self.inode_pool.floor(index);
             if next_life(life, floor).is_some() {
                 above_floor(&self.inodes.get(index).seq, floor);
@@ -202,7 +202,7 @@ impl Cache {
     pub(crate) fn fill_slot(&self, sb: SbId, index: u32, dir: u32, fresh: &Fresh, flags: u32) -> u32 {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
         let resident = self.superblock(sb).resident;
-        let old = published.life.load(Ordering::Relaxed);
+        let old = published.life();
         // `alloc_inode` has seen that there is a next life.
         let life = next_life(old, self.inode_pool.floor(index)).unwrap_or(u32::MAX);
         // Readers of the slot's last life may still look: rule 3.
@@ -260,7 +260,7 @@ impl Cache {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
         let sb = SbId(private.sb.load(Ordering::Relaxed) as u16);
         let superblock = self.superblock(sb);
-        let attr = published.copy(private);
+        let attr = published.copy(|| private);
         let value = private.value.load(Ordering::Relaxed);
         if !superblock.resident {
             self.unhash_number(sb, index, attr.ino);

@@ -255,7 +255,7 @@ impl Tmpfs {
 /// change, or for a day. Reads of one file by many then do not all write to its attributes.
 pub(super) fn touch_atime(inode: &Inode<'_>, attr: &Attr, now: Time) {
     const DAY: i64 = 24 * 60 * 60;
-    if attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec - attr.atime.sec >= DAY {
+    if attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec() - attr.atime.sec() >= DAY {
         inode.update(|attr| attr.atime = now);
     }
 }
