@@ -80,7 +80,7 @@ impl Cache {
         let dentries_private = Arena::reserve(dentries.capacity()).map_err(no_memory)?;
         let dentry_slots = dentries.capacity().min(dentries_private.capacity());
         let inode_slots = inodes.capacity().min(inodes_private.capacity());
-        Ok(Arc::new(Self {
+        let cache = Self {
             inode_pool: Pool::new(inode_slots),
             dentry_pool: Pool::new(dentry_slots),
             tails: Tails::new(dentry_slots).map_err(no_memory)?,
@@ -96,7 +96,16 @@ impl Cache {
             inodes_private,
             dentries,
             dentries_private,
-        }))
+        };
+        if config.huge_pages {
+            cache.inodes.advise_huge_pages();
+            cache.inodes_private.advise_huge_pages();
+            cache.dentries.advise_huge_pages();
+            cache.dentries_private.advise_huge_pages();
+            cache.names.advise_huge_pages();
+            cache.numbers.advise_huge_pages();
+        }
+        Ok(Arc::new(cache))
     }
 
     /// Add a superblock. It has no root yet.

@@ -12,7 +12,6 @@
 
 use std::sync::Arc;
 
-
 use crate::attr::mode::{S_IFDIR, S_IFREG};
 use crate::dentry::NameWords;
 use crate::walk::Match;

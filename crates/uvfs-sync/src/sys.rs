@@ -85,6 +85,17 @@ mod memory {
             self.base
         }
 
+        /// Ask for huge pages (`MADV_HUGEPAGE`). Advice: a system without them goes on as before.
+        #[cfg(not(miri))]
+        pub(crate) fn advise_huge(&self) {
+            // SAFETY: our own mapping; the advice changes how it is backed, not what it holds.
+            unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_HUGEPAGE) };
+        }
+
+        /// Nothing to advise the allocator.
+        #[cfg(miri)]
+        pub(crate) fn advise_huge(&self) {}
+
         /// Give the whole pages of `from..to` (bytes) back to the system; they read as zero after.
         ///
         /// # Errors

@@ -161,6 +161,12 @@ impl BlHash {
         Ok(this)
     }
 
+    /// Ask for huge pages for buckets and overflow lines.
+    pub fn advise_huge_pages(&self) {
+        self.tables.iter().for_each(|table| table.heads.advise_huge_pages());
+        self.overflow.advise_huge_pages();
+    }
+
     /// Hash something with the key(s) in force. `f` is called once, or twice during a re-key.
     #[inline(always)]
     pub fn hashes(&self, f: impl Fn(Key) -> u64) -> Hashes {
