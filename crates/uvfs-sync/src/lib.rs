@@ -7,7 +7,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`primitives`] | the atomics, mutex and parking lot, swapped for loom's under `--cfg loom` |
+//! | [`primitives`] | the atomics, mutex and parking lot, swapped for loom's under `--cfg loom`, for counting ones under `--cfg count_stores` |
 //! | [`arena`] | reserved address space holding slots that are valid when all-zero |
 //! | [`slab`] | which slots of an arena are free: chunks owned by one user, per-thread magazines |
 //! | [`segvec`] | a growing array of ordinary objects whose addresses never change |
@@ -23,6 +23,8 @@
 pub mod arena;
 pub mod bitlock;
 pub mod blhash;
+#[cfg(count_stores)]
+mod counted;
 pub mod lockref;
 pub mod order;
 pub mod pages;
