@@ -251,12 +251,7 @@ fn measure(rows: &[Row<'_>]) -> Result<usize> {
             }
         };
         let shown = counted().map_or("-".to_owned(), |_| (count / MEASURED).to_string());
-        println!(
-            "{:<52} {:>8} {shown:>8}{}",
-            row.name,
-            pages / MEASURED,
-            if good { "" } else { "  WRONG" }
-        );
+        println!("{:<52} {:>8} {shown:>8}{}", row.name, pages / MEASURED, if good { "" } else { "  WRONG" });
         if !good {
             failed += 1;
             if row.want == Want::Nothing {

@@ -13,6 +13,7 @@ use crate::namei::open::open;
 use crate::namei::{Last, Parent, Walker};
 use crate::ops::attr::How;
 use crate::ops::rename::Side;
+use crate::permission::granted;
 use crate::types::{
     Access, Attr, Cred, DirEntry, Errno, Op, OpenFlags, RenameFlags, Result, SetAttr, SetTime, StatFs,
     XattrFlags, mode,
@@ -298,9 +299,15 @@ impl<'v> Context<'v> {
         self.vfs.setattr(&self.op(), &self.node(path)?, &set).map(|_| ())
     }
 
-    /// Whether the caller may do `want`.
+    /// Whether the caller may do `want`; see [`Vfs::access`]. What is cached is decided without a
+    /// reference, unless it is to be written and some file system is read-only.
     pub fn access(&self, path: &[u8], want: Access) -> Result<()> {
-        self.vfs.access(&self.op(), &self.node(path)?, want)
+        if want.contains(Access::WRITE) && self.vfs.mounts.any_read_only() {
+            return self.vfs.access(&self.op(), &self.node(path)?, want);
+        }
+        // One moment's truth, so that a denial needs no second look.
+        let attr = self.stat(path)?;
+        if granted(&self.cred, attr.mode, attr.uid, attr.gid, want) { Ok(()) } else { Err(Errno::ACCESS) }
     }
 
     /// All entries of a directory but `.` and `..`, in the driver's order.
