@@ -170,6 +170,12 @@ fn denials_and_links<'a>(rows: &mut Rows<'a>, vfs: &'a Vfs) {
     rows.hit("tmpfs", "access, write, root", move || c.access(b"/secret", Access::WRITE).is_ok());
     let c = user();
     rows.hit("tmpfs", "stat, denied search", move || is(Errno::ACCESS)(c.stat(b"/private/file").map(drop)));
+    for (name, link, len) in [("5", &b"/link"[..], 5), ("60", b"/longer", 60)] {
+        let c = user();
+        rows.hit("tmpfs", &format!("readlink, {name} bytes"), move || {
+            c.readlink_into(link, &mut [0; 100]) == Ok(len)
+        });
+    }
     let c = user();
     rows.hit("tmpfs", "lstat of a link", move || c.lstat(b"/link").is_ok_and(|a| a.is_symlink()));
 }

@@ -7,9 +7,12 @@
 //! the kernel's errors; those that depend on the last component are decided here, the others
 //! in `ops/`.
 
+use uvfs_cache::TARGET_MAX;
+
 use crate::driver::Inode;
 use crate::namei::handle::Handle;
 use crate::namei::open::open;
+use crate::namei::target::Target;
 use crate::namei::{Last, Parent, Walker};
 use crate::ops::attr::How;
 use crate::ops::rename::Side;
@@ -243,8 +246,28 @@ impl<'v> Context<'v> {
 
     /// The target of a symbolic link; EINVAL of anything else.
     pub fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let inode = self.lnode(path)?;
-        self.vfs.readlink(&self.op(), &inode)
+        let mut kept = [0; TARGET_MAX];
+        match self.walker().target(path, &mut kept)? {
+            Target::Kept(len) => Ok(kept[..len].to_vec()),
+            Target::Ask(inode) => self.vfs.readlink(&self.op(), &inode),
+        }
+    }
+
+    /// [`Context::readlink`] into `buffer`, as `readlink(2)`: what does not fit is cut off; how many
+    /// bytes were put there. Takes no reference and stores nothing shared where the target is kept.
+    pub fn readlink_into(&self, path: &[u8], buffer: &mut [u8]) -> Result<usize> {
+        let mut kept = [0; TARGET_MAX];
+        let asked;
+        let target = match self.walker().target(path, &mut kept)? {
+            Target::Kept(len) => &kept[..len],
+            Target::Ask(inode) => {
+                asked = self.vfs.readlink(&self.op(), &inode)?;
+                &asked[..]
+            }
+        };
+        let len = target.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&target[..len]);
+        Ok(len)
     }
 
     /// Changes the permission bits.
