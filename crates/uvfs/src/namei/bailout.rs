@@ -18,7 +18,7 @@ pub enum Bail {
     NotCached,
     /// A symbolic link is to be followed.
     Symlink,
-    /// No search permission: confirmed with references before it is final.
+    /// No search permission, by attributes that have expired: the driver has the last word.
     Denied,
     /// Something other than a directory has components after it.
     NotDirectory,

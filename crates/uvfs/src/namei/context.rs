@@ -2,8 +2,8 @@
 //! take paths.
 //!
 //! A context is what a process is to the kernel. Paths are bytes; absolute ones start at the
-//! context's root, which `..` does not leave. `stat` and `lstat` of what is cached take no
-//! reference and store nothing shared. Trailing slashes, `.` and `..` as last components give
+//! context's root, which `..` does not leave. `stat`, `lstat`, `access` and `readlink` of what is
+//! cached take no reference and store nothing shared. Trailing slashes, `.` and `..` as last components give
 //! the kernel's errors; those that depend on the last component are decided here, the others
 //! in `ops/`.
 
