@@ -109,7 +109,7 @@ fn during<R: 'static>(
 }
 
 /// Rule 5: while a bucket is split, an entry that is there all the time is never missed. Planted bugs:
-/// rule5-reader-ignores-level, rule5-split-unlocks-old-first.
+/// rule5-reader-ignores-level, rule5-split-leaves-the-level, rule5-split-without-fence.
 #[test]
 fn loom_rule5_a_split_hides_no_entry() {
     for (index, bucket) in [(2, 1), (1, 0)] {
@@ -242,6 +242,21 @@ fn loom_rule6_a_rekey_hides_no_entry() {
             let found = during(&w, |w| w.find_by_key(1), |w| (0..steps).for_each(|_| w.rekey_step()));
             assert_ne!(found, Scan::Miss(()), "a false ENOENT");
             assert_eq!(w.find_by_key(1), Scan::Hit(1));
+        });
+    }
+}
+
+/// Rule 6: who sees the end of a re-key sees what was moved last. Planted bug: rule6-end-relaxed.
+#[test]
+fn loom_rule6_the_end_of_a_rekey_shows_all_entries() {
+    for index in 1..=4 {
+        model(move || {
+            let w = World::new();
+            w.insert_by_key(index);
+            w.begin_rekey();
+            (0..2).for_each(|_| w.rekey_step());
+            let found = during(&w, move |w| w.find_by_key(index), |w| w.rekey_step());
+            assert_ne!(found, Scan::Miss(()), "a false ENOENT");
         });
     }
 }
