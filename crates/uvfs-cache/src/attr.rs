@@ -113,6 +113,12 @@ impl Attr {
     pub const fn fmt(&self) -> u32 {
         self.mode & mode::S_IFMT
     }
+    /// Whether a read now moves the access time, as the mount option `relatime` has it: if none was
+    /// stamped since the last change, or for a day. Reads by many then do not all store here.
+    pub fn atime_is_due(&self, now: Time) -> bool {
+        const DAY: i64 = 24 * 60 * 60;
+        self.atime <= self.mtime || self.atime <= self.ctime || now.sec().saturating_sub(self.atime.sec()) >= DAY
+    }
     /// Whether this is a directory.
     pub const fn is_dir(&self) -> bool {
         self.fmt() == mode::S_IFDIR

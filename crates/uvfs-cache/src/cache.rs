@@ -25,6 +25,7 @@ use crate::dir::DirState;
 use crate::guard::NameLocks;
 use crate::inode::{self, ROOT};
 use crate::inode_ref::InodeRef;
+use crate::symlink::Targets;
 use crate::types::{CacheError, Config, Counters, EvictHook, Fresh, InodeId, SbId, SbOptions};
 
 /// Dentry and inode cache; see the crate's head.
@@ -36,6 +37,7 @@ pub struct Cache {
     pub(crate) dentries_private: Arena<dentry::Private>,
     pub(crate) dentry_pool: Pool,
     pub(crate) tails: Tails,
+    pub(crate) targets: Targets,
     pub(crate) names: BlHash,
     pub(crate) numbers: BlHash,
     pub(crate) dirs: SegVec<DirState>,
@@ -84,6 +86,7 @@ impl Cache {
             inode_pool: Pool::new(inode_slots),
             dentry_pool: Pool::new(dentry_slots),
             tails: Tails::new(dentry_slots).map_err(no_memory)?,
+            targets: Targets::new(inode_slots).map_err(no_memory)?,
             names: BlHash::new(dentry_slots).map_err(no_memory)?,
             numbers: BlHash::new(inode_slots).map_err(no_memory)?,
             dirs: SegVec::new(),
@@ -277,6 +280,8 @@ impl Cache {
         let dir = private.dir.load(Ordering::Relaxed);
         published.clear();
         private.dir.store(0, Ordering::Relaxed);
+        // The sequence has moved: who copies the target now does not believe it.
+        self.targets.free(private.target.swap(0, Ordering::Relaxed));
         superblock.inodes.count_down();
         // The driver may take its time, or the cache.
         order::check(Class::Rename);
@@ -343,7 +348,7 @@ impl Cache {
             );
         }
         c.hash_bytes = self.names.bytes() + self.numbers.bytes();
-        c.bytes += c.hash_bytes + self.tails.bytes();
+        c.bytes += c.hash_bytes + self.tails.bytes() + self.targets.bytes();
         let (a, b) = (self.names.long_chains(), self.numbers.long_chains());
         c.long_chains = a.0 + b.0;
         c.rekeys = a.1 + b.1;

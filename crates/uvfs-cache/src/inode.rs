@@ -75,7 +75,8 @@ pub(crate) struct Private {
     pub deadline: AtomicU32,
     /// Hash in the inode table (superblocks that are not resident).
     pub hash: AtomicU32,
-    spare: AtomicU32,
+    /// Slot of a symbolic link's kept target; 0: none.
+    pub target: AtomicU32,
 }
 }
 

@@ -71,7 +71,7 @@ impl<'c> InodeRef<'c> {
         self.cache.inodes.get(self.index)
     }
 
-    fn private_half(&self) -> &'c inode::Private {
+    pub(crate) fn private_half(&self) -> &'c inode::Private {
         self.cache.inodes_private.get(self.index)
     }
 

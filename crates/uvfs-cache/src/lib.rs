@@ -13,6 +13,7 @@
 //! | `walk` | lookups without references |
 //! | `lookup`, `guard` | lookups with references; the right to a name |
 //! | `change`, `answer` | publishing changes; drivers' answers |
+//! | `symlink` | targets of links |
 //! | `readdir`, `sweep` | listing; forgetting |
 //! | [`mapping`] | page index to page |
 #![deny(unsafe_code)]
@@ -37,6 +38,7 @@ mod lookup;
 mod loom_tests;
 mod readdir;
 mod sweep;
+mod symlink;
 mod types;
 mod walk;
 
@@ -49,6 +51,7 @@ pub use inode::Perm;
 pub use inode_ref::{Death, InodeRef};
 pub use lookup::{Known, Lookup};
 pub use readdir::{DirScan, DirSink};
+pub use symlink::TARGET_MAX;
 pub use types::{
     CacheError, Config, Counters, EvictHook, Fresh, InodeId, Life, NotEmpty, Room, SbId, SbOptions,
 };

@@ -156,6 +156,13 @@ impl Cache {
         self.inodes.get(at.index).stamp().check(at.stamp)
     }
 
+    /// Whether `at` is still as it was, and its attributes have not expired: what was read of it is
+    /// then as good as what its driver would say.
+    pub fn believed(&self, at: Pos) -> bool {
+        let deadline = self.inodes_private.get(at.index).deadline.load(Ordering::Relaxed);
+        !self.clock.passed(deadline) && self.check(at)
+    }
+
     /// Permissions of `at`; true if [`Cache::check`] holds afterwards.
     #[inline]
     pub fn perm(&self, at: Pos) -> Perm {

@@ -156,29 +156,30 @@ mod loom_tests {
     use crate::primitives::Arc;
 
     /// Rules 3 and 7: what is copied under an unchanged sequence is one moment's truth.
-    /// Removing either fence above makes this fail.
+    /// Weakening either fence or either ordering above makes this fail. The reader is the spawned
+    /// thread: loom does not see all that a writer that loads before it stores may do to one that
+    /// was there first.
     #[test]
     fn loom_rule3_and_7_a_copy_is_one_moments_truth() {
         loom::model(|| {
             let s = Arc::new((SeqCount::new(), AtomicU64::new(0), AtomicU64::new(0)));
-            let w = s.clone();
-            let t = loom::thread::spawn(move || {
-                for i in 1..=2 {
-                    w.0.write(|| {
-                        w.1.store(i, Ordering::Relaxed);
-                        w.2.store(i, Ordering::Relaxed);
-                    });
-                }
-            });
-            if let Some(seq) = s.0.begin() {
-                let a = s.1.load(Ordering::Relaxed);
-                let b = s.2.load(Ordering::Relaxed);
-                if s.0.check(seq) {
+            let r = s.clone();
+            let reader = loom::thread::spawn(move || {
+                let Some(seq) = r.0.begin() else { return };
+                let a = r.1.load(Ordering::Relaxed);
+                let b = r.2.load(Ordering::Relaxed);
+                if r.0.check(seq) {
                     assert_eq!(a, b, "torn copy");
                     assert_eq!(a * 2, u64::from(seq), "an old copy under a new sequence");
                 }
+            });
+            for i in 1..=2 {
+                s.0.write(|| {
+                    s.1.store(i, Ordering::Relaxed);
+                    s.2.store(i, Ordering::Relaxed);
+                });
             }
-            t.join().unwrap();
+            reader.join().unwrap();
         });
     }
 }

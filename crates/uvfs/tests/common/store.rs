@@ -94,6 +94,11 @@ impl Store {
         self.nodes.lock().get_mut(&ino).unwrap().attr.size = size;
     }
 
+    /// Changes type and permissions behind the cache's back.
+    pub fn change_mode(&self, ino: u64, mode: u32) {
+        self.nodes.lock().get_mut(&ino).unwrap().attr.mode = mode;
+    }
+
     /// How often a name was asked for.
     pub fn asked(&self, name: &str) -> u32 {
         self.lookups.lock().get(name.as_bytes()).copied().unwrap_or(0)
