@@ -25,6 +25,7 @@ use crate::dir::DirState;
 use crate::guard::NameLocks;
 use crate::inode::{self, ROOT};
 use crate::inode_ref::InodeRef;
+use crate::prefix::Prefixes;
 use crate::symlink::Targets;
 use crate::types::{CacheError, Config, Counters, EvictHook, Fresh, InodeId, SbId, SbOptions};
 
@@ -40,6 +41,7 @@ pub struct Cache {
     pub(crate) targets: Targets,
     pub(crate) names: BlHash,
     pub(crate) numbers: BlHash,
+    pub(crate) prefixes: Prefixes,
     pub(crate) dirs: SegVec<DirState>,
     pub(crate) name_locks: NameLocks,
     pub(crate) clock: Clock,
@@ -89,6 +91,7 @@ impl Cache {
             targets: Targets::new(inode_slots).map_err(no_memory)?,
             names: BlHash::new(dentry_slots).map_err(no_memory)?,
             numbers: BlHash::new(inode_slots).map_err(no_memory)?,
+            prefixes: Prefixes::new().map_err(no_memory)?,
             dirs: SegVec::new(),
             name_locks: NameLocks::new(),
             clock: Clock::default(),

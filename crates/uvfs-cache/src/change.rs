@@ -235,7 +235,15 @@ impl Cache {
         let d = self.dentries.get(dentry);
         locked.remove(which, dentry);
         let inode = d.inode.load(Ordering::Relaxed);
-        let tail = d.seq.write(|| d.clear());
+        let mut tail = 0;
+        let mut clear = || tail = d.seq.write(|| d.clear());
+        // A directory that lives on has another name than it had: whoever kept the way to it looks
+        // again. (The end of one that does not moves its sequence too.)
+        if is_dir(d.fmt()) && self.inodes_private.get(inode).refs.is_live() {
+            self.while_moving(&[inode], clear);
+        } else {
+            clear();
+        }
         let place = usize::from(after.dead[0].dentry != 0);
         after.dead[place] = Killed { dentry, tail, inode };
     }
