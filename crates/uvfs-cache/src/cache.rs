@@ -82,7 +82,7 @@ impl Cache {
         let dentries_private = Arena::reserve(dentries.capacity()).map_err(no_memory)?;
         let dentry_slots = dentries.capacity().min(dentries_private.capacity());
         let inode_slots = inodes.capacity().min(inodes_private.capacity());
-        Ok(Arc::new(Self {
+        let cache = Self {
             inode_pool: Pool::new(inode_slots),
             dentry_pool: Pool::new(dentry_slots),
             tails: Tails::new(dentry_slots).map_err(no_memory)?,
@@ -99,7 +99,16 @@ impl Cache {
             inodes_private,
             dentries,
             dentries_private,
-        }))
+        };
+        if config.huge_pages {
+            cache.inodes.advise_huge_pages();
+            cache.inodes_private.advise_huge_pages();
+            cache.dentries.advise_huge_pages();
+            cache.dentries_private.advise_huge_pages();
+            cache.names.advise_huge_pages();
+            cache.numbers.advise_huge_pages();
+        }
+        Ok(Arc::new(cache))
     }
 
     /// Add a superblock. It has no root yet.
@@ -148,7 +157,7 @@ impl Cache {
         let slab = &self.superblock(sb).inodes;
         loop {
             let index = slab.alloc(&self.inode_pool).ok_or(CacheError::NoMemory)?;
-            let life = self.inodes.get(index).life.load(Ordering::Relaxed);
+            let life = self.inodes.get(index).life();
             let floor = self.inode_pool.floor(index);
             if next_life(life, floor).is_some() {
                 above_floor(&self.inodes.get(index).seq, floor);
@@ -205,7 +214,7 @@ impl Cache {
     pub(crate) fn fill_slot(&self, sb: SbId, index: u32, dir: u32, fresh: &Fresh, flags: u32) -> u32 {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
         let resident = self.superblock(sb).resident;
-        let old = published.life.load(Ordering::Relaxed);
+        let old = published.life();
         // `alloc_inode` has seen that there is a next life.
         let life = next_life(old, self.inode_pool.floor(index)).unwrap_or(u32::MAX);
         // Readers of the slot's last life may still look: rule 3.
@@ -263,7 +272,7 @@ impl Cache {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
         let sb = SbId(private.sb.load(Ordering::Relaxed) as u16);
         let superblock = self.superblock(sb);
-        let attr = published.copy(private);
+        let attr = published.copy(|| private);
         let value = private.value.load(Ordering::Relaxed);
         if !superblock.resident {
             self.unhash_number(sb, index, attr.ino);

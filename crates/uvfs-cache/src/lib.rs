@@ -30,6 +30,7 @@ mod dentry;
 mod dir;
 mod dir_index;
 mod guard;
+mod hit;
 mod inode;
 mod inode_ref;
 mod lookup;
@@ -45,6 +46,7 @@ pub use attr::{Attr, Time};
 pub use cache::Cache;
 pub use change::{RenameLock, Reserved};
 pub use guard::{NameGuard, Pending};
+pub use hit::{Peek, Stuck};
 pub use inode::Perm;
 pub use inode_ref::{Death, InodeRef};
 pub use lookup::{Known, Lookup};
@@ -53,7 +55,7 @@ pub use symlink::TARGET_MAX;
 pub use types::{
     CacheError, Config, Counters, EvictHook, Fresh, InodeId, Life, NotEmpty, Room, SbId, SbOptions,
 };
-pub use walk::{Child, NameHash, Peek, Pos, Retry, Step};
+pub use walk::{Child, NameHash, Names, Pos, Retry, Step};
 
 /// The byte table of docs/architecture.md: what a file with a name up to 23 bytes costs, hash and
 /// directory list included. The hash's share is its worst measured one.

@@ -103,7 +103,7 @@ impl Cache {
     ) -> Result<Option<(Attr, usize)>, Retry> {
         let (published, private) = (self.inodes.get(child.inode), self.inodes_private.get(child.inode));
         let seq = published.seq.begin().ok_or(Retry::Inode)?;
-        let attr = published.copy(private);
+        let attr = published.copy(|| private);
         // Pairs with the release in `keep_target`: who sees the slot sees what is in it.
         let slot = private.target.load(Ordering::Acquire);
         let len = if slot == 0 { 0 } else { self.targets.copy(slot, out) };

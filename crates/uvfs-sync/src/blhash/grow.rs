@@ -98,12 +98,11 @@ impl BlHash {
         // New before old: who is sent on by the old bucket's level finds the new one in order.
         bitlock::unlock_with(&new_head.header, |w| with_level(w, level + 2));
         bitlock::unlock_with(&head.header, |w| with_level(w, level + 2));
-        let size = if split + 1 == 1 << level {
-            u64::from(level + 1) << 32
+        if split + 1 == 1 << level {
+            table.set_size(level + 1, 0);
         } else {
-            u64::from(level) << 32 | u64::from(split + 1)
-        };
-        table.size.store(size, Ordering::Relaxed);
+            table.set_size(level, split + 1);
+        }
         for line in lines.drain(..) {
             self.free_line(line);
         }

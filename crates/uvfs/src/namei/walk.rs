@@ -124,7 +124,7 @@ impl Walker<'_, '_> {
         if c.name.len() > NAME_MAX {
             return Err(Stop::BailAt(Bail::LongName, at, offset));
         }
-        match cache.step(at, &cache.hash_name(c.name)) {
+        match cache.step(at, c.name) {
             Step::Found(child) => Ok(child),
             // The permission and the absence must be of one directory at one place.
             Step::Absent if cache.check(at) => Err(Stop::Final(Errno::NOENT)),

@@ -160,7 +160,7 @@ impl Store {
     /// Stamps the change, later than every earlier one, and tells the cache.
     fn changed(&self, op: &Op, inode: &Inode<'_>) -> Result<()> {
         let attr = self.change(inode.ino(), |n| {
-            let next = uvfs::Time::new(n.attr.ctime.sec, n.attr.ctime.nsec + 1);
+            let next = uvfs::Time::new(n.attr.ctime.sec(), n.attr.ctime.nsec() + 1);
             n.attr.ctime = op.now.max(next);
             n.attr
         })?;
