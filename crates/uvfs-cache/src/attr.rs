@@ -117,7 +117,9 @@ impl Attr {
     /// stamped since the last change, or for a day. Reads by many then do not all store here.
     pub fn atime_is_due(&self, now: Time) -> bool {
         const DAY: i64 = 24 * 60 * 60;
-        self.atime <= self.mtime || self.atime <= self.ctime || now.sec().saturating_sub(self.atime.sec()) >= DAY
+        self.atime <= self.mtime
+            || self.atime <= self.ctime
+            || now.sec().saturating_sub(self.atime.sec()) >= DAY
     }
     /// Whether this is a directory.
     pub const fn is_dir(&self) -> bool {
