@@ -3,7 +3,7 @@
 //! Every other module takes its atomics, fences, mutexes and parking from here, so that the same
 //! code runs under the model checker (`RUSTFLAGS="--cfg loom"`). loom has no `madvise`,
 //! `membarrier` or thread identity; what stands in for them is here or in `sys.rs`. With
-//! `--cfg count_stores` each thread counts what it stores ([`shared_stores`]); what is stored by one
+//! `--cfg count_stores` each thread counts what it stores (`shared_stores`); what is stored by one
 //! thread only and is no business of others but as a figure is a [`Tally`], and is not counted.
 
 #[cfg(not(any(loom, count_stores)))]

@@ -199,4 +199,33 @@ mod loom_tests {
             reader.join().unwrap();
         });
     }
+
+    /// The same of a sequence that shares its word with a life. Planted bugs:
+    /// rule3-stamp-write-without-fence, rule3-stamp-check-without-fence, rule3-stamp-load-relaxed,
+    /// rule3-stamp-end-relaxed.
+    #[test]
+    fn loom_rule3_and_7_a_stamp_is_one_moments_too() {
+        loom::model(|| {
+            let s = Arc::new((LifeSeq::new(), AtomicU64::new(0), AtomicU64::new(0)));
+            s.0.set(7, 0);
+            let r = s.clone();
+            let reader = loom::thread::spawn(move || {
+                let word = r.0.load();
+                let a = r.1.load(Ordering::Relaxed);
+                let b = r.2.load(Ordering::Relaxed);
+                if !LifeSeq::is_odd(word) && r.0.check(word) {
+                    assert_eq!(LifeSeq::life_of(word), 7);
+                    assert_eq!(a, b, "torn copy");
+                    assert_eq!(a * 2, word & u64::from(u32::MAX), "an old copy under a new sequence");
+                }
+            });
+            for i in 1..=2 {
+                s.0.write(|| {
+                    s.1.store(i, Ordering::Relaxed);
+                    s.2.store(i, Ordering::Relaxed);
+                });
+            }
+            reader.join().unwrap();
+        });
+    }
 }

@@ -75,6 +75,14 @@ impl World {
     fn find_by_key(&self, index: u32) -> Scan<u32, ()> {
         self.find(&self.table.hashes(|key| Objs::full(index, key)), index)
     }
+    /// Whether a glance with this hash (of any key) says for certain that the object is not there.
+    fn ruled_out(&self, hash: impl Fn(Key) -> u64, index: u32) -> bool {
+        let view = self.table.view();
+        let hash = hash(view.key());
+        let mut glance = view.glance(hash);
+        let seen = glance.seen();
+        !glance.any(|i| i == index) && self.table.rules_out(view.epoch(), hash, seen)
+    }
     fn insert_by_key(&self, index: u32) {
         let h = self.table.hashes(|key| Objs::full(index, key));
         self.objects.put(&self.table, &h, index, false);
@@ -149,6 +157,48 @@ fn loom_rule5_an_entry_that_moves_in_its_chain_is_not_missed() {
         let found = during(&w, |w| w.find(&hash(2, 0), 2), |w| w.remove(&hash(1, 0), 1));
         assert_ne!(found, Scan::Miss(()), "a false ENOENT");
     });
+}
+
+/// Rule 5: what a glance misses it does not rule out, if it is there all the time: in a chain that is
+/// changed, in a bucket that is split, in an overflow line. Planted bugs: rule5-glance-relaxed,
+/// rule5-glance-without-fence, rule5-glance-not-checked, rule5-glance-ignores-level,
+/// rule5-glance-ignores-overflow.
+#[test]
+fn loom_rule5_a_glance_rules_out_no_entry_that_is_there() {
+    model(|| {
+        let w = World::with(2);
+        let out = during(&w, |w| w.ruled_out(|_| hash(2, 0).hash[0], 2), |w| w.remove(&hash(1, 0), 1));
+        assert!(!out, "a false ENOENT");
+    });
+    model(|| {
+        let w = World::new();
+        w.objects.put(&w.table, &hash(2, 1), 2, false);
+        let split = |w: &World| assert!(w.table.split_now(&*w.objects));
+        let out = during(&w, |w| w.ruled_out(|_| hash(2, 1).hash[0], 2), split);
+        assert!(!out, "a false ENOENT");
+    });
+    model(|| {
+        let last = super::line::SLOTS as u32 + 1;
+        let w = World::with(last);
+        assert!(!w.ruled_out(|_| hash(last, 0).hash[0], last), "a false ENOENT");
+        assert!(World::new().ruled_out(|_| hash(1, 0).hash[0], 1), "nothing is there");
+    });
+}
+
+/// Rule 6: nor while all entries move under a new key. Planted bugs: rule6-glance-one-table-only,
+/// rule6-view-relaxed.
+#[test]
+fn loom_rule6_a_glance_rules_out_nothing_that_moves() {
+    for steps in 1..=2 {
+        model(move || {
+            let w = World::new();
+            w.insert_by_key(1);
+            w.begin_rekey();
+            let find = |w: World| w.ruled_out(|key| Objs::full(1, key), 1);
+            let out = during(&w, find, |w| (0..steps).for_each(|_| w.rekey_step()));
+            assert!(!out, "a false ENOENT");
+        });
+    }
 }
 
 /// Rule 3: nor is one whose overflow line is recycled meanwhile. Planted bug:

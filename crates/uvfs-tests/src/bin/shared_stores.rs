@@ -9,11 +9,11 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use uvfs::{Access, Context, Cred, Driver, Errno, Vfs, VfsConfig, mode};
 use uvfs_drivers::generated::{Generated, Spec};
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
-use uvfs_tests::write_watch::WriteWatch;
+use uvfs_tests::write_watch::{WriteWatch, alone};
 
 /// A call that is measured: whether it answered what it should have.
 type Call<'a> = Box<dyn Fn() -> bool + 'a>;
@@ -53,9 +53,14 @@ impl<'a> Rows<'a> {
 const DEPTH: usize = 5;
 
 fn main() -> Result<()> {
-    // The watch spares the stack of a thread that the thread library made; see `write_watch`.
-    let failed = std::thread::spawn(run).join().map_err(|_| anyhow!("the measuring thread died"))??;
-    std::process::exit(i32::from(failed != 0));
+    let code = alone(|| match run() {
+        Ok(failed) => u8::from(failed != 0),
+        Err(error) => {
+            eprintln!("Error: {error:?}");
+            2
+        }
+    })?;
+    std::process::exit(code);
 }
 
 fn run() -> Result<usize> {

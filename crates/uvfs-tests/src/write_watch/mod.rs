@@ -8,8 +8,8 @@
 //!
 //! The kernel's stores into user memory (results of system calls) raise no fault but fail with
 //! EFAULT. Not seen is what a thread stores on its own stack and has told others of; our library
-//! tells nobody of such places. Only one watch in a process; no other thread may run meanwhile.
-//! `sys` has the system calls.
+//! tells nobody of such places. Only one watch in a process, which must have no other thread
+//! ([`alone`]): one that goes on would fault on its own stack. `sys` has the system calls.
 //! Cost: two `mprotect` calls a mapping.
 
 mod sys;
@@ -29,6 +29,17 @@ pub struct Store {
     pub instruction: usize,
     /// What is mapped at the address: a file's name, or "anonymous".
     pub mapping: String,
+}
+
+/// Runs `f` on a thread that is the only one of its process, a child of this one, and answers with
+/// the code that `f` gave (or 128 and the number of the signal that ended it). To be called before
+/// there are other threads, which might hold a lock that the child then waits for.
+///
+/// # Errors
+/// What the system calls say; ECHILD where the thread cannot be had.
+pub fn alone(f: impl FnOnce() -> u8 + Send + 'static) -> Result<i32, Errno> {
+    // The watch spares a stack that the thread library made, which a process's first thread has not.
+    std::thread::spawn(|| sys::in_a_child(f)).join().unwrap_or(Err(Errno::CHILD))
 }
 
 /// A watch over the calling thread.

@@ -128,6 +128,28 @@ fn instruction(context: *mut libc::c_void) -> usize {
     }
 }
 
+/// Runs `f` in a child of this process that has the calling thread only, and answers with the child's
+/// exit code (or that of a signal, above 128).
+///
+/// # Errors
+/// What `fork(2)` and `waitpid(2)` say.
+pub(super) fn in_a_child(f: impl FnOnce() -> u8) -> Result<i32, Errno> {
+    // SAFETY: the child has a copy of all memory and this thread. Locks that another thread holds
+    // at this moment stay locked in it: the C library sees to its own, and callers to theirs.
+    match unsafe { libc::fork() } {
+        -1 => Err(errno()),
+        0 => std::process::exit(i32::from(f())),
+        child => {
+            let status = rustix::process::waitpid(
+                rustix::process::Pid::from_raw(child),
+                rustix::process::WaitOptions::empty(),
+            )?;
+            let code = status.and_then(|(_, s)| s.exit_status().or(s.terminating_signal().map(|n| 128 + n)));
+            Ok(code.unwrap_or(255))
+        }
+    }
+}
+
 /// Makes whole pages read-only, or writable again.
 ///
 /// # Errors
