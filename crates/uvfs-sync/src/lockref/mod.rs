@@ -1,8 +1,8 @@
 //! Reference count, lock and life of a recycled slot in one 64-bit word (design rule 2).
 //!
 //! ```text
-//! 63            32 31              2 1    0
-//! |     life      |     count       | lock |     (the lock's bits: as many as its policy says)
+//! 63            32   31       30   29          2 1    0
+//! |     life      |anchor | spread |    count   | lock |     (the lock's bits: as many as its policy says)
 //! ```
 //!
 //! A slot is dead when its count is 0, and stays so until the allocator starts its next life. From an
@@ -13,6 +13,11 @@
 //!
 //! What a held lock does to gets and puts is the [`Policy`]'s affair. With [`Uvfs`], the usual one, it
 //! does nothing to them: they carry its bits along, so that there is no locked mode to fall into.
+//!
+//! The two bits above the count are for [`crate::percpu_ref`]. *Spread* says that some references are
+//! counted elsewhere; the count then has a bias, so that it cannot reach 0. *Anchor* says that somebody has
+//! a reference (a name's) that he will not drop before he has taken that bit away and gathered what is
+//! spread: only while it is set may the count be spread, in one step with looking at it.
 //! Cost: one read-modify-write for each get and put; the life is compared in the same step.
 
 #[cfg(all(test, loom))]
@@ -28,6 +33,8 @@ use crate::order::{self, Class};
 use crate::primitives::{AtomicU64, Ordering, fence, spin_loop};
 
 const LIFE_SHIFT: u32 = 32;
+const ANCHOR: u64 = 1 << 31;
+const SPREAD: u64 = 1 << 30;
 /// Exchanges that a get or put tries while the lock is free, where the policy knows another way.
 const RETRIES: u32 = if cfg!(loom) { 2 } else { 100 };
 
@@ -47,6 +54,19 @@ impl<P: Policy> fmt::Debug for LockRef<P> {
     }
 }
 
+/// What [`LockRef::get_watched`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Got {
+    /// The life is over.
+    Dead,
+    /// A reference.
+    Yes,
+    /// A reference, and others were at the word at the same time.
+    Contended,
+    /// No reference: they are counted elsewhere, or can be had by [`LockRef::get_life`].
+    Spread,
+}
+
 /// The life in a word.
 fn life_of(word: u64) -> u32 {
     (word >> LIFE_SHIFT) as u32
@@ -54,11 +74,15 @@ fn life_of(word: u64) -> u32 {
 
 impl<P: Policy> LockRef<P> {
     const ONE: u64 = 1 << P::LOCK_BITS;
-    const COUNT: u64 = (1 << LIFE_SHIFT) - Self::ONE;
+    const COUNT: u64 = SPREAD - Self::ONE;
     const LOCK: u64 = Self::ONE - 1;
+    /// The count of a spread word without any reference: half-way.
+    const BIAS: u64 = SPREAD / 2;
     /// References one slot may have before the process is stopped (as `Arc` does): far above what
-    /// fits into memory as dentries, far below the width of the count.
-    const MANY: u64 = Self::COUNT / 2;
+    /// fits into memory as dentries, far below the width of the count; of a spread one, as many more.
+    const MANY: u64 = Self::BIAS / 2;
+    /// How far the count of a spread word may stray from the bias before it should be gathered.
+    const STRAY: u64 = Self::BIAS / 4;
 
     /// A dead word of life 0.
     pub fn new() -> Self {
@@ -123,10 +147,17 @@ impl<P: Policy> LockRef<P> {
     #[inline]
     fn one_more(old: u64) -> u64 {
         if old & Self::COUNT > Self::MANY {
+            Self::many(old);
+        }
+        old + Self::ONE
+    }
+
+    #[cold]
+    fn many(old: u64) {
+        if old & SPREAD == 0 || old & Self::COUNT > Self::BIAS + Self::MANY {
             // A count that wrapped would free a slot that is in use.
             std::process::abort();
         }
-        old + Self::ONE
     }
 
     /// Drop a reference. True for exactly one caller: the slot is now dead and the caller's to
@@ -217,7 +248,95 @@ impl<P: Policy> LockRef<P> {
         old
     }
 
-    /// References now. For counters and tests: it may change at once.
+    /// As [`LockRef::get_life`], telling whether others are at it too.
+    #[inline]
+    pub fn get_watched(&self, life: u32) -> Got {
+        let old = self.0.load(Ordering::Relaxed);
+        if life_of(old) != life || old & Self::COUNT == 0 {
+            return Got::Dead;
+        }
+        if old & SPREAD != 0 {
+            return Got::Spread;
+        }
+        let free = P::HELD == Held::Carry || !P::is_locked(old);
+        // Acquire, as in `get_life`.
+        let exchanged = free
+            && self
+                .0
+                .compare_exchange(old, Self::one_more(old), Ordering::Acquire, Ordering::Relaxed)
+                .is_ok();
+        if exchanged {
+            Got::Yes
+        } else if self.get_life(life) {
+            Got::Contended
+        } else {
+            Got::Dead
+        }
+    }
+
+    /// Whether some references are counted elsewhere. It may change at once.
+    pub fn is_spread(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & SPREAD != 0
+    }
+
+    /// Take one more reference, held already, and vouch for the slot by it: whoever drops it does so after
+    /// [`LockRef::unanchor`].
+    pub fn get_anchor(&self) {
+        self.get_held();
+        if self.0.load(Ordering::Relaxed) & ANCHOR == 0 {
+            self.0.fetch_or(ANCHOR, Ordering::Relaxed);
+        }
+    }
+
+    /// From now on the count is not spread any more. True: it is spread, and the caller has it
+    /// gathered before he drops the reference that he vouched by.
+    #[must_use = "what is spread must be gathered"]
+    pub fn unanchor(&self) -> bool {
+        let mut old = self.0.load(Ordering::Relaxed);
+        if old & ANCHOR != 0 {
+            // Against `spread`, which looks at the bit in the step in which it spreads.
+            old = self.0.fetch_and(!ANCHOR, Ordering::Relaxed);
+        }
+        old & SPREAD != 0
+    }
+
+    /// References may be counted elsewhere from now on, if somebody vouches for this life. The
+    /// caller holds a reference, or knows that somebody vouches.
+    pub(crate) fn spread(&self, life: u32) -> bool {
+        let spread = self.change(Ordering::Relaxed, |old| {
+            let may = life_of(old) == life && old & (ANCHOR | SPREAD) == ANCHOR;
+            let few = old & Self::COUNT != 0 && old & Self::COUNT < Self::STRAY;
+            (may && few).then(|| (old + Self::BIAS) | SPREAD)
+        });
+        spread.is_some()
+    }
+
+    /// No reference is counted elsewhere any more; `elsewhere` were (it may be below 0).
+    pub(crate) fn gather(&self, elsewhere: i64) {
+        // Release: what was done with the references that were dropped elsewhere, and that the caller
+        // has acquired, happens before the teardown.
+        self.change(Ordering::Release, |old| {
+            debug_assert!(old & SPREAD != 0, "gather of what is not spread");
+            let here = (old & Self::COUNT) as i64 - Self::BIAS as i64;
+            let all = elsewhere.checked_mul(Self::ONE as i64).and_then(|n| n.checked_add(here));
+            match all {
+                Some(all) if all > 0 && all < Self::BIAS as i64 => {
+                    Some(old & !(SPREAD | Self::COUNT) | all as u64)
+                }
+                // Lost or invented references: as a wrapped count.
+                _ => std::process::abort(),
+            }
+        });
+    }
+
+    /// Whether references were taken elsewhere and dropped here, or the other way round, so often
+    /// that the bias may not suffice for ever.
+    pub fn has_strayed(&self) -> bool {
+        let word = self.0.load(Ordering::Relaxed);
+        word & SPREAD != 0 && (word & Self::COUNT).abs_diff(Self::BIAS) > Self::STRAY
+    }
+
+    /// References counted here now. For counters and tests: it may change at once.
     pub fn count(&self) -> u64 {
         (self.0.load(Ordering::Relaxed) & Self::COUNT) / Self::ONE
     }
