@@ -11,8 +11,10 @@ use std::sync::{Arc, OnceLock};
 
 use uvfs_sync::arena::Arena;
 use uvfs_sync::blhash::{BlHash, Key, Objects};
+use uvfs_sync::lockref::{Got, LockRef};
 use uvfs_sync::order::{self, Class};
-use uvfs_sync::primitives::{AtomicU64, Mutex, Ordering, Stat, fence};
+use uvfs_sync::percpu_ref::{self, PercpuRefs, Place};
+use uvfs_sync::primitives::{AtomicU32, AtomicU64, Mutex, Ordering, Stat, fence};
 use uvfs_sync::segvec::SegVec;
 use uvfs_sync::seqcount::SeqCount;
 use uvfs_sync::slab::{CHUNK, Pool, Slab, next_life};
@@ -24,13 +26,14 @@ use crate::dentry::{self, Tails};
 use crate::dir::DirState;
 use crate::guard::NameLocks;
 use crate::inode::{self, ROOT};
-use crate::inode_ref::InodeRef;
+use crate::inode_ref::{InodeRef, RawRef};
 use crate::types::{CacheError, Config, Counters, EvictHook, Fresh, InodeId, SbId, SbOptions};
 
 /// Dentry and inode cache; see the crate's head.
 pub struct Cache {
     pub(crate) inodes: Arena<inode::Published>,
     pub(crate) inodes_private: Arena<inode::Private>,
+    pub(crate) percpu: PercpuRefs,
     pub(crate) inode_pool: Pool,
     pub(crate) dentries: Arena<dentry::Published>,
     pub(crate) dentries_private: Arena<dentry::Private>,
@@ -80,7 +83,9 @@ impl Cache {
         let dentries_private = Arena::reserve(dentries.capacity()).map_err(no_memory)?;
         let dentry_slots = dentries.capacity().min(dentries_private.capacity());
         let inode_slots = inodes.capacity().min(inodes_private.capacity());
+        let percpu = PercpuRefs::new().map_err(no_memory)?;
         Ok(Arc::new(Self {
+            percpu,
             inode_pool: Pool::new(inode_slots),
             dentry_pool: Pool::new(dentry_slots),
             tails: Tails::new(dentry_slots).map_err(no_memory)?,
@@ -137,8 +142,10 @@ impl Cache {
         let (index, dir) = self.alloc_node(sb, true)?;
         let root = self.fill_inode(sb, index, dir, fresh, ROOT);
         let id = root.id();
+        // The superblock's own reference, dropped as a name's.
+        self.inodes_private.get(index).refs.get_anchor();
         self.superblock(sb).root.store(id.as_u64(), Ordering::Relaxed);
-        Ok(root.clone_forgotten())
+        Ok(root)
     }
 
     pub(crate) fn alloc_inode(&self, sb: SbId) -> Result<u32, CacheError> {
@@ -240,10 +247,35 @@ impl Cache {
         }
     }
 
-    /// Drop a reference; the last one ends the inode's life.
+    /// Drop a reference that is counted in the inode's word; the last one ends the inode's life.
     pub(crate) fn put_inode(&self, index: u32) {
         if self.inodes_private.get(index).refs.put() {
             self.end_inode(index);
+        }
+    }
+
+    /// Drop the reference of a name (or of a superblock to its root), which vouched for the inode: all
+    /// others are counted in its word from now on, so that the last of them is noticed. The caller
+    /// holds no lock.
+    pub(crate) fn put_name(&self, index: u32) {
+        order::check(Class::Rename);
+        if self.inodes_private.get(index).refs.unanchor() {
+            self.gather(index);
+        }
+        self.put_inode(index);
+    }
+
+    /// Count all references to an inode in its word, for now.
+    pub(crate) fn gather(&self, index: u32) {
+        self.percpu.gather(&Inodes(self), index);
+    }
+
+    /// A reference was counted in the word of an inode whose references are spread. References that
+    /// are taken in one way and dropped in the other make its count stray.
+    #[cold]
+    pub(crate) fn counted_here(&self, index: u32) {
+        if self.inodes_private.get(index).refs.has_strayed() {
+            self.gather(index);
         }
     }
 
@@ -276,17 +308,39 @@ impl Cache {
     }
 
     /// A reference from an id; `None` if that life is over.
+    #[inline]
     pub fn get(&self, id: InodeId) -> Option<InodeRef<'_>> {
-        self.inodes_private
-            .get(id.index())
-            .refs
-            .get_life(id.life())
-            .then(|| InodeRef::new(self, id.index(), id.life()))
+        let private = self.inodes_private.get(id.index());
+        match private.refs.get_watched(id.life()) {
+            Got::Dead => return None,
+            Got::Yes => {}
+            Got::Contended => {
+                if percpu_ref::contended(id.as_u64()) {
+                    self.percpu.spread(&Inodes(self), id.as_u64());
+                }
+            }
+            Got::Spread => {
+                let place = Place::of(&private.place);
+                if self.percpu.get(place, id.as_u64()) {
+                    return Some(InodeRef::placed(self, id, place));
+                }
+                if !private.refs.get_life(id.life()) {
+                    return None;
+                }
+                self.counted_here(id.index());
+            }
+        }
+        Some(InodeRef::new(self, id.index(), id.life()))
     }
 
     /// Take back a reference that [`InodeRef::into_id`] gave up.
     pub fn adopt(&self, id: InodeId) -> InodeRef<'_> {
         InodeRef::new(self, id.index(), id.life())
+    }
+
+    /// Take back a reference that [`InodeRef::into_raw`] gave up, once.
+    pub fn adopt_raw(&self, raw: RawRef) -> InodeRef<'_> {
+        InodeRef::placed(self, raw.id, raw.place)
     }
 
     /// A front end's kernel forgets `n` lookups. Unknown ids and more than was counted are ignored:
@@ -347,6 +401,18 @@ impl Cache {
 fn above_floor(seq: &SeqCount, floor: u32) {
     if floor != 0 && seq.raw().load(Ordering::Relaxed) == 0 {
         seq.raw().store(floor * 2, Ordering::Relaxed);
+    }
+}
+
+/// What the references that are counted per thread belong to.
+pub(crate) struct Inodes<'a>(pub &'a Cache);
+
+impl percpu_ref::Objects for Inodes<'_> {
+    fn refs(&self, index: u32) -> &LockRef {
+        &self.0.inodes_private.get(index).refs
+    }
+    fn place(&self, index: u32) -> &AtomicU32 {
+        &self.0.inodes_private.get(index).place
     }
 }
 

@@ -75,7 +75,8 @@ pub(crate) struct Private {
     pub deadline: AtomicU32,
     /// Hash in the inode table (superblocks that are not resident).
     pub hash: AtomicU32,
-    spare: AtomicU32,
+    /// Where references are counted per thread, if they are.
+    pub place: AtomicU32,
 }
 }
 
