@@ -26,7 +26,7 @@ use crate::dentry::{self, Tails};
 use crate::dir::DirState;
 use crate::guard::NameLocks;
 use crate::inode::{self, ROOT};
-use crate::inode_ref::{InodeRef, RawRef};
+use crate::inode_ref::InodeRef;
 use crate::types::{CacheError, Config, Counters, EvictHook, Fresh, InodeId, SbId, SbOptions};
 
 /// Dentry and inode cache; see the crate's head.
@@ -247,11 +247,41 @@ impl Cache {
         }
     }
 
-    /// Drop a reference that is counted in the inode's word; the last one ends the inode's life.
+    /// Take another reference to an inode of which the caller holds one.
+    #[inline]
+    pub(crate) fn get_again(&self, index: u32, life: u32) {
+        let private = self.inodes_private.get(index);
+        let place = Place::of(&private.place);
+        if place.is_none() {
+            private.refs.get_held();
+        } else if !self.percpu.get(place, InodeId::new(index, life).as_u64()) {
+            private.refs.get_held();
+            self.counted_here(index);
+        }
+    }
+
+    /// Drop a reference; the last one ends the inode's life. It is counted in the inode's word or per
+    /// thread as the inode's references are counted now, wherever it was taken.
+    #[inline]
     pub(crate) fn put_inode(&self, index: u32) {
-        if self.inodes_private.get(index).refs.put() {
+        let private = self.inodes_private.get(index);
+        let place = Place::of(&private.place);
+        if !place.is_none() && self.put_spread(index, place) {
+            return;
+        }
+        if private.refs.put() {
             self.end_inode(index);
         }
+    }
+
+    /// Drop a reference per thread. False: it is still the caller's.
+    fn put_spread(&self, index: u32, place: Place) -> bool {
+        let id = InodeId::new(index, self.inodes_private.get(index).refs.life());
+        let put = self.percpu.put(place, id.as_u64());
+        if !put {
+            self.counted_here(index);
+        }
+        put
     }
 
     /// Drop the reference of a name (or of a superblock to its root), which vouched for the inode: all
@@ -270,8 +300,9 @@ impl Cache {
         self.percpu.gather(&Inodes(self), index);
     }
 
-    /// A reference was counted in the word of an inode whose references are spread. References that
-    /// are taken in one way and dropped in the other make its count stray.
+    /// A reference is counted in the word of an inode whose references are spread: the thread has no
+    /// line, or they are being gathered. Many that are taken in one way and dropped in the other make
+    /// the count stray.
     #[cold]
     pub(crate) fn counted_here(&self, index: u32) {
         if self.inodes_private.get(index).refs.has_strayed() {
@@ -312,35 +343,29 @@ impl Cache {
     pub fn get(&self, id: InodeId) -> Option<InodeRef<'_>> {
         let private = self.inodes_private.get(id.index());
         match private.refs.get_watched(id.life()) {
-            Got::Dead => return None,
-            Got::Yes => {}
-            Got::Contended => {
-                if percpu_ref::contended(id.as_u64()) {
+            Got::Dead => None,
+            got @ (Got::Yes | Got::Contended) => {
+                if percpu_ref::often(id.as_u64(), got == Got::Contended) {
                     self.percpu.spread(&Inodes(self), id.as_u64());
                 }
+                Some(InodeRef::new(self, id.index(), id.life()))
             }
             Got::Spread => {
                 let place = Place::of(&private.place);
                 if self.percpu.get(place, id.as_u64()) {
-                    return Some(InodeRef::placed(self, id, place));
+                    return Some(InodeRef::new(self, id.index(), id.life()));
                 }
-                if !private.refs.get_life(id.life()) {
-                    return None;
-                }
+                // Being gathered, or this thread has no line.
+                let got = private.refs.get_life(id.life());
                 self.counted_here(id.index());
+                got.then(|| InodeRef::new(self, id.index(), id.life()))
             }
         }
-        Some(InodeRef::new(self, id.index(), id.life()))
     }
 
     /// Take back a reference that [`InodeRef::into_id`] gave up.
     pub fn adopt(&self, id: InodeId) -> InodeRef<'_> {
         InodeRef::new(self, id.index(), id.life())
-    }
-
-    /// Take back a reference that [`InodeRef::into_raw`] gave up, once.
-    pub fn adopt_raw(&self, raw: RawRef) -> InodeRef<'_> {
-        InodeRef::placed(self, raw.id, raw.place)
     }
 
     /// A front end's kernel forgets `n` lookups. Unknown ids and more than was counted are ignored:
@@ -375,7 +400,8 @@ impl Cache {
 
     /// Figures of now. O(superblocks).
     pub fn counters(&self) -> Counters {
-        let mut c = Counters { negative: self.negatives.get(), ..Counters::default() };
+        let mut c =
+            Counters { negative: self.negatives.get(), spread: self.percpu.in_use(), ..Counters::default() };
         for sb in (0..=u32::from(u16::MAX)).map_while(|i| self.superblocks.get(i).and_then(OnceLock::get)) {
             c.inodes += sb.inodes.in_use();
             c.dentries += sb.dentries.in_use();

@@ -60,6 +60,10 @@ slot! {
 pub(crate) struct Private {
     /// References, lock bits, life.
     pub refs: LockRef,
+    /// Where references are counted per thread, if they are: read whenever `refs` is changed.
+    pub place: AtomicU32,
+    /// Hash in the inode table (superblocks that are not resident).
+    pub hash: AtomicU32,
     /// References that a front end's kernel holds (FUSE nlookup); non-zero owns one of `refs`.
     pub nlookup: AtomicU64,
     /// The driver's value.
@@ -73,10 +77,6 @@ pub(crate) struct Private {
     pub sb: AtomicU32,
     /// Until when the attributes are believed.
     pub deadline: AtomicU32,
-    /// Hash in the inode table (superblocks that are not resident).
-    pub hash: AtomicU32,
-    /// Where references are counted per thread, if they are.
-    pub place: AtomicU32,
 }
 }
 

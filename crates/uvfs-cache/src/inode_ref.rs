@@ -6,7 +6,6 @@
 
 use std::fmt;
 
-use uvfs_sync::percpu_ref::Place;
 use uvfs_sync::primitives::Ordering;
 
 use crate::attr::{Attr, mode};
@@ -17,30 +16,11 @@ use crate::inode::{self, DEAD, ROOT};
 use crate::types::{InodeId, Life, NotEmpty, SbId};
 
 /// A reference; dropping it may end the inode's life (and call the superblock's evict hook).
-///
-/// It is counted in the inode's word, or, for one that many threads use at once, in a line of the
-/// thread that took it ([`uvfs_sync::percpu_ref`]); it is dropped where it was counted, by any thread.
+/// Where it is counted is the inode's affair ([`Cache::put_inode`]).
 pub struct InodeRef<'c> {
     cache: &'c Cache,
     index: u32,
     life: u32,
-    /// Where it is counted; none: in the word.
-    place: Place,
-}
-
-/// A reference without a lifetime: [`InodeRef::into_raw`] gives one up, [`Cache::adopt_raw`] takes it
-/// back. What is not taken back stays counted for ever.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RawRef {
-    pub(crate) id: InodeId,
-    pub(crate) place: Place,
-}
-
-impl RawRef {
-    /// Whose it is.
-    pub fn id(self) -> InodeId {
-        self.id
-    }
 }
 
 impl fmt::Debug for InodeRef<'_> {
@@ -51,27 +31,14 @@ impl fmt::Debug for InodeRef<'_> {
 
 impl Clone for InodeRef<'_> {
     fn clone(&self) -> Self {
-        let place = self.place;
-        if !place.is_none() && self.cache.percpu.get(place, self.id().as_u64()) {
-            return Self { cache: self.cache, index: self.index, life: self.life, place };
-        }
-        self.private_half().refs.get_held();
-        if !place.is_none() {
-            self.cache.counted_here(self.index);
-        }
-        Self::new(self.cache, self.index, self.life)
+        self.cache.get_again(self.index, self.life);
+        Self { cache: self.cache, index: self.index, life: self.life }
     }
 }
 
 impl Drop for InodeRef<'_> {
     fn drop(&mut self) {
-        let place = self.place;
-        if place.is_none() {
-            self.cache.put_inode(self.index);
-        } else if !self.cache.percpu.put(place, self.id().as_u64()) {
-            self.cache.put_inode(self.index);
-            self.cache.counted_here(self.index);
-        }
+        self.cache.put_inode(self.index);
     }
 }
 
@@ -85,16 +52,9 @@ impl Drop for Unlock<'_> {
 }
 
 impl<'c> InodeRef<'c> {
-    /// Wraps a reference that the caller owns and that is counted in the inode's word.
-    #[inline]
+    /// Wraps a reference that the caller owns.
     pub(crate) fn new(cache: &'c Cache, index: u32, life: u32) -> Self {
-        Self { cache, index, life, place: Place::NONE }
-    }
-
-    /// As above, of one that was counted at `place`.
-    #[inline]
-    pub(crate) fn placed(cache: &'c Cache, id: InodeId, place: Place) -> Self {
-        Self { cache, index: id.index(), life: id.life(), place }
+        Self { cache, index, life }
     }
 
     pub(crate) fn index(&self) -> u32 {
@@ -286,7 +246,7 @@ impl<'c> InodeRef<'c> {
             return;
         }
         if self.private_half().nlookup.fetch_add(n, Ordering::AcqRel) == 0 {
-            self.private_half().refs.get_held();
+            self.cache.get_again(self.index, self.life);
         }
     }
 
@@ -295,26 +255,11 @@ impl<'c> InodeRef<'c> {
         self.private_half().nlookup.load(Ordering::Relaxed)
     }
 
-    /// Give the reference up without dropping it; [`Cache::adopt`] takes it back. It is counted in the
-    /// inode's word from now on.
+    /// Give the reference up without dropping it; [`Cache::adopt`] takes it back.
     pub fn into_id(self) -> InodeId {
         let id = self.id();
-        if !self.place.is_none() {
-            // Taken here, and dropped there with `self`.
-            self.private_half().refs.get_held();
-            self.cache.counted_here(self.index);
-            drop(self);
-        } else {
-            std::mem::forget(self);
-        }
-        id
-    }
-
-    /// Give the reference up without dropping it; [`Cache::adopt_raw`] takes it back.
-    pub fn into_raw(self) -> RawRef {
-        let raw = RawRef { id: self.id(), place: self.place };
         std::mem::forget(self);
-        raw
+        id
     }
 }
 

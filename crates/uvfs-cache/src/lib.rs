@@ -44,7 +44,7 @@ pub use cache::Cache;
 pub use change::{RenameLock, Reserved};
 pub use guard::{NameGuard, Pending};
 pub use inode::Perm;
-pub use inode_ref::{Death, InodeRef, RawRef};
+pub use inode_ref::{Death, InodeRef};
 pub use lookup::{Known, Lookup};
 pub use readdir::{DirScan, DirSink};
 pub use types::{

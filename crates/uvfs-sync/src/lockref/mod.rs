@@ -300,6 +300,11 @@ impl<P: Policy> LockRef<P> {
         old & SPREAD != 0
     }
 
+    /// Whether [`LockRef::spread`] would have a chance.
+    pub(crate) fn may_spread(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & (ANCHOR | SPREAD) == ANCHOR
+    }
+
     /// References may be counted elsewhere from now on, if somebody vouches for this life. The
     /// caller holds a reference, or knows that somebody vouches.
     pub(crate) fn spread(&self, life: u32) -> bool {

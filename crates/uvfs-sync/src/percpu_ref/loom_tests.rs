@@ -62,21 +62,16 @@ impl World {
     }
 
     /// A reference by id, as a cache takes it.
-    fn get(&self, lane: u32, index: u32) -> Option<Place> {
+    fn get(&self, lane: u32, index: u32) -> bool {
         let place = Place::of(self.place(index));
-        if self.percpu.count::<0>(lane, place, id(index)) {
-            return Some(place);
-        }
-        self.refs(index).get_life(LIFE).then_some(Place::NONE)
+        self.percpu.count::<0>(lane, place, id(index)) || self.refs(index).get_life(LIFE)
     }
 
     /// Use and drop it; whether it was the last.
-    fn put(&self, lane: u32, index: u32, place: Place) -> bool {
+    fn put(&self, lane: u32, index: u32) -> bool {
         self.read(index);
-        if self.percpu.count::<1>(lane, place, id(index)) {
-            return false;
-        }
-        self.put_here(index)
+        let place = Place::of(self.place(index));
+        !self.percpu.count::<1>(lane, place, id(index)) && self.put_here(index)
     }
 
     fn put_here(&self, index: u32) -> bool {
@@ -106,7 +101,7 @@ impl World {
 
 fn used(world: &Arc<World>, lane: u32) -> JoinHandle<bool> {
     let world = world.clone();
-    spawn(move || world.get(lane, 1).is_some_and(|place| world.put(lane, 1, place)))
+    spawn(move || world.get(lane, 1) && world.put(lane, 1))
 }
 
 fn one(lasts: &[bool]) {
@@ -138,16 +133,14 @@ fn loom_rule2_references_may_change_sides() {
         let world = World::new();
         world.refs(1).get_held();
         world.percpu.spread(&*world, id(1));
-        let place = Place::of(world.place(1));
         let taken_here = {
             let world = world.clone();
-            spawn(move || world.put(0, 1, place))
+            spawn(move || world.put(0, 1))
         };
         let taken_there = {
             let world = world.clone();
             spawn(move || {
-                let got = world.get(1, 1).is_some();
-                got && {
+                world.get(1, 1) && {
                     world.read(1);
                     world.put_here(1)
                 }
@@ -169,9 +162,9 @@ fn loom_rule2_spreading_against_the_end() {
             let world = world.clone();
             spawn(move || {
                 world.percpu.spread(&*world, id(1));
-                let more = world.get(0, 1).is_some_and(|place| world.put(0, 1, place));
+                let more = world.get(0, 1) && world.put(0, 1);
                 assert!(!more);
-                world.put(0, 1, Place::NONE)
+                world.put(0, 1)
             })
         };
         let other = used(&world, 1);
@@ -193,7 +186,7 @@ fn loom_rule2_a_place_changes_hands() {
         world.percpu.spread(&*world, id(2));
         let other = {
             let world = world.clone();
-            spawn(move || world.get(1, 2).is_some_and(|place| world.put(1, 2, place)))
+            spawn(move || world.get(1, 2) && world.put(1, 2))
         };
         let mine = world.end(1);
         one(&[mine, user.join().unwrap()]);
@@ -216,22 +209,17 @@ fn loom_rule2_a_line_changes_hands() {
             spawn(move || {
                 // The registry's mutex.
                 let lane = lane.lock();
-                world.get(*lane, 1).is_some_and(|place| world.put(*lane, 1, place))
+                world.get(*lane, 1) && world.put(*lane, 1)
             })
         };
-        let mut held = Vec::new();
         {
             let lane = lane.lock();
-            held.extend(world.get(*lane, 1));
+            assert!(world.get(*lane, 1));
         }
         world.percpu.gather(&*world, 1);
         world.percpu.spread(&*world, id(1));
-        assert!(!world.end(1) || held.is_empty());
-        let mut lasts = vec![next.join().unwrap()];
-        for place in held {
-            lasts.push(world.put(1, 1, place));
-        }
-        one(&lasts);
+        assert!(!world.end(1));
+        one(&[next.join().unwrap(), world.put(1, 1)]);
         world.over(1);
     });
 }

@@ -1,9 +1,9 @@
 //! References of what many threads use at once, counted per thread (not per processor: user space
 //! does not know how long it stays on one).
 //!
-//! A file that two threads open and close has one count, whose line goes from core to core. Once that is
-//! seen ([`contended`]), the object gets one of a few *places*, and references to it are counted in its
-//! thread's own line of that place: gets in one word, puts in another, each with plain loads and stores.
+//! A file that two threads open and close has one count, whose line goes from core to core. An object that
+//! is used often ([`often`]) gets one of a few *places*, and references to it are counted in each
+//! thread's own line of that place: gets in one word, puts in another, with plain loads and stores.
 //! The object's [`LockRef`] keeps a bias that nobody can bring to 0. Before the object may be freed it is
 //! *gathered*: the place is closed, everybody who is counting has finished, and the sum is added to the word.
 //!
@@ -82,9 +82,6 @@ pub trait Objects {
 pub struct Place(u32);
 
 impl Place {
-    /// Nowhere but in the object's word.
-    pub const NONE: Self = Self(0);
-
     /// As read from the object's word.
     #[inline]
     pub fn of(word: &AtomicU32) -> Self {
@@ -179,7 +176,7 @@ impl PercpuRefs {
     pub fn spread(&self, objects: &impl Objects, id: u64) {
         let Some(mut table) = self.table.try_lock() else { return };
         let index = id as u32;
-        if objects.refs(index).is_spread() {
+        if !objects.refs(index).may_spread() {
             return;
         }
         let Some(slot) = self.free_place(&mut table, objects) else { return };
@@ -233,6 +230,11 @@ impl PercpuRefs {
         objects.refs(index).gather((sum.wrapping_sub(base) as i64) / ONE as i64);
     }
 
+    /// Objects whose references are counted per thread now.
+    pub fn in_use(&self) -> u64 {
+        self.owners.iter().filter(|owner| owner.load(Ordering::Relaxed) != 0).count() as u64
+    }
+
     /// The sum of all threads' words of one kind, as `read`.
     fn sum(&self, slot: usize, put: usize, read: impl Fn(&AtomicU64) -> u64) -> u64 {
         let lanes = lane::used().min(self.lines.capacity());
@@ -269,27 +271,33 @@ fn pause(looks: u32) {
     }
 }
 
-/// Times that a thread has to meet another one at an object before its references are spread.
-const CONTENDED: u32 = 16;
+/// References that a thread takes to one object before they should be spread.
+const OFTEN: u32 = 64;
+/// What one counts for that was taken at the same time as another thread's.
+const CONTENDED: u32 = 8;
+/// Objects that a thread watches; a power of two.
+const WATCHED: usize = 8;
 
 thread_local! {
-    /// The object at which this thread met others most of late, and how often.
-    static WORST: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+    /// Objects that this thread takes references to, and how often it did of late.
+    static WATCH: [Cell<(u64, u32)>; WATCHED] = const { [const { Cell::new((0, 0)) }; WATCHED] };
 }
 
-/// This thread met another one at the word of `id`. True: so often that its references should be spread.
-#[cold]
-pub fn contended(id: u64) -> bool {
-    let note = |worst: &Cell<(u64, u32)>| {
-        let (last, score) = worst.get();
-        let next = match score {
-            _ if last == id => (id, score + 1),
-            0 => (id, 1),
-            _ => (last, score - 1),
-        };
-        let spread = next.1 >= CONTENDED;
-        worst.set(if spread { (0, 0) } else { next });
-        spread
+/// This thread took a reference to `id` in its word, `contended` by others or not. True: it does so often,
+/// and its references should be spread. That is also for one thread alone: its own line is cheaper than the
+/// word, and others may use the words beside it in the same cache line, which nobody can see.
+#[inline]
+pub fn often(id: u64, contended: bool) -> bool {
+    let note = |watch: &[Cell<(u64, u32)>; WATCHED]| {
+        let cell = &watch[id as usize % WATCHED];
+        let (last, score) = cell.get();
+        if last != id {
+            cell.set(if score == 0 { (id, 1) } else { (last, score - 1) });
+            return false;
+        }
+        let score = score + if contended { CONTENDED } else { 1 };
+        cell.set((id, if score >= OFTEN { 0 } else { score }));
+        score >= OFTEN
     };
-    WORST.try_with(note).unwrap_or(false)
+    WATCH.try_with(note).unwrap_or(false)
 }
