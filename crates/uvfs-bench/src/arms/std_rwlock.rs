@@ -38,7 +38,6 @@ impl Table for StdRwLock {
 }
 
 impl Local for &StdRwLock {
-    #[expect(clippy::disallowed_types, reason = "it is what is measured here")]
     type View<'l>
         = Keyed<RwLockReadGuard<'l, Map>>
     where
@@ -50,7 +49,6 @@ impl Local for &StdRwLock {
     }
 }
 
-#[expect(clippy::disallowed_types, reason = "it is what is measured here")]
 impl Get for RwLockReadGuard<'_, Map> {
     #[inline]
     fn get<R>(&self, key: Borrowed<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R> {

@@ -21,8 +21,6 @@ pub fn command(workloads: &[Box<dyn Workload>]) -> Command {
         .arg(list.exclusive(true))
         .subcommand_value_name("WORKLOAD")
         .subcommand_help_heading("Workloads")
-        .subcommand_required(false)
-        .arg_required_else_help(true)
         .disable_help_subcommand(true)
         .subcommands(workloads.iter().map(|w| workload(&**w)))
         .subcommand(plot())
@@ -60,6 +58,7 @@ fn common() -> Vec<Arg> {
         Arg::new("seconds")
             .long("seconds")
             .value_name("S")
+            .allow_negative_numbers(true)
             .value_parser(seconds)
             .default_value("0.1")
             .help("Length of one arm's turn in a round"),

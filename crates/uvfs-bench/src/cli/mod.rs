@@ -8,12 +8,13 @@ mod run;
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
-use clap::ArgMatches;
 use clap::error::ErrorKind;
+use clap::{ArgMatches, Command};
 
 use crate::harness::processes;
 use crate::report::{self, Report};
@@ -26,9 +27,11 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         return finish(processes::serve(target::worker_elsewhere));
     }
     let workloads = workloads::all();
-    let matches = match args::command(&workloads).try_get_matches_from(args) {
-        Ok(matches) => matches,
-        Err(error) => return refuse(&error, &workloads),
+    let mut command = args::command(&workloads);
+    let matches = match command.try_get_matches_from_mut(&args) {
+        Ok(matches) if matches.subcommand().is_some() || matches.get_flag("list") => matches,
+        Ok(_) => return refuse(&command.error(ErrorKind::MissingSubcommand, ""), &command, None),
+        Err(error) => return refuse(&error, &command, args.get(1)),
     };
     finish(dispatch(&matches, &workloads))
 }
@@ -43,18 +46,36 @@ fn finish(done: Result<()>) -> ExitCode {
     }
 }
 
-fn refuse(error: &clap::Error, workloads: &[Box<dyn Workload>]) -> ExitCode {
-    if matches!(error.kind(), ErrorKind::InvalidSubcommand | ErrorKind::MissingSubcommand) {
-        let names: Vec<_> = workloads.iter().map(|w| w.name()).collect();
-        let word = error.get(clap::error::ContextKind::InvalidSubcommand).map(ToString::to_string);
-        let said =
-            word.map_or_else(|| "a workload is needed".to_owned(), |w| format!("{w:?} is no workload"));
-        eprintln!("uvfs-bench: {said}; workloads are {}; and there are plot and --list", names.join(", "));
-        return ExitCode::from(2);
+fn refuse(error: &clap::Error, command: &Command, word: Option<&OsString>) -> ExitCode {
+    if !error.use_stderr() {
+        // Help or version; where the output has gone away there is nobody to tell.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
     }
-    // Where the output has gone away there is nobody to tell.
-    let _ = error.print();
-    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+    let chosen = word.and_then(|word| command.get_subcommands().find(|c| c.get_name() == word));
+    let said = match (error.kind(), chosen) {
+        (ErrorKind::UnknownArgument, Some(chosen)) => {
+            let options: Vec<_> = chosen.get_arguments().filter_map(|a| a.get_long()).collect();
+            let (name, options) = (chosen.get_name(), options.join(", --"));
+            format!("{}; options of {name} are --{options}", sentence(&error.to_string()))
+        }
+        (_, Some(_)) => sentence(&error.to_string()),
+        (_, None) => {
+            let names: Vec<_> = command.get_subcommands().map(Command::get_name).collect();
+            let said =
+                word.map_or_else(|| "a workload is needed".into(), |w| format!("{w:?} is no workload"));
+            format!("{said}; commands are {}, and --list", names.join(", "))
+        }
+    };
+    eprintln!("uvfs-bench: {said}");
+    ExitCode::from(2)
+}
+
+/// What clap says, without its usage and hints, on one line.
+fn sentence(said: &str) -> String {
+    let lines = said.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let kept: Vec<_> = lines.filter(|line| !line.is_empty() && !line.starts_with("For more")).collect();
+    kept.join(" ").trim_start_matches("error: ").to_owned()
 }
 
 fn dispatch(matches: &ArgMatches, workloads: &[Box<dyn Workload>]) -> Result<()> {
@@ -72,11 +93,18 @@ fn dispatch(matches: &ArgMatches, workloads: &[Box<dyn Workload>]) -> Result<()>
 }
 
 fn list(workloads: &[Box<dyn Workload>]) -> Result<()> {
-    for workload in workloads {
-        println!("{:14} {}", workload.name(), workload.about());
-        println!("{:14}   arms: {}", "", workload.arms().join(", "));
+    let line = |w: &dyn Workload| {
+        format!("{:14} {}\n{:14}   arms: {}\n", w.name(), w.about(), "", w.arms().join(", "))
+    };
+    say(&workloads.iter().map(|w| line(&**w)).collect::<String>())
+}
+
+/// To standard output. That a reader went away (`| head`) is no failure.
+fn say(text: &str) -> Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        done => done.context("cannot write to standard output"),
     }
-    Ok(())
 }
 
 fn plot(matches: &ArgMatches) -> Result<()> {

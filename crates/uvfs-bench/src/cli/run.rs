@@ -108,7 +108,7 @@ impl Options {
             "threads": widths(false),
             "procs": widths(true),
             "arms": self.arms,
-            "targets": self.targets,
+            "targets": self.targets.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "thp": self.thp,
             "drop_preempted": self.settings.drop_preempted,
             "options": own.collect::<serde_json::Map<_, _>>(),
@@ -205,9 +205,6 @@ fn emit(report: &Report, matches: &ArgMatches) -> Result<()> {
     let text = write(report, format)?;
     match matches.get_one::<PathBuf>("out") {
         Some(out) => fs::write(out, text).with_context(|| format!("cannot write {}", out.display())),
-        None => {
-            print!("{text}");
-            Ok(())
-        }
+        None => super::say(&text),
     }
 }

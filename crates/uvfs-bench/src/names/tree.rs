@@ -193,8 +193,8 @@ impl Making {
 fn below(files: u64, levels: u32, per_dir: Option<u64>) -> u64 {
     let (unit, levels) = per_dir.map_or((1, levels), |n| (n.max(1), levels - 1));
     let units = files.div_ceil(unit);
-    let mut branch = 1;
-    while u128::from(units) > u128::from(branch as u64).pow(levels) {
+    let mut branch = 1u64;
+    while u128::from(units) > u128::from(branch).pow(levels) {
         branch += 1;
     }
     units.div_ceil(branch) * unit

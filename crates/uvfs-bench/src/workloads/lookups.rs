@@ -8,13 +8,13 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use uvfs_cache::Attr;
 
 use crate::arms::{Local, Table};
 use crate::harness::{Arm, Companion, Seat, Worker};
 use crate::names::namei::{self, Cred, Failure};
-use crate::names::paths::Path;
+use crate::names::paths::{Path, Paths};
 use crate::names::tree::{Tree, attr_of};
 use crate::names::{Names, walk};
 use crate::workloads::visit::{Cursor, SERIALIZED, Which};
@@ -111,12 +111,11 @@ impl<T: Table, M: Method> Lookups<T, M> {
         Ok(Self { name, table, setup: setup.clone(), _method: PhantomData })
     }
 
-    fn check_from(&self, thread: usize) -> Result<()> {
+    fn check_paths(&self, thread: usize) -> Result<()> {
         let (tree, local) = (&self.setup.tree, self.table.local(thread));
         for index in 0..tree.paths.len().min(CHECKED) {
-            let path = tree.paths.get(index);
             let mut attr = Attr::default();
-            let got = M::look(&local.pin(), path, &mut attr);
+            let got = M::look(&local.pin(), tree.paths.get(index), &mut attr);
             match tree.inos[index] {
                 0 => ensure!(got == Err(Failure::Absent), "an absent name was found: {got:?}"),
                 ino => ensure!(
@@ -124,15 +123,20 @@ impl<T: Table, M: Method> Lookups<T, M> {
                     "inode {ino}: {got:?} with {attr:?} instead of its attributes"
                 ),
             }
-            // A name that no tree has, in the same directory.
-            let mut wrong = path.whole.to_vec();
-            if let Some(byte) = wrong.last_mut() {
-                *byte = b'~';
-            }
-            let mut paths = crate::names::paths::Paths::default();
-            let names: Vec<&[u8]> = wrong.split(|b| *b == b'/').skip(1).collect();
-            ensure!(paths.push(&names).is_some(), "a path that is too long");
-            let got = M::look(&local.pin(), paths.get(0), &mut attr);
+        }
+        Ok(())
+    }
+
+    /// Names that no tree has, beside those that it has.
+    fn check_misses(&self, thread: usize) -> Result<()> {
+        let (tree, local) = (&self.setup.tree, self.table.local(thread));
+        for index in 0..tree.paths.len().min(CHECKED) {
+            let (above, last) = tree.paths.get(index).split();
+            let wrong = [&last[..last.len() - 1], b"~"].concat();
+            let names: Vec<&[u8]> = above.chain([&wrong[..]]).collect();
+            let mut paths = Paths::default();
+            paths.push(&names).context("a path that is too long")?;
+            let got = M::look(&local.pin(), paths.get(0), &mut Attr::default());
             ensure!(got == Err(Failure::Absent), "a name that is not there: {got:?}");
         }
         Ok(())
@@ -145,7 +149,8 @@ impl<T: Table + 'static, M: Method> Arm for Lookups<T, M> {
     }
 
     fn check(&self) -> Result<()> {
-        (0..self.setup.threads.max(1)).try_for_each(|thread| self.check_from(thread))
+        (0..self.setup.threads.max(1))
+            .try_for_each(|t| self.check_paths(t).and_then(|()| self.check_misses(t)))
     }
 
     fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
@@ -230,5 +235,73 @@ impl<T: Table> Companion for Renaming<'_, T> {
         }
         std::thread::sleep(STORM_PAUSE);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::tree::Shape;
+    use crate::names::{Miss, Perm};
+
+    /// Finds everything everywhere, with the attributes of one inode.
+    struct Liar;
+
+    impl Table for Liar {
+        type Local<'t> = &'t Self;
+        fn build(_: &Tree, _: usize) -> Result<Self> {
+            Ok(Self)
+        }
+        fn local(&self, _: usize) -> &Self {
+            self
+        }
+        fn rename(&self, _: u64, _: &[u8], _: &[u8]) -> Result<()> {
+            bail!("no")
+        }
+    }
+
+    impl Local for &Liar {
+        type View<'l>
+            = Lies
+        where
+            Self: 'l;
+        fn pin(&self) -> Lies {
+            Lies
+        }
+    }
+
+    struct Lies;
+
+    impl Names for Lies {
+        type At = ();
+        fn root(&self) -> Result<(), Miss> {
+            Ok(())
+        }
+        fn down(&self, (): (), _: &[u8]) -> Result<(), Miss> {
+            Ok(())
+        }
+        fn look(&self, (): (), _: &[u8], attr: &mut Attr) -> Result<(), Miss> {
+            *attr = attr_of(2, false);
+            Ok(())
+        }
+        fn perm(&self, (): ()) -> Perm {
+            Perm { mode: 0o755, uid: 0, gid: 0 }
+        }
+    }
+
+    #[test]
+    fn a_table_that_is_wrong_is_not_measured() {
+        let shape = |files, negative| Shape { files, depth: 1, per_dir: None, own: false, negative, seed: 1 };
+        for (shape, said) in [
+            // The hit is right; the miss is not.
+            (shape(1, false), "a name that is not there"),
+            (shape(2, false), "instead of its attributes"),
+            (shape(1, true), "an absent name was found"),
+        ] {
+            let tree = Arc::new(Tree::new(shape).unwrap());
+            let setup = Setup { tree, which: Which::All, threads: 1, storm: None };
+            let wrong = Lookups::<Liar, Bare>::new("liar", &setup).unwrap().check().unwrap_err();
+            assert!(wrong.to_string().contains(said), "{wrong}");
+        }
     }
 }

@@ -26,7 +26,7 @@ use crate::workloads::visit::{Cursor, SERIALIZED, Which};
 const HOST_TMPFS: &str = "/dev/shm";
 
 /// One `--target`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// This process's own arms.
     InProcess,
@@ -37,6 +37,15 @@ pub enum Target {
         /// The directory.
         dir: PathBuf,
     },
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::InProcess => f.write_str("inproc"),
+            Self::Dir { name, dir } => write!(f, "{name}={}", dir.display()),
+        }
+    }
 }
 
 impl std::str::FromStr for Target {
