@@ -50,7 +50,7 @@ pub fn run(workload: &dyn Workload, matches: &ArgMatches) -> Result<()> {
     let bar = progress(cases.len() as u64);
     for prepare in cases {
         let case = set_up(prepare, &options, &mut report.notes)?;
-        measure(&case, &options, &bar, &mut report)?;
+        measure(workload, &case, &options, &bar, &mut report)?;
     }
     bar.finish_and_clear();
     report.machine.steal = Ticks::now().stolen_since(before);
@@ -97,11 +97,12 @@ impl Options {
             let of_kind = |w: &&Width| matches!(w, Width::Procs(_)) == procs;
             self.settings.widths.iter().filter(of_kind).map(|w| w.workers()).collect()
         };
-        let own = ["depth", "files", "per-dir", "renames"].into_iter().filter_map(|name| {
-            let values = matches.try_get_raw(name).ok().flatten()?;
-            let text: Vec<_> = values.map(|v| v.to_string_lossy().into_owned()).collect();
-            Some((name.to_owned(), json!(text.join(","))))
-        });
+        let own =
+            ["depth", "files", "per-dir", "renames", "hold-us", "every-ms"].into_iter().filter_map(|name| {
+                let values = matches.try_get_raw(name).ok().flatten()?;
+                let text: Vec<_> = values.map(|v| v.to_string_lossy().into_owned()).collect();
+                Some((name.to_owned(), json!(text.join(","))))
+            });
         json!({
             "seconds": self.settings.length.as_secs_f64(),
             "rounds": self.settings.rounds,
@@ -166,7 +167,13 @@ fn note(notes: &mut Vec<String>, text: String) {
     }
 }
 
-fn measure(case: &Case, options: &Options, bar: &ProgressBar, report: &mut Report) -> Result<()> {
+fn measure(
+    workload: &dyn Workload,
+    case: &Case,
+    options: &Options,
+    bar: &ProgressBar,
+    report: &mut Report,
+) -> Result<()> {
     let settings = &options.settings;
     let turns = settings.rounds * case.variants.len() * settings.widths.len() * case.arms.len();
     bar.inc_length(turns as u64);
@@ -185,6 +192,10 @@ fn measure(case: &Case, options: &Options, bar: &ProgressBar, report: &mut Repor
     if part.rows.is_empty() {
         bail!("no turn could be measured: other programs keep the processors busy");
     }
+    for arm in &case.arms {
+        arm.remark().into_iter().for_each(|said| note(&mut report.notes, format!("{}: {said}", arm.name())));
+    }
+    workload.remarks(case, &series).into_iter().for_each(|said| note(&mut report.notes, said));
     report.rows.extend(part.rows);
     report.ratios.extend(part.ratios);
     report.scaling.extend(part.scaling);

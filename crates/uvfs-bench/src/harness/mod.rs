@@ -45,6 +45,16 @@ pub trait Arm: Send + Sync {
         Ok(None)
     }
 
+    /// Operations of a batch, where trying them out on one thread would mislead.
+    fn grain(&self) -> Option<u64> {
+        None
+    }
+
+    /// A sentence for the report's notes, after all rounds.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+
     /// What another process needs to do the same work, where it can be done from there.
     fn elsewhere(&self, _variant: usize) -> Option<serde_json::Value> {
         None

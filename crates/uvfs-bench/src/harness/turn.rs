@@ -115,6 +115,9 @@ fn accompany(mut companion: Box<dyn Companion + '_>, over: &AtomicBool) -> Resul
 /// # Errors
 /// What the worker said.
 pub fn grain(arm: &dyn Arm, variant: usize, of: usize) -> Result<u64> {
+    if let Some(grain) = arm.grain() {
+        return Ok(grain);
+    }
     let mut worker = arm.worker(variant, Seat { index: 0, of })?;
     let mut ops = 1;
     loop {

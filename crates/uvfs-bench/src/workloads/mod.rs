@@ -9,6 +9,7 @@
 
 pub mod context;
 pub mod files;
+pub mod lockref;
 pub mod lookups;
 pub mod miss;
 pub mod open;
@@ -23,7 +24,7 @@ use anyhow::Result;
 use clap::{Arg, ArgMatches};
 
 use crate::harness::Arm;
-use crate::harness::schedule::Params;
+use crate::harness::schedule::{Case, Params, Series};
 use crate::workloads::target::Target;
 
 /// Something to measure.
@@ -54,6 +55,11 @@ pub trait Workload: Sync {
     /// Threads that work beside the measured ones.
     fn companions(&self) -> usize {
         0
+    }
+
+    /// Sentences about what the rounds gave, for the report's notes.
+    fn remarks(&self, _case: &Case, _series: &[Series]) -> Vec<String> {
+        Vec::new()
     }
 
     /// Whether it can be done by system calls on a directory.
@@ -99,5 +105,6 @@ pub fn all() -> Vec<Box<dyn Workload>> {
         Box::new(open::SEPARATE),
         Box::new(miss::LookupMiss),
         Box::new(rename_storm::RenameStorm),
+        Box::new(lockref::Lockref),
     ]
 }
