@@ -64,6 +64,11 @@ impl Super {
         Ok((sup, root))
     }
 
+    /// The cache that it is in.
+    pub(crate) fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
     /// The root directory's id.
     fn root_id(&self) -> Option<InodeId> {
         self.root.as_ref().map(Pin::id)

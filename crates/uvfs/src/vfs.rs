@@ -128,7 +128,9 @@ impl Vfs {
     /// # Errors
     /// EINVAL where `root` is no mounted root, EBUSY where something is mounted inside.
     pub fn unmount(&self, root: &Inode<'_>) -> Result<()> {
-        self.mounts.remove(root)
+        self.mounts.remove(root)?;
+        self.files.forget(root.sb());
+        Ok(())
     }
 
     /// How many file systems are mounted, the first one included.
