@@ -43,9 +43,11 @@ void bench_urcu_unregister(void) { urcu_memb_unregister_thread(); }
 void bench_urcu_read_lock(void) { urcu_memb_read_lock(); }
 void bench_urcu_read_unlock(void) { urcu_memb_read_unlock(); }
 
+/* The number of entries is known, so the table is not told to resize itself: at its end it would shrink
+ * while it is emptied, which takes quadratic time. */
 struct cds_lfht *bench_urcu_new(unsigned long buckets)
 {
-	return cds_lfht_new_flavor(buckets, buckets, 0, CDS_LFHT_AUTO_RESIZE, &urcu_memb_flavor, NULL);
+	return cds_lfht_new_flavor(buckets, buckets, 0, 0, &urcu_memb_flavor, NULL);
 }
 
 /* 0, or -1 where there is no memory or the key exists. The caller holds the read lock. */
