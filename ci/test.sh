@@ -70,6 +70,7 @@ step "documentation tests" 300 cargo test --quiet --workspace --no-fail-fast --d
 step "loom" 600 ci/loom.sh
 step "ThreadSanitizer" 600 ci/tsan.sh
 step "Miri" 600 ci/miri.sh
+step "shared stores" 300 ci/shared-stores.sh
 step "suites" 900 ci/suites.sh --quick
 step "real programs" 900 ci/real-programs.sh
 if cargo deny --version >/dev/null 2>&1; then

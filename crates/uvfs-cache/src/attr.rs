@@ -19,50 +19,65 @@ pub mod mode {
     pub const S_ISVTX: u32 = 0o1000;
 }
 
-/// A point in time: seconds since 1970 (may be negative) and nanoseconds (`0..1_000_000_000`).
+/// A point in time: seconds since 1970 (may be negative) and nanoseconds, in one word: 34 bits of
+/// seconds above 30 of nanoseconds, as the cache keeps it, so that a hit only copies it.
 ///
-/// The cache keeps 34 bits of seconds and 30 of nanoseconds, like ext4: times before
-/// 1901-12-13 or after 2446-05-10 are clamped to that range, as the kernel clamps to a file
-/// system's range (`timestamp_truncate`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Time {
-    /// Seconds since the epoch.
-    pub sec: i64,
-    /// Nanoseconds, below one second.
-    pub nsec: u32,
-}
+/// Times before 1901-12-13 or after 2446-05-10 are clamped to that range, as the kernel clamps to a
+/// file system's range (`timestamp_truncate`); ext4 has the same one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(u64);
 
-/// Earliest second that [`Time`] can be stored with: -2^31.
+/// Earliest second that [`Time`] can hold: -2^31.
 pub const TIME_MIN_SEC: i64 = -(1 << 31);
-/// Latest second that [`Time`] can be stored with: 2^34 - 2^31 - 1.
+/// Latest second that [`Time`] can hold: 2^34 - 2^31 - 1.
 pub const TIME_MAX_SEC: i64 = (1 << 34) - (1 << 31) - 1;
 
 impl Time {
-    /// A time from its two parts.
+    /// The time, or the nearest one that can be held.
     pub const fn new(sec: i64, nsec: u32) -> Self {
-        Self { sec, nsec }
-    }
-
-    /// The nearest time that can be stored.
-    pub fn clamped(self) -> Self {
-        if self.sec < TIME_MIN_SEC {
-            Self::new(TIME_MIN_SEC, 0)
-        } else if self.sec > TIME_MAX_SEC {
-            Self::new(TIME_MAX_SEC, 0)
+        if sec < TIME_MIN_SEC {
+            Self(0)
+        } else if sec > TIME_MAX_SEC {
+            Self(((TIME_MAX_SEC - TIME_MIN_SEC) as u64) << 30)
         } else {
-            Self::new(self.sec, self.nsec.min(999_999_999))
+            let nsec = if nsec > 999_999_999 { 999_999_999 } else { nsec };
+            Self(((sec - TIME_MIN_SEC) as u64) << 30 | nsec as u64)
         }
     }
 
-    /// 34 bits of seconds above 30 bits of nanoseconds; times order as their packed words do.
-    pub fn pack(self) -> u64 {
-        let t = self.clamped();
-        (((t.sec - TIME_MIN_SEC) as u64) << 30) | u64::from(t.nsec)
+    /// Seconds since 1970.
+    pub const fn sec(self) -> i64 {
+        (self.0 >> 30) as i64 + TIME_MIN_SEC
+    }
+
+    /// Nanoseconds, below one second.
+    pub const fn nsec(self) -> u32 {
+        (self.0 & ((1 << 30) - 1)) as u32
+    }
+
+    /// The word; times order as their words do.
+    #[inline]
+    pub const fn pack(self) -> u64 {
+        self.0
     }
 
     /// The inverse of [`Time::pack`].
-    pub fn unpack(word: u64) -> Self {
-        Self::new((word >> 30) as i64 + TIME_MIN_SEC, (word & ((1 << 30) - 1)) as u32)
+    #[inline]
+    pub const fn unpack(word: u64) -> Self {
+        Self(word)
+    }
+}
+
+/// The epoch.
+impl Default for Time {
+    fn default() -> Self {
+        Self::new(0, 0)
+    }
+}
+
+impl std::fmt::Debug for Time {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{:09}", self.sec(), self.nsec())
     }
 }
 
@@ -97,6 +112,12 @@ impl Attr {
     /// Type bits of the mode.
     pub const fn fmt(&self) -> u32 {
         self.mode & mode::S_IFMT
+    }
+    /// Whether a read now moves the access time, as the mount option `relatime` has it: if none was
+    /// stamped since the last change, or for a day. Reads by many then do not all store here.
+    pub fn atime_is_due(&self, now: Time) -> bool {
+        const DAY: i64 = 24 * 60 * 60;
+        self.atime <= self.mtime || self.atime <= self.ctime || now.sec().saturating_sub(self.atime.sec()) >= DAY
     }
     /// Whether this is a directory.
     pub const fn is_dir(&self) -> bool {

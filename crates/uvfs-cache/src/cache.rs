@@ -25,6 +25,7 @@ use crate::dir::DirState;
 use crate::guard::NameLocks;
 use crate::inode::{self, ROOT};
 use crate::inode_ref::InodeRef;
+use crate::symlink::Targets;
 use crate::types::{CacheError, Config, Counters, EvictHook, Fresh, InodeId, SbId, SbOptions};
 
 /// Dentry and inode cache; see the crate's head.
@@ -36,6 +37,7 @@ pub struct Cache {
     pub(crate) dentries_private: Arena<dentry::Private>,
     pub(crate) dentry_pool: Pool,
     pub(crate) tails: Tails,
+    pub(crate) targets: Targets,
     pub(crate) names: BlHash,
     pub(crate) numbers: BlHash,
     pub(crate) dirs: SegVec<DirState>,
@@ -80,10 +82,11 @@ impl Cache {
         let dentries_private = Arena::reserve(dentries.capacity()).map_err(no_memory)?;
         let dentry_slots = dentries.capacity().min(dentries_private.capacity());
         let inode_slots = inodes.capacity().min(inodes_private.capacity());
-        Ok(Arc::new(Self {
+        let cache = Self {
             inode_pool: Pool::new(inode_slots),
             dentry_pool: Pool::new(dentry_slots),
             tails: Tails::new(dentry_slots).map_err(no_memory)?,
+            targets: Targets::new(inode_slots).map_err(no_memory)?,
             names: BlHash::new(dentry_slots).map_err(no_memory)?,
             numbers: BlHash::new(inode_slots).map_err(no_memory)?,
             dirs: SegVec::new(),
@@ -96,7 +99,16 @@ impl Cache {
             inodes_private,
             dentries,
             dentries_private,
-        }))
+        };
+        if config.huge_pages {
+            cache.inodes.advise_huge_pages();
+            cache.inodes_private.advise_huge_pages();
+            cache.dentries.advise_huge_pages();
+            cache.dentries_private.advise_huge_pages();
+            cache.names.advise_huge_pages();
+            cache.numbers.advise_huge_pages();
+        }
+        Ok(Arc::new(cache))
     }
 
     /// Add a superblock. It has no root yet.
@@ -145,7 +157,7 @@ impl Cache {
         let slab = &self.superblock(sb).inodes;
         loop {
             let index = slab.alloc(&self.inode_pool).ok_or(CacheError::NoMemory)?;
-            let life = self.inodes.get(index).life.load(Ordering::Relaxed);
+            let life = self.inodes.get(index).life();
             let floor = self.inode_pool.floor(index);
             if next_life(life, floor).is_some() {
                 above_floor(&self.inodes.get(index).seq, floor);
@@ -202,7 +214,7 @@ impl Cache {
     pub(crate) fn fill_slot(&self, sb: SbId, index: u32, dir: u32, fresh: &Fresh, flags: u32) -> u32 {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
         let resident = self.superblock(sb).resident;
-        let old = published.life.load(Ordering::Relaxed);
+        let old = published.life();
         // `alloc_inode` has seen that there is a next life.
         let life = next_life(old, self.inode_pool.floor(index)).unwrap_or(u32::MAX);
         // Readers of the slot's last life may still look: rule 3.
@@ -260,7 +272,7 @@ impl Cache {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
         let sb = SbId(private.sb.load(Ordering::Relaxed) as u16);
         let superblock = self.superblock(sb);
-        let attr = published.copy(private);
+        let attr = published.copy(|| private);
         let value = private.value.load(Ordering::Relaxed);
         if !superblock.resident {
             self.unhash_number(sb, index, attr.ino);
@@ -268,6 +280,8 @@ impl Cache {
         let dir = private.dir.load(Ordering::Relaxed);
         published.clear();
         private.dir.store(0, Ordering::Relaxed);
+        // The sequence has moved: who copies the target now does not believe it.
+        self.targets.free(private.target.swap(0, Ordering::Relaxed));
         superblock.inodes.count_down();
         // The driver may take its time, or the cache.
         order::check(Class::Rename);
@@ -334,7 +348,7 @@ impl Cache {
             );
         }
         c.hash_bytes = self.names.bytes() + self.numbers.bytes();
-        c.bytes += c.hash_bytes + self.tails.bytes();
+        c.bytes += c.hash_bytes + self.tails.bytes() + self.targets.bytes();
         let (a, b) = (self.names.long_chains(), self.numbers.long_chains());
         c.long_chains = a.0 + b.0;
         c.rekeys = a.1 + b.1;

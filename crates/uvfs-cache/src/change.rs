@@ -531,7 +531,7 @@ impl Cache {
     fn while_moving(&self, dirs: &[u32], f: impl FnOnce()) {
         let lock = |i: u32| self.inodes_private.get(i).refs.lock();
         let unlock = |i: u32| self.inodes_private.get(i).refs.unlock();
-        let walk = |i: u32| self.inodes.get(i).walk();
+        let walk = |i: u32| self.inodes.get(i).stamp();
         match *dirs {
             [a, b] => {
                 let (low, high) = (a.min(b), a.max(b));

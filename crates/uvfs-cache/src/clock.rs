@@ -22,6 +22,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
+    #[cold]
     fn now(&self) -> u32 {
         #[cfg(not(loom))]
         let system = {

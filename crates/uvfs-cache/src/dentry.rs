@@ -79,24 +79,29 @@ slot! {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Published>() == 64 && size_of::<Private>() == 16);
 
-/// A name as words, zero-padded: what is compared and hashed.
+/// A name, and its first two words: what is compared and hashed. Most names have no more; the words
+/// of longer ones are made from the bytes where they are needed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NameWords<'n> {
     name: &'n [u8],
-    words: [u64; WORDS],
+    first: [u64; 2],
 }
 
 /// Up to 8 bytes as a little-endian word, zero-padded, without a call to copy them.
-#[inline]
+#[inline(always)]
 fn word(bytes: &[u8]) -> u64 {
-    let byte = |i: usize| u64::from(bytes[i]);
-    let half = |i: usize| byte(i) | byte(i + 1) << 8 | byte(i + 2) << 16 | byte(i + 3) << 24;
-    match bytes.len() {
-        0 => 0,
-        // First, middle and last byte; for one and two bytes they fall together.
-        n @ 1..=3 => byte(0) | byte(n / 2) << (8 * (n / 2)) | byte(n - 1) << (8 * (n - 1)),
+    if let Some(whole) = bytes.first_chunk::<8>() {
+        u64::from_le_bytes(*whole)
+    } else if let (Some(low), Some(high)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
         // Two halves that overlap.
-        n => half(0) | half(n - 4) << (8 * (n - 4)),
+        let shift = 8 * (bytes.len() - 4);
+        u64::from(u32::from_le_bytes(*low)) | u64::from(u32::from_le_bytes(*high)) << shift
+    } else if let [first, .., last] = bytes {
+        let n = bytes.len();
+        // First, middle and last byte; of two, the last two fall together.
+        u64::from(*first) | u64::from(bytes[n / 2]) << (8 * (n / 2)) | u64::from(*last) << (8 * (n - 1))
+    } else {
+        bytes.first().map_or(0, |b| u64::from(*b))
     }
 }
 
@@ -107,14 +112,23 @@ fn fold(a: u64, b: u64) -> u64 {
 }
 
 impl<'n> NameWords<'n> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(name: &'n [u8]) -> Self {
-        let mut words = [0; WORDS];
-        let head = if name.len() > INLINE { &name[..HEAD] } else { name };
-        for (w, bytes) in words.iter_mut().zip(head.chunks(8)) {
-            *w = word(bytes);
-        }
-        Self { name, words }
+        let first = match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
+            (Some(head), Some(_)) if name.len() > 16 => [u64::from_le_bytes(*head), word(&name[8..])],
+            // The last eight bytes overlap the first ones: those are shifted out.
+            (Some(head), Some(end)) => {
+                let overlap = 8 * (16 - name.len()) as u32;
+                [u64::from_le_bytes(*head), u64::from_le_bytes(*end).checked_shr(overlap).unwrap_or(0)]
+            }
+            _ => [word(name), 0],
+        };
+        Self { name, first }
+    }
+
+    #[inline(always)]
+    pub(crate) fn name(&self) -> &'n [u8] {
+        self.name
     }
 
     #[inline]
@@ -122,23 +136,36 @@ impl<'n> NameWords<'n> {
         if self.name.len() > INLINE { &self.name[HEAD..] } else { &[] }
     }
 
-    /// Keyed hash of the name. Folded multiplication with secret words, as in wyhash: one
+    /// What stands in the line.
+    fn words(&self) -> [u64; WORDS] {
+        let mut words = [0; WORDS];
+        let end = if self.name.len() > INLINE { HEAD } else { self.name.len() };
+        for (w, bytes) in words.iter_mut().zip(self.name[..end].chunks(8)) {
+            *w = word(bytes);
+        }
+        words
+    }
+
+    /// Keyed hash of the name. Folded multiplication with secret words, as in wyhash and foldhash: one
     /// multiplication for names up to 16 bytes, no data-dependent branch but the length's. The
     /// parent is mixed in by the caller with an exclusive or, so that a walk can hash all
-    /// components before it knows any parent.
-    #[inline]
+    /// components before it knows any parent. Who can make names collide without the key has
+    /// guessed a word of it; chains that get long nevertheless change the key.
+    #[inline(always)]
     pub(crate) fn hash(&self, key: Key) -> u64 {
-        let w = &self.words;
-        let mut h = fold(w[0] ^ key.0, w[1] ^ key.1 ^ self.name.len() as u64);
-        if self.name.len() > 16 {
-            h = fold(h ^ w[2], w[3] ^ key.1).wrapping_add(h);
-            h = fold(h ^ w[4], key.0 | 1).wrapping_add(h);
-            for bytes in self.tail().chunks(8) {
-                h = fold(h ^ word(bytes), key.1 | 1).wrapping_add(h);
-            }
-        }
-        fold(h ^ key.1, key.0 | 1)
+        let h = fold(self.first[0] ^ key.0, self.first[1] ^ key.1 ^ self.name.len() as u64);
+        if self.name.len() > 16 { hash_rest(&self.name[16..], h, key) } else { h }
     }
+}
+
+/// What comes after the first 16 bytes of a name.
+#[cold]
+fn hash_rest(bytes: &[u8], mut h: u64, key: Key) -> u64 {
+    for pair in bytes.chunks(16) {
+        let (low, high) = pair.split_at(pair.len().min(8));
+        h = fold(h ^ word(low), word(high) ^ key.1).wrapping_add(h);
+    }
+    h
 }
 
 /// Long names' tails.
@@ -220,6 +247,12 @@ impl Tails {
     }
 }
 
+/// Type bits of what a dentry leads to.
+#[inline(always)]
+pub(crate) fn fmt_of(meta: u32) -> u32 {
+    meta >> 8 & 0xf000
+}
+
 impl Published {
     /// Length of the name; 0: not in use. Clamped, because it may be of a torn moment.
     #[inline]
@@ -227,10 +260,15 @@ impl Published {
         (self.meta.load(Ordering::Relaxed) & 0xff) as usize
     }
 
+    /// Length and type bits, as they stand in the line; see [`fmt_of`].
+    #[inline(always)]
+    pub(crate) fn meta(&self) -> u32 {
+        self.meta.load(Ordering::Relaxed)
+    }
+
     /// Type bits of what it leads to.
-    #[inline]
     pub(crate) fn fmt(&self) -> u32 {
-        self.meta.load(Ordering::Relaxed) >> 8 & 0xf000
+        fmt_of(self.meta())
     }
 
     #[inline]
@@ -239,14 +277,23 @@ impl Published {
     }
 
     /// Whether this is (parent, name); believed only between `seq.begin` and `seq.check`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is(&self, parent: u32, name: &NameWords<'_>, tails: &Tails) -> bool {
         if self.parent.load(Ordering::Relaxed) != parent || self.len() != name.name.len() {
             return false;
         }
-        let words = if name.name.len() > INLINE { HEAD / 8 } else { name.name.len().div_ceil(8) };
-        (0..words).all(|i| self.name[i].load(Ordering::Relaxed) == name.words[i])
-            && (name.name.len() <= INLINE || tails.matches(self.tail(), name.tail()))
+        // Zero-padded on both sides, so that the first two words are compared at any length.
+        let differ = |i: usize| self.name[i].load(Ordering::Relaxed) ^ name.first[i];
+        differ(0) | differ(1) == 0 && (name.name.len() <= 16 || self.is_longer(name.name, tails))
+    }
+
+    /// The same for what comes after the first 16 bytes.
+    #[cold]
+    fn is_longer(&self, name: &[u8], tails: &Tails) -> bool {
+        let (name, tail) = if name.len() > INLINE { name.split_at(HEAD) } else { (name, &[][..]) };
+        let mut middle = self.name[2..].iter().zip(name[16..].chunks(8));
+        middle.all(|(w, bytes)| w.load(Ordering::Relaxed) == word(bytes))
+            && (tail.is_empty() || tails.matches(self.tail(), tail))
     }
 
     /// Copy the name out; its length. Believed only between `seq.begin` and `seq.check`.
@@ -272,7 +319,7 @@ impl Published {
     pub(crate) fn set_name(&self, parent: u32, name: &NameWords<'_>, tail: Tail) -> Tail {
         let old = self.tail();
         self.parent.store(parent, Ordering::Relaxed);
-        let mut words = name.words;
+        let mut words = name.words();
         if tail != 0 {
             words[WORDS - 1] = u64::from(tail);
         }

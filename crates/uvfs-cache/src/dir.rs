@@ -200,9 +200,9 @@ mod loom_tests {
             let dir = Arc::new(DirState::default());
             let began = dir.revision();
             let d = dir.clone();
-            let other = spawn(move || d.moved_incomplete());
-            dir.set_complete(began);
-            other.join().unwrap();
+            let listing = spawn(move || d.set_complete(began));
+            dir.moved_incomplete();
+            listing.join().unwrap();
             assert!(!dir.is_complete());
         });
     }

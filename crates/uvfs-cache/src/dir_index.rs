@@ -87,14 +87,19 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest! {
-        /// Rule 15: whatever is pushed and removed, the index lists what an ordered map lists.
+        /// Rule 15: whatever is pushed and removed, the index lists what an ordered map lists, and no cookie comes
+        /// again.
         #[test]
         fn rule15_lists_like_an_ordered_map(ops in prop::collection::vec((any::<bool>(), any::<u16>()), 0..2000)) {
             let mut index = DirIndex::default();
             let mut model = BTreeMap::new();
+            let mut last = 0;
             for (i, (push, pick)) in ops.into_iter().enumerate() {
                 if push || model.is_empty() {
-                    model.insert(index.push(i as u32), i as u32);
+                    let cookie = index.push(i as u32);
+                    prop_assert!(cookie > last, "a reader that stopped at a removed entry goes on in the wrong place");
+                    last = cookie;
+                    model.insert(cookie, i as u32);
                 } else {
                     let cookie = *model.keys().nth(pick as usize % model.len()).unwrap();
                     model.remove(&cookie);

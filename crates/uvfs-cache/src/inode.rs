@@ -2,7 +2,8 @@
 //!
 //! **Published** (64 bytes, one line): what `stat` reports and a walk checks. Written only when it
 //! really changes, under the inode's lock bit, inside `seq`; a reader copies and checks.
-//! For a directory the upper half of the size is its *walk sequence* instead: it moves when the
+//! For a directory the upper half of the size is its *walk sequence* instead (next to the life, so that
+//! one word tells both): it moves when the
 //! name, parent, mode, owner or liveness of the directory changes, and is all that a walk through
 //! it checks, so that creating a file in a directory (mtime, size, nlink) disturbs nobody who
 //! walks through it.
@@ -14,8 +15,8 @@
 //! Nothing outside the cache's own modules touches a half; [`crate::inode_ref`] is the handle.
 
 use uvfs_sync::lockref::LockRef;
-use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering, fence};
-use uvfs_sync::seqcount::SeqCount;
+use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering};
+use uvfs_sync::seqcount::{LifeSeq, SeqCount};
 use uvfs_sync::slot;
 
 use crate::attr::{Attr, Time, mode};
@@ -37,18 +38,17 @@ slot! {
 pub(crate) struct Published {
     /// Attribute sequence.
     pub seq: SeqCount,
-    /// Life of the slot; also in the private half's reference word.
-    pub life: AtomicU32,
+    /// Size, or device number of a device.
+    low: AtomicU32,
     ino: AtomicU64,
+    /// Life of the slot (it is also in the private half's reference word). Below it the upper half
+    /// of the size; of a directory the walk sequence.
+    stamp: LifeSeq,
     /// Mode in the low half, flags above.
     mode: AtomicU32,
     nlink: AtomicU32,
     uid: AtomicU32,
     gid: AtomicU32,
-    /// Size, or device number of a device.
-    low: AtomicU32,
-    /// Upper half of the size; of a directory the walk sequence.
-    high: SeqCount,
     times: [AtomicU64; 3],
 }
 }
@@ -75,7 +75,8 @@ pub(crate) struct Private {
     pub deadline: AtomicU32,
     /// Hash in the inode table (superblocks that are not resident).
     pub hash: AtomicU32,
-    spare: AtomicU32,
+    /// Slot of a symbolic link's kept target; 0: none.
+    pub target: AtomicU32,
 }
 }
 
@@ -108,10 +109,16 @@ impl Published {
         self.ino.load(Ordering::Relaxed)
     }
 
-    /// A directory's walk sequence.
-    #[inline]
-    pub(crate) fn walk(&self) -> &SeqCount {
-        &self.high
+    /// Life and, of a directory, walk sequence.
+    #[inline(always)]
+    pub(crate) fn stamp(&self) -> &LifeSeq {
+        &self.stamp
+    }
+
+    /// Life of the slot.
+    #[inline(always)]
+    pub(crate) fn life(&self) -> u32 {
+        self.stamp.halves().0
     }
 
     #[inline]
@@ -125,8 +132,8 @@ impl Published {
 
     /// Copy the attributes; one moment's truth only between `seq.begin` and `seq.check`, or under
     /// the inode's lock.
-    #[inline]
-    pub(crate) fn copy(&self, private: &Private) -> Attr {
+    #[inline(always)]
+    pub(crate) fn copy<'p>(&self, private: impl FnOnce() -> &'p Private) -> Attr {
         let word = self.mode.load(Ordering::Relaxed);
         let low = self.low.load(Ordering::Relaxed);
         let time = |i: usize| Time::unpack(self.times[i].load(Ordering::Relaxed));
@@ -134,7 +141,7 @@ impl Published {
         match word & mode::S_IFMT {
             mode::S_IFDIR => {}
             mode::S_IFCHR | mode::S_IFBLK => (size, rdev) = (0, low),
-            _ => size |= u64::from(self.high.raw().load(Ordering::Relaxed)) << 32,
+            _ => size |= u64::from(self.stamp.halves().1) << 32,
         }
         let odd = word & ODD_BLOCKS != 0;
         Attr {
@@ -145,7 +152,7 @@ impl Published {
             gid: self.gid.load(Ordering::Relaxed),
             rdev,
             size,
-            blocks: if odd { private.blocks.load(Ordering::Relaxed) } else { plain_blocks(size) },
+            blocks: if odd { private().blocks.load(Ordering::Relaxed) } else { plain_blocks(size) },
             atime: time(0),
             mtime: time(1),
             ctime: time(2),
@@ -165,7 +172,10 @@ impl Published {
             mode::S_IFDIR => u64::from(attr.size.min(u64::from(u32::MAX)) as u32),
             mode::S_IFCHR | mode::S_IFBLK => u64::from(attr.rdev),
             _ => {
-                put(self.high.raw(), (attr.size >> 32) as u32);
+                let (life, high) = self.stamp.halves();
+                if high != (attr.size >> 32) as u32 {
+                    self.stamp.set(life, (attr.size >> 32) as u32);
+                }
                 attr.size
             }
         };
@@ -189,16 +199,10 @@ impl Published {
     /// attribute sequence and by the life.
     pub(crate) fn fill(&self, private: &Private, life: u32, attr: &Attr, flags: u32) {
         self.seq.write(|| {
-            self.life.store(life, Ordering::Relaxed);
-            // A reader that takes a file's size for the walk sequence of the directory that was
-            // here before must see the new life with it: paired with the acquire load in `at`.
-            fence(Ordering::Release);
+            // The last life's end has moved a directory's sequence; it goes on from there.
+            self.stamp.set(life, self.stamp.halves().1 & !1);
             self.mode.store(LIVE | flags, Ordering::Relaxed);
             self.ino.store(attr.ino, Ordering::Relaxed);
-            if attr.is_dir() {
-                let even = self.high.raw().load(Ordering::Relaxed) & !1;
-                self.high.raw().store(even, Ordering::Relaxed);
-            }
             self.store(private, attr);
         });
     }
@@ -208,12 +212,12 @@ impl Published {
     pub(crate) fn change(&self, private: &Private, old: &Attr, new: &Attr) {
         let permissions = old.mode != new.mode || old.uid != new.uid || old.gid != new.gid;
         let store = || self.seq.write(|| self.store(private, new));
-        if new.is_dir() && permissions { self.high.write(store) } else { store() }
+        if new.is_dir() && permissions { self.stamp.write(store) } else { store() }
     }
 
     /// Mark a directory as removed; under its lock.
     pub(crate) fn mark_dead(&self) {
-        self.high.write(|| {
+        self.stamp.write(|| {
             let word = self.mode.load(Ordering::Relaxed);
             self.seq.write(|| self.mode.store(word | DEAD, Ordering::Relaxed));
         });
@@ -223,16 +227,6 @@ impl Published {
     pub(crate) fn clear(&self) {
         let dir = self.mode.load(Ordering::Relaxed) & mode::S_IFMT == mode::S_IFDIR;
         let clear = || self.seq.write(|| self.mode.store(0, Ordering::Relaxed));
-        if dir { self.high.write(clear) } else { clear() }
-    }
-
-    /// Whether this life and walk sequence are still the present ones.
-    #[inline]
-    pub(crate) fn at(&self, life: u32, walk: u32) -> bool {
-        // Pairs with the release fence of whoever moved the sequence: what was loaded before this
-        // call is then known to be from before the move.
-        fence(Ordering::Acquire);
-        // The sequence first: see `fill`.
-        self.high.raw().load(Ordering::Acquire) == walk && self.life.load(Ordering::Relaxed) == life
+        if dir { self.stamp.write(clear) } else { clear() }
     }
 }

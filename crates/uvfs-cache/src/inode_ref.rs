@@ -71,7 +71,7 @@ impl<'c> InodeRef<'c> {
         self.cache.inodes.get(self.index)
     }
 
-    fn private_half(&self) -> &'c inode::Private {
+    pub(crate) fn private_half(&self) -> &'c inode::Private {
         self.cache.inodes_private.get(self.index)
     }
 
@@ -100,7 +100,7 @@ impl<'c> InodeRef<'c> {
         let p = self.published();
         for _ in 0..8 {
             if let Some(seq) = p.seq.begin() {
-                let attr = p.copy(self.private_half());
+                let attr = p.copy(|| self.private_half());
                 if p.seq.check(seq) {
                     return attr;
                 }
@@ -108,7 +108,7 @@ impl<'c> InodeRef<'c> {
             uvfs_sync::primitives::spin_loop();
         }
         let _lock = self.lock();
-        p.copy(self.private_half())
+        p.copy(|| self.private_half())
     }
 
     /// Inode number; never changes.
@@ -138,7 +138,7 @@ impl<'c> InodeRef<'c> {
     /// Under the inode's lock.
     fn change<R>(&self, f: impl FnOnce(&mut Attr) -> R) -> R {
         let (published, private) = (self.published(), self.private_half());
-        let old = published.copy(private);
+        let old = published.copy(|| private);
         let mut new = old;
         let r = f(&mut new);
         new.ino = old.ino;

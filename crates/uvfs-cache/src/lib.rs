@@ -13,6 +13,7 @@
 //! | `walk` | lookups without references |
 //! | `lookup`, `guard` | lookups with references; the right to a name |
 //! | `change`, `answer` | publishing changes; drivers' answers |
+//! | `symlink` | targets of links |
 //! | `readdir`, `sweep` | listing; forgetting |
 //! | [`mapping`] | page index to page |
 #![deny(unsafe_code)]
@@ -29,6 +30,7 @@ mod dentry;
 mod dir;
 mod dir_index;
 mod guard;
+mod hit;
 mod inode;
 mod inode_ref;
 mod lookup;
@@ -36,6 +38,7 @@ mod lookup;
 mod loom_tests;
 mod readdir;
 mod sweep;
+mod symlink;
 mod types;
 mod walk;
 
@@ -43,14 +46,16 @@ pub use attr::{Attr, Time};
 pub use cache::Cache;
 pub use change::{RenameLock, Reserved};
 pub use guard::{NameGuard, Pending};
+pub use hit::{Peek, Stuck};
 pub use inode::Perm;
 pub use inode_ref::{Death, InodeRef};
 pub use lookup::{Known, Lookup};
 pub use readdir::{DirScan, DirSink};
+pub use symlink::TARGET_MAX;
 pub use types::{
     CacheError, Config, Counters, EvictHook, Fresh, InodeId, Life, NotEmpty, Room, SbId, SbOptions,
 };
-pub use walk::{Child, NameHash, Peek, Pos, Retry, Step};
+pub use walk::{Child, NameHash, Names, Pos, Retry, Step};
 
 /// The byte table of docs/architecture.md: what a file with a name up to 23 bytes costs, hash and
 /// directory list included. The hash's share is its worst measured one.

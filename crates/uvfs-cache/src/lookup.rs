@@ -68,10 +68,9 @@ impl Cache {
     /// each repetition is another thread's progress.
     pub(crate) fn find<'c>(&'c self, dir: &InodeRef<'c>, name: &[u8]) -> Known<'c> {
         loop {
-            let hash = self.hash_name(name);
             // The directory is held: no position only means that it is being renamed right now.
             if let Some(at) = self.pos(dir.id()) {
-                match self.step(at, &hash) {
+                match self.step(at, name) {
                     Step::Found(child) => {
                         if let Ok(inode) = self.hold_child(&child) {
                             return Known::Hit(inode);

@@ -139,7 +139,7 @@ impl Cache {
     /// Names of a file that has several hold it for each other: the name alone goes then, and the
     /// last of them takes the inode along.
     fn has_more_names(&self, inode: u32) -> bool {
-        let attr = self.inodes.get(inode).copy(self.inodes_private.get(inode));
+        let attr = self.inodes.get(inode).copy(|| self.inodes_private.get(inode));
         !attr.is_dir() && attr.nlink > 1
     }
 
@@ -204,7 +204,7 @@ impl Cache {
             &self.inode_pool,
             |from, to| {
                 let slots = (from..to).map(|i| self.inodes.get(i));
-                floor_of(slots.map(|s| (s.life.load(Ordering::Relaxed), &s.seq)))
+                floor_of(slots.map(|s| (s.life(), &s.seq)))
             },
             |from, to| {
                 self.inodes.give_back(from, to)?;

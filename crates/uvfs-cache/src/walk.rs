@@ -11,36 +11,55 @@
 //! Any failure says [`Retry`] with what moved; the caller tries again a few times and then takes
 //! references. No function here waits.
 
-use uvfs_sync::blhash::{BlHash, Hashes, Scan};
+use uvfs_sync::blhash::{BlHash, Hashes, Scan, View};
 use uvfs_sync::primitives::Ordering;
+use uvfs_sync::seqcount::LifeSeq;
 
 use crate::attr::Attr;
 use crate::cache::{Cache, is_dir};
-use crate::dentry::NameWords;
+use crate::dentry::{self, NameWords};
 use crate::inode::{DEAD, LIVE, Perm, ROOT};
 use crate::inode_ref::InodeRef;
 use crate::types::InodeId;
 
-/// A directory (or the start of a walk) as it was when its walk sequence was read.
+/// A directory (or the start of a walk) as it was when its life and walk sequence were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pos {
-    index: u32,
-    life: u32,
-    walk: u32,
+    pub(crate) index: u32,
+    pub(crate) stamp: u64,
 }
 
 impl Pos {
     /// Which inode.
+    #[inline(always)]
     pub fn id(self) -> InodeId {
-        InodeId::new(self.index, self.life)
+        InodeId::new(self.index, self.life())
+    }
+
+    #[inline(always)]
+    pub(crate) fn life(self) -> u32 {
+        LifeSeq::life_of(self.stamp)
+    }
+}
+
+/// Where to look for names: taken once for a look or a walk.
+#[derive(Clone, Copy, Debug)]
+pub struct Names<'c>(pub(crate) View<'c>);
+
+impl<'c> Names<'c> {
+    /// Hash a name (1 to 255 bytes).
+    #[inline(always)]
+    pub fn hash<'n>(&self, name: &'n [u8]) -> NameHash<'n> {
+        let words = NameWords::new(name);
+        NameHash { hash: words.hash(self.0.key()), words }
     }
 }
 
 /// A name's hash, computed once for any parent.
 #[derive(Clone, Copy, Debug)]
 pub struct NameHash<'n> {
-    words: NameWords<'n>,
-    hashes: Hashes,
+    pub(crate) words: NameWords<'n>,
+    pub(crate) hash: u64,
 }
 
 /// A name that was found, and what it leads to.
@@ -49,13 +68,14 @@ pub struct Child {
     pub(crate) dentry: u32,
     seq: u32,
     pub(crate) inode: u32,
-    fmt: u32,
+    meta: u32,
 }
 
 impl Child {
     /// Type bits (`S_IFMT`) of what the name leads to.
+    #[inline(always)]
     pub fn fmt(&self) -> u32 {
-        self.fmt
+        dentry::fmt_of(self.meta)
     }
 }
 
@@ -87,19 +107,6 @@ pub enum Step {
     Retry(Retry),
 }
 
-/// Result of [`Cache::peek`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Peek {
-    /// The inode, and its attributes of the moment in which the name led to it.
-    Hit(InodeId, Attr),
-    /// There is certainly no such name.
-    Negative,
-    /// Not known without asking.
-    Miss,
-    /// The directory's id is not (or no longer) a live directory's.
-    Stale,
-}
-
 /// What a scan accepted.
 pub(crate) enum Match {
     Positive(Child),
@@ -108,37 +115,35 @@ pub(crate) enum Match {
 }
 
 /// Collisions with writers after which a lock-free helper gives up.
-const TRIES: u32 = if cfg!(loom) { 2 } else { 16 };
+pub(crate) const TRIES: u32 = if cfg!(loom) { 2 } else { 16 };
 
 impl Cache {
-    /// Hash a name (1 to 255 bytes).
-    #[inline]
-    pub fn hash_name<'n>(&self, name: &'n [u8]) -> NameHash<'n> {
-        let words = NameWords::new(name);
-        NameHash { hashes: self.names.hashes(|key| words.hash(key)), words }
+    /// Where to look for names now.
+    #[inline(always)]
+    pub fn names(&self) -> Names<'_> {
+        Names(self.names.view())
     }
 
-    #[inline]
-    pub(crate) fn hashes_at(name: &NameHash<'_>, dir: u32) -> Hashes {
-        BlHash::derive(&name.hashes, |h| h ^ u64::from(dir))
+    /// The hashes of (directory, name), for who locks or scans.
+    pub(crate) fn hashes_at(&self, name: &NameWords<'_>, dir: u32) -> Hashes {
+        let hashes = self.names.hashes(|key| name.hash(key));
+        BlHash::derive(&hashes, |h| h ^ u64::from(dir))
     }
 
     /// Where a walk starts. `None`: the id's life is over, or (for a moment) the directory is
     /// being renamed or changes its permissions.
-    #[inline]
+    #[inline(always)]
     pub fn pos(&self, id: InodeId) -> Option<Pos> {
         let published = self.inodes.get(id.index());
         for _ in 0..TRIES {
-            // The sequence first: one that was read after the end of a life shows that end below,
-            // and could not be told from a present one later.
-            let walk = published.walk().raw().load(Ordering::Acquire);
+            let stamp = published.stamp().load();
             let flags = published.mode_and_flags();
-            if flags & LIVE == 0 || published.life.load(Ordering::Relaxed) != id.life() {
+            if flags & LIVE == 0 || LifeSeq::life_of(stamp) != id.life() {
                 return None;
             }
             // What is no directory has no walk sequence, and nothing to walk into.
-            if !is_dir(flags) || walk & 1 == 0 && published.at(id.life(), walk) {
-                return Some(Pos { index: id.index(), life: id.life(), walk });
+            if !is_dir(flags) || !LifeSeq::is_odd(stamp) {
+                return Some(Pos { index: id.index(), stamp });
             }
             uvfs_sync::primitives::spin_loop();
         }
@@ -146,9 +151,16 @@ impl Cache {
     }
 
     /// Whether `at` is still as it was.
-    #[inline]
+    #[inline(always)]
     pub fn check(&self, at: Pos) -> bool {
-        self.inodes.get(at.index).at(at.life, at.walk)
+        self.inodes.get(at.index).stamp().check(at.stamp)
+    }
+
+    /// Whether `at` is still as it was, and its attributes have not expired: what was read of it is
+    /// then as good as what its driver would say.
+    pub fn believed(&self, at: Pos) -> bool {
+        let deadline = self.inodes_private.get(at.index).deadline.load(Ordering::Relaxed);
+        !self.clock.passed(deadline) && self.check(at)
     }
 
     /// Permissions of `at`; true if [`Cache::check`] holds afterwards.
@@ -158,7 +170,6 @@ impl Cache {
     }
 
     /// Look at one candidate of a scan.
-    #[inline]
     pub(crate) fn matches(&self, dentry: u32, dir: u32, life: u32, name: &NameWords<'_>) -> Option<Match> {
         let d = self.dentries.get(dentry);
         // Odd: its writer holds the lock of the bucket that we scan, so a miss proves nothing.
@@ -168,7 +179,7 @@ impl Cache {
         }
         let inode = d.inode.load(Ordering::Relaxed);
         let deadline = d.deadline.load(Ordering::Relaxed);
-        let fmt = d.fmt();
+        let meta = d.meta();
         let parent_life = if inode == 0 {
             self.dentries_private.get(dentry).parent_life.load(Ordering::Relaxed)
         } else {
@@ -181,28 +192,30 @@ impl Cache {
         if self.clock.passed(deadline) {
             return Some(Match::Expired);
         }
-        Some(if inode == 0 { Match::Negative } else { Match::Positive(Child { dentry, seq, inode, fmt }) })
+        Some(if inode == 0 { Match::Negative } else { Match::Positive(Child { dentry, seq, inode, meta }) })
     }
 
-    /// Look one name up below `at`.
-    #[inline]
-    pub fn step(&self, at: Pos, name: &NameHash<'_>) -> Step {
-        let hashes = Self::hashes_at(name, at.index);
-        let complete = || self.dir_state(at.index).is_some_and(|d| d.is_complete());
-        let accept = |dentry| self.matches(dentry, at.index, at.life, &name.words);
-        match self.names.scan(&hashes, accept, complete) {
+    /// Look one name up below `at`, wherever it may be. [`Cache::down`] and [`Cache::look`] are the
+    /// shorter way where nothing but the result is wanted.
+    pub fn step(&self, at: Pos, name: &[u8]) -> Step {
+        let words = NameWords::new(name);
+        let accept = |dentry| self.matches(dentry, at.index, at.life(), &words);
+        match self.names.scan(&self.hashes_at(&words, at.index), accept, || self.is_complete(at)) {
             Scan::Hit(Match::Positive(child)) => Step::Found(child),
+            Scan::Hit(Match::Negative) | Scan::Miss(true) => self.absent(at),
             Scan::Hit(Match::Expired) | Scan::Miss(false) => Step::Unknown,
-            // Believed only of a directory that lives and has not moved.
-            Scan::Hit(Match::Negative) | Scan::Miss(true) => {
-                if self.check(at) {
-                    Step::Absent
-                } else {
-                    Step::Retry(Retry::Parent)
-                }
-            }
             Scan::Moved => Step::Retry(Retry::Bucket),
         }
+    }
+
+    /// Between the two looks at a bucket's sequence.
+    pub(crate) fn is_complete(&self, at: Pos) -> bool {
+        self.dir_state(at.index).is_some_and(|d| d.is_complete())
+    }
+
+    /// Absence is believed only of a directory that lives and has not moved.
+    pub(crate) fn absent(&self, at: Pos) -> Step {
+        if self.check(at) { Step::Absent } else { Step::Retry(Retry::Parent) }
     }
 
     #[inline]
@@ -214,35 +227,32 @@ impl Cache {
     ///
     /// # Errors
     /// What moved.
-    #[inline]
     pub fn enter(&self, at: Pos, child: &Child) -> Result<Pos, Retry> {
         let published = self.inodes.get(child.inode);
         // The child's sequence is read before the name and the parent are checked again: it is
         // then known to be the sequence of what the name led to.
-        let walk = published.walk().raw().load(Ordering::Acquire);
-        if walk & 1 != 0 && is_dir(child.fmt) {
+        let stamp = published.stamp().load();
+        if LifeSeq::is_odd(stamp) && is_dir(child.fmt()) {
             return Err(Retry::Inode);
         }
-        let life = published.life.load(Ordering::Relaxed);
         if !self.still(child) {
             return Err(Retry::Dentry);
         }
         if !self.check(at) {
             return Err(Retry::Parent);
         }
-        Ok(Pos { index: child.inode, life, walk })
+        Ok(Pos { index: child.inode, stamp })
     }
 
     /// Attributes of what `at` leads to: one moment's truth (rule 7).
     ///
     /// # Errors
     /// What moved.
-    #[inline]
     pub fn child_attr(&self, at: Pos, child: &Child) -> Result<(InodeId, Attr), Retry> {
         let published = self.inodes.get(child.inode);
         let seq = published.seq.begin().ok_or(Retry::Inode)?;
-        let attr = published.copy(self.inodes_private.get(child.inode));
-        let life = published.life.load(Ordering::Relaxed);
+        let attr = published.copy(|| self.inodes_private.get(child.inode));
+        let life = published.life();
         if !published.seq.check(seq) {
             return Err(Retry::Inode);
         }
@@ -275,16 +285,18 @@ impl Cache {
         }
         let parent = dentry.parent.load(Ordering::Relaxed);
         let published = self.inodes.get(parent);
-        let walk = published.walk().begin().ok_or(Retry::Inode)?;
-        let life = published.life.load(Ordering::Relaxed);
-        // The dentry holds its parent, so parent, walk and life are of one directory.
+        let stamp = published.stamp().load();
+        if LifeSeq::is_odd(stamp) {
+            return Err(Retry::Inode);
+        }
+        // The dentry holds its parent, so parent and stamp are of one directory.
         if !dentry.seq.check(seq) {
             return Err(Retry::Dentry);
         }
         if !self.check(at) {
             return Err(Retry::Parent);
         }
-        Ok(Pos { index: parent, life, walk })
+        Ok(Pos { index: parent, stamp })
     }
 
     /// A reference to where the walk is: get-unless-dead, then the sequence again.
@@ -298,30 +310,9 @@ impl Cache {
 
     /// A reference to what a name leads to, while it does.
     pub(crate) fn hold_child(&self, child: &Child) -> Result<InodeRef<'_>, Retry> {
-        let life = self.inodes.get(child.inode).life.load(Ordering::Relaxed);
+        let life = self.inodes.get(child.inode).life();
         let inode = self.get(InodeId::new(child.inode, life)).ok_or(Retry::Dentry)?;
         if self.still(child) { Ok(inode) } else { Err(Retry::Dentry) }
-    }
-
-    /// Look one name up and copy the attributes of what it leads to, storing nothing: the whole
-    /// hit of a front end that needs no reference.
-    pub fn peek(&self, dir: InodeId, name: &[u8]) -> Peek {
-        for _ in 0..TRIES {
-            let hash = self.hash_name(name);
-            let Some(at) = self.pos(dir) else { return Peek::Stale };
-            match self.step(at, &hash) {
-                Step::Found(child) => {
-                    if let Ok((id, attr)) = self.child_attr(at, &child) {
-                        return Peek::Hit(id, attr);
-                    }
-                }
-                Step::Absent => return Peek::Negative,
-                Step::Unknown => return Peek::Miss,
-                Step::Retry(_) => {}
-            }
-            uvfs_sync::primitives::spin_loop();
-        }
-        Peek::Miss
     }
 
     /// Attributes by id, storing nothing. `None`: the life is over, or the attributes expired, or a
@@ -331,9 +322,9 @@ impl Cache {
         let private = self.inodes_private.get(id.index());
         for _ in 0..TRIES {
             if let Some(seq) = published.seq.begin() {
-                let attr = published.copy(private);
+                let attr = published.copy(|| private);
                 let live = published.mode_and_flags() & LIVE != 0;
-                let life = published.life.load(Ordering::Relaxed);
+                let life = published.life();
                 let deadline = private.deadline.load(Ordering::Relaxed);
                 if published.seq.check(seq) {
                     let good = live && life == id.life() && !self.clock.passed(deadline);

@@ -16,7 +16,7 @@ fn fresh(ino: u64, fmt: u32, nlink: u32) -> Fresh {
 }
 
 fn world(resident: bool) -> (Arc<Cache>, SbId) {
-    let cache = Cache::new(Config { max_inodes: 1 << 12, max_negative: 64 }).unwrap();
+    let cache = Cache::new(Config { max_inodes: 1 << 12, max_negative: 64, ..Config::default() }).unwrap();
     let sb = cache.add_superblock(SbOptions { resident, on_evict: Box::new(|_, _| {}) }).unwrap();
     drop(cache.make_root(sb, &fresh(1, S_IFDIR, 2)).unwrap());
     (cache, sb)

@@ -26,7 +26,8 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let cache = Cache::new(Config { max_inodes: 1 << 20, max_negative: 64 }).unwrap();
+        let cache =
+            Cache::new(Config { max_inodes: 1 << 20, max_negative: 64, ..Config::default() }).unwrap();
         let evicted = Arc::new(AtomicU64::new(0));
         let count = evicted.clone();
         let on_evict = Box::new(move |_: &Attr, _: u64| {

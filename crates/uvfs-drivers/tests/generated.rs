@@ -45,7 +45,7 @@ fn a_seed_names_a_tree_for_ever() {
             let mut content = [0; 4];
             tree.content(ino, 0, &mut content);
             let path = String::from_utf8(tree.path(ino).unwrap()).unwrap();
-            format!("{path} {:o} {} {} {} {:?}", attr.mode, attr.uid, attr.size, attr.mtime.sec, content)
+            format!("{path} {:o} {} {} {} {:?}", attr.mode, attr.uid, attr.size, attr.mtime.sec(), content)
         })
         .to_vec();
     let expected = [

@@ -109,10 +109,10 @@ fn time_in(time: SystemTime) -> Time {
 
 /// Cached times are within [`Time`]'s range, so neither sum can overflow.
 fn time_out(time: Time) -> SystemTime {
-    let nsec = Duration::from_nanos(u64::from(time.nsec));
-    match u64::try_from(time.sec) {
+    let nsec = Duration::from_nanos(u64::from(time.nsec()));
+    match u64::try_from(time.sec()) {
         Ok(sec) => UNIX_EPOCH + Duration::from_secs(sec) + nsec,
-        Err(_) => UNIX_EPOCH - Duration::from_secs(time.sec.unsigned_abs()) + nsec,
+        Err(_) => UNIX_EPOCH - Duration::from_secs(time.sec().unsigned_abs()) + nsec,
     }
 }
 

@@ -49,6 +49,7 @@ fields! {
     crate::primitives::AtomicU32 => crate::primitives::AtomicU32::new(0),
     crate::primitives::AtomicU64 => crate::primitives::AtomicU64::new(0),
     crate::seqcount::SeqCount => crate::seqcount::SeqCount::new(),
+    crate::seqcount::LifeSeq => crate::seqcount::LifeSeq::new(),
     crate::lockref::LockRef => crate::lockref::LockRef::new(),
 }
 
@@ -93,6 +94,8 @@ pub struct Arena<T> {
     #[cfg(loom)]
     memory: Vec<T>,
     capacity: u32,
+    /// Slots reserved less one; their number is a power of two.
+    mask: u32,
     _slots: PhantomData<T>,
 }
 
@@ -114,15 +117,25 @@ impl<T: Slot> Arena<T> {
 
     #[cfg(not(loom))]
     fn exactly(capacity: u32) -> io::Result<Self> {
-        let bytes = (capacity as usize)
-            .checked_mul(size_of::<T>())
-            .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        Ok(Self { memory: Reservation::new(bytes)?, capacity, _slots: PhantomData })
+        let slots = (capacity as usize).next_power_of_two();
+        let bytes =
+            slots.checked_mul(size_of::<T>()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        let memory = Reservation::new(bytes)?;
+        Ok(Self { memory, capacity, mask: (slots - 1) as u32, _slots: PhantomData })
     }
 
     #[cfg(loom)]
     fn exactly(capacity: u32) -> io::Result<Self> {
-        Ok(Self { memory: (0..capacity).map(|_| T::zero()).collect(), capacity, _slots: PhantomData })
+        let slots = capacity.next_power_of_two();
+        let memory = (0..slots).map(|_| T::zero()).collect();
+        Ok(Self { memory, capacity, mask: slots - 1, _slots: PhantomData })
+    }
+
+    /// Ask for huge pages: fewer misses of the TLB where many slots are in use, up to 2 MiB more
+    /// memory where few are.
+    pub fn advise_huge_pages(&self) {
+        #[cfg(not(loom))]
+        self.memory.advise_huge();
     }
 
     /// Slots reserved.
@@ -130,13 +143,14 @@ impl<T: Slot> Arena<T> {
         self.capacity
     }
 
-    /// The slot at `index`. An index out of range yields slot 0, which is never an object: an
-    /// index read from memory that changed meanwhile must not be able to panic a reader.
-    #[inline]
+    /// The slot at `index`. An index out of range wraps to some slot: one read from memory that
+    /// changed meanwhile must not be able to panic a reader, who finds out by the sequence. (A mask
+    /// and not a comparison: a reader of chained slots waits for this at each step.)
+    #[inline(always)]
     pub fn get(&self, index: u32) -> &T {
-        let index = if index < self.capacity { index as usize } else { 0 };
+        let index = (index & self.mask) as usize;
         #[cfg(not(loom))]
-        // SAFETY: index < capacity, and the reservation spans capacity slots, page-aligned; the
+        // SAFETY: index <= mask, and the reservation spans mask + 1 slots, page-aligned; the
         // bytes are zero or were written through T's atomics, both valid by `Slot`'s contract;
         // the reference borrows from self, which owns the mapping.
         return unsafe { &*self.memory.base().cast::<T>().as_ptr().add(index) };
@@ -190,9 +204,10 @@ mod tests {
     }
 
     #[test]
-    fn an_index_out_of_range_is_slot_zero() {
-        let arena = Arena::<Words>::reserve(2).unwrap();
-        assert!(std::ptr::eq(arena.get(7), arena.get(0)));
+    fn an_index_out_of_range_is_some_slot() {
+        let arena = Arena::<Words>::reserve(3).unwrap();
+        assert!(std::ptr::eq(arena.get(7), arena.get(3)));
+        assert!(std::ptr::eq(arena.get(u32::MAX), arena.get(3)));
     }
 
     #[test]

@@ -7,10 +7,11 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`primitives`] | the atomics, mutex and parking lot, swapped for loom's under `--cfg loom` |
+//! | [`primitives`] | the atomics, mutex and parking lot, swapped for loom's under `--cfg loom`, for counting ones under `--cfg count_stores` |
 //! | [`arena`] | reserved address space holding slots that are valid when all-zero |
 //! | [`slab`] | which slots of an arena are free: chunks owned by one user, per-thread magazines |
 //! | [`segvec`] | a growing array of ordinary objects whose addresses never change |
+//! | [`small_map`] | numbers to numbers, read without a store, replaced as a whole |
 //! | [`seqcount`] | the sequence of a published half |
 //! | [`bitlock`] | a lock in one bit of a word; who waits is parked |
 //! | [`lockref`] | count, lock bits and life in one word |
@@ -23,6 +24,8 @@
 pub mod arena;
 pub mod bitlock;
 pub mod blhash;
+#[cfg(count_stores)]
+mod counted;
 pub mod lockref;
 pub mod order;
 pub mod pages;
@@ -30,4 +33,5 @@ pub mod primitives;
 pub mod segvec;
 pub mod seqcount;
 pub mod slab;
+pub mod small_map;
 mod sys;

@@ -1,11 +1,18 @@
-//! The one place where std is swapped for loom.
+//! The one place where std is swapped for loom, or for atomics that count.
 //!
 //! Every other module takes its atomics, fences, mutexes and parking from here, so that the same
 //! code runs under the model checker (`RUSTFLAGS="--cfg loom"`). loom has no `madvise`,
-//! `membarrier` or thread identity; what stands in for them is here or in `sys.rs`.
+//! `membarrier` or thread identity; what stands in for them is here or in `sys.rs`. With
+//! `--cfg count_stores` each thread counts what it stores ([`shared_stores`]); what is stored by one
+//! thread only and is no business of others but as a figure is a [`Tally`], and is not counted.
 
+#[cfg(not(any(loom, count_stores)))]
+pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 #[cfg(not(loom))]
-pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub use std::sync::atomic::{Ordering, fence};
+
+#[cfg(all(count_stores, not(loom)))]
+pub use crate::counted::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -38,6 +45,39 @@ pub fn shard() -> usize {
     }
 }
 
+/// How often this thread has stored to memory that other threads may read or write: stores and
+/// read-modify-writes of the atomics here, figures and mutexes.
+#[cfg(count_stores)]
+pub fn shared_stores() -> u64 {
+    crate::counted::of_this_thread()
+}
+
+/// Where a store is made that no wrapper sees.
+#[inline]
+fn note_store() {
+    #[cfg(count_stores)]
+    crate::counted::note();
+}
+
+/// A figure that one thread keeps of what it does: only its owner adds (a plain load and store, no
+/// read-modify-write), and must give it a cache line that no other thread stores to; anybody reads.
+#[derive(Debug, Default)]
+pub struct Tally(std::sync::atomic::AtomicU64);
+
+impl Tally {
+    /// The figure now.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Add; by the owner only, or additions are lost.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.get().wrapping_add(n), std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
 /// Tell the processor (or the model checker) that this thread waits for another.
 #[inline]
 pub fn spin_loop() {
@@ -67,12 +107,14 @@ impl Stat {
     /// Add; it may wrap.
     #[inline]
     pub fn add(&self, n: u64) {
+        note_store();
         self.0.fetch_add(n, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Subtract; it may wrap.
     #[inline]
     pub fn sub(&self, n: u64) {
+        note_store();
         self.0.fetch_sub(n, std::sync::atomic::Ordering::Relaxed);
     }
 }
@@ -100,6 +142,7 @@ impl<T> Mutex<T> {
     /// Wait for the mutex.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
+        note_store();
         #[cfg(not(loom))]
         return self.0.lock();
         #[cfg(loom)]
@@ -109,6 +152,7 @@ impl<T> Mutex<T> {
     /// Take the mutex if nobody holds it.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        note_store();
         #[cfg(not(loom))]
         return self.0.try_lock();
         #[cfg(loom)]

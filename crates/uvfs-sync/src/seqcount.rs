@@ -12,7 +12,7 @@
 //! The counter wraps after 2^31 changes; a reader would have to sleep through exactly that many
 //! between two of its own instructions. What outlives a walk stores a life, not a sequence.
 
-use crate::primitives::{AtomicU32, Ordering, fence};
+use crate::primitives::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A sequence counter. Zero-valid, so it may stand in a [`crate::arena::Slot`].
 #[derive(Debug, Default)]
@@ -79,35 +79,107 @@ impl SeqCount {
     }
 }
 
+/// A slot's life and a sequence in one word, so that one load tells whether both are what they were:
+/// what outlives a look (a position in a walk, a cached path) keeps the whole word.
+///
+/// Life in the upper half, sequence in the lower. Where a slot has no use for the sequence the lower
+/// half may hold something else; no life then begins or ends without the word moving.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct LifeSeq(AtomicU64);
+
+impl LifeSeq {
+    /// Life 0, sequence 0.
+    pub fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// The life of a word.
+    #[inline(always)]
+    pub const fn life_of(word: u64) -> u32 {
+        (word >> 32) as u32
+    }
+
+    /// Whether a word is of a moment in which a writer was inside.
+    #[inline(always)]
+    pub const fn is_odd(word: u64) -> bool {
+        word & 1 != 0
+    }
+
+    /// The word, to remember.
+    #[inline(always)]
+    pub fn load(&self) -> u64 {
+        // Acquire, as in `SeqCount::begin`.
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// The life, and the lower half.
+    #[inline(always)]
+    pub fn halves(&self) -> (u32, u32) {
+        let word = self.0.load(Ordering::Relaxed);
+        (Self::life_of(word), word as u32)
+    }
+
+    /// Whether the word is still the one remembered.
+    #[inline(always)]
+    pub fn check(&self, word: u64) -> bool {
+        // As in `SeqCount::check`.
+        fence(Ordering::Acquire);
+        self.0.load(Ordering::Relaxed) == word
+    }
+
+    /// Set both halves; the caller excludes other writers.
+    pub fn set(&self, life: u32, low: u32) {
+        self.0.store(u64::from(life) << 32 | u64::from(low), Ordering::Relaxed);
+    }
+
+    /// As [`SeqCount::write`].
+    #[inline]
+    pub fn write<R>(&self, f: impl FnOnce() -> R) -> R {
+        let unwind = AbortOnUnwind;
+        let (life, seq) = self.halves();
+        debug_assert_eq!(seq & 1, 0, "two writers in one sequence");
+        self.set(life, seq.wrapping_add(1));
+        // A reader that sees one of the stores of `f` must see the odd value too.
+        fence(Ordering::Release);
+        let r = f();
+        self.0.store(u64::from(life) << 32 | u64::from(seq.wrapping_add(2)), Ordering::Release);
+        // As in `SeqCount::write`.
+        std::mem::forget(unwind);
+        r
+    }
+}
+
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::primitives::{Arc, AtomicU64};
+    use crate::primitives::Arc;
 
     /// Rules 3 and 7: what is copied under an unchanged sequence is one moment's truth.
-    /// Removing either fence above makes this fail.
+    /// Weakening either fence or either ordering above makes this fail. The reader is the spawned
+    /// thread: loom does not see all that a writer that loads before it stores may do to one that
+    /// was there first.
     #[test]
     fn loom_rule3_and_7_a_copy_is_one_moments_truth() {
         loom::model(|| {
             let s = Arc::new((SeqCount::new(), AtomicU64::new(0), AtomicU64::new(0)));
-            let w = s.clone();
-            let t = loom::thread::spawn(move || {
-                for i in 1..=2 {
-                    w.0.write(|| {
-                        w.1.store(i, Ordering::Relaxed);
-                        w.2.store(i, Ordering::Relaxed);
-                    });
-                }
-            });
-            if let Some(seq) = s.0.begin() {
-                let a = s.1.load(Ordering::Relaxed);
-                let b = s.2.load(Ordering::Relaxed);
-                if s.0.check(seq) {
+            let r = s.clone();
+            let reader = loom::thread::spawn(move || {
+                let Some(seq) = r.0.begin() else { return };
+                let a = r.1.load(Ordering::Relaxed);
+                let b = r.2.load(Ordering::Relaxed);
+                if r.0.check(seq) {
                     assert_eq!(a, b, "torn copy");
                     assert_eq!(a * 2, u64::from(seq), "an old copy under a new sequence");
                 }
+            });
+            for i in 1..=2 {
+                s.0.write(|| {
+                    s.1.store(i, Ordering::Relaxed);
+                    s.2.store(i, Ordering::Relaxed);
+                });
             }
-            t.join().unwrap();
+            reader.join().unwrap();
         });
     }
 }

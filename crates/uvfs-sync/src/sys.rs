@@ -9,12 +9,27 @@ mod memory {
     use super::PAGE;
     use std::io;
     use std::ptr::NonNull;
+    #[cfg(not(miri))]
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// A zero-filled, page-aligned range of address space whose pages are committed by touching.
     #[derive(Debug)]
     pub(crate) struct Reservation {
         base: NonNull<u8>,
         len: usize,
+        /// Bytes mapped in front of `base`.
+        #[cfg(not(miri))]
+        colour: usize,
+    }
+
+    /// Reservations begin at different distances from the powers of two that large mappings are
+    /// placed at. Slots of the same number in two arenas would otherwise have the same low
+    /// address bits, and caches that guess by a hash of these (AMD's L1 way predictor) guess wrong
+    /// each time: six components took 96 ns instead of 60.
+    #[cfg(not(miri))]
+    fn next_colour() -> usize {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed) % 64 * 9 * PAGE
     }
 
     // SAFETY: a Reservation is a range of memory; it has no thread affinity, and all access goes
@@ -31,12 +46,13 @@ mod memory {
         #[cfg(not(miri))]
         pub(crate) fn new(len: usize) -> io::Result<Self> {
             let len = len.next_multiple_of(PAGE);
+            let colour = next_colour();
             // SAFETY: an anonymous private mapping at an address of the kernel's choice; it cannot
             // overlap anything that exists.
             let p = unsafe {
                 libc::mmap(
                     std::ptr::null_mut(),
-                    len,
+                    len + colour,
                     libc::PROT_READ | libc::PROT_WRITE,
                     libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                     -1,
@@ -46,8 +62,9 @@ mod memory {
             if p == libc::MAP_FAILED {
                 return Err(io::Error::last_os_error());
             }
-            match NonNull::new(p.cast()) {
-                Some(base) => Ok(Self { base, len }),
+            match NonNull::new(p.cast::<u8>()) {
+                // SAFETY: within the mapping, which is `colour` longer than `len`.
+                Some(map) => Ok(Self { base: unsafe { map.add(colour) }, len, colour }),
                 None => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
             }
         }
@@ -67,6 +84,17 @@ mod memory {
         pub(crate) fn base(&self) -> NonNull<u8> {
             self.base
         }
+
+        /// Ask for huge pages (`MADV_HUGEPAGE`). Advice: a system without them goes on as before.
+        #[cfg(not(miri))]
+        pub(crate) fn advise_huge(&self) {
+            // SAFETY: our own mapping; the advice changes how it is backed, not what it holds.
+            unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_HUGEPAGE) };
+        }
+
+        /// Nothing to advise the allocator.
+        #[cfg(miri)]
+        pub(crate) fn advise_huge(&self) {}
 
         /// Give the whole pages of `from..to` (bytes) back to the system; they read as zero after.
         ///
@@ -99,7 +127,7 @@ mod memory {
             // SAFETY: our own mapping, unmapped once; the owner of the arena is going away, and all
             // references into it borrow from that owner.
             unsafe {
-                libc::munmap(self.base.as_ptr().cast(), self.len);
+                libc::munmap(self.base.as_ptr().sub(self.colour).cast(), self.len + self.colour);
             }
             #[cfg(miri)]
             // SAFETY: allocated in `new` with exactly this layout.

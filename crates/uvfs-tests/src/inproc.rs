@@ -387,8 +387,8 @@ fn view(a: &Attr) -> View {
         gid: a.gid,
         rdev,
         size: a.size,
-        mtime: (a.mtime.sec, a.mtime.nsec),
-        ctime: (a.ctime.sec, a.ctime.nsec),
+        mtime: (a.mtime.sec(), a.mtime.nsec()),
+        ctime: (a.ctime.sec(), a.ctime.nsec()),
     }
 }
 

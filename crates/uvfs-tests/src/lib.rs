@@ -15,3 +15,4 @@ pub mod ops;
 pub mod storm;
 mod sys;
 pub mod view;
+pub mod write_watch;

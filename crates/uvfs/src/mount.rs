@@ -1,10 +1,11 @@
 //! Superblocks and where they are mounted.
 //!
-//! The table is an immutable snapshot behind an [`ArcSwap`]: readers load it and store nothing
-//! shared; a mount or an unmount builds the next one under `writer`. A directory's id says
-//! nothing about mounts, so walks first ask `filter`, one word with a bit set for each mount
-//! point's and each mounted root's hash: the usual component pays one load and never sees the
-//! table.
+//! Who needs a superblock takes an immutable snapshot of all from behind an [`ArcSwap`], which costs a
+//! store to a line of its own thread. Walks need only to know where a mount point leads to and where
+//! a mounted root hangs: both stand in a [`SmallMap`] each, read without storing anything, and
+//! before those they ask `filter`, one word with a bit set for each mount point's and each mounted
+//! root's hash: the usual component pays one load. A mount or an unmount builds the next snapshot
+//! and both maps under `writer`.
 //!
 //! A superblock's last user (table or operation) drops it: root and mount point are let go, the
 //! cache gives up what it has of it. Children are mounted after their parents and stand before
@@ -13,11 +14,12 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use uvfs_cache::{Cache, InodeId, SbId, SbOptions};
+use uvfs_sync::primitives::{AtomicBool, AtomicU64, Ordering};
+use uvfs_sync::small_map::{Busy, SmallMap};
 
 use crate::driver::{Driver, Inode};
 use crate::ops::{cache_errno, fresh};
@@ -112,8 +114,30 @@ struct Table {
 impl Table {
     /// One bit for each id that a walk must not pass without looking here.
     fn filter(&self) -> u64 {
-        let covered = self.supers.iter().filter_map(|s| Some((s.point_id()?, s.root_id()?)));
-        covered.fold(0, |bits, (point, root)| bits | bit(point) | bit(root))
+        self.covered().fold(0, |bits, (point, root)| bits | bit(point) | bit(root))
+    }
+
+    /// Mount points and the roots on them.
+    fn covered(&self) -> impl Iterator<Item = (InodeId, InodeId)> + '_ {
+        self.supers.iter().filter_map(|s| Some((s.point_id()?, s.root_id()?)))
+    }
+
+    /// The root that `id` leads to: of the last mount, where mounts are stacked.
+    fn top(&self, id: InodeId) -> Option<InodeId> {
+        let mut top = None;
+        while let Some((_, root)) = self.covered().find(|(point, _)| *point == top.unwrap_or(id)) {
+            top = Some(root);
+        }
+        top
+    }
+
+    /// The directory that the root `id` covers: the lowest, where mounts are stacked.
+    fn bottom(&self, id: InodeId) -> Option<InodeId> {
+        let mut lowest = None;
+        while let Some((point, _)) = self.covered().find(|(_, root)| *root == lowest.unwrap_or(id)) {
+            lowest = Some(point);
+        }
+        lowest
     }
 }
 
@@ -126,6 +150,12 @@ fn bit(id: InodeId) -> u64 {
 pub(crate) struct Mounts {
     table: ArcSwap<Table>,
     filter: AtomicU64,
+    /// [`Table::top`] of each mount point.
+    tops: SmallMap,
+    /// [`Table::bottom`] of each mounted root.
+    bottoms: SmallMap,
+    /// Whether any file system takes no changes.
+    read_only: AtomicBool,
     writer: Mutex<()>,
 }
 
@@ -133,8 +163,11 @@ impl Mounts {
     /// The mounts of a new Vfs.
     pub(crate) fn new(root: Super) -> Self {
         Self {
+            read_only: AtomicBool::new(root.features.read_only),
             table: ArcSwap::from_pointee(Table { supers: vec![Arc::new(root)] }),
             filter: AtomicU64::new(0),
+            tops: SmallMap::new(),
+            bottoms: SmallMap::new(),
             writer: Mutex::new(()),
         }
     }
@@ -154,33 +187,30 @@ impl Mounts {
     /// The root of what is mounted on `id`: of the last mount, where mounts are stacked.
     #[inline]
     pub(crate) fn mounted_on(&self, id: InodeId) -> Option<InodeId> {
-        if self.may_know(id) { self.look_up(id) } else { None }
-    }
-
-    #[cold]
-    fn look_up(&self, id: InodeId) -> Option<InodeId> {
-        let table = self.table.load();
-        let mut top = None;
-        while let Some(s) = table.supers.iter().find(|s| s.point_id() == Some(top.unwrap_or(id))) {
-            top = s.root_id();
-        }
-        top
+        if self.may_know(id) { self.look_up(&self.tops, id, Table::top) } else { None }
     }
 
     /// The directory that the mounted root `id` covers: the lowest, where mounts are stacked.
     pub(crate) fn point_of(&self, id: InodeId) -> Option<InodeId> {
-        if !self.may_know(id) {
-            return None;
+        if self.may_know(id) { self.look_up(&self.bottoms, id, Table::bottom) } else { None }
+    }
+
+    #[cold]
+    fn look_up(
+        &self,
+        map: &SmallMap,
+        id: InodeId,
+        in_table: fn(&Table, InodeId) -> Option<InodeId>,
+    ) -> Option<InodeId> {
+        match map.get(id.as_u64()) {
+            Ok(found) => found.map(InodeId::from_u64),
+            Err(Busy) => in_table(&self.table.load(), id),
         }
-        let table = self.table.load();
-        let mut lowest = None;
-        while let Some(s) = table.supers.iter().find(|s| s.root_id() == Some(lowest.unwrap_or(id))) {
-            match s.point_id() {
-                Some(point) => lowest = Some(point),
-                None => break,
-            }
-        }
-        lowest
+    }
+
+    /// Whether some file system takes no changes: only then need anybody ask which.
+    pub(crate) fn any_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
     }
 
     /// Pairs with the release in [`Mounts::publish`]: who sees the bit sees the table. Who does
@@ -225,7 +255,16 @@ impl Mounts {
 
     fn publish(&self, table: Table) {
         let filter = table.filter();
+        let ids = |found: Option<InodeId>, of: InodeId| Some((of.as_u64(), found?.as_u64()));
+        let tops: Vec<_> = table.covered().filter_map(|(point, _)| ids(table.top(point), point)).collect();
+        let bottoms: Vec<_> = table.covered().filter_map(|(_, root)| ids(table.bottom(root), root)).collect();
+        // Before a file system is reached it is known to be read-only; afterwards, it may be asked
+        // about in vain.
+        let read_only = table.supers.iter().any(|s| s.features.read_only);
+        self.read_only.fetch_or(read_only, Ordering::Release);
         self.table.store(Arc::new(table));
+        self.tops.replace(&tops);
+        self.bottoms.replace(&bottoms);
         self.filter.store(filter, Ordering::Release);
     }
 

@@ -269,6 +269,10 @@ pub struct Features {
     pub may_block: bool,
     /// Answers depend on who asks, so concurrent lookups of one name may not share an answer.
     pub lookup_depends_on_cred: bool,
+    /// What a symbolic link points to never changes while its inode lives, whoever asks: it is kept
+    /// in the cache when it is first asked for. The driver is asked again when `relatime` would have
+    /// the access time moved.
+    pub fixed_links: bool,
     /// Changes are refused with EROFS before the driver is asked.
     pub read_only: bool,
 }

@@ -140,7 +140,7 @@ impl Vfs {
 }
 
 /// CLOCK_REALTIME.
-fn now() -> Time {
+pub(crate) fn now() -> Time {
     let t = clock_gettime(ClockId::Realtime);
     Time::new(t.tv_sec, u32::try_from(t.tv_nsec).unwrap_or(0))
 }

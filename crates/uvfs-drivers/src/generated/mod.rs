@@ -61,6 +61,7 @@ impl Generated {
             may_block: spec.may_block || delays,
             lookup_depends_on_cred: spec.percred,
             read_only: !(spec.pass_writes || spec.faults.iter().any(|fault| fault.call.changes())),
+            ..Features::default()
         };
         Ok(Self { shared: Arc::new(Shared { tree: Tree::new(spec)?, faults }), features })
     }

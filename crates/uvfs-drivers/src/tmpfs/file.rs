@@ -251,11 +251,9 @@ impl Tmpfs {
     }
 }
 
-/// The rule of the mount option `relatime`: stamp a read if none was stamped since the last
-/// change, or for a day. Reads of one file by many then do not all write to its attributes.
+/// Stamps a read where `relatime` says so.
 pub(super) fn touch_atime(inode: &Inode<'_>, attr: &Attr, now: Time) {
-    const DAY: i64 = 24 * 60 * 60;
-    if attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec - attr.atime.sec >= DAY {
+    if attr.atime_is_due(now) {
         inode.update(|attr| attr.atime = now);
     }
 }

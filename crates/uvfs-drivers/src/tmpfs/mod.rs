@@ -108,7 +108,7 @@ impl Driver for Tmpfs {
     }
 
     fn features(&self) -> Features {
-        Features { resident: true, ..Features::default() }
+        Features { resident: true, fixed_links: true, ..Features::default() }
     }
 
     fn root(&self, op: &Op) -> Result<NewInode> {

@@ -10,7 +10,7 @@ fn time(sec: i64) -> Time {
 
 /// Access, modification, change.
 fn times(attr: &Attr) -> (i64, i64, i64) {
-    (attr.atime.sec, attr.mtime.sec, attr.ctime.sec)
+    (attr.atime.sec(), attr.mtime.sec(), attr.ctime.sec())
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What names do to link counts, sizes and times of inodes and directories.
 
 use uvfs::driver::Inode;
-use uvfs::types::{Attr, Errno, RenameFlags, Time, mode};
+use uvfs::types::{Attr, Cred, Errno, RenameFlags, SetTime, Time, mode};
 
 use crate::Fs;
 
@@ -52,6 +52,37 @@ fn new_nodes_are_what_was_asked_for_and_numbers_are_never_used_again() {
     numbers.push(attr.ino);
     numbers.push(fs.file("last").attr().ino);
     assert!(numbers.windows(2).all(|two| two[0] < two[1]), "{numbers:?}");
+}
+
+/// A target is kept in the cache for who reads it next: it goes with its link, and the access time
+/// moves as it would without that.
+#[test]
+fn kept_targets_are_the_links_own() {
+    let fs = Fs::new("");
+    let context = fs.vfs.context(Cred::root());
+    for len in [1, 7, 8, 9, 119, 120, 121, 4095] {
+        let target: Vec<u8> = (0..len).map(|i| b'a' + (i % 23) as u8).collect();
+        context.symlink(&target, b"link").unwrap();
+        for round in 0..3 {
+            assert_eq!(context.readlink(b"link"), Ok(target.clone()), "{len} bytes, round {round}");
+        }
+        let mut buffer = [0; 5];
+        assert_eq!(context.readlink_into(b"link", &mut buffer), Ok(len.min(5)));
+        assert_eq!(buffer[..len.min(5)], target[..len.min(5)]);
+        context.rename(b"link", b"moved", RenameFlags::empty()).unwrap();
+        assert_eq!(context.readlink(b"link"), Err(Errno::NOENT));
+        assert_eq!(context.readlink(b"moved"), Ok(target));
+        context.unlink(b"moved").unwrap();
+    }
+    context.symlink(b"t", b"link").unwrap();
+    context.readlink(b"link").unwrap();
+    let read = context.lstat(b"link").unwrap().atime;
+    context.readlink(b"link").unwrap();
+    assert_eq!(context.lstat(b"link").unwrap().atime, read, "relatime: a second read moves nothing");
+    context.lutimens(b"link", Some(SetTime::At(time(100))), None).unwrap();
+    context.readlink(b"link").unwrap();
+    assert!(context.lstat(b"link").unwrap().atime >= read, "relatime: a change since the last read");
+    assert_eq!(context.readlink(b"/"), Err(Errno::INVAL));
 }
 
 #[test]

@@ -245,7 +245,7 @@ fn times_before_1970_and_now() {
         rustix::fs::utimensat(CWD, &path, &times, AtFlags::empty()).expect("utimensat");
         // Not what the kernel kept of the call: a new lookup of the file system's own answer.
         let seen = mnt.vfs_attr("old");
-        assert_eq!((seen.mtime.sec, i64::from(seen.mtime.nsec)), (tv_sec, tv_nsec));
+        assert_eq!((seen.mtime.sec(), i64::from(seen.mtime.nsec())), (tv_sec, tv_nsec));
         let meta = fs::metadata(&path).expect("stat");
         assert_eq!((meta.mtime(), meta.mtime_nsec()), (tv_sec, tv_nsec));
         assert_eq!((meta.atime(), meta.atime_nsec()), (tv_sec, tv_nsec));

@@ -85,10 +85,10 @@ impl BlHash {
             bitlock::unlock(&head.header);
             grower.reserve_more();
         }
-        fence(Ordering::Release);
         let new_head = table.heads.get(new);
         // Nobody locks a bucket of level 0 for longer than it takes to see that.
         bitlock::lock(&new_head.header);
+        // One fence for both locks: nothing is stored before it.
         fence(Ordering::Release);
         let mut lines = std::mem::take(&mut grower.lines);
         let high = 1u32 << level;
@@ -98,12 +98,11 @@ impl BlHash {
         // New before old: who is sent on by the old bucket's level finds the new one in order.
         bitlock::unlock_with(&new_head.header, |w| with_level(w, level + 2));
         bitlock::unlock_with(&head.header, |w| with_level(w, level + 2));
-        let size = if split + 1 == 1 << level {
-            u64::from(level + 1) << 32
+        if split + 1 == 1 << level {
+            table.set_size(level + 1, 0);
         } else {
-            u64::from(level) << 32 | u64::from(split + 1)
-        };
-        table.size.store(size, Ordering::Relaxed);
+            table.set_size(level, split + 1);
+        }
         for line in lines.drain(..) {
             self.free_line(line);
         }
@@ -208,13 +207,13 @@ impl BlHash {
                 }
             }
             bitlock::lock(&head.header);
-            fence(Ordering::Release);
             let entry = first_entry(head, &self.overflow);
             let mut freed = 0;
             if let Some(index) = entry {
                 let hash = objects.rehash(index, to.key());
                 let mut target = [0];
                 // The new table stays valid: only this thread, holding the grower, ends a re-key.
+                // Its fence stands for this bucket's lock too: nothing is stored before it.
                 to.lock(&[hash], &mut target, false, || true);
                 if self.put(to.heads.get(target[0]), index, tag_of(hash), &mut spare) {
                     self.take(head, index, |line| freed = line);

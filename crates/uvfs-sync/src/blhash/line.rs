@@ -8,6 +8,14 @@ use crate::primitives::{AtomicU32, AtomicU64, Ordering};
 /// Entries in a line. Fewer under loom, which pays for every look.
 pub(super) const SLOTS: usize = if cfg!(loom) { 3 } else { 10 };
 
+const ONES: u64 = 0x0101_0101_0101_0101;
+
+/// The high bit of each byte of `x` that is zero (and perhaps of one above such a byte).
+#[inline]
+fn zero_bytes(x: u64) -> u64 {
+    x.wrapping_sub(ONES) & !x & (ONES << 7)
+}
+
 /// One cache line of a chain. The header is used in heads only.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -23,19 +31,32 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// One bit for each slot whose tag is (probably) `tag`: a borrow in the byte-wise comparison
+    /// Marks of the first eight slots whose tag is (probably) `tag`: a borrow in the byte-wise comparison
     /// can add a slot, never hide one.
-    #[inline]
-    pub(super) fn candidates(&self, tag: u8) -> u32 {
-        const ONES: u64 = 0x0101_0101_0101_0101;
-        let zero_bytes = |x: u64| x.wrapping_sub(ONES) & !x & (ONES << 7);
-        let low = zero_bytes(self.tags.load(Ordering::Relaxed) ^ (u64::from(tag) * ONES));
-        let high = u64::from(self.more_tags.load(Ordering::Relaxed)) ^ (u64::from(tag) * 0x0101);
-        let high = zero_bytes(high | !0xffff) & 0x8080;
-        // Gather bit 7 of each byte into one bit a slot.
-        let low = ((low >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32;
-        let all = low | ((high >> 7 & 1) as u32) << 8 | ((high >> 15 & 1) as u32) << 9;
-        all & ((1 << SLOTS) - 1)
+    #[inline(always)]
+    pub(super) fn first_marks(&self, tag: u8) -> u64 {
+        zero_bytes(self.tags.load(Ordering::Relaxed) ^ (u64::from(tag) * ONES))
+    }
+
+    /// The same of the last two slots.
+    #[inline(always)]
+    pub(super) fn last_marks(&self, tag: u8) -> u64 {
+        let differ = self.more_tags.load(Ordering::Relaxed) ^ (u32::from(tag) * 0x0101);
+        zero_bytes(u64::from(differ & 0xffff) | !0xffff)
+    }
+
+    /// What stands in a slot; 0 in one that there is not. Acquire: pairs with the release store of
+    /// `put`, so that the object is seen as it was filled before it was published (rule 16).
+    #[inline(always)]
+    pub(super) fn index(&self, slot: usize) -> u32 {
+        self.slots.get(slot).map_or(0, |slot| slot.load(Ordering::Acquire))
+    }
+
+    /// What stands in all slots whose tag is (probably) `tag`.
+    pub(super) fn candidates(&self, tag: u8) -> impl Iterator<Item = u32> {
+        let marks = [self.first_marks(tag), self.last_marks(tag)];
+        let marked = move |slot: &usize| marks[slot / 8] >> (8 * (slot % 8)) & 0x80 != 0;
+        (0..SLOTS).filter(marked).map(|slot| self.index(slot)).filter(|index| *index != 0)
     }
 
     pub(super) fn tag(&self, slot: usize) -> u8 {

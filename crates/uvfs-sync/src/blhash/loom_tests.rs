@@ -109,7 +109,7 @@ fn during<R: 'static>(
 }
 
 /// Rule 5: while a bucket is split, an entry that is there all the time is never missed. Planted bugs:
-/// rule5-reader-ignores-level, rule5-split-unlocks-old-first.
+/// rule5-reader-ignores-level, rule5-split-leaves-the-level, rule5-split-without-fence.
 #[test]
 fn loom_rule5_a_split_hides_no_entry() {
     for (index, bucket) in [(2, 1), (1, 0)] {
@@ -231,7 +231,7 @@ fn loom_rule12_a_moving_entry_is_never_absent() {
 }
 
 /// Rule 6: while all entries move under a new key, one that is there is never missed. Planted
-/// bugs: rule6-one-table-only, rule6-key-before-epoch, rule6-epoch-relaxed.
+/// bugs: rule6-one-table-only, rule6-epoch-relaxed, rule6-start-relaxed, rule6-move-without-fence.
 #[test]
 fn loom_rule6_a_rekey_hides_no_entry() {
     for steps in 1..=3 {

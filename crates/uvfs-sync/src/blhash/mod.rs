@@ -24,6 +24,7 @@
 //! Nothing is allocated or first touched under a bucket's lock. Lock order: buckets by table
 //! (old before new), then by number; inside: nothing of this crate.
 
+mod glance;
 mod grow;
 mod line;
 mod locked;
@@ -37,14 +38,15 @@ use crossbeam_utils::CachePadded;
 
 use self::grow::Grower;
 use self::line::Line;
-use self::table::{START_LEVEL, Table, belongs, current_of, is_moving, tag_of};
+use self::table::{Looked, START_LEVEL, Table, bucket_of, current_of, is_moving, tag_of};
 use crate::arena::Arena;
-use crate::bitlock::{LOCK, WAIT};
 use crate::order::{Class, Held};
 use crate::primitives::{AtomicBool, AtomicU32, Mutex, Ordering, SHARDS, Stat, fence};
 use crate::slab::{Pool, Slab};
 
+pub use self::glance::Glance;
 pub use self::locked::{Full, Locked};
+pub use self::table::Seen;
 
 /// Entries a bucket holds on the average before one is split.
 const LOAD: u64 = 6;
@@ -61,6 +63,39 @@ pub struct Key(pub u64, pub u64);
 pub struct Hashes {
     epoch: u32,
     hash: [u64; 2],
+}
+
+/// The current table as it was when a look (or a whole walk) began: where to look first. What it says
+/// of the table's size is a hint, like the table's own word for it.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    heads: &'a Arena<Line>,
+    key: Key,
+    mask: u32,
+    split: u32,
+    epoch: u32,
+}
+
+impl<'a> View<'a> {
+    /// What to hash with.
+    #[inline(always)]
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// The epoch, for [`BlHash::rules_out`].
+    #[inline(always)]
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// The indices (or 0) in the first slots of the hash's bucket whose tag fits: where nearly all
+    /// hits are. What is not among them is not absent for it: [`BlHash::rules_out`].
+    #[inline(always)]
+    pub fn glance(&self, hash: u64) -> Glance<'a> {
+        let bucket = bucket_of(hash, self.mask, self.split);
+        Glance::new(self.heads.get(bucket), bucket, tag_of(hash))
+    }
 }
 
 /// What the table must be able to ask about an object that it holds the index of. Called under
@@ -126,15 +161,21 @@ impl BlHash {
         Ok(this)
     }
 
+    /// Ask for huge pages for buckets and overflow lines.
+    pub fn advise_huge_pages(&self) {
+        self.tables.iter().for_each(|table| table.heads.advise_huge_pages());
+        self.overflow.advise_huge_pages();
+    }
+
     /// Hash something with the key(s) in force. `f` is called once, or twice during a re-key.
-    #[inline]
+    #[inline(always)]
     pub fn hashes(&self, f: impl Fn(Key) -> u64) -> Hashes {
         // Acquire: the epoch's keys are seen.
         let epoch = self.epoch.load(Ordering::Acquire);
         let current = current_of(epoch);
-        let first = f(self.tables[current].key());
-        let second = if !is_moving(epoch) { 0 } else { f(self.tables[1 - current].key()) };
-        Hashes { epoch, hash: [first, second] }
+        let hash = f(self.tables[current].key());
+        let next = if is_moving(epoch) { f(self.tables[1 - current].key()) } else { 0 };
+        Hashes { epoch, hash: [hash, next] }
     }
 
     /// Whether the keys are still the same. Relaxed: asked after a bucket's header was read with
@@ -158,91 +199,78 @@ impl BlHash {
 
     /// Look for an object without storing anything. `accept` is shown each index whose tag fits
     /// and decides; `on_miss` runs after the scan and before the sequences are looked at again.
-    #[inline]
+    ///
+    /// [`View::glance`] is the shorter way to most hits.
     pub fn scan<R, M>(
         &self,
         h: &Hashes,
         mut accept: impl FnMut(u32) -> Option<R>,
         on_miss: impl FnOnce() -> M,
     ) -> Scan<R, M> {
-        let current = current_of(h.epoch);
-        let moving = is_moving(h.epoch);
-        let (hit, first) = self.scan_table(&self.tables[current], h.hash[0], moving, &mut accept);
-        if let Some(r) = hit {
+        let old = self.tables[current_of(h.epoch)].look(h.hash[0]);
+        if let Some(r) = self.scan_chain(&old, &mut accept) {
             return Scan::Hit(r);
         }
-        let mut second = None;
+        let moving = is_moving(h.epoch);
+        let mut new = None;
         if moving {
             // Old first, then new: what was not in the old one when we looked has been moved
             // before, and the new one has it by now, or it is gone.
-            let next = &self.tables[1 - current];
-            let (hit, header) = self.scan_table(next, h.hash[1], false, &mut accept);
-            if let Some(r) = hit {
+            let looked = self.tables[1 - current_of(h.epoch)].look(h.hash[1]);
+            if let Some(r) = self.scan_chain(&looked, &mut accept) {
                 return Scan::Hit(r);
             }
-            second = Some((next, header));
+            new = Some(looked);
         }
         let m = on_miss();
         // Pairs with the release fence in `Table::lock`: if any load above saw a store made under
         // a bucket's lock, one of these sees the lock bit or the moved sequence.
         fence(Ordering::Acquire);
-        let still = |table: &Table, seen: Option<(u32, u64)>| match seen {
-            Some((bucket, header)) => {
-                table.heads.get(bucket).header.load(Ordering::Relaxed) & !WAIT == header
-            }
-            None => false,
-        };
-        if still(&self.tables[current], first)
-            && second.is_none_or(|(table, seen)| still(table, seen))
-            && self.is_current(h.epoch)
-        {
-            Scan::Miss(m)
-        } else {
-            Scan::Moved
-        }
+        let proven = old.proves(h.hash[0], moving)
+            && old.stands()
+            && new.is_none_or(|new| new.proves(h.hash[1], false) && new.stands());
+        if proven && self.is_current(h.epoch) { Scan::Miss(m) } else { Scan::Moved }
     }
 
-    /// Scan one table's chain; with what was seen of its header if that may prove a miss.
-    #[inline]
-    fn scan_table<R>(
-        &self,
-        table: &Table,
-        hash: u64,
-        emptied: bool,
-        accept: &mut impl FnMut(u32) -> Option<R>,
-    ) -> (Option<R>, Option<(u32, u64)>) {
-        let bucket = table.guess(hash);
-        let head = table.heads.get(bucket);
-        // Acquire: pairs with the unlock of whoever changed the chain last. All of a change is
-        // seen, or the header has moved when it is looked at again.
-        let header = head.header.load(Ordering::Acquire);
-        let proof = (header & LOCK == 0 && belongs(header, hash, bucket, emptied))
-            .then_some((bucket, header & !WAIT));
-        let tag = tag_of(hash);
-        let mut line = head;
+    fn scan_chain<R>(&self, at: &Looked<'_>, accept: &mut impl FnMut(u32) -> Option<R>) -> Option<R> {
+        let mut line = at.head;
         // A link read from a line that is being recycled may lead anywhere, even in a circle:
         // the walk is bounded and the header check decides.
         for _ in 0..1 << 16 {
-            let mut candidates = line.candidates(tag);
-            while candidates != 0 {
-                let i = candidates.trailing_zeros() as usize;
-                candidates &= candidates - 1;
-                // Acquire: pairs with the release store of `put`, so that the object is seen as
-                // it was filled before it was published (rule 16).
-                let index = line.slots[i].load(Ordering::Acquire);
-                if index != 0
-                    && let Some(r) = accept(index)
-                {
-                    return (Some(r), None);
+            for index in line.candidates(at.tag) {
+                if let Some(r) = accept(index) {
+                    return Some(r);
                 }
             }
-            let next = line.next.load(Ordering::Acquire);
-            if next == 0 {
-                return (None, proof);
+            match line.next.load(Ordering::Acquire) {
+                0 => break,
+                next => line = self.overflow.get(next),
             }
-            line = self.overflow.get(next);
         }
-        (None, None)
+        None
+    }
+
+    /// The current table, to look in.
+    #[inline(always)]
+    pub fn view(&self) -> View<'_> {
+        // Acquire: the epoch's keys are seen.
+        let epoch = self.epoch.load(Ordering::Acquire);
+        let table = &self.tables[current_of(epoch)];
+        let (mask, split) = table.mask_and_split();
+        View { heads: &table.heads, key: table.key(), mask, split, epoch }
+    }
+
+    /// Whether a glance that found nothing proves that nothing is there; to be asked after the
+    /// glance, and after whatever must be of the same moment was read. If it does not: `scan`.
+    #[inline]
+    pub fn rules_out(&self, epoch: u32, hash: u64, seen: Seen) -> bool {
+        let looked = self.tables[current_of(epoch)].again(seen);
+        let elsewhere = looked.head.last_marks(tag_of(hash)) != 0
+            || looked.head.next.load(Ordering::Relaxed) != 0
+            || is_moving(epoch);
+        // As in `scan`.
+        fence(Ordering::Acquire);
+        !elsewhere && looked.proves(hash, false) && looked.stands() && self.is_current(epoch)
     }
 
     /// Lock the buckets of one hash, or of two in order (rule 12). With `spare`, overflow lines are

@@ -3,7 +3,7 @@
 use super::Key;
 use super::line::Line;
 use crate::arena::Arena;
-use crate::bitlock;
+use crate::bitlock::{self, LOCK, WAIT};
 use crate::primitives::{AtomicU64, Ordering, fence, spin_loop};
 
 pub(super) const LEVEL_SHIFT: u32 = 2;
@@ -15,7 +15,7 @@ pub(super) const START_LEVEL: u32 = if cfg!(loom) { 0 } else { 6 };
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) heads: Arena<Line>,
-    /// `(level, buckets split at this level)` packed; a hint for readers, the truth for the
+    /// Mask of the level and the number of buckets split at this level, packed; a hint for readers, the truth for the
     /// splitter. Only grows while the table is in use.
     pub(super) size: AtomicU64,
     /// The key's two words; written only while the table is not in use.
@@ -44,7 +44,7 @@ impl Table {
             bitlock::lock(header);
             bitlock::unlock_with(header, |w| with_level(w, START_LEVEL + 1));
         }
-        self.size.store(u64::from(START_LEVEL) << 32, Ordering::Relaxed);
+        self.set_size(START_LEVEL, 0);
     }
 
     #[inline]
@@ -52,11 +52,22 @@ impl Table {
         Key(self.key[0].load(Ordering::Relaxed), self.key[1].load(Ordering::Relaxed))
     }
 
-    #[inline]
-    pub(super) fn level_and_split(&self) -> (u32, u32) {
-        // A hint: a bucket says by its own level whether it is the right one.
+    /// Buckets at the present level less one, and how many of them are split already. A hint: a bucket
+    /// says by its own level whether it is the right one.
+    #[inline(always)]
+    pub(super) fn mask_and_split(&self) -> (u32, u32) {
         let size = self.size.load(Ordering::Relaxed);
         ((size >> 32) as u32, size as u32)
+    }
+
+    pub(super) fn level_and_split(&self) -> (u32, u32) {
+        let (mask, split) = self.mask_and_split();
+        (mask.count_ones(), split)
+    }
+
+    /// What [`Table::level_and_split`] is to say.
+    pub(super) fn set_size(&self, level: u32, split: u32) {
+        self.size.store(u64::from(mask(level)) << 32 | u64::from(split), Ordering::Relaxed);
     }
 
     pub(super) fn buckets(&self) -> u64 {
@@ -66,10 +77,26 @@ impl Table {
 
     /// Where the hash probably lives.
     #[inline]
-    pub(super) fn guess(&self, hash: u64) -> u32 {
-        let (level, split) = self.level_and_split();
-        let low = hash as u32 & mask(level);
-        if low < split { hash as u32 & mask(level + 1) } else { low }
+    fn guess(&self, hash: u64) -> u32 {
+        let (mask, split) = self.mask_and_split();
+        bucket_of(hash, mask, split)
+    }
+
+    /// Begin to look for a hash: the bucket, and its header before anything else of it.
+    #[inline(always)]
+    pub(super) fn look(&self, hash: u64) -> Looked<'_> {
+        let bucket = self.guess(hash);
+        let head = self.heads.get(bucket);
+        // Acquire: pairs with the unlock of whoever changed the chain last. All of a change is
+        // seen, or the header has moved when it is looked at again.
+        let header = head.header.load(Ordering::Acquire);
+        Looked { head, seen: Seen { header, bucket }, tag: tag_of(hash) }
+    }
+
+    /// Go on with a bucket that was looked at.
+    #[inline]
+    pub(super) fn again(&self, seen: Seen) -> Looked<'_> {
+        Looked { head: self.heads.get(seen.bucket), seen, tag: 0 }
     }
 
     /// Lock the buckets that the hashes belong to, in rising order; one lock if they are the same.
@@ -118,9 +145,46 @@ impl Table {
     }
 }
 
+/// A bucket, and its header before anything else of it was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    pub(super) header: u64,
+    pub(super) bucket: u32,
+}
+
+/// A bucket that is being looked at.
+#[derive(Clone, Copy)]
+pub(super) struct Looked<'a> {
+    pub(super) head: &'a Line,
+    pub(super) seen: Seen,
+    pub(super) tag: u8,
+}
+
+impl Looked<'_> {
+    /// Whether the header, as it was, allows to conclude from what is not in the chain: nobody was
+    /// changing it, and the hash belongs here.
+    #[inline]
+    pub(super) fn proves(&self, hash: u64, emptied: bool) -> bool {
+        self.seen.header & LOCK == 0 && belongs(self.seen.header, hash, self.seen.bucket, emptied)
+    }
+
+    /// Whether the header is still what it was; after an acquire fence.
+    #[inline]
+    pub(super) fn stands(&self) -> bool {
+        self.head.header.load(Ordering::Relaxed) & !WAIT == self.seen.header & !WAIT
+    }
+}
+
 /// A header whose bucket changed, and has this level (plus one; 0: none) from now on.
 pub(super) fn with_level(header: u64, level: u32) -> u64 {
     (header & !LEVEL_MASK).wrapping_add(SEQ_ONE) | u64::from(level) << LEVEL_SHIFT
+}
+
+/// Where a hash lives in a table of this size: buckets that are split have one bit more.
+#[inline(always)]
+pub(super) fn bucket_of(hash: u64, mask: u32, split: u32) -> u32 {
+    let low = hash as u32 & mask;
+    if low < split { hash as u32 & (mask << 1 | 1) } else { low }
 }
 
 #[inline]
@@ -149,7 +213,7 @@ pub(super) fn is_moving(epoch: u32) -> bool {
     epoch & 1 != 0
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn tag_of(hash: u64) -> u8 {
     (hash >> 56) as u8
 }

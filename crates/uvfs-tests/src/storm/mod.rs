@@ -177,7 +177,7 @@ fn seen(attr: &Attr) -> promise::Seen {
         uid: attr.uid,
         gid: attr.gid,
         size: attr.size,
-        mtime: (attr.mtime.sec, attr.mtime.nsec),
+        mtime: (attr.mtime.sec(), attr.mtime.nsec()),
         dir: attr.is_dir(),
     }
 }

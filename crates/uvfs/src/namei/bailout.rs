@@ -6,10 +6,10 @@
 //! when it ends. The counters are the process's: all [`Vfs`](crate::Vfs) instances share them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use uvfs_cache::Retry;
+use uvfs_sync::primitives::Tally;
 
 /// A reason to walk with references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Bail {
     NotCached,
     /// A symbolic link is to be followed.
     Symlink,
-    /// No search permission: confirmed with references before it is final.
+    /// No search permission, by attributes that have expired: the driver has the last word.
     Denied,
     /// Something other than a directory has components after it.
     NotDirectory,
@@ -110,7 +110,7 @@ impl BailCounts {
 
     fn add(&mut self, counters: &Counters) {
         for (sum, counter) in self.0.iter_mut().zip(&counters.0) {
-            *sum += counter.load(Ordering::Relaxed);
+            *sum += counter.get();
         }
     }
 }
@@ -118,7 +118,7 @@ impl BailCounts {
 /// One thread's counters; aligned so that no two threads share a line.
 #[derive(Default)]
 #[repr(align(128))]
-struct Counters([AtomicU64; Bail::ALL.len()]);
+struct Counters([Tally; Bail::ALL.len()]);
 
 /// All threads' counters, and the sum of those that have ended.
 #[derive(Default)]
@@ -154,10 +154,7 @@ thread_local! {
 
 /// Counts one bail-out of this thread. Not counted while the thread is being torn down.
 pub(crate) fn count(reason: Bail) {
-    let _ = MINE.try_with(|mine| {
-        let counter = &mine.0.0[reason as usize];
-        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    });
+    let _ = MINE.try_with(|mine| mine.0.0[reason as usize].add(1));
 }
 
 /// The sum over all threads that there are and were. Takes a lock that only threads' first and

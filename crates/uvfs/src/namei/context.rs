@@ -2,17 +2,21 @@
 //! take paths.
 //!
 //! A context is what a process is to the kernel. Paths are bytes; absolute ones start at the
-//! context's root, which `..` does not leave. `stat` and `lstat` of what is cached take no
-//! reference and store nothing shared. Trailing slashes, `.` and `..` as last components give
+//! context's root, which `..` does not leave. `stat`, `lstat`, `access` and `readlink` of what is
+//! cached take no reference and store nothing shared. Trailing slashes, `.` and `..` as last components give
 //! the kernel's errors; those that depend on the last component are decided here, the others
 //! in `ops/`.
+
+use uvfs_cache::TARGET_MAX;
 
 use crate::driver::Inode;
 use crate::namei::handle::Handle;
 use crate::namei::open::open;
+use crate::namei::target::Target;
 use crate::namei::{Last, Parent, Walker};
 use crate::ops::attr::How;
 use crate::ops::rename::Side;
+use crate::permission::granted;
 use crate::types::{
     Access, Attr, Cred, DirEntry, Errno, Op, OpenFlags, RenameFlags, Result, SetAttr, SetTime, StatFs,
     XattrFlags, mode,
@@ -242,8 +246,28 @@ impl<'v> Context<'v> {
 
     /// The target of a symbolic link; EINVAL of anything else.
     pub fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let inode = self.lnode(path)?;
-        self.vfs.readlink(&self.op(), &inode)
+        let mut kept = [0; TARGET_MAX];
+        match self.walker().target(path, &mut kept)? {
+            Target::Kept(len) => Ok(kept[..len].to_vec()),
+            Target::Ask(inode) => self.vfs.readlink(&self.op(), &inode),
+        }
+    }
+
+    /// [`Context::readlink`] into `buffer`, as `readlink(2)`: what does not fit is cut off; how many
+    /// bytes were put there. Takes no reference and stores nothing shared where the target is kept.
+    pub fn readlink_into(&self, path: &[u8], buffer: &mut [u8]) -> Result<usize> {
+        let mut kept = [0; TARGET_MAX];
+        let asked;
+        let target = match self.walker().target(path, &mut kept)? {
+            Target::Kept(len) => &kept[..len],
+            Target::Ask(inode) => {
+                asked = self.vfs.readlink(&self.op(), &inode)?;
+                &asked[..]
+            }
+        };
+        let len = target.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&target[..len]);
+        Ok(len)
     }
 
     /// Changes the permission bits.
@@ -298,9 +322,15 @@ impl<'v> Context<'v> {
         self.vfs.setattr(&self.op(), &self.node(path)?, &set).map(|_| ())
     }
 
-    /// Whether the caller may do `want`.
+    /// Whether the caller may do `want`; see [`Vfs::access`]. What is cached is decided without a
+    /// reference, unless it is to be written and some file system is read-only.
     pub fn access(&self, path: &[u8], want: Access) -> Result<()> {
-        self.vfs.access(&self.op(), &self.node(path)?, want)
+        if want.contains(Access::WRITE) && self.vfs.mounts.any_read_only() {
+            return self.vfs.access(&self.op(), &self.node(path)?, want);
+        }
+        // One moment's truth, so that a denial needs no second look.
+        let attr = self.stat(path)?;
+        if granted(&self.cred, attr.mode, attr.uid, attr.gid, want) { Ok(()) } else { Err(Errno::ACCESS) }
     }
 
     /// All entries of a directory but `.` and `..`, in the driver's order.

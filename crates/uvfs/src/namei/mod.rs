@@ -12,6 +12,7 @@ pub(crate) mod handle;
 pub(crate) mod open;
 pub(crate) mod path;
 pub(crate) mod refwalk;
+pub(crate) mod target;
 pub(crate) mod walk;
 
 use std::borrow::Cow;

@@ -6,8 +6,8 @@
 //! moment. Absence is final where the cache is certain of it.
 //!
 //! What cannot be decided here stops the walk with a reason ([`Bail`]): a name that is not
-//! cached, a symbolic link, a denied permission (which must be confirmed with references before
-//! it is final), a change under our eyes. Where the position is still good it is handed over,
+//! cached, a symbolic link, a permission denied by attributes that have expired, a change under
+//! our eyes. Where the position is still good it is handed over,
 //! and the walk with references goes on from there.
 //! Never blocks, calls no driver, allocates nothing.
 
@@ -62,7 +62,7 @@ impl Walker<'_, '_> {
         let mut offset = 0;
         while let Some(c) = component(path, offset) {
             if !self.may_search(at) {
-                return Err(Stop::BailAt(Bail::Denied, at, offset));
+                return Err(self.denied(at, offset));
             }
             if c.last && goal == Goal::Parent {
                 return Ok(Seen::Parent { pos: at, last: last(c), slash: c.slash });
@@ -104,6 +104,19 @@ impl Walker<'_, '_> {
         permission::granted(self.cred, perm.mode, perm.uid, perm.gid, Access::EXEC)
     }
 
+    /// No search permission, as far as could be seen. That is final where the directory is still
+    /// what it was, since mode and owner were then of one moment, and where its attributes have not
+    /// expired. Else it is for the walk with references to say.
+    #[cold]
+    fn denied(&self, at: Pos, offset: usize) -> Stop {
+        let is_dir = self.vfs.cache.perm(at).mode & mode::S_IFMT == mode::S_IFDIR;
+        if is_dir && self.vfs.cache.believed(at) {
+            Stop::Final(Errno::ACCESS)
+        } else {
+            Stop::BailAt(Bail::Denied, at, offset)
+        }
+    }
+
     /// One name in one directory.
     #[inline]
     fn find(&self, at: Pos, c: Component<'_>, offset: usize) -> Result<Child, Stop> {
@@ -111,7 +124,7 @@ impl Walker<'_, '_> {
         if c.name.len() > NAME_MAX {
             return Err(Stop::BailAt(Bail::LongName, at, offset));
         }
-        match cache.step(at, &cache.hash_name(c.name)) {
+        match cache.step(at, c.name) {
             Step::Found(child) => Ok(child),
             // The permission and the absence must be of one directory at one place.
             Step::Absent if cache.check(at) => Err(Stop::Final(Errno::NOENT)),

@@ -65,7 +65,7 @@ fn touch(sup: &SuperRef, now: Time, inode: &Inode<'_>) {
 }
 
 fn is_due(attr: &Attr, now: Time) -> bool {
-    attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec - attr.atime.sec >= RELATIME_SECONDS
+    attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec() - attr.atime.sec() >= RELATIME_SECONDS
 }
 
 #[cfg(test)]

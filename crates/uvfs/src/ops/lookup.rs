@@ -163,7 +163,12 @@ impl Vfs {
         if inode.fmt() != mode::S_IFLNK {
             return Err(Errno::INVAL);
         }
-        self.sup(inode)?.driver.readlink(op, inode)
+        let sup = self.sup(inode)?;
+        let target = sup.driver.readlink(op, inode)?;
+        if sup.features.fixed_links {
+            inode.keep_target(&target);
+        }
+        Ok(target)
     }
 
     /// Figures of the inode's file system.

@@ -129,7 +129,7 @@ fn timespec(set: Option<SetTime>) -> Timespec {
     match set {
         None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
         Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
-        Some(SetTime::At(t)) => Timespec { tv_sec: t.sec, tv_nsec: t.nsec.into() },
+        Some(SetTime::At(t)) => Timespec { tv_sec: t.sec(), tv_nsec: t.nsec().into() },
     }
 }
 

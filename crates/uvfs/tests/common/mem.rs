@@ -82,7 +82,7 @@ impl Driver for Mem {
     }
 
     fn features(&self) -> Features {
-        Features { resident: true, read_only: self.read_only, ..Features::default() }
+        Features { resident: true, fixed_links: true, read_only: self.read_only, ..Features::default() }
     }
 
     fn root(&self, op: &Op) -> Result<NewInode> {

@@ -94,6 +94,11 @@ impl Store {
         self.nodes.lock().get_mut(&ino).unwrap().attr.size = size;
     }
 
+    /// Changes type and permissions behind the cache's back.
+    pub fn change_mode(&self, ino: u64, mode: u32) {
+        self.nodes.lock().get_mut(&ino).unwrap().attr.mode = mode;
+    }
+
     /// How often a name was asked for.
     pub fn asked(&self, name: &str) -> u32 {
         self.lookups.lock().get(name.as_bytes()).copied().unwrap_or(0)
@@ -155,7 +160,7 @@ impl Store {
     /// Stamps the change, later than every earlier one, and tells the cache.
     fn changed(&self, op: &Op, inode: &Inode<'_>) -> Result<()> {
         let attr = self.change(inode.ino(), |n| {
-            let next = uvfs::Time::new(n.attr.ctime.sec, n.attr.ctime.nsec + 1);
+            let next = uvfs::Time::new(n.attr.ctime.sec(), n.attr.ctime.nsec() + 1);
             n.attr.ctime = op.now.max(next);
             n.attr
         })?;

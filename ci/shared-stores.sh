@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# A hit stores nothing that another thread reads or writes: by two methods, for each kind of hit.
+#
+# The program as it is shipped runs its hits with all memory read-only but for its own stack, and
+# counts the pages stored to: nothing of the source is trusted. The same program built with
+# --cfg count_stores also counts the stores and read-modify-writes of our own atomics. Either must
+# see none in a hit, and both must see the controls, which do store (the last one method only sees
+# what it can). A counter for each thread (why walks gave up) is stored to by no hit.
+#
+# Ends with a line "N passed, N failed".
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=${CARGO_TARGET_DIR:-target}
+case $(uname -sm) in
+    "Linux x86_64" | "Linux aarch64") ;;
+    *) printf 'skipped: shared stores: not written for %s\n0 passed, 0 failed, 1 skipped\n' "$(uname -sm)"; exit 0 ;;
+esac
+cargo build --quiet --release -p uvfs-tests --bin shared_stores
+RUSTFLAGS="--cfg count_stores" cargo build --quiet --target-dir "$target/count_stores" -p uvfs-tests --bin shared_stores
+
+status=0
+printf '\nas it is shipped\n'
+"$target/release/shared_stores" || status=1
+printf '\nwith our atomics counted\n'
+"$target/count_stores/debug/shared_stores" || status=1
+exit $status

@@ -1,0 +1,219 @@
+//! The hit: one name below a directory, and what it leads to, in a few dozen instructions.
+//!
+//! The protocol is that of `walk.rs`, told there; here it is done in one piece for the two things
+//! that a walk wants nearly always, the next directory ([`Cache::down`]) and the attributes at the
+//! end ([`Cache::look`]). Whatever is not the usual case (a negative entry, one that may expire, one
+//! that is being changed, a name in a later slot or line) is left to `step`, in a call that takes and
+//! gives plain words and is marked as cold: nothing that is compared on the way of a hit has to stand
+//! in memory, or to be saved, for it.
+//!
+//! Stores nothing, waits for nobody.
+
+use uvfs_sync::blhash::Seen;
+use uvfs_sync::primitives::Ordering;
+
+use crate::attr::{Attr, mode};
+use crate::cache::Cache;
+use crate::clock::NEVER;
+use crate::dentry::fmt_of;
+use crate::types::InodeId;
+use crate::walk::{NameHash, Names, Pos, Retry, Step, TRIES};
+
+/// Result of [`Cache::peek`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peek {
+    /// The inode, and its attributes of the moment in which the name led to it.
+    Hit(InodeId, Attr),
+    /// There is certainly no such name.
+    Negative,
+    /// Not known without asking.
+    Miss,
+    /// The directory's id is not (or no longer) a live directory's.
+    Stale,
+}
+
+/// Why a name did not lead on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stuck {
+    /// There is certainly no such name.
+    Absent,
+    /// The cache does not know (or not any more).
+    Unknown,
+    /// What the name leads to is no directory.
+    NotDirectory,
+    /// Something moved.
+    Retry(Retry),
+}
+
+impl Cache {
+    /// The directory that a name below `at` leads to.
+    ///
+    /// # Errors
+    /// Why there is none.
+    #[inline(always)]
+    pub fn down(&self, names: &Names<'_>, at: Pos, name: &NameHash<'_>) -> Result<Pos, Stuck> {
+        let hash = name.hash ^ u64::from(at.index);
+        let glance = names.0.glance(hash);
+        for dentry in glance {
+            let d = self.dentries.get(dentry);
+            let seq = d.seq.raw().load(Ordering::Acquire);
+            if !d.is(at.index, &name.words, &self.tails) {
+                continue;
+            }
+            let index = d.inode.load(Ordering::Relaxed);
+            if fmt_of(d.meta()) != mode::S_IFDIR || d.deadline.load(Ordering::Relaxed) != NEVER {
+                break;
+            }
+            // The child's sequence is read before the name and the parent are checked: it is then
+            // known to be the sequence of what the name led to.
+            let stamp = self.inodes.get(index).stamp().load();
+            let moving = (u64::from(seq) | stamp) & 1 != 0;
+            if !moving && d.seq.check(seq) && self.check(at) {
+                return Ok(Pos { index, stamp });
+            }
+            break;
+        }
+        unpack(self.down_slowly(at.index, at.stamp, name.words.name()))
+    }
+
+    /// Attributes of what a name below `at` leads to: one moment's truth. They are stored only where
+    /// the result is good, but perhaps also where it is not.
+    ///
+    /// # Errors
+    /// Why there are none; never `NotDirectory`.
+    #[inline(always)]
+    pub fn look(
+        &self,
+        names: &Names<'_>,
+        at: Pos,
+        name: &NameHash<'_>,
+        attr: &mut Attr,
+    ) -> Result<InodeId, Stuck> {
+        let hash = name.hash ^ u64::from(at.index);
+        let glance = names.0.glance(hash);
+        let (seen, mut matched) = (glance.seen(), false);
+        for dentry in glance {
+            let d = self.dentries.get(dentry);
+            let seq = d.seq.raw().load(Ordering::Acquire);
+            if !d.is(at.index, &name.words, &self.tails) {
+                continue;
+            }
+            matched = true;
+            let index = d.inode.load(Ordering::Relaxed);
+            if index == 0 || d.deadline.load(Ordering::Relaxed) != NEVER {
+                break;
+            }
+            let published = self.inodes.get(index);
+            let inode_seq = published.seq.raw().load(Ordering::Acquire);
+            *attr = published.copy(|| self.inodes_private.get(index));
+            let life = published.life();
+            let moving = (seq | inode_seq) & 1 != 0;
+            if !moving && published.seq.check(inode_seq) && d.seq.check(seq) && self.check(at) {
+                return Ok(InodeId::new(index, life));
+            }
+            break;
+        }
+        let name = name.words.name();
+        if matched {
+            self.look_slowly(at.index, at.stamp, name, attr)
+        } else {
+            self.look_missed(at.index, at.stamp, name, (names.0.epoch(), hash, seen), attr)
+        }
+    }
+
+    /// [`Cache::down`] of what is not the usual case. The position in two words, because a result
+    /// would be returned in memory: index 0 stands for an error.
+    #[cold]
+    fn down_slowly(&self, index: u32, stamp: u64, name: &[u8]) -> (u32, u64) {
+        let at = Pos { index, stamp };
+        let result = match self.step(at, name) {
+            Step::Found(child) if child.fmt() != mode::S_IFDIR => Err(Stuck::NotDirectory),
+            Step::Found(child) => self.enter(at, &child).map_err(Stuck::Retry),
+            Step::Absent => Err(Stuck::Absent),
+            Step::Unknown => Err(Stuck::Unknown),
+            Step::Retry(retry) => Err(Stuck::Retry(retry)),
+        };
+        match result {
+            Ok(pos) => (pos.index, pos.stamp),
+            Err(stuck) => (0, stuck.code()),
+        }
+    }
+
+    /// [`Cache::look`] of what is not the usual case.
+    #[cold]
+    fn look_slowly(&self, index: u32, stamp: u64, name: &[u8], attr: &mut Attr) -> Result<InodeId, Stuck> {
+        let at = Pos { index, stamp };
+        match self.step(at, name) {
+            Step::Found(child) => {
+                let id;
+                (id, *attr) = self.child_attr(at, &child).map_err(Stuck::Retry)?;
+                Ok(id)
+            }
+            Step::Absent => Err(Stuck::Absent),
+            Step::Unknown => Err(Stuck::Unknown),
+            Step::Retry(retry) => Err(Stuck::Retry(retry)),
+        }
+    }
+
+    /// No slot that a glance shows has the name: most often it is in none.
+    #[cold]
+    fn look_missed(
+        &self,
+        index: u32,
+        stamp: u64,
+        name: &[u8],
+        (epoch, hash, seen): (u32, u64, Seen),
+        attr: &mut Attr,
+    ) -> Result<InodeId, Stuck> {
+        let at = Pos { index, stamp };
+        let complete = self.is_complete(at);
+        if complete && self.names.rules_out(epoch, hash, seen) && self.check(at) {
+            return Err(Stuck::Absent);
+        }
+        self.look_slowly(index, stamp, name, attr)
+    }
+
+    /// Look one name up and copy the attributes of what it leads to, storing nothing: the whole
+    /// hit of a front end that needs no reference.
+    pub fn peek(&self, dir: InodeId, name: &[u8]) -> Peek {
+        let mut attr = Attr::default();
+        for _ in 0..TRIES {
+            let names = self.names();
+            let Some(at) = self.pos(dir) else { return Peek::Stale };
+            match self.look(&names, at, &names.hash(name), &mut attr) {
+                Ok(id) => return Peek::Hit(id, attr),
+                Err(Stuck::Absent) => return Peek::Negative,
+                Err(Stuck::Unknown | Stuck::NotDirectory) => return Peek::Miss,
+                Err(Stuck::Retry(_)) => {}
+            }
+            uvfs_sync::primitives::spin_loop();
+        }
+        Peek::Miss
+    }
+}
+
+#[inline(always)]
+fn unpack((index, stamp): (u32, u64)) -> Result<Pos, Stuck> {
+    if index == 0 { Err(Stuck::of_code(stamp)) } else { Ok(Pos { index, stamp }) }
+}
+
+impl Stuck {
+    const ALL: [Self; 8] = [
+        Self::Absent,
+        Self::Unknown,
+        Self::NotDirectory,
+        Self::Retry(Retry::Bucket),
+        Self::Retry(Retry::Dentry),
+        Self::Retry(Retry::Inode),
+        Self::Retry(Retry::Parent),
+        Self::Retry(Retry::Dead),
+    ];
+
+    fn code(self) -> u64 {
+        Self::ALL.iter().position(|stuck| *stuck == self).unwrap_or(0) as u64
+    }
+
+    fn of_code(code: u64) -> Self {
+        Self::ALL[code as usize % Self::ALL.len()]
+    }
+}

@@ -1,0 +1,13 @@
+//! The table of `shared_stores` as a test: hits store nothing shared, and the controls are seen to.
+//!
+//! In a process of its own, because the watch makes all of a process's memory read-only.
+//! `ci/shared-stores.sh` does the same with the program as it is shipped.
+
+use std::process::Command;
+
+#[test]
+fn hits_store_nothing_shared() {
+    let output = Command::new(env!("CARGO_BIN_EXE_shared_stores")).output().unwrap();
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && table.contains(" passed, 0 failed"), "{table}{output:?}");
+}
