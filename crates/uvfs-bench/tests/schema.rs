@@ -155,7 +155,10 @@ fn check(report: &Value) {
 #[test]
 fn every_workload_reports_what_is_documented() {
     for workload in WORKLOADS {
-        let report = report(workload, &["--depth", "2"]);
+        let files = ["--files", "50"];
+        let has_files = matches!(workload, "table" | "stat-many" | "lookup-miss");
+        let report =
+            report(workload, &[&["--depth", "2"][..], if has_files { &files[..] } else { &[] }].concat());
         assert_eq!(report["workload"], workload);
         check(&report);
         let arms: BTreeSet<_> =

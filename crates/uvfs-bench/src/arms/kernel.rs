@@ -161,12 +161,14 @@ impl<const APART: bool> Names for Referenced<'_, APART> {
 
     #[inline]
     fn look(&self, at: Pos, name: &[u8], attr: &mut Attr) -> Result<(), Miss> {
-        let child = self.hits.find(at, name)?;
-        let id = self.hits.copy(at, &child, attr)?;
+        let mut found = Attr::default();
+        let id = self.hits.look_id(at, name, &mut found)?;
         let word = self.word(id.as_u64()).ok_or(Miss::Moved)?;
         if !word.get_not_dead() {
             return Err(Miss::Absent);
         }
+        // The kernel copies while it holds the reference, so that the line may go away and come back.
+        *attr = std::hint::black_box(found);
         word.put();
         Ok(())
     }

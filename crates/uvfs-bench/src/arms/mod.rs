@@ -6,7 +6,7 @@
 //! same for all ([`keyed`]).
 //!
 //! Every map has the same keys (parent and name, inline), the same hasher and the same values (the
-//! attributes, 96 bytes, inline). To add one: a file with a `Table`, and a line in [`registry`].
+//! attributes, inline). To add one: a file with a `Table`, and a line in [`registry`].
 
 pub mod dashmap;
 pub mod hashbrown;

@@ -7,9 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use uvfs_cache::{
-    Attr, Cache, Child, Config, Fresh, InodeId, InodeRef, Life, Pos, Retry, Room, SbId, SbOptions, Step,
-};
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Life, Pos, Room, SbId, SbOptions, Stuck};
 
 use crate::arms::{Local, Table};
 use crate::names::tree::{ROOT, Tree};
@@ -63,6 +61,7 @@ impl Table for Uvfs {
         let cache = Cache::new(Config {
             max_inodes: entries as u32 * 2 + (1 << 16),
             max_negative: negative as u32 + 1024,
+            ..Config::default()
         })?;
         // Absent names are worth an entry only where directories are not complete.
         let sb =
@@ -103,34 +102,29 @@ impl Local for &Uvfs {
 #[derive(Clone, Copy)]
 pub struct Hits<'l> {
     cache: &'l Cache,
+    names: uvfs_cache::Names<'l>,
     root: InodeId,
 }
 
 impl<'l> Hits<'l> {
     #[inline]
     pub(crate) fn of(table: &'l Uvfs) -> Self {
-        Self { cache: &table.cache, root: table.root }
+        Self { cache: &table.cache, names: table.cache.names(), root: table.root }
     }
 
+    /// [`Names::look`], and which inode it was.
     #[inline]
-    pub(crate) fn find(&self, at: Pos, name: &[u8]) -> Result<Child, Miss> {
-        match self.cache.step(at, &self.cache.hash_name(name)) {
-            Step::Found(child) => Ok(child),
-            Step::Absent | Step::Unknown => Err(Miss::Absent),
-            Step::Retry(_) => Err(Miss::Moved),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn copy(&self, at: Pos, child: &Child, attr: &mut Attr) -> Result<InodeId, Miss> {
-        let id;
-        (id, *attr) = self.cache.child_attr(at, child).map_err(moved)?;
-        Ok(id)
+    pub(crate) fn look_id(&self, at: Pos, name: &[u8], attr: &mut Attr) -> Result<InodeId, Miss> {
+        self.cache.look(&self.names, at, &self.names.hash(name), attr).map_err(missed)
     }
 }
 
-fn moved(_: Retry) -> Miss {
-    Miss::Moved
+fn missed(stuck: Stuck) -> Miss {
+    match stuck {
+        Stuck::Retry(_) => Miss::Moved,
+        // The cache holds all names of the tree, and no links.
+        _ => Miss::Absent,
+    }
 }
 
 impl Names for Hits<'_> {
@@ -143,14 +137,12 @@ impl Names for Hits<'_> {
 
     #[inline]
     fn down(&self, at: Pos, name: &[u8]) -> Result<Pos, Miss> {
-        let child = self.find(at, name)?;
-        self.cache.enter(at, &child).map_err(moved)
+        self.cache.down(&self.names, at, &self.names.hash(name)).map_err(missed)
     }
 
     #[inline]
     fn look(&self, at: Pos, name: &[u8], attr: &mut Attr) -> Result<(), Miss> {
-        let child = self.find(at, name)?;
-        self.copy(at, &child, attr).map(drop)
+        self.look_id(at, name, attr).map(drop)
     }
 
     #[inline]

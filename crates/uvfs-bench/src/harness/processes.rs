@@ -7,7 +7,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::time::{ClockId, clock_gettime};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::harness::batch::Batch;
-use crate::harness::turn::{Plan, batches};
+use crate::harness::turn::{Plan, Time, batches};
 use crate::harness::{Arm, Seat, Worker, pin};
 
 /// The word on the command line that makes this program a worker.
@@ -127,8 +127,10 @@ pub fn serve(make: impl FnOnce(&Value, Seat) -> Result<Box<dyn Worker>>) -> Resu
     while now() < begin {
         std::hint::spin_loop();
     }
-    let done =
-        batches(&mut *worker, order.grain, Duration::from_nanos(order.length), &AtomicBool::new(false))?;
+    let late = Duration::from_nanos(now() - begin);
+    let began = Instant::now().checked_sub(late).context("the clock is younger than this run")?;
+    let time = Time { began, length: Duration::from_nanos(order.length), grain: order.grain };
+    let done = batches(&mut *worker, time, &AtomicBool::new(false))?;
     println!("{}", serde_json::to_string(&done)?);
     Ok(())
 }

@@ -3,8 +3,8 @@
 //! Threads are made for the turn and pinned; a barrier lets them begin together, each ends by its own look at the
 //! clock. The first error of a worker ends the turn for all.
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
@@ -32,18 +32,16 @@ pub struct Plan<'a> {
 /// # Errors
 /// What a worker or the companion said.
 pub fn run(arm: &dyn Arm, plan: Plan<'_>) -> Result<Vec<Vec<Batch>>> {
-    let (barrier, over) = (Barrier::new(plan.threads), AtomicBool::new(false));
+    let start =
+        Start { barrier: Barrier::new(plan.threads), began: OnceLock::new(), over: AtomicBool::new(false) };
     let companion = arm.companion()?;
     std::thread::scope(|scope| {
-        let beside = companion.map(|companion| scope.spawn(|| accompany(companion, &over)));
-        let workers: Vec<_> = (0..plan.threads)
-            .map(|index| {
-                let (barrier, over) = (&barrier, &over);
-                scope.spawn(move || seat(arm, plan, index, barrier, over))
-            })
-            .collect();
+        let start = &start;
+        let beside = companion.map(|companion| scope.spawn(|| accompany(companion, &start.over)));
+        let workers: Vec<_> =
+            (0..plan.threads).map(|index| scope.spawn(move || seat(arm, plan, index, start))).collect();
         let done: Vec<_> = workers.into_iter().map(|w| w.join().unwrap_or_else(|_| Err(died()))).collect();
-        over.store(true, Ordering::Relaxed);
+        start.over.store(true, Ordering::Relaxed);
         let beside = beside.map_or(Ok(()), |b| b.join().unwrap_or_else(|_| Err(died())));
         let done = done.into_iter().collect::<Result<Vec<_>>>()?;
         beside.map(|()| done)
@@ -54,35 +52,47 @@ fn died() -> anyhow::Error {
     anyhow!("a measuring thread died")
 }
 
-fn seat(
-    arm: &dyn Arm,
-    plan: Plan<'_>,
-    index: usize,
-    barrier: &Barrier,
-    over: &AtomicBool,
-) -> Result<Vec<Batch>> {
+/// How the threads of a turn begin and end together.
+struct Start {
+    barrier: Barrier,
+    /// When the first thread came out of the barrier: all count from then, or what one did alone before another was
+    /// awake could not be told.
+    began: OnceLock<Instant>,
+    over: AtomicBool,
+}
+
+fn seat(arm: &dyn Arm, plan: Plan<'_>, index: usize, start: &Start) -> Result<Vec<Batch>> {
     let ready =
         pin::pin(plan.cpus, index).and_then(|()| arm.worker(plan.variant, Seat { index, of: plan.threads }));
     // Also after an error: the others wait for all.
-    barrier.wait();
-    let batches = ready.and_then(|mut worker| batches(&mut *worker, plan.grain, plan.length, over));
+    start.barrier.wait();
+    let began = *start.began.get_or_init(Instant::now);
+    let batches = ready.and_then(|mut worker| {
+        batches(&mut *worker, Time { began, length: plan.length, grain: plan.grain }, &start.over)
+    });
     if batches.is_err() {
-        over.store(true, Ordering::Relaxed);
+        start.over.store(true, Ordering::Relaxed);
     }
     batches
 }
 
-/// Batches until the time is over.
+/// How long a worker works.
+#[derive(Clone, Copy, Debug)]
+pub struct Time {
+    /// What all workers' times count from.
+    pub began: Instant,
+    /// Until then.
+    pub length: Duration,
+    /// Operations of a batch.
+    pub grain: u64,
+}
+
+/// Batches until the time is over, one at least.
 ///
 /// # Errors
 /// What the worker said.
-pub fn batches(
-    worker: &mut dyn Worker,
-    grain: u64,
-    length: Duration,
-    over: &AtomicBool,
-) -> Result<Vec<Batch>> {
-    let began = Instant::now();
+pub fn batches(worker: &mut dyn Worker, time: Time, over: &AtomicBool) -> Result<Vec<Batch>> {
+    let Time { began, length, grain } = time;
     let now = || began.elapsed().as_nanos() as u64;
     let mut out = Vec::with_capacity((length.as_nanos() / GRAIN.as_nanos()) as usize * 2 + 16);
     let mut before = preemptions();
@@ -129,5 +139,65 @@ pub fn grain(arm: &dyn Arm, variant: usize, of: usize) -> Result<u64> {
             return Ok((scaled as u64).clamp(1, 1 << 24));
         }
         ops *= 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Idle;
+
+    impl Arm for Idle {
+        fn name(&self) -> &str {
+            "idle"
+        }
+        fn check(&self) -> Result<()> {
+            Ok(())
+        }
+        fn worker<'a>(&'a self, variant: usize, _: Seat) -> Result<Box<dyn Worker + 'a>> {
+            anyhow::ensure!(variant == 0, "no such variant");
+            Ok(Box::new(Idling))
+        }
+    }
+
+    struct Idling;
+
+    impl Worker for Idling {
+        fn batch(&mut self, _: u64) -> Result<()> {
+            std::thread::yield_now();
+            Ok(())
+        }
+    }
+
+    fn plan(cpus: &[usize], variant: usize) -> Plan<'_> {
+        Plan { variant, threads: 2, length: Duration::from_millis(2), grain: 7, cpus }
+    }
+
+    #[test]
+    fn batches_follow_each_other_until_the_time_is_over() {
+        let turn = run(&Idle, plan(&pin::cpus().unwrap(), 0)).unwrap();
+        assert_eq!(turn.len(), 2);
+        for batches in turn {
+            assert!(batches.iter().all(|b| b.from <= b.to && b.ops == 7));
+            assert!(batches.windows(2).all(|w| w[0].to <= w[1].from && w[0].to < 2_000_000));
+        }
+    }
+
+    #[test]
+    fn a_thread_that_wakes_up_late_counts_from_when_the_first_one_began() {
+        let start = Start { barrier: Barrier::new(1), began: OnceLock::new(), over: AtomicBool::new(false) };
+        start.began.set(Instant::now() - Duration::from_secs(1)).unwrap();
+        let batches = std::thread::scope(|scope| {
+            scope.spawn(|| seat(&Idle, plan(&pin::cpus().unwrap(), 0), 0, &start)).join().unwrap().unwrap()
+        });
+        assert_eq!(batches.len(), 1, "its time is over already");
+        assert!(batches[0].from >= 1_000_000_000);
+    }
+
+    #[test]
+    fn an_error_ends_the_turn() {
+        let said = run(&Idle, plan(&pin::cpus().unwrap(), 1)).unwrap_err();
+        assert_eq!(said.to_string(), "no such variant");
     }
 }

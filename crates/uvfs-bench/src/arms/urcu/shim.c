@@ -8,14 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_SIZE = 39, VALUE_SIZE = 96 };
+enum { NAME_SIZE = 39 };
 
 struct entry {
 	struct cds_lfht_node node;
 	uint64_t parent;
 	uint8_t len;
 	unsigned char name[NAME_SIZE];
-	unsigned char value[VALUE_SIZE];
+	/* The value, and behind it a struct tail: what a hit reads stands together. */
+	unsigned char value[];
+};
+
+struct tail {
+	struct entry *entry;
 	struct rcu_head rcu;
 };
 
@@ -35,7 +40,12 @@ static int match(struct cds_lfht_node *node, const void *key)
 
 static void free_entry(struct rcu_head *head)
 {
-	free(caa_container_of(head, struct entry, rcu));
+	free(caa_container_of(head, struct tail, rcu)->entry);
+}
+
+static struct tail *tail_of(struct entry *e, size_t value_len)
+{
+	return (struct tail *)(e->value + value_len);
 }
 
 void bench_urcu_register(void) { urcu_memb_register_thread(); }
@@ -43,28 +53,32 @@ void bench_urcu_unregister(void) { urcu_memb_unregister_thread(); }
 void bench_urcu_read_lock(void) { urcu_memb_read_lock(); }
 void bench_urcu_read_unlock(void) { urcu_memb_read_unlock(); }
 
+/* The number of entries is known, so the table is not told to resize itself: at its end it would shrink
+ * while it is emptied, which takes quadratic time. */
 struct cds_lfht *bench_urcu_new(unsigned long buckets)
 {
-	return cds_lfht_new_flavor(buckets, buckets, 0, CDS_LFHT_AUTO_RESIZE, &urcu_memb_flavor, NULL);
+	return cds_lfht_new_flavor(buckets, buckets, 0, 0, &urcu_memb_flavor, NULL);
 }
 
-/* 0, or -1 where there is no memory or the key exists. The caller holds the read lock. */
+/* 0, or -1 where there is no memory or the key exists. The caller holds the read lock. The value's length is a
+ * multiple of 8, and the same for all entries of a table. */
 int bench_urcu_add(struct cds_lfht *ht, unsigned long hash, uint64_t parent, const unsigned char *name,
-		   size_t len, const unsigned char *value)
+		   size_t len, const unsigned char *value, size_t value_len)
 {
 	struct entry *e;
 	struct wanted w = { parent, name, len };
 
 	if (len > NAME_SIZE)
 		return -1;
-	e = calloc(1, sizeof(*e));
+	e = calloc(1, sizeof(*e) + value_len + sizeof(struct tail));
 	if (!e)
 		return -1;
 	cds_lfht_node_init(&e->node);
 	e->parent = parent;
 	e->len = (uint8_t)len;
 	memcpy(e->name, name, len);
-	memcpy(e->value, value, VALUE_SIZE);
+	memcpy(e->value, value, value_len);
+	tail_of(e, value_len)->entry = e;
 	if (cds_lfht_add_unique(ht, hash, match, &w, &e->node) != &e->node) {
 		free(e);
 		return -1;
@@ -94,19 +108,19 @@ const unsigned char *bench_urcu_find(struct cds_lfht *ht, unsigned long hash, ui
 
 /* 0, or -1 where there is no such key. The caller holds the read lock. */
 int bench_urcu_remove(struct cds_lfht *ht, unsigned long hash, uint64_t parent, const unsigned char *name,
-		      size_t len)
+		      size_t len, size_t value_len)
 {
 	struct wanted w = { parent, name, len };
 	struct entry *e = find(ht, hash, &w);
 
 	if (!e || cds_lfht_del(ht, &e->node) != 0)
 		return -1;
-	urcu_memb_call_rcu(&e->rcu, free_entry);
+	urcu_memb_call_rcu(&tail_of(e, value_len)->rcu, free_entry);
 	return 0;
 }
 
 /* Frees all. No other thread uses the table; the caller is registered and outside of any section. */
-void bench_urcu_free(struct cds_lfht *ht)
+void bench_urcu_free(struct cds_lfht *ht, size_t value_len)
 {
 	struct cds_lfht_iter iter;
 	struct entry *e;
@@ -114,7 +128,7 @@ void bench_urcu_free(struct cds_lfht *ht)
 	urcu_memb_read_lock();
 	cds_lfht_for_each_entry(ht, &iter, e, node)
 		if (cds_lfht_del(ht, &e->node) == 0)
-			urcu_memb_call_rcu(&e->rcu, free_entry);
+			urcu_memb_call_rcu(&tail_of(e, value_len)->rcu, free_entry);
 	urcu_memb_read_unlock();
 	urcu_memb_barrier();
 	cds_lfht_destroy(ht, NULL);

@@ -20,8 +20,9 @@ struct CdsLfht {
     _opaque: [u8; 0],
 }
 
-/// The shim copies so many bytes of a value.
-const _: () = assert!(size_of::<Attr>() == 96 && align_of::<Attr>() <= 8);
+/// Bytes of a value. The shim puts it at an offset that is a multiple of 8, and a pointer behind it.
+const VALUE: usize = size_of::<Attr>();
+const _: () = assert!(VALUE.is_multiple_of(8) && align_of::<Attr>() <= 8);
 
 unsafe extern "C" {
     fn bench_urcu_register();
@@ -36,6 +37,7 @@ unsafe extern "C" {
         name: *const c_uchar,
         len: usize,
         value: *const c_uchar,
+        value_len: usize,
     ) -> c_int;
     fn bench_urcu_find(
         ht: *mut CdsLfht,
@@ -50,8 +52,9 @@ unsafe extern "C" {
         parent: u64,
         name: *const c_uchar,
         len: usize,
+        value_len: usize,
     ) -> c_int;
-    fn bench_urcu_free(ht: *mut CdsLfht);
+    fn bench_urcu_free(ht: *mut CdsLfht, value_len: usize);
 }
 
 /// The arm.
@@ -115,10 +118,10 @@ impl<'l> Section<'l> {
     fn add(&self, parent: u64, name: &[u8], attr: &Attr) -> Result<()> {
         let hash = Borrowed { parent, name }.hash_once(&self.table.hashing);
         let value = std::ptr::from_ref(attr).cast();
-        // SAFETY: name and value are valid for the lengths given (asserted above for the value), the table
+        // SAFETY: name and value are valid for the lengths given, the table
         // lives, and this is a section. Padding of the value is copied as bytes and never read.
         let done = unsafe {
-            bench_urcu_add(self.table.table.as_ptr(), hash, parent, name.as_ptr(), name.len(), value)
+            bench_urcu_add(self.table.table.as_ptr(), hash, parent, name.as_ptr(), name.len(), value, VALUE)
         };
         ensure!(done == 0, "liburcu could not add an entry");
         Ok(())
@@ -127,8 +130,9 @@ impl<'l> Section<'l> {
     fn remove(&self, parent: u64, name: &[u8]) -> Result<()> {
         let hash = Borrowed { parent, name }.hash_once(&self.table.hashing);
         // SAFETY: as in `add`.
-        let done =
-            unsafe { bench_urcu_remove(self.table.table.as_ptr(), hash, parent, name.as_ptr(), name.len()) };
+        let done = unsafe {
+            bench_urcu_remove(self.table.table.as_ptr(), hash, parent, name.as_ptr(), name.len(), VALUE)
+        };
         ensure!(done == 0, "the name to be renamed is not there");
         Ok(())
     }
@@ -192,7 +196,7 @@ impl Drop for Urcu {
         let _registered = Registered::new(self);
         // SAFETY: nobody else has the table (`&mut`); registered, and outside of any section: a section borrows
         // the table.
-        unsafe { bench_urcu_free(self.table.as_ptr()) }
+        unsafe { bench_urcu_free(self.table.as_ptr(), VALUE) }
     }
 }
 
