@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use clap::builder::ArgPredicate;
 use clap::{Arg, ArgAction, Command, value_parser};
 
 use crate::harness::thp::Thp;
 use crate::report::write::Format;
-use crate::workloads::Workload;
 use crate::workloads::target::Target;
+use crate::workloads::{Workload, options};
 
 /// Workers at once, at the most.
 const MANY: u64 = 64;
@@ -35,11 +36,22 @@ fn plot() -> Command {
 }
 
 fn workload(workload: &dyn Workload) -> Command {
-    Command::new(workload.name())
+    let command = Command::new(workload.name())
         .about(workload.about())
         .after_help(format!("Arms: {}.", workload.arms().join(", ")))
         .args(common())
-        .args(workload.args())
+        .args(workload.args());
+    if command.get_arguments().any(|arg| arg.get_id() == options::QUICK) { hurried(command) } else { command }
+}
+
+/// Smaller defaults where `--quick` is given.
+fn hurried(command: Command) -> Command {
+    [("seconds", "0.005"), ("rounds", "1"), ("files", "50")].into_iter().fold(
+        command,
+        |command, (name, value)| {
+            command.mut_arg(name, |arg| arg.default_value_if(options::QUICK, ArgPredicate::IsPresent, value))
+        },
+    )
 }
 
 fn numbers(name: &'static str, help: &'static str) -> Arg {

@@ -17,6 +17,9 @@ use crate::report::{Report, VERSION, build, per_second};
 use crate::workloads::target::Target;
 use crate::workloads::{Prepare, Workload};
 
+/// Options of workloads that stand in the report.
+const OWN: [&str; 8] = ["depth", "files", "per-dir", "renames", "hold-us", "every-ms", "phases", "peer"];
+
 /// The options that all workloads have.
 struct Options {
     settings: Settings,
@@ -97,12 +100,11 @@ impl Options {
             let of_kind = |w: &&Width| matches!(w, Width::Procs(_)) == procs;
             self.settings.widths.iter().filter(of_kind).map(|w| w.workers()).collect()
         };
-        let own =
-            ["depth", "files", "per-dir", "renames", "hold-us", "every-ms"].into_iter().filter_map(|name| {
-                let values = matches.try_get_raw(name).ok().flatten()?;
-                let text: Vec<_> = values.map(|v| v.to_string_lossy().into_owned()).collect();
-                Some((name.to_owned(), json!(text.join(","))))
-            });
+        let own = OWN.into_iter().filter_map(|name| {
+            let values = matches.try_get_raw(name).ok().flatten()?;
+            let text: Vec<_> = values.map(|v| v.to_string_lossy().into_owned()).collect();
+            Some((name.to_owned(), json!(text.join(","))))
+        });
         json!({
             "seconds": self.settings.length.as_secs_f64(),
             "rounds": self.settings.rounds,
@@ -148,6 +150,9 @@ fn set_up(prepare: Prepare<'_>, options: &Options, notes: &mut Vec<String>) -> R
         options.thp.settle()?;
         case.huge.push(thp::in_use().unwrap_or(0).saturating_sub(before));
     }
+    let more = maker.more(options.threads())?;
+    case.huge.extend(more.iter().map(|_| 0));
+    case.arms.extend(more);
     for target in options.targets.iter().filter(|t| **t != Target::InProcess) {
         let arm = maker.target(target)?;
         note(notes, format!("{} crosses the system-call boundary; the in-process arms do not", arm.name()));

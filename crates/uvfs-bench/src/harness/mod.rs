@@ -18,6 +18,8 @@ pub mod sys;
 pub mod thp;
 pub mod turn;
 
+use std::time::Duration;
+
 use anyhow::Result;
 
 /// Something that is measured beside others.
@@ -46,7 +48,25 @@ pub trait Arm: Send + Sync {
     }
 
     /// Operations of a batch, where trying them out on one thread would mislead.
-    fn grain(&self) -> Option<u64> {
+    fn grain(&self, _variant: usize) -> Option<u64> {
+        None
+    }
+
+    /// Whether a turn is one batch of each worker, because what it does can be done only once.
+    fn once(&self, _variant: usize) -> bool {
+        false
+    }
+
+    /// Done before each turn, outside of what is measured.
+    ///
+    /// # Errors
+    /// The run is over then.
+    fn prepare(&self, _variant: usize, _workers: usize) -> Result<()> {
+        Ok(())
+    }
+
+    /// Processor time that has been used up to now by the processes that serve the arm, where there are such.
+    fn server_cpu(&self) -> Option<Duration> {
         None
     }
 

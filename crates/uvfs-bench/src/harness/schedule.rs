@@ -89,6 +89,8 @@ pub struct Series {
     pub undropped: Vec<Option<f64>>,
     /// Share of batches that counted.
     pub kept: Vec<f64>,
+    /// Nanoseconds of processor time for each operation, nothing dropped, of the processes that serve the arm.
+    pub server_cpu: Vec<Option<f64>>,
 }
 
 /// The order of turns.
@@ -134,35 +136,44 @@ pub fn run(
         let plan = turn::Plan {
             variant: slot.variant,
             threads: slot.width.workers(),
-            length: settings.length,
+            length: if arm.once(slot.variant) { Duration::ZERO } else { settings.length },
             grain,
             cpus: &cpus,
         };
-        let batches = match slot.width {
-            Width::Threads(_) => turn::run(arm, plan),
-            Width::Procs(_) => processes::run(arm, plan),
-        };
-        let batches = batches.with_context(|| arm.name().to_owned())?;
+        let (batches, cpu) = one_turn(arm, slot, plan).with_context(|| arm.name().to_owned())?;
         if slot.round > 0 {
             seen(slot, &batches);
             let drop = settings.drop_preempted && plan.threads + settings.companions <= cpus.len();
-            enter(&mut series, slot, &batches, drop);
+            enter(&mut series, slot, &batches, drop, cpu);
         }
     }
     Ok(series)
 }
 
-fn enter(series: &mut Vec<Series>, slot: Slot, batches: &[Vec<Batch>], drop: bool) {
+/// The batches of a turn, and the servers' nanoseconds for each operation.
+fn one_turn(arm: &dyn Arm, slot: Slot, plan: turn::Plan<'_>) -> Result<(Vec<Vec<Batch>>, Option<f64>)> {
+    arm.prepare(slot.variant, plan.threads)?;
+    let before = arm.server_cpu();
+    let batches = match slot.width {
+        Width::Threads(_) => turn::run(arm, plan),
+        Width::Procs(_) => processes::run(arm, plan),
+    }?;
+    let used = before.and_then(|before| arm.server_cpu()?.checked_sub(before));
+    let ops: u64 = batches.iter().flatten().map(|b| b.ops).sum();
+    Ok((batches, used.map(|used| used.as_nanos() as f64 / ops.max(1) as f64)))
+}
+
+fn enter(series: &mut Vec<Series>, slot: Slot, batches: &[Vec<Batch>], drop: bool, cpu: Option<f64>) {
     let same = |s: &Series| (s.variant, s.width, s.arm) == (slot.variant, slot.width, slot.arm);
     let at = series.iter().position(same).unwrap_or_else(|| {
-        let (rates, undropped, kept) = (Vec::new(), Vec::new(), Vec::new());
         series.push(Series {
             variant: slot.variant,
             width: slot.width,
             arm: slot.arm,
-            rates,
-            undropped,
-            kept,
+            rates: Vec::new(),
+            undropped: Vec::new(),
+            kept: Vec::new(),
+            server_cpu: Vec::new(),
         });
         series.len() - 1
     });
@@ -172,6 +183,7 @@ fn enter(series: &mut Vec<Series>, slot: Slot, batches: &[Vec<Batch>], drop: boo
     entry.rates.push(counted.map(|rate| rate.ops_per_s));
     entry.undropped.push(all.map(|rate| rate.ops_per_s));
     entry.kept.push(counted.map_or(0.0, |rate| rate.kept));
+    entry.server_cpu.push(cpu);
 }
 
 #[cfg(test)]
@@ -193,11 +205,12 @@ mod tests {
         let bad = vec![vec![Batch { from: 0, to: 1000, ops: 1, preempted: true }]];
         let mut series = Vec::new();
         for (batches, drop) in [(&good, true), (&bad, true), (&bad, false)] {
-            enter(&mut series, slot, batches, drop);
+            enter(&mut series, slot, batches, drop, drop.then_some(7.0));
         }
         let [only] = &series[..] else { panic!("{series:?}") };
         assert_eq!(only.rates, [Some(1e6), None, Some(1e6)]);
         assert_eq!(only.undropped, [Some(1e6); 3]);
         assert_eq!(only.kept, [1.0, 0.0, 1.0]);
+        assert_eq!(only.server_cpu, [Some(7.0), Some(7.0), None]);
     }
 }

@@ -125,7 +125,7 @@ fn accompany(mut companion: Box<dyn Companion + '_>, over: &AtomicBool) -> Resul
 /// # Errors
 /// What the worker said.
 pub fn grain(arm: &dyn Arm, variant: usize, of: usize) -> Result<u64> {
-    if let Some(grain) = arm.grain() {
+    if let Some(grain) = arm.grain(variant) {
         return Ok(grain);
     }
     let mut worker = arm.worker(variant, Seat { index: 0, of })?;

@@ -37,6 +37,12 @@ pub fn is_compared(arm: &str, vs: &str) -> bool {
     arm != vs && (arm.starts_with("uvfs") || vs == "null" || (arm, vs) == ("patched", "stock"))
 }
 
+/// Servers' time of one over that of the other. Where the other's server did nothing in a round there is no ratio.
+fn server_cpu(a: &Series, b: &Series) -> Option<Spread> {
+    let some: Vec<_> = b.server_cpu.iter().map(|cpu| cpu.filter(|ns| *ns > 0.0)).collect();
+    Spread::of_ratios(&a.server_cpu, &some)
+}
+
 struct View<'a> {
     arms: &'a [(&'a str, u64)],
     variants: &'a [Params],
@@ -74,6 +80,7 @@ impl View<'_> {
             ns_per_op: ns(&series.rates)?,
             dropped: 1.0 - kept,
             undropped_ns_per_op: ns(&series.undropped)?.median,
+            server_cpu_ns_per_op: Spread::of(series.server_cpu.iter().flatten().copied()),
             huge_page_bytes: self.arms.get(series.arm).map_or(0, |arm| arm.1),
             params: self.params(series),
         })
@@ -88,7 +95,8 @@ impl View<'_> {
                 let Some(ratio) = Spread::of_ratios(&b.rates, &a.rates) else { continue };
                 let (threads, procs) = Self::width(a.width);
                 let (arm, vs) = (self.name(a).to_owned(), self.name(b).to_owned());
-                out.push(Ratio { arm, vs, threads, procs, ratio, params: self.params(a) });
+                let server_cpu = server_cpu(a, b);
+                out.push(Ratio { arm, vs, threads, procs, ratio, server_cpu, params: self.params(a) });
             }
         }
         out
@@ -139,6 +147,7 @@ mod tests {
             rates,
             undropped,
             kept: vec![1.0, 0.5, 0.6],
+            server_cpu: if arm == 0 { Vec::new() } else { vec![Some(arm as f64), Some(0.0), None] },
         }
     }
 
@@ -165,6 +174,8 @@ mod tests {
         );
         assert_eq!(ratios[2].ratio, Spread { median: 0.5, min: 0.5, max: 0.5 });
         assert_eq!(ratios[1].ratio, Spread { median: 1.0, min: 1.0, max: 2.0 });
+        assert_eq!((ratios[1].server_cpu, row.server_cpu_ns_per_op.unwrap().max), (None, 2.0));
+        assert_eq!(ratios[2].server_cpu, Some(Spread { median: 2.0, min: 2.0, max: 2.0 }));
         let scaling = view.scaling(&all[4]).unwrap();
         assert_eq!((scaling.scaling.median, scaling.of_null.unwrap().median), (1.5, 0.75));
         assert_eq!(view.scaling(&all[2]), None);

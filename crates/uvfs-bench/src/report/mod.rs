@@ -57,6 +57,9 @@ pub struct Row {
     pub dropped: f64,
     /// Median of `ns_per_op` with nothing left out.
     pub undropped_ns_per_op: f64,
+    /// Nanoseconds of processor time that the arm's servers used for each operation, where it has servers.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub server_cpu_ns_per_op: Option<Spread>,
     /// Bytes in huge pages that came with this arm.
     pub huge_page_bytes: u64,
     /// The workload's own parameters.
@@ -79,6 +82,9 @@ pub struct Ratio {
     /// The ratio.
     #[serde(flatten)]
     pub ratio: Spread,
+    /// The same for the servers' processor time, where both have servers.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub server_cpu: Option<Spread>,
     /// The workload's own parameters.
     #[serde(flatten)]
     pub params: Params,

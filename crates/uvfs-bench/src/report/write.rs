@@ -75,6 +75,7 @@ fn rows(rows: &[Row]) -> Option<Table> {
         &["arm", "threads"].map(str::to_owned)[..],
         &keys,
         &["ns/op", "min", "max", "M ops/s", "dropped", "undropped ns/op"].map(str::to_owned),
+        &server_head(rows.iter().any(|r| r.server_cpu_ns_per_op.is_some()), "server ns/op"),
     ]
     .concat();
     let line = |r: &Row| {
@@ -86,10 +87,17 @@ fn rows(rows: &[Row]) -> Option<Table> {
             format!("{:.1}%", r.dropped * 100.0),
             ns(r.undropped_ns_per_op),
         ];
-        [vec![r.arm.clone(), workers(r.threads, r.procs)], values(&keys, &r.params), figures.to_vec()]
-            .concat()
+        let server =
+            r.server_cpu_ns_per_op.map_or_else(Vec::new, |s| [s.median, s.min, s.max].map(ns).to_vec());
+        let names = vec![r.arm.clone(), workers(r.threads, r.procs)];
+        [names, values(&keys, &r.params), figures.to_vec(), server].concat()
     };
     table(head, rows.iter().map(line).collect(), 1)
+}
+
+/// Heads of three more columns, where there are servers; rows without leave theirs away.
+fn server_head(served: bool, what: &str) -> Vec<String> {
+    if served { [what, "min", "max"].map(str::to_owned).to_vec() } else { Vec::new() }
 }
 
 fn ratios(ratios: &[Ratio]) -> Option<Table> {
@@ -98,11 +106,13 @@ fn ratios(ratios: &[Ratio]) -> Option<Table> {
         &["arm", "vs", "threads"].map(str::to_owned)[..],
         &keys,
         &["time ratio", "min", "max"].map(str::to_owned),
+        &server_head(ratios.iter().any(|r| r.server_cpu.is_some()), "server ratio"),
     ]
     .concat();
     let line = |r: &Ratio| {
         let names = vec![r.arm.clone(), r.vs.clone(), workers(r.threads, r.procs)];
-        [names, values(&keys, &r.params), spread(&r.ratio)].concat()
+        let server = r.server_cpu.as_ref().map_or_else(Vec::new, spread);
+        [names, values(&keys, &r.params), spread(&r.ratio), server].concat()
     };
     table(head, ratios.iter().map(line).collect(), 2)
 }
@@ -170,6 +180,9 @@ fn csv(report: &Report) -> Result<String> {
         "dropped",
         "undropped_ns_per_op",
         "huge_page_bytes",
+        "server_cpu_ns_per_op",
+        "server_cpu_ns_per_op_min",
+        "server_cpu_ns_per_op_max",
     ];
     let head = ["workload", "arm", "threads", "procs"]
         .into_iter()
@@ -189,6 +202,10 @@ fn csv(report: &Report) -> Result<String> {
             r.undropped_ns_per_op,
             r.huge_page_bytes as f64,
         ];
+        let server = r.server_cpu_ns_per_op.map_or_else(
+            || [const { String::new() }; 3],
+            |s| [s.median, s.min, s.max].map(|f| f.to_string()),
+        );
         let names = vec![
             report.workload.clone(),
             r.arm.clone(),
@@ -196,7 +213,8 @@ fn csv(report: &Report) -> Result<String> {
             r.procs.unwrap_or(1).to_string(),
         ];
         writer.write_record(
-            [names, values(&keys, &r.params), figures.map(|f| f.to_string()).to_vec()].concat(),
+            [names, values(&keys, &r.params), figures.map(|f| f.to_string()).to_vec(), server.to_vec()]
+                .concat(),
         )?;
     }
     let bytes = writer.into_inner().map_err(|e| e.into_error()).context("cannot encode CSV")?;

@@ -246,7 +246,7 @@ impl<O: Object> Arm for Shared<O> {
         Ok((!self.pace.every.is_zero()).then(|| Box::new(holder) as Box<dyn Companion>))
     }
 
-    fn grain(&self) -> Option<u64> {
+    fn grain(&self, _variant: usize) -> Option<u64> {
         Some(GRAIN)
     }
 

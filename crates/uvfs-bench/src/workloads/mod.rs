@@ -9,6 +9,7 @@
 
 pub mod context;
 pub mod files;
+pub mod fuse;
 pub mod lockref;
 pub mod lookups;
 pub mod miss;
@@ -87,6 +88,14 @@ pub trait Maker {
     /// See above.
     fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>>;
 
+    /// Arms whose names only the options say; they come after the others.
+    ///
+    /// # Errors
+    /// Where one cannot be had.
+    fn more(&self, _threads: usize) -> Result<Vec<Box<dyn Arm>>> {
+        Ok(Vec::new())
+    }
+
     /// The same work through system calls.
     ///
     /// # Errors
@@ -106,5 +115,6 @@ pub fn all() -> Vec<Box<dyn Workload>> {
         Box::new(miss::LookupMiss),
         Box::new(rename_storm::RenameStorm),
         Box::new(lockref::Lockref),
+        Box::new(fuse::Fuse),
     ]
 }

@@ -1,7 +1,7 @@
 //! Options that several workloads have, and how they are read.
 
 use anyhow::{Context as _, Result};
-use clap::{Arg, ArgMatches, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, value_parser};
 
 use crate::names::paths::DEPTH_MAX;
 
@@ -25,6 +25,17 @@ pub fn files(default: &'static str) -> Arg {
         .value_parser(value_parser!(u64).range(1..=100_000_000))
         .default_value(default)
         .help("Files of the tree; each number is a case")
+}
+
+/// The name of [`quick`].
+pub const QUICK: &str = "quick";
+
+/// `--quick`: other defaults for `--files`, `--seconds` and `--rounds`.
+pub fn quick() -> Arg {
+    Arg::new(QUICK)
+        .long(QUICK)
+        .action(ArgAction::SetTrue)
+        .help("A run of a moment, to see whether it works: fewer files and rounds, short turns")
 }
 
 /// `--per-dir N`.

@@ -1,0 +1,148 @@
+//! What clients do, phase by phase. Each does it in directories of its own ([`tree`](crate::workloads::fuse::tree)).
+
+use std::ffi::CString;
+use std::hint::black_box;
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat, fstat, openat, statat, unlinkat};
+use rustix::io::read;
+
+use crate::harness::Worker;
+use crate::workloads::fuse::tree::{PAGE, Tree, made_in, page_name};
+
+/// A phase; its name is that of the kind in lower case, with a dash between words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// fstat(2) of an open file.
+    Getattr,
+    /// stat(2) of one name in a directory that is open.
+    Stat,
+    /// Every directory read and every entry looked at, after the kernel has forgotten all.
+    WalkCold,
+    /// The same once more.
+    WalkWarm,
+    /// GNU find with a test that needs a stat of each entry, after the kernel has forgotten all.
+    Find,
+    /// A file made, closed and removed.
+    CreateUnlink,
+    /// A file of a page opened, read and closed.
+    OpenReadClose,
+}
+
+impl Phase {
+    /// Whether an operation is an entry of a walk.
+    pub fn walks(self) -> bool {
+        matches!(self, Self::WalkCold | Self::WalkWarm | Self::Find)
+    }
+
+    /// Whether the kernel shall know nothing before.
+    pub fn cold(self) -> bool {
+        matches!(self, Self::WalkCold | Self::Find)
+    }
+
+    /// The work of one client.
+    ///
+    /// # Errors
+    /// Where its files cannot be opened.
+    pub fn worker(self, tree: &Tree, client: usize) -> Result<Box<dyn Worker + '_>> {
+        if self.walks() {
+            let find = self == Self::Find;
+            return Ok(if find {
+                Box::new(Finding { tree, client })
+            } else {
+                Box::new(Walking { tree, client })
+            });
+        }
+        let (base, name) = (tree.base()?, CString::new(page_name(client))?);
+        Ok(match self {
+            Self::Getattr => {
+                let file = openat(&base, &name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+                each(move |_| whole(fstat(&file)?))
+            }
+            Self::Stat => each(move |_| whole(statat(&base, &name, AtFlags::empty())?)),
+            Self::CreateUnlink => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let dir = openat(&base, made_in(client), flags, Mode::empty())?;
+                each(move |i| create_unlink(&dir, i))
+            }
+            _ => {
+                let mut page = [0; PAGE];
+                each(move |_| open_read_close(&base, &name, &mut page))
+            }
+        })
+    }
+}
+
+fn whole(stat: Stat) -> Result<()> {
+    ensure!(black_box(stat).st_size == PAGE as i64, "a stat gave a wrong size");
+    Ok(())
+}
+
+/// Names differ from each other, so that nobody can know one.
+fn create_unlink(dir: &OwnedFd, i: u64) -> Result<()> {
+    let name = format!("made{i}");
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    drop(openat(dir, &name, flags, Mode::from_raw_mode(0o644)).context("cannot make a file")?);
+    unlinkat(dir, &name, AtFlags::empty()).context("cannot remove a file")
+}
+
+fn open_read_close(base: &OwnedFd, name: &CString, page: &mut [u8; PAGE]) -> Result<()> {
+    let file = openat(base, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    ensure!(read(&file, &mut page[..])? == PAGE, "a read was short");
+    black_box(page);
+    Ok(())
+}
+
+/// The same for each operation; it is given the operation's number.
+fn each<'a>(once: impl FnMut(u64) -> Result<()> + 'a) -> Box<dyn Worker + 'a> {
+    Box::new(Each { once, done: 0 })
+}
+
+struct Each<F> {
+    once: F,
+    done: u64,
+}
+
+impl<F: FnMut(u64) -> Result<()>> Worker for Each<F> {
+    fn batch(&mut self, ops: u64) -> Result<()> {
+        for _ in 0..ops {
+            (self.once)(self.done)?;
+            self.done += 1;
+        }
+        Ok(())
+    }
+}
+
+/// A batch is one walk, whose entries are its operations.
+struct Walking<'a> {
+    tree: &'a Tree,
+    client: usize,
+}
+
+impl Worker for Walking<'_> {
+    fn batch(&mut self, ops: u64) -> Result<()> {
+        ensure!(ops == self.tree.entries(), "a walk cannot be cut");
+        self.tree.walk(self.client)
+    }
+}
+
+struct Finding<'a> {
+    tree: &'a Tree,
+    client: usize,
+}
+
+impl Worker for Finding<'_> {
+    fn batch(&mut self, ops: u64) -> Result<()> {
+        ensure!(ops == self.tree.entries(), "a walk cannot be cut");
+        // No file is so large, so nothing is written, but each must be looked at.
+        let mut find = Command::new("find");
+        find.arg(self.tree.top(self.client)).args(["-size", "+1048576G"]);
+        let out = find.stdin(Stdio::null()).output().context("cannot start find")?;
+        let said = String::from_utf8_lossy(&out.stderr);
+        ensure!(out.status.success() && out.stdout.is_empty(), "find failed: {}", said.trim());
+        Ok(())
+    }
+}

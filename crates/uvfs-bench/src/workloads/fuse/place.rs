@@ -1,0 +1,121 @@
+//! Where something is mounted: directories of its own, in a mount namespace of its own.
+//!
+//! A [`Place`] is a temporary directory with `mnt` (what is measured), `src` (for servers that show another directory) and `log`. Nothing is ever
+//! removed recursively here: below `mnt` may be files of somebody else, shown by a peer.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use nix::sched::{CloneFlags, unshare};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
+
+/// Puts this thread, and what it starts from now on, into a mount namespace of its own. What is mounted there is seen by nobody
+/// else, and goes when the last process in it ends.
+///
+/// # Errors
+/// What unshare(2) and mount(2) say.
+pub fn own_namespace() -> Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS).context("cannot have a mount namespace")?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .context("cannot make the mount namespace private")
+}
+
+/// Makes the kernel forget the dentries and inodes that nobody uses, of every file system.
+///
+/// # Errors
+/// Where `/proc/sys/vm/drop_caches` cannot be written.
+pub fn drop_dentries() -> Result<()> {
+    fs::write("/proc/sys/vm/drop_caches", "2\n").context("cannot drop the kernel's dentries")
+}
+
+/// Where one arm is mounted. Unmounts when dropped.
+pub struct Place {
+    base: PathBuf,
+    mount: PathBuf,
+    source: PathBuf,
+    log: PathBuf,
+}
+
+impl Place {
+    /// Makes the directories; `src` is on a tmpfs, so that no disk is measured.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new() -> Result<Self> {
+        let base = tempfile::Builder::new().prefix("uvfs-bench-").tempdir()?.keep();
+        let place = Self { mount: base.join("mnt"), source: base.join("src"), log: base.join("log"), base };
+        for dir in [&place.mount, &place.source] {
+            fs::create_dir(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        }
+        tmpfs(&place.source)?;
+        Ok(place)
+    }
+
+    /// Where the arm is, or will be, mounted.
+    pub fn mount(&self) -> &Path {
+        &self.mount
+    }
+
+    /// An empty directory for servers that show another one.
+    pub fn source(&self) -> &Path {
+        &self.source
+    }
+
+    /// Mounts the kernel's tmpfs.
+    ///
+    /// # Errors
+    /// What mount(2) says.
+    pub fn mount_tmpfs(&self) -> Result<()> {
+        tmpfs(&self.mount)
+    }
+
+    /// Unmounts what is measured, also while it is used; nothing where nothing is mounted.
+    pub fn unmount(&self) {
+        // EINVAL says that nothing is mounted; any other error leaves it to the end of the namespace.
+        let _ = unmount(&self.mount, UnmountFlags::DETACH);
+    }
+
+    /// A file for what a server says.
+    ///
+    /// # Errors
+    /// Where it cannot be made.
+    pub fn log(&self) -> Result<File> {
+        File::create(&self.log).with_context(|| format!("cannot make {}", self.log.display()))
+    }
+
+    /// What the server said, on one line.
+    pub fn said(&self) -> String {
+        let text = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        lines[lines.len().saturating_sub(3)..].join("; ")
+    }
+
+    /// Whether something is mounted. Does not ask the file system, which may not answer yet.
+    ///
+    /// # Errors
+    /// Where `/proc` does not say.
+    pub fn is_mounted(&self) -> Result<bool> {
+        // Of this thread: a namespace belongs to threads.
+        let mounts = fs::read_to_string("/proc/thread-self/mounts").context("cannot read the mounts")?;
+        Ok(mounts.lines().any(|line| line.split(' ').nth(1) == self.mount.to_str()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.unmount();
+        let _ = unmount(&self.source, UnmountFlags::DETACH);
+        // What is not empty stays; see the top of this file.
+        let _ = fs::remove_dir(&self.mount);
+        let _ = fs::remove_dir(&self.source);
+        let _ = fs::remove_file(&self.log);
+        let _ = fs::remove_dir(&self.base);
+    }
+}
+
+fn tmpfs(dir: &Path) -> Result<()> {
+    mount("uvfs-bench", dir, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(c"mode=755"))
+        .with_context(|| format!("cannot mount a tmpfs on {}", dir.display()))
+}
