@@ -98,7 +98,7 @@ fn every_arm_does_every_phase_and_nothing_is_left_behind() {
 fn a_peer_shows_a_directory_whose_files_stay() {
     let Some(uvfs) = uvfs() else { return };
     let dir = tempfile::tempdir().unwrap();
-    // A peer that shows a directory of somebody: bound where a server should have been mounted, it stays until it is unmounted.
+    // No server, but a directory of somebody, bound where one would be mounted.
     let theirs = tempfile::tempdir().unwrap();
     fs::write(theirs.path().join("theirs"), "precious").unwrap();
     let shows = format!(

@@ -46,10 +46,12 @@ fn workload(workload: &dyn Workload) -> Command {
 
 /// Smaller defaults where `--quick` is given.
 fn hurried(command: Command) -> Command {
+    // Not `IsPresent`: a flag that is not given is present with its default.
+    let given = ArgPredicate::from("true");
     [("seconds", "0.005"), ("rounds", "1"), ("files", "50")].into_iter().fold(
         command,
         |command, (name, value)| {
-            command.mut_arg(name, |arg| arg.default_value_if(options::QUICK, ArgPredicate::IsPresent, value))
+            command.mut_arg(name, |arg| arg.default_value_if(options::QUICK, given.clone(), value))
         },
     )
 }
@@ -117,4 +119,22 @@ fn common() -> Vec<Arg> {
 fn seconds(text: &str) -> Result<f64, String> {
     let wrong = || format!("{text:?} is no number of seconds from 0.001 to 3600");
     text.parse().ok().filter(|s| (0.001..=3600.0).contains(s)).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quick_changes_defaults_and_nothing_that_was_said() {
+        let read = |args: &[&str]| {
+            let command = command(&crate::workloads::all());
+            let matches = command.try_get_matches_from([&["uvfs-bench", "fuse"], args].concat()).unwrap();
+            let own = matches.subcommand_matches("fuse").unwrap();
+            (*own.get_one::<u64>("files").unwrap(), *own.get_one::<u64>("rounds").unwrap())
+        };
+        assert_eq!(read(&[]), (10_000, 9));
+        assert_eq!(read(&["--quick"]), (50, 1));
+        assert_eq!(read(&["--quick", "--files", "7"]), (7, 1));
+    }
 }

@@ -1,9 +1,9 @@
 //! `fuse`: mounted file systems, as a program that knows nothing of them sees them.
 //!
-//! It mounts what it measures, in a mount namespace of its own so that nothing of it can stay behind: the kernel's
-//! tmpfs ([`place`]), the command `uvfs` with the timeouts that it has by itself and with none, and what
-//! `--peer` says ([`server`]). All of them are filled with the same tree ([`tree`]) and do the same system calls ([`phase`]),
-//! in turns. Beside the throughput stands what the servers used of the processors for each operation.
+//! It mounts what it measures, in a mount namespace of its own so that no mount can stay behind: the kernel's
+//! tmpfs ([`place`]), the command `uvfs` with the timeouts that it has by itself and with none, and what `--peer` says
+//! ([`server`]). All of them are filled with the same tree ([`tree`]) and do the same system calls ([`phase`]), in
+//! turns. Beside the throughput stands what the servers used of the processors for each operation.
 //!
 //! Nothing is dropped for preemption: a server that takes the processor from its client is what a mount costs.
 
@@ -247,7 +247,12 @@ impl Arm for Mounted {
 
     fn prepare(&self, variant: usize, workers: usize) -> Result<()> {
         match self.phases.get(variant) {
-            Some(phase) if phase.cold() => place::drop_dentries(),
+            Some(Phase::WalkCold) => place::drop_dentries(),
+            Some(Phase::Find) => {
+                place::drop_dentries()?;
+                // With inodes go the pages of files that nobody has mapped: find's own would come from a disk.
+                phase::find(self.place.source())
+            }
             // Other arms' turns may have dropped what this one had.
             Some(Phase::WalkWarm) => (0..workers).try_for_each(|seat| self.tree.walk(seat)),
             _ => Ok(()),

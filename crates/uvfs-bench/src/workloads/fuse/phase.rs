@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::hint::black_box;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
@@ -137,12 +138,19 @@ struct Finding<'a> {
 impl Worker for Finding<'_> {
     fn batch(&mut self, ops: u64) -> Result<()> {
         ensure!(ops == self.tree.entries(), "a walk cannot be cut");
-        // No file is so large, so nothing is written, but each must be looked at.
-        let mut find = Command::new("find");
-        find.arg(self.tree.top(self.client)).args(["-size", "+1048576G"]);
-        let out = find.stdin(Stdio::null()).output().context("cannot start find")?;
-        let said = String::from_utf8_lossy(&out.stderr);
-        ensure!(out.status.success() && out.stdout.is_empty(), "find failed: {}", said.trim());
-        Ok(())
+        find(&self.tree.top(self.client))
     }
+}
+
+/// Runs GNU find. No file is so large, so nothing is written, but each must be looked at.
+///
+/// # Errors
+/// Where it cannot be started, or fails, or finds such a file.
+pub fn find(path: &Path) -> Result<()> {
+    let mut find = Command::new("find");
+    find.arg(path).args(["-size", "+1048576G"]);
+    let out = find.stdin(Stdio::null()).output().context("cannot start find")?;
+    let said = String::from_utf8_lossy(&out.stderr);
+    ensure!(out.status.success() && out.stdout.is_empty(), "find failed: {}", said.trim());
+    Ok(())
 }

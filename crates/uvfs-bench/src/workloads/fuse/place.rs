@@ -1,7 +1,8 @@
 //! Where something is mounted: directories of its own, in a mount namespace of its own.
 //!
-//! A [`Place`] is a temporary directory with `mnt` (what is measured), `src` (for servers that show another directory) and `log`. Nothing is ever
-//! removed recursively here: below `mnt` may be files of somebody else, shown by a peer.
+//! A [`Place`] is a temporary directory with `mnt` (what is measured), `src` (for servers that show another
+//! directory) and `log`. Nothing is ever removed recursively here: below `mnt` may be files of somebody else,
+//! shown by a peer.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,8 +11,8 @@ use anyhow::{Context as _, Result};
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 
-/// Puts this thread, and what it starts from now on, into a mount namespace of its own. What is mounted there is seen by nobody
-/// else, and goes when the last process in it ends.
+/// Puts this thread, and what it starts from now on, into a mount namespace of its own. What is mounted there is
+/// seen by nobody else, and goes when the last process in it ends.
 ///
 /// # Errors
 /// What unshare(2) and mount(2) say.
@@ -29,6 +30,8 @@ pub fn drop_dentries() -> Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "2\n").context("cannot drop the kernel's dentries")
 }
 
+const MOUNT: &str = "mnt";
+
 /// Where one arm is mounted. Unmounts when dropped.
 pub struct Place {
     base: PathBuf,
@@ -43,8 +46,9 @@ impl Place {
     /// # Errors
     /// What the system says.
     pub fn new() -> Result<Self> {
-        let base = tempfile::Builder::new().prefix("uvfs-bench-").tempdir()?.keep();
-        let place = Self { mount: base.join("mnt"), source: base.join("src"), log: base.join("log"), base };
+        let base = tempfile::Builder::new().prefix("uvfs-bench-").tempdir();
+        let base = base.context("cannot make a directory to mount on")?.keep();
+        let place = Self { mount: base.join(MOUNT), source: base.join("src"), log: base.join("log"), base };
         for dir in [&place.mount, &place.source] {
             fs::create_dir(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         }
@@ -99,7 +103,8 @@ impl Place {
     pub fn is_mounted(&self) -> Result<bool> {
         // Of this thread: a namespace belongs to threads.
         let mounts = fs::read_to_string("/proc/thread-self/mounts").context("cannot read the mounts")?;
-        Ok(mounts.lines().any(|line| line.split(' ').nth(1) == self.mount.to_str()))
+        let own = escaped(&fs::canonicalize(&self.base)?.join(MOUNT));
+        Ok(mounts.lines().any(|line| line.split(' ').nth(1) == Some(&own)))
     }
 }
 
@@ -115,7 +120,23 @@ impl Drop for Place {
     }
 }
 
+/// A path as `/proc/PID/mounts` has it.
+fn escaped(path: &Path) -> String {
+    let special = [('\\', r"\134"), (' ', r"\040"), ('\t', r"\011"), ('\n', r"\012")];
+    special.iter().fold(path.display().to_string(), |path, (c, code)| path.replace(*c, code))
+}
+
 fn tmpfs(dir: &Path) -> Result<()> {
     mount("uvfs-bench", dir, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(c"mode=755"))
         .with_context(|| format!("cannot mount a tmpfs on {}", dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_compared_as_the_kernel_writes_them() {
+        assert_eq!(escaped(Path::new("/a b\\c\td")), r"/a\040b\134c\011d");
+    }
 }

@@ -1,8 +1,9 @@
 //! Servers: processes that mount something, from their start to their end, and the processor time they use.
 //!
-//! The time is that of the process that was started and of its living descendants, read from their clocks (clock_getcpuclockid(3)),
-//! which count nanoseconds and the threads that have ended; `/proc/PID/stat` has hundredths of a second. What was asked
-//! of a server may be answered before the server is done (FORGET and RELEASE have no answer), so a reading waits until it is quiet.
+//! The time is that of the process that was started and of its living descendants, read from their clocks
+//! (clock_getcpuclockid(3)), which count nanoseconds and the threads that have ended; `/proc/PID/stat` has
+//! hundredths of a second. A server may have work left when its client has been answered (nobody waits for FORGET
+//! and RELEASE), so a reading waits until it is quiet.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -61,7 +62,7 @@ impl Peer {
         self.command.contains("{src}")
     }
 
-    /// The command for a place, whose paths need no quotes unless the directory for temporary files does.
+    /// The command, for a place.
     pub fn command(&self, place: &Place) -> Command {
         let quoted =
             |path: &std::path::Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));

@@ -1,8 +1,8 @@
 //! The tree that every mount is filled with, how it is walked, and whether it is right.
 //!
-//! Below one fresh directory, so that a peer may show files of somebody else: for each client a tree of its own (`tN`, directories of
-//! `--per-dir` files), a file of one page (`sN`) and an empty directory (`cN`). Clients share nothing but the
-//! server: what one has looked up must not be cold for the other.
+//! Below one fresh directory, so that a peer may show files of somebody else: for each client a tree of its own
+//! (`tN`, directories of `--per-dir` files), a file of one page (`sN`) and an empty directory (`cN`). Clients share
+//! nothing but the server: what one has looked up would not be cold for another.
 
 use std::ffi::CString;
 use std::fs;
@@ -150,8 +150,8 @@ fn open_dir(at: impl std::os::fd::AsFd, path: impl rustix::path::Arg) -> Result<
     openat(at, path, flags, Mode::empty()).context("cannot open a directory")
 }
 
-/// Entries below a directory, each of which was seen by a stat. As fts(3) and others do, entries are looked at while their directory is read,
-/// which lets the kernel ask for attributes together with names.
+/// Entries below a directory, each of which was seen by a stat. Entries are looked at while their directory is being
+/// read, so that the kernel may ask for attributes together with names (READDIRPLUS); GNU find reads first.
 fn walk(fd: OwnedFd) -> Result<u64> {
     let mut buffer = [const { MaybeUninit::uninit() }; READDIR];
     let (mut found, mut dirs) = (0, Vec::new());
