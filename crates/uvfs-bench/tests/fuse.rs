@@ -91,7 +91,7 @@ fn every_arm_does_every_phase_and_nothing_is_left_behind() {
     }
     assert_eq!(report["config"]["options"]["files"], "50");
     assert_eq!(report["config"]["options"]["peer"], peer);
-    assert_eq!(left_behind(dir.path()), [String::new(); 0]);
+    assert_eq!(left_behind(dir.path()), Vec::<String>::new());
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_peer_shows_a_directory_whose_files_stay() {
     assert!(String::from_utf8_lossy(&out.stdout).contains("bound"));
     assert_eq!(fs::read_to_string(theirs.path().join("theirs")).unwrap(), "precious");
     assert_eq!(fs::read_dir(theirs.path()).unwrap().count(), 1, "what was measured is still there");
-    assert_eq!(left_behind(dir.path()), [String::new(); 0]);
+    assert_eq!(left_behind(dir.path()), Vec::<String>::new());
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn peers_that_do_not_mount_are_explained() {
         assert!(!out.status.success() && said(&out).contains(wanted), "{peer}: {}", said(&out));
         assert_eq!(said(&out).lines().count(), 1, "{}", said(&out));
     }
-    assert_eq!(left_behind(dir.path()), [String::new(); 0]);
+    assert_eq!(left_behind(dir.path()), Vec::<String>::new());
 }
 
 #[test]

@@ -37,9 +37,12 @@ pub fn is_compared(arm: &str, vs: &str) -> bool {
     arm != vs && (arm.starts_with("uvfs") || vs == "null" || (arm, vs) == ("patched", "stock"))
 }
 
+/// Nanoseconds of an operation below which a server was not asked: what it used is housekeeping.
+const IDLE: f64 = 1.0;
+
 /// Servers' time of one over that of the other. Where the other's server did nothing in a round there is no ratio.
 fn server_cpu(a: &Series, b: &Series) -> Option<Spread> {
-    let some: Vec<_> = b.server_cpu.iter().map(|cpu| cpu.filter(|ns| *ns > 0.0)).collect();
+    let some: Vec<_> = b.server_cpu.iter().map(|cpu| cpu.filter(|ns| *ns >= IDLE)).collect();
     Spread::of_ratios(&a.server_cpu, &some)
 }
 
