@@ -121,6 +121,7 @@ impl Cache {
         if !private.refs.get_life(life) {
             return None;
         }
+        self.counted_here(index);
         let inode = InodeRef::new(self, index, life);
         self.has_number(index, sb, ino, fmt).then_some(inode)
     }

@@ -11,8 +11,10 @@ use std::sync::{Arc, OnceLock};
 
 use uvfs_sync::arena::Arena;
 use uvfs_sync::blhash::{BlHash, Key, Objects};
+use uvfs_sync::lockref::{Got, LockRef};
 use uvfs_sync::order::{self, Class};
-use uvfs_sync::primitives::{AtomicU64, Mutex, Ordering, Stat, fence};
+use uvfs_sync::percpu_ref::{self, PercpuRefs, Place};
+use uvfs_sync::primitives::{AtomicU32, AtomicU64, Mutex, Ordering, Stat, fence};
 use uvfs_sync::segvec::SegVec;
 use uvfs_sync::seqcount::SeqCount;
 use uvfs_sync::slab::{CHUNK, Pool, Slab, next_life};
@@ -25,6 +27,7 @@ use crate::dir::DirState;
 use crate::guard::NameLocks;
 use crate::inode::{self, ROOT};
 use crate::inode_ref::InodeRef;
+use crate::prefix::Prefixes;
 use crate::symlink::Targets;
 use crate::types::{CacheError, Config, Counters, EvictHook, Fresh, InodeId, SbId, SbOptions};
 
@@ -32,6 +35,7 @@ use crate::types::{CacheError, Config, Counters, EvictHook, Fresh, InodeId, SbId
 pub struct Cache {
     pub(crate) inodes: Arena<inode::Published>,
     pub(crate) inodes_private: Arena<inode::Private>,
+    pub(crate) percpu: PercpuRefs,
     pub(crate) inode_pool: Pool,
     pub(crate) dentries: Arena<dentry::Published>,
     pub(crate) dentries_private: Arena<dentry::Private>,
@@ -40,6 +44,7 @@ pub struct Cache {
     pub(crate) targets: Targets,
     pub(crate) names: BlHash,
     pub(crate) numbers: BlHash,
+    pub(crate) prefixes: Prefixes,
     pub(crate) dirs: SegVec<DirState>,
     pub(crate) name_locks: NameLocks,
     pub(crate) clock: Clock,
@@ -82,13 +87,16 @@ impl Cache {
         let dentries_private = Arena::reserve(dentries.capacity()).map_err(no_memory)?;
         let dentry_slots = dentries.capacity().min(dentries_private.capacity());
         let inode_slots = inodes.capacity().min(inodes_private.capacity());
+        let percpu = PercpuRefs::new().map_err(no_memory)?;
         let cache = Self {
+            percpu,
             inode_pool: Pool::new(inode_slots),
             dentry_pool: Pool::new(dentry_slots),
             tails: Tails::new(dentry_slots).map_err(no_memory)?,
             targets: Targets::new(inode_slots).map_err(no_memory)?,
             names: BlHash::new(dentry_slots).map_err(no_memory)?,
             numbers: BlHash::new(inode_slots).map_err(no_memory)?,
+            prefixes: Prefixes::new().map_err(no_memory)?,
             dirs: SegVec::new(),
             name_locks: NameLocks::new(),
             clock: Clock::default(),
@@ -149,8 +157,10 @@ impl Cache {
         let (index, dir) = self.alloc_node(sb, true)?;
         let root = self.fill_inode(sb, index, dir, fresh, ROOT);
         let id = root.id();
+        // The superblock's own reference, dropped as a name's.
+        self.inodes_private.get(index).refs.get_anchor();
         self.superblock(sb).root.store(id.as_u64(), Ordering::Relaxed);
-        Ok(root.clone_forgotten())
+        Ok(root)
     }
 
     pub(crate) fn alloc_inode(&self, sb: SbId) -> Result<u32, CacheError> {
@@ -252,10 +262,66 @@ impl Cache {
         }
     }
 
-    /// Drop a reference; the last one ends the inode's life.
+    /// Take another reference to an inode of which the caller holds one.
+    #[inline]
+    pub(crate) fn get_again(&self, index: u32, life: u32) {
+        let private = self.inodes_private.get(index);
+        let place = Place::of(&private.place);
+        if place.is_none() {
+            private.refs.get_held();
+        } else if !self.percpu.get(place, InodeId::new(index, life).as_u64()) {
+            private.refs.get_held();
+            self.counted_here(index);
+        }
+    }
+
+    /// Drop a reference; the last one ends the inode's life. It is counted in the inode's word or per
+    /// thread as the inode's references are counted now, wherever it was taken.
+    #[inline]
     pub(crate) fn put_inode(&self, index: u32) {
-        if self.inodes_private.get(index).refs.put() {
+        let private = self.inodes_private.get(index);
+        let place = Place::of(&private.place);
+        if !place.is_none() && self.put_spread(index, place) {
+            return;
+        }
+        if private.refs.put() {
             self.end_inode(index);
+        }
+    }
+
+    /// Drop a reference per thread. False: it is still the caller's.
+    fn put_spread(&self, index: u32, place: Place) -> bool {
+        let id = InodeId::new(index, self.inodes_private.get(index).refs.life());
+        let put = self.percpu.put(place, id.as_u64());
+        if !put {
+            self.counted_here(index);
+        }
+        put
+    }
+
+    /// Drop the reference of a name (or of a superblock to its root), which vouched for the inode: all
+    /// others are counted in its word from now on, so that the last of them is noticed. The caller
+    /// holds no lock.
+    pub(crate) fn put_name(&self, index: u32) {
+        order::check(Class::Rename);
+        if self.inodes_private.get(index).refs.unanchor() {
+            self.gather(index);
+        }
+        self.put_inode(index);
+    }
+
+    /// Count all references to an inode in its word, for now.
+    pub(crate) fn gather(&self, index: u32) {
+        self.percpu.gather(&Inodes(self), index);
+    }
+
+    /// A reference is counted in the word of an inode whose references are spread: the thread has no
+    /// line, or they are being gathered. Many that are taken in one way and dropped in the other make
+    /// the count stray.
+    #[cold]
+    pub(crate) fn counted_here(&self, index: u32) {
+        if self.inodes_private.get(index).refs.has_strayed() {
+            self.gather(index);
         }
     }
 
@@ -281,7 +347,9 @@ impl Cache {
         published.clear();
         private.dir.store(0, Ordering::Relaxed);
         // The sequence has moved: who copies the target now does not believe it.
-        self.targets.free(private.target.swap(0, Ordering::Relaxed));
+        if attr.is_symlink() {
+            self.targets.free(private.alias.swap(0, Ordering::Relaxed));
+        }
         superblock.inodes.count_down();
         // The driver may take its time, or the cache.
         order::check(Class::Rename);
@@ -290,12 +358,28 @@ impl Cache {
     }
 
     /// A reference from an id; `None` if that life is over.
+    #[inline]
     pub fn get(&self, id: InodeId) -> Option<InodeRef<'_>> {
-        self.inodes_private
-            .get(id.index())
-            .refs
-            .get_life(id.life())
-            .then(|| InodeRef::new(self, id.index(), id.life()))
+        let private = self.inodes_private.get(id.index());
+        match private.refs.get_watched(id.life()) {
+            Got::Dead => None,
+            got @ (Got::Yes | Got::Contended) => {
+                if percpu_ref::often(id.as_u64(), got == Got::Contended) {
+                    self.percpu.spread(&Inodes(self), id.as_u64());
+                }
+                Some(InodeRef::new(self, id.index(), id.life()))
+            }
+            Got::Spread => {
+                let place = Place::of(&private.place);
+                if self.percpu.get(place, id.as_u64()) {
+                    return Some(InodeRef::new(self, id.index(), id.life()));
+                }
+                // Being gathered, or this thread has no line.
+                let got = private.refs.get_life(id.life());
+                self.counted_here(id.index());
+                got.then(|| InodeRef::new(self, id.index(), id.life()))
+            }
+        }
     }
 
     /// Take back a reference that [`InodeRef::into_id`] gave up.
@@ -335,7 +419,8 @@ impl Cache {
 
     /// Figures of now. O(superblocks).
     pub fn counters(&self) -> Counters {
-        let mut c = Counters { negative: self.negatives.get(), ..Counters::default() };
+        let mut c =
+            Counters { negative: self.negatives.get(), spread: self.percpu.in_use(), ..Counters::default() };
         for sb in (0..=u32::from(u16::MAX)).map_while(|i| self.superblocks.get(i).and_then(OnceLock::get)) {
             c.inodes += sb.inodes.in_use();
             c.dentries += sb.dentries.in_use();
@@ -361,6 +446,18 @@ impl Cache {
 fn above_floor(seq: &SeqCount, floor: u32) {
     if floor != 0 && seq.raw().load(Ordering::Relaxed) == 0 {
         seq.raw().store(floor * 2, Ordering::Relaxed);
+    }
+}
+
+/// What the references that are counted per thread belong to.
+pub(crate) struct Inodes<'a>(pub &'a Cache);
+
+impl percpu_ref::Objects for Inodes<'_> {
+    fn refs(&self, index: u32) -> &LockRef {
+        &self.0.inodes_private.get(index).refs
+    }
+    fn place(&self, index: u32) -> &AtomicU32 {
+        &self.0.inodes_private.get(index).place
     }
 }
 

@@ -235,7 +235,15 @@ impl Cache {
         let d = self.dentries.get(dentry);
         locked.remove(which, dentry);
         let inode = d.inode.load(Ordering::Relaxed);
-        let tail = d.seq.write(|| d.clear());
+        let mut tail = 0;
+        let mut clear = || tail = d.seq.write(|| d.clear());
+        // A directory that lives on has another name than it had: whoever kept the way to it looks
+        // again. (The end of one that does not moves its sequence too.)
+        if is_dir(d.fmt()) && self.inodes_private.get(inode).refs.is_live() {
+            self.while_moving(&[inode], clear);
+        } else {
+            clear();
+        }
         let place = usize::from(after.dead[0].dentry != 0);
         after.dead[place] = Killed { dentry, tail, inode };
     }
@@ -280,7 +288,7 @@ impl Cache {
         // The dentry holds its inode, from before it can be found: who finds it may end it, and
         // gives back a reference then; and an inode with one reference is taken for one that only
         // its name holds, so the caller's must not be the only one.
-        self.inodes_private.get(inode.index()).refs.get_held();
+        self.inodes_private.get(inode.index()).refs.get_anchor();
         self.superblock(room.sb).dentries.count_up();
         loop {
             let (mut locked, [h]) = self.lock_names_bucket([(guard.dir.index(), &words)], spare);
@@ -290,7 +298,7 @@ impl Cache {
                 && state.revision() != expected
             {
                 drop(locked);
-                self.put_inode(inode.index());
+                self.put_name(inode.index());
                 self.superblock(room.sb).dentries.count_down();
                 self.finish(after, room.sb, &guard.dir);
                 return false;
@@ -364,7 +372,7 @@ impl Cache {
                     state.leave();
                 }
                 self.put_inode(dir.index());
-                self.put_inode(dead.inode);
+                self.put_name(dead.inode);
             }
         }
         self.names.maintain(&Names(self));

@@ -89,7 +89,7 @@ pub(crate) struct NameWords<'n> {
 
 /// Up to 8 bytes as a little-endian word, zero-padded, without a call to copy them.
 #[inline(always)]
-fn word(bytes: &[u8]) -> u64 {
+pub(crate) fn word(bytes: &[u8]) -> u64 {
     if let Some(whole) = bytes.first_chunk::<8>() {
         u64::from_le_bytes(*whole)
     } else if let (Some(low), Some(high)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {

@@ -39,7 +39,9 @@ pub enum Stuck {
     Absent,
     /// The cache does not know (or not any more).
     Unknown,
-    /// What the name leads to is no directory.
+    /// What the name leads to is a symbolic link, not a directory.
+    Symlink,
+    /// Nor is it that.
     NotDirectory,
     /// Something moved.
     Retry(Retry),
@@ -80,7 +82,7 @@ impl Cache {
     /// the result is good, but perhaps also where it is not.
     ///
     /// # Errors
-    /// Why there are none; never `NotDirectory`.
+    /// Why there are none; `Symlink` and `NotDirectory` are no reasons here.
     #[inline(always)]
     pub fn look(
         &self,
@@ -127,6 +129,7 @@ impl Cache {
     fn down_slowly(&self, index: u32, stamp: u64, name: &[u8]) -> (u32, u64) {
         let at = Pos { index, stamp };
         let result = match self.step(at, name) {
+            Step::Found(child) if child.fmt() == mode::S_IFLNK => Err(Stuck::Symlink),
             Step::Found(child) if child.fmt() != mode::S_IFDIR => Err(Stuck::NotDirectory),
             Step::Found(child) => self.enter(at, &child).map_err(Stuck::Retry),
             Step::Absent => Err(Stuck::Absent),
@@ -183,7 +186,7 @@ impl Cache {
             match self.look(&names, at, &names.hash(name), &mut attr) {
                 Ok(id) => return Peek::Hit(id, attr),
                 Err(Stuck::Absent) => return Peek::Negative,
-                Err(Stuck::Unknown | Stuck::NotDirectory) => return Peek::Miss,
+                Err(Stuck::Unknown | Stuck::Symlink | Stuck::NotDirectory) => return Peek::Miss,
                 Err(Stuck::Retry(_)) => {}
             }
             uvfs_sync::primitives::spin_loop();
@@ -198,9 +201,10 @@ fn unpack((index, stamp): (u32, u64)) -> Result<Pos, Stuck> {
 }
 
 impl Stuck {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Absent,
         Self::Unknown,
+        Self::Symlink,
         Self::NotDirectory,
         Self::Retry(Retry::Bucket),
         Self::Retry(Retry::Dentry),

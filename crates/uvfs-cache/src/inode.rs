@@ -60,6 +60,10 @@ slot! {
 pub(crate) struct Private {
     /// References, lock bits, life.
     pub refs: LockRef,
+    /// Where references are counted per thread, if they are: read whenever `refs` is changed.
+    pub place: AtomicU32,
+    /// Hash in the inode table (superblocks that are not resident).
+    pub hash: AtomicU32,
     /// References that a front end's kernel holds (FUSE nlookup); non-zero owns one of `refs`.
     pub nlookup: AtomicU64,
     /// The driver's value.
@@ -67,16 +71,12 @@ pub(crate) struct Private {
     blocks: AtomicU64,
     /// Index + 1 of the directory state.
     pub dir: AtomicU32,
-    /// A directory's one dentry.
+    /// A directory's one dentry; of a symbolic link the slot of its kept target. 0: none.
     pub alias: AtomicU32,
     /// Superblock.
     pub sb: AtomicU32,
     /// Until when the attributes are believed.
     pub deadline: AtomicU32,
-    /// Hash in the inode table (superblocks that are not resident).
-    pub hash: AtomicU32,
-    /// Slot of a symbolic link's kept target; 0: none.
-    pub target: AtomicU32,
 }
 }
 

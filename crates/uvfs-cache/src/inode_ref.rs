@@ -16,6 +16,7 @@ use crate::inode::{self, DEAD, ROOT};
 use crate::types::{InodeId, Life, NotEmpty, SbId};
 
 /// A reference; dropping it may end the inode's life (and call the superblock's evict hook).
+/// Where it is counted is the inode's affair ([`Cache::put_inode`]).
 pub struct InodeRef<'c> {
     cache: &'c Cache,
     index: u32,
@@ -30,7 +31,7 @@ impl fmt::Debug for InodeRef<'_> {
 
 impl Clone for InodeRef<'_> {
     fn clone(&self) -> Self {
-        self.private_half().refs.get_held();
+        self.cache.get_again(self.index, self.life);
         Self { cache: self.cache, index: self.index, life: self.life }
     }
 }
@@ -54,13 +55,6 @@ impl<'c> InodeRef<'c> {
     /// Wraps a reference that the caller owns.
     pub(crate) fn new(cache: &'c Cache, index: u32, life: u32) -> Self {
         Self { cache, index, life }
-    }
-
-    /// Another reference, and this one stays counted for ever (until it is adopted).
-    pub(crate) fn clone_forgotten(self) -> Self {
-        let other = self.clone();
-        self.into_id();
-        other
     }
 
     pub(crate) fn index(&self) -> u32 {
@@ -252,7 +246,7 @@ impl<'c> InodeRef<'c> {
             return;
         }
         if self.private_half().nlookup.fetch_add(n, Ordering::AcqRel) == 0 {
-            self.private_half().refs.get_held();
+            self.cache.get_again(self.index, self.life);
         }
     }
 

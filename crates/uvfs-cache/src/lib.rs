@@ -14,6 +14,7 @@
 //! | `lookup`, `guard` | lookups with references; the right to a name |
 //! | `change`, `answer` | publishing changes; drivers' answers |
 //! | `symlink` | targets of links |
+//! | [`prefix`] | directories by path |
 //! | `readdir`, `sweep` | listing; forgetting |
 //! | [`mapping`] | page index to page |
 #![deny(unsafe_code)]
@@ -36,6 +37,7 @@ mod inode_ref;
 mod lookup;
 #[cfg(all(test, loom))]
 mod loom_tests;
+pub mod prefix;
 mod readdir;
 mod sweep;
 mod symlink;

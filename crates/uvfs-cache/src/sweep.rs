@@ -98,7 +98,12 @@ impl Cache {
     }
 
     fn evict_one(&self, sb: SbId, seen: &Seen) -> bool {
-        if self.inodes_private.get(seen.inode).refs.count() != 1 && !self.has_more_names(seen.inode) {
+        let refs = &self.inodes_private.get(seen.inode).refs;
+        if refs.is_spread() {
+            // Used by many threads a moment ago, maybe by none now.
+            self.gather(seen.inode);
+        }
+        if refs.count() != 1 && !self.has_more_names(seen.inode) {
             return false;
         }
         let Some(dir) = self.get_index(seen.parent) else { return false };
@@ -188,7 +193,7 @@ impl Cache {
         }
         let root = InodeId::from_u64(superblock.root.swap(0, Ordering::Relaxed));
         if root.as_u64() != 0 {
-            drop(self.adopt(root));
+            self.put_name(root.index());
         }
         self.names.maintain(&Names(self));
         self.trim(sb);

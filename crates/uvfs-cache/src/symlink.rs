@@ -15,7 +15,7 @@ use uvfs_sync::primitives::{AtomicU64, Ordering, fence};
 use uvfs_sync::slab::{Pool, Slab};
 use uvfs_sync::slot;
 
-use crate::attr::Attr;
+use crate::attr::{Attr, mode};
 use crate::cache::Cache;
 use crate::inode_ref::InodeRef;
 use crate::walk::{Child, Pos, Retry};
@@ -105,7 +105,7 @@ impl Cache {
         let seq = published.seq.begin().ok_or(Retry::Inode)?;
         let attr = published.copy(|| private);
         // Pairs with the release in `keep_target`: who sees the slot sees what is in it.
-        let slot = private.target.load(Ordering::Acquire);
+        let slot = if attr.is_symlink() { private.alias.load(Ordering::Acquire) } else { 0 };
         let len = if slot == 0 { 0 } else { self.targets.copy(slot, out) };
         if !published.seq.check(seq) {
             return Err(Retry::Inode);
@@ -116,7 +116,7 @@ impl Cache {
         if !self.check(at) {
             return Err(Retry::Parent);
         }
-        Ok((slot != 0 && attr.is_symlink()).then_some((attr, len)))
+        Ok((slot != 0).then_some((attr, len)))
     }
 }
 
@@ -124,8 +124,8 @@ impl InodeRef<'_> {
     /// Keep a symbolic link's target, which will not change while the inode lives. Not kept where it
     /// is longer than [`TARGET_MAX`] or there is no memory: it is only asked for again then.
     pub fn keep_target(&self, target: &[u8]) {
-        let (word, targets) = (&self.private_half().target, &self.cache().targets);
-        if word.load(Ordering::Relaxed) != 0 {
+        let (word, targets) = (&self.private_half().alias, &self.cache().targets);
+        if self.fmt() != mode::S_IFLNK || word.load(Ordering::Relaxed) != 0 {
             return;
         }
         let Some(slot) = targets.fill(target) else { return };

@@ -158,4 +158,6 @@ pub struct Counters {
     pub long_chains: u64,
     /// Re-keys of a hash table begun.
     pub rekeys: u64,
+    /// Inodes whose references are counted per thread, because they are used often.
+    pub spread: u64,
 }

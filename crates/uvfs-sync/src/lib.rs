@@ -15,6 +15,9 @@
 //! | [`seqcount`] | the sequence of a published half |
 //! | [`bitlock`] | a lock in one bit of a word; who waits is parked |
 //! | [`lockref`] | count, lock bits and life in one word |
+//! | [`percpu_ref`] | the references of what many threads use at once, counted per thread |
+//! | [`barrier`] | a full barrier whose cost one side pays for both |
+//! | [`lane`] | a small number for each thread that runs |
 //! | [`order`] | the lock order, asserted in debug builds |
 //! | [`blhash`] | the bit-locked hash: one cache line a bucket, grows while it is read |
 //! | [`pages`] | 4 KiB pages of file data as type-stable memory |
@@ -22,13 +25,16 @@
 //! Not for use in a forked child or in a signal handler.
 
 pub mod arena;
+pub mod barrier;
 pub mod bitlock;
 pub mod blhash;
 #[cfg(count_stores)]
 mod counted;
+pub mod lane;
 pub mod lockref;
 pub mod order;
 pub mod pages;
+pub mod percpu_ref;
 pub mod primitives;
 pub mod segvec;
 pub mod seqcount;

@@ -79,6 +79,12 @@ impl SeqCount {
     }
 }
 
+/// Bits that are all set in a sequence once in 2^29 changes, before it moves on.
+const WRAP_STEP: u32 = (1 << 30) - 2;
+
+/// See [`LifeSeq::wraps`]; a plain word under the model checker too, which comes to no wrap.
+static WRAPS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+
 /// A slot's life and a sequence in one word, so that one load tells whether both are what they were:
 /// what outlives a look (a position in a walk, a cached path) keeps the whole word.
 ///
@@ -128,6 +134,13 @@ impl LifeSeq {
         self.0.load(Ordering::Relaxed) == word
     }
 
+    /// Moves at least twice before any sequence has gone once around: what keeps words for longer
+    /// than a walk keeps this with them. (It may go around itself after 2^61 changes.)
+    #[inline(always)]
+    pub fn wraps() -> u32 {
+        WRAPS.load(std::sync::atomic::Ordering::Acquire)
+    }
+
     /// Set both halves; the caller excludes other writers.
     pub fn set(&self, life: u32, low: u32) {
         self.0.store(u64::from(life) << 32 | u64::from(low), Ordering::Relaxed);
@@ -143,6 +156,10 @@ impl LifeSeq {
         // A reader that sees one of the stores of `f` must see the odd value too.
         fence(Ordering::Release);
         let r = f();
+        if seq & WRAP_STEP == WRAP_STEP {
+            // Before the word moves on: who sees it there sees the count.
+            WRAPS.fetch_add(1, std::sync::atomic::Ordering::Release);
+        }
         self.0.store(u64::from(life) << 32 | u64::from(seq.wrapping_add(2)), Ordering::Release);
         // As in `SeqCount::write`.
         std::mem::forget(unwind);

@@ -1,4 +1,4 @@
-//! System calls for memory: reserve address space, give pages back.
+//! System calls: reserve address space and give pages back; barriers in all threads.
 //!
 //! Safe from outside: a [`Reservation`] owns its mapping and hands out only its base pointer and
 //! length; what is laid over it is [`crate::arena`]'s business. Under Miri the memory comes
@@ -145,3 +145,40 @@ pub(crate) use memory::Reservation;
 
 /// Page size assumed for accounting (x86-64 and aarch64 with 4 KiB pages).
 pub(crate) const PAGE: usize = 4096;
+
+#[cfg(all(not(loom), not(miri)))]
+fn membarrier_cmd(command: libc::c_int) -> std::io::Result<()> {
+    // SAFETY: membarrier(2) takes three numbers and touches no memory of ours.
+    let r = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Announce that this process will use [`membarrier`].
+///
+/// # Errors
+/// What membarrier(2) says: ENOSYS, EINVAL, or what a sandbox answers.
+#[cfg(all(not(loom), not(miri)))]
+pub(crate) fn register_membarrier() -> std::io::Result<()> {
+    membarrier_cmd(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
+}
+
+/// A full barrier in every thread of this process that runs.
+///
+/// # Errors
+/// As above; nothing was done then.
+#[cfg(all(not(loom), not(miri)))]
+pub(crate) fn membarrier() -> std::io::Result<()> {
+    membarrier_cmd(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+}
+
+/// Miri has no system calls of this kind: both sides fence.
+#[cfg(miri)]
+pub(crate) fn register_membarrier() -> std::io::Result<()> {
+    Err(std::io::Error::from_raw_os_error(libc::ENOSYS))
+}
+
+/// As above.
+#[cfg(miri)]
+pub(crate) fn membarrier() -> std::io::Result<()> {
+    Err(std::io::Error::from_raw_os_error(libc::ENOSYS))
+}

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use uvfs_cache::{Cache, InodeId, SbId, SbOptions};
-use uvfs_sync::primitives::{AtomicBool, AtomicU64, Ordering};
+use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use uvfs_sync::small_map::{Busy, SmallMap};
 
 use crate::driver::{Driver, Inode};
@@ -62,6 +62,11 @@ impl Super {
         let root = cache.make_root(id, &fresh(features, &new)).map_err(|e| cache_errno(e, features))?;
         sup.root = Some(Pin::new(cache, root.clone()));
         Ok((sup, root))
+    }
+
+    /// The cache that it is in.
+    pub(crate) fn cache(&self) -> &Arc<Cache> {
+        &self.cache
     }
 
     /// The root directory's id.
@@ -156,6 +161,8 @@ pub(crate) struct Mounts {
     bottoms: SmallMap,
     /// Whether any file system takes no changes.
     read_only: AtomicBool,
+    /// Moves when a mount or unmount has become visible.
+    generation: AtomicU32,
     writer: Mutex<()>,
 }
 
@@ -168,6 +175,7 @@ impl Mounts {
             filter: AtomicU64::new(0),
             tops: SmallMap::new(),
             bottoms: SmallMap::new(),
+            generation: AtomicU32::new(0),
             writer: Mutex::new(()),
         }
     }
@@ -266,6 +274,14 @@ impl Mounts {
         self.tops.replace(&tops);
         self.bottoms.replace(&bottoms);
         self.filter.store(filter, Ordering::Release);
+        // Last: a walk that began after it, and remembers it, has seen what is mounted now.
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Moves with every mount and unmount; to be read before a walk whose way is to be remembered.
+    #[inline]
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// How many file systems are mounted.

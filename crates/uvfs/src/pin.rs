@@ -4,7 +4,8 @@
 //! [`Inode`], which borrows the cache that the same `Vfs` owns. A [`Pin`] owns one reference
 //! and the cache with it. Nothing here is locked: a pin is immutable, and whoever holds it may
 //! look at the inode through [`Pin::inode`], which touches no reference count.
-//! Cost: one `Arc` of the cache per pin; nothing per use.
+//! Cost: one `Arc` of the cache per pin; nothing per use. An open file spares itself that one
+//! (see `ops/file.rs`) and uses [`Pinned`] alone.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -34,8 +35,7 @@ impl Pin {
 
     /// The inode, borrowed from the pin.
     pub(crate) fn inode(&self) -> Pinned<'_> {
-        // The reference stays the pin's: this second view of it is never dropped.
-        Pinned(ManuallyDrop::new(self.cache.adopt(self.id)))
+        Pinned::new(&self.cache, self.id)
     }
 }
 
@@ -47,6 +47,14 @@ impl Drop for Pin {
 
 /// A look at a pinned inode.
 pub(crate) struct Pinned<'p>(ManuallyDrop<InodeRef<'p>>);
+
+impl<'p> Pinned<'p> {
+    /// Looks at an inode of which the caller keeps a reference.
+    pub(crate) fn new(cache: &'p Cache, id: InodeId) -> Self {
+        // The reference stays the caller's: this second view of it is never dropped.
+        Self(ManuallyDrop::new(cache.adopt(id)))
+    }
+}
 
 impl<'p> Deref for Pinned<'p> {
     type Target = Inode<'p>;

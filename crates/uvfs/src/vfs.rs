@@ -13,6 +13,7 @@ use uvfs_cache::{Cache, InodeId, Room};
 
 use crate::driver::{Driver, Inode};
 use crate::mount::{Mounts, Super, SuperRef};
+use crate::namei::who::Numbers;
 use crate::ops::file::Files;
 use crate::ops::turns::Turns;
 use crate::ops::{cache_errno, require_dir};
@@ -35,6 +36,7 @@ pub struct Vfs {
     // Open files first: they are dropped first, and hold inodes of the superblocks after them.
     pub(crate) files: Files,
     pub(crate) turns: Turns,
+    pub(crate) who: Numbers,
     pub(crate) protected: Protected,
     root: Pin,
     pub(crate) mounts: Mounts,
@@ -61,6 +63,7 @@ impl Vfs {
         Ok(Arc::new(Self {
             files: Files::new(),
             turns: Turns::new(),
+            who: Numbers::default(),
             protected: config.protected,
             root,
             mounts: Mounts::new(sup),
@@ -125,7 +128,9 @@ impl Vfs {
     /// # Errors
     /// EINVAL where `root` is no mounted root, EBUSY where something is mounted inside.
     pub fn unmount(&self, root: &Inode<'_>) -> Result<()> {
-        self.mounts.remove(root)
+        self.mounts.remove(root)?;
+        self.files.forget(root.sb());
+        Ok(())
     }
 
     /// How many file systems are mounted, the first one included.

@@ -31,6 +31,8 @@ pub struct Context<'v> {
     root: Inode<'v>,
     cwd: Inode<'v>,
     umask: u32,
+    /// The number of `cred`; see `who`.
+    who: u32,
 }
 
 /// A directory entry that stands on its own.
@@ -48,7 +50,8 @@ impl Vfs {
     /// A context at the root, with umask 022.
     pub fn context(&self, cred: Cred) -> Context<'_> {
         let root = self.root();
-        Context { vfs: self, cred, cwd: root.clone(), root, umask: 0o022 }
+        let who = self.who.of(&cred);
+        Context { vfs: self, cred, cwd: root.clone(), root, umask: 0o022, who }
     }
 }
 
@@ -63,7 +66,7 @@ fn new_name<'a>(parent: &'a Parent<'_, '_>) -> Result<&'a [u8]> {
 
 impl<'v> Context<'v> {
     fn walker(&self) -> Walker<'_, 'v> {
-        Walker { vfs: self.vfs, cred: &self.cred, root: &self.root, cwd: &self.cwd }
+        Walker { vfs: self.vfs, cred: &self.cred, who: self.who, root: &self.root, cwd: &self.cwd }
     }
 
     fn op(&self) -> Op {
@@ -90,6 +93,7 @@ impl<'v> Context<'v> {
 
     /// Becomes somebody else; root and working directory stay.
     pub fn set_cred(&mut self, cred: Cred) {
+        self.who = self.vfs.who.of(&cred);
         self.cred = cred;
     }
 

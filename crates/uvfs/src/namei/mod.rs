@@ -14,6 +14,7 @@ pub(crate) mod path;
 pub(crate) mod refwalk;
 pub(crate) mod target;
 pub(crate) mod walk;
+pub(crate) mod who;
 
 use std::borrow::Cow;
 
@@ -82,6 +83,8 @@ pub(crate) struct Parent<'v, 'p> {
 pub(crate) struct Walker<'w, 'v> {
     pub(crate) vfs: &'v Vfs,
     pub(crate) cred: &'w Cred,
+    /// The number of `cred`; see [`who`].
+    pub(crate) who: u32,
     pub(crate) root: &'w Inode<'v>,
     pub(crate) cwd: &'w Inode<'v>,
 }
@@ -101,11 +104,7 @@ impl<'v> Walker<'_, 'v> {
         let start = self.start(self.cwd, path)?;
         // Written in place: passed up through four results, the copies would cost more than the look.
         let mut attr = Attr::default();
-        let seen = self.lockless(start, path, goal, |seen| match seen {
-            Seen::Child(at, child) => self.attr_of(at, &child, &mut attr),
-            Seen::Node(at) | Seen::Parent { pos: at, .. } => self.attr_at(at, path.len(), &mut attr),
-        });
-        match seen {
+        match self.lockless(start, || self.attr_lockless(start.id(), path, follow, &mut attr)) {
             Ok(()) => Ok(attr),
             Err(fallback) => {
                 let arrived = self.held(path, goal, fallback, 0)?;
@@ -121,7 +120,7 @@ impl<'v> Walker<'_, 'v> {
     pub(crate) fn node(&self, path: &[u8], follow: bool) -> Result<Inode<'v>> {
         let goal = Goal::Node { follow };
         let start = self.start(self.cwd, path)?;
-        let seen = self.lockless(start, path, goal, |seen| match seen {
+        let seen = self.lockless(start, || match self.walk_lockless(start.id(), path, goal)? {
             Seen::Child(at, child) => Ok(self.vfs.cache.hold(self.enter(at, &child)?)?),
             Seen::Node(at) | Seen::Parent { pos: at, .. } => Ok(self.vfs.cache.hold(at)?),
         });
@@ -144,7 +143,7 @@ impl<'v> Walker<'_, 'v> {
         links: u32,
     ) -> Result<Parent<'v, 'p>> {
         let start = self.start(start, path)?;
-        let seen = self.lockless(start, path, Goal::Parent, |seen| match seen {
+        let seen = self.lockless(start, || match self.walk_lockless(start.id(), path, Goal::Parent)? {
             Seen::Parent { pos, last, slash } => {
                 Ok(Parent { dir: self.vfs.cache.hold(pos)?, last, slash, links })
             }
@@ -168,32 +167,44 @@ impl<'v> Walker<'_, 'v> {
         Ok(if path.starts_with(b"/") { self.root } else { relative })
     }
 
-    /// Walks without references as long as that decides; `finish` takes from what was seen what
-    /// is wanted. Else: from where the walk stood, if that directory can still be held, or from
-    /// the start.
-    fn lockless<'p, T>(
+    /// Walks without references, by `attempt`, as long as that decides. Else: from where the walk
+    /// stood, if that directory can still be held, or from the start.
+    #[inline(always)]
+    fn lockless<T>(
         &self,
         start: &Inode<'v>,
-        path: &'p [u8],
-        goal: Goal,
-        mut finish: impl FnMut(Seen<'p>) -> std::result::Result<T, Stop>,
+        mut attempt: impl FnMut() -> std::result::Result<T, Stop>,
     ) -> std::result::Result<T, Fallback<'v>> {
-        for _ in 0..LOCKLESS_ATTEMPTS {
-            match self.walk_lockless(start.id(), path, goal).and_then(&mut finish) {
+        match attempt() {
+            Ok(wanted) => Ok(wanted),
+            Err(stop) => self.again(start, stop, &mut attempt),
+        }
+    }
+
+    #[cold]
+    fn again<T>(
+        &self,
+        start: &Inode<'v>,
+        mut stop: Stop,
+        attempt: &mut dyn FnMut() -> std::result::Result<T, Stop>,
+    ) -> std::result::Result<T, Fallback<'v>> {
+        for _ in 1..LOCKLESS_ATTEMPTS {
+            match stop {
+                Stop::Bail(bail) if bail.may_pass() => bailout::count(bail),
+                _ => break,
+            }
+            match attempt() {
                 Ok(wanted) => return Ok(wanted),
-                Err(Stop::Final(errno)) => return Err(Fallback::Final(errno)),
-                Err(Stop::Bail(bail)) => {
-                    bailout::count(bail);
-                    if !bail.may_pass() {
-                        break;
-                    }
-                }
-                Err(Stop::BailAt(bail, pos, rest)) => {
-                    bailout::count(bail);
-                    match self.vfs.cache.hold(pos) {
-                        Ok(dir) => return Err(Fallback::From(dir, rest)),
-                        Err(_) => break,
-                    }
+                Err(other) => stop = other,
+            }
+        }
+        match stop {
+            Stop::Final(errno) => return Err(Fallback::Final(errno)),
+            Stop::Bail(bail) => bailout::count(bail),
+            Stop::BailAt(bail, pos, rest) => {
+                bailout::count(bail);
+                if let Ok(dir) = self.vfs.cache.hold(pos) {
+                    return Err(Fallback::From(dir, rest));
                 }
             }
         }

@@ -29,28 +29,68 @@ pub(crate) struct Component<'p> {
 }
 
 /// The component that begins at or after `at`; none where only slashes are left.
-#[inline]
+#[inline(always)]
 pub(crate) fn component(path: &[u8], at: usize) -> Option<Component<'_>> {
     let start = skip_slashes(path, at);
-    let rest = path.get(start..).filter(|rest| !rest.is_empty())?;
-    let end = start + rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
+    if start >= path.len() {
+        return None;
+    }
+    let end = end_of_name(path, start);
     let next = skip_slashes(path, end);
     let name = &path[start..end];
-    let kind = match name {
-        b"." => Kind::Dot,
-        b".." => Kind::DotDot,
-        _ => Kind::Name,
-    };
+    let kind = if name[0] == b'.' { kind_of_dots(name) } else { Kind::Name };
     let last = next == path.len();
     Some(Component { name, start, kind, last, next, slash: last && end < next })
 }
 
+/// Where the directory part of a path ends: before the slashes in front of the last component. None
+/// where there is no such part, or slashes come after the component.
 #[inline]
+pub(crate) fn directory_part(path: &[u8]) -> Option<&[u8]> {
+    let slash = path.iter().rposition(|&b| b == b'/')?;
+    (slash > 0 && slash + 1 < path.len()).then(|| &path[..slash])
+}
+
+#[inline]
+fn kind_of_dots(name: &[u8]) -> Kind {
+    match name {
+        b"." => Kind::Dot,
+        b".." => Kind::DotDot,
+        _ => Kind::Name,
+    }
+}
+
+#[inline(always)]
 fn skip_slashes(path: &[u8], mut at: usize) -> usize {
     while path.get(at) == Some(&b'/') {
         at += 1;
     }
     at
+}
+
+/// The slash at or after `at`, or the end: eight bytes at a time, because most names end in the
+/// first or second eight.
+#[inline(always)]
+fn end_of_name(path: &[u8], mut at: usize) -> usize {
+    while let Some(bytes) = path.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let slashes = zero_bytes(u64::from_le_bytes(*bytes) ^ (u64::from(b'/') * ONES));
+        if slashes != 0 {
+            return at + slashes.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    while at < path.len() && path[at] != b'/' {
+        at += 1;
+    }
+    at
+}
+
+const ONES: u64 = 0x0101_0101_0101_0101;
+
+/// The high bit of each byte that is zero; above the first such byte perhaps of others.
+#[inline(always)]
+fn zero_bytes(x: u64) -> u64 {
+    x.wrapping_sub(ONES) & !x & (ONES << 7)
 }
 
 #[cfg(test)]
@@ -85,6 +125,32 @@ mod tests {
             ("..a/.b/...", "..a .b ...$"),
         ] {
             assert_eq!(split(path), want, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_name_ends_at_its_slash_wherever_it_stands() {
+        for len in 1..30 {
+            for end in 0..=len {
+                let mut path = vec![b'n'; len];
+                path[end..].fill(b'/');
+                assert_eq!(end_of_name(&path, 0), end, "{path:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn directory_parts() {
+        for (path, want) in [
+            ("/a/b/c", Some("/a/b")),
+            ("a/b", Some("a")),
+            ("/a//b", Some("/a/")),
+            ("/a", None),
+            ("a", None),
+            ("/a/b/", None),
+            ("", None),
+        ] {
+            assert_eq!(directory_part(path.as_bytes()), want.map(str::as_bytes), "{path}");
         }
     }
 

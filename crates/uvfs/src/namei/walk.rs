@@ -13,13 +13,18 @@
 
 use std::borrow::Cow;
 
-use uvfs_cache::{Child, InodeId, Pos, Step};
+use uvfs_cache::prefix::{DEPTH_MAX, Whence};
+use uvfs_cache::{Child, InodeId, Pos, Step, Stuck};
 
 use crate::namei::bailout::Bail;
-use crate::namei::path::{Component, Kind, component};
+use crate::namei::path::{Component, Kind, component, directory_part};
+use crate::namei::who::NOBODY;
 use crate::namei::{Goal, Last, Walker};
 use crate::permission;
 use crate::types::{Access, Attr, Errno, NAME_MAX, mode};
+
+/// Directory parts shorter than this are walked: a component or two take no longer than the look.
+const WORTH_KEEPING: usize = 16;
 
 /// What the walk came to.
 #[derive(Debug)]
@@ -49,6 +54,37 @@ impl From<uvfs_cache::Retry> for Stop {
     }
 }
 
+/// The positions that a walk came through, for [`Cache::note_prefix`](uvfs_cache::Cache::note_prefix).
+#[derive(Debug)]
+pub(crate) struct Trail {
+    through: [Pos; DEPTH_MAX],
+    len: usize,
+}
+
+impl Trail {
+    pub(crate) fn new(start: Pos) -> Self {
+        Self { through: [start; DEPTH_MAX], len: 1 }
+    }
+
+    #[inline(always)]
+    fn add(&mut self, at: Pos) {
+        if let Some(place) = self.through.get_mut(self.len) {
+            *place = at;
+        }
+        self.len += 1;
+    }
+
+    /// Nothing of this walk is to be kept.
+    fn spoil(&mut self) {
+        self.len = DEPTH_MAX + 1;
+    }
+
+    /// All positions, if they are few enough.
+    pub(crate) fn whole(&self) -> Option<&[Pos]> {
+        self.through.get(..self.len)
+    }
+}
+
 impl Walker<'_, '_> {
     /// Walks from the inode `start`.
     pub(crate) fn walk_lockless<'p>(
@@ -57,40 +93,146 @@ impl Walker<'_, '_> {
         path: &'p [u8],
         goal: Goal,
     ) -> Result<Seen<'p>, Stop> {
+        let at = self.vfs.cache.pos(start).ok_or(Stop::Bail(Bail::Gone))?;
+        let (at, last_one) = self.to_last(at, path, &mut Trail::new(at))?;
+        let Some(c) = last_one else {
+            return Ok(match goal {
+                Goal::Attr { .. } | Goal::Node { .. } => Seen::Node(at),
+                Goal::Parent => Seen::Parent { pos: at, last: Last::Root, slash: false },
+            });
+        };
+        if !self.may_search(at) {
+            return Err(self.denied(at, c.start));
+        }
+        if goal == Goal::Parent {
+            return Ok(Seen::Parent { pos: at, last: last(c), slash: c.slash });
+        }
+        match c.kind {
+            Kind::Dot => Ok(Seen::Node(at)),
+            Kind::DotDot => Ok(Seen::Node(self.up(at)?)),
+            Kind::Name => {
+                let child = self.find(at, c)?;
+                if child.fmt() == mode::S_IFLNK && (c.slash || goal.follows()) {
+                    return Err(Stop::BailAt(Bail::Symlink, at, c.start));
+                }
+                if child.fmt() != mode::S_IFDIR && c.slash {
+                    return Err(Stop::BailAt(Bail::NotDirectory, at, c.start));
+                }
+                Ok(Seen::Child(at, child))
+            }
+        }
+    }
+
+    /// Walks to the last component; none where the path ends in slashes only. `trail` has the start, and
+    /// gets all positions after it.
+    #[inline(always)]
+    fn to_last<'p>(
+        &self,
+        mut at: Pos,
+        path: &'p [u8],
+        trail: &mut Trail,
+    ) -> Result<(Pos, Option<Component<'p>>), Stop> {
         let cache = &self.vfs.cache;
-        let mut at = cache.pos(start).ok_or(Stop::Bail(Bail::Gone))?;
+        let names = cache.names();
         let mut offset = 0;
         while let Some(c) = component(path, offset) {
+            if c.last {
+                return Ok((at, Some(c)));
+            }
             if !self.may_search(at) {
                 return Err(self.denied(at, offset));
             }
-            if c.last && goal == Goal::Parent {
-                return Ok(Seen::Parent { pos: at, last: last(c), slash: c.slash });
-            }
-            at = match c.kind {
-                Kind::Dot => at,
-                Kind::DotDot => self.up(at)?,
-                Kind::Name => {
-                    let child = self.find(at, c, offset)?;
-                    if self.must_follow(&child, c, goal) {
-                        return Err(Stop::BailAt(Bail::Symlink, at, offset));
-                    }
-                    let is_dir = child.fmt() == mode::S_IFDIR;
-                    if !is_dir && (!c.last || c.slash) {
-                        return Err(Stop::BailAt(Bail::NotDirectory, at, offset));
-                    }
-                    if c.last {
-                        return Ok(Seen::Child(at, child));
-                    }
-                    self.enter(at, &child)?
+            match c.kind {
+                Kind::Dot => {}
+                Kind::DotDot => {
+                    at = self.up(at)?;
+                    trail.spoil();
                 }
-            };
+                Kind::Name => {
+                    if c.name.len() > NAME_MAX {
+                        return Err(Stop::BailAt(Bail::LongName, at, offset));
+                    }
+                    let below = cache.down(&names, at, &names.hash(c.name));
+                    let covered = below.map_err(|stuck| stop(stuck, at, offset))?;
+                    trail.add(covered);
+                    at = self.across(covered)?;
+                    if at != covered {
+                        trail.add(at);
+                    }
+                }
+            }
             offset = c.next;
         }
-        Ok(match goal {
-            Goal::Attr { .. } | Goal::Node { .. } => Seen::Node(at),
-            Goal::Parent => Seen::Parent { pos: at, last: Last::Root, slash: false },
-        })
+        Ok((at, None))
+    }
+
+    /// The attributes of what `path` leads to from `start`, put into `attr`.
+    pub(crate) fn attr_lockless(
+        &self,
+        start: InodeId,
+        path: &[u8],
+        follow: bool,
+        attr: &mut Attr,
+    ) -> Result<(), Stop> {
+        let cache = &self.vfs.cache;
+        let start = cache.pos(start).ok_or(Stop::Bail(Bail::Gone))?;
+        let (at, last) = match directory_part(path) {
+            Some(dirs) if dirs.len() >= WORTH_KEEPING && self.who != NOBODY => {
+                self.to_last_by_prefix(start, path, dirs)?
+            }
+            _ => self.to_last(start, path, &mut Trail::new(start))?,
+        };
+        let Some(c) = last else { return self.attr_at(at, path.len(), attr) };
+        if !self.may_search(at) {
+            return Err(self.denied(at, c.start));
+        }
+        match c.kind {
+            Kind::Name => self.attr_of_last(at, c, follow, attr),
+            Kind::Dot => self.attr_at(at, path.len(), attr),
+            Kind::DotDot => self.attr_at(self.up(at)?, path.len(), attr),
+        }
+    }
+
+    /// [`Walker::to_last`] through the cache of directory parts.
+    #[inline(always)]
+    fn to_last_by_prefix<'p>(
+        &self,
+        start: Pos,
+        path: &'p [u8],
+        dirs: &'p [u8],
+    ) -> Result<(Pos, Option<Component<'p>>), Stop> {
+        let whence = Whence { start: start.id(), who: self.who, mounts: self.vfs.mounts.generation() };
+        if let Some(at) = self.vfs.cache.prefix(whence, dirs) {
+            return Ok((at, component(path, dirs.len())));
+        }
+        let mut trail = Trail::new(start);
+        let walked = self.to_last(start, path, &mut trail)?;
+        if let Some(through) = trail.whole() {
+            self.vfs.cache.note_prefix(whence, dirs, through);
+        }
+        Ok(walked)
+    }
+
+    /// The last component's attributes.
+    #[inline(always)]
+    fn attr_of_last(&self, at: Pos, c: Component<'_>, follow: bool, attr: &mut Attr) -> Result<(), Stop> {
+        let cache = &self.vfs.cache;
+        if c.name.len() > NAME_MAX {
+            return Err(Stop::BailAt(Bail::LongName, at, c.start));
+        }
+        let names = cache.names();
+        let looked = cache.look(&names, at, &names.hash(c.name), attr);
+        let id = looked.map_err(|stuck| stop(stuck, at, c.start))?;
+        if attr.is_dir() {
+            return match self.vfs.mounts.mounted_on(id) {
+                None => Ok(()),
+                Some(root) => self.attr_by_id(root, attr, Stop::Bail(Bail::Gone)),
+            };
+        }
+        if attr.is_symlink() && (follow || c.slash) {
+            return Err(Stop::BailAt(Bail::Symlink, at, c.start));
+        }
+        if c.slash { Err(Stop::BailAt(Bail::NotDirectory, at, c.start)) } else { Ok(()) }
     }
 
     /// Whether the directory may be searched, as far as can be seen; the step that follows
@@ -118,36 +260,16 @@ impl Walker<'_, '_> {
     }
 
     /// One name in one directory.
-    #[inline]
-    fn find(&self, at: Pos, c: Component<'_>, offset: usize) -> Result<Child, Stop> {
+    fn find(&self, at: Pos, c: Component<'_>) -> Result<Child, Stop> {
         let cache = &self.vfs.cache;
         if c.name.len() > NAME_MAX {
-            return Err(Stop::BailAt(Bail::LongName, at, offset));
+            return Err(Stop::BailAt(Bail::LongName, at, c.start));
         }
         match cache.step(at, c.name) {
             Step::Found(child) => Ok(child),
-            // The permission and the absence must be of one directory at one place.
-            Step::Absent if cache.check(at) => Err(Stop::Final(Errno::NOENT)),
-            Step::Absent => Err(Stop::Bail(Bail::Parent)),
-            Step::Unknown => Err(Stop::BailAt(Bail::NotCached, at, offset)),
+            Step::Absent => Err(stop(Stuck::Absent, at, c.start)),
+            Step::Unknown => Err(Stop::BailAt(Bail::NotCached, at, c.start)),
             Step::Retry(retry) => Err(retry.into()),
-        }
-    }
-
-    /// A symbolic link is followed where more comes after it, be it a slash, or where the goal
-    /// says so.
-    fn must_follow(&self, child: &Child, c: Component<'_>, goal: Goal) -> bool {
-        child.fmt() == mode::S_IFLNK && (!c.last || c.slash || goal.follows())
-    }
-
-    /// Attributes of what a name leads to.
-    #[inline]
-    pub(crate) fn attr_of(&self, at: Pos, child: &Child, attr: &mut Attr) -> Result<(), Stop> {
-        let id;
-        (id, *attr) = self.vfs.cache.child_attr(at, child)?;
-        match self.vfs.mounts.mounted_on(id) {
-            None => Ok(()),
-            Some(root) => self.attr_by_id(root, attr, Stop::Bail(Bail::Gone)),
         }
     }
 
@@ -197,6 +319,20 @@ impl Walker<'_, '_> {
             None => at,
         };
         self.across(cache.parent(below)?)
+    }
+}
+
+/// Why a name did not lead on, to the walk.
+#[cold]
+fn stop(stuck: Stuck, at: Pos, offset: usize) -> Stop {
+    match stuck {
+        // The directory was looked at again since its permissions were read: they and the absence
+        // are of one moment.
+        Stuck::Absent => Stop::Final(Errno::NOENT),
+        Stuck::Unknown => Stop::BailAt(Bail::NotCached, at, offset),
+        Stuck::Symlink => Stop::BailAt(Bail::Symlink, at, offset),
+        Stuck::NotDirectory => Stop::BailAt(Bail::NotDirectory, at, offset),
+        Stuck::Retry(retry) => retry.into(),
     }
 }
 

@@ -5,42 +5,66 @@
 //! driver runs. An operation borrows the open file as an `Arc`: a release that comes meanwhile
 //! takes the handle away at once, and the driver's `release` waits until the last operation is
 //! done. An open file keeps its driver even past an unmount.
-//! Costs one shared read lock and one count per operation; files opened by different threads
-//! are in different shards.
+//!
+//! Threads that open files of one superblock at the same time must not meet at a count: each shard has
+//! a [`Base`] of its own for each superblock, which its open files count, and an open file's reference to
+//! its inode may be counted per thread. A base goes when the superblock is unmounted, or with the last
+//! open file after that.
+//! Costs one read lock of the shard and one count per operation; opening and releasing cost its write
+//! lock and an allocation. Files opened by different threads are in different shards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use foldhash::fast::FixedState;
 use parking_lot::RwLock;
+use uvfs_cache::{Cache, InodeId, SbId};
 
 use crate::driver::{Driver, File, Inode};
+use crate::mount::Super;
 use crate::ops::attr::{How, MAX_FILE};
-use crate::pin::{Pin, Pinned};
+use crate::pin::Pinned;
 use crate::types::{Access, Errno, Fallocate, Op, Result, Seek, SetAttr, SetTime, mode};
 use crate::vfs::Vfs;
 
 /// A power of two.
 const SHARDS: u64 = 64;
 
+/// What the open files of one shard and superblock need of it.
+struct Base {
+    driver: Arc<dyn Driver>,
+    cache: Arc<Cache>,
+}
+
+impl Base {
+    fn new(sup: &Super) -> Arc<Self> {
+        Arc::new(Self { driver: Arc::clone(&sup.driver), cache: Arc::clone(sup.cache()) })
+    }
+}
+
 /// An open regular file. Dropped by its last user, and then told to the driver.
 struct OpenFile {
-    driver: Arc<dyn Driver>,
-    inode: Pin,
+    base: Arc<Base>,
+    /// With a reference, given back in `drop`.
+    inode: InodeId,
     access: Access,
     handle: u64,
 }
 
 impl OpenFile {
+    fn inode(&self) -> Pinned<'_> {
+        Pinned::new(&self.base.cache, self.inode)
+    }
+
     fn with<R>(&self, act: impl FnOnce(&dyn Driver, File<'_>) -> R) -> R {
-        let inode: Pinned<'_> = self.inode.inode();
-        act(&*self.driver, File { inode: &inode, handle: self.handle })
+        act(&*self.base.driver, File { inode: &self.inode(), handle: self.handle })
     }
 }
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
         self.with(Driver::release);
+        drop(self.base.cache.adopt(self.inode));
     }
 }
 
@@ -48,30 +72,66 @@ impl Drop for OpenFile {
 struct Shard {
     open: std::collections::HashMap<u64, Arc<OpenFile>, FixedState>,
     last: u64,
+    /// Of mounted superblocks only.
+    bases: Vec<(SbId, Arc<Base>)>,
 }
+
+impl Shard {
+    fn base(&mut self, sup: &Super, mounted: impl FnOnce() -> bool) -> Arc<Base> {
+        if let Some((_, base)) = self.bases.iter().find(|(id, _)| *id == sup.id) {
+            return Arc::clone(base);
+        }
+        let base = Base::new(sup);
+        // Asked under the shard's lock: an unmount takes the superblock out of the mounts, and then
+        // comes for this lock. Either it is seen to be gone, or what is put here is taken away again.
+        if mounted() {
+            self.bases.push((sup.id, Arc::clone(&base)));
+        }
+        base
+    }
+}
+
+/// Lines of its own for each shard.
+#[derive(Default)]
+#[repr(align(128))]
+struct Padded(RwLock<Shard>);
 
 /// The table of open files.
 pub(crate) struct Files {
-    shards: Box<[RwLock<Shard>]>,
+    shards: Box<[Padded]>,
 }
 
 impl Files {
     pub(crate) fn new() -> Self {
-        Self { shards: (0..SHARDS).map(|_| RwLock::default()).collect() }
+        Self { shards: (0..SHARDS).map(|_| Padded::default()).collect() }
     }
 
     fn shard(&self, fh: u64) -> &RwLock<Shard> {
-        &self.shards[(fh % SHARDS) as usize]
+        &self.shards[(fh % SHARDS) as usize].0
     }
 
-    /// A handle for `file`, never 0.
-    fn insert(&self, file: OpenFile) -> u64 {
+    /// A handle for the file of `sup` that `make` makes, never 0.
+    fn insert(
+        &self,
+        sup: &Super,
+        mounted: impl FnOnce() -> bool,
+        make: impl FnOnce(Arc<Base>) -> OpenFile,
+    ) -> u64 {
         let number = thread_number() as u64 % SHARDS;
         let mut shard = self.shard(number).write();
         shard.last += 1;
         let fh = shard.last * SHARDS + number;
-        shard.open.insert(fh, Arc::new(file));
+        let base = shard.base(sup, mounted);
+        shard.open.insert(fh, Arc::new(make(base)));
         fh
+    }
+
+    /// After an unmount: only open files keep the superblock's driver from now on.
+    pub(crate) fn forget(&self, sb: SbId) {
+        for shard in &self.shards {
+            // Dropped out of the lock: it may be the driver's last user.
+            let _gone: Vec<_> = shard.0.write().bases.extract_if(.., |(id, _)| *id == sb).collect();
+        }
     }
 
     fn get(&self, fh: u64, want: Access) -> Result<Arc<OpenFile>> {
@@ -129,13 +189,16 @@ impl Vfs {
         }
         let sup = self.sup(inode)?;
         let handle = sup.driver.open(op, inode, access)?;
-        let pin = Pin::new(&self.cache, self.inode(inode.id())?);
-        let file = OpenFile { driver: Arc::clone(&sup.driver), inode: pin, access, handle };
+        let id = inode.clone().into_id();
+        let mounted = || self.mounts.super_of(sup.id).is_ok();
+        let make = |base| OpenFile { base, inode: id, access, handle };
+        let fh = self.files.insert(&sup, mounted, make);
         if cut {
             let set = SetAttr { size: Some(0), mtime: Some(SetTime::Now), ..SetAttr::default() };
-            self.change(op, inode, &set, How { opened: true, chown: false })?;
+            self.change(op, inode, &set, How { opened: true, chown: false })
+                .inspect_err(|_| self.release(fh))?;
         }
-        Ok(self.files.insert(file))
+        Ok(fh)
     }
 
     /// Gives a handle back; an unknown one is ignored.
@@ -226,13 +289,12 @@ impl Vfs {
         }
         let set = SetAttr { size: Some(size), mtime: Some(SetTime::Now), ..SetAttr::default() };
         let how = How { opened: true, chown: false };
-        self.change(op, &file.inode.inode(), &set, how).map(|_| ())
+        self.change(op, &file.inode(), &set, how).map(|_| ())
     }
 
     fn before_change(&self, op: &Op, file: &OpenFile, kill_priv: bool) -> Result<()> {
         if kill_priv || !(op.trusted || op.cred.is_root()) {
-            let inode = file.inode.inode();
-            self.kill_privileges(op, &*file.driver, &inode)?;
+            self.kill_privileges(op, &*file.base.driver, &file.inode())?;
         }
         Ok(())
     }

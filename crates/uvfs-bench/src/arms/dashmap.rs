@@ -1,0 +1,102 @@
+//! `dashmap`: a map in shards, each under a lock of its own, which is taken for each name.
+
+use std::borrow::Borrow;
+use std::hash::{Hash, Hasher};
+
+use anyhow::{Context as _, Result};
+use dashmap::DashMap;
+use uvfs_cache::Attr;
+
+use crate::arms::keyed::{Get, Keyed};
+use crate::arms::{Local, Table};
+use crate::names::key::{Borrowed, Hashing, Key, hashing};
+use crate::names::tree::Tree;
+
+/// The arm.
+#[derive(Debug)]
+pub struct Dash(DashMap<Key, Attr, Hashing>);
+
+impl Table for Dash {
+    type Local<'t> = &'t Self;
+
+    fn build(tree: &Tree, _threads: usize) -> Result<Self> {
+        let map = DashMap::with_capacity_and_hasher(tree.entries.len(), hashing());
+        for entry in &tree.entries {
+            map.insert(Key::new(entry.parent, &entry.name), entry.attr);
+        }
+        Ok(Self(map))
+    }
+
+    fn local(&self, _thread: usize) -> &Self {
+        self
+    }
+
+    fn rename(&self, dir: u64, old: &[u8], new: &[u8]) -> Result<()> {
+        let (_, attr) = self.0.remove(&Key::new(dir, old)).context("the name to be renamed is not there")?;
+        self.0.insert(Key::new(dir, new), attr);
+        Ok(())
+    }
+}
+
+impl Local for &Dash {
+    type View<'l>
+        = Keyed<&'l Dash>
+    where
+        Self: 'l;
+
+    #[inline]
+    fn pin(&self) -> Keyed<&Dash> {
+        Keyed(self)
+    }
+}
+
+impl Get for &Dash {
+    #[inline]
+    fn get<R>(&self, key: Borrowed<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R> {
+        let key: &dyn Named = &key;
+        self.0.get(key).map(|found| read(found.value()))
+    }
+}
+
+/// The map asks by `Borrow`, which cannot make a key with a borrowed name; a trait object can be borrowed
+/// from both.
+trait Named {
+    fn named(&self) -> Borrowed<'_>;
+}
+
+impl Named for Key {
+    #[inline]
+    fn named(&self) -> Borrowed<'_> {
+        self.borrowed()
+    }
+}
+
+impl Named for Borrowed<'_> {
+    #[inline]
+    fn named(&self) -> Borrowed<'_> {
+        *self
+    }
+}
+
+impl Hash for dyn Named + '_ {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.named().hash(state);
+    }
+}
+
+impl PartialEq for dyn Named + '_ {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.named() == other.named()
+    }
+}
+
+impl Eq for dyn Named + '_ {}
+
+impl<'n> Borrow<dyn Named + 'n> for Key {
+    #[inline]
+    fn borrow(&self) -> &(dyn Named + 'n) {
+        self
+    }
+}

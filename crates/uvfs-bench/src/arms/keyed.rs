@@ -1,0 +1,66 @@
+//! A directory tree in a map: the walk's words on top of "find the value of a key".
+
+use uvfs_cache::Attr;
+
+use crate::names::key::Borrowed;
+use crate::names::tree::Tree;
+use crate::names::{Miss, Names, Perm};
+
+/// Finds a key.
+pub trait Get {
+    /// What `read` says of the value, if there is one.
+    fn get<R>(&self, key: Borrowed<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R>;
+}
+
+/// A view of a map as a tree of names.
+#[derive(Debug)]
+pub struct Keyed<G>(pub G);
+
+/// A directory: what the walk keeps of its attributes.
+#[derive(Clone, Copy, Debug)]
+pub struct Dir {
+    ino: u64,
+    perm: Perm,
+}
+
+impl Dir {
+    #[inline]
+    fn of(attr: &Attr) -> Self {
+        Self { ino: attr.ino, perm: Perm { mode: attr.mode, uid: attr.uid, gid: attr.gid } }
+    }
+}
+
+impl Dir {
+    /// The key of a name in this directory.
+    #[inline]
+    pub fn key(self, name: &[u8]) -> Borrowed<'_> {
+        Borrowed { parent: self.ino, name }
+    }
+}
+
+impl<G: Get> Names for Keyed<G> {
+    type At = Dir;
+
+    #[inline]
+    fn root(&self) -> Result<Dir, Miss> {
+        Ok(Dir::of(&Tree::root()))
+    }
+
+    #[inline]
+    fn down(&self, at: Dir, name: &[u8]) -> Result<Dir, Miss> {
+        let dir = self.0.get(at.key(name), Dir::of);
+        dir.filter(|dir| dir.ino != 0).ok_or(Miss::Absent)
+    }
+
+    #[inline]
+    fn look(&self, at: Dir, name: &[u8], attr: &mut Attr) -> Result<(), Miss> {
+        let found = self.0.get(at.key(name), |found| *attr = *found);
+        // An entry without an inode says that there is no such name.
+        found.filter(|()| attr.ino != 0).ok_or(Miss::Absent)
+    }
+
+    #[inline]
+    fn perm(&self, at: Dir) -> Perm {
+        at.perm
+    }
+}

@@ -1,0 +1,29 @@
+//! `null`: the same loop on a copy that each thread has for itself. What it scales by is what this machine's
+//! processors can scale by at all.
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::arms::Table;
+use crate::arms::hashbrown::{Map, fill};
+use crate::names::tree::Tree;
+
+/// The arm: a map for each thread.
+#[derive(Debug)]
+pub struct Null(Vec<Map>);
+
+impl Table for Null {
+    type Local<'t> = &'t Map;
+
+    fn build(tree: &Tree, threads: usize) -> Result<Self> {
+        (threads > 0).then_some(()).context("at least one thread is needed")?;
+        Ok(Self((0..threads).map(|_| fill(tree)).collect()))
+    }
+
+    fn local(&self, thread: usize) -> &Map {
+        &self.0[thread % self.0.len()]
+    }
+
+    fn rename(&self, _dir: u64, _old: &[u8], _new: &[u8]) -> Result<()> {
+        bail!("the threads' own copies are not changed")
+    }
+}

@@ -1,0 +1,62 @@
+//! `papaya`: a lock-free map; one pin for each operation, as its documentation advises.
+
+use anyhow::{Context as _, Result};
+use papaya::{HashMap, HashMapRef, LocalGuard};
+use uvfs_cache::Attr;
+
+use crate::arms::keyed::{Get, Keyed};
+use crate::arms::{Local, Table};
+use crate::names::key::{Borrowed, Hashing, Key, hashing};
+use crate::names::tree::Tree;
+
+/// The arm.
+#[derive(Debug)]
+pub struct Papaya(HashMap<Key, Attr, Hashing>);
+
+impl Table for Papaya {
+    type Local<'t> = &'t Self;
+
+    fn build(tree: &Tree, _threads: usize) -> Result<Self> {
+        let map = HashMap::builder().capacity(tree.entries.len()).hasher(hashing()).build();
+        let pinned = map.pin();
+        for entry in &tree.entries {
+            pinned.insert(Key::new(entry.parent, &entry.name), entry.attr);
+        }
+        drop(pinned);
+        Ok(Self(map))
+    }
+
+    fn local(&self, _thread: usize) -> &Self {
+        self
+    }
+
+    fn rename(&self, dir: u64, old: &[u8], new: &[u8]) -> Result<()> {
+        let pinned = self.0.pin();
+        let attr = *pinned
+            .remove(&Borrowed { parent: dir, name: old })
+            .context("the name to be renamed is not there")?;
+        pinned.insert(Key::new(dir, new), attr);
+        Ok(())
+    }
+}
+
+type Pinned<'l> = HashMapRef<'l, Key, Attr, Hashing, LocalGuard<'l>>;
+
+impl Local for &Papaya {
+    type View<'l>
+        = Keyed<Pinned<'l>>
+    where
+        Self: 'l;
+
+    #[inline]
+    fn pin(&self) -> Self::View<'_> {
+        Keyed(self.0.pin())
+    }
+}
+
+impl Get for Pinned<'_> {
+    #[inline]
+    fn get<R>(&self, key: Borrowed<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R> {
+        HashMapRef::get(self, &key).map(read)
+    }
+}

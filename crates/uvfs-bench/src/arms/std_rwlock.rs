@@ -1,0 +1,57 @@
+//! `std-rwlock`: `std::sync::RwLock` around a hash map, read-locked once for each operation.
+//!
+//! The map is hashbrown's, which is the standard library's too, but can be asked with a borrowed key.
+
+use std::sync::PoisonError;
+#[expect(clippy::disallowed_types, reason = "it is what is measured here")]
+use std::sync::{RwLock, RwLockReadGuard};
+
+use anyhow::Result;
+use uvfs_cache::Attr;
+
+use crate::arms::hashbrown::{Map, fill, rename};
+use crate::arms::keyed::{Get, Keyed};
+use crate::arms::{Local, Table};
+use crate::names::key::Borrowed;
+use crate::names::tree::Tree;
+
+/// The arm.
+#[derive(Debug)]
+#[expect(clippy::disallowed_types, reason = "it is what is measured here")]
+pub struct StdRwLock(RwLock<Map>);
+
+impl Table for StdRwLock {
+    type Local<'t> = &'t Self;
+
+    #[expect(clippy::disallowed_types, reason = "it is what is measured here")]
+    fn build(tree: &Tree, _threads: usize) -> Result<Self> {
+        Ok(Self(RwLock::new(fill(tree))))
+    }
+
+    fn local(&self, _thread: usize) -> &Self {
+        self
+    }
+
+    fn rename(&self, dir: u64, old: &[u8], new: &[u8]) -> Result<()> {
+        rename(&mut self.0.write().unwrap_or_else(PoisonError::into_inner), dir, old, new)
+    }
+}
+
+impl Local for &StdRwLock {
+    type View<'l>
+        = Keyed<RwLockReadGuard<'l, Map>>
+    where
+        Self: 'l;
+
+    #[inline]
+    fn pin(&self) -> Self::View<'_> {
+        Keyed(self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Get for RwLockReadGuard<'_, Map> {
+    #[inline]
+    fn get<R>(&self, key: Borrowed<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R> {
+        Map::get(self, &key).map(read)
+    }
+}

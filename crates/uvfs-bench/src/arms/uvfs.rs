@@ -1,0 +1,153 @@
+//! uvfs's cache as a table: one component at a time, without references, storing nothing shared.
+//!
+//! The only file that knows the cache's lookup calls; the kernel's arms ([`crate::arms::kernel`]) are this one
+//! with a reference taken and put at the end.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Life, Pos, Room, SbId, SbOptions, Stuck};
+
+use crate::arms::{Local, Table};
+use crate::names::tree::{ROOT, Tree};
+use crate::names::{Miss, Names, Perm};
+
+/// The arm.
+pub struct Uvfs {
+    cache: Arc<Cache>,
+    sb: SbId,
+    root: InodeId,
+    /// Ids of the directories by inode number, for changes.
+    dirs: HashMap<u64, InodeId>,
+}
+
+fn fresh(attr: Attr) -> Fresh {
+    Fresh { attr, private: 0, life: Life::Forever }
+}
+
+impl Uvfs {
+    fn dir(&self, ino: u64) -> Result<InodeRef<'_>> {
+        let id = self.dirs.get(&ino).context("no directory of this number")?;
+        self.cache.get(*id).context("the directory is gone")
+    }
+
+    fn fill(&mut self, tree: &Tree) -> Result<()> {
+        for entry in &tree.entries {
+            let cache = self.cache.clone();
+            let id = self.dirs.get(&entry.parent).context("an entry stands before its directory")?;
+            let dir = cache.get(*id).context("the directory is gone")?;
+            let guard = cache.lock_name(&dir, &entry.name);
+            if entry.attr.ino == 0 {
+                guard.absent(Life::Forever);
+                continue;
+            }
+            let room = guard.reserve(if entry.attr.is_dir() { Room::Dir } else { Room::Node })?;
+            let inode = guard.create(room, &fresh(entry.attr));
+            if entry.attr.is_dir() {
+                self.dirs.insert(entry.attr.ino, inode.id());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Table for Uvfs {
+    type Local<'t> = &'t Self;
+
+    fn build(tree: &Tree, _threads: usize) -> Result<Self> {
+        let entries = tree.entries.len();
+        let negative = tree.entries.iter().filter(|e| e.attr.ino == 0).count();
+        let cache = Cache::new(Config {
+            max_inodes: entries as u32 * 2 + (1 << 16),
+            max_negative: negative as u32 + 1024,
+            ..Config::default()
+        })?;
+        // Absent names are worth an entry only where directories are not complete.
+        let sb =
+            cache.add_superblock(SbOptions { resident: negative == 0, on_evict: Box::new(|_, _| {}) })?;
+        let root = cache.make_root(sb, &fresh(Tree::root()))?.id();
+        let mut table = Self { cache, sb, root, dirs: HashMap::from([(ROOT, root)]) };
+        table.fill(tree)?;
+        Ok(table)
+    }
+
+    fn local(&self, _thread: usize) -> &Self {
+        self
+    }
+
+    fn rename(&self, dir: u64, old: &[u8], new: &[u8]) -> Result<()> {
+        let dir = self.dir(dir)?;
+        let _renames = self.cache.lock_renames(self.sb);
+        let (from, to) = self.cache.lock_names((&dir, old), (&dir, new));
+        let room = to.reserve(Room::Name)?;
+        self.cache.rename(&from, &to, room, None);
+        Ok(())
+    }
+}
+
+impl Local for &Uvfs {
+    type View<'l>
+        = Hits<'l>
+    where
+        Self: 'l;
+
+    #[inline]
+    fn pin(&self) -> Hits<'_> {
+        Hits::of(self)
+    }
+}
+
+/// A view: nothing is pinned.
+#[derive(Clone, Copy)]
+pub struct Hits<'l> {
+    cache: &'l Cache,
+    names: uvfs_cache::Names<'l>,
+    root: InodeId,
+}
+
+impl<'l> Hits<'l> {
+    #[inline]
+    pub(crate) fn of(table: &'l Uvfs) -> Self {
+        Self { cache: &table.cache, names: table.cache.names(), root: table.root }
+    }
+
+    /// [`Names::look`], and which inode it was.
+    #[inline]
+    pub(crate) fn look_id(&self, at: Pos, name: &[u8], attr: &mut Attr) -> Result<InodeId, Miss> {
+        self.cache.look(&self.names, at, &self.names.hash(name), attr).map_err(missed)
+    }
+}
+
+fn missed(stuck: Stuck) -> Miss {
+    match stuck {
+        Stuck::Retry(_) => Miss::Moved,
+        // The cache holds all names of the tree, and no links.
+        _ => Miss::Absent,
+    }
+}
+
+impl Names for Hits<'_> {
+    type At = Pos;
+
+    #[inline]
+    fn root(&self) -> Result<Pos, Miss> {
+        self.cache.pos(self.root).ok_or(Miss::Moved)
+    }
+
+    #[inline]
+    fn down(&self, at: Pos, name: &[u8]) -> Result<Pos, Miss> {
+        self.cache.down(&self.names, at, &self.names.hash(name)).map_err(missed)
+    }
+
+    #[inline]
+    fn look(&self, at: Pos, name: &[u8], attr: &mut Attr) -> Result<(), Miss> {
+        self.look_id(at, name, attr).map(drop)
+    }
+
+    #[inline]
+    fn perm(&self, at: Pos) -> Perm {
+        let perm = self.cache.perm(at);
+        Perm { mode: perm.mode, uid: perm.uid, gid: perm.gid }
+    }
+}

@@ -1,0 +1,108 @@
+//! What may stand on the command line.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, Command, value_parser};
+
+use crate::harness::thp::Thp;
+use crate::report::write::Format;
+use crate::workloads::Workload;
+use crate::workloads::target::Target;
+
+/// Workers at once, at the most.
+const MANY: u64 = 64;
+
+/// The whole command.
+pub fn command(workloads: &[Box<dyn Workload>]) -> Command {
+    let list = Arg::new("list").long("list").action(ArgAction::SetTrue).help("Show workloads and their arms");
+    Command::new("uvfs-bench")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(env!("CARGO_PKG_DESCRIPTION"))
+        .arg(list.exclusive(true))
+        .subcommand_value_name("WORKLOAD")
+        .subcommand_help_heading("Workloads")
+        .disable_help_subcommand(true)
+        .subcommands(workloads.iter().map(|w| workload(&**w)))
+        .subcommand(plot())
+}
+
+fn plot() -> Command {
+    let path = || value_parser!(PathBuf);
+    Command::new("plot")
+        .about("Draw reports (written with --format json) into an SVG file")
+        .arg(Arg::new("file").value_name("FILE").num_args(1..).required(true).value_parser(path()))
+        .arg(Arg::new("out").long("out").value_name("X.svg").required(true).value_parser(path()))
+}
+
+fn workload(workload: &dyn Workload) -> Command {
+    Command::new(workload.name())
+        .about(workload.about())
+        .after_help(format!("Arms: {}.", workload.arms().join(", ")))
+        .args(common())
+        .args(workload.args())
+}
+
+fn numbers(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .value_name("N,..")
+        .value_delimiter(',')
+        .value_parser(value_parser!(u64).range(1..=MANY))
+        .help(help)
+}
+
+fn common() -> Vec<Arg> {
+    vec![
+        numbers("threads", "Threads at once; each number is measured").default_value("1,2"),
+        numbers("procs", "Processes at once, through a target"),
+        Arg::new("seconds")
+            .long("seconds")
+            .value_name("S")
+            .allow_negative_numbers(true)
+            .value_parser(seconds)
+            .default_value("0.1")
+            .help("Length of one arm's turn in a round"),
+        Arg::new("rounds")
+            .long("rounds")
+            .value_name("R")
+            .value_parser(value_parser!(u64).range(1..=100_000))
+            .default_value("9")
+            .help("Rounds of turns, after one that warms up"),
+        Arg::new("arms")
+            .long("arms")
+            .value_name("A,..")
+            .value_delimiter(',')
+            .help("Arms to compare [default: all]"),
+        Arg::new("target")
+            .long("target")
+            .value_name("inproc|host|[NAME=]DIR,..")
+            .value_delimiter(',')
+            .value_parser(|text: &str| text.parse::<Target>())
+            .default_value("inproc")
+            .help("In this process, or by system calls below a directory (host: the machine's own tmpfs)"),
+        Arg::new("format")
+            .long("format")
+            .value_parser(clap::builder::EnumValueParser::<Format>::new())
+            .default_value("table")
+            .help("Form of the report"),
+        Arg::new("out")
+            .long("out")
+            .value_name("FILE")
+            .value_parser(value_parser!(PathBuf))
+            .help("Write the report to a file instead of standard output"),
+        Arg::new("thp")
+            .long("thp")
+            .value_parser(clap::builder::EnumValueParser::<Thp>::new())
+            .default_value("system")
+            .help("Huge pages for the memory of every arm"),
+        Arg::new("per-second")
+            .long("per-second")
+            .action(ArgAction::SetTrue)
+            .help("Print what each turn did in every second, as will-it-scale does"),
+    ]
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let wrong = || format!("{text:?} is no number of seconds from 0.001 to 3600");
+    text.parse().ok().filter(|s| (0.001..=3600.0).contains(s)).ok_or_else(wrong)
+}

@@ -1,0 +1,129 @@
+//! The command line: `uvfs-bench WORKLOAD [options]`, `uvfs-bench plot FILE… --out X.svg`, `uvfs-bench --list`.
+//!
+//! Workloads are subcommands that are made from the registry, each with the common options and its own. What is wrong is
+//! said in one sentence that says what is valid; the exit status is then 2, and 1 where a run failed.
+
+mod args;
+mod run;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Command};
+
+use crate::harness::processes;
+use crate::report::{self, Report};
+use crate::workloads::{self, Workload, target};
+
+/// Runs the program.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
+    if args.get(1).is_some_and(|word| word == processes::WORD) {
+        return finish(processes::serve(target::worker_elsewhere));
+    }
+    let workloads = workloads::all();
+    let mut command = args::command(&workloads);
+    let matches = match command.try_get_matches_from_mut(&args) {
+        Ok(matches) if matches.subcommand().is_some() || matches.get_flag("list") => matches,
+        Ok(_) => return refuse(&command.error(ErrorKind::MissingSubcommand, ""), &command, None),
+        Err(error) => return refuse(&error, &command, args.get(1)),
+    };
+    finish(dispatch(&matches, &workloads))
+}
+
+fn finish(done: Result<()>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("uvfs-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn refuse(error: &clap::Error, command: &Command, word: Option<&OsString>) -> ExitCode {
+    if !error.use_stderr() {
+        // Help or version; where the output has gone away there is nobody to tell.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let chosen = word.and_then(|word| command.get_subcommands().find(|c| c.get_name() == word));
+    let said = match (error.kind(), chosen) {
+        (ErrorKind::UnknownArgument, Some(chosen)) => {
+            let options: Vec<_> = chosen.get_arguments().filter_map(|a| a.get_long()).collect();
+            let (name, options) = (chosen.get_name(), options.join(", --"));
+            format!("{}; options of {name} are --{options}", sentence(&error.to_string()))
+        }
+        (_, Some(_)) => sentence(&error.to_string()),
+        (_, None) => {
+            let names: Vec<_> = command.get_subcommands().map(Command::get_name).collect();
+            let said =
+                word.map_or_else(|| "a workload is needed".into(), |w| format!("{w:?} is no workload"));
+            format!("{said}; commands are {}, and --list", names.join(", "))
+        }
+    };
+    eprintln!("uvfs-bench: {said}");
+    ExitCode::from(2)
+}
+
+/// What clap says, without its usage and hints, on one line.
+fn sentence(said: &str) -> String {
+    let lines = said.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let kept: Vec<_> = lines.filter(|line| !line.is_empty() && !line.starts_with("For more")).collect();
+    kept.join(" ").trim_start_matches("error: ").to_owned()
+}
+
+fn dispatch(matches: &ArgMatches, workloads: &[Box<dyn Workload>]) -> Result<()> {
+    if matches.get_flag("list") {
+        return list(workloads);
+    }
+    match matches.subcommand() {
+        Some(("plot", matches)) => plot(matches),
+        Some((name, matches)) => {
+            let workload = workloads.iter().find(|w| w.name() == name).context("no such workload")?;
+            run::run(&**workload, matches)
+        }
+        None => Ok(()),
+    }
+}
+
+fn list(workloads: &[Box<dyn Workload>]) -> Result<()> {
+    let line = |w: &dyn Workload| {
+        format!("{:14} {}\n{:14}   arms: {}\n", w.name(), w.about(), "", w.arms().join(", "))
+    };
+    say(&workloads.iter().map(|w| line(&**w)).collect::<String>())
+}
+
+/// To standard output. That a reader went away (`| head`) is no failure.
+fn say(text: &str) -> Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        done => done.context("cannot write to standard output"),
+    }
+}
+
+fn plot(matches: &ArgMatches) -> Result<()> {
+    let files = matches.get_many::<PathBuf>("file").context("a file is needed")?;
+    let out = matches.get_one::<PathBuf>("out").context("--out is needed")?;
+    let reports = files
+        .map(|file| {
+            let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+            let report: Report = serde_json::from_str(&text)
+                .with_context(|| format!("{} is no report; write one with --format json", file.display()))?;
+            ensure!(
+                report.version == report::VERSION,
+                "{} has version {}, this program reads version {}",
+                file.display(),
+                report.version,
+                report::VERSION
+            );
+            Ok(report)
+        })
+        .collect::<Result<Vec<_>>>()?;
+    report::plot::plot(&reports, out)
+}

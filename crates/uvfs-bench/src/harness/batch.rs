@@ -1,0 +1,166 @@
+//! Batches: the grains of a turn, and which of them count.
+//!
+//! A thread's work is cut into batches of about [`GRAIN`]. The kernel says how often a thread was taken off its
+//! processor although it could have run (`ru_nivcsw` of `RUSAGE_THREAD`); it is asked between two batches,
+//! outside of the measured time. A thread that waits for a lock goes off its processor of its own will and is not
+//! counted: that wait is the arm's.
+//!
+//! While one thread was off, the others ran without its company, so a moment counts only if it counts for all: a
+//! batch that overlaps a preempted batch of any thread is dropped too, and so is what was done before the last
+//! thread had begun or after the first had ended. What the machine's host takes away is not seen by
+//! its guest in time; its share is in the report (`steal`).
+
+use std::time::Duration;
+
+use nix::sys::resource::{UsageWho, getrusage};
+
+/// Length of a batch when nobody disturbs.
+pub const GRAIN: Duration = Duration::from_micros(100);
+
+/// One batch; times in nanoseconds since the turn began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Batch {
+    /// When it began.
+    pub from: u64,
+    /// When it ended.
+    pub to: u64,
+    /// Operations done.
+    pub ops: u64,
+    /// Whether its thread was preempted meanwhile.
+    pub preempted: bool,
+}
+
+/// How often this thread was preempted; 0 where the kernel does not say.
+pub fn preemptions() -> i64 {
+    getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.involuntary_context_switches())
+}
+
+/// What of a turn is counted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// Operations a second of all threads together.
+    pub ops_per_s: f64,
+    /// Batches that count, of all.
+    pub kept: f64,
+}
+
+/// The rate of a turn, batches of each thread, with what was disturbed left out. `None` where a thread has
+/// nothing left.
+pub fn undisturbed(threads: &[Vec<Batch>]) -> Option<Rate> {
+    let begin = threads.iter().filter_map(|t| t.first()).map(|b| b.from).max()?;
+    let end = threads.iter().filter_map(|t| t.last()).map(|b| b.to).min()?;
+    let gaps = union(threads.iter().flat_map(|thread| gaps(thread)).collect());
+    let counts = |b: &&Batch| b.from >= begin && b.to <= end && !meets(&gaps, b.from, b.to);
+    rate(threads, counts)
+}
+
+/// The rate of a turn, everything counted.
+pub fn everything(threads: &[Vec<Batch>]) -> Option<Rate> {
+    rate(threads, |_| true)
+}
+
+fn rate(threads: &[Vec<Batch>], counts: impl Fn(&&Batch) -> bool) -> Option<Rate> {
+    let (mut ops_per_s, mut kept) = (0.0, 0);
+    for thread in threads {
+        let (mut ops, mut ns) = (0, 0);
+        for batch in thread.iter().filter(&counts) {
+            ops += batch.ops;
+            ns += batch.to - batch.from;
+            kept += 1;
+        }
+        if ns == 0 {
+            return None;
+        }
+        ops_per_s += ops as f64 * 1e9 / ns as f64;
+    }
+    let all: usize = threads.iter().map(Vec::len).sum();
+    Some(Rate { ops_per_s, kept: f64::from(kept) / all as f64 })
+}
+
+/// When a thread may have been off its processor. The kernel is asked after a batch, so the preemption was at some time
+/// since it was asked before; and as a system call's return is where it likes to preempt, the time
+/// between two batches must not be left out.
+fn gaps(thread: &[Batch]) -> impl Iterator<Item = (u64, u64)> + '_ {
+    let preempted = (0..thread.len()).filter(|i| thread[*i].preempted);
+    preempted.map(|i| {
+        let from = if i == 0 { thread[i].from } else { thread[i - 1].to };
+        (from, thread.get(i + 1).map_or(thread[i].to, |next| next.from))
+    })
+}
+
+/// Intervals that overlap made one, in order.
+fn union(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    intervals.sort_unstable();
+    let mut out: Vec<(u64, u64)> = Vec::new();
+    for (from, to) in intervals {
+        match out.last_mut() {
+            Some(last) if from <= last.1 => last.1 = last.1.max(to),
+            _ => out.push((from, to)),
+        }
+    }
+    out
+}
+
+/// Whether an interval overlaps one of `gaps`, which are in order and apart.
+fn meets(gaps: &[(u64, u64)], from: u64, to: u64) -> bool {
+    let after = gaps.partition_point(|gap| gap.1 <= from);
+    gaps.get(after).is_some_and(|gap| gap.0 < to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(from: u64, to: u64, ops: u64) -> Batch {
+        Batch { from, to, ops, preempted: false }
+    }
+
+    #[test]
+    fn rates_are_operations_over_the_time_of_batches() {
+        let turn = [vec![batch(0, 1000, 10), batch(2000, 3000, 30)], vec![batch(0, 3000, 3)]];
+        let all = everything(&turn).unwrap();
+        assert!((all.ops_per_s - (20e6 + 1e6)).abs() < 1.0, "{all:?}");
+        assert_eq!(undisturbed(&turn), Some(all));
+        assert_eq!(everything(&[vec![]]), None);
+    }
+
+    #[test]
+    fn a_preemption_drops_what_overlaps_it_in_every_thread() {
+        let off = Batch { preempted: true, ..batch(1000, 9000, 1) };
+        let one = vec![batch(0, 1000, 10), off, batch(9000, 10_000, 10)];
+        // The second thread was faster while it was alone; that must not count.
+        let two =
+            vec![batch(0, 1000, 10), batch(1000, 2000, 99), batch(8500, 9500, 99), batch(9500, 10_000, 5)];
+        let kept = undisturbed(&[one.clone(), two]).unwrap();
+        assert!((kept.ops_per_s - 20e6).abs() < 1.0, "{kept:?}");
+        assert!((kept.kept - 4.0 / 7.0).abs() < 1e-9);
+        assert_eq!(undisturbed(&[one, vec![off]]), None);
+    }
+
+    #[test]
+    fn a_preemption_between_two_batches_is_one_too() {
+        // Off from 1000 to 9000, seen by the question after the first batch.
+        let one = vec![Batch { preempted: true, ..batch(0, 1000, 10) }, batch(9000, 10_000, 10)];
+        let two = vec![batch(0, 1000, 10), batch(4000, 5000, 99), batch(9000, 10_000, 10)];
+        let kept = undisturbed(&[one, two]).unwrap();
+        assert!((kept.ops_per_s - 20e6).abs() < 1.0, "{kept:?}");
+    }
+
+    #[test]
+    fn what_one_thread_did_alone_at_the_ends_is_left_out() {
+        let long = (0..10).map(|i| batch(i * 100, i * 100 + 100, 1)).collect::<Vec<_>>();
+        let short = (3..6).map(|i| batch(i * 100, i * 100 + 100, 1)).collect::<Vec<_>>();
+        assert!((undisturbed(&[long, short]).unwrap().kept - 6.0 / 13.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn gaps_are_joined_and_found() {
+        let gaps = union(vec![(5, 9), (1, 3), (2, 4), (9, 10)]);
+        assert_eq!(gaps, [(1, 4), (5, 10)]);
+        for (from, to, hit) in
+            [(0, 1, false), (0, 2, true), (4, 5, false), (3, 6, true), (10, 12, false), (6, 7, true)]
+        {
+            assert_eq!(meets(&gaps, from, to), hit, "{from} {to}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What the figures were measured on, read from the system when the run begins and when it ends.
+
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+use crate::harness::pin;
+
+/// The machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Processors that the run may use.
+    pub cpus: usize,
+    /// The processor's name.
+    pub model: String,
+    /// Version of the kernel.
+    pub kernel: String,
+    /// Load averages over 1, 5 and 15 minutes when the run began.
+    pub load: [f64; 3],
+    /// `/proc/sys/fs/dentry-state` when the run began: two million dentries of somebody else make every
+    /// system call on paths slower.
+    #[serde(rename = "dentry-state")]
+    pub dentry_state: Vec<i64>,
+    /// Huge pages, as `/sys/kernel/mm/transparent_hugepage/enabled` has it.
+    pub transparent_hugepage: String,
+    /// Share of the run's processor time that the machine's host kept for others.
+    pub steal: f64,
+}
+
+/// Ticks of all processors together: in all, and stolen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ticks {
+    all: u64,
+    steal: u64,
+}
+
+impl Machine {
+    /// This one.
+    pub fn here() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let mut load = read("/proc/loadavg").split(' ').map_while(|n| n.parse().ok()).collect::<Vec<f64>>();
+        load.resize(3, 0.0);
+        let numbers = |text: String| text.split_whitespace().map_while(|n| n.parse().ok()).collect();
+        Self {
+            cpus: pin::cpus().map_or(1, |cpus| cpus.len()),
+            model: model(&read("/proc/cpuinfo")),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            load: [load[0], load[1], load[2]],
+            dentry_state: numbers(read("/proc/sys/fs/dentry-state")),
+            transparent_hugepage: chosen(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
+            steal: 0.0,
+        }
+    }
+}
+
+impl Ticks {
+    /// Until now.
+    pub fn now() -> Self {
+        Self::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
+    }
+
+    /// `cpu  user nice system idle iowait irq softirq steal guest guest_nice`; guests are in user already.
+    fn parse(stat: &str) -> Self {
+        let fields: Vec<u64> = stat
+            .lines()
+            .next()
+            .map(|line| line.split_whitespace().skip(1).map_while(|n| n.parse().ok()).take(8).collect())
+            .unwrap_or_default();
+        Self { all: fields.iter().sum(), steal: fields.get(7).copied().unwrap_or(0) }
+    }
+
+    /// Share that was stolen since.
+    pub fn stolen_since(self, before: Self) -> f64 {
+        match self.all.saturating_sub(before.all) {
+            0 => 0.0,
+            all => self.steal.saturating_sub(before.steal) as f64 / all as f64,
+        }
+    }
+}
+
+fn model(cpuinfo: &str) -> String {
+    let name = cpuinfo.lines().find(|line| line.starts_with("model name")).and_then(|l| l.split_once(':'));
+    name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+}
+
+/// `madvise` of `always [madvise] never`.
+fn chosen(text: &str) -> String {
+    text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or("", |(word, _)| word).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_systems_files() {
+        assert_eq!(model("processor : 0\nmodel name\t: Abc 7\n"), "Abc 7");
+        assert_eq!(chosen("always [madvise] never\n"), "madvise");
+        let before = Ticks::parse("cpu  10 0 10 70 0 0 0 10 5 0\ncpu0 1");
+        assert_eq!(before, Ticks { all: 100, steal: 10 });
+        assert_eq!(Ticks::parse("cpu 10 0 10 150 0 0 0 30").stolen_since(before), 0.2);
+        assert_eq!(before.stolen_since(before), 0.0);
+    }
+
+    #[test]
+    fn this_machine_says_something() {
+        let here = Machine::here();
+        assert!(here.cpus > 0 && !here.kernel.is_empty() && here.dentry_state.len() == 6, "{here:?}");
+    }
+}

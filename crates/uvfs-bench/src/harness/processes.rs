@@ -1,0 +1,136 @@
+//! A turn of processes instead of threads: `--procs`.
+//!
+//! Each process is this program again. It is told on its standard input what to do (one line of JSON), says
+//! `ready`, is told at which time of the monotonic clock all begin, and answers with its batches. Only arms that
+//! another process can reach take part: those that go through system calls.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::harness::batch::Batch;
+use crate::harness::turn::{Plan, Time, batches};
+use crate::harness::{Arm, Seat, Worker, pin};
+
+/// The word on the command line that makes this program a worker.
+pub const WORD: &str = "work-for-uvfs-bench";
+/// Between the last `ready` and the common beginning.
+const HEAD_START: Duration = Duration::from_millis(2);
+
+/// What a worker process is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// What the arm said of itself.
+    pub arm: Value,
+    /// Which worker, counted from 0.
+    pub index: usize,
+    /// Of how many.
+    pub of: usize,
+    /// Operations of a batch.
+    pub grain: u64,
+    /// Length of the turn in nanoseconds.
+    pub length: u64,
+}
+
+struct Process {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // After a failure it may still run; one that has ended cannot be killed, and that is fine.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a turn of `plan.threads` processes.
+///
+/// # Errors
+/// Where a process cannot be started or does not answer as it shall.
+pub fn run(arm: &dyn Arm, plan: Plan<'_>) -> Result<Vec<Vec<Batch>>> {
+    let what = arm.elsewhere(plan.variant).context("another process cannot do this arm's work")?;
+    let mut processes = (0..plan.threads)
+        .map(|index| {
+            let length = plan.length.as_nanos() as u64;
+            start(&Order { arm: what.clone(), index, of: plan.threads, grain: plan.grain, length })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    for process in &mut processes {
+        ensure!(process.line()? == "ready", "a worker process could not begin");
+    }
+    let begin = now() + HEAD_START.as_nanos() as u64;
+    for process in &mut processes {
+        writeln!(process.input, "{begin}").context("a worker process went away")?;
+    }
+    processes
+        .iter_mut()
+        .map(|p| serde_json::from_str(&p.line()?).context("a worker process's answer"))
+        .collect()
+}
+
+fn start(order: &Order) -> Result<Process> {
+    let program = std::env::current_exe().context("cannot find this program's file")?;
+    let mut child = Command::new(program)
+        .arg(WORD)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start a worker process")?;
+    let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        bail!("a worker process has no standard input or output");
+    };
+    let sent = writeln!(input, "{}", serde_json::to_string(order)?);
+    let process = Process { child, input, output: BufReader::new(output) };
+    sent.context("a worker process went away")?;
+    Ok(process)
+}
+
+impl Process {
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line).context("a worker process went away")?;
+        ensure!(line.ends_with('\n'), "a worker process ended early; what it said stands above");
+        Ok(line.trim_end().to_owned())
+    }
+}
+
+/// Nanoseconds of the clock that all processes share.
+fn now() -> u64 {
+    let t = clock_gettime(ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// The worker's side: `make` sets up what the order says.
+///
+/// # Errors
+/// What the work said, or that the parent went away.
+pub fn serve(make: impl FnOnce(&Value, Seat) -> Result<Box<dyn Worker>>) -> Result<()> {
+    let mut input = std::io::stdin().lock();
+    let mut line = String::new();
+    input.read_line(&mut line).context("no order on standard input")?;
+    let order: Order = serde_json::from_str(&line).context("an order that cannot be read")?;
+    pin::pin(&pin::cpus()?, order.index)?;
+    let mut worker = make(&order.arm, Seat { index: order.index, of: order.of })?;
+    println!("ready");
+    line.clear();
+    input.read_line(&mut line).context("no time to begin at")?;
+    let begin: u64 = line.trim().parse().context("the time to begin at is no number")?;
+    while now() < begin {
+        std::hint::spin_loop();
+    }
+    let late = Duration::from_nanos(now() - begin);
+    let began = Instant::now().checked_sub(late).context("the clock is younger than this run")?;
+    let time = Time { began, length: Duration::from_nanos(order.length), grain: order.grain };
+    let done = batches(&mut *worker, time, &AtomicBool::new(false))?;
+    println!("{}", serde_json::to_string(&done)?);
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! The order of turns, and running a case through it.
+//!
+//! Round by round, in a round every variant and every number of workers, and for each of them one turn of every
+//! arm: A B C A B C. What is compared is never further apart than a few turns. Round 0 warms
+//! up and is not reported.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Map, Value};
+
+use crate::harness::batch::{Batch, everything, undisturbed};
+use crate::harness::{Arm, pin, processes, turn};
+
+/// The workload's own parameters of a case or variant, as they stand in the report.
+pub type Params = Map<String, Value>;
+
+/// Arms that are compared with each other, on something that was set up for them.
+pub struct Case {
+    /// What all rows of the case have in common.
+    pub params: Params,
+    /// Ways to run the same arms.
+    pub variants: Vec<Params>,
+    /// The arms.
+    pub arms: Vec<Box<dyn Arm>>,
+    /// Bytes in huge pages that came with each arm.
+    pub huge: Vec<u64>,
+}
+
+/// How many work at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// Threads of this process.
+    Threads(usize),
+    /// Processes of one thread each.
+    Procs(usize),
+}
+
+impl Width {
+    /// How many workers.
+    pub fn workers(self) -> usize {
+        match self {
+            Self::Threads(n) | Self::Procs(n) => n,
+        }
+    }
+}
+
+/// How a case is run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Numbers of workers.
+    pub widths: Vec<Width>,
+    /// Length of a turn.
+    pub length: Duration,
+    /// Rounds that are reported.
+    pub rounds: usize,
+    /// Whether batches with a preempted thread are dropped, where there are processors enough.
+    pub drop_preempted: bool,
+    /// Threads that work beside the measured ones.
+    pub companions: usize,
+}
+
+/// One turn's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// 0 is the warm-up.
+    pub round: usize,
+    /// Index of the variant.
+    pub variant: usize,
+    /// How many work.
+    pub width: Width,
+    /// Index of the arm.
+    pub arm: usize,
+}
+
+/// What the rounds gave for one variant, width and arm. One value a round; `None` where a turn could not
+/// be measured.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// Index of the variant.
+    pub variant: usize,
+    /// How many worked.
+    pub width: Width,
+    /// Index of the arm.
+    pub arm: usize,
+    /// Operations a second of all workers.
+    pub rates: Vec<Option<f64>>,
+    /// The same with nothing dropped.
+    pub undropped: Vec<Option<f64>>,
+    /// Share of batches that counted.
+    pub kept: Vec<f64>,
+}
+
+/// The order of turns.
+pub fn order(
+    rounds: usize,
+    variants: usize,
+    widths: &[Width],
+    arms: usize,
+) -> impl Iterator<Item = Slot> + '_ {
+    (0..=rounds).flat_map(move |round| {
+        (0..variants).flat_map(move |variant| {
+            widths
+                .iter()
+                .flat_map(move |width| (0..arms).map(move |arm| Slot { round, variant, width: *width, arm }))
+        })
+    })
+}
+
+/// Runs a case. `seen` is told of every turn that is reported, with the batches of its workers.
+///
+/// # Errors
+/// What an arm said, with its name.
+pub fn run(
+    case: &Case,
+    settings: &Settings,
+    seen: &mut dyn FnMut(Slot, &[Vec<Batch>]),
+) -> Result<Vec<Series>> {
+    let cpus = pin::cpus()?;
+    let mut series: Vec<Series> = Vec::new();
+    let mut grains = vec![vec![None; case.arms.len()]; case.variants.len()];
+    for slot in order(settings.rounds, case.variants.len(), &settings.widths, case.arms.len()) {
+        let arm = &*case.arms[slot.arm];
+        if matches!(slot.width, Width::Procs(_)) && arm.elsewhere(slot.variant).is_none() {
+            continue;
+        }
+        let grain = match grains[slot.variant][slot.arm] {
+            Some(grain) => grain,
+            None => *grains[slot.variant][slot.arm].insert(
+                turn::grain(arm, slot.variant, slot.width.workers())
+                    .with_context(|| arm.name().to_owned())?,
+            ),
+        };
+        let plan = turn::Plan {
+            variant: slot.variant,
+            threads: slot.width.workers(),
+            length: settings.length,
+            grain,
+            cpus: &cpus,
+        };
+        let batches = match slot.width {
+            Width::Threads(_) => turn::run(arm, plan),
+            Width::Procs(_) => processes::run(arm, plan),
+        };
+        let batches = batches.with_context(|| arm.name().to_owned())?;
+        if slot.round > 0 {
+            seen(slot, &batches);
+            let drop = settings.drop_preempted && plan.threads + settings.companions <= cpus.len();
+            enter(&mut series, slot, &batches, drop);
+        }
+    }
+    Ok(series)
+}
+
+fn enter(series: &mut Vec<Series>, slot: Slot, batches: &[Vec<Batch>], drop: bool) {
+    let same = |s: &Series| (s.variant, s.width, s.arm) == (slot.variant, slot.width, slot.arm);
+    let at = series.iter().position(same).unwrap_or_else(|| {
+        let (rates, undropped, kept) = (Vec::new(), Vec::new(), Vec::new());
+        series.push(Series {
+            variant: slot.variant,
+            width: slot.width,
+            arm: slot.arm,
+            rates,
+            undropped,
+            kept,
+        });
+        series.len() - 1
+    });
+    let all = everything(batches);
+    let counted = if drop { undisturbed(batches) } else { all };
+    let entry = &mut series[at];
+    entry.rates.push(counted.map(|rate| rate.ops_per_s));
+    entry.undropped.push(all.map(|rate| rate.ops_per_s));
+    entry.kept.push(counted.map_or(0.0, |rate| rate.kept));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arms_take_turns_round_by_round() {
+        let widths = [Width::Threads(1), Width::Threads(2)];
+        let slots: Vec<_> = order(2, 1, &widths, 3).map(|s| (s.round, s.width.workers(), s.arm)).collect();
+        let round = |r| (1..=2).flat_map(move |w| (0..3).map(move |a| (r, w, a)));
+        assert_eq!(slots, round(0).chain(round(1)).chain(round(2)).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn series_keep_one_value_for_each_round() {
+        let slot = Slot { round: 1, variant: 0, width: Width::Threads(1), arm: 0 };
+        let good = vec![vec![Batch { from: 0, to: 1000, ops: 1, preempted: false }]];
+        let bad = vec![vec![Batch { from: 0, to: 1000, ops: 1, preempted: true }]];
+        let mut series = Vec::new();
+        for (batches, drop) in [(&good, true), (&bad, true), (&bad, false)] {
+            enter(&mut series, slot, batches, drop);
+        }
+        let [only] = &series[..] else { panic!("{series:?}") };
+        assert_eq!(only.rates, [Some(1e6), None, Some(1e6)]);
+        assert_eq!(only.undropped, [Some(1e6); 3]);
+        assert_eq!(only.kept, [1.0, 0.0, 1.0]);
+    }
+}

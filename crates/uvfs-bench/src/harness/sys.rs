@@ -1,0 +1,36 @@
+//! `madvise(2)` on memory that this process has already.
+//!
+//! Asking for huge pages, or for existing pages to be collapsed into them, changes how memory is mapped and
+//! never what it holds, so the calls are safe for any range: what is not mapped is refused.
+
+use std::io;
+use std::ops::Range;
+
+/// Since Linux 6.1; not in every C library's headers.
+const MADV_COLLAPSE: libc::c_int = 25;
+
+/// Asks for huge pages in a range of whole pages.
+///
+/// # Errors
+/// What `madvise(2)` says.
+pub fn want_huge_pages(range: Range<usize>) -> io::Result<()> {
+    advise(range, libc::MADV_HUGEPAGE)
+}
+
+/// Makes huge pages of a range of whole pages now.
+///
+/// # Errors
+/// What `madvise(2)` says: EINVAL where a part of the range could not become one.
+pub fn collapse(range: Range<usize>) -> io::Result<()> {
+    advise(range, MADV_COLLAPSE)
+}
+
+fn advise(range: Range<usize>, advice: libc::c_int) -> io::Result<()> {
+    let start = std::ptr::without_provenance_mut(range.start);
+    // SAFETY: neither advice changes the content of memory or makes a mapping go away; the kernel checks the
+    // range.
+    match unsafe { libc::madvise(start, range.len(), advice) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,203 @@
+//! One turn: one arm, on so many threads, for so long.
+//!
+//! Threads are made for the turn and pinned; a barrier lets them begin together, each ends by its own look at the
+//! clock. The first error of a worker ends the turn for all.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, OnceLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+
+use crate::harness::batch::{Batch, GRAIN, preemptions};
+use crate::harness::{Arm, Companion, Seat, Worker, pin};
+
+/// What one turn shall be.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan<'a> {
+    /// Which variant of the case.
+    pub variant: usize,
+    /// Threads.
+    pub threads: usize,
+    /// How long.
+    pub length: Duration,
+    /// Operations of a batch.
+    pub grain: u64,
+    /// Processors to pin to.
+    pub cpus: &'a [usize],
+}
+
+/// Runs a turn; the batches of each thread.
+///
+/// # Errors
+/// What a worker or the companion said.
+pub fn run(arm: &dyn Arm, plan: Plan<'_>) -> Result<Vec<Vec<Batch>>> {
+    let start =
+        Start { barrier: Barrier::new(plan.threads), began: OnceLock::new(), over: AtomicBool::new(false) };
+    let companion = arm.companion()?;
+    std::thread::scope(|scope| {
+        let start = &start;
+        let beside = companion.map(|companion| scope.spawn(|| accompany(companion, &start.over)));
+        let workers: Vec<_> =
+            (0..plan.threads).map(|index| scope.spawn(move || seat(arm, plan, index, start))).collect();
+        let done: Vec<_> = workers.into_iter().map(|w| w.join().unwrap_or_else(|_| Err(died()))).collect();
+        start.over.store(true, Ordering::Relaxed);
+        let beside = beside.map_or(Ok(()), |b| b.join().unwrap_or_else(|_| Err(died())));
+        let done = done.into_iter().collect::<Result<Vec<_>>>()?;
+        beside.map(|()| done)
+    })
+}
+
+fn died() -> anyhow::Error {
+    anyhow!("a measuring thread died")
+}
+
+/// How the threads of a turn begin and end together.
+struct Start {
+    barrier: Barrier,
+    /// When the first thread came out of the barrier: all count from then, or what one did alone before another was
+    /// awake could not be told.
+    began: OnceLock<Instant>,
+    over: AtomicBool,
+}
+
+fn seat(arm: &dyn Arm, plan: Plan<'_>, index: usize, start: &Start) -> Result<Vec<Batch>> {
+    let ready =
+        pin::pin(plan.cpus, index).and_then(|()| arm.worker(plan.variant, Seat { index, of: plan.threads }));
+    // Also after an error: the others wait for all.
+    start.barrier.wait();
+    let began = *start.began.get_or_init(Instant::now);
+    let batches = ready.and_then(|mut worker| {
+        batches(&mut *worker, Time { began, length: plan.length, grain: plan.grain }, &start.over)
+    });
+    if batches.is_err() {
+        start.over.store(true, Ordering::Relaxed);
+    }
+    batches
+}
+
+/// How long a worker works.
+#[derive(Clone, Copy, Debug)]
+pub struct Time {
+    /// What all workers' times count from.
+    pub began: Instant,
+    /// Until then.
+    pub length: Duration,
+    /// Operations of a batch.
+    pub grain: u64,
+}
+
+/// Batches until the time is over, one at least.
+///
+/// # Errors
+/// What the worker said.
+pub fn batches(worker: &mut dyn Worker, time: Time, over: &AtomicBool) -> Result<Vec<Batch>> {
+    let Time { began, length, grain } = time;
+    let now = || began.elapsed().as_nanos() as u64;
+    let mut out = Vec::with_capacity((length.as_nanos() / GRAIN.as_nanos()) as usize * 2 + 16);
+    let mut before = preemptions();
+    while !over.load(Ordering::Relaxed) {
+        let from = now();
+        worker.batch(grain)?;
+        let to = now();
+        let after = preemptions();
+        out.push(Batch { from, to, ops: grain, preempted: after != before });
+        before = after;
+        if to >= length.as_nanos() as u64 {
+            break;
+        }
+    }
+    Ok(out)
+}
+
+fn accompany(mut companion: Box<dyn Companion + '_>, over: &AtomicBool) -> Result<()> {
+    while !over.load(Ordering::Relaxed) {
+        if let Err(error) = companion.step() {
+            over.store(true, Ordering::Relaxed);
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// How many operations fill [`GRAIN`], tried out on one thread.
+///
+/// # Errors
+/// What the worker said.
+pub fn grain(arm: &dyn Arm, variant: usize, of: usize) -> Result<u64> {
+    if let Some(grain) = arm.grain() {
+        return Ok(grain);
+    }
+    let mut worker = arm.worker(variant, Seat { index: 0, of })?;
+    let mut ops = 1;
+    loop {
+        let began = Instant::now();
+        worker.batch(ops)?;
+        let took = began.elapsed().max(Duration::from_nanos(1));
+        if took >= GRAIN / 2 || ops >= 1 << 24 {
+            let scaled = ops as f64 * GRAIN.as_secs_f64() / took.as_secs_f64();
+            return Ok((scaled as u64).clamp(1, 1 << 24));
+        }
+        ops *= 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Idle;
+
+    impl Arm for Idle {
+        fn name(&self) -> &str {
+            "idle"
+        }
+        fn check(&self) -> Result<()> {
+            Ok(())
+        }
+        fn worker<'a>(&'a self, variant: usize, _: Seat) -> Result<Box<dyn Worker + 'a>> {
+            anyhow::ensure!(variant == 0, "no such variant");
+            Ok(Box::new(Idling))
+        }
+    }
+
+    struct Idling;
+
+    impl Worker for Idling {
+        fn batch(&mut self, _: u64) -> Result<()> {
+            std::thread::yield_now();
+            Ok(())
+        }
+    }
+
+    fn plan(cpus: &[usize], variant: usize) -> Plan<'_> {
+        Plan { variant, threads: 2, length: Duration::from_millis(2), grain: 7, cpus }
+    }
+
+    #[test]
+    fn batches_follow_each_other_until_the_time_is_over() {
+        let turn = run(&Idle, plan(&pin::cpus().unwrap(), 0)).unwrap();
+        assert_eq!(turn.len(), 2);
+        for batches in turn {
+            assert!(batches.iter().all(|b| b.from <= b.to && b.ops == 7));
+            assert!(batches.windows(2).all(|w| w[0].to <= w[1].from && w[0].to < 2_000_000));
+        }
+    }
+
+    #[test]
+    fn a_thread_that_wakes_up_late_counts_from_when_the_first_one_began() {
+        let start = Start { barrier: Barrier::new(1), began: OnceLock::new(), over: AtomicBool::new(false) };
+        start.began.set(Instant::now() - Duration::from_secs(1)).unwrap();
+        let batches = std::thread::scope(|scope| {
+            scope.spawn(|| seat(&Idle, plan(&pin::cpus().unwrap(), 0), 0, &start)).join().unwrap().unwrap()
+        });
+        assert_eq!(batches.len(), 1, "its time is over already");
+        assert!(batches[0].from >= 1_000_000_000);
+    }
+
+    #[test]
+    fn an_error_ends_the_turn() {
+        let said = run(&Idle, plan(&pin::cpus().unwrap(), 1)).unwrap_err();
+        assert_eq!(said.to_string(), "no such variant");
+    }
+}

@@ -1,0 +1,62 @@
+//! What every arm of a lookup is given, and what it is asked: names, attributes, paths, the walk.
+//!
+//! [`Names`] is the seam: a table that finds one name in one directory. [`walk`] and
+//! [`namei`] run above it and are the same code for every table, so that a difference between two
+//! arms is a difference between two tables. [`tree`] says which files exist and in which order
+//! they are visited. Plain values and traits: nothing here is shared or locked.
+
+pub mod key;
+pub mod namei;
+pub mod paths;
+pub mod tree;
+pub mod walk;
+
+use uvfs_cache::Attr;
+
+/// Permissions of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Perm {
+    /// Mode bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// Why a name did not lead anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Miss {
+    /// There is no such name.
+    Absent,
+    /// Something moved during the lookup: walk again.
+    Moved,
+}
+
+/// One table, as one operation sees it: made at its beginning and dropped at its end, so that it may
+/// hold the guard, the lock or the read section that the table's documentation asks for.
+pub trait Names {
+    /// A directory that the walk has come to.
+    type At: Copy;
+
+    /// Where paths start.
+    ///
+    /// # Errors
+    /// [`Miss::Moved`] while the root is being changed.
+    fn root(&self) -> Result<Self::At, Miss>;
+
+    /// Into the directory that `name` leads to.
+    ///
+    /// # Errors
+    /// See [`Miss`].
+    fn down(&self, at: Self::At, name: &[u8]) -> Result<Self::At, Miss>;
+
+    /// Attributes of what `name` leads to, copied to `attr`.
+    ///
+    /// # Errors
+    /// See [`Miss`].
+    fn look(&self, at: Self::At, name: &[u8], attr: &mut Attr) -> Result<(), Miss>;
+
+    /// Permissions of a directory, as they were when the walk came there.
+    fn perm(&self, at: Self::At) -> Perm;
+}

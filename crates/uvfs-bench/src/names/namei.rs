@@ -1,0 +1,111 @@
+//! The namei that every table is measured in: the scan for slashes, the permission to search each
+//! directory, one lookup a component.
+//!
+//! The same code for every arm. It does what uvfs's own walk does for a path of plain names; `.`, `..`, symbolic
+//! links and mounts do not occur in the paths of the workloads.
+
+use uvfs_cache::Attr;
+
+use crate::names::{Miss, Names, Perm};
+
+/// Who walks.
+#[derive(Clone, Copy, Debug)]
+pub struct Cred {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// Why a walk came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// ENOENT.
+    Absent,
+    /// EACCES.
+    Denied,
+    /// Something moved: walk again.
+    Moved,
+}
+
+impl From<Miss> for Failure {
+    #[inline]
+    fn from(miss: Miss) -> Self {
+        match miss {
+            Miss::Absent => Self::Absent,
+            Miss::Moved => Self::Moved,
+        }
+    }
+}
+
+/// `stat(2)`.
+///
+/// # Errors
+/// See [`Failure`].
+#[inline]
+pub fn stat<N: Names>(names: &N, cred: Cred, path: &[u8], attr: &mut Attr) -> Result<(), Failure> {
+    let mut at = names.root()?;
+    let mut rest = path;
+    loop {
+        while let [b'/', after @ ..] = rest {
+            rest = after;
+        }
+        let end = rest.iter().position(|b| *b == b'/').unwrap_or(rest.len());
+        let (name, after) = rest.split_at(end);
+        if !may_search(cred, names.perm(at)) {
+            return Err(Failure::Denied);
+        }
+        if after.is_empty() {
+            return Ok(names.look(at, name, attr)?);
+        }
+        at = names.down(at, name)?;
+        rest = after;
+    }
+}
+
+#[inline]
+fn may_search(cred: Cred, perm: Perm) -> bool {
+    let class = if cred.uid == perm.uid {
+        perm.mode >> 6
+    } else if cred.gid == perm.gid {
+        perm.mode >> 3
+    } else {
+        perm.mode
+    };
+    class & 1 != 0 || cred.uid == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `/d/f`, where `d` may be searched by its owner 7 only.
+    struct Two;
+
+    impl Names for Two {
+        type At = u64;
+        fn root(&self) -> Result<u64, Miss> {
+            Ok(1)
+        }
+        fn down(&self, at: u64, name: &[u8]) -> Result<u64, Miss> {
+            if (at, name) == (1, b"d") { Ok(2) } else { Err(Miss::Absent) }
+        }
+        fn look(&self, at: u64, name: &[u8], attr: &mut Attr) -> Result<(), Miss> {
+            attr.ino = 3;
+            if (at, name) == (2, b"f") { Ok(()) } else { Err(Miss::Absent) }
+        }
+        fn perm(&self, at: u64) -> Perm {
+            Perm { mode: if at == 1 { 0o755 } else { 0o700 }, uid: if at == 1 { 0 } else { 7 }, gid: 0 }
+        }
+    }
+
+    #[test]
+    fn walks_and_asks_for_permission() {
+        let go = |uid, path: &str| stat(&Two, Cred { uid, gid: uid }, path.as_bytes(), &mut Attr::default());
+        assert_eq!(go(7, "/d/f"), Ok(()));
+        assert_eq!(go(0, "//d//f"), Ok(()));
+        assert_eq!(go(8, "/d/f"), Err(Failure::Denied));
+        assert_eq!(go(7, "/d/g"), Err(Failure::Absent));
+        assert_eq!(go(7, "/e/f"), Err(Failure::Absent));
+    }
+}

@@ -1,0 +1,22 @@
+//! The bare table: one lookup for each name, each depending on its parent, then a copy of the attributes.
+//!
+//! No namei: no scan for slashes, no permissions. This is what the figures of the `table` workload mean.
+
+use uvfs_cache::Attr;
+
+use crate::names::paths::Path;
+use crate::names::{Miss, Names};
+
+/// Walks from the root and copies the attributes of what the path leads to.
+///
+/// # Errors
+/// See [`Miss`].
+#[inline]
+pub fn walk<N: Names>(names: &N, path: Path<'_>, attr: &mut Attr) -> Result<(), Miss> {
+    let (above, last) = path.split();
+    let mut at = names.root()?;
+    for name in above {
+        at = names.down(at, name)?;
+    }
+    names.look(at, last, attr)
+}

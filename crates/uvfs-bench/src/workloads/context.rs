@@ -1,0 +1,210 @@
+//! `uvfs` as a program uses it: a [`Vfs`] over a driver, and [`Context`]'s calls.
+//!
+//! What counts for users: everything that the library does for a `stat` or an `open` is in these figures, mounts,
+//! symbolic links, credentials and bail-outs included.
+
+use std::collections::HashSet;
+use std::hint::black_box;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use uvfs::{Context, Cred, Driver, Errno, OpenFlags, Vfs, VfsConfig};
+use uvfs_drivers::tmpfs::{Tmpfs, parse};
+
+use crate::harness::{Arm, Companion, Seat, Worker};
+use crate::names::paths::Paths;
+use crate::names::tree::{Tree, attr_of};
+use crate::workloads::lookups::{STORM_PAUSE, Setup, Storm, USER};
+use crate::workloads::visit::{Cursor, SERIALIZED, Which};
+
+/// What is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Call {
+    /// `stat`, which succeeds.
+    Stat,
+    /// `stat`, which answers ENOENT.
+    Absent,
+    /// `open` for reading, and dropping what it gave.
+    Open,
+}
+
+/// The arm.
+pub struct Contexts {
+    vfs: Arc<Vfs>,
+    tree: Arc<Tree>,
+    call: Call,
+    which: Which,
+    storm: Option<Storm>,
+}
+
+impl Contexts {
+    /// The tree on a tmpfs.
+    ///
+    /// # Errors
+    /// What uvfs answers.
+    pub fn on_tmpfs(setup: &Setup, call: Call) -> Result<Self> {
+        let options = parse("size=0,nr_inodes=0,mode=755").map_err(anyhow::Error::msg)?;
+        let this = Self::over(Tmpfs::new(options)?, setup, call)?;
+        make(&this.vfs, &this.tree)?;
+        Ok(this)
+    }
+
+    /// On a driver that has the tree already.
+    ///
+    /// # Errors
+    /// What uvfs answers.
+    pub fn over(driver: Arc<dyn Driver>, setup: &Setup, call: Call) -> Result<Self> {
+        let vfs = Vfs::new(VfsConfig::default(), driver)?;
+        Ok(Self { vfs, tree: setup.tree.clone(), call, which: setup.which, storm: setup.storm.clone() })
+    }
+
+    fn context(&self) -> Context<'_> {
+        self.vfs.context(Cred::user(USER.uid, USER.gid))
+    }
+
+    fn check_hit(&self, context: &Context<'_>, path: &[u8], want: u64) -> Result<u64> {
+        let attr = context.stat(path)?;
+        let expected = attr_of(want, false);
+        ensure!(
+            (attr.mode, attr.nlink, attr.uid, attr.gid) == (expected.mode, 1, expected.uid, expected.gid),
+            "{}: {attr:?}",
+            String::from_utf8_lossy(path)
+        );
+        if self.call == Call::Open {
+            let opened = context.open(path, OpenFlags::READ, 0)?.attr()?;
+            ensure!(opened.ino == attr.ino, "open and stat found different files");
+        }
+        Ok(attr.ino)
+    }
+}
+
+/// Makes every entry of a tree.
+fn make(vfs: &Vfs, tree: &Tree) -> Result<()> {
+    let context = vfs.context(Cred::root());
+    let mut dirs = std::collections::HashMap::from([(crate::names::tree::ROOT, Vec::new())]);
+    for entry in tree.entries.iter().filter(|e| e.attr.ino != 0) {
+        let mut path = dirs.get(&entry.parent).context("an entry stands before its directory")?.clone();
+        path.push(b'/');
+        path.extend_from_slice(&entry.name);
+        if entry.attr.is_dir() {
+            context.mkdir(&path, entry.attr.mode & 0o777)?;
+            dirs.insert(entry.attr.ino, path);
+        } else {
+            context.mknod(&path, entry.attr.mode, 0)?;
+        }
+    }
+    Ok(())
+}
+
+impl Arm for Contexts {
+    fn name(&self) -> &str {
+        "uvfs"
+    }
+
+    fn check(&self) -> Result<()> {
+        let context = self.context();
+        let mut seen = HashSet::new();
+        for index in 0..self.tree.paths.len().min(20_000) {
+            let path = self.tree.paths.get(index).whole;
+            match self.tree.inos[index] {
+                0 => ensure!(context.stat(path) == Err(Errno::NOENT), "an absent name was found"),
+                ino => {
+                    ensure!(seen.insert(self.check_hit(&context, path, ino)?), "two paths lead to one inode")
+                }
+            }
+            let wrong = [path, &b"~"[..]].concat();
+            ensure!(context.stat(&wrong) == Err(Errno::NOENT), "a name that is not there was found");
+        }
+        Ok(())
+    }
+
+    fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+        let paths = &self.tree.paths;
+        let cursor = Cursor::new(self.which, paths.len(), seat);
+        Ok(Box::new(Calling {
+            context: self.context(),
+            paths,
+            cursor,
+            call: self.call,
+            serialized: variant == SERIALIZED,
+        }))
+    }
+
+    fn companion<'a>(&'a self) -> Result<Option<Box<dyn Companion + 'a>>> {
+        let Some(storm) = &self.storm else { return Ok(None) };
+        let path = |name: &[u8]| [&storm.dir_path[..], b"/", name].concat();
+        let (name, other) = (path(&storm.name), path(&storm.other));
+        Ok(Some(Box::new(Renaming { vfs: &self.vfs, storm, name, other })))
+    }
+}
+
+struct Calling<'a> {
+    context: Context<'a>,
+    paths: &'a Paths,
+    cursor: Cursor,
+    call: Call,
+    serialized: bool,
+}
+
+impl Calling<'_> {
+    fn run<const SERIAL: bool>(
+        &mut self,
+        ops: u64,
+        call: impl Fn(&Context<'_>, &[u8]) -> Result<u64, Errno>,
+    ) -> Result<()> {
+        let mut cursor = self.cursor;
+        for _ in 0..ops {
+            let path = self.paths.get(cursor.index()).whole;
+            match call(&self.context, path) {
+                Ok(result) if SERIAL => cursor.next_after(result),
+                Ok(_) => cursor.next(),
+                Err(errno) => bail!("{}: {errno}", String::from_utf8_lossy(path)),
+            }
+        }
+        self.cursor = cursor;
+        Ok(())
+    }
+
+    fn either(&mut self, ops: u64, call: impl Fn(&Context<'_>, &[u8]) -> Result<u64, Errno>) -> Result<()> {
+        if self.serialized { self.run::<true>(ops, call) } else { self.run::<false>(ops, call) }
+    }
+}
+
+impl Worker for Calling<'_> {
+    fn batch(&mut self, ops: u64) -> Result<()> {
+        match self.call {
+            Call::Stat => self.either(ops, |context, path| {
+                let attr = context.stat(path)?;
+                Ok(black_box(&attr).ino)
+            }),
+            Call::Absent => self.either(ops, |context, path| match context.stat(path) {
+                Err(Errno::NOENT) => Ok(u64::from(black_box(Errno::NOENT).raw_os_error() as u32)),
+                Err(errno) => Err(errno),
+                Ok(_) => Err(Errno::EXIST),
+            }),
+            Call::Open => self.either(ops, |context, path| {
+                let handle = context.open(path, OpenFlags::READ, 0)?;
+                Ok(black_box(&handle).inode().id().as_u64())
+            }),
+        }
+    }
+}
+
+struct Renaming<'a> {
+    vfs: &'a Vfs,
+    storm: &'a Storm,
+    name: Vec<u8>,
+    other: Vec<u8>,
+}
+
+impl Companion for Renaming<'_> {
+    fn step(&mut self) -> Result<()> {
+        let context = self.vfs.context(Cred::root());
+        for _ in 0..self.storm.burst() {
+            context.rename(&self.name, &self.other, uvfs::RenameFlags::empty())?;
+            context.rename(&self.other, &self.name, uvfs::RenameFlags::empty())?;
+        }
+        std::thread::sleep(STORM_PAUSE);
+        Ok(())
+    }
+}

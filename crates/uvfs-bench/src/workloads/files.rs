@@ -1,0 +1,86 @@
+//! Arms on a tree of files: what `stat-*` and `open-*` are made of.
+
+use anyhow::Result;
+use serde_json::json;
+
+use crate::arms::registry;
+use crate::harness::Arm;
+use crate::harness::schedule::Params;
+use crate::names::tree::{LazyTree, Shape};
+use crate::workloads::context::{Call, Contexts};
+use crate::workloads::lookups::{Setup, Stat};
+use crate::workloads::target::{SystemCalls, Target};
+use crate::workloads::visit::{Which, variants};
+use crate::workloads::{Maker, Prepare};
+
+/// Trees for workers that have a file each are made for so many.
+const SEATS: u64 = 64;
+
+/// What a case is.
+#[derive(Clone, Copy, Debug)]
+pub struct FileArms {
+    /// Which paths are visited.
+    pub which: Which,
+    /// What is called.
+    pub call: Call,
+    /// Names of a path.
+    pub depth: u64,
+    /// Files; `None`: as many as `which` needs.
+    pub files: Option<u64>,
+    /// Files of a directory.
+    pub per_dir: Option<u64>,
+}
+
+/// Every table, with uvfs's cache under its own name, and the library itself.
+pub fn arms_of_tables() -> Vec<&'static str> {
+    let tables = registry::TABLES.into_iter().filter(|name| !matches!(*name, "uvfs" | "arc"));
+    tables.chain(["uvfs-table", "uvfs"]).collect()
+}
+
+/// The case of these arms.
+pub fn case<'w>(arms: FileArms) -> Prepare<'w> {
+    let files = match arms.which {
+        Which::Same => 1,
+        Which::Separate => SEATS,
+        Which::All => arms.files.unwrap_or(1),
+    };
+    let mut params = Params::new();
+    if let Some(files) = arms.files {
+        params.insert("files".to_owned(), json!(files));
+    }
+    params.insert("depth".to_owned(), json!(arms.depth));
+    let shape = Shape {
+        files,
+        depth: arms.depth as usize,
+        per_dir: arms.per_dir,
+        own: arms.which == Which::Separate,
+        negative: false,
+        seed: 1,
+    };
+    Prepare { params, variants: variants(), maker: Box::new(Files { arms, tree: LazyTree::new(shape) }) }
+}
+
+struct Files {
+    arms: FileArms,
+    tree: LazyTree,
+}
+
+impl Files {
+    fn setup(&self, threads: usize) -> Result<Setup> {
+        Ok(Setup { tree: self.tree.get()?, which: self.arms.which, threads, storm: None })
+    }
+}
+
+impl Maker for Files {
+    fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>> {
+        let setup = self.setup(threads)?;
+        match name {
+            "uvfs" => Ok(Box::new(Contexts::on_tmpfs(&setup, self.arms.call)?)),
+            table => registry::table::<Stat>(table, &setup),
+        }
+    }
+
+    fn target(&self, target: &Target) -> Result<Box<dyn Arm>> {
+        Ok(Box::new(SystemCalls::new(target, self.tree.shape(), &self.setup(1)?, self.arms.call)?))
+    }
+}

@@ -1,0 +1,307 @@
+//! Tables under the same walk: the arm that every lookup workload is made of.
+//!
+//! A [`Lookups`] is a filled table, the tree that it was filled from, a [`Method`] (the bare table or namei) and which
+//! paths are visited. The loop is compiled for each table and method, and is the same text for all.
+
+use std::hint::black_box;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use uvfs_cache::Attr;
+
+use crate::arms::{Local, Table};
+use crate::harness::{Arm, Companion, Seat, Worker};
+use crate::names::namei::{self, Cred, Failure};
+use crate::names::paths::{Path, Paths};
+use crate::names::tree::{Tree, attr_of};
+use crate::names::{Names, walk};
+use crate::workloads::visit::{Cursor, SERIALIZED, Which};
+
+/// Who walks: not the owner.
+pub const USER: Cred = Cred { uid: 1000, gid: 1000 };
+/// Walks of one path before a benchmark gives up: something moves all the time.
+const TRIES: u32 = 1_000_000;
+/// Paths that are looked up in full before anything is measured.
+const CHECKED: usize = 20_000;
+
+/// What is done with a path.
+pub trait Method: Send + Sync + 'static {
+    /// Looks the path up in a view.
+    ///
+    /// # Errors
+    /// As `stat(2)` would fail.
+    fn look<N: Names>(names: &N, path: Path<'_>, attr: &mut Attr) -> Result<(), Failure>;
+}
+
+/// The table alone: names are given one by one.
+pub struct Bare;
+
+impl Method for Bare {
+    #[inline]
+    fn look<N: Names>(names: &N, path: Path<'_>, attr: &mut Attr) -> Result<(), Failure> {
+        Ok(walk::walk(names, path, attr)?)
+    }
+}
+
+/// The whole path through namei.
+pub struct Stat;
+
+impl Method for Stat {
+    #[inline]
+    fn look<N: Names>(names: &N, path: Path<'_>, attr: &mut Attr) -> Result<(), Failure> {
+        namei::stat(names, USER, path.whole, attr)
+    }
+}
+
+/// What an arm is made from.
+#[derive(Clone)]
+pub struct Setup {
+    /// The tree.
+    pub tree: Arc<Tree>,
+    /// Which paths are visited.
+    pub which: Which,
+    /// Threads at the most.
+    pub threads: usize,
+    /// What goes on beside.
+    pub storm: Option<Storm>,
+}
+
+/// Renames of one name within its directory, back and forth.
+#[derive(Clone, Debug)]
+pub struct Storm {
+    /// Inode number of the directory.
+    pub dir: u64,
+    /// Its path.
+    pub dir_path: Vec<u8>,
+    /// The name that is there in the beginning.
+    pub name: Vec<u8>,
+    /// The other one.
+    pub other: Vec<u8>,
+    /// How often a second.
+    pub per_second: u32,
+}
+
+/// How long a [`Storm`] sleeps between two bursts of renames.
+pub const STORM_PAUSE: Duration = Duration::from_millis(1);
+
+impl Storm {
+    /// Renames of one burst.
+    pub fn burst(&self) -> u32 {
+        (f64::from(self.per_second) * STORM_PAUSE.as_secs_f64()).round().max(1.0) as u32
+    }
+}
+
+/// The arm.
+pub struct Lookups<T, M> {
+    name: &'static str,
+    table: T,
+    setup: Setup,
+    _method: PhantomData<M>,
+}
+
+impl<T: Table, M: Method> Lookups<T, M> {
+    /// Fills a table.
+    ///
+    /// # Errors
+    /// What the table says.
+    pub fn new(name: &'static str, setup: &Setup) -> Result<Self> {
+        let table = T::build(&setup.tree, setup.threads)?;
+        Ok(Self { name, table, setup: setup.clone(), _method: PhantomData })
+    }
+
+    fn check_paths(&self, thread: usize) -> Result<()> {
+        let (tree, local) = (&self.setup.tree, self.table.local(thread));
+        for index in 0..tree.paths.len().min(CHECKED) {
+            let mut attr = Attr::default();
+            let got = M::look(&local.pin(), tree.paths.get(index), &mut attr);
+            match tree.inos[index] {
+                0 => ensure!(got == Err(Failure::Absent), "an absent name was found: {got:?}"),
+                ino => ensure!(
+                    got == Ok(()) && attr == attr_of(ino, false),
+                    "inode {ino}: {got:?} with {attr:?} instead of its attributes"
+                ),
+            }
+        }
+        Ok(())
+    }
+
+    /// Names that no tree has, beside those that it has.
+    fn check_misses(&self, thread: usize) -> Result<()> {
+        let (tree, local) = (&self.setup.tree, self.table.local(thread));
+        for index in 0..tree.paths.len().min(CHECKED) {
+            let (above, last) = tree.paths.get(index).split();
+            let wrong = [&last[..last.len() - 1], b"~"].concat();
+            let names: Vec<&[u8]> = above.chain([&wrong[..]]).collect();
+            let mut paths = Paths::default();
+            paths.push(&names).context("a path that is too long")?;
+            let got = M::look(&local.pin(), paths.get(0), &mut Attr::default());
+            ensure!(got == Err(Failure::Absent), "a name that is not there: {got:?}");
+        }
+        Ok(())
+    }
+}
+
+impl<T: Table + 'static, M: Method> Arm for Lookups<T, M> {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn check(&self) -> Result<()> {
+        (0..self.setup.threads.max(1))
+            .try_for_each(|t| self.check_paths(t).and_then(|()| self.check_misses(t)))
+    }
+
+    fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+        let tree = &*self.setup.tree;
+        let cursor = Cursor::new(self.setup.which, tree.paths.len(), seat);
+        let local = self.table.local(seat.index);
+        let absent = tree.inos.first() == Some(&0);
+        let looking = Looking::<T, M> {
+            tree,
+            local,
+            cursor,
+            absent,
+            serialized: variant == SERIALIZED,
+            _method: PhantomData,
+        };
+        Ok(Box::new(looking))
+    }
+
+    fn companion<'a>(&'a self) -> Result<Option<Box<dyn Companion + 'a>>> {
+        let Some(storm) = &self.setup.storm else { return Ok(None) };
+        Ok(Some(Box::new(Renaming { table: &self.table, storm })))
+    }
+}
+
+struct Looking<'a, T: Table + 'a, M> {
+    tree: &'a Tree,
+    local: T::Local<'a>,
+    cursor: Cursor,
+    absent: bool,
+    serialized: bool,
+    _method: PhantomData<M>,
+}
+
+impl<T: Table, M: Method> Looking<'_, T, M> {
+    fn run<const SERIAL: bool>(&mut self, ops: u64) -> Result<()> {
+        let mut attr = Attr::default();
+        let mut cursor = self.cursor;
+        for _ in 0..ops {
+            let path = self.tree.paths.get(cursor.index());
+            let got = M::look(&self.local.pin(), path, &mut attr);
+            if got.is_err() {
+                self.unusual(got, path, &mut attr)?;
+            }
+            black_box(&mut attr);
+            if SERIAL { cursor.next_after(attr.ino) } else { cursor.next() }
+        }
+        self.cursor = cursor;
+        Ok(())
+    }
+
+    /// Absent as it shall be, or again until nothing moves.
+    fn unusual(&self, got: Result<(), Failure>, path: Path<'_>, attr: &mut Attr) -> Result<()> {
+        let mut got = got;
+        for _ in 0..TRIES {
+            match got {
+                Ok(()) => return Ok(()),
+                Err(Failure::Absent) if self.absent => return Ok(()),
+                Err(Failure::Moved) => got = M::look(&self.local.pin(), path, attr),
+                Err(failure) => bail!("{}: {failure:?}", String::from_utf8_lossy(path.whole)),
+            }
+        }
+        bail!("{}: changed {TRIES} times while it was looked up", String::from_utf8_lossy(path.whole))
+    }
+}
+
+impl<T: Table, M: Method> Worker for Looking<'_, T, M> {
+    fn batch(&mut self, ops: u64) -> Result<()> {
+        if self.serialized { self.run::<true>(ops) } else { self.run::<false>(ops) }
+    }
+}
+
+struct Renaming<'a, T> {
+    table: &'a T,
+    storm: &'a Storm,
+}
+
+impl<T: Table> Companion for Renaming<'_, T> {
+    fn step(&mut self) -> Result<()> {
+        for _ in 0..self.storm.burst() {
+            self.table.rename(self.storm.dir, &self.storm.name, &self.storm.other)?;
+            self.table.rename(self.storm.dir, &self.storm.other, &self.storm.name)?;
+        }
+        std::thread::sleep(STORM_PAUSE);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::tree::Shape;
+    use crate::names::{Miss, Perm};
+
+    /// Finds everything everywhere, with the attributes of one inode.
+    struct Liar;
+
+    impl Table for Liar {
+        type Local<'t> = &'t Self;
+        fn build(_: &Tree, _: usize) -> Result<Self> {
+            Ok(Self)
+        }
+        fn local(&self, _: usize) -> &Self {
+            self
+        }
+        fn rename(&self, _: u64, _: &[u8], _: &[u8]) -> Result<()> {
+            bail!("no")
+        }
+    }
+
+    impl Local for &Liar {
+        type View<'l>
+            = Lies
+        where
+            Self: 'l;
+        fn pin(&self) -> Lies {
+            Lies
+        }
+    }
+
+    struct Lies;
+
+    impl Names for Lies {
+        type At = ();
+        fn root(&self) -> Result<(), Miss> {
+            Ok(())
+        }
+        fn down(&self, (): (), _: &[u8]) -> Result<(), Miss> {
+            Ok(())
+        }
+        fn look(&self, (): (), _: &[u8], attr: &mut Attr) -> Result<(), Miss> {
+            *attr = attr_of(2, false);
+            Ok(())
+        }
+        fn perm(&self, (): ()) -> Perm {
+            Perm { mode: 0o755, uid: 0, gid: 0 }
+        }
+    }
+
+    #[test]
+    fn a_table_that_is_wrong_is_not_measured() {
+        let shape = |files, negative| Shape { files, depth: 1, per_dir: None, own: false, negative, seed: 1 };
+        for (shape, said) in [
+            // The hit is right; the miss is not.
+            (shape(1, false), "a name that is not there"),
+            (shape(2, false), "instead of its attributes"),
+            (shape(1, true), "an absent name was found"),
+        ] {
+            let tree = Arc::new(Tree::new(shape).unwrap());
+            let setup = Setup { tree, which: Which::All, threads: 1, storm: None };
+            let wrong = Lookups::<Liar, Bare>::new("liar", &setup).unwrap().check().unwrap_err();
+            assert!(wrong.to_string().contains(said), "{wrong}");
+        }
+    }
+}

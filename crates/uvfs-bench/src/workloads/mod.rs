@@ -1,0 +1,110 @@
+//! What can be measured.
+//!
+//! A [`Workload`] has a name, says what it compares, adds options of its own to the command line, and turns them
+//! into [`Prepare`]d cases, which the harness sets up, runs and drops one after the other. To add one: a file here with a type that
+//! implements `Workload`, and a line in [`all`]. Most put their arms together from
+//! [`lookups`] (tables under the same walk), [`context`] (uvfs as a program uses it) and
+//! [`target`] (system calls on a mounted directory); anything that implements
+//! [`Arm`](crate::harness::Arm) will do.
+
+pub mod context;
+pub mod files;
+pub mod lockref;
+pub mod lookups;
+pub mod miss;
+pub mod open;
+pub mod options;
+pub mod rename_storm;
+pub mod stat;
+pub mod table;
+pub mod target;
+pub mod visit;
+
+use anyhow::Result;
+use clap::{Arg, ArgMatches};
+
+use crate::harness::Arm;
+use crate::harness::schedule::{Case, Params, Series};
+use crate::workloads::target::Target;
+
+/// Something to measure.
+pub trait Workload: Sync {
+    /// As it stands on the command line.
+    fn name(&self) -> &'static str;
+
+    /// One line: what is done, and what the arms are.
+    fn about(&self) -> &'static str;
+
+    /// Every in-process arm, in the order in which they take turns.
+    fn arms(&self) -> Vec<&'static str>;
+
+    /// Its own options.
+    fn args(&self) -> Vec<Arg>;
+
+    /// The cases that the options ask for.
+    ///
+    /// # Errors
+    /// A sentence that says which option is wrong and what is valid.
+    fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>>;
+
+    /// Whether preemption is what is measured, so that nothing may be dropped for it.
+    fn preemption_is_the_subject(&self) -> bool {
+        false
+    }
+
+    /// Threads that work beside the measured ones.
+    fn companions(&self) -> usize {
+        0
+    }
+
+    /// Sentences about what the rounds gave, for the report's notes.
+    fn remarks(&self, _case: &Case, _series: &[Series]) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Whether it can be done by system calls on a directory.
+    fn has_targets(&self) -> bool {
+        true
+    }
+}
+
+/// A case that is not set up yet.
+pub struct Prepare<'w> {
+    /// What all of its rows have in common.
+    pub params: Params,
+    /// The ways to run its arms.
+    pub variants: Vec<Params>,
+    /// Makes its arms.
+    pub maker: Box<dyn Maker + 'w>,
+}
+
+/// Makes the arms of one case.
+pub trait Maker {
+    /// The in-process arm of this name, for at most so many threads. `Err` with a sentence where this build or
+    /// this machine does not have it.
+    ///
+    /// # Errors
+    /// See above.
+    fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>>;
+
+    /// The same work through system calls.
+    ///
+    /// # Errors
+    /// Where the directory cannot be used.
+    fn target(&self, target: &Target) -> Result<Box<dyn Arm>>;
+}
+
+/// Every workload.
+pub fn all() -> Vec<Box<dyn Workload>> {
+    vec![
+        Box::new(table::Table),
+        Box::new(stat::SAME),
+        Box::new(stat::SEPARATE),
+        Box::new(stat::MANY),
+        Box::new(open::SAME),
+        Box::new(open::SEPARATE),
+        Box::new(miss::LookupMiss),
+        Box::new(rename_storm::RenameStorm),
+        Box::new(lockref::Lockref),
+    ]
+}

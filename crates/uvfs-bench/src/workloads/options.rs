@@ -1,0 +1,46 @@
+//! Options that several workloads have, and how they are read.
+
+use anyhow::{Context as _, Result};
+use clap::{Arg, ArgMatches, value_parser};
+
+use crate::names::paths::DEPTH_MAX;
+
+/// `--depth 1,6`.
+pub fn depth(default: &'static str) -> Arg {
+    Arg::new("depth")
+        .long("depth")
+        .value_name("N,..")
+        .value_delimiter(',')
+        .value_parser(value_parser!(u64).range(1..=DEPTH_MAX as u64))
+        .default_value(default)
+        .help("Names of a path; each number is a case")
+}
+
+/// `--files 1,10000`.
+pub fn files(default: &'static str) -> Arg {
+    Arg::new("files")
+        .long("files")
+        .value_name("N,..")
+        .value_delimiter(',')
+        .value_parser(value_parser!(u64).range(1..=100_000_000))
+        .default_value(default)
+        .help("Files of the tree; each number is a case")
+}
+
+/// `--per-dir N`.
+pub fn per_dir() -> Arg {
+    Arg::new("per-dir")
+        .long("per-dir")
+        .value_name("N")
+        .value_parser(value_parser!(u64).range(1..))
+        .help("Files of a directory [default: as many as make every level branch alike]")
+}
+
+/// The numbers of an option.
+///
+/// # Errors
+/// Where the workload does not have the option.
+pub fn numbers(matches: &ArgMatches, name: &str) -> Result<Vec<u64>> {
+    let values = matches.try_get_many::<u64>(name)?.with_context(|| format!("--{name} is needed"))?;
+    Ok(values.copied().collect())
+}

@@ -1,0 +1,73 @@
+//! `table`: the bare table. One lookup a name and a copy of the attributes; no namei.
+
+use anyhow::{Result, bail};
+use clap::{Arg, ArgMatches};
+use serde_json::json;
+
+use crate::arms::registry;
+use crate::harness::Arm;
+use crate::harness::schedule::Params;
+use crate::names::tree::{LazyTree, Shape};
+use crate::workloads::lookups::{Bare, Setup};
+use crate::workloads::target::Target;
+use crate::workloads::visit::{Which, variants};
+use crate::workloads::{Maker, Prepare, Workload, options};
+
+/// The workload.
+pub struct Table;
+
+impl Workload for Table {
+    fn name(&self) -> &'static str {
+        "table"
+    }
+
+    fn about(&self) -> &'static str {
+        "the bare table: look up each name of a path, copy the attributes; random order"
+    }
+
+    fn arms(&self) -> Vec<&'static str> {
+        registry::TABLES.to_vec()
+    }
+
+    fn args(&self) -> Vec<Arg> {
+        vec![options::depth("1,6"), options::files("1,10000"), options::per_dir()]
+    }
+
+    fn has_targets(&self) -> bool {
+        false
+    }
+
+    fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
+        let per_dir = matches.get_one::<u64>("per-dir").copied();
+        let mut cases = Vec::new();
+        for files in options::numbers(matches, "files")? {
+            for depth in options::numbers(matches, "depth")? {
+                let params = Params::from_iter([
+                    ("files".to_owned(), json!(files)),
+                    ("depth".to_owned(), json!(depth)),
+                ]);
+                let shape =
+                    Shape { files, depth: depth as usize, per_dir, own: false, negative: false, seed: 1 };
+                cases.push(Prepare {
+                    params,
+                    variants: variants(),
+                    maker: Box::new(Tables(LazyTree::new(shape))),
+                });
+            }
+        }
+        Ok(cases)
+    }
+}
+
+struct Tables(LazyTree);
+
+impl Maker for Tables {
+    fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>> {
+        let setup = Setup { tree: self.0.get()?, which: Which::All, threads, storm: None };
+        registry::table::<Bare>(name, &setup)
+    }
+
+    fn target(&self, _target: &Target) -> Result<Box<dyn Arm>> {
+        bail!("the bare table has no system calls")
+    }
+}

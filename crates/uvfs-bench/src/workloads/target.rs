@@ -1,0 +1,269 @@
+//! The same work by system calls on a mounted directory: `--target`.
+//!
+//! The tree is made in a fresh directory below the target and removed afterwards. Paths are relative to a
+//! descriptor of it, so that a path of depth 1 is one name for the kernel too. These arms cross the
+//! system-call boundary and the others do not; the report says so.
+
+use std::ffi::CString;
+use std::hint::black_box;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, open, openat, renameat, statat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::harness::{Arm, Companion, Seat, Worker};
+use crate::names::tree::{LazyTree, ROOT, Shape, Tree};
+use crate::workloads::context::Call;
+use crate::workloads::lookups::{STORM_PAUSE, Setup, Storm};
+use crate::workloads::visit::{Cursor, SERIALIZED, Which};
+
+/// Where the host keeps a tmpfs that anybody may write to.
+const HOST_TMPFS: &str = "/dev/shm";
+
+/// One `--target`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// This process's own arms.
+    InProcess,
+    /// System calls below a directory.
+    Dir {
+        /// Name of the arm.
+        name: String,
+        /// The directory.
+        dir: PathBuf,
+    },
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::InProcess => f.write_str("inproc"),
+            Self::Dir { name, dir } => write!(f, "{name}={}", dir.display()),
+        }
+    }
+}
+
+impl std::str::FromStr for Target {
+    type Err = String;
+
+    /// `inproc`, `host`, `DIR` or `NAME=DIR`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, dir) = match text.split_once('=') {
+            _ if text == "inproc" => return Ok(Self::InProcess),
+            _ if text == "host" => ("host".to_owned(), PathBuf::from(HOST_TMPFS)),
+            Some((name, dir)) => (name.to_owned(), PathBuf::from(dir)),
+            None => {
+                let last = PathBuf::from(text.trim_end_matches('/'));
+                (last.file_name().map_or("target".into(), |n| n.to_string_lossy().into_owned()), text.into())
+            }
+        };
+        if name.is_empty() || !dir.is_dir() {
+            return Err(format!(
+                "{} is no directory; a target is inproc, host (the machine's tmpfs at {HOST_TMPFS}), DIR or NAME=DIR",
+                dir.display()
+            ));
+        }
+        Ok(Self::Dir { name, dir })
+    }
+}
+
+/// What another process needs to do this arm's work.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Elsewhere {
+    base: PathBuf,
+    shape: Shape,
+    call: Call,
+    which: Which,
+    variant: usize,
+}
+
+/// The arm.
+pub struct SystemCalls {
+    name: String,
+    base: tempfile::TempDir,
+    fd: OwnedFd,
+    tree: Arc<Tree>,
+    paths: Vec<CString>,
+    shape: Shape,
+    call: Call,
+    which: Which,
+    storm: Option<Storm>,
+}
+
+impl SystemCalls {
+    /// Makes the tree below the target.
+    ///
+    /// # Errors
+    /// Where the directory cannot be written to.
+    pub fn new(target: &Target, shape: Shape, setup: &Setup, call: Call) -> Result<Self> {
+        let Target::Dir { name, dir } = target else { bail!("this process's own arms are no target") };
+        let (base, tree) = (made(dir, &setup.tree)?, setup.tree.clone());
+        let fd = directory(base.path())?;
+        let paths = relative(&tree)?;
+        let (which, storm) = (setup.which, setup.storm.clone());
+        Ok(Self { name: name.clone(), base, fd, tree, paths, shape, call, which, storm })
+    }
+}
+
+fn directory(path: &std::path::Path) -> Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
+    open(path, flags, Mode::empty()).with_context(|| format!("cannot open {}", path.display()))
+}
+
+/// A fresh directory with the tree in it.
+fn made(dir: &std::path::Path, tree: &Tree) -> Result<tempfile::TempDir> {
+    let base = tempfile::Builder::new()
+        .prefix("uvfs-bench-")
+        .tempdir_in(dir)
+        .with_context(|| format!("cannot make a directory in {}", dir.display()))?;
+    let mut dirs = std::collections::HashMap::from([(ROOT, base.path().to_owned())]);
+    for entry in tree.entries.iter().filter(|e| e.attr.ino != 0) {
+        let parent = dirs.get(&entry.parent).context("an entry stands before its directory")?;
+        let path = parent.join(String::from_utf8_lossy(&entry.name).as_ref());
+        if entry.attr.is_dir() {
+            std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+            dirs.insert(entry.attr.ino, path);
+        } else {
+            std::fs::File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        }
+    }
+    Ok(base)
+}
+
+fn relative(tree: &Tree) -> Result<Vec<CString>> {
+    (0..tree.paths.len()).map(|i| Ok(CString::new(&tree.paths.get(i).whole[1..])?)).collect()
+}
+
+impl Arm for SystemCalls {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut seen = std::collections::HashSet::new();
+        for (index, path) in self.paths.iter().enumerate().take(20_000) {
+            let got = statat(&self.fd, path, AtFlags::empty());
+            match self.tree.inos[index] {
+                0 => ensure!(got.is_err_and(|e| e == Errno::NOENT), "an absent name was found"),
+                _ => ensure!(seen.insert(got?.st_ino), "two paths lead to one inode"),
+            }
+        }
+        Ok(())
+    }
+
+    fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+        let cursor = Cursor::new(self.which, self.paths.len(), seat);
+        let fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)?;
+        Ok(Box::new(Calling {
+            fd,
+            paths: &self.paths[..],
+            cursor,
+            call: self.call,
+            serialized: variant == SERIALIZED,
+        }))
+    }
+
+    fn companion<'a>(&'a self) -> Result<Option<Box<dyn Companion + 'a>>> {
+        let Some(storm) = &self.storm else { return Ok(None) };
+        let path = |name: &[u8]| -> Result<PathBuf> {
+            let dir = std::str::from_utf8(&storm.dir_path)?.trim_start_matches('/');
+            Ok(self.base.path().join(dir).join(std::str::from_utf8(name)?))
+        };
+        let (name, other) = (path(&storm.name)?, path(&storm.other)?);
+        Ok(Some(Box::new(Renaming { storm, name, other })))
+    }
+
+    fn elsewhere(&self, variant: usize) -> Option<Value> {
+        let base = self.base.path().to_owned();
+        let said = Elsewhere { base, shape: self.shape, call: self.call, which: self.which, variant };
+        // A companion works in this process; others do without targets.
+        serde_json::to_value(said).ok().filter(|_| self.storm.is_none())
+    }
+}
+
+/// The worker of another process, from what [`Arm::elsewhere`] said.
+///
+/// # Errors
+/// Where that cannot be read, or its directory cannot be opened.
+pub fn worker_elsewhere(said: &Value, seat: Seat) -> Result<Box<dyn Worker>> {
+    let said: Elsewhere = serde_json::from_value(said.clone())?;
+    let paths = relative(&*LazyTree::new(said.shape).get()?)?;
+    let (fd, cursor) = (directory(&said.base)?, Cursor::new(said.which, paths.len(), seat));
+    Ok(Box::new(Calling { fd, paths, cursor, call: said.call, serialized: said.variant == SERIALIZED }))
+}
+
+struct Calling<P> {
+    fd: OwnedFd,
+    paths: P,
+    cursor: Cursor,
+    call: Call,
+    serialized: bool,
+}
+
+impl<P: AsRef<[CString]>> Calling<P> {
+    /// The call, and something of its result.
+    fn once(&self, path: &CString) -> Result<u64, Errno> {
+        match self.call {
+            Call::Stat => statat(&self.fd, path, AtFlags::empty()).map(|stat| black_box(&stat).st_ino),
+            Call::Absent => match statat(&self.fd, path, AtFlags::empty()) {
+                Err(Errno::NOENT) => Ok(black_box(1)),
+                Err(errno) => Err(errno),
+                Ok(_) => Err(Errno::EXIST),
+            },
+            Call::Open => {
+                let file = openat(&self.fd, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+                Ok(std::os::fd::AsRawFd::as_raw_fd(&black_box(&file).as_fd()) as u64)
+            }
+        }
+    }
+}
+
+impl<P: AsRef<[CString]>> Worker for Calling<P> {
+    fn batch(&mut self, ops: u64) -> Result<()> {
+        for _ in 0..ops {
+            let path = &self.paths.as_ref()[self.cursor.index()];
+            let result = self.once(path).with_context(|| path.to_string_lossy().into_owned())?;
+            if self.serialized { self.cursor.next_after(result) } else { self.cursor.next() }
+        }
+        Ok(())
+    }
+}
+
+struct Renaming<'a> {
+    storm: &'a Storm,
+    name: PathBuf,
+    other: PathBuf,
+}
+
+impl Companion for Renaming<'_> {
+    fn step(&mut self) -> Result<()> {
+        for _ in 0..self.storm.burst() {
+            renameat(CWD, &self.name, CWD, &self.other)?;
+            renameat(CWD, &self.other, CWD, &self.name)?;
+        }
+        std::thread::sleep(STORM_PAUSE);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_read() {
+        let dir = |name: &str, dir: &str| Target::Dir { name: name.to_owned(), dir: dir.into() };
+        assert_eq!("inproc".parse(), Ok(Target::InProcess));
+        assert_eq!("/dev/".parse(), Ok(dir("dev", "/dev/")));
+        assert_eq!("a=/dev".parse(), Ok(dir("a", "/dev")));
+        for wrong in ["/nowhere/at/all", "=/dev", "x=", ""] {
+            let said = wrong.parse::<Target>().unwrap_err();
+            assert!(said.contains("a target is inproc, host"), "{wrong}: {said}");
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Directories by path: a front cache for the directory part of paths that are walked again and again.
+//!
+//! An entry says: whoever starts in this directory, with these credentials and these mounts, and
+//! walks this text, comes through these positions. A position carries the walk sequence of its
+//! directory, which moves when the directory is renamed, removed or evicted and when its permissions
+//! change. So an entry is checked, not invalidated: if every position still stands, all of them have
+//! stood since the entry was made, and the walk would go the same way; if one does not, the entry
+//! misses. A rename or chmod of a directory costs nothing for what is below it.
+//!
+//! A sequence wraps after 2^31 changes of one directory, which an entry might sit out. Each 2^29
+//! changes of any directory move [`LifeSeq::wraps`], which is part of the key.
+//!
+//! **What protects what.** Fields of an entry are guarded by its `seq`, written by who has set `busy`;
+//! who finds it set lets it be. Readers store nothing. An entry holds no reference and pins nothing.
+//! An entry is made when the same path misses twice in its slot, so that a first walk pays for a look
+//! and one store. Bounded: [`ENTRIES`] entries of four lines, direct-mapped.
+
+use uvfs_sync::arena::Arena;
+use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering};
+use uvfs_sync::seqcount::{LifeSeq, SeqCount};
+use uvfs_sync::slot;
+
+use crate::cache::Cache;
+use crate::clock::NEVER;
+use crate::types::InodeId;
+use crate::walk::Pos;
+
+/// Entries kept at the most: a MiB in all.
+pub const ENTRIES: u32 = if cfg!(loom) { 1 } else { 4096 };
+/// Longest text that is kept.
+pub const TEXT_MAX: usize = WORDS * 8;
+/// Positions kept of a walk, its start included.
+pub const DEPTH_MAX: usize = 8;
+const WORDS: usize = if cfg!(loom) { 1 } else { 12 };
+
+slot! {
+    #[derive(Debug)]
+    #[repr(C, align(64))]
+    struct Entry {
+        seq: SeqCount,
+        /// Set by who writes.
+        busy: AtomicU32,
+        /// Length of the text, number of positions above; 0: empty.
+        shape: AtomicU32,
+        /// What missed last; a hint.
+        missed: AtomicU32,
+        key: [AtomicU64; 3],
+        text: [AtomicU64; WORDS],
+        stamps: [AtomicU64; DEPTH_MAX],
+        indices: [AtomicU32; DEPTH_MAX],
+    }
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Entry>() == 256);
+
+/// What else than its text a walk depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whence {
+    /// Where it starts.
+    pub start: InodeId,
+    /// A number that stands for the caller's credentials, never used for others.
+    pub who: u32,
+    /// Moves with the mounts, and was read before the walk.
+    pub mounts: u32,
+}
+
+impl Whence {
+    fn words(self) -> [u64; 3] {
+        [self.start.as_u64(), u64::from(self.who) << 32 | u64::from(self.mounts), u64::from(LifeSeq::wraps())]
+    }
+}
+
+/// The table of entries.
+#[derive(Debug)]
+pub(crate) struct Prefixes(Arena<Entry>);
+
+/// A text as words, and the words' hash.
+struct Text {
+    words: [u64; WORDS],
+    len: usize,
+    hash: u64,
+}
+
+impl Text {
+    /// `None`: too long (or nothing) to be kept.
+    #[inline(always)]
+    fn new(bytes: &[u8], whence: &[u64; 3]) -> Option<Self> {
+        if bytes.is_empty() || bytes.len() > TEXT_MAX {
+            return None;
+        }
+        let mut words = [0; WORDS];
+        let (whole, rest) = bytes.as_chunks::<8>();
+        // One multiplication a word, none waiting for another. A slot is all that this chooses:
+        // the text is compared in full.
+        let mut hash = whence[0] ^ whence[1];
+        let mut factor = FACTOR;
+        let mut mix = |word: u64| {
+            hash = hash.wrapping_add(word.wrapping_mul(factor));
+            factor = factor.wrapping_add(FACTOR << 1);
+        };
+        for (word, bytes) in words.iter_mut().zip(whole) {
+            *word = u64::from_le_bytes(*bytes);
+            mix(*word);
+        }
+        if !rest.is_empty() {
+            let word = crate::dentry::word(rest);
+            words[whole.len()] = word;
+            mix(word);
+        }
+        Some(Self { words, len: bytes.len(), hash: hash ^ hash >> 29 })
+    }
+
+    #[inline(always)]
+    fn used(&self) -> &[u64] {
+        &self.words[..self.len.div_ceil(8)]
+    }
+}
+
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Prefixes {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self(Arena::reserve(ENTRIES)?))
+    }
+
+    #[inline(always)]
+    fn slot(&self, text: &Text) -> &Entry {
+        self.0.get((text.hash.wrapping_mul(FACTOR) >> 32) as u32)
+    }
+}
+
+impl Cache {
+    /// Where a walk over `text` (without its last component) would come to, if that is known and still
+    /// true. Stores nothing.
+    #[inline]
+    pub fn prefix(&self, whence: Whence, text: &[u8]) -> Option<Pos> {
+        let key = whence.words();
+        let text = Text::new(text, &key)?;
+        let entry = self.prefixes.slot(&text);
+        let seq = entry.seq.begin()?;
+        let shape = entry.shape.load(Ordering::Relaxed);
+        let differ = |word: &AtomicU64, want: u64| word.load(Ordering::Relaxed) ^ want;
+        let mut differs = u64::from(shape & 0xffff) ^ text.len as u64;
+        for (word, want) in entry.key.iter().zip(key) {
+            differs |= differ(word, want);
+        }
+        for (word, want) in entry.text.iter().zip(text.used()) {
+            differs |= differ(word, *want);
+        }
+        if differs != 0 {
+            return None;
+        }
+        let mut last = None;
+        let count = (shape >> 16) as usize;
+        for (index, stamp) in entry.indices.iter().zip(&entry.stamps).take(count) {
+            let at = Pos { index: index.load(Ordering::Relaxed), stamp: stamp.load(Ordering::Relaxed) };
+            if !self.check(at) {
+                return None;
+            }
+            last = Some(at);
+        }
+        // What was checked above was this entry, whole.
+        if entry.seq.check(seq) { last } else { None }
+    }
+
+    /// A walk over `text` came through these positions, its start first and its end last; `whence` was
+    /// known before it began. Not kept where a name on the way may expire.
+    pub fn note_prefix(&self, whence: Whence, text: &[u8], through: &[Pos]) {
+        let key = whence.words();
+        let Some(text) = Text::new(text, &key) else { return };
+        if through.is_empty() || through.len() > DEPTH_MAX || through.iter().any(|at| self.expires(*at)) {
+            return;
+        }
+        let entry = self.prefixes.slot(&text);
+        let print = text.hash as u32;
+        if entry.missed.load(Ordering::Relaxed) != print {
+            entry.missed.store(print, Ordering::Relaxed);
+            return;
+        }
+        // Acquire, with the release below: the last writer's stores come before ours.
+        if entry.busy.swap(1, Ordering::Acquire) != 0 {
+            return;
+        }
+        entry.seq.write(|| {
+            entry.shape.store((through.len() as u32) << 16 | text.len as u32, Ordering::Relaxed);
+            let put = |slots: &[AtomicU64], words: &[u64]| {
+                slots.iter().zip(words).for_each(|(slot, word)| slot.store(*word, Ordering::Relaxed));
+            };
+            put(&entry.key, &key);
+            put(&entry.text, text.used());
+            for (i, at) in through.iter().enumerate() {
+                entry.indices[i].store(at.index, Ordering::Relaxed);
+                entry.stamps[i].store(at.stamp, Ordering::Relaxed);
+            }
+        });
+        entry.busy.store(0, Ordering::Release);
+    }
+
+    /// Whether the name of a directory has a deadline. The name that is looked at here is the
+    /// directory's as long as the position stands, which is checked whenever the entry is used.
+    fn expires(&self, at: Pos) -> bool {
+        let alias = self.inodes_private.get(at.index).alias.load(Ordering::Acquire);
+        alias != 0 && self.dentries.get(alias).deadline.load(Ordering::Relaxed) != NEVER
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::attr::{Attr, mode};
+    use crate::types::{Config, Fresh, Life, Room, SbId, SbOptions};
+
+    const TEXT: &[u8] = b"/a/b";
+
+    fn dir(ino: u64) -> Fresh {
+        let attr = Attr { ino, mode: mode::S_IFDIR | 0o755, nlink: 2, ..Attr::default() };
+        Fresh { attr, private: 0, life: Life::Forever }
+    }
+
+    /// A root with `a` in it and `b` in that, whose names live so long.
+    fn world(life: Life) -> (Arc<Cache>, SbId) {
+        let cache = Cache::new(Config { max_inodes: 1 << 12, ..Config::default() }).unwrap();
+        let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+        let mut at = cache.make_root(sb, &dir(1)).unwrap();
+        for (name, ino) in [(b"a", 2), (b"b", 3)] {
+            let guard = cache.lock_name(&at, name);
+            let room = guard.reserve(Room::Dir).unwrap();
+            let next = guard.create(room, &Fresh { life, ..dir(ino) });
+            drop(guard);
+            at = next;
+        }
+        drop(at);
+        (cache, sb)
+    }
+
+    fn positions(cache: &Cache, sb: SbId) -> [Pos; 3] {
+        let names = cache.names();
+        let root = cache.pos(cache.root(sb).unwrap().id()).unwrap();
+        let a = cache.down(&names, root, &names.hash(b"a")).unwrap();
+        [root, a, cache.down(&names, a, &names.hash(b"b")).unwrap()]
+    }
+
+    fn whence(cache: &Cache, sb: SbId) -> Whence {
+        Whence { start: cache.root(sb).unwrap().id(), who: 1, mounts: 0 }
+    }
+
+    /// One test with what moves [`LifeSeq::wraps`], which is the process's.
+    #[test]
+    fn kept_after_the_second_walk_for_the_same_question_until_a_sequence_may_come_round() {
+        let (cache, sb) = world(Life::Forever);
+        let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
+        assert_eq!(cache.prefix(ask, TEXT), None);
+        cache.note_prefix(ask, TEXT, &way);
+        assert_eq!(cache.prefix(ask, TEXT), None);
+        cache.note_prefix(ask, TEXT, &way);
+        assert_eq!(cache.prefix(ask, TEXT), Some(way[2]));
+        for other in
+            [Whence { start: way[1].id(), ..ask }, Whence { who: 2, ..ask }, Whence { mounts: 1, ..ask }]
+        {
+            assert_eq!(cache.prefix(other, TEXT), None, "{other:?}");
+        }
+        for other in [&b"/a/c"[..], b"/a/b/", b"/a/", b"", &[b'x'; TEXT_MAX + 1]] {
+            assert_eq!(cache.prefix(ask, other), None);
+        }
+        let (before, seq) = (LifeSeq::wraps(), LifeSeq::new());
+        seq.set(1, (1 << 30) - 4);
+        seq.write(|| ());
+        assert_eq!(LifeSeq::wraps(), before);
+        assert_eq!(cache.prefix(ask, TEXT), Some(way[2]));
+        seq.write(|| ());
+        assert_eq!((LifeSeq::wraps(), seq.halves()), (before + 1, (1, 1 << 30)));
+        assert_eq!(cache.prefix(ask, TEXT), None);
+    }
+
+    #[test]
+    fn a_name_that_is_forgotten_leads_nowhere() {
+        let (cache, sb) = world(Life::Forever);
+        let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
+        (0..2).for_each(|_| cache.note_prefix(ask, TEXT, &way));
+        let a = cache.get(way[1].id()).unwrap();
+        let held = cache.get(way[2].id()).unwrap();
+        // Somebody holds the directory, so that it lives on; it has no name any more.
+        cache.invalidate(&a, b"b");
+        assert_eq!(cache.prefix(ask, TEXT), None);
+        drop(held);
+    }
+
+    #[test]
+    fn a_name_that_may_expire_is_not_kept() {
+        let (cache, sb) = world(Life::Millis(1000));
+        let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
+        (0..3).for_each(|_| cache.note_prefix(ask, TEXT, &way));
+        assert_eq!(cache.prefix(ask, TEXT), None);
+    }
+}

@@ -1,0 +1,111 @@
+//! A small number for each thread that runs, for arrays with a line per thread.
+//!
+//! Numbers are dense: a thread that ends gives its number back, and the next new thread takes it
+//! over, with whatever stands in the lines of that number. So a line has one writer at a time, and
+//! what the last writer stored happens before what the next one loads (both hold the registry's mutex).
+//! Nobody is told when a thread ends; sums over all lines stay right because no line goes away.
+//!
+//! More than [`LANES`] threads at a time, and threads that are ending, have no number: they go the way
+//! that needs none. Costs one load of a thread-local.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+
+/// Threads with a number at one time.
+pub const LANES: u32 = if cfg!(loom) { 2 } else { 1024 };
+
+/// A number that was never handed out is not below this. Raised before the number's first use.
+static TOP: AtomicU32 = AtomicU32::new(0);
+static FREE: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+const UNASKED: u32 = u32::MAX;
+const NONE: u32 = u32::MAX - 1;
+
+/// Gives the number back when its thread ends.
+struct Holder(u32);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // What is dropped after this has no number any more.
+        let _ = MINE.try_with(|mine| mine.set(NONE));
+        FREE.lock().push(self.0);
+    }
+}
+
+thread_local! {
+    static MINE: Cell<u32> = const { Cell::new(UNASKED) };
+    static HOLDER: Cell<Option<Holder>> = const { Cell::new(None) };
+}
+
+/// This thread's number, below [`LANES`].
+#[inline]
+pub fn mine() -> Option<u32> {
+    match MINE.try_with(Cell::get) {
+        Ok(lane) if lane < LANES => Some(lane),
+        Ok(UNASKED) => take(),
+        _ => None,
+    }
+}
+
+#[cold]
+fn take() -> Option<u32> {
+    let lane = {
+        let mut free = FREE.lock();
+        match free.pop() {
+            Some(lane) => Some(lane),
+            None => {
+                let top = TOP.load(Ordering::Relaxed);
+                // SeqCst, and before the first use: see `used`.
+                (top < LANES).then(|| TOP.fetch_add(1, Ordering::SeqCst))
+            }
+        }
+    };
+    let Some(holder) = lane.map(Holder) else {
+        let _ = MINE.try_with(|mine| mine.set(NONE));
+        return None;
+    };
+    // Where the thread is ending, the holder is dropped here and now.
+    HOLDER.try_with(move |h| h.set(Some(holder))).ok()?;
+    let _ = MINE.try_with(|mine| mine.set(lane.unwrap_or(NONE)));
+    lane
+}
+
+/// All numbers in use are below this. A thread whose first number comes after this call has stored it
+/// before its first [`crate::barrier::light`].
+pub fn used() -> u32 {
+    if cfg!(loom) { LANES } else { TOP.load(Ordering::SeqCst) }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::sync::Barrier;
+
+    #[test]
+    fn threads_that_run_have_different_numbers_and_leave_them_to_others() {
+        let round = || {
+            let all = Barrier::new(8);
+            let lanes: HashSet<u32> = std::thread::scope(|s| {
+                let threads: Vec<_> = (0..8)
+                    .map(|_| {
+                        s.spawn(|| {
+                            let lane = mine();
+                            assert_eq!(lane, mine());
+                            all.wait();
+                            lane
+                        })
+                    })
+                    .collect();
+                threads.into_iter().map(|t| t.join().unwrap().unwrap()).collect()
+            });
+            assert_eq!(lanes.len(), 8);
+        };
+        // Without giving numbers back, half of these rounds would use them all up.
+        for _ in 0..LANES / 4 {
+            round();
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What a get or put does when it meets a held lock: the one thing in which lockrefs differ.
+//!
+//! [`Uvfs`] is what the caches use. [`Stock`] and [`Patched`] model the kernel's lockref before and after
+//! the change that Guzik's mail announces ("vfs: move d_lockref out of the area used by RCU lookup",
+//! 2024), for measurements: there the count may only be changed by compare-exchange while the lock is
+//! free, and who finds it held queues for it, at once or after some spins. One holder then sends all who
+//! come into the queue, and in a steady stream of them the lock is never seen free again. The queue
+//! is a ticket lock: first come, first served, as the kernel's spinlocks are, by spinning.
+//!
+//! A policy is a type without values; all is decided when it is compiled. Nothing here is public but
+//! the types: who wants a lockref uses [`super::LockRef`].
+
+use std::cell::Cell;
+
+use crate::bitlock;
+use crate::primitives::{AtomicU64, Ordering, spin_loop};
+
+/// How a get or put goes on that finds the lock held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// As if it were free: the lock's bits are carried along.
+    Carry,
+    /// It looks `spins` times more, then queues for the lock and does its step as the holder.
+    Queue {
+        /// Looks before it queues.
+        spins: u32,
+    },
+}
+
+/// The lock in the low bits of a lockref's word, and what it does to gets and puts.
+pub trait Policy: Send + Sync + 'static {
+    /// Low bits of the word that are the lock's, below 30.
+    const LOCK_BITS: u32;
+    /// What a get or put does that finds it held.
+    const HELD: Held;
+
+    /// Whether `word` says that the lock is held (or waited for).
+    fn is_locked(word: u64) -> bool;
+
+    /// Take the lock.
+    fn lock(word: &AtomicU64);
+
+    /// Give the lock back.
+    fn unlock(word: &AtomicU64);
+}
+
+/// A held lock diverts nobody, waiting for it is unfair, and who waits sleeps.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Uvfs;
+
+impl Policy for Uvfs {
+    const LOCK_BITS: u32 = 2;
+    const HELD: Held = Held::Carry;
+
+    #[inline]
+    fn is_locked(word: u64) -> bool {
+        word & bitlock::LOCK != 0
+    }
+
+    #[inline]
+    fn lock(word: &AtomicU64) {
+        bitlock::lock(word);
+    }
+
+    #[inline]
+    fn unlock(word: &AtomicU64) {
+        bitlock::unlock(word);
+    }
+}
+
+/// Model of the kernel's lockref: who finds the lock held queues.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stock;
+
+/// Model of the bounded wait: who finds the lock held looks some times more, then queues.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Patched;
+
+/// Looks of [`Patched`].
+const PATCHED_SPINS: u32 = if cfg!(loom) { 1 } else { 1024 };
+
+macro_rules! queueing {
+    ($policy:ty, $spins:expr) => {
+        impl Policy for $policy {
+            const LOCK_BITS: u32 = 16;
+            const HELD: Held = Held::Queue { spins: $spins };
+
+            #[inline]
+            fn is_locked(word: u64) -> bool {
+                ticket::is_locked(word)
+            }
+
+            fn lock(word: &AtomicU64) {
+                ticket::lock(word);
+            }
+
+            fn unlock(word: &AtomicU64) {
+                ticket::unlock(word);
+            }
+        }
+    };
+}
+
+queueing!(Stock, 0);
+queueing!(Patched, PATCHED_SPINS);
+
+/// A ticket lock for up to 255 threads in the low 16 bits: who is served, and the next ticket.
+mod ticket {
+    use super::{AtomicU64, Ordering, spin_loop};
+
+    const BYTE: u64 = 0xff;
+
+    fn served(word: u64) -> u64 {
+        word & BYTE
+    }
+
+    fn next(word: u64) -> u64 {
+        word >> 8 & BYTE
+    }
+
+    pub(super) fn is_locked(word: u64) -> bool {
+        served(word) != next(word)
+    }
+
+    pub(super) fn lock(word: &AtomicU64) {
+        let mut old = word.load(Ordering::Relaxed);
+        // Not an addition: the last ticket's carry would count a reference.
+        loop {
+            let new = old & !(BYTE << 8) | ((next(old) + 1) & BYTE) << 8;
+            match word.compare_exchange_weak(old, new, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => old = now,
+            }
+        }
+        let mine = next(old);
+        while served(word.load(Ordering::Acquire)) != mine {
+            spin_loop();
+        }
+    }
+
+    pub(super) fn unlock(word: &AtomicU64) {
+        // Only the holder moves the low byte, so it is the one that was seen.
+        let served = served(word.load(Ordering::Relaxed));
+        if served == BYTE {
+            word.fetch_sub(BYTE, Ordering::Release);
+        } else {
+            word.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+thread_local! {
+    static DIVERTED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Gets and puts of this thread that had to take a lock. Always 0 where nothing but [`Uvfs`] is used.
+pub fn diverted() -> u64 {
+    DIVERTED.try_with(Cell::get).unwrap_or(0)
+}
+
+pub(super) fn count_diverted() {
+    // A thread that ends has nobody left to ask for it.
+    let _ = DIVERTED.try_with(|d| d.set(d.get() + 1));
+}

@@ -1,0 +1,225 @@
+//! Models of references that are counted per thread. Thread numbers are given: loom's threads have none.
+
+use super::*;
+use crate::primitives::Arc;
+use loom::cell::UnsafeCell;
+use loom::thread::{JoinHandle, spawn};
+
+fn model(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(f);
+}
+
+/// Two objects, and what they stand for.
+struct World {
+    percpu: PercpuRefs,
+    refs: [LockRef; 2],
+    places: [AtomicU32; 2],
+    cells: [UnsafeCell<u32>; 2],
+}
+// SAFETY: a cell is touched as its object's references allow, which is what the tests prove.
+unsafe impl Sync for World {}
+// SAFETY: as above.
+unsafe impl Send for World {}
+
+/// Index 0 is nobody's.
+impl Objects for World {
+    fn refs(&self, index: u32) -> &LockRef {
+        &self.refs[index as usize - 1]
+    }
+    fn place(&self, index: u32) -> &AtomicU32 {
+        &self.places[index as usize - 1]
+    }
+}
+
+const LIFE: u32 = 7;
+
+fn id(index: u32) -> u64 {
+    u64::from(LIFE) << 32 | u64::from(index)
+}
+
+impl World {
+    /// Each object has one reference: of who vouches for it.
+    fn new() -> Arc<Self> {
+        let world = Self {
+            percpu: PercpuRefs::new().unwrap(),
+            refs: Default::default(),
+            places: Default::default(),
+            cells: [UnsafeCell::new(0), UnsafeCell::new(0)],
+        };
+        for index in [1, 2] {
+            world.refs(index).start(LIFE);
+            world.refs(index).get_anchor();
+            assert!(!world.refs(index).put());
+        }
+        Arc::new(world)
+    }
+
+    fn read(&self, index: u32) {
+        // SAFETY: loom checks that nobody writes meanwhile.
+        self.cells[index as usize - 1].with(|v| unsafe { assert_eq!(*v, 0) });
+    }
+
+    /// A reference by id, as a cache takes it.
+    fn get(&self, lane: u32, index: u32) -> bool {
+        let place = Place::of(self.place(index));
+        self.percpu.count::<0>(lane, place, id(index)) || self.refs(index).get_life(LIFE)
+    }
+
+    /// Use and drop it; whether it was the last.
+    fn put(&self, lane: u32, index: u32) -> bool {
+        self.read(index);
+        let place = Place::of(self.place(index));
+        !self.percpu.count::<1>(lane, place, id(index)) && self.put_here(index)
+    }
+
+    fn put_here(&self, index: u32) -> bool {
+        let last = self.refs(index).put();
+        if last {
+            // SAFETY: loom checks that nobody else is here.
+            self.cells[index as usize - 1].with_mut(|v| unsafe { *v = 1 });
+        }
+        last
+    }
+
+    /// Who vouches does so no more, and drops his reference.
+    fn end(&self, index: u32) -> bool {
+        if self.refs(index).unanchor() {
+            self.percpu.gather(self, index);
+        }
+        self.read(index);
+        self.put_here(index)
+    }
+
+    fn over(&self, index: u32) {
+        assert!(!self.refs(index).is_spread());
+        assert_eq!(self.refs(index).count(), 0);
+        assert!(!self.refs(index).get_life(LIFE), "resurrected");
+    }
+}
+
+fn used(world: &Arc<World>, lane: u32) -> JoinHandle<bool> {
+    let world = world.clone();
+    spawn(move || world.get(lane, 1) && world.put(lane, 1))
+}
+
+fn one(lasts: &[bool]) {
+    assert_eq!(lasts.iter().filter(|last| **last).count(), 1, "{lasts:?}");
+}
+
+/// Rule 2: a count that is spread ends once, after all who were counted in it. Planted bugs:
+/// rule2-spread-without-light, rule2-gather-without-heavy, rule2-gather-does-not-wait,
+/// rule2-count-relaxed, rule2-gather-relaxed.
+#[test]
+fn loom_rule2_a_spread_count_ends_once_and_last() {
+    model(3, || {
+        let world = World::new();
+        world.percpu.spread(&*world, id(1));
+        assert!(world.refs(1).is_spread());
+        let users = [used(&world, 0), used(&world, 1)];
+        let mine = world.end(1);
+        let [a, b] = users.map(|user| user.join().unwrap());
+        one(&[mine, a, b]);
+        world.over(1);
+    });
+}
+
+/// Rule 2: a reference that was taken in the word may be dropped where it is spread, and the other
+/// way round. Planted bug: rule2-puts-are-not-summed.
+#[test]
+fn loom_rule2_references_may_change_sides() {
+    model(3, || {
+        let world = World::new();
+        world.refs(1).get_held();
+        world.percpu.spread(&*world, id(1));
+        let taken_here = {
+            let world = world.clone();
+            spawn(move || world.put(0, 1))
+        };
+        let taken_there = {
+            let world = world.clone();
+            spawn(move || {
+                world.get(1, 1) && {
+                    world.read(1);
+                    world.put_here(1)
+                }
+            })
+        };
+        let mine = world.end(1);
+        one(&[mine, taken_here.join().unwrap(), taken_there.join().unwrap()]);
+        world.over(1);
+    });
+}
+
+/// Rule 2: who spreads late finds that nobody vouches. Planted bug: rule2-spread-ignores-the-anchor.
+#[test]
+fn loom_rule2_spreading_against_the_end() {
+    model(3, || {
+        let world = World::new();
+        world.refs(1).get_held();
+        let user = {
+            let world = world.clone();
+            spawn(move || {
+                world.percpu.spread(&*world, id(1));
+                let more = world.get(0, 1) && world.put(0, 1);
+                assert!(!more);
+                world.put(0, 1)
+            })
+        };
+        let other = used(&world, 1);
+        let mine = world.end(1);
+        one(&[mine, user.join().unwrap(), other.join().unwrap()]);
+        world.over(1);
+    });
+}
+
+/// Rule 2: a place that serves another object counts nothing for the first. Planted bug:
+/// rule2-count-for-whom-ever.
+#[test]
+fn loom_rule2_a_place_changes_hands() {
+    model(3, || {
+        let world = World::new();
+        world.percpu.spread(&*world, id(1));
+        let user = used(&world, 0);
+        world.percpu.gather(&*world, 1);
+        world.percpu.spread(&*world, id(2));
+        let other = {
+            let world = world.clone();
+            spawn(move || world.get(1, 2) && world.put(1, 2))
+        };
+        let mine = world.end(1);
+        one(&[mine, user.join().unwrap()]);
+        one(&[world.end(2), other.join().unwrap()]);
+        world.over(1);
+        world.over(2);
+    });
+}
+
+/// Rule 2: a thread that ends leaves its words to the next one of its number. Planted bug:
+/// rule2-gather-forgets-the-base.
+#[test]
+fn loom_rule2_a_line_changes_hands() {
+    model(3, || {
+        let world = World::new();
+        let lane = Arc::new(Mutex::new(0));
+        world.percpu.spread(&*world, id(1));
+        let next = {
+            let (world, lane) = (world.clone(), lane.clone());
+            spawn(move || {
+                // The registry's mutex.
+                let lane = lane.lock();
+                world.get(*lane, 1) && world.put(*lane, 1)
+            })
+        };
+        {
+            let lane = lane.lock();
+            assert!(world.get(*lane, 1));
+        }
+        world.percpu.gather(&*world, 1);
+        world.percpu.spread(&*world, id(1));
+        assert!(!world.end(1));
+        one(&[next.join().unwrap(), world.put(1, 1)]);
+        world.over(1);
+    });
+}

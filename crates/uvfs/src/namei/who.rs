@@ -1,0 +1,64 @@
+//! Numbers for credentials: what the cache of directory parts keys its entries by.
+//!
+//! Two callers have one number only if the kernel could not tell them apart on any walk: the same user and
+//! groups, or both root, whom no search permission binds. A number is never given to others. At the most
+//! [`MOST`] are given out; whoever comes later has none, and walks every path.
+//! A context asks when it is made or becomes somebody else, under a mutex; a walk only compares.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
+
+use crate::types::Cred;
+
+/// The number of who has none.
+pub(crate) const NOBODY: u32 = 0;
+const ROOT: u32 = 1;
+const MOST: usize = 4096;
+
+type Groups = (u32, u32, Arc<[u32]>);
+
+/// The numbers given out.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers(Mutex<HashMap<Groups, u32, RandomState>>);
+
+impl Numbers {
+    /// The number of these credentials.
+    pub(crate) fn of(&self, cred: &Cred) -> u32 {
+        if cred.is_root() {
+            return ROOT;
+        }
+        let mut given = self.0.lock();
+        let key = (cred.uid, cred.gid, Arc::clone(&cred.groups));
+        if let Some(number) = given.get(&key) {
+            return *number;
+        }
+        if given.len() == MOST {
+            return NOBODY;
+        }
+        let number = ROOT + 1 + given.len() as u32;
+        given.insert(key, number);
+        number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_differs_has_another_number() {
+        let numbers = Numbers::default();
+        let user = |uid, gid, groups: &[u32]| numbers.of(&Cred { uid, gid, groups: groups.into() });
+        let all = [user(1, 1, &[]), user(1, 2, &[]), user(2, 1, &[]), user(1, 1, &[7]), user(0, 5, &[7])];
+        let distinct: std::collections::HashSet<u32> = all.into_iter().collect();
+        assert_eq!(distinct.len(), all.len());
+        assert_eq!((user(1, 1, &[7]), user(0, 0, &[])), (all[3], all[4]));
+        for uid in 10..=MOST as u32 + 10 {
+            user(uid, 0, &[]);
+        }
+        assert_eq!((user(u32::MAX, 0, &[]), user(2, 1, &[])), (NOBODY, all[2]));
+    }
+}
