@@ -130,21 +130,18 @@ fn a_path_leads_where_it_led_at_some_moment_of_the_walk() {
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let context = root(&vfs);
-            let (mut certain, mut seen) = (0u64, [0u64; 2]);
-            // However long the other thread does not run.
-            while certain < 20_000 || seen.iter().any(|n| *n <= 100) {
+            let mut seen = [0u64; 2];
+            while seen.iter().any(|n| *n < 5_000) {
                 let before = moves.load(Ordering::SeqCst);
                 let here = context.stat(FILE.as_bytes()).is_ok();
                 let there = context.stat(away.as_bytes()).is_ok();
                 if before.is_multiple_of(2) && moves.load(Ordering::SeqCst) == before {
                     let at_home = before.is_multiple_of(4);
                     assert_eq!((here, there), (at_home, !at_home), "after {} moves", before / 2);
-                    certain += 1;
                     seen[usize::from(at_home)] += 1;
                 }
             }
             stop.store(true, Ordering::Relaxed);
-            seen
         });
         let context = root(&vfs);
         let names = [DIRS[1].as_bytes(), &b"/first/elsewhere"[..]];
@@ -158,7 +155,6 @@ fn a_path_leads_where_it_led_at_some_moment_of_the_walk() {
                 std::hint::spin_loop();
             }
         }
-        let seen = reader.join().unwrap();
-        assert!(seen.iter().all(|n| *n > 100), "{seen:?}");
+        reader.join().unwrap();
     });
 }
