@@ -12,8 +12,9 @@
 //!
 //! **What protects what.** Fields of an entry are guarded by its `seq`, written by who has set `busy`;
 //! who finds it set lets it be. Readers store nothing. An entry holds no reference and pins nothing.
-//! An entry is made when the same path misses twice in its slot, so that a first walk pays for a look
-//! and one store. Bounded: [`ENTRIES`] entries of four lines, direct-mapped.
+//! An entry is made of the second path that misses in its slot, so that a first walk pays for a look
+//! and one store, and stays as long as it leads somewhere: other paths of its slot are walked, and
+//! nothing is stored for them (`ci/shared-stores.sh`). Bounded: [`ENTRIES`] entries of four lines, direct-mapped.
 
 use uvfs_sync::arena::Arena;
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering};
@@ -42,7 +43,7 @@ slot! {
         busy: AtomicU32,
         /// Length of the text, number of positions above; 0: empty.
         shape: AtomicU32,
-        /// What missed last; a hint.
+        /// A walk missed since the entry led somewhere; a hint.
         missed: AtomicU32,
         key: [AtomicU64; 3],
         text: [AtomicU64; WORDS],
@@ -173,15 +174,19 @@ impl Cache {
             return;
         }
         let entry = self.prefixes.slot(&text);
-        let print = text.hash as u32;
-        if entry.missed.load(Ordering::Relaxed) != print {
-            entry.missed.store(print, Ordering::Relaxed);
+        // Two paths of one slot would store at every walk, for all to see, to drive each other out.
+        if self.is_good(entry, &key) {
+            return;
+        }
+        if entry.missed.load(Ordering::Relaxed) == 0 {
+            entry.missed.store(1, Ordering::Relaxed);
             return;
         }
         // Acquire, with the release below: the last writer's stores come before ours.
         if entry.busy.swap(1, Ordering::Acquire) != 0 {
             return;
         }
+        entry.missed.store(0, Ordering::Relaxed);
         entry.seq.write(|| {
             entry.shape.store((through.len() as u32) << 16 | text.len as u32, Ordering::Relaxed);
             let put = |slots: &[AtomicU64], words: &[u64]| {
@@ -195,6 +200,20 @@ impl Cache {
             }
         });
         entry.busy.store(0, Ordering::Release);
+    }
+
+    /// Whether an entry still leads somewhere, if perhaps for others than `key`'s. Every position
+    /// stands, and no mount and no wrap of a sequence came since. One that is being written is good.
+    fn is_good(&self, entry: &Entry, key: &[u64; 3]) -> bool {
+        let Some(seq) = entry.seq.begin() else { return true };
+        let count = (entry.shape.load(Ordering::Relaxed) >> 16) as usize;
+        let [_, who, wraps] = [0, 1, 2].map(|i| entry.key[i].load(Ordering::Relaxed));
+        let mut ways = entry.indices.iter().zip(&entry.stamps).take(count);
+        let stands = ways.all(|(index, stamp)| {
+            self.check(Pos { index: index.load(Ordering::Relaxed), stamp: stamp.load(Ordering::Relaxed) })
+        });
+        let good = count != 0 && who as u32 == key[1] as u32 && wraps == key[2] && stands;
+        good || !entry.seq.check(seq)
     }
 
     /// Whether the name of a directory has a deadline. The name that is looked at here is the
@@ -273,6 +292,24 @@ mod tests {
         seq.write(|| ());
         assert_eq!((LifeSeq::wraps(), seq.halves()), (before + 1, (1, 1 << 30)));
         assert_eq!(cache.prefix(ask, TEXT), None);
+    }
+
+    #[test]
+    fn an_entry_gives_way_only_once_it_leads_nowhere() {
+        let (cache, sb) = world(Life::Forever);
+        let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
+        (0..2).for_each(|_| cache.note_prefix(ask, TEXT, &way));
+        // Some other text of the same slot.
+        let slot = |text: &[u8]| {
+            let text = Text::new(text, &ask.words()).unwrap();
+            std::ptr::from_ref(cache.prefixes.slot(&text))
+        };
+        let other = (0..).map(|i| format!("/a/{i}").into_bytes()).find(|t| slot(t) == slot(TEXT)).unwrap();
+        (0..3).for_each(|_| cache.note_prefix(ask, &other, &way[..2]));
+        assert_eq!((cache.prefix(ask, TEXT), cache.prefix(ask, &other)), (Some(way[2]), None));
+        cache.get(way[2].id()).unwrap().update(|a| a.uid = 9);
+        (0..2).for_each(|_| cache.note_prefix(ask, &other, &way[..2]));
+        assert_eq!((cache.prefix(ask, TEXT), cache.prefix(ask, &other)), (None, Some(way[1])));
     }
 
     #[test]
