@@ -186,8 +186,10 @@ impl<P: Policy> LockRef<P> {
     /// one from an index a moment ago, keeps the slot. The caller speaks for the one reference.
     pub fn kill_sole(&self) -> bool {
         // Acquire, as in `put`, whose last step this is.
-        let killed =
-            self.change(Ordering::Acquire, |old| (old & Self::COUNT == Self::ONE).then(|| old - Self::ONE));
+        let killed = self.change(Ordering::Acquire, |old| {
+            let sole = old & (Self::COUNT | SPREAD) == Self::ONE;
+            sole.then(|| old - Self::ONE)
+        });
         killed.is_some()
     }
 
