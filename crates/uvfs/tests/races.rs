@@ -355,7 +355,7 @@ fn a_storm_over_a_driver_that_is_asked() {
 /// last who had it open, and none is left over.
 #[test]
 fn a_file_that_is_opened_by_many_ends_when_it_is_replaced() {
-    const ROUNDS: usize = 200;
+    const ROUNDS: usize = 1_000;
     let mem = Arc::new(Mem::default());
     let vfs = vfs_of(Arc::clone(&mem) as Arc<dyn uvfs::Driver>);
     let root = root(&vfs);
@@ -376,12 +376,16 @@ fn a_file_that_is_opened_by_many_ends_when_it_is_replaced() {
             });
         }
         let _done = Done(&done);
-        for _ in 0..ROUNDS {
-            // Long enough that some are counted per thread.
-            for _ in 0..20 {
+        for round in 0..ROUNDS {
+            // Some are replaced while they are counted per thread, most before.
+            let spread_now = || vfs.cache().counters().spread;
+            for _ in 0..if round % 100 == 0 { 50 } else { 0 } {
+                if spread_now() > 0 {
+                    break;
+                }
                 std::thread::yield_now();
             }
-            spread.fetch_max(vfs.cache().counters().spread, Ordering::Relaxed);
+            spread.fetch_max(spread_now(), Ordering::Relaxed);
             touch(&root, "new");
             root.rename(b"new", b"f", RenameFlags::empty()).unwrap();
         }
