@@ -88,7 +88,7 @@ fn check_keys(report: &Value) {
         assert!(keys(&report["machine"]).contains(key), "machine has no {key}");
     }
     for row in array(report, "rows") {
-        let must = ["arm", "threads", "order", "ops_per_s", "ns_per_op", "dropped", "undropped_ns_per_op"];
+        let must = ["arm", "threads", "ops_per_s", "ns_per_op", "dropped", "undropped_ns_per_op"];
         assert!(must.iter().all(|key| keys(row).contains(*key)), "{row}");
     }
 }
@@ -178,7 +178,20 @@ fn the_list_names_every_workload() {
     assert!(good);
     let listed: Vec<_> =
         out.lines().filter(|l| !l.starts_with(' ')).filter_map(|l| l.split(' ').next()).collect();
-    assert_eq!(listed, WORKLOADS);
+    assert_eq!(listed, [&WORKLOADS[..], &["lockref"]].concat());
+}
+
+#[test]
+fn references_are_compared_and_nothing_is_dropped() {
+    let report = report("lockref", &["--threads", "3", "--hold-us", "1", "--every-ms", "1"]);
+    check(&report);
+    let rows = array(&report, "rows");
+    let arms: Vec<_> = rows.iter().map(|row| row["arm"].as_str().unwrap()).collect();
+    assert_eq!(arms, ["null", "arc", "stock", "patched", "uvfs"]);
+    assert!(rows.iter().all(|row| row["dropped"] == 0.0 && row["hold_us"] == 1 && row["every_ms"] == 1));
+    let notes = array(&report, "notes").iter().map(|note| note.as_str().unwrap());
+    let said = |what: &str| notes.clone().any(|note| note.starts_with("uvfs") && note.contains(what));
+    assert!(said(": 0 of ") && said("worst round over its first"));
 }
 
 #[test]
