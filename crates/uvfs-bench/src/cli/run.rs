@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::harness::machine::{Machine, Ticks};
 use crate::harness::schedule::{self, Case, Settings, Slot, Width};
+use crate::harness::sys;
 use crate::harness::thp::{self, Thp};
 use crate::report::write::{Format, write};
 use crate::report::{Report, VERSION, build, per_second};
@@ -51,6 +52,8 @@ pub fn run(workload: &dyn Workload, matches: &ArgMatches) -> Result<()> {
     for prepare in cases {
         let case = set_up(prepare, &options, &mut report.notes)?;
         measure(workload, &case, &options, &bar, &mut report)?;
+        drop(case);
+        sys::trim();
     }
     bar.finish_and_clear();
     report.machine.steal = Ticks::now().stolen_since(before);
