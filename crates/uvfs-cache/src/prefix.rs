@@ -204,3 +204,95 @@ impl Cache {
         alias != 0 && self.dentries.get(alias).deadline.load(Ordering::Relaxed) != NEVER
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::attr::{Attr, mode};
+    use crate::types::{Config, Fresh, Life, Room, SbId, SbOptions};
+
+    const TEXT: &[u8] = b"/a/b";
+
+    fn dir(ino: u64) -> Fresh {
+        let attr = Attr { ino, mode: mode::S_IFDIR | 0o755, nlink: 2, ..Attr::default() };
+        Fresh { attr, private: 0, life: Life::Forever }
+    }
+
+    /// A root with `a` in it and `b` in that, whose names live so long.
+    fn world(life: Life) -> (Arc<Cache>, SbId) {
+        let cache = Cache::new(Config { max_inodes: 1 << 12, ..Config::default() }).unwrap();
+        let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+        let mut at = cache.make_root(sb, &dir(1)).unwrap();
+        for (name, ino) in [(b"a", 2), (b"b", 3)] {
+            let guard = cache.lock_name(&at, name);
+            let room = guard.reserve(Room::Dir).unwrap();
+            let next = guard.create(room, &Fresh { life, ..dir(ino) });
+            drop(guard);
+            at = next;
+        }
+        drop(at);
+        (cache, sb)
+    }
+
+    fn positions(cache: &Cache, sb: SbId) -> [Pos; 3] {
+        let names = cache.names();
+        let root = cache.pos(cache.root(sb).unwrap().id()).unwrap();
+        let a = cache.down(&names, root, &names.hash(b"a")).unwrap();
+        [root, a, cache.down(&names, a, &names.hash(b"b")).unwrap()]
+    }
+
+    fn whence(cache: &Cache, sb: SbId) -> Whence {
+        Whence { start: cache.root(sb).unwrap().id(), who: 1, mounts: 0 }
+    }
+
+    /// One test with what moves [`LifeSeq::wraps`], which is the process's.
+    #[test]
+    fn kept_after_the_second_walk_for_the_same_question_until_a_sequence_may_come_round() {
+        let (cache, sb) = world(Life::Forever);
+        let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
+        assert_eq!(cache.prefix(ask, TEXT), None);
+        cache.note_prefix(ask, TEXT, &way);
+        assert_eq!(cache.prefix(ask, TEXT), None);
+        cache.note_prefix(ask, TEXT, &way);
+        assert_eq!(cache.prefix(ask, TEXT), Some(way[2]));
+        for other in
+            [Whence { start: way[1].id(), ..ask }, Whence { who: 2, ..ask }, Whence { mounts: 1, ..ask }]
+        {
+            assert_eq!(cache.prefix(other, TEXT), None, "{other:?}");
+        }
+        for other in [&b"/a/c"[..], b"/a/b/", b"/a/", b"", &[b'x'; TEXT_MAX + 1]] {
+            assert_eq!(cache.prefix(ask, other), None);
+        }
+        let (before, seq) = (LifeSeq::wraps(), LifeSeq::new());
+        seq.set(1, (1 << 30) - 4);
+        seq.write(|| ());
+        assert_eq!(LifeSeq::wraps(), before);
+        assert_eq!(cache.prefix(ask, TEXT), Some(way[2]));
+        seq.write(|| ());
+        assert_eq!((LifeSeq::wraps(), seq.halves()), (before + 1, (1, 1 << 30)));
+        assert_eq!(cache.prefix(ask, TEXT), None);
+    }
+
+    #[test]
+    fn a_name_that_is_forgotten_leads_nowhere() {
+        let (cache, sb) = world(Life::Forever);
+        let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
+        (0..2).for_each(|_| cache.note_prefix(ask, TEXT, &way));
+        let a = cache.get(way[1].id()).unwrap();
+        let held = cache.get(way[2].id()).unwrap();
+        // Somebody holds the directory, so that it lives on; it has no name any more.
+        cache.invalidate(&a, b"b");
+        assert_eq!(cache.prefix(ask, TEXT), None);
+        drop(held);
+    }
+
+    #[test]
+    fn a_name_that_may_expire_is_not_kept() {
+        let (cache, sb) = world(Life::Millis(1000));
+        let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
+        (0..3).for_each(|_| cache.note_prefix(ask, TEXT, &way));
+        assert_eq!(cache.prefix(ask, TEXT), None);
+    }
+}

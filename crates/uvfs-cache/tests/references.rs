@@ -22,7 +22,8 @@ fn fresh(ino: u64, fmt: u32) -> Fresh {
 
 impl World {
     fn new(resident: bool) -> Self {
-        let cache = Cache::new(Config { max_inodes: 1 << 12, max_negative: 64 }).unwrap();
+        let cache =
+            Cache::new(Config { max_inodes: 1 << 12, max_negative: 64, ..Config::default() }).unwrap();
         let ended = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&ended);
         let on_evict = Box::new(move |_: &Attr, _| {
