@@ -112,6 +112,11 @@ impl<'l> Hits<'l> {
         Self { cache: &table.cache, names: table.cache.names(), root: table.root }
     }
 
+    /// The cache itself, and where walks start.
+    pub(crate) fn start(&self) -> (&'l Cache, InodeId) {
+        (self.cache, self.root)
+    }
+
     /// [`Names::look`], and which inode it was.
     #[inline(always)]
     pub(crate) fn look_id(&self, at: Pos, name: &[u8], attr: &mut Attr) -> Result<InodeId, Miss> {

@@ -94,7 +94,7 @@ impl Walker<'_, '_> {
         goal: Goal,
     ) -> Result<Seen<'p>, Stop> {
         let at = self.vfs.cache.pos(start).ok_or(Stop::Bail(Bail::Gone))?;
-        let (at, last_one) = self.to_last(at, path, &mut Trail::new(at))?;
+        let (at, last_one) = self.walk_to_last(at, path, &mut Trail::new(at))?;
         let Some(c) = last_one else {
             return Ok(match goal {
                 Goal::Attr { .. } | Goal::Node { .. } => Seen::Node(at),
@@ -126,7 +126,7 @@ impl Walker<'_, '_> {
     /// Walks to the last component; none where the path ends in slashes only. `trail` has the start, and
     /// gets all positions after it.
     #[inline(always)]
-    fn to_last<'p>(
+    fn walk_to_last<'p>(
         &self,
         mut at: Pos,
         path: &'p [u8],
@@ -178,9 +178,9 @@ impl Walker<'_, '_> {
         let start = cache.pos(start).ok_or(Stop::Bail(Bail::Gone))?;
         let (at, last) = match directory_part(path) {
             Some(dirs) if dirs.len() >= WORTH_KEEPING && self.who != NOBODY => {
-                self.to_last_by_prefix(start, path, dirs)?
+                self.walk_by_prefix(start, path, dirs)?
             }
-            _ => self.to_last(start, path, &mut Trail::new(start))?,
+            _ => self.walk_to_last(start, path, &mut Trail::new(start))?,
         };
         let Some(c) = last else { return self.attr_at(at, path.len(), attr) };
         if !self.may_search(at) {
@@ -193,9 +193,9 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// [`Walker::to_last`] through the cache of directory parts.
+    /// [`Walker::walk_to_last`] through the cache of directory parts.
     #[inline(always)]
-    fn to_last_by_prefix<'p>(
+    fn walk_by_prefix<'p>(
         &self,
         start: Pos,
         path: &'p [u8],
@@ -206,7 +206,7 @@ impl Walker<'_, '_> {
             return Ok((at, component(path, dirs.len())));
         }
         let mut trail = Trail::new(start);
-        let walked = self.to_last(start, path, &mut trail)?;
+        let walked = self.walk_to_last(start, path, &mut trail)?;
         if let Some(through) = trail.whole() {
             self.vfs.cache.note_prefix(whence, dirs, through);
         }
