@@ -56,6 +56,8 @@ fn set_up(prepare: Prepare<'_>, options: &Options, notes: &mut Vec<String>) -> R
     let Prepare { params, variants, maker } = prepare;
     let mut case = Case { params, variants, arms: Vec::new(), huge: Vec::new() };
     for name in &options.arms {
+        // What is free is no arm's; left in place it would be huge pages that came with another.
+        sys::trim();
         let before = thp::in_use().unwrap_or(0);
         match maker.arm(name, options.threads()) {
             Ok(arm) => case.arms.push(arm),
