@@ -136,6 +136,5 @@ main() {
     [ "$caught" = ${#names[@]} ]
 }
 
-main
-# Nothing more is read from this file, which may have been edited meanwhile.
-exit
+# In one line: nothing more is read from this file, which may have been edited meanwhile.
+main; exit

@@ -42,6 +42,8 @@ fn what_cannot_be_run_is_explained() {
     for (args, said) in [
         (&["table", "--arms", "papaja"][..], "\"papaja\" is no arm of table; arms are null, hashbrown"),
         (&["table", "--target", "host"], "its only target is inproc"),
+        (&["stat-same", "--target", "host", "--arms", "uvfs"], "add inproc to --target"),
+        (&["table", "--out", "/nowhere/x.json"], "cannot write /nowhere/x.json"),
         (&["stat-same", "--procs", "2"], "--procs needs a --target"),
         (&["plot", "/nowhere.json", "--out", "/tmp/x.svg"], "cannot read /nowhere.json"),
         (&["plot", file, "--out", "/tmp/x.svg"], "is no report; write one with --format json"),

@@ -270,8 +270,8 @@ impl Cache {
         if place.is_none() {
             private.refs.get_held();
         } else if !self.percpu.get(place, InodeId::new(index, life).as_u64()) {
-            private.refs.get_held();
             self.counted_here(index);
+            private.refs.get_held();
         }
     }
 
@@ -281,22 +281,26 @@ impl Cache {
     pub(crate) fn put_inode(&self, index: u32) {
         let private = self.inodes_private.get(index);
         let place = Place::of(&private.place);
-        if !place.is_none() && self.put_spread(index, place) {
+        if place.is_none() {
+            if private.refs.put() {
+                self.end_inode(index);
+            }
             return;
         }
-        if private.refs.put() {
-            self.end_inode(index);
+        let id = InodeId::new(index, private.refs.life());
+        if !self.percpu.put(place, id.as_u64()) {
+            self.put_here(index);
         }
     }
 
-    /// Drop a reference per thread. False: it is still the caller's.
-    fn put_spread(&self, index: u32, place: Place) -> bool {
-        let id = InodeId::new(index, self.inodes_private.get(index).refs.life());
-        let put = self.percpu.put(place, id.as_u64());
-        if !put {
-            self.counted_here(index);
+    /// Drop a reference that could not be counted per thread.
+    #[cold]
+    #[inline(never)]
+    fn put_here(&self, index: u32) {
+        self.counted_here(index);
+        if self.inodes_private.get(index).refs.put() {
+            self.end_inode(index);
         }
-        put
     }
 
     /// Drop the reference of a name (or of a superblock to its root), which vouched for the inode: all
@@ -315,14 +319,10 @@ impl Cache {
         self.percpu.gather(&Inodes(self), index);
     }
 
-    /// A reference is counted in the word of an inode whose references are spread: the thread has no
-    /// line, or they are being gathered. Many that are taken in one way and dropped in the other make
-    /// the count stray.
+    /// A reference is counted in the word of an inode although it has a place.
     #[cold]
     pub(crate) fn counted_here(&self, index: u32) {
-        if self.inodes_private.get(index).refs.has_strayed() {
-            self.gather(index);
-        }
+        self.percpu.elsewhere(&Inodes(self), index);
     }
 
     /// Empty a slot that was filled and not started: nobody can have a reference, and the driver is
@@ -334,6 +334,8 @@ impl Cache {
     }
 
     /// The inode is dead (this thread made it so): take it out of everything and free the slot.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn end_inode(&self, index: u32) {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
         let sb = SbId(private.sb.load(Ordering::Relaxed) as u16);
@@ -360,24 +362,29 @@ impl Cache {
     /// A reference from an id; `None` if that life is over.
     #[inline]
     pub fn get(&self, id: InodeId) -> Option<InodeRef<'_>> {
-        let private = self.inodes_private.get(id.index());
-        match private.refs.get_watched(id.life()) {
-            Got::Dead => None,
+        let place = Place::of(&self.inodes_private.get(id.index()).place);
+        // A place that is this life's is so while the life lasts.
+        let got = !place.is_none() && self.percpu.get(place, id.as_u64()) || self.get_here(id);
+        got.then(|| InodeRef::new(self, id.index(), id.life()))
+    }
+
+    /// A reference that is counted in the inode's word; whether there is one.
+    #[inline(never)]
+    fn get_here(&self, id: InodeId) -> bool {
+        let refs = &self.inodes_private.get(id.index()).refs;
+        match refs.get_watched(id.life()) {
+            Got::Dead => false,
             got @ (Got::Yes | Got::Contended) => {
                 if percpu_ref::often(id.as_u64(), got == Got::Contended) {
                     self.percpu.spread(&Inodes(self), id.as_u64());
                 }
-                Some(InodeRef::new(self, id.index(), id.life()))
+                true
             }
+            // Being gathered, or this thread has no line.
             Got::Spread => {
-                let place = Place::of(&private.place);
-                if self.percpu.get(place, id.as_u64()) {
-                    return Some(InodeRef::new(self, id.index(), id.life()));
-                }
-                // Being gathered, or this thread has no line.
-                let got = private.refs.get_life(id.life());
+                let got = refs.get_life(id.life());
                 self.counted_here(id.index());
-                got.then(|| InodeRef::new(self, id.index(), id.life()))
+                got
             }
         }
     }

@@ -57,6 +57,7 @@ impl Cache {
         let hash = name.hash ^ u64::from(at.index);
         let glance = names.0.glance(hash);
         for dentry in glance {
+            self.inodes.prefetch(likely_inode(dentry));
             let d = self.dentries.get(dentry);
             let seq = d.seq.raw().load(Ordering::Acquire);
             if !d.is(at.index, &name.words, &self.tails) {
@@ -95,6 +96,7 @@ impl Cache {
         let glance = names.0.glance(hash);
         let (seen, mut matched) = (glance.seen(), false);
         for dentry in glance {
+            self.inodes.prefetch(likely_inode(dentry));
             let d = self.dentries.get(dentry);
             let seq = d.seq.raw().load(Ordering::Acquire);
             if !d.is(at.index, &name.words, &self.tails) {
@@ -193,6 +195,14 @@ impl Cache {
         }
         Peek::Miss
     }
+}
+
+/// The inode that a dentry most likely leads to: both are made together, from slabs that hand slots
+/// out in the same order, and the root's is one without a name. Where that is right, and the
+/// working set is larger than the processor's caches, two of a hit's three misses are one.
+#[inline(always)]
+fn likely_inode(dentry: u32) -> u32 {
+    dentry.wrapping_add(1)
 }
 
 #[inline(always)]

@@ -18,6 +18,7 @@ use uvfs_sync::primitives::{AtomicU32, Ordering};
 
 use crate::attr::mode::{S_IFDIR, S_IFLNK, S_IFREG};
 use crate::dentry::NameWords;
+use crate::prefix::Whence;
 use crate::walk::Match;
 use crate::{
     Attr, Cache, Child, Config, EvictHook, Fresh, InodeId, InodeRef, Known, Life, Lookup, NameGuard, Peek,
@@ -789,5 +790,49 @@ fn loom_rule17_what_is_held_is_not_evicted() {
                 w.cache.evict_unused(w.sb, 1);
             },
         );
+    });
+}
+
+/// Rules 3 and 8: an entry of the cache of directory parts that is being rewritten for another text leads
+/// to neither's half. Planted bugs: rule8-prefix-without-check, rule8-prefix-ignores-the-text.
+#[test]
+fn loom_rule8_a_directory_part_that_is_rewritten_is_not_misread() {
+    model(|| {
+        let w = World::new(true);
+        let ids = [w.create(b"d", 5, true), w.create(b"e", 6, true)];
+        let [d, e] = ids.map(|id| w.cache.pos(id).unwrap());
+        let start = w.at();
+        let whence = Whence { start: start.id(), who: 1, mounts: 0 };
+        let note = move |w: &World, text: &[u8], at| {
+            (0..2).for_each(|_| w.cache.note_prefix(whence, text, &[start, at]));
+        };
+        note(&w, b"d", d);
+        // It leads nowhere from now on, and gives way.
+        w.cache.get(ids[0]).unwrap().update(|a| a.uid = 9);
+        let found = w.during(move |w| w.cache.prefix(whence, b"d"), |w| note(w, b"e", e));
+        assert_eq!(found, None, "another's way");
+        assert_eq!(w.cache.prefix(whence, b"e"), Some(e));
+    });
+}
+
+/// Rule 8: a directory part is not believed any more once its directory has gone from there. Planted bug:
+/// rule8-prefix-without-positions.
+#[test]
+fn loom_rule8_a_directory_part_does_not_outlive_its_directory() {
+    model(|| {
+        let w = World::new(true);
+        let id = w.create(b"d", 5, true);
+        let (start, inside) = (w.at(), w.cache.pos(id).unwrap());
+        let whence = Whence { start: start.id(), who: 1, mounts: 0 };
+        (0..2).for_each(|_| w.cache.note_prefix(whence, b"d", &[start, inside]));
+        let (gone, found) = w.during(
+            move |w| {
+                let gone = matches!(w.step(start, b"d"), Step::Absent);
+                (gone, w.cache.prefix(whence, b"d"))
+            },
+            |w| w.remove(b"d"),
+        );
+        assert!(!(gone && found.is_some()), "absent, and a way that leads there");
+        assert_eq!(w.cache.prefix(whence, b"d"), None);
     });
 }

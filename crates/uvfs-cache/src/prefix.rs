@@ -12,8 +12,9 @@
 //!
 //! **What protects what.** Fields of an entry are guarded by its `seq`, written by who has set `busy`;
 //! who finds it set lets it be. Readers store nothing. An entry holds no reference and pins nothing.
-//! An entry is made when the same path misses twice in its slot, so that a first walk pays for a look
-//! and one store. Bounded: [`ENTRIES`] entries of four lines, direct-mapped.
+//! An entry is made of the second path that misses in its slot, so that a first walk pays for a look
+//! and one store, and stays as long as it leads somewhere: other paths of its slot are walked, and
+//! nothing is stored for them (`ci/shared-stores.sh`). Bounded: [`ENTRIES`] entries of four lines, direct-mapped.
 
 use uvfs_sync::arena::Arena;
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering};
@@ -42,7 +43,7 @@ slot! {
         busy: AtomicU32,
         /// Length of the text, number of positions above; 0: empty.
         shape: AtomicU32,
-        /// What missed last; a hint.
+        /// A walk missed since the entry led somewhere; a hint.
         missed: AtomicU32,
         key: [AtomicU64; 3],
         text: [AtomicU64; WORDS],
@@ -173,15 +174,19 @@ impl Cache {
             return;
         }
         let entry = self.prefixes.slot(&text);
-        let print = text.hash as u32;
-        if entry.missed.load(Ordering::Relaxed) != print {
-            entry.missed.store(print, Ordering::Relaxed);
+        // Two paths of one slot would store at every walk, for all to see, to drive each other out.
+        if self.is_good(entry, &key) {
+            return;
+        }
+        if entry.missed.load(Ordering::Relaxed) == 0 {
+            entry.missed.store(1, Ordering::Relaxed);
             return;
         }
         // Acquire, with the release below: the last writer's stores come before ours.
         if entry.busy.swap(1, Ordering::Acquire) != 0 {
             return;
         }
+        entry.missed.store(0, Ordering::Relaxed);
         entry.seq.write(|| {
             entry.shape.store((through.len() as u32) << 16 | text.len as u32, Ordering::Relaxed);
             let put = |slots: &[AtomicU64], words: &[u64]| {
@@ -197,10 +202,134 @@ impl Cache {
         entry.busy.store(0, Ordering::Release);
     }
 
+    /// Whether an entry still leads somewhere, if perhaps for others than `key`'s. Every position
+    /// stands, and no mount and no wrap of a sequence came since. One that is being written is good.
+    fn is_good(&self, entry: &Entry, key: &[u64; 3]) -> bool {
+        let Some(seq) = entry.seq.begin() else { return true };
+        let count = (entry.shape.load(Ordering::Relaxed) >> 16) as usize;
+        let [_, who, wraps] = [0, 1, 2].map(|i| entry.key[i].load(Ordering::Relaxed));
+        let mut ways = entry.indices.iter().zip(&entry.stamps).take(count);
+        let stands = ways.all(|(index, stamp)| {
+            self.check(Pos { index: index.load(Ordering::Relaxed), stamp: stamp.load(Ordering::Relaxed) })
+        });
+        let good = count != 0 && who as u32 == key[1] as u32 && wraps == key[2] && stands;
+        good || !entry.seq.check(seq)
+    }
+
     /// Whether the name of a directory has a deadline. The name that is looked at here is the
     /// directory's as long as the position stands, which is checked whenever the entry is used.
     fn expires(&self, at: Pos) -> bool {
         let alias = self.inodes_private.get(at.index).alias.load(Ordering::Acquire);
         alias != 0 && self.dentries.get(alias).deadline.load(Ordering::Relaxed) != NEVER
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::attr::{Attr, mode};
+    use crate::types::{Config, Fresh, Life, Room, SbId, SbOptions};
+
+    const TEXT: &[u8] = b"/a/b";
+
+    fn dir(ino: u64) -> Fresh {
+        let attr = Attr { ino, mode: mode::S_IFDIR | 0o755, nlink: 2, ..Attr::default() };
+        Fresh { attr, private: 0, life: Life::Forever }
+    }
+
+    /// A root with `a` in it and `b` in that, whose names live so long.
+    fn world(life: Life) -> (Arc<Cache>, SbId) {
+        let cache = Cache::new(Config { max_inodes: 1 << 12, ..Config::default() }).unwrap();
+        let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+        let mut at = cache.make_root(sb, &dir(1)).unwrap();
+        for (name, ino) in [(b"a", 2), (b"b", 3)] {
+            let guard = cache.lock_name(&at, name);
+            let room = guard.reserve(Room::Dir).unwrap();
+            let next = guard.create(room, &Fresh { life, ..dir(ino) });
+            drop(guard);
+            at = next;
+        }
+        drop(at);
+        (cache, sb)
+    }
+
+    fn positions(cache: &Cache, sb: SbId) -> [Pos; 3] {
+        let names = cache.names();
+        let root = cache.pos(cache.root(sb).unwrap().id()).unwrap();
+        let a = cache.down(&names, root, &names.hash(b"a")).unwrap();
+        [root, a, cache.down(&names, a, &names.hash(b"b")).unwrap()]
+    }
+
+    fn whence(cache: &Cache, sb: SbId) -> Whence {
+        Whence { start: cache.root(sb).unwrap().id(), who: 1, mounts: 0 }
+    }
+
+    /// One test with what moves [`LifeSeq::wraps`], which is the process's.
+    #[test]
+    fn kept_after_the_second_walk_for_the_same_question_until_a_sequence_may_come_round() {
+        let (cache, sb) = world(Life::Forever);
+        let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
+        assert_eq!(cache.prefix(ask, TEXT), None);
+        cache.note_prefix(ask, TEXT, &way);
+        assert_eq!(cache.prefix(ask, TEXT), None);
+        cache.note_prefix(ask, TEXT, &way);
+        assert_eq!(cache.prefix(ask, TEXT), Some(way[2]));
+        for other in
+            [Whence { start: way[1].id(), ..ask }, Whence { who: 2, ..ask }, Whence { mounts: 1, ..ask }]
+        {
+            assert_eq!(cache.prefix(other, TEXT), None, "{other:?}");
+        }
+        for other in [&b"/a/c"[..], b"/a/b/", b"/a/", b"", &[b'x'; TEXT_MAX + 1]] {
+            assert_eq!(cache.prefix(ask, other), None);
+        }
+        let (before, seq) = (LifeSeq::wraps(), LifeSeq::new());
+        seq.set(1, (1 << 30) - 4);
+        seq.write(|| ());
+        assert_eq!(LifeSeq::wraps(), before);
+        assert_eq!(cache.prefix(ask, TEXT), Some(way[2]));
+        seq.write(|| ());
+        assert_eq!((LifeSeq::wraps(), seq.halves()), (before + 1, (1, 1 << 30)));
+        assert_eq!(cache.prefix(ask, TEXT), None);
+    }
+
+    #[test]
+    fn an_entry_gives_way_only_once_it_leads_nowhere() {
+        let (cache, sb) = world(Life::Forever);
+        let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
+        (0..2).for_each(|_| cache.note_prefix(ask, TEXT, &way));
+        // Some other text of the same slot.
+        let slot = |text: &[u8]| {
+            let text = Text::new(text, &ask.words()).unwrap();
+            std::ptr::from_ref(cache.prefixes.slot(&text))
+        };
+        let other = (0..).map(|i| format!("/a/{i}").into_bytes()).find(|t| slot(t) == slot(TEXT)).unwrap();
+        (0..3).for_each(|_| cache.note_prefix(ask, &other, &way[..2]));
+        assert_eq!((cache.prefix(ask, TEXT), cache.prefix(ask, &other)), (Some(way[2]), None));
+        cache.get(way[2].id()).unwrap().update(|a| a.uid = 9);
+        (0..2).for_each(|_| cache.note_prefix(ask, &other, &way[..2]));
+        assert_eq!((cache.prefix(ask, TEXT), cache.prefix(ask, &other)), (None, Some(way[1])));
+    }
+
+    #[test]
+    fn a_name_that_is_forgotten_leads_nowhere() {
+        let (cache, sb) = world(Life::Forever);
+        let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
+        (0..2).for_each(|_| cache.note_prefix(ask, TEXT, &way));
+        let a = cache.get(way[1].id()).unwrap();
+        let held = cache.get(way[2].id()).unwrap();
+        // Somebody holds the directory, so that it lives on; it has no name any more.
+        cache.invalidate(&a, b"b");
+        assert_eq!(cache.prefix(ask, TEXT), None);
+        drop(held);
+    }
+
+    #[test]
+    fn a_name_that_may_expire_is_not_kept() {
+        let (cache, sb) = world(Life::Millis(1000));
+        let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
+        (0..3).for_each(|_| cache.note_prefix(ask, TEXT, &way));
+        assert_eq!(cache.prefix(ask, TEXT), None);
     }
 }

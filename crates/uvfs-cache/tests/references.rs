@@ -73,7 +73,7 @@ impl World {
 }
 
 #[test]
-fn a_file_that_is_used_often_ends_with_its_last_reference() {
+fn rule2_a_file_that_is_used_often_ends_with_its_last_reference() {
     let w = World::new(true);
     let id = w.create(b"f", 5);
     let early = w.cache.get(id).unwrap();

@@ -158,6 +158,31 @@ impl<T: Slot> Arena<T> {
         return &self.memory[index];
     }
 
+    /// Ask for a slot's line before it is needed. A hint: it reads and stores nothing.
+    #[inline(always)]
+    pub fn prefetch(&self, index: u32) {
+        let slot = std::ptr::from_ref(self.get(index));
+        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+        // SAFETY: a prefetch of any address does nothing but fill a cache line.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(slot.cast());
+        }
+        let _ = slot;
+    }
+
+    /// A copy of what [`Arena::get`] needs, for who looks often: one load less on the way to a slot.
+    #[inline(always)]
+    pub fn view(&self) -> View<'_, T> {
+        View {
+            #[cfg(not(loom))]
+            base: self.memory.base().cast(),
+            #[cfg(loom)]
+            arena: self,
+            mask: self.mask,
+            _slots: PhantomData,
+        }
+    }
+
     /// Give the pages that lie wholly within slots `from..to` back to the system. Nobody may hold
     /// one of these slots as an object; readers that still look see dead slots (all zero).
     ///
@@ -173,6 +198,44 @@ impl<T: Slot> Arena<T> {
         }
     }
 }
+
+/// The slots of an [`Arena`].
+#[derive(Debug)]
+pub struct View<'a, T> {
+    #[cfg(not(loom))]
+    base: std::ptr::NonNull<T>,
+    #[cfg(loom)]
+    arena: &'a Arena<T>,
+    mask: u32,
+    _slots: PhantomData<&'a T>,
+}
+
+// Not derived: a copy of a view needs no copy of a slot.
+impl<T> Clone for View<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for View<'_, T> {}
+
+impl<'a, T: Slot> View<'a, T> {
+    /// As [`Arena::get`].
+    #[inline(always)]
+    pub fn get(&self, index: u32) -> &'a T {
+        let index = (index & self.mask) as usize;
+        #[cfg(not(loom))]
+        // SAFETY: as in `Arena::get`: base and mask are an arena's, which is borrowed for 'a.
+        return unsafe { &*self.base.as_ptr().add(index) };
+        #[cfg(loom)]
+        return &self.arena.memory[index];
+    }
+}
+
+// SAFETY: a view is a shared reference to slots, which may be shared (`Slot: Sync`).
+unsafe impl<T: Slot> Send for View<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Slot> Sync for View<'_, T> {}
 
 #[cfg(all(test, not(loom)))]
 mod tests {

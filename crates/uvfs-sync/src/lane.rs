@@ -39,17 +39,21 @@ thread_local! {
     static HOLDER: Cell<Option<Holder>> = const { Cell::new(None) };
 }
 
-/// This thread's number, below [`LANES`].
+/// This thread's number, below [`LANES`], if it has one by now.
 #[inline]
+pub fn known() -> Option<u32> {
+    MINE.try_with(Cell::get).ok().filter(|lane| *lane < LANES)
+}
+
+/// This thread's number, below [`LANES`]; it gets one now if there is one to be had.
+#[cold]
 pub fn mine() -> Option<u32> {
     match MINE.try_with(Cell::get) {
-        Ok(lane) if lane < LANES => Some(lane),
         Ok(UNASKED) => take(),
-        _ => None,
+        _ => known(),
     }
 }
 
-#[cold]
 fn take() -> Option<u32> {
     let lane = {
         let mut free = FREE.lock();

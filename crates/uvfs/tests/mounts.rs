@@ -108,6 +108,28 @@ fn unmounting() {
     root.rename(b"d", b"x", RenameFlags::empty()).unwrap();
 }
 
+/// Counted by the driver's own `Arc`: the test's, the cache's (which tells it of evictions), and one for
+/// each thread that has files open.
+#[test]
+fn after_an_unmount_only_open_files_keep_the_driver() {
+    let (vfs, inner) = mounted();
+    let root = root(&vfs);
+    let open = || root.open(b"d/f", OpenFlags::READ, 0).unwrap();
+    // Opened by three threads, closed by this one.
+    let files: Vec<_> = std::thread::scope(|s| {
+        let threads: Vec<_> = (0..3).map(|_| s.spawn(|| [open(), open()])).collect();
+        threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
+    });
+    let op = vfs.op(&uvfs::Cred::root());
+    let stray = root.resolve(b"d/f").unwrap();
+    vfs.unmount(&root.resolve(b"d").unwrap()).unwrap();
+    assert_eq!(inner.open.load(Ordering::Relaxed), 6);
+    assert!(Arc::strong_count(&inner) > 2);
+    drop(files);
+    assert_eq!((inner.open.load(Ordering::Relaxed), Arc::strong_count(&inner)), (0, 2));
+    assert_eq!(vfs.open(&op, &stray, uvfs::Access::READ, false), Err(Errno::STALE));
+}
+
 #[test]
 fn mounts_are_stacked() {
     let (vfs, _inner) = mounted();

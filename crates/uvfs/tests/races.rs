@@ -350,3 +350,47 @@ fn a_storm_over_a_driver_that_is_asked() {
         check_tree(&root(&vfs), false);
     }
 }
+
+/// A file that many threads open all the time is replaced again and again: each one ends once, after the
+/// last who had it open, and none is left over.
+#[test]
+fn a_file_that_is_opened_by_many_ends_when_it_is_replaced() {
+    const ROUNDS: usize = 1_000;
+    let mem = Arc::new(Mem::default());
+    let vfs = vfs_of(Arc::clone(&mem) as Arc<dyn uvfs::Driver>);
+    let root = root(&vfs);
+    touch(&root, "f");
+    let (done, spread) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|s| {
+        for _ in 0..3 {
+            s.spawn(|| {
+                let mut kept = Vec::new();
+                while !done.load(Ordering::Relaxed) {
+                    let file = root.open(b"f", OpenFlags::READ | OpenFlags::WRITE, 0).unwrap();
+                    assert!(file.attr().unwrap().is_reg());
+                    kept.push(file);
+                    if kept.len() > 8 {
+                        kept.clear();
+                    }
+                }
+            });
+        }
+        let _done = Done(&done);
+        for round in 0..ROUNDS {
+            // Some are replaced while they are counted per thread, most before.
+            let spread_now = || vfs.cache().counters().spread;
+            for _ in 0..if round % 100 == 0 { 50 } else { 0 } {
+                if spread_now() > 0 {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            spread.fetch_max(spread_now(), Ordering::Relaxed);
+            touch(&root, "new");
+            root.rename(b"new", b"f", RenameFlags::empty()).unwrap();
+        }
+    });
+    assert!(spread.load(Ordering::Relaxed) > 0);
+    assert_eq!(mem.open.load(Ordering::Relaxed), 0);
+    assert_eq!((mem.evicted.lock().len(), vfs.cache().counters().inodes), (ROUNDS, 2));
+}

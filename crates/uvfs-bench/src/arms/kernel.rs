@@ -9,98 +9,49 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
 use uvfs_cache::{Attr, Pos};
+use uvfs_sync::lockref::{self, LockRef, Policy};
 
 use crate::arms::uvfs::{Hits, Uvfs};
 use crate::arms::{Local, Table};
 use crate::names::tree::Tree;
 use crate::names::{Miss, Names, Perm};
 
-/// Count and lock of a dentry: the lock in the lowest bit, references above it.
-#[derive(Debug, Default)]
-pub struct LockRef(AtomicU64);
+/// The life that all words live.
+const LIFE: u32 = 1;
 
-const LOCKED: u64 = 1;
-const ONE: u64 = 2;
-const DEAD: u64 = 1 << 63;
-
-impl LockRef {
-    /// A reference, unless the dentry is dead: compare-and-swap while the lock is free, else under it.
-    #[inline]
-    pub fn get_not_dead(&self) -> bool {
-        let mut old = self.0.load(Ordering::Relaxed);
-        loop {
-            if old & DEAD != 0 {
-                return false;
-            }
-            if old & LOCKED != 0 {
-                return self.locked(ONE);
-            }
-            match self.0.compare_exchange_weak(old, old + ONE, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(now) => old = now,
-            }
-        }
-    }
-
-    /// Gives a reference back.
-    #[inline]
-    pub fn put(&self) {
-        let mut old = self.0.load(Ordering::Relaxed);
-        loop {
-            if old & LOCKED != 0 {
-                self.locked(ONE.wrapping_neg());
-                return;
-            }
-            match self.0.compare_exchange_weak(old, old - ONE, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => old = now,
-            }
-        }
-    }
-
-    #[cold]
-    fn locked(&self, add: u64) -> bool {
-        while self.0.fetch_or(LOCKED, Ordering::Acquire) & LOCKED != 0 {
-            std::hint::spin_loop();
-        }
-        let alive = self.0.load(Ordering::Relaxed) & DEAD == 0;
-        if alive {
-            self.0.fetch_add(add, Ordering::Relaxed);
-        }
-        self.0.fetch_and(!LOCKED, Ordering::Release);
-        alive
-    }
-}
-
-/// A line of the kernel's dentry: the part that lookups read, and room for the word.
-#[derive(Debug, Default)]
+/// A line of the kernel's dentry: the part that lookups read, and room for count and lock.
 #[repr(align(64))]
-struct Line {
+struct Line<P> {
     name: AtomicU64,
-    word: LockRef,
+    word: LockRef<P>,
 }
 
 /// A table of uvfs with the kernel's reference at the end. `APART`: the word has a line of its own.
-pub struct Kernel<const APART: bool> {
+pub struct Kernel<P, const APART: bool> {
     table: Uvfs,
-    names: Vec<Line>,
-    words: Vec<Line>,
+    names: Vec<Line<P>>,
+    words: Vec<Line<P>>,
 }
 
 /// Before the change.
-pub type Stock = Kernel<false>;
+pub type Stock = Kernel<lockref::Stock, false>;
 /// After it.
-pub type Patched = Kernel<true>;
+pub type Patched = Kernel<lockref::Patched, true>;
 
-impl<const APART: bool> Table for Kernel<APART> {
+/// Lines with a reference each, held by nobody in particular, so that no put is the last.
+fn lines<P: Policy>(n: usize) -> Vec<Line<P>> {
+    let line = || {
+        let word = LockRef::new();
+        word.start(LIFE);
+        Line { name: AtomicU64::new(0), word }
+    };
+    std::iter::repeat_with(line).take(n).collect()
+}
+
+impl<P: Policy, const APART: bool> Table for Kernel<P, APART> {
     type Local<'t> = &'t Self;
 
     fn build(tree: &Tree, threads: usize) -> Result<Self> {
-        let lines = |n: usize| {
-            let lines: Vec<Line> = std::iter::repeat_with(Line::default).take(n).collect();
-            lines.iter().for_each(|line| line.word.0.store(ONE, Ordering::Relaxed));
-            lines
-        };
         let slots = (tree.entries.len() + 2).next_power_of_two();
         let words = if APART { slots } else { 0 };
         Ok(Self { table: Uvfs::build(tree, threads)?, names: lines(slots), words: lines(words) })
@@ -115,9 +66,9 @@ impl<const APART: bool> Table for Kernel<APART> {
     }
 }
 
-impl<const APART: bool> Local for &Kernel<APART> {
+impl<P: Policy, const APART: bool> Local for &Kernel<P, APART> {
     type View<'l>
-        = Referenced<'l, APART>
+        = Referenced<'l, P, APART>
     where
         Self: 'l;
 
@@ -128,15 +79,15 @@ impl<const APART: bool> Local for &Kernel<APART> {
 }
 
 /// A view.
-pub struct Referenced<'l, const APART: bool> {
+pub struct Referenced<'l, P, const APART: bool> {
     hits: Hits<'l>,
-    kernel: &'l Kernel<APART>,
+    kernel: &'l Kernel<P, APART>,
 }
 
-impl<const APART: bool> Referenced<'_, APART> {
+impl<P: Policy, const APART: bool> Referenced<'_, P, APART> {
     /// The word of a dentry; reads the line of its name first, as the comparison of names does.
     #[inline]
-    fn word(&self, index: u64) -> Option<&LockRef> {
+    fn word(&self, index: u64) -> Option<&LockRef<P>> {
         let slot = index as usize & (self.kernel.names.len() - 1);
         let name = &self.kernel.names[slot];
         if name.name.load(Ordering::Relaxed) != 0 {
@@ -146,7 +97,7 @@ impl<const APART: bool> Referenced<'_, APART> {
     }
 }
 
-impl<const APART: bool> Names for Referenced<'_, APART> {
+impl<P: Policy, const APART: bool> Names for Referenced<'_, P, APART> {
     type At = Pos;
 
     #[inline]
@@ -164,13 +115,12 @@ impl<const APART: bool> Names for Referenced<'_, APART> {
         let mut found = Attr::default();
         let id = self.hits.look_id(at, name, &mut found)?;
         let word = self.word(id.as_u64()).ok_or(Miss::Moved)?;
-        if !word.get_not_dead() {
+        if !word.get_life(LIFE) {
             return Err(Miss::Absent);
         }
         // The kernel copies while it holds the reference, so that the line may go away and come back.
         *attr = std::hint::black_box(found);
-        word.put();
-        Ok(())
+        if word.put() { Err(Miss::Absent) } else { Ok(()) }
     }
 
     #[inline]

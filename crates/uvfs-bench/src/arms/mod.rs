@@ -16,6 +16,7 @@ pub mod moka;
 pub mod null;
 pub mod papaya;
 pub mod parking_lot;
+pub mod prefix;
 pub mod registry;
 pub mod scc;
 pub mod shared;

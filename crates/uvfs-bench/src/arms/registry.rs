@@ -3,13 +3,13 @@
 use anyhow::{Result, bail};
 
 use crate::arms::{
-    dashmap, hashbrown, kernel, moka, null, papaya, parking_lot, scc, shared, std_rwlock, uvfs,
+    dashmap, hashbrown, kernel, moka, null, papaya, parking_lot, prefix, scc, shared, std_rwlock, uvfs,
 };
 use crate::harness::Arm;
 use crate::workloads::lookups::{Lookups, Method, Setup};
 
 /// Every table. First the bounds: what this machine can scale by, and a map without a lock.
-pub const TABLES: [&str; 13] = [
+pub const TABLES: [&str; 14] = [
     "null",
     "hashbrown",
     "arc",
@@ -23,6 +23,7 @@ pub const TABLES: [&str; 13] = [
     "stock",
     "patched",
     "uvfs",
+    "uvfs-prefix",
 ];
 
 /// A table under a method, filled.
@@ -46,6 +47,7 @@ pub fn table<M: Method>(name: &'static str, setup: &Setup) -> Result<Box<dyn Arm
         "urcu" => bail!(crate::arms::urcu::MISSING),
         "stock" => Box::new(Lookups::<kernel::Stock, M>::new(name, setup)?),
         "patched" => Box::new(Lookups::<kernel::Patched, M>::new(name, setup)?),
+        "uvfs-prefix" => Box::new(Lookups::<prefix::Prefixes, M>::new(name, setup)?),
         "uvfs" => Box::new(Lookups::<uvfs::Uvfs, M>::new(name, setup)?),
         other => bail!("{other:?} is no table; tables are {}", TABLES.join(", ")),
     })

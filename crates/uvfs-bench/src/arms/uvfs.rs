@@ -92,7 +92,7 @@ impl Local for &Uvfs {
     where
         Self: 'l;
 
-    #[inline]
+    #[inline(always)]
     fn pin(&self) -> Hits<'_> {
         Hits::of(self)
     }
@@ -107,13 +107,18 @@ pub struct Hits<'l> {
 }
 
 impl<'l> Hits<'l> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of(table: &'l Uvfs) -> Self {
         Self { cache: &table.cache, names: table.cache.names(), root: table.root }
     }
 
+    /// The cache itself, and where walks start.
+    pub(crate) fn start(&self) -> (&'l Cache, InodeId) {
+        (self.cache, self.root)
+    }
+
     /// [`Names::look`], and which inode it was.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn look_id(&self, at: Pos, name: &[u8], attr: &mut Attr) -> Result<InodeId, Miss> {
         self.cache.look(&self.names, at, &self.names.hash(name), attr).map_err(missed)
     }
@@ -130,22 +135,22 @@ fn missed(stuck: Stuck) -> Miss {
 impl Names for Hits<'_> {
     type At = Pos;
 
-    #[inline]
+    #[inline(always)]
     fn root(&self) -> Result<Pos, Miss> {
         self.cache.pos(self.root).ok_or(Miss::Moved)
     }
 
-    #[inline]
+    #[inline(always)]
     fn down(&self, at: Pos, name: &[u8]) -> Result<Pos, Miss> {
         self.cache.down(&self.names, at, &self.names.hash(name)).map_err(missed)
     }
 
-    #[inline]
+    #[inline(always)]
     fn look(&self, at: Pos, name: &[u8], attr: &mut Attr) -> Result<(), Miss> {
         self.look_id(at, name, attr).map(drop)
     }
 
-    #[inline]
+    #[inline(always)]
     fn perm(&self, at: Pos) -> Perm {
         let perm = self.cache.perm(at);
         Perm { mode: perm.mode, uid: perm.uid, gid: perm.gid }

@@ -4,6 +4,7 @@
 //! said in one sentence that says what is valid; the exit status is then 2, and 1 where a run failed.
 
 mod args;
+mod options;
 mod run;
 
 use std::ffi::OsString;

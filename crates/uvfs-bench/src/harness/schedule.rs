@@ -9,8 +9,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::{Map, Value};
 
-use crate::harness::batch::{Batch, everything, undisturbed};
+use crate::harness::batch::{Batch, Rate, everything, undisturbed};
 use crate::harness::{Arm, pin, processes, turn};
+
+/// How often a turn is tried of which nothing is left.
+const ATTEMPTS: u32 = 4;
 
 /// The workload's own parameters of a case or variant, as they stand in the report.
 pub type Params = Map<String, Value>;
@@ -140,30 +143,58 @@ pub fn run(
             grain,
             cpus: &cpus,
         };
-        let (batches, cpu) = one_turn(arm, slot, plan).with_context(|| arm.name().to_owned())?;
+        let drop = settings.drop_preempted && plan.threads + settings.companions <= cpus.len();
+        let turn = Turn::of(arm, plan, slot.width, drop).with_context(|| arm.name().to_owned())?;
         if slot.round > 0 {
-            seen(slot, &batches);
-            let drop = settings.drop_preempted && plan.threads + settings.companions <= cpus.len();
-            enter(&mut series, slot, &batches, drop, cpu);
+            seen(slot, &turn.batches);
+            enter(&mut series, slot, &turn);
         }
     }
     Ok(series)
 }
 
-/// The batches of a turn, and the servers' nanoseconds for each operation.
-fn one_turn(arm: &dyn Arm, slot: Slot, plan: turn::Plan<'_>) -> Result<(Vec<Vec<Batch>>, Option<f64>)> {
-    arm.prepare(slot.variant, plan.threads)?;
-    let before = arm.server_cpu();
-    let batches = match slot.width {
-        Width::Threads(_) => turn::run(arm, plan),
-        Width::Procs(_) => processes::run(arm, plan),
-    }?;
-    let used = before.and_then(|before| arm.server_cpu()?.checked_sub(before));
-    let ops: u64 = batches.iter().flatten().map(|b| b.ops).sum();
-    Ok((batches, used.map(|used| used.as_nanos() as f64 / ops.max(1) as f64)))
+/// A turn that counts.
+struct Turn {
+    batches: Vec<Vec<Batch>>,
+    counted: Option<Rate>,
+    /// The servers' nanoseconds for each operation.
+    server_cpu: Option<f64>,
 }
 
-fn enter(series: &mut Vec<Series>, slot: Slot, batches: &[Vec<Batch>], drop: bool, cpu: Option<f64>) {
+impl Turn {
+    /// A turn of which nothing is left is repeated, and in the end counted as it is, with all of it marked as
+    /// dropped: a short turn on a busy machine.
+    fn of(arm: &dyn Arm, plan: turn::Plan<'_>, width: Width, drop: bool) -> Result<Self> {
+        let mut left = ATTEMPTS;
+        loop {
+            left -= 1;
+            arm.prepare(plan.variant, plan.threads)?;
+            let before = arm.server_cpu();
+            let batches = match width {
+                Width::Threads(_) => turn::run(arm, plan)?,
+                Width::Procs(_) => processes::run(arm, plan)?,
+            };
+            let used = before.and_then(|before| arm.server_cpu()?.checked_sub(before));
+            let ops: u64 = batches.iter().flatten().map(|b| b.ops).sum();
+            let server_cpu = used.map(|used| used.as_nanos() as f64 / ops.max(1) as f64);
+            let counted = count(&batches, drop, left == 0);
+            if counted.is_some() || left == 0 {
+                return Ok(Self { batches, counted, server_cpu });
+            }
+        }
+    }
+}
+
+fn count(batches: &[Vec<Batch>], drop: bool, last: bool) -> Option<Rate> {
+    let all = everything(batches);
+    match undisturbed(batches) {
+        _ if !drop => all,
+        None if last => all.map(|rate| Rate { kept: 0.0, ..rate }),
+        rate => rate,
+    }
+}
+
+fn enter(series: &mut Vec<Series>, slot: Slot, turn: &Turn) {
     let same = |s: &Series| (s.variant, s.width, s.arm) == (slot.variant, slot.width, slot.arm);
     let at = series.iter().position(same).unwrap_or_else(|| {
         series.push(Series {
@@ -177,13 +208,11 @@ fn enter(series: &mut Vec<Series>, slot: Slot, batches: &[Vec<Batch>], drop: boo
         });
         series.len() - 1
     });
-    let all = everything(batches);
-    let counted = if drop { undisturbed(batches) } else { all };
     let entry = &mut series[at];
-    entry.rates.push(counted.map(|rate| rate.ops_per_s));
-    entry.undropped.push(all.map(|rate| rate.ops_per_s));
-    entry.kept.push(counted.map_or(0.0, |rate| rate.kept));
-    entry.server_cpu.push(cpu);
+    entry.rates.push(turn.counted.map(|rate| rate.ops_per_s));
+    entry.undropped.push(everything(&turn.batches).map(|rate| rate.ops_per_s));
+    entry.kept.push(turn.counted.map_or(0.0, |rate| rate.kept));
+    entry.server_cpu.push(turn.server_cpu);
 }
 
 #[cfg(test)]
@@ -201,16 +230,23 @@ mod tests {
     #[test]
     fn series_keep_one_value_for_each_round() {
         let slot = Slot { round: 1, variant: 0, width: Width::Threads(1), arm: 0 };
-        let good = vec![vec![Batch { from: 0, to: 1000, ops: 1, preempted: false }]];
-        let bad = vec![vec![Batch { from: 0, to: 1000, ops: 1, preempted: true }]];
+        let turn = |preempted, drop, last| {
+            let batches = vec![vec![Batch { from: 0, to: 1000, ops: 1, preempted }]];
+            Turn { counted: count(&batches, drop, last), batches, server_cpu: drop.then_some(7.0) }
+        };
         let mut series = Vec::new();
-        for (batches, drop) in [(&good, true), (&bad, true), (&bad, false)] {
-            enter(&mut series, slot, batches, drop, drop.then_some(7.0));
+        for turn in [
+            turn(false, true, false),
+            turn(true, true, false),
+            turn(true, true, true),
+            turn(true, false, false),
+        ] {
+            enter(&mut series, slot, &turn);
         }
         let [only] = &series[..] else { panic!("{series:?}") };
-        assert_eq!(only.rates, [Some(1e6), None, Some(1e6)]);
-        assert_eq!(only.undropped, [Some(1e6); 3]);
-        assert_eq!(only.kept, [1.0, 0.0, 1.0]);
-        assert_eq!(only.server_cpu, [Some(7.0), Some(7.0), None]);
+        assert_eq!(only.rates, [Some(1e6), None, Some(1e6), Some(1e6)]);
+        assert_eq!(only.undropped, [Some(1e6); 4]);
+        assert_eq!(only.kept, [1.0, 0.0, 0.0, 1.0]);
+        assert_eq!(only.server_cpu, [Some(7.0), Some(7.0), Some(7.0), None]);
     }
 }

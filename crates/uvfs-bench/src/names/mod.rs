@@ -13,6 +13,8 @@ pub mod walk;
 
 use uvfs_cache::Attr;
 
+use crate::names::paths::Path;
+
 /// Permissions of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Perm {
@@ -56,6 +58,19 @@ pub trait Names {
     /// # Errors
     /// See [`Miss`].
     fn look(&self, at: Self::At, name: &[u8], attr: &mut Attr) -> Result<(), Miss>;
+
+    /// Attributes of what a whole path leads to: name after name, unless the table knows a shorter way. Only
+    /// the bare table asks for it; under namei each directory's permissions are wanted.
+    ///
+    /// # Errors
+    /// See [`Miss`].
+    #[inline]
+    fn whole(&self, path: Path<'_>, attr: &mut Attr) -> Result<(), Miss>
+    where
+        Self: Sized,
+    {
+        walk::walk(self, path, attr)
+    }
 
     /// Permissions of a directory, as they were when the walk came there.
     fn perm(&self, at: Self::At) -> Perm;

@@ -30,18 +30,24 @@ pub struct Path<'p> {
 }
 
 impl<'p> Path<'p> {
+    /// The last name.
+    #[inline]
+    pub fn last(self) -> &'p [u8] {
+        let len = self.lens.last().copied().unwrap_or(0);
+        &self.whole[self.whole.len() - usize::from(len)..]
+    }
+
     /// The names above the last one, and the last one.
     #[inline]
     pub fn split(self) -> (impl Iterator<Item = &'p [u8]>, &'p [u8]) {
-        let (&last, above) = self.lens.split_last().unwrap_or((&0, &[]));
-        let last = &self.whole[self.whole.len() - usize::from(last)..];
+        let above = self.lens.split_last().map_or(&[][..], |(_, above)| above);
         let mut rest = self.whole;
         let names = above.iter().map(move |&len| {
             let (name, after) = rest[1..].split_at(usize::from(len));
             rest = after;
             name
         });
-        (names, last)
+        (names, self.last())
     }
 }
 

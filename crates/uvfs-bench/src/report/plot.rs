@@ -61,10 +61,10 @@ fn panels(report: &Report) -> Vec<Panel<'_>> {
     panels
 }
 
-/// Fewer workers first; within, the fastest on top.
+/// From the bottom of the picture up: many workers first; within, the slowest first.
 fn sort(rows: &mut [&Row]) {
     let workers = |r: &Row| (r.procs.is_some(), r.procs.unwrap_or(r.threads));
-    rows.sort_by(|a, b| workers(a).cmp(&workers(b)).then(a.ns_per_op.median.total_cmp(&b.ns_per_op.median)));
+    rows.sort_by(|a, b| workers(b).cmp(&workers(a)).then(b.ns_per_op.median.total_cmp(&a.ns_per_op.median)));
 }
 
 fn draw(
@@ -80,7 +80,6 @@ fn draw(
         .x_label_area_size(24)
         .y_label_area_size(LABELS)
         .margin_right(20)
-        // The first row on top.
         .build_cartesian_2d((low..high).log_scale(), (0..count).into_segmented())?;
     chart
         .configure_mesh()

@@ -33,7 +33,7 @@ pub struct FileArms {
 
 /// Every table, with uvfs's cache under its own name, and the library itself.
 pub fn arms_of_tables() -> Vec<&'static str> {
-    let tables = registry::TABLES.into_iter().filter(|name| !matches!(*name, "uvfs" | "arc"));
+    let tables = registry::TABLES.into_iter().filter(|name| !matches!(*name, "uvfs" | "uvfs-prefix" | "arc"));
     tables.chain(["uvfs-table", "uvfs"]).collect()
 }
 

@@ -1,12 +1,14 @@
-//! `lockref`: references taken and dropped by all threads, while one more takes the lock every so often.
+//! `lockref`: references taken and dropped by all threads, while one of them takes the lock every so often.
 //!
 //! Its subject is what becomes of the kernel's lockref under preemption (Guzik, "vfs: move d_lockref out of the area
 //! used by RCU lookup", June 2024: "everyone is stuck locking"), so it wants more threads than processors
 //! (`--threads 8`), and nothing is dropped. All lockrefs are the caches' own
 //! ([`uvfs_sync::lockref`]) and differ in their policy only; the kernel's lock is modelled as a ticket lock.
 //!
-//! Arms are compared within a round. With `--seconds 0.2` the turns of a round's five arms are about a second, and each
-//! begins anew: an arm that degrades does so within milliseconds of the first hold, in every turn.
+//! Who takes the lock is a thread like the others, which may be preempted while it holds it; so may who waits in a
+//! queue. Either happens about once in a hundred holds, so an arm that can degrade needs a turn of seconds
+//! for it (`--seconds 10 --per-second`), or longer holds. Each turn begins anew. That an arm does not degrade is judged round by
+//! round against `null`: with `--seconds 0.2` the five turns of a round are one second.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -20,12 +22,12 @@ use uvfs_sync::lockref::{LockRef, Patched, Policy, Stock, Uvfs, diverted};
 
 use crate::harness::schedule::{Case, Params, Series};
 use crate::harness::spread::Spread;
-use crate::harness::{Arm, Companion, Seat, Worker};
+use crate::harness::{Arm, Seat, Worker};
 use crate::workloads::target::Target;
 use crate::workloads::{Maker, Prepare, Workload};
 
-/// Pairs of a batch: a batch of an arm that has degraded must end too.
-const GRAIN: u64 = 256;
+/// Pairs of a batch: a batch of an arm that has degraded to a few hundred operations a second must end too.
+const GRAIN: u64 = 64;
 const LIFE: u32 = 1;
 
 /// The workload.
@@ -37,7 +39,7 @@ impl Workload for Lockref {
     }
 
     fn about(&self) -> &'static str {
-        "a reference taken and dropped by all threads; one more thread takes the lock every so often"
+        "a reference taken and dropped by all threads; one of them takes the lock every so often"
     }
 
     fn arms(&self) -> Vec<&'static str> {
@@ -71,10 +73,6 @@ impl Workload for Lockref {
 
     fn preemption_is_the_subject(&self) -> bool {
         true
-    }
-
-    fn companions(&self) -> usize {
-        1
     }
 
     fn has_targets(&self) -> bool {
@@ -214,8 +212,9 @@ impl<P: Policy> Object for Locked<P> {
 
     fn remark(&self) -> Option<String> {
         let all = 2 * self.pairs.load(Ordering::Relaxed);
-        let share = 100.0 * self.diverted.load(Ordering::Relaxed) as f64 / all.max(1) as f64;
-        Some(format!("{share:.2}% of gets and puts took the lock"))
+        let diverted = self.diverted.load(Ordering::Relaxed);
+        let share = 100.0 * diverted as f64 / all.max(1) as f64;
+        Some(format!("{diverted} of {all} gets and puts took the lock ({share:.3}%)"))
     }
 }
 
@@ -237,13 +236,9 @@ impl<O: Object> Arm for Shared<O> {
         self.object.pairs(&own.0, 10)
     }
 
-    fn worker<'a>(&'a self, _variant: usize, _seat: Seat) -> Result<Box<dyn Worker + 'a>> {
-        Ok(Box::new(Pairs { object: &self.object, own: own() }))
-    }
-
-    fn companion<'a>(&'a self) -> Result<Option<Box<dyn Companion + 'a>>> {
-        let holder = Holder { object: &self.object, pace: self.pace };
-        Ok((!self.pace.every.is_zero()).then(|| Box::new(holder) as Box<dyn Companion>))
+    fn worker<'a>(&'a self, _variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+        let next = (seat.index == 0 && !self.pace.every.is_zero()).then(|| Instant::now() + self.pace.every);
+        Ok(Box::new(Pairs { object: &self.object, own: own(), pace: self.pace, next }))
     }
 
     fn grain(&self, _variant: usize) -> Option<u64> {
@@ -264,30 +259,23 @@ fn own() -> Box<Line<LockRef>> {
 struct Pairs<'a, O> {
     object: &'a O,
     own: Box<Line<LockRef>>,
+    pace: Pace,
+    /// When this thread takes the lock next, if it is the one that does.
+    next: Option<Instant>,
 }
 
 impl<O: Object> Worker for Pairs<'_, O> {
     fn batch(&mut self, ops: u64) -> Result<()> {
+        if self.next.is_some_and(|next| Instant::now() >= next) {
+            self.object.hold(&|| {
+                let began = Instant::now();
+                while began.elapsed() < self.pace.hold {
+                    std::hint::spin_loop();
+                }
+            });
+            self.next = Some(Instant::now() + self.pace.every);
+        }
         self.object.pairs(&self.own.0, ops)
-    }
-}
-
-/// Takes the lock every so often.
-struct Holder<'a, O> {
-    object: &'a O,
-    pace: Pace,
-}
-
-impl<O: Object> Companion for Holder<'_, O> {
-    fn step(&mut self) -> Result<()> {
-        std::thread::sleep(self.pace.every);
-        self.object.hold(&|| {
-            let began = Instant::now();
-            while began.elapsed() < self.pace.hold {
-                std::hint::spin_loop();
-            }
-        });
-        Ok(())
     }
 }
 

@@ -13,10 +13,10 @@ use uvfs_cache::Attr;
 
 use crate::arms::{Local, Table};
 use crate::harness::{Arm, Companion, Seat, Worker};
+use crate::names::Names;
 use crate::names::namei::{self, Cred, Failure};
 use crate::names::paths::{Path, Paths};
 use crate::names::tree::{Tree, attr_of};
-use crate::names::{Names, walk};
 use crate::workloads::visit::{Cursor, SERIALIZED, Which};
 
 /// Who walks: not the owner.
@@ -41,7 +41,7 @@ pub struct Bare;
 impl Method for Bare {
     #[inline]
     fn look<N: Names>(names: &N, path: Path<'_>, attr: &mut Attr) -> Result<(), Failure> {
-        Ok(walk::walk(names, path, attr)?)
+        Ok(names.whole(path, attr)?)
     }
 }
 

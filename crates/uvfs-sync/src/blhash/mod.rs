@@ -39,7 +39,7 @@ use crossbeam_utils::CachePadded;
 use self::grow::Grower;
 use self::line::Line;
 use self::table::{Looked, START_LEVEL, Table, bucket_of, current_of, is_moving, tag_of};
-use crate::arena::Arena;
+use crate::arena::{self, Arena};
 use crate::order::{Class, Held};
 use crate::primitives::{AtomicBool, AtomicU32, Mutex, Ordering, SHARDS, Stat, fence};
 use crate::slab::{Pool, Slab};
@@ -69,7 +69,7 @@ pub struct Hashes {
 /// of the table's size is a hint, like the table's own word for it.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    heads: &'a Arena<Line>,
+    heads: arena::View<'a, Line>,
     key: Key,
     mask: u32,
     split: u32,
@@ -257,7 +257,7 @@ impl BlHash {
         let epoch = self.epoch.load(Ordering::Acquire);
         let table = &self.tables[current_of(epoch)];
         let (mask, split) = table.mask_and_split();
-        View { heads: &table.heads, key: table.key(), mask, split, epoch }
+        View { heads: table.heads.view(), key: table.key(), mask, split, epoch }
     }
 
     /// Whether a glance that found nothing proves that nothing is there; to be asked after the

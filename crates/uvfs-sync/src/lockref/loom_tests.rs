@@ -142,23 +142,68 @@ fn loom_rule2_the_last_put_comes_after_all_others() {
     model(3, the_last_put_comes_after_all_others::<Uvfs>);
 }
 
-/// Rule 2, for the models of the kernel's lockref that measurements are made with. Planted bug:
-/// rule2-a-start-empties-the-queue.
-#[test]
-fn loom_rule2_stock_keeps_its_count() {
-    model(2, one_last_put::<Stock>);
-    model(2, a_stale_get::<Stock>);
-    model(2, unlock_loses_no_count::<Stock>);
-    model(2, the_last_put_comes_after_all_others::<Stock>);
+/// A stale get that stands in the queue for the lock of the slot's next life.
+fn a_stale_get_in_the_queue<P: Policy>() {
+    let r = Arc::new(LockRef::<P>::new());
+    r.start(1);
+    let stale = {
+        let r = r.clone();
+        spawn(move || r.get_life(1) && r.put())
+    };
+    r.lock();
+    r.unlock();
+    let last = r.put();
+    if last {
+        r.start(2);
+        r.lock();
+        r.unlock();
+    }
+    assert_ne!(stale.join().unwrap(), last);
+    assert_eq!(r.count(), u64::from(last));
+    assert!(!P::is_locked(r.0.load(Ordering::Relaxed)));
 }
 
-/// As above. Planted bug: rule2-a-queue-after-one-look.
+/// What the lock is for.
+fn the_lock_excludes<P: Policy>() {
+    let slot = Slot::<P>::new();
+    slot.0.start(7);
+    slot.0.get_held();
+    let add = |slot: &Slot<P>| {
+        slot.0.lock();
+        let was = slot.read();
+        slot.write(was + 1);
+        slot.0.unlock();
+    };
+    let other = {
+        let slot = slot.clone();
+        spawn(move || add(&slot))
+    };
+    add(&slot);
+    other.join().unwrap();
+    assert_eq!(slot.read(), 2);
+}
+
+/// All that holds for any policy.
+fn any_policy<P: Policy>() {
+    model(2, one_last_put::<P>);
+    model(2, a_stale_get::<P>);
+    model(2, a_stale_get_in_the_queue::<P>);
+    model(2, unlock_loses_no_count::<P>);
+    model(2, the_last_put_comes_after_all_others::<P>);
+    model(2, the_lock_excludes::<P>);
+}
+
+/// Rule 2, for the models of the kernel's lockref that measurements are made with. Planted bugs:
+/// rule2-a-start-empties-the-queue, rule2-a-queue-after-one-look.
+#[test]
+fn loom_rule2_stock_keeps_its_count() {
+    any_policy::<Stock>();
+}
+
+/// As above.
 #[test]
 fn loom_rule2_patched_keeps_its_count() {
-    model(2, one_last_put::<Patched>);
-    model(2, a_stale_get::<Patched>);
-    model(2, unlock_loses_no_count::<Patched>);
-    model(2, the_last_put_comes_after_all_others::<Patched>);
+    any_policy::<Patched>();
 }
 
 /// Rule 2: a held lock diverts nobody. The lock is never given back here: a get or put that
@@ -185,16 +230,13 @@ fn loom_rule2_a_held_lock_delays_no_get_and_no_put() {
     });
 }
 
-/// Rule 16: who gets a reference by life sees the slot as it was filled. Planted bugs:
-/// rule16-start-relaxed, rule16-get-relaxed.
-#[test]
-fn loom_rule16_who_gets_a_life_sees_it_filled() {
-    model(3, || {
+fn who_gets_it_sees_it_filled(get: fn(&LockRef) -> bool) {
+    model(3, move || {
         let slot = Slot::<Uvfs>::new();
         let reader = {
             let slot = slot.clone();
             spawn(move || {
-                if slot.0.get_life(7) {
+                if get(&slot.0) {
                     assert_eq!(slot.read(), 5);
                 }
             })
@@ -203,6 +245,14 @@ fn loom_rule16_who_gets_a_life_sees_it_filled() {
         slot.0.start(7);
         reader.join().unwrap();
     });
+}
+
+/// Rule 16: who gets a reference by life sees the slot as it was filled. Planted bugs:
+/// rule16-start-relaxed, rule16-get-relaxed, rule16-watched-get-relaxed.
+#[test]
+fn loom_rule16_who_gets_a_life_sees_it_filled() {
+    who_gets_it_sees_it_filled(|refs| refs.get_life(7));
+    who_gets_it_sees_it_filled(|refs| matches!(refs.get_watched(7), Got::Yes | Got::Contended));
 }
 
 /// Rule 2: so does the one who evicts. Planted bugs: rule2-kill-without-acquire,

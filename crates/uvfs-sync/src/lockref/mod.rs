@@ -76,11 +76,11 @@ impl<P: Policy> LockRef<P> {
     const ONE: u64 = 1 << P::LOCK_BITS;
     const COUNT: u64 = SPREAD - Self::ONE;
     const LOCK: u64 = Self::ONE - 1;
-    /// The count of a spread word without any reference: half-way.
+    /// References one slot may have (200 million) before the process is stopped, as `Arc` does: a
+    /// directory's children have one each.
+    const MANY: u64 = Self::COUNT / 8 * 7;
+    /// The count of a spread word without any reference.
     const BIAS: u64 = SPREAD / 2;
-    /// References one slot may have before the process is stopped (as `Arc` does): far above what
-    /// fits into memory as dentries, far below the width of the count; of a spread one, as many more.
-    const MANY: u64 = Self::BIAS / 2;
     /// How far the count of a spread word may stray from the bias before it should be gathered.
     const STRAY: u64 = Self::BIAS / 4;
 
@@ -147,17 +147,10 @@ impl<P: Policy> LockRef<P> {
     #[inline]
     fn one_more(old: u64) -> u64 {
         if old & Self::COUNT > Self::MANY {
-            Self::many(old);
-        }
-        old + Self::ONE
-    }
-
-    #[cold]
-    fn many(old: u64) {
-        if old & SPREAD == 0 || old & Self::COUNT > Self::BIAS + Self::MANY {
             // A count that wrapped would free a slot that is in use.
             std::process::abort();
         }
+        old + Self::ONE
     }
 
     /// Drop a reference. True for exactly one caller: the slot is now dead and the caller's to
@@ -186,8 +179,10 @@ impl<P: Policy> LockRef<P> {
     /// one from an index a moment ago, keeps the slot. The caller speaks for the one reference.
     pub fn kill_sole(&self) -> bool {
         // Acquire, as in `put`, whose last step this is.
-        let killed =
-            self.change(Ordering::Acquire, |old| (old & Self::COUNT == Self::ONE).then(|| old - Self::ONE));
+        let killed = self.change(Ordering::Acquire, |old| {
+            let sole = old & (Self::COUNT | SPREAD) == Self::ONE;
+            sole.then(|| old - Self::ONE)
+        });
         killed.is_some()
     }
 
@@ -325,7 +320,7 @@ impl<P: Policy> LockRef<P> {
             let here = (old & Self::COUNT) as i64 - Self::BIAS as i64;
             let all = elsewhere.checked_mul(Self::ONE as i64).and_then(|n| n.checked_add(here));
             match all {
-                Some(all) if all > 0 && all < Self::BIAS as i64 => {
+                Some(all) if all > 0 && all <= Self::MANY as i64 => {
                     Some(old & !(SPREAD | Self::COUNT) | all as u64)
                 }
                 // Lost or invented references: as a wrapped count.

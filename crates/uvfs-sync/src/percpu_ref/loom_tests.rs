@@ -40,20 +40,28 @@ fn id(index: u32) -> u64 {
 }
 
 impl World {
-    /// Each object has one reference: of who vouches for it.
-    fn new() -> Arc<Self> {
-        let world = Self {
+    /// Nothing lives.
+    fn dead() -> Self {
+        Self {
             percpu: PercpuRefs::new().unwrap(),
             refs: Default::default(),
             places: Default::default(),
             cells: [UnsafeCell::new(0), UnsafeCell::new(0)],
-        };
-        for index in [1, 2] {
-            world.refs(index).start(LIFE);
-            world.refs(index).get_anchor();
-            assert!(!world.refs(index).put());
         }
+    }
+
+    /// Each object has one reference: of who vouches for it.
+    fn new() -> Arc<Self> {
+        let world = Self::dead();
+        world.begin(1);
+        world.begin(2);
         Arc::new(world)
+    }
+
+    fn begin(&self, index: u32) {
+        self.refs(index).start(LIFE);
+        self.refs(index).get_anchor();
+        assert!(!self.refs(index).put());
     }
 
     fn read(&self, index: u32) {
@@ -110,10 +118,10 @@ fn one(lasts: &[bool]) {
 
 /// Rule 2: a count that is spread ends once, after all who were counted in it. Planted bugs:
 /// rule2-spread-without-light, rule2-gather-without-heavy, rule2-gather-does-not-wait,
-/// rule2-count-relaxed, rule2-gather-relaxed.
+/// rule2-count-relaxed, rule2-look-relaxed.
 #[test]
 fn loom_rule2_a_spread_count_ends_once_and_last() {
-    model(3, || {
+    model(2, || {
         let world = World::new();
         world.percpu.spread(&*world, id(1));
         assert!(world.refs(1).is_spread());
@@ -221,5 +229,28 @@ fn loom_rule2_a_line_changes_hands() {
         assert!(!world.end(1));
         one(&[next.join().unwrap(), world.put(1, 1)]);
         world.over(1);
+    });
+}
+
+/// Rule 16: who is counted at a place sees the object as it was filled. Planted bugs:
+/// rule16-place-opened-relaxed, rule16-place-looked-at-relaxed.
+#[test]
+fn loom_rule16_who_is_counted_sees_it_filled() {
+    model(3, || {
+        let world = Arc::new(World::dead());
+        let user = {
+            let world = world.clone();
+            spawn(move || {
+                if world.percpu.count::<0>(1, Place(1), id(1)) {
+                    // SAFETY: loom checks that nobody writes meanwhile.
+                    world.cells[0].with(|v| unsafe { assert_eq!(*v, 5) });
+                }
+            })
+        };
+        // SAFETY: loom checks that nobody else is here.
+        world.cells[0].with_mut(|v| unsafe { *v = 5 });
+        world.begin(1);
+        world.percpu.spread(&*world, id(1));
+        user.join().unwrap();
     });
 }

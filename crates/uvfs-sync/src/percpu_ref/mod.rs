@@ -131,33 +131,47 @@ impl PercpuRefs {
     /// ENOMEM.
     pub fn new() -> io::Result<Self> {
         barrier::prepare();
+        let lines = Arena::reserve(LANES)?;
+        // Nobody counts in another one's line.
+        if lines.capacity() < LANES {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
         Ok(Self {
             owners: CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0))),
-            lines: Arena::reserve(LANES)?,
+            lines,
             table: Mutex::new(Table { entries: std::array::from_fn(|_| Entry::default()), hand: 0 }),
         })
     }
 
-    /// Take a reference to the object `id`. False: not here; go by its word.
+    /// Take a reference to the object `id`. False: not here; go by its word, and tell
+    /// [`PercpuRefs::elsewhere`].
     #[inline]
     pub fn get(&self, place: Place, id: u64) -> bool {
-        lane::mine().is_some_and(|lane| self.count::<0>(lane, place, id))
+        lane::known().is_some_and(|lane| self.count::<0>(lane, place, id))
     }
 
-    /// Drop a reference, wherever it was taken. False: not here; go by the object's word.
+    /// Drop a reference, wherever it was taken. False: as for `get`.
     #[inline]
     pub fn put(&self, place: Place, id: u64) -> bool {
-        lane::mine().is_some_and(|lane| self.count::<1>(lane, place, id))
+        lane::known().is_some_and(|lane| self.count::<1>(lane, place, id))
+    }
+
+    /// A reference to the object at `index` is counted in its word although it has a place, or had one a
+    /// moment ago: its references are being gathered, or the thread has no line (it gets one now, if
+    /// it can). Many that are taken in one way and dropped in the other make the word's count stray; it
+    /// is gathered before that can matter.
+    #[cold]
+    pub fn elsewhere(&self, objects: &impl Objects, index: u32) {
+        lane::mine();
+        if objects.refs(index).has_strayed() {
+            self.gather(objects, index);
+        }
     }
 
     /// Count one get (0) or put (1) of the thread whose number is `lane`.
     #[inline]
     fn count<const PUT: usize>(&self, lane: u32, place: Place, id: u64) -> bool {
         let Some(slot) = place.slot() else { return false };
-        // Fewer lines than threads where the reservation was halved.
-        if lane >= self.lines.capacity() {
-            return false;
-        }
         let word = &self.lines.get(lane).words[2 * slot + PUT];
         let old = word.load(Ordering::Relaxed);
         word.store(old | INSIDE, Ordering::Relaxed);
@@ -237,8 +251,7 @@ impl PercpuRefs {
 
     /// The sum of all threads' words of one kind, as `read`.
     fn sum(&self, slot: usize, put: usize, read: impl Fn(&AtomicU64) -> u64) -> u64 {
-        let lanes = lane::used().min(self.lines.capacity());
-        let words = (0..lanes).map(|lane| read(&self.lines.get(lane).words[2 * slot + put]) & !INSIDE);
+        let words = (0..lane::used()).map(|lane| read(&self.lines.get(lane).words[2 * slot + put]) & !INSIDE);
         words.fold(0, u64::wrapping_add)
     }
 }

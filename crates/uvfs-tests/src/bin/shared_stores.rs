@@ -5,6 +5,7 @@
 //! read-modify-writes of the atomics of `uvfs_sync::primitives`. The controls at the end do store,
 //! and must be seen to. `ci/shared-stores.sh` runs both builds. Ends with "N passed, N failed".
 
+use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,7 +65,7 @@ fn main() -> Result<()> {
 }
 
 fn run() -> Result<usize> {
-    let (tmpfs, mounted) = (tmpfs_tree()?, tmpfs_tree()?);
+    let (tmpfs, mounted, wide) = (tmpfs_tree()?, tmpfs_tree()?, tmpfs_tree()?);
     let forever = generated("")?;
     let expiring = generated(",ttl=60m,negative-ttl=60m")?;
     mounted.mount(&mounted.context(Cred::root()).resolve(b"/d0")?, Arc::clone(&forever.1))?;
@@ -78,13 +79,14 @@ fn run() -> Result<usize> {
         hits(&mut rows, name, vfs, deep);
     }
     crossings(&mut rows, &mounted)?;
+    many(&mut rows, &wide)?;
     controls(&mut rows, &tmpfs);
     measure(&rows.0)
 }
 
 /// A tmpfs with five directories inside each other, a file in the last, and links.
 fn tmpfs_tree() -> Result<Arc<Vfs>> {
-    let options = parse("size=1M,nr_inodes=1000").map_err(anyhow::Error::msg)?;
+    let options = parse("size=1M,nr_inodes=0").map_err(anyhow::Error::msg)?;
     let vfs = Vfs::new(VfsConfig::default(), Tmpfs::new(options)?)?;
     let root = vfs.context(Cred::root());
     let mut path = String::new();
@@ -197,6 +199,24 @@ fn crossings<'a>(rows: &mut Rows<'a>, vfs: &'a Vfs) -> Result<()> {
     Ok(())
 }
 
+/// Many directories in turn: more than any front cache of paths has room for.
+fn many<'a>(rows: &mut Rows<'a>, vfs: &'a Vfs) -> Result<()> {
+    const DIRS: usize = 10_000;
+    thread_local! { static NEXT: Cell<usize> = const { Cell::new(0) }; }
+    let root = vfs.context(Cred::root());
+    let paths: Vec<_> = (0..DIRS).map(|i| format!("/d0/d1/d2/d3/{i}/file").into_bytes()).collect();
+    for path in &paths {
+        root.mkdir(&path[..path.len() - b"/file".len()], 0o755)?;
+        root.mknod(path, mode::S_IFREG | 0o644, 0)?;
+    }
+    let c = vfs.context(Cred::user(1000, 1000));
+    rows.hit("tmpfs", "stat, 10,000 directories in turn", move || {
+        // A thousand at a time; the counter is this thread's.
+        (0..1000).all(|_| c.stat(&paths[NEXT.replace((NEXT.get() + 1) % DIRS)]).is_ok())
+    });
+    Ok(())
+}
+
 /// What must be seen to store.
 fn controls<'a>(rows: &mut Rows<'a>, vfs: &'a Vfs) {
     static OF_PRIMITIVES: uvfs_sync::primitives::AtomicU64 = uvfs_sync::primitives::AtomicU64::new(0);
@@ -231,7 +251,7 @@ fn counted() -> Option<u64> {
 }
 
 /// Calls a row is called before it is measured, and while it is.
-const WARM_UP: usize = 3;
+const WARM_UP: usize = 40;
 const MEASURED: u64 = 8;
 
 /// Measures the rows; how many were not as they must be.

@@ -12,6 +12,7 @@
 //! Never blocks, calls no driver, allocates nothing.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 
 use uvfs_cache::prefix::{DEPTH_MAX, Whence};
 use uvfs_cache::{Child, InodeId, Pos, Step, Stuck};
@@ -25,6 +26,27 @@ use crate::types::{Access, Attr, Errno, NAME_MAX, mode};
 
 /// Directory parts shorter than this are walked: a component or two take no longer than the look.
 const WORTH_KEEPING: usize = 16;
+
+/// After this many looks more in vain than half of the good ones, a thread stops looking for a while.
+const PATIENCE: i32 = 64;
+/// For so many walks.
+const PAUSE: i32 = 1024;
+
+thread_local! {
+    /// What the cache of directory parts is worth to this thread, whose paths may be too many for it.
+    /// Below 0: walks until it tries again.
+    static PAYS: Cell<i32> = const { Cell::new(PATIENCE) };
+}
+
+/// Whether to look there.
+#[inline(always)]
+fn pays() -> bool {
+    let worth = PAYS.get();
+    if worth < 0 {
+        PAYS.set(worth + 1);
+    }
+    worth >= 0
+}
 
 /// What the walk came to.
 #[derive(Debug)]
@@ -94,7 +116,7 @@ impl Walker<'_, '_> {
         goal: Goal,
     ) -> Result<Seen<'p>, Stop> {
         let at = self.vfs.cache.pos(start).ok_or(Stop::Bail(Bail::Gone))?;
-        let (at, last_one) = self.to_last(at, path, &mut Trail::new(at))?;
+        let (at, last_one) = self.walk_to_last(at, path, &mut Trail::new(at))?;
         let Some(c) = last_one else {
             return Ok(match goal {
                 Goal::Attr { .. } | Goal::Node { .. } => Seen::Node(at),
@@ -126,7 +148,7 @@ impl Walker<'_, '_> {
     /// Walks to the last component; none where the path ends in slashes only. `trail` has the start, and
     /// gets all positions after it.
     #[inline(always)]
-    fn to_last<'p>(
+    fn walk_to_last<'p>(
         &self,
         mut at: Pos,
         path: &'p [u8],
@@ -177,10 +199,10 @@ impl Walker<'_, '_> {
         let cache = &self.vfs.cache;
         let start = cache.pos(start).ok_or(Stop::Bail(Bail::Gone))?;
         let (at, last) = match directory_part(path) {
-            Some(dirs) if dirs.len() >= WORTH_KEEPING && self.who != NOBODY => {
-                self.to_last_by_prefix(start, path, dirs)?
+            Some(dirs) if dirs.len() >= WORTH_KEEPING && self.who != NOBODY && pays() => {
+                self.walk_by_prefix(start, path, dirs)?
             }
-            _ => self.to_last(start, path, &mut Trail::new(start))?,
+            _ => self.walk_to_last(start, path, &mut Trail::new(start))?,
         };
         let Some(c) = last else { return self.attr_at(at, path.len(), attr) };
         if !self.may_search(at) {
@@ -193,9 +215,9 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// [`Walker::to_last`] through the cache of directory parts.
+    /// [`Walker::walk_to_last`] through the cache of directory parts.
     #[inline(always)]
-    fn to_last_by_prefix<'p>(
+    fn walk_by_prefix<'p>(
         &self,
         start: Pos,
         path: &'p [u8],
@@ -203,10 +225,13 @@ impl Walker<'_, '_> {
     ) -> Result<(Pos, Option<Component<'p>>), Stop> {
         let whence = Whence { start: start.id(), who: self.who, mounts: self.vfs.mounts.generation() };
         if let Some(at) = self.vfs.cache.prefix(whence, dirs) {
+            PAYS.with(|pays| pays.set((pays.get() + 1).min(PATIENCE)));
             return Ok((at, component(path, dirs.len())));
         }
+        let left = PAYS.get() - 2;
+        PAYS.set(if left < 0 { -PAUSE } else { left });
         let mut trail = Trail::new(start);
-        let walked = self.to_last(start, path, &mut trail)?;
+        let walked = self.walk_to_last(start, path, &mut trail)?;
         if let Some(through) = trail.whole() {
             self.vfs.cache.note_prefix(whence, dirs, through);
         }

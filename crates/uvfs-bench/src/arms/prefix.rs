@@ -1,0 +1,113 @@
+//! `uvfs-prefix`: uvfs's cache with its front cache of directory parts, as the library's own walk uses it.
+//!
+//! A path whose directory part was walked before is two lookups: that part, whose directories are checked to be
+//! where they were, and the last name.
+
+use anyhow::Result;
+use uvfs_cache::prefix::{DEPTH_MAX, Whence};
+use uvfs_cache::{Attr, Pos};
+
+use crate::arms::uvfs::{Hits, Uvfs};
+use crate::arms::{Local, Table};
+use crate::names::paths::Path;
+use crate::names::tree::Tree;
+use crate::names::{Miss, Names, Perm};
+
+/// Stands for the one caller's credentials.
+const WHO: u32 = 1;
+
+/// The arm.
+pub struct Prefixes(Uvfs);
+
+impl Table for Prefixes {
+    type Local<'t> = &'t Self;
+
+    fn build(tree: &Tree, threads: usize) -> Result<Self> {
+        Ok(Self(Uvfs::build(tree, threads)?))
+    }
+
+    fn local(&self, _thread: usize) -> &Self {
+        self
+    }
+
+    fn rename(&self, dir: u64, old: &[u8], new: &[u8]) -> Result<()> {
+        self.0.rename(dir, old, new)
+    }
+}
+
+impl Local for &Prefixes {
+    type View<'l>
+        = Fronted<'l>
+    where
+        Self: 'l;
+
+    #[inline]
+    fn pin(&self) -> Fronted<'_> {
+        Fronted(Hits::of(&self.0))
+    }
+}
+
+/// A view: nothing is pinned.
+#[derive(Clone, Copy)]
+pub struct Fronted<'l>(Hits<'l>);
+
+impl Fronted<'_> {
+    /// Through every directory, and told to the front cache.
+    #[cold]
+    fn walk(&self, path: Path<'_>, whence: Whence, dirs: &[u8]) -> Result<Pos, Miss> {
+        let (cache, _) = self.0.start();
+        let mut at = self.0.root()?;
+        let (mut through, mut count) = ([at; DEPTH_MAX], 1);
+        for name in path.split().0 {
+            at = self.0.down(at, name)?;
+            if let Some(place) = through.get_mut(count) {
+                *place = at;
+            }
+            count += 1;
+        }
+        if let Some(through) = through.get(..count) {
+            cache.note_prefix(whence, dirs, through);
+        }
+        Ok(at)
+    }
+}
+
+impl Names for Fronted<'_> {
+    type At = Pos;
+
+    #[inline]
+    fn root(&self) -> Result<Pos, Miss> {
+        self.0.root()
+    }
+
+    #[inline]
+    fn down(&self, at: Pos, name: &[u8]) -> Result<Pos, Miss> {
+        self.0.down(at, name)
+    }
+
+    #[inline]
+    fn look(&self, at: Pos, name: &[u8], attr: &mut Attr) -> Result<(), Miss> {
+        self.0.look(at, name, attr)
+    }
+
+    #[inline]
+    fn whole(&self, path: Path<'_>, attr: &mut Attr) -> Result<(), Miss> {
+        let last = path.last();
+        let dirs = &path.whole[..path.whole.len() - last.len() - 1];
+        if dirs.is_empty() {
+            return self.0.look(self.0.root()?, last, attr);
+        }
+        let (cache, start) = self.0.start();
+        let whence = Whence { start, who: WHO, mounts: 0 };
+        let at = match cache.prefix(whence, dirs) {
+            Some(at) => at,
+            None => self.walk(path, whence, dirs)?,
+        };
+        self.0.look(at, last, attr)
+    }
+
+    #[inline]
+    fn perm(&self, at: Pos) -> Perm {
+        self.0.perm(at)
+    }
+}
