@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(cache.prefix(ask, TEXT), Some(way[2]));
         seq.write(|| ());
         assert_eq!((LifeSeq::wraps(), seq.halves()), (before + 1, (1, 1 << 30)));
-        assert_eq!(cache.prefix(ask, TEXT), None);
+        assert_eq!(cache.prefix(whence(&cache, sb), TEXT), None);
     }
 
     #[test]
