@@ -45,6 +45,8 @@ pub struct Cache {
     pub(crate) names: BlHash,
     pub(crate) numbers: BlHash,
     pub(crate) prefixes: Prefixes,
+    /// Slots that both halves of an inode have.
+    inode_slots: u32,
     pub(crate) dirs: SegVec<DirState>,
     pub(crate) name_locks: NameLocks,
     pub(crate) clock: Clock,
@@ -89,6 +91,7 @@ impl Cache {
         let inode_slots = inodes.capacity().min(inodes_private.capacity());
         let percpu = PercpuRefs::new().map_err(no_memory)?;
         let cache = Self {
+            inode_slots,
             percpu,
             inode_pool: Pool::new(inode_slots),
             dentry_pool: Pool::new(dentry_slots),
@@ -359,9 +362,19 @@ impl Cache {
         self.free_inode_slot(sb, index, dir);
     }
 
+    /// Whether there is such a slot. To be asked of an index that comes from outside: an arena would
+    /// take another slot for it.
+    #[inline(always)]
+    pub(crate) fn is_slot(&self, index: u32) -> bool {
+        index < self.inode_slots
+    }
+
     /// A reference from an id; `None` if that life is over.
     #[inline]
     pub fn get(&self, id: InodeId) -> Option<InodeRef<'_>> {
+        if !self.is_slot(id.index()) {
+            return None;
+        }
         let place = Place::of(&self.inodes_private.get(id.index()).place);
         // A place that is this life's is so while the life lasts.
         let got = !place.is_none() && self.percpu.get(place, id.as_u64()) || self.get_here(id);

@@ -241,6 +241,9 @@ impl Cache {
         // again. (The end of one that does not moves its sequence too.)
         if is_dir(d.fmt()) && self.inodes_private.get(inode).refs.is_live() {
             self.while_moving(&[inode], clear);
+        } else if is_dir(d.fmt()) {
+            // Evicted: nobody has a reference, so nobody has its lock either.
+            self.inodes.get(inode).stamp().write(clear);
         } else {
             clear();
         }

@@ -245,8 +245,11 @@ impl<'c> InodeRef<'c> {
         if n == 0 {
             return;
         }
-        if self.private_half().nlookup.fetch_add(n, Ordering::AcqRel) == 0 {
-            self.cache.get_again(self.index, self.life);
+        // The reference before the count: a forget that comes in between, of what it was never told,
+        // would else put one that there is not yet.
+        self.cache.get_again(self.index, self.life);
+        if self.private_half().nlookup.fetch_add(n, Ordering::AcqRel) != 0 {
+            self.cache.put_inode(self.index);
         }
     }
 

@@ -802,7 +802,7 @@ fn loom_rule8_a_directory_part_that_is_rewritten_is_not_misread() {
         let ids = [w.create(b"d", 5, true), w.create(b"e", 6, true)];
         let [d, e] = ids.map(|id| w.cache.pos(id).unwrap());
         let start = w.at();
-        let whence = Whence { start: start.id(), who: 1, mounts: 0 };
+        let whence = Whence::new(start.id(), 1, 0);
         let note = move |w: &World, text: &[u8], at| {
             (0..2).for_each(|_| w.cache.note_prefix(whence, text, &[start, at]));
         };
@@ -823,7 +823,7 @@ fn loom_rule8_a_directory_part_does_not_outlive_its_directory() {
         let w = World::new(true);
         let id = w.create(b"d", 5, true);
         let (start, inside) = (w.at(), w.cache.pos(id).unwrap());
-        let whence = Whence { start: start.id(), who: 1, mounts: 0 };
+        let whence = Whence::new(start.id(), 1, 0);
         (0..2).for_each(|_| w.cache.note_prefix(whence, b"d", &[start, inside]));
         let (gone, found) = w.during(
             move |w| {
@@ -834,5 +834,26 @@ fn loom_rule8_a_directory_part_does_not_outlive_its_directory() {
         );
         assert!(!(gone && found.is_some()), "absent, and a way that leads there");
         assert_eq!(w.cache.prefix(whence, b"d"), None);
+    });
+}
+
+/// Rule 8: nor its eviction: who does not find the name any more does not find the way by it either.
+/// Planted bug: rule8-eviction-leaves-the-walk-sequence.
+#[test]
+fn loom_rule8_a_directory_part_does_not_outlive_an_eviction() {
+    model(|| {
+        let w = World::new(false);
+        let id = w.create(b"d", 5, true);
+        let (start, inside) = (w.at(), w.cache.pos(id).unwrap());
+        let whence = Whence::new(start.id(), 1, 0);
+        (0..2).for_each(|_| w.cache.note_prefix(whence, b"d", &[start, inside]));
+        let (gone, found) = w.during(
+            move |w| {
+                let gone = matches!(w.step(start, b"d"), Step::Unknown);
+                (gone, w.cache.prefix(whence, b"d"))
+            },
+            |w| assert_eq!(w.cache.evict_unused(w.sb, 1), 1),
+        );
+        assert!(!(gone && found.is_some()), "evicted, and a way that leads there");
     });
 }

@@ -64,11 +64,18 @@ pub struct Whence {
     pub who: u32,
     /// Moves with the mounts, and was read before the walk.
     pub mounts: u32,
+    wraps: u32,
 }
 
 impl Whence {
+    /// To be made before the walk: it also remembers how often sequences have wrapped.
+    #[inline(always)]
+    pub fn new(start: InodeId, who: u32, mounts: u32) -> Self {
+        Self { start, who, mounts, wraps: LifeSeq::wraps() }
+    }
+
     fn words(self) -> [u64; 3] {
-        [self.start.as_u64(), u64::from(self.who) << 32 | u64::from(self.mounts), u64::from(LifeSeq::wraps())]
+        [self.start.as_u64(), u64::from(self.who) << 32 | u64::from(self.mounts), u64::from(self.wraps)]
     }
 }
 
@@ -263,7 +270,7 @@ mod tests {
     }
 
     fn whence(cache: &Cache, sb: SbId) -> Whence {
-        Whence { start: cache.root(sb).unwrap().id(), who: 1, mounts: 0 }
+        Whence::new(cache.root(sb).unwrap().id(), 1, 0)
     }
 
     /// One test with what moves [`LifeSeq::wraps`], which is the process's.
@@ -291,7 +298,7 @@ mod tests {
         assert_eq!(cache.prefix(ask, TEXT), Some(way[2]));
         seq.write(|| ());
         assert_eq!((LifeSeq::wraps(), seq.halves()), (before + 1, (1, 1 << 30)));
-        assert_eq!(cache.prefix(ask, TEXT), None);
+        assert_eq!(cache.prefix(whence(&cache, sb), TEXT), None);
     }
 
     #[test]

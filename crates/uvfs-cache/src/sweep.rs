@@ -33,12 +33,14 @@ impl Cache {
     }
 
     pub(crate) fn forget_name(&self, dir: &InodeRef<'_>, name: &[u8]) {
-        if let Some(state) = dir.dir_state() {
-            state.moved_incomplete();
-        }
         let words = NameWords::new(name);
         let mut after = Aftermath::default();
         let (mut locked, _) = self.lock_names_bucket([(dir.index(), &words)], false);
+        // Under the bucket's lock: a listing that is complete between the two would stay so without
+        // the name.
+        if let Some(state) = dir.dir_state() {
+            state.moved_incomplete();
+        }
         self.kill_any(&mut locked, 0, dir.index(), &words, &mut after);
         drop(locked);
         self.finish(after, dir.sb(), dir);

@@ -138,7 +138,7 @@ impl Cache {
         for _ in 0..TRIES {
             let stamp = published.stamp().load();
             let flags = published.mode_and_flags();
-            if flags & LIVE == 0 || LifeSeq::life_of(stamp) != id.life() {
+            if flags & LIVE == 0 || LifeSeq::life_of(stamp) != id.life() || !self.is_slot(id.index()) {
                 return None;
             }
             // What is no directory has no walk sequence, and nothing to walk into.
@@ -318,6 +318,9 @@ impl Cache {
     /// Attributes by id, storing nothing. `None`: the life is over, or the attributes expired, or a
     /// writer was in the way all the time.
     pub fn attr(&self, id: InodeId) -> Option<Attr> {
+        if !self.is_slot(id.index()) {
+            return None;
+        }
         let published = self.inodes.get(id.index());
         let private = self.inodes_private.get(id.index());
         for _ in 0..TRIES {

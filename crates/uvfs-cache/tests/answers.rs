@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::{
-    Attr, Cache, Config, Fresh, InodeRef, Known, Life, Lookup, NameGuard, Peek, Room, SbId, SbOptions,
+    Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Life, Lookup, NameGuard, Peek, Room, SbId,
+    SbOptions,
 };
 
 fn fresh(ino: u64, fmt: u32, nlink: u32) -> Fresh {
@@ -157,4 +158,16 @@ fn rule13_a_callback_that_panics_leaves_nobody_waiting() {
     let seen = told.clone();
     second.on_done(Box::new(move |outcome| *seen.lock() = Some(outcome)));
     assert_eq!(*told.lock(), Some(Err(libc::EIO)));
+}
+
+/// An id comes from outside: a front end's kernel, or a client.
+#[test]
+fn an_id_that_was_never_issued_leads_nowhere() {
+    let (cache, sb) = world(true);
+    let root = cache.root(sb).unwrap();
+    for beyond in [1u64 << 12, 1 << 20, u64::from(u32::MAX) - 1] {
+        let id = InodeId::from_u64(root.id().as_u64() + beyond);
+        assert!(cache.get(id).is_none() && cache.pos(id).is_none() && cache.attr(id).is_none(), "{id:?}");
+        cache.forget(id, 1);
+    }
 }

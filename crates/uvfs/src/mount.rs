@@ -18,7 +18,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use uvfs_cache::{Cache, InodeId, SbId, SbOptions};
-use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use uvfs_sync::small_map::{Busy, SmallMap};
 
 use crate::driver::{Driver, Inode};
@@ -51,11 +51,17 @@ impl Super {
         if !new.attr.is_dir() {
             return Err(Errno::NOTDIR);
         }
-        let evicting = Arc::clone(&driver);
+        // Not held by the cache, which keeps its superblocks for good: who still has inodes of one
+        // that is unmounted has the driver too, or it has nobody to tell.
+        let evicting = Arc::downgrade(&driver);
         let id = cache
             .add_superblock(SbOptions {
                 resident: features.resident,
-                on_evict: Box::new(move |attr, private| evicting.evict(attr, private)),
+                on_evict: Box::new(move |attr, private| {
+                    if let Some(driver) = evicting.upgrade() {
+                        driver.evict(attr, private);
+                    }
+                }),
             })
             .map_err(|e| cache_errno(e, features))?;
         let mut sup = Self { id, driver, features, cache: Arc::clone(cache), root: None, point: None };
@@ -136,13 +142,9 @@ impl Table {
         top
     }
 
-    /// The directory that the root `id` covers: the lowest, where mounts are stacked.
-    fn bottom(&self, id: InodeId) -> Option<InodeId> {
-        let mut lowest = None;
-        while let Some((point, _)) = self.covered().find(|(_, root)| *root == lowest.unwrap_or(id)) {
-            lowest = Some(point);
-        }
-        lowest
+    /// The directory that the root `id` covers, which may be a mounted root itself.
+    fn point(&self, id: InodeId) -> Option<InodeId> {
+        self.covered().find(|(_, root)| *root == id).map(|(point, _)| point)
     }
 }
 
@@ -157,11 +159,11 @@ pub(crate) struct Mounts {
     filter: AtomicU64,
     /// [`Table::top`] of each mount point.
     tops: SmallMap,
-    /// [`Table::bottom`] of each mounted root.
-    bottoms: SmallMap,
+    /// [`Table::point`] of each mounted root.
+    points: SmallMap,
     /// Whether any file system takes no changes.
     read_only: AtomicBool,
-    /// Moves when a mount or unmount has become visible.
+    /// A sequence: odd while a mount or unmount becomes visible.
     generation: AtomicU32,
     writer: Mutex<()>,
 }
@@ -174,7 +176,7 @@ impl Mounts {
             table: ArcSwap::from_pointee(Table { supers: vec![Arc::new(root)] }),
             filter: AtomicU64::new(0),
             tops: SmallMap::new(),
-            bottoms: SmallMap::new(),
+            points: SmallMap::new(),
             generation: AtomicU32::new(0),
             writer: Mutex::new(()),
         }
@@ -198,9 +200,9 @@ impl Mounts {
         if self.may_know(id) { self.look_up(&self.tops, id, Table::top) } else { None }
     }
 
-    /// The directory that the mounted root `id` covers: the lowest, where mounts are stacked.
+    /// The directory that the mounted root `id` covers, which may be a mounted root itself.
     pub(crate) fn point_of(&self, id: InodeId) -> Option<InodeId> {
-        if self.may_know(id) { self.look_up(&self.bottoms, id, Table::bottom) } else { None }
+        if self.may_know(id) { self.look_up(&self.points, id, Table::point) } else { None }
     }
 
     #[cold]
@@ -262,26 +264,36 @@ impl Mounts {
     }
 
     fn publish(&self, table: Table) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::Release);
         let filter = table.filter();
         let ids = |found: Option<InodeId>, of: InodeId| Some((of.as_u64(), found?.as_u64()));
         let tops: Vec<_> = table.covered().filter_map(|(point, _)| ids(table.top(point), point)).collect();
-        let bottoms: Vec<_> = table.covered().filter_map(|(_, root)| ids(table.bottom(root), root)).collect();
+        let points: Vec<_> = table.covered().map(|(point, root)| (root.as_u64(), point.as_u64())).collect();
         // Before a file system is reached it is known to be read-only; afterwards, it may be asked
         // about in vain.
         let read_only = table.supers.iter().any(|s| s.features.read_only);
         self.read_only.fetch_or(read_only, Ordering::Release);
         self.table.store(Arc::new(table));
         self.tops.replace(&tops);
-        self.bottoms.replace(&bottoms);
+        self.points.replace(&points);
         self.filter.store(filter, Ordering::Release);
-        // Last: a walk that began after it, and remembers it, has seen what is mounted now.
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Moves with every mount and unmount; to be read before a walk whose way is to be remembered.
+    /// Moves with every mount and unmount; `None` while one is becoming visible. To be read before a
+    /// walk whose way is to be remembered.
     #[inline]
-    pub(crate) fn generation(&self) -> u32 {
-        self.generation.load(Ordering::Acquire)
+    pub(crate) fn generation(&self) -> Option<u32> {
+        let now = self.generation.load(Ordering::Acquire);
+        now.is_multiple_of(2).then_some(now)
+    }
+
+    /// Whether the mounts are what they were.
+    pub(crate) fn stand(&self, generation: Option<u32>) -> bool {
+        // Pairs with the release fence in `publish`: what was seen of a change came with this.
+        fence(Ordering::Acquire);
+        generation.is_some() && self.generation() == generation
     }
 
     /// How many file systems are mounted.

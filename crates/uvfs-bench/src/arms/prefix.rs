@@ -98,7 +98,7 @@ impl Names for Fronted<'_> {
             return self.0.look(self.0.root()?, last, attr);
         }
         let (cache, start) = self.0.start();
-        let whence = Whence { start, who: WHO, mounts: 0 };
+        let whence = Whence::new(start, WHO, 0);
         let at = match cache.prefix(whence, dirs) {
             Some(at) => at,
             None => self.walk(path, whence, dirs)?,

@@ -21,6 +21,7 @@ use std::borrow::Cow;
 use uvfs_cache::InodeId;
 
 use crate::driver::Inode;
+use crate::namei::bailout::Bail;
 use crate::namei::refwalk::{Arrived, RefWalk};
 use crate::namei::walk::{Seen, Stop};
 use crate::types::{Attr, Cred, Errno, PATH_MAX, Result};
@@ -175,9 +176,10 @@ impl<'v> Walker<'_, 'v> {
         start: &Inode<'v>,
         mut attempt: impl FnMut() -> std::result::Result<T, Stop>,
     ) -> std::result::Result<T, Fallback<'v>> {
+        let mounts = self.vfs.mounts.generation();
         match attempt() {
             Ok(wanted) => Ok(wanted),
-            Err(stop) => self.again(start, stop, &mut attempt),
+            Err(stop) => self.again(start, mounts, stop, &mut attempt),
         }
     }
 
@@ -185,21 +187,26 @@ impl<'v> Walker<'_, 'v> {
     fn again<T>(
         &self,
         start: &Inode<'v>,
+        mut mounts: Option<u32>,
         mut stop: Stop,
         attempt: &mut dyn FnMut() -> std::result::Result<T, Stop>,
     ) -> std::result::Result<T, Fallback<'v>> {
         for _ in 1..LOCKLESS_ATTEMPTS {
             match stop {
                 Stop::Bail(bail) if bail.may_pass() => bailout::count(bail),
+                // Half of the walk may have been below a mount that came or went.
+                Stop::Final(_) if !self.vfs.mounts.stand(mounts) => bailout::count(Bail::Parent),
                 _ => break,
             }
+            mounts = self.vfs.mounts.generation();
             match attempt() {
                 Ok(wanted) => return Ok(wanted),
                 Err(other) => stop = other,
             }
         }
         match stop {
-            Stop::Final(errno) => return Err(Fallback::Final(errno)),
+            Stop::Final(errno) if self.vfs.mounts.stand(mounts) => return Err(Fallback::Final(errno)),
+            Stop::Final(_) => bailout::count(Bail::Parent),
             Stop::Bail(bail) => bailout::count(bail),
             Stop::BailAt(bail, pos, rest) => {
                 bailout::count(bail);

@@ -223,7 +223,11 @@ impl Walker<'_, '_> {
         path: &'p [u8],
         dirs: &'p [u8],
     ) -> Result<(Pos, Option<Component<'p>>), Stop> {
-        let whence = Whence { start: start.id(), who: self.who, mounts: self.vfs.mounts.generation() };
+        // While mounts change, the two halves of a walk may see different ones.
+        let Some(mounts) = self.vfs.mounts.generation() else {
+            return self.walk_to_last(start, path, &mut Trail::new(start));
+        };
+        let whence = Whence::new(start.id(), self.who, mounts);
         if let Some(at) = self.vfs.cache.prefix(whence, dirs) {
             PAYS.with(|pays| pays.set((pays.get() + 1).min(PATIENCE)));
             return Ok((at, component(path, dirs.len())));
@@ -338,11 +342,14 @@ impl Walker<'_, '_> {
         if self.is_root(at.id()) {
             return Ok(at);
         }
-        let below = match self.vfs.mounts.point_of(at.id()) {
-            Some(point) if self.is_root(point) => return Ok(at),
-            Some(point) => cache.pos(point).ok_or(Stop::Bail(Bail::Gone))?,
-            None => at,
-        };
+        let mut below = at;
+        // One mount after another, where they are stacked: the walker's root may be in the middle.
+        while let Some(point) = self.vfs.mounts.point_of(below.id()) {
+            if self.is_root(point) {
+                return Ok(at);
+            }
+            below = cache.pos(point).ok_or(Stop::Bail(Bail::Gone))?;
+        }
         self.across(cache.parent(below)?)
     }
 }

@@ -219,10 +219,14 @@ impl Vfs {
         if dir.id() == root {
             return Ok(dir.clone());
         }
-        let below = match self.mounts.point_of(dir.id()).filter(|&point| point != root) {
-            Some(point) => self.inode(point)?,
-            None => dir.clone(),
-        };
+        let mut below = dir.clone();
+        // One mount after another, where they are stacked: `root` may be in the middle.
+        while let Some(point) = self.mounts.point_of(below.id()) {
+            if point == root {
+                return Ok(dir.clone());
+            }
+            below = self.inode(point)?;
+        }
         let up = self.cache.parent_of(&below).ok_or(Errno::NOENT)?;
         Ok(self.cross(up))
     }
