@@ -2,7 +2,7 @@
 //!
 //! A [`Table`] is filled once from a [`Tree`] and then shared by all threads. Each thread has a
 //! [`Local`] (where a table wants threads to be registered, or a copy for each), and each operation a view
-//! of it ([`Names`]). A map only says how it finds a key ([`Get`]); the walk above is the
+//! of it ([`Names`]). A map only says how it finds a key (`keyed::Get`); the walk above is the
 //! same for all ([`keyed`]).
 //!
 //! Every map has the same keys (parent and name, inline), the same hasher and the same values (the

@@ -5,7 +5,7 @@
 //! implements `Workload`, and a line in [`all`]. Most put their arms together from
 //! [`lookups`] (tables under the same walk), [`context`] (uvfs as a program uses it) and
 //! [`target`] (system calls on a mounted directory); anything that implements
-//! [`Arm`](crate::harness::Arm) will do. Parameters that a workload puts into its rows are listed in
+//! [`Arm`] will do. Parameters that a workload puts into its rows are listed in
 //! `docs/benchmarks.md`, as are its name and its arms; a test looks.
 
 pub mod context;

@@ -27,25 +27,41 @@ use crate::types::{Access, Attr, Errno, NAME_MAX, mode};
 /// Directory parts shorter than this are walked: a component or two take no longer than the look.
 const WORTH_KEEPING: usize = 16;
 
-/// After this many looks more in vain than half of the good ones, a thread stops looking for a while.
-const PATIENCE: i32 = 64;
-/// For so many walks.
-const PAUSE: i32 = 1024;
+/// What a thread has to its credit with the cache of directory parts. A look in vain costs two, a good
+/// one earns one.
+const CREDIT: i32 = 64;
+/// Who has used it up walks, until this many paths in a row were in the directory of the one before.
+const REPEATS: i32 = 64;
 
 thread_local! {
-    /// What the cache of directory parts is worth to this thread, whose paths may be too many for it.
-    /// Below 0: walks until it tries again.
-    static PAYS: Cell<i32> = const { Cell::new(PATIENCE) };
+    /// This thread's credit; below 0 the repeats that are missing.
+    static CREDIT_LEFT: Cell<i32> = const { Cell::new(CREDIT) };
+    /// Something of the last directory part, while there is no credit.
+    static LAST: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether to look there.
+/// Whether to look for a directory part: a thread whose paths are too many for the cache (or for their
+/// slots in it) neither looks there nor stores anything, until its paths repeat.
 #[inline(always)]
-fn pays() -> bool {
-    let worth = PAYS.get();
-    if worth < 0 {
-        PAYS.set(worth + 1);
-    }
-    worth >= 0
+fn pays(dirs: &[u8]) -> bool {
+    let left = CREDIT_LEFT.get();
+    left >= 0 || repeats(dirs, left)
+}
+
+fn repeats(dirs: &[u8], left: i32) -> bool {
+    let end = dirs.last_chunk::<8>().map_or(0, |end| u64::from_le_bytes(*end));
+    let same = LAST.replace(end ^ dirs.len() as u64) == end ^ dirs.len() as u64;
+    let left = if same { left + 1 } else { -REPEATS };
+    CREDIT_LEFT.set(if left < 0 { left } else { CREDIT });
+    left >= 0
+}
+
+/// A look was good, or in vain.
+#[inline(always)]
+fn account(good: bool) {
+    let left = CREDIT_LEFT.get();
+    let left = if good { (left + 1).min(CREDIT) } else { left - 2 };
+    CREDIT_LEFT.set(if left < 0 { -REPEATS } else { left });
 }
 
 /// What the walk came to.
@@ -199,7 +215,7 @@ impl Walker<'_, '_> {
         let cache = &self.vfs.cache;
         let start = cache.pos(start).ok_or(Stop::Bail(Bail::Gone))?;
         let (at, last) = match directory_part(path) {
-            Some(dirs) if dirs.len() >= WORTH_KEEPING && self.who != NOBODY && pays() => {
+            Some(dirs) if dirs.len() >= WORTH_KEEPING && self.who != NOBODY && pays(dirs) => {
                 self.walk_by_prefix(start, path, dirs)?
             }
             _ => self.walk_to_last(start, path, &mut Trail::new(start))?,
@@ -229,11 +245,10 @@ impl Walker<'_, '_> {
         };
         let whence = Whence::new(start.id(), self.who, mounts);
         if let Some(at) = self.vfs.cache.prefix(whence, dirs) {
-            PAYS.with(|pays| pays.set((pays.get() + 1).min(PATIENCE)));
+            account(true);
             return Ok((at, component(path, dirs.len())));
         }
-        let left = PAYS.get() - 2;
-        PAYS.set(if left < 0 { -PAUSE } else { left });
+        account(false);
         let mut trail = Trail::new(start);
         let walked = self.walk_to_last(start, path, &mut trail)?;
         if let Some(through) = trail.whole() {
