@@ -295,8 +295,8 @@ impl Cache {
         self.superblock(room.sb).dentries.count_up();
         loop {
             let (mut locked, [h]) = self.lock_names_bucket([(guard.dir.index(), &words)], spare);
-            // Under the lock: an invalidation moves the revision first and then comes for this
-            // bucket. Either we see it moved, or it finds what we put in.
+            // Under the lock, as an invalidation moves it: either we see it moved, or the invalidation
+            // comes later and finds what we put in.
             if let (Some(expected), Some(state)) = (revision, guard.dir.dir_state())
                 && state.revision() != expected
             {

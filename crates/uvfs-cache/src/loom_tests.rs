@@ -857,3 +857,37 @@ fn loom_rule8_a_directory_part_does_not_outlive_an_eviction() {
         assert!(!(gone && found.is_some()), "evicted, and a way that leads there");
     });
 }
+
+fn a_listing_proves_nothing_beside(forget: impl Fn(&World) + Send + Sync + 'static) {
+    model(move || {
+        let w = World::new(false);
+        w.create(b"a", 5, false);
+        let start = w.at();
+        w.during(
+            move |w| {
+                let root = w.root();
+                let scan = w.cache.begin_scan(&root);
+                if matches!(w.step(start, b"a"), Step::Found(_)) {
+                    scan.complete();
+                }
+            },
+            &forget,
+        );
+        assert!(!matches!(w.step(start, b"a"), Step::Absent), "the driver has it still");
+    });
+}
+
+/// Rule 9: a listing that saw a name before it was invalidated does not make its absence certain. Planted
+/// bug: rule9-invalidate-moves-first.
+#[test]
+fn loom_rule9_a_listing_beside_an_invalidation_proves_nothing() {
+    a_listing_proves_nothing_beside(|w| w.cache.invalidate(&w.root(), b"a"));
+}
+
+/// Rule 9: nor does one beside an eviction. Planted bug: rule9-evict-moves-first.
+#[test]
+fn loom_rule9_a_listing_beside_an_eviction_proves_nothing() {
+    a_listing_proves_nothing_beside(|w| {
+        w.cache.evict_unused(w.sb, 1);
+    });
+}

@@ -1,7 +1,9 @@
 //! Forgetting: invalidation, eviction in arena order, the end of a superblock.
 //!
-//! Before a name that exists is forgotten, its directory's revision moves and its *complete* flag
-//! goes: a reader that misses the name afterwards sees one of the two (rules 9 and 10). An inode that
+//! Where a name that exists is forgotten, its directory's revision moves and its *complete* flag goes
+//! in the same hold of the bucket, after the name. No miss is proven while the bucket is locked, so a
+//! reader that misses the name sees the flag gone (rule 9); an answer that is published after the hold
+//! sees the revision moved (rule 10); and a listing that still saw the name began before. An inode that
 //! somebody holds besides its name stays; a directory with children stays (they hold it).
 //!
 //! Who comes here holds no lock. A dentry is read from its slot without one, so it is looked for again,
@@ -36,12 +38,10 @@ impl Cache {
         let words = NameWords::new(name);
         let mut after = Aftermath::default();
         let (mut locked, _) = self.lock_names_bucket([(dir.index(), &words)], false);
-        // Under the bucket's lock: a listing that is complete between the two would stay so without
-        // the name.
+        self.kill_any(&mut locked, 0, dir.index(), &words, &mut after);
         if let Some(state) = dir.dir_state() {
             state.moved_incomplete();
         }
-        self.kill_any(&mut locked, 0, dir.index(), &words, &mut after);
         drop(locked);
         self.finish(after, dir.sb(), dir);
     }
@@ -126,10 +126,9 @@ impl Cache {
         if !sole && !self.has_more_names(inode) {
             return false;
         }
-        // Before the name goes; see the module's head. The bucket is locked, so no miss is proven
-        // in between.
-        state.moved_incomplete();
         self.kill(&mut locked, 0, dentry, &mut after);
+        // See the module's head.
+        state.moved_incomplete();
         drop(locked);
         if !sole {
             self.finish(after, sb, &dir);
