@@ -190,6 +190,25 @@ bitflags::bitflags! {
         const NOFOLLOW = 128;
     }
 
+    /// What an open file is ready for, with the values of `poll(2)`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct PollEvents: u32 {
+        /// POLLIN: a read will not wait.
+        const IN = 0x1;
+        /// POLLPRI: something exceptional; for an attribute, that it has changed.
+        const PRI = 0x2;
+        /// POLLOUT: a write will not wait.
+        const OUT = 0x4;
+        /// POLLERR: comes with `PRI` for an attribute that has changed. Never asked for, always told.
+        const ERR = 0x8;
+        /// POLLHUP: the other side is gone. Never asked for, always told.
+        const HUP = 0x10;
+        /// POLLRDNORM, the same as `IN`.
+        const RDNORM = 0x40;
+        /// POLLWRNORM, the same as `OUT`.
+        const WRNORM = 0x100;
+    }
+
     /// `setxattr` flags.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct XattrFlags: u32 {
@@ -198,6 +217,11 @@ bitflags::bitflags! {
         /// Fail with ENODATA if it does not.
         const REPLACE = 2;
     }
+}
+
+impl PollEvents {
+    /// What a file is ready for that never makes its users wait.
+    pub const ALWAYS: Self = Self::IN.union(Self::OUT).union(Self::RDNORM).union(Self::WRNORM);
 }
 
 /// `statfs` figures.
