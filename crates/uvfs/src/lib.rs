@@ -43,6 +43,7 @@ pub mod types;
 mod vfs;
 
 pub use driver::{Driver, Inode};
+pub use mount::CONTROL_NAME;
 pub use namei::bailout::{Bail, BailCounts, bail_counts};
 pub use namei::context::{Context, Entry};
 pub use namei::handle::Handle;

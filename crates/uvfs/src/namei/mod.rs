@@ -105,7 +105,7 @@ impl<'v> Walker<'_, 'v> {
         let start = self.start(self.cwd, path)?;
         // Written in place: passed up through four results, the copies would cost more than the look.
         let mut attr = Attr::default();
-        match self.lockless(start, || self.attr_lockless(start.id(), path, follow, &mut attr)) {
+        match self.lockless(start, path, || self.attr_lockless(start.id(), path, follow, &mut attr)) {
             Ok(()) => Ok(attr),
             Err(fallback) => {
                 let arrived = self.held(path, goal, fallback, 0)?;
@@ -121,7 +121,7 @@ impl<'v> Walker<'_, 'v> {
     pub(crate) fn node(&self, path: &[u8], follow: bool) -> Result<Inode<'v>> {
         let goal = Goal::Node { follow };
         let start = self.start(self.cwd, path)?;
-        let seen = self.lockless(start, || match self.walk_lockless(start.id(), path, goal)? {
+        let seen = self.lockless(start, path, || match self.walk_lockless(start.id(), path, goal)? {
             Seen::Child(at, child) => Ok(self.vfs.cache.hold(self.enter(at, &child)?)?),
             Seen::Node(at) | Seen::Parent { pos: at, .. } => Ok(self.vfs.cache.hold(at)?),
         });
@@ -144,14 +144,15 @@ impl<'v> Walker<'_, 'v> {
         links: u32,
     ) -> Result<Parent<'v, 'p>> {
         let start = self.start(start, path)?;
-        let seen = self.lockless(start, || match self.walk_lockless(start.id(), path, Goal::Parent)? {
-            Seen::Parent { pos, last, slash } => {
-                Ok(Parent { dir: self.vfs.cache.hold(pos)?, last, slash, links })
-            }
-            Seen::Child(at, _) | Seen::Node(at) => {
-                Ok(Parent { dir: self.vfs.cache.hold(at)?, last: Last::Root, slash: false, links })
-            }
-        });
+        let seen =
+            self.lockless(start, path, || match self.walk_lockless(start.id(), path, Goal::Parent)? {
+                Seen::Parent { pos, last, slash } => {
+                    Ok(Parent { dir: self.vfs.cache.hold(pos)?, last, slash, links })
+                }
+                Seen::Child(at, _) | Seen::Node(at) => {
+                    Ok(Parent { dir: self.vfs.cache.hold(at)?, last: Last::Root, slash: false, links })
+                }
+            });
         match seen {
             Ok(parent) => Ok(parent),
             Err(fallback) => {
@@ -174,12 +175,13 @@ impl<'v> Walker<'_, 'v> {
     fn lockless<T>(
         &self,
         start: &Inode<'v>,
+        path: &[u8],
         mut attempt: impl FnMut() -> std::result::Result<T, Stop>,
     ) -> std::result::Result<T, Fallback<'v>> {
         let mounts = self.vfs.mounts.generation();
         match attempt() {
             Ok(wanted) => Ok(wanted),
-            Err(stop) => self.again(start, mounts, stop, &mut attempt),
+            Err(stop) => self.again(start, path, mounts, stop, &mut attempt),
         }
     }
 
@@ -187,6 +189,7 @@ impl<'v> Walker<'_, 'v> {
     fn again<T>(
         &self,
         start: &Inode<'v>,
+        path: &[u8],
         mut mounts: Option<u32>,
         mut stop: Stop,
         attempt: &mut dyn FnMut() -> std::result::Result<T, Stop>,
@@ -205,6 +208,8 @@ impl<'v> Walker<'_, 'v> {
             }
         }
         match stop {
+            // The cache knows that nothing has the name of the control directory, but not why.
+            Stop::Final(Errno::NOENT) if self.vfs.may_mean_control(path) => bailout::count(Bail::NotCached),
             Stop::Final(errno) if self.vfs.mounts.stand(mounts) => return Err(Fallback::Final(errno)),
             Stop::Final(_) => bailout::count(Bail::Parent),
             Stop::Bail(bail) => bailout::count(bail),

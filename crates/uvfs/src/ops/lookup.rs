@@ -27,6 +27,12 @@ impl Vfs {
         if let Err(errno) = self.search(op, dir) {
             return Some(Err(errno));
         }
+        if let Some(root) = self.control_at(dir, name) {
+            // Gone or expired: the full lookup asks.
+            let root = self.cache.get(root).filter(|r| !r.expired())?;
+            let attr = root.attr();
+            return Some(Ok(Found::Node(root, attr)));
+        }
         match self.cache.peek(dir.id(), name) {
             Peek::Hit(id, attr) => {
                 if let Some(root) = self.mounts.mounted_on(id) {
@@ -65,6 +71,11 @@ impl Vfs {
     pub(crate) fn child<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Result<Found<'v>> {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
+        }
+        if let Some(root) = self.control_at(dir, name) {
+            let root = self.cross(self.inode(root)?);
+            let attr = self.attr_now(op, &root)?;
+            return Ok(Found::Node(root, attr));
         }
         loop {
             match self.cache.lookup(dir, name) {

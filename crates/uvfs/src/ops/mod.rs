@@ -8,6 +8,7 @@
 //! No lock of the cache is held while a driver runs. Nothing here knows of paths.
 
 pub(crate) mod attr;
+pub(crate) mod control;
 pub(crate) mod create;
 pub(crate) mod dir;
 pub(crate) mod file;
@@ -157,6 +158,9 @@ impl Vfs {
         sup: &SuperRef,
         guard: &NameGuard<'v>,
     ) -> Result<Option<Inode<'v>>> {
+        if let Some(root) = self.control_at(guard.dir(), guard.name()) {
+            return self.inode(root).map(Some);
+        }
         match guard.find() {
             Known::Hit(inode) => return Ok(Some(inode)),
             Known::Negative => return Ok(None),
@@ -218,6 +222,9 @@ impl Vfs {
     pub(crate) fn parent<'v>(&'v self, dir: &Inode<'v>, root: InodeId) -> Result<Inode<'v>> {
         if dir.id() == root {
             return Ok(dir.clone());
+        }
+        if let Some(up) = self.mounts.hidden_in(dir.id()) {
+            return Ok(self.cross(self.inode(up)?));
         }
         let mut below = dir.clone();
         // One mount after another, where they are stacked: `root` may be in the middle.
