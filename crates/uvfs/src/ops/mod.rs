@@ -22,7 +22,7 @@ use uvfs_cache::{CacheError, Fresh, InodeId, Known, Life, NameGuard};
 use crate::driver::Inode;
 use crate::mount::SuperRef;
 use crate::permission;
-use crate::types::{Access, Answer, Attr, Errno, Features, NAME_MAX, NewInode, Op, Result, Ttl, mode};
+use crate::types::{Access, Answer, Attr, Errno, Features, NAME_MAX, NewInode, Op, Perm, Result, Ttl, mode};
 use crate::vfs::Vfs;
 
 /// Unused inodes given up at once where the cache is full.
@@ -115,16 +115,33 @@ impl Vfs {
         if op.trusted {
             return Ok(());
         }
-        permission::require(op, &self.attr_now(op, inode)?, want)
+        permission::require(op, &self.perm_now(op, inode)?, want)
+    }
+
+    /// [`Vfs::attr_now`] for a check of permission: a driver that wants to be asked has its say.
+    fn perm_now(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
+        let attr = self.attr_now(op, inode)?;
+        if !self.revalidates(inode) {
+            return Ok(attr);
+        }
+        Ok(match self.sup(inode)?.driver.permission(inode.ino()) {
+            Some(Perm { mode, uid, gid }) => Attr { mode: attr.fmt() | mode & 0o7777, uid, gid, ..attr },
+            None => attr,
+        })
+    }
+
+    /// Whether the inode's driver wants to be asked about names and permissions at each use.
+    pub(crate) fn revalidates(&self, inode: &Inode<'_>) -> bool {
+        self.mounts.any_revalidates() && self.sup(inode).is_ok_and(|sup| sup.features.revalidates)
     }
 
     /// The permission to look for names in a directory; ENOTDIR where it is none.
     pub(crate) fn search(&self, op: &Op, dir: &Inode<'_>) -> Result<()> {
         require_dir(dir)?;
-        if op.trusted || op.cred.is_root() {
+        if op.trusted || (op.cred.is_root() && !self.revalidates(dir)) {
             return Ok(());
         }
-        permission::require(op, &self.attr_now(op, dir)?, Access::EXEC)
+        permission::require(op, &self.perm_now(op, dir)?, Access::EXEC)
     }
 
     /// The permission to add a name to a directory; ENOENT where it is removed.
@@ -132,7 +149,7 @@ impl Vfs {
         if dir.is_dead() {
             return Err(Errno::NOENT);
         }
-        let attr = self.attr_now(op, dir)?;
+        let attr = self.perm_now(op, dir)?;
         permission::require(op, &attr, Access::WRITE | Access::EXEC)?;
         Ok(attr)
     }
@@ -142,7 +159,7 @@ impl Vfs {
         if op.trusted {
             return Ok(());
         }
-        let attr = self.attr_now(op, dir)?;
+        let attr = self.perm_now(op, dir)?;
         permission::require(op, &attr, Access::WRITE | Access::EXEC)?;
         if attr.mode & mode::S_ISVTX == 0 {
             return Ok(());
@@ -158,8 +175,11 @@ impl Vfs {
         guard: &NameGuard<'v>,
     ) -> Result<Option<Inode<'v>>> {
         match guard.find() {
-            Known::Hit(inode) => return Ok(Some(inode)),
-            Known::Negative => return Ok(None),
+            Known::Hit(inode) if self.vouched(guard.dir(), guard.name(), Some(inode.ino())) => {
+                return Ok(Some(inode));
+            }
+            Known::Negative if self.vouched(guard.dir(), guard.name(), None) => return Ok(None),
+            Known::Hit(_) | Known::Negative => {}
             Known::Unknown if sup.features.resident => return Ok(None),
             Known::Unknown => {}
         }
