@@ -12,8 +12,8 @@
 use std::task::Waker;
 
 use crate::types::{
-    Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, PollEvents, Result, Seek,
-    SetAttr, StatFs, Ttl, XattrFlags,
+    Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, Perm, PollEvents, Result,
+    Seek, SetAttr, StatFs, Ttl, XattrFlags,
 };
 
 /// A referenced inode; see [`uvfs_cache::InodeRef`].
@@ -59,6 +59,20 @@ pub trait Driver: Send + Sync + 'static {
     /// Ask for a name. ENOENT may be told as an error or as [`Answer::Absent`] (which is cached).
     fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
         Err(Errno::NOSYS)
+    }
+    /// Whether `name` in the directory numbered `dir` still leads to the inode numbered `child`, or
+    /// (none) still does not exist. Asked with [`Features::revalidates`] at each use of a name that is
+    /// cached, the last of a path included; an answer of [`Driver::lookup`] is not asked about again.
+    /// Where this says no, the cache forgets the name and looks it up anew. It may wait for a lock of
+    /// the driver, which nothing of the VFS is held under, and must not call the VFS.
+    fn revalidate(&self, dir: u64, name: &[u8], child: Option<u64>) -> bool {
+        true
+    }
+    /// Mode and owner of an inode now (the type is the cache's); none where what is cached stands. Asked
+    /// with [`Features::revalidates`] for each directory that is searched, and for what is opened,
+    /// whoever asks, root too. As [`Driver::revalidate`] otherwise.
+    fn permission(&self, ino: u64) -> Option<Perm> {
+        None
     }
     /// Fresh attributes; called when their time to live has passed.
     fn getattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {

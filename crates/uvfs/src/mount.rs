@@ -186,6 +186,8 @@ pub(crate) struct Mounts {
     control: OnceLock<Control>,
     /// Whether any file system takes no changes.
     read_only: AtomicBool,
+    /// Whether any wants to be asked about its names.
+    revalidates: AtomicBool,
     /// A sequence: odd while a mount or unmount becomes visible.
     generation: AtomicU32,
     writer: Mutex<()>,
@@ -196,6 +198,7 @@ impl Mounts {
     pub(crate) fn new(root: Super) -> Self {
         Self {
             read_only: AtomicBool::new(root.features.read_only),
+            revalidates: AtomicBool::new(root.features.revalidates),
             table: ArcSwap::from_pointee(Table { supers: vec![Arc::new(root)] }),
             filter: AtomicU64::new(0),
             tops: SmallMap::new(),
@@ -245,6 +248,13 @@ impl Mounts {
     /// Whether some file system takes no changes: only then need anybody ask which.
     pub(crate) fn any_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
+    }
+
+    /// Whether some file system wants to be asked about its names: only then need a walk find out
+    /// where it is.
+    #[inline(always)]
+    pub(crate) fn any_revalidates(&self) -> bool {
+        self.revalidates.load(Ordering::Acquire)
     }
 
     /// Pairs with the release in [`Mounts::publish`]: who sees the bit sees the table. Who does
@@ -328,10 +338,12 @@ impl Mounts {
         let ids = |found: Option<InodeId>, of: InodeId| Some((of.as_u64(), found?.as_u64()));
         let tops: Vec<_> = table.covered().filter_map(|(point, _)| ids(table.top(point), point)).collect();
         let points: Vec<_> = table.covered().map(|(point, root)| (root.as_u64(), point.as_u64())).collect();
-        // Before a file system is reached it is known to be read-only; afterwards, it may be asked
-        // about in vain.
+        // Before a file system is reached it is known to be read-only, and to want to be asked;
+        // afterwards, that may be looked at in vain.
         let read_only = table.supers.iter().any(|s| s.features.read_only);
         self.read_only.fetch_or(read_only, Ordering::Release);
+        let revalidates = table.supers.iter().any(|s| s.features.revalidates);
+        self.revalidates.fetch_or(revalidates, Ordering::Release);
         self.table.store(Arc::new(table));
         self.tops.replace(&tops);
         self.points.replace(&points);

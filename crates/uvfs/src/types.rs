@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use rustix::io::Errno;
+pub use uvfs_cache::Perm;
 pub use uvfs_cache::attr::{Attr, Time, mode};
 
 /// What every operation returns; the errors are the kernel's.
@@ -299,4 +300,8 @@ pub struct Features {
     pub fixed_links: bool,
     /// Changes are refused with EROFS before the driver is asked.
     pub read_only: bool,
+    /// The driver wants a say at each use of a name and of a directory, cached or not: see
+    /// [`Driver::revalidate`](crate::Driver::revalidate) and
+    /// [`Driver::permission`](crate::Driver::permission). The whole tree then walks the longer way.
+    pub revalidates: bool,
 }

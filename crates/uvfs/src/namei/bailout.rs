@@ -34,11 +34,13 @@ pub enum Bail {
     Inode,
     /// The directory moved or changed its permissions during the look.
     Parent,
+    /// The driver does not vouch for the name any more.
+    Refuted,
 }
 
 impl Bail {
     /// Every reason, in the order of [`BailCounts`].
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::NotCached,
         Self::Symlink,
         Self::Denied,
@@ -49,6 +51,7 @@ impl Bail {
         Self::Dentry,
         Self::Inode,
         Self::Parent,
+        Self::Refuted,
     ];
 
     /// A short name for reports.
@@ -64,6 +67,7 @@ impl Bail {
             Self::Dentry => "dentry",
             Self::Inode => "inode",
             Self::Parent => "parent",
+            Self::Refuted => "refuted",
         }
     }
 
@@ -76,7 +80,8 @@ impl Bail {
             | Self::Denied
             | Self::NotDirectory
             | Self::LongName
-            | Self::Gone => false,
+            | Self::Gone
+            | Self::Refuted => false,
         }
     }
 }
@@ -127,7 +132,8 @@ struct Registry {
     ended: BailCounts,
 }
 
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry { threads: Vec::new(), ended: BailCounts([0; 10]) });
+static REGISTRY: Mutex<Registry> =
+    Mutex::new(Registry { threads: Vec::new(), ended: BailCounts([0; Bail::ALL.len()]) });
 
 /// This thread's place in the registry; leaving the thread folds it into the sum.
 struct Mine(Arc<Counters>);

@@ -2,10 +2,11 @@
 //!
 //! [`walk`] goes through the cache without references and stores nothing; what it cannot decide
 //! it leaves to [`refwalk`], which takes a reference to each directory and asks drivers.
-//! [`bailout`] names and counts the reasons. [`path`] splits, [`open`] has the rules of
+//! [`ask`] is for drivers that vouch for their names. [`bailout`] names and counts the reasons. [`path`] splits, [`open`] has the rules of
 //! `open(2)`, [`context`] is what callers see.
 //! Imports run downward: this module knows `ops`, which does not know of paths.
 
+pub(crate) mod ask;
 pub(crate) mod bailout;
 pub(crate) mod context;
 pub(crate) mod handle;

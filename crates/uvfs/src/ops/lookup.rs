@@ -17,9 +17,10 @@ use crate::vfs::Vfs;
 
 impl Vfs {
     /// [`Vfs::lookup`] as far as the cache knows: none where the driver must be asked (or
-    /// somebody is asking). Never blocks.
+    /// somebody is asking), or wants to be. Never blocks.
     pub fn lookup_cached<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Option<Result<Found<'v>>> {
-        if (dir.expired() && !op.trusted)
+        if self.revalidates(dir)
+            || (dir.expired() && !op.trusted)
             || !matches!(check_name(name), Ok(()) if name != b"." && name != b"..")
         {
             return None;
@@ -79,8 +80,16 @@ impl Vfs {
         }
         loop {
             match self.cache.lookup(dir, name) {
-                Lookup::Hit(inode, attr) => return self.landed(op, inode, attr),
-                Lookup::Negative => return Ok(Found::Absent(self.ttl(dir))),
+                Lookup::Hit(inode, attr) => {
+                    if self.vouched(dir, name, Some(attr.ino)) {
+                        return self.landed(op, inode, attr);
+                    }
+                }
+                Lookup::Negative => {
+                    if self.vouched(dir, name, None) {
+                        return Ok(Found::Absent(self.ttl(dir)));
+                    }
+                }
                 Lookup::Miss(_) if dir.is_dead() => return Err(Errno::NOENT),
                 Lookup::Miss(guard) => return self.ask(op, dir, guard),
                 Lookup::Busy(pending) => match pending.wait().map_err(Errno::from_raw_os_error) {
@@ -90,6 +99,22 @@ impl Vfs {
                 },
             }
         }
+    }
+
+    /// Whether a driver that wants to be asked vouches for what the cache knows of a name; else the
+    /// name is forgotten. It is then looked up anew: until the driver has answered that, or somebody else
+    /// has asked it meanwhile, the cache does not know it.
+    pub(crate) fn vouched(&self, dir: &Inode<'_>, name: &[u8], child: Option<u64>) -> bool {
+        if !self.revalidates(dir) {
+            return true;
+        }
+        // Unmounted meanwhile: there is nobody to ask, and what is cached is all there is.
+        let Ok(sup) = self.sup(dir) else { return true };
+        let vouched = sup.driver.revalidate(dir.ino(), name, child);
+        if !vouched {
+            self.cache.invalidate(dir, name);
+        }
+        vouched
     }
 
     /// Asks the driver for a name that the cache does not know.

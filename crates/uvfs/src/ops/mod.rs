@@ -23,7 +23,7 @@ use uvfs_cache::{CacheError, Fresh, InodeId, Known, Life, NameGuard};
 use crate::driver::Inode;
 use crate::mount::SuperRef;
 use crate::permission;
-use crate::types::{Access, Answer, Attr, Errno, Features, NAME_MAX, NewInode, Op, Result, Ttl, mode};
+use crate::types::{Access, Answer, Attr, Errno, Features, NAME_MAX, NewInode, Op, Perm, Result, Ttl, mode};
 use crate::vfs::Vfs;
 
 /// Unused inodes given up at once where the cache is full.
@@ -116,16 +116,33 @@ impl Vfs {
         if op.trusted {
             return Ok(());
         }
-        permission::require(op, &self.attr_now(op, inode)?, want)
+        permission::require(op, &self.perm_now(op, inode)?, want)
+    }
+
+    /// [`Vfs::attr_now`] for a check of permission: a driver that wants to be asked has its say.
+    fn perm_now(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
+        let attr = self.attr_now(op, inode)?;
+        if !self.revalidates(inode) {
+            return Ok(attr);
+        }
+        Ok(match self.sup(inode)?.driver.permission(inode.ino()) {
+            Some(Perm { mode, uid, gid }) => Attr { mode: attr.fmt() | mode & 0o7777, uid, gid, ..attr },
+            None => attr,
+        })
+    }
+
+    /// Whether the inode's driver wants to be asked about names and permissions at each use.
+    pub(crate) fn revalidates(&self, inode: &Inode<'_>) -> bool {
+        self.mounts.any_revalidates() && self.sup(inode).is_ok_and(|sup| sup.features.revalidates)
     }
 
     /// The permission to look for names in a directory; ENOTDIR where it is none.
     pub(crate) fn search(&self, op: &Op, dir: &Inode<'_>) -> Result<()> {
         require_dir(dir)?;
-        if op.trusted || op.cred.is_root() {
+        if op.trusted || (op.cred.is_root() && !self.revalidates(dir)) {
             return Ok(());
         }
-        permission::require(op, &self.attr_now(op, dir)?, Access::EXEC)
+        permission::require(op, &self.perm_now(op, dir)?, Access::EXEC)
     }
 
     /// The permission to add a name to a directory; ENOENT where it is removed.
@@ -133,7 +150,7 @@ impl Vfs {
         if dir.is_dead() {
             return Err(Errno::NOENT);
         }
-        let attr = self.attr_now(op, dir)?;
+        let attr = self.perm_now(op, dir)?;
         permission::require(op, &attr, Access::WRITE | Access::EXEC)?;
         Ok(attr)
     }
@@ -143,7 +160,7 @@ impl Vfs {
         if op.trusted {
             return Ok(());
         }
-        let attr = self.attr_now(op, dir)?;
+        let attr = self.perm_now(op, dir)?;
         permission::require(op, &attr, Access::WRITE | Access::EXEC)?;
         if attr.mode & mode::S_ISVTX == 0 {
             return Ok(());
@@ -162,8 +179,11 @@ impl Vfs {
             return self.inode(root).map(Some);
         }
         match guard.find() {
-            Known::Hit(inode) => return Ok(Some(inode)),
-            Known::Negative => return Ok(None),
+            Known::Hit(inode) if self.vouched(guard.dir(), guard.name(), Some(inode.ino())) => {
+                return Ok(Some(inode));
+            }
+            Known::Negative if self.vouched(guard.dir(), guard.name(), None) => return Ok(None),
+            Known::Hit(_) | Known::Negative => {}
             Known::Unknown if sup.features.resident => return Ok(None),
             Known::Unknown => {}
         }
