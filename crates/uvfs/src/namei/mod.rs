@@ -21,6 +21,7 @@ use std::borrow::Cow;
 
 use uvfs_cache::InodeId;
 
+use crate::counters;
 use crate::driver::Inode;
 use crate::namei::bailout::Bail;
 use crate::namei::refwalk::{Arrived, RefWalk};
@@ -181,7 +182,10 @@ impl<'v> Walker<'_, 'v> {
     ) -> std::result::Result<T, Fallback<'v>> {
         let mounts = self.vfs.mounts.generation();
         match attempt() {
-            Ok(wanted) => Ok(wanted),
+            Ok(wanted) => {
+                counters::hit();
+                Ok(wanted)
+            }
             Err(stop) => self.again(start, path, mounts, stop, &mut attempt),
         }
     }
@@ -197,25 +201,31 @@ impl<'v> Walker<'_, 'v> {
     ) -> std::result::Result<T, Fallback<'v>> {
         for _ in 1..LOCKLESS_ATTEMPTS {
             match stop {
-                Stop::Bail(bail) if bail.may_pass() => bailout::count(bail),
+                Stop::Bail(bail) if bail.may_pass() => counters::bail(bail),
                 // Half of the walk may have been below a mount that came or went.
-                Stop::Final(_) if !self.vfs.mounts.stand(mounts) => bailout::count(Bail::Parent),
+                Stop::Final(_) if !self.vfs.mounts.stand(mounts) => counters::bail(Bail::Parent),
                 _ => break,
             }
             mounts = self.vfs.mounts.generation();
             match attempt() {
-                Ok(wanted) => return Ok(wanted),
+                Ok(wanted) => {
+                    counters::hit();
+                    return Ok(wanted);
+                }
                 Err(other) => stop = other,
             }
         }
         match stop {
             // The cache knows that nothing has the name of the control directory, but not why.
-            Stop::Final(Errno::NOENT) if self.vfs.may_mean_control(path) => bailout::count(Bail::NotCached),
-            Stop::Final(errno) if self.vfs.mounts.stand(mounts) => return Err(Fallback::Final(errno)),
-            Stop::Final(_) => bailout::count(Bail::Parent),
-            Stop::Bail(bail) => bailout::count(bail),
+            Stop::Final(Errno::NOENT) if self.vfs.may_mean_control(path) => counters::bail(Bail::NotCached),
+            Stop::Final(errno) if self.vfs.mounts.stand(mounts) => {
+                counters::hit();
+                return Err(Fallback::Final(errno));
+            }
+            Stop::Final(_) => counters::bail(Bail::Parent),
+            Stop::Bail(bail) => counters::bail(bail),
             Stop::BailAt(bail, pos, rest) => {
-                bailout::count(bail);
+                counters::bail(bail);
                 if let Ok(dir) = self.vfs.cache.hold(pos) {
                     return Err(Fallback::From(dir, rest));
                 }

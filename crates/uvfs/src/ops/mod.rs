@@ -20,6 +20,7 @@ pub(crate) mod xattr;
 
 use uvfs_cache::{CacheError, Fresh, InodeId, Known, Life, NameGuard};
 
+use crate::counters;
 use crate::driver::Inode;
 use crate::mount::SuperRef;
 use crate::permission;
@@ -187,6 +188,7 @@ impl Vfs {
             Known::Unknown if sup.features.resident => return Ok(None),
             Known::Unknown => {}
         }
+        counters::miss();
         match sup.driver.lookup(op, guard.dir(), guard.name()) {
             Ok(Answer::Found(new)) => self.publish(sup, guard, &new).map(Some),
             Ok(Answer::Absent(ttl)) => {
