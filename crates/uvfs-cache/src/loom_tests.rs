@@ -751,18 +751,19 @@ fn loom_rule16_dead_and_unhashed_are_one_moment() {
     model(|| {
         let w = World::new(true);
         let id = w.create(b"d", 5, true);
-        let (at, inside) = (w.at(), w.cache.pos(id).unwrap());
-        let (gone, stands) = w.during(
-            move |w| (matches!(w.step(at, b"d"), Step::Absent), w.cache.check(inside)),
+        let at = w.at();
+        let lives = move |w: &World| w.cache.get(id).is_some_and(|dir| !dir.is_dead());
+        let (gone, lives) = w.during(
+            move |w| (matches!(w.step(at, b"d"), Step::Absent), lives(&w)),
             |w| {
                 let (root, dir) = (w.root(), w.cache.get(id).unwrap());
                 let guard = w.cache.lock_name(&root, b"d");
                 guard.remove(Some(dir.begin_death().unwrap()));
-                // Held beyond the walk's look: only death itself can have stopped the walk.
+                // Held beyond the other's look: not the end of its life, but its death is seen.
                 std::mem::forget(dir);
             },
         );
-        assert!(!(gone && stands), "its name is gone, and the walk goes on in it");
+        assert!(!(gone && lives), "its name is gone, and who holds it thinks that it is not removed");
     });
 }
 
