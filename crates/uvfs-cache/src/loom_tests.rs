@@ -406,7 +406,7 @@ fn loom_rule3_a_recycled_target_is_not_copied() {
             |w| {
                 w.remove(b"a");
                 // In a thread of its own, with no fence in between but the filler's.
-                w.spawn(|w| w.cache.targets.fill(b"other").unwrap()).join().unwrap();
+                w.spawn(|w| w.cache.targets.fill(b"other", &|| true).unwrap()).join().unwrap();
             },
         );
         if let Ok(found) = read {
