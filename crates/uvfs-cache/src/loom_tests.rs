@@ -242,7 +242,9 @@ fn loom_rule3_a_recycled_tail_is_not_matched() {
                 w.remove(&old);
                 // In a thread of its own, with no fence in between but the tail's.
                 let new = new.clone();
-                w.spawn(move |w| w.cache.tails.alloc(&NameWords::new(&new)).unwrap()).join().unwrap();
+                w.spawn(move |w| w.cache.tails.alloc(&NameWords::new(&new), &|_| true).unwrap())
+                    .join()
+                    .unwrap();
             },
         );
         assert!(!matched, "a name that never was");
