@@ -20,7 +20,7 @@ use crate::cache::{Cache, is_dir};
 use crate::dentry::{self, NameWords};
 use crate::inode::{DEAD, LIVE, Perm, ROOT};
 use crate::inode_ref::InodeRef;
-use crate::types::InodeId;
+use crate::types::{InodeId, SbId};
 
 /// A directory (or the start of a walk) as it was when its life and walk sequence were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +167,13 @@ impl Cache {
     #[inline]
     pub fn perm(&self, at: Pos) -> Perm {
         self.inodes.get(at.index).perm()
+    }
+
+    /// The superblock and inode number of `at`; `None` where it is not what it was.
+    pub fn number(&self, at: Pos) -> Option<(SbId, u64)> {
+        let sb = self.inodes_private.get(at.index).sb.load(Ordering::Relaxed);
+        let ino = self.inodes.get(at.index).ino();
+        self.check(at).then_some((SbId(sb as u16), ino))
     }
 
     /// Look at one candidate of a scan.

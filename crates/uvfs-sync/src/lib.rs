@@ -18,6 +18,7 @@
 //! | [`percpu_ref`] | the references of what many threads use at once, counted per thread |
 //! | [`barrier`] | a full barrier whose cost one side pays for both |
 //! | [`lane`] | a small number for each thread that runs |
+//! | [`tallies`] | figures that each thread keeps and anybody may sum |
 //! | [`order`] | the lock order, asserted in debug builds |
 //! | [`blhash`] | the bit-locked hash: one cache line a bucket, grows while it is read |
 //! | [`pages`] | 4 KiB pages of file data as type-stable memory |
@@ -41,3 +42,4 @@ pub mod seqcount;
 pub mod slab;
 pub mod small_map;
 mod sys;
+pub mod tallies;
