@@ -226,7 +226,7 @@ impl Cache {
     fn publish_negative(&self, guard: &NameGuard<'_>, life: Life) -> bool {
         let sb = guard.dir.sb();
         let words = guard.words();
-        let Ok(tail) = self.tails.alloc(&words) else { return false };
+        let Ok(tail) = self.alloc_tail(sb, &words) else { return false };
         let Ok(dentry) = self.alloc_dentry(sb) else {
             self.tails.free(tail);
             return false;

@@ -20,7 +20,7 @@ use crate::cache::{Cache, is_dir};
 use crate::dentry::{self, NameWords};
 use crate::inode::{DEAD, LIVE, Perm, ROOT};
 use crate::inode_ref::InodeRef;
-use crate::types::InodeId;
+use crate::types::{InodeId, SbId};
 
 /// A directory (or the start of a walk) as it was when its life and walk sequence were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,6 +169,13 @@ impl Cache {
         self.inodes.get(at.index).perm()
     }
 
+    /// The superblock and inode number of `at`; `None` where it is not what it was.
+    pub fn number(&self, at: Pos) -> Option<(SbId, u64)> {
+        let sb = self.inodes_private.get(at.index).sb.load(Ordering::Relaxed);
+        let ino = self.inodes.get(at.index).ino();
+        self.check(at).then_some((SbId(sb as u16), ino))
+    }
+
     /// Look at one candidate of a scan.
     pub(crate) fn matches(&self, dentry: u32, dir: u32, life: u32, name: &NameWords<'_>) -> Option<Match> {
         let d = self.dentries.get(dentry);
@@ -262,6 +269,7 @@ impl Cache {
         if !self.check(at) {
             return Err(Retry::Parent);
         }
+        self.used(child.dentry);
         Ok((InodeId::new(child.inode, life), attr))
     }
 
@@ -312,6 +320,7 @@ impl Cache {
     pub(crate) fn hold_child(&self, child: &Child) -> Result<InodeRef<'_>, Retry> {
         let life = self.inodes.get(child.inode).life();
         let inode = self.get(InodeId::new(child.inode, life)).ok_or(Retry::Dentry)?;
+        self.used(child.dentry);
         if self.still(child) { Ok(inode) } else { Err(Retry::Dentry) }
     }
 

@@ -10,12 +10,13 @@
 //! returns as [`NewInode`] is published by the VFS afterwards: publishing cannot fail.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use uvfs_cache::Cache;
 
 use crate::types::{
-    Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, Result, Seek, SetAttr,
-    StatFs, Ttl, XattrFlags,
+    Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, Perm, PollEvents, Result,
+    Seek, SetAttr, StatFs, Ttl, XattrFlags,
 };
 
 /// A referenced inode; see [`uvfs_cache::InodeRef`].
@@ -65,6 +66,20 @@ pub trait Driver: Send + Sync + 'static {
     /// Ask for a name. ENOENT may be told as an error or as [`Answer::Absent`] (which is cached).
     fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
         Err(Errno::NOSYS)
+    }
+    /// Whether `name` in the directory numbered `dir` still leads to the inode numbered `child`, or
+    /// (none) still does not exist. Asked with [`Features::revalidates`] at each use of a name that is
+    /// cached, the last of a path included; an answer of [`Driver::lookup`] is not asked about again.
+    /// Where this says no, the cache forgets the name and looks it up anew. It may wait for a lock of
+    /// the driver, which nothing of the VFS is held under, and must not call the VFS.
+    fn revalidate(&self, dir: u64, name: &[u8], child: Option<u64>) -> bool {
+        true
+    }
+    /// Mode and owner of an inode now (the type is the cache's); none where what is cached stands. Asked
+    /// with [`Features::revalidates`] for each directory that is searched, and for what is opened,
+    /// whoever asks, root too. As [`Driver::revalidate`] otherwise.
+    fn permission(&self, ino: u64) -> Option<Perm> {
+        None
     }
     /// Fresh attributes; called when their time to live has passed.
     fn getattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
@@ -137,6 +152,14 @@ pub trait Driver: Send + Sync + 'static {
     /// SEEK_DATA and SEEK_HOLE; ENXIO past the end.
     fn seek(&self, op: &Op, file: File<'_>, offset: u64, what: Seek) -> Result<u64> {
         Err(Errno::OPNOTSUPP)
+    }
+    /// What an open file is ready for. `waker`, where there is one, is to be woken once when the answer
+    /// may have become another; it takes the place of the one that this open file had, as with
+    /// `Future::poll`, and goes with [`Driver::release`]. So that no change is lost, either look at
+    /// the state after the waker is where the change looks for it, or do both under one lock. It may be
+    /// woken with locks held: it takes none of the VFS's, calls no driver and does not wait.
+    fn poll(&self, op: &Op, file: File<'_>, waker: Option<&Waker>) -> Result<PollEvents> {
+        Ok(PollEvents::ALWAYS)
     }
     /// Make a file durable.
     fn fsync(&self, op: &Op, file: File<'_>, datasync: bool) -> Result<()> {

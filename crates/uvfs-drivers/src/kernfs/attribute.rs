@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use uvfs::types::{Errno, Op, Result};
+use uvfs_sync::active::Active;
 
-use super::active::Active;
 use super::engine::Engine;
 use super::node::{Inner, Node};
 

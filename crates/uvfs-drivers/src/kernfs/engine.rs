@@ -76,7 +76,7 @@ impl Engine {
             meta = meta.namespaced();
         }
         let entry = Entry::new(Arc::clone(&root_inner), &meta, Arc::from(&b""[..]), now());
-        let locks = Locks::new(options.policy);
+        let locks = Locks::new(options.policy)?;
         locks.write(&[root_inner.ino]).put(Box::new(entry));
         let root = root_inner.ino;
         Ok(Arc::new(Self { options, locks, slots, root, root_inner, views: Mutex::new(Vec::new()) }))

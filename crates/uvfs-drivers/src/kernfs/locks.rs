@@ -6,6 +6,9 @@
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use uvfs::types::{Errno, Result};
+use uvfs_sync::percpu_rwsem::{self, PerCpuRwSem};
+
 use super::options::Policy;
 use super::tree::{Entry, Nodes, NodesMut, Part};
 
@@ -22,21 +25,21 @@ pub(super) struct Padded(RwLock<Part>);
 /// All nodes, and what protects them.
 pub(super) enum Locks {
     One(RwLock<Part>),
-    PerCpu(RwLock<Part>),
+    PerCpu(PerCpuRwSem<Part>),
     Hashed(Box<[Padded]>),
 }
 
 /// Nodes locked for reading.
 pub(super) enum Read<'a> {
     One(RwLockReadGuard<'a, Part>),
-    PerCpu(RwLockReadGuard<'a, Part>),
+    PerCpu(percpu_rwsem::ReadGuard<'a, Part>),
     Hashed([Option<(usize, RwLockReadGuard<'a, Part>)>; TOGETHER]),
 }
 
 /// Nodes locked for changes.
 pub(super) enum Write<'a> {
     One(RwLockWriteGuard<'a, Part>),
-    PerCpu(RwLockWriteGuard<'a, Part>),
+    PerCpu(percpu_rwsem::WriteGuard<'a, Part>),
     Hashed([Option<(usize, RwLockWriteGuard<'a, Part>)>; TOGETHER]),
     All(Vec<RwLockWriteGuard<'a, Part>>),
 }
@@ -55,12 +58,15 @@ fn place_in_shard(ino: u64) -> usize {
 }
 
 impl Locks {
-    pub(super) fn new(policy: Policy) -> Self {
-        match policy {
+    /// Around no nodes. ENOMEM.
+    pub(super) fn new(policy: Policy) -> Result<Self> {
+        Ok(match policy {
             Policy::Stock => Self::One(RwLock::default()),
-            Policy::Patched | Policy::Uvfs => Self::PerCpu(RwLock::default()),
+            Policy::Patched | Policy::Uvfs => {
+                Self::PerCpu(PerCpuRwSem::new(Part::default()).map_err(|_| Errno::NOMEM)?)
+            }
             Policy::Hashed => Self::Hashed((0..SHARDS).map(|_| Padded::default()).collect()),
-        }
+        })
     }
 
     /// Locks these nodes, [`TOGETHER`] at the most, for reading.

@@ -32,7 +32,6 @@
 //! Lock order: an open file's state; an active reference; an inode's lock in a cache; the tree lock. A thread that
 //! holds one may wait for those after it only.
 
-mod active;
 mod attribute;
 mod engine;
 mod links;

@@ -11,8 +11,8 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex};
 use uvfs::types::{Attr, Errno, Result, SetAttr, mode};
+use uvfs_sync::active::ActiveRef;
 
-use super::active::ActiveRef;
 use super::attribute::Attribute;
 use super::engine::Engine;
 use super::options::{Meta, Tag};

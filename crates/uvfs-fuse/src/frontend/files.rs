@@ -5,8 +5,9 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::task::Waker;
 
-use uvfs::{Access, Errno, Fallocate, Inode, Op, Result, Seek, Ttl, mode};
+use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek, Ttl, mode};
 
 use super::{Core, Frontend};
 use crate::transport::{Caller, Entry, NodeId, Opened, Reply};
@@ -94,6 +95,18 @@ impl Frontend {
 
     pub(crate) fn fsync(&self, who: Caller, node: NodeId, fh: u64, datasync: bool, reply: impl Reply<()>) {
         self.answer(who, node, reply, move |core, op, _| core.vfs.fsync(op, fh, datasync));
+    }
+
+    /// `waker` tells the kernel to ask again; it keeps one for each open file, as drivers do.
+    pub(crate) fn poll(
+        &self,
+        who: Caller,
+        node: NodeId,
+        fh: u64,
+        waker: Option<Waker>,
+        reply: impl Reply<PollEvents>,
+    ) {
+        self.answer(who, node, reply, move |core, op, _| core.vfs.poll(op, fh, waker.as_ref()));
     }
 
     /// `mode` is that of fallocate(2); EOPNOTSUPP for what no driver offers.

@@ -2,10 +2,11 @@
 //!
 //! [`walk`] goes through the cache without references and stores nothing; what it cannot decide
 //! it leaves to [`refwalk`], which takes a reference to each directory and asks drivers.
-//! [`bailout`] names and counts the reasons. [`path`] splits, [`open`] has the rules of
+//! [`ask`] is for drivers that vouch for their names. [`bailout`] names and counts the reasons. [`path`] splits, [`open`] has the rules of
 //! `open(2)`, [`context`] is what callers see.
 //! Imports run downward: this module knows `ops`, which does not know of paths.
 
+pub(crate) mod ask;
 pub(crate) mod bailout;
 pub(crate) mod context;
 pub(crate) mod handle;
@@ -20,6 +21,7 @@ use std::borrow::Cow;
 
 use uvfs_cache::InodeId;
 
+use crate::counters;
 use crate::driver::Inode;
 use crate::namei::bailout::Bail;
 use crate::namei::refwalk::{Arrived, RefWalk};
@@ -105,7 +107,7 @@ impl<'v> Walker<'_, 'v> {
         let start = self.start(self.cwd, path)?;
         // Written in place: passed up through four results, the copies would cost more than the look.
         let mut attr = Attr::default();
-        match self.lockless(start, || self.attr_lockless(start.id(), path, follow, &mut attr)) {
+        match self.lockless(start, path, || self.attr_lockless(start.id(), path, follow, &mut attr)) {
             Ok(()) => Ok(attr),
             Err(fallback) => {
                 let arrived = self.held(path, goal, fallback, 0)?;
@@ -121,7 +123,7 @@ impl<'v> Walker<'_, 'v> {
     pub(crate) fn node(&self, path: &[u8], follow: bool) -> Result<Inode<'v>> {
         let goal = Goal::Node { follow };
         let start = self.start(self.cwd, path)?;
-        let seen = self.lockless(start, || match self.walk_lockless(start.id(), path, goal)? {
+        let seen = self.lockless(start, path, || match self.walk_lockless(start.id(), path, goal)? {
             Seen::Child(at, child) => Ok(self.vfs.cache.hold(self.enter(at, &child)?)?),
             Seen::Node(at) | Seen::Parent { pos: at, .. } => Ok(self.vfs.cache.hold(at)?),
         });
@@ -144,14 +146,15 @@ impl<'v> Walker<'_, 'v> {
         links: u32,
     ) -> Result<Parent<'v, 'p>> {
         let start = self.start(start, path)?;
-        let seen = self.lockless(start, || match self.walk_lockless(start.id(), path, Goal::Parent)? {
-            Seen::Parent { pos, last, slash } => {
-                Ok(Parent { dir: self.vfs.cache.hold(pos)?, last, slash, links })
-            }
-            Seen::Child(at, _) | Seen::Node(at) => {
-                Ok(Parent { dir: self.vfs.cache.hold(at)?, last: Last::Root, slash: false, links })
-            }
-        });
+        let seen =
+            self.lockless(start, path, || match self.walk_lockless(start.id(), path, Goal::Parent)? {
+                Seen::Parent { pos, last, slash } => {
+                    Ok(Parent { dir: self.vfs.cache.hold(pos)?, last, slash, links })
+                }
+                Seen::Child(at, _) | Seen::Node(at) => {
+                    Ok(Parent { dir: self.vfs.cache.hold(at)?, last: Last::Root, slash: false, links })
+                }
+            });
         match seen {
             Ok(parent) => Ok(parent),
             Err(fallback) => {
@@ -174,12 +177,16 @@ impl<'v> Walker<'_, 'v> {
     fn lockless<T>(
         &self,
         start: &Inode<'v>,
+        path: &[u8],
         mut attempt: impl FnMut() -> std::result::Result<T, Stop>,
     ) -> std::result::Result<T, Fallback<'v>> {
         let mounts = self.vfs.mounts.generation();
         match attempt() {
-            Ok(wanted) => Ok(wanted),
-            Err(stop) => self.again(start, mounts, stop, &mut attempt),
+            Ok(wanted) => {
+                counters::hit();
+                Ok(wanted)
+            }
+            Err(stop) => self.again(start, path, mounts, stop, &mut attempt),
         }
     }
 
@@ -187,29 +194,38 @@ impl<'v> Walker<'_, 'v> {
     fn again<T>(
         &self,
         start: &Inode<'v>,
+        path: &[u8],
         mut mounts: Option<u32>,
         mut stop: Stop,
         attempt: &mut dyn FnMut() -> std::result::Result<T, Stop>,
     ) -> std::result::Result<T, Fallback<'v>> {
         for _ in 1..LOCKLESS_ATTEMPTS {
             match stop {
-                Stop::Bail(bail) if bail.may_pass() => bailout::count(bail),
+                Stop::Bail(bail) if bail.may_pass() => counters::bail(bail),
                 // Half of the walk may have been below a mount that came or went.
-                Stop::Final(_) if !self.vfs.mounts.stand(mounts) => bailout::count(Bail::Parent),
+                Stop::Final(_) if !self.vfs.mounts.stand(mounts) => counters::bail(Bail::Parent),
                 _ => break,
             }
             mounts = self.vfs.mounts.generation();
             match attempt() {
-                Ok(wanted) => return Ok(wanted),
+                Ok(wanted) => {
+                    counters::hit();
+                    return Ok(wanted);
+                }
                 Err(other) => stop = other,
             }
         }
         match stop {
-            Stop::Final(errno) if self.vfs.mounts.stand(mounts) => return Err(Fallback::Final(errno)),
-            Stop::Final(_) => bailout::count(Bail::Parent),
-            Stop::Bail(bail) => bailout::count(bail),
+            // The cache knows that nothing has the name of the control directory, but not why.
+            Stop::Final(Errno::NOENT) if self.vfs.may_mean_control(path) => counters::bail(Bail::NotCached),
+            Stop::Final(errno) if self.vfs.mounts.stand(mounts) => {
+                counters::hit();
+                return Err(Fallback::Final(errno));
+            }
+            Stop::Final(_) => counters::bail(Bail::Parent),
+            Stop::Bail(bail) => counters::bail(bail),
             Stop::BailAt(bail, pos, rest) => {
-                bailout::count(bail);
+                counters::bail(bail);
                 if let Ok(dir) = self.vfs.cache.hold(pos) {
                     return Err(Fallback::From(dir, rest));
                 }

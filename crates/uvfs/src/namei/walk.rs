@@ -9,7 +9,8 @@
 //! cached, a symbolic link, a permission denied by attributes that have expired, a change under
 //! our eyes. Where the position is still good it is handed over,
 //! and the walk with references goes on from there.
-//! Never blocks, calls no driver, allocates nothing.
+//! Never blocks and calls no driver, but for those that want to be asked ([`ask`](super::ask));
+//! allocates nothing.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -17,6 +18,7 @@ use std::cell::Cell;
 use uvfs_cache::prefix::{DEPTH_MAX, Whence};
 use uvfs_cache::{Child, InodeId, Pos, Step, Stuck};
 
+use crate::namei::ask::{Always, Ask, Never};
 use crate::namei::bailout::Bail;
 use crate::namei::path::{Component, Kind, component, directory_part};
 use crate::namei::who::NOBODY;
@@ -131,15 +133,29 @@ impl Walker<'_, '_> {
         path: &'p [u8],
         goal: Goal,
     ) -> Result<Seen<'p>, Stop> {
+        if self.vfs.mounts.any_revalidates() {
+            self.walk_asking(start, path, goal, &mut Always::default())
+        } else {
+            self.walk_asking(start, path, goal, &mut Never)
+        }
+    }
+
+    fn walk_asking<'p, A: Ask>(
+        &self,
+        start: InodeId,
+        path: &'p [u8],
+        goal: Goal,
+        ask: &mut A,
+    ) -> Result<Seen<'p>, Stop> {
         let at = self.vfs.cache.pos(start).ok_or(Stop::Bail(Bail::Gone))?;
-        let (at, last_one) = self.walk_to_last(at, path, &mut Trail::new(at))?;
+        let (at, last_one) = self.walk_to_last(at, path, &mut Trail::new(at), ask)?;
         let Some(c) = last_one else {
             return Ok(match goal {
                 Goal::Attr { .. } | Goal::Node { .. } => Seen::Node(at),
                 Goal::Parent => Seen::Parent { pos: at, last: Last::Root, slash: false },
             });
         };
-        if !self.may_search(at) {
+        if !ask.may_search(self, at)? {
             return Err(self.denied(at, c.start));
         }
         if goal == Goal::Parent {
@@ -149,7 +165,7 @@ impl Walker<'_, '_> {
             Kind::Dot => Ok(Seen::Node(at)),
             Kind::DotDot => Ok(Seen::Node(self.up(at)?)),
             Kind::Name => {
-                let child = self.find(at, c)?;
+                let child = self.find(at, c, ask)?;
                 if child.fmt() == mode::S_IFLNK && (c.slash || goal.follows()) {
                     return Err(Stop::BailAt(Bail::Symlink, at, c.start));
                 }
@@ -164,11 +180,12 @@ impl Walker<'_, '_> {
     /// Walks to the last component; none where the path ends in slashes only. `trail` has the start, and
     /// gets all positions after it.
     #[inline(always)]
-    fn walk_to_last<'p>(
+    fn walk_to_last<'p, A: Ask>(
         &self,
         mut at: Pos,
         path: &'p [u8],
         trail: &mut Trail,
+        ask: &mut A,
     ) -> Result<(Pos, Option<Component<'p>>), Stop> {
         let cache = &self.vfs.cache;
         let names = cache.names();
@@ -177,7 +194,7 @@ impl Walker<'_, '_> {
             if c.last {
                 return Ok((at, Some(c)));
             }
-            if !self.may_search(at) {
+            if !ask.may_search(self, at)? {
                 return Err(self.denied(at, offset));
             }
             match c.kind {
@@ -191,6 +208,9 @@ impl Walker<'_, '_> {
                         return Err(Stop::BailAt(Bail::LongName, at, offset));
                     }
                     let below = cache.down(&names, at, &names.hash(c.name));
+                    if A::ASKS {
+                        self.vouched_dir(&below, at, &c, ask)?;
+                    }
                     let covered = below.map_err(|stuck| stop(stuck, at, offset))?;
                     trail.add(covered);
                     at = self.across(covered)?;
@@ -214,20 +234,44 @@ impl Walker<'_, '_> {
     ) -> Result<(), Stop> {
         let cache = &self.vfs.cache;
         let start = cache.pos(start).ok_or(Stop::Bail(Bail::Gone))?;
+        if self.vfs.mounts.any_revalidates() {
+            return self.attr_asking(start, path, follow, attr);
+        }
         let (at, last) = match directory_part(path) {
             Some(dirs) if dirs.len() >= WORTH_KEEPING && self.who != NOBODY && pays(dirs) => {
                 self.walk_by_prefix(start, path, dirs)?
             }
-            _ => self.walk_to_last(start, path, &mut Trail::new(start))?,
+            _ => self.walk_to_last(start, path, &mut Trail::new(start), &mut Never)?,
         };
-        let Some(c) = last else { return self.attr_at(at, path.len(), attr) };
-        if !self.may_search(at) {
+        self.attr_of_end((at, last), path.len(), follow, attr, &mut Never)
+    }
+
+    /// [`Walker::attr_lockless`] where drivers are asked. What stands in the cache of directory parts was
+    /// not asked about, so that is not used.
+    fn attr_asking(&self, start: Pos, path: &[u8], follow: bool, attr: &mut Attr) -> Result<(), Stop> {
+        let mut ask = Always::default();
+        let walked = self.walk_to_last(start, path, &mut Trail::new(start), &mut ask)?;
+        self.attr_of_end(walked, path.len(), follow, attr, &mut ask)
+    }
+
+    /// The attributes of a path of `len` bytes that was walked to its last component.
+    #[inline(always)]
+    fn attr_of_end<A: Ask>(
+        &self,
+        (at, last): (Pos, Option<Component<'_>>),
+        len: usize,
+        follow: bool,
+        attr: &mut Attr,
+        ask: &mut A,
+    ) -> Result<(), Stop> {
+        let Some(c) = last else { return self.attr_at(at, len, attr) };
+        if !ask.may_search(self, at)? {
             return Err(self.denied(at, c.start));
         }
         match c.kind {
-            Kind::Name => self.attr_of_last(at, c, follow, attr),
-            Kind::Dot => self.attr_at(at, path.len(), attr),
-            Kind::DotDot => self.attr_at(self.up(at)?, path.len(), attr),
+            Kind::Name => self.attr_of_last(at, c, follow, attr, ask),
+            Kind::Dot => self.attr_at(at, len, attr),
+            Kind::DotDot => self.attr_at(self.up(at)?, len, attr),
         }
     }
 
@@ -241,7 +285,7 @@ impl Walker<'_, '_> {
     ) -> Result<(Pos, Option<Component<'p>>), Stop> {
         // While mounts change, the two halves of a walk may see different ones.
         let Some(mounts) = self.vfs.mounts.generation() else {
-            return self.walk_to_last(start, path, &mut Trail::new(start));
+            return self.walk_to_last(start, path, &mut Trail::new(start), &mut Never);
         };
         let whence = Whence::new(start.id(), self.who, mounts);
         if let Some(at) = self.vfs.cache.prefix(whence, dirs) {
@@ -250,7 +294,7 @@ impl Walker<'_, '_> {
         }
         account(false);
         let mut trail = Trail::new(start);
-        let walked = self.walk_to_last(start, path, &mut trail)?;
+        let walked = self.walk_to_last(start, path, &mut trail, &mut Never)?;
         if let Some(through) = trail.whole() {
             self.vfs.cache.note_prefix(whence, dirs, through);
         }
@@ -259,13 +303,23 @@ impl Walker<'_, '_> {
 
     /// The last component's attributes.
     #[inline(always)]
-    fn attr_of_last(&self, at: Pos, c: Component<'_>, follow: bool, attr: &mut Attr) -> Result<(), Stop> {
+    fn attr_of_last<A: Ask>(
+        &self,
+        at: Pos,
+        c: Component<'_>,
+        follow: bool,
+        attr: &mut Attr,
+        ask: &mut A,
+    ) -> Result<(), Stop> {
         let cache = &self.vfs.cache;
         if c.name.len() > NAME_MAX {
             return Err(Stop::BailAt(Bail::LongName, at, c.start));
         }
         let names = cache.names();
         let looked = cache.look(&names, at, &names.hash(c.name), attr);
+        if A::ASKS && (looked.is_ok() || looked == Err(Stuck::Absent)) {
+            vouched(ask, at, &c, looked.is_ok().then_some(attr.ino))?;
+        }
         let id = looked.map_err(|stuck| stop(stuck, at, c.start))?;
         if attr.is_dir() {
             return match self.vfs.mounts.mounted_on(id) {
@@ -282,7 +336,7 @@ impl Walker<'_, '_> {
     /// Whether the directory may be searched, as far as can be seen; the step that follows
     /// checks that what was read here is of the same moment.
     #[inline]
-    fn may_search(&self, at: Pos) -> bool {
+    pub(crate) fn may_search(&self, at: Pos) -> bool {
         if self.cred.is_root() {
             return true;
         }
@@ -303,15 +357,41 @@ impl Walker<'_, '_> {
         }
     }
 
+    /// Has the driver vouch for a directory that was found below `at`, or for its absence.
+    fn vouched_dir<A: Ask>(
+        &self,
+        below: &Result<Pos, Stuck>,
+        at: Pos,
+        c: &Component<'_>,
+        ask: &A,
+    ) -> Result<(), Stop> {
+        match below {
+            Ok(dir) => {
+                let (_, ino) = self.vfs.cache.number(*dir).ok_or(Stop::Bail(Bail::Inode))?;
+                vouched(ask, at, c, Some(ino))
+            }
+            Err(Stuck::Absent) => vouched(ask, at, c, None),
+            Err(Stuck::Unknown | Stuck::Symlink | Stuck::NotDirectory | Stuck::Retry(_)) => Ok(()),
+        }
+    }
+
     /// One name in one directory.
-    fn find(&self, at: Pos, c: Component<'_>) -> Result<Child, Stop> {
+    fn find<A: Ask>(&self, at: Pos, c: Component<'_>, ask: &A) -> Result<Child, Stop> {
         let cache = &self.vfs.cache;
         if c.name.len() > NAME_MAX {
             return Err(Stop::BailAt(Bail::LongName, at, c.start));
         }
         match cache.step(at, c.name) {
-            Step::Found(child) => Ok(child),
-            Step::Absent => Err(stop(Stuck::Absent, at, c.start)),
+            Step::Found(child) => {
+                if A::ASKS {
+                    vouched(ask, at, &c, Some(cache.child_attr(at, &child)?.1.ino))?;
+                }
+                Ok(child)
+            }
+            Step::Absent => {
+                vouched(ask, at, &c, None)?;
+                Err(stop(Stuck::Absent, at, c.start))
+            }
             Step::Unknown => Err(Stop::BailAt(Bail::NotCached, at, c.start)),
             Step::Retry(retry) => Err(retry.into()),
         }
@@ -357,6 +437,9 @@ impl Walker<'_, '_> {
         if self.is_root(at.id()) {
             return Ok(at);
         }
+        if let Some(up) = self.vfs.mounts.hidden_in(at.id()) {
+            return self.across(cache.pos(up).ok_or(Stop::Bail(Bail::Gone))?);
+        }
         let mut below = at;
         // One mount after another, where they are stacked: the walker's root may be in the middle.
         while let Some(point) = self.vfs.mounts.point_of(below.id()) {
@@ -367,6 +450,12 @@ impl Walker<'_, '_> {
         }
         self.across(cache.parent(below)?)
     }
+}
+
+/// Leaves it to the walk with references to look a name up anew that its driver does not vouch for.
+#[inline(always)]
+fn vouched<A: Ask>(ask: &A, at: Pos, c: &Component<'_>, child: Option<u64>) -> Result<(), Stop> {
+    if ask.vouches(c.name, child) { Ok(()) } else { Err(Stop::BailAt(Bail::Refuted, at, c.start)) }
 }
 
 /// Why a name did not lead on, to the walk.

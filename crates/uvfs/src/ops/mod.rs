@@ -8,6 +8,7 @@
 //! No lock of the cache is held while a driver runs. Nothing here knows of paths.
 
 pub(crate) mod attr;
+pub(crate) mod control;
 pub(crate) mod create;
 pub(crate) mod dir;
 pub(crate) mod file;
@@ -19,10 +20,11 @@ pub(crate) mod xattr;
 
 use uvfs_cache::{CacheError, Fresh, InodeId, Known, Life, NameGuard};
 
+use crate::counters;
 use crate::driver::Inode;
 use crate::mount::SuperRef;
 use crate::permission;
-use crate::types::{Access, Answer, Attr, Errno, Features, NAME_MAX, NewInode, Op, Result, Ttl, mode};
+use crate::types::{Access, Answer, Attr, Errno, Features, NAME_MAX, NewInode, Op, Perm, Result, Ttl, mode};
 use crate::vfs::Vfs;
 
 /// Unused inodes given up at once where the cache is full.
@@ -115,16 +117,33 @@ impl Vfs {
         if op.trusted {
             return Ok(());
         }
-        permission::require(op, &self.attr_now(op, inode)?, want)
+        permission::require(op, &self.perm_now(op, inode)?, want)
+    }
+
+    /// [`Vfs::attr_now`] for a check of permission: a driver that wants to be asked has its say.
+    fn perm_now(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
+        let attr = self.attr_now(op, inode)?;
+        if !self.revalidates(inode) {
+            return Ok(attr);
+        }
+        Ok(match self.sup(inode)?.driver.permission(inode.ino()) {
+            Some(Perm { mode, uid, gid }) => Attr { mode: attr.fmt() | mode & 0o7777, uid, gid, ..attr },
+            None => attr,
+        })
+    }
+
+    /// Whether the inode's driver wants to be asked about names and permissions at each use.
+    pub(crate) fn revalidates(&self, inode: &Inode<'_>) -> bool {
+        self.mounts.any_revalidates() && self.sup(inode).is_ok_and(|sup| sup.features.revalidates)
     }
 
     /// The permission to look for names in a directory; ENOTDIR where it is none.
     pub(crate) fn search(&self, op: &Op, dir: &Inode<'_>) -> Result<()> {
         require_dir(dir)?;
-        if op.trusted || op.cred.is_root() {
+        if op.trusted || (op.cred.is_root() && !self.revalidates(dir)) {
             return Ok(());
         }
-        permission::require(op, &self.attr_now(op, dir)?, Access::EXEC)
+        permission::require(op, &self.perm_now(op, dir)?, Access::EXEC)
     }
 
     /// The permission to add a name to a directory; ENOENT where it is removed.
@@ -132,7 +151,7 @@ impl Vfs {
         if dir.is_dead() {
             return Err(Errno::NOENT);
         }
-        let attr = self.attr_now(op, dir)?;
+        let attr = self.perm_now(op, dir)?;
         permission::require(op, &attr, Access::WRITE | Access::EXEC)?;
         Ok(attr)
     }
@@ -142,7 +161,7 @@ impl Vfs {
         if op.trusted {
             return Ok(());
         }
-        let attr = self.attr_now(op, dir)?;
+        let attr = self.perm_now(op, dir)?;
         permission::require(op, &attr, Access::WRITE | Access::EXEC)?;
         if attr.mode & mode::S_ISVTX == 0 {
             return Ok(());
@@ -157,12 +176,19 @@ impl Vfs {
         sup: &SuperRef,
         guard: &NameGuard<'v>,
     ) -> Result<Option<Inode<'v>>> {
+        if let Some(root) = self.control_at(guard.dir(), guard.name()) {
+            return self.inode(root).map(Some);
+        }
         match guard.find() {
-            Known::Hit(inode) => return Ok(Some(inode)),
-            Known::Negative => return Ok(None),
+            Known::Hit(inode) if self.vouched(guard.dir(), guard.name(), Some(inode.ino())) => {
+                return Ok(Some(inode));
+            }
+            Known::Negative if self.vouched(guard.dir(), guard.name(), None) => return Ok(None),
+            Known::Hit(_) | Known::Negative => {}
             Known::Unknown if sup.features.resident => return Ok(None),
             Known::Unknown => {}
         }
+        counters::miss();
         match sup.driver.lookup(op, guard.dir(), guard.name()) {
             Ok(Answer::Found(new)) => self.publish(sup, guard, &new).map(Some),
             Ok(Answer::Absent(ttl)) => {
@@ -218,6 +244,9 @@ impl Vfs {
     pub(crate) fn parent<'v>(&'v self, dir: &Inode<'v>, root: InodeId) -> Result<Inode<'v>> {
         if dir.id() == root {
             return Ok(dir.clone());
+        }
+        if let Some(up) = self.mounts.hidden_in(dir.id()) {
+            return Ok(self.cross(self.inode(up)?));
         }
         let mut below = dir.clone();
         // One mount after another, where they are stacked: `root` may be in the middle.
