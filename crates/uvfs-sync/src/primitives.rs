@@ -168,6 +168,15 @@ impl<T> Mutex<T> {
     }
 }
 
+/// Give a mutex to who has waited for it longest, not to who comes by.
+#[inline]
+pub fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
+    #[cfg(not(loom))]
+    parking_lot::MutexGuard::unlock_fair(guard);
+    #[cfg(loom)]
+    drop(guard);
+}
+
 /// A condition variable for [`Mutex`].
 #[derive(Debug, Default)]
 pub struct Condvar(#[cfg(not(loom))] parking_lot::Condvar, #[cfg(loom)] loom::sync::Condvar);
@@ -204,9 +213,9 @@ pub mod parking {
     #[cfg(not(loom))]
     pub fn park(key: usize, validate: impl FnOnce() -> bool) {
         crate::tallies::count(crate::tallies::LOCK_WAITS);
-        // SAFETY: the keys are addresses of words in memory that uvfs-sync owns for the life of the
-        // process' arenas; `validate` and the two empty callbacks neither panic nor call into the
-        // parking lot.
+        // SAFETY: the keys are addresses of words that only this crate parks on, and that stay where they are
+        // while somebody does: in its arenas, or in what the sleeper borrows; `validate` and the two
+        // empty callbacks neither panic nor call into the parking lot.
         unsafe {
             parking_lot_core::park(
                 key,
