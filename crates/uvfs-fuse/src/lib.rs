@@ -19,5 +19,6 @@ mod transport;
 
 pub use device::unmount;
 pub use error::MountError;
+pub use fuser_transport::NAME as TRANSPORT;
 pub use mounted::{Lookups, Mounted, Unmounted, mount};
 pub use options::{Atime, Options};

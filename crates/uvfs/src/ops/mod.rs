@@ -228,7 +228,13 @@ impl Vfs {
 
     /// Gives up some of what nobody uses; how many inodes.
     fn make_room(&self) -> usize {
-        self.mounts.evictable().into_iter().map(|sb| self.cache.evict_unused(sb, EVICT_BATCH)).sum()
+        self.evict(EVICT_BATCH)
+    }
+
+    /// Gives up at most `count` inodes, of each file system that can find them again, that nobody uses;
+    /// how many in all. O(inodes looked at).
+    pub fn evict(&self, count: usize) -> usize {
+        self.mounts.evictable().into_iter().map(|sb| self.cache.evict_unused(sb, count)).sum()
     }
 
     /// Goes from a mount point to the root of what is mounted there.
