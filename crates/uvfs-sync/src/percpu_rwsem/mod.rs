@@ -35,7 +35,7 @@
 //! that writer and by all later ones, who come after it by the mutex; who looks after that barrier sees
 //! FENCED (or WRITER), until it is taken away. Out: the exchange fails if a writer came first. If the exchange comes
 //! first, the writer reads a word without FENCED in its own step, and pays. A reader that still sees FENCED
-//! then fences for nothing. A thread takes FENCED away after [`FENCES`] fenced sections since the last write: by then it
+//! then fences for nothing. A thread takes FENCED away after 128 (`FENCES`) fenced sections since the last write: by then it
 //! has spent about what one heavy barrier costs, so that both together never cost more than twice what the
 //! better one alone would have.
 //!
@@ -45,7 +45,7 @@
 //! slept, by the mutex.
 //!
 //! *Who waits how long.* A writer waits for those who asked before it, then for the readers inside; new ones do not
-//! come in. A reader that met a writer sleeps; after it at most [`PASSES`] more writers go in, then all readers that
+//! come in. A reader that met a writer sleeps; after it at most 16 (`PASSES`) more writers go in, then all readers that
 //! sleep do, before the next writer is announced. So nobody starves, and a burst of writes is not held up at
 //! each step by threads that are only just waking.
 //!

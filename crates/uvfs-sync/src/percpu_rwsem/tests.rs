@@ -44,7 +44,7 @@ fn storm(sem: &Arc<PerCpuRwSem<(u64, u64)>>, seat: impl Fn(u64) -> Seat + Copy +
                 while !stop.load(Ordering::Relaxed) {
                     let value = sem.read_at(seat(i));
                     assert_eq!(value.0, value.1);
-                    if sections % 7 == 0 {
+                    if sections.is_multiple_of(7) {
                         let nested = sem.read_at(seat(i));
                         drop(value);
                         assert_eq!(nested.0, nested.1);
