@@ -68,10 +68,10 @@ fn calls(object: &Arc<Object>, lane: u32) -> JoinHandle<()> {
 /// Two calls and a removal: nobody is inside after drain, and who sleeps is woken. Planted bugs:
 /// active-get-without-light, active-drain-without-heavy, active-drain-fences-only, active-get-ignores-death,
 /// active-end-relaxed, active-scan-relaxed, active-end-without-light, active-end-wakes-nobody,
-/// active-a-call-that-stays-out-wakes-nobody, active-drain-sees-one-slot.
+/// active-a-call-that-stays-out-wakes-nobody, active-drain-sees-one-line.
 #[test]
 fn loom_active_nobody_is_inside_after_drain() {
-    model(2, || {
+    model(3, || {
         let object = Object::new();
         let callers = [calls(&object, 0), calls(&object, 1)];
         object.remove();
@@ -81,6 +81,7 @@ fn loom_active_nobody_is_inside_after_drain() {
 }
 
 /// One call, more interleavings, of a thread that is inside something else: a further slot.
+/// Planted bugs: active-drain-sees-one-slot, active-sleeps-without-a-look.
 #[test]
 fn loom_active_a_call_inside_a_call_is_waited_for() {
     model(3, || {
@@ -134,7 +135,7 @@ fn loom_active_a_slot_that_is_used_again_releases_too() {
 /// Planted bug: active-take-over-relaxed.
 #[test]
 fn loom_active_a_slot_changes_hands() {
-    model(2, || {
+    model(3, || {
         let (first, second) = (Object::new(), Object::new());
         let kept = first.active.get_at(0);
         let next = calls(&second, 0);
@@ -149,10 +150,10 @@ fn loom_active_a_slot_changes_hands() {
     });
 }
 
-/// Two removals drain the same object, and both wait. Planted bug: active-one-drain-ends-it-for-all.
+/// Two removals drain the same object, and both wait. Planted bug: active-drain-is-deactivate.
 #[test]
 fn loom_active_all_who_drain_wait() {
-    model(2, || {
+    model(3, || {
         let object = Object::new();
         let caller = calls(&object, 0);
         let other = {

@@ -64,10 +64,11 @@ fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
 /// Readers and a writer, from the open mode: exclusion, and every wake-up arrives. Planted bugs:
 /// rwsem-enter-without-light, rwsem-leave-without-light, rwsem-announce-without-heavy,
 /// rwsem-announce-fences-only, rwsem-leave-relaxed, rwsem-scan-relaxed, rwsem-writer-ignores-marks,
-/// rwsem-mark-taken-back-wakes-nobody, rwsem-leave-wakes-nobody, rwsem-unlock-wakes-nobody.
+/// rwsem-mark-taken-back-wakes-nobody, rwsem-leave-wakes-nobody, rwsem-unlock-wakes-nobody,
+/// rwsem-look-relaxed, rwsem-goes-in-beside-a-writer.
 #[test]
 fn loom_rwsem_a_writer_is_alone_and_nobody_sleeps_on() {
-    model(2, || {
+    model(3, || {
         let sem = sem();
         let readers = [reads(&sem, seat(0, 1), 1), reads(&sem, seat(1, 2), 1)];
         write(&sem);
@@ -76,8 +77,8 @@ fn loom_rwsem_a_writer_is_alone_and_nobody_sleeps_on() {
     });
 }
 
-/// A reader that comes after a writer without sleeping sees what it did. Planted bugs:
-/// rwsem-unlock-relaxed, rwsem-look-relaxed.
+/// A reader that comes after a writer without sleeping sees what it did. Planted bug:
+/// rwsem-unlock-relaxed.
 #[test]
 fn loom_rwsem_a_reader_sees_what_the_writer_did() {
     model(3, || {
@@ -102,14 +103,14 @@ fn loom_rwsem_the_fenced_mode_excludes_and_wakes() {
     });
 }
 
-/// The reader ends the fenced mode after its first section and goes on by the light barrier. Planted bugs:
-/// rwsem-reopen-over-a-writer, rwsem-fenced-without-paying, rwsem-trusts-a-mode-that-is-over.
+/// The reader ends the fenced mode after its second section and goes on by the light barrier. Planted bugs:
+/// rwsem-reopen-takes-the-writer-away, rwsem-fenced-without-paying.
 #[test]
 fn loom_rwsem_the_fenced_mode_may_end_beside_a_writer() {
     model(3, || {
         let sem = sem();
         write(&sem);
-        let reader = reads(&sem, seat(0, 1), 2);
+        let reader = reads(&sem, seat(0, 1), 3);
         write(&sem);
         write(&sem);
         join([reader]);
@@ -119,11 +120,23 @@ fn loom_rwsem_the_fenced_mode_may_end_beside_a_writer() {
     });
 }
 
+/// One reader ends the fenced mode under another one, which goes in by the light barrier at once.
+#[test]
+fn loom_rwsem_the_fenced_mode_may_end_beside_another_reader() {
+    model(3, || {
+        let sem = sem();
+        write(&sem);
+        let readers = [reads(&sem, seat(0, 1), 2), reads(&sem, seat(1, 2), 1)];
+        write(&sem);
+        join(readers);
+    });
+}
+
 /// Two writers and a reader: the writers exclude each other, and the turn goes on. Planted bug:
 /// rwsem-two-writers.
 #[test]
 fn loom_rwsem_writers_take_turns() {
-    model(2, || {
+    model(3, || {
         let sem = sem();
         let threads = [writes(&sem), reads(&sem, seat(0, 1), 1)];
         write(&sem);
@@ -158,7 +171,7 @@ fn loom_rwsem_a_reader_may_come_in_again() {
 /// rwsem-last-guest-wakes-nobody.
 #[test]
 fn loom_rwsem_a_thread_without_a_number_is_excluded() {
-    model(2, || {
+    model(3, || {
         let sem = sem();
         let readers = [reads(&sem, seat(GUEST, 1), 1), reads(&sem, seat(GUEST, 2), 1)];
         write(&sem);
@@ -170,7 +183,7 @@ fn loom_rwsem_a_thread_without_a_number_is_excluded() {
 /// rwsem-takes-a-mark-for-its-own.
 #[test]
 fn loom_rwsem_a_line_changes_hands() {
-    model(2, || {
+    model(3, || {
         let sem = sem();
         let kept = sem.read_at(seat(0, 1));
         let next = reads(&sem, seat(0, 2), 1);
@@ -185,7 +198,7 @@ fn loom_rwsem_a_line_changes_hands() {
 /// rwsem-writers-pass-for-ever, rwsem-let-in-wakes-nobody.
 #[test]
 fn loom_rwsem_a_reader_that_sleeps_is_not_passed_for_ever() {
-    model(2, || {
+    model(3, || {
         let sem = sem();
         let first = sem.write();
         let was_in = Arc::new(crate::primitives::AtomicU32::new(0));

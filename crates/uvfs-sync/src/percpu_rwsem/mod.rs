@@ -94,7 +94,7 @@ const DEPTH: u64 = 63;
 
 /// Fenced sections of one thread after the last write, before it goes back to the light barrier: about what the
 /// next writer's heavy barrier will cost.
-const FENCES: u64 = if cfg!(loom) { 1 } else { 128 };
+const FENCES: u64 = if cfg!(loom) { 2 } else { 128 };
 
 /// Writers that may pass readers that sleep, before they have to let them in.
 const PASSES: u32 = if cfg!(loom) { 1 } else { 16 };
