@@ -2,7 +2,7 @@
 //! deadlock, which loom reports.
 
 use super::*;
-use crate::primitives::Arc;
+use crate::primitives::{Arc, Condvar, Mutex};
 use loom::cell::UnsafeCell;
 use loom::thread::{JoinHandle, spawn};
 
@@ -172,8 +172,35 @@ fn loom_active_all_who_drain_wait() {
     });
 }
 
+/// A call that has broken its protection may wait for the removal. Planted bug: active-break-wakes-nobody.
+#[test]
+fn loom_active_a_broken_call_may_wait_for_the_drain() {
+    for lane in [0, LANES] {
+        model(3, move || {
+            let object = Object::new();
+            let drained = Arc::new((Mutex::new(false), Condvar::new()));
+            let caller = {
+                let (object, drained) = (object.clone(), drained.clone());
+                spawn(move || {
+                    let Some(call) = object.active.get_at(lane) else { return };
+                    object.look();
+                    call.break_protection();
+                    let mut over = drained.0.lock();
+                    while !*over {
+                        over = drained.1.wait(over);
+                    }
+                })
+            };
+            object.remove();
+            *drained.0.lock() = true;
+            drained.1.notify_all();
+            caller.join().unwrap();
+        });
+    }
+}
+
 /// A call that breaks its protection is not waited for, can remove the object itself, and comes back only while
-/// it is active. Planted bugs: active-break-wakes-nobody, active-break-keeps-the-slot, active-unbreak-does-not-look,
+/// it is active. Planted bugs: active-break-keeps-the-slot, active-unbreak-does-not-look,
 /// active-unbreak-without-light.
 #[test]
 fn loom_active_a_broken_call_is_not_waited_for() {

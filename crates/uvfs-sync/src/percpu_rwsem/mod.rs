@@ -159,6 +159,8 @@ struct Core {
     opened: Condvar,
     /// A reader has gone in or out, and the writer waits for one.
     moved: Condvar,
+    /// What a write that pays the heavy barrier sets in `state`: FENCED, or 0.
+    mode: u64,
 }
 
 /// A value that many read and few change. See the module's head for who waits for whom.
@@ -180,6 +182,19 @@ impl<T> PerCpuRwSem<T> {
     /// # Errors
     /// ENOMEM.
     pub fn new(value: T) -> io::Result<Self> {
+        Self::with(value, FENCED)
+    }
+
+    /// As [`PerCpuRwSem::new`], but without the fenced mode: each write pays a heavy barrier, and no reader ever
+    /// fences for itself.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn unbatched(value: T) -> io::Result<Self> {
+        Self::with(value, 0)
+    }
+
+    fn with(value: T, mode: u64) -> io::Result<Self> {
         barrier::prepare();
         let lines = Arena::reserve(LANES)?;
         // Nobody marks another one's line.
@@ -192,6 +207,7 @@ impl<T> PerCpuRwSem<T> {
             queue: Mutex::new(Queue::default()),
             opened: Condvar::new(),
             moved: Condvar::new(),
+            mode,
         };
         Ok(Self { core, value: UnsafeCell::new(value) })
     }

@@ -192,6 +192,18 @@ fn a_burst_of_writes_pays_one_barrier_and_readers_end_the_fenced_mode() {
 }
 
 #[test]
+fn without_batching_each_write_pays() {
+    let sem = Arc::new(PerCpuRwSem::unbatched((0, 0)).unwrap());
+    for _ in 0..10 {
+        sem.write().0 += 1;
+    }
+    let after = sem.counters();
+    assert_eq!(after.barriers, if after.fallback { 0 } else { 10 });
+    let sem = Arc::new(PerCpuRwSem::unbatched((0, 0)).unwrap());
+    storm(&sem, |_| lane::seat());
+}
+
+#[test]
 fn writers_come_in_the_order_in_which_they_asked() {
     let sem = Arc::new(PerCpuRwSem::new(Vec::new()).unwrap());
     let first = sem.write();
