@@ -26,6 +26,11 @@ fn sem() -> Sem {
     Arc::new(PerCpuRwSem::new(Value(Cell::new(0))).unwrap())
 }
 
+/// Never in the fenced mode.
+fn unbatched() -> Sem {
+    Arc::new(PerCpuRwSem::unbatched(Value(Cell::new(0))).unwrap())
+}
+
 const GUEST: u32 = LANES;
 
 fn seat(lane: u32, thread: u64) -> Seat {
@@ -65,28 +70,32 @@ fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
 /// rwsem-enter-without-light, rwsem-leave-without-light, rwsem-announce-without-heavy,
 /// rwsem-announce-fences-only, rwsem-leave-relaxed, rwsem-scan-relaxed, rwsem-writer-ignores-marks,
 /// rwsem-mark-taken-back-wakes-nobody, rwsem-leave-wakes-nobody, rwsem-unlock-wakes-nobody,
-/// rwsem-look-relaxed, rwsem-goes-in-beside-a-writer.
+/// rwsem-goes-in-beside-a-writer.
 #[test]
 fn loom_rwsem_a_writer_is_alone_and_nobody_sleeps_on() {
-    model(3, || {
-        let sem = sem();
-        let readers = [reads(&sem, seat(0, 1), 1), reads(&sem, seat(1, 2), 1)];
-        write(&sem);
-        join(readers);
-        assert_eq!(look(&sem.read_at(seat(0, 3))), 1);
-    });
+    for sem in [sem, unbatched] {
+        model(3, move || {
+            let sem = sem();
+            let readers = [reads(&sem, seat(0, 1), 1), reads(&sem, seat(1, 2), 1)];
+            write(&sem);
+            join(readers);
+            assert_eq!(look(&sem.read_at(seat(0, 3))), 1);
+        });
+    }
 }
 
-/// A reader that comes after a writer without sleeping sees what it did. Planted bug:
-/// rwsem-unlock-relaxed.
+/// A reader that comes after a writer without sleeping sees what it did. Planted bugs: rwsem-unlock-relaxed,
+/// rwsem-look-relaxed.
 #[test]
 fn loom_rwsem_a_reader_sees_what_the_writer_did() {
-    model(3, || {
-        let sem = sem();
-        let reader = reads(&sem, seat(0, 1), 2);
-        write(&sem);
-        join([reader]);
-    });
+    for sem in [sem, unbatched] {
+        model(3, move || {
+            let sem = sem();
+            let reader = reads(&sem, seat(0, 1), 2);
+            write(&sem);
+            join([reader]);
+        });
+    }
 }
 
 /// From the fenced mode, in which the writer makes no heavy barrier. Planted bugs:
