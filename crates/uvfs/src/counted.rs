@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use uvfs_cache::Cache;
+
 use crate::counters::{Call, begin};
 use crate::driver::{Driver, File, Inode, Rename};
 use crate::types::{
@@ -43,6 +45,9 @@ impl Driver for Counted {
     }
     fn root(&self, op: &Op) -> Result<NewInode> {
         self.0.root(op)
+    }
+    fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {
+        self.0.mounted(cache, root);
     }
     fn ttl(&self) -> Ttl {
         self.0.ttl()

@@ -9,7 +9,10 @@
 //! [`Inode::update`]; that holds for the parents' times and link counts too. What a driver
 //! returns as [`NewInode`] is published by the VFS afterwards: publishing cannot fail.
 
+use std::sync::Arc;
 use std::task::Waker;
+
+use uvfs_cache::Cache;
 
 use crate::types::{
     Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, Perm, PollEvents, Result,
@@ -56,6 +59,10 @@ pub trait Driver: Send + Sync + 'static {
     fn features(&self) -> Features;
     /// The root directory. Called once, at mount.
     fn root(&self, op: &Op) -> Result<NewInode>;
+    /// The file system is in `cache` now, with this root; nobody has looked anything up in it yet. Once for
+    /// each mount. For drivers whose tree changes by itself: they tell the cache what is not so any more
+    /// ([`Cache::changed`], [`Cache::invalidate`]). `cache` must not be kept but as a `Weak`: it holds the driver.
+    fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {}
     /// Ask for a name. ENOENT may be told as an error or as [`Answer::Absent`] (which is cached).
     fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
         Err(Errno::NOSYS)

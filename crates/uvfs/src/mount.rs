@@ -77,6 +77,7 @@ impl Super {
             Self { id, driver, features, cache: Arc::clone(cache), root: None, point: None, hidden_in: None };
         let root = cache.make_root(id, &fresh(features, &new)).map_err(|e| cache_errno(e, features))?;
         sup.root = Some(Pin::new(cache, root.clone()));
+        sup.driver.mounted(cache, &root);
         Ok((sup, root))
     }
 
