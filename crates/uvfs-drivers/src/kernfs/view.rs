@@ -68,7 +68,7 @@ impl Driver for View {
     }
 
     fn features(&self) -> Features {
-        Features { may_block: self.engine.options.may_block, ..Features::default() }
+        Features { may_block: self.engine.options.may_block, direct_io: true, ..Features::default() }
     }
 
     fn root(&self, _op: &Op) -> Result<NewInode> {
