@@ -174,7 +174,10 @@ fn file_attr(node: NodeId, attr: &Attr) -> FileAttr {
 }
 
 fn open_flags(opened: &Opened) -> FopenFlags {
-    if opened.keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
+    let mut flags = FopenFlags::empty();
+    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct_io);
+    flags
 }
 
 impl Reply<Looked> for ReplyEntry {

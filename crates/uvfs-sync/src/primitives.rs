@@ -76,12 +76,10 @@ impl Tally {
         self.0.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Add, and answer with what it was before; by the owner only, or additions are lost.
+    /// Add; by the owner only, or additions are lost.
     #[inline]
-    pub fn add(&self, n: u64) -> u64 {
-        let before = self.get();
-        self.0.store(before.wrapping_add(n), std::sync::atomic::Ordering::Relaxed);
-        before
+    pub fn add(&self, n: u64) {
+        self.0.store(self.get().wrapping_add(n), std::sync::atomic::Ordering::Relaxed);
     }
 }
 

@@ -25,13 +25,16 @@ pub const WORDS: usize = 64;
 /// This crate's word: times that a thread slept because somebody else had a lock.
 pub const LOCK_WAITS: usize = 0;
 
-/// One thread's figures.
-struct Place([Tally; WORDS]);
+/// One thread's figures, and whether they are listed.
+struct Place {
+    words: [Tally; WORDS],
+    listed: Cell<bool>,
+}
 
 /// A listed thread's place. Its thread takes it out of the list before it goes.
 struct Listed(NonNull<Place>);
 
-// SAFETY: a `Place` is made of atomics, so a reference to it may be used by any thread.
+// SAFETY: who finds a place in the list uses its words only, which are atomics.
 unsafe impl Send for Listed {}
 
 struct List {
@@ -50,33 +53,34 @@ impl Drop for Holder {
         list.running.retain(|listed| listed.0 != self.0);
         // SAFETY: the place is in this thread's storage, which lasts as long as the thread runs, and
         // has no destructor that could have come before this one.
-        let place = unsafe { self.0.as_ref() };
-        list.ended = place.added_to(list.ended);
+        let words = unsafe { &(*self.0.as_ptr()).words };
+        list.ended = added(list.ended, words);
     }
 }
 
-impl Place {
-    fn added_to(&self, mut sum: [u64; WORDS]) -> [u64; WORDS] {
-        for (sum, word) in sum.iter_mut().zip(&self.0) {
-            *sum = sum.wrapping_add(word.get());
-        }
-        sum
+fn added(mut sum: [u64; WORDS], words: &[Tally; WORDS]) -> [u64; WORDS] {
+    for (sum, word) in sum.iter_mut().zip(words) {
+        *sum = sum.wrapping_add(word.get());
     }
+    sum
+}
 
+impl Place {
     #[cold]
     fn list(&self) {
+        self.listed.set(true);
+        let place = NonNull::from(self);
+        // Where the thread's storage is being torn down, the place stays out of the list.
         let _ = HOLDER.try_with(|holder| {
-            let held = holder.take().unwrap_or_else(|| {
-                LIST.lock().running.push(Listed(NonNull::from(self)));
-                Holder(NonNull::from(self))
-            });
-            holder.set(Some(held));
+            LIST.lock().running.push(Listed(place));
+            holder.set(Some(Holder(place)));
         });
     }
 }
 
 thread_local! {
-    static MINE: Place = const { Place([const { Tally::new() }; WORDS]) };
+    static MINE: Place =
+        const { Place { words: [const { Tally::new() }; WORDS], listed: Cell::new(false) } };
     static HOLDER: Cell<Option<Holder>> = const { Cell::new(None) };
 }
 
@@ -84,8 +88,8 @@ thread_local! {
 #[inline(always)]
 pub fn count(word: usize) {
     MINE.with(|mine| {
-        // The thread may have been listed for another word; that is for `list` to see.
-        if mine.0[word].add(1) == 0 {
+        mine.words[word].add(1);
+        if !mine.listed.get() {
             mine.list();
         }
     });
@@ -97,7 +101,7 @@ pub fn sums() -> [u64; WORDS] {
     list.running.iter().fold(list.ended, |sum, listed| {
         // SAFETY: the thread is running: it takes its place out of the list, under the mutex that is
         // held here, before its storage goes.
-        unsafe { listed.0.as_ref() }.added_to(sum)
+        added(sum, unsafe { &(*listed.0.as_ptr()).words })
     })
 }
 

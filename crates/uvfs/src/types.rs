@@ -300,6 +300,9 @@ pub struct Features {
     pub fixed_links: bool,
     /// Changes are refused with EROFS before the driver is asked.
     pub read_only: bool,
+    /// A file's content is made when it is read, and may be longer or shorter than its size says: a front
+    /// end must keep none of it, nor cut it off at the size.
+    pub direct_io: bool,
     /// The driver wants a say at each use of a name and of a directory, cached or not: see
     /// [`Driver::revalidate`](crate::Driver::revalidate) and
     /// [`Driver::permission`](crate::Driver::permission). The whole tree then walks the longer way.

@@ -96,6 +96,12 @@ impl Vfs {
         self.sup(inode).is_ok_and(|s| s.features.may_block)
     }
 
+    /// Whether a front end must come here for each read and write: see
+    /// [`Features::direct_io`](crate::Features::direct_io).
+    pub fn direct_io(&self, inode: &Inode<'_>) -> bool {
+        self.sup(inode).is_ok_and(|s| s.features.direct_io)
+    }
+
     /// How long a front end may let its own kernel believe what it is told of this inode.
     pub fn ttl(&self, inode: &Inode<'_>) -> Ttl {
         self.sup(inode).map_or(Ttl::For(Duration::ZERO), |s| s.ttl())

@@ -166,7 +166,7 @@ impl Core {
         let fh = self.vfs.open(op, inode, access, false)?;
         // Nobody but this kernel changes the file where the driver says so and no timeout was set.
         let keep_cache = self.timeout.is_none() && self.vfs.ttl(inode) == Ttl::Forever;
-        Ok(Opened { fh, keep_cache })
+        Ok(Opened { fh, keep_cache, direct_io: self.vfs.direct_io(inode) })
     }
 
     fn write(&self, op: &Op, write: Write, data: &[u8]) -> Result<u32> {
