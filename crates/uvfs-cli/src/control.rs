@@ -18,9 +18,6 @@ use uvfs_fuse::{Lookups, Mounted};
 
 use crate::log;
 
-/// Most unused inodes given up for one write to `evict`.
-const EVICT_MAX: usize = 1 << 20;
-
 /// What the files look at.
 pub struct Control {
     vfs: Weak<Vfs>,
@@ -142,16 +139,26 @@ impl Control {
     }
 
     fn add_knobs(self: &Arc<Self>, root: &Node) -> uvfs::Result<()> {
-        let control = Arc::clone(self);
-        let evict = read_write(
+        let vfs = self.vfs.clone();
+        let shrink = read_write(
             |_: &mut Vec<u8>| Err(Errno::ACCESS),
             move |_, data| {
-                let count: usize = word(data)?.parse().map_err(|_| Errno::INVAL)?;
-                control.vfs.upgrade().ok_or(Errno::NODEV)?.evict(count.min(EVICT_MAX));
+                let bytes = number(data)?;
+                vfs.upgrade().ok_or(Errno::NODEV)?.cache().shrink_to(bytes);
                 Ok(())
             },
         );
-        root.add_attr("evict", own(0o200), evict)?;
+        root.add_attr("shrink", own(0o200), shrink)?;
+        let (shown, set) = (self.vfs.clone(), self.vfs.clone());
+        let limit = read_write(
+            move |out| line(out, shown.upgrade().ok_or(Errno::NODEV)?.cache().memory_limit()),
+            move |_, data| {
+                let bytes = number(data)?;
+                set.upgrade().ok_or(Errno::NODEV)?.cache().set_memory_limit(bytes);
+                Ok(())
+            },
+        );
+        root.add_attr("bytes_limit", own(0o644), limit)?;
         let log = read_write(
             |out| line(out, log::filter()),
             |_, data| log::set(word(data)?).map_err(|_| Errno::INVAL),
@@ -173,6 +180,10 @@ fn line(out: &mut Vec<u8>, what: impl std::fmt::Display) -> uvfs::Result<()> {
 /// What was written, without the newline.
 fn word(data: &[u8]) -> uvfs::Result<&str> {
     str::from_utf8(data).map(str::trim).map_err(|_| Errno::INVAL)
+}
+
+fn number(data: &[u8]) -> uvfs::Result<u64> {
+    word(data)?.parse().map_err(|_| Errno::INVAL)
 }
 
 #[cfg(test)]
