@@ -80,6 +80,19 @@ impl<'c> NameGuard<'c> {
 }
 
 impl Cache {
+    /// For who changed a file system behind the cache: the inode `ino` of type `fmt` is not what it was. Answers
+    /// about it that are on their way are late from now on (rule 10); what is cached of it, if anything is, comes
+    /// back to be mended ([`InodeRef::update`], [`Cache::invalidate`]). Called after the change. A superblock's root is
+    /// found too.
+    pub fn changed(&self, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
+        // First: an inode that is not found here is put in after this, and then looks whether it is late.
+        self.superblock(sb).changes.note(ino);
+        if let Some(root) = self.root(sb).filter(|root| root.ino() == ino) {
+            return Some(root);
+        }
+        self.find_number(sb, &Attr { ino, mode: fmt, ..Attr::default() })
+    }
+
     /// The inode with the number that `fresh` tells, known or new; and whether what it tells is
     /// still so.
     fn inode_by_number(
@@ -213,7 +226,7 @@ impl Cache {
     fn publish_negative(&self, guard: &NameGuard<'_>, life: Life) -> bool {
         let sb = guard.dir.sb();
         let words = guard.words();
-        let Ok(tail) = self.tails.alloc(&words) else { return false };
+        let Ok(tail) = self.alloc_tail(sb, &words) else { return false };
         let Ok(dentry) = self.alloc_dentry(sb) else {
             self.tails.free(tail);
             return false;

@@ -3,7 +3,8 @@
 //! One cache serves all superblocks of a process; chunks of its arenas belong to one superblock
 //! each. This file makes and destroys; the other files of the crate each hold one kind of use:
 //! [`crate::walk`] reads without references, [`crate::guard`] takes names, [`crate::change`]
-//! publishes, [`crate::sweep`] evicts.
+//! publishes, [`crate::sweep`] forgets,
+//! [`crate::shrink`] keeps the limit.
 //!
 //! Lock order (docs/locking.md): rename mutex, names, directory index, buckets, inode bits, slabs.
 
@@ -14,20 +15,21 @@ use uvfs_sync::blhash::{BlHash, Key, Objects};
 use uvfs_sync::lockref::{Got, LockRef};
 use uvfs_sync::order::{self, Class};
 use uvfs_sync::percpu_ref::{self, PercpuRefs, Place};
-use uvfs_sync::primitives::{AtomicU32, AtomicU64, Mutex, Ordering, Stat, fence};
+use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Stat, fence};
 use uvfs_sync::segvec::SegVec;
 use uvfs_sync::seqcount::SeqCount;
-use uvfs_sync::slab::{CHUNK, Pool, Slab, next_life};
+use uvfs_sync::slab::{Pool, Slab, next_life};
 
 use crate::attr::mode;
 use crate::changes::Changes;
 use crate::clock::{Clock, NEVER};
-use crate::dentry::{self, Tails};
+use crate::dentry::{self, NameWords, Tails};
 use crate::dir::DirState;
 use crate::guard::NameLocks;
 use crate::inode::{self, ROOT};
 use crate::inode_ref::InodeRef;
 use crate::prefix::Prefixes;
+use crate::shrink::{DENTRY_CHUNK, INODE_CHUNK, Visited};
 use crate::symlink::Targets;
 use crate::types::{CacheError, Config, Counters, EvictHook, Fresh, InodeId, SbId, SbOptions};
 
@@ -52,6 +54,11 @@ pub struct Cache {
     pub(crate) clock: Clock,
     pub(crate) negatives: Stat,
     pub(crate) max_negative: u64,
+    /// Bytes; 0: none.
+    pub(crate) limit: AtomicU64,
+    /// Whether uses of names are noted, by name in `visited`.
+    pub(crate) armed: AtomicBool,
+    pub(crate) visited: Arena<Visited>,
     superblocks: SegVec<OnceLock<Superblock>>,
 }
 
@@ -62,6 +69,8 @@ pub(crate) struct Superblock {
     pub(crate) changes: Changes,
     pub(crate) inodes: Slab,
     pub(crate) dentries: Slab,
+    /// Where the shrinker goes on.
+    pub(crate) hand: AtomicU64,
     /// Held while a directory moves to another parent (rule 12).
     pub(crate) renames: Mutex<()>,
     pub(crate) root: AtomicU64,
@@ -105,6 +114,9 @@ impl Cache {
             clock: Clock::default(),
             negatives: Stat::new(),
             max_negative: u64::from(config.max_negative),
+            limit: AtomicU64::new(config.memory_limit),
+            armed: AtomicBool::new(false),
+            visited: Arena::reserve(dentry_slots).map_err(no_memory)?,
             superblocks: SegVec::new(),
             inodes,
             inodes_private,
@@ -135,6 +147,7 @@ impl Cache {
             on_evict: options.on_evict,
             inodes: Slab::new(),
             dentries: Slab::new(),
+            hand: AtomicU64::new(0),
             renames: Mutex::new(()),
             root: AtomicU64::new(0),
         };
@@ -149,6 +162,12 @@ impl Cache {
 
     pub(crate) fn sb_of(&self, inode: u32) -> &Superblock {
         self.superblock(SbId(self.inodes_private.get(inode).sb.load(Ordering::Relaxed) as u16))
+    }
+
+    /// All superblocks there ever were; an ended one has nothing in it.
+    pub(crate) fn superblocks(&self) -> impl Iterator<Item = SbId> {
+        let made = |id: u16| self.superblocks.get(u32::from(id)).and_then(OnceLock::get).is_some();
+        (0..=u16::MAX).take_while(move |id| made(*id)).map(SbId)
     }
 
     /// The root directory of a superblock, once. The superblock itself holds one reference,
@@ -169,7 +188,8 @@ impl Cache {
     pub(crate) fn alloc_inode(&self, sb: SbId) -> Result<u32, CacheError> {
         let slab = &self.superblock(sb).inodes;
         loop {
-            let index = slab.alloc(&self.inode_pool).ok_or(CacheError::NoMemory)?;
+            let may_grow = || self.may_grow(INODE_CHUNK);
+            let index = self.with_room(sb, || slab.alloc_within(&self.inode_pool, &may_grow))?;
             let life = self.inodes.get(index).life();
             let floor = self.inode_pool.floor(index);
             if next_life(life, floor).is_some() {
@@ -181,9 +201,17 @@ impl Cache {
     }
 
     pub(crate) fn alloc_dentry(&self, sb: SbId) -> Result<u32, CacheError> {
-        let index = self.superblock(sb).dentries.alloc(&self.dentry_pool).ok_or(CacheError::NoMemory)?;
+        let slab = &self.superblock(sb).dentries;
+        let may_grow = || self.may_grow(DENTRY_CHUNK);
+        let index = self.with_room(sb, || slab.alloc_within(&self.dentry_pool, &may_grow))?;
         above_floor(&self.dentries.get(index).seq, self.dentry_pool.floor(index));
+        self.unused(index);
         Ok(index)
+    }
+
+    /// Room for the tail of a name, filled; 0 where it needs none.
+    pub(crate) fn alloc_tail(&self, sb: SbId, words: &NameWords<'_>) -> Result<u32, CacheError> {
+        self.with_room(sb, || self.tails.alloc(words, &|bytes| self.may_grow(bytes)))
     }
 
     pub(crate) fn alloc_dir(&self) -> Result<u32, CacheError> {
@@ -441,19 +469,13 @@ impl Cache {
     pub fn counters(&self) -> Counters {
         let mut c =
             Counters { negative: self.negatives.get(), spread: self.percpu.in_use(), ..Counters::default() };
-        for sb in (0..=u32::from(u16::MAX)).map_while(|i| self.superblocks.get(i).and_then(OnceLock::get)) {
+        for sb in self.superblocks().map(|sb| self.superblock(sb)) {
             c.inodes += sb.inodes.in_use();
             c.dentries += sb.dentries.in_use();
-            let slot = |chunks: usize, size: usize| chunks as u64 * u64::from(CHUNK) * size as u64;
-            c.bytes +=
-                slot(sb.inodes.chunk_count(), size_of::<inode::Published>() + size_of::<inode::Private>());
-            c.bytes += slot(
-                sb.dentries.chunk_count(),
-                size_of::<dentry::Published>() + size_of::<dentry::Private>(),
-            );
         }
         c.hash_bytes = self.names.bytes() + self.numbers.bytes();
-        c.bytes += c.hash_bytes + self.tails.bytes() + self.targets.bytes();
+        c.bytes = self.committed();
+        c.limit = self.memory_limit();
         let (a, b) = (self.names.long_chains(), self.numbers.long_chains());
         c.long_chains = a.0 + b.0;
         c.rekeys = a.1 + b.1;

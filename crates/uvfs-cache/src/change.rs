@@ -97,7 +97,7 @@ impl<'c> NameGuard<'c> {
         state.enter()?;
         let mut r =
             Reserved { cache, sb, dir: Some(self.dir.clone()), dentry: 0, tail: 0, inode: 0, state: 0 };
-        r.tail = cache.tails.alloc(&self.words())?;
+        r.tail = cache.alloc_tail(sb, &self.words())?;
         // A rename reuses the moved dentry, but it may need the tail.
         r.dentry = cache.alloc_dentry(sb)?;
         if room != Room::Name {

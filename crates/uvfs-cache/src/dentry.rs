@@ -22,8 +22,6 @@ use uvfs_sync::seqcount::SeqCount;
 use uvfs_sync::slab::{Pool, Slab};
 use uvfs_sync::slot;
 
-use crate::types::CacheError;
-
 /// Longest name that needs no tail.
 pub(crate) const INLINE: usize = 40;
 /// Bytes of a longer name that stand in the line.
@@ -202,24 +200,27 @@ impl Tails {
         if tail & 1 == 0 { &self.short.get(tail >> 1).words } else { &self.long.get(tail >> 1).words }
     }
 
-    /// Keep the tail of a name; 0 where it needs none.
-    pub(crate) fn alloc(&self, name: &NameWords<'_>) -> Result<Tail, CacheError> {
+    /// Keep the tail of a name; 0 where it needs none. `None`: no slot is left, and `may_grow` does
+    /// not let another chunk of so many bytes be had.
+    pub(crate) fn alloc(&self, name: &NameWords<'_>, may_grow: &dyn Fn(u64) -> bool) -> Option<Tail> {
         let bytes = name.tail();
         if bytes.is_empty() {
-            return Ok(0);
+            return Some(0);
         }
+        let chunk = |slot: usize| u64::from(uvfs_sync::slab::CHUNK) * slot as u64;
         let tail = if bytes.len() <= SHORT_TAIL {
-            self.short_slab.alloc(&self.short_pool).map(|i| i << 1)
+            let may_grow = || may_grow(chunk(size_of::<ShortTail>()));
+            self.short_slab.alloc_within(&self.short_pool, &may_grow)? << 1
         } else {
-            self.long_slab.alloc(&self.long_pool).map(|i| i << 1 | 1)
+            let may_grow = || may_grow(chunk(size_of::<LongTail>()));
+            self.long_slab.alloc_within(&self.long_pool, &may_grow)? << 1 | 1
         };
-        let tail = tail.ok_or(CacheError::NoMemory)?;
         // A reader of the slot's last name may still look here: rule 3.
         uvfs_sync::primitives::fence(Ordering::Release);
         for (slot, bytes) in self.words(tail).iter().zip(bytes.chunks(8)) {
             slot.store(word(bytes), Ordering::Relaxed);
         }
-        Ok(tail)
+        Some(tail)
     }
 
     /// Free a tail whose dentry's sequence has moved.
@@ -242,8 +243,15 @@ impl Tails {
     pub(crate) fn bytes(&self) -> u64 {
         let chunk = u64::from(uvfs_sync::slab::CHUNK);
         chunk
-            * (self.short_slab.chunk_count() as u64 * SHORT_TAIL as u64
-                + self.long_slab.chunk_count() as u64 * (256 - HEAD) as u64)
+            * (u64::from(self.short_pool.chunks_out()) * size_of::<ShortTail>() as u64
+                + u64::from(self.long_pool.chunks_out()) * size_of::<LongTail>() as u64)
+    }
+
+    /// Give chunks without a tail back to the system. A reader of one finds zeroes, and a dentry whose
+    /// sequence has moved.
+    pub(crate) fn trim(&self) {
+        self.short_slab.trim(&self.short_pool, |_, _| Some(0), |from, to| self.short.give_back(from, to));
+        self.long_slab.trim(&self.long_pool, |_, _| Some(0), |from, to| self.long.give_back(from, to));
     }
 }
 

@@ -4,10 +4,13 @@
 //!   directory counts itself in before it publishes; who removes the directory exchanges exactly
 //!   zero for dying. So either the child is counted and the removal fails with ENOTEMPTY, or the
 //!   directory is dying and the child fails with ENOENT; never both, never neither.
-//! * `state`: the revision and the *complete* flag in one (rules 9 and 10). The revision moves when a
-//!   child is removed, renamed, evicted or invalidated. An answer that was asked for before the
-//!   move is passed on but not cached; a listing that began before it does not make the directory
-//!   complete. One word, so that setting complete and moving the revision cannot cross.
+//! * `state`: the revision, a count of evictions and the *complete* flag in one (rules 9 and 10). The
+//!   revision moves when a child is removed, renamed or invalidated: an answer that was asked for
+//!   before is passed on but not cached. A listing that began before that, or before a child was
+//!   evicted, does not make the directory complete. (An eviction makes no answer late: who has the
+//!   right to a name is the only one who may cache it, so that what goes meanwhile is another one. If it
+//!   did, who must evict to make room for an answer would make just that answer late.) One word, so
+//!   that setting complete and moving the rest cannot cross.
 //! * `index`: entries in order, of resident directories. Its mutex is taken with no bucket locked.
 
 use std::ops::{Deref, DerefMut};
@@ -20,7 +23,9 @@ use crate::types::{CacheError, NotEmpty};
 
 const DYING: u64 = 1 << 63;
 const COMPLETE: u64 = 1;
-const REVISION: u64 = 2;
+/// An eviction. Their count runs over into the revision, where one too many does no harm.
+const EVICTION: u64 = 2;
+const REVISION: u64 = 1 << 25;
 
 /// State of one directory; lives as long as the directory's inode.
 #[derive(Debug)]
@@ -121,8 +126,13 @@ impl DirState {
         self.state.load(Ordering::Relaxed) & COMPLETE != 0
     }
 
-    /// The revision, to remember before the driver is asked.
+    /// The revision, to remember before the driver is asked for a name.
     pub(crate) fn revision(&self) -> u64 {
+        self.version() / REVISION
+    }
+
+    /// Revision and evictions, to remember before the driver is asked for all names.
+    pub(crate) fn version(&self) -> u64 {
         self.state.load(Ordering::Acquire) & !COMPLETE
     }
 
@@ -132,11 +142,21 @@ impl DirState {
         self.state.fetch_add(REVISION, Ordering::AcqRel);
     }
 
-    /// A child is to be evicted or invalidated: what is cached is the whole truth no longer.
+    /// A child is invalidated: what is cached is not the whole truth any longer, and what is on its way
+    /// may not be true.
     pub(crate) fn moved_incomplete(&self) {
+        self.incomplete(REVISION);
+    }
+
+    /// A child is evicted: what is cached is not the whole truth any longer.
+    pub(crate) fn evicted(&self) {
+        self.incomplete(EVICTION);
+    }
+
+    fn incomplete(&self, step: u64) {
         let mut old = self.state.load(Ordering::Relaxed);
         loop {
-            let new = (old & !COMPLETE).wrapping_add(REVISION);
+            let new = (old & !COMPLETE).wrapping_add(step);
             match self.state.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => old = now,
@@ -144,13 +164,12 @@ impl DirState {
         }
     }
 
-    /// All entries are cached, if nothing moved since `revision`.
-    pub(crate) fn set_complete(&self, revision: u64) -> bool {
-        match self.state.compare_exchange(revision, revision | COMPLETE, Ordering::AcqRel, Ordering::Relaxed)
-        {
+    /// All entries are cached, if nothing moved since `version`.
+    pub(crate) fn set_complete(&self, version: u64) -> bool {
+        match self.state.compare_exchange(version, version | COMPLETE, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => true,
             // Another listing was first.
-            Err(now) => now == revision | COMPLETE,
+            Err(now) => now == version | COMPLETE,
         }
     }
 }
@@ -198,7 +217,7 @@ mod loom_tests {
     fn loom_rule10_a_late_listing_does_not_make_complete() {
         loom::model(|| {
             let dir = Arc::new(DirState::default());
-            let began = dir.revision();
+            let began = dir.version();
             let d = dir.clone();
             let listing = spawn(move || d.set_complete(began));
             dir.moved_incomplete();

@@ -113,6 +113,7 @@ impl Cache {
             let life = published.life();
             let moving = (seq | inode_seq) & 1 != 0;
             if !moving && published.seq.check(inode_seq) && d.seq.check(seq) && self.check(at) {
+                self.used(dentry);
                 return Ok(InodeId::new(index, life));
             }
             break;

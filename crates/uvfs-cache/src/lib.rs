@@ -16,6 +16,7 @@
 //! | `symlink` | targets of links |
 //! | [`prefix`] | directories by path |
 //! | `readdir`, `sweep` | listing; forgetting |
+//! | `shrink` | the memory limit |
 //! | [`mapping`] | page index to page |
 #![deny(unsafe_code)]
 
@@ -39,6 +40,7 @@ mod lookup;
 mod loom_tests;
 pub mod prefix;
 mod readdir;
+mod shrink;
 mod sweep;
 mod symlink;
 mod types;

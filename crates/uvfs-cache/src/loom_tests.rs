@@ -242,7 +242,9 @@ fn loom_rule3_a_recycled_tail_is_not_matched() {
                 w.remove(&old);
                 // In a thread of its own, with no fence in between but the tail's.
                 let new = new.clone();
-                w.spawn(move |w| w.cache.tails.alloc(&NameWords::new(&new)).unwrap()).join().unwrap();
+                w.spawn(move |w| w.cache.tails.alloc(&NameWords::new(&new), &|_| true).unwrap())
+                    .join()
+                    .unwrap();
             },
         );
         assert!(!matched, "a name that never was");
@@ -406,7 +408,7 @@ fn loom_rule3_a_recycled_target_is_not_copied() {
             |w| {
                 w.remove(b"a");
                 // In a thread of its own, with no fence in between but the filler's.
-                w.spawn(|w| w.cache.targets.fill(b"other").unwrap()).join().unwrap();
+                w.spawn(|w| w.cache.targets.fill(b"other", &|| true).unwrap()).join().unwrap();
             },
         );
         if let Ok(found) = read {
@@ -751,18 +753,19 @@ fn loom_rule16_dead_and_unhashed_are_one_moment() {
     model(|| {
         let w = World::new(true);
         let id = w.create(b"d", 5, true);
-        let (at, inside) = (w.at(), w.cache.pos(id).unwrap());
-        let (gone, stands) = w.during(
-            move |w| (matches!(w.step(at, b"d"), Step::Absent), w.cache.check(inside)),
+        let at = w.at();
+        let lives = move |w: &World| w.cache.get(id).is_some_and(|dir| !dir.is_dead());
+        let (gone, lives) = w.during(
+            move |w| (matches!(w.step(at, b"d"), Step::Absent), lives(&w)),
             |w| {
                 let (root, dir) = (w.root(), w.cache.get(id).unwrap());
                 let guard = w.cache.lock_name(&root, b"d");
                 guard.remove(Some(dir.begin_death().unwrap()));
-                // Held beyond the walk's look: only death itself can have stopped the walk.
+                // Held beyond the other's look: not the end of its life, but its death is seen.
                 std::mem::forget(dir);
             },
         );
-        assert!(!(gone && stands), "its name is gone, and the walk goes on in it");
+        assert!(!(gone && lives), "its name is gone, and who holds it thinks that it is not removed");
     });
 }
 

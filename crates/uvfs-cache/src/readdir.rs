@@ -26,14 +26,14 @@ struct Listed {
 #[derive(Debug)]
 pub struct DirScan<'c> {
     dir: InodeRef<'c>,
-    revision: u64,
+    version: u64,
 }
 
 impl DirScan<'_> {
     /// All entries were put into the cache. True if the directory is complete now; false if
     /// something in it moved since the scan began (rule 10).
     pub fn complete(self) -> bool {
-        self.dir.dir_state().is_some_and(|d| d.set_complete(self.revision))
+        self.dir.dir_state().is_some_and(|d| d.set_complete(self.version))
     }
 }
 
@@ -87,6 +87,6 @@ impl Cache {
     /// Begin to list a directory from its driver; each entry is then told by
     /// [`crate::NameGuard::found`].
     pub fn begin_scan<'c>(&'c self, dir: &InodeRef<'c>) -> DirScan<'c> {
-        DirScan { revision: dir.dir_state().map_or(0, |d| d.revision()), dir: dir.clone() }
+        DirScan { version: dir.dir_state().map_or(0, |d| d.version()), dir: dir.clone() }
     }
 }

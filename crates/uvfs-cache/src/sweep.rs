@@ -1,7 +1,7 @@
 //! Forgetting: invalidation, eviction in arena order, the end of a superblock.
 //!
-//! Where a name that exists is forgotten, its directory's revision moves and its *complete* flag goes
-//! in the same hold of the bucket, after the name. No miss is proven while the bucket is locked, so a
+//! Where a name that exists is forgotten, its directory's version moves (its revision, unless the name
+//! was only evicted) and its *complete* flag goes in the same hold of the bucket, after the name. No miss is proven while the bucket is locked, so a
 //! reader that misses the name sees the flag gone (rule 9); an answer that is published after the hold
 //! sees the revision moved (rule 10); and a listing that still saw the name began before. An inode that
 //! somebody holds besides its name stays; a directory with children stays (they hold it).
@@ -74,29 +74,32 @@ impl Cache {
         (d.seq.check(seq) && s.len != 0).then_some(s)
     }
 
-    /// Evict up to `max` names that nobody needs, in arena order: leaves whose inode nobody holds
-    /// but the name. Nothing of a resident superblock is evicted. Returns how many went.
-    pub fn evict_unused(&self, sb: SbId, max: usize) -> usize {
-        if self.superblock(sb).resident {
-            return 0;
-        }
-        let mut evicted = 0;
-        for dentry in self.dentries_of(sb) {
-            if evicted == max {
-                break;
-            }
-            if let Some(seen) = self.see(dentry)
-                && seen.inode != 0
-                && self.evict_one(sb, &seen)
-            {
-                evicted += 1;
-            }
-        }
-        evicted
-    }
-
     fn dentries_of(&self, sb: SbId) -> impl Iterator<Item = u32> {
         self.superblock(sb).dentries.chunks().into_iter().flat_map(|(from, to)| from.max(1)..to)
+    }
+
+    /// Evict the name in a slot if nobody needs it: a negative one, or a leaf whose inode nobody holds
+    /// but the name. Whether it went. What cannot go costs two or three loads.
+    pub(crate) fn evict_at(&self, sb: SbId, dentry: u32) -> bool {
+        let d = self.dentries.get(dentry);
+        if d.len() == 0 {
+            return false;
+        }
+        let inode = d.inode.load(Ordering::Relaxed);
+        if inode != 0 && !self.may_end(inode) {
+            return false;
+        }
+        match self.see(dentry) {
+            Some(seen) if seen.inode != 0 => self.evict_one(sb, &seen),
+            Some(seen) => self.evict_negative(sb, &seen),
+            None => false,
+        }
+    }
+
+    /// Whether the name may be all that holds the inode. To be asked again where that is certain.
+    fn may_end(&self, inode: u32) -> bool {
+        let refs = &self.inodes_private.get(inode).refs;
+        refs.is_spread() || refs.count() == 1 || self.has_more_names(inode)
     }
 
     fn evict_one(&self, sb: SbId, seen: &Seen) -> bool {
@@ -128,7 +131,7 @@ impl Cache {
         }
         self.kill(&mut locked, 0, dentry, &mut after);
         // See the module's head.
-        state.moved_incomplete();
+        state.evicted();
         drop(locked);
         if !sole {
             self.finish(after, sb, &dir);
@@ -152,27 +155,23 @@ impl Cache {
     /// Take some negative entries away, from the first chunk on: expired ones, those of
     /// directories that are gone, and then any.
     pub(crate) fn sweep_negatives(&self, sb: SbId, max: usize) {
-        let mut swept = 0;
-        for dentry in self.dentries_of(sb) {
-            if swept == max {
-                break;
-            }
-            let Some(seen) = self.see(dentry) else { continue };
-            if seen.inode != 0 {
-                continue;
-            }
-            let words = NameWords::new(&seen.name[..seen.len]);
-            let (mut locked, _) = self.lock_names_bucket([(seen.parent, &words)], false);
-            let mut after = Aftermath::default();
-            if let Some(found) = self.find_locked(&locked, 0, seen.parent, &words)
-                && self.dentries.get(found).inode.load(Ordering::Relaxed) == 0
-            {
-                self.kill(&mut locked, 0, found, &mut after);
-                swept += 1;
-            }
-            drop(locked);
-            self.finish_negative(after, sb);
+        let seen = self.dentries_of(sb).filter_map(|dentry| self.see(dentry));
+        let negative = seen.filter(|seen| seen.inode == 0);
+        let _ = negative.filter(|seen| self.evict_negative(sb, seen)).take(max).count();
+    }
+
+    fn evict_negative(&self, sb: SbId, seen: &Seen) -> bool {
+        let words = NameWords::new(&seen.name[..seen.len]);
+        let (mut locked, _) = self.lock_names_bucket([(seen.parent, &words)], false);
+        let mut after = Aftermath::default();
+        let found = self.find_locked(&locked, 0, seen.parent, &words);
+        let negative = found.filter(|dentry| self.dentries.get(*dentry).inode.load(Ordering::Relaxed) == 0);
+        if let Some(dentry) = negative {
+            self.kill(&mut locked, 0, dentry, &mut after);
         }
+        drop(locked);
+        self.finish_negative(after, sb);
+        negative.is_some()
     }
 
     /// End a superblock: every name goes, the root is let go of, memory returns to the system.
@@ -225,6 +224,8 @@ impl Cache {
                 self.dentries_private.give_back(from, to)
             },
         );
+        self.tails.trim();
+        self.targets.trim();
         inodes + dentries
     }
 }

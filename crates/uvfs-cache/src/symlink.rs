@@ -35,6 +35,8 @@ slot! {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Slot>() == 128);
 
+const CHUNK_BYTES: u64 = uvfs_sync::slab::CHUNK as u64 * size_of::<Slot>() as u64;
+
 /// All kept targets of a cache.
 #[derive(Debug)]
 pub(crate) struct Targets {
@@ -49,12 +51,13 @@ impl Targets {
         Ok(Self { pool: Pool::new(arena.capacity()), arena, slab: Slab::new() })
     }
 
-    /// A slot with this target in it; `None` where it is too long, or there is no slot left.
-    pub(crate) fn fill(&self, target: &[u8]) -> Option<u32> {
+    /// A slot with this target in it; `None` where it is too long, or there is no slot left. Where
+    /// memory is to be had, `may_grow` is asked.
+    pub(crate) fn fill(&self, target: &[u8], may_grow: &dyn Fn() -> bool) -> Option<u32> {
         if target.len() > TARGET_MAX {
             return None;
         }
-        let index = self.slab.alloc(&self.pool)?;
+        let index = self.slab.alloc_within(&self.pool, may_grow)?;
         let slot = self.arena.get(index);
         // A reader of the slot's last target may still look here: rule 3.
         fence(Ordering::Release);
@@ -85,7 +88,13 @@ impl Targets {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.slab.chunk_count() as u64 * u64::from(uvfs_sync::slab::CHUNK) * size_of::<Slot>() as u64
+        u64::from(self.pool.chunks_out()) * CHUNK_BYTES
+    }
+
+    /// Give chunks without a target back to the system. A reader of one finds zeroes, and an inode
+    /// whose sequence has moved.
+    pub(crate) fn trim(&self) {
+        self.slab.trim(&self.pool, |_, _| Some(0), |from, to| self.arena.give_back(from, to));
     }
 }
 
@@ -128,7 +137,8 @@ impl InodeRef<'_> {
         if self.fmt() != mode::S_IFLNK || word.load(Ordering::Relaxed) != 0 {
             return;
         }
-        let Some(slot) = targets.fill(target) else { return };
+        let may_grow = || self.cache().may_grow(CHUNK_BYTES);
+        let Some(slot) = targets.fill(target, &may_grow) else { return };
         // Whoever comes second finds the same target there, and has told nobody of its own slot.
         if word.compare_exchange(0, slot, Ordering::Release, Ordering::Relaxed).is_err() {
             targets.free(slot);

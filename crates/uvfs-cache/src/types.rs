@@ -57,11 +57,13 @@ pub struct Config {
     /// Ask the system for huge pages: half the time of a lookup among millions of names, and some
     /// MiB more memory for few.
     pub huge_pages: bool,
+    /// Bytes that may be committed, 0: as many as it takes; see `Cache::set_memory_limit`.
+    pub memory_limit: u64,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { max_inodes: 1 << 27, max_negative: 1 << 16, huge_pages: false }
+        Self { max_inodes: 1 << 27, max_negative: 1 << 16, huge_pages: false, memory_limit: 0 }
     }
 }
 
@@ -152,8 +154,10 @@ pub struct Counters {
     pub negative: u64,
     /// Bytes of the hash tables' lines.
     pub hash_bytes: u64,
-    /// Bytes of the chunks that hold inodes and names, hash tables included.
+    /// Bytes committed for all that is cached: chunks of inodes, names, targets and hash lines as a whole.
     pub bytes: u64,
+    /// The most that `bytes` may be; 0: no limit.
+    pub limit: u64,
     /// Hash chains that were found too long.
     pub long_chains: u64,
     /// Re-keys of a hash table begun.

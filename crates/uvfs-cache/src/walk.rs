@@ -279,6 +279,7 @@ impl Cache {
         if !self.check(at) {
             return Err(Retry::Parent);
         }
+        self.used(child.dentry);
         Ok((InodeId::new(child.inode, life), attr))
     }
 
@@ -329,6 +330,7 @@ impl Cache {
     pub(crate) fn hold_child(&self, child: &Child) -> Result<InodeRef<'_>, Retry> {
         let life = self.inodes.get(child.inode).life();
         let inode = self.get(InodeId::new(child.inode, life)).ok_or(Retry::Dentry)?;
+        self.used(child.dentry);
         if self.still(child) { Ok(inode) } else { Err(Retry::Dentry) }
     }
 

@@ -1,9 +1,11 @@
 //! File systems for uvfs. No driver knows another, nor how paths are walked.
 //!
 //! - [`generated`]: a tree of any size computed from a seed, with faults on demand.
+//! - [`kernfs`]: a program's own state as files, as sysfs shows a kernel's.
 //! - [`tmpfs`]: files in memory; the cache is the directory tree.
 
 pub mod generated;
+pub mod kernfs;
 pub mod tmpfs;
 
 /// The README's example, compiled and run.

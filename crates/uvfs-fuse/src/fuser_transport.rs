@@ -17,6 +17,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::task::{Wake, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
@@ -79,6 +80,23 @@ impl Transport for Fuser {
 
     fn run(self) -> io::Result<()> {
         self.0.run()
+    }
+}
+
+/// Who polls in the kernel: woken, it asks again.
+struct Notify(PollNotifier);
+
+impl Wake for Notify {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // One write to the device, which waits for nobody. It fails where the file is closed or the
+        // mount gone, and with it who polled.
+        if let Err(error) = self.0.clone().notify() {
+            tracing::debug!(%error, "nobody polls any more");
+        }
     }
 }
 
@@ -156,7 +174,10 @@ fn file_attr(node: NodeId, attr: &Attr) -> FileAttr {
 }
 
 fn open_flags(opened: &Opened) -> FopenFlags {
-    if opened.keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
+    let mut flags = FopenFlags::empty();
+    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct_io);
+    flags
 }
 
 impl Reply<Looked> for ReplyEntry {
@@ -241,6 +262,15 @@ impl Reply<u32> for ReplyWrite {
     fn send(self, answer: Result<u32>) {
         match answer {
             Ok(len) => self.written(len),
+            Err(error) => self.error(errno(error)),
+        }
+    }
+}
+
+impl Reply<uvfs::PollEvents> for ReplyPoll {
+    fn send(self, answer: Result<uvfs::PollEvents>) {
+        match answer {
+            Ok(ready) => self.poll(PollEvents::from_bits_truncate(ready.bits())),
             Err(error) => self.error(errno(error)),
         }
     }
@@ -588,15 +618,17 @@ impl Filesystem for Adapter {
 
     fn poll(
         &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: PollNotifier,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        notifier: PollNotifier,
         _: PollEvents,
-        _: PollFlags,
+        flags: PollFlags,
         reply: ReplyPoll,
     ) {
-        reply.error(fuser::Errno::ENOSYS);
+        let wanted = flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY);
+        let waker = wanted.then(|| Waker::from(Arc::new(Notify(notifier))));
+        self.frontend.poll(caller(req), ino.0, fh.0, waker, reply);
     }
 
     fn copy_file_range(

@@ -66,6 +66,8 @@ pub(crate) struct Opened {
     pub fh: u64,
     /// What the page cache has of the file is still true.
     pub keep_cache: bool,
+    /// The page cache is not to be used: the content is made when it is read.
+    pub direct_io: bool,
 }
 
 /// The answer to getxattr and listxattr: a size where the caller asked for one, else the bytes.

@@ -46,6 +46,7 @@ macro_rules! fields {
 }
 
 fields! {
+    crate::primitives::AtomicU8 => crate::primitives::AtomicU8::new(0),
     crate::primitives::AtomicU32 => crate::primitives::AtomicU32::new(0),
     crate::primitives::AtomicU64 => crate::primitives::AtomicU64::new(0),
     crate::seqcount::SeqCount => crate::seqcount::SeqCount::new(),

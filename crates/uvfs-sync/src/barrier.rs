@@ -9,10 +9,11 @@
 //!
 //! Who uses one side anywhere must use the other one there too. Nothing here allocates or waits. `light`
 //! costs a load and a branch; `heavy` 0.1 to 2.5 µs, more with more processors that run this process.
-//! Under loom both are sequentially consistent fences.
-
-#[cfg(loom)]
-use crate::primitives::{Ordering, fence};
+//!
+//! Under loom both are read-modify-writes of one word: of two sides that come by, one comes first, and
+//! all that it did before happens before what the other one does after. That is what the pair
+//! promises; a sequentially consistent fence would promise more, namely order with other such fences,
+//! which `light` gives nobody.
 
 #[cfg(not(loom))]
 mod asymmetric {
@@ -24,11 +25,14 @@ mod asymmetric {
     /// Nobody has asked yet: `light` fences, which is right beside either `heavy`.
     const UNKNOWN: u8 = 0;
     const MEMBARRIER: u8 = 1;
-    const FENCE: u8 = 2;
+    /// The system call was refused a moment ago: `light` fences from now on, but some thread may have
+    /// passed one that did not.
+    const DRAINING: u8 = 2;
+    const FENCE: u8 = 3;
     static KIND: AtomicU8 = AtomicU8::new(UNKNOWN);
 
     /// Long enough for whatever a processor had begun to store.
-    const DRAIN: Duration = Duration::from_millis(20);
+    pub(super) const DRAIN: Duration = Duration::from_millis(20);
 
     #[inline]
     pub(super) fn light() {
@@ -47,39 +51,73 @@ mod asymmetric {
         }
     }
 
+    pub(super) fn fallback() -> bool {
+        KIND.load(Ordering::Relaxed) != MEMBARRIER
+    }
+
     pub(super) fn heavy() {
         prepare();
         fence(Ordering::SeqCst);
-        if KIND.load(Ordering::SeqCst) == MEMBARRIER && sys::membarrier().is_err() {
-            // A sandbox that was entered after we had registered. Those who come from now on fence;
-            // those who came before have no fence behind them, and are given the time in which every
-            // processor empties its store buffer many times over.
-            KIND.store(FENCE, Ordering::SeqCst);
-            std::thread::sleep(DRAIN);
-            fence(Ordering::SeqCst);
+        match KIND.load(Ordering::SeqCst) {
+            MEMBARRIER if sys::membarrier().is_err() => drain(),
+            DRAINING => drain(),
+            _ => {}
         }
+    }
+
+    /// A sandbox that was entered after we had registered. Those who come from now on fence; those who came
+    /// before have no fence behind them, and are given the time in which every processor empties its
+    /// store buffer many times over. Each `heavy` waits for itself until the first that waited is through:
+    /// one that finds DRAINING began after the change to it; one that finds FENCE began after the wait.
+    #[cold]
+    fn drain() {
+        let _ = KIND.compare_exchange(MEMBARRIER, DRAINING, Ordering::SeqCst, Ordering::SeqCst);
+        std::thread::sleep(DRAIN);
+        KIND.store(FENCE, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(loom)]
+mod asymmetric {
+    use crate::primitives::{AtomicU32, Ordering};
+
+    loom::lazy_static! {
+        static ref MEETING: AtomicU32 = AtomicU32::new(0);
+    }
+
+    pub(super) fn light() {
+        MEETING.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn prepare() {}
+
+    pub(super) fn fallback() -> bool {
+        false
+    }
+
+    pub(super) fn heavy() {
+        MEETING.fetch_add(1, Ordering::AcqRel);
     }
 }
 
 /// The frequent side's barrier, between its store and its load.
 #[inline]
 pub fn light() {
-    #[cfg(loom)]
-    fence(Ordering::SeqCst);
-    #[cfg(not(loom))]
     asymmetric::light();
 }
 
 /// Before the first use: until then [`light`] is a fence.
 pub fn prepare() {
-    #[cfg(not(loom))]
     asymmetric::prepare();
+}
+
+/// Whether [`light`] is a full fence, because membarrier(2) is refused or nobody has prepared.
+pub fn fallback() -> bool {
+    asymmetric::fallback()
 }
 
 /// The rare side's barrier, between its store and its load.
 pub fn heavy() {
-    #[cfg(loom)]
-    fence(Ordering::SeqCst);
-    #[cfg(not(loom))]
     asymmetric::heavy();
 }

@@ -34,24 +34,59 @@ impl Drop for Holder {
     }
 }
 
+/// Aligned so that the low bits of its address are free for who uses it as the thread's [`Seat::me`].
+#[repr(align(64))]
+struct Mine(Cell<u32>);
+
+impl Mine {
+    #[inline]
+    fn get(&self) -> u32 {
+        self.0.get()
+    }
+
+    fn set(&self, lane: u32) {
+        self.0.set(lane);
+    }
+}
+
 thread_local! {
-    static MINE: Cell<u32> = const { Cell::new(UNASKED) };
+    // Without a destructor: it may be asked until the thread is gone.
+    static MINE: Mine = const { Mine(Cell::new(UNASKED)) };
     static HOLDER: Cell<Option<Holder>> = const { Cell::new(None) };
 }
 
 /// This thread's number, below [`LANES`], if it has one by now.
 #[inline]
 pub fn known() -> Option<u32> {
-    MINE.try_with(Cell::get).ok().filter(|lane| *lane < LANES)
+    MINE.try_with(Mine::get).ok().filter(|lane| *lane < LANES)
 }
 
 /// This thread's number, below [`LANES`]; it gets one now if there is one to be had.
 #[cold]
 pub fn mine() -> Option<u32> {
-    match MINE.try_with(Cell::get) {
+    match MINE.try_with(Mine::get) {
         Ok(UNASKED) => take(),
         _ => known(),
     }
+}
+
+/// Where a thread's marks stand, and what they say.
+///
+/// A thread keeps its `me` until it is gone, its number only until its thread-locals are dropped: a guard that is
+/// kept in one may outlive the number. So who marks a line with `me` finds out whether it is his.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// The thread's number, or [`LANES`] if it has none.
+    pub lane: u32,
+    /// Different from that of each other thread that runs; a multiple of 64, never 0.
+    pub me: u64,
+}
+
+/// This thread's seat; it gets a number now if there is one to be had. One load of a thread-local.
+#[inline]
+pub fn seat() -> Seat {
+    let known = MINE.with(|mine| Seat { lane: mine.get(), me: std::ptr::from_ref(mine).addr() as u64 });
+    if known.lane < LANES { known } else { Seat { lane: mine().unwrap_or(LANES), ..known } }
 }
 
 fn take() -> Option<u32> {

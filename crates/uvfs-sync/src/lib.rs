@@ -16,14 +16,18 @@
 //! | [`bitlock`] | a lock in one bit of a word; who waits is parked |
 //! | [`lockref`] | count, lock bits and life in one word |
 //! | [`percpu_ref`] | the references of what many threads use at once, counted per thread |
+//! | [`percpu_rwsem`] | a reader-writer lock whose readers share no line |
+//! | [`active`] | who is inside a call of an object, and the way to wait until nobody is |
 //! | [`barrier`] | a full barrier whose cost one side pays for both |
 //! | [`lane`] | a small number for each thread that runs |
+//! | [`tallies`] | figures that each thread keeps and anybody may sum |
 //! | [`order`] | the lock order, asserted in debug builds |
 //! | [`blhash`] | the bit-locked hash: one cache line a bucket, grows while it is read |
 //! | [`pages`] | 4 KiB pages of file data as type-stable memory |
 //!
 //! Not for use in a forked child or in a signal handler.
 
+pub mod active;
 pub mod arena;
 pub mod barrier;
 pub mod bitlock;
@@ -35,9 +39,11 @@ pub mod lockref;
 pub mod order;
 pub mod pages;
 pub mod percpu_ref;
+pub mod percpu_rwsem;
 pub mod primitives;
 pub mod segvec;
 pub mod seqcount;
 pub mod slab;
 pub mod small_map;
 mod sys;
+pub mod tallies;

@@ -65,6 +65,11 @@ fn note_store() {
 pub struct Tally(std::sync::atomic::AtomicU64);
 
 impl Tally {
+    /// Zero.
+    pub const fn new() -> Self {
+        Self(std::sync::atomic::AtomicU64::new(0))
+    }
+
     /// The figure now.
     #[inline]
     pub fn get(&self) -> u64 {
@@ -144,7 +149,10 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         note_store();
         #[cfg(not(loom))]
-        return self.0.lock();
+        return self.0.try_lock().unwrap_or_else(|| {
+            crate::tallies::count(crate::tallies::LOCK_WAITS);
+            self.0.lock()
+        });
         #[cfg(loom)]
         return self.0.lock().unwrap_or_else(|e| e.into_inner());
     }
@@ -158,6 +166,15 @@ impl<T> Mutex<T> {
         #[cfg(loom)]
         return self.0.try_lock().ok();
     }
+}
+
+/// Give a mutex to who has waited for it longest, not to who comes by.
+#[inline]
+pub fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
+    #[cfg(not(loom))]
+    parking_lot::MutexGuard::unlock_fair(guard);
+    #[cfg(loom)]
+    drop(guard);
 }
 
 /// A condition variable for [`Mutex`].
@@ -195,9 +212,10 @@ pub mod parking {
     /// before it calls `unpark_all` either makes `validate` fail or finds us in the queue.
     #[cfg(not(loom))]
     pub fn park(key: usize, validate: impl FnOnce() -> bool) {
-        // SAFETY: the keys are addresses of words in memory that uvfs-sync owns for the life of the
-        // process' arenas; `validate` and the two empty callbacks neither panic nor call into the
-        // parking lot.
+        crate::tallies::count(crate::tallies::LOCK_WAITS);
+        // SAFETY: the keys are addresses of words that only this crate parks on, and that stay where they are
+        // while somebody does: in its arenas, or in what the sleeper borrows; `validate` and the two
+        // empty callbacks neither panic nor call into the parking lot.
         unsafe {
             parking_lot_core::park(
                 key,

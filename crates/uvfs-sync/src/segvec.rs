@@ -58,6 +58,11 @@ impl<T: Default> SegVec<T> {
         self.segments[segment].get_or_init(|| (0..len).map(|_| T::default()).collect()).get(offset)
     }
 
+    /// Bytes of the segments that are built (what the elements own besides is not in it).
+    pub fn bytes(&self) -> u64 {
+        self.segments.iter().filter_map(|segment| Some(size_of_val(&**segment.get()?) as u64)).sum()
+    }
+
     /// Take a free index (its element is as its last user left it). `None` when all are taken.
     pub fn alloc(&self) -> Option<(u32, &T)> {
         let index = {

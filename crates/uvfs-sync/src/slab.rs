@@ -18,6 +18,8 @@ use crate::segvec::SegVec;
 
 /// Slots in a chunk.
 pub const CHUNK: u32 = if cfg!(loom) { 64 } else { 1024 };
+/// Slots that are looked at together by who walks through a slab ([`Slab::span`]).
+pub const SPAN: u32 = 64;
 const WORDS: usize = CHUNK as usize / 64;
 const MAGAZINE: usize = if cfg!(loom) { 8 } else { 32 };
 
@@ -63,6 +65,8 @@ impl ChunkState {
 pub struct Pool {
     chunks: SegVec<Chunk>,
     spare: Mutex<Spare>,
+    /// Chunks that slabs own. Changed under `spare`.
+    out: AtomicU32,
     capacity: u32,
 }
 
@@ -75,7 +79,13 @@ struct Spare {
 impl Pool {
     /// A pool over `capacity` slots. Slot 0 is never handed out.
     pub fn new(capacity: u32) -> Self {
-        Self { chunks: SegVec::new(), spare: Mutex::new(Spare::default()), capacity }
+        Self { chunks: SegVec::new(), spare: Mutex::new(Spare::default()), out: AtomicU32::new(0), capacity }
+    }
+
+    /// Chunks that are handed out: their memory is, or may at any time be, committed. Exact once who
+    /// is changing it is done.
+    pub fn chunks_out(&self) -> u32 {
+        self.out.load(Ordering::Relaxed)
     }
 
     fn chunk(&self, id: u32) -> &Chunk {
@@ -83,17 +93,23 @@ impl Pool {
         self.chunks.get(id).expect("a chunk that was handed out")
     }
 
-    fn next_chunk(&self) -> Option<u32> {
+    fn next_chunk(&self, may_grow: &dyn Fn() -> bool) -> Option<u32> {
         let id = {
             let mut spare = self.spare.lock();
-            match spare.free.pop() {
+            // Asked under the mutex, which counts: two who ask at once cannot both get the last one.
+            if !may_grow() {
+                return None;
+            }
+            let id = match spare.free.pop() {
                 Some(id) => id,
                 None if spare.next < self.capacity.div_ceil(CHUNK) => {
                     spare.next += 1;
                     spare.next - 1
                 }
                 None => return None,
-            }
+            };
+            self.out.fetch_add(1, Ordering::Relaxed);
+            id
         };
         let chunk = self.chunks.get_or_grow(id)?;
         let mut state = chunk.state.lock();
@@ -126,7 +142,7 @@ pub struct Slab {
 
 #[derive(Debug, Default)]
 struct Owned {
-    /// All chunks, in the order in which they were got.
+    /// All chunks, in arena order.
     all: Vec<u32>,
     /// Chunks with free slots.
     partial: Vec<u32>,
@@ -149,24 +165,34 @@ impl Slab {
     }
 
     /// A free slot's index, or `None` when the pool is used up.
+    #[inline]
     pub fn alloc(&self, pool: &Pool) -> Option<u32> {
+        self.alloc_within(pool, &|| true)
+    }
+
+    /// [`Slab::alloc`] by who has a limit: where it takes another chunk of the pool, `may_grow` is
+    /// asked first, with mutexes of the pool held (it may load, no more).
+    #[inline]
+    pub fn alloc_within(&self, pool: &Pool, may_grow: &dyn Fn() -> bool) -> Option<u32> {
         let mut magazine = self.magazines[shard()].lock();
         if let Some(index) = magazine.pop() {
             return Some(index);
         }
-        self.refill(pool, &mut magazine);
+        self.refill(pool, &mut magazine, may_grow);
         magazine.pop()
     }
 
     #[cold]
-    fn refill(&self, pool: &Pool, magazine: &mut Vec<u32>) {
+    fn refill(&self, pool: &Pool, magazine: &mut Vec<u32>, may_grow: &dyn Fn() -> bool) {
         let mut owned = self.owned.lock();
         while magazine.len() < MAGAZINE {
             let Some(&id) = owned.partial.last() else {
-                match pool.next_chunk() {
+                // Not one more for a magazine that has some.
+                match if magazine.is_empty() { pool.next_chunk(may_grow) } else { None } {
                     Some(id) => {
                         pool.chunk(id).state.lock().listed = true;
-                        owned.all.push(id);
+                        let at = owned.all.partition_point(|other| *other < id);
+                        owned.all.insert(at, id);
                         owned.partial.push(id);
                         continue;
                     }
@@ -247,15 +273,32 @@ impl Slab {
         owned.partial.retain(|id| given.binary_search(id).is_err());
         owned.all.retain(|id| given.binary_search(id).is_err());
         drop(owned);
-        pool.spare.lock().free.extend(&given);
+        let mut spare = pool.spare.lock();
+        spare.free.extend(&given);
+        pool.out.fetch_sub(given.len() as u32, Ordering::Relaxed);
         given.len()
+    }
+
+    /// The `turn`-th piece of [`SPAN`] slots `(first, last + 1)` of those owned, in arena order and
+    /// around: who walks on with rising turns comes by every slot. `None` where nothing is owned.
+    pub fn span(&self, turn: u64) -> Option<(u32, u32)> {
+        const SPANS: u64 = (CHUNK / SPAN) as u64;
+        let owned = self.owned.lock();
+        let chunks = owned.all.len() as u64;
+        let id = owned.all[(turn / SPANS).checked_rem(chunks)? as usize];
+        let first = id * CHUNK + (turn % SPANS) as u32 * SPAN;
+        Some((first.max(1), first + SPAN))
+    }
+
+    /// Pieces that [`Slab::span`] goes through before it comes around.
+    pub fn spans(&self) -> u64 {
+        self.chunk_count() as u64 * u64::from(CHUNK / SPAN)
     }
 
     /// Indices of all chunks owned, in arena order: `(first slot, last slot + 1)`. Slots in them
     /// may be free; who enumerates looks at each slot's own life or count.
     pub fn chunks(&self) -> Vec<(u32, u32)> {
-        let mut ids = self.owned.lock().all.clone();
-        ids.sort_unstable();
+        let ids = self.owned.lock().all.clone();
         ids.into_iter().map(|id| (id * CHUNK, (id + 1) * CHUNK)).collect()
     }
 

@@ -9,9 +9,14 @@
 //! [`Inode::update`]; that holds for the parents' times and link counts too. What a driver
 //! returns as [`NewInode`] is published by the VFS afterwards: publishing cannot fail.
 
+use std::sync::Arc;
+use std::task::Waker;
+
+use uvfs_cache::Cache;
+
 use crate::types::{
-    Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, Perm, Result, Seek,
-    SetAttr, StatFs, Ttl, XattrFlags,
+    Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, Perm, PollEvents, Result,
+    Seek, SetAttr, StatFs, Ttl, XattrFlags,
 };
 
 /// A referenced inode; see [`uvfs_cache::InodeRef`].
@@ -54,6 +59,10 @@ pub trait Driver: Send + Sync + 'static {
     fn features(&self) -> Features;
     /// The root directory. Called once, at mount.
     fn root(&self, op: &Op) -> Result<NewInode>;
+    /// The file system is in `cache` now, with this root; nobody has looked anything up in it yet. Once for
+    /// each mount. For drivers whose tree changes by itself: they tell the cache what is not so any more
+    /// ([`Cache::changed`], [`Cache::invalidate`]). `cache` must not be kept but as a `Weak`: it holds the driver.
+    fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {}
     /// Ask for a name. ENOENT may be told as an error or as [`Answer::Absent`] (which is cached).
     fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
         Err(Errno::NOSYS)
@@ -143,6 +152,14 @@ pub trait Driver: Send + Sync + 'static {
     /// SEEK_DATA and SEEK_HOLE; ENXIO past the end.
     fn seek(&self, op: &Op, file: File<'_>, offset: u64, what: Seek) -> Result<u64> {
         Err(Errno::OPNOTSUPP)
+    }
+    /// What an open file is ready for. `waker`, where there is one, is to be woken once when the answer
+    /// may have become another; it takes the place of the one that this open file had, as with
+    /// `Future::poll`, and goes with [`Driver::release`]. So that no change is lost, either look at
+    /// the state after the waker is where the change looks for it, or do both under one lock. It may be
+    /// woken with locks held: it takes none of the VFS's, calls no driver and does not wait.
+    fn poll(&self, op: &Op, file: File<'_>, waker: Option<&Waker>) -> Result<PollEvents> {
+        Ok(PollEvents::ALWAYS)
     }
     /// Make a file durable.
     fn fsync(&self, op: &Op, file: File<'_>, datasync: bool) -> Result<()> {

@@ -33,6 +33,8 @@
 //! names and inodes, `namei` walks paths. Errors are the kernel's errnos, in the kernel's order.
 #![deny(unsafe_code)]
 
+mod counted;
+pub mod counters;
 pub mod driver;
 mod mount;
 mod namei;
@@ -42,8 +44,11 @@ mod pin;
 pub mod types;
 mod vfs;
 
+pub use counted::Counted;
+pub use counters::counters;
 pub use driver::{Driver, Inode};
-pub use namei::bailout::{Bail, BailCounts, bail_counts};
+pub use mount::CONTROL_NAME;
+pub use namei::bailout::{Bail, BailCounts};
 pub use namei::context::{Context, Entry};
 pub use namei::handle::Handle;
 pub use permission::Protected;

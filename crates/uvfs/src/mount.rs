@@ -7,13 +7,17 @@
 //! root's hash: the usual component pays one load. A mount or an unmount builds the next snapshot
 //! and both maps under `writer`.
 //!
+//! A *control* file system ([`CONTROL_NAME`]) covers nothing: its root hangs in another's root directory
+//! under a name that is looked for here instead of in the cache (see `ops/control.rs`), and its `..`
+//! leads there. At most one, for good.
+//!
 //! A superblock's last user (table or operation) drops it: root and mount point are let go, the
 //! cache gives up what it has of it. Children are mounted after their parents and stand before
 //! them in the table, so that they also go first.
 //! May call the cache; must not call a driver while `writer` is held.
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
@@ -26,6 +30,9 @@ use crate::ops::{cache_errno, fresh};
 use crate::pin::Pin;
 use crate::types::{Errno, Features, Op, Result, Ttl};
 
+/// The name of the control directory, in the root of a [`Vfs`](crate::Vfs) that has one.
+pub const CONTROL_NAME: &[u8] = b".uvfs";
+
 /// One mounted file system.
 pub(crate) struct Super {
     /// The cache's name for it.
@@ -37,6 +44,8 @@ pub(crate) struct Super {
     cache: Arc<Cache>,
     root: Option<Pin>,
     point: Option<Pin>,
+    /// Of a control file system: the directory that it is found in.
+    hidden_in: Option<Pin>,
 }
 
 impl Super {
@@ -64,9 +73,11 @@ impl Super {
                 }),
             })
             .map_err(|e| cache_errno(e, features))?;
-        let mut sup = Self { id, driver, features, cache: Arc::clone(cache), root: None, point: None };
+        let mut sup =
+            Self { id, driver, features, cache: Arc::clone(cache), root: None, point: None, hidden_in: None };
         let root = cache.make_root(id, &fresh(features, &new)).map_err(|e| cache_errno(e, features))?;
         sup.root = Some(Pin::new(cache, root.clone()));
+        sup.driver.mounted(cache, &root);
         Ok((sup, root))
     }
 
@@ -153,6 +164,17 @@ fn bit(id: InodeId) -> u64 {
     1 << (id.as_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
 }
 
+/// Where the control file system is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Control {
+    /// The directory that has it.
+    pub(crate) dir: InodeId,
+    /// Its root.
+    pub(crate) root: InodeId,
+    /// Whether listings of `dir` show it.
+    pub(crate) listed: bool,
+}
+
 /// All mounts of a [`Vfs`](crate::Vfs).
 pub(crate) struct Mounts {
     table: ArcSwap<Table>,
@@ -161,6 +183,8 @@ pub(crate) struct Mounts {
     tops: SmallMap,
     /// [`Table::point`] of each mounted root.
     points: SmallMap,
+    /// The control file system, once there is one.
+    control: OnceLock<Control>,
     /// Whether any file system takes no changes.
     read_only: AtomicBool,
     /// Whether any wants to be asked about its names.
@@ -180,6 +204,7 @@ impl Mounts {
             filter: AtomicU64::new(0),
             tops: SmallMap::new(),
             points: SmallMap::new(),
+            control: OnceLock::new(),
             generation: AtomicU32::new(0),
             writer: Mutex::new(()),
         }
@@ -244,11 +269,45 @@ impl Mounts {
     pub(crate) fn insert(&self, mut sup: Super, at: Pin) {
         let _writer = self.writer.lock();
         sup.point = Some(at);
+        self.add(sup);
+    }
+
+    /// With `writer` held.
+    fn add(&self, sup: Super) {
         let old = self.table.load_full();
         let mut supers = Vec::with_capacity(old.supers.len() + 1);
         supers.push(Arc::new(sup));
         supers.extend(old.supers.iter().cloned());
         self.publish(Table { supers });
+    }
+
+    /// Makes `sup` the control file system in the directory `dir`; EEXIST where there is one.
+    pub(crate) fn insert_control(&self, mut sup: Super, dir: Pin, listed: bool) -> Result<()> {
+        let _writer = self.writer.lock();
+        let control = Control { dir: dir.id(), root: sup.root_id().ok_or(Errno::NOTDIR)?, listed };
+        if self.control.get().is_some() {
+            return Err(Errno::EXIST);
+        }
+        sup.hidden_in = Some(dir);
+        self.add(sup);
+        // Who finds it here finds its superblock in the table.
+        self.control.set(control).map_err(|_| Errno::EXIST)
+    }
+
+    /// The control file system, if there is one. Costs one load.
+    #[inline]
+    pub(crate) fn control(&self) -> Option<&Control> {
+        self.control.get()
+    }
+
+    /// The directory that the root `id` of the control file system is found in.
+    pub(crate) fn hidden_in(&self, id: InodeId) -> Option<InodeId> {
+        self.control().filter(|control| control.root == id).map(|control| control.dir)
+    }
+
+    /// Whether a directory's name must stay because of what is mounted there.
+    pub(crate) fn is_busy(&self, dir: InodeId) -> bool {
+        self.mounted_on(dir).is_some() || self.hidden_in(dir).is_some()
     }
 
     /// Unmounts what has the root `root`: EINVAL where that is no mounted root (or the first
@@ -308,9 +367,9 @@ impl Mounts {
         generation.is_some() && self.generation() == generation
     }
 
-    /// How many file systems are mounted.
+    /// How many file systems are mounted, the control file system not counted.
     pub(crate) fn count(&self) -> usize {
-        self.table.load().supers.len()
+        self.table.load().supers.iter().filter(|s| s.hidden_in.is_none()).count()
     }
 }
 

@@ -192,6 +192,25 @@ bitflags::bitflags! {
         const NOFOLLOW = 128;
     }
 
+    /// What an open file is ready for, with the values of `poll(2)`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct PollEvents: u32 {
+        /// POLLIN: a read will not wait.
+        const IN = 0x1;
+        /// POLLPRI: something exceptional; for an attribute, that it has changed.
+        const PRI = 0x2;
+        /// POLLOUT: a write will not wait.
+        const OUT = 0x4;
+        /// POLLERR: comes with `PRI` for an attribute that has changed. Never asked for, always told.
+        const ERR = 0x8;
+        /// POLLHUP: the other side is gone. Never asked for, always told.
+        const HUP = 0x10;
+        /// POLLRDNORM, the same as `IN`.
+        const RDNORM = 0x40;
+        /// POLLWRNORM, the same as `OUT`.
+        const WRNORM = 0x100;
+    }
+
     /// `setxattr` flags.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct XattrFlags: u32 {
@@ -200,6 +219,11 @@ bitflags::bitflags! {
         /// Fail with ENODATA if it does not.
         const REPLACE = 2;
     }
+}
+
+impl PollEvents {
+    /// What a file is ready for that never makes its users wait.
+    pub const ALWAYS: Self = Self::IN.union(Self::OUT).union(Self::RDNORM).union(Self::WRNORM);
 }
 
 /// `statfs` figures.
@@ -277,6 +301,9 @@ pub struct Features {
     pub fixed_links: bool,
     /// Changes are refused with EROFS before the driver is asked.
     pub read_only: bool,
+    /// A file's content is made when it is read, and may be longer or shorter than its size says: a front
+    /// end must keep none of it, nor cut it off at the size.
+    pub direct_io: bool,
     /// The driver wants a say at each use of a name and of a directory, cached or not: see
     /// [`Driver::revalidate`](crate::Driver::revalidate) and
     /// [`Driver::permission`](crate::Driver::permission). The whole tree then walks the longer way.

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use uvfs_cache::{Cache, InodeId, Room};
+use uvfs_cache::{Cache, InodeId, Known, Room};
 
 use crate::driver::{Driver, Inode};
-use crate::mount::{Mounts, Super, SuperRef};
+use crate::mount::{CONTROL_NAME, Mounts, Super, SuperRef};
 use crate::namei::who::Numbers;
 use crate::ops::file::Files;
 use crate::ops::turns::Turns;
@@ -96,6 +96,12 @@ impl Vfs {
         self.sup(inode).is_ok_and(|s| s.features.may_block)
     }
 
+    /// Whether a front end must come here for each read and write: see
+    /// [`Features::direct_io`](crate::Features::direct_io).
+    pub fn direct_io(&self, inode: &Inode<'_>) -> bool {
+        self.sup(inode).is_ok_and(|s| s.features.direct_io)
+    }
+
     /// How long a front end may let its own kernel believe what it is told of this inode.
     pub fn ttl(&self, inode: &Inode<'_>) -> Ttl {
         self.sup(inode).map_or(Ttl::For(Duration::ZERO), |s| s.ttl())
@@ -118,6 +124,33 @@ impl Vfs {
         let room = guard.reserve(Room::Name).map_err(|e| cache_errno(e, sup.features))?;
         self.mounts.insert(sup, Pin::new(&self.cache, at.clone()));
         drop(room);
+        Ok(())
+    }
+
+    /// Puts the root of `driver` into the root directory under [`CONTROL_NAME`](crate::CONTROL_NAME), for
+    /// good: found by that name, listed only where `listed`, whatever the root's own driver has of
+    /// that name. The name cannot be made, renamed or removed, and `..` leads back to the root. Its
+    /// walks take references; all others are what they were.
+    ///
+    /// # Errors
+    /// EEXIST where there is one already, or where the root's driver is resident and has the name;
+    /// ENOTDIR where the driver's root is no directory, ENOMEM, and what the driver answers.
+    pub fn mount_control(&self, driver: Arc<dyn Driver>, listed: bool) -> Result<()> {
+        let op = Op { cred: Cred::root(), now: now(), trusted: true };
+        let root = self.root();
+        let (sup, _control) = Super::new(&self.cache, &op, driver)?;
+        // With the right to the name: nobody makes it meanwhile, and no answer about it is awaited.
+        let guard = self.cache.lock_name(&root, CONTROL_NAME);
+        let resident = self.sup(&root)?.features.resident;
+        if resident && matches!(guard.find(), Known::Hit(_)) {
+            return Err(Errno::EXIST);
+        }
+        self.mounts.insert_control(sup, Pin::new(&self.cache, root.clone()), listed)?;
+        drop(guard);
+        if !resident {
+            // What the driver said of the name before.
+            self.cache.invalidate(&root, CONTROL_NAME);
+        }
         Ok(())
     }
 

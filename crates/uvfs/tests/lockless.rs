@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use common::{Store, errno, root, touch, user, vfs, vfs_of};
 use std::time::Duration;
-use uvfs::{Bail, BailCounts, Cred, Errno, Time, Ttl, bail_counts, mode};
+use uvfs::{Bail, BailCounts, Cred, Errno, Time, Ttl, counters, mode};
 
 /// The reasons that were counted while `act` ran.
 fn bails(act: impl FnOnce()) -> Vec<(Bail, u64)> {
-    let before = bail_counts();
+    let before = counters().bails();
     act();
-    let after = bail_counts();
+    let after = counters().bails();
     let since = |counts: &BailCounts, reason| counts.get(reason) - before.get(reason);
     Bail::ALL.into_iter().map(|r| (r, since(&after, r))).filter(|&(_, n)| n != 0).collect()
 }

@@ -5,8 +5,9 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::task::Waker;
 
-use uvfs::{Access, Errno, Fallocate, Inode, Op, Result, Seek, Ttl, mode};
+use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek, Ttl, mode};
 
 use super::{Core, Frontend};
 use crate::transport::{Caller, Entry, NodeId, Opened, Reply};
@@ -96,6 +97,18 @@ impl Frontend {
         self.answer(who, node, reply, move |core, op, _| core.vfs.fsync(op, fh, datasync));
     }
 
+    /// `waker` tells the kernel to ask again; it keeps one for each open file, as drivers do.
+    pub(crate) fn poll(
+        &self,
+        who: Caller,
+        node: NodeId,
+        fh: u64,
+        waker: Option<Waker>,
+        reply: impl Reply<PollEvents>,
+    ) {
+        self.answer(who, node, reply, move |core, op, _| core.vfs.poll(op, fh, waker.as_ref()));
+    }
+
     /// `mode` is that of fallocate(2); EOPNOTSUPP for what no driver offers.
     pub(crate) fn fallocate(
         &self,
@@ -153,7 +166,7 @@ impl Core {
         let fh = self.vfs.open(op, inode, access, false)?;
         // Nobody but this kernel changes the file where the driver says so and no timeout was set.
         let keep_cache = self.timeout.is_none() && self.vfs.ttl(inode) == Ttl::Forever;
-        Ok(Opened { fh, keep_cache })
+        Ok(Opened { fh, keep_cache, direct_io: self.vfs.direct_io(inode) })
     }
 
     fn write(&self, op: &Op, write: Write, data: &[u8]) -> Result<u32> {

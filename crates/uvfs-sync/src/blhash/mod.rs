@@ -342,7 +342,7 @@ impl BlHash {
         if is_moving(epoch) {
             lines += self.tables[1 - current].buckets();
         }
-        (lines + self.overflow_slab.chunk_count() as u64 * u64::from(crate::slab::CHUNK)) * 64
+        (lines + u64::from(self.overflow_pool.chunks_out()) * u64::from(crate::slab::CHUNK)) * 64
     }
 
     /// `(chains that were found too long, re-keys begun)`.

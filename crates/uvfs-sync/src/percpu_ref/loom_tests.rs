@@ -117,8 +117,7 @@ fn one(lasts: &[bool]) {
 }
 
 /// Rule 2: a count that is spread ends once, after all who were counted in it. Planted bugs:
-/// rule2-spread-without-light, rule2-gather-without-heavy, rule2-gather-does-not-wait,
-/// rule2-count-relaxed, rule2-look-relaxed.
+/// rule2-spread-without-light, rule2-gather-without-heavy, rule2-gather-does-not-wait.
 #[test]
 fn loom_rule2_a_spread_count_ends_once_and_last() {
     model(2, || {

@@ -29,7 +29,7 @@ fn main() -> Result<ExitCode> {
     let plan = Plan { time: Duration::from_secs(args.seconds), readers: args.readers, crowd: args.crowd };
     match storm(&vfs, plan) {
         Ok(report) => {
-            println!("{report:?}\nways off the lock-free walk: {:?}", uvfs::bail_counts());
+            println!("{report:?}\nways off the lock-free walk: {:?}", uvfs::counters().bails());
             println!("PASS storm: {} s", args.seconds);
             Ok(ExitCode::SUCCESS)
         }

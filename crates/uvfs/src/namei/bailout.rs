@@ -1,15 +1,8 @@
-//! Why walks without references gave up, and how often.
+//! Why walks without references gave up.
 //!
-//! Each reason has a name and a counter per thread. A thread stores only into its own counters
-//! (plain load and store, no read-modify-write: nobody else writes them), so counting costs
-//! nothing shared; whoever wants the figures sums over all threads. What a thread counted stays
-//! when it ends. The counters are the process's: all [`Vfs`](crate::Vfs) instances share them.
+//! Each reason has a name, and a figure among the [`counters`](crate::counters).
 
-use std::sync::Arc;
-
-use parking_lot::Mutex;
 use uvfs_cache::Retry;
-use uvfs_sync::primitives::Tally;
 
 /// A reason to walk with references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +96,10 @@ impl From<Retry> for Bail {
 pub struct BailCounts([u64; Bail::ALL.len()]);
 
 impl BailCounts {
+    pub(crate) fn new(count: impl Fn(Bail) -> u64) -> Self {
+        Self(Bail::ALL.map(count))
+    }
+
     /// How often `reason` occurred.
     pub fn get(&self, reason: Bail) -> u64 {
         self.0[reason as usize]
@@ -112,82 +109,11 @@ impl BailCounts {
     pub fn iter(&self) -> impl Iterator<Item = (Bail, u64)> + '_ {
         Bail::ALL.into_iter().map(|reason| (reason, self.get(reason)))
     }
-
-    fn add(&mut self, counters: &Counters) {
-        for (sum, counter) in self.0.iter_mut().zip(&counters.0) {
-            *sum += counter.get();
-        }
-    }
-}
-
-/// One thread's counters; aligned so that no two threads share a line.
-#[derive(Default)]
-#[repr(align(128))]
-struct Counters([Tally; Bail::ALL.len()]);
-
-/// All threads' counters, and the sum of those that have ended.
-#[derive(Default)]
-struct Registry {
-    threads: Vec<Arc<Counters>>,
-    ended: BailCounts,
-}
-
-static REGISTRY: Mutex<Registry> =
-    Mutex::new(Registry { threads: Vec::new(), ended: BailCounts([0; Bail::ALL.len()]) });
-
-/// This thread's place in the registry; leaving the thread folds it into the sum.
-struct Mine(Arc<Counters>);
-
-impl Mine {
-    fn register() -> Self {
-        let counters = Arc::new(Counters::default());
-        REGISTRY.lock().threads.push(Arc::clone(&counters));
-        Self(counters)
-    }
-}
-
-impl Drop for Mine {
-    fn drop(&mut self) {
-        let mut registry = REGISTRY.lock();
-        registry.ended.add(&self.0);
-        registry.threads.retain(|counters| !Arc::ptr_eq(counters, &self.0));
-    }
-}
-
-thread_local! {
-    static MINE: Mine = Mine::register();
-}
-
-/// Counts one bail-out of this thread. Not counted while the thread is being torn down.
-pub(crate) fn count(reason: Bail) {
-    let _ = MINE.try_with(|mine| mine.0.0[reason as usize].add(1));
-}
-
-/// The sum over all threads that there are and were. Takes a lock that only threads' first and
-/// last bail-outs take.
-pub fn bail_counts() -> BailCounts {
-    let registry = REGISTRY.lock();
-    let mut sum = registry.ended;
-    registry.threads.iter().for_each(|counters| sum.add(counters));
-    sum
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn counts_of_running_and_ended_threads_are_summed() {
-        // No other test of this binary bails out for this reason.
-        let before = bail_counts().get(Bail::LongName);
-        count(Bail::LongName);
-        std::thread::scope(|s| {
-            for _ in 0..3 {
-                s.spawn(|| (0..5).for_each(|_| count(Bail::LongName)));
-            }
-        });
-        assert_eq!(bail_counts().get(Bail::LongName) - before, 16);
-    }
 
     #[test]
     fn reasons_index_their_counters() {

@@ -4,8 +4,15 @@
 //! files; dropping it closes the file. It may be shared between threads: there is no file
 //! position in it, each call names its offset.
 
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
 use crate::driver::Inode;
-use crate::types::{Attr, Cred, DirEntry, Errno, Fallocate, OpenFlags, Result, Seek, StatFs, mode};
+use crate::types::{
+    Attr, Cred, DirEntry, Errno, Fallocate, OpenFlags, PollEvents, Result, Seek, StatFs, mode,
+};
 use crate::vfs::Vfs;
 
 /// What [`Context::open`](crate::Context::open) returns; dropping it closes the file.
@@ -75,6 +82,42 @@ impl<'v> Handle<'v> {
         self.vfs.seek(&self.vfs.op(&self.cred), self.fh, offset, what)
     }
 
+    /// What it is ready for now, and a waker for when that may have become another thing: one a
+    /// handle, the last one counts.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn poll(&self, waker: Option<&Waker>) -> Result<PollEvents> {
+        if self.fh == 0 {
+            return Ok(PollEvents::ALWAYS);
+        }
+        self.vfs.poll(&self.vfs.op(&self.cred), self.fh, waker)
+    }
+
+    /// Waits until it is ready for something of `want`, or in error or hung up, for at most `time`;
+    /// what it is then ready for, nothing where the time ran out. Not for two threads at once on one
+    /// handle.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn wait(&self, want: PollEvents, time: Duration) -> Result<PollEvents> {
+        let told = want | PollEvents::ERR | PollEvents::HUP;
+        let waker = Waker::from(Arc::new(Parked(thread::current())));
+        // None: longer than the clock goes.
+        let deadline = Instant::now().checked_add(time);
+        loop {
+            let ready = self.poll(Some(&waker))? & told;
+            let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
+            match left {
+                _ if !ready.is_empty() => return Ok(ready),
+                Some(Duration::ZERO) => return Ok(ready),
+                // A wake-up between the look and this leaves its token: it returns at once.
+                Some(left) => thread::park_timeout(left),
+                None => thread::park(),
+            }
+        }
+    }
+
     /// Makes the file durable; nothing to do for what is not a regular file.
     pub fn sync(&self, data_only: bool) -> Result<()> {
         if self.fh == 0 {
@@ -101,6 +144,15 @@ impl<'v> Handle<'v> {
             mode::S_IFDIR => Err(Errno::ISDIR),
             _ => Err(Errno::INVAL),
         }
+    }
+}
+
+/// A thread that waits.
+struct Parked(Thread);
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }
 

@@ -21,6 +21,7 @@ use std::borrow::Cow;
 
 use uvfs_cache::InodeId;
 
+use crate::counters;
 use crate::driver::Inode;
 use crate::namei::bailout::Bail;
 use crate::namei::refwalk::{Arrived, RefWalk};
@@ -107,7 +108,10 @@ impl<'v> Walker<'_, 'v> {
         let start = self.start(self.cwd, path)?;
         let mounts = self.vfs.mounts.generation();
         match self.attr_lockless(start, path, follow, attr) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                counters::hit();
+                Ok(())
+            }
             Err(stop) => self.attr_again(start, mounts, stop, path, follow).map(|found| *attr = found),
         }
     }
@@ -124,7 +128,7 @@ impl<'v> Walker<'_, 'v> {
     ) -> Result<Attr> {
         let mut attr = Attr::default();
         let mut attempt = || self.attr_lockless(start, path, follow, &mut attr);
-        let Err(fallback) = self.again(start, mounts, stop, &mut attempt) else { return Ok(attr) };
+        let Err(fallback) = self.again(start, path, mounts, stop, &mut attempt) else { return Ok(attr) };
         let arrived = self.held(path, Goal::Attr { follow }, fallback, 0)?;
         match arrived.attr {
             Some(attr) => Ok(attr),
@@ -136,7 +140,7 @@ impl<'v> Walker<'_, 'v> {
     pub(crate) fn node(&self, path: &[u8], follow: bool) -> Result<Inode<'v>> {
         let goal = Goal::Node { follow };
         let start = self.start(self.cwd, path)?;
-        let seen = self.lockless(start, || match self.walk_lockless(start, path, goal)? {
+        let seen = self.lockless(start, path, || match self.walk_lockless(start, path, goal)? {
             Seen::Child(at, child) => Ok(self.vfs.cache.hold(self.enter(at, &child)?)?),
             Seen::Node(at) | Seen::Parent { pos: at, .. } => Ok(self.vfs.cache.hold(at)?),
         });
@@ -159,7 +163,7 @@ impl<'v> Walker<'_, 'v> {
         links: u32,
     ) -> Result<Parent<'v, 'p>> {
         let start = self.start(start, path)?;
-        let seen = self.lockless(start, || match self.walk_lockless(start, path, Goal::Parent)? {
+        let seen = self.lockless(start, path, || match self.walk_lockless(start, path, Goal::Parent)? {
             Seen::Parent { pos, last, slash } => {
                 Ok(Parent { dir: self.vfs.cache.hold(pos)?, last, slash, links })
             }
@@ -189,12 +193,16 @@ impl<'v> Walker<'_, 'v> {
     fn lockless<T>(
         &self,
         start: &Inode<'v>,
+        path: &[u8],
         mut attempt: impl FnMut() -> std::result::Result<T, Stop>,
     ) -> std::result::Result<T, Fallback<'v>> {
         let mounts = self.vfs.mounts.generation();
         match attempt() {
-            Ok(wanted) => Ok(wanted),
-            Err(stop) => self.again(start, mounts, stop, &mut attempt),
+            Ok(wanted) => {
+                counters::hit();
+                Ok(wanted)
+            }
+            Err(stop) => self.again(start, path, mounts, stop, &mut attempt),
         }
     }
 
@@ -202,29 +210,38 @@ impl<'v> Walker<'_, 'v> {
     fn again<T>(
         &self,
         start: &Inode<'v>,
+        path: &[u8],
         mut mounts: Option<u32>,
         mut stop: Stop,
         attempt: &mut dyn FnMut() -> std::result::Result<T, Stop>,
     ) -> std::result::Result<T, Fallback<'v>> {
         for _ in 1..LOCKLESS_ATTEMPTS {
             match stop {
-                Stop::Bail(bail) if bail.may_pass() => bailout::count(bail),
+                Stop::Bail(bail) if bail.may_pass() => counters::bail(bail),
                 // Half of the walk may have been below a mount that came or went.
-                Stop::Final(_) if !self.vfs.mounts.stand(mounts) => bailout::count(Bail::Parent),
+                Stop::Final(_) if !self.vfs.mounts.stand(mounts) => counters::bail(Bail::Parent),
                 _ => break,
             }
             mounts = self.vfs.mounts.generation();
             match attempt() {
-                Ok(wanted) => return Ok(wanted),
+                Ok(wanted) => {
+                    counters::hit();
+                    return Ok(wanted);
+                }
                 Err(other) => stop = other,
             }
         }
         match stop {
-            Stop::Final(errno) if self.vfs.mounts.stand(mounts) => return Err(Fallback::Final(errno)),
-            Stop::Final(_) => bailout::count(Bail::Parent),
-            Stop::Bail(bail) => bailout::count(bail),
+            // The cache knows that nothing has the name of the control directory, but not why.
+            Stop::Final(Errno::NOENT) if self.vfs.may_mean_control(path) => counters::bail(Bail::NotCached),
+            Stop::Final(errno) if self.vfs.mounts.stand(mounts) => {
+                counters::hit();
+                return Err(Fallback::Final(errno));
+            }
+            Stop::Final(_) => counters::bail(Bail::Parent),
+            Stop::Bail(bail) => counters::bail(bail),
             Stop::BailAt(bail, pos, rest) => {
-                bailout::count(bail);
+                counters::bail(bail);
                 if let Ok(dir) = self.vfs.cache.hold(pos) {
                     return Err(Fallback::From(dir, rest));
                 }

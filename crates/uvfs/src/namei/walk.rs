@@ -460,6 +460,9 @@ impl Walker<'_, '_> {
         if self.is_root(at.id()) {
             return Ok(at);
         }
+        if let Some(up) = self.vfs.mounts.hidden_in(at.id()) {
+            return self.across(cache.pos(up).ok_or(Stop::Bail(Bail::Gone))?);
+        }
         let mut below = at;
         // One mount after another, where they are stacked: the walker's root may be in the middle.
         while let Some(point) = self.vfs.mounts.point_of(below.id()) {

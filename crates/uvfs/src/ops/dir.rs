@@ -47,12 +47,28 @@ impl Vfs {
             return Err(Errno::NOENT);
         }
         let sup = self.sup(dir)?;
+        match self.mounts.control() {
+            Some(control) if control.dir == dir.id() => {
+                self.list_around(control, cookie, sink, |sink| self.list(&sup, op, dir, cookie, sink))
+            }
+            _ => self.list(&sup, op, dir, cookie, sink),
+        }
+    }
+
+    fn list(
+        &self,
+        sup: &SuperRef,
+        op: &Op,
+        dir: &Inode<'_>,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
         if !sup.features.resident {
             return sup.driver.readdir(op, dir, cookie, sink);
         }
         self.cache
             .read_dir(dir, cookie, &mut |name, ino, fmt, cookie| sink(DirEntry { name, ino, fmt, cookie }));
-        touch(&sup, op.now, dir);
+        touch(sup, op.now, dir);
         Ok(())
     }
 }

@@ -15,6 +15,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
 
 use foldhash::fast::FixedState;
 use parking_lot::RwLock;
@@ -24,7 +25,7 @@ use crate::driver::{Driver, File, Inode};
 use crate::mount::Super;
 use crate::ops::attr::{How, MAX_FILE};
 use crate::pin::Pinned;
-use crate::types::{Access, Errno, Fallocate, Op, Result, Seek, SetAttr, SetTime, mode};
+use crate::types::{Access, Errno, Fallocate, Op, PollEvents, Result, Seek, SetAttr, SetTime, mode};
 use crate::vfs::Vfs;
 
 /// A power of two.
@@ -266,6 +267,16 @@ impl Vfs {
     pub fn seek(&self, op: &Op, fh: u64, offset: u64, what: Seek) -> Result<u64> {
         let file = self.files.get(fh, Access::empty())?;
         file.with(|driver, file| driver.seek(op, file, offset, what))
+    }
+
+    /// What an open file is ready for; see [`Driver::poll`]. One waker a handle: the last that was
+    /// given counts.
+    ///
+    /// # Errors
+    /// EBADF, and what the driver answers.
+    pub fn poll(&self, op: &Op, fh: u64, waker: Option<&Waker>) -> Result<PollEvents> {
+        let file = self.files.get(fh, Access::empty())?;
+        file.with(|driver, file| driver.poll(op, file, waker))
     }
 
     /// Makes a file durable.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use uvfs_cache::{Life, Lookup, NameGuard, Peek};
 
+use crate::counters;
 use crate::driver::Inode;
 use crate::ops::{answer_life, check_name};
 use crate::types::{Access, Answer, Attr, Errno, Found, NAME_MAX, Op, Result, StatFs, Ttl, mode};
@@ -28,18 +29,29 @@ impl Vfs {
         if let Err(errno) = self.search(op, dir) {
             return Some(Err(errno));
         }
+        if let Some(root) = self.control_at(dir, name) {
+            // Gone or expired: the full lookup asks.
+            let root = self.cache.get(root).filter(|r| !r.expired())?;
+            let attr = root.attr();
+            return Some(Ok(Found::Node(root, attr)));
+        }
         match self.cache.peek(dir.id(), name) {
             Peek::Hit(id, attr) => {
                 if let Some(root) = self.mounts.mounted_on(id) {
                     let root = self.cache.get(root).filter(|r| !r.expired())?;
                     let attr = root.attr();
+                    counters::hit();
                     return Some(Ok(Found::Node(root, attr)));
                 }
                 // Gone since: the full lookup finds out what became of the name.
                 let inode = self.cache.get(id)?;
+                counters::hit();
                 Some(Ok(Found::Node(inode, attr)))
             }
-            Peek::Negative => Some(Ok(Found::Absent(self.ttl(dir)))),
+            Peek::Negative => {
+                counters::hit();
+                Some(Ok(Found::Absent(self.ttl(dir))))
+            }
             Peek::Miss | Peek::Stale => None,
         }
     }
@@ -67,25 +79,35 @@ impl Vfs {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
+        if let Some(root) = self.control_at(dir, name) {
+            let root = self.cross(self.inode(root)?);
+            let attr = self.attr_now(op, &root)?;
+            return Ok(Found::Node(root, attr));
+        }
         loop {
             match self.cache.lookup(dir, name) {
                 Lookup::Hit(inode, attr) => {
                     if self.vouched(dir, name, Some(attr.ino)) {
+                        counters::hit();
                         return self.landed(op, inode, attr);
                     }
                 }
                 Lookup::Negative => {
                     if self.vouched(dir, name, None) {
+                        counters::hit();
                         return Ok(Found::Absent(self.ttl(dir)));
                     }
                 }
                 Lookup::Miss(_) if dir.is_dead() => return Err(Errno::NOENT),
                 Lookup::Miss(guard) => return self.ask(op, dir, guard),
-                Lookup::Busy(pending) => match pending.wait().map_err(Errno::from_raw_os_error) {
-                    Ok(()) => {}
-                    Err(Errno::NOENT) => return Ok(Found::Absent(Ttl::For(Duration::ZERO))),
-                    Err(errno) => return Err(errno),
-                },
+                Lookup::Busy(pending) => {
+                    counters::name_wait();
+                    match pending.wait().map_err(Errno::from_raw_os_error) {
+                        Ok(()) => {}
+                        Err(Errno::NOENT) => return Ok(Found::Absent(Ttl::For(Duration::ZERO))),
+                        Err(errno) => return Err(errno),
+                    }
+                }
             }
         }
     }
@@ -113,6 +135,7 @@ impl Vfs {
             return Ok(Found::Absent(Ttl::Forever));
         }
         check_name(guard.name())?;
+        counters::miss();
         if sup.features.lookup_depends_on_cred {
             return self.ask_privately(op, dir, guard);
         }

@@ -8,6 +8,7 @@
 //! No lock of the cache is held while a driver runs. Nothing here knows of paths.
 
 pub(crate) mod attr;
+pub(crate) mod control;
 pub(crate) mod create;
 pub(crate) mod dir;
 pub(crate) mod file;
@@ -19,6 +20,7 @@ pub(crate) mod xattr;
 
 use uvfs_cache::{CacheError, Fresh, InodeId, Known, Life, NameGuard};
 
+use crate::counters;
 use crate::driver::Inode;
 use crate::mount::SuperRef;
 use crate::permission;
@@ -174,6 +176,9 @@ impl Vfs {
         sup: &SuperRef,
         guard: &NameGuard<'v>,
     ) -> Result<Option<Inode<'v>>> {
+        if let Some(root) = self.control_at(guard.dir(), guard.name()) {
+            return self.inode(root).map(Some);
+        }
         match guard.find() {
             Known::Hit(inode) if self.vouched(guard.dir(), guard.name(), Some(inode.ino())) => {
                 return Ok(Some(inode));
@@ -183,6 +188,7 @@ impl Vfs {
             Known::Unknown if sup.features.resident => return Ok(None),
             Known::Unknown => {}
         }
+        counters::miss();
         match sup.driver.lookup(op, guard.dir(), guard.name()) {
             Ok(Answer::Found(new)) => self.publish(sup, guard, &new).map(Some),
             Ok(Answer::Absent(ttl)) => {
@@ -238,6 +244,9 @@ impl Vfs {
     pub(crate) fn parent<'v>(&'v self, dir: &Inode<'v>, root: InodeId) -> Result<Inode<'v>> {
         if dir.id() == root {
             return Ok(dir.clone());
+        }
+        if let Some(up) = self.mounts.hidden_in(dir.id()) {
+            return Ok(self.cross(self.inode(up)?));
         }
         let mut below = dir.clone();
         // One mount after another, where they are stacked: `root` may be in the middle.

@@ -85,7 +85,7 @@ impl Vfs {
     /// keeps its directory non-empty until it shows; so either it fails here, or it is seen
     /// here, or it comes later and finds the directory dying.
     pub(crate) fn begin_death<'v>(&self, dir: &Inode<'v>) -> Result<Death<'v>> {
-        let mounted = || self.mounts.mounted_on(dir.id()).is_some();
+        let mounted = || self.mounts.is_busy(dir.id());
         if mounted() {
             return Err(Errno::BUSY);
         }

@@ -218,7 +218,7 @@ impl Vfs {
                 self.permit(rq.op, dir, Access::WRITE)?;
             }
         }
-        let is_point = |inode: &Inode<'_>| self.mounts.mounted_on(inode.id()).is_some();
+        let is_point = |inode: &Inode<'_>| self.mounts.is_busy(inode.id());
         if is_point(source) || target.is_some_and(is_point) {
             return Err(Errno::BUSY);
         }

@@ -1,0 +1,196 @@
+//! The limit on the cache's memory, and the shrinker that keeps it.
+//!
+//! Memory is counted by what is committed: chunks of the arenas that are handed out, whole, and lines of
+//! the hash tables. Who needs a chunk asks [`Cache::may_grow`] first; where the limit stands in the way
+//! it evicts a few names instead ([`Cache::make_room`]) and takes their slots. So the limit is kept by
+//! those who allocate, in small steps, and no hit waits for it.
+//!
+//! Eviction is second chance in arena order (design rule 17). Each name has a byte of its own, outside
+//! all that a sequence guards, that a hit sets while eviction is *armed* and the shrinker clears when it
+//! comes by: at most one store a name and round, and none where memory is no concern. A name that was
+//! not used since the hand passed it last goes, with its inode if nothing else holds that; what is held
+//! (open, mounted on, known to a kernel) or has children stays. New names start unused: a walk over
+//! everything drives out itself, not what is used again and again.
+//!
+//! The hands advance by pieces of a slab, one piece for each who shrinks, so that several do not meet.
+//! Whoever comes here holds no lock of the cache (the right to a name he may hold).
+
+use uvfs_sync::primitives::{AtomicU8, Ordering};
+use uvfs_sync::slab::CHUNK;
+use uvfs_sync::slot;
+
+use crate::cache::Cache;
+use crate::types::{CacheError, SbId};
+use crate::{dentry, inode};
+
+slot! {
+    /// Whether a name was used since the shrinker came by.
+    #[derive(Debug)]
+    pub(crate) struct Visited { used: AtomicU8 }
+}
+
+/// Names that are evicted by who needs a slot: the slots that are left over serve the next ones.
+const STEP: usize = 32;
+
+/// Bytes of a chunk of slots of this size.
+const fn chunk(slot: usize) -> u64 {
+    CHUNK as u64 * slot as u64
+}
+
+pub(crate) const INODE_CHUNK: u64 = chunk(size_of::<inode::Published>() + size_of::<inode::Private>());
+pub(crate) const DENTRY_CHUNK: u64 =
+    chunk(size_of::<dentry::Published>() + size_of::<dentry::Private>() + size_of::<Visited>());
+
+impl Cache {
+    /// Bytes committed: chunks that are handed out, hash lines, long names, targets, directories. A
+    /// chunk counts as a whole from its first slot on. O(1).
+    pub fn committed(&self) -> u64 {
+        u64::from(self.inode_pool.chunks_out()) * INODE_CHUNK
+            + u64::from(self.dentry_pool.chunks_out()) * DENTRY_CHUNK
+            + self.names.bytes()
+            + self.numbers.bytes()
+            + self.tails.bytes()
+            + self.targets.bytes()
+            + self.dirs.bytes()
+    }
+
+    /// The most that [`Cache::committed`] may be; 0: no limit.
+    pub fn memory_limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Set the limit (bytes; 0: none). Where more is committed, what nobody needs is given up and its
+    /// memory returned to the system before this returns; what is in use may still be more.
+    pub fn set_memory_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
+        self.arm();
+        if bytes != 0 {
+            self.shrink_to(bytes);
+        }
+    }
+
+    /// Give up what nobody needs until no more than `bytes` are committed, and return the memory to the
+    /// system; whether that was reached. O(names).
+    pub fn shrink_to(&self, bytes: u64) -> bool {
+        while self.committed() > bytes {
+            let mut evicted = 0;
+            for sb in self.superblocks() {
+                evicted += self.evict_unused(sb, 8 * CHUNK as usize);
+                self.trim(sb);
+            }
+            if evicted == 0 {
+                break;
+            }
+        }
+        self.arm();
+        self.committed() <= bytes
+    }
+
+    /// Whether so many bytes more may be committed. To be asked before each chunk: it also says when
+    /// uses are to be noted.
+    pub(crate) fn may_grow(&self, bytes: u64) -> bool {
+        let limit = self.memory_limit();
+        if limit == 0 {
+            return true;
+        }
+        self.arm();
+        self.committed() + bytes <= limit
+    }
+
+    /// Note uses from three quarters of the limit on, so that something is known when it is reached.
+    fn arm(&self) {
+        let limit = self.memory_limit();
+        let armed = limit != 0 && self.committed() > limit / 4 * 3;
+        if self.armed.load(Ordering::Relaxed) != armed {
+            self.armed.store(armed, Ordering::Relaxed);
+        }
+    }
+
+    /// A name was used. While eviction is not armed this is one load of a line that nobody writes.
+    #[inline(always)]
+    pub(crate) fn used(&self, dentry: u32) {
+        if self.armed.load(Ordering::Relaxed) {
+            self.note_use(dentry);
+        }
+    }
+
+    #[cold]
+    fn note_use(&self, dentry: u32) {
+        let used = &self.visited.get(dentry).used;
+        // Load, then store: a name that is used all the time is stored to once a round.
+        if used.load(Ordering::Relaxed) == 0 {
+            used.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A name begins in this slot, unused.
+    pub(crate) fn unused(&self, dentry: u32) {
+        let used = &self.visited.get(dentry).used;
+        if used.load(Ordering::Relaxed) != 0 {
+            used.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Take a slot by `alloc`, which answers `None` where that needs memory that may not be had; then
+    /// after making room.
+    ///
+    /// # Errors
+    /// `NoMemory`: nothing that could make room can be given up.
+    pub(crate) fn with_room<T>(&self, sb: SbId, alloc: impl Fn() -> Option<T>) -> Result<T, CacheError> {
+        loop {
+            if let Some(slot) = alloc() {
+                return Ok(slot);
+            }
+            if !self.make_room(sb) {
+                return Err(CacheError::NoMemory);
+            }
+        }
+    }
+
+    /// Give up a few names: of this superblock, whose slots can then be used again, else of others
+    /// until a chunk can be returned. False: nothing more can be given up.
+    #[cold]
+    fn make_room(&self, sb: SbId) -> bool {
+        if self.evict_unused(sb, STEP) > 0 {
+            return true;
+        }
+        for other in self.superblocks().filter(|other| *other != sb) {
+            while self.evict_unused(other, CHUNK as usize) > 0 {
+                if self.trim(other) > 0 {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Evict up to `max` names of a superblock that nobody needs and that were not used of late (two
+    /// rounds at the most, the first of which may only find what was used); how many went. Nothing of
+    /// a resident superblock is evicted.
+    pub fn evict_unused(&self, sb: SbId, max: usize) -> usize {
+        let superblock = self.superblock(sb);
+        if superblock.resident {
+            return 0;
+        }
+        let mut evicted = 0;
+        for _ in 0..2 * superblock.dentries.spans() {
+            if evicted >= max {
+                break;
+            }
+            let turn = superblock.hand.fetch_add(1, Ordering::Relaxed);
+            let Some((from, to)) = superblock.dentries.span(turn) else { break };
+            evicted += (from..to).filter(|dentry| self.second_chance(sb, *dentry)).count();
+        }
+        evicted
+    }
+
+    /// The hand comes by a name; whether it went.
+    fn second_chance(&self, sb: SbId, dentry: u32) -> bool {
+        let used = &self.visited.get(dentry).used;
+        if used.load(Ordering::Relaxed) != 0 {
+            used.store(0, Ordering::Relaxed);
+            return false;
+        }
+        self.evict_at(sb, dentry)
+    }
+}

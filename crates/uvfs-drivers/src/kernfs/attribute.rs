@@ -1,0 +1,164 @@
+//! What a program writes to publish a value: the [`Attribute`] trait, and closures that are one.
+//!
+//! Every call holds an *active reference* to its node: [`Node::remove`] waits for it, and no call begins after
+//! the removal began. So a call may use what its node stands for without asking whether it is still there. No
+//! lock of the tree is held meanwhile: a call may change the tree. What it must not do is wait for the end of its
+//! own node's removal, which waits for it: [`Call::remove_self`] and [`Call::break_protection`] are there for that.
+//! Calls of one attribute may run at the same time, on any thread.
+
+use std::sync::Arc;
+
+use uvfs::types::{Errno, Op, Result};
+use uvfs_sync::active::Active;
+
+use super::engine::Engine;
+use super::node::{Inner, Node};
+
+/// How an attribute is read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// [`Attribute::show`] makes the whole text, which an open file keeps until it is read from the start
+    /// again; [`Attribute::store`] gets what one write(2) wrote.
+    #[default]
+    Text,
+    /// [`Attribute::read_at`] and [`Attribute::write_at`], on `size` bytes.
+    Binary {
+        /// Bytes that stat(2) reports.
+        size: u64,
+    },
+    /// [`Attribute::record`] makes one record after the other while the file is read; nothing holds all
+    /// of them. Written as a text is.
+    Records,
+}
+
+/// A value that is published as a file. Calls for which there is no method fail with EIO, as in sysfs.
+#[allow(unused_variables)]
+pub trait Attribute: Send + Sync + 'static {
+    /// How it is read and written; always the same.
+    fn kind(&self) -> Kind {
+        Kind::Text
+    }
+    /// Appends the text to `out`, which is empty.
+    fn show(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<()> {
+        Err(Errno::IO)
+    }
+    /// Takes a new value, of at most [`STORE_MAX`] bytes: what one write(2) wrote, wherever in the file. The answer
+    /// is how many bytes were taken.
+    fn store(&self, call: &Call<'_>, data: &[u8]) -> Result<usize> {
+        Err(Errno::IO)
+    }
+    /// Reads at an offset below the size; fewer bytes than asked for only at the end.
+    fn read_at(&self, call: &Call<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Err(Errno::IO)
+    }
+    /// Writes at an offset; the range lies below the size, if that is not 0.
+    fn write_at(&self, call: &Call<'_>, offset: u64, data: &[u8]) -> Result<usize> {
+        Err(Errno::IO)
+    }
+    /// Appends the record at `position` (0: the first) to `out`, and says at which position the next one
+    /// is. Without one at `position` or after it: `None`, and nothing is appended. The protection holds
+    /// for one record, so a position must mean something when its record has gone.
+    fn record(&self, call: &Call<'_>, position: u64, out: &mut Vec<u8>) -> Result<Option<u64>> {
+        Err(Errno::IO)
+    }
+}
+
+/// Most bytes that [`Attribute::store`] is given at once; of a longer write(2) the rest is not taken.
+pub const STORE_MAX: usize = 4096;
+
+/// A text that can be read only: `|out: &mut Vec<u8>| …`.
+impl<F> Attribute for F
+where
+    F: Fn(&mut Vec<u8>) -> Result<()> + Send + Sync + 'static,
+{
+    fn show(&self, _: &Call<'_>, out: &mut Vec<u8>) -> Result<()> {
+        self(out)
+    }
+}
+
+/// A text made of two closures; see [`read_write`].
+#[derive(Debug)]
+pub struct ReadWrite<S, T> {
+    show: S,
+    store: T,
+}
+
+/// A text that `show` makes and `store` takes; `store` gets the call, and the bytes of one write(2), all of which
+/// it takes or refuses.
+pub fn read_write<S, T>(show: S, store: T) -> ReadWrite<S, T>
+where
+    S: Fn(&mut Vec<u8>) -> Result<()> + Send + Sync + 'static,
+    T: Fn(&Call<'_>, &[u8]) -> Result<()> + Send + Sync + 'static,
+{
+    ReadWrite { show, store }
+}
+
+impl<S, T> Attribute for ReadWrite<S, T>
+where
+    S: Fn(&mut Vec<u8>) -> Result<()> + Send + Sync + 'static,
+    T: Fn(&Call<'_>, &[u8]) -> Result<()> + Send + Sync + 'static,
+{
+    fn show(&self, _: &Call<'_>, out: &mut Vec<u8>) -> Result<()> {
+        (self.show)(out)
+    }
+
+    fn store(&self, call: &Call<'_>, data: &[u8]) -> Result<usize> {
+        (self.store)(call, data).map(|()| data.len())
+    }
+}
+
+/// One call of an [`Attribute`].
+pub struct Call<'a> {
+    op: &'a Op,
+    engine: &'a Arc<Engine>,
+    inner: &'a Arc<Inner>,
+    active: &'a Active<'a>,
+}
+
+impl std::fmt::Debug for Call<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Call").field("op", self.op).field("ino", &self.inner.ino).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn new(
+        op: &'a Op,
+        engine: &'a Arc<Engine>,
+        inner: &'a Arc<Inner>,
+        active: &'a Active<'a>,
+    ) -> Self {
+        Self { op, engine, inner, active }
+    }
+
+    /// On whose behalf, and when.
+    pub fn op(&self) -> &Op {
+        self.op
+    }
+
+    /// The node. To be asked for where it is needed only: it counts a reference that others count too.
+    pub fn node(&self) -> Node {
+        Node::new(Arc::clone(self.engine), Arc::clone(self.inner))
+    }
+
+    /// Removes the node from within its own call, with what is below it. When this returns, no other call is
+    /// inside. Of two calls that do this the first one removes (true), and the other waits until that is
+    /// done (false). The node must not be used as if it were there afterwards.
+    pub fn remove_self(&self) -> bool {
+        self.active.break_protection();
+        let first = self.engine.remove_self(self.inner);
+        self.active.unbreak();
+        first
+    }
+
+    /// Lets the node be removed while this call goes on: for a call that waits for a lock under which another
+    /// thread may be removing the node.
+    pub fn break_protection(&self) {
+        self.active.break_protection();
+    }
+
+    /// Ends what [`Call::break_protection`] began. The node may be removed by now.
+    pub fn unbreak(&self) {
+        self.active.unbreak();
+    }
+}

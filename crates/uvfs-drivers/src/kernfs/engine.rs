@@ -1,0 +1,298 @@
+//! The tree: what all views and handles of one [`Kernfs`](super::Kernfs) share.
+//!
+//! Nodes stand twice: as the tree lock protects them ([`super::locks`]), and as a table from inode number to
+//! [`Inner`], which open files go by. Reading the table costs two exchanges on a line of the reader's own thread
+//! ([`ArcSwapOption`]), takes no lock and counts nothing that another reader counts.
+//!
+//! A change is made under the tree lock; then, with nothing held, every view's cache is told
+//! ([`super::push`]); then the call returns. So whoever looks after that sees the change, and a view's
+//! answer that was on its way is late by the cache's own rule.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use arc_swap::{ArcSwapOption, Guard};
+use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
+use uvfs::types::{Attr, Errno, NAME_MAX, Result, SetAttr, SetTime, Time};
+use uvfs_sync::segvec::SegVec;
+
+use super::locks::{Locks, Read};
+use super::node::{Body, Inner, Target};
+use super::options::{Meta, Options, Tag};
+use super::tree::{Entry, Nodes, NodesMut};
+use super::view::View;
+
+/// One place of the table of nodes.
+#[derive(Default)]
+pub(super) struct Slot {
+    inner: ArcSwapOption<Inner>,
+    generation: AtomicU32,
+}
+
+/// See the module's head.
+pub(super) struct Engine {
+    pub(super) options: Options,
+    pub(super) locks: Locks,
+    slots: SegVec<Slot>,
+    pub(super) root: u64,
+    pub(super) root_inner: Arc<Inner>,
+    /// A leaf: nothing is locked while it is held.
+    pub(super) views: Mutex<Vec<Weak<View>>>,
+}
+
+/// CLOCK_REALTIME.
+pub(super) fn now() -> Time {
+    let t = clock_gettime(ClockId::Realtime);
+    Time::new(t.tv_sec, u32::try_from(t.tv_nsec).unwrap_or(0))
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_MAX {
+        Err(Errno::NAMETOOLONG)
+    } else if matches!(name, b"" | b"." | b"..") || name.iter().any(|&b| b == b'/' || b == 0) {
+        Err(Errno::INVAL)
+    } else {
+        Ok(())
+    }
+}
+
+/// A node with a number, in the table.
+fn new_inner(slots: &SegVec<Slot>, body: Body) -> Result<Arc<Inner>> {
+    let (index, slot) = slots.alloc().ok_or(Errno::NOMEM)?;
+    let ino = u64::from(slot.generation.load(Ordering::Relaxed)) << 32 | (u64::from(index) + 1);
+    let inner = Arc::new(Inner::new(ino, body));
+    slot.inner.store(Some(Arc::clone(&inner)));
+    Ok(inner)
+}
+
+impl Engine {
+    pub(super) fn new(options: Options) -> Result<Arc<Self>> {
+        let slots = SegVec::new();
+        let root_inner = new_inner(&slots, Body::Dir)?;
+        root_inner.active.activate();
+        let mut meta = Meta::new(options.mode).owner(options.uid, options.gid);
+        if options.namespaced {
+            meta = meta.namespaced();
+        }
+        let entry = Entry::new(Arc::clone(&root_inner), &meta, Arc::from(&b""[..]), now());
+        let locks = Locks::new(options.policy)?;
+        locks.write(&[root_inner.ino]).put(Box::new(entry));
+        let root = root_inner.ino;
+        Ok(Arc::new(Self { options, locks, slots, root, root_inner, views: Mutex::new(Vec::new()) }))
+    }
+
+    /// A node's place in the table: `ino` is generation << 32 | place, counted from 1.
+    fn slot(&self, ino: u64) -> Option<&Slot> {
+        self.slots.get((ino as u32).checked_sub(1)?)
+    }
+
+    /// The node is in no tree: its place is free for another, under another number.
+    pub(super) fn free_slot(&self, ino: u64) {
+        let Some(slot) = self.slot(ino) else { return };
+        slot.inner.store(None);
+        // A place whose numbers have all been used stays empty.
+        if slot.generation.fetch_add(1, Ordering::Relaxed) != u32::MAX {
+            self.slots.free(ino as u32 - 1);
+        }
+    }
+
+    /// The node of this number, for as long as the guard is held; it may be removed meanwhile.
+    pub(super) fn inner(&self, ino: u64) -> Option<Held> {
+        let guard = self.slot(ino)?.inner.load();
+        guard.as_ref().is_some_and(|inner| inner.ino == ino).then_some(Held(guard))
+    }
+
+    pub(super) fn add(
+        &self,
+        parent: u64,
+        name: &[u8],
+        meta: &Meta,
+        body: Body,
+        target: Option<Target>,
+    ) -> Result<Arc<Inner>> {
+        check_name(name)?;
+        let inner = new_inner(&self.slots, body)?;
+        let mut entry = Box::new(Entry::new(Arc::clone(&inner), meta, Arc::from(name), now()));
+        let added = match target {
+            None => self.hang_new(&mut self.locks.write(&[parent, inner.ino]), parent, meta, entry),
+            Some(Target::Text(text)) => {
+                entry.target = Some(text.into());
+                self.hang_new(&mut self.locks.write(&[parent, inner.ino]), parent, meta, entry)
+            }
+            Some(Target::Node(node)) => {
+                // The way there leads through nodes that nobody knows beforehand.
+                let mut nodes = self.locks.write_all();
+                super::links::text(&nodes, parent, node.ino()).and_then(|text| {
+                    entry.target = Some(text.into());
+                    self.hang_new(&mut nodes, parent, meta, entry)
+                })
+            }
+        };
+        if let Err(errno) = added {
+            self.free_slot(inner.ino);
+            return Err(errno);
+        }
+        self.push_name(parent, name);
+        Ok(inner)
+    }
+
+    fn hang_new(&self, nodes: &mut impl NodesMut, parent: u64, meta: &Meta, entry: Box<Entry>) -> Result<()> {
+        let above = nodes.entry(parent).filter(|above| !above.removing).ok_or(Errno::NOENT)?;
+        above.dir.as_ref().ok_or(Errno::NOTDIR)?.may_add(&entry.name, entry.tag)?;
+        // In a hidden directory everything is hidden, and shows with it.
+        let shows = !meta.hidden && above.inner.active.is_active();
+        let (inner, time) = (Arc::clone(&entry.inner), entry.owner.ctime);
+        nodes.put(entry);
+        nodes.hang(inner.ino, parent, time);
+        if shows {
+            inner.active.activate();
+        }
+        Ok(())
+    }
+
+    pub(super) fn activate(&self, ino: u64) -> Result<()> {
+        let mut shown = Vec::new();
+        {
+            let mut nodes = self.locks.write_all();
+            let mut rest = vec![ino];
+            while let Some(ino) = rest.pop() {
+                let Some(entry) = nodes.entry(ino).filter(|entry| !entry.removing) else {
+                    if shown.is_empty() && rest.is_empty() {
+                        return Err(Errno::NOENT);
+                    }
+                    continue;
+                };
+                if !entry.inner.active.is_active() {
+                    shown.push((entry.parent, Arc::clone(&entry.name)));
+                    entry.inner.active.activate();
+                }
+                rest.extend(entry.dir.iter().flat_map(|dir| dir.children()).map(|child| child.ino));
+                let parent = entry.parent;
+                if let Some(dir) = nodes.entry_mut(parent).and_then(|above| above.dir.as_mut()) {
+                    dir.revision += 1;
+                }
+            }
+        }
+        for (dir, name) in shown {
+            self.push_name(dir, &name);
+        }
+        Ok(())
+    }
+
+    pub(super) fn find(&self, dir: u64, name: &[u8], tag: Option<Tag>) -> Option<Arc<Inner>> {
+        self.locks.read(&[dir]).entry(dir)?.dir.as_ref()?.find(name, tag).cloned()
+    }
+
+    pub(super) fn children(&self, dir: u64) -> Vec<Arc<Inner>> {
+        let nodes = self.locks.read(&[dir]);
+        let dir = nodes.entry(dir).and_then(|entry| entry.dir.as_ref());
+        dir.map_or_else(Vec::new, |dir| dir.children().cloned().collect())
+    }
+
+    pub(super) fn parent(&self, ino: u64) -> Option<Arc<Inner>> {
+        let parent = self.locks.read(&[ino]).entry(ino)?.parent;
+        Some(Arc::clone(&self.locks.read(&[parent]).entry(parent)?.inner))
+    }
+
+    pub(super) fn name(&self, ino: u64) -> Result<Vec<u8>> {
+        let nodes = self.locks.read(&[ino]);
+        Ok(nodes.entry(ino).ok_or(Errno::NOENT)?.name.to_vec())
+    }
+
+    pub(super) fn path(&self, ino: u64) -> Result<Vec<u8>> {
+        let mut names = Vec::new();
+        let mut at = ino;
+        let mut nodes: Option<Read<'_>> = None;
+        while at != self.root {
+            // Under one lock all of the way is of one moment.
+            let locked = match nodes.take() {
+                Some(locked) if !matches!(locked, Read::Hashed(_)) => locked,
+                earlier => {
+                    drop(earlier);
+                    self.locks.read(&[at])
+                }
+            };
+            let entry = locked.entry(at).ok_or(Errno::NOENT)?;
+            names.push(Arc::clone(&entry.name));
+            at = entry.parent;
+            nodes = Some(locked);
+        }
+        if names.is_empty() {
+            return Ok(b"/".to_vec());
+        }
+        Ok(names.iter().rev().flat_map(|name| std::iter::once(&b'/').chain(name.iter())).copied().collect())
+    }
+
+    pub(super) fn attr(&self, ino: u64) -> Option<Attr> {
+        self.locks.read(&[ino]).entry(ino).map(Entry::attr)
+    }
+
+    pub(super) fn set_attr(&self, ino: u64, set: &SetAttr) -> Result<()> {
+        let now = now();
+        let time = |set| match set {
+            SetTime::Now => now,
+            SetTime::At(time) => time,
+        };
+        let fmt = {
+            let mut nodes = self.locks.write(&[ino]);
+            let entry = nodes.entry_mut(ino).ok_or(Errno::NOENT)?;
+            let owner = &mut entry.owner;
+            owner.mode = set.mode.map_or(owner.mode, |mode| mode & 0o7777);
+            owner.uid = set.uid.unwrap_or(owner.uid);
+            owner.gid = set.gid.unwrap_or(owner.gid);
+            owner.atime = set.atime.map_or(owner.atime, time);
+            owner.mtime = set.mtime.map_or(owner.mtime, time);
+            owner.ctime = now;
+            entry.inner.fmt
+        };
+        self.push_attr(ino, fmt);
+        Ok(())
+    }
+
+    pub(super) fn rename(&self, ino: u64, to: u64, name: &[u8], tag: Option<Tag>) -> Result<()> {
+        check_name(name)?;
+        if ino == self.root {
+            return Err(Errno::BUSY);
+        }
+        let name: Arc<[u8]> = Arc::from(name);
+        let (from, old_name, fmt);
+        {
+            let mut nodes = self.locks.write_all();
+            let entry = nodes.entry(ino).filter(|entry| !entry.removing).ok_or(Errno::NOENT)?;
+            (from, old_name, fmt) = (entry.parent, Arc::clone(&entry.name), entry.inner.fmt);
+            if (from, &*old_name, entry.tag) == (to, &*name, tag) {
+                return Ok(());
+            }
+            let above = nodes.entry(to).filter(|above| !above.removing).ok_or(Errno::NOENT)?;
+            above.dir.as_ref().ok_or(Errno::NOTDIR)?.may_add(&name, tag)?;
+            let mut up = to;
+            while up != self.root {
+                if up == ino {
+                    return Err(Errno::INVAL);
+                }
+                up = nodes.entry(up).ok_or(Errno::NOENT)?.parent;
+            }
+            let now = now();
+            nodes.unhang(ino, now);
+            if let Some(entry) = nodes.entry_mut(ino) {
+                (entry.name, entry.tag, entry.owner.ctime) = (Arc::clone(&name), tag, now);
+            }
+            nodes.hang(ino, to, now);
+        }
+        self.push_name(from, &old_name);
+        self.push_name(to, &name);
+        self.push_attr(ino, fmt);
+        Ok(())
+    }
+}
+
+/// A node as found in the table.
+pub(super) struct Held(Guard<Option<Arc<Inner>>>);
+
+impl Held {
+    /// `None` never comes: who made this has looked.
+    pub(super) fn get(&self) -> Option<&Arc<Inner>> {
+        self.0.as_ref()
+    }
+}

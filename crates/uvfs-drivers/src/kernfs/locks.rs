@@ -1,0 +1,169 @@
+//! The tree lock, as one of the policies has it.
+//!
+//! One lock for all nodes, or [`SHARDS`] of them: node `ino` then belongs to the lock that its number
+//! falls to. Who needs several takes them in the order of their numbers, at once. No user code, no
+//! cache and no other lock but leaves is entered while one is held.
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use uvfs::types::{Errno, Result};
+use uvfs_sync::percpu_rwsem::{self, PerCpuRwSem};
+
+use super::options::Policy;
+use super::tree::{Entry, Nodes, NodesMut, Part};
+
+/// Locks of the policy [`Policy::Hashed`].
+const SHARDS: usize = 128;
+/// Nodes that are locked together at the most, short of all.
+const TOGETHER: usize = 2;
+
+/// A line of its own for each.
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct Padded(RwLock<Part>);
+
+/// All nodes, and what protects them.
+pub(super) enum Locks {
+    One(RwLock<Part>),
+    PerCpu(PerCpuRwSem<Part>),
+    Hashed(Box<[Padded]>),
+}
+
+/// Nodes locked for reading.
+pub(super) enum Read<'a> {
+    One(RwLockReadGuard<'a, Part>),
+    PerCpu(percpu_rwsem::ReadGuard<'a, Part>),
+    Hashed([Option<(usize, RwLockReadGuard<'a, Part>)>; TOGETHER]),
+}
+
+/// Nodes locked for changes.
+pub(super) enum Write<'a> {
+    One(RwLockWriteGuard<'a, Part>),
+    PerCpu(percpu_rwsem::WriteGuard<'a, Part>),
+    Hashed([Option<(usize, RwLockWriteGuard<'a, Part>)>; TOGETHER]),
+    All(Vec<RwLockWriteGuard<'a, Part>>),
+}
+
+/// The place of a node among all: inode numbers count from 1.
+fn place(ino: u64) -> usize {
+    (ino as u32).wrapping_sub(1) as usize
+}
+
+fn shard(ino: u64) -> usize {
+    place(ino) % SHARDS
+}
+
+fn place_in_shard(ino: u64) -> usize {
+    place(ino) / SHARDS
+}
+
+impl Locks {
+    /// Around no nodes. ENOMEM.
+    pub(super) fn new(policy: Policy) -> Result<Self> {
+        Ok(match policy {
+            Policy::Stock => Self::One(RwLock::default()),
+            Policy::Patched | Policy::Uvfs => {
+                Self::PerCpu(PerCpuRwSem::new(Part::default()).map_err(|_| Errno::NOMEM)?)
+            }
+            Policy::Hashed => Self::Hashed((0..SHARDS).map(|_| Padded::default()).collect()),
+        })
+    }
+
+    /// Locks these nodes, [`TOGETHER`] at the most, for reading.
+    pub(super) fn read(&self, nodes: &[u64]) -> Read<'_> {
+        match self {
+            Self::One(lock) => Read::One(lock.read()),
+            Self::PerCpu(lock) => Read::PerCpu(lock.read()),
+            Self::Hashed(locks) => {
+                Read::Hashed(shards(nodes).map(|s| s.map(|shard| (shard, locks[shard].0.read()))))
+            }
+        }
+    }
+
+    /// Locks these nodes, [`TOGETHER`] at the most, for changes.
+    pub(super) fn write(&self, nodes: &[u64]) -> Write<'_> {
+        match self {
+            Self::One(lock) => Write::One(lock.write()),
+            Self::PerCpu(lock) => Write::PerCpu(lock.write()),
+            Self::Hashed(locks) => {
+                Write::Hashed(shards(nodes).map(|s| s.map(|shard| (shard, locks[shard].0.write()))))
+            }
+        }
+    }
+
+    /// Locks every node for changes.
+    pub(super) fn write_all(&self) -> Write<'_> {
+        match self {
+            Self::One(lock) => Write::One(lock.write()),
+            Self::PerCpu(lock) => Write::PerCpu(lock.write()),
+            Self::Hashed(locks) => Write::All(locks.iter().map(|lock| lock.0.write()).collect()),
+        }
+    }
+}
+
+/// The shards of these nodes, each once, in order.
+fn shards(nodes: &[u64]) -> [Option<usize>; TOGETHER] {
+    debug_assert!(nodes.len() <= TOGETHER);
+    let first = nodes.iter().map(|&ino| shard(ino)).min();
+    let last = nodes.iter().map(|&ino| shard(ino)).max();
+    [first, last.filter(|_| last != first)]
+}
+
+impl Nodes for Read<'_> {
+    fn entry(&self, ino: u64) -> Option<&Entry> {
+        match self {
+            Self::One(part) => part.get(place(ino), ino),
+            Self::PerCpu(part) => part.get(place(ino), ino),
+            Self::Hashed(parts) => {
+                let part = parts.iter().flatten().find(|(s, _)| *s == shard(ino));
+                part?.1.get(place_in_shard(ino), ino)
+            }
+        }
+    }
+}
+
+impl Write<'_> {
+    fn part(&mut self, ino: u64) -> Option<(&mut Part, usize)> {
+        Some(match self {
+            Self::One(part) => (&mut **part, place(ino)),
+            Self::PerCpu(part) => (&mut **part, place(ino)),
+            Self::Hashed(parts) => {
+                let part = parts.iter_mut().flatten().find(|(s, _)| *s == shard(ino));
+                (&mut *part?.1, place_in_shard(ino))
+            }
+            Self::All(parts) => (&mut **parts.get_mut(shard(ino))?, place_in_shard(ino)),
+        })
+    }
+}
+
+impl Nodes for Write<'_> {
+    fn entry(&self, ino: u64) -> Option<&Entry> {
+        match self {
+            Self::One(part) => part.get(place(ino), ino),
+            Self::PerCpu(part) => part.get(place(ino), ino),
+            Self::Hashed(parts) => {
+                let part = parts.iter().flatten().find(|(s, _)| *s == shard(ino));
+                part?.1.get(place_in_shard(ino), ino)
+            }
+            Self::All(parts) => parts.get(shard(ino))?.get(place_in_shard(ino), ino),
+        }
+    }
+}
+
+impl NodesMut for Write<'_> {
+    fn entry_mut(&mut self, ino: u64) -> Option<&mut Entry> {
+        let (part, at) = self.part(ino)?;
+        part.get_mut(at, ino)
+    }
+
+    fn put(&mut self, entry: Box<Entry>) {
+        if let Some((part, at)) = self.part(entry.inner.ino) {
+            part.put(at, entry);
+        }
+    }
+
+    fn take(&mut self, ino: u64) -> Option<Box<Entry>> {
+        let (part, at) = self.part(ino)?;
+        part.take(at, ino)
+    }
+}

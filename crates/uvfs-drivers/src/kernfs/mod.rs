@@ -1,0 +1,96 @@
+//! A program's own state as a tree of files, as sysfs and cgroupfs show a kernel's.
+//!
+//! The program makes a [`Kernfs`], adds directories, attributes and symbolic links to its [root](Kernfs::root),
+//! and mounts a [view](Kernfs::view) of it. An attribute is a closure or an [`Attribute`]; it is called when its file is
+//! read or written. [`Node::remove`] waits for the calls that are inside, and none begins afterwards.
+//!
+//! ```
+//! use std::io::Write;
+//! use uvfs::{Cred, OpenFlags, Vfs};
+//! use uvfs_drivers::kernfs::{Kernfs, Meta, Options};
+//!
+//! let tree = Kernfs::new(Options::default())?;
+//! let jobs = tree.root().add_dir("jobs", Meta::new(0o755))?;
+//! jobs.add_attr("running", Meta::new(0o444), |out: &mut Vec<u8>| { let _ = writeln!(out, "{}", 7); Ok(()) })?;
+//!
+//! let vfs = Vfs::new(Default::default(), tree.view(None))?;
+//! let file = vfs.context(Cred::root()).open(b"/jobs/running", OpenFlags::READ, 0)?;
+//! let mut text = [0; 16];
+//! let len = file.read_at(&mut text, 0)?;
+//! assert_eq!(&text[..len], b"7\n");
+//! # Ok::<(), uvfs::Errno>(())
+//! ```
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `options`, `attribute`, `node` | what a program sees |
+//! | `tree`, `locks` | nodes under the tree lock; the lock as each [`Policy`] has it |
+//! | `engine`, `remove`, `links` | changes |
+//! | `push` | telling the caches |
+//! | `view`, `open`, `read` | the driver |
+//!
+//! Lock order: an open file's state; an active reference; an inode's lock in a cache; the tree lock. A thread that
+//! holds one may wait for those after it only.
+
+mod attribute;
+mod engine;
+mod links;
+mod locks;
+mod node;
+mod open;
+mod options;
+mod push;
+mod read;
+mod remove;
+mod tree;
+mod view;
+
+use std::sync::Arc;
+
+use uvfs::driver::Driver;
+use uvfs::types::Result;
+
+pub use attribute::{Attribute, Call, Kind, ReadWrite, STORE_MAX, read_write};
+pub use node::{Node, Target, WeakNode};
+pub use options::{Meta, Options, Policy, Tag};
+
+use engine::Engine;
+use view::View;
+
+/// A tree. Cheap to clone; it lives as long as a handle, a node's handle or a mounted view of it does.
+#[derive(Clone)]
+pub struct Kernfs {
+    engine: Arc<Engine>,
+}
+
+impl std::fmt::Debug for Kernfs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kernfs").field("options", &self.engine.options).finish_non_exhaustive()
+    }
+}
+
+impl Kernfs {
+    /// A tree with nothing in its root directory.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn new(options: Options) -> Result<Self> {
+        Ok(Self { engine: Engine::new(options)? })
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Node {
+        Node::new(Arc::clone(&self.engine), Arc::clone(&self.engine.root_inner))
+    }
+
+    /// How it was set up.
+    pub fn options(&self) -> Options {
+        self.engine.options
+    }
+
+    /// A driver that shows the tree, to be mounted: of namespaced directories the children with this tag. Several
+    /// views may be mounted, and one several times.
+    pub fn view(&self, tag: Option<Tag>) -> Arc<dyn Driver> {
+        View::new(Arc::clone(&self.engine), tag)
+    }
+}

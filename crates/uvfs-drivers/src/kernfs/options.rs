@@ -1,0 +1,123 @@
+//! How a tree is set up, and what a new node is like. Plain values.
+
+use std::fmt;
+use std::str::FromStr;
+
+use uvfs::types::mode;
+
+/// How the tree is locked. One engine serves all four, so that they can be measured beside each other; a
+/// program that publishes its state wants the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// One reader-writer lock for the tree, taken at each component of a walk, as Linux 5.x did.
+    Stock,
+    /// Many reader-writer locks, one for each hash value of a node; a walk takes that of each node it meets,
+    /// and what concerns a subtree takes all.
+    Hashed,
+    /// One per-CPU reader-writer lock, taken at each component of a walk.
+    Patched,
+    /// One per-CPU reader-writer lock, for changes and for what the cache does not know. A change tells the
+    /// cache, so a hit does not come here at all.
+    #[default]
+    Uvfs,
+}
+
+impl Policy {
+    /// All of them, in the order of their age.
+    pub const ALL: [Self; 4] = [Self::Stock, Self::Hashed, Self::Patched, Self::Uvfs];
+
+    /// The name in lower case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stock => "stock",
+            Self::Hashed => "hashed",
+            Self::Patched => "patched",
+            Self::Uvfs => "uvfs",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|policy| policy.name() == name);
+        known.ok_or_else(|| format!("{name}: no such policy; known are stock, hashed, patched, uvfs"))
+    }
+}
+
+/// How a tree is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How it is locked.
+    pub policy: Policy,
+    /// Permission bits of the root directory.
+    pub mode: u32,
+    /// Owner of the root directory.
+    pub uid: u32,
+    /// Group of the root directory.
+    pub gid: u32,
+    /// Whether the children of the root directory are tagged ([`Meta::namespaced`]).
+    pub namespaced: bool,
+    /// Whether attributes may take long to show or store: a front end then does not call them from a thread
+    /// that others need.
+    pub may_block: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { policy: Policy::Uvfs, mode: 0o755, uid: 0, gid: 0, namespaced: false, may_block: true }
+    }
+}
+
+/// A namespace's name. A [view](super::Kernfs::view) sees, of a namespaced directory, the children with its tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tag(pub u64);
+
+/// What a new node is like besides its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) hidden: bool,
+    pub(super) namespaced: bool,
+    pub(super) tag: Option<Tag>,
+}
+
+impl Meta {
+    /// Permission bits `mode`, owned by root. (Symbolic links have 0777, whatever is said here.)
+    pub const fn new(mode: u32) -> Self {
+        Self { mode: mode & !mode::S_IFMT, uid: 0, gid: 0, hidden: false, namespaced: false, tag: None }
+    }
+
+    /// Owned by `uid` and `gid`.
+    pub const fn owner(mut self, uid: u32, gid: u32) -> Self {
+        (self.uid, self.gid) = (uid, gid);
+        self
+    }
+
+    /// Not to be found before [`Node::activate`](super::Node::activate).
+    pub const fn hidden(mut self) -> Self {
+        self.hidden = true;
+        self
+    }
+
+    /// Of a directory: every child has a tag, and a view sees those of its own.
+    pub const fn namespaced(mut self) -> Self {
+        self.namespaced = true;
+        self
+    }
+
+    /// The tag, for a child of a namespaced directory.
+    pub const fn tag(mut self, tag: Tag) -> Self {
+        self.tag = Some(tag);
+        self
+    }
+}

@@ -1,0 +1,146 @@
+//! Reading and writing an attribute through an open file.
+//!
+//! A text is made when the file is read from its start, or read for the first time, and later reads go on in the
+//! same text: a value that changes meanwhile is seen as it was, whole. Records are made as they are read and
+//! thrown away behind the reader; who goes back begins at the first one again.
+//! Every call, also one that is answered from the text, holds an active reference: ENODEV from the beginning of the
+//! removal on.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use uvfs::types::{Errno, Op, Result};
+
+use super::attribute::{Attribute, Call, Kind, STORE_MAX};
+use super::engine::Engine;
+use super::node::{Body, Inner};
+use super::open::{Open, State};
+
+/// Records are made until there are so many bytes of them.
+const AHEAD: usize = 4096;
+
+/// Calls `act` with the node's attribute, which is protected meanwhile.
+fn with<R>(
+    op: &Op,
+    engine: &Arc<Engine>,
+    ino: u64,
+    act: impl FnOnce(&dyn Attribute, &Call<'_>, &Inner) -> Result<R>,
+) -> Result<R> {
+    let held = engine.inner(ino).ok_or(Errno::NODEV)?;
+    let inner = held.get().ok_or(Errno::NODEV)?;
+    let active = inner.active.get().ok_or(Errno::NODEV)?;
+    let Body::Attribute(attribute) = &inner.body else { return Err(Errno::INVAL) };
+    act(&**attribute, &Call::new(op, engine, inner, &active), inner)
+}
+
+/// What of `text`, which begins at `start`, lies at `offset`.
+fn copy(text: &[u8], start: u64, offset: u64, buf: &mut [u8]) -> usize {
+    let skip = usize::try_from(offset - start).unwrap_or(usize::MAX);
+    let rest = text.get(skip..).unwrap_or_default();
+    let len = rest.len().min(buf.len());
+    buf[..len].copy_from_slice(&rest[..len]);
+    len
+}
+
+/// Reads from an open file.
+pub(super) fn read(op: &Op, engine: &Arc<Engine>, open: &Open, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    let mut state = open.state.lock();
+    let state = &mut *state;
+    with(op, engine, state.ino, |attribute, call, inner| match attribute.kind() {
+        Kind::Text => {
+            if offset == 0 || !state.shown {
+                show(attribute, call, inner, state)?;
+            }
+            Ok(copy(&state.text, 0, offset, buf))
+        }
+        Kind::Records => {
+            if offset == 0 || !state.shown || offset < state.start {
+                state.event = inner.events.load(Ordering::Acquire);
+                state.text.clear();
+                (state.start, state.next, state.shown) = (0, Some(0), true);
+            }
+            records(attribute, call, state, offset, buf)
+        }
+        Kind::Binary { size } => {
+            if offset == 0 {
+                state.event = inner.events.load(Ordering::Acquire);
+            }
+            let room = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+            let len = if size == 0 { buf.len() } else { buf.len().min(room) };
+            if len == 0 {
+                Ok(0)
+            } else {
+                attribute.read_at(call, offset, &mut buf[..len]).map(|n| n.min(len))
+            }
+        }
+    })
+}
+
+/// Makes the text anew.
+fn show(attribute: &dyn Attribute, call: &Call<'_>, inner: &Inner, state: &mut State) -> Result<()> {
+    // Before the value is looked at: a notification in between is not lost, it wakes once too often.
+    state.event = inner.events.load(Ordering::Acquire);
+    state.shown = false;
+    state.text.clear();
+    attribute.show(call, &mut state.text)?;
+    state.shown = true;
+    Ok(())
+}
+
+/// Goes on making records until there is something at `offset` to fill the buffer with.
+fn records(
+    attribute: &dyn Attribute,
+    call: &Call<'_>,
+    state: &mut State,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        let at = offset + done as u64;
+        let end = state.start + state.text.len() as u64;
+        if at < end {
+            done += copy(&state.text, state.start, at, &mut buf[done..]);
+            continue;
+        }
+        let Some(mut position) = state.next else { break };
+        state.text.clear();
+        state.start = end;
+        while state.text.len() < AHEAD {
+            let made = attribute.record(call, position, &mut state.text);
+            match made {
+                Ok(next) => state.next = next,
+                // What is made already comes first; who reads on gets the error.
+                Err(errno) if done == 0 && state.text.is_empty() => return Err(errno),
+                Err(_) => break,
+            }
+            match state.next {
+                Some(next) => position = next,
+                None => break,
+            }
+        }
+        if state.text.is_empty() && state.next.is_some() {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+/// Writes through an open file.
+pub(super) fn write(op: &Op, engine: &Arc<Engine>, open: &Open, offset: u64, data: &[u8]) -> Result<usize> {
+    let ino = open.state.lock().ino;
+    with(op, engine, ino, |attribute, call, _| match attribute.kind() {
+        Kind::Text | Kind::Records => {
+            let data = &data[..data.len().min(STORE_MAX)];
+            attribute.store(call, data).map(|taken| taken.min(data.len()))
+        }
+        Kind::Binary { size } => {
+            let room = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+            let len = if size == 0 { data.len() } else { data.len().min(room) };
+            if len == 0 {
+                return Err(Errno::FBIG);
+            }
+            attribute.write_at(call, offset, &data[..len]).map(|taken| taken.min(len))
+        }
+    })
+}

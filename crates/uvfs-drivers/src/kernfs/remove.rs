@@ -1,0 +1,114 @@
+//! Removal.
+//!
+//! In this order: the nodes are marked and deactivated under the tree lock, so that nobody finds them or begins a
+//! call; the caches are told; with nothing held, calls that are inside are waited for; then the nodes are taken out
+//! of the tree, which is looked at again for that: another removal may have been faster. Of two
+//! removals of one node each does all of this. The one that finds the node gone knows that it was out of
+//! the caches and drained before.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use uvfs::types::mode;
+
+use super::engine::{Engine, now};
+use super::locks::Write;
+use super::node::Inner;
+use super::tree::{Nodes, NodesMut};
+
+/// A node that is being removed.
+struct Going {
+    inner: Arc<Inner>,
+    parent: u64,
+    name: Arc<[u8]>,
+}
+
+impl Engine {
+    /// See [`Node::remove`](super::Node::remove).
+    pub(super) fn remove(&self, ino: u64) {
+        let going = self.deactivate(ino);
+        for node in &going {
+            self.push_name(node.parent, &node.name);
+        }
+        for node in &going {
+            node.inner.active.drain();
+        }
+        self.unlink(ino, &going);
+        for node in &going {
+            self.push_attr(node.inner.ino, node.inner.fmt);
+            node.inner.set_gone();
+        }
+        if let Some(top) = going.first() {
+            self.push_attr(top.parent, mode::S_IFDIR);
+        }
+    }
+
+    /// Locks what a removal of `ino` needs: the node and its directory where it has no children.
+    fn lock_subtree(&self, ino: u64) -> Write<'_> {
+        let parent = {
+            let nodes = self.locks.read(&[ino]);
+            let leaf = |entry: &&super::tree::Entry| entry.dir.is_none();
+            nodes.entry(ino).filter(leaf).map(|entry| entry.parent)
+        };
+        let Some(parent) = parent else { return self.locks.write_all() };
+        let nodes = self.locks.write(&[parent, ino]);
+        if nodes.entry(ino).is_some_and(|entry| entry.parent != parent) {
+            // Moved meanwhile.
+            drop(nodes);
+            return self.locks.write_all();
+        }
+        nodes
+    }
+
+    /// Marks the nodes of a subtree, ancestors first. Those that are being removed already too.
+    fn deactivate(&self, ino: u64) -> Vec<Going> {
+        let mut going = Vec::new();
+        let mut nodes = self.lock_subtree(ino);
+        let mut rest = vec![ino];
+        while let Some(at) = rest.pop() {
+            let Some(entry) = nodes.entry_mut(at) else { continue };
+            rest.extend(entry.dir.iter().flat_map(|dir| dir.children()).map(|child| child.ino));
+            if at == self.root {
+                continue;
+            }
+            entry.removing = true;
+            entry.inner.active.deactivate();
+            let parent = entry.parent;
+            let (inner, name) = (Arc::clone(&entry.inner), Arc::clone(&entry.name));
+            if let Some(dir) = nodes.entry_mut(parent).and_then(|above| above.dir.as_mut()) {
+                dir.revision += 1;
+            }
+            going.push(Going { inner, parent, name });
+        }
+        going
+    }
+
+    /// Takes drained nodes out of the tree, descendants first.
+    fn unlink(&self, ino: u64, going: &[Going]) {
+        let now = now();
+        let mut gone = Vec::new();
+        {
+            let mut nodes = self.lock_subtree(ino);
+            for node in going.iter().rev() {
+                let ino = node.inner.ino;
+                nodes.unhang(ino, now);
+                gone.extend(nodes.take(ino));
+            }
+        }
+        for entry in &gone {
+            self.free_slot(entry.inner.ino);
+        }
+    }
+
+    /// See [`Call::remove_self`](super::Call::remove_self); the caller's own protection is broken.
+    pub(super) fn remove_self(&self, inner: &Arc<Inner>) -> bool {
+        let first = !inner.removing_itself.swap(true, Ordering::AcqRel);
+        if first {
+            self.remove(inner.ino);
+            inner.set_gone();
+        } else {
+            inner.wait_until_gone();
+        }
+        first
+    }
+}

@@ -1,0 +1,195 @@
+//! The driver: one superblock's view of the tree.
+//!
+//! Answers hold for ever in the cache, because every change is pushed there ([`super::push`]); a front end's
+//! kernel is told to ask each time, which the cache answers. A name that is hidden or being removed is
+//! answered with ENOENT and not as absent: that would leave a negative entry, and activation is on its way.
+//! Names cannot be made or removed through a view (EPERM); owners may change mode, owner and times.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use uvfs::driver::{Driver, File, Inode, Rename};
+use uvfs::types::{
+    Access, Answer, Attr, DirEntry, Errno, Features, Make, NAME_MAX, NewInode, Op, Result, SetAttr, StatFs,
+    Ttl,
+};
+use uvfs_cache::{Cache, SbId};
+
+use super::engine::Engine;
+use super::node::Body;
+use super::open::Opens;
+use super::options::Tag;
+use super::read;
+use super::tree::{Entry, Nodes};
+
+/// Entries of a directory that are copied at a time.
+const BATCH: usize = 64;
+
+/// See the module's head.
+pub(super) struct View {
+    engine: Arc<Engine>,
+    tag: Option<Tag>,
+    opens: Opens,
+    /// A leaf.
+    mounts: Mutex<Vec<Mount>>,
+}
+
+struct Mount {
+    cache: Weak<Cache>,
+    sb: SbId,
+}
+
+fn forever(attr: Attr) -> NewInode {
+    NewInode { attr, private: 0, ttl: Ttl::Forever }
+}
+
+impl View {
+    pub(super) fn new(engine: Arc<Engine>, tag: Option<Tag>) -> Arc<Self> {
+        let view = Arc::new(Self { engine, tag, opens: Opens::new(), mounts: Mutex::new(Vec::new()) });
+        view.engine.views.lock().push(Arc::downgrade(&view));
+        view
+    }
+
+    /// Calls `tell` with each cache that the view is mounted in, and the superblock there.
+    pub(super) fn each_cache(&self, tell: impl Fn(&Cache, SbId)) {
+        let caches: Vec<_> = {
+            let mut mounts = self.mounts.lock();
+            mounts.retain(|mount| mount.cache.strong_count() != 0);
+            mounts.iter().filter_map(|mount| Some((mount.cache.upgrade()?, mount.sb))).collect()
+        };
+        caches.iter().for_each(|(cache, sb)| tell(cache, *sb));
+    }
+}
+
+impl Driver for View {
+    fn name(&self) -> &'static str {
+        "kernfs"
+    }
+
+    fn features(&self) -> Features {
+        Features { may_block: self.engine.options.may_block, direct_io: true, ..Features::default() }
+    }
+
+    fn root(&self, _op: &Op) -> Result<NewInode> {
+        self.engine.attr(self.engine.root).map(forever).ok_or(Errno::NOENT)
+    }
+
+    fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {
+        self.mounts.lock().push(Mount { cache: Arc::downgrade(cache), sb: root.sb() });
+        // What changed after `root` was asked and before this was told to nobody.
+        self.engine.mend(root);
+    }
+
+    fn lookup(&self, _op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
+        let dir = dir.ino();
+        let nodes = self.engine.locks.read(&[dir]);
+        let above = nodes.entry(dir).filter(|above| !above.removing).ok_or(Errno::NOENT)?;
+        let above = above.dir.as_ref().ok_or(Errno::NOTDIR)?;
+        let Some(child) = above.find_seen(name, self.tag) else { return Ok(Answer::Absent(Ttl::Forever)) };
+        if !child.active.is_active() {
+            return Err(Errno::NOENT);
+        }
+        let ino = child.ino;
+        let attr = match nodes.entry(ino).map(Entry::attr) {
+            Some(attr) => Some(attr),
+            // Under another lock.
+            None => {
+                drop(nodes);
+                self.engine.attr(ino)
+            }
+        };
+        attr.map(|attr| Answer::Found(forever(attr))).ok_or(Errno::NOENT)
+    }
+
+    fn getattr(&self, _op: &Op, inode: &Inode<'_>) -> Result<Attr> {
+        self.engine.attr(inode.ino()).ok_or(Errno::STALE)
+    }
+
+    fn setattr(&self, _op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {
+        self.engine.set_attr(inode.ino(), set).map_err(|_| Errno::STALE)
+    }
+
+    fn create(&self, _op: &Op, _dir: &Inode<'_>, _name: &[u8], _make: &Make<'_>) -> Result<NewInode> {
+        Err(Errno::PERM)
+    }
+
+    fn link(&self, _op: &Op, _inode: &Inode<'_>, _dir: &Inode<'_>, _name: &[u8]) -> Result<()> {
+        Err(Errno::PERM)
+    }
+
+    fn unlink(&self, _op: &Op, _dir: &Inode<'_>, _name: &[u8], _inode: &Inode<'_>) -> Result<()> {
+        Err(Errno::PERM)
+    }
+
+    fn rmdir(&self, _op: &Op, _dir: &Inode<'_>, _name: &[u8], _inode: &Inode<'_>) -> Result<()> {
+        Err(Errno::PERM)
+    }
+
+    fn rename(&self, _op: &Op, _rename: &Rename<'_>) -> Result<()> {
+        Err(Errno::PERM)
+    }
+
+    fn readdir(
+        &self,
+        _op: &Op,
+        dir: &Inode<'_>,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let dir = dir.ino();
+        let mut from = cookie;
+        loop {
+            let batch = {
+                let nodes = self.engine.locks.read(&[dir]);
+                let entry = nodes.entry(dir).filter(|entry| !entry.removing).ok_or(Errno::NOENT)?;
+                entry.dir.as_ref().ok_or(Errno::NOTDIR)?.list(self.tag, from, BATCH)
+            };
+            for (name, ino, fmt, cookie) in batch.iter() {
+                if !sink(DirEntry { name, ino, fmt, cookie }) {
+                    return Ok(());
+                }
+            }
+            match batch.next {
+                Some(next) => from = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn readlink(&self, _op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
+        let ino = inode.ino();
+        let nodes = self.engine.locks.read(&[ino]);
+        let target = nodes.entry(ino).ok_or(Errno::STALE)?.target.as_ref();
+        target.map(|target| target.to_vec()).ok_or(Errno::INVAL)
+    }
+
+    fn open(&self, _op: &Op, inode: &Inode<'_>, _access: Access) -> Result<u64> {
+        let ino = inode.ino();
+        let held = self.engine.inner(ino).ok_or(Errno::NODEV)?;
+        let inner = held.get().ok_or(Errno::NODEV)?;
+        let _active = inner.active.get().ok_or(Errno::NODEV)?;
+        match inner.body {
+            Body::Attribute(_) => Ok(self.opens.insert(ino, inner.events.load(Ordering::Acquire))),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    fn release(&self, file: File<'_>) {
+        self.opens.remove(file.handle);
+    }
+
+    fn read(&self, op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let open = self.opens.get(file.handle).ok_or(Errno::BADF)?;
+        read::read(op, &self.engine, &open, offset, buf)
+    }
+
+    fn write(&self, op: &Op, file: File<'_>, offset: u64, data: &[u8], _append: bool) -> Result<usize> {
+        let open = self.opens.get(file.handle).ok_or(Errno::BADF)?;
+        read::write(op, &self.engine, &open, offset, data)
+    }
+
+    fn statfs(&self, _op: &Op) -> Result<StatFs> {
+        Ok(StatFs { bsize: 4096, namelen: NAME_MAX as u32, ..StatFs::default() })
+    }
+}

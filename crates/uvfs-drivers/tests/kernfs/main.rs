@@ -1,0 +1,71 @@
+//! A kernfs tree under the VFS: what a program and a reader see, and the kernel's rules for both.
+//!
+//! Each rule has a test that is named for it. Races are held at one step by a channel or a barrier, never by a
+//! sleep: what must wait is asked to have happened only after it was let go.
+
+mod basics;
+
+use std::io::Write as _;
+use std::sync::Arc;
+
+use uvfs::{Context, Cred, Errno, OpenFlags, Vfs, VfsConfig};
+use uvfs_drivers::kernfs::{Attribute, Kernfs, Options, Policy, Tag};
+
+/// A tree and one view of it, mounted.
+struct World {
+    tree: Kernfs,
+    vfs: Arc<Vfs>,
+}
+
+impl World {
+    fn new(policy: Policy) -> Self {
+        Self::of(Kernfs::new(Options { policy, ..Options::default() }).expect("a tree"), None)
+    }
+
+    fn of(tree: Kernfs, tag: Option<Tag>) -> Self {
+        let vfs = Vfs::new(VfsConfig::default(), tree.view(tag)).expect("mount");
+        Self { tree, vfs }
+    }
+
+    fn root(&self) -> Context<'_> {
+        self.vfs.context(Cred::root())
+    }
+
+    fn read(&self, path: &str) -> Result<String, Errno> {
+        let file = self.root().open(path.as_bytes(), OpenFlags::READ, 0)?;
+        let mut text = vec![0; 65536];
+        let len = file.read_at(&mut text, 0)?;
+        text.truncate(len);
+        Ok(String::from_utf8(text).expect("UTF-8"))
+    }
+
+    fn write(&self, path: &str, text: &str) -> Result<usize, Errno> {
+        self.root().open(path.as_bytes(), OpenFlags::WRITE, 0)?.write_at(text.as_bytes(), 0)
+    }
+
+    fn names(&self, path: &str) -> Result<Vec<String>, Errno> {
+        let entries = self.root().readdir(path.as_bytes())?;
+        Ok(entries.into_iter().map(|e| String::from_utf8_lossy(&e.name).into_owned()).collect())
+    }
+
+    fn exists(&self, path: &str) -> bool {
+        match self.root().stat(path.as_bytes()) {
+            Ok(_) => true,
+            Err(Errno::NOENT) => false,
+            Err(errno) => panic!("{path}: {errno}"),
+        }
+    }
+}
+
+/// An attribute that shows `text`.
+fn says(text: &'static str) -> impl Attribute {
+    move |out: &mut Vec<u8>| out.write_all(text.as_bytes()).map_err(|_| Errno::IO)
+}
+
+/// Runs a test under each policy.
+fn each(test: impl Fn(World)) {
+    for policy in Policy::ALL {
+        println!("{policy}");
+        test(World::new(policy));
+    }
+}

@@ -1,0 +1,215 @@
+//! Real threads. What interleavings can break is in `loom_tests`.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use super::*;
+use crate::primitives::Arc;
+
+/// Long enough for a thread that could go on to do so; that it does not is what the test says.
+const MEANWHILE: Duration = Duration::from_millis(30);
+
+fn sem() -> Arc<PerCpuRwSem<(u64, u64)>> {
+    Arc::new(PerCpuRwSem::new((0, 0)).unwrap())
+}
+
+/// A writer in a thread of its own; a message once it was in.
+fn writer(sem: &Arc<PerCpuRwSem<(u64, u64)>>) -> (thread::JoinHandle<()>, mpsc::Receiver<()>) {
+    let (done, was_in) = mpsc::channel();
+    let sem = sem.clone();
+    let thread = thread::spawn(move || {
+        sem.write().0 += 1;
+        let _ = done.send(());
+    });
+    (thread, was_in)
+}
+
+/// Until a writer is announced.
+fn announced(sem: &PerCpuRwSem<(u64, u64)>) {
+    while sem.core.shared.state.load(Ordering::Relaxed) & WRITER == 0 {
+        thread::yield_now();
+    }
+}
+
+fn storm(sem: &Arc<PerCpuRwSem<(u64, u64)>>, seat: impl Fn(u64) -> Seat + Copy + Send + 'static) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (1..=4)
+        .map(|i| {
+            let (sem, stop) = (sem.clone(), stop.clone());
+            thread::spawn(move || {
+                let mut sections = 0u64;
+                while !stop.load(Ordering::Relaxed) {
+                    let value = sem.read_at(seat(i));
+                    assert_eq!(value.0, value.1);
+                    if sections % 7 == 0 {
+                        let nested = sem.read_at(seat(i));
+                        drop(value);
+                        assert_eq!(nested.0, nested.1);
+                    }
+                    sections += 1;
+                }
+                sections
+            })
+        })
+        .collect();
+    let writers: Vec<_> = (0..2)
+        .map(|_| {
+            let sem = sem.clone();
+            thread::spawn(move || {
+                for _ in 0..2000 {
+                    let mut value = sem.write();
+                    value.0 += 1;
+                    value.1 += 1;
+                }
+            })
+        })
+        .collect();
+    writers.into_iter().for_each(|w| w.join().unwrap());
+    stop.store(true, Ordering::Relaxed);
+    for reader in readers {
+        assert!(reader.join().unwrap() > 0);
+    }
+    assert_eq!(*sem.read(), (4000, 4000));
+    assert_eq!(sem.counters().writes, 4000);
+}
+
+#[test]
+fn writers_exclude_readers_and_each_other() {
+    storm(&sem(), |_| lane::seat());
+}
+
+#[test]
+fn threads_without_a_number_are_excluded_too() {
+    storm(&sem(), |i| if i % 2 == 0 { lane::seat() } else { Seat { lane: LANES, me: i << 6 } });
+}
+
+#[test]
+fn a_reader_may_come_in_again_while_a_writer_waits() {
+    let sem = sem();
+    for seat in [lane::seat(), Seat { lane: LANES, ..lane::seat() }] {
+        let outer = sem.read_at(seat);
+        let (thread, was_in) = writer(&sem);
+        announced(&sem);
+        let inner = sem.read_at(seat);
+        drop(outer);
+        assert!(was_in.recv_timeout(MEANWHILE).is_err());
+        drop(inner);
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn more_guards_than_a_mark_can_count_keep_the_writer_out() {
+    let sem = sem();
+    let mut guards: Vec<_> = (0..2 * DEPTH).map(|_| sem.read()).collect();
+    let (thread, was_in) = writer(&sem);
+    announced(&sem);
+    guards.push(sem.read());
+    // Those that the mark counts first: what is left are guests.
+    guards.drain(..DEPTH as usize);
+    assert!(was_in.recv_timeout(MEANWHILE).is_err());
+    drop(guards);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_guard_that_outlives_its_threads_number_keeps_the_writer_out() {
+    static SEM: std::sync::OnceLock<PerCpuRwSem<()>> = std::sync::OnceLock::new();
+    static LET_GO: AtomicU32 = AtomicU32::new(0);
+    struct Kept(Option<ReadGuard<'static, ()>>);
+    impl Drop for Kept {
+        fn drop(&mut self) {
+            LET_GO.store(1, Ordering::Release);
+            while LET_GO.load(Ordering::Acquire) != 2 {
+                thread::yield_now();
+            }
+            let seat = self.0.as_ref().unwrap().seat;
+            drop(self.0.take());
+            // Its own number, or that of somebody else by now: not to be used any more.
+            assert!(lane::seat().lane == LANES || lane::seat() == seat);
+        }
+    }
+    thread_local! {
+        static KEPT: RefCell<Kept> = const { RefCell::new(Kept(None)) };
+    }
+    let sem = SEM.get_or_init(|| PerCpuRwSem::new(()).unwrap());
+    let keeper = thread::spawn(|| {
+        // In this order: the number goes first.
+        KEPT.with(|kept| kept.borrow_mut().0 = Some(SEM.get().unwrap().read()));
+    });
+    while LET_GO.load(Ordering::Acquire) != 1 {
+        thread::yield_now();
+    }
+    // Whoever has the number now reads beside the guard that is kept.
+    let readers: Vec<_> = (0..4).map(|_| thread::spawn(|| drop((sem.read(), sem.read())))).collect();
+    readers.into_iter().for_each(|r| r.join().unwrap());
+    let (done, was_in) = mpsc::channel();
+    let writer = thread::spawn(move || {
+        drop(SEM.get().unwrap().write());
+        done.send(()).unwrap();
+    });
+    assert!(was_in.recv_timeout(MEANWHILE).is_err());
+    LET_GO.store(2, Ordering::Release);
+    keeper.join().unwrap();
+    writer.join().unwrap();
+    assert!(sem.core.queue.lock().guests.is_empty());
+}
+
+#[test]
+fn a_writer_that_panics_lets_the_others_in() {
+    let sem = sem();
+    let panics = {
+        let sem = sem.clone();
+        thread::spawn(move || {
+            sem.write().0 = 1;
+            let _value = sem.write();
+            std::panic::resume_unwind(Box::new(()));
+        })
+    };
+    assert!(panics.join().is_err());
+    assert_eq!(sem.read().0, 1);
+    sem.write().1 = 1;
+}
+
+#[test]
+fn a_burst_of_writes_pays_one_barrier_and_readers_end_the_fenced_mode() {
+    let sem = sem();
+    for _ in 0..100 {
+        sem.write().0 += 1;
+    }
+    let after = sem.counters();
+    let paid = if after.fallback { 0 } else { 1 };
+    assert_eq!((after.writes, after.barriers, after.writers_slept), (100, paid, 0));
+    for _ in 0..FENCES {
+        drop(sem.read());
+    }
+    sem.write().0 += 1;
+    assert_eq!(sem.counters().barriers, 2 * paid);
+    assert_eq!(Arc::into_inner(sem).unwrap().into_inner().0, 101);
+}
+
+#[test]
+fn writers_come_in_the_order_in_which_they_asked() {
+    let sem = Arc::new(PerCpuRwSem::new(Vec::new()).unwrap());
+    let first = sem.write();
+    let threads: Vec<_> = (0..6)
+        .map(|i| {
+            let (start, started) = mpsc::channel();
+            let sem = sem.clone();
+            let thread = thread::spawn(move || {
+                start.send(()).unwrap();
+                sem.write().push(i);
+            });
+            started.recv().unwrap();
+            // It asks now; nothing tells when it has gone to sleep.
+            thread::sleep(MEANWHILE);
+            thread
+        })
+        .collect();
+    drop(first);
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    assert_eq!(*sem.read(), [0, 1, 2, 3, 4, 5]);
+}

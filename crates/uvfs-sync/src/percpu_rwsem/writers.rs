@@ -1,0 +1,103 @@
+//! The writers' side: one at a time, in turn. The protocol is in the parent module's head.
+
+use crate::primitives::Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+use super::{Core, DEPTH, FENCED, PASSES, Queue, SECTION, WRITER};
+use crate::barrier;
+use crate::lane::{self, LANES, Seat};
+use crate::primitives::{MutexGuard, fence, spin_loop, unlock_fair};
+
+/// Looks at a reader before the writer goes to sleep: a section is often shorter than a sleep, but a reader that
+/// is not running is not waited for in this way.
+const SPINS: u32 = if cfg!(loom) { 0 } else { 64 };
+
+impl Core {
+    /// Wait for the turn, keep new readers out, and wait for those inside.
+    pub(super) fn enter_alone(&self) -> MutexGuard<'_, ()> {
+        // loom's threads have no seats of their own.
+        debug_assert!(cfg!(loom) || !self.marked(lane::seat()), "a reader that is inside waits for itself");
+        let turn = self.turn.lock();
+        self.announce();
+        self.wait_for_readers();
+        turn
+    }
+
+    /// Whether the mark in the line is the thread's own.
+    fn marked(&self, seat: Seat) -> bool {
+        seat.lane < LANES && self.shared.lines.get(seat.lane).inside.load(Relaxed) & !DEPTH == seat.me
+    }
+
+    /// From now on no reader goes in.
+    fn announce(&self) {
+        let mut queue = self.queue.lock();
+        if queue.waiting > 0 && queue.passed >= PASSES {
+            // They have been woken, and nobody stands in their way.
+            queue = self.sleep_while(queue, |queue| queue.waiting > 0);
+        }
+        queue.passed += u32::from(queue.waiting > 0);
+        // Where the light barrier is a fence there is nothing to save.
+        let mode = if barrier::fallback() { 0 } else { FENCED };
+        // Relaxed: the barriers below. A step, because readers end the fenced mode.
+        let old =
+            self.shared.state.fetch_update(Relaxed, Relaxed, |old| Some((old + SECTION) | WRITER | mode));
+        let fenced = old.unwrap_or_default() & FENCED != 0;
+        queue.counters.writes += 1;
+        queue.counters.barriers += u64::from(!fenced && mode != 0);
+        drop(queue);
+        // Between the announcement and the look for readers: paired with those of `enter` and `leave`. If the
+        // fenced mode was on all the readers that count fence for themselves.
+        if fenced {
+            fence(SeqCst);
+        } else {
+            barrier::heavy();
+        }
+    }
+
+    /// A thread that is seen outside once is outside: what marks it after that is a reader that will see the
+    /// writer and take it back.
+    fn wait_for_readers(&self) {
+        for lane in 0..lane::used() {
+            let line = self.shared.lines.get(lane);
+            // Acquire: what the reader did inside comes before what we do.
+            let inside = || line.inside.load(Acquire) != 0;
+            let mut looks = 0;
+            while looks < SPINS && inside() {
+                looks += 1;
+                spin_loop();
+            }
+            if inside() {
+                drop(self.sleep_while(self.queue.lock(), |_| inside()));
+            }
+        }
+        drop(self.sleep_while(self.queue.lock(), |queue| !queue.guests.is_empty()));
+    }
+
+    /// Sleep until a reader that goes in or out has made it false.
+    fn sleep_while<'a>(
+        &'a self,
+        mut queue: MutexGuard<'a, Queue>,
+        what: impl Fn(&Queue) -> bool,
+    ) -> MutexGuard<'a, Queue> {
+        while what(&queue) {
+            queue.writer_sleeps = true;
+            queue.counters.writers_slept += 1;
+            queue = self.moved.wait(queue);
+            queue.writer_sleeps = false;
+        }
+        queue
+    }
+
+    /// Let the readers in, and the next writer have its turn.
+    pub(super) fn leave_alone(&self, turn: MutexGuard<'_, ()>) {
+        let queue = self.queue.lock();
+        let state = self.shared.state.load(Relaxed);
+        // Nobody else stores to it while a writer is announced. Release: readers acquire it.
+        self.shared.state.store(state & !WRITER, Release);
+        let wake = queue.waiting > 0;
+        drop(queue);
+        if wake {
+            self.opened.notify_all();
+        }
+        unlock_fair(turn);
+    }
+}

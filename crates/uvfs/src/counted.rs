@@ -1,0 +1,109 @@
+//! A driver whose calls are counted, around any other.
+//!
+//! Nothing is kept here and nothing is changed: each method counts ([`counters`](crate::counters))
+//! and calls the driver's own. Costs a few instructions a call.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use uvfs_cache::Cache;
+
+use crate::counters::{Call, begin};
+use crate::driver::{Driver, File, Inode, Rename};
+use crate::types::{
+    Access, Answer, Attr, DirEntry, Fallocate, Features, Make, NewInode, Op, Perm, PollEvents, Result, Seek,
+    SetAttr, StatFs, Ttl, XattrFlags,
+};
+
+/// A driver whose calls show in [`counters`](crate::counters()).
+pub struct Counted(Arc<dyn Driver>);
+
+impl Counted {
+    /// Counts the calls of `driver`.
+    pub fn new(driver: Arc<dyn Driver>) -> Arc<Self> {
+        Arc::new(Self(driver))
+    }
+}
+
+/// Methods that are counted.
+macro_rules! counted {
+    ($($call:ident: fn $method:ident(&self $(, $arg:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
+        $(fn $method(&self $(, $arg: $type)*) $(-> $result)? {
+            let _begun = begin(Call::$call);
+            self.0.$method($($arg),*)
+        })*
+    };
+}
+
+impl Driver for Counted {
+    // Asked once, or answered without doing anything.
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+    fn features(&self) -> Features {
+        self.0.features()
+    }
+    fn root(&self, op: &Op) -> Result<NewInode> {
+        self.0.root(op)
+    }
+    fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {
+        self.0.mounted(cache, root);
+    }
+    fn ttl(&self) -> Ttl {
+        self.0.ttl()
+    }
+    counted! {
+        Lookup: fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer>;
+        Revalidate: fn revalidate(&self, dir: u64, name: &[u8], child: Option<u64>) -> bool;
+        Permission: fn permission(&self, ino: u64) -> Option<Perm>;
+        Getattr: fn getattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr>;
+        Setattr: fn setattr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()>;
+        Create: fn create(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>) -> Result<NewInode>;
+        Link: fn link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, name: &[u8]) -> Result<()>;
+        Unlink: fn unlink(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()>;
+        Rmdir: fn rmdir(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()>;
+        Rename: fn rename(&self, op: &Op, rename: &Rename<'_>) -> Result<()>;
+        Readdir: fn readdir(&self, op: &Op, dir: &Inode<'_>, cookie: u64,
+            sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;
+        Readlink: fn readlink(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>>;
+        Open: fn open(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64>;
+        Release: fn release(&self, file: File<'_>);
+        Read: fn read(&self, op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize>;
+        Write: fn write(&self, op: &Op, file: File<'_>, offset: u64, data: &[u8], append: bool) -> Result<usize>;
+        Fallocate: fn fallocate(&self, op: &Op, file: File<'_>, how: Fallocate, offset: u64, len: u64)
+            -> Result<()>;
+        Seek: fn seek(&self, op: &Op, file: File<'_>, offset: u64, what: Seek) -> Result<u64>;
+        Poll: fn poll(&self, op: &Op, file: File<'_>, waker: Option<&Waker>) -> Result<PollEvents>;
+        Fsync: fn fsync(&self, op: &Op, file: File<'_>, datasync: bool) -> Result<()>;
+        Statfs: fn statfs(&self, op: &Op) -> Result<StatFs>;
+        Getxattr: fn getxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>>;
+        Setxattr: fn setxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8], value: &[u8], flags: XattrFlags)
+            -> Result<()>;
+        Listxattr: fn listxattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>>;
+        Removexattr: fn removexattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()>;
+        Evict: fn evict(&self, attr: &Attr, private: u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// The names of the functions that a source has at this indentation, in an order of their own.
+    fn methods<'s>(source: &'s str, start: &'s str) -> Vec<&'s str> {
+        let rest = source.lines().filter_map(|line| line.trim_start().split_once(start));
+        let names = rest.filter(|(before, _)| before.is_empty() || before.ends_with(": "));
+        let mut names: Vec<_> = names.filter_map(|(_, rest)| rest.split('(').next()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// One that is not would have the trait's own answer in place of the driver's.
+    #[test]
+    fn every_method_of_the_trait_is_forwarded() {
+        let (_, of_trait) = include_str!("driver.rs").split_once("pub trait Driver").unwrap();
+        let (_, here) = include_str!("counted.rs").split_once("impl Driver for Counted").unwrap();
+        let (here, _) = here.split_once("#[cfg(test)]").unwrap();
+        let wanted = methods(of_trait, "fn ");
+        assert!(wanted.len() > 25, "{wanted:?}");
+        assert_eq!(methods(here, "fn "), wanted);
+    }
+}

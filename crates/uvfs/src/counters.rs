@@ -1,0 +1,227 @@
+//! What the caches do, in figures: hits, misses, waits, ways off the walk without references, and
+//! driver calls by kind.
+//!
+//! Each thread counts for itself ([`uvfs_sync::tallies`]), so that a hit stores nothing that another
+//! thread would have to fetch; [`counters`] sums. The figures are the process's: all
+//! [`Vfs`](crate::Vfs) instances share them, and they only grow. They synchronise nothing: a sum is of no
+//! one moment.
+//! Driver calls are counted in one place, [`Counted`](crate::Counted), for the drivers that stand behind it.
+
+use uvfs_sync::tallies::{self, LOCK_WAITS, WORDS};
+
+use crate::namei::bailout::{Bail, BailCounts};
+
+/// Which of a thread's figures is what; the first are those of `uvfs-sync`.
+const HITS: usize = 1;
+const MISSES: usize = 2;
+const NAME_WAITS: usize = 3;
+const RETURNED: usize = 4;
+const BAILS: usize = 5;
+const CALLS: usize = BAILS + Bail::ALL.len();
+const _: () = assert!(HITS > LOCK_WAITS && CALLS + Call::ALL.len() <= WORDS);
+
+/// The kinds of driver calls: the methods of [`Driver`](crate::Driver) that may be called again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is a method of Driver, documented there")]
+pub enum Call {
+    Lookup,
+    Revalidate,
+    Permission,
+    Getattr,
+    Setattr,
+    Create,
+    Link,
+    Unlink,
+    Rmdir,
+    Rename,
+    Readdir,
+    Readlink,
+    Open,
+    Release,
+    Read,
+    Write,
+    Fallocate,
+    Seek,
+    Poll,
+    Fsync,
+    Statfs,
+    Getxattr,
+    Setxattr,
+    Listxattr,
+    Removexattr,
+    Evict,
+}
+
+impl Call {
+    /// Every kind.
+    pub const ALL: [Self; 26] = [
+        Self::Lookup,
+        Self::Revalidate,
+        Self::Permission,
+        Self::Getattr,
+        Self::Setattr,
+        Self::Create,
+        Self::Link,
+        Self::Unlink,
+        Self::Rmdir,
+        Self::Rename,
+        Self::Readdir,
+        Self::Readlink,
+        Self::Open,
+        Self::Release,
+        Self::Read,
+        Self::Write,
+        Self::Fallocate,
+        Self::Seek,
+        Self::Poll,
+        Self::Fsync,
+        Self::Statfs,
+        Self::Getxattr,
+        Self::Setxattr,
+        Self::Listxattr,
+        Self::Removexattr,
+        Self::Evict,
+    ];
+
+    /// The method's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lookup => "lookup",
+            Self::Revalidate => "revalidate",
+            Self::Permission => "permission",
+            Self::Getattr => "getattr",
+            Self::Setattr => "setattr",
+            Self::Create => "create",
+            Self::Link => "link",
+            Self::Unlink => "unlink",
+            Self::Rmdir => "rmdir",
+            Self::Rename => "rename",
+            Self::Readdir => "readdir",
+            Self::Readlink => "readlink",
+            Self::Open => "open",
+            Self::Release => "release",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Fallocate => "fallocate",
+            Self::Seek => "seek",
+            Self::Poll => "poll",
+            Self::Fsync => "fsync",
+            Self::Statfs => "statfs",
+            Self::Getxattr => "getxattr",
+            Self::Setxattr => "setxattr",
+            Self::Listxattr => "listxattr",
+            Self::Removexattr => "removexattr",
+            Self::Evict => "evict",
+        }
+    }
+}
+
+/// Sums over all threads that run and that have run.
+#[derive(Clone, Debug)]
+pub struct Counters([u64; WORDS]);
+
+impl Counters {
+    /// Path walks that took no reference and asked no driver, and single names that the cache knew.
+    pub fn hits(&self) -> u64 {
+        self.0[HITS]
+    }
+
+    /// Names that the cache did not know and a driver was asked for.
+    pub fn misses(&self) -> u64 {
+        self.0[MISSES]
+    }
+
+    /// Times that a thread had to wait because another had a lock of the caches.
+    pub fn lock_waits(&self) -> u64 {
+        self.0[LOCK_WAITS]
+    }
+
+    /// Times that a thread waited for another's lookup of the same name.
+    pub fn name_waits(&self) -> u64 {
+        self.0[NAME_WAITS]
+    }
+
+    /// Walks without references that gave up, by reason.
+    pub fn bails(&self) -> BailCounts {
+        BailCounts::new(|reason| self.0[BAILS + reason as usize])
+    }
+
+    /// Calls of this kind that were begun.
+    pub fn calls(&self, call: Call) -> u64 {
+        self.0[CALLS + call as usize]
+    }
+
+    /// Driver calls that were begun and have not returned.
+    pub fn calls_now(&self) -> u64 {
+        let begun = Call::ALL.iter().fold(0u64, |sum, call| sum.wrapping_add(self.calls(*call)));
+        // A call may have returned on a thread that was summed before the one that it began on.
+        begun.saturating_sub(self.0[RETURNED])
+    }
+}
+
+/// The figures now. Takes a mutex that threads take for their first and last count only.
+pub fn counters() -> Counters {
+    Counters(tallies::sums())
+}
+
+/// A walk or a name that the cache answered alone.
+#[inline(always)]
+pub(crate) fn hit() {
+    tallies::count(HITS);
+}
+
+/// A driver is asked for a name.
+pub(crate) fn miss() {
+    tallies::count(MISSES);
+}
+
+/// Another's lookup of a name is waited for.
+pub(crate) fn name_wait() {
+    tallies::count(NAME_WAITS);
+}
+
+/// A walk without references gives up.
+pub(crate) fn bail(reason: Bail) {
+    tallies::count(BAILS + reason as usize);
+}
+
+/// A driver call begins; it has returned when this is dropped.
+pub(crate) fn begin(call: Call) -> Begun {
+    tallies::count(CALLS + call as usize);
+    Begun
+}
+
+/// A driver call that has not returned.
+pub(crate) struct Begun;
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        tallies::count(RETURNED);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_index_their_counters_and_have_names_of_their_own() {
+        let mut names = std::collections::HashSet::new();
+        for (index, call) in Call::ALL.into_iter().enumerate() {
+            assert_eq!(call as usize, index, "{}", call.name());
+            assert!(names.insert(call.name()));
+        }
+    }
+
+    #[test]
+    fn a_call_is_under_way_until_it_returns() {
+        // No other test of this binary calls a driver through `Counted`.
+        let before = counters();
+        let begun = begin(Call::Fsync);
+        let during = counters();
+        assert_eq!(during.calls(Call::Fsync) - before.calls(Call::Fsync), 1);
+        assert_eq!(during.calls_now(), 1);
+        drop(begun);
+        assert_eq!(counters().calls_now(), 0);
+    }
+}
