@@ -19,7 +19,7 @@ use uvfs_sync::primitives::{AtomicU8, Ordering};
 use uvfs_sync::slab::CHUNK;
 use uvfs_sync::slot;
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Names, Numbers};
 use crate::types::{CacheError, SbId};
 use crate::{dentry, inode};
 
@@ -78,6 +78,8 @@ impl Cache {
                 evicted += self.evict_unused(sb, 8 * CHUNK as usize);
                 self.trim(sb);
             }
+            self.names.settle(&Names(self));
+            self.numbers.settle(&Numbers(self));
             if evicted == 0 {
                 break;
             }

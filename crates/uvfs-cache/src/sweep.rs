@@ -226,6 +226,8 @@ impl Cache {
         );
         self.tails.trim();
         self.targets.trim();
+        self.names.trim();
+        self.numbers.trim();
         inodes + dentries
     }
 }

@@ -32,20 +32,34 @@ pub fn try_lock(word: &AtomicU64) -> bool {
 /// (type-stable memory), and that it may wait for whoever holds it (lock order).
 #[inline]
 pub fn lock(word: &AtomicU64) {
-    if !try_lock(word) {
-        lock_slow(word);
+    lock_if(word, |_| true);
+}
+
+/// [`lock`] while the word is one that may be locked; false once it is not. Who has made it such a word,
+/// under the lock, knows that nobody holds the lock and nobody will take it: the exchange that does
+/// expects a word that `may` has seen.
+#[inline]
+pub fn lock_if(word: &AtomicU64, may: impl Fn(u64) -> bool) -> bool {
+    let old = word.load(Ordering::Relaxed);
+    let free = old & LOCK == 0 && may(old);
+    if free && word.compare_exchange(old, old | LOCK, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+        return true;
     }
+    lock_slow(word, &may)
 }
 
 #[cold]
-fn lock_slow(word: &AtomicU64) {
+fn lock_slow(word: &AtomicU64, may: &dyn Fn(u64) -> bool) -> bool {
     let mut spins = 0;
     loop {
         let old = word.load(Ordering::Relaxed);
+        if !may(old) {
+            return false;
+        }
         if old & LOCK == 0 {
             // Others may sleep: WAIT, if set, stays set and our unlock wakes them.
             if word.compare_exchange_weak(old, old | LOCK, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return;
+                return true;
             }
             continue;
         }

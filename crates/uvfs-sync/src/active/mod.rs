@@ -143,8 +143,9 @@ impl ActiveRef {
     fn get_at(&self, lane: u32) -> Option<Active<'_>> {
         if lane < LANES {
             let line = &LINES[lane as usize];
-            // Only this thread fills one; see the head for a guard of the number's last owner.
-            if let Some(at) = line.slots.iter().position(|slot| slot.load(Ordering::Relaxed) == 0) {
+            // Only this thread fills one. Acquire: a guard of the number's last owner may have emptied it, and
+            // who sees what we store must see what that one did.
+            if let Some(at) = line.slots.iter().position(|slot| slot.load(Ordering::Acquire) == 0) {
                 let slot = &line.slots[at];
                 slot.store(self.address(), Ordering::Release);
                 // Between saying that we are inside and looking whether we may be: paired with `drain`'s.

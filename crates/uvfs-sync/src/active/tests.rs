@@ -101,7 +101,7 @@ fn calls_never_see_what_was_drained() {
                         let Some(call) = object.active.get() else { continue };
                         calls += 1;
                         assert!(object.alive.load(Ordering::Relaxed));
-                        if calls % 3 == 0 {
+                        if calls.is_multiple_of(3) {
                             call.break_protection();
                             if call.unbreak() {
                                 assert!(object.alive.load(Ordering::Relaxed));

@@ -12,11 +12,19 @@ use crate::primitives::{Ordering, fence, shard};
 /// Buckets of the old table that an insert or remove moves along while a re-key goes on.
 const MOVE_STEP: u32 = 2;
 
+/// Buckets of a table that has ended that an insert or remove retires.
+const RETIRE_STEP: u32 = 64;
+/// A table with a quarter of the load that it is made for is moved into a smaller one, but not for
+/// less than this many buckets.
+const SHRINK: u64 = if cfg!(loom) { u64::MAX } else { 4096 };
+
 /// State of the one thread that splits or moves buckets.
 #[derive(Debug, Default)]
 pub(super) struct Grower {
     /// Next bucket of the old table to move.
     cursor: u32,
+    /// Buckets of the table that is not in use that are still to be retired: these, from the first on.
+    retire: std::ops::Range<u32>,
     /// Kept between splits, so that none of them allocates under a lock.
     entries: Vec<(u32, u8)>,
     lines: Vec<u32>,
@@ -38,25 +46,64 @@ impl BlHash {
         if !moving && !wanted && !self.counts[shard()].get().is_multiple_of(LOAD) {
             return;
         }
-        let Some(mut grower) = self.grow.try_lock() else { return };
+        if let Some(mut grower) = self.grow.try_lock() {
+            self.work(&mut grower, objects);
+        }
+    }
+
+    /// Finish what is under way: a re-key, and the end of the table that it leaves behind. For who has
+    /// made the table much smaller and wants the memory back; where somebody else is at it, it is left
+    /// to him. O(entries).
+    pub fn settle(&self, objects: &impl Objects) {
+        while let Some(mut grower) = self.grow.try_lock() {
+            let state = |grower: &Grower| (self.is_moving_now(), grower.cursor, grower.retire.start);
+            let before = state(&grower);
+            self.work(&mut grower, objects);
+            if state(&grower) == before {
+                break;
+            }
+        }
+    }
+
+    fn is_moving_now(&self) -> bool {
+        is_moving(self.epoch.load(Ordering::Relaxed))
+    }
+
+    /// One step of whatever is due.
+    fn work(&self, grower: &mut Grower, objects: &impl Objects) {
         // The mutex has ordered us behind whoever moved the epoch.
-        let mut epoch = self.epoch.load(Ordering::Relaxed);
-        if wanted && !is_moving(epoch) {
-            self.start_rekey(&mut grower, epoch);
-        }
+        let epoch = self.epoch.load(Ordering::Relaxed);
         if is_moving(epoch) {
-            self.move_step(&mut grower, epoch, objects);
+            self.move_step(grower, epoch, objects);
+        } else if !grower.retire.is_empty() {
+            self.retire_step(grower, epoch);
+        } else if self.want_rekey.load(Ordering::Relaxed) || self.is_too_large(epoch) {
+            self.start_rekey(grower, epoch);
         }
-        epoch = self.epoch.load(Ordering::Relaxed);
+        let epoch = self.epoch.load(Ordering::Relaxed);
         let target = (current_of(epoch) + usize::from(is_moving(epoch))) & 1;
         // Two, so that a table that fell behind (the mutex was taken) catches up.
         for _ in 0..2 {
             if self.len() <= self.tables[target].buckets() * LOAD
-                || !self.split(&mut grower, &self.tables[target], objects)
+                || !self.split(grower, &self.tables[target], objects)
             {
                 break;
             }
         }
+    }
+
+    fn is_too_large(&self, epoch: u32) -> bool {
+        let buckets = self.tables[current_of(epoch)].buckets();
+        buckets > SHRINK && self.len() < buckets * LOAD / 4
+    }
+
+    /// End some buckets of the table that the last re-key left behind.
+    fn retire_step(&self, grower: &mut Grower, epoch: u32) {
+        let from = grower.retire.start;
+        let to = grower.retire.end.min(from + RETIRE_STEP);
+        self.tables[1 - current_of(epoch)].retire(from, to);
+        grower.retire.start = to;
+        self.left.store(grower.retire.end - to, Ordering::Relaxed);
     }
 
     /// Split a bucket, whether or not it is due.
@@ -185,6 +232,8 @@ impl BlHash {
                 // Every bucket was emptied under its lock after the epoch became odd, and inserts
                 // since then went to the new table: nothing is left in the old one. Who still
                 // looks there finds that the epoch has moved.
+                grower.retire = 0..grower.cursor;
+                self.left.store(grower.cursor, Ordering::Relaxed);
                 self.epoch.store(epoch.wrapping_add(1), Ordering::Release);
                 return;
             }

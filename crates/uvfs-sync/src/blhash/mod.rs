@@ -21,6 +21,11 @@
 //! with each insert and remove. While that goes on, readers look into the old table first, then
 //! into the new one: entries move only in that direction, and both buckets are locked while one does.
 //!
+//! **Shrinking** is a re-key too: what is left in a table that has become too large moves into the other
+//! one, which begins small. The buckets of a table that has ended are *gone*, after which nobody holds
+//! their locks or can take one, and their memory is given back. When the table is used again its
+//! sequences begin anew; who remembers one of the last use remembers its epoch too.
+//!
 //! Nothing is allocated or first touched under a bucket's lock. Lock order: buckets by table
 //! (old before new), then by number; inside: nothing of this crate.
 
@@ -131,6 +136,8 @@ pub struct BlHash {
     /// Odd while a re-key goes on; the next bit says which table is current.
     epoch: AtomicU32,
     want_rekey: AtomicBool,
+    /// Buckets of the table that is not in use whose memory was not given back yet.
+    left: AtomicU32,
     grow: Mutex<Grower>,
     counts: [CachePadded<Stat>; SHARDS],
     long_chains: Stat,
@@ -152,6 +159,7 @@ impl BlHash {
             overflow_slab: Slab::new(),
             epoch: AtomicU32::new(0),
             want_rekey: AtomicBool::new(false),
+            left: AtomicU32::new(0),
             grow: Mutex::new(Grower::default()),
             counts: std::array::from_fn(|_| CachePadded::new(Stat::new())),
             long_chains: Stat::new(),
@@ -320,6 +328,16 @@ impl BlHash {
         Some(index)
     }
 
+    /// Give chunks of overflow lines that nothing hangs on back to the system. Who still reads one finds
+    /// it empty, and the chain's head moved.
+    pub fn trim(&self) {
+        self.overflow_slab.trim(
+            &self.overflow_pool,
+            |_, _| Some(0),
+            |from, to| self.overflow.give_back(from, to),
+        );
+    }
+
     pub(super) fn free_line(&self, index: u32) {
         self.overflow_slab.free(&self.overflow_pool, index);
     }
@@ -334,14 +352,16 @@ impl BlHash {
         self.len() == 0
     }
 
-    /// Bytes of bucket and overflow lines that are in use.
+    /// Bytes of bucket and overflow lines that are in use, or were and are still to be given back.
     pub fn bytes(&self) -> u64 {
         let epoch = self.epoch.load(Ordering::Relaxed);
         let current = current_of(epoch);
         let mut lines = self.tables[current].buckets();
-        if is_moving(epoch) {
-            lines += self.tables[1 - current].buckets();
-        }
+        lines += if is_moving(epoch) {
+            self.tables[1 - current].buckets()
+        } else {
+            u64::from(self.left.load(Ordering::Relaxed))
+        };
         (lines + u64::from(self.overflow_pool.chunks_out()) * u64::from(crate::slab::CHUNK)) * 64
     }
 

@@ -9,6 +9,8 @@ use crate::primitives::{AtomicU64, Ordering, fence, spin_loop};
 pub(super) const LEVEL_SHIFT: u32 = 2;
 pub(super) const LEVEL_MASK: u64 = 0x3f << LEVEL_SHIFT;
 pub(super) const SEQ_ONE: u64 = 1 << 8;
+/// In place of the level plus one: the bucket is no more, and its memory may go at any time.
+const GONE: u32 = 63;
 /// Level of a new table's buckets.
 pub(super) const START_LEVEL: u32 = if cfg!(loom) { 0 } else { 6 };
 
@@ -114,9 +116,21 @@ impl Table {
             }
             let (low, high) = (buckets.iter().min().copied(), buckets.iter().max().copied());
             let (Some(low), Some(high)) = (low, high) else { return false };
-            bitlock::lock(&self.heads.get(low).header);
-            if high != low {
-                bitlock::lock(&self.heads.get(high).header);
+            if !bitlock::lock_if(&self.heads.get(low).header, is_there) {
+                // The table has ended, or the guess was of a time when it was larger.
+                if !valid() {
+                    return false;
+                }
+                spin_loop();
+                continue;
+            }
+            if high != low && !bitlock::lock_if(&self.heads.get(high).header, is_there) {
+                bitlock::unlock(&self.heads.get(low).header);
+                if !valid() {
+                    return false;
+                }
+                spin_loop();
+                continue;
             }
             // A split may have come between the guess and the lock: then the level differs and
             // our entries are elsewhere.
@@ -138,6 +152,22 @@ impl Table {
             }
             spin_loop();
         }
+    }
+
+    /// After the table's end, when all its buckets are empty: end buckets `from..to`, and give their
+    /// memory back to the system. Who holds one of their locks (an emptied bucket's, since before the
+    /// end) is waited for; from then on nobody can take it. Where the memory stays it is used again.
+    pub(super) fn retire(&self, from: u32, to: u32) {
+        for bucket in from..to {
+            let header = &self.heads.get(bucket).header;
+            bitlock::lock(header);
+            bitlock::unlock_with(header, |w| with_level(w, GONE));
+        }
+        if cfg!(loom) {
+            // What giving back does, where there are no pages.
+            (from..to).for_each(|bucket| self.heads.get(bucket).header.store(0, Ordering::Relaxed));
+        }
+        let _ = self.heads.give_back(from, to);
     }
 
     pub(super) fn unlock(&self, bucket: u32) {
@@ -168,7 +198,9 @@ impl Looked<'_> {
         self.seen.header & LOCK == 0 && belongs(self.seen.header, hash, self.seen.bucket, emptied)
     }
 
-    /// Whether the header is still what it was; after an acquire fence.
+    /// Whether the header is still what it was; after an acquire fence. In the table's next use it may
+    /// come to look the same: but who has not found an entry because it was moved out of the table
+    /// sees the epoch in which it was, and asks for the epoch too.
     #[inline]
     pub(super) fn stands(&self) -> bool {
         self.head.header.load(Ordering::Relaxed) & !WAIT == self.seen.header & !WAIT
@@ -178,6 +210,12 @@ impl Looked<'_> {
 /// A header whose bucket changed, and has this level (plus one; 0: none) from now on.
 pub(super) fn with_level(header: u64, level: u32) -> u64 {
     (header & !LEVEL_MASK).wrapping_add(SEQ_ONE) | u64::from(level) << LEVEL_SHIFT
+}
+
+/// Whether there is such a bucket. One whose memory is untouched, or was given back, is not locked by
+/// anybody but who makes it.
+fn is_there(header: u64) -> bool {
+    header & !WAIT != 0 && (header & LEVEL_MASK) >> LEVEL_SHIFT != u64::from(GONE)
 }
 
 /// Where a hash lives in a table of this size: buckets that are split have one bit more.
@@ -198,6 +236,7 @@ fn mask(level: u32) -> u32 {
 pub(super) fn belongs(header: u64, hash: u64, bucket: u32, emptied: bool) -> bool {
     match ((header & LEVEL_MASK) >> LEVEL_SHIFT) as u32 {
         0 => emptied,
+        GONE => false,
         level => hash as u32 & mask(level - 1) == bucket,
     }
 }

@@ -120,6 +120,43 @@ fn rule6_a_long_chain_starts_a_rekey_that_ends() {
     assert!((1..=n).all(|i| objects.remove(&table, i)));
 }
 
+/// A table from which most was removed gives its memory back, and grows again; readers miss nothing.
+#[test]
+fn a_table_that_is_too_large_shrinks() {
+    let n = if cfg!(miri) { 200 } else { 100_000u32 };
+    let table = Arc::new(BlHash::new(1 << 20).unwrap());
+    let objects = Arc::new(Objs::new(n + 1, None));
+    let stop = Arc::new(StdBool::new(false));
+    let stays = |i: &u32| i.is_multiple_of(1000);
+    (1..=n).filter(stays).for_each(|i| objects.insert(&table, i));
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let (table, objects, stop) = (table.clone(), objects.clone(), stop.clone());
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    for i in (1..=n).filter(stays) {
+                        assert_ne!(objects.find(&table, i), Scan::Miss(()), "missed {i}");
+                    }
+                }
+            })
+        })
+        .collect();
+    for _ in 0..3 {
+        (1..=n).filter(|i| !stays(i)).for_each(|i| objects.insert(&table, i));
+        let large = table.bytes();
+        (1..=n).filter(|i| !stays(i)).for_each(|i| assert!(objects.remove(&table, i)));
+        table.settle(&*objects);
+        table.trim();
+        let small = table.bytes();
+        assert!(small < large / 2 || cfg!(miri), "{large} bytes, then {small}");
+        assert!((1..=n).all(|i| objects.finds(&table, i) == stays(&i)));
+    }
+    stop.store(true, Ordering::Relaxed);
+    for r in readers {
+        r.join().unwrap();
+    }
+}
+
 /// Readers never miss what stays, while others come and go, the table grows and is re-keyed.
 #[test]
 fn readers_miss_nothing_while_the_table_changes() {

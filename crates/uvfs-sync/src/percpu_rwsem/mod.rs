@@ -35,7 +35,7 @@
 //! that writer and by all later ones, who come after it by the mutex; who looks after that barrier sees
 //! FENCED (or WRITER), until it is taken away. Out: the exchange fails if a writer came first. If the exchange comes
 //! first, the writer reads a word without FENCED in its own step, and pays. A reader that still sees FENCED
-//! then fences for nothing. A thread takes FENCED away after [`FENCES`] fenced sections since the last write: by then it
+//! then fences for nothing. A thread takes FENCED away after 128 (`FENCES`) fenced sections since the last write: by then it
 //! has spent about what one heavy barrier costs, so that both together never cost more than twice what the
 //! better one alone would have.
 //!
@@ -45,7 +45,7 @@
 //! slept, by the mutex.
 //!
 //! *Who waits how long.* A writer waits for those who asked before it, then for the readers inside; new ones do not
-//! come in. A reader that met a writer sleeps; after it at most [`PASSES`] more writers go in, then all readers that
+//! come in. A reader that met a writer sleeps; after it at most 16 (`PASSES`) more writers go in, then all readers that
 //! sleep do, before the next writer is announced. So nobody starves, and a burst of writes is not held up at
 //! each step by threads that are only just waking.
 //!
@@ -94,7 +94,7 @@ const DEPTH: u64 = 63;
 
 /// Fenced sections of one thread after the last write, before it goes back to the light barrier: about what the
 /// next writer's heavy barrier will cost.
-const FENCES: u64 = if cfg!(loom) { 1 } else { 128 };
+const FENCES: u64 = if cfg!(loom) { 2 } else { 128 };
 
 /// Writers that may pass readers that sleep, before they have to let them in.
 const PASSES: u32 = if cfg!(loom) { 1 } else { 16 };
@@ -159,6 +159,8 @@ struct Core {
     opened: Condvar,
     /// A reader has gone in or out, and the writer waits for one.
     moved: Condvar,
+    /// What a write that pays the heavy barrier sets in `state`: FENCED, or 0.
+    mode: u64,
 }
 
 /// A value that many read and few change. See the module's head for who waits for whom.
@@ -180,6 +182,19 @@ impl<T> PerCpuRwSem<T> {
     /// # Errors
     /// ENOMEM.
     pub fn new(value: T) -> io::Result<Self> {
+        Self::with(value, FENCED)
+    }
+
+    /// As [`PerCpuRwSem::new`], but without the fenced mode: each write pays a heavy barrier, and no reader ever
+    /// fences for itself.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn unbatched(value: T) -> io::Result<Self> {
+        Self::with(value, 0)
+    }
+
+    fn with(value: T, mode: u64) -> io::Result<Self> {
         barrier::prepare();
         let lines = Arena::reserve(LANES)?;
         // Nobody marks another one's line.
@@ -192,6 +207,7 @@ impl<T> PerCpuRwSem<T> {
             queue: Mutex::new(Queue::default()),
             opened: Condvar::new(),
             moved: Condvar::new(),
+            mode,
         };
         Ok(Self { core, value: UnsafeCell::new(value) })
     }

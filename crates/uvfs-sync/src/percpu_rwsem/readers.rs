@@ -18,7 +18,9 @@ impl Core {
     pub(super) fn enter(&self, seat: Seat) -> Seat {
         if seat.lane < LANES {
             let inside = &self.line(seat).inside;
-            if inside.load(Relaxed) == 0 {
+            // Acquire: a guard of the number's last owner may only just have given the line back, and who sees
+            // that we have gone must see that it has.
+            if inside.load(Acquire) == 0 {
                 inside.store(seat.me | 1, Relaxed);
                 // Between the mark and the look for a writer: paired with the one in `announce`.
                 barrier::light();

@@ -44,7 +44,7 @@ fn storm(sem: &Arc<PerCpuRwSem<(u64, u64)>>, seat: impl Fn(u64) -> Seat + Copy +
                 while !stop.load(Ordering::Relaxed) {
                     let value = sem.read_at(seat(i));
                     assert_eq!(value.0, value.1);
-                    if sections % 7 == 0 {
+                    if sections.is_multiple_of(7) {
                         let nested = sem.read_at(seat(i));
                         drop(value);
                         assert_eq!(nested.0, nested.1);
@@ -189,6 +189,18 @@ fn a_burst_of_writes_pays_one_barrier_and_readers_end_the_fenced_mode() {
     sem.write().0 += 1;
     assert_eq!(sem.counters().barriers, 2 * paid);
     assert_eq!(Arc::into_inner(sem).unwrap().into_inner().0, 101);
+}
+
+#[test]
+fn without_batching_each_write_pays() {
+    let sem = Arc::new(PerCpuRwSem::unbatched((0, 0)).unwrap());
+    for _ in 0..10 {
+        sem.write().0 += 1;
+    }
+    let after = sem.counters();
+    assert_eq!(after.barriers, if after.fallback { 0 } else { 10 });
+    let sem = Arc::new(PerCpuRwSem::unbatched((0, 0)).unwrap());
+    storm(&sem, |_| lane::seat());
 }
 
 #[test]

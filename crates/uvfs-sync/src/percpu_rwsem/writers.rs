@@ -36,13 +36,14 @@ impl Core {
         }
         queue.passed += u32::from(queue.waiting > 0);
         // Where the light barrier is a fence there is nothing to save.
-        let mode = if barrier::fallback() { 0 } else { FENCED };
+        let fallback = barrier::fallback();
+        let mode = if fallback { 0 } else { self.mode };
         // Relaxed: the barriers below. A step, because readers end the fenced mode.
         let old =
             self.shared.state.fetch_update(Relaxed, Relaxed, |old| Some((old + SECTION) | WRITER | mode));
         let fenced = old.unwrap_or_default() & FENCED != 0;
         queue.counters.writes += 1;
-        queue.counters.barriers += u64::from(!fenced && mode != 0);
+        queue.counters.barriers += u64::from(!fenced && !fallback);
         drop(queue);
         // Between the announcement and the look for readers: paired with those of `enter` and `leave`. If the
         // fenced mode was on all the readers that count fence for themselves.
