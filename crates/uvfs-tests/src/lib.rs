@@ -8,6 +8,7 @@ pub mod bigdir;
 pub mod generate;
 pub mod host;
 pub mod inproc;
+pub mod kernfs_storm;
 pub mod linear;
 pub mod lockstep;
 pub mod model;

@@ -155,20 +155,15 @@ impl Engine {
         let mut shown = Vec::new();
         {
             let mut nodes = self.locks.write_all();
+            nodes.entry(ino).filter(|entry| !entry.removing).ok_or(Errno::NOENT)?;
             let mut rest = vec![ino];
-            while let Some(ino) = rest.pop() {
-                let Some(entry) = nodes.entry(ino).filter(|entry| !entry.removing) else {
-                    if shown.is_empty() && rest.is_empty() {
-                        return Err(Errno::NOENT);
-                    }
-                    continue;
-                };
-                if !entry.inner.active.is_active() {
-                    shown.push((entry.parent, Arc::clone(&entry.name)));
-                    entry.inner.active.activate();
-                }
+            while let Some(entry) = rest.pop().and_then(|ino| nodes.entry(ino)) {
                 rest.extend(entry.dir.iter().flat_map(|dir| dir.children()).map(|child| child.ino));
+                if entry.inner.active.is_active() || !entry.inner.active.activate() {
+                    continue;
+                }
                 let parent = entry.parent;
+                shown.push((parent, Arc::clone(&entry.name)));
                 if let Some(dir) = nodes.entry_mut(parent).and_then(|above| above.dir.as_mut()) {
                     dir.revision += 1;
                 }

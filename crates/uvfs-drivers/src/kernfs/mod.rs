@@ -27,7 +27,7 @@
 //! | `tree`, `locks` | nodes under the tree lock; the lock as each [`Policy`] has it |
 //! | `engine`, `remove`, `links` | changes |
 //! | `push` | telling the caches |
-//! | `view`, `open`, `read` | the driver |
+//! | `view`, `open`, `read`, `poll` | the driver |
 //!
 //! Lock order: an open file's state; an active reference; an inode's lock in a cache; the tree lock. A thread that
 //! holds one may wait for those after it only.
@@ -39,6 +39,7 @@ mod locks;
 mod node;
 mod open;
 mod options;
+mod poll;
 mod push;
 mod read;
 mod remove;

@@ -6,7 +6,7 @@
 //! neither the node in the tree nor the program's value away from its end for longer than it is held.
 //! An attribute that holds a `Node` of its own tree keeps all of it for ever: use [`Node::downgrade`].
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex};
@@ -16,6 +16,7 @@ use uvfs_sync::active::ActiveRef;
 use super::attribute::Attribute;
 use super::engine::Engine;
 use super::options::{Meta, Tag};
+use super::poll::Waiters;
 
 /// What a node is.
 pub(super) enum Body {
@@ -30,8 +31,7 @@ pub(super) struct Inner {
     pub(super) fmt: u32,
     pub(super) active: ActiveRef,
     pub(super) body: Body,
-    /// Notifications so far.
-    pub(super) events: AtomicU64,
+    pub(super) waiters: Waiters,
     /// Somebody is at [`super::Call::remove_self`].
     pub(super) removing_itself: AtomicBool,
     gone: Mutex<bool>,
@@ -50,7 +50,7 @@ impl Inner {
             fmt,
             active: ActiveRef::new(),
             body,
-            events: AtomicU64::new(0),
+            waiters: Waiters::default(),
             removing_itself: AtomicBool::new(false),
             gone: Mutex::new(false),
             is_gone: Condvar::new(),
@@ -259,9 +259,10 @@ impl Node {
         self.engine.remove(self.inner.ino);
     }
 
-    /// Wakes who polls: the value is not what was read. O(those who wait).
+    /// Wakes who polls: the value is not what was read. Whoever has the file open sees POLLPRI and POLLERR until he has
+    /// read it from the start again. O(those who wait); no lock is held while they are woken.
     pub fn notify(&self) {
-        self.inner.events.fetch_add(1, Ordering::AcqRel);
+        self.inner.waiters.notify();
     }
 
     /// What `stat` says.

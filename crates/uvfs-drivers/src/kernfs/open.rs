@@ -8,6 +8,7 @@
 //! so who waits here is not waited for by a removal.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use uvfs_sync::lane;
@@ -17,11 +18,9 @@ const SHARDS: u64 = 64;
 /// Bytes of text that a state keeps when its file is closed.
 const KEPT: usize = 4096;
 
-/// What an open file has seen.
+/// What an open file was shown.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Of the node.
-    pub(super) ino: u64,
     /// What was shown last; of records, those that were made last.
     pub(super) text: Vec<u8>,
     /// Where in the file `text` begins.
@@ -30,15 +29,23 @@ pub(super) struct State {
     pub(super) next: Option<u64>,
     /// Whether there is a text.
     pub(super) shown: bool,
-    /// The node's count of notifications before the text was made.
-    pub(super) event: u64,
 }
 
 /// An open file.
 #[derive(Debug, Default)]
 pub(super) struct Open {
+    /// Of the node. Does not change while the file is open, nor is `state` needed for it: who writes or polls does
+    /// not wait for who reads.
+    pub(super) ino: AtomicU64,
+    /// The node's count of notifications before the text was made; [`UNREAD`].
+    pub(super) event: AtomicU64,
+    /// Whether the node may have a waker for this file.
+    pub(super) polled: AtomicBool,
     pub(super) state: Mutex<State>,
 }
+
+/// Nothing was read yet: as in sysfs, who polls is told to read.
+pub(super) const UNREAD: u64 = u64::MAX;
 
 #[derive(Default)]
 struct Shard {
@@ -66,15 +73,19 @@ impl Opens {
     }
 
     /// A handle for a file of the node `ino`.
-    pub(super) fn insert(&self, ino: u64, event: u64) -> u64 {
+    pub(super) fn insert(&self, ino: u64) -> u64 {
         let number = u64::from(lane::known().or_else(lane::mine).unwrap_or(0)) % SHARDS;
         let mut shard = self.shard(number).lock();
         let index = shard.free.pop().unwrap_or_else(|| {
             shard.open.push(Arc::default());
             shard.open.len() - 1
         });
-        let mut state = shard.open[index].state.lock();
-        (state.ino, state.event, state.shown) = (ino, event, false);
+        let open = &shard.open[index];
+        // Relaxed: the shard's lock orders it for all who come with the handle.
+        open.ino.store(ino, Ordering::Relaxed);
+        open.event.store(UNREAD, Ordering::Relaxed);
+        open.polled.store(false, Ordering::Relaxed);
+        open.state.lock().shown = false;
         index as u64 * SHARDS + number
     }
 

@@ -46,16 +46,17 @@ fn copy(text: &[u8], start: u64, offset: u64, buf: &mut [u8]) -> usize {
 pub(super) fn read(op: &Op, engine: &Arc<Engine>, open: &Open, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let mut state = open.state.lock();
     let state = &mut *state;
-    with(op, engine, state.ino, |attribute, call, inner| match attribute.kind() {
+    with(op, engine, open.ino.load(Ordering::Relaxed), |attribute, call, inner| match attribute.kind() {
         Kind::Text => {
             if offset == 0 || !state.shown {
-                show(attribute, call, inner, state)?;
+                begin(open, inner);
+                show(attribute, call, state)?;
             }
             Ok(copy(&state.text, 0, offset, buf))
         }
         Kind::Records => {
             if offset == 0 || !state.shown || offset < state.start {
-                state.event = inner.events.load(Ordering::Acquire);
+                begin(open, inner);
                 state.text.clear();
                 (state.start, state.next, state.shown) = (0, Some(0), true);
             }
@@ -63,7 +64,7 @@ pub(super) fn read(op: &Op, engine: &Arc<Engine>, open: &Open, offset: u64, buf:
         }
         Kind::Binary { size } => {
             if offset == 0 {
-                state.event = inner.events.load(Ordering::Acquire);
+                begin(open, inner);
             }
             let room = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
             let len = if size == 0 { buf.len() } else { buf.len().min(room) };
@@ -76,10 +77,14 @@ pub(super) fn read(op: &Op, engine: &Arc<Engine>, open: &Open, offset: u64, buf:
     })
 }
 
+/// Who polls has seen what was notified so far. Before the value is looked at: a notification in between is not
+/// lost, it wakes once too often.
+fn begin(open: &Open, inner: &Inner) {
+    open.event.store(inner.waiters.events(), Ordering::Relaxed);
+}
+
 /// Makes the text anew.
-fn show(attribute: &dyn Attribute, call: &Call<'_>, inner: &Inner, state: &mut State) -> Result<()> {
-    // Before the value is looked at: a notification in between is not lost, it wakes once too often.
-    state.event = inner.events.load(Ordering::Acquire);
+fn show(attribute: &dyn Attribute, call: &Call<'_>, state: &mut State) -> Result<()> {
     state.shown = false;
     state.text.clear();
     attribute.show(call, &mut state.text)?;
@@ -128,8 +133,7 @@ fn records(
 
 /// Writes through an open file.
 pub(super) fn write(op: &Op, engine: &Arc<Engine>, open: &Open, offset: u64, data: &[u8]) -> Result<usize> {
-    let ino = open.state.lock().ino;
-    with(op, engine, ino, |attribute, call, _| match attribute.kind() {
+    with(op, engine, open.ino.load(Ordering::Relaxed), |attribute, call, _| match attribute.kind() {
         Kind::Text | Kind::Records => {
             let data = &data[..data.len().min(STORE_MAX)];
             attribute.store(call, data).map(|taken| taken.min(data.len()))

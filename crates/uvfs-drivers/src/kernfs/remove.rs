@@ -31,6 +31,8 @@ impl Engine {
             self.push_name(node.parent, &node.name);
         }
         for node in &going {
+            // Who polls is told; who is inside is waited for.
+            node.inner.waiters.notify();
             node.inner.active.drain();
         }
         self.unlink(ino, &going);

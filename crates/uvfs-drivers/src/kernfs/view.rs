@@ -5,21 +5,22 @@
 //! answered with ENOENT and not as absent: that would leave a negative entry, and activation is on its way.
 //! Names cannot be made or removed through a view (EPERM); owners may change mode, owner and times.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::task::Waker;
 
 use parking_lot::Mutex;
 use uvfs::driver::{Driver, File, Inode, Rename};
 use uvfs::types::{
-    Access, Answer, Attr, DirEntry, Errno, Features, Make, NAME_MAX, NewInode, Op, Result, SetAttr, StatFs,
-    Ttl,
+    Access, Answer, Attr, DirEntry, Errno, Features, Make, NAME_MAX, NewInode, Op, Perm, PollEvents, Result,
+    SetAttr, StatFs, Ttl,
 };
 use uvfs_cache::{Cache, SbId};
 
 use super::engine::Engine;
 use super::node::Body;
 use super::open::Opens;
-use super::options::Tag;
+use super::options::{Options, Policy, Tag};
+use super::poll;
 use super::read;
 use super::tree::{Entry, Nodes};
 
@@ -68,7 +69,8 @@ impl Driver for View {
     }
 
     fn features(&self) -> Features {
-        Features { may_block: self.engine.options.may_block, direct_io: true, ..Features::default() }
+        let Options { policy, may_block, .. } = self.engine.options;
+        Features { may_block, revalidates: policy != Policy::Uvfs, direct_io: true, ..Features::default() }
     }
 
     fn root(&self, _op: &Op) -> Result<NewInode> {
@@ -100,6 +102,28 @@ impl Driver for View {
             }
         };
         attr.map(|attr| Answer::Found(forever(attr))).ok_or(Errno::NOENT)
+    }
+
+    /// A negative entry is asked about by its name: the lock is held anyway, and what is not there now was not hidden
+    /// when the entry was made, for then none would have been made.
+    fn revalidate(&self, dir: u64, name: &[u8], child: Option<u64>) -> bool {
+        let nodes = self.engine.locks.read(&[child.unwrap_or(dir)]);
+        let Some(ino) = child else {
+            let above = nodes.entry(dir).filter(|above| !above.removing);
+            return above
+                .and_then(|above| above.dir.as_ref())
+                .is_some_and(|d| d.find_seen(name, self.tag).is_none());
+        };
+        nodes.entry(ino).is_some_and(|entry| {
+            let seen = entry.tag.is_none() || entry.tag == self.tag;
+            seen && entry.parent == dir && *entry.name == *name && entry.inner.active.is_active()
+        })
+    }
+
+    fn permission(&self, ino: u64) -> Option<Perm> {
+        let nodes = self.engine.locks.read(&[ino]);
+        let entry = nodes.entry(ino)?;
+        Some(Perm { mode: entry.inner.fmt | entry.owner.mode, uid: entry.owner.uid, gid: entry.owner.gid })
     }
 
     fn getattr(&self, _op: &Op, inode: &Inode<'_>) -> Result<Attr> {
@@ -169,13 +193,13 @@ impl Driver for View {
         let held = self.engine.inner(ino).ok_or(Errno::NODEV)?;
         let inner = held.get().ok_or(Errno::NODEV)?;
         let _active = inner.active.get().ok_or(Errno::NODEV)?;
-        match inner.body {
-            Body::Attribute(_) => Ok(self.opens.insert(ino, inner.events.load(Ordering::Acquire))),
-            _ => Err(Errno::INVAL),
-        }
+        if matches!(inner.body, Body::Attribute(_)) { Ok(self.opens.insert(ino)) } else { Err(Errno::INVAL) }
     }
 
     fn release(&self, file: File<'_>) {
+        if let Some(open) = self.opens.get(file.handle) {
+            poll::forget(&self.engine, &open);
+        }
         self.opens.remove(file.handle);
     }
 
@@ -187,6 +211,11 @@ impl Driver for View {
     fn write(&self, op: &Op, file: File<'_>, offset: u64, data: &[u8], _append: bool) -> Result<usize> {
         let open = self.opens.get(file.handle).ok_or(Errno::BADF)?;
         read::write(op, &self.engine, &open, offset, data)
+    }
+
+    fn poll(&self, _op: &Op, file: File<'_>, waker: Option<&Waker>) -> Result<PollEvents> {
+        let open = self.opens.get(file.handle).ok_or(Errno::BADF)?;
+        Ok(poll::poll(&self.engine, &open, waker))
     }
 
     fn statfs(&self, _op: &Op) -> Result<StatFs> {
