@@ -57,6 +57,7 @@ impl<'c> InodeRef<'c> {
         Self { cache, index, life }
     }
 
+    #[inline(always)]
     pub(crate) fn index(&self) -> u32 {
         self.index
     }
@@ -74,6 +75,7 @@ impl<'c> InodeRef<'c> {
     }
 
     /// The id; a front end's node id.
+    #[inline]
     pub fn id(&self) -> InodeId {
         InodeId::new(self.index, self.life)
     }

@@ -150,6 +150,16 @@ impl Cache {
         None
     }
 
+    /// [`Cache::pos`] of what is held: its life goes on, so that only a writer can be in the way.
+    #[inline(always)]
+    pub fn pos_of(&self, held: &InodeRef<'_>) -> Option<Pos> {
+        let stamp = self.inodes.get(held.index()).stamp().load();
+        if LifeSeq::is_odd(stamp) {
+            return self.pos(held.id());
+        }
+        Some(Pos { index: held.index(), stamp })
+    }
+
     /// Whether `at` is still as it was.
     #[inline(always)]
     pub fn check(&self, at: Pos) -> bool {

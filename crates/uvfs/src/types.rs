@@ -44,6 +44,7 @@ impl Cred {
         self.uid == 0
     }
     /// Whether `gid` is the group or one of the supplementary groups.
+    #[inline]
     pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }

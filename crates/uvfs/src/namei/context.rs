@@ -65,6 +65,7 @@ fn new_name<'a>(parent: &'a Parent<'_, '_>) -> Result<&'a [u8]> {
 }
 
 impl<'v> Context<'v> {
+    #[inline(always)]
     fn walker(&self) -> Walker<'_, 'v> {
         Walker { vfs: self.vfs, cred: &self.cred, who: self.who, root: &self.root, cwd: &self.cwd }
     }
@@ -135,13 +136,35 @@ impl<'v> Context<'v> {
     /// # Errors
     /// As every operation on paths: ENOENT, ENOTDIR, EACCES (no search permission on the way),
     /// ELOOP, ENAMETOOLONG, and what drivers answer.
+    #[inline]
     pub fn stat(&self, path: &[u8]) -> Result<Attr> {
-        self.walker().attr(path, true)
+        let mut attr = Attr::default();
+        self.stat_into(path, &mut attr).map(|()| attr)
     }
 
     /// Attributes; a symbolic link as last component is not followed.
+    #[inline]
     pub fn lstat(&self, path: &[u8]) -> Result<Attr> {
-        self.walker().attr(path, false)
+        let mut attr = Attr::default();
+        self.lstat_into(path, &mut attr).map(|()| attr)
+    }
+
+    /// [`Context::stat`] into a place of the caller's. Where millions are asked for, that spares moving
+    /// what was just written, which takes a fourth as long as the look: a load of 16 bytes waits for the
+    /// stores of eight before it. What stands there after an error says nothing.
+    ///
+    /// # Errors
+    /// As [`Context::stat`].
+    pub fn stat_into(&self, path: &[u8], attr: &mut Attr) -> Result<()> {
+        self.walker().attr(path, true, attr)
+    }
+
+    /// [`Context::lstat`] into a place of the caller's.
+    ///
+    /// # Errors
+    /// As [`Context::lstat`].
+    pub fn lstat_into(&self, path: &[u8], attr: &mut Attr) -> Result<()> {
+        self.walker().attr(path, false, attr)
     }
 
     /// Opens a file, as `open(2)`.

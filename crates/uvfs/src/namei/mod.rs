@@ -101,21 +101,38 @@ enum Fallback<'v> {
 }
 
 impl<'v> Walker<'_, 'v> {
-    /// The attributes of what `path` leads to.
-    pub(crate) fn attr(&self, path: &[u8], follow: bool) -> Result<Attr> {
-        let goal = Goal::Attr { follow };
+    /// The attributes of what `path` leads to, put into `attr`. Passed up through four results, the copies
+    /// would cost more than the look: a load of 16 bytes waits for the two stores of eight before it.
+    #[inline(always)]
+    pub(crate) fn attr(&self, path: &[u8], follow: bool, attr: &mut Attr) -> Result<()> {
         let start = self.start(self.cwd, path)?;
-        // Written in place: passed up through four results, the copies would cost more than the look.
-        let mut attr = Attr::default();
-        match self.lockless(start, path, || self.attr_lockless(start.id(), path, follow, &mut attr)) {
-            Ok(()) => Ok(attr),
-            Err(fallback) => {
-                let arrived = self.held(path, goal, fallback, 0)?;
-                match arrived.attr {
-                    Some(attr) => Ok(attr),
-                    None => self.vfs.attr_now(&self.vfs.op(self.cred), &arrived.inode),
-                }
+        let mounts = self.vfs.mounts.generation();
+        match self.attr_lockless(start, path, follow, attr) {
+            Ok(()) => {
+                counters::hit();
+                Ok(())
             }
+            Err(stop) => self.attr_again(start, mounts, stop, path, follow).map(|found| *attr = found),
+        }
+    }
+
+    /// [`Walker::attr`] where the first attempt decided nothing.
+    #[cold]
+    fn attr_again(
+        &self,
+        start: &Inode<'v>,
+        mounts: Option<u32>,
+        stop: Stop,
+        path: &[u8],
+        follow: bool,
+    ) -> Result<Attr> {
+        let mut attr = Attr::default();
+        let mut attempt = || self.attr_lockless(start, path, follow, &mut attr);
+        let Err(fallback) = self.again(start, path, mounts, stop, &mut attempt) else { return Ok(attr) };
+        let arrived = self.held(path, Goal::Attr { follow }, fallback, 0)?;
+        match arrived.attr {
+            Some(attr) => Ok(attr),
+            None => self.vfs.attr_now(&self.vfs.op(self.cred), &arrived.inode),
         }
     }
 
@@ -123,7 +140,7 @@ impl<'v> Walker<'_, 'v> {
     pub(crate) fn node(&self, path: &[u8], follow: bool) -> Result<Inode<'v>> {
         let goal = Goal::Node { follow };
         let start = self.start(self.cwd, path)?;
-        let seen = self.lockless(start, path, || match self.walk_lockless(start.id(), path, goal)? {
+        let seen = self.lockless(start, path, || match self.walk_lockless(start, path, goal)? {
             Seen::Child(at, child) => Ok(self.vfs.cache.hold(self.enter(at, &child)?)?),
             Seen::Node(at) | Seen::Parent { pos: at, .. } => Ok(self.vfs.cache.hold(at)?),
         });
@@ -146,15 +163,14 @@ impl<'v> Walker<'_, 'v> {
         links: u32,
     ) -> Result<Parent<'v, 'p>> {
         let start = self.start(start, path)?;
-        let seen =
-            self.lockless(start, path, || match self.walk_lockless(start.id(), path, Goal::Parent)? {
-                Seen::Parent { pos, last, slash } => {
-                    Ok(Parent { dir: self.vfs.cache.hold(pos)?, last, slash, links })
-                }
-                Seen::Child(at, _) | Seen::Node(at) => {
-                    Ok(Parent { dir: self.vfs.cache.hold(at)?, last: Last::Root, slash: false, links })
-                }
-            });
+        let seen = self.lockless(start, path, || match self.walk_lockless(start, path, Goal::Parent)? {
+            Seen::Parent { pos, last, slash } => {
+                Ok(Parent { dir: self.vfs.cache.hold(pos)?, last, slash, links })
+            }
+            Seen::Child(at, _) | Seen::Node(at) => {
+                Ok(Parent { dir: self.vfs.cache.hold(at)?, last: Last::Root, slash: false, links })
+            }
+        });
         match seen {
             Ok(parent) => Ok(parent),
             Err(fallback) => {

@@ -43,12 +43,48 @@ pub(crate) fn component(path: &[u8], at: usize) -> Option<Component<'_>> {
     Some(Component { name, start, kind, last, next, slash: last && end < next })
 }
 
-/// Where the directory part of a path ends: before the slashes in front of the last component. None
-/// where there is no such part, or slashes come after the component.
-#[inline]
-pub(crate) fn directory_part(path: &[u8]) -> Option<&[u8]> {
-    let slash = path.iter().rposition(|&b| b == b'/')?;
-    (slash > 0 && slash + 1 < path.len()).then(|| &path[..slash])
+/// The part of a path before its last component, without the slash between them, and that component;
+/// none where the path is slashes only.
+#[inline(always)]
+pub(crate) fn split(path: &[u8]) -> (&[u8], Option<Component<'_>>) {
+    let mut end = path.len();
+    while end > 0 && path[end - 1] == b'/' {
+        end -= 1;
+    }
+    let upto = &path[..end];
+    if upto.is_empty() {
+        return (path, None);
+    }
+    let slash = last_slash(upto);
+    let start = slash.map_or(0, |slash| slash + 1);
+    let name = &upto[start..];
+    let kind = if name[0] == b'.' { kind_of_dots(name) } else { Kind::Name };
+    let next = path.len();
+    (&path[..slash.unwrap_or(0)], Some(Component { name, start, kind, last: true, next, slash: end < next }))
+}
+
+/// The last slash, eight bytes at a time.
+#[inline(always)]
+fn last_slash(path: &[u8]) -> Option<usize> {
+    let Some(first) = path.first_chunk::<8>() else { return path.iter().rposition(|&b| b == b'/') };
+    let mut rest = path;
+    while let Some((before, bytes)) = rest.split_last_chunk::<8>() {
+        if let Some(at) = last_slash_of(*bytes) {
+            return Some(before.len() + at);
+        }
+        rest = before;
+    }
+    // What is left, and again some of what has been looked at: there is no slash in that.
+    last_slash_of(*first)
+}
+
+#[inline(always)]
+fn last_slash_of(bytes: [u8; 8]) -> Option<usize> {
+    let x = u64::from_le_bytes(bytes) ^ (u64::from(b'/') * ONES);
+    // The high bit of each byte that is zero, and of no other.
+    let low = !(ONES << 7);
+    let slashes = !((x & low).wrapping_add(low) | x | low);
+    (slashes != 0).then(|| 7 - slashes.leading_zeros() as usize / 8)
 }
 
 #[inline]
@@ -97,7 +133,7 @@ fn zero_bytes(x: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn split(path: &str) -> String {
+    fn shown(path: &str) -> String {
         let (mut at, mut out) = (0, Vec::new());
         while let Some(c) = component(path.as_bytes(), at) {
             let mark = match (c.last, c.slash) {
@@ -124,7 +160,7 @@ mod tests {
             ("a/./..", "a . ..$"),
             ("..a/.b/...", "..a .b ...$"),
         ] {
-            assert_eq!(split(path), want, "{path}");
+            assert_eq!(shown(path), want, "{path}");
         }
     }
 
@@ -140,17 +176,40 @@ mod tests {
     }
 
     #[test]
-    fn directory_parts() {
-        for (path, want) in [
-            ("/a/b/c", Some("/a/b")),
-            ("a/b", Some("a")),
-            ("/a//b", Some("/a/")),
-            ("/a", None),
-            ("a", None),
-            ("/a/b/", None),
-            ("", None),
+    fn a_path_splits_before_its_last_component() {
+        for (path, dirs, name) in [
+            ("/a/b/c", "/a/b", "c"),
+            ("a/b", "a", "b"),
+            ("/a//b", "/a/", "b"),
+            ("/a", "", "a"),
+            ("a", "", "a"),
+            ("//a", "/", "a"),
+            ("/a/b//", "/a", "b"),
+            ("/directory/of-directories/..", "/directory/of-directories", ".."),
         ] {
-            assert_eq!(directory_part(path.as_bytes()), want.map(str::as_bytes), "{path}");
+            let (before, last) = split(path.as_bytes());
+            let last = last.unwrap();
+            assert_eq!((before, last.name), (dirs.as_bytes(), name.as_bytes()), "{path}");
+            // The same component as the scan from the front finds, which is the last.
+            assert_eq!(component(path.as_bytes(), before.len()), Some(last), "{path}");
+        }
+        for path in ["", "/", "//////////"] {
+            assert_eq!(split(path.as_bytes()), (path.as_bytes(), None));
+        }
+    }
+
+    #[test]
+    fn the_last_slash_is_found_wherever_it_stands() {
+        for len in 0..30 {
+            // Bytes that differ from a slash in the lowest and the highest bit.
+            for filler in [b'n', b'.', b'/' | 0x80] {
+                assert_eq!(last_slash(&vec![filler; len]), None);
+                for last in 0..len {
+                    let mut path = vec![filler; len];
+                    (path[last], path[last / 2]) = (b'/', b'/');
+                    assert_eq!(last_slash(&path), Some(last), "{path:?}");
+                }
+            }
         }
     }
 

@@ -26,7 +26,7 @@ impl<'v> Walker<'_, 'v> {
         let goal = Goal::Node { follow: false };
         let start = self.start(self.cwd, path)?;
         let cache = &self.vfs.cache;
-        let seen = self.lockless(start, path, || match self.walk_lockless(start.id(), path, goal)? {
+        let seen = self.lockless(start, path, || match self.walk_lockless(start, path, goal)? {
             Seen::Child(at, child) => match cache.child_target(at, &child, out)? {
                 Some((attr, len)) if !attr.atime_is_due(now()) => Ok(Target::Kept(len)),
                 _ => Ok::<_, Stop>(Target::Ask(cache.hold(self.enter(at, &child)?)?)),

@@ -18,9 +18,10 @@ use std::cell::Cell;
 use uvfs_cache::prefix::{DEPTH_MAX, Whence};
 use uvfs_cache::{Child, InodeId, Pos, Step, Stuck};
 
+use crate::driver::Inode;
 use crate::namei::ask::{Always, Ask, Never};
 use crate::namei::bailout::Bail;
-use crate::namei::path::{Component, Kind, component, directory_part};
+use crate::namei::path::{Component, Kind, component, split};
 use crate::namei::who::NOBODY;
 use crate::namei::{Goal, Last, Walker};
 use crate::permission;
@@ -106,6 +107,13 @@ impl Trail {
         Self { through: [start; DEPTH_MAX], len: 1 }
     }
 
+    /// All positions, if they are few enough.
+    pub(crate) fn whole(&self) -> Option<&[Pos]> {
+        self.through.get(..self.len)
+    }
+}
+
+impl Mark for Trail {
     #[inline(always)]
     fn add(&mut self, at: Pos) {
         if let Some(place) = self.through.get_mut(self.len) {
@@ -114,22 +122,34 @@ impl Trail {
         self.len += 1;
     }
 
-    /// Nothing of this walk is to be kept.
     fn spoil(&mut self) {
         self.len = DEPTH_MAX + 1;
     }
+}
 
-    /// All positions, if they are few enough.
-    pub(crate) fn whole(&self) -> Option<&[Pos]> {
-        self.through.get(..self.len)
-    }
+/// What becomes of the positions that a walk comes through.
+pub(crate) trait Mark {
+    fn add(&mut self, at: Pos);
+    /// Nothing of this walk is to be kept.
+    fn spoil(&mut self);
+}
+
+/// They are forgotten.
+struct NoTrail;
+
+impl Mark for NoTrail {
+    #[inline(always)]
+    fn add(&mut self, _: Pos) {}
+
+    #[inline(always)]
+    fn spoil(&mut self) {}
 }
 
 impl Walker<'_, '_> {
     /// Walks from the inode `start`.
     pub(crate) fn walk_lockless<'p>(
         &self,
-        start: InodeId,
+        start: &Inode<'_>,
         path: &'p [u8],
         goal: Goal,
     ) -> Result<Seen<'p>, Stop> {
@@ -142,13 +162,14 @@ impl Walker<'_, '_> {
 
     fn walk_asking<'p, A: Ask>(
         &self,
-        start: InodeId,
+        start: &Inode<'_>,
         path: &'p [u8],
         goal: Goal,
         ask: &mut A,
     ) -> Result<Seen<'p>, Stop> {
-        let at = self.vfs.cache.pos(start).ok_or(Stop::Bail(Bail::Gone))?;
-        let (at, last_one) = self.walk_to_last(at, path, &mut Trail::new(at), ask)?;
+        let at = self.vfs.cache.pos_of(start).ok_or(Stop::Bail(Bail::Gone))?;
+        let (dirs, last_one) = split(path);
+        let at = self.walk_dirs(at, dirs, &mut NoTrail, ask)?;
         let Some(c) = last_one else {
             return Ok(match goal {
                 Goal::Attr { .. } | Goal::Node { .. } => Seen::Node(at),
@@ -177,23 +198,20 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// Walks to the last component; none where the path ends in slashes only. `trail` has the start, and
-    /// gets all positions after it.
+    /// Walks through `dirs`, the front part of a path, all of whose components are to be entered. `trail`
+    /// has the start, and gets all positions after it.
     #[inline(always)]
-    fn walk_to_last<'p, A: Ask>(
+    fn walk_dirs<A: Ask, M: Mark>(
         &self,
         mut at: Pos,
-        path: &'p [u8],
-        trail: &mut Trail,
+        dirs: &[u8],
+        trail: &mut M,
         ask: &mut A,
-    ) -> Result<(Pos, Option<Component<'p>>), Stop> {
+    ) -> Result<Pos, Stop> {
         let cache = &self.vfs.cache;
         let names = cache.names();
         let mut offset = 0;
-        while let Some(c) = component(path, offset) {
-            if c.last {
-                return Ok((at, Some(c)));
-            }
+        while let Some(c) = component(dirs, offset) {
             if !ask.may_search(self, at)? {
                 return Err(self.denied(at, offset));
             }
@@ -221,44 +239,54 @@ impl Walker<'_, '_> {
             }
             offset = c.next;
         }
-        Ok((at, None))
+        Ok(at)
     }
 
     /// The attributes of what `path` leads to from `start`, put into `attr`.
+    #[inline(always)]
     pub(crate) fn attr_lockless(
         &self,
-        start: InodeId,
+        start: &Inode<'_>,
         path: &[u8],
         follow: bool,
         attr: &mut Attr,
     ) -> Result<(), Stop> {
-        let cache = &self.vfs.cache;
-        let start = cache.pos(start).ok_or(Stop::Bail(Bail::Gone))?;
+        let start = self.vfs.cache.pos_of(start).ok_or(Stop::Bail(Bail::Gone))?;
         if self.vfs.mounts.any_revalidates() {
             return self.attr_asking(start, path, follow, attr);
         }
-        let (at, last) = match directory_part(path) {
-            Some(dirs) if dirs.len() >= WORTH_KEEPING && self.who != NOBODY && pays(dirs) => {
-                self.walk_by_prefix(start, path, dirs)?
-            }
-            _ => self.walk_to_last(start, path, &mut Trail::new(start), &mut Never)?,
-        };
-        self.attr_of_end((at, last), path.len(), follow, attr, &mut Never)
+        let (dirs, last) = split(path);
+        let at = if dirs.is_empty() { start } else { self.walk_to_end(start, dirs)? };
+        self.attr_of_end(at, last, path.len(), follow, attr, &mut Never)
+    }
+
+    /// Walks through a path's directories, of which nobody is asked. Not inlined: the look at the last
+    /// component is nearly all there is to many a `stat`, and would have its registers in memory.
+    #[inline(never)]
+    fn walk_to_end(&self, start: Pos, dirs: &[u8]) -> Result<Pos, Stop> {
+        if dirs.len() >= WORTH_KEEPING && self.who != NOBODY && pays(dirs) {
+            self.walk_by_prefix(start, dirs)
+        } else {
+            self.walk_dirs(start, dirs, &mut NoTrail, &mut Never)
+        }
     }
 
     /// [`Walker::attr_lockless`] where drivers are asked. What stands in the cache of directory parts was
     /// not asked about, so that is not used.
+    #[cold]
     fn attr_asking(&self, start: Pos, path: &[u8], follow: bool, attr: &mut Attr) -> Result<(), Stop> {
         let mut ask = Always::default();
-        let walked = self.walk_to_last(start, path, &mut Trail::new(start), &mut ask)?;
-        self.attr_of_end(walked, path.len(), follow, attr, &mut ask)
+        let (dirs, last) = split(path);
+        let at = self.walk_dirs(start, dirs, &mut NoTrail, &mut ask)?;
+        self.attr_of_end(at, last, path.len(), follow, attr, &mut ask)
     }
 
     /// The attributes of a path of `len` bytes that was walked to its last component.
     #[inline(always)]
     fn attr_of_end<A: Ask>(
         &self,
-        (at, last): (Pos, Option<Component<'_>>),
+        at: Pos,
+        last: Option<Component<'_>>,
         len: usize,
         follow: bool,
         attr: &mut Attr,
@@ -275,30 +303,25 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// [`Walker::walk_to_last`] through the cache of directory parts.
+    /// [`Walker::walk_dirs`] through the cache of directory parts.
     #[inline(always)]
-    fn walk_by_prefix<'p>(
-        &self,
-        start: Pos,
-        path: &'p [u8],
-        dirs: &'p [u8],
-    ) -> Result<(Pos, Option<Component<'p>>), Stop> {
+    fn walk_by_prefix(&self, start: Pos, dirs: &[u8]) -> Result<Pos, Stop> {
         // While mounts change, the two halves of a walk may see different ones.
         let Some(mounts) = self.vfs.mounts.generation() else {
-            return self.walk_to_last(start, path, &mut Trail::new(start), &mut Never);
+            return self.walk_dirs(start, dirs, &mut NoTrail, &mut Never);
         };
         let whence = Whence::new(start.id(), self.who, mounts);
         if let Some(at) = self.vfs.cache.prefix(whence, dirs) {
             account(true);
-            return Ok((at, component(path, dirs.len())));
+            return Ok(at);
         }
         account(false);
         let mut trail = Trail::new(start);
-        let walked = self.walk_to_last(start, path, &mut trail, &mut Never)?;
+        let at = self.walk_dirs(start, dirs, &mut trail, &mut Never)?;
         if let Some(through) = trail.whole() {
             self.vfs.cache.note_prefix(whence, dirs, through);
         }
-        Ok(walked)
+        Ok(at)
     }
 
     /// The last component's attributes.
