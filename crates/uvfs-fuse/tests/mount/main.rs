@@ -4,6 +4,7 @@
 mod basic;
 mod dirs;
 mod fixture;
+mod made;
 mod nodes;
 mod privileges;
 mod slow;
@@ -18,7 +19,15 @@ use fixture::Needs;
 type Test = (&'static str, Needs, fn());
 
 fn main() {
-    let tests = [basic::TESTS, dirs::TESTS, nodes::TESTS, privileges::TESTS, slow::TESTS, unmount::TESTS];
+    let tests = [
+        basic::TESTS,
+        dirs::TESTS,
+        made::TESTS,
+        nodes::TESTS,
+        privileges::TESTS,
+        slow::TESTS,
+        unmount::TESTS,
+    ];
     let trials = tests.into_iter().flatten().map(|&(name, needs, test)| {
         Trial::ignorable_test(name, move || match needs.missing() {
             Some(reason) => {
