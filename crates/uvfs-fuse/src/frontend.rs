@@ -108,11 +108,6 @@ impl Frontend {
         self.answer(who, node, reply, |core, op, inode| core.vfs.statfs(op, inode));
     }
 
-    /// Whether the cache's memory is limited.
-    pub(crate) fn is_limited(&self) -> bool {
-        self.core.vfs.cache().memory_limit() != 0
-    }
-
     /// Waits for the cache to run short of memory; see [`crate::reclaim`].
     pub(crate) fn wait_for_pressure(&self, time: Duration) -> bool {
         self.core.vfs.cache().wait_for_pressure(time)
@@ -123,7 +118,7 @@ impl Frontend {
         self.core.vfs.cache().held_by_kernel(self.core.vfs.root().sb(), max)
     }
 
-    pub(crate) fn shortage(&self) -> Shortages {
+    pub(crate) fn shortages(&self) -> Shortages {
         let short = &self.core.short;
         let [pruned, waited, refused, plain] =
             [&short.pruned, &short.waited, &short.refused, &short.plain].map(|count| count.load(Relaxed));

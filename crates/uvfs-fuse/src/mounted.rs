@@ -44,7 +44,7 @@ pub enum Unmounted {
     Detached,
 }
 
-/// What a mount did where the cache had no memory; see [`Mounted::shortage`].
+/// What a mount did where the cache had no memory; see [`Mounted::shortages`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shortages {
     /// Nodes that the kernel was asked to forget.
@@ -128,9 +128,7 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
 }
 
 fn start(fuse: OwnedFd, frontend: &Arc<Frontend>, threads: usize) -> io::Result<Arc<Session>> {
-    if frontend.is_limited() {
-        reclaim::start(fuse.try_clone()?, frontend)?;
-    }
+    reclaim::start(fuse.try_clone()?, frontend)?;
     let transport = Fuser::connect(fuse, Arc::clone(frontend), threads)?;
     let session = Arc::new(Session::default());
     let theirs = Arc::clone(&session);
@@ -191,8 +189,8 @@ impl Mounted {
     }
 
     /// What was done, since the mount, because the cache had no memory.
-    pub fn shortage(&self) -> Shortages {
-        self.frontend.shortage()
+    pub fn shortages(&self) -> Shortages {
+        self.frontend.shortages()
     }
 
     /// Lookups that the kernel has been given since the mount, and how many of them it has
