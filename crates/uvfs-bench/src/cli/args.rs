@@ -10,8 +10,10 @@ use crate::report::write::Format;
 use crate::workloads::target::Target;
 use crate::workloads::{Workload, options};
 
-/// Workers at once, at the most.
-const MANY: u64 = 64;
+/// Threads at once, at the most.
+const THREADS: u64 = 64;
+/// Processes at once, at the most.
+const PROCS: u64 = 512;
 
 /// The whole command.
 pub fn command(workloads: &[Box<dyn Workload>]) -> Command {
@@ -56,19 +58,19 @@ fn hurried(command: Command) -> Command {
     )
 }
 
-fn numbers(name: &'static str, help: &'static str) -> Arg {
+fn numbers(name: &'static str, most: u64, help: &'static str) -> Arg {
     Arg::new(name)
         .long(name)
         .value_name("N,..")
         .value_delimiter(',')
-        .value_parser(value_parser!(u64).range(1..=MANY))
+        .value_parser(value_parser!(u64).range(1..=most))
         .help(help)
 }
 
 fn common() -> Vec<Arg> {
     vec![
-        numbers("threads", "Threads at once; each number is measured").default_value("1,2"),
-        numbers("procs", "Processes at once, through a target"),
+        numbers("threads", THREADS, "Threads at once; each number is measured").default_value("1,2"),
+        numbers("procs", PROCS, "Processes at once, through a target"),
         Arg::new("seconds")
             .long("seconds")
             .value_name("S")

@@ -19,13 +19,13 @@ use clap::{ArgMatches, Command};
 
 use crate::harness::processes;
 use crate::report::{self, Report};
-use crate::workloads::{self, Workload, target};
+use crate::workloads::{self, Workload};
 
 /// Runs the program.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     if args.get(1).is_some_and(|word| word == processes::WORD) {
-        return finish(processes::serve(target::worker_elsewhere));
+        return finish(processes::serve(workloads::worker_elsewhere));
     }
     let workloads = workloads::all();
     let mut command = args::command(&workloads);

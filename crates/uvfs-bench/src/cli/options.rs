@@ -62,7 +62,7 @@ impl Options {
                 length: Duration::from_secs_f64(seconds),
                 rounds: matches.get_one::<u64>("rounds").copied().context("--rounds is needed")? as usize,
                 drop_preempted: !workload.preemption_is_the_subject(),
-                companions: workload.companions(),
+                companions: workload.companions(matches),
             },
             arms: if in_process { arms(workload, matches)? } else { Vec::new() },
             chosen: matches.contains_id("arms"),

@@ -17,6 +17,7 @@ pub mod miss;
 pub mod open;
 pub mod options;
 pub mod rename_storm;
+pub mod showgids;
 pub mod stat;
 pub mod table;
 pub mod target;
@@ -24,9 +25,10 @@ pub mod visit;
 
 use anyhow::Result;
 use clap::{Arg, ArgMatches};
+use serde_json::Value;
 
-use crate::harness::Arm;
 use crate::harness::schedule::{Case, Params, Series};
+use crate::harness::{Arm, Seat, Worker};
 use crate::workloads::target::Target;
 
 /// Something to measure.
@@ -55,7 +57,7 @@ pub trait Workload: Sync {
     }
 
     /// Threads that work beside the measured ones.
-    fn companions(&self) -> usize {
+    fn companions(&self, _matches: &ArgMatches) -> usize {
         0
     }
 
@@ -104,6 +106,17 @@ pub trait Maker {
     fn target(&self, target: &Target) -> Result<Box<dyn Arm>>;
 }
 
+/// The worker of another process, from what [`Arm::elsewhere`] said.
+///
+/// # Errors
+/// Where that cannot be read, or its directory cannot be opened.
+pub fn worker_elsewhere(said: &Value, seat: Seat) -> Result<Box<dyn Worker>> {
+    match showgids::calls::worker_elsewhere(said, seat) {
+        Some(worker) => worker,
+        None => target::worker_elsewhere(said, seat),
+    }
+}
+
 /// Every workload.
 pub fn all() -> Vec<Box<dyn Workload>> {
     vec![
@@ -116,6 +129,7 @@ pub fn all() -> Vec<Box<dyn Workload>> {
         Box::new(miss::LookupMiss),
         Box::new(rename_storm::RenameStorm),
         Box::new(lockref::Lockref),
+        Box::new(showgids::Showgids),
         Box::new(fuse::Fuse),
     ]
 }

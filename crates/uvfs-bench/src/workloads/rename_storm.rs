@@ -47,7 +47,7 @@ impl Workload for RenameStorm {
         vec![options::depth("1,6"), rate]
     }
 
-    fn companions(&self) -> usize {
+    fn companions(&self, _matches: &ArgMatches) -> usize {
         1
     }
 

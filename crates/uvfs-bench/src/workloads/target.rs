@@ -110,7 +110,11 @@ impl SystemCalls {
     }
 }
 
-fn directory(path: &std::path::Path) -> Result<OwnedFd> {
+/// A descriptor to look names up below.
+///
+/// # Errors
+/// Where the directory cannot be opened.
+pub fn directory(path: &std::path::Path) -> Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
     open(path, flags, Mode::empty()).with_context(|| format!("cannot open {}", path.display()))
 }

@@ -1,0 +1,220 @@
+//! The loop by system calls below a directory.
+//!
+//! Where the files are there already (a sysfs, a mount of ours), they are read as they are, and nothing can be
+//! changed. Else they are made in a fresh directory below the target and removed afterwards. Paths are relative to a
+//! descriptor of the directory.
+
+use std::ffi::CStr;
+use std::hint::black_box;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::harness::{Arm, Companion, Seat, Worker};
+use crate::workloads::showgids::{PATH, Pattern, READ, TEXT};
+use crate::workloads::target::{Target, directory};
+
+/// Longest sleep of the thread that makes changes.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What another process needs to do this arm's work.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Elsewhere {
+    /// Tells it from other workloads' arms.
+    showgids: Pattern,
+    dir: PathBuf,
+    files: u64,
+}
+
+/// The arm.
+pub struct SystemCalls {
+    name: String,
+    dir: PathBuf,
+    pattern: Pattern,
+    files: u64,
+    changes: u64,
+    asked: u64,
+    /// What was made.
+    _made: Option<tempfile::TempDir>,
+}
+
+impl SystemCalls {
+    /// On the target's files, or on files made there.
+    ///
+    /// # Errors
+    /// Where there are none and none can be made, and where there are but something shall be changed.
+    pub fn new(target: &Target, pattern: &Pattern, files: u64, changes: u64) -> Result<Self> {
+        let Target::Dir { name, dir } = target else { bail!("this process's own arms are no target") };
+        let found = found(dir, pattern, files)?;
+        let made = if found == 0 { Some(made(dir, pattern, files)?) } else { None };
+        ensure!(
+            changes == 0 || made.is_some(),
+            "{} is there already and is not ours to change; --changes 0 leaves it as it is",
+            dir.join(pattern.at(0)).display()
+        );
+        let dir = made.as_ref().map_or(dir.clone(), |made| made.path().to_owned());
+        let files_there = if found == 0 { files } else { found };
+        let (name, pattern) = (name.clone(), pattern.clone());
+        Ok(Self { name, dir, pattern, files: files_there, changes, asked: files, _made: made })
+    }
+
+    fn elsewhere(&self) -> Elsewhere {
+        Elsewhere { showgids: self.pattern.clone(), dir: self.dir.clone(), files: self.files }
+    }
+}
+
+/// How many of the files there are, counted from 0.
+fn found(dir: &Path, pattern: &Pattern, files: u64) -> Result<u64> {
+    let fd = directory(dir)?;
+    let there = |n: &u64| statat(&fd, pattern.at(*n), AtFlags::empty()).is_ok();
+    Ok((0..files).take_while(there).count() as u64)
+}
+
+fn made(dir: &Path, pattern: &Pattern, files: u64) -> Result<tempfile::TempDir> {
+    let base = tempfile::Builder::new().prefix("uvfs-bench-").tempdir_in(dir).with_context(|| {
+        let path = dir.join(pattern.at(0));
+        format!("there is no {}, and none can be made; --path says what to read instead", path.display())
+    })?;
+    for n in 0..files {
+        let path = base.path().join(pattern.at(n));
+        let above = path.parent().context("a path without a directory")?;
+        std::fs::create_dir_all(above).with_context(|| format!("cannot make {}", above.display()))?;
+        let text = format!("fe80:0000:0000:0000:0000:0000:0000:{n:04x}\n");
+        std::fs::write(&path, text).with_context(|| format!("cannot make {}", path.display()))?;
+    }
+    Ok(base)
+}
+
+impl Arm for SystemCalls {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut reading = Reading::new(self.elsewhere(), 0)?;
+        for n in 0..self.files {
+            let text = reading.one()?.to_vec();
+            let whole = std::fs::read(self.dir.join(self.pattern.at(n)))?;
+            let len = whole.len().min(READ);
+            ensure!(text[..len] == whole[..len], "file {n} has another text");
+        }
+        Ok(())
+    }
+
+    fn worker<'a>(&'a self, _variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+        worker(self.elsewhere(), seat)
+    }
+
+    fn companion<'a>(&'a self) -> Result<Option<Box<dyn Companion + 'a>>> {
+        if self.changes == 0 {
+            return Ok(None);
+        }
+        let every = Duration::from_nanos(1_000_000_000 / self.changes);
+        let last = self.dir.join(self.pattern.at(0));
+        let path = last.parent().context("a path without a directory")?.join("new");
+        Ok(Some(Box::new(Changing { path, every, began: Instant::now(), done: 0 })))
+    }
+
+    fn elsewhere(&self, _variant: usize) -> Option<Value> {
+        // Who makes changes is in this process; others do without.
+        serde_json::to_value(self.elsewhere()).ok().filter(|_| self.changes == 0)
+    }
+
+    fn remark(&self) -> Option<String> {
+        let path = self.dir.join(self.pattern.at(0));
+        (self.files != self.asked)
+            .then(|| format!("{} files, as many as there are like {}", self.files, path.display()))
+    }
+}
+
+/// The worker of another process, if what [`Arm::elsewhere`] said is of this workload.
+///
+/// # Errors
+/// Where its directory cannot be opened.
+pub fn worker_elsewhere(said: &Value, seat: Seat) -> Option<Result<Box<dyn Worker>>> {
+    let said: Elsewhere = serde_json::from_value(said.clone()).ok()?;
+    Some(worker(said, seat))
+}
+
+fn worker(said: Elsewhere, seat: Seat) -> Result<Box<dyn Worker>> {
+    let first = seat.index as u64 * said.files / seat.of.max(1) as u64;
+    Ok(Box::new(Reading::new(said, first)?))
+}
+
+/// The program.
+struct Reading {
+    fd: OwnedFd,
+    pattern: Pattern,
+    files: u64,
+    next: u64,
+    path: [u8; PATH],
+    text: [u8; TEXT],
+}
+
+impl Reading {
+    fn new(what: Elsewhere, first: u64) -> Result<Self> {
+        let Elsewhere { showgids: pattern, dir, files } = what;
+        Ok(Self { fd: directory(&dir)?, pattern, files, next: first, path: [0; PATH], text: [0; TEXT] })
+    }
+
+    /// One file.
+    fn one(&mut self) -> Result<&[u8; TEXT]> {
+        self.text.fill(0);
+        let n = self.next;
+        let len = self.pattern.write(n, &mut self.path)?;
+        let path = CStr::from_bytes_with_nul(&self.path[..=len])?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = openat(&self.fd, path, flags, Mode::empty()).with_context(|| n.to_string())?;
+        let read = rustix::io::read(&file, &mut self.text[..READ])?;
+        drop(file);
+        ensure!(read != 0, "file {n} is empty");
+        self.next = if n + 1 == self.files { 0 } else { n + 1 };
+        Ok(&self.text)
+    }
+}
+
+impl Worker for Reading {
+    fn batch(&mut self, ops: u64) -> Result<()> {
+        for _ in 0..ops {
+            black_box(self.one()?);
+        }
+        Ok(())
+    }
+}
+
+/// Makes and removes a file.
+struct Changing {
+    path: PathBuf,
+    every: Duration,
+    began: Instant,
+    done: u64,
+}
+
+impl Companion for Changing {
+    fn step(&mut self) -> Result<()> {
+        while self.began + self.every * (self.done as u32 + 1) <= Instant::now() {
+            if self.done.is_multiple_of(2) {
+                drop(std::fs::File::create(&self.path)?);
+            } else {
+                std::fs::remove_file(&self.path)?;
+            }
+            self.done += 1;
+        }
+        std::thread::sleep(PAUSE.min(self.every));
+        Ok(())
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        if !self.done.is_multiple_of(2) {
+            // The directory goes with all that is in it anyway.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The loop through uvfs's `Context` on its kernfs driver: one engine, four lock policies, and `null`.
+//!
+//! A tree is the path's directories with the files in the last one, mode 0444, and a user who does not own them. A
+//! change is a node added or removed, by turns in the directory that is read and in one beside it. In `null` the
+//! changes are made in a tree that nobody reads, so that they take the same time from the processors.
+
+use std::hint::black_box;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use uvfs::{Context, Cred, Errno, OpenFlags, Vfs, VfsConfig};
+use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options, Policy};
+
+use crate::harness::{Arm, Companion, Seat, Worker};
+use crate::workloads::lookups::USER;
+use crate::workloads::showgids::{PATH, READ, TEXT};
+
+/// Longest sleep of the thread that makes changes: it is to notice soon that a turn is over.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Changes at a time.
+const BURST: u64 = 256;
+
+/// One tree, mounted.
+struct Tree {
+    vfs: Arc<Vfs>,
+    /// The directory that is read.
+    gids: Node,
+    /// A directory beside it.
+    beside: Node,
+    /// Keeps the tree.
+    _kernfs: Kernfs,
+}
+
+fn text_of(n: u64) -> String {
+    format!("fe80:0000:0000:0000:0000:0000:0000:{n:04x}\n")
+}
+
+fn attribute(n: u64) -> impl Fn(&mut Vec<u8>) -> Result<(), Errno> + Send + Sync {
+    let text = text_of(n);
+    move |out: &mut Vec<u8>| {
+        out.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl Tree {
+    fn new(policy: Policy, files: u64) -> Result<Self> {
+        let kernfs = Kernfs::new(Options { policy, may_block: false, ..Options::default() })?;
+        let dir = |above: &Node, name: &str| above.add_dir(name, Meta::new(0o755));
+        let above = ["class", "infiniband", "mlx5_0", "ports", "1"]
+            .into_iter()
+            .try_fold(kernfs.root(), |above, name| dir(&above, name))?;
+        let (gids, beside) = (dir(&above, "gids")?, dir(&above, "pkeys")?);
+        for n in 0..files {
+            gids.add_attr(n.to_string(), Meta::new(0o444), attribute(n))?;
+        }
+        let vfs = Vfs::new(VfsConfig::default(), kernfs.view(None))?;
+        Ok(Self { vfs, gids, beside, _kernfs: kernfs })
+    }
+
+    fn context(&self) -> Context<'_> {
+        self.vfs.context(Cred::user(USER.uid, USER.gid))
+    }
+}
+
+/// The arm.
+pub struct InProcess {
+    name: &'static str,
+    /// One for all, or one for each thread; the last one is changed.
+    trees: Vec<Tree>,
+    files: u64,
+    changes: u64,
+    changed: AtomicU64,
+    took: AtomicU64,
+}
+
+impl InProcess {
+    /// `own` trees for so many threads, or 0: one tree for all of them.
+    ///
+    /// # Errors
+    /// What uvfs answers.
+    pub fn new(name: &'static str, policy: Policy, own: usize, files: u64, changes: u64) -> Result<Self> {
+        // Of one for each there is one more, for the changes.
+        let trees = (0..=own).map(|_| Tree::new(policy, files)).collect::<Result<_>>()?;
+        Ok(Self { name, trees, files, changes, changed: AtomicU64::new(0), took: AtomicU64::new(0) })
+    }
+
+    fn tree_of(&self, thread: usize) -> &Tree {
+        &self.trees[thread.min(self.trees.len() - 1)]
+    }
+
+    fn changed_tree(&self) -> &Tree {
+        &self.trees[self.trees.len() - 1]
+    }
+}
+
+impl Arm for InProcess {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn check(&self) -> Result<()> {
+        for tree in &self.trees {
+            let mut reading = Reading::new(tree.context(), self.files, 0);
+            for n in 0..self.files {
+                let text = reading.one()?;
+                ensure!(text[..READ] == *text_of(n).as_bytes(), "file {n} has another text: {text:?}");
+            }
+            let absent = tree.context().stat(b"/class/infiniband/mlx5_0/ports/1/gids/-1");
+            ensure!(absent == Err(Errno::NOENT), "an absent name was found");
+        }
+        let tree = self.changed_tree();
+        let mut changing = Changing::new(self, 1);
+        for (dir, there) in [("gids", true), ("gids", false), ("pkeys", true), ("pkeys", false)] {
+            changing.change()?;
+            let path = format!("/class/infiniband/mlx5_0/ports/1/{dir}/new");
+            let seen = tree.context().stat(path.as_bytes()).is_ok();
+            ensure!(seen == there, "{path}: found is {seen} after a change that makes it {there}");
+        }
+        Ok(())
+    }
+
+    fn worker<'a>(&'a self, _variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+        let tree = self.tree_of(seat.index);
+        // Each begins at a file of its own: the program's instances are not in step either.
+        let first = seat.index as u64 * self.files / seat.of.max(1) as u64;
+        Ok(Box::new(Reading::new(tree.context(), self.files, first)))
+    }
+
+    fn companion<'a>(&'a self) -> Result<Option<Box<dyn Companion + 'a>>> {
+        if self.changes == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(Changing::new(self, self.changes))))
+    }
+
+    fn remark(&self) -> Option<String> {
+        let (changed, took) =
+            (self.changed.load(Ordering::Relaxed), self.took.load(Ordering::Relaxed) as f64 / 1e9);
+        (self.changes != 0)
+            .then(|| format!("{:.0} changes a second of {}", changed as f64 / took, self.changes))
+    }
+}
+
+/// The program.
+struct Reading<'a> {
+    context: Context<'a>,
+    files: u64,
+    next: u64,
+    path: [u8; PATH],
+    text: [u8; TEXT],
+}
+
+impl<'a> Reading<'a> {
+    fn new(context: Context<'a>, files: u64, first: u64) -> Self {
+        Self { context, files, next: first, path: [0; PATH], text: [0; TEXT] }
+    }
+
+    /// One file.
+    fn one(&mut self) -> Result<&[u8; TEXT]> {
+        self.text.fill(0);
+        self.path.fill(0);
+        let (device, port, n) = (black_box("mlx5_0"), black_box(1), self.next);
+        let mut to = std::io::Cursor::new(&mut self.path[..]);
+        write!(to, "/class/infiniband/{device}/ports/{port}/gids/{n}")?;
+        let len = to.position() as usize;
+        let file = self.context.open(&self.path[..len], OpenFlags::READ, 0).with_context(|| n.to_string())?;
+        let read = file.read_at(&mut self.text[..READ], 0)?;
+        drop(file);
+        if read != READ {
+            bail!("file {n} has {read} bytes");
+        }
+        self.next = if n + 1 == self.files { 0 } else { n + 1 };
+        Ok(&self.text)
+    }
+}
+
+impl Worker for Reading<'_> {
+    fn batch(&mut self, ops: u64) -> Result<()> {
+        for _ in 0..ops {
+            black_box(self.one()?);
+        }
+        Ok(())
+    }
+}
+
+/// Adds and removes.
+struct Changing<'a> {
+    arm: &'a InProcess,
+    began: Instant,
+    done: u64,
+    every: Duration,
+    added: Option<Node>,
+}
+
+impl<'a> Changing<'a> {
+    fn new(arm: &'a InProcess, rate: u64) -> Self {
+        let every = Duration::from_nanos(1_000_000_000 / rate);
+        Self { arm, began: Instant::now(), done: 0, every, added: None }
+    }
+
+    fn change(&mut self) -> Result<()> {
+        let tree = self.arm.changed_tree();
+        match self.added.take() {
+            Some(node) => node.remove(),
+            None => {
+                let dir = if self.done % 4 < 2 { &tree.gids } else { &tree.beside };
+                self.added = Some(dir.add_attr("new", Meta::new(0o444), attribute(0))?);
+            }
+        }
+        self.done += 1;
+        Ok(())
+    }
+
+    fn due(&self) -> u64 {
+        (self.began.elapsed().as_nanos() / self.every.as_nanos()) as u64
+    }
+}
+
+impl Companion for Changing<'_> {
+    fn step(&mut self) -> Result<()> {
+        for _ in self.done..self.due().min(self.done + BURST) {
+            self.change()?;
+        }
+        let next = self.began + self.every * (self.done as u32 + 1);
+        std::thread::sleep(next.saturating_duration_since(Instant::now()).min(PAUSE));
+        Ok(())
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        if let Some(node) = self.added.take() {
+            node.remove();
+        }
+        let took = self.began.elapsed().as_nanos() as u64;
+        self.arm.changed.fetch_add(self.done, Ordering::Relaxed);
+        self.arm.took.fetch_add(took, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,163 @@
+//! `showgids`: a program reads every GID of a network adapter from sysfs, again and again.
+//!
+//! The loop is that of the program in the patch "kernfs: Convert kernfs to use percpu rwsem" (linux-fsdevel, 2024): write
+//! `/class/infiniband/mlx5_0/ports/1/gids/N` into a cleared buffer for each of 254 N, open it for reading, read 40 bytes,
+//! close it. One operation is one file. 200 of these programs spent two fifths of their time at one reader-writer semaphore.
+//!
+//! In-process it goes through uvfs's `Context` on its kernfs driver ([`inproc`]), by system calls below any directory
+//! ([`calls`]). In-process arms are lock policies of one driver and share all the rest; in `null` each thread has a tree
+//! and a VFS of its own. `--changes` has a thread beside them add and remove nodes of the same tree, half of
+//! them in the directory that is read.
+
+pub mod calls;
+pub mod inproc;
+
+use std::io::{Cursor, Write};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Arg, ArgMatches, value_parser};
+use serde_json::json;
+use uvfs_drivers::kernfs::Policy;
+
+use crate::harness::Arm;
+use crate::harness::schedule::Params;
+use crate::workloads::target::Target;
+use crate::workloads::{Maker, Prepare, Workload, options};
+
+/// What the program reads of a file.
+pub const READ: usize = 40;
+/// Buffers of the program's sizes.
+pub const TEXT: usize = 64;
+/// See [`TEXT`].
+pub const PATH: usize = 1024;
+
+/// The workload.
+pub struct Showgids;
+
+impl Workload for Showgids {
+    fn name(&self) -> &'static str {
+        "showgids"
+    }
+
+    fn about(&self) -> &'static str {
+        "open, read 40 bytes, close, over the files of a kernfs directory; arms are its tree lock's policies"
+    }
+
+    fn arms(&self) -> Vec<&'static str> {
+        vec!["null", "stock", "hashed", "patched", "uvfs"]
+    }
+
+    fn args(&self) -> Vec<Arg> {
+        let changes = Arg::new("changes")
+            .long("changes")
+            .value_name("RATE,..")
+            .value_delimiter(',')
+            .value_parser(value_parser!(u64).range(0..=1_000_000))
+            .default_value("0")
+            .help("Nodes added and removed a second by a thread beside; each number is a case");
+        let path = Arg::new("path")
+            .long("path")
+            .value_name("PATTERN")
+            .value_parser(|text: &str| text.parse::<Pattern>().map_err(|error| error.to_string()))
+            .default_value(Pattern::DEFAULT)
+            .help("What is read below a target, with {n} for the number; existing files, or they are made");
+        vec![options::files("254"), changes, path]
+    }
+
+    /// One for all cases alike: rows of one run are to mean the same.
+    fn companions(&self, matches: &ArgMatches) -> usize {
+        let changed = options::numbers(matches, "changes").is_ok_and(|all| all.iter().any(|rate| *rate != 0));
+        usize::from(changed)
+    }
+
+    fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
+        let (files, changes) = (options::numbers(matches, "files")?, options::numbers(matches, "changes")?);
+        let pattern = matches.get_one::<Pattern>("path").context("--path is needed")?;
+        let cases = files.into_iter().flat_map(|files| changes.iter().map(move |changes| (files, *changes)));
+        Ok(cases.map(|(files, changes)| case(files, changes, pattern)).collect())
+    }
+}
+
+fn case<'w>(files: u64, changes: u64, pattern: &Pattern) -> Prepare<'w> {
+    let params =
+        Params::from_iter([("files".to_owned(), json!(files)), ("changes".to_owned(), json!(changes))]);
+    let maker = Gids { files, changes, pattern: pattern.clone() };
+    Prepare { params, variants: vec![Params::new()], maker: Box::new(maker) }
+}
+
+struct Gids {
+    files: u64,
+    changes: u64,
+    pattern: Pattern,
+}
+
+impl Maker for Gids {
+    fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>> {
+        let (policy, own) = match name {
+            "null" => (Policy::Uvfs, threads),
+            name => (name.parse().map_err(anyhow::Error::msg)?, 0),
+        };
+        Ok(Box::new(inproc::InProcess::new(name, policy, own, self.files, self.changes)?))
+    }
+
+    fn target(&self, target: &Target) -> Result<Box<dyn Arm>> {
+        Ok(Box::new(calls::SystemCalls::new(target, &self.pattern, self.files, self.changes)?))
+    }
+}
+
+/// A path with a number in it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Pattern {
+    before: String,
+    after: String,
+}
+
+impl Pattern {
+    /// The program's, below sysfs.
+    pub const DEFAULT: &str = "class/infiniband/mlx5_0/ports/1/gids/{n}";
+
+    /// Writes the path with `n` for the number, and clears what comes after it; its length.
+    ///
+    /// # Errors
+    /// Where it is too long for the buffer and a nul after it.
+    #[inline]
+    pub fn write(&self, n: u64, buffer: &mut [u8; PATH]) -> Result<usize> {
+        buffer.fill(0);
+        let mut to = Cursor::new(&mut buffer[..PATH - 1]);
+        write!(to, "{}{n}{}", self.before, self.after).context("a path of more than 1022 bytes")?;
+        Ok(to.position() as usize)
+    }
+
+    /// The path as text.
+    pub fn at(&self, n: u64) -> String {
+        format!("{}{n}{}", self.before, self.after)
+    }
+}
+
+impl std::str::FromStr for Pattern {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (before, after) = text.split_once("{n}").with_context(|| format!("{text:?} has no {{n}}"))?;
+        ensure!(!text.starts_with('/'), "{text:?} begins with a slash: it is a path below the target");
+        ensure!(text.len() < PATH / 2 && !text.contains('\0'), "{text:?} is too long, or has a nul in it");
+        Ok(Self { before: before.to_owned(), after: after.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_have_one_place_for_the_number() {
+        let pattern: Pattern = "tty/tty{n}/dev".parse().unwrap();
+        assert_eq!(pattern.at(12), "tty/tty12/dev");
+        let mut buffer = [b'x'; PATH];
+        assert_eq!(pattern.write(7, &mut buffer).unwrap(), 12);
+        assert_eq!((&buffer[..12], &buffer[12..]), (&b"tty/tty7/dev"[..], &[0; PATH - 12][..]));
+        for wrong in ["", "no number", "/absolute/{n}"] {
+            assert!(wrong.parse::<Pattern>().is_err(), "{wrong}");
+        }
+    }
+}
