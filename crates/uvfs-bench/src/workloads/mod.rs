@@ -17,6 +17,7 @@ pub mod miss;
 pub mod open;
 pub mod options;
 pub mod rename_storm;
+pub mod rwsem;
 pub mod stat;
 pub mod table;
 pub mod target;
@@ -116,6 +117,7 @@ pub fn all() -> Vec<Box<dyn Workload>> {
         Box::new(miss::LookupMiss),
         Box::new(rename_storm::RenameStorm),
         Box::new(lockref::Lockref),
+        Box::new(rwsem::Rwsem),
         Box::new(fuse::Fuse),
     ]
 }

@@ -81,13 +81,16 @@ use crate::barrier;
 use crate::lane::{self, LANES, Seat};
 use crate::primitives::{AtomicU64, Condvar, Mutex, MutexGuard};
 use crate::slot;
+use readers::Way;
 
 /// In `state`: a writer is announced, or in. Readers stay out.
 const WRITER: u64 = 1;
 /// In `state`: readers fence for themselves, so that a writer need not do it for them.
 const FENCED: u64 = 2;
+/// In `state`: the writer sleeps, until a reader has gone in or out.
+const SLEEPS: u64 = 4;
 /// In `state`: one write section; the rest of the word counts them.
-const SECTION: u64 = 4;
+const SECTION: u64 = 8;
 
 /// In a thread's mark: how many of its guards it stands for.
 const DEPTH: u64 = 63;
@@ -97,7 +100,7 @@ const DEPTH: u64 = 63;
 const FENCES: u64 = if cfg!(loom) { 2 } else { 128 };
 
 /// Writers that may pass readers that sleep, before they have to let them in.
-const PASSES: u32 = if cfg!(loom) { 1 } else { 16 };
+const PASSES: u32 = if cfg!(loom) { 1 } else { 128 };
 
 slot! {
 /// A thread's line in one semaphore; only its thread stores to it.
@@ -134,8 +137,6 @@ struct Queue {
     waiting: u32,
     /// Writers that were announced since the first of them began to wait.
     passed: u32,
-    /// A writer waits for readers: either to be let in, or to be out.
-    writer_sleeps: bool,
     /// Threads that are inside without a mark, and how many guards each of them has.
     guests: Vec<(u64, u32)>,
     counters: Counters,
@@ -228,7 +229,7 @@ impl<T: ?Sized> PerCpuRwSem<T> {
 
     #[inline]
     fn read_at(&self, seat: Seat) -> ReadGuard<'_, T> {
-        ReadGuard { seat: self.core.enter(seat), of: self, _thread: PhantomData }
+        ReadGuard { way: self.core.enter(seat), of: self, _thread: PhantomData }
     }
 
     /// Go in as the writer: after those who asked before, when the readers are out. A thread that is inside
@@ -254,8 +255,7 @@ impl<T: ?Sized> PerCpuRwSem<T> {
 #[must_use = "the reader is out again at once"]
 pub struct ReadGuard<'a, T: ?Sized> {
     of: &'a PerCpuRwSem<T>,
-    /// Whose mark it is; without a number: a guest.
-    seat: Seat,
+    way: Way<'a>,
     _thread: PhantomData<*mut ()>,
 }
 
@@ -272,7 +272,7 @@ impl<T: ?Sized> Deref for ReadGuard<'_, T> {
 impl<T: ?Sized> Drop for ReadGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.of.core.leave(self.seat);
+        self.of.core.leave(self.way);
     }
 }
 
