@@ -1,6 +1,6 @@
 //! What single writes took: percentiles of each turn, and their ratios to the reference of the same round.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use crate::harness::spread::Spread;
 
@@ -41,7 +41,7 @@ impl Book {
     }
 
     fn turns<R>(&self, f: impl FnOnce(&mut Vec<Turn>) -> R) -> R {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.0.lock())
     }
 
     /// What is to be said of an arm, for each number of workers.

@@ -38,7 +38,9 @@ impl Crew {
                 let _ = pin::only(&[cpu]);
                 ready.fetch_add(1, Ordering::Release);
                 while !over.load(Ordering::Relaxed) {
-                    (0..SECTIONS).for_each(|_| drop(black_box(lock.read())));
+                    for _ in 0..SECTIONS {
+                        black_box(lock.read());
+                    }
                 }
             };
             crew.threads.push(std::thread::Builder::new().spawn(read)?);

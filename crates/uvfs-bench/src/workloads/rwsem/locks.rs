@@ -120,7 +120,11 @@ impl Lock for Membarrier {
     }
 }
 
-impl Lock for std::sync::RwLock<u64> {
+/// The standard library's.
+#[expect(clippy::disallowed_types, reason = "it is what is measured here")]
+pub type StdRwLock = std::sync::RwLock<u64>;
+
+impl Lock for StdRwLock {
     fn new() -> Result<Self> {
         Ok(Self::new(0))
     }

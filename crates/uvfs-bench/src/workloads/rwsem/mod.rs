@@ -115,7 +115,7 @@ impl Maker for Locks {
         match name {
             "null" => self.of::<locks::Null>(name),
             "membarrier" => self.of::<locks::Membarrier>(name),
-            "std-rwlock" => self.of::<std::sync::RwLock<u64>>(name),
+            "std-rwlock" => self.of::<locks::StdRwLock>(name),
             "parking-lot" => self.of::<parking_lot::RwLock<u64>>(name),
             "sharded-lock" => self.of::<crossbeam_utils::sync::ShardedLock<u64>>(name),
             "uvfs-unbatched" => self.of::<locks::Unbatched>(name),
