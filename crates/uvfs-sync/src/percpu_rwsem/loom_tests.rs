@@ -207,27 +207,29 @@ fn loom_rwsem_a_line_changes_hands() {
 /// rwsem-writers-pass-for-ever, rwsem-let-in-wakes-nobody.
 #[test]
 fn loom_rwsem_a_reader_that_sleeps_is_not_passed_for_ever() {
-    model(3, || {
-        let sem = sem();
-        let first = sem.write();
-        let was_in = Arc::new(crate::primitives::AtomicU32::new(0));
-        let reader = {
-            let (sem, was_in) = (sem.clone(), was_in.clone());
-            spawn(move || {
-                let value = sem.read_at(seat(0, 1));
-                was_in.store(1, Ordering::Relaxed);
-                look(&value);
-            })
-        };
-        while sem.core.queue.lock().waiting == 0 {
-            spin_loop();
-        }
-        drop(first);
-        for _ in 0..PASSES {
+    for sem in [sem, unbatched] {
+        model(3, move || {
+            let sem = sem();
+            let first = sem.write();
+            let was_in = Arc::new(crate::primitives::AtomicU32::new(0));
+            let reader = {
+                let (sem, was_in) = (sem.clone(), was_in.clone());
+                spawn(move || {
+                    let value = sem.read_at(seat(0, 1));
+                    was_in.store(1, Ordering::Relaxed);
+                    look(&value);
+                })
+            };
+            while sem.core.queue.lock().waiting == 0 {
+                spin_loop();
+            }
+            drop(first);
+            for _ in 0..PASSES {
+                write(&sem);
+            }
             write(&sem);
-        }
-        write(&sem);
-        assert_eq!(was_in.load(Ordering::Relaxed), 1);
-        join([reader]);
-    });
+            assert_eq!(was_in.load(Ordering::Relaxed), 1);
+            join([reader]);
+        });
+    }
 }
