@@ -132,8 +132,9 @@ impl Driver for View {
         Some(Perm { mode: entry.inner.fmt | entry.owner.mode, uid: entry.owner.uid, gid: entry.owner.gid })
     }
 
+    /// Of a removed node what was known last, for those who still have it.
     fn getattr(&self, _op: &Op, inode: &Inode<'_>) -> Result<Attr> {
-        self.engine.attr(inode.ino()).ok_or(Errno::STALE)
+        Ok(self.engine.attr(inode.ino()).unwrap_or_else(|| Attr { nlink: 0, ..inode.attr() }))
     }
 
     fn setattr(&self, _op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {

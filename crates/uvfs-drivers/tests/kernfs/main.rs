@@ -5,6 +5,8 @@
 
 mod basics;
 mod files;
+mod late;
+mod model;
 mod rules;
 
 use std::io::Write as _;
