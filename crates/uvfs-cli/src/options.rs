@@ -244,8 +244,10 @@ mod tests {
 
     #[test]
     fn the_last_of_two_holds() {
-        let Parsed { mount, driver, ctl } =
-            parsed("ro,suid,size=1k,,rw,noexec,timeout=0.5,ctl=off,nosuid,size=2m,ctl=show").expect("valid");
+        let text =
+            "ro,suid,size=1k,,rw,noexec,timeout=0.5,ctl=off,memory=1g,nosuid,size=2m,ctl=show,memory=64m";
+        let Parsed { mount, driver, ctl, memory } = parsed(text).expect("valid");
+        assert_eq!(memory, 64 << 20);
         assert!(!mount.read_only && !mount.suid && !mount.exec);
         assert_eq!(mount.timeout, Some(Duration::from_millis(500)));
         assert_eq!(driver, [("size", "2m".to_owned())]);
