@@ -70,26 +70,33 @@ impl Signalled {
     fn serve(&self) {
         loop {
             match (self.ending.wait(), &self.published) {
-                (Ok(Signal::SIGHUP), Some(published)) => self.reload(published),
+                (Ok(Signal::SIGHUP), Some(published)) => {
+                    let (published, control) = (Arc::clone(published), self.control.clone());
+                    // It waits for who reads what goes, a command perhaps: the next signal does not.
+                    let reload = move || reload(&published, control.as_deref());
+                    if let Err(error) = thread::Builder::new().name("uvfs-reload".into()).spawn(reload) {
+                        tracing::warn!(%error, "no thread to reload with");
+                    }
+                }
                 (signal, _) => return end(signal, &self.mounted),
             }
         }
     }
+}
 
-    fn reload(&self, published: &Published) {
-        let said = match published.reload() {
-            Ok(changes) => {
-                format!("{} added, {} changed, {} removed", changes.added, changes.changed, changes.removed)
-            }
-            Err(error) => {
-                eprintln!("uvfs: not reloaded: {error:#}");
-                format!("failed: {error:#}")
-            }
-        };
-        tracing::info!(%said, "reloaded");
-        if let Some(control) = &self.control {
-            control.reloaded(said);
+fn reload(published: &Published, control: Option<&Control>) {
+    let said = match published.reload() {
+        Ok(changes) => {
+            format!("{} added, {} changed, {} removed", changes.added, changes.changed, changes.removed)
         }
+        Err(error) => {
+            eprintln!("uvfs: not reloaded: {error:#}");
+            format!("failed: {error:#}")
+        }
+    };
+    tracing::info!(%said, "reloaded");
+    if let Some(control) = control {
+        control.reloaded(said);
     }
 }
 

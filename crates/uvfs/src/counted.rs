@@ -1,6 +1,6 @@
 //! A driver whose calls are counted, around any other.
 //!
-//! Nothing is kept here and nothing is changed: each method counts ([`counters`](crate::counters))
+//! Nothing is kept here and nothing is changed: each method counts ([`counters`](mod@crate::counters))
 //! and calls the driver's own. Costs a few instructions a call.
 
 use std::sync::Arc;

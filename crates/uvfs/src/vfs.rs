@@ -127,7 +127,7 @@ impl Vfs {
         Ok(())
     }
 
-    /// Puts the root of `driver` into the root directory under [`CONTROL_NAME`](crate::CONTROL_NAME), for
+    /// Puts the root of `driver` into the root directory under [`CONTROL_NAME`], for
     /// good: found by that name, listed only where `listed`, whatever the root's own driver has of
     /// that name. The name cannot be made, renamed or removed, and `..` leads back to the root. Its
     /// walks take references; all others are what they were.

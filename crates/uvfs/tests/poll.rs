@@ -2,13 +2,14 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
 use common::{root, touch, vfs, vfs_of};
+use parking_lot::Mutex;
 use uvfs::{
     Access, Answer, Attr, Cred, Driver, Errno, Features, Inode, NewInode, Op, OpenFlags, PollEvents, Result,
     StatFs, driver::File, mode,
@@ -27,13 +28,9 @@ struct State {
 }
 
 impl Bell {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn ring(&self) {
         let waker = {
-            let mut state = self.state();
+            let mut state = self.0.lock();
             state.rung = true;
             state.waker.take()
         };
@@ -64,7 +61,7 @@ impl Driver for Bell {
         if name == b"bell" { Ok(Answer::Found(node(2, mode::S_IFREG | 0o444))) } else { Err(Errno::NOENT) }
     }
     fn poll(&self, _: &Op, _: File<'_>, waker: Option<&Waker>) -> Result<PollEvents> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if waker.is_some() {
             state.waker = waker.cloned();
         }

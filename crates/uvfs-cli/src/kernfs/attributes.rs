@@ -6,11 +6,12 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use parking_lot::Mutex;
+use rustix::fs::OFlags;
 use uvfs::{Errno, Result};
 use uvfs_drivers::kernfs::{Attribute, Call};
 
@@ -83,10 +84,15 @@ pub struct HostFile {
 }
 
 impl HostFile {
+    /// Does not wait for the other side where it is a pipe (EAGAIN, ENXIO).
+    fn open(&self, how: &mut OpenOptions) -> std::io::Result<File> {
+        how.custom_flags(OFlags::NONBLOCK.bits() as i32).open(&self.host)
+    }
+
     /// Reads it once; whether it stood still meanwhile.
     fn read(&self, out: &mut Vec<u8>) -> std::io::Result<bool> {
         out.clear();
-        let file = File::open(&self.host)?;
+        let file = self.open(OpenOptions::new().read(true))?;
         let before = file.metadata()?;
         (&file).take(self.limit as u64 + 1).read_to_end(out)?;
         Ok(same(&before, &file.metadata()?))
@@ -117,7 +123,7 @@ impl Attribute for HostFile {
 
     /// One write is the whole new content.
     fn store(&self, call: &Call<'_>, data: &[u8]) -> Result<usize> {
-        let written = OpenOptions::new().write(true).truncate(true).open(&self.host);
+        let written = self.open(OpenOptions::new().write(true).truncate(true));
         written.and_then(|mut file| file.write_all(data)).map_err(|error| errno(&error))?;
         call.node().notify();
         Ok(data.len())

@@ -11,9 +11,9 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdout, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use uvfs::{Errno, Result};
@@ -22,10 +22,6 @@ use super::spec::Command;
 
 /// Groups that run, by their first process.
 static RUNNING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
-
-fn running() -> std::sync::MutexGuard<'static, BTreeSet<i32>> {
-    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A process group that is killed, and its first process waited for, when this is dropped.
 struct Group {
@@ -39,7 +35,7 @@ impl Group {
         starting.args(&command.run[1..]).current_dir(&command.dir).process_group(0);
         starting.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         // Held while it starts, so that `end_all` does not come between the start and the note of it.
-        let mut running = running();
+        let mut running = RUNNING.lock();
         let child = starting.spawn()?;
         let pid = Pid::from_child(&child);
         running.insert(pid.as_raw_nonzero().get());
@@ -52,14 +48,14 @@ impl Drop for Group {
         // The number is the group's, and no other's, until its first process has been waited for. An error
         // means that nobody is left in it.
         let _ = kill_process_group(self.pid, Signal::KILL);
-        running().remove(&self.pid.as_raw_nonzero().get());
+        RUNNING.lock().remove(&self.pid.as_raw_nonzero().get());
         let _ = self.child.wait();
     }
 }
 
 /// Kills every command that runs: for the end of the process, which would leave them behind.
 pub fn end_all() {
-    for pid in running().iter().filter_map(|pid| Pid::from_raw(*pid)) {
+    for pid in RUNNING.lock().iter().filter_map(|pid| Pid::from_raw(*pid)) {
         let _ = kill_process_group(pid, Signal::KILL);
     }
 }
@@ -202,6 +198,6 @@ mod tests {
                 std::thread::yield_now();
             }
         }
-        assert!(running().is_empty());
+        assert!(RUNNING.lock().is_empty());
     }
 }

@@ -14,6 +14,8 @@
 //! is. O(size of the file).
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -111,11 +113,13 @@ impl Spec {
     /// The file cannot be read, or what is wrong in it, with line and column.
     pub fn read(file: &Path, owner: (u32, u32)) -> Result<Self, SpecError> {
         let unusable = |said: String| Text::unusable(file, said);
-        let meta = file.metadata().map_err(|error| unusable(error.to_string()))?;
-        if meta.len() > SPEC_MAX {
-            return Err(unusable(format!("it has {} bytes; the most are {SPEC_MAX}", meta.len())));
+        let mut bytes = Vec::new();
+        // Bounded whatever it is: a pipe or a device does not say how long it is.
+        let read = File::open(file).and_then(|file| file.take(SPEC_MAX + 1).read_to_end(&mut bytes));
+        read.map_err(|error| unusable(error.to_string()))?;
+        if bytes.len() as u64 > SPEC_MAX {
+            return Err(unusable(format!("it is longer than {SPEC_MAX} bytes")));
         }
-        let bytes = std::fs::read(file).map_err(|error| unusable(error.to_string()))?;
         match str::from_utf8(&bytes) {
             Ok(text) => Self::parse(Text { file, text }, owner),
             Err(error) => {

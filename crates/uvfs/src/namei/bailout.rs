@@ -1,6 +1,6 @@
 //! Why walks without references gave up.
 //!
-//! Each reason has a name, and a figure among the [`counters`](crate::counters).
+//! Each reason has a name, and a figure among the [`counters`](mod@crate::counters).
 
 use uvfs_cache::Retry;
 
