@@ -51,8 +51,9 @@ use crate::lockref::LockRef;
 use crate::primitives::{AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::slot;
 
-/// Objects whose references are counted per thread at one time.
-pub const PLACES: usize = if cfg!(loom) { 1 } else { 32 };
+/// Objects whose references are counted per thread at one time: as many as a program reads again and again (the
+/// files of a sysfs directory, say).
+pub const PLACES: usize = if cfg!(loom) { 1 } else { 512 };
 
 /// A thread is counting in this word.
 const INSIDE: u64 = 1;
@@ -288,8 +289,9 @@ fn pause(looks: u32) {
 const OFTEN: u32 = 64;
 /// What one counts for that was taken at the same time as another thread's.
 const CONTENDED: u32 = 8;
-/// Objects that a thread watches; a power of two.
-const WATCHED: usize = 8;
+/// Objects that a thread watches, one of each number's rest; a power of two, and as many as there are places:
+/// fewer would forget the first of a round of files before it comes again.
+const WATCHED: usize = 512;
 
 thread_local! {
     /// Objects that this thread takes references to, and how often it did of late.
