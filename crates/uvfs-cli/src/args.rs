@@ -14,6 +14,8 @@ Examples:
   uvfs mount -o size=1G,mode=700 tmpfs /mnt
   uvfs mount generated:depth=3,files=1000 /mnt
                                         a read-only tree computed from a seed
+  uvfs mount kernfs:tree.toml /mnt      the tree that a file declares; SIGHUP reads the file again
+  uvfs stat --watch /mnt                what the caches of a mount do
   uvfs umount /mnt
 
 Environment:
@@ -35,11 +37,14 @@ pub enum Command {
     Mount(Mount),
     /// Unmount a file system, also one whose server has died
     Umount(Umount),
+    /// Show what the caches of a mount do: hits, misses, driver calls
+    Stat(Stat),
 }
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Mount {
-    /// What to mount: `tmpfs`, or `generated:SPEC` (for instance generated:depth=2,files=100)
+    /// What to mount: `tmpfs`, `generated:SPEC` (for instance generated:depth=2,files=100), or
+    /// `kernfs:FILE` (a TOML file that declares a tree)
     #[arg(help_heading = "What and where")]
     pub source: String,
     /// The directory to mount on
@@ -63,6 +68,27 @@ pub struct Umount {
     /// Also while it is in use: the name goes now, the rest when it is no longer used
     #[arg(short, long)]
     pub lazy: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Stat {
+    /// The directory that it is mounted on
+    pub dir: PathBuf,
+    /// Again and again, every so many seconds, with what was counted in a second
+    #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
+          default_missing_value = "1", value_parser = interval)]
+    pub watch: Option<f64>,
+    /// As JSON, one object a line
+    #[arg(short, long)]
+    pub json: bool,
+    /// Also kinds of calls and reasons that never occurred
+    #[arg(short, long)]
+    pub all: bool,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.01..=1e6).contains(seconds));
+    seconds.ok_or_else(|| format!("{text:?} is no number of seconds from 0.01 to 1000000"))
 }
 
 #[cfg(test)]

@@ -7,10 +7,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use uvfs_fuse::{Mounted, Unmounted};
 
-use crate::args;
+use nix::sys::signal::Signal;
+
+use crate::control::Control;
+use crate::kernfs::{self, Published};
+use crate::options::Ctl;
 use crate::signals::Ending;
-use crate::source::Source;
-use crate::{daemon, options};
+use crate::source::{Opened, Source};
+use crate::{args, daemon, options};
 
 /// How long the users of a detached mount have to finish before it ends under them.
 const GRACE: Duration = Duration::from_secs(1);
@@ -18,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Mounts and serves until it is unmounted.
 pub fn run(args: &args::Mount) -> Result<()> {
     let source = Source::parse(&args.source)?;
-    let (mut mount, driver) = options::parse(&args.options, source.name())?;
+    let options::Parsed { mut mount, ctl, memory, driver } = options::parse(&args.options, source.name())?;
     mount.fsname.get_or_insert_with(|| args.source.clone());
     source.check(&driver)?;
     if args.daemon && !args.daemon_child {
@@ -28,25 +32,71 @@ pub fn run(args: &args::Mount) -> Result<()> {
         daemon::leave_terminal()?;
     }
     let ending = Ending::block()?;
-    let mounted = Arc::new(uvfs_fuse::mount(source.open(&driver)?, &args.dir, &mount)?);
+    let Opened { vfs, published } = source.open(&driver, memory)?;
+    let control = match ctl {
+        Ctl::Off => None,
+        _ => Some(Control::install(&vfs, &args.source, ctl == Ctl::Show, published.is_some())?),
+    };
+    let mounted = Arc::new(uvfs_fuse::mount(vfs, &args.dir, &mount)?);
+    if let Some(control) = &control {
+        control.set_mounted(&mounted);
+    }
     if args.daemon_child {
         daemon::ready()?;
     } else {
         let dir = mounted.dir().display();
         eprintln!("uvfs: {} is mounted on {dir}; to end it press Ctrl-C, or: uvfs umount {dir}", args.source);
     }
-    let theirs = Arc::clone(&mounted);
+    let signalled = Signalled { ending, published, control, mounted: Arc::clone(&mounted) };
     thread::Builder::new()
         .name("uvfs-signals".into())
-        .spawn(move || end_on_signal(&ending, &theirs))
+        .spawn(move || signalled.serve())
         .context("cannot start a thread")?;
-    mounted.wait().context("the connection to the kernel broke")
+    let outcome = mounted.wait().context("the connection to the kernel broke");
+    kernfs::command::end_all();
+    outcome
 }
 
-/// Unmounts at the first signal. Where that cannot be, the process ends all the same, and with it
+/// What signals are about.
+struct Signalled {
+    ending: Ending,
+    published: Option<Arc<Published>>,
+    control: Option<Arc<Control>>,
+    mounted: Arc<Mounted>,
+}
+
+impl Signalled {
+    /// Reloads at SIGHUP what can be reloaded; ends the mount at any other signal.
+    fn serve(&self) {
+        loop {
+            match (self.ending.wait(), &self.published) {
+                (Ok(Signal::SIGHUP), Some(published)) => self.reload(published),
+                (signal, _) => return end(signal, &self.mounted),
+            }
+        }
+    }
+
+    fn reload(&self, published: &Published) {
+        let said = match published.reload() {
+            Ok(changes) => {
+                format!("{} added, {} changed, {} removed", changes.added, changes.changed, changes.removed)
+            }
+            Err(error) => {
+                eprintln!("uvfs: not reloaded: {error:#}");
+                format!("failed: {error:#}")
+            }
+        };
+        tracing::info!(%said, "reloaded");
+        if let Some(control) = &self.control {
+            control.reloaded(said);
+        }
+    }
+}
+
+/// Unmounts at a signal. Where that cannot be, the process ends all the same, and with it
 /// the file system: who still uses it gets errors, never a hang.
-fn end_on_signal(ending: &Ending, mounted: &Mounted) {
-    let outcome = ending.wait().and_then(|signal| {
+fn end(signal: Result<Signal>, mounted: &Mounted) {
+    let outcome = signal.and_then(|signal| {
         tracing::info!(%signal, "unmounting");
         Ok(mounted.unmount()?)
     });
@@ -63,8 +113,14 @@ fn end_on_signal(ending: &Ending, mounted: &Mounted) {
         }
         Err(error) => {
             eprintln!("uvfs: not unmounted: {error:#}");
-            std::process::exit(1);
+            exit(1);
         }
     }
-    std::process::exit(0);
+    exit(0);
+}
+
+/// Ends the process, and the commands that it runs.
+fn exit(status: i32) -> ! {
+    kernfs::command::end_all();
+    std::process::exit(status)
 }

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use uvfs_drivers::tmpfs::amount;
 use uvfs_fuse::{Atime, Options};
 
 /// An option: its name, the name of its value if it takes one, whose it is, and what it does.
@@ -54,9 +55,21 @@ const KNOWN: &[Known] = &[
     value(Of::Mount, "fsname", "NAME", "what mount(8) and df(1) show as the source"),
     value(
         Of::Mount,
+        "memory",
+        "BYTES",
+        "most memory for the cache of names and inodes (0: no limit); k, m or g may follow",
+    ),
+    value(
+        Of::Mount,
         "timeout",
         "SECONDS",
         "how long the kernel may believe names and attributes (0: not at all)",
+    ),
+    value(
+        Of::Mount,
+        "ctl",
+        "show|hide|off",
+        "the directory .uvfs with counters and knobs in the root: listed, found by name only (default), or not there",
     ),
     value(Of::Tmpfs, "size", "BYTES", "most that files may hold; k, m, g or % of the memory may follow"),
     value(Of::Tmpfs, "nr_inodes", "COUNT", "most files there may be; k, m or g may follow"),
@@ -65,13 +78,37 @@ const KNOWN: &[Known] = &[
     value(Of::Tmpfs, "gid", "ID", "group of the root directory"),
 ];
 
+/// Less would not hold what a mount needs to begin with, and what is in use at a time.
+const MEMORY_MIN: u64 = 4 << 20;
+
 /// Options of a file system, still as text: name and value.
 pub type DriverOptions = Vec<(&'static str, String)>;
 
+/// The control directory `.uvfs`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ctl {
+    /// Listed in the root.
+    Show,
+    /// Found by its name.
+    #[default]
+    Hide,
+    /// Not there.
+    Off,
+}
+
+/// All that stood after `-o`.
+#[derive(Debug, Default)]
+pub struct Parsed {
+    pub mount: Options,
+    pub ctl: Ctl,
+    /// Bytes for the cache; 0: no limit.
+    pub memory: u64,
+    pub driver: DriverOptions,
+}
+
 /// Takes the arguments of `-o` apart. `source` is what is mounted: "tmpfs", "generated".
-pub fn parse(arguments: &[String], source: &str) -> Result<(Options, DriverOptions)> {
-    let mut mount = Options::default();
-    let mut driver = DriverOptions::new();
+pub fn parse(arguments: &[String], source: &str) -> Result<Parsed> {
+    let mut parsed = Parsed::default();
     let split = arguments.iter().flat_map(|argument| argument.split(','));
     for option in split.filter(|option| !option.is_empty()) {
         let (name, value) = match option.split_once('=') {
@@ -88,18 +125,19 @@ pub fn parse(arguments: &[String], source: &str) -> Result<(Options, DriverOptio
             (Some(what), None) => bail!("option {name} needs a value: {name}={what}"),
         };
         match known.of {
-            Of::Mount => set(&mut mount, name, value)?,
+            Of::Mount => set(&mut parsed, name, value)?,
             Of::Tmpfs if source == "tmpfs" => {
-                driver.retain(|(earlier, _)| *earlier != name);
-                driver.push((known.name, value.to_owned()));
+                parsed.driver.retain(|(earlier, _)| *earlier != name);
+                parsed.driver.push((known.name, value.to_owned()));
             }
             Of::Tmpfs => bail!("option {name} is for tmpfs, not for {source}; valid are: {}", valid(source)),
         }
     }
-    Ok((mount, driver))
+    Ok(parsed)
 }
 
-fn set(mount: &mut Options, name: &str, value: &str) -> Result<()> {
+fn set(parsed: &mut Parsed, name: &str, value: &str) -> Result<()> {
+    let mount = &mut parsed.mount;
     match name {
         "ro" => mount.read_only = true,
         "rw" => mount.read_only = false,
@@ -120,9 +158,26 @@ fn set(mount: &mut Options, name: &str, value: &str) -> Result<()> {
         "default_permissions" | "defaults" => {}
         "fsname" => mount.fsname = Some(value.to_owned()),
         "timeout" => mount.timeout = Some(seconds(value)?),
+        "memory" => parsed.memory = memory(value)?,
+        "ctl" => {
+            parsed.ctl = match value {
+                "show" => Ctl::Show,
+                "hide" => Ctl::Hide,
+                "off" => Ctl::Off,
+                _ => bail!("ctl={value}: expected show, hide or off"),
+            }
+        }
         _ => bail!("option {name} is in the table but not understood"),
     }
     Ok(())
+}
+
+fn memory(text: &str) -> Result<u64> {
+    match amount(text) {
+        Some(bytes) if bytes == 0 || bytes >= MEMORY_MIN => Ok(bytes),
+        Some(_) => bail!("memory={text}: too little to work with; give at least 4m, or 0 for no limit"),
+        None => bail!("memory={text}: expected bytes, such as 64m, or 0 for no limit"),
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration> {
@@ -170,7 +225,7 @@ pub fn help() -> String {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Result<(Options, DriverOptions)> {
+    fn parsed(text: &str) -> Result<Parsed> {
         parse(&[text.to_owned()], "tmpfs")
     }
 
@@ -181,20 +236,25 @@ mod tests {
     #[test]
     fn every_option_of_the_table_is_understood() {
         for known in KNOWN {
-            let option = shown(known).replace("=SECONDS", "=1");
+            let option = shown(known).replace("=SECONDS", "=1").replace("show|hide|off", "show");
+            let option = option.replace("memory=BYTES", "memory=64m");
             assert!(parsed(&option).is_ok(), "{option}");
         }
     }
 
     #[test]
     fn the_last_of_two_holds() {
-        let (mount, driver) = parsed("ro,suid,size=1k,,rw,noexec,timeout=0.5,nosuid,size=2m").expect("valid");
+        let text =
+            "ro,suid,size=1k,,rw,noexec,timeout=0.5,ctl=off,memory=1g,nosuid,size=2m,ctl=show,memory=64m";
+        let Parsed { mount, driver, ctl, memory } = parsed(text).expect("valid");
+        assert_eq!(memory, 64 << 20);
         assert!(!mount.read_only && !mount.suid && !mount.exec);
         assert_eq!(mount.timeout, Some(Duration::from_millis(500)));
         assert_eq!(driver, [("size", "2m".to_owned())]);
-        let both = parse(&["ro".into(), "allow_other".into()], "tmpfs").expect("valid").0;
+        assert_eq!((ctl, parsed("").expect("valid").ctl), (Ctl::Show, Ctl::Hide));
+        let both = parse(&["ro".into(), "allow_other".into()], "tmpfs").expect("valid").mount;
         assert!(both.read_only && both.allow_other);
-        let suite = parsed("suid,dev,allow_other,default_permissions").expect("valid").0;
+        let suite = parsed("suid,dev,allow_other,default_permissions").expect("valid").mount;
         assert!(suite.suid && suite.dev && suite.allow_other);
     }
 
@@ -206,6 +266,9 @@ mod tests {
         assert!(foreign.contains("for tmpfs") && !foreign.contains("nr_inodes"), "{foreign}");
         assert!(error("ro=1", "tmpfs").contains("takes no value"));
         assert!(error("timeout", "tmpfs").contains("timeout=SECONDS"));
+        assert!(error("ctl=maybe", "generated").contains("show, hide or off"));
+        assert!(error("memory=1k", "generated").contains("at least 4m"));
+        assert!(error("memory=lots", "tmpfs").contains("such as 64m"));
         for bad in ["x", "-1", "inf", "nan", "1e300"] {
             assert!(error(&format!("timeout={bad}"), "tmpfs").contains("expected seconds"));
         }

@@ -1,12 +1,13 @@
 //! SIGINT, SIGTERM and SIGHUP as something to wait for.
 //!
+//! SIGHUP has a mount of what can be reloaded do that, and ends every other.
 //! They are blocked before the first thread is started, so that every thread inherits that and
 //! none is interrupted; one thread waits for them.
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
 
-/// The signals that end a mount.
+/// The signals that end a mount, or reload it.
 pub struct Ending(SigSet);
 
 impl Ending {

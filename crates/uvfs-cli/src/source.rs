@@ -1,21 +1,34 @@
 //! What can be mounted: from SOURCE on the command line to a VFS.
+//!
+//! Every driver is mounted behind [`Counted`], so that its calls show in `.uvfs`.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
-use uvfs::{Driver, Vfs, VfsConfig};
+use uvfs::{Counted, Driver, Vfs, VfsConfig};
 use uvfs_drivers::generated::{Generated, Spec};
 use uvfs_drivers::tmpfs::{self, Tmpfs};
 
+use crate::kernfs::{self, Published};
 use crate::options::DriverOptions;
 
 /// What can be named as SOURCE.
-const SOURCES: &str = "tmpfs, or generated:SPEC such as generated:depth=2,files=100";
+const SOURCES: &str = "tmpfs, generated:SPEC such as generated:depth=2,files=100, or kernfs:FILE, a TOML file that declares a tree";
 
 /// A file system that was asked for, its own specification understood.
 pub enum Source {
     Tmpfs,
     Generated(Spec),
+    /// The SPEC's file, and what it declares.
+    Kernfs(PathBuf, kernfs::Spec),
+}
+
+/// A file system that is ready to be mounted.
+pub struct Opened {
+    pub vfs: Arc<Vfs>,
+    /// What SIGHUP reloads, where it is of that kind.
+    pub published: Option<Arc<Published>>,
 }
 
 impl Source {
@@ -28,6 +41,10 @@ impl Source {
                 let spec = spec.parse();
                 Ok(Self::Generated(spec.with_context(|| format!("{text} is not understood"))?))
             }
+            Some(("kernfs", file)) if !file.is_empty() => {
+                let (file, spec) = kernfs::read(Path::new(file))?;
+                Ok(Self::Kernfs(file, spec))
+            }
             _ => bail!("there is nothing called {text:?} to mount; what there is: {SOURCES}"),
         }
     }
@@ -37,6 +54,7 @@ impl Source {
         match self {
             Self::Tmpfs => "tmpfs",
             Self::Generated(_) => "generated",
+            Self::Kernfs(..) => "kernfs",
         }
     }
 
@@ -44,14 +62,16 @@ impl Source {
     pub fn check(&self, options: &DriverOptions) -> Result<()> {
         match self {
             Self::Tmpfs => tmpfs_options(options).map(drop),
-            Self::Generated(_) => Ok(()),
+            Self::Generated(_) | Self::Kernfs(..) => Ok(()),
         }
     }
 
-    /// Makes the file system.
-    pub fn open(self, options: &DriverOptions) -> Result<Arc<Vfs>> {
+    /// Makes the file system, over a cache of so many bytes (0: no limit).
+    pub fn open(self, options: &DriverOptions, memory: u64) -> Result<Opened> {
         let name = self.name();
+        let mut published = None;
         let mut config = VfsConfig::default();
+        config.cache.memory_limit = memory;
         let driver: Arc<dyn Driver> = match self {
             Self::Tmpfs => {
                 let options = tmpfs_options(options)?;
@@ -65,8 +85,10 @@ impl Source {
                     .context("no memory for a tmpfs of that size; give a smaller one: -o size=")?
             }
             Self::Generated(spec) => Arc::new(Generated::new(spec)?),
+            Self::Kernfs(file, spec) => published.insert(Arc::new(Published::new(file, spec)?)).driver(),
         };
-        Vfs::new(config, driver).with_context(|| format!("cannot start {name}"))
+        let vfs = Vfs::new(config, Counted::new(driver)).with_context(|| format!("cannot start {name}"))?;
+        Ok(Opened { vfs, published })
     }
 }
 

@@ -34,6 +34,9 @@ use crate::transport::{
     Attributes, Caller, DirReply, Entry, Looked, NodeId, Opened, Reply, Transport, Xattr,
 };
 
+/// What requests come through, for who wants to know.
+pub const NAME: &str = "fuser";
+
 /// Largest write (and, through the page limit derived from it, read) of one request.
 const MAX_WRITE: u32 = 1 << 20;
 /// Read-ahead and other requests that nobody waits for, at the same time.

@@ -217,11 +217,6 @@ impl Mounts {
         Ok(SuperRef { table, index })
     }
 
-    /// Every superblock that can give memory back.
-    pub(crate) fn evictable(&self) -> Vec<SbId> {
-        self.table.load().supers.iter().filter(|s| !s.features.resident).map(|s| s.id).collect()
-    }
-
     /// The root of what is mounted on `id`: of the last mount, where mounts are stacked.
     #[inline]
     pub(crate) fn mounted_on(&self, id: InodeId) -> Option<InodeId> {

@@ -157,7 +157,9 @@ impl<'t, 'd> Fields<'t, 'd> {
         match u32::from_str_radix(digits, 8) {
             Err(_) => wrong(&format!("{digits:?} is no mode: it is octal, such as 0o644")),
             Ok(mode) if mode > 0o7777 => wrong("a mode has four octal digits at most"),
-            Ok(mode) if mode & !MODE_MAX != 0 => wrong("set-id bits mean nothing here: leave them out of the mode"),
+            Ok(mode) if mode & !MODE_MAX != 0 => {
+                wrong("set-id bits mean nothing here: leave them out of the mode")
+            }
             Ok(mode) => Ok(mode),
         }
     }
@@ -167,7 +169,8 @@ impl<'t, 'd> Fields<'t, 'd> {
         let first = self.table.keys().min_by_key(|key| key.span().start);
         let Some(key) = first else { return Ok(()) };
         let of = &self.of;
-        let said = format!("{of} has no {:?}; what it may have: {}", key.get_ref().as_ref(), known.join(", "));
+        let said =
+            format!("{of} has no {:?}; what it may have: {}", key.get_ref().as_ref(), known.join(", "));
         Err(self.text.wrong(key.span(), said))
     }
 }

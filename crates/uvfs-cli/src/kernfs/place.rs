@@ -61,7 +61,8 @@ mod tests {
     #[test]
     fn places_are_counted_from_one_in_characters() {
         let text = Text { file: Path::new("s"), text: "ab\nçd\n\nx" };
-        for (byte, place) in [(0, (1, 1)), (2, (1, 3)), (3, (2, 1)), (5, (2, 2)), (8, (4, 1)), (999, (4, 2))] {
+        for (byte, place) in [(0, (1, 1)), (2, (1, 3)), (3, (2, 1)), (5, (2, 2)), (8, (4, 1)), (999, (4, 2))]
+        {
             assert_eq!(text.place(byte), place, "{byte}");
         }
         assert_eq!(text.wrong(5..6, "no").to_string(), "s:2:2: no");

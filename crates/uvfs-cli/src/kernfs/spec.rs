@@ -68,11 +68,18 @@ pub enum What {
     /// A text, kept in memory.
     Value(String),
     /// A file of the host, of so many bytes at most.
-    File { host: PathBuf, limit: usize },
+    File {
+        host: PathBuf,
+        limit: usize,
+    },
     Command(Command),
     /// A number to which is added what is written.
-    Counter { start: i64 },
-    Link { target: String },
+    Counter {
+        start: i64,
+    },
+    Link {
+        target: String,
+    },
 }
 
 /// A program whose output is shown.
@@ -124,9 +131,8 @@ impl Spec {
     /// # Errors
     /// What is wrong, with line and column.
     pub fn parse(text: Text<'_>, owner: (u32, u32)) -> Result<Self, SpecError> {
-        let document = DeTable::parse(text.text).map_err(|error| {
-            text.wrong(error.span().unwrap_or(0..0), one_sentence(error.message()))
-        })?;
+        let document = DeTable::parse(text.text)
+            .map_err(|error| text.wrong(error.span().unwrap_or(0..0), one_sentence(error.message())))?;
         let mut root = DeTable::new();
         let mut tables = Vec::new();
         for (key, value) in document.into_inner() {
@@ -384,7 +390,11 @@ mod tests {
             (value("colour = 1"), "4:1: ", "\"colour\""),
             (value("colour = 1"), "4:1: ", "value"),
             (value("path = \"b\""), "4:1: ", "duplicate"),
-            (value("[[value]]\npath = \"/a\"\nvalue = 2"), "5:8: ", "declared twice: the first time in line 2"),
+            (
+                value("[[value]]\npath = \"/a\"\nvalue = 2"),
+                "5:8: ",
+                "declared twice: the first time in line 2",
+            ),
             (value("[[dir]]\npath = \"a\""), "5:8: ", "declared twice"),
             (value("[[link]]\npath = \"a/b\"\ntarget = \"x\""), "5:8: ", "no directory"),
             (value("uid = -1"), "4:7: ", "uid"),

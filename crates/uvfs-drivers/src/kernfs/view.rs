@@ -1,12 +1,14 @@
 //! The driver: one superblock's view of the tree.
 //!
 //! Answers hold for ever in the cache, because every change is pushed there ([`super::push`]); a front end's
-//! kernel is told to ask each time, which the cache answers. A name that is hidden or being removed is
-//! answered with ENOENT and not as absent: that would leave a negative entry, and activation is on its way.
+//! kernel is told to ask each time, which the cache answers. That a name is hidden or being removed is an answer
+//! that is not kept: no negative entry may be left, for activation is on its way. (Nor is it an error: who waits for
+//! another's question is told that one's error, and may have come after the activation.)
 //! Names cannot be made or removed through a view (EPERM); owners may change mode, owner and times.
 
 use std::sync::{Arc, Weak};
 use std::task::Waker;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use uvfs::driver::{Driver, File, Inode, Rename};
@@ -26,6 +28,9 @@ use super::tree::{Entry, Nodes};
 
 /// Entries of a directory that are copied at a time.
 const BATCH: usize = 64;
+
+/// The life of an answer that must not be cached.
+const NOT_KEPT: Ttl = Ttl::For(Duration::ZERO);
 
 /// See the module's head.
 pub(super) struct View {
@@ -70,7 +75,8 @@ impl Driver for View {
 
     fn features(&self) -> Features {
         let Options { policy, may_block, .. } = self.engine.options;
-        Features { may_block, revalidates: policy != Policy::Uvfs, direct_io: true, ..Features::default() }
+        let revalidates = policy != Policy::Uvfs;
+        Features { may_block, revalidates, direct_io: true, ..Features::default() }
     }
 
     fn root(&self, _op: &Op) -> Result<NewInode> {
@@ -90,7 +96,7 @@ impl Driver for View {
         let above = above.dir.as_ref().ok_or(Errno::NOTDIR)?;
         let Some(child) = above.find_seen(name, self.tag) else { return Ok(Answer::Absent(Ttl::Forever)) };
         if !child.active.is_active() {
-            return Err(Errno::NOENT);
+            return Ok(Answer::Absent(NOT_KEPT));
         }
         let ino = child.ino;
         let attr = match nodes.entry(ino).map(Entry::attr) {
@@ -101,7 +107,7 @@ impl Driver for View {
                 self.engine.attr(ino)
             }
         };
-        attr.map(|attr| Answer::Found(forever(attr))).ok_or(Errno::NOENT)
+        Ok(attr.map_or(Answer::Absent(NOT_KEPT), |attr| Answer::Found(forever(attr))))
     }
 
     /// A negative entry is asked about by its name: the lock is held anyway, and what is not there now was not hidden
@@ -126,8 +132,9 @@ impl Driver for View {
         Some(Perm { mode: entry.inner.fmt | entry.owner.mode, uid: entry.owner.uid, gid: entry.owner.gid })
     }
 
+    /// Of a removed node what was known last, for those who still have it.
     fn getattr(&self, _op: &Op, inode: &Inode<'_>) -> Result<Attr> {
-        self.engine.attr(inode.ino()).ok_or(Errno::STALE)
+        Ok(self.engine.attr(inode.ino()).unwrap_or_else(|| Attr { nlink: 0, ..inode.attr() }))
     }
 
     fn setattr(&self, _op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {

@@ -4,12 +4,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use uvfs::{Cred, Errno, OpenFlags, RenameFlags, SetAttr, mode};
-use uvfs_drivers::kernfs::{Meta, Target, read_write};
+use uvfs_drivers::kernfs::{Target, read_write};
 
-use crate::{each, says};
-
-const FILE: Meta = Meta::new(0o644);
-const DIR: Meta = Meta::new(0o755);
+use crate::{DIR, FILE, each, says};
 
 #[test]
 fn what_a_program_adds_is_found_listed_and_read() {

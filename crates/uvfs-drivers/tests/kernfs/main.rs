@@ -4,12 +4,24 @@
 //! sleep: what must wait is asked to have happened only after it was let go.
 
 mod basics;
+mod files;
+mod late;
+mod model;
+mod rules;
 
 use std::io::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use uvfs::{Context, Cred, Errno, OpenFlags, Vfs, VfsConfig};
-use uvfs_drivers::kernfs::{Attribute, Kernfs, Options, Policy, Tag};
+use uvfs_drivers::kernfs::{Attribute, Kernfs, Meta, Options, Policy, Tag};
+
+/// How long a test waits for what must happen before it fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A file that root may write.
+const FILE: Meta = Meta::new(0o644);
+/// A directory.
+const DIR: Meta = Meta::new(0o755);
 
 /// A tree and one view of it, mounted.
 struct World {

@@ -7,7 +7,7 @@
 use uvfs_cache::Room;
 
 use crate::driver::Inode;
-use crate::ops::{answer_life, check_name, fresh, is_dir};
+use crate::ops::{answer_life, cache_errno, check_name, fresh, is_dir};
 use crate::permission;
 use crate::types::{Attr, Errno, Make, Op, PATH_MAX, Result, mode};
 use crate::vfs::Vfs;
@@ -102,7 +102,7 @@ impl Vfs {
         }
         let (mode, gid) = inherit(op, &parent, wanted.mode);
         let what = if fmt == mode::S_IFDIR { Room::Dir } else { Room::Node };
-        let room = self.roomy(sup.features, || guard.reserve(what))?;
+        let room = guard.reserve(what).map_err(|e| cache_errno(e, sup.features))?;
         let make = Make { mode, uid: op.cred.uid, gid, rdev: wanted.rdev, target: wanted.target };
         let new = sup.driver.create(op, dir, name, &make)?;
         let inode = guard.create(room, &fresh(sup.features, &new));
@@ -132,7 +132,7 @@ impl Vfs {
         if is_dir(inode) {
             return Err(Errno::PERM);
         }
-        let room = self.roomy(sup.features, || guard.reserve(Room::Name))?;
+        let room = guard.reserve(Room::Name).map_err(|e| cache_errno(e, sup.features))?;
         // In the inode's turn: the last name cannot go between the look at the count and the
         // driver's raising it. If it went before, there is nothing left to link to.
         let _turn = self.turns.take(inode.id());

@@ -27,9 +27,6 @@ use crate::permission;
 use crate::types::{Access, Answer, Attr, Errno, Features, NAME_MAX, NewInode, Op, Perm, Result, Ttl, mode};
 use crate::vfs::Vfs;
 
-/// Unused inodes given up at once where the cache is full.
-const EVICT_BATCH: usize = 1024;
-
 /// The errno of a cache that cannot.
 pub(crate) fn cache_errno(error: CacheError, features: Features) -> Errno {
     match error {
@@ -208,27 +205,10 @@ impl Vfs {
         guard: &NameGuard<'v>,
         new: &NewInode,
     ) -> Result<Inode<'v>> {
-        let fresh = fresh(sup.features, new);
-        self.roomy(sup.features, || guard.found(&fresh))
-            .inspect_err(|_| sup.driver.evict(&new.attr, new.private))
-    }
-
-    /// Does what needs memory of the cache; once more after making room.
-    pub(crate) fn roomy<T>(
-        &self,
-        features: Features,
-        mut make: impl FnMut() -> std::result::Result<T, CacheError>,
-    ) -> Result<T> {
-        match make() {
-            Err(CacheError::NoMemory) if self.make_room() > 0 => make(),
-            done => done,
-        }
-        .map_err(|e| cache_errno(e, features))
-    }
-
-    /// Gives up some of what nobody uses; how many inodes.
-    fn make_room(&self) -> usize {
-        self.mounts.evictable().into_iter().map(|sb| self.cache.evict_unused(sb, EVICT_BATCH)).sum()
+        guard.found(&fresh(sup.features, new)).map_err(|e| {
+            sup.driver.evict(&new.attr, new.private);
+            cache_errno(e, sup.features)
+        })
     }
 
     /// Goes from a mount point to the root of what is mounted there.

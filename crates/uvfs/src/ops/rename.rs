@@ -11,7 +11,7 @@ use uvfs_cache::{NameGuard, Room};
 
 use crate::driver::{Inode, Rename};
 use crate::mount::SuperRef;
-use crate::ops::{check_name, is_dir};
+use crate::ops::{cache_errno, check_name, is_dir};
 use crate::types::{Access, Errno, Op, RenameFlags, Result};
 use crate::vfs::Vfs;
 
@@ -247,7 +247,7 @@ impl Vfs {
             self.cache.exchange(from, to);
             return Ok(());
         }
-        let room = self.roomy(sup.features, || to.reserve(Room::Name))?;
+        let room = to.reserve(Room::Name).map_err(|e| cache_errno(e, sup.features))?;
         let death = target.filter(|t| is_dir(t)).map(|t| self.begin_death(t)).transpose()?;
         // A replaced file loses a name, in its turn as in unlink.
         let turn = target.filter(|t| !is_dir(t)).map(|t| self.turns.take(t.id()));

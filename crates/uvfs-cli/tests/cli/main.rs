@@ -1,5 +1,8 @@
 //! The command as users meet it. Most tests need root and /dev/fuse; where that is missing they
-//! say so and count as ignored.
+//! say so and count as ignored. Here is what all share, and the tests of mounting itself.
+
+mod control;
+mod kernfs;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -36,25 +39,26 @@ const MOUNTING: &[Test] = &[
 
 fn main() {
     let reason = missing();
-    let plain = PLAIN.iter().map(|&(name, test)| {
+    let plain = [PLAIN, control::PLAIN, kernfs::PLAIN].into_iter().flatten().map(|&(name, test)| {
         Trial::test(name, move || {
             test();
             Ok(())
         })
     });
-    let mounting = MOUNTING.iter().map(|&(name, test)| {
-        let reason = reason.clone();
-        Trial::ignorable_test(name, move || match reason {
-            Some(reason) => {
-                eprintln!("skipped: {name}: {reason}");
-                Ok(Completion::ignored_with(reason))
-            }
-            None => {
-                test();
-                Ok(Completion::Completed)
-            }
-        })
-    });
+    let mounting =
+        [MOUNTING, control::MOUNTING, kernfs::MOUNTING].into_iter().flatten().map(|&(name, test)| {
+            let reason = reason.clone();
+            Trial::ignorable_test(name, move || match reason {
+                Some(reason) => {
+                    eprintln!("skipped: {name}: {reason}");
+                    Ok(Completion::ignored_with(reason))
+                }
+                None => {
+                    test();
+                    Ok(Completion::Completed)
+                }
+            })
+        });
     libtest_mimic::run(&Arguments::from_args(), plain.chain(mounting).collect()).exit();
 }
 
@@ -166,11 +170,20 @@ fn help_and_version() {
     let version = String::from_utf8(run(&["--version"]).stdout).expect("UTF-8");
     assert_eq!(version.trim(), format!("uvfs {}", env!("CARGO_PKG_VERSION")));
     let help = String::from_utf8(run(&["--help"]).stdout).expect("UTF-8");
-    for word in ["mount", "umount", "Examples:", "uvfs mount -d tmpfs", "UVFS_LOG"] {
+    for word in ["mount", "umount", "stat", "Examples:", "uvfs mount -d tmpfs", "UVFS_LOG"] {
         assert!(help.contains(word), "{word}:\n{help}");
     }
     let help = String::from_utf8(run(&["mount", "--help"]).stdout).expect("UTF-8");
-    for word in ["SOURCE", "DIR", "--daemon", "allow_other", "timeout=SECONDS", "size=BYTES"] {
+    for word in [
+        "SOURCE",
+        "DIR",
+        "--daemon",
+        "allow_other",
+        "timeout=SECONDS",
+        "size=BYTES",
+        "ctl=show|hide|off",
+        "kernfs:",
+    ] {
         assert!(help.contains(word), "{word}:\n{help}");
     }
 }

@@ -1,0 +1,125 @@
+//! What the nodes of a SPEC show and take.
+//!
+//! A reader is shown a text that was made at one moment, and keeps it until it reads from the start again: a
+//! value that changes meanwhile is seen as it was. What changes a value here tells who polls.
+//! A value's lock is held for a copy only.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use parking_lot::Mutex;
+use uvfs::{Errno, Result};
+use uvfs_drivers::kernfs::{Attribute, Call};
+
+use super::command;
+use super::spec::Command;
+
+/// How often a host file that changes while it is read is read again.
+const TRIES: usize = 4;
+
+/// A text in memory: what is written takes its place.
+pub struct Value(Mutex<Vec<u8>>);
+
+impl Value {
+    pub fn new(text: &str) -> Self {
+        Self(Mutex::new(text.as_bytes().to_vec()))
+    }
+}
+
+impl Attribute for Value {
+    fn show(&self, _: &Call<'_>, out: &mut Vec<u8>) -> Result<()> {
+        out.extend_from_slice(&self.0.lock());
+        Ok(())
+    }
+
+    fn store(&self, call: &Call<'_>, data: &[u8]) -> Result<usize> {
+        *self.0.lock() = data.to_vec();
+        call.node().notify();
+        Ok(data.len())
+    }
+}
+
+/// A number to which is added what is written.
+pub struct Counter(AtomicI64);
+
+impl Counter {
+    pub fn new(start: i64) -> Self {
+        Self(AtomicI64::new(start))
+    }
+}
+
+impl Attribute for Counter {
+    fn show(&self, _: &Call<'_>, out: &mut Vec<u8>) -> Result<()> {
+        writeln!(out, "{}", self.0.load(Ordering::Relaxed)).map_err(|_| Errno::NOMEM)
+    }
+
+    /// EINVAL for what is no whole number, ERANGE where the sum would be none.
+    fn store(&self, call: &Call<'_>, data: &[u8]) -> Result<usize> {
+        let text = str::from_utf8(data).map_err(|_| Errno::INVAL)?.trim();
+        let more: i64 = text.parse().map_err(|_| Errno::INVAL)?;
+        let add = |now: i64| now.checked_add(more);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).map_err(|_| Errno::RANGE)?;
+        call.node().notify();
+        Ok(data.len())
+    }
+}
+
+/// What a command says.
+pub struct Output(pub Command);
+
+impl Attribute for Output {
+    fn show(&self, _: &Call<'_>, out: &mut Vec<u8>) -> Result<()> {
+        command::run(&self.0, out)
+    }
+}
+
+/// A file of the host, shown and written through.
+pub struct HostFile {
+    pub host: PathBuf,
+    pub limit: usize,
+}
+
+impl HostFile {
+    /// Reads it once; whether it stood still meanwhile.
+    fn read(&self, out: &mut Vec<u8>) -> std::io::Result<bool> {
+        out.clear();
+        let file = File::open(&self.host)?;
+        let before = file.metadata()?;
+        (&file).take(self.limit as u64 + 1).read_to_end(out)?;
+        Ok(same(&before, &file.metadata()?))
+    }
+}
+
+/// Whether a file has not been written between two looks.
+fn same(before: &Metadata, after: &Metadata) -> bool {
+    let state = |m: &Metadata| (m.len(), m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec());
+    state(before) == state(after)
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+impl Attribute for HostFile {
+    /// EFBIG where it is longer than the limit. One that is written all the time is shown as the last
+    /// look found it, as cat(1) would.
+    fn show(&self, _: &Call<'_>, out: &mut Vec<u8>) -> Result<()> {
+        for _ in 0..TRIES {
+            if self.read(out).map_err(|error| errno(&error))? {
+                break;
+            }
+        }
+        if out.len() > self.limit { Err(Errno::FBIG) } else { Ok(()) }
+    }
+
+    /// One write is the whole new content.
+    fn store(&self, call: &Call<'_>, data: &[u8]) -> Result<usize> {
+        let written = OpenOptions::new().write(true).truncate(true).open(&self.host);
+        written.and_then(|mut file| file.write_all(data)).map_err(|error| errno(&error))?;
+        call.node().notify();
+        Ok(data.len())
+    }
+}
