@@ -6,10 +6,14 @@ use crate::primitives::{Arc, Ordering, spin_loop};
 use loom::cell::UnsafeCell as Cell;
 use loom::thread::{JoinHandle, spawn};
 
-fn model(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
-    model.check(f);
+/// Under both models of the barriers.
+fn model(preemptions: usize, f: impl Fn() + Send + Sync + Copy + 'static) {
+    for meetings in [false, true] {
+        barrier::set_meetings(meetings);
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(preemptions);
+        model.check(f);
+    }
 }
 
 /// loom checks that nobody writes it while somebody else looks.
