@@ -29,6 +29,7 @@ use crate::guard::NameLocks;
 use crate::inode::{self, ROOT};
 use crate::inode_ref::InodeRef;
 use crate::prefix::Prefixes;
+use crate::pressure::Pressure;
 use crate::shrink::{DENTRY_CHUNK, INODE_CHUNK, Visited};
 use crate::symlink::Targets;
 use crate::types::{CacheError, Config, Counters, EvictHook, Fresh, InodeId, SbId, SbOptions};
@@ -59,6 +60,7 @@ pub struct Cache {
     /// Whether uses of names are noted, by name in `visited`.
     pub(crate) armed: AtomicBool,
     pub(crate) visited: Arena<Visited>,
+    pub(crate) pressure: Pressure,
     superblocks: SegVec<OnceLock<Superblock>>,
 }
 
@@ -71,6 +73,8 @@ pub(crate) struct Superblock {
     pub(crate) dentries: Slab,
     /// Where the shrinker goes on.
     pub(crate) hand: AtomicU64,
+    /// Where who asks the kernel to forget goes on.
+    pub(crate) kernel_hand: AtomicU64,
     /// Held while a directory moves to another parent (rule 12).
     pub(crate) renames: Mutex<()>,
     pub(crate) root: AtomicU64,
@@ -117,6 +121,7 @@ impl Cache {
             limit: AtomicU64::new(config.memory_limit),
             armed: AtomicBool::new(false),
             visited: Arena::reserve(dentry_slots).map_err(no_memory)?,
+            pressure: Pressure::default(),
             superblocks: SegVec::new(),
             inodes,
             inodes_private,
@@ -148,6 +153,7 @@ impl Cache {
             inodes: Slab::new(),
             dentries: Slab::new(),
             hand: AtomicU64::new(0),
+            kernel_hand: AtomicU64::new(0),
             renames: Mutex::new(()),
             root: AtomicU64::new(0),
         };
@@ -449,10 +455,14 @@ impl Cache {
             }
         };
         // Each step to zero gives back the one reference that the step from zero took.
-        if old != 0 && new == 0 {
+        let forgotten = old != 0 && new == 0;
+        if forgotten {
             self.put_inode(id.index());
         }
         drop(inode);
+        if forgotten {
+            self.pressure.ease();
+        }
     }
 
     /// The root of a superblock, if it has one.

@@ -16,7 +16,7 @@
 //! | `symlink` | targets of links |
 //! | [`prefix`] | directories by path |
 //! | `readdir`, `sweep` | listing; forgetting |
-//! | `shrink` | the memory limit |
+//! | `shrink`, `pressure` | the memory limit; who waits for memory |
 //! | [`mapping`] | page index to page |
 #![deny(unsafe_code)]
 
@@ -39,6 +39,7 @@ mod lookup;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub mod prefix;
+mod pressure;
 mod readdir;
 mod shrink;
 mod sweep;
@@ -54,6 +55,7 @@ pub use hit::{Peek, Stuck};
 pub use inode::Perm;
 pub use inode_ref::{Death, InodeRef};
 pub use lookup::{Known, Lookup};
+pub use pressure::Held;
 pub use readdir::{DirScan, DirSink};
 pub use symlink::TARGET_MAX;
 pub use types::{

@@ -12,8 +12,13 @@
 //! (open, mounted on, known to a kernel) or has children stays. New names start unused: a walk over
 //! everything drives out itself, not what is used again and again.
 //!
+//! Who has looked at every name and found none that could go has spent some time on it: for four times
+//! as long, or until a kernel forgets something, it is not tried again ([`crate::pressure`]).
+//!
 //! The hands advance by pieces of a slab, one piece for each who shrinks, so that several do not meet.
 //! Whoever comes here holds no lock of the cache (the right to a name he may hold).
+
+use std::time::Instant;
 
 use uvfs_sync::primitives::{AtomicU8, Ordering};
 use uvfs_sync::slab::CHUNK;
@@ -96,7 +101,11 @@ impl Cache {
             return true;
         }
         self.arm();
-        self.committed() + bytes <= limit
+        let committed = self.committed();
+        if committed > limit / 8 * 7 {
+            self.pressure.rise();
+        }
+        committed + bytes <= limit
     }
 
     /// Note uses from three quarters of the limit on, so that something is known when it is reached.
@@ -153,6 +162,11 @@ impl Cache {
     /// until a chunk can be returned. False: nothing more can be given up.
     #[cold]
     fn make_room(&self, sb: SbId) -> bool {
+        self.pressure.rise();
+        if self.pressure.is_barren() {
+            return false;
+        }
+        let begin = Instant::now();
         if self.evict_unused(sb, STEP) > 0 {
             return true;
         }
@@ -163,6 +177,7 @@ impl Cache {
                 }
             }
         }
+        self.pressure.barren_since(begin);
         false
     }
 

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use uvfs::counters::{Call as DriverCall, Counters};
 use uvfs::{Bail, CacheCounters, Errno, Vfs};
 use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options, WeakNode, read_write};
-use uvfs_fuse::{Lookups, Mounted};
+use uvfs_fuse::{Lookups, Mounted, Shortages};
 
 use crate::log;
 
@@ -36,6 +36,7 @@ struct Snapshot {
     cache: CacheCounters,
     counters: Counters,
     lookups: Lookups,
+    shortages: Shortages,
 }
 
 type Figure = Box<dyn Fn(&Snapshot) -> u64 + Send + Sync>;
@@ -59,6 +60,10 @@ fn figures() -> Vec<(String, Figure)> {
         one("lookups_forgotten", |s| s.lookups.forgotten),
         one("lookups_held", |s| s.lookups.given.saturating_sub(s.lookups.forgotten)),
         one("calls_now", |s| s.counters.calls_now()),
+        one("memory/pruned", |s| s.shortages.pruned),
+        one("memory/waited", |s| s.shortages.waited),
+        one("memory/refused", |s| s.shortages.refused),
+        one("memory/plain", |s| s.shortages.plain),
     ];
     let call = |call: DriverCall| one(&format!("calls/{}", call.name()), move |s| s.counters.calls(call));
     let bail = |bail: Bail| one(&format!("bails/{}", bail.name()), move |s| s.counters.bails().get(bail));
@@ -101,13 +106,15 @@ impl Control {
     fn snapshot(&self) -> uvfs::Result<Snapshot> {
         let vfs = self.vfs.upgrade().ok_or(Errno::NODEV)?;
         let mounted = self.mounted.get().and_then(Weak::upgrade);
-        let lookups = mounted.map_or(Lookups { given: 0, forgotten: 0 }, |mounted| mounted.lookups());
-        Ok(Snapshot { cache: vfs.cache().counters(), counters: uvfs::counters(), lookups })
+        let lookups =
+            mounted.as_ref().map_or(Lookups { given: 0, forgotten: 0 }, |mounted| mounted.lookups());
+        let shortages = mounted.map(|mounted| mounted.shortages()).unwrap_or_default();
+        Ok(Snapshot { cache: vfs.cache().counters(), counters: uvfs::counters(), lookups, shortages })
     }
 
     fn fill(self: &Arc<Self>, root: &Node, source: &str, reloads: bool) -> uvfs::Result<()> {
         let figures = Arc::new(figures());
-        for dir in ["calls", "bails"] {
+        for dir in ["calls", "bails", "memory"] {
             root.add_dir(dir, own(0o755))?;
         }
         for (index, (path, _)) in figures.iter().enumerate() {

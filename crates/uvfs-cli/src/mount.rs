@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Mounts and serves until it is unmounted.
 pub fn run(args: &args::Mount) -> Result<()> {
     let source = Source::parse(&args.source)?;
-    let options::Parsed { mut mount, ctl, driver } = options::parse(&args.options, source.name())?;
+    let options::Parsed { mut mount, ctl, memory, driver } = options::parse(&args.options, source.name())?;
     mount.fsname.get_or_insert_with(|| args.source.clone());
     source.check(&driver)?;
     if args.daemon && !args.daemon_child {
@@ -32,7 +32,7 @@ pub fn run(args: &args::Mount) -> Result<()> {
         daemon::leave_terminal()?;
     }
     let ending = Ending::block()?;
-    let Opened { vfs, published } = source.open(&driver)?;
+    let Opened { vfs, published } = source.open(&driver, memory)?;
     let control = match ctl {
         Ctl::Off => None,
         _ => Some(Control::install(&vfs, &args.source, ctl == Ctl::Show, published.is_some())?),

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use uvfs_drivers::tmpfs::amount;
 use uvfs_fuse::{Atime, Options};
 
 /// An option: its name, the name of its value if it takes one, whose it is, and what it does.
@@ -54,6 +55,12 @@ const KNOWN: &[Known] = &[
     value(Of::Mount, "fsname", "NAME", "what mount(8) and df(1) show as the source"),
     value(
         Of::Mount,
+        "memory",
+        "BYTES",
+        "most memory for the cache of names and inodes (0: no limit); k, m or g may follow",
+    ),
+    value(
+        Of::Mount,
         "timeout",
         "SECONDS",
         "how long the kernel may believe names and attributes (0: not at all)",
@@ -70,6 +77,9 @@ const KNOWN: &[Known] = &[
     value(Of::Tmpfs, "uid", "ID", "owner of the root directory"),
     value(Of::Tmpfs, "gid", "ID", "group of the root directory"),
 ];
+
+/// Less would not hold what a mount needs to begin with, and what is in use at a time.
+const MEMORY_MIN: u64 = 4 << 20;
 
 /// Options of a file system, still as text: name and value.
 pub type DriverOptions = Vec<(&'static str, String)>;
@@ -91,6 +101,8 @@ pub enum Ctl {
 pub struct Parsed {
     pub mount: Options,
     pub ctl: Ctl,
+    /// Bytes for the cache; 0: no limit.
+    pub memory: u64,
     pub driver: DriverOptions,
 }
 
@@ -146,6 +158,7 @@ fn set(parsed: &mut Parsed, name: &str, value: &str) -> Result<()> {
         "default_permissions" | "defaults" => {}
         "fsname" => mount.fsname = Some(value.to_owned()),
         "timeout" => mount.timeout = Some(seconds(value)?),
+        "memory" => parsed.memory = memory(value)?,
         "ctl" => {
             parsed.ctl = match value {
                 "show" => Ctl::Show,
@@ -157,6 +170,14 @@ fn set(parsed: &mut Parsed, name: &str, value: &str) -> Result<()> {
         _ => bail!("option {name} is in the table but not understood"),
     }
     Ok(())
+}
+
+fn memory(text: &str) -> Result<u64> {
+    match amount(text) {
+        Some(bytes) if bytes == 0 || bytes >= MEMORY_MIN => Ok(bytes),
+        Some(_) => bail!("memory={text}: too little to work with; give at least 4m, or 0 for no limit"),
+        None => bail!("memory={text}: expected bytes, such as 64m, or 0 for no limit"),
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration> {
@@ -216,14 +237,17 @@ mod tests {
     fn every_option_of_the_table_is_understood() {
         for known in KNOWN {
             let option = shown(known).replace("=SECONDS", "=1").replace("show|hide|off", "show");
+            let option = option.replace("memory=BYTES", "memory=64m");
             assert!(parsed(&option).is_ok(), "{option}");
         }
     }
 
     #[test]
     fn the_last_of_two_holds() {
-        let Parsed { mount, driver, ctl } =
-            parsed("ro,suid,size=1k,,rw,noexec,timeout=0.5,ctl=off,nosuid,size=2m,ctl=show").expect("valid");
+        let text =
+            "ro,suid,size=1k,,rw,noexec,timeout=0.5,ctl=off,memory=1g,nosuid,size=2m,ctl=show,memory=64m";
+        let Parsed { mount, driver, ctl, memory } = parsed(text).expect("valid");
+        assert_eq!(memory, 64 << 20);
         assert!(!mount.read_only && !mount.suid && !mount.exec);
         assert_eq!(mount.timeout, Some(Duration::from_millis(500)));
         assert_eq!(driver, [("size", "2m".to_owned())]);
@@ -243,6 +267,8 @@ mod tests {
         assert!(error("ro=1", "tmpfs").contains("takes no value"));
         assert!(error("timeout", "tmpfs").contains("timeout=SECONDS"));
         assert!(error("ctl=maybe", "generated").contains("show, hide or off"));
+        assert!(error("memory=1k", "generated").contains("at least 4m"));
+        assert!(error("memory=lots", "tmpfs").contains("such as 64m"));
         for bad in ["x", "-1", "inf", "nan", "1e300"] {
             assert!(error(&format!("timeout={bad}"), "tmpfs").contains("expected seconds"));
         }

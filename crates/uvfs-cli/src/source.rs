@@ -66,11 +66,12 @@ impl Source {
         }
     }
 
-    /// Makes the file system.
-    pub fn open(self, options: &DriverOptions) -> Result<Opened> {
+    /// Makes the file system, over a cache of so many bytes (0: no limit).
+    pub fn open(self, options: &DriverOptions, memory: u64) -> Result<Opened> {
         let name = self.name();
         let mut published = None;
         let mut config = VfsConfig::default();
+        config.cache.memory_limit = memory;
         let driver: Arc<dyn Driver> = match self {
             Self::Tmpfs => {
                 let options = tmpfs_options(options)?;

@@ -13,11 +13,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use uvfs::{Attr, Cred, Errno, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs, mode};
+use uvfs::{Attr, Cred, Errno, Held, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs, mode};
 
-use crate::mounted::Lookups;
+use crate::mounted::{Lookups, Shortages};
 use crate::pool::Pool;
 use crate::transport::{Attributes, Caller, Entry, NodeId, ROOT, Reply};
 
@@ -31,6 +31,9 @@ pub(crate) use files::Write;
 /// Threads that may wait for drivers at the same time.
 const WAITING_MAX: usize = 256;
 
+/// How long a request waits for memory.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// As long as a time to live can be in all kernels (136 years).
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
@@ -41,7 +44,6 @@ const FIRST_ISSUED: NodeId = 1 << 32;
 /// See the module.
 pub(crate) struct Frontend {
     core: Arc<Core>,
-    pool: Pool,
 }
 
 /// What a request needs, also when it runs on another thread.
@@ -51,6 +53,21 @@ struct Core {
     /// `-o timeout=`: in place of what the driver says.
     timeout: Option<Duration>,
     tally: Tally,
+    short: Shortage,
+    pool: Pool,
+}
+
+/// What was done where the cache had no memory.
+#[derive(Default)]
+struct Shortage {
+    /// Nodes that the kernel was asked to forget.
+    pruned: AtomicU64,
+    /// Requests that had to wait for memory.
+    waited: AtomicU64,
+    /// Those of them that got none.
+    refused: AtomicU64,
+    /// Entries of directories that were listed without their nodes.
+    plain: AtomicU64,
 }
 
 /// How many lookups the kernel was given and has given back, over the life of a mount.
@@ -69,8 +86,8 @@ struct Line(AtomicU64);
 impl Frontend {
     pub(crate) fn new(vfs: Arc<Vfs>, timeout: Option<Duration>) -> Self {
         let root = vfs.root().id();
-        let core = Core { vfs, root, timeout, tally: Tally::default() };
-        Self { core: Arc::new(core), pool: Pool::new(WAITING_MAX) }
+        let (tally, short, pool) = (Tally::default(), Shortage::default(), Pool::new(WAITING_MAX));
+        Self { core: Arc::new(Core { vfs, root, timeout, tally, short, pool }) }
     }
 
     pub(crate) fn lookups(&self) -> Lookups {
@@ -91,16 +108,38 @@ impl Frontend {
         self.answer(who, node, reply, |core, op, inode| core.vfs.statfs(op, inode));
     }
 
+    /// Waits for the cache to run short of memory; see [`crate::reclaim`].
+    pub(crate) fn wait_for_pressure(&self, time: Duration) -> bool {
+        self.core.vfs.cache().wait_for_pressure(time)
+    }
+
+    /// Nodes that only the kernel holds, a batch of them.
+    pub(crate) fn held_by_kernel(&self, max: usize) -> Held {
+        self.core.vfs.cache().held_by_kernel(self.core.vfs.root().sb(), max)
+    }
+
+    pub(crate) fn shortages(&self) -> Shortages {
+        let short = &self.core.short;
+        let [pruned, waited, refused, plain] =
+            [&short.pruned, &short.waited, &short.refused, &short.plain].map(|count| count.load(Relaxed));
+        Shortages { pruned, waited, refused, plain }
+    }
+
+    /// The kernel was asked to forget so many.
+    pub(crate) fn count_pruned(&self, nodes: usize) {
+        self.core.short.pruned.fetch_add(nodes as u64, Relaxed);
+    }
+
     /// Runs `job` on `node`: here if its driver never waits, else on the pool.
     fn route<F>(&self, who: Caller, node: NodeId, job: F)
     where
-        F: for<'c> FnOnce(&'c Core, &Op, Result<Inode<'c>>) + Send + 'static,
+        F: for<'c> FnOnce(&'c Arc<Core>, &Op, Result<Inode<'c>>) + Send + 'static,
     {
         let core = &self.core;
         match core.inode(node) {
             Ok(inode) if core.vfs.may_block(&inode) => {
                 let core = Arc::clone(core);
-                self.pool.submit(move || {
+                self.core.pool.submit(move || {
                     let inode = core.inode(node);
                     job(&core, &core.op_on(who, inode.as_ref().ok()), inode);
                 });
@@ -109,20 +148,47 @@ impl Frontend {
         }
     }
 
-    /// As [`Frontend::route`], for requests whose outcome is what is sent.
+    /// As [`Frontend::route`], for requests whose outcome is what is sent. What finds no memory in a cache
+    /// that is limited has done nothing: it tries again as the kernel forgets other nodes, on the pool, because the
+    /// threads that read must go on reading to be told.
     fn answer<T, R, F>(&self, who: Caller, node: NodeId, reply: R, act: F)
     where
         T: 'static,
         R: Reply<T>,
-        F: for<'c> FnOnce(&'c Core, &Op, &Inode<'c>) -> Result<T> + Send + 'static,
+        F: for<'c> Fn(&'c Core, &Op, &Inode<'c>) -> Result<T> + Send + 'static,
     {
-        self.route(who, node, move |core, op, inode| {
-            reply.send(inode.and_then(|inode| act(core, op, &inode)));
+        self.route(who, node, move |core, op, inode| match inode.and_then(|inode| act(core, op, &inode)) {
+            Err(Errno::NOMEM) if core.vfs.cache().memory_limit() != 0 => {
+                let (core, op) = (Arc::clone(core), op.clone());
+                let theirs = Arc::clone(&core);
+                core.pool.submit(move || reply.send(theirs.patiently(&op, node, act)));
+            }
+            outcome => reply.send(outcome),
         });
     }
 }
 
 impl Core {
+    /// `act` until there is memory for it, for [`PATIENCE`] at most.
+    fn patiently<T>(
+        &self,
+        op: &Op,
+        node: NodeId,
+        act: impl for<'c> Fn(&'c Core, &Op, &Inode<'c>) -> Result<T>,
+    ) -> Result<T> {
+        self.short.waited.fetch_add(1, Relaxed);
+        let outcome = self.vfs.cache().with_patience(Instant::now() + PATIENCE, || {
+            match self.inode(node).and_then(|inode| act(self, op, &inode)) {
+                Err(Errno::NOMEM) => None,
+                outcome => Some(outcome),
+            }
+        });
+        outcome.unwrap_or_else(|| {
+            self.short.refused.fetch_add(1, Relaxed);
+            Err(Errno::NOMEM)
+        })
+    }
+
     /// The inode behind a node id; ESTALE if there is none any more.
     fn inode(&self, node: NodeId) -> Result<Inode<'_>> {
         match node {

@@ -15,10 +15,11 @@ mod mounted;
 mod mountinfo;
 mod options;
 mod pool;
+mod reclaim;
 mod transport;
 
 pub use device::unmount;
 pub use error::MountError;
 pub use fuser_transport::NAME as TRANSPORT;
-pub use mounted::{Lookups, Mounted, Unmounted, mount};
+pub use mounted::{Lookups, Mounted, Shortages, Unmounted, mount};
 pub use options::{Atime, Options};

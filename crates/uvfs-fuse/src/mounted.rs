@@ -21,6 +21,7 @@ use crate::frontend::Frontend;
 use crate::fuser_transport::Fuser;
 use crate::mountinfo::{self, Mount};
 use crate::options::Options;
+use crate::reclaim;
 use crate::transport::Transport;
 
 /// How long a session that failed may take to say why.
@@ -41,6 +42,19 @@ pub enum Unmounted {
     /// It was in use: the name is gone, and what was open works until it is closed or this
     /// process ends.
     Detached,
+}
+
+/// What a mount did where the cache had no memory; see [`Mounted::shortages`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shortages {
+    /// Nodes that the kernel was asked to forget.
+    pub pruned: u64,
+    /// Requests that waited for memory.
+    pub waited: u64,
+    /// Those of them that got none within a second: ENOMEM.
+    pub refused: u64,
+    /// Entries of directories that were listed without their nodes.
+    pub plain: u64,
 }
 
 /// See [`Mounted::lookups`].
@@ -114,6 +128,7 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
 }
 
 fn start(fuse: OwnedFd, frontend: &Arc<Frontend>, threads: usize) -> io::Result<Arc<Session>> {
+    reclaim::start(fuse.try_clone()?, frontend)?;
     let transport = Fuser::connect(fuse, Arc::clone(frontend), threads)?;
     let session = Arc::new(Session::default());
     let theirs = Arc::clone(&session);
@@ -171,6 +186,11 @@ impl Mounted {
             Err(MountError::Busy(dir)) => device::detach(&dir, Detach::Now).map(|()| Unmounted::Detached),
             Err(error) => Err(error),
         }
+    }
+
+    /// What was done, since the mount, because the cache had no memory.
+    pub fn shortages(&self) -> Shortages {
+        self.frontend.shortages()
     }
 
     /// Lookups that the kernel has been given since the mount, and how many of them it has

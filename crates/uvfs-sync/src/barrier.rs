@@ -10,10 +10,10 @@
 //! Who uses one side anywhere must use the other one there too. Nothing here allocates or waits. `light`
 //! costs a load and a branch; `heavy` 0.1 to 2.5 µs, more with more processors that run this process.
 //!
-//! Under loom both are read-modify-writes of one word: of two sides that come by, one comes first, and
-//! all that it did before happens before what the other one does after. That is what the pair
-//! promises; a sequentially consistent fence would promise more, namely order with other such fences,
-//! which `light` gives nobody.
+//! Under loom there are two models, and each promises something that the pair does not. Sequentially consistent
+//! *fences* also order either side with other such fences, which `light` does not. *Meetings*, read-modify-writes of one word,
+//! do not; but of two sides that pass there, all that the first one did happens before what the second one does, which
+//! in the language's terms takes an acquire and a release besides. Who relies on neither is right under both.
 
 #[cfg(not(loom))]
 mod asymmetric {
@@ -80,14 +80,33 @@ mod asymmetric {
 
 #[cfg(loom)]
 mod asymmetric {
-    use crate::primitives::{AtomicU32, Ordering};
+    use std::cell::Cell;
+
+    use crate::primitives::{AtomicU32, Ordering, fence};
 
     loom::lazy_static! {
         static ref MEETING: AtomicU32 = AtomicU32::new(0);
     }
 
+    thread_local! {
+        /// std's: of the thread that runs the model, whose threads are not threads.
+        static MEETINGS: Cell<bool> = const { Cell::new(false) };
+    }
+
+    pub(super) fn set_meetings(on: bool) {
+        MEETINGS.set(on);
+    }
+
+    fn pass() {
+        if MEETINGS.get() {
+            MEETING.fetch_add(1, Ordering::AcqRel);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+    }
+
     pub(super) fn light() {
-        MEETING.fetch_add(1, Ordering::AcqRel);
+        pass();
     }
 
     pub(super) fn prepare() {}
@@ -97,8 +116,14 @@ mod asymmetric {
     }
 
     pub(super) fn heavy() {
-        MEETING.fetch_add(1, Ordering::AcqRel);
+        pass();
     }
+}
+
+/// Which of the two models [`light`] and [`heavy`] are from now on, for the models that this thread runs.
+#[cfg(all(test, loom))]
+pub(crate) fn set_meetings(on: bool) {
+    asymmetric::set_meetings(on);
 }
 
 /// The frequent side's barrier, between its store and its load.

@@ -199,6 +199,22 @@ impl Condvar {
         return self.0.wait(guard).unwrap_or_else(|e| e.into_inner());
     }
 
+    /// [`Condvar::wait`] for at most `time` (under the model checker: for ever).
+    #[cfg_attr(loom, allow(unused_mut, unused_variables))]
+    pub fn wait_for<'a, T>(
+        &self,
+        mut guard: MutexGuard<'a, T>,
+        time: std::time::Duration,
+    ) -> MutexGuard<'a, T> {
+        #[cfg(not(loom))]
+        {
+            self.0.wait_for(&mut guard, time);
+            guard
+        }
+        #[cfg(loom)]
+        return self.wait(guard);
+    }
+
     /// Wake all who wait.
     pub fn notify_all(&self) {
         self.0.notify_all();

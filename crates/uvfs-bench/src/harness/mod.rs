@@ -97,6 +97,9 @@ pub trait Worker {
     /// # Errors
     /// An operation that did not do what it shall; the run is over then.
     fn batch(&mut self, ops: u64) -> Result<()>;
+
+    /// Done before each batch, outside of the measured time.
+    fn between(&mut self) {}
 }
 
 /// Work beside the measured threads.

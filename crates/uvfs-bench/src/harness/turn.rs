@@ -97,6 +97,7 @@ pub fn batches(worker: &mut dyn Worker, time: Time, over: &AtomicBool) -> Result
     let mut out = Vec::with_capacity((length.as_nanos() / GRAIN.as_nanos()) as usize * 2 + 16);
     let mut before = preemptions();
     while !over.load(Ordering::Relaxed) {
+        worker.between();
         let from = now();
         worker.batch(grain)?;
         let to = now();

@@ -17,6 +17,7 @@ pub mod miss;
 pub mod open;
 pub mod options;
 pub mod rename_storm;
+pub mod rwsem;
 pub mod showgids;
 pub mod stat;
 pub mod table;
@@ -130,6 +131,7 @@ pub fn all() -> Vec<Box<dyn Workload>> {
         Box::new(rename_storm::RenameStorm),
         Box::new(lockref::Lockref),
         Box::new(showgids::Showgids),
+        Box::new(rwsem::Rwsem),
         Box::new(fuse::Fuse),
     ]
 }

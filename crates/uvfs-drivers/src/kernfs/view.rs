@@ -75,7 +75,8 @@ impl Driver for View {
 
     fn features(&self) -> Features {
         let Options { policy, may_block, .. } = self.engine.options;
-        Features { may_block, revalidates: policy != Policy::Uvfs, direct_io: true, ..Features::default() }
+        let revalidates = policy != Policy::Uvfs;
+        Features { may_block, revalidates, direct_io: true, ..Features::default() }
     }
 
     fn root(&self, _op: &Op) -> Result<NewInode> {

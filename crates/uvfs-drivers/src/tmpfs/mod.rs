@@ -31,7 +31,7 @@ use uvfs::types::{
 use uvfs_cache::mapping::Memory;
 use uvfs_sync::segvec::SegVec;
 
-pub use options::{TmpfsOptions, parse};
+pub use options::{TmpfsOptions, amount, parse};
 
 use file::PAGE;
 use node::Node;

@@ -81,7 +81,8 @@ fn size(value: &str) -> Result<u64, String> {
     amount(value).ok_or_else(bad)
 }
 
-fn amount(value: &str) -> Option<u64> {
+/// A number with k, m or g after it or not, as mount options have it.
+pub fn amount(value: &str) -> Option<u64> {
     let (number, shift) = match value.as_bytes().last()? {
         b'k' | b'K' => (&value[..value.len() - 1], 10),
         b'm' | b'M' => (&value[..value.len() - 1], 20),

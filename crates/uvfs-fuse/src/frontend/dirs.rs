@@ -10,6 +10,7 @@
 //! READDIRPLUS each entry carries its node, and the kernel counts a lookup on it; so do we, for
 //! what was added and only that.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use uvfs::{Attr, DirEntry, Errno, Found, Inode, Op, Result};
@@ -120,7 +121,12 @@ impl Core {
                 added
             }
             Ok(Found::Absent(_)) | Err(Errno::NOENT) => true,
-            Err(_) => reply.add(name, seen.cookie, &unknown(seen)),
+            Err(errno) => {
+                if errno == Errno::NOMEM {
+                    self.short.plain.fetch_add(1, Relaxed);
+                }
+                reply.add(name, seen.cookie, &unknown(seen))
+            }
         }
     }
 

@@ -87,7 +87,7 @@ impl Frontend {
             Ok(inode) if core.vfs.may_block(&inode) => {
                 let op = core.op_on(who, Some(&inode));
                 let (core, data) = (Arc::clone(core), data.to_vec());
-                self.pool.submit(move || reply.send(core.write(&op, write, &data)));
+                self.core.pool.submit(move || reply.send(core.write(&op, write, &data)));
             }
             Ok(inode) => reply.send(core.write(&core.op_on(who, Some(&inode)), write, data)),
         }

@@ -6,10 +6,14 @@ use crate::primitives::{Arc, Condvar, Mutex};
 use loom::cell::UnsafeCell;
 use loom::thread::{JoinHandle, spawn};
 
-fn model(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
-    model.check(f);
+/// Under both models of the barriers.
+fn model(preemptions: usize, f: impl Fn() + Send + Sync + Copy + 'static) {
+    for meetings in [false, true] {
+        barrier::set_meetings(meetings);
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(preemptions);
+        model.check(f);
+    }
 }
 
 /// What is called: loom checks that nobody is inside when the removal takes it away.

@@ -51,8 +51,12 @@ use crate::lockref::LockRef;
 use crate::primitives::{AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::slot;
 
-/// Objects whose references are counted per thread at one time.
-pub const PLACES: usize = if cfg!(loom) { 1 } else { 32 };
+/// Objects whose references are counted per thread at one time: as many as a program reads again and again (the
+/// files of a sysfs directory, say).
+pub const PLACES: usize = if cfg!(loom) { 1 } else { 512 };
+
+/// Places that are looked at for one that is wanted, where all are taken.
+const LOOKS: usize = if cfg!(loom) { 1 } else { 8 };
 
 /// A thread is counting in this word.
 const INSIDE: u64 = 1;
@@ -201,20 +205,22 @@ impl PercpuRefs {
         }
     }
 
-    /// A closed place. Where all are taken one of them is looked at, and closed if nobody has used
-    /// it since it was looked at last.
+    /// A closed place. Where all are taken some of them are looked at, and one is closed that nobody has
+    /// used since it was looked at last.
     fn free_place(&self, table: &mut Table, objects: &impl Objects) -> Option<usize> {
         if let Some(slot) = self.owners.iter().position(|owner| owner.load(Ordering::Relaxed) == 0) {
             return Some(slot);
         }
-        let slot = table.hand;
-        table.hand = (slot + 1) % PLACES;
-        let gets = self.sum(slot, 0, |word| word.load(Ordering::Relaxed));
-        if std::mem::replace(&mut table.entries[slot].seen, gets) != gets {
-            return None;
+        for _ in 0..LOOKS {
+            let slot = table.hand;
+            table.hand = (slot + 1) % PLACES;
+            let gets = self.sum(slot, 0, |word| word.load(Ordering::Relaxed));
+            if std::mem::replace(&mut table.entries[slot].seen, gets) == gets {
+                self.close(table, slot, objects);
+                return Some(slot);
+            }
         }
-        self.close(table, slot, objects);
-        Some(slot)
+        None
     }
 
     /// Bring all references of the object at `index` back into its word. After [`LockRef::unanchor`] it
@@ -288,8 +294,9 @@ fn pause(looks: u32) {
 const OFTEN: u32 = 64;
 /// What one counts for that was taken at the same time as another thread's.
 const CONTENDED: u32 = 8;
-/// Objects that a thread watches; a power of two.
-const WATCHED: usize = 8;
+/// Objects that a thread watches, one of each number's rest; a power of two, and as many as there are places:
+/// fewer would forget the first of a round of files before it comes again.
+const WATCHED: usize = 512;
 
 thread_local! {
     /// Objects that this thread takes references to, and how often it did of late.

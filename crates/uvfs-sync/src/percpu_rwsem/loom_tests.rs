@@ -6,10 +6,14 @@ use crate::primitives::{Arc, Ordering, spin_loop};
 use loom::cell::UnsafeCell as Cell;
 use loom::thread::{JoinHandle, spawn};
 
-fn model(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
-    model.check(f);
+/// Under both models of the barriers.
+fn model(preemptions: usize, f: impl Fn() + Send + Sync + Copy + 'static) {
+    for meetings in [false, true] {
+        barrier::set_meetings(meetings);
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(preemptions);
+        model.check(f);
+    }
 }
 
 /// loom checks that nobody writes it while somebody else looks.
@@ -74,7 +78,7 @@ fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
 #[test]
 fn loom_rwsem_a_writer_is_alone_and_nobody_sleeps_on() {
     for sem in [sem, unbatched] {
-        model(3, move || {
+        model(2, move || {
             let sem = sem();
             let readers = [reads(&sem, seat(0, 1), 1), reads(&sem, seat(1, 2), 1)];
             write(&sem);
@@ -132,7 +136,7 @@ fn loom_rwsem_the_fenced_mode_may_end_beside_a_writer() {
 /// One reader ends the fenced mode under another one, which goes in by the light barrier at once.
 #[test]
 fn loom_rwsem_the_fenced_mode_may_end_beside_another_reader() {
-    model(3, || {
+    model(2, || {
         let sem = sem();
         write(&sem);
         let readers = [reads(&sem, seat(0, 1), 2), reads(&sem, seat(1, 2), 1)];
@@ -145,7 +149,7 @@ fn loom_rwsem_the_fenced_mode_may_end_beside_another_reader() {
 /// rwsem-two-writers.
 #[test]
 fn loom_rwsem_writers_take_turns() {
-    model(3, || {
+    model(2, || {
         let sem = sem();
         let threads = [writes(&sem), reads(&sem, seat(0, 1), 1)];
         write(&sem);
@@ -192,7 +196,7 @@ fn loom_rwsem_a_thread_without_a_number_is_excluded() {
 /// rwsem-takes-a-mark-for-its-own.
 #[test]
 fn loom_rwsem_a_line_changes_hands() {
-    model(3, || {
+    model(2, || {
         let sem = sem();
         let kept = sem.read_at(seat(0, 1));
         let next = reads(&sem, seat(0, 2), 1);
@@ -207,27 +211,29 @@ fn loom_rwsem_a_line_changes_hands() {
 /// rwsem-writers-pass-for-ever, rwsem-let-in-wakes-nobody.
 #[test]
 fn loom_rwsem_a_reader_that_sleeps_is_not_passed_for_ever() {
-    model(3, || {
-        let sem = sem();
-        let first = sem.write();
-        let was_in = Arc::new(crate::primitives::AtomicU32::new(0));
-        let reader = {
-            let (sem, was_in) = (sem.clone(), was_in.clone());
-            spawn(move || {
-                let value = sem.read_at(seat(0, 1));
-                was_in.store(1, Ordering::Relaxed);
-                look(&value);
-            })
-        };
-        while sem.core.queue.lock().waiting == 0 {
-            spin_loop();
-        }
-        drop(first);
-        for _ in 0..PASSES {
+    for sem in [sem, unbatched] {
+        model(3, move || {
+            let sem = sem();
+            let first = sem.write();
+            let was_in = Arc::new(crate::primitives::AtomicU32::new(0));
+            let reader = {
+                let (sem, was_in) = (sem.clone(), was_in.clone());
+                spawn(move || {
+                    let value = sem.read_at(seat(0, 1));
+                    was_in.store(1, Ordering::Relaxed);
+                    look(&value);
+                })
+            };
+            while sem.core.queue.lock().waiting == 0 {
+                spin_loop();
+            }
+            drop(first);
+            for _ in 0..PASSES {
+                write(&sem);
+            }
             write(&sem);
-        }
-        write(&sem);
-        assert_eq!(was_in.load(Ordering::Relaxed), 1);
-        join([reader]);
-    });
+            assert_eq!(was_in.load(Ordering::Relaxed), 1);
+            join([reader]);
+        });
+    }
 }

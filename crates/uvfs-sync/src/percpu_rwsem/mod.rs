@@ -11,54 +11,65 @@
 //! light barrier                           heavy barrier; a fence if FENCED was set before
 //! state: nothing set ? in                 for each line: while inside, sleep
 //!        FENCED ?  fence, look again      in
-//!        WRITER ?  inside = 0, sleep
+//!        WRITER ?  go out; wait
 //!
 //! inside = 0                              state &= !WRITER                (under the queue's mutex)
 //! light barrier                           wake the readers that sleep
-//! state: FENCED ?  fence, look again      give the turn to the next one
-//!        WRITER ?  wake the writer
+//! state: nothing set ? out                give the turn to the next one
+//!        else  fence, look again          sleep: state |= SLEEPS, fence, while inside wait
+//!        SLEEPS ?  wake the writer               (under the queue's mutex)
 //! ```
 //!
 //! *A reader against an announcement.* Between the store and the look there is a barrier on either side, so one of
 //! the two sees the other. Either the mark is seen, and the writer waits until it is gone; or the reader sees the
-//! writer, takes the mark back, and sleeps. Both may happen; then the mark that is taken back wakes the writer.
+//! writer, and takes the mark back. Both may happen; then the mark that is taken back is like the end of a section.
 //!
-//! *The end of a section against a writer that goes to sleep.* The same pair of barriers. Either the
-//! writer's look comes late enough to find the mark gone; or the reader's second look sees WRITER, and it takes the
-//! queue's mutex, under which the writer looks and goes to sleep in one step. So the writer either sees the
-//! empty line, or is asleep when it is woken. Readers go to sleep, and writers let them in, under the same mutex.
+//! *The end of a section against a writer that goes to sleep.* First the same pair of barriers: either the writer's
+//! look comes late enough to find the mark gone, or the reader's look sees WRITER. In the second case both
+//! fence: the reader between taking its mark back and its look for SLEEPS, the writer between setting SLEEPS and its
+//! look at the line. Either the writer sees the line empty; or the reader sees SLEEPS, and takes the
+//! queue's mutex before it wakes: the writer looks and goes to sleep in one step of that mutex, so it either
+//! looks after the reader had it, or is asleep when it is woken. Readers go to sleep, and writers let them in, under the
+//! same mutex.
 //!
 //! *The fenced mode.* While FENCED is set readers pay a fence of their own at both steps, which pairs with the
-//! writer's. FENCED is only ever set by a writer that then pays the heavy barrier, and only taken away while no writer is
-//! announced, by a compare-exchange of the whole word, sections counted. In: a reader that looked before it was
+//! writer's. FENCED is only ever set by a writer that then pays the heavy barrier, and only taken away by a
+//! compare-exchange of a word without WRITER, sections counted. In: a reader that looked before it was
 //! set, and so did not fence, has passed the heavy barrier: its mark, or its having taken it back, is seen by
 //! that writer and by all later ones, who come after it by the mutex; who looks after that barrier sees
 //! FENCED (or WRITER), until it is taken away. Out: the exchange fails if a writer came first. If the exchange comes
 //! first, the writer reads a word without FENCED in its own step, and pays. A reader that still sees FENCED
-//! then fences for nothing. A thread takes FENCED away after 128 (`FENCES`) fenced sections since the last write: by then it
-//! has spent about what one heavy barrier costs, so that both together never cost more than twice what the
-//! better one alone would have.
+//! then fences for nothing. A thread takes FENCED away after 128 (`FENCES`) fenced sections since the last write: by
+//! then it has spent about what one heavy barrier costs, so that both together never cost much more than twice what
+//! the better one alone would have.
 //!
 //! *Order.* What a reader did comes before the next section: it takes its mark back with a release, the
 //! writer's look acquires. What a writer did comes before the next reader: it takes WRITER away with a release
 //! (the exchange that takes FENCED away is part of its release sequence), readers look with an acquire; those that
-//! slept, by the mutex.
+//! slept, by the mutex. A line that another thread takes over is found empty by an acquire, or a writer that sees the
+//! new owner gone would not have seen what the old one did.
 //!
 //! *Who waits how long.* A writer waits for those who asked before it, then for the readers inside; new ones do not
-//! come in. A reader that met a writer sleeps; after it at most 16 (`PASSES`) more writers go in, then all readers that
-//! sleep do, before the next writer is announced. So nobody starves, and a burst of writes is not held up at
-//! each step by threads that are only just waking.
+//! come in. A reader that met a writer looks for about a microsecond whether it goes, then sleeps; after that at most
+//! 128 (`PASSES`) more writers go in, then all readers that sleep do, before the next writer is announced. So
+//! nobody starves, and a burst of writes is not held up at each step by threads that are only just waking. Writers sleep
+//! rather than spin, because a reader inside may not be running.
 //!
 //! *Again.* A thread that is inside as a reader may come in again, and never waits then: the writer that is announced
 //! waits for it anyway. It counts its guards in its mark. A reader may not become the writer, nor the writer
 //! read through the semaphore: it would wait for itself (debug builds assert the first).
 //!
-//! *Guests.* A thread without a number, and one whose line is still marked by the number's last owner (a guard
-//! kept in a thread-local outlives the number), is on a list under the queue's mutex. A line has one
-//! thread that stores to it at a time: it is taken only while it is 0, and given back by storing 0.
+//! *Guests.* A thread without a number ([`lane`]), and one whose line is still marked by the number's last owner (a
+//! guard kept in a thread-local outlives the number), is on a list under the queue's mutex. A line has one
+//! thread that stores to it at a time: it is taken only while it is 0, and given back by storing 0. A guard that is forgotten
+//! keeps writers out for ever, also after its thread's end; readers go on.
 //!
-//! A read section costs a thread-local, three loads, two stores and two light barriers, a few times as much in the fenced
-//! mode. A write: three short mutexes, one load for each thread that ever ran at the same time, and
+//! *Why not rseq(2)*, lines per processor: a section would have to be taken and given back on the same processor, or
+//! counted apart in both, and each step be a restartable sequence in assembly for each architecture. It saves lines (one for
+//! each processor, not for each thread) and no barrier: membarrier(2) is needed against the store buffer either way.
+//!
+//! A read section costs a thread-local, a few loads, two stores and two light barriers, some ten nanoseconds more in the
+//! fenced mode. A write: three short mutexes, one load for each thread that ever ran at the same time, and
 //! the barrier; where somebody sleeps, two switches of threads. Not for a forked child or a signal handler.
 
 #[cfg(all(test, loom))]
@@ -81,13 +92,16 @@ use crate::barrier;
 use crate::lane::{self, LANES, Seat};
 use crate::primitives::{AtomicU64, Condvar, Mutex, MutexGuard};
 use crate::slot;
+use readers::Way;
 
 /// In `state`: a writer is announced, or in. Readers stay out.
 const WRITER: u64 = 1;
 /// In `state`: readers fence for themselves, so that a writer need not do it for them.
 const FENCED: u64 = 2;
+/// In `state`: the writer sleeps, until a reader has gone in or out.
+const SLEEPS: u64 = 4;
 /// In `state`: one write section; the rest of the word counts them.
-const SECTION: u64 = 4;
+const SECTION: u64 = 8;
 
 /// In a thread's mark: how many of its guards it stands for.
 const DEPTH: u64 = 63;
@@ -97,7 +111,7 @@ const DEPTH: u64 = 63;
 const FENCES: u64 = if cfg!(loom) { 2 } else { 128 };
 
 /// Writers that may pass readers that sleep, before they have to let them in.
-const PASSES: u32 = if cfg!(loom) { 1 } else { 16 };
+const PASSES: u32 = if cfg!(loom) { 1 } else { 128 };
 
 slot! {
 /// A thread's line in one semaphore; only its thread stores to it.
@@ -134,8 +148,6 @@ struct Queue {
     waiting: u32,
     /// Writers that were announced since the first of them began to wait.
     passed: u32,
-    /// A writer waits for readers: either to be let in, or to be out.
-    writer_sleeps: bool,
     /// Threads that are inside without a mark, and how many guards each of them has.
     guests: Vec<(u64, u32)>,
     counters: Counters,
@@ -157,7 +169,7 @@ struct Core {
     queue: Mutex<Queue>,
     /// No writer is announced.
     opened: Condvar,
-    /// A reader has gone in or out, and the writer waits for one.
+    /// A reader has gone in or out that the writer may wait for.
     moved: Condvar,
     /// What a write that pays the heavy barrier sets in `state`: FENCED, or 0.
     mode: u64,
@@ -228,7 +240,7 @@ impl<T: ?Sized> PerCpuRwSem<T> {
 
     #[inline]
     fn read_at(&self, seat: Seat) -> ReadGuard<'_, T> {
-        ReadGuard { seat: self.core.enter(seat), of: self, _thread: PhantomData }
+        ReadGuard { way: self.core.enter(seat), of: self, _thread: PhantomData }
     }
 
     /// Go in as the writer: after those who asked before, when the readers are out. A thread that is inside
@@ -254,8 +266,7 @@ impl<T: ?Sized> PerCpuRwSem<T> {
 #[must_use = "the reader is out again at once"]
 pub struct ReadGuard<'a, T: ?Sized> {
     of: &'a PerCpuRwSem<T>,
-    /// Whose mark it is; without a number: a guest.
-    seat: Seat,
+    way: Way<'a>,
     _thread: PhantomData<*mut ()>,
 }
 
@@ -272,7 +283,7 @@ impl<T: ?Sized> Deref for ReadGuard<'_, T> {
 impl<T: ?Sized> Drop for ReadGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.of.core.leave(self.seat);
+        self.of.core.leave(self.way);
     }
 }
 

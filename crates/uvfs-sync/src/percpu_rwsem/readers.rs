@@ -1,23 +1,30 @@
 //! The readers' side: in and out. The protocol is in the parent module's head.
 
-use crate::primitives::Ordering::{Acquire, Relaxed, Release, SeqCst};
-
-use super::{Core, DEPTH, FENCED, FENCES, LANES, Line, Queue, WRITER};
+use super::{Core, DEPTH, FENCED, FENCES, LANES, Line, Queue, SLEEPS, WRITER};
 use crate::barrier;
 use crate::lane::Seat;
-use crate::primitives::{MutexGuard, fence};
+use crate::primitives::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::primitives::{AtomicU64, MutexGuard, fence, spin_loop};
+
+/// Looks at a writer before a reader goes to sleep: many writes are shorter than a sleep and a wake-up, which the
+/// writer would pay for too. A writer that is not running is not waited for in this way.
+const SPINS: u32 = if cfg!(loom) { 1 } else { 128 };
+
+/// How a reader came in, which is how it goes out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way<'a> {
+    /// Where its mark stands; a guest has none.
+    inside: Option<&'a AtomicU64>,
+    /// [`Seat::me`].
+    me: u64,
+}
 
 impl Core {
+    /// Go in.
     #[inline]
-    fn line(&self, seat: Seat) -> &Line {
-        self.shared.lines.get(seat.lane)
-    }
-
-    /// Go in. Returns whose mark stands for it: the seat, or one without a number.
-    #[inline]
-    pub(super) fn enter(&self, seat: Seat) -> Seat {
+    pub(super) fn enter(&self, seat: Seat) -> Way<'_> {
         if seat.lane < LANES {
-            let inside = &self.line(seat).inside;
+            let inside = &self.shared.lines.get(seat.lane).inside;
             // Acquire: a guard of the number's last owner may only just have given the line back, and who sees
             // that we have gone must see that it has.
             if inside.load(Acquire) == 0 {
@@ -25,10 +32,10 @@ impl Core {
                 // Between the mark and the look for a writer: paired with the one in `announce`.
                 barrier::light();
                 // Acquire: what the last writer did.
-                if self.shared.state.load(Acquire) & (WRITER | FENCED) == 0 {
-                    return seat;
+                if self.shared.state.load(Acquire) & (WRITER | FENCED) != 0 {
+                    self.enter_marked(seat);
                 }
-                return self.enter_marked(seat);
+                return Way { inside: Some(inside), me: seat.me };
             }
         }
         self.enter_otherwise(seat)
@@ -36,30 +43,48 @@ impl Core {
 
     /// Marked, but the light barrier may not be enough, or there is a writer.
     #[inline(never)]
-    fn enter_marked(&self, seat: Seat) -> Seat {
-        let line = self.line(seat);
-        // Between the mark and another look: paired with the fence in `announce`.
-        fence(SeqCst);
-        let state = self.shared.state.load(Acquire);
-        if state & WRITER == 0 {
-            self.note_fenced(line, state);
-            return seat;
+    fn enter_marked(&self, seat: Seat) {
+        let line = self.shared.lines.get(seat.lane);
+        let mut looks = 0;
+        loop {
+            // Between the mark and another look: paired with the fence in `announce`.
+            fence(SeqCst);
+            let state = self.shared.state.load(Acquire);
+            if state & WRITER == 0 {
+                return self.note_fenced(line, state);
+            }
+            // The writer may have gone to sleep because of the mark.
+            line.inside.store(0, Release);
+            self.leave_watched();
+            if !self.opens_soon(&mut looks) {
+                return self.enter_asleep(line, seat.me);
+            }
+            line.inside.store(seat.me | 1, Relaxed);
         }
-        // Release: a nested guard may have been inside all the time until now. (There is none; but a
-        // mark is only ever taken back in one way.)
-        line.inside.store(0, Release);
-        let mut queue = self.queue.lock();
-        // The writer may have gone to sleep because of the mark.
-        self.tell_writer(&queue);
-        queue = self.admitted(queue, seat.me);
+    }
+
+    /// Whether the writer goes while there are looks left.
+    fn opens_soon(&self, looks: &mut u32) -> bool {
+        while *looks < SPINS {
+            *looks += 1;
+            spin_loop();
+            if self.shared.state.load(Relaxed) & WRITER == 0 {
+                return true;
+            }
+        }
+        false
+    }
+
+    #[cold]
+    fn enter_asleep(&self, line: &Line, me: u64) {
+        let queue = self.admitted(self.queue.lock(), me);
         // Writers are announced under the same mutex: the next one sees it.
-        line.inside.store(seat.me | 1, Relaxed);
+        line.inside.store(me | 1, Relaxed);
         drop(queue);
-        seat
     }
 
     /// One more section whose reader fenced. The thread that has had enough of them without a write between ends
-    /// the fenced mode, if there was none by now either.
+    /// the fenced mode.
     fn note_fenced(&self, line: &Line, state: u64) {
         if state & FENCED == 0 {
             return;
@@ -75,16 +100,16 @@ impl Core {
 
     /// Once more, or without a mark of one's own.
     #[cold]
-    fn enter_otherwise(&self, seat: Seat) -> Seat {
+    fn enter_otherwise(&self, seat: Seat) -> Way<'_> {
         let mut nested = false;
         if seat.lane < LANES {
-            let inside = &self.line(seat).inside;
+            let inside = &self.shared.lines.get(seat.lane).inside;
             let old = inside.load(Relaxed);
             nested = old & !DEPTH == seat.me;
             if nested && old & DEPTH < DEPTH {
                 // Inside already, and no writer comes before the last guard is dropped.
                 inside.store(old + 1, Relaxed);
-                return seat;
+                return Way { inside: Some(inside), me: seat.me };
             }
         }
         // The line is marked by the number's last owner, or cannot count more guards, or there is none.
@@ -96,7 +121,7 @@ impl Core {
             Some(guest) => guest.1 += 1,
             None => queue.guests.push((seat.me, 1)),
         }
-        Seat { lane: LANES, me: seat.me }
+        Way { inside: None, me: seat.me }
     }
 
     /// Wait until no writer is announced, unless this thread is inside already: the writer waits for it.
@@ -114,17 +139,17 @@ impl Core {
         queue.waiting -= 1;
         if queue.waiting == 0 {
             queue.passed = 0;
-            self.tell_writer(&queue);
+            // The next one may wait for us.
+            self.moved.notify_all();
         }
         queue
     }
 
     /// Go out.
     #[inline]
-    pub(super) fn leave(&self, seat: Seat) {
-        if seat.lane < LANES {
-            let inside = &self.line(seat).inside;
-            if inside.load(Relaxed) == seat.me | 1 {
+    pub(super) fn leave(&self, way: Way<'_>) {
+        match way.inside {
+            Some(inside) if inside.load(Relaxed) == way.me | 1 => {
                 // Release: what the reader read happens before what the writer that sees this does.
                 inside.store(0, Release);
                 // Between taking the mark back and the look for a writer: paired with `announce`'s.
@@ -132,43 +157,45 @@ impl Core {
                 if self.shared.state.load(Relaxed) & (WRITER | FENCED) != 0 {
                     self.leave_watched();
                 }
-                return;
             }
+            _ => self.leave_otherwise(way),
         }
-        self.leave_otherwise(seat);
     }
 
+    /// The mark has been taken back while there may be a writer that sleeps because of it.
     #[inline(never)]
     fn leave_watched(&self) {
-        // As in `enter_marked`.
+        // Between taking the mark back and another look: paired with the fence in `sleep_while`.
         fence(SeqCst);
-        if self.shared.state.load(Relaxed) & WRITER != 0 {
-            self.tell_writer(&self.queue.lock());
+        if self.shared.state.load(Relaxed) & SLEEPS != 0 {
+            self.wake_writer();
         }
     }
 
     #[cold]
-    fn leave_otherwise(&self, seat: Seat) {
-        if seat.lane < LANES {
-            let inside = &self.line(seat).inside;
+    fn leave_otherwise(&self, way: Way<'_>) {
+        match way.inside {
             // Not the last guard.
-            inside.store(inside.load(Relaxed) - 1, Relaxed);
-            return;
+            Some(inside) => inside.store(inside.load(Relaxed) - 1, Relaxed),
+            None => self.leave_as_guest(way.me),
         }
+    }
+
+    fn leave_as_guest(&self, me: u64) {
         let mut queue = self.queue.lock();
-        if let Some(at) = queue.guests.iter().position(|guest| guest.0 == seat.me) {
+        if let Some(at) = queue.guests.iter().position(|guest| guest.0 == me) {
             queue.guests[at].1 -= 1;
             if queue.guests[at].1 == 0 {
                 queue.guests.swap_remove(at);
-                self.tell_writer(&queue);
+                self.moved.notify_all();
             }
         }
     }
 
-    /// A reader is out, or in: the writer may wait for that.
-    fn tell_writer(&self, queue: &Queue) {
-        if queue.writer_sleeps {
-            self.moved.notify_all();
-        }
+    /// A writer that was awake when we looked is asleep, or has seen what we did, once we have the mutex.
+    #[cold]
+    fn wake_writer(&self) {
+        drop(self.queue.lock());
+        self.moved.notify_all();
     }
 }

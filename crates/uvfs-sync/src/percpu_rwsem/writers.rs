@@ -2,7 +2,7 @@
 
 use crate::primitives::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use super::{Core, DEPTH, FENCED, PASSES, Queue, SECTION, WRITER};
+use super::{Core, DEPTH, FENCED, PASSES, Queue, SECTION, SLEEPS, WRITER};
 use crate::barrier;
 use crate::lane::{self, LANES, Seat};
 use crate::primitives::{MutexGuard, fence, spin_loop, unlock_fair};
@@ -79,12 +79,18 @@ impl Core {
         mut queue: MutexGuard<'a, Queue>,
         what: impl Fn(&Queue) -> bool,
     ) -> MutexGuard<'a, Queue> {
+        if !what(&queue) {
+            return queue;
+        }
+        self.shared.state.fetch_or(SLEEPS, Relaxed);
+        // Between saying that we sleep and looking once more: paired with the one in `leave_watched`. All who are
+        // inside know of the writer by now, and pass that.
+        fence(SeqCst);
         while what(&queue) {
-            queue.writer_sleeps = true;
             queue.counters.writers_slept += 1;
             queue = self.moved.wait(queue);
-            queue.writer_sleeps = false;
         }
+        self.shared.state.fetch_and(!SLEEPS, Relaxed);
         queue
     }
 
