@@ -177,7 +177,7 @@ impl Cache {
     pub fn note_prefix(&self, whence: Whence, text: &[u8], through: &[Pos]) {
         let key = whence.words();
         let Some(text) = Text::new(text, &key) else { return };
-        if through.is_empty() || through.len() > DEPTH_MAX || through.iter().any(|at| self.expires(*at)) {
+        if through.is_empty() || through.len() > DEPTH_MAX {
             return;
         }
         let entry = self.prefixes.slot(&text);
@@ -187,6 +187,9 @@ impl Cache {
         }
         if entry.missed.load(Ordering::Relaxed) == 0 {
             entry.missed.store(1, Ordering::Relaxed);
+            return;
+        }
+        if through.iter().any(|at| self.expires(*at)) {
             return;
         }
         // Acquire, with the release below: the last writer's stores come before ours.

@@ -33,13 +33,15 @@ const WORTH_KEEPING: usize = 16;
 /// What a thread has to its credit with the cache of directory parts. A look in vain costs two, a good
 /// one earns one.
 const CREDIT: i32 = 64;
+/// What a thread begins with: a walk that is in vain costs a third more.
+const FIRST_CREDIT: i32 = 16;
 /// Who has used it up walks, until this many paths in a row were in the directory of the one before.
 const REPEATS: i32 = 64;
 
 thread_local! {
     /// This thread's credit; below 0 the repeats that are missing.
-    static CREDIT_LEFT: Cell<i32> = const { Cell::new(CREDIT) };
-    /// Something of the last directory part, while there is no credit.
+    static CREDIT_LEFT: Cell<i32> = const { Cell::new(FIRST_CREDIT) };
+    /// A hash of the last directory part, while there is no credit.
     static LAST: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -52,8 +54,11 @@ fn pays(dirs: &[u8]) -> bool {
 }
 
 fn repeats(dirs: &[u8], left: i32) -> bool {
+    // All of it: directories deep in a tree often have the same names.
     let end = dirs.last_chunk::<8>().map_or(0, |end| u64::from_le_bytes(*end));
-    let same = LAST.replace(end ^ dirs.len() as u64) == end ^ dirs.len() as u64;
+    let words = dirs.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+    let hash = words.fold(end ^ dirs.len() as u64, |hash, word| hash.rotate_left(11) ^ word);
+    let same = LAST.replace(hash) == hash;
     let left = if same { left + 1 } else { -REPEATS };
     CREDIT_LEFT.set(if left < 0 { left } else { CREDIT });
     left >= 0
