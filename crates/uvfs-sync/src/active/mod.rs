@@ -1,7 +1,7 @@
 //! Active references: who is inside a call of an object, counted nowhere, so that readers of one object share no
 //! line.
 //!
-//! An object that may be removed while it is called carries an [`ActiveRef`]: two words. A call begins with
+//! An object that may be removed while it is called carries an [`ActiveRef`]: one word. A call begins with
 //! [`ActiveRef::get`] and ends when its guard is dropped; a removal says [`ActiveRef::deactivate`] and then
 //! [`ActiveRef::drain`], which returns when nobody is inside any more. Each thread has one line of *slots* for
 //! all objects of the process; who is inside has the object's address in one of them:
@@ -33,7 +33,8 @@
 //! on being seen, and the number's next owner takes other slots.
 //!
 //! A thread without a number, and one that is inside [`SLOTS`] calls, counts itself in the object's own word with
-//! read-modify-writes, where no barrier is needed. A guard that is forgotten is inside for ever: `drain` does not return.
+//! read-modify-writes, where no barrier is needed. A guard that is forgotten is inside for ever: `drain` does not return,
+//! nor that of an object which comes to stand at the same address. A call that panics ends like any other.
 //! `get` and the drop cost a thread-local, two loads, a store and a light barrier each. `drain` costs a heavy barrier
 //! and a look at each thread's line. Not for a forked child or a signal handler.
 
