@@ -52,10 +52,10 @@ fn visit<'c>(
 /// A cache full of short names, none of them held; then one name that needs a tail.
 #[test]
 fn a_name_of_another_length_finds_room_in_a_full_cache() {
-    for (mib, len) in [(2, 60), (4, 60), (8, 60), (2, 200), (4, 200), (8, 200), (16, 200)] {
+    for (mib, len) in [(2, 60), (4, 60), (2, 200), (8, 200)] {
         let (cache, sb) = limited(mib * MIB);
         let root = cache.root(sb).unwrap();
-        for i in 0..100_000 {
+        for i in 0..50_000 {
             drop(visit(&cache, &root, &name(i, 12), &fresh(i + 2, S_IFREG)).unwrap());
         }
         let before = cache.counters();
@@ -138,7 +138,7 @@ fn who_needs_a_tail_is_not_kept_evicting_for_ever() {
 /// Directories take memory that nobody asks the limit for.
 #[test]
 fn directories_stay_within_the_limit() {
-    for limit in (64..128).map(|i| i * MIB / 16) {
+    for limit in (64..128).step_by(9).map(|i| i * MIB / 16) {
         let (cache, sb) = limited(limit);
         let root = cache.root(sb).unwrap();
         let mut most = 0;
