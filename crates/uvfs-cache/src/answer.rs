@@ -24,7 +24,8 @@ impl<'c> NameGuard<'c> {
     /// The driver says that the name leads to this inode. Cached unless late; returned always.
     ///
     /// # Errors
-    /// `NoMemory`. (A directory that is dying does not cache the name; the answer still counts.)
+    /// `NoMemory`: there is none for the inode, which was not made: what `fresh` tells of its driver's value
+    /// is not kept. (Where there is none for the name, or the directory is dying, the answer still counts.)
     pub fn found(&self, fresh: &Fresh) -> Result<InodeRef<'c>, CacheError> {
         let cache = self.cache;
         let (inode, current) = cache.inode_by_number(self, fresh)?;
@@ -52,9 +53,8 @@ impl<'c> NameGuard<'c> {
                 cache.publish(self, room, &inode, fresh.life, Some(self.revision));
                 Ok(inode)
             }
-            Err(CacheError::NoMemory) => Err(CacheError::NoMemory),
-            // The directory is being removed: the answer counts, caching it does not. If it lives
-            // on after all, it is not complete without this name.
+            // No memory for the name, or the directory is being removed: the answer counts, caching it does
+            // not. The directory, if it lives on, is not complete without this name.
             Err(_) => {
                 cache.forget_name(&self.dir, self.name());
                 Ok(inode)
@@ -106,23 +106,22 @@ impl Cache {
             return Ok((inode, current));
         }
         let (index, dir) = self.alloc_node(sb, is_dir(attr.fmt()))?;
-        let life = self.fill_slot(sb, index, dir, fresh, 0);
+        // Not believed until it is known not to be late.
+        let life = self.fill_slot(sb, index, dir, &Fresh { life: Life::Millis(0), ..*fresh }, 0);
         // Not started before it is known to be the only one: with a stale index somebody may look
         // at this very slot, and must not come to hold what is thrown away.
         Ok(match self.hash_number(sb, index, attr, || self.start_inode(sb, index, life)) {
             Ok(inode) => {
                 // Known under another name, changed and evicted while the driver was asked? Looked
                 // at once it is found by its number: who changes it from now on changes this one.
-                let current = !self.superblock(sb).changes.since(attr.ino, guard.changes);
-                if !current {
-                    inode.expire();
-                }
+                let current = inode.refresh_unless_late(guard.changes, attr, fresh.life);
                 (inode, current)
             }
-            // Another name of it was looked up at the same time.
+            // Another name of it was looked up at the same time, perhaps asked for earlier.
             Err(other) => {
                 self.discard_slot(sb, index);
-                (other, true)
+                let current = !guard.is_late() && other.refresh_unless_late(guard.changes, attr, fresh.life);
+                (other, current)
             }
         })
     }

@@ -60,6 +60,10 @@ pub struct Cache {
     /// Whether uses of names are noted, by name in `visited`.
     pub(crate) armed: AtomicBool,
     pub(crate) visited: Arena<Visited>,
+    /// Held by who empties chunks to make room; taken before all locks but rights and renames.
+    pub(crate) room: Mutex<()>,
+    /// Names evicted so far.
+    pub(crate) evictions: Stat,
     pub(crate) pressure: Pressure,
     superblocks: SegVec<OnceLock<Superblock>>,
 }
@@ -121,6 +125,8 @@ impl Cache {
             limit: AtomicU64::new(config.memory_limit),
             armed: AtomicBool::new(false),
             visited: Arena::reserve(dentry_slots).map_err(no_memory)?,
+            evictions: Stat::new(),
+            room: Mutex::new(()),
             pressure: Pressure::default(),
             superblocks: SegVec::new(),
             inodes,
@@ -220,14 +226,15 @@ impl Cache {
         self.with_room(sb, || self.tails.alloc(words, &|bytes| self.may_grow(bytes)))
     }
 
-    pub(crate) fn alloc_dir(&self) -> Result<u32, CacheError> {
-        self.dirs.alloc().map(|(i, _)| i + 1).ok_or(CacheError::NoMemory)
+    pub(crate) fn alloc_dir(&self, sb: SbId) -> Result<u32, CacheError> {
+        let alloc = || self.dirs.alloc_within(&|bytes| self.may_grow(bytes)).map(|(i, _)| i + 1);
+        self.with_room(sb, alloc)
     }
 
     /// An inode slot, and a directory state if it is to be one.
     pub(crate) fn alloc_node(&self, sb: SbId, dir: bool) -> Result<(u32, u32), CacheError> {
         let index = self.alloc_inode(sb)?;
-        match if dir { self.alloc_dir() } else { Ok(0) } {
+        match if dir { self.alloc_dir(sb) } else { Ok(0) } {
             Ok(dir) => Ok((index, dir)),
             Err(e) => {
                 self.free_inode_slot(sb, index, 0);
@@ -390,6 +397,7 @@ impl Cache {
             self.targets.free(private.alias.swap(0, Ordering::Relaxed));
         }
         superblock.inodes.count_down();
+        self.pressure.not_barren();
         // The driver may take its time, or the cache.
         order::check(Class::Rename);
         (superblock.on_evict)(&attr, value);

@@ -104,7 +104,7 @@ impl<'c> NameGuard<'c> {
             r.inode = cache.alloc_inode(sb)?;
         }
         if room == Room::Dir {
-            r.state = cache.alloc_dir()?;
+            r.state = cache.alloc_dir(sb)?;
         }
         Ok(r)
     }

@@ -118,8 +118,8 @@ impl DirState {
     }
 
     /// Whether what is not cached does not exist. Readers read it between two looks at a bucket's
-    /// sequence: an eviction takes the flag away before it unhashes, so a reader that misses the
-    /// evicted name either sees the flag gone or sees the bucket moved.
+    /// sequence: an eviction takes the flag away in the hold in which it unhashes, so a reader that
+    /// misses the evicted name sees the flag gone, or the bucket locked or moved.
     #[inline]
     pub(crate) fn is_complete(&self) -> bool {
         // Relaxed: the scan's own acquire fence follows.

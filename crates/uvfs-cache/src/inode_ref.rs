@@ -169,11 +169,6 @@ impl<'c> InodeRef<'c> {
         true
     }
 
-    /// Its attributes are not believed any more.
-    pub(crate) fn expire(&self) {
-        self.private_half().deadline.store(self.cache.clock.deadline(Life::Millis(0)), Ordering::Relaxed);
-    }
-
     /// As [`InodeRef::refresh`], unless the attributes changed since `revision`: then the answer is
     /// late (rule 10 for attributes), nothing is done and false comes back.
     pub fn refresh_unless_changed(&self, revision: u32, attr: &Attr, life: Life) -> bool {

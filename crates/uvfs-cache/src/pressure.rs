@@ -47,7 +47,7 @@ impl Pressure {
 
     /// Everything was looked at since `begin`, and nothing could go.
     pub(crate) fn barren_since(&self, begin: Instant) {
-        let until = Instant::now() + 4 * begin.elapsed();
+        let until = Instant::now() + (4 * begin.elapsed()).min(LOOK);
         self.barren.store(self.nanos(until), Ordering::Relaxed);
     }
 
@@ -57,6 +57,13 @@ impl Pressure {
         until != 0 && self.nanos(Instant::now()) < until
     }
 
+    /// Something went, or may go.
+    pub(crate) fn not_barren(&self) {
+        if self.barren.load(Ordering::Relaxed) != 0 {
+            self.barren.store(0, Ordering::Relaxed);
+        }
+    }
+
     fn nanos(&self, time: Instant) -> u64 {
         let start = self.start.get_or_init(Instant::now);
         time.saturating_duration_since(*start).as_nanos() as u64 + 1
@@ -64,9 +71,7 @@ impl Pressure {
 
     /// A kernel has forgotten something that it had kept in the cache.
     pub(crate) fn ease(&self) {
-        if self.barren.load(Ordering::Relaxed) != 0 {
-            self.barren.store(0, Ordering::Relaxed);
-        }
+        self.not_barren();
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::Relaxed) != 0 {
             *self.eased.lock() += 1;

@@ -13,11 +13,13 @@
 //! everything drives out itself, not what is used again and again.
 //!
 //! Who has looked at every name and found none that could go has spent some time on it: for four times
-//! as long, or until a kernel forgets something, it is not tried again ([`crate::pressure`]).
+//! as long, but no longer than a tenth of a second, or until an inode goes or a kernel forgets one, it is
+//! not tried again ([`crate::pressure`]): a name that is let go of otherwise may be found a little late.
 //!
 //! The hands advance by pieces of a slab, one piece for each who shrinks, so that several do not meet.
-//! Whoever comes here holds no lock of the cache (the right to a name he may hold).
+//! Whoever comes here holds no lock of the cache but the right to a name and the mutex of renames.
 
+use std::cell::Cell;
 use std::time::Instant;
 
 use uvfs_sync::primitives::{AtomicU8, Ordering};
@@ -36,6 +38,8 @@ slot! {
 
 /// Names that are evicted by who needs a slot: the slots that are left over serve the next ones.
 const STEP: usize = 32;
+/// How often all chunks are gone through while others take what becomes free.
+const ROUNDS: usize = 16;
 
 /// Bytes of a chunk of slots of this size.
 const fn chunk(slot: usize) -> u64 {
@@ -45,6 +49,27 @@ const fn chunk(slot: usize) -> u64 {
 pub(crate) const INODE_CHUNK: u64 = chunk(size_of::<inode::Published>() + size_of::<inode::Private>());
 pub(crate) const DENTRY_CHUNK: u64 =
     chunk(size_of::<dentry::Published>() + size_of::<dentry::Private>() + size_of::<Visited>());
+
+/// This thread makes room.
+struct Making;
+
+thread_local! {
+    static MAKING: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Making {
+    /// `None`: it does so already.
+    fn begin() -> Option<Self> {
+        // A model's threads share one of the system's; none of them needs room.
+        (cfg!(loom) || !MAKING.replace(true)).then_some(Self)
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        MAKING.set(false);
+    }
+}
 
 impl Cache {
     /// Bytes committed: chunks that are handed out, hash lines, long names, targets, directories. A
@@ -147,38 +172,81 @@ impl Cache {
     ///
     /// # Errors
     /// `NoMemory`: nothing that could make room can be given up.
+    #[inline]
     pub(crate) fn with_room<T>(&self, sb: SbId, alloc: impl Fn() -> Option<T>) -> Result<T, CacheError> {
-        loop {
-            if let Some(slot) = alloc() {
-                return Ok(slot);
-            }
-            if !self.make_room(sb) {
-                return Err(CacheError::NoMemory);
-            }
+        match alloc() {
+            Some(slot) => Ok(slot),
+            None => self.make_room(sb, &alloc).ok_or(CacheError::NoMemory),
         }
     }
 
-    /// Give up a few names: of this superblock, whose slots can then be used again, else of others
-    /// until a chunk can be returned. False: nothing more can be given up.
+    /// `alloc` after giving something up. Most often the slots of a few names do. Where they do not, what
+    /// is free is of another kind, another superblock's, or in other threads' magazines: then chunk
+    /// after chunk is emptied and returned, and its memory is anybody's.
     #[cold]
-    fn make_room(&self, sb: SbId) -> bool {
+    fn make_room<T>(&self, sb: SbId, alloc: &dyn Fn() -> Option<T>) -> Option<T> {
         self.pressure.rise();
-        if self.pressure.is_barren() {
-            return false;
+        // Not for a hook that was called by who makes room: that could go on without end.
+        let _making = Making::begin().filter(|_| !self.pressure.is_barren())?;
+        if let Some(slot) = self.few_names(sb, alloc) {
+            return Some(slot);
         }
-        let begin = Instant::now();
-        if self.evict_unused(sb, STEP) > 0 {
-            return true;
+        // One at a time: what another one has freed of a chunk that he empties is nobody's until he is done.
+        let _room = self.room.lock();
+        for _ in 0..ROUNDS {
+            let (begin, before) = (Instant::now(), self.evictions.get());
+            let slot =
+                alloc().or_else(|| self.few_names(sb, alloc)).or_else(|| self.return_chunks(sb, alloc));
+            if slot.is_some() {
+                return slot;
+            }
+            // Else others have been faster to take what went.
+            if self.evictions.get() == before {
+                self.pressure.barren_since(begin);
+                break;
+            }
         }
-        for other in self.superblocks().filter(|other| *other != sb) {
-            while self.evict_unused(other, CHUNK as usize) > 0 {
-                if self.trim(other) > 0 {
-                    return true;
+        None
+    }
+
+    /// `alloc` in the place of a few names of its superblock.
+    fn few_names<T>(&self, sb: SbId, alloc: &dyn Fn() -> Option<T>) -> Option<T> {
+        (0..2).find_map(|_| if self.evict_unused(sb, STEP) == 0 { None } else { alloc() })
+    }
+
+    /// Empty chunks of names and return them, our own superblock's first, until `alloc` has what it needs.
+    fn return_chunks<T>(&self, sb: SbId, alloc: &dyn Fn() -> Option<T>) -> Option<T> {
+        for sb in std::iter::once(sb).chain(self.superblocks().filter(|other| *other != sb)) {
+            // Magazines are emptied by this.
+            self.trim(sb);
+            if let Some(slot) = alloc() {
+                return Some(slot);
+            }
+            if self.superblock(sb).resident {
+                continue;
+            }
+            for chunk in self.superblock(sb).dentries.chunks() {
+                self.empty_chunk(sb, chunk);
+                if let Some(slot) = alloc() {
+                    return Some(slot);
                 }
             }
         }
-        self.pressure.barren_since(begin);
-        false
+        None
+    }
+
+    /// Evict what can go of a chunk of names, used of late or not, and return what has become empty.
+    fn empty_chunk(&self, sb: SbId, (from, to): (u32, u32)) {
+        let slab = &self.superblock(sb).dentries;
+        // Somebody else is at it.
+        if !slab.begin_drain(&self.dentry_pool, from) {
+            return;
+        }
+        (from.max(1)..to).for_each(|dentry| {
+            self.evict_at(sb, dentry);
+        });
+        self.trim(sb);
+        slab.end_drain(from);
     }
 
     /// Evict up to `max` names of a superblock that nobody needs and that were not used of late (two

@@ -9,6 +9,7 @@
 //! Who comes here holds no lock. A dentry is read from its slot without one, so it is looked for again,
 //! by its name, under its bucket's lock.
 
+use uvfs_sync::blhash::Locked;
 use uvfs_sync::primitives::Ordering;
 use uvfs_sync::seqcount::SeqCount;
 
@@ -20,6 +21,7 @@ use crate::types::{InodeId, SbId};
 
 /// A dentry as read from its slot without a lock.
 pub(crate) struct Seen {
+    slot: u32,
     parent: u32,
     inode: u32,
     pub(crate) name: [u8; 256],
@@ -65,7 +67,7 @@ impl Cache {
 
     pub(crate) fn see(&self, dentry: u32) -> Option<Seen> {
         let d = self.dentries.get(dentry);
-        let mut s = Seen { parent: 0, inode: 0, name: [0; 256], len: 0, deadline: 0 };
+        let mut s = Seen { slot: dentry, parent: 0, inode: 0, name: [0; 256], len: 0, deadline: 0 };
         let seq = d.seq.begin()?;
         s.parent = d.parent.load(Ordering::Relaxed);
         s.inode = d.inode.load(Ordering::Relaxed);
@@ -89,11 +91,15 @@ impl Cache {
         if inode != 0 && !self.may_end(inode) {
             return false;
         }
-        match self.see(dentry) {
+        let went = match self.see(dentry) {
             Some(seen) if seen.inode != 0 => self.evict_one(sb, &seen),
             Some(seen) => self.evict_negative(sb, &seen),
             None => false,
+        };
+        if went {
+            self.evictions.add(1);
         }
+        went
     }
 
     /// Whether the name may be all that holds the inode. To be asked again where that is certain.
@@ -116,7 +122,7 @@ impl Cache {
         let words = NameWords::new(&seen.name[..seen.len]);
         let mut after = Aftermath::default();
         let (mut locked, _) = self.lock_names_bucket([(dir.index(), &words)], false);
-        let Some(dentry) = self.find_locked(&locked, 0, dir.index(), &words) else { return false };
+        let Some(dentry) = self.find_seen(&locked, sb, seen, &words) else { return false };
         let inode = self.dentries.get(dentry).inode.load(Ordering::Relaxed);
         if inode == 0 {
             return false;
@@ -145,6 +151,14 @@ impl Cache {
         true
     }
 
+    /// Under the bucket's lock: the slot, if it is still what was seen of it. Meanwhile its chunk, and the parent's,
+    /// may have been returned and taken by other superblocks, and the same name be found in what has the
+    /// parent's index now. A slot that is found is in use, so that its superblock stays what it is.
+    fn find_seen(&self, locked: &Locked<'_, 1>, sb: SbId, seen: &Seen, words: &NameWords<'_>) -> Option<u32> {
+        let found = self.find_locked(locked, 0, seen.parent, words);
+        found.filter(|dentry| *dentry == seen.slot && self.superblock(sb).dentries.owns(*dentry))
+    }
+
     /// Names of a file that has several hold it for each other: the name alone goes then, and the
     /// last of them takes the inode along.
     fn has_more_names(&self, inode: u32) -> bool {
@@ -164,7 +178,7 @@ impl Cache {
         let words = NameWords::new(&seen.name[..seen.len]);
         let (mut locked, _) = self.lock_names_bucket([(seen.parent, &words)], false);
         let mut after = Aftermath::default();
-        let found = self.find_locked(&locked, 0, seen.parent, &words);
+        let found = self.find_seen(&locked, sb, seen, &words);
         let negative = found.filter(|dentry| self.dentries.get(*dentry).inode.load(Ordering::Relaxed) == 0);
         if let Some(dentry) = negative {
             self.kill(&mut locked, 0, dentry, &mut after);
@@ -184,7 +198,9 @@ impl Cache {
             let words = NameWords::new(&seen.name[..seen.len]);
             let (mut locked, _) = self.lock_names_bucket([(seen.parent, &words)], false);
             let mut after = Aftermath::default();
-            self.kill_any(&mut locked, 0, seen.parent, &words, &mut after);
+            if let Some(dentry) = self.find_seen(&locked, sb, &seen, &words) {
+                self.kill(&mut locked, 0, dentry, &mut after);
+            }
             drop(locked);
             match self.get_index(seen.parent) {
                 Some(dir) if seen.inode != 0 => self.finish(after, sb, &dir),
@@ -237,4 +253,146 @@ impl Cache {
 fn floor_of<'a>(slots: impl Iterator<Item = (u32, &'a SeqCount)>) -> Option<u32> {
     let floor = slots.map(|(life, seq)| life.max(seq.raw().load(Ordering::Relaxed) / 2 + 1)).max();
     floor.filter(|floor| *floor < u32::MAX / 2)
+}
+
+/// What was seen of a slot without a lock may belong to another superblock by the time it is looked for.
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::attr::{Attr, mode};
+    use crate::lookup::Lookup;
+    use crate::types::{Config, Fresh, Life, SbOptions};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering as Std};
+
+    fn fresh(ino: u64, fmt: u32, nlink: u32) -> Fresh {
+        let attr = Attr { ino, mode: fmt | 0o755, nlink, ..Attr::default() };
+        Fresh { attr, private: 0, life: Life::Forever }
+    }
+
+    fn superblock(cache: &Cache) -> SbId {
+        let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+        drop(cache.make_root(sb, &fresh(1, mode::S_IFDIR, 2)).unwrap());
+        sb
+    }
+
+    fn visit<'c>(cache: &'c Cache, dir: &InodeRef<'c>, name: &[u8], fresh: &Fresh) -> InodeRef<'c> {
+        match cache.lookup(dir, name) {
+            Lookup::Miss(guard) => guard.found(fresh).unwrap(),
+            Lookup::Hit(inode, _) => inode,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Two threads shrink `one`. The first has read a slot and not yet locked its bucket; the second takes all that `one`
+    /// has and returns the chunks; another superblock gets them, and a directory in the place of the old one
+    /// with the same name in it. The first goes on: the name that it evicts is the other superblock's.
+    fn changed_superblocks(negative: bool) {
+        {
+            let cache = Cache::new(Config { max_inodes: 1 << 16, ..Config::default() }).unwrap();
+            let (one, two) = (superblock(&cache), superblock(&cache));
+            let root = cache.root(one).unwrap();
+            let dirs: Vec<_> = (0..3000u64)
+                .map(|i| visit(&cache, &root, format!("d{i}").as_bytes(), &fresh(10 + i, mode::S_IFDIR, 2)))
+                .collect();
+            // The second of a chunk that will be returned.
+            let dir = &dirs[2500];
+            let put = |dir: &InodeRef<'_>, ino: u64| match (negative, cache.lookup(dir, b"name")) {
+                (true, Lookup::Miss(guard)) => guard.absent(Life::Forever),
+                (false, Lookup::Miss(guard)) => drop(guard.found(&fresh(ino, mode::S_IFREG, 1)).unwrap()),
+                (_, other) => panic!("{other:?}"),
+            };
+            put(dir, 50_000);
+            let slot = cache
+                .dentries_of(one)
+                .find(|slot| cache.see(*slot).is_some_and(|seen| &seen.name[..seen.len] == b"name"));
+            // The first thread: `evict_at`, as far as the look at the slot.
+            let seen = cache.see(slot.unwrap()).unwrap();
+            // The second thread, and the allocations of the other superblock.
+            let index = dir.index();
+            drop(dirs);
+            while cache.evict_unused(one, 1 << 20) > 0 {}
+            assert!(cache.trim(one) > 0);
+            let other = cache.root(two).unwrap();
+            let mut kept = Vec::new();
+            let dir = loop {
+                let i = kept.len() as u64;
+                let dir = visit(&cache, &other, format!("e{i}").as_bytes(), &fresh(10 + i, mode::S_IFDIR, 2));
+                if dir.index() == index {
+                    break dir;
+                }
+                kept.push(dir);
+                assert!(kept.len() < 20_000, "the slot does not come again");
+            };
+            // The slot of the old inode is some inode's, whatever it is.
+            for i in 0..20_000u64 {
+                if negative || cache.inodes_private.get(seen.inode).refs.count() == 1 {
+                    break;
+                }
+                drop(visit(
+                    &cache,
+                    &other,
+                    format!("f{i}").as_bytes(),
+                    &fresh(100_000 + i, mode::S_IFREG, 1),
+                ));
+            }
+            put(&dir, 60_000);
+            let before = (cache.superblock(one).dentries.in_use(), cache.superblock(two).dentries.in_use());
+            // The first thread goes on.
+            let went = if negative { cache.evict_negative(one, &seen) } else { cache.evict_one(one, &seen) };
+            let after = (cache.superblock(one).dentries.in_use(), cache.superblock(two).dentries.in_use());
+            if went {
+                assert_eq!(
+                    after.0, before.0,
+                    "a name of the other superblock is freed to this one; negative: {negative}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_negative_slot_that_changed_superblocks_is_not_freed_to_the_old_one() {
+        changed_superblocks(true);
+    }
+
+    #[test]
+    fn a_positive_slot_that_changed_superblocks_is_not_freed_to_the_old_one() {
+        changed_superblocks(false);
+    }
+
+    /// A hook may use the cache, but that does not evict, and call hooks, in its turn.
+    #[test]
+    fn a_hook_that_uses_the_cache_does_not_recurse_without_bound() {
+        static DEPTH: AtomicU64 = AtomicU64::new(0);
+        static MOST: AtomicU64 = AtomicU64::new(0);
+        static NEXT: AtomicU64 = AtomicU64::new(1 << 40);
+        static CACHE: std::sync::OnceLock<Arc<Cache>> = std::sync::OnceLock::new();
+        let config = Config { max_inodes: 1 << 16, memory_limit: 1 << 20, ..Config::default() };
+        let cache = Cache::new(config).unwrap();
+        let _ = CACHE.set(cache.clone());
+        let sb = SbId(0);
+        let on_evict = Box::new(move |_: &Attr, _: u64| {
+            let depth = DEPTH.fetch_add(1, Std::Relaxed) + 1;
+            MOST.fetch_max(depth, Std::Relaxed);
+            // Far from the stack's end.
+            if depth < 200 {
+                let cache = CACHE.get().unwrap();
+                let root = cache.root(sb).unwrap();
+                let i = NEXT.fetch_add(1, Std::Relaxed);
+                if let Lookup::Miss(guard) = cache.lookup(&root, format!("{i}").as_bytes()) {
+                    // No room is made for it.
+                    let _ = guard.found(&fresh(i, mode::S_IFREG, 1));
+                }
+            }
+            DEPTH.fetch_sub(1, Std::Relaxed);
+        });
+        assert_eq!(cache.add_superblock(SbOptions { resident: false, on_evict }).unwrap(), sb);
+        drop(cache.make_root(sb, &fresh(1, mode::S_IFDIR, 2)).unwrap());
+        let root = cache.root(sb).unwrap();
+        for i in 0..20_000u64 {
+            drop(visit(&cache, &root, format!("{i}").as_bytes(), &fresh(i + 2, mode::S_IFREG, 1)));
+        }
+        let most = MOST.load(Std::Relaxed);
+        assert!(most < 10, "{most} calls of the hook inside each other");
+    }
 }

@@ -94,7 +94,9 @@ impl std::error::Error for CacheError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotEmpty;
 
-/// Called with the attributes and the driver's value of an inode that leaves the cache.
+/// Called with the attributes and the driver's value of an inode that leaves the cache. No lock of the cache is held
+/// but perhaps, where room was made for a change, the right to names and the mutex of renames: the hook must
+/// not ask for either, nor wait for who does. What it needs of the cache's memory is not made room for.
 pub type EvictHook = Box<dyn Fn(&Attr, u64) + Send + Sync>;
 
 /// What a superblock is like.
@@ -102,7 +104,7 @@ pub struct SbOptions {
     /// The cache is the whole truth: every directory is complete, entries are listed from the cache,
     /// nothing is evicted.
     pub resident: bool,
-    /// The last reference to an inode is gone; no lock is held. `nlink` 0 means gone for good.
+    /// The last reference to an inode is gone. `nlink` 0 means gone for good.
     pub on_evict: EvictHook,
 }
 

@@ -1,27 +1,70 @@
 //! A growing array of ordinary objects whose addresses never change.
 //!
-//! For what is too irregular for an [`crate::arena`] (mutexes, boxes). Segments double in size and
-//! are built once; an element is reached by two loads and never moves, so `&T` may be kept as
-//! long as the array. Elements are never destroyed before the array is: who frees one resets it.
+//! For what is too irregular for an [`crate::arena`] (mutexes, boxes). Segments double in size up to a few
+//! thousand elements and then stay so, so that no element waits for the making of very many; each is
+//! built once. An element is reached by two loads (four beyond the first 16,320) and never moves, so `&T` may
+//! be kept as long as the array. Elements are never destroyed before the array is: who frees one
+//! resets it.
 
 use std::sync::OnceLock;
 
-use crate::primitives::Mutex;
+use crate::primitives::{Mutex, Stat};
 
 const FIRST_BITS: u32 = if cfg!(loom) { 2 } else { 6 };
-const SEGMENTS: usize = 32 - FIRST_BITS as usize;
+/// Segments that double.
+const DOUBLING: usize = 8;
+/// Elements in those.
+const DOUBLED: u32 = ((1 << DOUBLING) - 1) << FIRST_BITS;
+/// Elements of a later segment.
+const PAGE_BITS: u32 = 12;
+/// Later segments that are found together.
+const GROUP_BITS: u32 = 10;
+const GROUPS: usize = 1 << (32 - PAGE_BITS - GROUP_BITS);
 
-/// An array of up to 2^32 - 64 elements.
+type Segment<T> = OnceLock<Box<[T]>>;
+type Group<T> = OnceLock<Box<[Segment<T>]>>;
+
+/// An array of up to 2^32 - 1 elements.
 #[derive(Debug)]
 pub struct SegVec<T> {
-    segments: [OnceLock<Box<[T]>>; SEGMENTS],
+    doubling: [Segment<T>; DOUBLING],
+    later: OnceLock<Box<[Group<T>]>>,
     slots: Mutex<Slots>,
+    bytes: Stat,
 }
 
 #[derive(Debug, Default)]
 struct Slots {
     free: Vec<u32>,
     next: u32,
+}
+
+/// Where an element is.
+enum Place {
+    Doubling { segment: usize, offset: usize },
+    Later { group: usize, segment: usize, offset: usize },
+}
+
+fn place(index: u32) -> Place {
+    match index.checked_sub(DOUBLED) {
+        None => {
+            let shifted = index + (1 << FIRST_BITS);
+            let top = 31 - shifted.leading_zeros();
+            Place::Doubling { segment: (top - FIRST_BITS) as usize, offset: (shifted - (1 << top)) as usize }
+        }
+        Some(rest) => {
+            let page = rest >> PAGE_BITS;
+            Place::Later {
+                group: (page >> GROUP_BITS) as usize,
+                segment: (page & ((1 << GROUP_BITS) - 1)) as usize,
+                offset: (rest & ((1 << PAGE_BITS) - 1)) as usize,
+            }
+        }
+    }
+}
+
+fn made<T: Default>(len: usize) -> Box<[T]> {
+    (0..len).map(|_| T::default()).collect()
 }
 
 impl<T: Default> Default for SegVec<T> {
@@ -33,44 +76,74 @@ impl<T: Default> Default for SegVec<T> {
 impl<T: Default> SegVec<T> {
     /// An empty array.
     pub fn new() -> Self {
-        Self { segments: [const { OnceLock::new() }; SEGMENTS], slots: Mutex::new(Slots::default()) }
+        Self {
+            doubling: [const { OnceLock::new() }; DOUBLING],
+            later: OnceLock::new(),
+            slots: Mutex::new(Slots::default()),
+            bytes: Stat::new(),
+        }
     }
 
-    #[inline]
-    fn place(index: u32) -> Option<(usize, usize)> {
-        let shifted = index.checked_add(1 << FIRST_BITS)?;
-        let top = 31 - shifted.leading_zeros();
-        Some(((top - FIRST_BITS) as usize, (shifted - (1 << top)) as usize))
-    }
-
-    /// The element at `index`, or `None` if its segment was never built. Two loads.
+    /// The element at `index`, or `None` if its segment was never built.
     #[inline]
     pub fn get(&self, index: u32) -> Option<&T> {
-        let (segment, offset) = Self::place(index)?;
-        self.segments[segment].get()?.get(offset)
+        match place(index) {
+            Place::Doubling { segment, offset } => self.doubling[segment].get()?.get(offset),
+            Place::Later { group, segment, offset } => {
+                self.later.get()?.get(group)?.get()?.get(segment)?.get()?.get(offset)
+            }
+        }
     }
 
-    /// The element at `index`; its segment is built if it has to be (`None` only at the very end
-    /// of the index range).
+    /// The element at `index`; its segment is built if it has to be.
     pub fn get_or_grow(&self, index: u32) -> Option<&T> {
-        let (segment, offset) = Self::place(index)?;
-        let len = 1usize << (segment as u32 + FIRST_BITS);
-        self.segments[segment].get_or_init(|| (0..len).map(|_| T::default()).collect()).get(offset)
+        let (segment, offset) = match place(index) {
+            Place::Doubling { segment, offset } => (&self.doubling[segment], offset),
+            Place::Later { group, segment, offset } => {
+                let group = self.later.get_or_init(|| made(GROUPS)).get(group)?;
+                (group.get_or_init(|| made(1 << GROUP_BITS)).get(segment)?, offset)
+            }
+        };
+        let build = || {
+            self.bytes.add(Self::segment_bytes(index));
+            made(Self::segment_len(index))
+        };
+        segment.get_or_init(build).get(offset)
+    }
+
+    fn segment_len(index: u32) -> usize {
+        match place(index) {
+            Place::Doubling { segment, .. } => 1 << (segment as u32 + FIRST_BITS),
+            Place::Later { .. } => 1 << PAGE_BITS,
+        }
+    }
+
+    fn segment_bytes(index: u32) -> u64 {
+        (Self::segment_len(index) * size_of::<T>()) as u64
     }
 
     /// Bytes of the segments that are built (what the elements own besides is not in it).
     pub fn bytes(&self) -> u64 {
-        self.segments.iter().filter_map(|segment| Some(size_of_val(&**segment.get()?) as u64)).sum()
+        self.bytes.get()
     }
 
     /// Take a free index (its element is as its last user left it). `None` when all are taken.
     pub fn alloc(&self) -> Option<(u32, &T)> {
+        self.alloc_within(&|_| true)
+    }
+
+    /// [`SegVec::alloc`] by who has a limit: before a segment is built, `may_grow` is asked whether
+    /// so many bytes may be had, with the array's mutex held (it may load, no more).
+    pub fn alloc_within(&self, may_grow: &dyn Fn(u64) -> bool) -> Option<(u32, &T)> {
         let index = {
             let mut slots = self.slots.lock();
             match slots.free.pop() {
                 Some(i) => i,
                 None => {
                     let i = slots.next;
+                    if self.get(i).is_none() && !may_grow(Self::segment_bytes(i)) {
+                        return None;
+                    }
                     slots.next = i.checked_add(1)?;
                     i
                 }
@@ -102,6 +175,37 @@ mod tests {
         v.free(500);
         assert_eq!(v.alloc().unwrap().0, 500);
         assert_eq!(v.alloc().unwrap().0, 1000);
-        assert!(SegVec::<u64>::place(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn every_index_has_a_place_of_its_own() {
+        let v = SegVec::<u32>::new();
+        let edges =
+            [0, 63, 64, DOUBLED - 1, DOUBLED, DOUBLED + 4095, DOUBLED + 4096, 5_000_000, u32::MAX - 1];
+        for index in edges {
+            assert!(std::ptr::eq(v.get_or_grow(index).unwrap(), v.get(index).unwrap()), "{index}");
+        }
+        let places: std::collections::HashSet<_> =
+            edges.iter().map(|i| std::ptr::from_ref(v.get(*i).unwrap())).collect();
+        assert_eq!(places.len(), edges.len());
+        let neighbours = [DOUBLED - 2, DOUBLED - 1, DOUBLED, DOUBLED + 1].map(|i| v.get(i).unwrap());
+        assert_eq!(std::ptr::from_ref(neighbours[0]).wrapping_add(1), std::ptr::from_ref(neighbours[1]));
+        assert_eq!(std::ptr::from_ref(neighbours[2]).wrapping_add(1), std::ptr::from_ref(neighbours[3]));
+    }
+
+    #[test]
+    fn a_segment_is_asked_for_before_it_is_built() {
+        let v = SegVec::<u64>::new();
+        assert!(v.alloc_within(&|_| false).is_none());
+        let asked = std::cell::Cell::new(0);
+        let may = |bytes| {
+            asked.set(asked.get() + bytes);
+            bytes <= 64 * 8
+        };
+        assert!((0..64).all(|i| v.alloc_within(&may).unwrap().0 == i));
+        assert_eq!((asked.get(), v.bytes()), (512, 512));
+        assert!(v.alloc_within(&may).is_none());
+        v.free(7);
+        assert_eq!(v.alloc_within(&may).unwrap().0, 7);
     }
 }

@@ -146,6 +146,8 @@ struct Owned {
     all: Vec<u32>,
     /// Chunks with free slots.
     partial: Vec<u32>,
+    /// Chunks from which no slot is handed out, because they shall become empty.
+    draining: Vec<u32>,
 }
 
 impl Default for Slab {
@@ -253,7 +255,7 @@ impl Slab {
         }
         let mut owned = self.owned.lock();
         let mut given = Vec::new();
-        for &id in &owned.partial {
+        for &id in owned.partial.iter().chain(&owned.draining) {
             let chunk = pool.chunk(id);
             let state = chunk.state.lock();
             // Chunk 0 keeps slot 0 marked as used and stays.
@@ -271,12 +273,38 @@ impl Slab {
         }
         given.sort_unstable();
         owned.partial.retain(|id| given.binary_search(id).is_err());
+        owned.draining.retain(|id| given.binary_search(id).is_err());
         owned.all.retain(|id| given.binary_search(id).is_err());
         drop(owned);
         let mut spare = pool.spare.lock();
         spare.free.extend(&given);
         pool.out.fetch_sub(given.len() as u32, Ordering::Relaxed);
         given.len()
+    }
+
+    /// Hand out no slot of the chunk that begins at `first` for now, so that it becomes empty as its slots
+    /// are freed, and [`Slab::trim`] can give it back. False: it is not ours, or that is so already.
+    pub fn begin_drain(&self, pool: &Pool, first: u32) -> bool {
+        let id = first / CHUNK;
+        let mut owned = self.owned.lock();
+        // Slot 0 is always in use.
+        if id == 0 || owned.all.binary_search(&id).is_err() || owned.draining.contains(&id) {
+            return false;
+        }
+        // As if it were listed: who frees a slot need not list it.
+        pool.chunk(id).state.lock().listed = true;
+        owned.partial.retain(|listed| *listed != id);
+        owned.draining.push(id);
+        true
+    }
+
+    /// The chunk's slots may be handed out again, if it is still here.
+    pub fn end_drain(&self, first: u32) {
+        let id = first / CHUNK;
+        let mut owned = self.owned.lock();
+        let Some(at) = owned.draining.iter().position(|draining| *draining == id) else { return };
+        owned.draining.swap_remove(at);
+        owned.partial.push(id);
     }
 
     /// The `turn`-th piece of [`SPAN`] slots `(first, last + 1)` of those owned, in arena order and
@@ -300,6 +328,11 @@ impl Slab {
     pub fn chunks(&self) -> Vec<(u32, u32)> {
         let ids = self.owned.lock().all.clone();
         ids.into_iter().map(|id| (id * CHUNK, (id + 1) * CHUNK)).collect()
+    }
+
+    /// Whether the chunk of this slot is owned. Stays so while the slot is in use.
+    pub fn owns(&self, index: u32) -> bool {
+        self.owned.lock().all.binary_search(&(index / CHUNK)).is_ok()
     }
 
     /// Chunks owned.

@@ -191,6 +191,7 @@ pub trait Driver: Send + Sync + 'static {
         Err(Errno::OPNOTSUPP)
     }
     /// The cache lets go of an inode: nobody can reach `private` again. Where `attr.nlink` is 0
-    /// the file is gone for good and its data may be freed. Called with no lock held.
+    /// the file is gone for good and its data may be freed. It may be called from within any operation that needs
+    /// memory, whose names are guarded: it must not call the VFS.
     fn evict(&self, attr: &Attr, private: u64) {}
 }
