@@ -158,6 +158,8 @@ struct Queue {
 struct Shared {
     state: AtomicU64,
     lines: Arena<Line>,
+    /// Always 0.
+    nowhere: AtomicU64,
 }
 
 /// The semaphore without what it protects.
@@ -214,7 +216,7 @@ impl<T> PerCpuRwSem<T> {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         }
         let core = Core {
-            shared: CachePadded::new(Shared { state: AtomicU64::new(0), lines }),
+            shared: CachePadded::new(Shared { state: AtomicU64::new(0), lines, nowhere: AtomicU64::new(0) }),
             turn: Mutex::new(()),
             queue: Mutex::new(Queue::default()),
             opened: Condvar::new(),

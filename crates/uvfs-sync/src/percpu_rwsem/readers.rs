@@ -13,10 +13,16 @@ const SPINS: u32 = if cfg!(loom) { 1 } else { 128 };
 /// How a reader came in, which is how it goes out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way<'a> {
-    /// Where its mark stands; a guest has none.
-    inside: Option<&'a AtomicU64>,
+    /// Where its mark stands; a guest's is [`Shared::nowhere`](super::Shared), which is nobody's mark.
+    inside: &'a AtomicU64,
     /// [`Seat::me`].
     me: u64,
+}
+
+/// The mark of a thread with one guard. (A sum, which is one with the thread-local's own offset.)
+#[inline]
+fn once(me: u64) -> u64 {
+    me + 1
 }
 
 impl Core {
@@ -28,14 +34,14 @@ impl Core {
             // Acquire: a guard of the number's last owner may only just have given the line back, and who sees
             // that we have gone must see that it has.
             if inside.load(Acquire) == 0 {
-                inside.store(seat.me | 1, Relaxed);
+                inside.store(once(seat.me), Relaxed);
                 // Between the mark and the look for a writer: paired with the one in `announce`.
                 barrier::light();
                 // Acquire: what the last writer did.
                 if self.shared.state.load(Acquire) & (WRITER | FENCED) != 0 {
                     self.enter_marked(seat);
                 }
-                return Way { inside: Some(inside), me: seat.me };
+                return Way { inside, me: seat.me };
             }
         }
         self.enter_otherwise(seat)
@@ -59,7 +65,7 @@ impl Core {
             if !self.opens_soon(&mut looks) {
                 return self.enter_asleep(line, seat.me);
             }
-            line.inside.store(seat.me | 1, Relaxed);
+            line.inside.store(once(seat.me), Relaxed);
         }
     }
 
@@ -79,7 +85,7 @@ impl Core {
     fn enter_asleep(&self, line: &Line, me: u64) {
         let queue = self.admitted(self.queue.lock(), me);
         // Writers are announced under the same mutex: the next one sees it.
-        line.inside.store(me | 1, Relaxed);
+        line.inside.store(once(me), Relaxed);
         drop(queue);
     }
 
@@ -109,7 +115,7 @@ impl Core {
             if nested && old & DEPTH < DEPTH {
                 // Inside already, and no writer comes before the last guard is dropped.
                 inside.store(old + 1, Relaxed);
-                return Way { inside: Some(inside), me: seat.me };
+                return Way { inside, me: seat.me };
             }
         }
         // The line is marked by the number's last owner, or cannot count more guards, or there is none.
@@ -121,7 +127,7 @@ impl Core {
             Some(guest) => guest.1 += 1,
             None => queue.guests.push((seat.me, 1)),
         }
-        Way { inside: None, me: seat.me }
+        Way { inside: &self.shared.nowhere, me: seat.me }
     }
 
     /// Wait until no writer is announced, unless this thread is inside already: the writer waits for it.
@@ -148,17 +154,16 @@ impl Core {
     /// Go out.
     #[inline]
     pub(super) fn leave(&self, way: Way<'_>) {
-        match way.inside {
-            Some(inside) if inside.load(Relaxed) == way.me | 1 => {
-                // Release: what the reader read happens before what the writer that sees this does.
-                inside.store(0, Release);
-                // Between taking the mark back and the look for a writer: paired with `announce`'s.
-                barrier::light();
-                if self.shared.state.load(Relaxed) & (WRITER | FENCED) != 0 {
-                    self.leave_watched();
-                }
-            }
-            _ => self.leave_otherwise(way),
+        let inside = way.inside;
+        if inside.load(Relaxed) != once(way.me) {
+            return self.leave_otherwise(way);
+        }
+        // Release: what the reader read happens before what the writer that sees this does.
+        inside.store(0, Release);
+        // Between taking the mark back and the look for a writer: paired with `announce`'s.
+        barrier::light();
+        if self.shared.state.load(Relaxed) & (WRITER | FENCED) != 0 {
+            self.leave_watched();
         }
     }
 
@@ -174,10 +179,11 @@ impl Core {
 
     #[cold]
     fn leave_otherwise(&self, way: Way<'_>) {
-        match way.inside {
+        if std::ptr::eq(way.inside, &self.shared.nowhere) {
+            self.leave_as_guest(way.me);
+        } else {
             // Not the last guard.
-            Some(inside) => inside.store(inside.load(Relaxed) - 1, Relaxed),
-            None => self.leave_as_guest(way.me),
+            way.inside.store(way.inside.load(Relaxed) - 1, Relaxed);
         }
     }
 
