@@ -180,6 +180,40 @@ fn loom_rwsem_a_reader_may_come_in_again() {
     }
 }
 
+/// A guest whose line is free by now comes in again under a writer that may have passed that line, and
+/// its first guard goes first. Planted bug: rwsem-a-guest-marks-behind-the-writer.
+#[test]
+fn loom_rwsem_a_guest_that_comes_in_again_keeps_the_writer_out() {
+    model(3, || {
+        let sem = sem();
+        let kept = sem.read_at(seat(0, 1));
+        let first = sem.read_at(seat(0, 2));
+        let writer = writes(&sem);
+        drop(kept);
+        let second = sem.read_at(seat(0, 2));
+        drop(first);
+        look(&second);
+        drop(second);
+        join([writer]);
+    });
+}
+
+/// A thread whose number goes while it is inside comes in again, and its first guard goes first. Planted bug:
+/// rwsem-a-mark-is-lost-with-the-number.
+#[test]
+fn loom_rwsem_a_reader_that_lost_its_number_may_come_in_again() {
+    model(3, || {
+        let sem = sem();
+        let outer = sem.read_at(seat(1, 1));
+        let writer = writes(&sem);
+        let inner = sem.read_at(seat(GUEST, 1));
+        drop(outer);
+        look(&inner);
+        drop(inner);
+        join([writer]);
+    });
+}
+
 /// Threads without a number. Planted bugs: rwsem-guests-are-not-waited-for, rwsem-guests-do-not-wait,
 /// rwsem-last-guest-wakes-nobody.
 #[test]

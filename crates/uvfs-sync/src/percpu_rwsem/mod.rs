@@ -64,6 +64,16 @@
 //! thread that stores to it at a time: it is taken only while it is 0, and given back by storing 0. A guard that is forgotten
 //! keeps writers out for ever, also after its thread's end; readers go on.
 //!
+//! *Marks and guests of one thread.* It may have both, and give them back in any order: it became a guest because the
+//! mark was full or the line another one's, and the line is free again; or it gave its number back while it was inside.
+//! The writer looks at each line once, then at the list. So while a writer is announced nothing may move
+//! from the list to a line, and nothing does: who finds WRITER and is a guest takes the mark back, as
+//! anybody does, and goes in as a guest again. The other way is safe: who is inside by a mark is in a line that the
+//! writer has not passed, and is on the list, under its mutex, before that mark goes. All in all, what lets a thread
+//! in is either made where no writer is announced (then it is seen: by the barriers, or by the mutex), or is added to a
+//! mark or a guest that was there and that the writer has not passed: to that same one, or from a mark to the list.
+//! A thread without a number finds its mark by a look at all lines, before it would sleep.
+//!
 //! *Why not rseq(2)*, lines per processor: a section would have to be taken and given back on the same processor, or
 //! counted apart in both, and each step be a restartable sequence in assembly for each architecture. It saves lines (one for
 //! each processor, not for each thread) and no barrier: membarrier(2) is needed against the store buffer either way.
@@ -151,6 +161,12 @@ struct Queue {
     /// Threads that are inside without a mark, and how many guards each of them has.
     guests: Vec<(u64, u32)>,
     counters: Counters,
+}
+
+impl Queue {
+    fn has_guest(&self, me: u64) -> bool {
+        self.guests.iter().any(|guest| guest.0 == me)
+    }
 }
 
 /// What every reader loads; stored to by writers, and by the reader that ends the fenced mode.

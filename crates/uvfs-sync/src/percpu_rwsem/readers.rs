@@ -2,7 +2,7 @@
 
 use super::{Core, DEPTH, FENCED, FENCES, LANES, Line, Queue, SLEEPS, WRITER};
 use crate::barrier;
-use crate::lane::Seat;
+use crate::lane::{self, Seat};
 use crate::primitives::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::primitives::{AtomicU64, MutexGuard, fence, spin_loop};
 
@@ -39,7 +39,7 @@ impl Core {
                 barrier::light();
                 // Acquire: what the last writer did.
                 if self.shared.state.load(Acquire) & (WRITER | FENCED) != 0 {
-                    self.enter_marked(seat);
+                    return self.enter_marked(seat);
                 }
                 return Way { inside, me: seat.me };
             }
@@ -49,7 +49,7 @@ impl Core {
 
     /// Marked, but the light barrier may not be enough, or there is a writer.
     #[inline(never)]
-    fn enter_marked(&self, seat: Seat) {
+    fn enter_marked(&self, seat: Seat) -> Way<'_> {
         let line = self.shared.lines.get(seat.lane);
         let mut looks = 0;
         loop {
@@ -57,13 +57,14 @@ impl Core {
             fence(SeqCst);
             let state = self.shared.state.load(Acquire);
             if state & WRITER == 0 {
-                return self.note_fenced(line, state);
+                self.note_fenced(line, state);
+                return Way { inside: &line.inside, me: seat.me };
             }
             // The writer may have gone to sleep because of the mark.
             line.inside.store(0, Release);
             self.leave_watched();
             if !self.opens_soon(&mut looks) {
-                return self.enter_asleep(line, seat.me);
+                return self.enter_asleep(line, seat);
             }
             line.inside.store(once(seat.me), Relaxed);
         }
@@ -82,11 +83,16 @@ impl Core {
     }
 
     #[cold]
-    fn enter_asleep(&self, line: &Line, me: u64) {
-        let queue = self.admitted(self.queue.lock(), me);
+    fn enter_asleep<'a>(&'a self, line: &'a Line, seat: Seat) -> Way<'a> {
+        let mut queue = self.admitted(self.queue.lock(), seat);
+        if queue.has_guest(seat.me) {
+            // The writer waits for us, but it may have passed the line: a mark would be behind it.
+            return self.one_more_guest(&mut queue, seat.me);
+        }
         // Writers are announced under the same mutex: the next one sees it.
-        line.inside.store(once(me), Relaxed);
+        line.inside.store(once(seat.me), Relaxed);
         drop(queue);
+        Way { inside: &line.inside, me: seat.me }
     }
 
     /// One more section whose reader fenced. The thread that has had enough of them without a write between ends
@@ -107,34 +113,40 @@ impl Core {
     /// Once more, or without a mark of one's own.
     #[cold]
     fn enter_otherwise(&self, seat: Seat) -> Way<'_> {
-        let mut nested = false;
         if seat.lane < LANES {
             let inside = &self.shared.lines.get(seat.lane).inside;
             let old = inside.load(Relaxed);
-            nested = old & !DEPTH == seat.me;
-            if nested && old & DEPTH < DEPTH {
+            if old & !DEPTH == seat.me && old & DEPTH < DEPTH {
                 // Inside already, and no writer comes before the last guard is dropped.
                 inside.store(old + 1, Relaxed);
                 return Way { inside, me: seat.me };
             }
         }
         // The line is marked by the number's last owner, or cannot count more guards, or there is none.
-        let mut queue = self.queue.lock();
-        if !nested {
-            queue = self.admitted(queue, seat.me);
-        }
-        match queue.guests.iter_mut().find(|guest| guest.0 == seat.me) {
+        let mut queue = self.admitted(self.queue.lock(), seat);
+        self.one_more_guest(&mut queue, seat.me)
+    }
+
+    fn one_more_guest(&self, queue: &mut Queue, me: u64) -> Way<'_> {
+        match queue.guests.iter_mut().find(|guest| guest.0 == me) {
             Some(guest) => guest.1 += 1,
-            None => queue.guests.push((seat.me, 1)),
+            None => queue.guests.push((me, 1)),
         }
-        Way { inside: &self.shared.nowhere, me: seat.me }
+        Way { inside: &self.shared.nowhere, me }
+    }
+
+    /// Whether the thread is inside by a mark; only it can make that true or false. Without a number it looks for
+    /// one that it made while it had one.
+    pub(super) fn marked(&self, seat: Seat) -> bool {
+        let by_us = |lane| self.shared.lines.get(lane).inside.load(Relaxed) & !DEPTH == seat.me;
+        if seat.lane < LANES { by_us(seat.lane) } else { (0..lane::used()).any(by_us) }
     }
 
     /// Wait until no writer is announced, unless this thread is inside already: the writer waits for it.
-    fn admitted<'a>(&'a self, mut queue: MutexGuard<'a, Queue>, me: u64) -> MutexGuard<'a, Queue> {
+    fn admitted<'a>(&'a self, mut queue: MutexGuard<'a, Queue>, seat: Seat) -> MutexGuard<'a, Queue> {
         // `state` gains and loses WRITER under the queue's mutex.
         let closed = || self.shared.state.load(Relaxed) & WRITER != 0;
-        if !closed() || queue.guests.iter().any(|guest| guest.0 == me) {
+        if !closed() || queue.has_guest(seat.me) || self.marked(seat) {
             return queue;
         }
         queue.waiting += 1;

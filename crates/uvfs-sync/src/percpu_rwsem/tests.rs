@@ -117,6 +117,59 @@ fn more_guards_than_a_mark_can_count_keep_the_writer_out() {
 }
 
 #[test]
+fn a_guest_that_comes_in_again_keeps_out_the_writer_that_has_passed_its_line() {
+    let sem = sem();
+    let marks: Vec<_> = (0..DEPTH).map(|_| sem.read()).collect();
+    let guest = sem.read();
+    assert_eq!(sem.core.queue.lock().guests.len(), 1);
+    let (thread, was_in) = writer(&sem);
+    announced(&sem);
+    drop(marks);
+    // It has passed the line and sleeps for the guest, unless it is slow, and then this shows nothing.
+    assert!(was_in.recv_timeout(MEANWHILE).is_err());
+    let again = sem.read();
+    drop(guest);
+    assert!(was_in.recv_timeout(MEANWHILE).is_err());
+    drop(again);
+    thread.join().unwrap();
+    assert!(sem.core.queue.lock().guests.is_empty());
+}
+
+/// By nothing but public calls; a reader that waits is a test that hangs.
+#[test]
+fn a_reader_that_lost_its_number_inside_may_come_in_again() {
+    static SEM: std::sync::OnceLock<PerCpuRwSem<u64>> = std::sync::OnceLock::new();
+    struct Kept(Option<ReadGuard<'static, u64>>, Option<thread::JoinHandle<()>>);
+    impl Drop for Kept {
+        fn drop(&mut self) {
+            let again = SEM.get().unwrap().read();
+            assert_eq!(lane::known(), None);
+            // The first guard goes first.
+            drop(self.0.take());
+            assert_eq!(*again, 0);
+            drop(again);
+            self.1.take().unwrap().join().unwrap();
+        }
+    }
+    thread_local! {
+        static KEPT: RefCell<Kept> = const { RefCell::new(Kept(None, None)) };
+    }
+    let sem = SEM.get_or_init(|| PerCpuRwSem::new(0).unwrap());
+    let keeper = thread::spawn(move || {
+        KEPT.with(|kept| {
+            // In this order: the number goes first.
+            kept.borrow_mut().0 = Some(sem.read());
+            kept.borrow_mut().1 = Some(thread::spawn(move || *sem.write() += 1));
+        });
+        while sem.core.shared.state.load(Ordering::Relaxed) & WRITER == 0 {
+            thread::yield_now();
+        }
+    });
+    keeper.join().unwrap();
+    assert_eq!(*sem.read(), 1);
+}
+
+#[test]
 fn a_guard_that_outlives_its_threads_number_keeps_the_writer_out() {
     static SEM: std::sync::OnceLock<PerCpuRwSem<()>> = std::sync::OnceLock::new();
     static LET_GO: AtomicU32 = AtomicU32::new(0);

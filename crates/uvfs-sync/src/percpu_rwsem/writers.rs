@@ -2,9 +2,9 @@
 
 use crate::primitives::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use super::{Core, DEPTH, FENCED, PASSES, Queue, SECTION, SLEEPS, WRITER};
+use super::{Core, FENCED, PASSES, Queue, SECTION, SLEEPS, WRITER};
 use crate::barrier;
-use crate::lane::{self, LANES, Seat};
+use crate::lane;
 use crate::primitives::{MutexGuard, fence, spin_loop, unlock_fair};
 
 /// Looks at a reader before the writer goes to sleep: a section is often shorter than a sleep, but a reader that
@@ -20,11 +20,6 @@ impl Core {
         self.announce();
         self.wait_for_readers();
         turn
-    }
-
-    /// Whether the mark in the line is the thread's own.
-    fn marked(&self, seat: Seat) -> bool {
-        seat.lane < LANES && self.shared.lines.get(seat.lane).inside.load(Relaxed) & !DEPTH == seat.me
     }
 
     /// From now on no reader goes in.
@@ -54,8 +49,9 @@ impl Core {
         }
     }
 
-    /// A thread that is seen outside once is outside: what marks it after that is a reader that will see the
-    /// writer and take it back.
+    /// A line that is seen empty once is empty: what marks it after that is a reader that will see the writer and
+    /// take the mark back. The list comes last: a thread that is inside by its mark may still be put on it, but
+    /// one that is on it makes no mark that stays.
     fn wait_for_readers(&self) {
         for lane in 0..lane::used() {
             let line = self.shared.lines.get(lane);
