@@ -74,7 +74,7 @@ impl Inner {
 /// What a symbolic link leads to.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// A node of the same tree. The link's text is the relative path there, as it is when the link is made.
+    /// A node of the same tree. The link's text is the relative path there, and stays right when either moves.
     Node(Node),
     /// Any text.
     Text(Vec<u8>),
