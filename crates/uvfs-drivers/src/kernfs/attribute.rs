@@ -157,8 +157,9 @@ impl<'a> Call<'a> {
         self.active.break_protection();
     }
 
-    /// Ends what [`Call::break_protection`] began. The node may be removed by now.
-    pub fn unbreak(&self) {
-        self.active.unbreak();
+    /// Ends what [`Call::break_protection`] began. False: the removal has begun meanwhile, or is over; it does
+    /// not wait for this call, which must not use the node as if it were there.
+    pub fn unbreak(&self) -> bool {
+        self.active.unbreak()
     }
 }

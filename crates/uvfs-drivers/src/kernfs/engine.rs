@@ -20,7 +20,7 @@ use uvfs_sync::segvec::SegVec;
 use super::locks::{Locks, Read};
 use super::node::{Body, Inner, Target};
 use super::options::{Meta, Options, Tag};
-use super::tree::{Entry, Nodes, NodesMut};
+use super::tree::{Entry, Link, Nodes, NodesMut};
 use super::view::View;
 
 /// One place of the table of nodes.
@@ -117,14 +117,14 @@ impl Engine {
         let added = match target {
             None => self.hang_new(&mut self.locks.write(&[parent, inner.ino]), parent, meta, entry),
             Some(Target::Text(text)) => {
-                entry.target = Some(text.into());
+                entry.link = Some(Link { text: text.into(), node: 0 });
                 self.hang_new(&mut self.locks.write(&[parent, inner.ino]), parent, meta, entry)
             }
             Some(Target::Node(node)) => {
                 // The way there leads through nodes that nobody knows beforehand.
                 let mut nodes = self.locks.write_all();
                 super::links::text(&nodes, parent, node.ino()).and_then(|text| {
-                    entry.target = Some(text.into());
+                    entry.link = Some(Link { text: text.into(), node: node.ino() });
                     self.hang_new(&mut nodes, parent, meta, entry)
                 })
             }
@@ -243,6 +243,22 @@ impl Engine {
         };
         self.push_attr(ino, fmt);
         Ok(())
+    }
+
+    /// The text of a symbolic link; ESTALE where it is removed.
+    pub(super) fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
+        {
+            let nodes = self.locks.read(&[ino]);
+            let link = nodes.entry(ino).ok_or(Errno::STALE)?.link.as_ref().ok_or(Errno::INVAL)?;
+            if link.node == 0 {
+                return Ok(link.text.to_vec());
+            }
+        }
+        let nodes = self.locks.read_all();
+        let entry = nodes.entry(ino).ok_or(Errno::STALE)?;
+        let link = entry.link.as_ref().ok_or(Errno::INVAL)?;
+        // Where the node is removed, the link leads to where it was.
+        Ok(super::links::text(&nodes, entry.parent, link.node).unwrap_or_else(|_| link.text.to_vec()))
     }
 
     pub(super) fn rename(&self, ino: u64, to: u64, name: &[u8], tag: Option<Tag>) -> Result<()> {

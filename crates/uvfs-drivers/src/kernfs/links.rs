@@ -1,4 +1,5 @@
-//! The text of a symbolic link to a node: a relative path, made when the link is.
+//! The text of a symbolic link to a node: a relative path, made when the link is read, so that it is right
+//! after either has moved.
 
 use uvfs::types::{Errno, Result};
 

@@ -34,6 +34,7 @@ pub(super) enum Read<'a> {
     One(RwLockReadGuard<'a, Part>),
     PerCpu(percpu_rwsem::ReadGuard<'a, Part>),
     Hashed([Option<(usize, RwLockReadGuard<'a, Part>)>; TOGETHER]),
+    All(Vec<RwLockReadGuard<'a, Part>>),
 }
 
 /// Nodes locked for changes.
@@ -80,6 +81,15 @@ impl Locks {
         }
     }
 
+    /// Locks every node for reading.
+    pub(super) fn read_all(&self) -> Read<'_> {
+        match self {
+            Self::One(lock) => Read::One(lock.read()),
+            Self::PerCpu(lock) => Read::PerCpu(lock.read()),
+            Self::Hashed(locks) => Read::All(locks.iter().map(|lock| lock.0.read()).collect()),
+        }
+    }
+
     /// Locks these nodes, [`TOGETHER`] at the most, for changes.
     pub(super) fn write(&self, nodes: &[u64]) -> Write<'_> {
         match self {
@@ -118,6 +128,7 @@ impl Nodes for Read<'_> {
                 let part = parts.iter().flatten().find(|(s, _)| *s == shard(ino));
                 part?.1.get(place_in_shard(ino), ino)
             }
+            Self::All(parts) => parts.get(shard(ino))?.get(place_in_shard(ino), ino),
         }
     }
 }

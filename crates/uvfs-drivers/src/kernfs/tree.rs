@@ -32,8 +32,15 @@ pub(super) struct Entry {
     pub(super) removing: bool,
     pub(super) owner: Owner,
     pub(super) dir: Option<Box<Dir>>,
-    /// A symbolic link's target.
-    pub(super) target: Option<Box<[u8]>>,
+    pub(super) link: Option<Link>,
+}
+
+/// What a symbolic link leads to.
+pub(super) struct Link {
+    /// The text; of a link to a node as it was when the link was made.
+    pub(super) text: Box<[u8]>,
+    /// The node's number, or 0.
+    pub(super) node: u64,
 }
 
 /// Mode, owner, times.
@@ -65,7 +72,7 @@ impl Entry {
             removing: false,
             owner: Owner::new(meta, inner.fmt, now),
             dir: is_dir.then(|| Box::new(Dir::new(meta.namespaced))),
-            target: None,
+            link: None,
             inner,
         }
     }
@@ -79,7 +86,10 @@ impl Entry {
                 super::attribute::Kind::Binary { size } => size,
                 super::attribute::Kind::Records => 0,
             },
-            Body::Link => self.target.as_ref().map_or(0, |target| target.len() as u64),
+            // That of a link to a node is made when it is read, and 0 here, as in sysfs.
+            Body::Link => {
+                self.link.as_ref().filter(|link| link.node == 0).map_or(0, |link| link.text.len() as u64)
+            }
             Body::Dir => 0,
         };
         Attr {

@@ -189,10 +189,7 @@ impl Driver for View {
     }
 
     fn readlink(&self, _op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
-        let ino = inode.ino();
-        let nodes = self.engine.locks.read(&[ino]);
-        let target = nodes.entry(ino).ok_or(Errno::STALE)?.target.as_ref();
-        target.map(|target| target.to_vec()).ok_or(Errno::INVAL)
+        self.engine.readlink(inode.ino())
     }
 
     fn open(&self, _op: &Op, inode: &Inode<'_>, _access: Access) -> Result<u64> {

@@ -69,6 +69,11 @@ fn links_lead_to_nodes_by_relative_paths() {
         assert_eq!(w.root().readlink(b"/class/card").unwrap(), b"../devices/card0");
         assert_eq!(w.read("/class/card/model").unwrap(), "m");
         assert_eq!(w.read("/class/text/card0/model").unwrap(), "m");
+        card.rename(&root, "card", None).unwrap();
+        assert_eq!(w.root().readlink(b"/class/card").unwrap(), b"../card");
+        assert_eq!(w.read("/class/card/model").unwrap(), "m");
+        card.remove();
+        assert!(!w.exists("/class/card") && w.root().lstat(b"/class/card").is_ok());
         assert_eq!(class.add_symlink("none", DIR, Target::Text(Vec::new())).err(), Some(Errno::NOENT));
     });
 }

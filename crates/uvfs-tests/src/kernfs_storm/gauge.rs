@@ -88,7 +88,9 @@ impl Attribute for Gauge {
             b"break" => {
                 call.break_protection();
                 std::thread::yield_now();
-                call.unbreak();
+                if call.unbreak() {
+                    self.check("at the end of");
+                }
             }
             number => {
                 let text = std::str::from_utf8(number).map_err(|_| Errno::INVAL)?;
