@@ -13,8 +13,9 @@
 //! everything drives out itself, not what is used again and again.
 //!
 //! Who has looked at every name and found none that could go has spent some time on it: for four times
-//! as long, but no longer than a tenth of a second, or until an inode goes or a kernel forgets one, it is
-//! not tried again ([`crate::pressure`]): a name that is let go of otherwise may be found a little late.
+//! as long, but no longer than a tenth of a second, or until an inode goes or a kernel forgets one, only
+//! some tens of thousands are looked at again: in a large cache, a name that is let go of otherwise may
+//! be found a little late.
 //!
 //! The hands advance by pieces of a slab, one piece for each who shrinks, so that several do not meet.
 //! Whoever comes here holds no lock of the cache but the right to a name and the mutex of renames.
@@ -38,6 +39,8 @@ slot! {
 
 /// Names that are evicted by who needs a slot: the slots that are left over serve the next ones.
 const STEP: usize = 32;
+/// Pieces of a slab that are looked at where all have been looked at a moment ago.
+const GLANCE: u64 = 512;
 /// How often all chunks are gone through while others take what becomes free.
 const ROUNDS: usize = 16;
 
@@ -187,7 +190,11 @@ impl Cache {
     fn make_room<T>(&self, sb: SbId, alloc: &dyn Fn() -> Option<T>) -> Option<T> {
         self.pressure.rise();
         // Not for a hook that was called by who makes room: that could go on without end.
-        let _making = Making::begin().filter(|_| !self.pressure.is_barren())?;
+        let _making = Making::begin()?;
+        if self.pressure.is_barren() {
+            // Without going through all: what has been let go of is found here, or soon.
+            return if self.evict_within(sb, STEP, GLANCE) == 0 { None } else { alloc() };
+        }
         if let Some(slot) = self.few_names(sb, alloc) {
             return Some(slot);
         }
@@ -253,12 +260,17 @@ impl Cache {
     /// rounds at the most, the first of which may only find what was used); how many went. Nothing of
     /// a resident superblock is evicted.
     pub fn evict_unused(&self, sb: SbId, max: usize) -> usize {
+        self.evict_within(sb, max, u64::MAX)
+    }
+
+    /// [`Cache::evict_unused`], of so many pieces of the slab at the most.
+    fn evict_within(&self, sb: SbId, max: usize, spans: u64) -> usize {
         let superblock = self.superblock(sb);
         if superblock.resident {
             return 0;
         }
         let mut evicted = 0;
-        for _ in 0..2 * superblock.dentries.spans() {
+        for _ in 0..(2 * superblock.dentries.spans()).min(spans) {
             if evicted >= max {
                 break;
             }

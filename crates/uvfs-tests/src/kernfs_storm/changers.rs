@@ -135,7 +135,7 @@ impl Changer<'_> {
     }
 
     fn remove(&self, gone: Mine) -> Result<()> {
-        if gone.number % 3 == 0 {
+        if gone.number.is_multiple_of(3) {
             gone.node.notify();
         }
         gone.node.remove();
