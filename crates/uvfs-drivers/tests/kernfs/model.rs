@@ -188,22 +188,7 @@ impl Model {
                 gone.iter().for_each(|n| drop(self.nodes.remove(n)));
             }
             Change::Rename { node, above, name: number, tag } => {
-                let (node, above, tag) = (self.pick(node), self.pick(above), tag.map(|tag| TAGS[tag]));
-                let known = &self.nodes[&node];
-                let want = if node == 0 {
-                    Err(Errno::BUSY)
-                } else if (known.parent, known.name, known.tag) == (above, number, tag) {
-                    Ok(())
-                } else {
-                    self.may_add(above, number, tag)
-                        .and_then(|()| if self.is_below(above, node) { Err(Errno::INVAL) } else { Ok(()) })
-                };
-                let done = known.node.rename(&self.nodes[&above].node, name(number), tag);
-                assert_eq!(done, want);
-                if done.is_ok() {
-                    let known = self.nodes.get_mut(&node).unwrap();
-                    (known.parent, known.name, known.tag) = (above, number, tag);
-                }
+                self.rename(self.pick(node), self.pick(above), number, tag.map(|tag| TAGS[tag]));
             }
             Change::Activate(node) => {
                 let node = self.pick(node);
@@ -222,6 +207,24 @@ impl Model {
                     let _ = w.root().stat(path.as_bytes());
                 }
             }
+        }
+    }
+
+    fn rename(&mut self, node: usize, above: usize, number: usize, tag: Option<Tag>) {
+        let known = &self.nodes[&node];
+        let want = if node == 0 {
+            Err(Errno::BUSY)
+        } else if (known.parent, known.name, known.tag) == (above, number, tag) {
+            Ok(())
+        } else {
+            self.may_add(above, number, tag)
+                .and_then(|()| if self.is_below(above, node) { Err(Errno::INVAL) } else { Ok(()) })
+        };
+        let done = known.node.rename(&self.nodes[&above].node, name(number), tag);
+        assert_eq!(done, want);
+        if done.is_ok() {
+            let known = self.nodes.get_mut(&node).unwrap();
+            (known.parent, known.name, known.tag) = (above, number, tag);
         }
     }
 
