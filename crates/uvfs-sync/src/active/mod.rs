@@ -30,14 +30,17 @@
 //! the object as it was filled.
 //! *Ids* are never used again. (An address would be: a guard that is forgotten leaves in its slot what it has there,
 //! and the next object at that address would be taken for the old one.) An object gets its id at its first
-//! `activate`; who finds none came before that, and stays out. A slot belongs to its guard until that has emptied it. A guard that outlives its thread's number (one kept in a thread-local) goes
-//! on being seen, and the number's next owner takes other slots.
+//! `activate`; who finds none came before that, and stays out. A slot belongs to its guard until that has emptied it.
+//! A guard that outlives its thread's number (one kept in a thread-local) goes on being seen, and the number's next
+//! owner takes other slots.
 //!
 //! A thread without a number, and one that is inside [`SLOTS`] calls, counts itself in the object's own word with
 //! read-modify-writes, where no barrier is needed. A guard that is forgotten is inside its object for ever: `drain` of
-//! that one does not return; and its slot is lost, until the threads with that number have none left and count.
+//! that one does not return; and its slot is lost, until the threads with that number have none left and count. A
+//! call that panics ends like any other.
 //! `get` and the drop cost a thread-local, two or three loads, a store and a light barrier each. `drain` costs a
-//! heavy barrier and a look at each thread's line; the first `activate` one read-modify-write of a word of all objects. Not for a forked child or a signal handler.
+//! heavy barrier and a look at each thread's line; the first `activate` a read-modify-write of a word that all objects
+//! share. Not for a forked child or a signal handler.
 
 #[cfg(all(test, loom))]
 mod loom_tests;

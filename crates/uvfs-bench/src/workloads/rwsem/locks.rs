@@ -1,4 +1,5 @@
-//! The locks: all that an arm differs in. A section reads or counts up one number.
+//! The locks: all that an arm differs in. A section reads or counts up one number. Reading is inlined by force: whether
+//! a compiler does it for one lock and not for another is not what is compared.
 
 use std::hint::black_box;
 use std::sync::PoisonError;
@@ -85,7 +86,7 @@ impl Lock for Null {
         Ok(Self(AtomicU64::new(0)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self) -> u64 {
         black_box(self).0.load(Ordering::Relaxed)
     }
@@ -108,7 +109,7 @@ impl Lock for Membarrier {
         Ok(Self(Null::new()?))
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self) -> u64 {
         barrier::light();
         self.0.read()
@@ -129,7 +130,7 @@ impl Lock for StdRwLock {
         Ok(Self::new(0))
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self) -> u64 {
         *black_box(self).read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -144,7 +145,7 @@ impl Lock for parking_lot::RwLock<u64> {
         Ok(Self::new(0))
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self) -> u64 {
         *black_box(self).read()
     }
@@ -159,7 +160,7 @@ impl Lock for ShardedLock<u64> {
         Ok(Self::new(0))
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self) -> u64 {
         *black_box(self).read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -174,7 +175,7 @@ impl Lock for PerCpuRwSem<u64> {
         Ok(Self::new(0)?)
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self) -> u64 {
         *black_box(self).read()
     }
@@ -202,7 +203,7 @@ impl Lock for Unbatched {
         Ok(Self(PerCpuRwSem::unbatched(0)?))
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self) -> u64 {
         Lock::read(&self.0)
     }
