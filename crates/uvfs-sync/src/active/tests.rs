@@ -61,6 +61,8 @@ fn drain_waits_for_each_call_however_it_is_counted() {
 #[test]
 fn drain_does_not_wait_for_an_object_that_was_never_active() {
     let active = ActiveRef::new();
+    // There is a line, with empty slots.
+    assert!(active.get().is_none());
     assert!(active.deactivate());
     active.drain();
 }
