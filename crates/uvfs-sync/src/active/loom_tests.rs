@@ -234,6 +234,25 @@ fn loom_active_a_broken_call_is_not_waited_for() {
     }
 }
 
+/// Two activate, and the removal waits for a call that got in by either one's step: there is one id. Planted bug:
+/// active-two-ids.
+#[test]
+fn loom_active_two_who_activate_agree_on_the_id() {
+    model(2, || {
+        let object = Object::hidden();
+        let other = {
+            let object = object.clone();
+            spawn(move || {
+                object.active.activate();
+                object.call(0);
+            })
+        };
+        assert!(object.active.activate());
+        object.remove();
+        other.join().unwrap();
+    });
+}
+
 /// Who is in sees the object as it was filled. Planted bugs: active-activate-relaxed, active-look-relaxed,
 /// active-counted-look-relaxed.
 #[test]

@@ -1,16 +1,16 @@
 //! Active references: who is inside a call of an object, counted nowhere, so that readers of one object share no
 //! line.
 //!
-//! An object that may be removed while it is called carries an [`ActiveRef`]: one word. A call begins with
+//! An object that may be removed while it is called carries an [`ActiveRef`]: two words. A call begins with
 //! [`ActiveRef::get`] and ends when its guard is dropped; a removal says [`ActiveRef::deactivate`] and then
 //! [`ActiveRef::drain`], which returns when nobody is inside any more. Each thread has one line of *slots* for
-//! all objects of the process; who is inside has the object's address in one of them:
+//! all objects of the process; who is inside has the object's *id* in one of them:
 //!
 //! ```text
 //! get                                     drain
-//! slot = address                          state |= DEAD | DRAINING
+//! slot = id                               state |= DEAD | DRAINING
 //! light barrier                           heavy barrier
-//! state is ACTIVE ? in : slot = 0, out    for each slot of each thread: while it is the address, sleep
+//! state is ACTIVE ? in : slot = 0, out    for each slot of each thread: while it is the id, sleep
 //!
 //! drop of the guard
 //! slot = 0                                (the same)
@@ -28,15 +28,19 @@
 //! *Order.* Every store to a slot is a release, also the one that fills it again for another object; the scan's loads
 //! acquire: what was done inside happens before `drain` returns. `activate` releases, `get` acquires: who is in sees
 //! the object as it was filled.
-//! *Addresses* may be used again: a guard borrows its `ActiveRef`, and so does `drain`. A slot belongs to
-//! its guard until that has emptied it. A guard that outlives its thread's number (one kept in a thread-local) goes
-//! on being seen, and the number's next owner takes other slots.
+//! *Ids* are never used again. (An address would be: a guard that is forgotten leaves in its slot what it has there,
+//! and the next object at that address would be taken for the old one.) An object gets its id at its first
+//! `activate`; who finds none came before that, and stays out. A slot belongs to its guard until that has emptied it.
+//! A guard that outlives its thread's number (one kept in a thread-local) goes on being seen, and the number's next
+//! owner takes other slots.
 //!
 //! A thread without a number, and one that is inside [`SLOTS`] calls, counts itself in the object's own word with
-//! read-modify-writes, where no barrier is needed. A guard that is forgotten is inside for ever: `drain` does not return,
-//! nor that of an object which comes to stand at the same address. A call that panics ends like any other.
-//! `get` and the drop cost a thread-local, two loads, a store and a light barrier each. `drain` costs a heavy barrier
-//! and a look at each thread's line. Not for a forked child or a signal handler.
+//! read-modify-writes, where no barrier is needed. A guard that is forgotten is inside its object for ever: `drain` of
+//! that one does not return; and its slot is lost, until the threads with that number have none left and count. A
+//! call that panics ends like any other.
+//! `get` and the drop cost a thread-local, two or three loads, a store and a light barrier each. `drain` costs a
+//! heavy barrier and a look at each thread's line; the first `activate` a read-modify-write of a word that all objects
+//! share. Not for a forked child or a signal handler.
 
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -62,8 +66,10 @@ const DRAINING: u64 = 4;
 /// One call of a thread that has no slot for it.
 const ONE: u64 = 8;
 
-/// In a slot beside the address: the call is not waited for.
+/// In a slot beside the id: the call is not waited for.
 const BROKEN: u64 = 1;
+/// From one id to the next.
+const STEP: u64 = 2;
 
 /// A slot of no thread.
 const NOWHERE: usize = usize::MAX;
@@ -88,12 +94,21 @@ loom::lazy_static! {
         std::array::from_fn(|_| Line { slots: std::array::from_fn(|_| AtomicU64::new(0)) });
 }
 
+/// The last id that was given.
+#[cfg(not(loom))]
+static IDS: AtomicU64 = AtomicU64::new(0);
+#[cfg(loom)]
+loom::lazy_static! {
+    static ref IDS: AtomicU64 = AtomicU64::new(0);
+}
+
 /// Whether an object may be called, and the way to wait until it is not.
 #[derive(Debug)]
-#[repr(align(8))]
 pub struct ActiveRef {
     /// ACTIVE, DEAD, DRAINING, and the calls that have no slot.
     state: AtomicU64,
+    /// What stands for the object in a slot; 0 until it is first activated, then it stays.
+    id: AtomicU64,
 }
 
 impl Default for ActiveRef {
@@ -106,17 +121,22 @@ impl ActiveRef {
     /// Hidden: nobody gets in until [`ActiveRef::activate`].
     #[cfg(not(loom))]
     pub const fn new() -> Self {
-        Self { state: AtomicU64::new(0) }
+        Self { state: AtomicU64::new(0), id: AtomicU64::new(0) }
     }
 
     /// Hidden: nobody gets in until [`ActiveRef::activate`].
     #[cfg(loom)]
     pub fn new() -> Self {
-        Self { state: AtomicU64::new(0) }
+        Self { state: AtomicU64::new(0), id: AtomicU64::new(0) }
     }
 
     /// From now on calls may begin. False, and nothing happens, after a [`ActiveRef::deactivate`].
     pub fn activate(&self) -> bool {
+        if self.id() == 0 {
+            let new = IDS.fetch_add(STEP, Ordering::Relaxed) + STEP;
+            // Relaxed: nobody gets in before the step below. If another one was first, its id counts.
+            let _ = self.id.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed);
+        }
         // Release: who gets in sees the object as it was filled.
         let may = |state| (state & DEAD == 0).then_some(state | ACTIVE);
         self.state.fetch_update(Ordering::Release, Ordering::Relaxed, may).is_ok()
@@ -142,13 +162,14 @@ impl ActiveRef {
 
     #[inline]
     fn get_at(&self, lane: u32) -> Option<Active<'_>> {
-        if lane < LANES {
+        let id = self.id();
+        if lane < LANES && id != 0 {
             let line = &LINES[lane as usize];
             // Only this thread fills one. Acquire: a guard of the number's last owner may have emptied it, and
             // who sees what we store must see what that one did.
             if let Some(at) = line.slots.iter().position(|slot| slot.load(Ordering::Acquire) == 0) {
                 let slot = &line.slots[at];
-                slot.store(self.address(), Ordering::Release);
+                slot.store(id, Ordering::Release);
                 // Between saying that we are inside and looking whether we may be: paired with `drain`'s.
                 barrier::light();
                 let state = self.state.load(Ordering::Acquire);
@@ -163,7 +184,7 @@ impl ActiveRef {
         self.get_counted()
     }
 
-    /// Begin a call that has no slot.
+    /// Begin a call that has no slot. (Nor has one that found no id, but it will stay out.)
     #[cold]
     fn get_counted(&self) -> Option<Active<'_>> {
         let may = |state| (state & (ACTIVE | DEAD) == ACTIVE).then_some(state + ONE);
@@ -182,12 +203,18 @@ impl ActiveRef {
     pub fn drain(&self) {
         let old = self.state.fetch_or(DRAINING, Ordering::AcqRel);
         debug_assert_ne!(old & DEAD, 0, "drain of what was not deactivated");
+        let id = self.id();
+        if id == 0 {
+            // Never activated: that would have come before DEAD, and we would see its id, by the acquire above. In
+            // the slots 0 says something else.
+            return;
+        }
         // Paired with those in `get_at` and `gone`: who is not seen in a slot below sees DEAD and DRAINING.
         barrier::heavy();
         for lane in 0..lane::used() {
             for slot in &LINES[lane as usize].slots {
                 // Acquire: what was done inside.
-                self.sleep_while(|| slot.load(Ordering::Acquire) == self.address());
+                self.sleep_while(|| slot.load(Ordering::Acquire) == id);
             }
         }
         self.sleep_while(|| self.state.load(Ordering::Acquire) >= ONE);
@@ -226,8 +253,8 @@ impl ActiveRef {
     }
 
     #[inline]
-    fn address(&self) -> u64 {
-        self.key() as u64
+    fn id(&self) -> u64 {
+        self.id.load(Ordering::Relaxed)
     }
 }
 
@@ -260,7 +287,7 @@ impl<'a> Active<'a> {
         if !self.broken.replace(true) {
             match self.slot() {
                 Some(slot) => {
-                    slot.store(self.of.address() | BROKEN, Ordering::Release);
+                    slot.store(self.of.id() | BROKEN, Ordering::Release);
                     self.of.gone();
                 }
                 None => self.leave_counted(),
@@ -283,11 +310,11 @@ impl<'a> Active<'a> {
 
     /// As the beginning of a call.
     fn back_in(&self, slot: &AtomicU64) -> bool {
-        slot.store(self.of.address(), Ordering::Release);
+        slot.store(self.of.id(), Ordering::Release);
         barrier::light();
         let back = self.of.is_active();
         if !back {
-            slot.store(self.of.address() | BROKEN, Ordering::Release);
+            slot.store(self.of.id() | BROKEN, Ordering::Release);
             self.of.gone();
         }
         back

@@ -59,6 +59,34 @@ fn drain_waits_for_each_call_however_it_is_counted() {
 }
 
 #[test]
+fn drain_does_not_wait_for_an_object_that_was_never_active() {
+    let active = ActiveRef::new();
+    // There is a line, with empty slots.
+    assert!(active.get().is_none());
+    assert!(active.deactivate());
+    active.drain();
+}
+
+#[test]
+fn a_guard_that_is_forgotten_is_not_inside_the_next_object_at_its_address() {
+    // A thread of its own: its slot is lost.
+    let place = thread::spawn(|| {
+        let mut place = active();
+        std::mem::forget(place.get());
+        *Arc::get_mut(&mut place).unwrap() = ActiveRef::new();
+        assert!(place.activate());
+        place
+    });
+    let place = place.join().unwrap();
+    let call = place.get().unwrap();
+    assert!(place.deactivate());
+    let (thread, drained) = drainer(&place);
+    assert!(drained.recv_timeout(MEANWHILE).is_err());
+    drop(call);
+    thread.join().unwrap();
+}
+
+#[test]
 fn a_broken_call_is_not_waited_for() {
     for lane in [lane::seat().lane, LANES] {
         let active = active();

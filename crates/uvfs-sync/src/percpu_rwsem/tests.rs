@@ -120,10 +120,11 @@ fn more_guards_than_a_mark_can_count_keep_the_writer_out() {
 fn a_guest_that_comes_in_again_keeps_out_the_writer_that_has_passed_its_line() {
     let sem = sem();
     let marks: Vec<_> = (0..DEPTH).map(|_| sem.read()).collect();
-    let guest = sem.read();
-    assert_eq!(sem.core.queue.lock().guests.len(), 1);
     let (thread, was_in) = writer(&sem);
     announced(&sem);
+    // The mark is full; it does not wait all the same.
+    let guest = sem.read();
+    assert_eq!(sem.core.queue.lock().guests.len(), 1);
     drop(marks);
     // It has passed the line and sleeps for the guest, unless it is slow, and then this shows nothing.
     assert!(was_in.recv_timeout(MEANWHILE).is_err());
