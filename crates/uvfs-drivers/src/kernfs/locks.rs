@@ -25,7 +25,7 @@ pub(super) struct Padded(RwLock<Part>);
 /// All nodes, and what protects them.
 pub(super) enum Locks {
     One(RwLock<Part>),
-    PerCpu(PerCpuRwSem<Part>),
+    PerCpu(Box<PerCpuRwSem<Part>>),
     Hashed(Box<[Padded]>),
 }
 
@@ -64,7 +64,7 @@ impl Locks {
         Ok(match policy {
             Policy::Stock => Self::One(RwLock::default()),
             Policy::Patched | Policy::Uvfs => {
-                Self::PerCpu(PerCpuRwSem::new(Part::default()).map_err(|_| Errno::NOMEM)?)
+                Self::PerCpu(Box::new(PerCpuRwSem::new(Part::default()).map_err(|_| Errno::NOMEM)?))
             }
             Policy::Hashed => Self::Hashed((0..SHARDS).map(|_| Padded::default()).collect()),
         })

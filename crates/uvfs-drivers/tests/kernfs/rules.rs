@@ -220,7 +220,7 @@ fn no_lock_is_held_while_entries_are_handed_out_and_reading_resumes_by_the_full_
         let mut sink = |entry: uvfs::DirEntry<'_>| {
             let name = String::from_utf8(entry.name.to_vec()).unwrap();
             let number: u32 = name[1..].parse().unwrap();
-            if name.starts_with('n') && number % 3 == 0 {
+            if name.starts_with('n') && number.is_multiple_of(3) {
                 root.find(format!("n{}", number + 1), None).unwrap().remove();
                 root.add_dir(format!("d{number}"), DIR).unwrap();
             }
