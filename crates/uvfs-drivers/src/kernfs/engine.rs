@@ -17,7 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 use uvfs::types::{Attr, Errno, NAME_MAX, Result, SetAttr, SetTime, Time};
 use uvfs_sync::segvec::SegVec;
 
-use super::locks::{Locks, Read};
+use super::locks::Locks;
 use super::node::{Body, Inner, Target};
 use super::options::{Meta, Options, Tag};
 use super::tree::{Entry, Link, Nodes, NodesMut};
@@ -196,22 +196,13 @@ impl Engine {
     }
 
     pub(super) fn path(&self, ino: u64) -> Result<Vec<u8>> {
+        let nodes = self.locks.read_all();
         let mut names = Vec::new();
         let mut at = ino;
-        let mut nodes: Option<Read<'_>> = None;
         while at != self.root {
-            // Under one lock all of the way is of one moment.
-            let locked = match nodes.take() {
-                Some(locked) if !matches!(locked, Read::Hashed(_)) => locked,
-                earlier => {
-                    drop(earlier);
-                    self.locks.read(&[at])
-                }
-            };
-            let entry = locked.entry(at).ok_or(Errno::NOENT)?;
-            names.push(Arc::clone(&entry.name));
+            let entry = nodes.entry(at).ok_or(Errno::NOENT)?;
+            names.push(&entry.name);
             at = entry.parent;
-            nodes = Some(locked);
         }
         if names.is_empty() {
             return Ok(b"/".to_vec());

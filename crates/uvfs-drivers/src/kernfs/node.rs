@@ -231,8 +231,7 @@ impl Node {
         self.engine.name(self.inner.ino)
     }
 
-    /// The path from the root, with a slash before each name; `/` for the root itself. Of one moment only under the
-    /// policies with one lock.
+    /// The path from the root, with a slash before each name; `/` for the root itself.
     ///
     /// # Errors
     /// ENOENT where it is removed.
