@@ -24,7 +24,7 @@ use std::cell::Cell;
 use std::time::Instant;
 
 use uvfs_sync::primitives::{AtomicU8, Ordering};
-use uvfs_sync::slab::CHUNK;
+use uvfs_sync::slab::{CHUNK, SPAN};
 use uvfs_sync::slot;
 
 use crate::cache::{Cache, Names, Numbers};
@@ -38,7 +38,7 @@ slot! {
 }
 
 /// Names that are evicted by who needs a slot: the slots that are left over serve the next ones.
-const STEP: usize = 32;
+const STEP: usize = SPAN as usize;
 /// Pieces of a slab that are looked at where all have been looked at a moment ago.
 const GLANCE: u64 = 512;
 /// How often all chunks are gone through while others take what becomes free.
@@ -276,7 +276,8 @@ impl Cache {
             }
             let turn = superblock.hand.fetch_add(1, Ordering::Relaxed);
             let Some((from, to)) = superblock.dentries.span(turn) else { break };
-            evicted += (from..to).filter(|dentry| self.second_chance(sb, *dentry)).count();
+            let gone = (from..to).filter(|dentry| self.second_chance(sb, *dentry));
+            evicted += gone.take(max - evicted).count();
         }
         evicted
     }
