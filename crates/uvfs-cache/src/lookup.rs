@@ -108,6 +108,9 @@ impl Cache {
     /// Whether a directory has lost its name without being removed (it was invalidated, or never
     /// cached).
     fn is_nameless(&self, dir: &InodeRef<'_>) -> bool {
+        // Whoever gives it another name keeps its walk sequence odd from before the dentry changes until
+        // the alias leads to the new one: between the two, a look at both would find it nameless.
+        let Some(at) = self.pos(dir.id()) else { return false };
         let word = &self.inodes_private.get(dir.index()).alias;
         let alias = word.load(Ordering::Acquire);
         let d = self.dentries.get(alias);
@@ -115,7 +118,8 @@ impl Cache {
             Some(seq) => {
                 let other = alias == 0 || d.inode.load(Ordering::Relaxed) != dir.index();
                 // Again: it may have got another name in between (exchanged, found elsewhere).
-                d.seq.check(seq) && word.load(Ordering::Relaxed) == alias && other && !dir.is_root()
+                let still = d.seq.check(seq) && word.load(Ordering::Relaxed) == alias && self.check(at);
+                still && other && !dir.is_root()
             }
             None => false,
         }
