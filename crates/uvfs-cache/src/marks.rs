@@ -4,7 +4,7 @@
 //! wait for the search. So there are to be free slots: fewer than the *low* mark of them, and whoever watches is woken
 //! ([`crate::pressure`]); each of its calls of [`Cache::balance`] is then one small step, until the *high* mark is
 //! reached. Free are slots without an inode or a name, and chunks that the limit still allows. The
-//! marks are a thirty-second and a sixteenth of the names that the limit has room for.
+//! marks are a thirty-second and a sixteenth of the names that the limit has room for (twice that in small caches).
 //!
 //! The limit itself may be lowered for a while ([`Cache::lower_marks`]), because the system is short of memory. Who
 //! allocates goes by the lowered one at once; what is committed above it is returned step by step.
@@ -25,8 +25,9 @@ const WHOLE: u32 = 16;
 const LOOK_EVERY: u32 = 64;
 /// Names that one step evicts at the most.
 const STEP: u64 = 256;
-/// The least that the high mark is, so that small caches have one too.
-const HIGH_MIN: u64 = 256;
+/// The least that the high mark is, if it is not an eighth of all then: what a few who list directories take in the
+/// time that it takes to wake somebody.
+const HIGH_MIN: u64 = 2048;
 /// No goal.
 const NONE: u64 = u64::MAX;
 
@@ -205,7 +206,8 @@ impl Cache {
 
     /// The high mark, in names.
     fn high(&self) -> u64 {
-        (self.ceiling() / name_bytes() / 16).max(HIGH_MIN)
+        let names = self.ceiling() / name_bytes();
+        (names / 16).max(HIGH_MIN.min(names / 8))
     }
 
     /// Names of a superblock that would have to go for the high mark.

@@ -28,6 +28,8 @@ use crate::reclaim::{BATCH, Kernel};
 
 /// Names that should be free to be evicted for each that the kernel holds: one in so many.
 const FREE_SHARE: usize = 8;
+/// Batches of leaves that are looked at for one that is good to be named.
+const TRIES: usize = 8;
 /// A step that evicts fewer, where more are missing, has found little.
 const LITTLE: u64 = 64;
 /// The shortest pause: how long the kernel may take to forget a batch.
@@ -85,6 +87,8 @@ struct Work {
     source: Option<Box<dyn Source>>,
     mark: Mark,
     pause: Duration,
+    /// Lookups that the kernel had forgotten at the last step.
+    forgotten: u64,
 }
 
 /// What comes after a step.
@@ -122,7 +126,8 @@ impl Work {
         let vfs = frontend.vfs();
         vfs.cache().watch_pressure(waker.clone());
         let (frontend, vfs) = (Arc::downgrade(frontend), Arc::downgrade(vfs));
-        Ok(Self { end, short, waker, frontend, vfs, kernel, source, mark: Mark::new(), pause: PAUSE_MIN })
+        let (mark, pause) = (Mark::new(), PAUSE_MIN);
+        Ok(Self { end, short, waker, frontend, vfs, kernel, source, mark, pause, forgotten: 0 })
     }
 
     fn run(mut self) {
@@ -204,16 +209,21 @@ impl Work {
             self.pause = PAUSE_MIN;
             return Next::Sleep;
         }
-        let moved = done.evicted > 0 || done.returned;
+        // What the kernel has forgotten, others may have taken already.
+        let forgotten = frontend.lookups().forgotten;
+        let moved = done.evicted > 0 || done.returned || forgotten != self.forgotten;
+        self.forgotten = forgotten;
         if moved {
             self.pause = PAUSE_MIN;
         }
         if done.evicted >= done.missing.min(LITTLE) || done.returned {
             return Next::Again;
         }
-        let held = frontend.held_by_kernel(done.sb, BATCH);
-        let few = held.evictable * FREE_SHARE < held.leaves.len();
-        let asked = few && self.kernel.forget(&held.leaves, frontend);
+        let asked = (1..=TRIES).any(|nth| {
+            let held = frontend.held_by_kernel(done.sb, BATCH);
+            let few = held.evictable * FREE_SHARE < held.leaves.len();
+            few && self.kernel.forget(&held.leaves, frontend, nth == TRIES)
+        });
         if !asked && (moved || done.more) {
             return Next::Again;
         }

@@ -30,7 +30,7 @@ mod memory;
 mod names;
 
 pub(crate) use files::Write;
-use memory::Shortage;
+use memory::{Recent, Shortage};
 
 /// Threads that may wait for drivers at the same time.
 const WAITING_MAX: usize = 256;
@@ -58,6 +58,7 @@ struct Core {
     timeout: Option<Duration>,
     tally: Tally,
     short: Shortage,
+    recent: Recent,
     pool: Pool,
 }
 
@@ -78,7 +79,8 @@ impl Frontend {
     pub(crate) fn new(vfs: Arc<Vfs>, timeout: Option<Duration>) -> Self {
         let root = vfs.root().id();
         let (tally, short, pool) = (Tally::default(), Shortage::default(), Pool::new(WAITING_MAX));
-        Self { core: Arc::new(Core { vfs, root, timeout, tally, short, pool }) }
+        let recent = Recent::default();
+        Self { core: Arc::new(Core { vfs, root, timeout, tally, short, recent, pool }) }
     }
 
     pub(crate) fn lookups(&self) -> Lookups {
