@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn it_works_ahead_of_who_walks() {
-        let fixture = Fixture::new(60_000);
+        let fixture = Fixture::new();
         let cache = fixture.vfs.cache();
         cache.set_memory_limit(4 * MIB);
         let running = Running::start(&fixture.frontend, None);
@@ -341,7 +341,7 @@ mod tests {
     /// It is asleep while nothing is to be done: whatever time passes, it makes no step.
     #[test]
     fn it_sleeps_where_there_is_room() {
-        let fixture = Fixture::new(100);
+        let fixture = Fixture::new();
         fixture.vfs.cache().set_memory_limit(64 * MIB);
         let running = Running::start(&fixture.frontend, None);
         until("the first look", || fixture.frontend.shortages().steps == 1);
@@ -353,7 +353,7 @@ mod tests {
     /// The kernel (/dev/null) is asked, and forgets nothing: pauses, and an end to them.
     #[test]
     fn it_gives_up_where_nothing_helps_and_ends_at_once() {
-        let fixture = Fixture::new(40_000);
+        let fixture = Fixture::new();
         fixture.vfs.cache().set_memory_limit(4 * MIB);
         let running = Running::start(&fixture.frontend, None);
         // Each refused one has waited for its second, so a few suffice.
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_lower_limit_is_reached_behind_who_asks() {
-        let fixture = Fixture::new(40_000);
+        let fixture = Fixture::new();
         let cache = fixture.vfs.cache();
         let running = Running::start(&fixture.frontend, None);
         assert_eq!(walk(&fixture, 40_000, true), 0);
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn pressure_lowers_the_mark_and_its_end_is_survived() {
-        let fixture = Fixture::new(40_000);
+        let fixture = Fixture::new();
         let cache = fixture.vfs.cache();
         cache.set_memory_limit(8 * MIB);
         let bell = Arc::new(Bell::new().expect("an eventfd"));
@@ -410,7 +410,7 @@ mod tests {
     /// The front end may go first.
     #[test]
     fn it_ends_without_a_front_end() {
-        let fixture = Fixture::new(1);
+        let fixture = Fixture::new();
         let running = Running::start(&fixture.frontend, None);
         until("the first look", || fixture.frontend.shortages().steps == 1);
         let vfs = Arc::downgrade(&fixture.vfs);

@@ -196,7 +196,7 @@ mod tests {
 
     /// A front end whose kernel holds all files of the root, and its leaves.
     fn held() -> (Fixture, Vec<NodeId>, Vec<Leaf>) {
-        let fixture = Fixture::new(10);
+        let fixture = Fixture::new();
         let nodes: Vec<_> = (0..10).map(|file| fixture.look(file).expect("a node")).collect();
         let leaves = fixture.frontend.held_by_kernel(fixture.vfs.root().sb(), BATCH).leaves;
         assert_eq!(leaves.len(), nodes.len());
@@ -236,7 +236,7 @@ mod tests {
             names.push(message[32..32 + len].to_vec());
         }
         names.sort_unstable();
-        let mut all: Vec<_> = (0..10).map(|file| fixture.name(file).to_vec()).collect();
+        let mut all: Vec<_> = (0..10).map(Fixture::name).collect();
         all.sort_unstable();
         assert_eq!(names, all);
         let counted = fixture.frontend.shortages();
