@@ -687,6 +687,19 @@ fn loom_rule12_an_exchange_is_one_step() {
     });
 }
 
+/// Rule 12: a directory that is exchanged with another is never taken for one without a name, which would
+/// make `..` of it ENOENT. Planted bug: rule12-nameless-while-it-moves.
+#[test]
+fn loom_rule12_an_exchanged_directory_is_not_nameless() {
+    model(|| {
+        let w = World::new(true);
+        let a = w.create(b"a", 5, true);
+        w.create(b"b", 6, true);
+        let look = move |w: World| w.cache.get(a).is_some_and(|dir| w.cache.is_nameless(&dir));
+        assert!(!w.during(look, |w| w.exchange(b"a", b"b")), "it had a name all the time");
+    });
+}
+
 /// Rule 13: of two concurrent misses of one name one asks, and the other is woken when the answer
 /// is there. Planted bugs: rule13-nobody-is-told (loom reports the deadlock),
 /// rule13-who-comes-second-does-not-look-again.
