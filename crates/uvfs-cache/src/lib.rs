@@ -16,7 +16,7 @@
 //! | `symlink` | targets of links |
 //! | [`prefix`] | directories by path |
 //! | `readdir`, `sweep` | listing; forgetting |
-//! | `shrink`, `pressure` | the memory limit; who waits for memory |
+//! | `shrink`, `marks`, `pressure` | the memory limit; room ahead of need; who waits for memory |
 //! | [`mapping`] | page index to page |
 #![deny(unsafe_code)]
 
@@ -38,6 +38,7 @@ mod inode_ref;
 mod lookup;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod marks;
 pub mod prefix;
 mod pressure;
 mod readdir;
@@ -55,7 +56,8 @@ pub use hit::{Peek, Stuck};
 pub use inode::Perm;
 pub use inode_ref::{Death, InodeRef};
 pub use lookup::{Known, Lookup};
-pub use pressure::Held;
+pub use marks::Balance;
+pub use pressure::{Held, Leaf};
 pub use readdir::{DirScan, DirSink};
 pub use symlink::TARGET_MAX;
 pub use types::{

@@ -15,6 +15,8 @@ pub(crate) struct Mount {
     pub id: String,
     /// Device number of its files, as "major:minor".
     pub dev: String,
+    /// What of the file system is mounted: a path in it.
+    pub root: PathBuf,
     pub point: PathBuf,
     pub fstype: String,
     /// What is mounted, as `fsname` has it.
@@ -63,14 +65,17 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&byte| byte == b' ');
     let id = fields.next()?;
     let dev = fields.nth(1)?;
-    let point = fields.nth(1)?;
+    let root = fields.next()?;
+    let point = fields.next()?;
     let mut after = fields.skip_while(|field| *field != b"-");
     let fstype = after.nth(1)?;
     let source = after.next()?;
+    let path = |field| PathBuf::from(OsString::from_vec(unescape(field)));
     Some(Mount {
         id: text(id),
         dev: text(dev),
-        point: PathBuf::from(OsString::from_vec(unescape(point))),
+        root: path(root),
+        point: path(point),
         fstype: text(fstype),
         source: OsString::from_vec(unescape(source)),
     })
