@@ -11,6 +11,7 @@
 //! orders than anybody can wait for, its halves have few.
 
 mod hit;
+mod numbers;
 
 use std::sync::Arc;
 
