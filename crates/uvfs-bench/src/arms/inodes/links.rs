@@ -214,7 +214,8 @@ impl<const PATCHED: bool> Links<PATCHED> {
         let mut at = first;
         while at != 0 {
             let other = self.nodes.get(at);
-            if other.ino.load(Ordering::Relaxed) == ino && other.state.load(Ordering::Relaxed) & FREEING == 0 {
+            if other.ino.load(Ordering::Relaxed) == ino && other.state.load(Ordering::Relaxed) & FREEING == 0
+            {
                 self.unlock_bucket(bucket);
                 return false;
             }

@@ -173,7 +173,11 @@ impl<I: Inodes> Arm for Caches<I> {
                 sum += ino - FIRST;
             });
             let wanted = self.files * (self.files - 1) / 2;
-            ensure!(seen == self.files && sum == wanted, "enumerating finds {seen} inodes, not {}", self.files);
+            ensure!(
+                seen == self.files && sum == wanted,
+                "enumerating finds {seen} inodes, not {}",
+                self.files
+            );
         }
         Ok(())
     }
@@ -218,7 +222,7 @@ impl Random {
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         let high = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
-        high * n >> 32
+        (high * n) >> 32
     }
 }
 

@@ -50,7 +50,8 @@ fn number(name: &'static str, default: &'static str, most: u64, help: &'static s
 }
 
 fn bytes(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no size; 256M is one, and 1M the least (K, M and G are powers of 1024)");
+    let wrong =
+        || format!("{text:?} is no size; 256M is one, and 1M the least (K, M and G are powers of 1024)");
     let shift = match text.bytes().next_back() {
         Some(b'K') => 10,
         Some(b'M') => 20,
@@ -98,7 +99,8 @@ impl Workload for Trees {
     }
 
     fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
-        let number = |name: &str| matches.get_one::<u64>(name).copied().with_context(|| format!("--{name} is needed"));
+        let number =
+            |name: &str| matches.get_one::<u64>(name).copied().with_context(|| format!("--{name} is needed"));
         let shape = Shape { trees: number("trees")?, dirs: number("dirs")?, files: number("files")? };
         let threads = matches.get_many::<u64>("threads").into_iter().flatten().max().copied().unwrap_or(1);
         ensure!(
@@ -144,7 +146,10 @@ impl Maker for Made {
     }
 
     fn target(&self, target: &Target) -> Result<Box<dyn Arm>> {
-        ensure!(self.limit.is_none(), "{target}: --memory limits the cache of this process; its only target is inproc");
+        ensure!(
+            self.limit.is_none(),
+            "{target}: --memory limits the cache of this process; its only target is inproc"
+        );
         Ok(Box::new(calls::SystemCalls::new(target, self.shape, &self.phases)?))
     }
 }

@@ -77,7 +77,7 @@ pub struct Meter {
 
 impl Meter {
     /// Of the calling thread. Where the kernel does not tell waits, nothing is subtracted.
-    pub fn new() -> Self {
+    pub fn of_this_thread() -> Self {
         Self { queue: RunQueue::of_this_thread().ok(), stalls: Stalls::default() }
     }
 

@@ -56,7 +56,15 @@ impl Stream {
     fn streaming(&self, shape: Shape, seat: Seat) -> Streaming<'_> {
         let (vfs, driver) = &self.vfss[seat.index.min(self.vfss.len() - 1)];
         let context = vfs.context(Cred::root());
-        Streaming { arm: self, shape, units: shape.dealt(seat), context, driver, again: Again::default(), meter: Meter::new() }
+        Streaming {
+            arm: self,
+            shape,
+            units: shape.dealt(seat),
+            context,
+            driver,
+            again: Again::default(),
+            meter: Meter::of_this_thread(),
+        }
     }
 }
 
@@ -136,7 +144,11 @@ struct Streaming<'a> {
 impl Streaming<'_> {
     fn walk(&mut self, unit: Unit) -> Result<()> {
         let number = unit.tree * self.shape.dirs + unit.dir;
-        let name = self.driver.tree().name(ROOT_INO, number).context("the generated tree has too few directories")?;
+        let name = self
+            .driver
+            .tree()
+            .name(ROOT_INO, number)
+            .context("the generated tree has too few directories")?;
         self.context.chdir(&[&b"/"[..], &name].concat())?;
         let (context, mut attr) = (&self.context, Attr::default());
         context.lstat_into(b".", &mut attr)?;
