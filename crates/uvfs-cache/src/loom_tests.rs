@@ -12,6 +12,7 @@
 
 mod exchange;
 mod hit;
+mod numbers;
 
 use std::sync::Arc;
 

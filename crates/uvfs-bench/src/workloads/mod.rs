@@ -11,6 +11,7 @@
 pub mod context;
 pub mod files;
 pub mod fuse;
+pub mod icache;
 pub mod lockref;
 pub mod lookups;
 pub mod miss;
@@ -22,6 +23,7 @@ pub mod showgids;
 pub mod stat;
 pub mod table;
 pub mod target;
+pub mod tree;
 pub mod visit;
 
 use anyhow::Result;
@@ -132,6 +134,8 @@ pub fn all() -> Vec<Box<dyn Workload>> {
         Box::new(lockref::Lockref),
         Box::new(showgids::Showgids),
         Box::new(rwsem::Rwsem),
+        Box::new(icache::Icache),
+        Box::new(tree::Trees),
         Box::new(fuse::Fuse),
     ]
 }
