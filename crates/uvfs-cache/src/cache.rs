@@ -21,6 +21,7 @@ use uvfs_sync::seqcount::SeqCount;
 use uvfs_sync::slab::{Pool, Slab, next_life};
 
 use crate::attr::mode;
+use crate::buffers::Registry;
 use crate::changes::Changes;
 use crate::clock::{Clock, NEVER};
 use crate::dentry::{self, NameWords, Tails};
@@ -65,6 +66,8 @@ pub struct Cache {
     /// Names evicted so far.
     pub(crate) evictions: Stat,
     pub(crate) pressure: Pressure,
+    /// Devices whose blocks are charged to the limit too.
+    pub(crate) buffers: Registry,
     superblocks: SegVec<OnceLock<Superblock>>,
 }
 
@@ -128,6 +131,7 @@ impl Cache {
             evictions: Stat::new(),
             room: Mutex::new(()),
             pressure: Pressure::default(),
+            buffers: Registry::default(),
             superblocks: SegVec::new(),
             inodes,
             inodes_private,

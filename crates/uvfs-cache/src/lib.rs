@@ -18,9 +18,11 @@
 //! | `readdir`, `sweep` | listing; forgetting |
 //! | `shrink`, `pressure` | the memory limit; who waits for memory |
 //! | [`mapping`] | page index to page |
+//! | [`buffers`] | blocks of a device, by number |
 #![deny(unsafe_code)]
 
 pub mod attr;
+pub mod buffers;
 pub mod mapping;
 
 mod answer;
