@@ -19,9 +19,11 @@
 //! | `readdir`, `sweep` | listing; forgetting |
 //! | `shrink`, `marks`, `pressure` | the memory limit; room ahead of need; who waits for memory |
 //! | [`mapping`] | page index to page |
+//! | [`buffers`] | blocks of a device, by number |
 #![deny(unsafe_code)]
 
 pub mod attr;
+pub mod buffers;
 pub mod mapping;
 
 mod answer;
