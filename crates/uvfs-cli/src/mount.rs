@@ -24,6 +24,7 @@ pub fn run(args: &args::Mount) -> Result<()> {
     let source = Source::parse(&args.source)?;
     let options::Parsed { mut mount, ctl, memory, driver } = options::parse(&args.options, source.name())?;
     mount.fsname.get_or_insert_with(|| args.source.clone());
+    mount.read_only |= source.is_read_only();
     source.check(&driver)?;
     if args.daemon && !args.daemon_child {
         return daemon::start(args);
