@@ -8,7 +8,8 @@ use clap_complete::Shell;
 
 use crate::options;
 
-const ABOUT: &str = "Mounts file systems that are kept in memory or computed by this program.";
+const ABOUT: &str =
+    "Mounts file systems that are kept in memory, computed by this program, or read from an image.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -16,6 +17,7 @@ Examples:
   uvfs mount -o size=1G,mode=700 tmpfs /mnt
   uvfs mount generated:depth=3,files=1000 /mnt
                                         a read-only tree computed from a seed
+  uvfs mount ext4:disk.img /mnt         an ext2, ext3 or ext4 image, read-only
   uvfs mount kernfs:tree.toml /mnt      the tree that a file declares; SIGHUP reads the file again
   uvfs stat --watch /mnt                what the caches of a mount do
   uvfs umount /mnt
@@ -68,8 +70,8 @@ pub struct Mount {
     /// Show what of uvfs is mounted, and where
     #[arg(long, exclusive = true)]
     pub list: bool,
-    /// What to mount: `tmpfs`, `generated:SPEC` (for instance generated:depth=2,files=100), or
-    /// `kernfs:FILE` (a TOML file that declares a tree)
+    /// What to mount: `tmpfs`, `ext4:IMAGE` (read-only), `kernfs:FILE` (a TOML file that declares a
+    /// tree), or `generated:SPEC` (for instance generated:depth=2,files=100)
     #[arg(help_heading = "What and where", required_unless_present = "list")]
     pub source: Option<String>,
     /// The directory to mount on

@@ -37,6 +37,7 @@ pub fn run(args: &args::Mount) -> Result<()> {
     let source = Source::parse(what)?;
     let options::Parsed { mut mount, ctl, memory, driver } = options::parse(&args.options, source.name())?;
     mount.fsname.get_or_insert_with(|| what.to_owned());
+    mount.read_only |= source.is_read_only();
     source.check(&driver)?;
     if args.daemon && !args.daemon_child {
         return daemon::start(args);

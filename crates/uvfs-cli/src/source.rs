@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use uvfs::{Counted, Driver, Vfs, VfsConfig};
+use uvfs_drivers::ext4::Ext4;
 use uvfs_drivers::generated::{Generated, Spec};
 use uvfs_drivers::tmpfs::{self, Tmpfs};
 
@@ -14,11 +15,13 @@ use crate::kernfs::{self, Published};
 use crate::options::DriverOptions;
 
 /// What can be named as SOURCE.
-const SOURCES: &str = "tmpfs, generated:SPEC such as generated:depth=2,files=100, or kernfs:FILE, a TOML file that declares a tree";
+const SOURCES: &str = "tmpfs, ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), or generated:SPEC such as generated:depth=2,files=100";
 
 /// A file system that was asked for, its own specification understood.
 pub enum Source {
     Tmpfs,
+    /// The image, opened.
+    Ext4(Arc<Ext4>),
     Generated(Spec),
     /// The SPEC's file, and what it declares.
     Kernfs(PathBuf, kernfs::Spec),
@@ -41,6 +44,10 @@ impl Source {
                 let spec = spec.parse();
                 Ok(Self::Generated(spec.with_context(|| format!("{text} is not understood"))?))
             }
+            Some(("ext4", image)) if !image.is_empty() => {
+                let opened = Ext4::open(Path::new(image));
+                Ok(Self::Ext4(opened.with_context(|| format!("{image} is not mounted"))?))
+            }
             Some(("kernfs", file)) if !file.is_empty() => {
                 let (file, spec) = kernfs::read(Path::new(file))?;
                 Ok(Self::Kernfs(file, spec))
@@ -53,16 +60,22 @@ impl Source {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Tmpfs => "tmpfs",
+            Self::Ext4(_) => "ext4",
             Self::Generated(_) => "generated",
             Self::Kernfs(..) => "kernfs",
         }
+    }
+
+    /// Whether nothing in it can be changed, so that the mount says so too.
+    pub fn is_read_only(&self) -> bool {
+        matches!(self, Self::Ext4(_))
     }
 
     /// Understands the options of the file system, without making it.
     pub fn check(&self, options: &DriverOptions) -> Result<()> {
         match self {
             Self::Tmpfs => tmpfs_options(options).map(drop),
-            Self::Generated(_) | Self::Kernfs(..) => Ok(()),
+            Self::Ext4(_) | Self::Generated(_) | Self::Kernfs(..) => Ok(()),
         }
     }
 
@@ -84,6 +97,7 @@ impl Source {
                 Tmpfs::new(options)
                     .context("no memory for a tmpfs of that size; give a smaller one: -o size=")?
             }
+            Self::Ext4(image) => image,
             Self::Generated(spec) => Arc::new(Generated::new(spec)?),
             Self::Kernfs(file, spec) => published.insert(Arc::new(Published::new(file, spec)?)).driver(),
         };
