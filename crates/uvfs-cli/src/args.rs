@@ -70,8 +70,8 @@ pub struct Mount {
     /// Show what of uvfs is mounted, and where
     #[arg(long, exclusive = true)]
     pub list: bool,
-    /// What to mount: `tmpfs`, `ext4:IMAGE` (read-only), `kernfs:FILE` (a TOML file that declares a
-    /// tree), or `generated:SPEC` (for instance generated:depth=2,files=100)
+    /// What to mount: `tmpfs`, `mirror:SRC` (a directory), `ext4:IMAGE` (read-only), `kernfs:FILE` (a TOML file
+    /// that declares a tree), or `generated:SPEC` (for instance generated:depth=2,files=100)
     #[arg(help_heading = "What and where", required_unless_present = "list")]
     pub source: Option<String>,
     /// The directory to mount on

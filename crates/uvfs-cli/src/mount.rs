@@ -39,6 +39,7 @@ pub fn run(args: &args::Mount) -> Result<()> {
     mount.fsname.get_or_insert_with(|| what.to_owned());
     mount.read_only |= source.is_read_only();
     source.check(&driver)?;
+    source.check_place(dir)?;
     if args.daemon && !args.daemon_child {
         return daemon::start(args);
     }
@@ -46,7 +47,7 @@ pub fn run(args: &args::Mount) -> Result<()> {
         daemon::leave_terminal()?;
     }
     let ending = Ending::block()?;
-    let Opened { vfs, published } = source.open(&driver, memory)?;
+    let Opened { vfs, published } = source.open(&driver, memory, mount.timeout)?;
     let control = match ctl {
         Ctl::Off => None,
         _ => Some(Control::install(&vfs, what, ctl == Ctl::Show, published.is_some())?),

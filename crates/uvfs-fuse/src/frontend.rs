@@ -177,11 +177,22 @@ impl Core {
         op
     }
 
-    /// [`Core::op`], with the caller's supplementary groups where the outcome may depend on them: a
+    /// [`Core::op`], with the caller's supplementary groups where the outcome may depend on them: where calls are made
+    /// in the caller's name on another file system, which checks them, and as [`Core::op_to_write`] says.
+    fn op_on(&self, who: Caller, inode: Option<&Inode<'_>>) -> Op {
+        if who.uid != 0 && inode.is_some_and(|inode| self.vfs.passes_through(inode)) {
+            let mut op = self.op(who);
+            op.cred.groups = groups_of(who.pid).into();
+            return op;
+        }
+        self.op_to_write(who, inode)
+    }
+
+    /// [`Core::op`], with the caller's supplementary groups where data is changed and the outcome may depend on them: a
     /// write to, or truncation of, a set-group-id file without group execute drops the bit unless
     /// the caller is a member of the group, and the kernel leaves that to us (HANDLE_KILLPRIV_V2)
     /// without naming the groups.
-    fn op_on(&self, who: Caller, inode: Option<&Inode<'_>>) -> Op {
+    fn op_to_write(&self, who: Caller, inode: Option<&Inode<'_>>) -> Op {
         const SGID: u32 = mode::S_ISGID;
         let mut op = self.op(who);
         if let Some(inode) = inode.filter(|i| who.uid != 0 && i.fmt() == mode::S_IFREG) {

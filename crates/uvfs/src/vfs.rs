@@ -102,6 +102,12 @@ impl Vfs {
         self.sup(inode).is_ok_and(|s| s.features.direct_io)
     }
 
+    /// Whether calls are made on another file system in the caller's name: see
+    /// [`Features::passes_through`](crate::Features::passes_through).
+    pub fn passes_through(&self, inode: &Inode<'_>) -> bool {
+        self.sup(inode).is_ok_and(|s| s.features.passes_through)
+    }
+
     /// How long a front end may let its own kernel believe what it is told of this inode.
     pub fn ttl(&self, inode: &Inode<'_>) -> Ttl {
         self.sup(inode).map_or(Ttl::For(Duration::ZERO), |s| s.ttl())
