@@ -98,7 +98,7 @@ fn list(random: &mut Random) -> Vec<u8> {
     let users = random.below(3);
     let groups = random.below(3);
     // Most of the time something can be done: the usual permissions are drawn more often.
-    let mut perm =
+    let perm =
         |random: &mut Random| if random.below(2) == 0 { random.of(&[7, 5, 0]) } else { random.below(8) };
     value.extend(entry(1, perm(random), NOBODY));
     for _ in 0..users {
@@ -267,7 +267,7 @@ fn lists_are_as_on_the_hosts_tmpfs() {
     for seed in 1..=2 {
         let mnt = Fixture::tmpfs();
         let host = tempfile::tempdir_in(shm).expect("a directory");
-        for root in [&**mnt, host.path()] {
+        for root in [&*mnt, host.path()] {
             fs::set_permissions(root, Permissions::from_mode(0o777)).expect("chmod");
         }
         std::thread::scope(|s| {
