@@ -59,6 +59,8 @@ struct Core {
     tally: Tally,
     short: Shortage,
     pool: Pool,
+    /// The root's driver keeps access control lists, and the kernel checks them.
+    acls: bool,
 }
 
 /// How many lookups the kernel was given and has given back, over the life of a mount.
@@ -76,9 +78,14 @@ struct Line(AtomicU64);
 
 impl Frontend {
     pub(crate) fn new(vfs: Arc<Vfs>, timeout: Option<Duration>) -> Self {
-        let root = vfs.root().id();
+        let (root, acls) = (vfs.root().id(), vfs.keeps_acls(&vfs.root()));
         let (tally, short, pool) = (Tally::default(), Shortage::default(), Pool::new(WAITING_MAX));
-        Self { core: Arc::new(Core { vfs, root, timeout, tally, short, pool }) }
+        Self { core: Arc::new(Core { vfs, root, timeout, tally, short, pool, acls }) }
+    }
+
+    /// Whether the kernel shall check access control lists.
+    pub(crate) fn keeps_acls(&self) -> bool {
+        self.core.acls
     }
 
     pub(crate) fn lookups(&self) -> Lookups {
@@ -174,6 +181,7 @@ impl Core {
     fn op(&self, who: Caller) -> Op {
         let mut op = self.vfs.op(&Cred::user(who.uid, who.gid));
         op.trusted = true;
+        op.umask = who.umask;
         op
     }
 
@@ -200,6 +208,18 @@ impl Core {
             if attr.mode & (SGID | 0o010) == SGID && attr.gid != who.gid {
                 op.cred.groups = groups_of(who.pid).into();
             }
+        }
+        op
+    }
+
+    /// `op` with the caller's supplementary groups, where setting an access control list may cost the inode its
+    /// set-group-id bit: it stays for members of the group, and the kernel says which callers are in a
+    /// form of the request that the transport cannot carry.
+    fn op_for_acl(&self, op: &Op, who: Caller, inode: &Inode<'_>) -> Op {
+        let mut op = op.clone();
+        let attr = inode.attr();
+        if who.uid != 0 && attr.mode & mode::S_ISGID != 0 && attr.gid != who.gid {
+            op.cred.groups = groups_of(who.pid).into();
         }
         op
     }
