@@ -21,6 +21,7 @@ use uvfs_sync::seqcount::SeqCount;
 use uvfs_sync::slab::{Pool, Slab, next_life};
 
 use crate::attr::mode;
+use crate::buffers::Registry;
 use crate::changes::Changes;
 use crate::clock::{Clock, NEVER};
 use crate::dentry::{self, NameWords, Tails};
@@ -67,6 +68,8 @@ pub struct Cache {
     pub(crate) evictions: Stat,
     pub(crate) pressure: Pressure,
     pub(crate) marks: Marks,
+    /// Devices whose blocks are charged to the limit too.
+    pub(crate) buffers: Registry,
     superblocks: SegVec<OnceLock<Superblock>>,
 }
 
@@ -131,6 +134,7 @@ impl Cache {
             room: Mutex::new(()),
             pressure: Pressure::default(),
             marks: Marks::default(),
+            buffers: Registry::default(),
             superblocks: SegVec::new(),
             inodes,
             inodes_private,

@@ -76,7 +76,7 @@ impl Drop for Making {
 }
 
 impl Cache {
-    /// Bytes committed: chunks that are handed out, hash lines, long names, targets, directories. A
+    /// Bytes committed: chunks that are handed out, hash lines, long names, targets, directories, block buffers. A
     /// chunk counts as a whole from its first slot on. O(1).
     pub fn committed(&self) -> u64 {
         u64::from(self.inode_pool.chunks_out()) * INODE_CHUNK
@@ -86,6 +86,7 @@ impl Cache {
             + self.tails.bytes()
             + self.targets.bytes()
             + self.dirs.bytes()
+            + self.buffers.bytes()
     }
 
     /// The most that [`Cache::committed`] may be; 0: no limit.
@@ -106,6 +107,35 @@ impl Cache {
     /// Give up what nobody needs until no more than `bytes` are committed, and return the memory to the
     /// system; whether that was reached. O(names).
     pub fn shrink_to(&self, bytes: u64) -> bool {
+        // Blocks first, down to a quarter: a name is asked for again one by one.
+        let over = self.committed().saturating_sub(bytes);
+        self.buffers_give(over.min(self.buffers.bytes().saturating_sub(bytes / 4)));
+        self.shrink_names(bytes);
+        self.buffers_give(self.committed().saturating_sub(bytes));
+        self.arm();
+        self.committed() <= bytes
+    }
+
+    /// Names give room for so many bytes of blocks; whether they did. Not within a hook, nor a moment after it
+    /// was seen that they cannot.
+    pub(crate) fn names_give(&self, bytes: u64) -> bool {
+        let limit = self.ceiling();
+        if limit == 0 || self.pressure.is_barren() {
+            return false;
+        }
+        let Some(_making) = Making::begin() else { return false };
+        let _room = self.room.lock();
+        let (begin, wanted) = (Instant::now(), limit.saturating_sub(bytes));
+        self.shrink_names(wanted);
+        let done = self.committed() <= wanted;
+        if !done {
+            self.pressure.barren_since(begin);
+        }
+        done
+    }
+
+    /// Evict names until no more than `bytes` are committed in all, or none can go.
+    fn shrink_names(&self, bytes: u64) {
         while self.committed() > bytes {
             let mut evicted = 0;
             for sb in self.superblocks() {
@@ -118,8 +148,6 @@ impl Cache {
                 break;
             }
         }
-        self.arm();
-        self.committed() <= bytes
     }
 
     /// Whether so many bytes more may be committed. To be asked before each chunk: it also says when
@@ -188,6 +216,12 @@ impl Cache {
         self.run_short(sb);
         // Not for a hook that was called by who makes room: that could go on without end.
         let _making = Making::begin()?;
+        if self.buffers_have_much()
+            && self.buffers_give(DENTRY_CHUNK + INODE_CHUNK) != 0
+            && let Some(slot) = alloc()
+        {
+            return Some(slot);
+        }
         if self.pressure.is_barren() {
             // Without going through all: what has been let go of is found here, or soon.
             return if self.evict_within(sb, STEP, GLANCE) == 0 { None } else { alloc() };

@@ -60,6 +60,8 @@ struct Core {
     short: Shortage,
     recent: Recent,
     pool: Pool,
+    /// The root's driver keeps access control lists, and the kernel checks them.
+    acls: bool,
 }
 
 /// How many lookups the kernel was given and has given back, over the life of a mount.
@@ -77,10 +79,15 @@ struct Line(AtomicU64);
 
 impl Frontend {
     pub(crate) fn new(vfs: Arc<Vfs>, timeout: Option<Duration>) -> Self {
-        let root = vfs.root().id();
+        let (root, acls) = (vfs.root().id(), vfs.keeps_acls(&vfs.root()));
         let (tally, short, pool) = (Tally::default(), Shortage::default(), Pool::new(WAITING_MAX));
         let recent = Recent::default();
-        Self { core: Arc::new(Core { vfs, root, timeout, tally, short, recent, pool }) }
+        Self { core: Arc::new(Core { vfs, root, timeout, tally, short, recent, pool, acls }) }
+    }
+
+    /// Whether the kernel shall check access control lists.
+    pub(crate) fn keeps_acls(&self) -> bool {
+        self.core.acls
     }
 
     pub(crate) fn lookups(&self) -> Lookups {
@@ -176,14 +183,26 @@ impl Core {
     fn op(&self, who: Caller) -> Op {
         let mut op = self.vfs.op(&Cred::user(who.uid, who.gid));
         op.trusted = true;
+        op.umask = who.umask;
         op
     }
 
-    /// [`Core::op`], with the caller's supplementary groups where the outcome may depend on them: a
+    /// [`Core::op`], with the caller's supplementary groups where the outcome may depend on them: where calls are made
+    /// in the caller's name on another file system, which checks them, and as [`Core::op_to_write`] says.
+    fn op_on(&self, who: Caller, inode: Option<&Inode<'_>>) -> Op {
+        if who.uid != 0 && inode.is_some_and(|inode| self.vfs.passes_through(inode)) {
+            let mut op = self.op(who);
+            op.cred.groups = groups_of(who.pid).into();
+            return op;
+        }
+        self.op_to_write(who, inode)
+    }
+
+    /// [`Core::op`], with the caller's supplementary groups where data is changed and the outcome may depend on them: a
     /// write to, or truncation of, a set-group-id file without group execute drops the bit unless
     /// the caller is a member of the group, and the kernel leaves that to us (HANDLE_KILLPRIV_V2)
     /// without naming the groups.
-    fn op_on(&self, who: Caller, inode: Option<&Inode<'_>>) -> Op {
+    fn op_to_write(&self, who: Caller, inode: Option<&Inode<'_>>) -> Op {
         const SGID: u32 = mode::S_ISGID;
         let mut op = self.op(who);
         if let Some(inode) = inode.filter(|i| who.uid != 0 && i.fmt() == mode::S_IFREG) {
@@ -191,6 +210,18 @@ impl Core {
             if attr.mode & (SGID | 0o010) == SGID && attr.gid != who.gid {
                 op.cred.groups = groups_of(who.pid).into();
             }
+        }
+        op
+    }
+
+    /// `op` with the caller's supplementary groups, where setting an access control list may cost the inode its
+    /// set-group-id bit: it stays for members of the group, and the kernel says which callers are in a
+    /// form of the request that the transport cannot carry.
+    fn op_for_acl(&self, op: &Op, who: Caller, inode: &Inode<'_>) -> Op {
+        let mut op = op.clone();
+        let attr = inode.attr();
+        if who.uid != 0 && attr.mode & mode::S_ISGID != 0 && attr.gid != who.gid {
+            op.cred.groups = groups_of(who.pid).into();
         }
         op
     }

@@ -26,4 +26,5 @@ pub use device::unmount;
 pub use error::MountError;
 pub use fuser_transport::NAME as TRANSPORT;
 pub use mounted::{Lookups, Mounted, Shortages, Unmounted, mount};
+pub use mountinfo::{Listed, listed};
 pub use options::{Atime, Options};

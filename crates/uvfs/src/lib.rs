@@ -33,6 +33,7 @@
 //! names and inodes, `namei` walks paths. Errors are the kernel's errnos, in the kernel's order.
 #![deny(unsafe_code)]
 
+pub mod acl;
 mod counted;
 pub mod counters;
 pub mod driver;
@@ -44,6 +45,7 @@ mod pin;
 pub mod types;
 mod vfs;
 
+pub use acl::{Acl, AclEntry, AclKind, AclTag};
 pub use counted::Counted;
 pub use counters::counters;
 pub use driver::{Driver, Inode};

@@ -1,6 +1,7 @@
 //! Tests of real mounts. They need /dev/fuse and the right to mount, some of them root; where
 //! that is missing they say so and count as ignored.
 
+mod acl;
 mod basic;
 mod dirs;
 mod fixture;
@@ -21,6 +22,7 @@ type Test = (&'static str, Needs, fn());
 
 fn main() {
     let tests = [
+        acl::TESTS,
         basic::TESTS,
         dirs::TESTS,
         made::TESTS,
