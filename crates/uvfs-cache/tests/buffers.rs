@@ -9,8 +9,8 @@ use uvfs_cache::buffers::{BlockSource, Device};
 use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Life, Lookup, SbId, SbOptions};
 
 const LIMIT: u64 = 8 << 20;
-/// With what is not asked for beforehand, as lines of a hash table.
-const BOUND: u64 = LIMIT + LIMIT / 1000;
+/// With what is not asked for beforehand: a hash table's lines for a chunk of names.
+const BOUND: u64 = LIMIT + (64 << 10);
 const SIZE: usize = 4096;
 
 /// Every block is there, and full of its number's lowest byte.

@@ -346,7 +346,7 @@ mod tests {
             assert_eq!(mine.find(&two, tag(LAST_DEVICE), 0), two.get(0));
         }
         assert_eq!((tag(0), tag(LAST_DEVICE)), (0, 0));
-        assert!(tag(LAST_DEVICE - 1) | (1 << LEAF_BITS) - 1 != NOTHING);
+        assert!(tag(LAST_DEVICE - 1) | ((1 << LEAF_BITS) - 1) != NOTHING);
     }
 
     #[test]
