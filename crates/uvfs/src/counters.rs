@@ -49,12 +49,14 @@ pub enum Call {
     Setxattr,
     Listxattr,
     Removexattr,
+    Acl,
+    SetAcl,
     Evict,
 }
 
 impl Call {
     /// Every kind.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::Lookup,
         Self::Revalidate,
         Self::Permission,
@@ -80,6 +82,8 @@ impl Call {
         Self::Setxattr,
         Self::Listxattr,
         Self::Removexattr,
+        Self::Acl,
+        Self::SetAcl,
         Self::Evict,
     ];
 
@@ -111,6 +115,8 @@ impl Call {
             Self::Setxattr => "setxattr",
             Self::Listxattr => "listxattr",
             Self::Removexattr => "removexattr",
+            Self::Acl => "acl",
+            Self::SetAcl => "set_acl",
             Self::Evict => "evict",
         }
     }

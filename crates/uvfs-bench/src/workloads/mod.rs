@@ -12,6 +12,7 @@ pub mod blocks;
 pub mod context;
 pub mod files;
 pub mod fuse;
+pub mod icache;
 pub mod lockref;
 pub mod lookups;
 pub mod miss;
@@ -23,6 +24,7 @@ pub mod showgids;
 pub mod stat;
 pub mod table;
 pub mod target;
+pub mod tree;
 pub mod visit;
 
 use anyhow::Result;
@@ -133,6 +135,8 @@ pub fn all() -> Vec<Box<dyn Workload>> {
         Box::new(lockref::Lockref),
         Box::new(showgids::Showgids),
         Box::new(rwsem::Rwsem),
+        Box::new(icache::Icache),
+        Box::new(tree::Trees),
         Box::new(blocks::BlockLookups),
         Box::new(fuse::Fuse),
     ]
