@@ -13,7 +13,7 @@ fn program(name: &str) -> PathBuf {
     PLACES.iter().map(|place| Path::new(place).join(name)).find(|p| p.exists()).unwrap_or_else(|| name.into())
 }
 
-/// Runs a program; what it printed. An error where it says that it failed.
+/// Runs a program; what it said on standard output. An error where it says that it failed.
 pub fn run(name: &str, args: &[&str]) -> Result<String> {
     run_with(name, args, |status| status == 0)
 }
@@ -21,10 +21,10 @@ pub fn run(name: &str, args: &[&str]) -> Result<String> {
 fn run_with(name: &str, args: &[&str], is_fine: impl Fn(i32) -> bool) -> Result<String> {
     let output = Command::new(program(name)).args(args).stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("cannot run {name}"))?;
-    let text = [output.stdout, output.stderr].concat();
-    let text = String::from_utf8_lossy(&text).into_owned();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.code().is_some_and(is_fine) {
-        bail!("{name} {}: {}: {text}", args.join(" "), output.status);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!("{name} {}: {}: {text}{errors}", args.join(" "), output.status);
     }
     Ok(text)
 }
