@@ -13,7 +13,7 @@ use uvfs_tests::ext4::mutate::{bases, try_one};
 use uvfs_tests::ext4::populate::{Amount, populate};
 use uvfs_tests::ext4::recipes::{RECIPES, Recipe, by_name};
 use uvfs_tests::ext4::snapshot::{mount, of_image};
-use uvfs_tests::ext4::tools::{debugfs, missing, mke2fs, text};
+use uvfs_tests::ext4::tools::{debugfs, missing, mke2fs, scratch, text};
 
 /// Longest time for a walk through a damaged image, on a machine that does much else.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ fn compare(recipes: &[Recipe]) {
     }
     assert!(!recipes.is_empty());
     for (seed, recipe) in recipes.iter().enumerate() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = scratch().unwrap();
         let compared = recipe.compare(dir.path(), Amount::USUAL, seed as u64).unwrap();
         let text = compared.differences.join("\n");
         assert!(compared.differences.is_empty(), "{}:\n{text}", recipe.name);
@@ -79,7 +79,7 @@ struct Small {
 
 impl Small {
     fn new(recipe: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = scratch().unwrap();
         let tree = dir.path().join("tree");
         std::fs::create_dir(&tree).unwrap();
         populate(&tree, Amount::SMALL, 3).unwrap();
@@ -216,7 +216,7 @@ fn what_is_not_read_is_refused_by_name() {
     if skipped() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch().unwrap();
     let image = dir.path().join("image");
     for (feature, name) in [
         ("bigalloc", "bigalloc"),
@@ -285,7 +285,7 @@ fn damaged_images_end_in_errors() {
     if skipped() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch().unwrap();
     let bases = bases(dir.path()).unwrap();
     let (mut whole, mut met) = (0, 0);
     for seed in 0..200 {

@@ -77,7 +77,7 @@ fn files(dir: &Path, amount: Amount, rng: &mut Rng) -> Result<()> {
 fn sparse(path: &Path, amount: Amount) -> Result<()> {
     let file = File::create(path)?;
     for piece in 0..amount.pieces {
-        file.write_all_at(&piece.to_le_bytes(), piece * 16384)?;
+        file.write_all_at(&(piece + 1).to_le_bytes(), piece * 16384)?;
     }
     file.write_all_at(b"far", amount.far)?;
     let unwritten = File::create(path.with_file_name("unwritten"))?;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use anyhow::{Context as _, Result, bail};
 use tempfile::TempDir;
@@ -32,6 +33,12 @@ fn run_with(name: &str, args: &[&str], is_fine: impl Fn(i32) -> bool) -> Result<
 /// Why images cannot be made here, if so.
 pub fn missing() -> Option<String> {
     run("mke2fs", &["-V"]).err().map(|error| format!("{error:#}"))
+}
+
+/// A directory for images; in memory where that can be, because making and mounting them waits for the disk.
+pub fn scratch() -> Result<TempDir> {
+    let in_memory = tempfile::tempdir_in("/dev/shm");
+    Ok(in_memory.or_else(|_| tempfile::tempdir())?)
 }
 
 /// A path as an argument.
@@ -99,13 +106,18 @@ impl Drop for KernelMount {
     }
 }
 
-/// Why the kernel cannot mount images here, if so.
+/// Why the kernel cannot mount images here, if so. Tried once.
 pub fn no_kernel_mount() -> Option<String> {
+    static TRIED: OnceLock<Option<String>> = OnceLock::new();
+    TRIED.get_or_init(try_kernel_mount).clone()
+}
+
+fn try_kernel_mount() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("not root".into());
     }
     let try_it = || -> Result<()> {
-        let dir = tempfile::tempdir()?;
+        let dir = scratch()?;
         let image = dir.path().join("image");
         mke2fs(&image, &["-t", "ext4"], None, "1M")?;
         KernelMount::new(&image, "ro")?.unmount()
