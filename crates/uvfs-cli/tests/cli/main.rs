@@ -3,6 +3,7 @@
 
 mod control;
 mod kernfs;
+mod manners;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -40,14 +41,17 @@ const MOUNTING: &[Test] = &[
 
 fn main() {
     let reason = missing();
-    let plain = [PLAIN, control::PLAIN, kernfs::PLAIN].into_iter().flatten().map(|&(name, test)| {
-        Trial::test(name, move || {
-            test();
-            Ok(())
-        })
-    });
-    let mounting =
-        [MOUNTING, control::MOUNTING, kernfs::MOUNTING].into_iter().flatten().map(|&(name, test)| {
+    let plain =
+        [PLAIN, control::PLAIN, kernfs::PLAIN, manners::PLAIN].into_iter().flatten().map(|&(name, test)| {
+            Trial::test(name, move || {
+                test();
+                Ok(())
+            })
+        });
+    let mounting = [MOUNTING, control::MOUNTING, kernfs::MOUNTING, manners::MOUNTING]
+        .into_iter()
+        .flatten()
+        .map(|&(name, test)| {
             let reason = reason.clone();
             Trial::ignorable_test(name, move || match reason {
                 Some(reason) => {

@@ -143,6 +143,7 @@ impl Node {
             atime: self.time(Stamp::Access),
             mtime: self.time(Stamp::Modify),
             ctime: self.time(Stamp::Change),
+            acl: fs.has_list(self),
         }
     }
 

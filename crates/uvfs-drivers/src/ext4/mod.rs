@@ -38,6 +38,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use uvfs::acl::{Acl, AclKind};
 use uvfs::driver::{Driver, File, Inode};
 use uvfs::types::{
     Access, Answer, DirEntry, Errno, Features, NAME_MAX, NewInode, Op, Result, Seek, StatFs, Ttl,
@@ -134,20 +135,6 @@ impl Ext4 {
         self.log.faults()
     }
 
-    /// An access control list of an inode, in the form of the attribute `system.posix_acl_access`, or its
-    /// default one; none where it has none.
-    ///
-    /// # Errors
-    /// EUCLEAN and EIO.
-    pub fn posix_acl(&self, ino: u64, default: bool) -> Result<Option<Vec<u8>>> {
-        let name = if default { &b"system.posix_acl_default"[..] } else { b"system.posix_acl_access" };
-        let value = self.on(ino, |node| self.fs.xattr(node, name));
-        match value {
-            Err(Errno::NODATA) => Ok(None),
-            value => value.map(Some),
-        }
-    }
-
     /// Looks at the inode with this number; ESTALE for one that no inode has.
     fn on<T>(&self, ino: u64, look: impl FnOnce(&Node) -> fault::Result<T>) -> Result<T> {
         let ino = u32::try_from(ino).map_err(|_| Errno::STALE)?;
@@ -165,7 +152,7 @@ impl Driver for Ext4 {
     }
 
     fn features(&self) -> Features {
-        Features { may_block: true, fixed_links: true, read_only: true, ..Features::default() }
+        Features { may_block: true, fixed_links: true, read_only: true, acl: true, ..Features::default() }
     }
 
     fn root(&self, _op: &Op) -> Result<NewInode> {
@@ -235,5 +222,9 @@ impl Driver for Ext4 {
 
     fn listxattr(&self, _op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
         self.on(inode.ino(), |node| self.fs.xattr_names(node))
+    }
+
+    fn acl(&self, _op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
+        self.on(inode.ino(), |node| Ok(self.fs.list(node, kind)?.map(Arc::new)))
     }
 }

@@ -3,6 +3,7 @@
 //! Names are cut into a number for the namespace and the rest. Lists are checked as a whole before anything is
 //! taken from them. A value is 64 KiB at most.
 
+use uvfs::acl::{Acl, AclKind};
 use uvfs::types::Errno;
 
 use super::acl;
@@ -28,11 +29,17 @@ const SYSTEM: u8 = 7;
 /// What users see of the namespaces; others are the file system's own.
 const SPACES: &[(u8, &[u8])] = &[
     (1, b"user."),
-    (ACL_ACCESS, b"system.posix_acl_access"),
-    (ACL_DEFAULT, b"system.posix_acl_default"),
     (4, b"trusted."),
     (6, b"security."),
 ];
+
+/// Which access control list.
+fn list(kind: AclKind) -> u8 {
+    match kind {
+        AclKind::Access => ACL_ACCESS,
+        AclKind::Default => ACL_DEFAULT,
+    }
+}
 
 /// Attributes that stand together: entries, and what offsets of values count from.
 struct List<'b> {
@@ -89,8 +96,7 @@ impl<'b> List<'b> {
 fn split(name: &[u8]) -> Option<(u8, &[u8])> {
     SPACES.iter().find_map(|&(space, prefix)| {
         let rest = name.strip_prefix(prefix)?;
-        // A namespace that ends with a dot has names, the others are one.
-        (prefix.ends_with(b".") != rest.is_empty()).then_some((space, rest))
+        (!rest.is_empty()).then_some((space, rest))
     })
 }
 
@@ -98,19 +104,27 @@ impl Fs {
     /// The value of an attribute; ENODATA where there is none, EOPNOTSUPP for names that are not for users.
     pub(super) fn xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
         let (space, rest) = split(name).ok_or(Errno::OPNOTSUPP)?;
-        let value = self.find_xattr(node, space, rest)?.ok_or(Errno::NODATA)?;
-        match space {
-            ACL_ACCESS | ACL_DEFAULT => acl::to_xattr(&value).of(node.ino),
-            _ => Ok(value),
-        }
+        Ok(self.find_xattr(node, space, rest)?.ok_or(Errno::NODATA)?)
     }
 
-    /// All names that are for users, each with a nul after it.
+    /// An access control list; none where the inode has none.
+    pub(super) fn list(&self, node: &Node, kind: AclKind) -> Result<Option<Acl>> {
+        let Some(stored) = self.find_xattr(node, list(kind), b"")? else { return Ok(None) };
+        let value = acl::to_xattr(&stored).of(node.ino)?;
+        Acl::from_xattr(&value).map_err(|_| Fault::damage("an access control list").of(node.ino))
+    }
+
+    /// Whether permissions are a matter of a list. Where that cannot be read they are, and nobody gets any by it.
+    pub(super) fn has_list(&self, node: &Node) -> bool {
+        !matches!(self.find_xattr(node, ACL_ACCESS, b""), Ok(None))
+    }
+
+    /// All names that are for users but those of access control lists, each with a nul after it.
     pub(super) fn xattr_names(&self, node: &Node) -> Result<Vec<u8>> {
         let mut names = Vec::new();
         self.each_xattr(node, &mut |entry| {
             let prefix = SPACES.iter().find(|(space, _)| *space == entry.space).map(|(_, prefix)| *prefix);
-            if let Some(prefix) = prefix.filter(|prefix| prefix.ends_with(b".") != entry.name.is_empty()) {
+            if let Some(prefix) = prefix.filter(|_| !entry.name.is_empty()) {
                 names.extend_from_slice(prefix);
                 names.extend_from_slice(entry.name);
                 names.push(0);
@@ -247,8 +261,7 @@ mod tests {
     #[test]
     fn names_split_into_space_and_rest() {
         assert_eq!(split(b"user.x"), Some((1, &b"x"[..])));
-        assert_eq!(split(b"system.posix_acl_access"), Some((2, &b""[..])));
-        for name in [&b"user."[..], b"system.posix_acl_accessx", b"system.data", b"x", b""] {
+        for name in [&b"user."[..], b"system.posix_acl_access", b"system.data", b"x", b""] {
             assert_eq!(split(name), None);
         }
     }

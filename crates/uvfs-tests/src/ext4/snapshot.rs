@@ -87,6 +87,7 @@ fn host_item(path: &Path) -> Result<Item> {
     let meta = fs::symlink_metadata(path)?;
     let (major, minor) = (major(meta.rdev()), minor(meta.rdev()));
     let time = |sec, nsec: i64| Time::new(sec, nsec as u32);
+    let xattrs = host_xattrs(path)?;
     let attr = Attr {
         ino: meta.ino(),
         mode: meta.mode(),
@@ -99,8 +100,9 @@ fn host_item(path: &Path) -> Result<Item> {
         atime: time(meta.atime(), meta.atime_nsec()),
         mtime: time(meta.mtime(), meta.mtime_nsec()),
         ctime: time(meta.ctime(), meta.ctime_nsec()),
+        acl: xattrs.contains_key(&b"system.posix_acl_access"[..]),
     };
-    let mut item = Item { attr, xattrs: host_xattrs(path)?, ..Item::default() };
+    let mut item = Item { attr, xattrs, ..Item::default() };
     if attr.is_symlink() {
         item.target = fs::read_link(path)?.into_os_string().into_vec();
     } else if attr.is_reg() {
@@ -150,7 +152,7 @@ pub fn of_image(image: &Arc<Ext4>) -> Result<Snapshot> {
     let mut waiting = vec![(Vec::new(), vfs.root())];
     while let Some((path, inode)) = waiting.pop() {
         let name = || String::from_utf8_lossy(&path).into_owned();
-        let item = image_item(image, &vfs, &op, &inode).with_context(name)?;
+        let item = image_item(&vfs, &op, &inode).with_context(name)?;
         if item.attr.is_dir() {
             for (name, ino) in list(&vfs, &op, &inode).with_context(name)? {
                 let below = join(&path, &name);
@@ -186,16 +188,12 @@ fn list(vfs: &Vfs, op: &Op, dir: &Inode<'_>) -> Result<Vec<(Vec<u8>, u64)>> {
     }
 }
 
-fn image_item(image: &Ext4, vfs: &Vfs, op: &Op, inode: &Inode<'_>) -> Result<Item> {
+fn image_item(vfs: &Vfs, op: &Op, inode: &Inode<'_>) -> Result<Item> {
     let attr = vfs.getattr(op, inode)?;
     let mut item = Item { attr, ..Item::default() };
     let names = vfs.listxattr(op, inode)?;
     for name in names.split(|&b| b == 0).filter(|name| !name.is_empty()) {
-        let value = match name.strip_prefix(b"system.posix_acl_") {
-            Some(kind) => image.posix_acl(attr.ino, kind == b"default")?.unwrap_or_default(),
-            None => vfs.getxattr(op, inode, name)?,
-        };
-        item.xattrs.insert(name.to_vec(), value);
+        item.xattrs.insert(name.to_vec(), vfs.getxattr(op, inode, name)?);
     }
     match attr.fmt() {
         mode::S_IFLNK => item.target = vfs.readlink(op, inode)?,
