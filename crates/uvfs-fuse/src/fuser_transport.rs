@@ -503,12 +503,14 @@ impl Filesystem for Adapter {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _: OpenFlags,
+        flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let kill_priv = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        self.frontend.write(caller(req), ino.0, Write { fh: fh.0, offset, kill_priv }, data, reply);
+        // Pages that the kernel writes back belong where they are.
+        let append = flags.0 & libc::O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        self.frontend.write(caller(req), ino.0, Write { fh: fh.0, offset, kill_priv, append }, data, reply);
     }
 
     fn release(

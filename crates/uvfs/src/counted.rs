@@ -50,6 +50,9 @@ impl Driver for Counted {
     fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {
         self.0.mounted(cache, root);
     }
+    fn published(&self, inode: &Inode<'_>, private: u64) {
+        self.0.published(inode, private);
+    }
     fn ttl(&self) -> Ttl {
         self.0.ttl()
     }

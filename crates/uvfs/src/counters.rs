@@ -7,7 +7,7 @@
 //! one moment.
 //! Driver calls are counted in one place, [`Counted`](crate::Counted), for the drivers that stand behind it.
 
-use uvfs_sync::tallies::{self, LOCK_WAITS, WORDS};
+use uvfs_sync::tallies::{self, BUFFERS, LOCK_WAITS, WORDS};
 
 use crate::namei::bailout::{Bail, BailCounts};
 
@@ -18,7 +18,7 @@ const NAME_WAITS: usize = 3;
 const RETURNED: usize = 4;
 const BAILS: usize = 5;
 const CALLS: usize = BAILS + Bail::ALL.len();
-const _: () = assert!(HITS > LOCK_WAITS && CALLS + Call::ALL.len() <= WORDS);
+const _: () = assert!(HITS > LOCK_WAITS && CALLS + Call::ALL.len() <= BUFFERS);
 
 /// The kinds of driver calls: the methods of [`Driver`](crate::Driver) that may be called again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

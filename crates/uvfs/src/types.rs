@@ -327,6 +327,10 @@ pub struct Features {
     /// [`Driver::revalidate`](crate::Driver::revalidate) and
     /// [`Driver::permission`](crate::Driver::permission). The whole tree then walks the longer way.
     pub revalidates: bool,
+    /// Calls are made on another file system in the caller's name, and that file system has others who change it.
+    /// Front ends name the caller's supplementary groups and tell appending writes as such; names of extended
+    /// attributes that the VFS does not know (access control lists) are the driver's affair.
+    pub passes_through: bool,
     /// The driver keeps access control lists: see [`Driver::acl`](crate::Driver::acl).
     pub acl: bool,
 }

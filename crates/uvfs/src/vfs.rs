@@ -102,6 +102,12 @@ impl Vfs {
         self.sup(inode).is_ok_and(|s| s.features.direct_io)
     }
 
+    /// Whether calls are made on another file system in the caller's name: see
+    /// [`Features::passes_through`](crate::Features::passes_through).
+    pub fn passes_through(&self, inode: &Inode<'_>) -> bool {
+        self.sup(inode).is_ok_and(|s| s.features.passes_through)
+    }
+
     /// Whether the inode's file system keeps access control lists: see [`Features::acl`](crate::Features::acl).
     pub fn keeps_acls(&self, inode: &Inode<'_>) -> bool {
         self.sup(inode).is_ok_and(|s| s.features.acl)

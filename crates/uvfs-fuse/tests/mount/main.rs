@@ -6,6 +6,7 @@ mod basic;
 mod dirs;
 mod fixture;
 mod made;
+mod memory;
 mod nodes;
 mod privileges;
 mod slow;
@@ -25,6 +26,7 @@ fn main() {
         basic::TESTS,
         dirs::TESTS,
         made::TESTS,
+        memory::TESTS,
         nodes::TESTS,
         privileges::TESTS,
         slow::TESTS,

@@ -3,7 +3,8 @@
 //! The namespaces' rules are those of xattr(7): `user.` on regular files and directories, with
 //! the permissions of the data; `trusted.` for root only, and invisible to others; `security.`
 //! set by root, read by all. Access control lists have names of their own, whose rules stand in
-//! [`super::acl`]. That a buffer is too small for
+//! [`super::acl`]. Those names too, and whatever else there may be, are the driver's affair where it passes
+//! calls through to another file system, which then checks them. That a buffer is too small for
 //! the answer (ERANGE) is the front end's affair: here whole values are returned.
 
 use crate::acl::{AclKind, parse};
@@ -61,10 +62,13 @@ impl Vfs {
     /// ENODATA (no such attribute, or none that the caller may know of), EACCES, ERANGE (the
     /// name's length), EOPNOTSUPP (the namespace), EINVAL, and what the driver answers.
     pub fn getxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
-        if let Some(kind) = AclKind::of_xattr(name) {
+        if let Some(kind) = self.own_list(inode, name) {
             return self.get_list(op, inode, kind);
         }
         let (space, usable) = space(name)?;
+        if matches!(space, Space::System | Space::Other) && self.passes_through(inode) {
+            return self.sup(inode)?.driver.getxattr(op, inode, name);
+        }
         match space {
             Space::User if !holds_user_names(inode) => return Err(Errno::NODATA),
             Space::User | Space::Other => self.permit(op, inode, Access::READ)?,
@@ -93,7 +97,7 @@ impl Vfs {
         if value.len() > SIZE_MAX {
             return Err(Errno::TOOBIG);
         }
-        if let Some(kind) = AclKind::of_xattr(name) {
+        if let Some(kind) = self.own_list(inode, name) {
             self.sup(inode)?.writable()?;
             return self.set_list(op, inode, kind, parse(value)?);
         }
@@ -105,7 +109,7 @@ impl Vfs {
     /// Removes an extended attribute; errors as [`Vfs::setxattr`], ENODATA where there is none (an access
     /// control list excepted).
     pub fn removexattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
-        if let Some(kind) = AclKind::of_xattr(name) {
+        if let Some(kind) = self.own_list(inode, name) {
             self.sup(inode)?.writable()?;
             return self.set_list(op, inode, kind, None);
         }
@@ -127,9 +131,17 @@ impl Vfs {
         Ok(visible.flatten().copied().collect())
     }
 
+    /// Which access control list a name means, where they are ours to check.
+    fn own_list(&self, inode: &Inode<'_>, name: &[u8]) -> Option<AclKind> {
+        AclKind::of_xattr(name).filter(|_| !self.passes_through(inode))
+    }
+
     fn may_change(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
         let (space, usable) = space(name)?;
         self.sup(inode)?.writable()?;
+        if matches!(space, Space::System | Space::Other) && self.passes_through(inode) {
+            return Ok(());
+        }
         match space {
             Space::User if !holds_user_names(inode) => return Err(Errno::PERM),
             Space::User => {
