@@ -50,7 +50,8 @@ impl<'c> NameGuard<'c> {
         }
         match self.reserve(Room::Name) {
             Ok(room) => {
-                cache.publish(self, room, &inode, fresh.life, Some(self.revision));
+                let deadline = cache.deadline(room.sb(), fresh.life, self.epoch);
+                cache.publish(self, room, &inode, deadline, Some(self.revision));
                 Ok(inode)
             }
             // No memory for the name, or the directory is being removed: the answer counts, caching it does
@@ -66,7 +67,7 @@ impl<'c> NameGuard<'c> {
     /// be believed at all, superfluous (the directory is complete), or one too many (rule 9).
     pub fn absent(&self, life: Life) {
         let cache = self.cache;
-        let complete = self.dir.dir_state().is_none_or(|d| d.is_complete());
+        let complete = self.dir.dir_state().is_none_or(|d| d.is_complete(&cache.clock));
         let cached = !complete
             && life != Life::Millis(0)
             && !self.is_late()
@@ -102,25 +103,26 @@ impl Cache {
     ) -> Result<(InodeRef<'_>, bool), CacheError> {
         let (sb, attr) = (guard.dir.sb(), &fresh.attr);
         if let Some(inode) = self.find_number(sb, attr) {
-            let current = !guard.is_late() && inode.refresh_unless_late(guard.changes, attr, fresh.life);
+            let current = !guard.is_late() && inode.refresh_unless_late(guard, attr, fresh.life);
             return Ok((inode, current));
         }
         let (index, dir) = self.alloc_node(sb, is_dir(attr.fmt()))?;
         // Not believed until it is known not to be late.
-        let life = self.fill_slot(sb, index, dir, &Fresh { life: Life::Millis(0), ..*fresh }, 0);
+        let unbelieved = Fresh { life: Life::Millis(0), ..*fresh };
+        let life = self.fill_slot(sb, index, dir, &unbelieved, 0, guard.epoch);
         // Not started before it is known to be the only one: with a stale index somebody may look
         // at this very slot, and must not come to hold what is thrown away.
         Ok(match self.hash_number(sb, index, attr, || self.start_inode(sb, index, life)) {
             Ok(inode) => {
                 // Known under another name, changed and evicted while the driver was asked? Looked
                 // at once it is found by its number: who changes it from now on changes this one.
-                let current = inode.refresh_unless_late(guard.changes, attr, fresh.life);
+                let current = inode.refresh_unless_late(guard, attr, fresh.life);
                 (inode, current)
             }
             // Another name of it was looked up at the same time, perhaps asked for earlier.
             Err(other) => {
                 self.discard_slot(sb, index);
-                let current = !guard.is_late() && other.refresh_unless_late(guard.changes, attr, fresh.life);
+                let current = !guard.is_late() && other.refresh_unless_late(guard, attr, fresh.life);
                 (other, current)
             }
         })
@@ -231,6 +233,7 @@ impl Cache {
             return false;
         };
         let d = self.dentries.get(dentry);
+        let deadline = self.deadline(sb, life, guard.epoch);
         let mut after = Aftermath::default();
         let mut spare = false;
         // Counted before it can be found: who finds it may count it out.
@@ -244,7 +247,7 @@ impl Cache {
             let old = self.find_locked(&locked, 0, guard.dir.index(), &words);
             d.seq.write(|| {
                 d.set_name(guard.dir.index(), &words, tail);
-                d.set_target(0, 0, self.clock.deadline(life));
+                d.set_target(0, 0, deadline);
                 // Inside the sequence: a reader of the slot's last use must not take it for its own.
                 let parent_life = &self.dentries_private.get(dentry).parent_life;
                 parent_life.store(guard.dir.id().life(), Ordering::Relaxed);

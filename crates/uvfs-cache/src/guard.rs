@@ -206,6 +206,8 @@ pub struct NameGuard<'c> {
     pub(crate) revision: u64,
     /// The superblock's count of changes at that time.
     pub(crate) changes: u64,
+    /// The cache's epoch at that time.
+    pub(crate) epoch: u32,
     outcome: Outcome,
 }
 
@@ -224,6 +226,7 @@ impl<'c> NameGuard<'c> {
             cache: dir.cache(),
             revision: dir.dir_state().map_or(0, |d| d.revision()),
             changes: dir.cache().sb_of(dir.index()).changes.count(),
+            epoch: dir.cache().clock.asked(),
             dir: dir.clone(),
             name: name.to_vec(),
             key,

@@ -6,6 +6,7 @@
 
 pub mod generated;
 pub mod kernfs;
+pub mod mirror;
 pub mod tmpfs;
 
 /// The README's example, compiled and run.

@@ -11,13 +11,14 @@
 //! requests. Permissions are the kernel's business (`default_permissions`): every operation is
 //! `trusted`. On unmount the kernel sends no forgets: the VFS goes with all its references.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use uvfs::{Attr, Cred, Errno, Held, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs, mode};
 
 use crate::mounted::{Lookups, Shortages};
+use crate::notify::Outbox;
 use crate::pool::Pool;
 use crate::transport::{Attributes, Caller, Entry, NodeId, ROOT, Reply};
 
@@ -25,8 +26,10 @@ mod attrs;
 mod dirs;
 mod files;
 mod names;
+mod outside;
 
 pub(crate) use files::Write;
+pub(crate) use outside::start as tell_of_changes;
 
 /// Threads that may wait for drivers at the same time.
 const WAITING_MAX: usize = 256;
@@ -55,6 +58,10 @@ struct Core {
     tally: Tally,
     short: Shortage,
     pool: Pool,
+    /// Set where the kernel cannot be told of changes at once: names are then believed for so long at the most.
+    names_at_most: OnceLock<Duration>,
+    /// Ends the telling of changes with this front end.
+    outbox: OnceLock<Outbox>,
 }
 
 /// What was done where the cache had no memory.
@@ -87,7 +94,8 @@ impl Frontend {
     pub(crate) fn new(vfs: Arc<Vfs>, timeout: Option<Duration>) -> Self {
         let root = vfs.root().id();
         let (tally, short, pool) = (Tally::default(), Shortage::default(), Pool::new(WAITING_MAX));
-        Self { core: Arc::new(Core { vfs, root, timeout, tally, short, pool }) }
+        let (names_at_most, outbox) = (OnceLock::new(), OnceLock::new());
+        Self { core: Arc::new(Core { vfs, root, timeout, tally, short, pool, names_at_most, outbox }) }
     }
 
     pub(crate) fn lookups(&self) -> Lookups {
@@ -237,7 +245,24 @@ impl Core {
     fn describe(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
         let node = self.node_id(inode);
         let ttl = self.lifetime(self.vfs.ttl(inode));
-        Entry { node, generation: node >> 32, attr, entry_ttl: ttl, attr_ttl: ttl }
+        let entry_ttl = self.names_at_most.get().map_or(ttl, |most| ttl.min(*most));
+        Entry { node, generation: node >> 32, attr, entry_ttl, attr_ttl: ttl }
+    }
+
+    /// As [`Core::describe`], of a node whose lookup has been counted.
+    ///
+    /// Attributes may have been changed from elsewhere since they were read. If the count came before that, who tells
+    /// the kernel of it finds the node held, and tells until the kernel knows it (`outside.rs`); if it came after,
+    /// the change is seen here.
+    fn describe_counted(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
+        fence(SeqCst);
+        let mut entry = self.describe(inode, attr);
+        if inode.is_doubted() {
+            entry.attr_ttl = Duration::ZERO;
+        } else if !inode.expired() {
+            entry.attr = inode.attr();
+        }
+        entry
     }
 
     /// Counts one more lookup that the kernel holds on `inode`.
@@ -246,10 +271,21 @@ impl Core {
         inode.add_lookups(1);
     }
 
+    /// Takes one back that did not come to be sent.
+    fn uncount_lookup(&self, inode: &Inode<'_>) {
+        self.tally.given.0.fetch_sub(1, Relaxed);
+        self.vfs.cache().forget(inode.id(), 1);
+    }
+
     /// Hands a node to the kernel: the reply that holds it must be sent.
     fn hand_out(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
         self.count_lookup(inode);
-        self.describe(inode, attr)
+        self.describe_counted(inode, attr)
+    }
+
+    /// Whether the kernel may keep for ever what it is told of this inode.
+    fn is_coherent(&self, inode: &Inode<'_>) -> bool {
+        self.timeout.is_none() && self.vfs.ttl(inode) == Ttl::Forever
     }
 
     fn attributes(&self, inode: &Inode<'_>, attr: Attr) -> Attributes {

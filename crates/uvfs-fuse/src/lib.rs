@@ -5,14 +5,16 @@
 //!
 //! Inside, requests come from a transport (`transport.rs` has the terms, `fuser_transport.rs` the
 //! one implementation), `frontend` takes them to the VFS, and `pool` keeps those that wait for a
-//! driver off the threads that read. Needs root, or fusermount3 from Debian's package `fuse3`.
+//! driver off the threads that read. `notify` tells the kernel of changes that it did not make, in `messages`. Needs root, or fusermount3 from Debian's package `fuse3`.
 
 mod device;
 mod error;
 mod frontend;
 mod fuser_transport;
+mod messages;
 mod mounted;
 mod mountinfo;
+mod notify;
 mod options;
 mod pool;
 mod reclaim;
@@ -21,5 +23,5 @@ mod transport;
 pub use device::unmount;
 pub use error::MountError;
 pub use fuser_transport::NAME as TRANSPORT;
-pub use mounted::{Lookups, Mounted, Shortages, Unmounted, mount};
+pub use mounted::{Lookups, Mounted, Notices, Shortages, Unmounted, mount};
 pub use options::{Atime, Options};

@@ -17,7 +17,7 @@ use uvfs::Vfs;
 
 use crate::device::{self, Detach};
 use crate::error::MountError;
-use crate::frontend::Frontend;
+use crate::frontend::{self, Frontend};
 use crate::fuser_transport::Fuser;
 use crate::mountinfo::{self, Mount};
 use crate::options::Options;
@@ -55,6 +55,19 @@ pub struct Shortages {
     pub refused: u64,
     /// Entries of directories that were listed without their nodes.
     pub plain: u64,
+}
+
+/// What the kernel was told of changes that were made behind it; see [`Mounted::notices`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Notices {
+    /// Names that may lead elsewhere.
+    pub names: u64,
+    /// Nodes whose attributes or content may be others.
+    pub nodes: u64,
+    /// Times that all names had to be asked for again at once, because it could not be told of one in time.
+    pub epochs: u64,
+    /// Times that everything that it holds was gone through.
+    pub all: u64,
 }
 
 /// See [`Mounted::lookups`].
@@ -129,7 +142,9 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
 
 fn start(fuse: OwnedFd, frontend: &Arc<Frontend>, threads: usize) -> io::Result<Arc<Session>> {
     reclaim::start(fuse.try_clone()?, frontend)?;
+    let notices = fuse.try_clone()?;
     let transport = Fuser::connect(fuse, Arc::clone(frontend), threads)?;
+    frontend::tell_of_changes(notices, frontend)?;
     let session = Arc::new(Session::default());
     let theirs = Arc::clone(&session);
     thread::Builder::new().name("uvfs-session".into()).spawn(move || {
@@ -191,6 +206,11 @@ impl Mounted {
     /// What was done, since the mount, because the cache had no memory.
     pub fn shortages(&self) -> Shortages {
         self.frontend.shortages()
+    }
+
+    /// What the kernel was told, since the mount, of changes that were made behind it.
+    pub fn notices(&self) -> Notices {
+        self.frontend.notices()
     }
 
     /// Lookups that the kernel has been given since the mount, and how many of them it has

@@ -53,5 +53,5 @@ pub use namei::context::{Context, Entry};
 pub use namei::handle::Handle;
 pub use permission::Protected;
 pub use types::*;
-pub use uvfs_cache::{Counters as CacheCounters, Held, InodeId};
+pub use uvfs_cache::{Counters as CacheCounters, Held, InodeId, Outside, SbId};
 pub use vfs::{Vfs, VfsConfig};

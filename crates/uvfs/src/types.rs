@@ -308,4 +308,8 @@ pub struct Features {
     /// [`Driver::revalidate`](crate::Driver::revalidate) and
     /// [`Driver::permission`](crate::Driver::permission). The whole tree then walks the longer way.
     pub revalidates: bool,
+    /// Others change the file system too, and the driver tells the cache of it
+    /// ([`Cache::name_changed`](uvfs_cache::Cache::name_changed) and its neighbours), which tells front ends. What it
+    /// answers with [`Ttl::Forever`] then holds until it is told of, or until all is suspect.
+    pub watched: bool,
 }

@@ -102,6 +102,11 @@ impl Vfs {
         self.sup(inode).is_ok_and(|s| s.features.direct_io)
     }
 
+    /// Whether changes of this inode by others are told of: see [`Features::watched`](crate::Features::watched).
+    pub fn watched(&self, inode: &Inode<'_>) -> bool {
+        self.sup(inode).is_ok_and(|s| s.features.watched)
+    }
+
     /// How long a front end may let its own kernel believe what it is told of this inode.
     pub fn ttl(&self, inode: &Inode<'_>) -> Ttl {
         self.sup(inode).map_or(Ttl::For(Duration::ZERO), |s| s.ttl())

@@ -6,6 +6,7 @@ mod dirs;
 mod fixture;
 mod made;
 mod nodes;
+mod outside;
 mod privileges;
 mod slow;
 mod sys;
@@ -24,6 +25,7 @@ fn main() {
         dirs::TESTS,
         made::TESTS,
         nodes::TESTS,
+        outside::TESTS,
         privileges::TESTS,
         slow::TESTS,
         unmount::TESTS,

@@ -369,7 +369,9 @@ impl Walker<'_, '_> {
             return true;
         }
         let perm = self.vfs.cache.perm(at);
+        // Doubted attributes permit nothing: see `denied`.
         permission::granted(self.cred, perm.mode, perm.uid, perm.gid, Access::EXEC)
+            && !self.vfs.cache.is_doubted(at)
     }
 
     /// No search permission, as far as could be seen. That is final where the directory is still

@@ -1,0 +1,3 @@
+//! A directory of the host, shown as a file system.
+
+pub mod watch;
