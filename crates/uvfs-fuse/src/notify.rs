@@ -352,7 +352,9 @@ impl Shared {
             let Some((nodes, all)) = state.overdue(Instant::now()) else { continue };
             drop(state);
             self.epoch();
-            let attributes = |node| drop(self.say(&Message::Node { node, content: false }));
+            let attributes = |node| {
+                let _ = self.say(&Message::Node { node, content: false });
+            };
             nodes.into_iter().for_each(attributes);
             for sb in all {
                 let mut from = Some(0);

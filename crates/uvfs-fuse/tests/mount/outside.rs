@@ -103,12 +103,12 @@ impl Elsewhere {
             let node = state.nodes.get_mut(name.as_bytes()).expect("there");
             (ino, node.mode) = (node.ino, bits);
         });
-        self.tell(|vfs, sb| drop(vfs.cache().inode_changed(sb, ino, mode::S_IFREG, false)));
+        self.tell(|vfs, sb| assert!(vfs.cache().inode_changed(sb, ino, mode::S_IFREG, false)));
     }
 
     fn remove(&self, name: &str) {
         self.change(|state| drop(state.nodes.remove(name.as_bytes())));
-        self.tell(|vfs, sb| drop(vfs.cache().name_changed(sb, 1, name.as_bytes())));
+        self.tell(|vfs, sb| assert!(vfs.cache().name_changed(sb, 1, name.as_bytes())));
     }
 
     fn asked(&self) -> u64 {
