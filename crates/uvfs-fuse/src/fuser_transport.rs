@@ -380,7 +380,7 @@ impl Filesystem for Adapter {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         ctime: Option<SystemTime>,
-        _: Option<FileHandle>,
+        fh: Option<FileHandle>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
@@ -396,6 +396,7 @@ impl Filesystem for Adapter {
             mtime: set_time(mtime),
             ctime: ctime.map(time_in),
             kill_suidgid: false,
+            opened: size.is_some() && fh.is_some(),
         };
         self.frontend.setattr(caller(req), ino.0, set, reply);
     }
@@ -595,8 +596,8 @@ impl Filesystem for Adapter {
         reply.error(fuser::Errno::ENOSYS);
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply.error(fuser::Errno::ENOSYS);
+    fn fsyncdir(&self, req: &Request, ino: INodeNo, _: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        self.frontend.fsync_dir(caller(req), ino.0, datasync, reply);
     }
 
     fn access(&self, _: &Request, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {

@@ -101,6 +101,8 @@ pub struct SetAttr {
     /// Clear set-id bits as the kernel does for a write or truncate by an unprivileged caller
     /// (FUSE_HANDLE_KILLPRIV_V2's FATTR_KILL_SUIDGID).
     pub kill_suidgid: bool,
+    /// Who asks has the file open for writing: its size may be changed whatever its mode is by now.
+    pub opened: bool,
 }
 
 /// A time to set, as `utimensat` tells them apart (permission rules differ).

@@ -86,7 +86,7 @@ pub struct Mirror {
     ttl: Duration,
     handles: bool,
     server: Server,
-    budget: Budget,
+    budget: Arc<Budget>,
     files: Files,
     streams: Streams,
     mounted: OnceLock<Mounted>,
@@ -120,7 +120,7 @@ impl Mirror {
         let table = Table::new();
         let root = table.meet(&seen.id, seen.attr.ino, seen.attr.fmt()).number;
         let server = Server::new().map_err(refused)?;
-        let budget = Budget::new();
+        let budget = Arc::new(Budget::new());
         let streams = Streams::new(budget.streams);
         Ok(Arc::new(Self {
             source,
@@ -280,6 +280,11 @@ impl Driver for Mirror {
 
     fn fsync(&self, _op: &Op, file: File<'_>, datasync: bool) -> Result<()> {
         self.sync_file(file, datasync)
+    }
+
+    fn fsync_dir(&self, _op: &Op, dir: &Inode<'_>, datasync: bool) -> Result<()> {
+        let _turn = self.budget.turn();
+        self.sync_dir(dir, datasync)
     }
 
     fn statfs(&self, _op: &Op) -> Result<StatFs> {
