@@ -36,6 +36,25 @@ impl Cache {
         self.forget_name(dir, name);
     }
 
+    /// Forget all names in a directory, because what is cached of it may be wrong. O(names of the superblock).
+    pub fn invalidate_children(&self, dir: &InodeRef<'_>) {
+        for dentry in self.dentries_of(dir.sb()) {
+            if let Some(seen) = self.see(dentry).filter(|seen| seen.parent == dir.index()) {
+                self.forget_name(dir, &seen.name[..seen.len]);
+            }
+        }
+    }
+
+    /// Forget all names of a superblock. O(names).
+    pub fn invalidate_all(&self, sb: SbId) {
+        for dentry in self.dentries_of(sb) {
+            let Some(seen) = self.see(dentry) else { continue };
+            if let Some(dir) = self.get_index(seen.parent).filter(|dir| dir.sb() == sb) {
+                self.forget_name(&dir, &seen.name[..seen.len]);
+            }
+        }
+    }
+
     pub(crate) fn forget_name(&self, dir: &InodeRef<'_>, name: &[u8]) {
         let words = NameWords::new(name);
         let mut after = Aftermath::default();

@@ -43,8 +43,8 @@ pub enum Command {
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Mount {
-    /// What to mount: `tmpfs`, `generated:SPEC` (for instance generated:depth=2,files=100), or
-    /// `kernfs:FILE` (a TOML file that declares a tree)
+    /// What to mount: `tmpfs`, `mirror:SRC` (a directory), `generated:SPEC` (for instance
+    /// generated:depth=2,files=100), or `kernfs:FILE` (a TOML file that declares a tree)
     #[arg(help_heading = "What and where")]
     pub source: String,
     /// The directory to mount on

@@ -25,6 +25,7 @@ pub fn run(args: &args::Mount) -> Result<()> {
     let options::Parsed { mut mount, ctl, memory, driver } = options::parse(&args.options, source.name())?;
     mount.fsname.get_or_insert_with(|| args.source.clone());
     source.check(&driver)?;
+    source.check_place(&args.dir)?;
     if args.daemon && !args.daemon_child {
         return daemon::start(args);
     }
@@ -32,7 +33,7 @@ pub fn run(args: &args::Mount) -> Result<()> {
         daemon::leave_terminal()?;
     }
     let ending = Ending::block()?;
-    let Opened { vfs, published } = source.open(&driver, memory)?;
+    let Opened { vfs, published } = source.open(&driver, memory, mount.timeout)?;
     let control = match ctl {
         Ctl::Off => None,
         _ => Some(Control::install(&vfs, &args.source, ctl == Ctl::Show, published.is_some())?),

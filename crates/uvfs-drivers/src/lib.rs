@@ -2,6 +2,7 @@
 //!
 //! - [`generated`]: a tree of any size computed from a seed, with faults on demand.
 //! - [`kernfs`]: a program's own state as files, as sysfs shows a kernel's.
+//! - [`mirror`]: a directory of the host.
 //! - [`tmpfs`]: files in memory; the cache is the directory tree.
 
 pub mod generated;

@@ -19,6 +19,7 @@ use uvfs::{Attr, Cred, Errno, Held, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs
 
 use crate::mounted::{Lookups, Shortages};
 use crate::notify::Outbox;
+use crate::pending::{Pending, Waiting};
 use crate::pool::Pool;
 use crate::transport::{Attributes, Caller, Entry, NodeId, ROOT, Reply};
 
@@ -60,6 +61,8 @@ struct Core {
     pool: Pool,
     /// Set where the kernel cannot be told of changes at once: names are then believed for so long at the most.
     names_at_most: OnceLock<Duration>,
+    /// What waits for drivers, where the kernel is told of changes.
+    pending: Arc<Pending>,
     /// Ends the telling of changes with this front end.
     outbox: OnceLock<Outbox>,
 }
@@ -95,7 +98,8 @@ impl Frontend {
         let root = vfs.root().id();
         let (tally, short, pool) = (Tally::default(), Shortage::default(), Pool::new(WAITING_MAX));
         let (names_at_most, outbox) = (OnceLock::new(), OnceLock::new());
-        Self { core: Arc::new(Core { vfs, root, timeout, tally, short, pool, names_at_most, outbox }) }
+        let pending = Arc::default();
+        Self { core: Arc::new(Core { vfs, root, timeout, tally, short, pool, names_at_most, pending, outbox }) }
     }
 
     pub(crate) fn lookups(&self) -> Lookups {
@@ -146,10 +150,12 @@ impl Frontend {
         let core = &self.core;
         match core.inode(node) {
             Ok(inode) if core.vfs.may_block(&inode) => {
+                let waiting = core.waiting(node);
                 let core = Arc::clone(core);
                 self.core.pool.submit(move || {
                     let inode = core.inode(node);
                     job(&core, &core.op_on(who, inode.as_ref().ok()), inode);
+                    drop(waiting);
                 });
             }
             inode => job(core, &core.op_on(who, inode.as_ref().ok()), inode),
@@ -197,6 +203,11 @@ impl Core {
         })
     }
 
+    /// Notes a request that waits for a driver, if anybody wants to know.
+    fn waiting(&self, node: NodeId) -> Option<Waiting> {
+        self.outbox.get().is_some().then(|| self.pending.begin(node))
+    }
+
     /// The inode behind a node id; ESTALE if there is none any more.
     fn inode(&self, node: NodeId) -> Result<Inode<'_>> {
         match node {
@@ -216,11 +227,22 @@ impl Core {
         op
     }
 
-    /// [`Core::op`], with the caller's supplementary groups where the outcome may depend on them: a
+    /// [`Core::op`], with the caller's supplementary groups where the outcome may depend on them: where calls are made
+    /// in the caller's name on another file system, which checks them, and as [`Core::op_to_write`] says.
+    fn op_on(&self, who: Caller, inode: Option<&Inode<'_>>) -> Op {
+        if who.uid != 0 && inode.is_some_and(|inode| self.vfs.passes_through(inode)) {
+            let mut op = self.op(who);
+            op.cred.groups = groups_of(who.pid).into();
+            return op;
+        }
+        self.op_to_write(who, inode)
+    }
+
+    /// [`Core::op`], with the caller's supplementary groups where data is changed and the outcome may depend on them: a
     /// write to, or truncation of, a set-group-id file without group execute drops the bit unless
     /// the caller is a member of the group, and the kernel leaves that to us (HANDLE_KILLPRIV_V2)
     /// without naming the groups.
-    fn op_on(&self, who: Caller, inode: Option<&Inode<'_>>) -> Op {
+    fn op_to_write(&self, who: Caller, inode: Option<&Inode<'_>>) -> Op {
         const SGID: u32 = mode::S_ISGID;
         let mut op = self.op(who);
         if let Some(inode) = inode.filter(|i| who.uid != 0 && i.fmt() == mode::S_IFREG) {

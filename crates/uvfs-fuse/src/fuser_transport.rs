@@ -381,7 +381,7 @@ impl Filesystem for Adapter {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         ctime: Option<SystemTime>,
-        _: Option<FileHandle>,
+        fh: Option<FileHandle>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
@@ -397,6 +397,7 @@ impl Filesystem for Adapter {
             mtime: set_time(mtime),
             ctime: ctime.map(time_in),
             kill_suidgid: false,
+            opened: size.is_some() && fh.is_some(),
         };
         self.frontend.setattr(caller(req), ino.0, set, reply);
     }
@@ -493,12 +494,14 @@ impl Filesystem for Adapter {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _: OpenFlags,
+        flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let kill_priv = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        self.frontend.write(caller(req), ino.0, Write { fh: fh.0, offset, kill_priv }, data, reply);
+        // Pages that the kernel writes back belong where they are.
+        let append = flags.0 & libc::O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        self.frontend.write(caller(req), ino.0, Write { fh: fh.0, offset, kill_priv, append }, data, reply);
     }
 
     fn release(
@@ -598,8 +601,8 @@ impl Filesystem for Adapter {
         reply.error(fuser::Errno::ENOSYS);
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply.error(fuser::Errno::ENOSYS);
+    fn fsyncdir(&self, req: &Request, ino: INodeNo, _: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        self.frontend.fsync_dir(caller(req), ino.0, datasync, reply);
     }
 
     fn access(&self, _: &Request, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {

@@ -16,6 +16,7 @@ mod mounted;
 mod mountinfo;
 mod notify;
 mod options;
+mod pending;
 mod pool;
 mod reclaim;
 mod transport;

@@ -1,11 +1,15 @@
 //! Telling the kernel of changes that it did not make: a queue, and the threads that empty it.
 //!
 //! [`Outbox::push`] waits for nobody. One thread, which holds nothing, says one thing after the other in the order
-//! in which it was told. That may take long: the kernel takes a directory's lock to invalidate a name in it, and who
-//! looks a name up in that directory holds it until we have answered. So a second thread looks every few
-//! milliseconds, while there is something to say, whether something has waited for [`PATIENCE`]; it then says what
-//! never waits: that all names are to be asked for again (INC_EPOCH), and which nodes' attributes are. What
-//! was waiting is said all the same, because only that waits for answers on their way, which may be old.
+//! in which it was told, but for this: the kernel takes a directory's lock to invalidate a name in it, and who looks a
+//! name up in that directory holds it until we have answered. Who then waits for the lock has everybody else wait
+//! who looks for a name there. So where requests about a node wait for a driver (`pending.rs`), what is to be said of it
+//! is put off, for as long as one of them has been there for long.
+//!
+//! A second thread looks every few milliseconds, while there is something to say, whether something has waited for
+//! [`PATIENCE`]; it then says what never waits: that all names are to be asked for again (INC_EPOCH), and which nodes'
+//! attributes are. What was waiting is said all the same later, because only that comes after answers that were on their
+//! way, which may be old.
 //!
 //! **A node that the kernel does not know** although it was handed out is in a reply on its way, with old
 //! attributes perhaps. It is named again after a while, for as long as it counts as handed out.
@@ -28,6 +32,7 @@ use uvfs::{Errno, SbId};
 
 use crate::messages::Message;
 use crate::mounted::Notices;
+use crate::pending::Wait;
 use crate::transport::NodeId;
 
 /// How long something may wait before all names are to be asked for again.
@@ -36,10 +41,14 @@ const PATIENCE: Duration = Duration::from_millis(20);
 const TICK: Duration = Duration::from_millis(5);
 /// Things that may wait to be said.
 const ROOM: usize = 8192;
-/// Nodes that may wait for the kernel to get to know them.
+/// Things that may be put off at a time.
 const AGAIN_MAX: usize = 4096;
-/// The first pause before a node is named again, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
+/// The first pause before something that was put off is said, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// How often a node is named that the kernel does not get to know: a minute long.
+const TIMES_MAX: u32 = 600;
+/// How often something is put off for requests that have just come.
+const MOMENTS: u32 = 4;
 /// Between two times that everything is gone through.
 const REST: Duration = Duration::from_millis(50);
 /// A name that no directory has.
@@ -53,6 +62,8 @@ pub(crate) trait Kernel: Send + Sync + 'static {
 
 /// What the kernel holds, as far as we know.
 pub(crate) trait Nodes: Send + Sync + 'static {
+    /// What waits for a driver at a node.
+    fn waits(&self, node: NodeId) -> Wait;
     /// Whether it holds the node, or is about to.
     fn is_held(&self, node: NodeId) -> bool;
     /// Some of the nodes of a superblock that it holds, and whether they are directories; where to go on.
@@ -74,13 +85,8 @@ struct Waiting {
     number: u64,
     since: Instant,
     notice: Notice,
-}
-
-struct Again {
-    due: Instant,
-    pause: Duration,
-    node: NodeId,
-    content: bool,
+    /// How often it was put off.
+    times: u32,
 }
 
 #[derive(Default)]
@@ -96,7 +102,8 @@ struct State {
     all: Vec<SbId>,
     all_since: Option<Instant>,
     not_before: Option<Instant>,
-    again: VecDeque<Again>,
+    /// What was put off, and until when.
+    again: Vec<(Instant, Waiting)>,
     /// The second thread looks by itself.
     ticking: bool,
     closed: bool,
@@ -104,11 +111,12 @@ struct State {
 
 impl State {
     fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.saying.is_none() && self.all.is_empty()
+        self.queue.is_empty() && self.again.is_empty() && self.saying.is_none() && self.all.is_empty()
     }
 
     fn everything(&mut self, sb: SbId, now: Instant) {
         self.queue.clear();
+        self.again.clear();
         if !self.all.contains(&sb) {
             self.all.push(sb);
         }
@@ -119,19 +127,20 @@ impl State {
     /// all theirs. It is covered from now on.
     fn overdue(&mut self, now: Instant) -> Option<(Vec<NodeId>, Vec<SbId>)> {
         let late = |since: Instant| now.saturating_duration_since(since) >= PATIENCE;
-        let first = self.queue.iter().map(|w| (w.number, w.since)).find(|w| w.0 >= self.covered);
-        let saying = self.saying.filter(|saying| saying.0 >= self.covered);
-        let waits = saying.or(first).is_some_and(|w| late(w.1));
+        let waiting = || self.queue.iter().chain(self.again.iter().map(|(_, waiting)| waiting));
+        let numbers = waiting().map(|w| (w.number, w.since)).chain(self.saying);
+        let mut uncovered = numbers.filter(|(number, _)| *number >= self.covered);
+        let waits = uncovered.any(|(_, since)| late(since));
         let all = self.all_since.is_some_and(late);
         if !waits && !all {
             return None;
         }
-        let covered = std::mem::replace(&mut self.covered, self.next);
-        let nodes = self.queue.iter().filter(|w| w.number >= covered).filter_map(|w| match w.notice {
+        let nodes = waiting().filter(|w| w.number >= self.covered).filter_map(|w| match w.notice {
             Notice::Name { dir: node, .. } | Notice::Node { node, .. } => Some(node),
             Notice::All(_) => None,
         });
         let nodes = nodes.collect();
+        self.covered = self.next;
         let all = if all { self.all.clone() } else { Vec::new() };
         if !all.is_empty() {
             // Said once; the first thread comes to the rest.
@@ -162,8 +171,7 @@ struct Shared {
 
 /// What the first thread does next.
 enum Job {
-    Notice(Notice),
-    Again(Again),
+    One(Waiting),
     All(Vec<SbId>),
 }
 
@@ -207,7 +215,7 @@ impl Outbox {
             _ => {
                 let number = state.next;
                 state.next += 1;
-                state.queue.push_back(Waiting { number, since: now, notice });
+                state.queue.push_back(Waiting { number, since: now, notice, times: 0 });
             }
         }
         let ticking = state.ticking;
@@ -236,19 +244,58 @@ impl Shared {
     fn run(&self) {
         while let Some(job) = self.next() {
             match job {
-                Job::Notice(Notice::Name { dir, name }) => {
-                    self.counts.names.fetch_add(1, Relaxed);
-                    self.say(&Message::Name { dir, name: &name }).ok();
-                    // After the name: requests in the directory that were on their way have been answered, and
-                    // what they left in the kept entries goes.
-                    self.node(dir, true, PAUSES.0);
+                Job::One(waiting) => {
+                    if !self.one(&waiting) {
+                        self.put_off(waiting);
+                    }
                 }
-                Job::Notice(Notice::Node { node, content }) => self.node(node, content, PAUSES.0),
-                Job::Again(again) => self.node(again.node, again.content, again.pause * 2),
                 Job::All(all) => all.into_iter().for_each(|sb| self.everything(sb)),
-                // `push` has put it elsewhere.
-                Job::Notice(Notice::All(_)) => {}
             }
+        }
+    }
+
+    /// Says one thing; false where it has to be said again, or was not said.
+    fn one(&self, waiting: &Waiting) -> bool {
+        let free = |node| match self.nodes.waits(node) {
+            Wait::No => true,
+            Wait::Moment => waiting.times >= MOMENTS,
+            Wait::Long => false,
+        };
+        match waiting.notice {
+            Notice::Name { dir, ref name } => {
+                if !free(dir) {
+                    return false;
+                }
+                self.counts.names.fetch_add(1, Relaxed);
+                let _ = self.say(&Message::Name { dir, name });
+                if **name == *NO_NAME {
+                    // Of a directory that could not be gone through with the others: see `everything`.
+                    self.epoch();
+                }
+                // After the name: requests in the directory that were on their way have been answered, and what they
+                // left in the kept entries goes.
+                self.node(dir, true)
+            }
+            Notice::Node { node, content } => (!content || free(node)) && self.node(node, content),
+            // `push` has put it elsewhere.
+            Notice::All(_) => true,
+        }
+    }
+
+    fn put_off(&self, mut waiting: Waiting) {
+        waiting.times += 1;
+        let pause = PAUSES.1.min(PAUSES.0 * (1 << waiting.times.min(16) >> 1));
+        if waiting.times > TIMES_MAX && matches!(waiting.notice, Notice::Node { .. }) {
+            return;
+        }
+        let mut state = self.state.lock();
+        if state.again.len() < AGAIN_MAX {
+            state.again.push((Instant::now() + pause, waiting));
+        } else {
+            // With those that have not been looked at; if they are too many, everything is gone through.
+            state.queue.push_back(waiting);
+            drop(state);
+            thread::sleep(PAUSES.0);
         }
     }
 
@@ -266,14 +313,15 @@ impl Shared {
                 state.all_since = None;
                 return Some(Job::All(std::mem::take(&mut state.all)));
             }
-            if let Some(waiting) = state.queue.pop_front() {
+            let due = state.again.iter().map(|(due, _)| *due).min();
+            let put_off = state.again.iter().position(|(due, _)| *due <= now);
+            let waiting = match put_off {
+                Some(at) => Some(state.again.swap_remove(at).1),
+                None => state.queue.pop_front(),
+            };
+            if let Some(waiting) = waiting {
                 state.saying = Some((waiting.number, waiting.since));
-                return Some(Job::Notice(waiting.notice));
-            }
-            let due = state.again.iter().map(|again| again.due).min();
-            if due.is_some_and(|due| due <= now) {
-                let at = state.again.iter().position(|again| again.due <= now)?;
-                return state.again.remove(at).map(Job::Again);
+                return Some(Job::One(waiting));
             }
             let until = due.into_iter().chain(state.not_before.filter(|_| !state.all.is_empty())).min();
             match until {
@@ -283,22 +331,19 @@ impl Shared {
         }
     }
 
-    /// Says that a node's attributes, or content too, are to be asked for again.
-    fn node(&self, node: NodeId, content: bool, pause: Duration) {
+    /// Says that a node's attributes, or content too, are to be asked for again. False: the kernel does not know it yet.
+    fn node(&self, node: NodeId, content: bool) -> bool {
         self.counts.nodes.fetch_add(1, Relaxed);
         let unknown = self.say(&Message::Node { node, content }) == Err(Errno::NOENT);
-        if unknown && self.nodes.is_held(node) {
-            let pause = pause.min(PAUSES.1);
-            let mut state = self.state.lock();
-            if state.again.len() < AGAIN_MAX {
-                state.again.push_back(Again { due: Instant::now() + pause, pause, node, content });
-            } else {
-                drop(state);
-                // Too many at once: the kernel is forgetting a lot. This one is waited for.
-                thread::sleep(PAUSES.0);
-                self.say(&Message::Node { node, content }).ok();
-            }
-        }
+        !(unknown && self.nodes.is_held(node))
+    }
+
+    /// A notice of our own.
+    fn later(&self, notice: Notice) {
+        let mut state = self.state.lock();
+        let number = state.next;
+        state.next += 1;
+        state.queue.push_back(Waiting { number, since: Instant::now(), notice, times: 0 });
     }
 
     fn everything(&self, sb: SbId) {
@@ -308,10 +353,18 @@ impl Shared {
         while let Some(at) = from {
             let (nodes, next) = self.nodes.held(sb, at);
             for (node, is_dir) in nodes {
-                if is_dir {
-                    self.say(&Message::Name { dir: node, name: NO_NAME }).ok();
+                let waits = self.nodes.waits(node) != Wait::No;
+                let known = !waits && {
+                    if is_dir {
+                        let _ = self.say(&Message::Name { dir: node, name: NO_NAME });
+                    }
+                    self.node(node, true)
+                };
+                if !known && is_dir {
+                    self.later(Notice::Name { dir: node, name: NO_NAME.into() });
+                } else if !known {
+                    self.later(Notice::Node { node, content: true });
                 }
-                self.node(node, true, PAUSES.0);
             }
             from = next.filter(|_| !self.state.lock().closed);
         }
@@ -320,7 +373,7 @@ impl Shared {
 
     fn epoch(&self) {
         self.counts.epochs.fetch_add(1, Relaxed);
-        self.say(&Message::Epoch).ok();
+        let _ = self.say(&Message::Epoch);
     }
 
     fn say(&self, message: &Message<'_>) -> Result<(), Errno> {
@@ -380,6 +433,8 @@ mod tests {
         moved: Condvar,
         /// Nodes that the kernel does not know, and that are held all the same.
         unknown: Mutex<Vec<NodeId>>,
+        /// Nodes at which a request waits.
+        busy: Mutex<Vec<NodeId>>,
     }
 
     impl Said {
@@ -421,6 +476,9 @@ mod tests {
     }
 
     impl Nodes for Ear {
+        fn waits(&self, node: NodeId) -> Wait {
+            if self.0.busy.lock().contains(&node) { Wait::Long } else { Wait::No }
+        }
         fn is_held(&self, node: NodeId) -> bool {
             self.0.unknown.lock().contains(&node)
         }
@@ -495,6 +553,18 @@ mod tests {
         for late in ["name 5 slow", "name 6 behind", "content 7", "name 8 later"] {
             assert!(has(&all, late), "{late}: {all:?}");
         }
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_directory_in_which_a_request_waits() {
+        let (said, outbox) = outbox();
+        said.busy.lock().push(5);
+        outbox.push(name(5, "put off"));
+        outbox.push(name(6, "said"));
+        let all = said.until(|all| has(all, "name 6 said") && has(all, "epoch") && has(all, "attributes 5"));
+        assert!(!has(&all, "name 5 put off"));
+        said.busy.lock().clear();
+        said.until(|all| has(all, "name 5 put off") && has(all, "content 5"));
     }
 
     #[test]

@@ -67,6 +67,10 @@ pub trait Driver: Send + Sync + 'static {
     fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
         Err(Errno::NOSYS)
     }
+    /// What [`Driver::lookup`] found is in the cache now: `inode` is what it is known as, and `private` the value that
+    /// was told. Where [`Inode::private`] is another one, the inode was known before and keeps that; the one that was
+    /// told is forgotten, and [`Driver::evict`] is not called for it. For drivers that count what they have handed out.
+    fn published(&self, inode: &Inode<'_>, private: u64) {}
     /// Whether `name` in the directory numbered `dir` still leads to the inode numbered `child`, or
     /// (none) still does not exist. Asked with [`Features::revalidates`] at each use of a name that is
     /// cached, the last of a path included; an answer of [`Driver::lookup`] is not asked about again.
@@ -163,6 +167,10 @@ pub trait Driver: Send + Sync + 'static {
     }
     /// Make a file durable.
     fn fsync(&self, op: &Op, file: File<'_>, datasync: bool) -> Result<()> {
+        Ok(())
+    }
+    /// Make the names of a directory durable.
+    fn fsync_dir(&self, op: &Op, dir: &Inode<'_>, datasync: bool) -> Result<()> {
         Ok(())
     }
     /// Figures of the whole file system.

@@ -16,7 +16,11 @@ use std::time::Duration;
 use uvfs::{Attr, DirEntry, Errno, Found, Inode, Op, Result};
 
 use super::{Core, FIRST_ISSUED, Frontend};
+<<<<<<< HEAD
 use crate::transport::{Caller, DirReply, Entry, NodeId, Opened, ROOT};
+=======
+use crate::transport::{Caller, DirReply, Entry, NodeId, ROOT, Reply};
+>>>>>>> 5d0706d8f307016f2175ef887a35c981af6f0764
 
 /// Cookie after `.`.
 const AFTER_DOT: u64 = 1;
@@ -38,6 +42,16 @@ impl Frontend {
             let outcome = dir.and_then(|dir| core.list(op, &dir, cookie, &mut reply));
             reply.send(outcome);
         });
+    }
+}
+
+impl Frontend {
+    /// ENOSYS, after which the kernel asks no more, where there is nothing behind the file system to flush to.
+    pub(crate) fn fsync_dir(&self, who: Caller, dir: NodeId, datasync: bool, reply: impl Reply<()>) {
+        if !self.core.vfs.passes_through(&self.core.vfs.root()) {
+            return reply.send(Err(Errno::NOSYS));
+        }
+        self.answer(who, dir, reply, move |core, op, dir| core.vfs.sync_dir(op, dir, datasync));
     }
 }
 

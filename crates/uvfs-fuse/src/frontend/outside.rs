@@ -22,6 +22,7 @@ use super::{Core, FIRST_ISSUED, Frontend};
 use crate::messages::Message;
 use crate::mounted::Notices;
 use crate::notify::{Kernel, Nodes, Notice, Outbox};
+use crate::pending::Wait;
 use crate::transport::{NodeId, ROOT};
 
 /// Nodes that are gone through at a time.
@@ -96,6 +97,10 @@ impl Outside for Core {
 }
 
 impl Nodes for Weak<Core> {
+    fn waits(&self, node: NodeId) -> Wait {
+        self.upgrade().map_or(Wait::No, |core| core.pending.about(node))
+    }
+
     fn is_held(&self, node: NodeId) -> bool {
         let Some(core) = self.upgrade() else { return false };
         node >= FIRST_ISSUED && core.inode(node).is_ok_and(|inode| inode.lookups() != 0)

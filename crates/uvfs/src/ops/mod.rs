@@ -205,10 +205,16 @@ impl Vfs {
         guard: &NameGuard<'v>,
         new: &NewInode,
     ) -> Result<Inode<'v>> {
-        guard.found(&fresh(sup.features, new)).map_err(|e| {
-            sup.driver.evict(&new.attr, new.private);
-            cache_errno(e, sup.features)
-        })
+        match guard.found(&fresh(sup.features, new)) {
+            Ok(inode) => {
+                sup.driver.published(&inode, new.private);
+                Ok(inode)
+            }
+            Err(e) => {
+                sup.driver.evict(&new.attr, new.private);
+                Err(cache_errno(e, sup.features))
+            }
+        }
     }
 
     /// Goes from a mount point to the root of what is mounted there.

@@ -2,7 +2,8 @@
 //!
 //! The namespaces' rules are those of xattr(7): `user.` on regular files and directories, with
 //! the permissions of the data; `trusted.` for root only, and invisible to others; `security.`
-//! set by root, read by all. There are no access control lists. That a buffer is too small for
+//! set by root, read by all. Access control lists, and whatever else there may be, only a driver knows that passes
+//! calls through to another file system, which then checks them. That a buffer is too small for
 //! the answer (ERANGE) is the front end's affair: here whole values are returned.
 
 use crate::driver::Inode;
@@ -57,6 +58,9 @@ impl Vfs {
     /// name's length), EOPNOTSUPP (the namespace), EINVAL, and what the driver answers.
     pub fn getxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
         let (space, usable) = space(name)?;
+        if space == Space::Other && self.passes_through(inode) {
+            return self.sup(inode)?.driver.getxattr(op, inode, name);
+        }
         match space {
             Space::User if !holds_user_names(inode) => return Err(Errno::NODATA),
             Space::User | Space::Other => self.permit(op, inode, Access::READ)?,
@@ -110,6 +114,9 @@ impl Vfs {
     fn may_change(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
         let (space, usable) = space(name)?;
         self.sup(inode)?.writable()?;
+        if space == Space::Other && self.passes_through(inode) {
+            return Ok(());
+        }
         match space {
             Space::User if !holds_user_names(inode) => return Err(Errno::PERM),
             Space::User => {
