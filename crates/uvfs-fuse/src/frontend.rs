@@ -99,7 +99,9 @@ impl Frontend {
         let (tally, short, pool) = (Tally::default(), Shortage::default(), Pool::new(WAITING_MAX));
         let (names_at_most, outbox) = (OnceLock::new(), OnceLock::new());
         let pending = Arc::default();
-        Self { core: Arc::new(Core { vfs, root, timeout, tally, short, pool, names_at_most, pending, outbox }) }
+        Self {
+            core: Arc::new(Core { vfs, root, timeout, tally, short, pool, names_at_most, pending, outbox }),
+        }
     }
 
     pub(crate) fn lookups(&self) -> Lookups {

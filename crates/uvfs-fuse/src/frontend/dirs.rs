@@ -16,11 +16,7 @@ use std::time::Duration;
 use uvfs::{Attr, DirEntry, Errno, Found, Inode, Op, Result};
 
 use super::{Core, FIRST_ISSUED, Frontend};
-<<<<<<< HEAD
-use crate::transport::{Caller, DirReply, Entry, NodeId, Opened, ROOT};
-=======
-use crate::transport::{Caller, DirReply, Entry, NodeId, ROOT, Reply};
->>>>>>> 5d0706d8f307016f2175ef887a35c981af6f0764
+use crate::transport::{Caller, DirReply, Entry, NodeId, Opened, ROOT, Reply};
 
 /// Cookie after `.`.
 const AFTER_DOT: u64 = 1;

@@ -53,6 +53,12 @@ pub trait Told: Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused(String);
 
+impl Refused {
+    pub(super) fn no_handles() -> Self {
+        Self("the file system has no handles that files could be told by".into())
+    }
+}
+
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -174,9 +180,7 @@ fn mark(source: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
     };
     sys::mark(&group, source, renames).map_err(|errno| {
         Refused(match errno {
-            Errno::OPNOTSUPP | Errno::NODEV => {
-                "the file system has no handles that files could be told by".into()
-            }
+            Errno::OPNOTSUPP | Errno::NODEV => return Refused::no_handles(),
             Errno::XDEV => "it is a subvolume, of whose files the file system has several identities".into(),
             Errno::INVAL => "this kernel's fanotify is too old (Linux 5.9 is needed)".into(),
             Errno::PERM => "a file system can be watched by root only (CAP_SYS_ADMIN)".into(),
