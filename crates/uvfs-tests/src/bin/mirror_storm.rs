@@ -21,6 +21,12 @@ struct Args {
     /// Milliseconds between two looks.
     #[arg(long, default_value_t = 1500)]
     turn: u64,
+    /// Milliseconds between the end of a turn and the look.
+    #[arg(long, default_value_t = 200)]
+    pause: u64,
+    /// Milliseconds that the mount may take after that to be right; with --overflow, 4800 more.
+    #[arg(long, default_value_t = 20)]
+    patience: u64,
     /// Decides what is done.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -71,7 +77,8 @@ fn run(args: &Args) -> Result<()> {
         mount: mount.clone(),
         time: Duration::from_secs(args.seconds),
         turn: Duration::from_millis(args.turn),
-        settle: Duration::from_millis(if args.overflow { 5000 } else { 200 }),
+        pause: Duration::from_millis(args.pause),
+        patience: Duration::from_millis(args.patience + if args.overflow { 4800 } else { 0 }),
         seed: args.seed,
         overflow: args.overflow,
     };
