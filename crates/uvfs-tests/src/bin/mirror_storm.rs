@@ -30,7 +30,8 @@ struct Args {
     /// Decides what is done.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Change so much at once that events are lost.
+    /// Have events lost again and again: the system's limit on events that wait (/proc/sys/fs/fanotify/max_queued_events) is
+    /// lowered for the moment in which the watch is made.
     #[arg(long)]
     overflow: bool,
     /// Single changes that are measured, 100 a second.
@@ -65,7 +66,7 @@ fn run(args: &Args) -> Result<()> {
     std::fs::create_dir(&source)?;
     std::fs::create_dir(&mount)?;
     // The mount point must not lie in what is mirrored, but may lie beside it.
-    let mounted = match mirror(&source, &mount) {
+    let mounted = match mirror(&source, &mount, args.overflow) {
         Ok(mounted) => mounted,
         Err(why) => {
             println!("skipped: {why:#}");
@@ -106,12 +107,33 @@ fn run(args: &Args) -> Result<()> {
 }
 
 /// A mirror that watches its source; an error where that is not possible here.
-fn mirror(source: &Path, mount: &Path) -> Result<Mounted> {
+fn mirror(source: &Path, mount: &Path, overflow: bool) -> Result<Mounted> {
     let mirror = Mirror::new(source, Duration::from_secs(1))?;
+    let limit = if overflow { Some(Limit::lower()?) } else { None };
     mirror.watch().context("changes by others are not seen")?;
+    drop(limit);
     let vfs = Vfs::new(VfsConfig::default(), Counted::new(mirror))?;
     let mut options = uvfs_fuse::Options::default();
     options.allow_other = true;
     options.suid = true;
     Ok(uvfs_fuse::mount(vfs, mount, &options)?)
+}
+
+const LIMIT: &str = "/proc/sys/fs/fanotify/max_queued_events";
+
+/// The system's limit, as it was.
+struct Limit(String);
+
+impl Limit {
+    fn lower() -> Result<Self> {
+        let was = std::fs::read_to_string(LIMIT).context(LIMIT)?;
+        std::fs::write(LIMIT, "16").context(LIMIT)?;
+        Ok(Self(was))
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        let _ = std::fs::write(LIMIT, &self.0);
+    }
 }

@@ -39,7 +39,7 @@ pub struct Plan {
     pub patience: Duration,
     /// Decides what is done.
     pub seed: u64,
-    /// Changes come in bursts of more than the system keeps events for.
+    /// Changes come in bursts too, each file another one.
     pub overflow: bool,
 }
 
@@ -110,8 +110,8 @@ pub fn storm(plan: &Plan) -> Result<Report> {
     let mut report = Report::default();
     let end = Instant::now() + plan.time;
     while Instant::now() < end || report.looks == 0 {
-        let order = match plan.overflow {
-            true => "burst 12000".to_owned(),
+        let order = match plan.overflow && report.looks % 2 == 0 {
+            true => "burst 1000".to_owned(),
             false => format!("work {}", plan.turn.as_millis()),
         };
         workers.iter_mut().try_for_each(|worker| worker.order(&order))?;
