@@ -8,6 +8,7 @@ mod fixture;
 mod made;
 mod memory;
 mod nodes;
+mod outside;
 mod privileges;
 mod slow;
 mod sys;
@@ -28,6 +29,7 @@ fn main() {
         made::TESTS,
         memory::TESTS,
         nodes::TESTS,
+        outside::TESTS,
         privileges::TESTS,
         slow::TESTS,
         unmount::TESTS,
