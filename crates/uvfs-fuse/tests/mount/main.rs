@@ -5,6 +5,7 @@ mod basic;
 mod dirs;
 mod fixture;
 mod made;
+mod mirror;
 mod nodes;
 mod privileges;
 mod slow;
@@ -23,6 +24,7 @@ fn main() {
         basic::TESTS,
         dirs::TESTS,
         made::TESTS,
+        mirror::TESTS,
         nodes::TESTS,
         privileges::TESTS,
         slow::TESTS,
