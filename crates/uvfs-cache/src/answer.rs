@@ -6,14 +6,15 @@
 //! removed, renamed, evicted or invalidated is returned to who asked, but neither the name nor
 //! the attributes of a known inode are cached.
 
-use uvfs_sync::blhash::{BlHash, Scan};
+use uvfs_sync::blhash::BlHash;
 use uvfs_sync::primitives::{Ordering, spin_loop};
 
-use crate::attr::{Attr, mode};
+use crate::attr::Attr;
 use crate::cache::{Cache, Names, Numbers, is_dir, number_hash};
 use crate::change::Aftermath;
 use crate::guard::NameGuard;
 use crate::inode_ref::InodeRef;
+use crate::inodes::Asked;
 use crate::types::{CacheError, Fresh, Life, Room, SbId};
 
 impl<'c> NameGuard<'c> {
@@ -91,7 +92,7 @@ impl Cache {
         if let Some(root) = self.root(sb).filter(|root| root.ino() == ino) {
             return Some(root);
         }
-        self.find_number(sb, &Attr { ino, mode: fmt, ..Attr::default() })
+        self.ilookup(sb, ino, fmt)
     }
 
     /// The inode with the number that `fresh` tells, known or new; and whether what it tells is
@@ -101,63 +102,8 @@ impl Cache {
         guard: &NameGuard<'_>,
         fresh: &Fresh,
     ) -> Result<(InodeRef<'_>, bool), CacheError> {
-        let (sb, attr) = (guard.dir.sb(), &fresh.attr);
-        if let Some(inode) = self.find_number(sb, attr) {
-            let current = !guard.is_late() && inode.refresh_unless_late(guard, attr, fresh.life);
-            return Ok((inode, current));
-        }
-        let (index, dir) = self.alloc_node(sb, is_dir(attr.fmt()))?;
-        // Not believed until it is known not to be late.
-        let unbelieved = Fresh { life: Life::Millis(0), ..*fresh };
-        let life = self.fill_slot(sb, index, dir, &unbelieved, 0, guard.epoch);
-        // Not started before it is known to be the only one: with a stale index somebody may look
-        // at this very slot, and must not come to hold what is thrown away.
-        Ok(match self.hash_number(sb, index, attr, || self.start_inode(sb, index, life)) {
-            Ok(inode) => {
-                // Known under another name, changed and evicted while the driver was asked? Looked
-                // at once it is found by its number: who changes it from now on changes this one.
-                let current = inode.refresh_unless_late(guard, attr, fresh.life);
-                (inode, current)
-            }
-            // Another name of it was looked up at the same time, perhaps asked for earlier.
-            Err(other) => {
-                self.discard_slot(sb, index);
-                let current = !guard.is_late() && other.refresh_unless_late(guard, attr, fresh.life);
-                (other, current)
-            }
-        })
-    }
-
-    fn is_number(&self, index: u32, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
-        let private = self.inodes_private.get(index);
-        let life = private.refs.life();
-        // A reference first: what is read then is of this life.
-        if !private.refs.get_life(life) {
-            return None;
-        }
-        self.counted_here(index);
-        let inode = InodeRef::new(self, index, life);
-        self.has_number(index, sb, ino, fmt).then_some(inode)
-    }
-
-    fn has_number(&self, index: u32, sb: SbId, ino: u64, fmt: u32) -> bool {
-        let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
-        published.ino() == ino
-            && private.sb.load(Ordering::Relaxed) == u32::from(sb.0)
-            && published.mode_and_flags() & mode::S_IFMT == fmt
-    }
-
-    /// A known inode of this number (and type: a number that came back as something else is
-    /// another inode).
-    fn find_number(&self, sb: SbId, attr: &Attr) -> Option<InodeRef<'_>> {
-        loop {
-            let hashes = self.numbers.hashes(|key| number_hash(sb, attr.ino, key));
-            match self.numbers.scan(&hashes, |i| self.is_number(i, sb, attr.ino, attr.fmt()), || ()) {
-                Scan::Hit(inode) => return Some(inode),
-                Scan::Miss(()) => return None,
-                Scan::Moved => spin_loop(),
-            }
-        }
+        let asked = Asked { changes: guard.changes, epoch: guard.epoch };
+        self.known_or_new(guard.dir.sb(), asked, || guard.is_late(), fresh)
     }
 
     /// Let an inode be found by number (not on resident superblocks, which never look); `start` it
@@ -180,7 +126,7 @@ impl Cache {
                 continue;
             };
             let mut other = None;
-            locked.for_each(0, |i| {
+            locked.for_each_candidate(0, |i| {
                 // Looked at before a reference is taken: what stands in the bucket cannot end its
                 // life while the bucket is locked, and a reference to some other inode, dropped
                 // here as its last, would want this very lock to end that inode.

@@ -198,7 +198,7 @@ impl Cache {
         words: &NameWords<'_>,
     ) -> Option<u32> {
         let mut found = None;
-        locked.for_each(which, |dentry| {
+        locked.for_each_candidate(which, |dentry| {
             let d = self.dentries.get(dentry);
             let useful = d.inode.load(Ordering::Relaxed) != 0 || found.is_none();
             if useful && d.is(dir, words, &self.tails) {

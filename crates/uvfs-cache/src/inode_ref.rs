@@ -12,7 +12,7 @@ use crate::attr::{Attr, mode};
 use crate::cache::Cache;
 use crate::clock::{NEVER, SUSPECT, is_epoch};
 use crate::dir::DirState;
-use crate::guard::NameGuard;
+use crate::inodes::Asked;
 use crate::inode::{self, DEAD, ROOT};
 use crate::types::{InodeId, Life, NotEmpty, SbId};
 
@@ -183,9 +183,9 @@ impl<'c> InodeRef<'c> {
         u64::from(epoch) << 32 | u64::from(self.published().seq.raw().load(Ordering::Relaxed))
     }
 
-    /// What a lookup's answer says of this inode, asked for with the right to a name. False: it is late, and
+    /// What an answer says of this inode that was asked for by who did not know it. False: it is late, and
     /// nothing is done.
-    pub(crate) fn refresh_unless_late(&self, asked: &NameGuard<'_>, attr: &Attr, life: Life) -> bool {
+    pub(crate) fn refresh_unless_late(&self, asked: Asked, attr: &Attr, life: Life) -> bool {
         let _lock = self.lock();
         if self.cache.sb_of(self.index()).changes.since(attr.ino, asked.changes) {
             return false;

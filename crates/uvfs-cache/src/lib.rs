@@ -14,14 +14,17 @@
 //! | `lookup`, `guard` | lookups with references; the right to a name |
 //! | `change`, `answer` | publishing changes; drivers' answers |
 //! | `doubt`, `announce` | changes made behind the cache; who else is told |
+//! | `inodes` | inodes by number; all inodes of a superblock |
 //! | `symlink` | targets of links |
 //! | [`prefix`] | directories by path |
 //! | `readdir`, `sweep` | listing; forgetting |
-//! | `shrink`, `pressure` | the memory limit; who waits for memory |
+//! | `shrink`, `marks`, `pressure` | the memory limit; room ahead of need; who waits for memory |
 //! | [`mapping`] | page index to page |
+//! | [`buffers`] | blocks of a device, by number |
 #![deny(unsafe_code)]
 
 pub mod attr;
+pub mod buffers;
 pub mod mapping;
 
 mod announce;
@@ -38,9 +41,11 @@ mod guard;
 mod hit;
 mod inode;
 mod inode_ref;
+mod inodes;
 mod lookup;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod marks;
 pub mod prefix;
 mod pressure;
 mod readdir;
@@ -58,8 +63,10 @@ pub use guard::{NameGuard, Pending};
 pub use hit::{Peek, Stuck};
 pub use inode::Perm;
 pub use inode_ref::{Death, InodeRef};
+pub use inodes::Asked;
 pub use lookup::{Known, Lookup};
-pub use pressure::Held;
+pub use marks::Balance;
+pub use pressure::{Held, Leaf};
 pub use readdir::{DirScan, DirSink};
 pub use symlink::TARGET_MAX;
 pub use types::{

@@ -22,8 +22,8 @@ use crate::types::{InodeId, SbId};
 /// A dentry as read from its slot without a lock.
 pub(crate) struct Seen {
     slot: u32,
-    parent: u32,
-    inode: u32,
+    pub(crate) parent: u32,
+    pub(crate) inode: u32,
     pub(crate) name: [u8; 256],
     pub(crate) len: usize,
     deadline: u32,

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 use uvfs::{Counted, Driver, Vfs, VfsConfig};
+use uvfs_drivers::ext4::Ext4;
 use uvfs_drivers::generated::{Generated, Spec};
 use uvfs_drivers::mirror::{self, Mirror};
 use uvfs_drivers::tmpfs::{self, Tmpfs};
@@ -19,11 +20,13 @@ use crate::kernfs::{self, Published};
 use crate::options::DriverOptions;
 
 /// What can be named as SOURCE.
-const SOURCES: &str = "tmpfs, mirror:SRC, a directory, generated:SPEC such as generated:depth=2,files=100, or kernfs:FILE, a TOML file that declares a tree";
+const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), or generated:SPEC such as generated:depth=2,files=100";
 
 /// A file system that was asked for, its own specification understood.
 pub enum Source {
     Tmpfs,
+    /// The image, opened.
+    Ext4(Arc<Ext4>),
     Generated(Spec),
     /// The SPEC's file, and what it declares.
     Kernfs(PathBuf, kernfs::Spec),
@@ -53,6 +56,10 @@ impl Source {
                 let spec = spec.parse();
                 Ok(Self::Generated(spec.with_context(|| format!("{text} is not understood"))?))
             }
+            Some(("ext4", image)) if !image.is_empty() => {
+                let opened = Ext4::open(Path::new(image));
+                Ok(Self::Ext4(opened.with_context(|| format!("{image} is not mounted"))?))
+            }
             Some(("kernfs", file)) if !file.is_empty() => {
                 let (file, spec) = kernfs::read(Path::new(file))?;
                 Ok(Self::Kernfs(file, spec))
@@ -69,10 +76,16 @@ impl Source {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Tmpfs => "tmpfs",
+            Self::Ext4(_) => "ext4",
             Self::Generated(_) => "generated",
             Self::Kernfs(..) => "kernfs",
             Self::Mirror(_) => "mirror",
         }
+    }
+
+    /// Whether nothing in it can be changed, so that the mount says so too.
+    pub fn is_read_only(&self) -> bool {
+        matches!(self, Self::Ext4(_))
     }
 
     /// Refuses a directory that cannot be mounted on: one within what would be mirrored there, or around it.
@@ -98,7 +111,7 @@ impl Source {
     pub fn check(&self, options: &DriverOptions) -> Result<()> {
         match self {
             Self::Tmpfs => tmpfs_options(options).map(drop),
-            Self::Generated(_) | Self::Kernfs(..) | Self::Mirror(_) => Ok(()),
+            Self::Ext4(_) | Self::Generated(_) | Self::Kernfs(..) | Self::Mirror(_) => Ok(()),
         }
     }
 
@@ -121,6 +134,7 @@ impl Source {
                 Tmpfs::new(options)
                     .context("no memory for a tmpfs of that size; give a smaller one: -o size=")?
             }
+            Self::Ext4(image) => image,
             Self::Generated(spec) => Arc::new(Generated::new(spec)?),
             Self::Mirror(source) => {
                 let mirror = mirror_of(&source, timeout.unwrap_or(mirror::DEFAULT_TTL))?;

@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use uvfs::{Attr, Cred, Errno, Held, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs, mode};
+use uvfs::{Attr, Cred, Errno, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs, mode};
 
-use crate::mounted::{Lookups, Shortages};
+use crate::mounted::Lookups;
 use crate::notify::Outbox;
 use crate::pending::{Pending, Waiting};
 use crate::pool::Pool;
@@ -26,10 +26,14 @@ use crate::transport::{Attributes, Caller, Entry, NodeId, ROOT, Reply};
 mod attrs;
 mod dirs;
 mod files;
+#[cfg(test)]
+pub(crate) mod fixture;
+mod memory;
 mod names;
 mod outside;
 
 pub(crate) use files::Write;
+use memory::{Recent, Shortage};
 pub(crate) use outside::start as tell_of_changes;
 
 /// Threads that may wait for drivers at the same time.
@@ -58,26 +62,16 @@ struct Core {
     timeout: Option<Duration>,
     tally: Tally,
     short: Shortage,
+    recent: Recent,
     pool: Pool,
+    /// The root's driver keeps access control lists, and the kernel checks them.
+    acls: bool,
     /// Set where the kernel cannot be told of changes at once: names are then believed for so long at the most.
     names_at_most: OnceLock<Duration>,
     /// What waits for drivers, where the kernel is told of changes.
     pending: Arc<Pending>,
     /// Ends the telling of changes with this front end.
     outbox: OnceLock<Outbox>,
-}
-
-/// What was done where the cache had no memory.
-#[derive(Default)]
-struct Shortage {
-    /// Nodes that the kernel was asked to forget.
-    pruned: AtomicU64,
-    /// Requests that had to wait for memory.
-    waited: AtomicU64,
-    /// Those of them that got none.
-    refused: AtomicU64,
-    /// Entries of directories that were listed without their nodes.
-    plain: AtomicU64,
 }
 
 /// How many lookups the kernel was given and has given back, over the life of a mount.
@@ -95,13 +89,20 @@ struct Line(AtomicU64);
 
 impl Frontend {
     pub(crate) fn new(vfs: Arc<Vfs>, timeout: Option<Duration>) -> Self {
-        let root = vfs.root().id();
+        let (root, acls) = (vfs.root().id(), vfs.keeps_acls(&vfs.root()));
         let (tally, short, pool) = (Tally::default(), Shortage::default(), Pool::new(WAITING_MAX));
-        let (names_at_most, outbox) = (OnceLock::new(), OnceLock::new());
-        let pending = Arc::default();
+        let recent = Recent::default();
+        let (names_at_most, outbox, pending) = (OnceLock::new(), OnceLock::new(), Arc::default());
         Self {
-            core: Arc::new(Core { vfs, root, timeout, tally, short, pool, names_at_most, pending, outbox }),
+            core: Arc::new(Core {
+                vfs, root, timeout, tally, short, recent, pool, acls, names_at_most, pending, outbox,
+            }),
         }
+    }
+
+    /// Whether the kernel shall check access control lists.
+    pub(crate) fn keeps_acls(&self) -> bool {
+        self.core.acls
     }
 
     pub(crate) fn lookups(&self) -> Lookups {
@@ -120,28 +121,6 @@ impl Frontend {
 
     pub(crate) fn statfs(&self, who: Caller, node: NodeId, reply: impl Reply<StatFs>) {
         self.answer(who, node, reply, |core, op, inode| core.vfs.statfs(op, inode));
-    }
-
-    /// Waits for the cache to run short of memory; see [`crate::reclaim`].
-    pub(crate) fn wait_for_pressure(&self, time: Duration) -> bool {
-        self.core.vfs.cache().wait_for_pressure(time)
-    }
-
-    /// Nodes that only the kernel holds, a batch of them.
-    pub(crate) fn held_by_kernel(&self, max: usize) -> Held {
-        self.core.vfs.cache().held_by_kernel(self.core.vfs.root().sb(), max)
-    }
-
-    pub(crate) fn shortages(&self) -> Shortages {
-        let short = &self.core.short;
-        let [pruned, waited, refused, plain] =
-            [&short.pruned, &short.waited, &short.refused, &short.plain].map(|count| count.load(Relaxed));
-        Shortages { pruned, waited, refused, plain }
-    }
-
-    /// The kernel was asked to forget so many.
-    pub(crate) fn count_pruned(&self, nodes: usize) {
-        self.core.short.pruned.fetch_add(nodes as u64, Relaxed);
     }
 
     /// Runs `job` on `node`: here if its driver never waits, else on the pool.
@@ -226,6 +205,7 @@ impl Core {
     fn op(&self, who: Caller) -> Op {
         let mut op = self.vfs.op(&Cred::user(who.uid, who.gid));
         op.trusted = true;
+        op.umask = who.umask;
         op
     }
 
@@ -252,6 +232,18 @@ impl Core {
             if attr.mode & (SGID | 0o010) == SGID && attr.gid != who.gid {
                 op.cred.groups = groups_of(who.pid).into();
             }
+        }
+        op
+    }
+
+    /// `op` with the caller's supplementary groups, where setting an access control list may cost the inode its
+    /// set-group-id bit: it stays for members of the group, and the kernel says which callers are in a
+    /// form of the request that the transport cannot carry.
+    fn op_for_acl(&self, op: &Op, who: Caller, inode: &Inode<'_>) -> Op {
+        let mut op = op.clone();
+        let attr = inode.attr();
+        if who.uid != 0 && attr.mode & mode::S_ISGID != 0 && attr.gid != who.gid {
+            op.cred.groups = groups_of(who.pid).into();
         }
         op
     }

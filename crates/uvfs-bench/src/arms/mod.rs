@@ -6,10 +6,12 @@
 //! same for all ([`keyed`]).
 //!
 //! Every map has the same keys (parent and name, inline), the same hasher and the same values (the
-//! attributes, inline). To add one: a file with a `Table`, and a line in [`registry`].
+//! attributes, inline). To add one: a file with a `Table`, and a line in [`registry`]. [`inodes`] are no tables of names but
+//! of inodes by number.
 
 pub mod dashmap;
 pub mod hashbrown;
+pub mod inodes;
 pub mod kernel;
 pub mod keyed;
 pub mod moka;

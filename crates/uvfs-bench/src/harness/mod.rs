@@ -17,6 +17,7 @@ pub mod spread;
 pub mod sys;
 pub mod thp;
 pub mod turn;
+pub mod usage;
 
 use std::time::Duration;
 
@@ -100,6 +101,12 @@ pub trait Worker {
 
     /// Done before each batch, outside of the measured time.
     fn between(&mut self) {}
+
+    /// Whether it is done with all that there is for it in this turn, where that is a certain amount: the turn
+    /// then lasts until it is, whatever the time. `None`: it works for as long as the turn lasts.
+    fn finished(&self) -> Option<bool> {
+        None
+    }
 }
 
 /// Work beside the measured threads.

@@ -87,24 +87,25 @@ pub struct Time {
     pub grain: u64,
 }
 
-/// Batches until the time is over, one at least.
+/// Batches until the time is over, or the worker has done all that it has to do; one at least.
 ///
 /// # Errors
 /// What the worker said.
 pub fn batches(worker: &mut dyn Worker, time: Time, over: &AtomicBool) -> Result<Vec<Batch>> {
     let Time { began, length, grain } = time;
     let now = || began.elapsed().as_nanos() as u64;
-    let mut out = Vec::with_capacity((length.as_nanos() / GRAIN.as_nanos()) as usize * 2 + 16);
+    let mut out = Vec::with_capacity((length.as_nanos() / GRAIN.as_nanos()).min(1 << 20) as usize * 2 + 16);
     let mut before = preemptions();
     while !over.load(Ordering::Relaxed) {
+        let idle = now();
         worker.between();
         let from = now();
         worker.batch(grain)?;
         let to = now();
         let after = preemptions();
-        out.push(Batch { from, to, ops: grain, preempted: after != before });
+        out.push(Batch { from, to, ops: grain, preempted: after != before, paused: from - idle });
         before = after;
-        if to >= length.as_nanos() as u64 {
+        if worker.finished().unwrap_or(to >= length.as_nanos() as u64) {
             break;
         }
     }
@@ -194,6 +195,27 @@ mod tests {
         });
         assert_eq!(batches.len(), 1, "its time is over already");
         assert!(batches[0].from >= 1_000_000_000);
+    }
+
+    struct Counting(u64);
+
+    impl Worker for Counting {
+        fn batch(&mut self, ops: u64) -> Result<()> {
+            self.0 = self.0.saturating_sub(ops);
+            Ok(())
+        }
+        fn finished(&self) -> Option<bool> {
+            Some(self.0 == 0)
+        }
+    }
+
+    #[test]
+    fn a_worker_with_so_much_to_do_does_just_that() {
+        let (over, began) = (AtomicBool::new(false), Instant::now());
+        for length in [Duration::ZERO, Duration::from_secs(3600)] {
+            let time = Time { began, length, grain: 3 };
+            assert_eq!(batches(&mut Counting(12), time, &over).unwrap().len(), 4, "{length:?}");
+        }
     }
 
     #[test]

@@ -8,9 +8,11 @@
 //! [`Arm`] will do. Parameters that a workload puts into its rows are listed in
 //! `docs/benchmarks.md`, as are its name and its arms; a test looks.
 
+pub mod blocks;
 pub mod context;
 pub mod files;
 pub mod fuse;
+pub mod icache;
 pub mod lockref;
 pub mod lookups;
 pub mod miss;
@@ -22,6 +24,7 @@ pub mod showgids;
 pub mod stat;
 pub mod table;
 pub mod target;
+pub mod tree;
 pub mod visit;
 
 use anyhow::Result;
@@ -132,6 +135,9 @@ pub fn all() -> Vec<Box<dyn Workload>> {
         Box::new(lockref::Lockref),
         Box::new(showgids::Showgids),
         Box::new(rwsem::Rwsem),
+        Box::new(icache::Icache),
+        Box::new(tree::Trees),
+        Box::new(blocks::BlockLookups),
         Box::new(fuse::Fuse),
     ]
 }

@@ -164,6 +164,8 @@ fn attr_of(stat: &Statx) -> Attr {
         atime: time(&stat.stx_atime),
         mtime: time(&stat.stx_mtime),
         ctime: time(&stat.stx_ctime),
+        // The host checks them.
+        acl: false,
     }
 }
 

@@ -43,7 +43,7 @@ impl BlHash {
     pub fn maintain(&self, objects: &impl Objects) {
         let moving = is_moving(self.epoch.load(Ordering::Relaxed));
         let wanted = self.want_rekey.load(Ordering::Relaxed);
-        if !moving && !wanted && !self.counts[shard()].get().is_multiple_of(LOAD) {
+        if !moving && !wanted && !self.counts[shard()].is_due() {
             return;
         }
         if let Some(mut grower) = self.grow.try_lock() {

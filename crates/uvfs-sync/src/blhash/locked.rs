@@ -15,6 +15,8 @@ pub struct Locked<'a, const N: usize> {
     /// How many of the tables are locked (the old one first).
     pub(super) tables: usize,
     pub(super) buckets: [[u32; N]; 2],
+    /// The hashes' tags in each of the tables.
+    pub(super) tags: [[u8; N]; 2],
     /// Overflow lines at hand; freed ones end up here too, and go back after the unlock.
     pub(super) spare: [u32; N],
     pub(super) _order: Held,
@@ -38,7 +40,7 @@ impl<'a, const N: usize> Locked<'a, N> {
         if !done {
             return Err(Full);
         }
-        self.hash.counts[shard()].add(1);
+        self.hash.counts[shard()].entries.add(1);
         Ok(())
     }
 
@@ -51,7 +53,7 @@ impl<'a, const N: usize> Locked<'a, N> {
                 if freed != 0 {
                     self.keep(freed);
                 }
-                self.hash.counts[shard()].sub(1);
+                self.hash.counts[shard()].entries.sub(1);
                 return true;
             }
         }
@@ -101,17 +103,14 @@ impl<'a, const N: usize> Locked<'a, N> {
         }
     }
 
-    /// The indices in the `which`-th bucket, both tables.
-    pub fn for_each(&self, which: usize, mut f: impl FnMut(u32)) {
+    /// The indices in the `which`-th bucket, both tables, whose tag is (probably) that of the hash that was locked: all that
+    /// may have this hash, and few others, each of which would be a miss of the processor's cache.
+    pub fn for_each_candidate(&self, which: usize, mut f: impl FnMut(u32)) {
         for step in 0..self.tables {
+            let tag = self.tags[step][which];
             let mut line = self.table(step).heads.get(self.buckets[step][which]);
             loop {
-                for slot in &line.slots {
-                    let index = slot.load(Ordering::Relaxed);
-                    if index != 0 {
-                        f(index);
-                    }
-                }
+                line.candidates(tag).for_each(&mut f);
                 match line.next.load(Ordering::Relaxed) {
                     0 => break,
                     next => line = self.hash.overflow.get(next),

@@ -126,6 +126,26 @@ pub enum Scan<R, M> {
     Moved,
 }
 
+/// What the threads of one shard have put in, less what they took out.
+#[derive(Debug, Default)]
+struct Count {
+    entries: Stat,
+    /// What `entries` was when the table's growth was last looked at from here.
+    looked: Stat,
+}
+
+impl Count {
+    /// Whether as many came or went since the last look as are worth one. Not each time that one comes and one goes.
+    fn is_due(&self) -> bool {
+        let (now, looked) = (self.entries.get(), self.looked.get());
+        if now == looked || !now.is_multiple_of(LOAD) {
+            return false;
+        }
+        self.looked.add(now.wrapping_sub(looked));
+        true
+    }
+}
+
 /// The hash table. `u32` indices of objects in; the objects themselves are the caller's.
 #[derive(Debug)]
 pub struct BlHash {
@@ -139,7 +159,7 @@ pub struct BlHash {
     /// Buckets of the table that is not in use whose memory was not given back yet.
     left: AtomicU32,
     grow: Mutex<Grower>,
-    counts: [CachePadded<Stat>; SHARDS],
+    counts: [CachePadded<Count>; SHARDS],
     long_chains: Stat,
     rekeys: Stat,
 }
@@ -161,7 +181,7 @@ impl BlHash {
             want_rekey: AtomicBool::new(false),
             left: AtomicU32::new(0),
             grow: Mutex::new(Grower::default()),
-            counts: std::array::from_fn(|_| CachePadded::new(Stat::new())),
+            counts: std::array::from_fn(|_| CachePadded::default()),
             long_chains: Stat::new(),
             rekeys: Stat::new(),
         };
@@ -294,6 +314,7 @@ impl BlHash {
             epoch,
             tables: 0,
             buckets: [[0; N]; 2],
+            tags: [0, 1].map(|step| hashes.map(|h| tag_of(h.hash[step]))),
             spare: [0; N],
             _order: Held::new(Class::Bucket),
         };
@@ -344,7 +365,7 @@ impl BlHash {
 
     /// Objects in the table (approximately, while it changes).
     pub fn len(&self) -> u64 {
-        self.counts.iter().fold(0u64, |n, c| n.wrapping_add(c.get()))
+        self.counts.iter().fold(0u64, |n, c| n.wrapping_add(c.entries.get()))
     }
 
     /// Whether [`BlHash::len`] is 0.

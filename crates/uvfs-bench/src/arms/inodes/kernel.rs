@@ -1,0 +1,110 @@
+//! `stock` and `patched` for `icache`: inodes with the kernel's links.
+//!
+//! Slots come from uvfs's slab, as the cache's do. Each inode that stays is held once, as by its dentry, so that a lookup's
+//! own reference is never the last.
+
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context as _, Result, ensure};
+use uvfs_cache::{Attr, Time};
+use uvfs_sync::slab::{Pool, Slab};
+
+use crate::arms::inodes::links::{Links, Node};
+use crate::arms::inodes::{FIRST, Inodes, attr_of};
+
+/// Slots besides those of inodes that stay.
+const SPARE: u64 = 1 << 16;
+
+/// The kernel's inode cache before or after the change.
+pub struct Kernel<const PATCHED: bool> {
+    links: Links<PATCHED>,
+    pool: Pool,
+    slab: Slab,
+}
+
+/// Before the change.
+pub type Stock = Kernel<false>;
+/// After it.
+pub type Patched = Kernel<true>;
+
+fn fill(node: &Node, attr: &Attr) {
+    let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    let words = [
+        attr.ino,
+        pair(attr.mode, attr.nlink),
+        pair(attr.uid, attr.gid),
+        u64::from(attr.rdev),
+        attr.size,
+        attr.blocks,
+        attr.atime.pack(),
+        attr.mtime.pack(),
+        attr.ctime.pack(),
+    ];
+    node.attr.iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
+}
+
+fn copy(node: &Node) -> Attr {
+    let word = |i: usize| node.attr[i].load(Ordering::Relaxed);
+    Attr {
+        ino: word(0),
+        mode: word(1) as u32,
+        nlink: (word(1) >> 32) as u32,
+        uid: word(2) as u32,
+        gid: (word(2) >> 32) as u32,
+        rdev: word(3) as u32,
+        size: word(4),
+        blocks: word(5),
+        atime: Time::unpack(word(6)),
+        mtime: Time::unpack(word(7)),
+        ctime: Time::unpack(word(8)),
+        acl: false,
+    }
+}
+
+impl<const PATCHED: bool> Kernel<PATCHED> {
+    fn make(&self, ino: u64) -> Result<u32> {
+        let slot = self.slab.alloc(&self.pool).context("no slot is left")?;
+        fill(self.links.node(slot), &attr_of(ino));
+        ensure!(self.links.insert(slot, ino), "inode {ino} is known");
+        Ok(slot)
+    }
+
+    fn put(&self, slot: u32) {
+        if self.links.put(slot) {
+            self.slab.free(&self.pool, slot);
+        }
+    }
+}
+
+impl<const PATCHED: bool> Inodes for Kernel<PATCHED> {
+    fn new(files: u64) -> Result<Self> {
+        let slots = u32::try_from((files + SPARE).next_power_of_two()).context("too many files")?;
+        let this = Self { links: Links::new(files, slots)?, pool: Pool::new(slots), slab: Slab::new() };
+        (FIRST..FIRST + files).try_for_each(|ino| this.make(ino).map(|_| ()))?;
+        Ok(this)
+    }
+
+    #[inline]
+    fn stat(&self, ino: u64, attr: &mut Attr) -> bool {
+        let Some(slot) = self.links.get(ino) else { return false };
+        *attr = copy(self.links.node(slot));
+        self.put(slot);
+        true
+    }
+
+    #[inline]
+    fn get(&self, ino: u64) -> bool {
+        let Some(slot) = self.links.get(ino) else { return false };
+        self.put(slot);
+        true
+    }
+
+    fn make_and_end(&self, ino: u64) -> Result<()> {
+        self.put(self.make(ino)?);
+        Ok(())
+    }
+
+    fn each(&self, f: &mut dyn FnMut(u64)) {
+        self.links.each(f, &mut |slot| self.slab.free(&self.pool, slot));
+    }
+}

@@ -1,0 +1,183 @@
+//! The phases by system calls below a directory: mknodat(2), getdents(2) and fstatat(2), unlinkat(2).
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, mkdirat, mknodat, openat, statat, unlinkat};
+
+use crate::harness::{Arm, Seat, Worker, usage};
+use crate::workloads::target::{Target, directory};
+use crate::workloads::tree::Phase;
+use crate::workloads::tree::shape::{Name, Shape, Unit, Units, dir, top};
+
+/// What glibc's readdir(3) asks for.
+const READDIR: usize = 32 * 1024;
+
+/// The arm.
+pub struct SystemCalls {
+    name: String,
+    shape: Shape,
+    phases: Vec<Phase>,
+    fd: OwnedFd,
+    filled: Mutex<bool>,
+    /// Goes last, with whatever is left.
+    _base: tempfile::TempDir,
+}
+
+impl SystemCalls {
+    /// In a fresh directory below the target.
+    ///
+    /// # Errors
+    /// Where the directory cannot be written to.
+    pub fn new(target: &Target, shape: Shape, phases: &[Phase]) -> Result<Self> {
+        let Target::Dir { name, dir } = target else { bail!("this process's own arms are no target") };
+        let base = tempfile::Builder::new()
+            .prefix("uvfs-bench-")
+            .tempdir_in(dir)
+            .with_context(|| format!("cannot make a directory in {}", dir.display()))?;
+        let fd = directory(base.path())?;
+        let (name, phases) = (name.clone(), phases.to_vec());
+        Ok(Self { name, shape, phases, fd, filled: Mutex::new(false), _base: base })
+    }
+
+    fn walking(&self, phase: Phase, shape: Shape, seat: Seat) -> Walking<'_> {
+        let buffer = Box::new([const { MaybeUninit::uninit() }; READDIR]);
+        Walking { base: &self.fd, phase, shape, units: shape.dealt(seat), buffer }
+    }
+
+    fn run(&self, phase: Phase, shape: Shape) -> Result<()> {
+        let mut walking = self.walking(phase, shape, Seat { index: 0, of: 1 });
+        while walking.finished() == Some(false) {
+            walking.batch(shape.per_dir())?;
+        }
+        Ok(())
+    }
+}
+
+impl Arm for SystemCalls {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn check(&self) -> Result<()> {
+        let shape = Shape { trees: 1, dirs: 1, files: self.shape.files.min(100) };
+        [Phase::Create, Phase::Find, Phase::Unlink].into_iter().try_for_each(|phase| self.run(phase, shape))
+    }
+
+    fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+        let phase = *self.phases.get(variant).context("no such phase")?;
+        Ok(Box::new(self.walking(phase, self.shape, seat)))
+    }
+
+    fn grain(&self, _variant: usize) -> Option<u64> {
+        Some(self.shape.per_dir())
+    }
+
+    fn prepare(&self, variant: usize, _workers: usize) -> Result<()> {
+        let phase = *self.phases.get(variant).context("no such phase")?;
+        let mut filled = self.filled.lock();
+        match (phase, *filled) {
+            (Phase::Create, true) => self.run(Phase::Unlink, self.shape)?,
+            (Phase::Find | Phase::Unlink, false) => self.run(Phase::Create, self.shape)?,
+            _ => {}
+        }
+        *filled = phase != Phase::Unlink;
+        Ok(())
+    }
+
+    /// Of this process, the kernel's for it included; not of a server that the directory may have.
+    fn server_cpu(&self) -> Option<Duration> {
+        usage::processor_time()
+    }
+}
+
+struct Walking<'a> {
+    base: &'a OwnedFd,
+    phase: Phase,
+    shape: Shape,
+    units: Units,
+    buffer: Box<[MaybeUninit<u8>; READDIR]>,
+}
+
+fn opened(above: impl AsFd, name: Name, flags: OFlags) -> Result<OwnedFd> {
+    openat(above, name.c(), flags | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .with_context(|| format!("cannot open {:?}", name.c()))
+}
+
+impl Walking<'_> {
+    fn create(&self, unit: Unit) -> Result<()> {
+        let mode = Mode::from_raw_mode(0o755);
+        if unit.dir == 0 {
+            mkdirat(self.base, top(unit.tree).c(), mode).context("cannot make a directory")?;
+        }
+        let above = opened(self.base, top(unit.tree), OFlags::PATH)?;
+        mkdirat(&above, dir(unit.dir).c(), mode).context("cannot make a directory")?;
+        let here = opened(&above, dir(unit.dir), OFlags::PATH)?;
+        let mut name = Name::new(b'f', 0);
+        for file in 0..self.shape.files {
+            name.set(file);
+            mknodat(&here, name.c(), FileType::RegularFile, Mode::from_raw_mode(0o644), 0)
+                .context("cannot make a file")?;
+        }
+        Ok(())
+    }
+
+    fn find(&mut self, unit: Unit) -> Result<()> {
+        let above = opened(self.base, top(unit.tree), OFlags::PATH)?;
+        let here = opened(&above, dir(unit.dir), OFlags::empty())?;
+        let stat = statat(&here, c"", AtFlags::EMPTY_PATH)?;
+        ensure!(FileType::from_raw_mode(stat.st_mode).is_dir(), "a directory has become something else");
+        let mut found = 0;
+        let mut entries = RawDir::new(&here, &mut self.buffer[..]);
+        while let Some(entry) = entries.next() {
+            let entry = entry.context("cannot read a directory")?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let stat = statat(&here, name, AtFlags::SYMLINK_NOFOLLOW).context("cannot look at a file")?;
+            let same = stat.st_ino == entry.ino() && FileType::from_raw_mode(stat.st_mode).is_file();
+            ensure!(same, "{name:?} is not what was listed");
+            found += 1;
+        }
+        ensure!(found == self.shape.files, "{found} entries are listed, not {}", self.shape.files);
+        Ok(())
+    }
+
+    fn unlink(&self, unit: Unit) -> Result<()> {
+        let above = opened(self.base, top(unit.tree), OFlags::PATH)?;
+        let here = opened(&above, dir(unit.dir), OFlags::PATH)?;
+        let mut name = Name::new(b'f', 0);
+        for file in 0..self.shape.files {
+            name.set(file);
+            unlinkat(&here, name.c(), AtFlags::empty()).context("cannot remove a file")?;
+        }
+        drop(here);
+        unlinkat(&above, dir(unit.dir).c(), AtFlags::REMOVEDIR).context("cannot remove a directory")?;
+        if unit.dir + 1 == self.shape.dirs {
+            drop(above);
+            unlinkat(self.base, top(unit.tree).c(), AtFlags::REMOVEDIR)
+                .context("cannot remove a directory")?;
+        }
+        Ok(())
+    }
+}
+
+impl Worker for Walking<'_> {
+    fn batch(&mut self, ops: u64) -> Result<()> {
+        ensure!(ops == self.shape.per_dir(), "a directory cannot be cut");
+        let unit = self.units.next().context("no directory is left")?;
+        match self.phase {
+            Phase::Create => self.create(unit),
+            Phase::Find => self.find(unit),
+            Phase::Unlink => self.unlink(unit),
+        }
+    }
+
+    fn finished(&self) -> Option<bool> {
+        Some(self.units.is_empty())
+    }
+}

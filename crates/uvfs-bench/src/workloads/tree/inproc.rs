@@ -1,0 +1,330 @@
+//! The phases in this process: uvfs's calls on its tmpfs, and the kernel's inode hash and list beside them.
+//!
+//! All arms make the same calls of [`Vfs`] and [`Context`]. `stock` and `patched` have each inode that is made or ended go through the
+//! kernel's hash and list as well ([`crate::arms::inodes::links`]), in the slot that it has in uvfs. `null` has a file system of its own for each thread.
+//!
+//! What is there between two turns is known to the arm: before a phase it makes or removes what is missing, unmeasured. Before
+//! files are created the memory of those that were removed goes back to the system, so that creating pays for it each time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use parking_lot::Mutex;
+use uvfs::{Attr, Context, Cred, DirEntry, Errno, Found, Inode, Op, Vfs, VfsConfig, mode};
+use uvfs_drivers::tmpfs::{Tmpfs, parse};
+
+use crate::arms::inodes::links::{Kernel, Links};
+use crate::harness::spread::Spread;
+use crate::harness::{Arm, Seat, Worker, usage};
+use crate::workloads::tree::Phase;
+use crate::workloads::tree::shape::{Name, Shape, Unit, Units, dir, top};
+
+/// Slots of the cache besides those of the trees.
+const SPARE: u64 = 1 << 17;
+/// Files of the directory that an arm is tried out with.
+const TRIED: u64 = 100;
+
+/// The arm.
+pub struct InProcess {
+    name: &'static str,
+    shape: Shape,
+    phases: Vec<Phase>,
+    /// One for all, or one for each thread.
+    vfss: Vec<Arc<Vfs>>,
+    kernel: Option<Box<dyn Kernel>>,
+    /// The slot of each inode, where the kernel's links are measured.
+    slots: Vec<AtomicU32>,
+    /// Whether the trees are there, and dealt to how many file systems.
+    filled: Mutex<Option<usize>>,
+    memory: Memory,
+}
+
+/// What creating took of memory.
+#[derive(Default)]
+struct Memory {
+    /// Threads that still create.
+    creating: AtomicUsize,
+    before: Mutex<u64>,
+    /// Bytes resident more than before, and bytes resident in all, after each turn.
+    grown: Mutex<Vec<(u64, u64)>>,
+}
+
+impl InProcess {
+    /// With nothing in it; `own` file systems for so many threads, or one.
+    ///
+    /// # Errors
+    /// What uvfs answers, or where there is no address space.
+    pub fn new(name: &'static str, shape: Shape, phases: &[Phase], own: usize) -> Result<Self> {
+        let inodes = shape.inodes();
+        let slots = u32::try_from((inodes + inodes / 8 + SPARE).next_power_of_two())?;
+        let vfss = (0..own).map(|_| mounted(slots)).collect::<Result<_>>()?;
+        let kernel: Option<Box<dyn Kernel>> = match name {
+            "stock" => Some(Box::new(Links::<false>::new(inodes, slots)?)),
+            "patched" => Some(Box::new(Links::<true>::new(inodes, slots)?)),
+            _ => None,
+        };
+        let kept = if kernel.is_some() { inodes as usize } else { 0 };
+        Ok(Self {
+            name,
+            shape,
+            phases: phases.to_vec(),
+            vfss,
+            kernel,
+            slots: (0..kept).map(|_| AtomicU32::new(0)).collect(),
+            filled: Mutex::new(None),
+            memory: Memory::default(),
+        })
+    }
+
+    fn walking(&self, phase: Phase, shape: Shape, seat: Seat) -> Walking<'_> {
+        let vfs = &*self.vfss[seat.index.min(self.vfss.len() - 1)];
+        let context = vfs.context(Cred::root());
+        Walking { arm: self, phase, shape, units: shape.dealt(seat), vfs, context, counted: false }
+    }
+
+    /// A phase as a whole, unmeasured.
+    fn run(&self, phase: Phase, shape: Shape, of: usize) -> Result<()> {
+        (0..of).try_for_each(|index| {
+            let mut walking = self.walking(phase, shape, Seat { index, of });
+            while walking.finished() == Some(false) {
+                walking.batch(shape.per_dir())?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Nothing is there: no memory shall be kept for it.
+    fn give_back(&self) -> Result<()> {
+        for vfs in &self.vfss {
+            let cache = vfs.cache();
+            ensure!(cache.counters().inodes == 1, "{} inodes are left", cache.counters().inodes);
+            cache.trim(vfs.root().sb());
+        }
+        let left = self.kernel.as_ref().map_or(0, |kernel| kernel.count());
+        ensure!(left == 0, "{left} inodes are left in the list");
+        Ok(())
+    }
+}
+
+fn mounted(slots: u32) -> Result<Arc<Vfs>> {
+    let options = parse("size=0,nr_inodes=0,mode=755").map_err(anyhow::Error::msg)?;
+    let mut config = VfsConfig::default();
+    config.cache.max_inodes = slots;
+    Ok(Vfs::new(config, Tmpfs::new(options)?)?)
+}
+
+impl Arm for InProcess {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn check(&self) -> Result<()> {
+        let shape = Shape { trees: 1, dirs: 1, files: self.shape.files.min(TRIED) };
+        for vfs in &self.vfss {
+            let gone = || vfs.context(Cred::root()).stat(top(0).bytes()) == Err(Errno::NOENT);
+            ensure!(gone(), "something is there before anything was made");
+        }
+        for phase in [Phase::Create, Phase::Find, Phase::Unlink] {
+            self.run(phase, shape, 1)?;
+        }
+        self.give_back()
+    }
+
+    fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+        let phase = *self.phases.get(variant).context("no such phase")?;
+        let mut walking = self.walking(phase, self.shape, seat);
+        walking.counted = phase == Phase::Create;
+        Ok(Box::new(walking))
+    }
+
+    fn grain(&self, _variant: usize) -> Option<u64> {
+        Some(self.shape.per_dir())
+    }
+
+    fn prepare(&self, variant: usize, workers: usize) -> Result<()> {
+        let phase = *self.phases.get(variant).context("no such phase")?;
+        let mut filled = self.filled.lock();
+        let of = workers.min(self.vfss.len());
+        if let Some(before) = filled.filter(|before| phase == Phase::Create || *before != of) {
+            self.run(Phase::Unlink, self.shape, before)?;
+            *filled = None;
+        }
+        if phase == Phase::Create {
+            self.give_back()?;
+            *self.memory.before.lock() = usage::resident()?;
+            self.memory.creating.store(workers, Ordering::Relaxed);
+        } else if filled.is_none() {
+            self.run(Phase::Create, self.shape, of)?;
+        }
+        *filled = (phase != Phase::Unlink).then_some(of);
+        Ok(())
+    }
+
+    /// Of this process: there is no server.
+    fn server_cpu(&self) -> Option<Duration> {
+        usage::processor_time()
+    }
+
+    fn remark(&self) -> Option<String> {
+        const MIB: f64 = (1u64 << 20) as f64;
+        let grown = self.memory.grown.lock();
+        // The first round warms up, where there is another.
+        let rounds = if grown.len() > 1 { &grown[1..] } else { &grown[..] };
+        let more = Spread::of(rounds.iter().map(|(more, _)| *more as f64))?;
+        let all = Spread::of(rounds.iter().map(|(_, all)| *all as f64))?;
+        let inodes = self.shape.inodes();
+        Some(format!(
+            "after create {inodes} inodes take {:.1} MiB of resident memory, {:.0} bytes each (at the most {:.0}); the whole \
+             process had {:.1} MiB at the most",
+            more.median / MIB,
+            more.median / inodes as f64,
+            more.max / inodes as f64,
+            all.max / MIB
+        ))
+    }
+}
+
+/// One thread in one phase. A batch is a directory.
+struct Walking<'a> {
+    arm: &'a InProcess,
+    phase: Phase,
+    shape: Shape,
+    units: Units,
+    vfs: &'a Vfs,
+    context: Context<'a>,
+    /// Whether memory is looked at when the last one is done.
+    counted: bool,
+}
+
+impl<'a> Walking<'a> {
+    fn op(&self) -> Op {
+        self.vfs.op(self.context.cred())
+    }
+
+    fn found(&self, above: &Inode<'a>, name: Name) -> Result<Inode<'a>> {
+        match self.vfs.lookup(&self.op(), above, name.bytes())? {
+            Found::Node(inode, _) => Ok(inode),
+            Found::Absent(_) => bail!("{:?} is not there", name.c()),
+        }
+    }
+
+    /// Where the slot of an inode is kept: the top of the unit's tree, its directory, or a file of it.
+    fn place(&self, unit: Unit) -> usize {
+        (unit.tree * self.shape.per_tree() + 1 + unit.dir * self.shape.per_dir()) as usize
+    }
+
+    #[inline]
+    fn began(&self, place: usize, inode: &Inode<'_>) -> Result<()> {
+        let Some(kernel) = &self.arm.kernel else { return Ok(()) };
+        let slot = inode.id().as_u64() as u32;
+        self.arm.slots[place].store(slot, Ordering::Relaxed);
+        kernel.began(slot, inode.ino())
+    }
+
+    /// Before uvfs is told: afterwards the slot is another one's.
+    #[inline]
+    fn ends(&self, place: usize) -> Result<()> {
+        let Some(kernel) = &self.arm.kernel else { return Ok(()) };
+        kernel.ended(self.arm.slots[place].load(Ordering::Relaxed))
+    }
+
+    fn create(&self, unit: Unit) -> Result<()> {
+        let (root, place) = (self.vfs.root(), self.place(unit));
+        let above = if unit.dir == 0 {
+            let (above, _) = self.vfs.mkdir(&self.op(), &root, top(unit.tree).bytes(), 0o755)?;
+            self.began(place - 1, &above)?;
+            above
+        } else {
+            self.found(&root, top(unit.tree))?
+        };
+        let (dir, _) = self.vfs.mkdir(&self.op(), &above, dir(unit.dir).bytes(), 0o755)?;
+        self.began(place, &dir)?;
+        let mut name = Name::new(b'f', 0);
+        for file in 0..self.shape.files {
+            name.set(file);
+            let (inode, _) = self.vfs.mknod(&self.op(), &dir, name.bytes(), mode::S_IFREG | 0o644, 0)?;
+            self.began(place + 1 + file as usize, &inode)?;
+        }
+        Ok(())
+    }
+
+    fn find(&mut self, unit: Unit) -> Result<()> {
+        let path = [&b"/"[..], top(unit.tree).bytes(), b"/", dir(unit.dir).bytes()].concat();
+        self.context.chdir(&path)?;
+        let (context, mut attr) = (&self.context, Attr::default());
+        context.lstat_into(b".", &mut attr)?;
+        ensure!(attr.is_dir(), "a directory has become something else");
+        let here = context.resolve(b".")?;
+        let (mut found, mut wrong) = (0, None);
+        self.vfs.readdir(&self.op(), &here, 0, &mut |entry: DirEntry<'_>| {
+            found += 1;
+            match context.lstat_into(entry.name, &mut attr) {
+                Ok(()) if attr.ino == entry.ino && attr.is_reg() => true,
+                Ok(()) => {
+                    wrong = Some(Errno::STALE);
+                    false
+                }
+                Err(errno) => {
+                    wrong = Some(errno);
+                    false
+                }
+            }
+        })?;
+        if let Some(errno) = wrong {
+            bail!("an entry that was listed cannot be looked at: {errno}");
+        }
+        ensure!(found == self.shape.files, "{found} entries are listed, not {}", self.shape.files);
+        Ok(())
+    }
+
+    fn unlink(&self, unit: Unit) -> Result<()> {
+        let (root, place) = (self.vfs.root(), self.place(unit));
+        let above = self.found(&root, top(unit.tree))?;
+        let inode = self.found(&above, dir(unit.dir))?;
+        let mut name = Name::new(b'f', 0);
+        for file in 0..self.shape.files {
+            name.set(file);
+            self.ends(place + 1 + file as usize)?;
+            self.vfs.unlink(&self.op(), &inode, name.bytes())?;
+        }
+        drop(inode);
+        self.ends(place)?;
+        self.vfs.rmdir(&self.op(), &above, dir(unit.dir).bytes())?;
+        drop(above);
+        if unit.dir + 1 == self.shape.dirs {
+            let first = place - (unit.dir * self.shape.per_dir()) as usize;
+            self.ends(first - 1)?;
+            self.vfs.rmdir(&self.op(), &root, top(unit.tree).bytes())?;
+        }
+        Ok(())
+    }
+}
+
+impl Worker for Walking<'_> {
+    fn batch(&mut self, ops: u64) -> Result<()> {
+        ensure!(ops == self.shape.per_dir(), "a directory cannot be cut");
+        let unit = self.units.next().context("no directory is left")?;
+        match self.phase {
+            Phase::Create => self.create(unit),
+            Phase::Find => self.find(unit),
+            Phase::Unlink => self.unlink(unit),
+        }
+    }
+
+    fn finished(&self) -> Option<bool> {
+        Some(self.units.is_empty())
+    }
+}
+
+impl Drop for Walking<'_> {
+    fn drop(&mut self) {
+        let memory = &self.arm.memory;
+        if self.counted && memory.creating.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // Where it cannot be read there is no figure.
+            let now = usage::resident().unwrap_or(0);
+            memory.grown.lock().push((now.saturating_sub(*memory.before.lock()), now));
+        }
+    }
+}

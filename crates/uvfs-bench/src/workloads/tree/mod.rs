@@ -1,0 +1,168 @@
+//! `tree`: trees of files made, walked and removed, as in the thread "vfs: inode cache conversion to hash-bl" (linux-fsdevel,
+//! October 2023): 20 processes, each with a tree of 1,000 directories of 1,000 files.
+//!
+//! Phases are variants of one case, each a whole pass over all trees, which are dealt to the threads. [`inproc`] makes the library's
+//! calls, [`calls`] system calls below a target. With `--memory` the one phase is `stream`: the trees are walked through a cache that is too
+//! small ([`stream`]). Operations are inodes. The processor time of an inode is this process's.
+
+pub mod calls;
+pub mod inproc;
+pub mod shape;
+pub mod stall;
+pub mod stream;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::builder::EnumValueParser;
+use clap::{Arg, ArgMatches, ValueEnum, value_parser};
+use serde_json::json;
+
+use crate::harness::Arm;
+use crate::harness::schedule::Params;
+use crate::workloads::target::Target;
+use crate::workloads::tree::shape::Shape;
+use crate::workloads::{Maker, Prepare, Workload};
+
+/// The least that `--memory` may be.
+const LEAST: u64 = 1 << 20;
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// All directories and files are made.
+    Create,
+    /// Every directory is read, and each entry looked at.
+    Find,
+    /// All are removed.
+    Unlink,
+}
+
+/// The workload.
+pub struct Trees;
+
+fn number(name: &'static str, default: &'static str, most: u64, help: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .value_name("N")
+        .value_parser(value_parser!(u64).range(1..=most))
+        .default_value(default)
+        .help(help)
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    let wrong =
+        || format!("{text:?} is no size; 256M is one, and 1M the least (K, M and G are powers of 1024)");
+    let shift = match text.bytes().next_back() {
+        Some(b'K') => 10,
+        Some(b'M') => 20,
+        Some(b'G') => 30,
+        _ => 0,
+    };
+    let digits = if shift > 0 { &text[..text.len() - 1] } else { text };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).filter(|bytes| *bytes >= LEAST).ok_or_else(wrong)
+}
+
+impl Workload for Trees {
+    fn name(&self) -> &'static str {
+        "tree"
+    }
+
+    fn about(&self) -> &'static str {
+        "trees created, walked with a stat of each file, and removed; uvfs, and the kernel's inode hash and list beside it"
+    }
+
+    fn arms(&self) -> Vec<&'static str> {
+        vec!["null", "stock", "patched", "uvfs"]
+    }
+
+    fn args(&self) -> Vec<Arg> {
+        let phases = Arg::new("phases")
+            .long("phases")
+            .value_name("P,..")
+            .value_delimiter(',')
+            .value_parser(EnumValueParser::<Phase>::new())
+            .conflicts_with("memory")
+            .help("What is done [default: all]");
+        let memory = Arg::new("memory")
+            .long("memory")
+            .value_name("LIMIT")
+            .value_parser(bytes)
+            .help("Walk generated trees through a cache limited to so many bytes (256M) instead");
+        vec![
+            number("trees", "20", 10_000, "Trees, which are dealt to the threads"),
+            number("dirs", "10", 1_000_000, "Directories of a tree"),
+            number("files", "1000", 10_000_000, "Files of a directory"),
+            phases,
+            memory,
+        ]
+    }
+
+    fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
+        let number =
+            |name: &str| matches.get_one::<u64>(name).copied().with_context(|| format!("--{name} is needed"));
+        let shape = Shape { trees: number("trees")?, dirs: number("dirs")?, files: number("files")? };
+        let threads = matches.get_many::<u64>("threads").into_iter().flatten().max().copied().unwrap_or(1);
+        ensure!(
+            threads <= shape.trees,
+            "{threads} threads cannot be dealt {} trees: --trees must be {threads} at least",
+            shape.trees
+        );
+        ensure!(!matches.contains_id("procs"), "tree deals its trees to threads; --procs is not for it");
+        ensure!(shape.inodes() <= 1 << 28, "{} inodes are more than 2^28", shape.inodes());
+        let limit = matches.get_one::<u64>("memory").copied();
+        let mut params = Params::new();
+        for (key, value) in [("trees", shape.trees), ("dirs", shape.dirs), ("files", shape.files)] {
+            params.insert(key.to_owned(), json!(value));
+        }
+        limit.map(|limit| params.insert("memory".to_owned(), json!(limit)));
+        let all = || Phase::value_variants().to_vec();
+        let phases: Vec<Phase> = matches.get_many("phases").map_or_else(all, |some| some.copied().collect());
+        let named = |phase| Params::from_iter([("phase".to_owned(), phase)]);
+        let variants = match limit {
+            Some(_) => vec![named(json!("stream"))],
+            None => phases.iter().map(|phase| named(json!(phase))).collect(),
+        };
+        Ok(vec![Prepare { params, variants, maker: Box::new(Made { shape, phases, limit }) }])
+    }
+}
+
+struct Made {
+    shape: Shape,
+    phases: Vec<Phase>,
+    limit: Option<u64>,
+}
+
+impl Maker for Made {
+    fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>> {
+        let own = if name == "null" { threads } else { 1 };
+        match self.limit {
+            Some(_) if matches!(name, "stock" | "patched") => {
+                bail!("with --memory uvfs goes by its own inode hash, and work would not be equal")
+            }
+            Some(limit) => Ok(Box::new(stream::Stream::new(name, self.shape, limit, own)?)),
+            None => Ok(Box::new(inproc::InProcess::new(name, self.shape, &self.phases, own)?)),
+        }
+    }
+
+    fn target(&self, target: &Target) -> Result<Box<dyn Arm>> {
+        ensure!(
+            self.limit.is_none(),
+            "{target}: --memory limits the cache of this process; its only target is inproc"
+        );
+        Ok(Box::new(calls::SystemCalls::new(target, self.shape, &self.phases)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!((bytes("256M"), bytes("1048576"), bytes("2G")), (Ok(256 << 20), Ok(1 << 20), Ok(2 << 30)));
+        for wrong in ["", "M", "1K", "-1M", "99999999999G", "1T"] {
+            assert!(bytes(wrong).unwrap_err().contains("256M is one"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The trees, how they are dealt to threads, and what things are called.
+
+use std::ffi::CStr;
+
+use crate::harness::Seat;
+
+/// `trees` trees of `dirs` directories of `files` files each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Trees.
+    pub trees: u64,
+    /// Directories of a tree.
+    pub dirs: u64,
+    /// Files of a directory.
+    pub files: u64,
+}
+
+impl Shape {
+    /// Operations of a directory: itself and its files.
+    pub fn per_dir(self) -> u64 {
+        self.files + 1
+    }
+
+    /// Inodes of a tree, its top included.
+    pub fn per_tree(self) -> u64 {
+        1 + self.dirs * self.per_dir()
+    }
+
+    /// Inodes of all trees.
+    pub fn inodes(self) -> u64 {
+        self.trees * self.per_tree()
+    }
+
+    /// The directories of the trees that are dealt to a seat, in order.
+    pub fn dealt(self, seat: Seat) -> Units {
+        Units { shape: self, step: seat.of as u64, tree: seat.index as u64, dir: 0 }
+    }
+}
+
+/// One directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Its tree.
+    pub tree: u64,
+    /// Its place in the tree.
+    pub dir: u64,
+}
+
+/// Directories that are still to be done.
+#[derive(Clone, Copy, Debug)]
+pub struct Units {
+    shape: Shape,
+    step: u64,
+    tree: u64,
+    dir: u64,
+}
+
+impl Units {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.tree >= self.shape.trees
+    }
+}
+
+impl Iterator for Units {
+    type Item = Unit;
+
+    fn next(&mut self) -> Option<Unit> {
+        if self.is_empty() {
+            return None;
+        }
+        let unit = Unit { tree: self.tree, dir: self.dir };
+        self.dir += 1;
+        if self.dir == self.shape.dirs {
+            (self.tree, self.dir) = (self.tree + self.step, 0);
+        }
+        Some(unit)
+    }
+}
+
+/// Digits of a name.
+const DIGITS: usize = 8;
+
+/// A letter and eight digits, and a nul for system calls.
+#[derive(Clone, Copy, Debug)]
+pub struct Name([u8; DIGITS + 2]);
+
+impl Name {
+    /// With this letter and number.
+    pub fn new(letter: u8, number: u64) -> Self {
+        let mut name = Self([0; DIGITS + 2]);
+        name.0[0] = letter;
+        name.set(number);
+        name
+    }
+
+    /// Another number.
+    #[inline]
+    pub fn set(&mut self, mut number: u64) {
+        for digit in self.0[1..=DIGITS].iter_mut().rev() {
+            *digit = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+    }
+
+    /// Without the nul.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0[..=DIGITS]
+    }
+
+    /// With it.
+    #[inline]
+    pub fn c(&self) -> &CStr {
+        CStr::from_bytes_with_nul(&self.0).unwrap_or_default()
+    }
+}
+
+/// The top of a tree.
+pub fn top(tree: u64) -> Name {
+    Name::new(b't', tree)
+}
+
+/// A directory of a tree.
+pub fn dir(dir: u64) -> Name {
+    Name::new(b'd', dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_directory_is_dealt_once() {
+        let shape = Shape { trees: 7, dirs: 3, files: 5 };
+        for of in 1..=7 {
+            let dealt: Vec<Unit> = (0..of).flat_map(|index| shape.dealt(Seat { index, of })).collect();
+            let different: HashSet<_> = dealt.iter().map(|unit| (unit.tree, unit.dir)).collect();
+            assert_eq!((dealt.len(), different.len()), (21, 21));
+        }
+        assert_eq!((shape.per_dir(), shape.per_tree(), shape.inodes()), (6, 19, 133));
+    }
+
+    #[test]
+    fn names_are_letters_and_digits() {
+        let mut name = Name::new(b'f', 0);
+        assert_eq!((name.bytes(), name.c()), (&b"f00000000"[..], c"f00000000"));
+        name.set(10_203);
+        assert_eq!((name.bytes(), name.c()), (&b"f00010203"[..], c"f00010203"));
+    }
+}

@@ -1,0 +1,263 @@
+//! Inodes by number, and all inodes of a superblock one after the other: what is not found by a name.
+//!
+//! A superblock that is not resident has its inodes hashed by number and type. [`Cache::ipeek`] copies the
+//! attributes and stores nothing; [`Cache::ilookup`] takes a reference; [`Cache::iget`] makes the inode
+//! where there is none. No lock is taken on a hit; insert and remove take the bit lock of one bucket.
+//!
+//! There is no list of a superblock's inodes: [`Cache::inodes_of`] goes through its chunks in arena order,
+//! beside whoever makes and ends inodes.
+//!
+//! The kernel's rules (docs/locking.md). *NEW*: an inode is filled before its index stands in a bucket, and its
+//! count is 0 until it is found to be the only one of its number; with a count of 0 nobody gets a reference.
+//! *FREEING*: the count that fell to 0 stays there for this life, so who finds the number still hashed gets
+//! no reference, and who inserts the number again does not mistake it for one that is there.
+//!
+//! The race of a look at a number with the end of its inode: if the reference comes first, the end is
+//! not the last one's yet. If the end comes first, there is no reference, and the number is absent. What was read of the slot
+//! before the reference was had is read again after it: only then is it of that life.
+
+use uvfs_sync::blhash::Scan;
+use uvfs_sync::percpu_ref::Place;
+use uvfs_sync::primitives::{Ordering, spin_loop};
+
+use crate::attr::{Attr, mode};
+use crate::cache::{Cache, is_dir, number_hash};
+use crate::inode::LIVE;
+use crate::inode_ref::InodeRef;
+use crate::types::{CacheError, Fresh, InodeId, Life, SbId};
+use crate::walk::TRIES;
+
+/// The moment before a driver was asked what an inode is like: see [`Cache::iget`].
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// The superblock's count of changes.
+    pub(crate) changes: u64,
+    /// The cache's epoch.
+    pub(crate) epoch: u32,
+}
+
+/// A look at a slot whose number fits.
+enum Look {
+    /// Its attributes are in place.
+    Is(InodeId),
+    /// Its time has passed, or its life has.
+    Not,
+    /// It was being changed.
+    Moving,
+}
+
+impl Cache {
+    /// The inode `ino` of type `fmt` as it is cached, copied to `attr`, and its id. Stores nothing shared. `None`: not
+    /// cached, or not to be believed any more; what stands in `attr` then says nothing. A resident superblock's inodes are
+    /// not found by number.
+    #[inline]
+    pub fn ipeek(&self, sb: SbId, ino: u64, fmt: u32, attr: &mut Attr) -> Option<InodeId> {
+        let view = self.numbers.view();
+        let hash = number_hash(sb, ino, view.key());
+        let glance = view.glance(hash);
+        let (seen, mut fits) = (glance.seen(), false);
+        for index in glance {
+            if self.inodes.get(index).ino() == ino {
+                fits = true;
+                if let Look::Is(id) = self.look_at(index, (sb, ino, fmt), attr) {
+                    return Some(id);
+                }
+            }
+        }
+        if !fits && self.numbers.rules_out(view.epoch(), hash, seen) {
+            return None;
+        }
+        self.ipeek_slowly(sb, ino, fmt, attr)
+    }
+
+    /// Wherever the number may be hashed, and while something moves.
+    #[cold]
+    #[inline(never)]
+    fn ipeek_slowly(&self, sb: SbId, ino: u64, fmt: u32, attr: &mut Attr) -> Option<InodeId> {
+        for _ in 0..TRIES {
+            let hashes = self.numbers.hashes(|key| number_hash(sb, ino, key));
+            let mut moving = false;
+            let accept = |index| match self.look_at(index, (sb, ino, fmt), attr) {
+                Look::Is(id) => Some(id),
+                Look::Not => None,
+                Look::Moving => {
+                    moving = true;
+                    None
+                }
+            };
+            match self.numbers.scan(&hashes, accept, || ()) {
+                Scan::Hit(id) => return Some(id),
+                Scan::Miss(()) if !moving => return None,
+                Scan::Miss(()) | Scan::Moved => spin_loop(),
+            }
+        }
+        // With a reference the attributes can be waited for.
+        let inode = self.find_number(sb, ino, fmt)?;
+        if inode.expired() {
+            return None;
+        }
+        *attr = inode.attr();
+        Some(inode.id())
+    }
+
+    /// One moment's truth about a slot that may have the number.
+    #[inline(always)]
+    fn look_at(&self, index: u32, (sb, ino, fmt): (SbId, u64, u32), attr: &mut Attr) -> Look {
+        let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
+        let Some(seq) = published.seq.begin() else { return Look::Moving };
+        *attr = published.copy(|| private);
+        let (word, life) = (published.mode_and_flags(), published.life());
+        // Stored before a life begins, and after the last one ended, which moves the sequence.
+        let of = private.sb.load(Ordering::Relaxed);
+        let deadline = private.deadline.load(Ordering::Relaxed);
+        if !published.seq.check(seq) {
+            return Look::Moving;
+        }
+        let is = attr.ino == ino && word & (LIVE | mode::S_IFMT) == LIVE | fmt && of == u32::from(sb.0);
+        if is && !self.clock.passed(deadline) { Look::Is(InodeId::new(index, life)) } else { Look::Not }
+    }
+
+    /// A reference to the inode `ino` of type `fmt`, if it is cached; believed or not ([`InodeRef::expired`]). A resident
+    /// superblock's inodes are not found by number.
+    #[inline]
+    pub fn ilookup(&self, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
+        let view = self.numbers.view();
+        let hash = number_hash(sb, ino, view.key());
+        let glance = view.glance(hash);
+        let (seen, mut fits) = (glance.seen(), false);
+        for index in glance {
+            let published = self.inodes.get(index);
+            if published.ino() != ino {
+                continue;
+            }
+            fits = true;
+            // Life and number may be of two lives here. With the reference they are of one.
+            if let Some(inode) = self.get(InodeId::new(index, published.life()))
+                && self.has_number(index, sb, ino, fmt)
+            {
+                return Some(inode);
+            }
+        }
+        if !fits && self.numbers.rules_out(view.epoch(), hash, seen) {
+            return None;
+        }
+        self.find_number(sb, ino, fmt)
+    }
+
+    /// The same wherever the number may be hashed, and while something moves.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn find_number(&self, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
+        loop {
+            let hashes = self.numbers.hashes(|key| number_hash(sb, ino, key));
+            match self.numbers.scan(&hashes, |index| self.is_number(index, sb, ino, fmt), || ()) {
+                Scan::Hit(inode) => return Some(inode),
+                Scan::Miss(()) => return None,
+                Scan::Moved => spin_loop(),
+            }
+        }
+    }
+
+    /// A reference to what stands in a slot, if that is the inode.
+    pub(crate) fn is_number(&self, index: u32, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
+        // A reference first: what is read then is of this life.
+        self.hold_slot(index).filter(|_| self.has_number(index, sb, ino, fmt))
+    }
+
+    /// Whether a slot has this number. Of one life only where the slot is held, or hashed under the number by a
+    /// bucket whose lock the caller holds.
+    #[inline(always)]
+    pub(crate) fn has_number(&self, index: u32, sb: SbId, ino: u64, fmt: u32) -> bool {
+        let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
+        published.ino() == ino
+            && private.sb.load(Ordering::Relaxed) == u32::from(sb.0)
+            && published.mode_and_flags() & mode::S_IFMT == fmt
+    }
+
+    /// A reference to what lives in a slot, whatever it is. It is counted in the inode's word, and not noted as
+    /// a use that there will be more of.
+    fn hold_slot(&self, index: u32) -> Option<InodeRef<'_>> {
+        let private = self.inodes_private.get(index);
+        let life = private.refs.life();
+        if !private.refs.get_life(life) {
+            return None;
+        }
+        if !Place::of(&private.place).is_none() {
+            self.counted_here(index);
+        }
+        Some(InodeRef::new(self, index, life))
+    }
+
+    /// To be called before a driver is asked what an inode is like whose answer [`Cache::iget`] is to keep.
+    pub fn ask(&self, sb: SbId) -> Asked {
+        Asked { changes: self.superblock(sb).changes.count(), epoch: self.clock.asked() }
+    }
+
+    /// The inode that `fresh` describes, known or new, as the driver says it is, who was asked after `asked`. With it
+    /// comes whether what `fresh` tells is still so: if not, it was changed meanwhile, and what is cached stands (a new inode has expired).
+    /// A known inode keeps its driver's value; what `fresh` tells of that is not kept. The inode leaves the
+    /// cache with its last reference, unless it has a name. For superblocks that are not resident: in others every inode is new.
+    ///
+    /// # Errors
+    /// `NoMemory`.
+    pub fn iget(&self, sb: SbId, asked: Asked, fresh: &Fresh) -> Result<(InodeRef<'_>, bool), CacheError> {
+        self.known_or_new(sb, asked, || false, fresh)
+    }
+
+    /// [`Cache::iget`] for who may know already that the answer is late.
+    pub(crate) fn known_or_new(
+        &self,
+        sb: SbId,
+        asked: Asked,
+        is_late: impl Fn() -> bool,
+        fresh: &Fresh,
+    ) -> Result<(InodeRef<'_>, bool), CacheError> {
+        let attr = &fresh.attr;
+        if let Some(inode) = self.ilookup(sb, attr.ino, attr.fmt()) {
+            let current = !is_late() && inode.refresh_unless_late(asked, attr, fresh.life);
+            return Ok((inode, current));
+        }
+        let (index, dir) = self.alloc_node(sb, is_dir(attr.fmt()))?;
+        // Not believed until it is known not to be late.
+        let life = self.fill_slot(sb, index, dir, &Fresh { life: Life::Millis(0), ..*fresh }, 0, asked.epoch);
+        // Not started before it is known to be the only one: with a stale index somebody may look
+        // at this very slot, and must not come to hold what is thrown away.
+        Ok(match self.hash_number(sb, index, attr, || self.start_inode(sb, index, life)) {
+            Ok(inode) => {
+                // Known under another name, changed and evicted while the driver was asked? Looked
+                // at once it is found by its number: who changes it from now on changes this one.
+                let current = inode.refresh_unless_late(asked, attr, fresh.life);
+                (inode, current)
+            }
+            // Another name of it was looked up at the same time, perhaps asked for earlier.
+            Err(other) => {
+                self.discard_slot(sb, index);
+                let current = !is_late() && other.refresh_unless_late(asked, attr, fresh.life);
+                (other, current)
+            }
+        })
+    }
+
+    /// Show `f` every inode of a superblock, each with a reference, in arena order, until it says false; how many it
+    /// was shown. Beside others who make and end inodes: each that lives all the while is shown once; of those that begin or end
+    /// meanwhile some are, finished and held, and none is twice in one life. `f` may keep the reference's clone, and may use the cache.
+    /// O(slots of the superblock's chunks).
+    pub fn inodes_of(&self, sb: SbId, f: &mut dyn FnMut(&InodeRef<'_>) -> bool) -> u64 {
+        let mut shown = 0;
+        for (from, to) in self.superblock(sb).inodes.chunks() {
+            for index in (from.max(1)..to).take_while(|index| self.is_slot(*index)) {
+                // Most slots are in use; a free one costs no read-modify-write.
+                if !self.inodes_private.get(index).refs.is_live() {
+                    continue;
+                }
+                // The chunk may have gone to another superblock since: held, the slot stays what it is.
+                let Some(inode) = self.hold_slot(index).filter(|inode| inode.sb() == sb) else { continue };
+                shown += 1;
+                if !f(&inode) {
+                    return shown;
+                }
+            }
+        }
+        shown
+    }
+}
