@@ -7,6 +7,7 @@ mod dirs;
 mod fixture;
 mod made;
 mod memory;
+mod mirror;
 mod nodes;
 mod outside;
 mod privileges;
@@ -28,6 +29,7 @@ fn main() {
         dirs::TESTS,
         made::TESTS,
         memory::TESTS,
+        mirror::TESTS,
         nodes::TESTS,
         outside::TESTS,
         privileges::TESTS,
