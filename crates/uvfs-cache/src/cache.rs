@@ -68,10 +68,10 @@ pub struct Cache {
     /// Names evicted so far.
     pub(crate) evictions: Stat,
     pub(crate) pressure: Pressure,
+    pub(crate) listeners: Listeners,
     pub(crate) marks: Marks,
     /// Devices whose blocks are charged to the limit too.
     pub(crate) buffers: Registry,
-    pub(crate) listeners: Listeners,
     superblocks: SegVec<OnceLock<Superblock>>,
 }
 
@@ -137,9 +137,9 @@ impl Cache {
             evictions: Stat::new(),
             room: Mutex::new(()),
             pressure: Pressure::default(),
+            listeners: Listeners::default(),
             marks: Marks::default(),
             buffers: Registry::default(),
-            listeners: Listeners::default(),
             superblocks: SegVec::new(),
             inodes,
             inodes_private,

@@ -29,10 +29,10 @@ pub(crate) const DEAD: u32 = 1 << 17;
 pub(crate) const ROOT: u32 = 1 << 18;
 /// `blocks` is not `size` rounded up: it stands in the private half.
 const ODD_BLOCKS: u32 = 1 << 19;
-/// There is an access control list.
-const ACL: u32 = 1 << 20;
 /// What stands here may not be so any more: see `doubt.rs`.
 const DOUBTED: u32 = 1 << 24;
+/// There is an access control list.
+const ACL: u32 = 1 << 20;
 const MODE: u32 = 0xffff;
 
 slot! {

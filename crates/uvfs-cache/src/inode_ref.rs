@@ -183,7 +183,7 @@ impl<'c> InodeRef<'c> {
         u64::from(epoch) << 32 | u64::from(self.published().seq.raw().load(Ordering::Relaxed))
     }
 
-    /// What a lookup's answer says of this inode, asked for with the right to a name. False: it is late, and
+    /// What an answer says of this inode that was asked for by who did not know it. False: it is late, and
     /// nothing is done.
     pub(crate) fn refresh_unless_late(&self, asked: Asked, attr: &Attr, life: Life) -> bool {
         let _lock = self.lock();

@@ -13,8 +13,8 @@
 //! | `walk` | lookups without references |
 //! | `lookup`, `guard` | lookups with references; the right to a name |
 //! | `change`, `answer` | publishing changes; drivers' answers |
-//! | `inodes` | inodes by number; all inodes of a superblock |
 //! | `doubt`, `announce` | changes made behind the cache; who else is told |
+//! | `inodes` | inodes by number; all inodes of a superblock |
 //! | `symlink` | targets of links |
 //! | [`prefix`] | directories by path |
 //! | `readdir`, `sweep` | listing; forgetting |

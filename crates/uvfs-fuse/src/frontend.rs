@@ -91,20 +91,23 @@ impl Frontend {
     pub(crate) fn new(vfs: Arc<Vfs>, timeout: Option<Duration>) -> Self {
         let (root, acls) = (vfs.root().id(), vfs.keeps_acls(&vfs.root()));
         let (tally, short, pool) = (Tally::default(), Shortage::default(), Pool::new(WAITING_MAX));
-        let core = Core {
-            vfs,
-            root,
-            timeout,
-            tally,
-            short,
-            recent: Recent::default(),
-            pool,
-            acls,
-            names_at_most: OnceLock::new(),
-            pending: Arc::default(),
-            outbox: OnceLock::new(),
-        };
-        Self { core: Arc::new(core) }
+        let recent = Recent::default();
+        let (names_at_most, outbox, pending) = (OnceLock::new(), OnceLock::new(), Arc::default());
+        Self {
+            core: Arc::new(Core {
+                vfs,
+                root,
+                timeout,
+                tally,
+                short,
+                recent,
+                pool,
+                acls,
+                names_at_most,
+                pending,
+                outbox,
+            }),
+        }
     }
 
     /// Whether the kernel shall check access control lists.

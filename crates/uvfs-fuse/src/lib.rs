@@ -5,8 +5,8 @@
 //!
 //! Inside, requests come from a transport (`transport.rs` has the terms, `fuser_transport.rs` the
 //! one implementation), `frontend` takes them to the VFS, and `pool` keeps those that wait for a
-//! driver off the threads that read. `balance` keeps the memory limit, from one thread; `notify` tells the kernel
-//! of changes that it did not make, in `messages`. Needs root, or fusermount3 from Debian's package `fuse3`.
+//! driver off the threads that read. `balance` keeps the memory limit, from one thread; `notify` tells the kernel of changes that it
+//! did not make, in `messages`. Needs root, or fusermount3 from Debian's package `fuse3`.
 
 mod balance;
 mod bell;

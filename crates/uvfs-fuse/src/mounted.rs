@@ -219,14 +219,14 @@ impl Mounted {
         self.frontend.shortages()
     }
 
-    /// The file of the system's memory pressure that lowers the limit; "none" and why, where there is none.
-    pub fn pressure(&self) -> &str {
-        &self.pressure
-    }
-
     /// What the kernel was told, since the mount, of changes that were made behind it.
     pub fn notices(&self) -> Notices {
         self.frontend.notices()
+    }
+
+    /// The file of the system's memory pressure that lowers the limit; "none" and why, where there is none.
+    pub fn pressure(&self) -> &str {
+        &self.pressure
     }
 
     /// Lookups that the kernel has been given since the mount, and how many of them it has
