@@ -59,7 +59,7 @@ impl Fixture {
     /// The kernel looks a file up, and holds its node.
     pub(crate) fn look(&self, file: usize) -> Result<NodeId> {
         let (sent, answer) = mpsc::channel();
-        let who = Caller { uid: 0, gid: 0, pid: 0 };
+        let who = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
         self.frontend.lookup(who, ROOT, &Self::name(file), Sent(sent));
         match answer.recv().expect("an answer")? {
             Looked::Found(entry) => Ok(entry.node),
