@@ -114,7 +114,8 @@ impl<D: Write> Kernel<D> {
     fn send(&mut self, code: i32, body: &[u8]) -> Result<(), Errno> {
         let head = header(code, body.len());
         match self.device.write_vectored(&[IoSlice::new(&head), IoSlice::new(body)]) {
-            Ok(_) => Ok(()),
+            Ok(len) if len == head.len() + body.len() => Ok(()),
+            Ok(_) => Err(Errno::IO),
             Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
         }
     }
