@@ -32,7 +32,7 @@ use crate::walk::TRIES;
 pub struct Asked(pub(crate) u64);
 
 /// A look at a slot whose number fits.
-enum Look {
+pub(crate) enum Look {
     /// Its attributes are in place.
     Is(InodeId),
     /// Its time has passed, or its life has.
@@ -97,7 +97,7 @@ impl Cache {
 
     /// One moment's truth about a slot that may have the number.
     #[inline(always)]
-    fn look_at(&self, index: u32, (sb, ino, fmt): (SbId, u64, u32), attr: &mut Attr) -> Look {
+    pub(crate) fn look_at(&self, index: u32, (sb, ino, fmt): (SbId, u64, u32), attr: &mut Attr) -> Look {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
         let Some(seq) = published.seq.begin() else { return Look::Moving };
         *attr = published.copy(|| private);
