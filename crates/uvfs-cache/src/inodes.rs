@@ -121,6 +121,8 @@ impl Cache {
         let glance = view.glance(hash);
         let (seen, mut fits) = (glance.seen(), false);
         for index in glance {
+            // Likely needed: its line comes together with the published one.
+            self.inodes_private.prefetch(index);
             let published = self.inodes.get(index);
             if published.ino() != ino {
                 continue;
