@@ -1,13 +1,14 @@
 # Two directories to compare, for the scripts beside this one (to be sourced, not run).
 #
-# mount_pair [DIR_A DIR_B] sets A and B: the two directories given, or else a uvfs tmpfs that is mounted for
-# the purpose and a tmpfs of the kernel. $work is a scratch directory of the host. All that was mounted or made
+# mount_pair [DIR_A DIR_B] sets A and B: the two directories given, or else a uvfs tmpfs (where $fs is mirror: a
+# mirror of a tmpfs of the kernel) that is mounted for the purpose and a tmpfs of the kernel. $work is a scratch directory of the host. All that was mounted or made
 # is taken away on exit, however the script ends.
 # pass, fail and skip print one line each and count; summary prints the closing line and sets the exit status.
 # shellcheck shell=bash
 
 passed=0 failed=0 skipped=0
 mounts=()
+fs=${fs:-tmpfs}
 work=$(mktemp -d "${TMPDIR:-/tmp}/uvfs-ci-XXXXXX")
 chmod 755 "$work" # other users' operations are tested too
 
@@ -61,6 +62,14 @@ mount_pair() {
     mkdir "$A" "$B"
     mount -t tmpfs -o mode=1777 uvfs-ci "$B" || give_up "a tmpfs cannot be mounted here"
     mounts+=("$B")
-    "$tools/uvfs" mount --daemon -o allow_other,suid,dev,mode=1777 tmpfs "$A" || { fail "uvfs mount"; summary; exit 1; }
+    local source=tmpfs options=allow_other,suid,dev,mode=1777
+    if [ "$fs" = mirror ]; then
+        source=mirror:$work/source options=allow_other,suid,dev
+        mkdir "$work/source"
+        mount -t tmpfs -o mode=1777 uvfs-ci "$work/source" || give_up "a tmpfs cannot be mounted here"
+    fi
+    "$tools/uvfs" mount --daemon -o "$options" "$source" "$A" || { fail "uvfs mount"; summary; exit 1; }
     mounts+=("$A")
+    # After the mirror, which holds it.
+    [ "$fs" != mirror ] || mounts+=("$work/source")
 }

@@ -1,26 +1,32 @@
 #!/usr/bin/env bash
 # File system test suites on a uvfs mount; where a suite fails on the kernel's tmpfs too, that counts as the host's.
 #
-#   ci/suites.sh [--quick] [--install] [DIR_A DIR_B]
+#   ci/suites.sh [--quick] [--install] [--fs tmpfs|mirror] [DIR_A DIR_B]
 #
 # --quick    a few minutes in all, for continuous integration
+# --fs FS    what is tested: a uvfs tmpfs, or a mirror of a tmpfs of the kernel
 # --install  first install what is missing (ci/setup.sh: apt-get and cargo install --locked)
 #
-# Without directories a uvfs tmpfs and a kernel tmpfs are mounted for the purpose. Prints PASS, FAIL or SKIPPED
+# Without directories FS and a kernel tmpfs are mounted for the purpose. Prints PASS, FAIL or SKIPPED
 # for each suite, and "N passed, N failed, N skipped" at the end.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-quick=false
+quick=false fs=tmpfs
 while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=true ;;
     --install) ci/setup.sh || exit 1 ;;
-    -*) printf 'usage: %s [--quick] [--install] [DIR_A DIR_B]\n' "$0" >&2; exit 2 ;;
+    --fs)
+        shift
+        fs=${1:-}
+        [ "$fs" = tmpfs ] || [ "$fs" = mirror ] || { printf 'there is no --fs %s: tmpfs or mirror\n' "$fs" >&2; exit 2; }
+        ;;
+    -*) printf 'usage: %s [--quick] [--install] [--fs tmpfs|mirror] [DIR_A DIR_B]\n' "$0" >&2; exit 2 ;;
     *) break ;;
     esac
     shift
 done
-[ $# = 0 ] || [ $# = 2 ] || { printf 'usage: %s [--quick] [--install] [DIR_A DIR_B]\n' "$0" >&2; exit 2; }
+[ $# = 0 ] || [ $# = 2 ] || { printf 'usage: %s [--quick] [--install] [--fs tmpfs|mirror] [DIR_A DIR_B]\n' "$0" >&2; exit 2; }
 # shellcheck source=ci/mounts.sh
 . ci/mounts.sh
 build || exit 1
@@ -159,7 +165,7 @@ t_loads() {
     fi
 }
 
-in_process
+[ "$fs" != tmpfs ] || in_process
 mount_pair "$@"
 on_mounts
 t_pjdfstest

@@ -34,6 +34,7 @@ impl BackEnd {
             atime: Time::new(m.atime(), m.atime_nsec() as u32),
             mtime: Time::new(m.mtime(), m.mtime_nsec() as u32),
             ctime: Time::new(m.ctime(), m.ctime_nsec() as u32),
+            acl: false,
         };
         // Nobody tells us of changes: believe for five seconds.
         Ok(Fresh { attr, private: 0, life: Life::Millis(5000) })

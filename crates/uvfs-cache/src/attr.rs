@@ -106,6 +106,8 @@ pub struct Attr {
     pub mtime: Time,
     /// Last change of the inode.
     pub ctime: Time,
+    /// There is an access control list, and with it more to say about permissions than `mode` does.
+    pub acl: bool,
 }
 
 impl Attr {

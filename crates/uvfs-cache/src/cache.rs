@@ -4,7 +4,7 @@
 //! each. This file makes and destroys; the other files of the crate each hold one kind of use:
 //! [`crate::walk`] reads without references, [`crate::guard`] takes names, [`crate::change`]
 //! publishes, [`crate::sweep`] forgets,
-//! [`crate::shrink`] keeps the limit.
+//! [`crate::shrink`] keeps the limit, [`crate::marks`] what lies below it.
 //!
 //! Lock order (docs/locking.md): rename mutex, names, directory index, buckets, inode bits, slabs.
 
@@ -21,6 +21,7 @@ use uvfs_sync::seqcount::SeqCount;
 use uvfs_sync::slab::{Pool, Slab, next_life};
 
 use crate::attr::mode;
+use crate::buffers::Registry;
 use crate::changes::Changes;
 use crate::clock::{Clock, NEVER};
 use crate::dentry::{self, NameWords, Tails};
@@ -28,6 +29,7 @@ use crate::dir::DirState;
 use crate::guard::NameLocks;
 use crate::inode::{self, ROOT};
 use crate::inode_ref::InodeRef;
+use crate::marks::Marks;
 use crate::prefix::Prefixes;
 use crate::pressure::Pressure;
 use crate::shrink::{DENTRY_CHUNK, INODE_CHUNK, Visited};
@@ -65,6 +67,9 @@ pub struct Cache {
     /// Names evicted so far.
     pub(crate) evictions: Stat,
     pub(crate) pressure: Pressure,
+    pub(crate) marks: Marks,
+    /// Devices whose blocks are charged to the limit too.
+    pub(crate) buffers: Registry,
     superblocks: SegVec<OnceLock<Superblock>>,
 }
 
@@ -128,6 +133,8 @@ impl Cache {
             evictions: Stat::new(),
             room: Mutex::new(()),
             pressure: Pressure::default(),
+            marks: Marks::default(),
+            buffers: Registry::default(),
             superblocks: SegVec::new(),
             inodes,
             inodes_private,
@@ -206,6 +213,7 @@ impl Cache {
             let floor = self.inode_pool.floor(index);
             if next_life(life, floor).is_some() {
                 above_floor(&self.inodes.get(index).seq, floor);
+                self.took(sb, index);
                 return Ok(index);
             }
             // Its next life would wrap: the slot is never used again (rule 1).
@@ -218,6 +226,7 @@ impl Cache {
         let index = self.with_room(sb, || slab.alloc_within(&self.dentry_pool, &may_grow))?;
         above_floor(&self.dentries.get(index).seq, self.dentry_pool.floor(index));
         self.unused(index);
+        self.took(sb, index);
         Ok(index)
     }
 
@@ -493,7 +502,8 @@ impl Cache {
         }
         c.hash_bytes = self.names.bytes() + self.numbers.bytes();
         c.bytes = self.committed();
-        c.limit = self.memory_limit();
+        (c.limit, c.mark) = (self.memory_limit(), self.ceiling());
+        (c.evicted, c.evicted_ahead) = (self.evictions.get(), self.evicted_ahead());
         let (a, b) = (self.names.long_chains(), self.numbers.long_chains());
         c.long_chains = a.0 + b.0;
         c.rekeys = a.1 + b.1;

@@ -391,4 +391,16 @@ mod tests {
             assert_eq!(word(&bytes[..n]), u64::from_le_bytes(padded), "{n} bytes");
         }
     }
+
+    /// Names that anybody can choose to have one hash where there is no key, and that have not with one.
+    #[test]
+    fn the_key_parts_names_that_collide_without_it() {
+        let names: Vec<_> = (0..10_000).map(|i| format!("{i:08}\t").into_bytes()).collect();
+        let hashes = |key: Key| {
+            let hashes = names.iter().map(|name| NameWords::new(name).hash(key));
+            hashes.collect::<std::collections::HashSet<_>>().len()
+        };
+        assert_eq!(hashes(Key(0, 0)), 1);
+        assert_eq!(hashes(Key(0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344)), names.len());
+    }
 }

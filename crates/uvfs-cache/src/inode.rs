@@ -29,6 +29,8 @@ pub(crate) const DEAD: u32 = 1 << 17;
 pub(crate) const ROOT: u32 = 1 << 18;
 /// `blocks` is not `size` rounded up: it stands in the private half.
 const ODD_BLOCKS: u32 = 1 << 19;
+/// There is an access control list.
+const ACL: u32 = 1 << 20;
 const MODE: u32 = 0xffff;
 
 slot! {
@@ -86,12 +88,25 @@ const _: () = assert!(size_of::<Published>() == 64 && size_of::<Private>() == 56
 /// Permission bits and owner, as a walk checks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Perm {
-    /// Type and permission bits.
+    /// Type and permission bits, and [`Perm::ACL`].
     pub mode: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
+}
+
+impl Perm {
+    /// The bit of `mode` which says that there is an access control list. It stands where the published
+    /// half has it, so that a walk tests it in the word that it has loaded anyway.
+    pub const ACL: u32 = ACL;
+}
+
+impl From<&Attr> for Perm {
+    fn from(attr: &Attr) -> Self {
+        let list = if attr.acl { Self::ACL } else { 0 };
+        Self { mode: attr.mode & MODE | list, uid: attr.uid, gid: attr.gid }
+    }
 }
 
 fn plain_blocks(size: u64) -> u64 {
@@ -124,7 +139,7 @@ impl Published {
     #[inline]
     pub(crate) fn perm(&self) -> Perm {
         Perm {
-            mode: self.mode.load(Ordering::Relaxed) & MODE,
+            mode: self.mode.load(Ordering::Relaxed) & (MODE | ACL),
             uid: self.uid.load(Ordering::Relaxed),
             gid: self.gid.load(Ordering::Relaxed),
         }
@@ -156,13 +171,14 @@ impl Published {
             atime: time(0),
             mtime: time(1),
             ctime: time(2),
+            acl: word & ACL != 0,
         }
     }
 
     /// Store what has changed (most updates move a time or two); inside `seq.write`, under the lock
     /// (or before the slot is found).
     fn store(&self, private: &Private, attr: &Attr) {
-        let mut flags = self.mode.load(Ordering::Relaxed) & !(MODE | ODD_BLOCKS);
+        let mut flags = self.mode.load(Ordering::Relaxed) & !(MODE | ODD_BLOCKS | ACL);
         let put = |word: &AtomicU32, v: u32| {
             if word.load(Ordering::Relaxed) != v {
                 word.store(v, Ordering::Relaxed);
@@ -183,6 +199,9 @@ impl Published {
         if attr.blocks != plain_blocks(if attr.is_device() { 0 } else { size }) {
             flags |= ODD_BLOCKS;
             private.blocks.store(attr.blocks, Ordering::Relaxed);
+        }
+        if attr.acl {
+            flags |= ACL;
         }
         put(&self.nlink, attr.nlink);
         put(&self.uid, attr.uid);
@@ -210,7 +229,7 @@ impl Published {
     /// Change the attributes under the inode's lock. The walk sequence moves only if permissions
     /// did.
     pub(crate) fn change(&self, private: &Private, old: &Attr, new: &Attr) {
-        let permissions = old.mode != new.mode || old.uid != new.uid || old.gid != new.gid;
+        let permissions = Perm::from(old) != Perm::from(new);
         let store = || self.seq.write(|| self.store(private, new));
         if new.is_dir() && permissions { self.stamp.write(store) } else { store() }
     }

@@ -17,11 +17,13 @@
 //! | `symlink` | targets of links |
 //! | [`prefix`] | directories by path |
 //! | `readdir`, `sweep` | listing; forgetting |
-//! | `shrink`, `pressure` | the memory limit; who waits for memory |
+//! | `shrink`, `marks`, `pressure` | the memory limit; room ahead of need; who waits for memory |
 //! | [`mapping`] | page index to page |
+//! | [`buffers`] | blocks of a device, by number |
 #![deny(unsafe_code)]
 
 pub mod attr;
+pub mod buffers;
 pub mod mapping;
 
 mod answer;
@@ -40,6 +42,7 @@ mod inodes;
 mod lookup;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod marks;
 pub mod prefix;
 mod pressure;
 mod readdir;
@@ -58,7 +61,8 @@ pub use inode::Perm;
 pub use inode_ref::{Death, InodeRef};
 pub use inodes::Asked;
 pub use lookup::{Known, Lookup};
-pub use pressure::Held;
+pub use marks::Balance;
+pub use pressure::{Held, Leaf};
 pub use readdir::{DirScan, DirSink};
 pub use symlink::TARGET_MAX;
 pub use types::{

@@ -107,7 +107,7 @@ impl Cache {
 
     /// Whether a directory has lost its name without being removed (it was invalidated, or never
     /// cached).
-    fn is_nameless(&self, dir: &InodeRef<'_>) -> bool {
+    pub(crate) fn is_nameless(&self, dir: &InodeRef<'_>) -> bool {
         // Whoever gives it another name keeps its walk sequence odd from before the dentry changes until
         // the alias leads to the new one: between the two, a look at both would find it nameless.
         let Some(at) = self.pos(dir.id()) else { return false };

@@ -1,18 +1,20 @@
 //! Who waits for memory, and who is told that it runs short.
 //!
-//! A front end whose kernel holds on to nodes can have them given back, but that takes time and must not
-//! be done by who needs memory now. It keeps a thread in [`Cache::wait_for_pressure`], which returns when
-//! the cache comes near its limit, and asks it what could be given back ([`Cache::held_by_kernel`]).
+//! A front end has a thread that works ahead of those who allocate ([`Cache::balance`]) and has its kernel
+//! forget what it holds on to ([`Cache::held_by_kernel`]). It sleeps, and is woken by a waker of its own
+//! ([`Cache::watch_pressure`]): once, and again only after it has begun to look.
 //! Who finds no memory may try again in [`Cache::with_patience`] as references are dropped.
 //!
-//! The mutex protects the count and is a leaf. Where nobody waits, a forget pays for a fence and a load.
+//! The mutexes protect the count and the list of wakers; both are leaves, and no waker is called with either. Where
+//! nobody waits, a forget pays for a fence and a load.
 
 use std::sync::OnceLock;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, fence};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, is_dir};
 use crate::types::{InodeId, SbId};
 
 /// Between two looks of who waits for memory, where nobody says anything.
@@ -21,13 +23,14 @@ const LOOK: Duration = Duration::from_millis(100);
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(crate) struct Pressure {
-    /// Somebody was short of memory since the last look.
-    short: AtomicBool,
+    /// The watchers were woken, and none has begun to look since.
+    rung: AtomicBool,
+    /// Whoever is to be woken.
+    watchers: Mutex<Vec<Waker>>,
     /// Who waits for room.
     waiting: AtomicU32,
     /// Moves whenever something could be evicted that could not before.
     eased: Mutex<u64>,
-    rises: Condvar,
     eases: Condvar,
     /// Until when there is no use in looking for something to evict: nanoseconds since `start`.
     barren: AtomicU64,
@@ -35,14 +38,27 @@ pub(crate) struct Pressure {
 }
 
 impl Pressure {
-    /// Memory runs short.
+    /// Memory runs short. The caller holds no lock but the right to a name and the mutex of renames.
     pub(crate) fn rise(&self) {
+        // Paired with the one in `hear`: who looks sees what has just been taken, or we see that he has
+        // begun to look and wake him once more.
+        fence(Ordering::SeqCst);
         // Load first: this is said again and again.
-        if !self.short.load(Ordering::Relaxed) && !self.short.swap(true, Ordering::Relaxed) {
-            // Under the mutex: who looked before it was set sleeps by now.
-            let _eased = self.eased.lock();
-            self.rises.notify_all();
+        if !self.rung.load(Ordering::Relaxed) && !self.rung.swap(true, Ordering::Relaxed) {
+            let watchers = self.watchers.lock().clone();
+            watchers.iter().for_each(Waker::wake_by_ref);
         }
+    }
+
+    /// A watcher begins to look: what happens from now on wakes it again.
+    pub(crate) fn hear(&self) {
+        self.rung.store(false, Ordering::Relaxed);
+        // Paired with the one in `rise`.
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        !self.watchers.lock().is_empty()
     }
 
     /// Everything was looked at since `begin`, and nothing could go.
@@ -84,26 +100,30 @@ impl Pressure {
 #[derive(Clone, Debug, Default)]
 pub struct Held {
     /// Inodes that nobody but their name and the kernel holds.
-    pub leaves: Vec<InodeId>,
+    pub leaves: Vec<Leaf>,
     /// Names met on the way that could be evicted as they are.
     pub evictable: usize,
 }
 
+/// One of [`Held`].
+#[derive(Clone, Copy, Debug)]
+pub struct Leaf {
+    /// The inode.
+    pub id: InodeId,
+    /// Where its name was.
+    dentry: u32,
+}
+
 impl Cache {
-    /// Wait until memory runs short, for at most `time`; whether it did. For one thread.
-    pub fn wait_for_pressure(&self, time: Duration) -> bool {
-        let deadline = Instant::now() + time;
-        let mut eased = self.pressure.eased.lock();
-        loop {
-            if self.pressure.short.swap(false, Ordering::Relaxed) {
-                return true;
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            eased = self.pressure.rises.wait_for(eased, left);
-        }
+    /// Wake `waker` when memory runs short, or less of it is to be used than before, until it is given back to
+    /// [`Cache::unwatch_pressure`]. Who watches begins with a look ([`Cache::balance`]): what happened before is not told.
+    pub fn watch_pressure(&self, waker: Waker) {
+        self.pressure.watchers.lock().push(waker);
+    }
+
+    /// The end of [`Cache::watch_pressure`].
+    pub fn unwatch_pressure(&self, waker: &Waker) {
+        self.pressure.watchers.lock().retain(|other| !other.will_wake(waker));
     }
 
     /// Do what needs memory; as long as there is none, again whenever a kernel has forgotten something,
@@ -133,11 +153,11 @@ impl Cache {
     }
 
     /// Look at some names of a superblock, going around in arena order: up to `max` inodes that could be
-    /// evicted if the kernel forgot them, and how many could be at once. O(names) at the most.
-    pub fn held_by_kernel(&self, sb: SbId, max: usize) -> Held {
+    /// evicted if the kernel forgot them, and how many could be at once. At most `pieces` of 64 names are looked at.
+    pub fn held_by_kernel(&self, sb: SbId, max: usize, pieces: u64) -> Held {
         let superblock = self.superblock(sb);
         let mut held = Held::default();
-        for _ in 0..superblock.dentries.spans() {
+        for _ in 0..superblock.dentries.spans().min(pieces) {
             if held.leaves.len() >= max {
                 break;
             }
@@ -156,11 +176,61 @@ impl Cache {
         }
         // Only a hint: who is wrongly taken for a leaf is asked for in vain.
         let private = self.inodes_private.get(inode);
-        let life = private.refs.life();
+        let id = InodeId::new(inode, private.refs.life());
         match private.refs.count() {
             1 => held.evictable += 1,
-            2 if private.nlookup.load(Ordering::Relaxed) != 0 => held.leaves.push(InodeId::new(inode, life)),
+            2 if private.nlookup.load(Ordering::Relaxed) != 0 => held.leaves.push(Leaf { id, dentry }),
             _ => {}
         }
+    }
+
+    /// Directory and name of a leaf that is no directory; `None` where it has another one by now, or none.
+    pub fn name_of(&self, leaf: &Leaf) -> Option<(InodeId, Vec<u8>)> {
+        let seen = self.see(leaf.dentry).filter(|seen| seen.inode == leaf.id.index())?;
+        let inode = self.get(leaf.id).filter(|inode| !is_dir(inode.fmt()))?;
+        drop(inode);
+        let dir = InodeId::new(seen.parent, self.inodes_private.get(seen.parent).refs.life());
+        Some((dir, seen.name[..seen.len].to_vec()))
+    }
+}
+
+#[cfg(all(test, loom))]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// A watcher that was woken once begins to look while somebody takes a slot: it sees that, or is woken again.
+    /// Planted: either fence left out.
+    #[test]
+    fn loom_memory_who_takes_is_seen_or_wakes() {
+        loom::model(|| {
+            let pressure = loom::sync::Arc::new(Pressure::default());
+            let taken = loom::sync::Arc::new(AtomicU32::new(0));
+            let woken = Arc::new(Woken::default());
+            pressure.watchers.lock().push(Waker::from(Arc::clone(&woken)));
+            pressure.rise();
+            let taker = {
+                let (pressure, taken) = (pressure.clone(), taken.clone());
+                loom::thread::spawn(move || {
+                    taken.store(1, Ordering::Relaxed);
+                    pressure.rise();
+                })
+            };
+            pressure.hear();
+            let seen = taken.load(Ordering::Relaxed);
+            taker.join().unwrap();
+            let woken = woken.0.load(std::sync::atomic::Ordering::Relaxed);
+            assert!(seen == 1 || woken == 2, "lost");
+        });
     }
 }

@@ -3,7 +3,8 @@
 //! Memory is counted by what is committed: chunks of the arenas that are handed out, whole, and lines of
 //! the hash tables. Who needs a chunk asks [`Cache::may_grow`] first; where the limit stands in the way
 //! it evicts a few names instead ([`Cache::make_room`]) and takes their slots. So the limit is kept by
-//! those who allocate, in small steps, and no hit waits for it.
+//! those who allocate, in small steps, and no hit waits for it. A thread may do most of it ahead of them
+//! ([`crate::marks`]).
 //!
 //! Eviction is second chance in arena order (design rule 17). Each name has a byte of its own, outside
 //! all that a sequence guards, that a hit sets while eviction is *armed* and the shrinker clears when it
@@ -40,7 +41,7 @@ slot! {
 /// Names that are evicted by who needs a slot: the slots that are left over serve the next ones.
 const STEP: usize = SPAN as usize;
 /// Pieces of a slab that are looked at where all have been looked at a moment ago.
-const GLANCE: u64 = 512;
+pub(crate) const GLANCE: u64 = 512;
 /// How often all chunks are gone through while others take what becomes free.
 const ROUNDS: usize = 16;
 
@@ -54,7 +55,7 @@ pub(crate) const DENTRY_CHUNK: u64 =
     chunk(size_of::<dentry::Published>() + size_of::<dentry::Private>() + size_of::<Visited>());
 
 /// This thread makes room.
-struct Making;
+pub(crate) struct Making;
 
 thread_local! {
     static MAKING: Cell<bool> = const { Cell::new(false) };
@@ -62,7 +63,7 @@ thread_local! {
 
 impl Making {
     /// `None`: it does so already.
-    fn begin() -> Option<Self> {
+    pub(crate) fn begin() -> Option<Self> {
         // A model's threads share one of the system's; none of them needs room.
         (cfg!(loom) || !MAKING.replace(true)).then_some(Self)
     }
@@ -75,7 +76,7 @@ impl Drop for Making {
 }
 
 impl Cache {
-    /// Bytes committed: chunks that are handed out, hash lines, long names, targets, directories. A
+    /// Bytes committed: chunks that are handed out, hash lines, long names, targets, directories, block buffers. A
     /// chunk counts as a whole from its first slot on. O(1).
     pub fn committed(&self) -> u64 {
         u64::from(self.inode_pool.chunks_out()) * INODE_CHUNK
@@ -85,6 +86,7 @@ impl Cache {
             + self.tails.bytes()
             + self.targets.bytes()
             + self.dirs.bytes()
+            + self.buffers.bytes()
     }
 
     /// The most that [`Cache::committed`] may be; 0: no limit.
@@ -105,6 +107,35 @@ impl Cache {
     /// Give up what nobody needs until no more than `bytes` are committed, and return the memory to the
     /// system; whether that was reached. O(names).
     pub fn shrink_to(&self, bytes: u64) -> bool {
+        // Blocks first, down to a quarter: a name is asked for again one by one.
+        let over = self.committed().saturating_sub(bytes);
+        self.buffers_give(over.min(self.buffers.bytes().saturating_sub(bytes / 4)));
+        self.shrink_names(bytes);
+        self.buffers_give(self.committed().saturating_sub(bytes));
+        self.arm();
+        self.committed() <= bytes
+    }
+
+    /// Names give room for so many bytes of blocks; whether they did. Not within a hook, nor a moment after it
+    /// was seen that they cannot.
+    pub(crate) fn names_give(&self, bytes: u64) -> bool {
+        let limit = self.ceiling();
+        if limit == 0 || self.pressure.is_barren() {
+            return false;
+        }
+        let Some(_making) = Making::begin() else { return false };
+        let _room = self.room.lock();
+        let (begin, wanted) = (Instant::now(), limit.saturating_sub(bytes));
+        self.shrink_names(wanted);
+        let done = self.committed() <= wanted;
+        if !done {
+            self.pressure.barren_since(begin);
+        }
+        done
+    }
+
+    /// Evict names until no more than `bytes` are committed in all, or none can go.
+    fn shrink_names(&self, bytes: u64) {
         while self.committed() > bytes {
             let mut evicted = 0;
             for sb in self.superblocks() {
@@ -117,28 +148,22 @@ impl Cache {
                 break;
             }
         }
-        self.arm();
-        self.committed() <= bytes
     }
 
     /// Whether so many bytes more may be committed. To be asked before each chunk: it also says when
-    /// uses are to be noted.
+    /// uses are to be noted. It only loads and stores: a slab may hold its mutexes.
     pub(crate) fn may_grow(&self, bytes: u64) -> bool {
-        let limit = self.memory_limit();
+        let limit = self.ceiling();
         if limit == 0 {
             return true;
         }
         self.arm();
-        let committed = self.committed();
-        if committed > limit / 8 * 7 {
-            self.pressure.rise();
-        }
-        committed + bytes <= limit
+        self.committed() + bytes <= limit
     }
 
     /// Note uses from three quarters of the limit on, so that something is known when it is reached.
-    fn arm(&self) {
-        let limit = self.memory_limit();
+    pub(crate) fn arm(&self) {
+        let limit = self.ceiling();
         let armed = limit != 0 && self.committed() > limit / 4 * 3;
         if self.armed.load(Ordering::Relaxed) != armed {
             self.armed.store(armed, Ordering::Relaxed);
@@ -188,9 +213,15 @@ impl Cache {
     /// after chunk is emptied and returned, and its memory is anybody's.
     #[cold]
     fn make_room<T>(&self, sb: SbId, alloc: &dyn Fn() -> Option<T>) -> Option<T> {
-        self.pressure.rise();
+        self.run_short(sb);
         // Not for a hook that was called by who makes room: that could go on without end.
         let _making = Making::begin()?;
+        if self.buffers_have_much()
+            && self.buffers_give(DENTRY_CHUNK + INODE_CHUNK) != 0
+            && let Some(slot) = alloc()
+        {
+            return Some(slot);
+        }
         if self.pressure.is_barren() {
             // Without going through all: what has been let go of is found here, or soon.
             return if self.evict_within(sb, STEP, GLANCE) == 0 { None } else { alloc() };
@@ -242,18 +273,18 @@ impl Cache {
         None
     }
 
-    /// Evict what can go of a chunk of names, used of late or not, and return what has become empty.
-    fn empty_chunk(&self, sb: SbId, (from, to): (u32, u32)) {
+    /// Evict what can go of a chunk of names, used of late or not, and return what has become empty; how
+    /// many went.
+    pub(crate) fn empty_chunk(&self, sb: SbId, (from, to): (u32, u32)) -> usize {
         let slab = &self.superblock(sb).dentries;
         // Somebody else is at it.
         if !slab.begin_drain(&self.dentry_pool, from) {
-            return;
+            return 0;
         }
-        (from.max(1)..to).for_each(|dentry| {
-            self.evict_at(sb, dentry);
-        });
+        let evicted = (from.max(1)..to).filter(|dentry| self.evict_at(sb, *dentry)).count();
         self.trim(sb);
         slab.end_drain(from);
+        evicted
     }
 
     /// Evict up to `max` names of a superblock that nobody needs and that were not used of late (two
@@ -264,7 +295,7 @@ impl Cache {
     }
 
     /// [`Cache::evict_unused`], of so many pieces of the slab at the most.
-    fn evict_within(&self, sb: SbId, max: usize, spans: u64) -> usize {
+    pub(crate) fn evict_within(&self, sb: SbId, max: usize, spans: u64) -> usize {
         let superblock = self.superblock(sb);
         if superblock.resident {
             return 0;

@@ -22,8 +22,8 @@ use crate::types::{InodeId, SbId};
 /// A dentry as read from its slot without a lock.
 pub(crate) struct Seen {
     slot: u32,
-    parent: u32,
-    inode: u32,
+    pub(crate) parent: u32,
+    pub(crate) inode: u32,
     pub(crate) name: [u8; 256],
     pub(crate) len: usize,
     deadline: u32,
@@ -34,6 +34,25 @@ impl Cache {
     /// late from now on. The inode, if somebody holds it, lives on without this name.
     pub fn invalidate(&self, dir: &InodeRef<'_>, name: &[u8]) {
         self.forget_name(dir, name);
+    }
+
+    /// Forget all names in a directory, because what is cached of it may be wrong. O(names of the superblock).
+    pub fn invalidate_children(&self, dir: &InodeRef<'_>) {
+        for dentry in self.dentries_of(dir.sb()) {
+            if let Some(seen) = self.see(dentry).filter(|seen| seen.parent == dir.index()) {
+                self.forget_name(dir, &seen.name[..seen.len]);
+            }
+        }
+    }
+
+    /// Forget all names of a superblock. O(names).
+    pub fn invalidate_all(&self, sb: SbId) {
+        for dentry in self.dentries_of(sb) {
+            let Some(seen) = self.see(dentry) else { continue };
+            if let Some(dir) = self.get_index(seen.parent).filter(|dir| dir.sb() == sb) {
+                self.forget_name(&dir, &seen.name[..seen.len]);
+            }
+        }
     }
 
     pub(crate) fn forget_name(&self, dir: &InodeRef<'_>, name: &[u8]) {

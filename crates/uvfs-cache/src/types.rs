@@ -160,6 +160,12 @@ pub struct Counters {
     pub bytes: u64,
     /// The most that `bytes` may be; 0: no limit.
     pub limit: u64,
+    /// What is kept to of that: less while the system is short of memory.
+    pub mark: u64,
+    /// Names that were evicted.
+    pub evicted: u64,
+    /// Those of them that went before somebody needed their place: see `Cache::balance`.
+    pub evicted_ahead: u64,
     /// Hash chains that were found too long.
     pub long_chains: u64,
     /// Re-keys of a hash table begun.

@@ -1,12 +1,15 @@
 //! The command line, as clap reads it and `--help` shows it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
+use clap_complete::Shell;
 
 use crate::options;
 
-const ABOUT: &str = "Mounts file systems that are kept in memory or computed by this program.";
+const ABOUT: &str =
+    "Mounts file systems that are kept in memory, computed by this program, or read from an image.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -14,6 +17,7 @@ Examples:
   uvfs mount -o size=1G,mode=700 tmpfs /mnt
   uvfs mount generated:depth=3,files=1000 /mnt
                                         a read-only tree computed from a seed
+  uvfs mount ext4:disk.img /mnt         an ext2, ext3 or ext4 image, read-only
   uvfs mount kernfs:tree.toml /mnt      the tree that a file declares; SIGHUP reads the file again
   uvfs stat --watch /mnt                what the caches of a mount do
   uvfs umount /mnt
@@ -21,6 +25,16 @@ Examples:
 Environment:
   UVFS_LOG   what to log on standard error, without -d: error, warn, info, debug, trace, or a
              filter by module such as uvfs_fuse=debug";
+
+impl Mount {
+    /// What is mounted, and where.
+    pub fn what(&self) -> Result<(&str, &Path)> {
+        match (&self.source, &self.dir) {
+            (Some(source), Some(dir)) => Ok((source, dir)),
+            _ => bail!("what to mount and where are both needed"),
+        }
+    }
+}
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -39,17 +53,30 @@ pub enum Command {
     Umount(Umount),
     /// Show what the caches of a mount do: hits, misses, driver calls
     Stat(Stat),
+    /// Print the completions of a shell
+    Completions {
+        /// For which shell
+        shell: Shell,
+    },
+    /// Print the manual page, or write it and those of the commands into a directory
+    Man {
+        /// Where uvfs.1, uvfs-mount.1 and so on are written
+        dir: Option<PathBuf>,
+    },
 }
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Mount {
-    /// What to mount: `tmpfs`, `generated:SPEC` (for instance generated:depth=2,files=100), or
-    /// `kernfs:FILE` (a TOML file that declares a tree)
-    #[arg(help_heading = "What and where")]
-    pub source: String,
+    /// Show what of uvfs is mounted, and where
+    #[arg(long, exclusive = true)]
+    pub list: bool,
+    /// What to mount: `tmpfs`, `mirror:SRC` (a directory), `ext4:IMAGE` (read-only), `kernfs:FILE` (a TOML file
+    /// that declares a tree), or `generated:SPEC` (for instance generated:depth=2,files=100)
+    #[arg(help_heading = "What and where", required_unless_present = "list")]
+    pub source: Option<String>,
     /// The directory to mount on
-    #[arg(help_heading = "What and where")]
-    pub dir: PathBuf,
+    #[arg(help_heading = "What and where", required_unless_present = "list")]
+    pub dir: Option<PathBuf>,
     /// Options as mount(8) takes them, separated by commas; see below
     #[arg(short, value_name = "OPTIONS", help_heading = "How")]
     pub options: Vec<String>,

@@ -60,7 +60,13 @@ fn figures() -> Vec<(String, Figure)> {
         one("lookups_forgotten", |s| s.lookups.forgotten),
         one("lookups_held", |s| s.lookups.given.saturating_sub(s.lookups.forgotten)),
         one("calls_now", |s| s.counters.calls_now()),
+        one("memory/mark", |s| s.cache.mark),
+        one("memory/evicted", |s| s.cache.evicted),
+        one("memory/evicted_ahead", |s| s.cache.evicted_ahead),
+        one("memory/steps", |s| s.shortages.steps),
+        one("memory/pressed", |s| s.shortages.pressed),
         one("memory/pruned", |s| s.shortages.pruned),
+        one("memory/invalidated", |s| s.shortages.invalidated),
         one("memory/waited", |s| s.shortages.waited),
         one("memory/refused", |s| s.shortages.refused),
         one("memory/plain", |s| s.shortages.plain),
@@ -137,6 +143,12 @@ impl Control {
         root.add_attr("transport", own(0o444), |out: &mut Vec<u8>| line(out, uvfs_fuse::TRANSPORT))?;
         root.add_attr("version", own(0o444), |out: &mut Vec<u8>| line(out, env!("CARGO_PKG_VERSION")))?;
         self.add_knobs(root)?;
+        let control = Arc::clone(self);
+        let show = move |out: &mut Vec<u8>| match control.mounted.get().and_then(Weak::upgrade) {
+            Some(mounted) => line(out, mounted.pressure()),
+            None => line(out, "none (not mounted yet)"),
+        };
+        root.find("memory", None).ok_or(Errno::NOENT)?.add_attr("pressure", own(0o444), show)?;
         if reloads {
             let control = Arc::clone(self);
             let show = move |out: &mut Vec<u8>| line(out, &control.reload.lock().said);
@@ -151,7 +163,8 @@ impl Control {
             |_: &mut Vec<u8>| Err(Errno::ACCESS),
             move |_, data| {
                 let bytes = number(data)?;
-                vfs.upgrade().ok_or(Errno::NODEV)?.cache().shrink_to(bytes);
+                // Not here: this thread reads requests.
+                vfs.upgrade().ok_or(Errno::NODEV)?.cache().ask_shrink(bytes);
                 Ok(())
             },
         );
@@ -161,7 +174,7 @@ impl Control {
             move |out| line(out, shown.upgrade().ok_or(Errno::NODEV)?.cache().memory_limit()),
             move |_, data| {
                 let bytes = number(data)?;
-                set.upgrade().ok_or(Errno::NODEV)?.cache().set_memory_limit(bytes);
+                set.upgrade().ok_or(Errno::NODEV)?.cache().ask_memory_limit(bytes);
                 Ok(())
             },
         );

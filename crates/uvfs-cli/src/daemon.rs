@@ -24,7 +24,8 @@ pub fn start(args: &Mount) -> Result<()> {
     for options in &args.options {
         command.arg("-o").arg(options);
     }
-    command.arg("--").arg(&args.source).arg(&args.dir);
+    let (source, dir) = args.what()?;
+    command.arg("--").arg(source).arg(dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().context("cannot start the background process from /proc/self/exe")?;
     let mut said = String::new();

@@ -2,13 +2,16 @@
 //!
 //! `args` is what can be typed, `options` what may stand after `-o`, `source` makes the file
 //! system (`kernfs` the one that a file declares), `control` the directory `.uvfs` in it; `mount` and `daemon`
-//! run it, `signals` ends it. `stat` reads another's `.uvfs`. Errors are sentences on standard
+//! run it, `signals` ends it. `helper` is what mount(8) calls. `stat` reads another's `.uvfs`. Errors are sentences on standard
 //! error; the exit status is 0, 1 for a failure, 2 for a command that was not understood.
 
 mod args;
 mod control;
 mod daemon;
+mod generate;
+mod helper;
 mod kernfs;
+mod list;
 mod log;
 mod mount;
 mod options;
@@ -16,26 +19,41 @@ mod signals;
 mod source;
 mod stat;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::Parser;
 
 use args::{Args, Command};
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    abort_on_panic();
-    let outcome = log::start().and_then(|()| match args.command {
-        Command::Mount(args) => mount::run(&args),
-        Command::Umount(args) => Ok(uvfs_fuse::unmount(&args.dir, args.lazy)?),
-        Command::Stat(args) => stat::run(&args),
-    });
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let outcome = match helper::asked(&arguments) {
+        Some(asked) => asked.and_then(|asked| mount::help(&asked)),
+        None => {
+            let args = Args::parse();
+            abort_on_panic();
+            log::start().and_then(|()| run(args.command))
+        }
+    };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("uvfs: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Mount(args) if args.list => list::run(),
+        Command::Mount(args) => mount::run(&args),
+        Command::Umount(args) => Ok(uvfs_fuse::unmount(&args.dir, args.lazy)?),
+        Command::Stat(args) => stat::run(&args),
+        Command::Completions { shell } => generate::completions(shell),
+        Command::Man { dir } => generate::man(dir.as_deref()),
     }
 }
 

@@ -8,8 +8,10 @@ use anyhow::{Context, Result};
 use uvfs_fuse::{Mounted, Unmounted};
 
 use nix::sys::signal::Signal;
+use sd_notify::NotifyState;
 
 use crate::control::Control;
+use crate::helper::Asked;
 use crate::kernfs::{self, Published};
 use crate::options::Ctl;
 use crate::signals::Ending;
@@ -19,12 +21,25 @@ use crate::{args, daemon, options};
 /// How long the users of a detached mount have to finish before it ends under them.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// For mount(8): goes into the background, or only looks whether it could (`-f`).
+pub fn help(asked: &Asked) -> Result<()> {
+    if !asked.fake {
+        return run(&asked.mount);
+    }
+    let (what, _) = asked.mount.what()?;
+    let source = Source::parse(what)?;
+    source.check(&options::parse(&asked.mount.options, source.name())?.driver)
+}
+
 /// Mounts and serves until it is unmounted.
 pub fn run(args: &args::Mount) -> Result<()> {
-    let source = Source::parse(&args.source)?;
+    let (what, dir) = args.what()?;
+    let source = Source::parse(what)?;
     let options::Parsed { mut mount, ctl, memory, driver } = options::parse(&args.options, source.name())?;
-    mount.fsname.get_or_insert_with(|| args.source.clone());
+    mount.fsname.get_or_insert_with(|| what.to_owned());
+    mount.read_only |= source.is_read_only();
     source.check(&driver)?;
+    source.check_place(dir)?;
     if args.daemon && !args.daemon_child {
         return daemon::start(args);
     }
@@ -32,20 +47,24 @@ pub fn run(args: &args::Mount) -> Result<()> {
         daemon::leave_terminal()?;
     }
     let ending = Ending::block()?;
-    let Opened { vfs, published } = source.open(&driver, memory)?;
+    let Opened { vfs, published } = source.open(&driver, memory, mount.timeout)?;
     let control = match ctl {
         Ctl::Off => None,
-        _ => Some(Control::install(&vfs, &args.source, ctl == Ctl::Show, published.is_some())?),
+        _ => Some(Control::install(&vfs, what, ctl == Ctl::Show, published.is_some())?),
     };
-    let mounted = Arc::new(uvfs_fuse::mount(vfs, &args.dir, &mount)?);
+    let mounted = Arc::new(uvfs_fuse::mount(vfs, dir, &mount)?);
     if let Some(control) = &control {
         control.set_mounted(&mounted);
     }
     if args.daemon_child {
         daemon::ready()?;
     } else {
+        // For a service of systemd's `Type=notify`; nothing where nobody asked.
+        if let Err(error) = sd_notify::notify(false, &[NotifyState::Ready]) {
+            tracing::warn!(%error, "cannot tell the service manager that the mount is ready");
+        }
         let dir = mounted.dir().display();
-        eprintln!("uvfs: {} is mounted on {dir}; to end it press Ctrl-C, or: uvfs umount {dir}", args.source);
+        eprintln!("uvfs: {what} is mounted on {dir}; to end it press Ctrl-C, or: uvfs umount {dir}");
     }
     let signalled = Signalled { ending, published, control, mounted: Arc::clone(&mounted) };
     thread::Builder::new()

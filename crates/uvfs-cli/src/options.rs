@@ -59,6 +59,10 @@ const KNOWN: &[Known] = &[
         "BYTES",
         "most memory for the cache of names and inodes (0: no limit); k, m or g may follow",
     ),
+    flag(
+        "noprune",
+        "make a kernel that holds too much forget by invalidating names, not by FUSE_NOTIFY_PRUNE",
+    ),
     value(
         Of::Mount,
         "timeout",
@@ -156,6 +160,7 @@ fn set(parsed: &mut Parsed, name: &str, value: &str) -> Result<()> {
         "strictatime" => mount.atime = Atime::Strict,
         "allow_other" => mount.allow_other = true,
         "default_permissions" | "defaults" => {}
+        "noprune" => mount.prune = false,
         "fsname" => mount.fsname = Some(value.to_owned()),
         "timeout" => mount.timeout = Some(seconds(value)?),
         "memory" => parsed.memory = memory(value)?,

@@ -2,26 +2,36 @@
 //!
 //! Every driver is mounted behind [`Counted`], so that its calls show in `.uvfs`.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use rustix::fs::Mode;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 use uvfs::{Counted, Driver, Vfs, VfsConfig};
+use uvfs_drivers::ext4::Ext4;
 use uvfs_drivers::generated::{Generated, Spec};
+use uvfs_drivers::mirror::{self, Mirror};
 use uvfs_drivers::tmpfs::{self, Tmpfs};
 
 use crate::kernfs::{self, Published};
 use crate::options::DriverOptions;
 
 /// What can be named as SOURCE.
-const SOURCES: &str = "tmpfs, generated:SPEC such as generated:depth=2,files=100, or kernfs:FILE, a TOML file that declares a tree";
+const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), or generated:SPEC such as generated:depth=2,files=100";
 
 /// A file system that was asked for, its own specification understood.
 pub enum Source {
     Tmpfs,
+    /// The image, opened.
+    Ext4(Arc<Ext4>),
     Generated(Spec),
     /// The SPEC's file, and what it declares.
     Kernfs(PathBuf, kernfs::Spec),
+    /// A directory of the host.
+    Mirror(PathBuf),
 }
 
 /// A file system that is ready to be mounted.
@@ -41,9 +51,17 @@ impl Source {
                 let spec = spec.parse();
                 Ok(Self::Generated(spec.with_context(|| format!("{text} is not understood"))?))
             }
+            Some(("ext4", image)) if !image.is_empty() => {
+                let opened = Ext4::open(Path::new(image));
+                Ok(Self::Ext4(opened.with_context(|| format!("{image} is not mounted"))?))
+            }
             Some(("kernfs", file)) if !file.is_empty() => {
                 let (file, spec) = kernfs::read(Path::new(file))?;
                 Ok(Self::Kernfs(file, spec))
+            }
+            Some(("mirror", dir)) if !dir.is_empty() => {
+                let found = std::fs::canonicalize(dir);
+                Ok(Self::Mirror(found.with_context(|| format!("{dir} cannot be mirrored"))?))
             }
             _ => bail!("there is nothing called {text:?} to mount; what there is: {SOURCES}"),
         }
@@ -53,21 +71,48 @@ impl Source {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Tmpfs => "tmpfs",
+            Self::Ext4(_) => "ext4",
             Self::Generated(_) => "generated",
             Self::Kernfs(..) => "kernfs",
+            Self::Mirror(_) => "mirror",
         }
+    }
+
+    /// Whether nothing in it can be changed, so that the mount says so too.
+    pub fn is_read_only(&self) -> bool {
+        matches!(self, Self::Ext4(_))
+    }
+
+    /// Refuses a directory that cannot be mounted on: one within what would be mirrored there, or around it.
+    pub fn check_place(&self, dir: &Path) -> Result<()> {
+        let Self::Mirror(source) = self else { return Ok(()) };
+        // Where there is nothing to mount on, mounting says so.
+        let Ok(dir) = std::fs::canonicalize(dir) else { return Ok(()) };
+        let shown = (dir.display(), source.display());
+        if is_within(&dir, source)? {
+            bail!(
+                "{} is inside {}, which it would show: mount on a directory outside of it",
+                shown.0,
+                shown.1
+            );
+        }
+        if is_within(source, &dir)? {
+            bail!("{} is inside {}, which would hide it: mount on another directory", shown.1, shown.0);
+        }
+        Ok(())
     }
 
     /// Understands the options of the file system, without making it.
     pub fn check(&self, options: &DriverOptions) -> Result<()> {
         match self {
             Self::Tmpfs => tmpfs_options(options).map(drop),
-            Self::Generated(_) | Self::Kernfs(..) => Ok(()),
+            Self::Ext4(_) | Self::Generated(_) | Self::Kernfs(..) | Self::Mirror(_) => Ok(()),
         }
     }
 
-    /// Makes the file system, over a cache of so many bytes (0: no limit).
-    pub fn open(self, options: &DriverOptions, memory: u64) -> Result<Opened> {
+    /// Makes the file system, over a cache of so many bytes (0: no limit). `timeout`: how long what others may change
+    /// behind it is believed, where that was said.
+    pub fn open(self, options: &DriverOptions, memory: u64, timeout: Option<Duration>) -> Result<Opened> {
         let name = self.name();
         let mut published = None;
         let mut config = VfsConfig::default();
@@ -84,12 +129,42 @@ impl Source {
                 Tmpfs::new(options)
                     .context("no memory for a tmpfs of that size; give a smaller one: -o size=")?
             }
+            Self::Ext4(image) => image,
             Self::Generated(spec) => Arc::new(Generated::new(spec)?),
+            Self::Mirror(source) => mirror_of(&source, timeout.unwrap_or(mirror::DEFAULT_TTL))?,
             Self::Kernfs(file, spec) => published.insert(Arc::new(Published::new(file, spec)?)).driver(),
         };
         let vfs = Vfs::new(config, Counted::new(driver)).with_context(|| format!("cannot start {name}"))?;
         Ok(Opened { vfs, published })
     }
+}
+
+/// Whether a directory is another one or below it, by what they are and not by what they are called.
+fn is_within(dir: &Path, outer: &Path) -> Result<bool> {
+    let outer = outer.metadata().with_context(|| format!("cannot look at {}", outer.display()))?;
+    let same = |dir: &Path| dir.metadata().is_ok_and(|it| (it.dev(), it.ino()) == (outer.dev(), outer.ino()));
+    Ok(dir.ancestors().any(same))
+}
+
+/// A mirror, and what the whole process does for one: it opens as many files as it may, and leaves the permissions of
+/// what it makes to the caller's umask.
+fn mirror_of(source: &Path, ttl: Duration) -> Result<Arc<Mirror>> {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, "the number of open files stays as it is");
+    }
+    umask(Mode::empty());
+    let mirror = Mirror::new(source, ttl)?;
+    if !mirror.serves_all_users() {
+        eprintln!("uvfs: not root: changes are made in the name of this user, and by nobody else");
+    }
+    if !mirror.has_handles() {
+        tracing::info!(
+            "{} has no file handles: files are told apart by number and time of birth",
+            source.display()
+        );
+    }
+    Ok(mirror)
 }
 
 fn tmpfs_options(options: &DriverOptions) -> Result<tmpfs::TmpfsOptions> {

@@ -18,8 +18,16 @@ use crate::args;
 type Figures = Vec<(String, u64)>;
 
 /// Figures that are levels: what they change by in a second says nothing.
-const LEVELS: [&str; 7] =
-    ["inodes", "dentries", "dentries_negative", "bytes", "bytes_hash", "lookups_held", "calls_now"];
+const LEVELS: [&str; 8] = [
+    "inodes",
+    "dentries",
+    "dentries_negative",
+    "bytes",
+    "bytes_hash",
+    "lookups_held",
+    "calls_now",
+    "memory/mark",
+];
 
 /// Prints the figures, once or again and again.
 pub fn run(args: &args::Stat) -> Result<()> {

@@ -5,16 +5,20 @@
 //!
 //! Inside, requests come from a transport (`transport.rs` has the terms, `fuser_transport.rs` the
 //! one implementation), `frontend` takes them to the VFS, and `pool` keeps those that wait for a
-//! driver off the threads that read. Needs root, or fusermount3 from Debian's package `fuse3`.
+//! driver off the threads that read. `balance` keeps the memory limit, from one thread. Needs root, or fusermount3 from Debian's package `fuse3`.
 
+mod balance;
+mod bell;
 mod device;
 mod error;
 mod frontend;
 mod fuser_transport;
+mod mark;
 mod mounted;
 mod mountinfo;
 mod options;
 mod pool;
+mod psi;
 mod reclaim;
 mod transport;
 
@@ -22,4 +26,5 @@ pub use device::unmount;
 pub use error::MountError;
 pub use fuser_transport::NAME as TRANSPORT;
 pub use mounted::{Lookups, Mounted, Shortages, Unmounted, mount};
+pub use mountinfo::{Listed, listed};
 pub use options::{Atime, Options};

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use uvfs::Vfs;
 
+use crate::balance;
 use crate::device::{self, Detach};
 use crate::error::MountError;
 use crate::frontend::Frontend;
 use crate::fuser_transport::Fuser;
 use crate::mountinfo::{self, Mount};
 use crate::options::Options;
-use crate::reclaim;
 use crate::transport::Transport;
 
 /// How long a session that failed may take to say why.
@@ -32,6 +32,7 @@ pub struct Mounted {
     mount: Mount,
     frontend: Arc<Frontend>,
     session: Arc<Session>,
+    pressure: String,
 }
 
 /// How an unmount went.
@@ -47,14 +48,20 @@ pub enum Unmounted {
 /// What a mount did where the cache had no memory; see [`Mounted::shortages`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shortages {
-    /// Nodes that the kernel was asked to forget.
+    /// Nodes that the kernel was asked to forget, by FUSE_NOTIFY_PRUNE.
     pub pruned: u64,
+    /// Names that the kernel was told to look up again instead, by FUSE_NOTIFY_INVAL_ENTRY.
+    pub invalidated: u64,
     /// Requests that waited for memory.
     pub waited: u64,
     /// Those of them that got none within a second: ENOMEM.
     pub refused: u64,
     /// Entries of directories that were listed without their nodes.
     pub plain: u64,
+    /// Times that the system said that programs wait for memory, and the limit was lowered for a while.
+    pub pressed: u64,
+    /// Steps of the thread that keeps the limit; none are made while there is nothing to do.
+    pub steps: u64,
 }
 
 /// See [`Mounted::lookups`].
@@ -107,16 +114,16 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
     let dir = device::mount_point(dir)?;
     let fuse = device::attach(&dir, options)?;
     let frontend = Arc::new(Frontend::new(vfs, options.timeout));
-    let started = start(fuse, &frontend, options.threads.max(2)).and_then(|session| {
+    let started = start(fuse, &frontend, options).and_then(|(session, pressure)| {
         // The first question, to be sure that there is an answer.
         match device::first_question(&dir) {
-            Ok(mount) => Ok((session, mount)),
+            Ok(mount) => Ok(Mounted { mount, frontend: Arc::clone(&frontend), session, pressure }),
             // Why the session ended says more than that it did.
             Err(error) => Err(session.ended_by(SETTLE).err().unwrap_or(error)),
         }
     });
     match started {
-        Ok((session, mount)) => Ok(Mounted { mount, frontend, session }),
+        Ok(mounted) => Ok(mounted),
         Err(error) => {
             let doing = format!("cannot start the file system on {}", dir.display());
             if let Err(error) = device::detach(&dir, Detach::Now) {
@@ -127,17 +134,21 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
     }
 }
 
-fn start(fuse: OwnedFd, frontend: &Arc<Frontend>, threads: usize) -> io::Result<Arc<Session>> {
-    reclaim::start(fuse.try_clone()?, frontend)?;
-    let transport = Fuser::connect(fuse, Arc::clone(frontend), threads)?;
+/// The session, and what is watched for the system's memory pressure.
+fn start(fuse: OwnedFd, frontend: &Arc<Frontend>, options: &Options) -> io::Result<(Arc<Session>, String)> {
+    let balancer = balance::start(fuse.try_clone()?, frontend, options.prune)?;
+    let pressure = balancer.watches().to_owned();
+    let transport = Fuser::connect(fuse, Arc::clone(frontend), options.threads.max(2))?;
     let session = Arc::new(Session::default());
     let theirs = Arc::clone(&session);
     thread::Builder::new().name("uvfs-session".into()).spawn(move || {
         let outcome = transport.run();
+        // It ends with the session, for it has the device too.
+        drop(balancer);
         *theirs.outcome.lock() = Some(outcome.map_err(Arc::new));
         theirs.ended.notify_all();
     })?;
-    Ok(session)
+    Ok((session, pressure))
 }
 
 impl Mounted {
@@ -191,6 +202,11 @@ impl Mounted {
     /// What was done, since the mount, because the cache had no memory.
     pub fn shortages(&self) -> Shortages {
         self.frontend.shortages()
+    }
+
+    /// The file of the system's memory pressure that lowers the limit; "none" and why, where there is none.
+    pub fn pressure(&self) -> &str {
+        &self.pressure
     }
 
     /// Lookups that the kernel has been given since the mount, and how many of them it has

@@ -15,8 +15,31 @@ pub(crate) struct Mount {
     pub id: String,
     /// Device number of its files, as "major:minor".
     pub dev: String,
+    /// What of the file system is mounted: a path in it.
+    pub root: PathBuf,
     pub point: PathBuf,
     pub fstype: String,
+    /// What is mounted, as `fsname` has it.
+    pub source: OsString,
+}
+
+/// A mount of uvfs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// What is mounted: the option `fsname`.
+    pub source: OsString,
+    /// Where.
+    pub dir: PathBuf,
+}
+
+/// The mounts of uvfs in this process's namespace, in the order in which they were made. Also those whose server is
+/// dead.
+///
+/// # Errors
+/// Where `/proc` is not mounted.
+pub fn listed() -> io::Result<Vec<Listed>> {
+    let ours = mounts()?.into_iter().filter(|mount| mount.fstype == "fuse.uvfs");
+    Ok(ours.map(|mount| Listed { source: mount.source, dir: mount.point }).collect())
 }
 
 impl Mount {
@@ -42,13 +65,19 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&byte| byte == b' ');
     let id = fields.next()?;
     let dev = fields.nth(1)?;
-    let point = fields.nth(1)?;
-    let fstype = fields.skip_while(|field| *field != b"-").nth(1)?;
+    let root = fields.next()?;
+    let point = fields.next()?;
+    let mut after = fields.skip_while(|field| *field != b"-");
+    let fstype = after.nth(1)?;
+    let source = after.next()?;
+    let path = |field| PathBuf::from(OsString::from_vec(unescape(field)));
     Some(Mount {
         id: text(id),
         dev: text(dev),
-        point: PathBuf::from(OsString::from_vec(unescape(point))),
+        root: path(root),
+        point: path(point),
         fstype: text(fstype),
+        source: OsString::from_vec(unescape(source)),
     })
 }
 
@@ -83,6 +112,7 @@ mod tests {
         assert_eq!((mount.id.as_str(), mount.dev.as_str()), ("36", "0:42"));
         assert_eq!(mount.point, Path::new(r"/mnt/a b\"));
         assert!(mount.is_fuse());
+        assert_eq!(mount.source, "tmp fs");
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"36 35 0:42 / /mnt rw"), None);
     }

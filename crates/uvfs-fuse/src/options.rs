@@ -33,6 +33,9 @@ pub struct Options {
     /// `timeout`: how long the kernel may believe names, attributes and that a name does not
     /// exist. `None`: as long as the driver says.
     pub timeout: Option<Duration>,
+    /// `noprune` is false: where the kernel holds more than the memory limit allows, ask it to forget by
+    /// FUSE_NOTIFY_PRUNE, if it has that. Without, and on older kernels, names are invalidated.
+    pub prune: bool,
     /// Threads that read requests (two at least).
     pub threads: usize,
 }
@@ -64,6 +67,7 @@ impl Default for Options {
             atime: Atime::default(),
             allow_other: false,
             timeout: None,
+            prune: true,
             threads: thread::available_parallelism().map_or(2, NonZeroUsize::get).max(2),
         }
     }

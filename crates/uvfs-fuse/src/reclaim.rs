@@ -1,80 +1,292 @@
 //! Having the kernel forget: what it knows of a mount cannot be evicted from the cache until it does.
 //!
-//! One thread of its own, that holds nothing, waits for the cache to come near its limit. While few names
-//! could be evicted beside those that the kernel holds, it names leaves to the kernel in arena order, a
-//! batch at a time. FUSE_NOTIFY_PRUNE (Linux 6.18, protocol 7.45) drops those of them that nobody uses; what
-//! the kernel answers from its own dentries looks unused here, so this is no LRU. What comes of it
-//! is seen by the FORGETs that come back. A kernel that does not know the notification says so once; then
-//! nothing can be done, and the front end's answers get fewer nodes.
+//! Leaves are named to it in batches. FUSE_NOTIFY_PRUNE (Linux 6.18, protocol 7.45) drops those of them that nobody uses.
+//! A kernel without it is told, name by name, that the entry is not so any more (FUSE_NOTIFY_INVAL_ENTRY): it drops the
+//! dentry, and with it an inode that nobody uses. That is less good: it may wait for a lookup in the
+//! same directory, it costs a system call a name, what is mounted on a file goes, and a file of which only we do not know that
+//! it is open (O_PATH) shows as deleted in /proc. So directories are spared, and PRUNE is tried first, unless the mount says otherwise.
+//! What the kernel answers from its own dentries looks unused here, so neither is an LRU. What comes of it
+//! is seen by the FORGETs that come back.
 //!
-//! The thread ends with the front end, within a second.
+//! Whoever asks holds nothing: the write may wait.
 
 use std::fs::File;
-use std::io::{self, IoSlice, Write};
+use std::io::{IoSlice, Write};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
-use std::thread;
-use std::time::Duration;
 
 use rustix::io::Errno;
+use uvfs::Leaf;
 
 use crate::frontend::Frontend;
+use crate::transport::NodeId;
 
 /// Nodes named at once.
-const BATCH: usize = 512;
-/// Names that should be free to be evicted for each that the kernel holds: one in so many.
-const FREE_SHARE: usize = 8;
-/// How often the thread looks whether the mount is still there.
-const LOOK: Duration = Duration::from_secs(1);
-/// How long the kernel may take to forget a batch before the next one is named.
-const BREATH: Duration = Duration::from_millis(2);
+pub(crate) const BATCH: usize = 512;
+/// Names invalidated in one go: each is a system call.
+const BATCH_BY_NAME: usize = 128;
 /// `enum fuse_notify_code`, as linux/fuse.h has it.
+const NOTIFY_INVAL_ENTRY: i32 = 3;
 const NOTIFY_PRUNE: i32 = 9;
+/// `struct fuse_out_header`.
+const HEADER: usize = 16;
 
-/// Starts the thread. `device` is the mount's, or a duplicate.
-pub(crate) fn start(device: OwnedFd, frontend: &Arc<Frontend>) -> io::Result<()> {
-    let frontend = Arc::downgrade(frontend);
-    thread::Builder::new().name("uvfs-reclaim".into()).spawn(move || run(File::from(device), &frontend))?;
-    Ok(())
+/// How the kernel is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Prune,
+    ByName,
+    /// It cannot be: the mount is gone, or the kernel knows neither.
+    Not,
 }
 
-fn run(device: File, frontend: &Weak<Frontend>) {
-    while let Some(frontend) = frontend.upgrade() {
-        if !frontend.wait_for_pressure(LOOK) {
-            continue;
-        }
-        let held = frontend.held_by_kernel(BATCH);
-        if held.leaves.is_empty() || held.evictable * FREE_SHARE >= held.leaves.len() {
-            continue;
-        }
-        let nodes: Vec<u64> = held.leaves.iter().map(|id| id.as_u64()).collect();
-        match prune(&device, &nodes) {
-            Ok(()) => frontend.count_pruned(nodes.len()),
-            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
-                tracing::warn!(
-                    "this kernel cannot be asked to forget nodes (Linux 6.18 can): the memory limit is kept by refusing"
-                );
-                return;
-            }
-            // ENODEV: the mount is gone.
-            Err(error) => {
-                tracing::debug!(%error, "cannot notify");
-                return;
-            }
-        }
-        thread::sleep(BREATH);
+/// The kernel of one mount, and how it is asked.
+pub(crate) struct Kernel<D = File> {
+    device: D,
+    way: Way,
+}
+
+impl Kernel {
+    /// `device` is the mount's, or a duplicate.
+    pub(crate) fn new(device: OwnedFd, prune: bool) -> Self {
+        Self { device: File::from(device), way: if prune { Way::Prune } else { Way::ByName } }
     }
 }
 
-/// One message: `fuse_out_header`, `fuse_notify_prune_out`, the node ids.
-fn prune(mut device: &File, nodes: &[u64]) -> io::Result<()> {
-    let ids: Vec<u8> = nodes.iter().flat_map(|node| node.to_ne_bytes()).collect();
-    let mut head = Vec::with_capacity(32);
-    head.extend_from_slice(&(32 + ids.len() as u32).to_ne_bytes());
-    head.extend_from_slice(&NOTIFY_PRUNE.to_ne_bytes());
-    head.extend_from_slice(&0u64.to_ne_bytes());
-    head.extend_from_slice(&(nodes.len() as u32).to_ne_bytes());
-    head.extend_from_slice(&[0; 12]);
-    // The kernel takes a message whole or not at all.
-    device.write_vectored(&[IoSlice::new(&head), IoSlice::new(&ids)]).map(drop)
+impl<D: Write> Kernel<D> {
+    /// Asks the kernel to forget these; whether it took the question. By name, only what is elsewhere than where names are
+    /// looked up, unless `anywhere`.
+    pub(crate) fn forget(&mut self, leaves: &[Leaf], frontend: &Frontend, anywhere: bool) -> bool {
+        if leaves.is_empty() {
+            return false;
+        }
+        if self.way == Way::Prune {
+            let nodes: Vec<NodeId> = leaves.iter().map(|leaf| leaf.id.as_u64()).collect();
+            match self.send(NOTIFY_PRUNE, &prune_body(&nodes)) {
+                Ok(()) => {
+                    frontend.count_pruned(nodes.len());
+                    return true;
+                }
+                Err(Errno::INVAL | Errno::NOSYS) => {
+                    tracing::info!(
+                        "this kernel has no FUSE_NOTIFY_PRUNE (Linux 6.18 has); names are invalidated"
+                    );
+                    self.way = Way::ByName;
+                }
+                Err(error) => return self.give_up(error),
+            }
+        }
+        self.way == Way::ByName && self.forget_by_name(leaves, frontend, anywhere)
+    }
+
+    /// The kernel has a directory locked while it changes a name of it, and a lookup that waits for memory keeps it from
+    /// locking it: each would wait for the other until the lookup gives up.
+    fn forget_by_name(&mut self, leaves: &[Leaf], frontend: &Frontend, anywhere: bool) -> bool {
+        let mut told = 0;
+        let names = leaves.iter().filter_map(|leaf| frontend.name_of(leaf));
+        let names = names.filter(|(dir, _)| anywhere || !frontend.looked_in(*dir));
+        for (dir, name) in names.take(BATCH_BY_NAME) {
+            match self.send(NOTIFY_INVAL_ENTRY, &entry_body(dir, &name)) {
+                Ok(()) => told += 1,
+                // It does not know the directory, or not the name: forgotten already.
+                Err(Errno::NOENT | Errno::NOTDIR) => {}
+                // Somebody has a mount below it, or is at it.
+                Err(Errno::BUSY | Errno::NOTEMPTY | Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return self.give_up(error),
+            }
+        }
+        frontend.count_invalidated(told);
+        told > 0
+    }
+
+    fn give_up(&mut self, error: Errno) -> bool {
+        match error {
+            Errno::INVAL | Errno::NOSYS => tracing::warn!(
+                "this kernel cannot be asked to forget names: the memory limit is kept by refusing"
+            ),
+            // ENODEV: the mount is gone.
+            _ => tracing::debug!(%error, "cannot notify"),
+        }
+        self.way = Way::Not;
+        false
+    }
+
+    /// One message. The kernel takes it whole or not at all.
+    fn send(&mut self, code: i32, body: &[u8]) -> Result<(), Errno> {
+        let head = header(code, body.len());
+        match self.device.write_vectored(&[IoSlice::new(&head), IoSlice::new(body)]) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        }
+    }
+}
+
+/// `fuse_out_header` of a notification: length, code in the place of the error, no request.
+fn header(code: i32, body: usize) -> [u8; HEADER] {
+    let mut head = [0; HEADER];
+    head[..4].copy_from_slice(&((HEADER + body) as u32).to_ne_bytes());
+    head[4..8].copy_from_slice(&code.to_ne_bytes());
+    head
+}
+
+/// `fuse_notify_prune_out`, and the node ids.
+fn prune_body(nodes: &[NodeId]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(16 + 8 * nodes.len());
+    body.extend_from_slice(&(nodes.len() as u32).to_ne_bytes());
+    body.extend_from_slice(&[0; 12]);
+    body.extend(nodes.iter().flat_map(|node| node.to_ne_bytes()));
+    body
+}
+
+/// `fuse_notify_inval_entry_out`, and the name with its nul.
+fn entry_body(dir: NodeId, name: &[u8]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(17 + name.len());
+    body.extend_from_slice(&dir.to_ne_bytes());
+    body.extend_from_slice(&(name.len() as u32).to_ne_bytes());
+    body.extend_from_slice(&[0; 4]);
+    body.extend_from_slice(name);
+    body.push(0);
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::frontend::fixture::Fixture;
+    use crate::transport::ROOT;
+
+    /// A device that keeps what is written to it, and knows these codes.
+    struct Told {
+        messages: Vec<Vec<u8>>,
+        knows: &'static [i32],
+        refuses: Option<Errno>,
+    }
+
+    impl Write for Told {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            panic!("a message is one write")
+        }
+        fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+            let message: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+            let len = u32::from_ne_bytes(message[..4].try_into().expect("four bytes"));
+            assert_eq!(len as usize, message.len());
+            assert_eq!(message[8..16], [0; 8], "it answers no request");
+            if let Some(error) = self.refuses {
+                return Err(error.into());
+            }
+            if !self.knows.contains(&code(&message)) {
+                return Err(Errno::INVAL.into());
+            }
+            self.messages.push(message);
+            Ok(len as usize)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn code(message: &[u8]) -> i32 {
+        i32::from_ne_bytes(message[4..8].try_into().expect("four bytes"))
+    }
+
+    fn kernel(knows: &'static [i32], way: Way) -> Kernel<Told> {
+        Kernel { device: Told { messages: Vec::new(), knows, refuses: None }, way }
+    }
+
+    /// A front end whose kernel holds all files of the root, and its leaves.
+    fn held() -> (Fixture, Vec<NodeId>, Vec<Leaf>) {
+        let fixture = Fixture::new();
+        let nodes: Vec<_> = (0..10).map(|file| fixture.look(file).expect("a node")).collect();
+        let leaves = fixture.frontend.held_by_kernel(fixture.vfs.root().sb(), BATCH).leaves;
+        assert_eq!(leaves.len(), nodes.len());
+        (fixture, nodes, leaves)
+    }
+
+    #[test]
+    fn leaves_are_pruned_in_one_message() {
+        let (fixture, mut nodes, leaves) = held();
+        let mut kernel = kernel(&[NOTIFY_PRUNE, NOTIFY_INVAL_ENTRY], Way::Prune);
+        assert!(kernel.forget(&leaves, &fixture.frontend, true));
+        assert!(!kernel.forget(&[], &fixture.frontend, true));
+        let [message] = &kernel.device.messages[..] else { panic!("one message") };
+        assert_eq!(code(message), NOTIFY_PRUNE);
+        let words: Vec<u64> = message[16..]
+            .chunks(8)
+            .map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")))
+            .collect();
+        let mut named = words[2..].to_vec();
+        named.sort_unstable();
+        nodes.sort_unstable();
+        assert_eq!((message[16], named), (10, nodes));
+        let counted = fixture.frontend.shortages();
+        assert_eq!((counted.pruned, counted.invalidated), (10, 0));
+    }
+
+    fn invalidates(mut kernel: Kernel<Told>) {
+        let (fixture, _, leaves) = held();
+        assert!(kernel.forget(&leaves, &fixture.frontend, true));
+        assert_eq!(kernel.way, Way::ByName);
+        let mut names = Vec::new();
+        for message in &kernel.device.messages {
+            assert_eq!(code(message), NOTIFY_INVAL_ENTRY);
+            assert_eq!(message[16..24], ROOT.to_ne_bytes());
+            let len = u32::from_ne_bytes(message[24..28].try_into().expect("four bytes")) as usize;
+            assert_eq!((message.len(), message.last()), (32 + len + 1, Some(&0)));
+            names.push(message[32..32 + len].to_vec());
+        }
+        names.sort_unstable();
+        let mut all: Vec<_> = (0..10).map(Fixture::name).collect();
+        all.sort_unstable();
+        assert_eq!(names, all);
+        let counted = fixture.frontend.shortages();
+        assert_eq!((counted.pruned, counted.invalidated), (0, 10));
+    }
+
+    #[test]
+    fn a_kernel_without_prune_is_told_names() {
+        invalidates(kernel(&[NOTIFY_INVAL_ENTRY], Way::Prune));
+    }
+
+    #[test]
+    fn a_mount_that_wants_no_prune_is_told_names() {
+        invalidates(kernel(&[NOTIFY_PRUNE, NOTIFY_INVAL_ENTRY], Way::ByName));
+    }
+
+    /// A lookup there may wait for what is to be forgotten.
+    #[test]
+    fn where_names_are_looked_up_none_is_invalidated() {
+        let (fixture, _, leaves) = held();
+        let mut kernel = kernel(&[NOTIFY_INVAL_ENTRY], Way::ByName);
+        assert!(!kernel.forget(&leaves, &fixture.frontend, false));
+        assert!(kernel.device.messages.is_empty());
+        assert!(kernel.forget(&leaves, &fixture.frontend, true));
+    }
+
+    #[test]
+    fn a_leaf_that_has_gone_is_left_out() {
+        let (fixture, nodes, leaves) = held();
+        let sb = fixture.vfs.root().sb();
+        for node in &nodes[..4] {
+            fixture.frontend.forget(*node, 1);
+        }
+        assert_eq!(fixture.vfs.cache().evict_unused(sb, 100), 4);
+        let mut kernel = kernel(&[NOTIFY_INVAL_ENTRY], Way::ByName);
+        assert!(kernel.forget(&leaves, &fixture.frontend, true));
+        assert_eq!(kernel.device.messages.len(), 6);
+    }
+
+    #[test]
+    fn what_the_kernel_has_forgotten_is_no_end_and_a_mount_that_is_gone_is_one() {
+        let (fixture, _, leaves) = held();
+        let mut kernel = kernel(&[], Way::ByName);
+        for (error, way) in [(Errno::NOENT, Way::ByName), (Errno::NODEV, Way::Not)] {
+            kernel.device.refuses = Some(error);
+            assert!(!kernel.forget(&leaves, &fixture.frontend, true));
+            assert_eq!(kernel.way, way);
+        }
+        kernel.device.refuses = None;
+        assert!(!kernel.forget(&leaves, &fixture.frontend, true));
+        assert_eq!(fixture.frontend.shortages().invalidated, 0);
+    }
 }

@@ -30,6 +30,8 @@ pub(crate) struct Caller {
     pub gid: u32,
     /// Process; 0 where the kernel itself asks.
     pub pid: u32,
+    /// Permission bits that what it makes does not get; 0 for requests that make nothing.
+    pub umask: u32,
 }
 
 /// A node handed to the kernel, which has one lookup more on it when the reply is sent.

@@ -24,6 +24,7 @@
 //! | [`order`] | the lock order, asserted in debug builds |
 //! | [`blhash`] | the bit-locked hash: one cache line a bucket, grows while it is read |
 //! | [`pages`] | 4 KiB pages of file data as type-stable memory |
+//! | [`blocks`] | blocks of a device, read in place while pinned |
 //!
 //! Not for use in a forked child or in a signal handler.
 
@@ -32,6 +33,7 @@ pub mod arena;
 pub mod barrier;
 pub mod bitlock;
 pub mod blhash;
+pub mod blocks;
 #[cfg(count_stores)]
 mod counted;
 pub mod lane;

@@ -413,7 +413,7 @@ impl<const W: usize> Frames<W> {
 
 /// Copy out of words, in memory order; relaxed, one load a word.
 #[inline]
-fn copy_out(words: &[AtomicU64], offset: usize, mut out: &mut [u8]) {
+pub(crate) fn copy_out(words: &[AtomicU64], offset: usize, mut out: &mut [u8]) {
     debug_assert!(offset + out.len() <= words.len() * 8);
     let mut words = words[offset / 8..].iter();
     let skip = offset % 8;
@@ -435,7 +435,7 @@ fn copy_out(words: &[AtomicU64], offset: usize, mut out: &mut [u8]) {
 
 /// Copy into words; a partial word is loaded, changed and stored, so writers must be excluded.
 #[inline]
-fn copy_in(words: &[AtomicU64], offset: usize, mut bytes: &[u8]) {
+pub(crate) fn copy_in(words: &[AtomicU64], offset: usize, mut bytes: &[u8]) {
     debug_assert!(offset + bytes.len() <= words.len() * 8);
     let mut words = words[offset / 8..].iter();
     let skip = offset % 8;

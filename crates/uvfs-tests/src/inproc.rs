@@ -22,12 +22,8 @@ use crate::view::{
 };
 
 /// How the model must behave to be compared with this.
-pub const HABITS: Habits = Habits {
-    protected_hardlinks: true,
-    dead_dotdot_unspecified: true,
-    files_keep_credentials: true,
-    umask_first: true,
-};
+pub const HABITS: Habits =
+    Habits { protected_hardlinks: true, dead_dotdot_unspecified: true, files_keep_credentials: true };
 
 /// A tmpfs in a tree of its own. The root directory has mode 0755 and the limit is 1 GiB.
 pub fn new_vfs() -> Result<Arc<Vfs>, Errno> {

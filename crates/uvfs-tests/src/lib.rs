@@ -2,9 +2,10 @@
 //!
 //! [`lockstep`] runs the same random operations on two targets and compares every answer. A target
 //! is a host directory ([`host`]), a small reference file system ([`model`]), or a uvfs in this
-//! process ([`inproc`]).
+//! process ([`inproc`]). [`ext4`] compares images with the kernel's mount of them, and damages them.
 
 pub mod bigdir;
+pub mod ext4;
 pub mod generate;
 pub mod host;
 pub mod inproc;

@@ -8,6 +8,7 @@ use std::task::Waker;
 
 use uvfs_cache::Cache;
 
+use crate::acl::{Acl, AclKind};
 use crate::counters::{Call, begin};
 use crate::driver::{Driver, File, Inode, Rename};
 use crate::types::{
@@ -49,6 +50,9 @@ impl Driver for Counted {
     fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {
         self.0.mounted(cache, root);
     }
+    fn published(&self, inode: &Inode<'_>, private: u64) {
+        self.0.published(inode, private);
+    }
     fn ttl(&self) -> Ttl {
         self.0.ttl()
     }
@@ -81,6 +85,9 @@ impl Driver for Counted {
             -> Result<()>;
         Listxattr: fn listxattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>>;
         Removexattr: fn removexattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()>;
+        Acl: fn acl(&self, op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>>;
+        SetAcl: fn set_acl(&self, op: &Op, inode: &Inode<'_>, kind: AclKind, acl: Option<Arc<Acl>>, mode: Option<u32>)
+            -> Result<()>;
         Evict: fn evict(&self, attr: &Attr, private: u64);
     }
 }

@@ -7,7 +7,7 @@
 //! one moment.
 //! Driver calls are counted in one place, [`Counted`](crate::Counted), for the drivers that stand behind it.
 
-use uvfs_sync::tallies::{self, LOCK_WAITS, WORDS};
+use uvfs_sync::tallies::{self, BUFFERS, LOCK_WAITS, WORDS};
 
 use crate::namei::bailout::{Bail, BailCounts};
 
@@ -18,7 +18,7 @@ const NAME_WAITS: usize = 3;
 const RETURNED: usize = 4;
 const BAILS: usize = 5;
 const CALLS: usize = BAILS + Bail::ALL.len();
-const _: () = assert!(HITS > LOCK_WAITS && CALLS + Call::ALL.len() <= WORDS);
+const _: () = assert!(HITS > LOCK_WAITS && CALLS + Call::ALL.len() <= BUFFERS);
 
 /// The kinds of driver calls: the methods of [`Driver`](crate::Driver) that may be called again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +49,14 @@ pub enum Call {
     Setxattr,
     Listxattr,
     Removexattr,
+    Acl,
+    SetAcl,
     Evict,
 }
 
 impl Call {
     /// Every kind.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::Lookup,
         Self::Revalidate,
         Self::Permission,
@@ -80,6 +82,8 @@ impl Call {
         Self::Setxattr,
         Self::Listxattr,
         Self::Removexattr,
+        Self::Acl,
+        Self::SetAcl,
         Self::Evict,
     ];
 
@@ -111,6 +115,8 @@ impl Call {
             Self::Setxattr => "setxattr",
             Self::Listxattr => "listxattr",
             Self::Removexattr => "removexattr",
+            Self::Acl => "acl",
+            Self::SetAcl => "set_acl",
             Self::Evict => "evict",
         }
     }

@@ -14,6 +14,7 @@ use std::task::Waker;
 
 use uvfs_cache::Cache;
 
+use crate::acl::{Acl, AclKind};
 use crate::types::{
     Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, Perm, PollEvents, Result,
     Seek, SetAttr, StatFs, Ttl, XattrFlags,
@@ -67,6 +68,10 @@ pub trait Driver: Send + Sync + 'static {
     fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
         Err(Errno::NOSYS)
     }
+    /// What [`Driver::lookup`] found is in the cache now: `inode` is what it is known as, and `private` the value that
+    /// was told. Where [`Inode::private`] is another one, the inode was known before and keeps that; the one that was
+    /// told is forgotten, and [`Driver::evict`] is not called for it. For drivers that count what they have handed out.
+    fn published(&self, inode: &Inode<'_>, private: u64) {}
     /// Whether `name` in the directory numbered `dir` still leads to the inode numbered `child`, or
     /// (none) still does not exist. Asked with [`Features::revalidates`] at each use of a name that is
     /// cached, the last of a path included; an answer of [`Driver::lookup`] is not asked about again.
@@ -182,12 +187,32 @@ pub trait Driver: Send + Sync + 'static {
     ) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
-    /// All names, each followed by a nul, in one buffer.
+    /// All names, each followed by a nul, in one buffer; those of access control lists excepted.
     fn listxattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
         Ok(Vec::new())
     }
     /// Remove an extended attribute; ENODATA where there is none. Updates ctime.
     fn removexattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+    /// The access or default list of an inode, none where it has none. Asked only with [`Features::acl`]. For the
+    /// access list [`Attr::acl`] must say, in the cache, whether there is one: permission is checked by mode
+    /// bits alone where it does not. May be asked at any time, also while the list is being changed.
+    fn acl(&self, op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
+        Err(Errno::OPNOTSUPP)
+    }
+    /// Set or remove the access or default list, and with the access list the permission bits `mode`, which say
+    /// the same of owner, mask and others. Updates ctime, mode and [`Attr::acl`] in the cache, under the lock
+    /// that [`Driver::acl`] takes: its answer is never newer than these. Who has the
+    /// inode's turn asks: two calls for one inode do not overlap, nor one with [`Driver::setattr`].
+    fn set_acl(
+        &self,
+        op: &Op,
+        inode: &Inode<'_>,
+        kind: AclKind,
+        acl: Option<Arc<Acl>>,
+        mode: Option<u32>,
+    ) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
     /// The cache lets go of an inode: nobody can reach `private` again. Where `attr.nlink` is 0

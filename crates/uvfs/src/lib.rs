@@ -33,6 +33,7 @@
 //! names and inodes, `namei` walks paths. Errors are the kernel's errnos, in the kernel's order.
 #![deny(unsafe_code)]
 
+pub mod acl;
 mod counted;
 pub mod counters;
 pub mod driver;
@@ -44,6 +45,7 @@ mod pin;
 pub mod types;
 mod vfs;
 
+pub use acl::{Acl, AclEntry, AclKind, AclTag};
 pub use counted::Counted;
 pub use counters::counters;
 pub use driver::{Driver, Inode};
@@ -53,5 +55,5 @@ pub use namei::context::{Context, Entry};
 pub use namei::handle::Handle;
 pub use permission::Protected;
 pub use types::*;
-pub use uvfs_cache::{Counters as CacheCounters, Held, InodeId};
+pub use uvfs_cache::{Balance, Counters as CacheCounters, Held, InodeId, Leaf, SbId};
 pub use vfs::{Vfs, VfsConfig};

@@ -1,15 +1,19 @@
 //! Who may do what: mode bits, owners, groups, sticky directories and the protected-file rules.
 //!
 //! Pure functions of attributes and credentials; nothing is locked, nothing is read from the
-//! cache here. Callers take one consistent [`Attr`] and ask. Each check grants everything to a
-//! trusted operation (see [`Op::trusted`]); the functions on plain numbers below them do not
+//! cache here. Callers take one consistent [`Attr`] and ask. Each check of an operation grants everything to a
+//! trusted one (see [`Op::trusted`]); [`granted`] and [`verdict`] do not
 //! know of trust and also serve the lock-free walk.
 //!
-//! There are no access control lists and no capabilities: user id 0 has the overrides that the
+//! Where a file has an access control list, mode bits still decide for its owner, and whoever they
+//! concern while they give its group nothing; else the list has the last word ([`Verdict::List`]), which only its
+//! driver knows: see `ops/acl.rs`.
+//!
+//! There are no capabilities: user id 0 has the overrides that the
 //! kernel gives to CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_CHOWN, CAP_FSETID, CAP_MKNOD and
 //! CAP_SYS_ADMIN.
 
-use crate::types::{Access, Attr, Cred, Errno, Op, Result, mode};
+use crate::types::{Access, Attr, Cred, Errno, Op, Perm, Result, mode};
 
 /// The `fs.protected_*` rules (see proc(5)): they stop a process from being led astray by files
 /// that others left in world-writable sticky directories.
@@ -38,39 +42,40 @@ impl Default for Protected {
     }
 }
 
-/// Whether the mode bits, or root's overrides, grant all of `want`.
-#[inline]
-pub(crate) fn granted(cred: &Cred, mode: u32, uid: u32, gid: u32, want: Access) -> bool {
-    // What owner, group and all others may, everybody may: the usual directory needs no look at who asks.
-    if mode & mode >> 3 & mode >> 6 & want.bits() == want.bits() {
-        return true;
-    }
-    granted_to(cred, mode, uid, gid, want)
+/// What mode bits and root's overrides say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Granted,
+    Denied,
+    /// There is an access control list that has to be asked.
+    List,
 }
 
-fn granted_to(cred: &Cred, mode: u32, uid: u32, gid: u32, want: Access) -> bool {
-    let class = if cred.uid == uid {
+/// Whether the mode bits, or root's overrides, grant all of `want`. Not where a list has to be asked.
+#[inline]
+pub(crate) fn granted(cred: &Cred, perm: Perm, want: Access) -> bool {
+    // What owner, group and all others may, everybody may: the usual directory needs no look at who asks.
+    // A list may say otherwise of some; its bit is none of those wanted.
+    let all = perm.mode & perm.mode >> 3 & perm.mode >> 6 & want.bits();
+    all | perm.mode & Perm::ACL == want.bits() || verdict(cred, perm, want) == Verdict::Granted
+}
+
+/// Who decides, and how.
+pub(crate) fn verdict(cred: &Cred, perm: Perm, want: Access) -> Verdict {
+    let mode = perm.mode;
+    // Root may search any directory, but runs only what somebody may run.
+    let overrides = cred.is_root()
+        && (mode & mode::S_IFMT == mode::S_IFDIR || !want.contains(Access::EXEC) || mode & 0o111 != 0);
+    let class = if cred.uid == perm.uid {
         mode >> 6
-    } else if cred.in_group(gid) {
+    } else if mode & Perm::ACL != 0 && mode & 0o070 != 0 {
+        return if overrides { Verdict::Granted } else { Verdict::List };
+    } else if cred.in_group(perm.gid) {
         mode >> 3
     } else {
         mode
     };
-    if class & want.bits() == want.bits() {
-        return true;
-    }
-    // Root may search any directory, but runs only what somebody may run.
-    cred.is_root()
-        && (mode & mode::S_IFMT == mode::S_IFDIR || !want.contains(Access::EXEC) || mode & 0o111 != 0)
-}
-
-/// [`granted`] for an operation; EACCES where it is not.
-pub(crate) fn require(op: &Op, attr: &Attr, want: Access) -> Result<()> {
-    if op.trusted || granted(&op.cred, attr.mode, attr.uid, attr.gid, want) {
-        Ok(())
-    } else {
-        Err(Errno::ACCESS)
-    }
+    if class & want.bits() == want.bits() || overrides { Verdict::Granted } else { Verdict::Denied }
 }
 
 /// Whether the caller owns the inode or is root.
@@ -121,16 +126,15 @@ pub(crate) fn may_follow(rules: Protected, cred: &Cred, dir: &Attr, link: &Attr)
     }
 }
 
-/// EPERM where `fs.protected_hardlinks` forbids a new name for `attr`.
-pub(crate) fn may_link(rules: Protected, op: &Op, attr: &Attr) -> Result<()> {
+/// EPERM where `fs.protected_hardlinks` forbids a new name for `attr`, of whose file `usable` says whether the
+/// caller may read and write it.
+pub(crate) fn may_link(rules: Protected, op: &Op, attr: &Attr, usable: impl FnOnce() -> bool) -> Result<()> {
     const SGID_RUN: u32 = mode::S_ISGID | 0o010;
     if !rules.hardlinks || owns(op, attr) {
         return Ok(());
     }
-    let safe = attr.is_reg()
-        && attr.mode & mode::S_ISUID == 0
-        && attr.mode & SGID_RUN != SGID_RUN
-        && granted(&op.cred, attr.mode, attr.uid, attr.gid, Access::READ | Access::WRITE);
+    let safe =
+        attr.is_reg() && attr.mode & mode::S_ISUID == 0 && attr.mode & SGID_RUN != SGID_RUN && usable();
     if safe { Ok(()) } else { Err(Errno::PERM) }
 }
 

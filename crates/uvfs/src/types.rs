@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::acl::Acl;
+
 pub use rustix::io::Errno;
 pub use uvfs_cache::Perm;
 pub use uvfs_cache::attr::{Attr, Time, mode};
@@ -60,6 +62,9 @@ pub struct Op {
     /// Permissions were checked by who calls (a FUSE kernel under `default_permissions`): the
     /// VFS then does not check them again. Type, name, emptiness and loop checks are always made.
     pub trusted: bool,
+    /// Permission bits that new nodes do not get, unless their directory has a default access control
+    /// list, which then takes the place of it.
+    pub umask: u32,
 }
 
 /// What a name leads to.
@@ -103,6 +108,15 @@ pub struct SetAttr {
     pub kill_suidgid: bool,
 }
 
+impl SetAttr {
+    /// Whether a field is there, or set-id bits may have to go.
+    pub(crate) fn changes_anything(&self) -> bool {
+        let Self { mode, uid, gid, size, atime, mtime, ctime, kill_suidgid } = self;
+        let times = atime.is_some() || mtime.is_some() || ctime.is_some();
+        mode.is_some() || uid.is_some() || gid.is_some() || size.is_some() || times || *kill_suidgid
+    }
+}
+
 /// A time to set, as `utimensat` tells them apart (permission rules differ).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
@@ -115,7 +129,7 @@ pub enum SetTime {
 /// What a new node shall be.
 #[derive(Clone, Copy, Debug)]
 pub struct Make<'a> {
-    /// Type and permission bits (umask already applied).
+    /// Type and permission bits (umask or default list already applied).
     pub mode: u32,
     /// Owner.
     pub uid: u32,
@@ -125,6 +139,11 @@ pub struct Make<'a> {
     pub rdev: u32,
     /// Target, for symbolic links.
     pub target: Option<&'a [u8]>,
+    /// The access list, where it says more than `mode` ([`Attr::acl`] then says so). None of this without
+    /// [`Features::acl`].
+    pub acl: Option<&'a Arc<Acl>>,
+    /// The default list, for directories.
+    pub default_acl: Option<&'a Arc<Acl>>,
 }
 
 /// An inode as a driver describes it to the VFS.
@@ -308,4 +327,10 @@ pub struct Features {
     /// [`Driver::revalidate`](crate::Driver::revalidate) and
     /// [`Driver::permission`](crate::Driver::permission). The whole tree then walks the longer way.
     pub revalidates: bool,
+    /// Calls are made on another file system in the caller's name, and that file system has others who change it.
+    /// Front ends name the caller's supplementary groups and tell appending writes as such; names of extended
+    /// attributes that the VFS does not know (access control lists) are the driver's affair.
+    pub passes_through: bool,
+    /// The driver keeps access control lists: see [`Driver::acl`](crate::Driver::acl).
+    pub acl: bool,
 }

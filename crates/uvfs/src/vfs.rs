@@ -57,7 +57,7 @@ impl Vfs {
     /// directory, and whatever the driver answers when asked for it.
     pub fn new(config: VfsConfig, root_driver: Arc<dyn Driver>) -> Result<Arc<Self>> {
         let cache = Cache::new(config.cache).map_err(|_| Errno::NOMEM)?;
-        let op = Op { cred: Cred::root(), now: now(), trusted: true };
+        let op = Op { trusted: true, ..op_of(Cred::root()) };
         let (sup, root) = Super::new(&cache, &op, root_driver)?;
         let root = Pin::new(&cache, root);
         Ok(Arc::new(Self {
@@ -81,9 +81,9 @@ impl Vfs {
         self.cross(self.root.inode().clone())
     }
 
-    /// An operation of `cred`, now, whose permissions are checked here.
+    /// An operation of `cred`, now, whose permissions are checked here; no umask.
     pub fn op(&self, cred: &Cred) -> Op {
-        Op { cred: cred.clone(), now: now(), trusted: false }
+        op_of(cred.clone())
     }
 
     /// The inode with this id, referenced. ESTALE where it is gone.
@@ -102,6 +102,17 @@ impl Vfs {
         self.sup(inode).is_ok_and(|s| s.features.direct_io)
     }
 
+    /// Whether calls are made on another file system in the caller's name: see
+    /// [`Features::passes_through`](crate::Features::passes_through).
+    pub fn passes_through(&self, inode: &Inode<'_>) -> bool {
+        self.sup(inode).is_ok_and(|s| s.features.passes_through)
+    }
+
+    /// Whether the inode's file system keeps access control lists: see [`Features::acl`](crate::Features::acl).
+    pub fn keeps_acls(&self, inode: &Inode<'_>) -> bool {
+        self.sup(inode).is_ok_and(|s| s.features.acl)
+    }
+
     /// How long a front end may let its own kernel believe what it is told of this inode.
     pub fn ttl(&self, inode: &Inode<'_>) -> Ttl {
         self.sup(inode).map_or(Ttl::For(Duration::ZERO), |s| s.ttl())
@@ -113,7 +124,7 @@ impl Vfs {
     /// ENOTDIR where `at` or the driver's root is no directory, ENOENT where `at` is removed,
     /// ENOMEM, and what the driver answers when asked for its root.
     pub fn mount(&self, at: &Inode<'_>, driver: Arc<dyn Driver>) -> Result<()> {
-        let op = Op { cred: Cred::root(), now: now(), trusted: true };
+        let op = Op { trusted: true, ..op_of(Cred::root()) };
         let at = self.cross(self.inode(at.id())?);
         require_dir(&at)?;
         let (sup, _root) = Super::new(&self.cache, &op, driver)?;
@@ -136,7 +147,7 @@ impl Vfs {
     /// EEXIST where there is one already, or where the root's driver is resident and has the name;
     /// ENOTDIR where the driver's root is no directory, ENOMEM, and what the driver answers.
     pub fn mount_control(&self, driver: Arc<dyn Driver>, listed: bool) -> Result<()> {
-        let op = Op { cred: Cred::root(), now: now(), trusted: true };
+        let op = Op { trusted: true, ..op_of(Cred::root()) };
         let root = self.root();
         let (sup, _control) = Super::new(&self.cache, &op, driver)?;
         // With the right to the name: nobody makes it meanwhile, and no answer about it is awaited.
@@ -175,6 +186,10 @@ impl Vfs {
     pub(crate) fn sup(&self, inode: &Inode<'_>) -> Result<SuperRef> {
         self.mounts.super_of(inode.sb())
     }
+}
+
+fn op_of(cred: Cred) -> Op {
+    Op { cred, now: now(), trusted: false, umask: 0 }
 }
 
 /// CLOCK_REALTIME.

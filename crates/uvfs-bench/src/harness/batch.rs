@@ -28,6 +28,8 @@ pub struct Batch {
     pub ops: u64,
     /// Whether its thread was preempted meanwhile.
     pub preempted: bool,
+    /// Nanoseconds that the worker paused of its own will before it.
+    pub paused: u64,
 }
 
 /// How often this thread was preempted; 0 where the kernel does not say.
@@ -54,9 +56,17 @@ pub fn undisturbed(threads: &[Vec<Batch>]) -> Option<Rate> {
     rate(threads, counts)
 }
 
-/// The rate of a turn, everything counted.
+/// The rate of a turn, everything counted: from the common beginning to each thread's end, without its pauses.
+/// With more threads than processors most of them are waiting for one most of the time, between two batches and
+/// before the first one too.
 pub fn everything(threads: &[Vec<Batch>]) -> Option<Rate> {
-    rate(threads, |_| true)
+    let mut ops_per_s = 0.0;
+    for thread in threads {
+        let ops: u64 = thread.iter().map(|b| b.ops).sum();
+        let paused: u64 = thread.iter().map(|b| b.paused).sum();
+        ops_per_s += per_second(ops, thread.last()?.to.saturating_sub(paused))?;
+    }
+    Some(Rate { ops_per_s, kept: 1.0 })
 }
 
 fn rate(threads: &[Vec<Batch>], counts: impl Fn(&&Batch) -> bool) -> Option<Rate> {
@@ -68,13 +78,14 @@ fn rate(threads: &[Vec<Batch>], counts: impl Fn(&&Batch) -> bool) -> Option<Rate
             ns += batch.to - batch.from;
             kept += 1;
         }
-        if ns == 0 {
-            return None;
-        }
-        ops_per_s += ops as f64 * 1e9 / ns as f64;
+        ops_per_s += per_second(ops, ns)?;
     }
     let all: usize = threads.iter().map(Vec::len).sum();
     Some(Rate { ops_per_s, kept: f64::from(kept) / all as f64 })
+}
+
+fn per_second(ops: u64, ns: u64) -> Option<f64> {
+    (ns != 0).then(|| ops as f64 * 1e9 / ns as f64)
 }
 
 /// When a thread may have been off its processor. The kernel is asked after a batch, so the preemption was at some time
@@ -112,15 +123,24 @@ mod tests {
     use super::*;
 
     fn batch(from: u64, to: u64, ops: u64) -> Batch {
-        Batch { from, to, ops, preempted: false }
+        Batch { from, to, ops, preempted: false, paused: 0 }
     }
 
     #[test]
     fn rates_are_operations_over_the_time_of_batches() {
         let turn = [vec![batch(0, 1000, 10), batch(2000, 3000, 30)], vec![batch(0, 3000, 3)]];
-        let all = everything(&turn).unwrap();
-        assert!((all.ops_per_s - (20e6 + 1e6)).abs() < 1.0, "{all:?}");
-        assert_eq!(undisturbed(&turn), Some(all));
+        let kept = undisturbed(&turn).unwrap();
+        assert!((kept.ops_per_s - (20e6 + 1e6)).abs() < 1.0, "{kept:?}");
+        assert_eq!(undisturbed(&[vec![]]), None);
+    }
+
+    #[test]
+    fn where_everything_counts_so_does_the_time_between_batches() {
+        // Waited for a processor until 1000, and again from 2000 to 3000; paused from 4000 to 4500.
+        let waited = vec![batch(1000, 2000, 10), batch(3000, 4000, 10)];
+        let paused = Batch { paused: 500, ..batch(4500, 5500, 10) };
+        let all = everything(&[[waited.as_slice(), &[paused]].concat()]).unwrap();
+        assert!((all.ops_per_s - 30e9 / 5000.0).abs() < 1.0, "{all:?}");
         assert_eq!(everything(&[vec![]]), None);
     }
 

@@ -231,7 +231,7 @@ mod tests {
     fn series_keep_one_value_for_each_round() {
         let slot = Slot { round: 1, variant: 0, width: Width::Threads(1), arm: 0 };
         let turn = |preempted, drop, last| {
-            let batches = vec![vec![Batch { from: 0, to: 1000, ops: 1, preempted }]];
+            let batches = vec![vec![Batch { from: 0, to: 1000, ops: 1, preempted, paused: 0 }]];
             Turn { counted: count(&batches, drop, last), batches, server_cpu: drop.then_some(7.0) }
         };
         let mut series = Vec::new();

@@ -97,12 +97,13 @@ pub fn batches(worker: &mut dyn Worker, time: Time, over: &AtomicBool) -> Result
     let mut out = Vec::with_capacity((length.as_nanos() / GRAIN.as_nanos()).min(1 << 20) as usize * 2 + 16);
     let mut before = preemptions();
     while !over.load(Ordering::Relaxed) {
+        let idle = now();
         worker.between();
         let from = now();
         worker.batch(grain)?;
         let to = now();
         let after = preemptions();
-        out.push(Batch { from, to, ops: grain, preempted: after != before });
+        out.push(Batch { from, to, ops: grain, preempted: after != before, paused: from - idle });
         before = after;
         if worker.finished().unwrap_or(to >= length.as_nanos() as u64) {
             break;

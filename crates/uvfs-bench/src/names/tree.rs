@@ -73,6 +73,7 @@ pub fn attr_of(ino: u64, dir: bool) -> Attr {
         atime: time,
         mtime: time,
         ctime: time,
+        acl: false,
     }
 }
 

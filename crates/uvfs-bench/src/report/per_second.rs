@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     fn batch(to: u64, ops: u64) -> Batch {
-        Batch { from: to - 1000, to, ops, preempted: false }
+        Batch { from: to - 1000, to, ops, preempted: false, paused: 0 }
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! [`Arm`] will do. Parameters that a workload puts into its rows are listed in
 //! `docs/benchmarks.md`, as are its name and its arms; a test looks.
 
+pub mod blocks;
 pub mod context;
 pub mod files;
 pub mod fuse;
@@ -136,6 +137,7 @@ pub fn all() -> Vec<Box<dyn Workload>> {
         Box::new(rwsem::Rwsem),
         Box::new(icache::Icache),
         Box::new(tree::Trees),
+        Box::new(blocks::BlockLookups),
         Box::new(fuse::Fuse),
     ]
 }

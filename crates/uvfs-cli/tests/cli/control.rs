@@ -169,7 +169,14 @@ fn knobs_turn() {
     assert_eq!(read("bytes_limit"), "100000000");
     fs::write(knob("log"), "error").expect("write");
     assert!(read("log").contains("error"));
+    let bytes = || read("bytes").parse::<u64>().expect("a number");
+    assert!(fs::read_dir(dir.path()).expect("readdir").count() > 100);
+    let before = bytes();
     fs::write(knob("shrink"), "0").expect("write");
+    // By a thread of its own; the kernel is asked for what it holds.
+    assert!(within(SOON, || bytes() < before), "{before} bytes, then {}", bytes());
+    let pressure = read("memory/pressure");
+    assert!(pressure.starts_with('/') || pressure.starts_with("none ("), "{pressure}");
     for (name, bad) in [("bytes_limit", "much"), ("shrink", "-1"), ("log", "uvfs=nonsense")] {
         assert_eq!(fs::write(knob(name), bad).expect_err("refused").raw_os_error(), Some(22), "{name}");
     }

@@ -3,6 +3,7 @@
 
 mod control;
 mod kernfs;
+mod manners;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -35,18 +36,22 @@ const MOUNTING: &[Test] = &[
     ("kill_under_load_leaves_nothing_hanging", kill_under_load_leaves_nothing_hanging),
     ("tmpfs_options_take_effect", tmpfs_options_take_effect),
     ("generated_trees", generated_trees),
+    ("ext4_images", ext4_images),
 ];
 
 fn main() {
     let reason = missing();
-    let plain = [PLAIN, control::PLAIN, kernfs::PLAIN].into_iter().flatten().map(|&(name, test)| {
-        Trial::test(name, move || {
-            test();
-            Ok(())
-        })
-    });
-    let mounting =
-        [MOUNTING, control::MOUNTING, kernfs::MOUNTING].into_iter().flatten().map(|&(name, test)| {
+    let plain =
+        [PLAIN, control::PLAIN, kernfs::PLAIN, manners::PLAIN].into_iter().flatten().map(|&(name, test)| {
+            Trial::test(name, move || {
+                test();
+                Ok(())
+            })
+        });
+    let mounting = [MOUNTING, control::MOUNTING, kernfs::MOUNTING, manners::MOUNTING]
+        .into_iter()
+        .flatten()
+        .map(|&(name, test)| {
             let reason = reason.clone();
             Trial::ignorable_test(name, move || match reason {
                 Some(reason) => {
@@ -199,6 +204,10 @@ fn usage_errors_name_what_is_valid() {
     assert!(said.contains("size") && said.contains("lots"), "{said}");
     let (_, said) = refused(&["mount", "ext9", "/"]);
     assert!(said.contains("ext9") && said.contains("tmpfs") && said.contains("generated:"), "{said}");
+    let (_, said) = refused(&["mount", "ext4:/none", "/"]);
+    assert!(said.contains("/none") && said.contains("cannot be opened"), "{said}");
+    let (_, said) = refused(&["mount", "ext4:/proc/self/exe", "/"]);
+    assert!(said.contains("no ext2, ext3 or ext4"), "{said}");
     let (_, said) = refused(&["mount", "generated:depth=deep", "/"]);
     assert!(said.contains("deep"), "{said}");
     let (status, said) = refused(&["mount", "tmpfs"]);
@@ -352,4 +361,27 @@ fn generated_trees() {
     let script = format!("find {} -type f | wc -l", dir.text());
     let output = Command::new("sh").args(["-c", &script]).output().expect("sh");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), (5 * (1 + 3 + 9)).to_string());
+}
+
+fn ext4_images() {
+    let (dir, files) = (Dir::new(), Dir::new());
+    let image = files.path().join("image");
+    let image = image.to_str().expect("UTF-8");
+    let tree = files.path().join("tree");
+    fs::create_dir(&tree).expect("mkdir");
+    fs::write(tree.join("file"), "content").expect("write");
+    let script = format!("PATH=$PATH:/usr/sbin mke2fs -q -t ext4 -d {} {image} 4M", tree.display());
+    let made = Command::new("sh").args(["-c", &script]).status().expect("sh");
+    if !made.success() {
+        eprintln!("skipped: ext4_images: no mke2fs");
+        return;
+    }
+    let mut server = Server::start(&[&format!("ext4:{image}"), dir.text()]);
+    assert_eq!(fs::read_to_string(dir.path().join("file")).expect("read"), "content");
+    let error = fs::write(dir.path().join("new"), "x").expect_err("read-only");
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    assert!(mounts.lines().any(|line| line.contains(dir.text()) && line.contains(" ro,")), "{mounts}");
+    server.signal(Signal::TERM);
+    assert!(server.ended().success());
 }

@@ -270,6 +270,7 @@ impl Tree {
             atime: mtime,
             mtime,
             ctime: mtime,
+            acl: false,
         })
     }
 

@@ -10,6 +10,7 @@ use uvfs::driver::{Inode, Rename};
 use uvfs::types::{Attr, Errno, Make, NewInode, Op, Result, Time, Ttl, mode};
 
 use super::Tmpfs;
+use super::acl::extra_of;
 
 /// What an entry adds to its directory's size.
 const ENTRY: u64 = 20;
@@ -64,20 +65,18 @@ impl Tmpfs {
     }
 
     fn new_inode(&self, op: &Op, make: &Make<'_>) -> Result<NewInode> {
+        let private = extra_of(make).map_or(Ok(0), |extra| self.new_node(extra))?;
+        let dir = self.new_dir(make.mode, make.uid, make.gid, op.now);
+        let dir = Attr { acl: make.acl.is_some(), ..dir };
         if make.mode & mode::S_IFMT == mode::S_IFDIR {
-            let attr = self.new_dir(make.mode, make.uid, make.gid, op.now);
-            return Ok(NewInode { attr, private: 0, ttl: Ttl::Forever });
+            return Ok(NewInode { attr: dir, private, ttl: Ttl::Forever });
         }
-        let private = match make.target {
-            Some(target) => self.new_link_node(target)?,
-            None => 0,
-        };
         let attr = Attr {
             nlink: 1,
             mode: make.mode,
             size: make.target.map_or(0, |target| target.len() as u64),
             rdev: make.rdev,
-            ..self.new_dir(make.mode, make.uid, make.gid, op.now)
+            ..dir
         };
         Ok(NewInode { attr, private, ttl: Ttl::Forever })
     }

@@ -1,16 +1,17 @@
 //! Files in memory. The cache *is* the directory tree: nothing of it is evicted, and this driver
-//! holds only what the cache has no place for (pages, extended attributes, targets of links).
+//! holds only what the cache has no place for (pages, extended attributes, access control lists, targets of links).
 //!
 //! Attributes are changed in the cache, by [`Inode::update`]. What protects the rest is said in the
 //! rooms: [`mod@file`] (contents, and every change of a size), [`node`] (what an inode has), [`dir`]
-//! (names), [`xattr`], [`quota`] (limits). Lock order: a file's mapping mutex or its `extra` lock,
+//! (names), [`xattr`], [`mod@acl`], [`quota`] (limits). Lock order: a file's mapping mutex or its `extra` lock,
 //! then the inode's own lock in the cache. Nothing here waits for anything but these.
 //!
 //! Beyond a limit there is ENOSPC, and what was there stays. Data counts in whole pages, links by
-//! the length of their target, an extended attribute by name, value and 64 bytes. The radix tree of
+//! the length of their target, an extended attribute (or access control list) by name, value and 64 bytes. The radix tree of
 //! a file is not counted; it adds a node of 512 bytes to each 64 pages, or up to nine of them to a
 //! page that stands alone in a sparse file.
 
+mod acl;
 mod attr;
 mod dir;
 mod file;
@@ -23,6 +24,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use uvfs::acl::{Acl, AclKind};
 use uvfs::driver::{Driver, File, Inode, Rename};
 use uvfs::types::{
     Attr, Errno, Fallocate, Features, Make, NAME_MAX, NewInode, Op, Result, Seek, SetAttr, StatFs, Ttl,
@@ -108,7 +110,7 @@ impl Driver for Tmpfs {
     }
 
     fn features(&self) -> Features {
-        Features { resident: true, fixed_links: true, ..Features::default() }
+        Features { resident: true, fixed_links: true, acl: true, ..Features::default() }
     }
 
     fn root(&self, op: &Op) -> Result<NewInode> {
@@ -202,6 +204,21 @@ impl Driver for Tmpfs {
 
     fn removexattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
         self.remove_xattr(op, inode, name)
+    }
+
+    fn acl(&self, _op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
+        Ok(self.get_acl(inode, kind))
+    }
+
+    fn set_acl(
+        &self,
+        op: &Op,
+        inode: &Inode<'_>,
+        kind: AclKind,
+        acl: Option<Arc<Acl>>,
+        mode: Option<u32>,
+    ) -> Result<()> {
+        self.put_acl(op, inode, kind, acl, mode)
     }
 
     fn evict(&self, attr: &Attr, private: u64) {

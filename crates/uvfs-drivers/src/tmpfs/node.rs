@@ -1,4 +1,4 @@
-//! What the cache does not hold of a file: its pages, extended attributes, a link's target.
+//! What the cache does not hold of a file: its pages, extended attributes, access control lists, a link's target.
 //!
 //! One [`Node`] an inode that has any of it, in a table whose addresses never change; the inode's
 //! private value is the node's index plus one, and 0 for an inode that has none (an empty file).
@@ -7,8 +7,10 @@
 //! `extra`; neither is held while the other is taken.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use parking_lot::RwLock;
+use uvfs::acl::{Acl, AclKind};
 use uvfs::driver::Inode;
 use uvfs::types::{Attr, Errno, Result};
 use uvfs_cache::mapping::{Mapping, PAGE_SIZE};
@@ -33,6 +35,8 @@ pub(super) struct Extra {
     pub(super) target: Box<[u8]>,
     /// Extended attributes.
     pub(super) xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    /// Access control lists, by their kind.
+    pub(super) acls: [Option<Arc<Acl>>; 2],
 }
 
 impl Tmpfs {
@@ -50,19 +54,20 @@ impl Tmpfs {
         self.node_at(private).ok_or(Errno::NOSPC)
     }
 
-    /// A node for a new symbolic link: its private value.
+    /// A node for a new inode that has this from the start: its private value.
     ///
     /// # Errors
     /// ENOSPC.
-    pub(super) fn new_link_node(&self, target: &[u8]) -> Result<u64> {
-        if !self.bytes.take(target.len() as u64) {
+    pub(super) fn new_node(&self, extra: Extra) -> Result<u64> {
+        let charge = extra.charge();
+        if !self.bytes.take(charge) {
             return Err(Errno::NOSPC);
         }
         let Some((index, node)) = self.nodes.alloc() else {
-            self.bytes.give(target.len() as u64);
+            self.bytes.give(charge);
             return Err(Errno::NOSPC);
         };
-        *node.extra.write() = Some(Box::new(Extra { target: target.into(), ..Extra::default() }));
+        *node.extra.write() = Some(Box::new(extra));
         Ok(u64::from(index) + 1)
     }
 
@@ -88,6 +93,19 @@ impl Extra {
     /// What this counts against the size.
     fn charge(&self) -> u64 {
         let xattrs: u64 = self.xattrs.iter().map(|(name, value)| super::xattr::charge(name, value)).sum();
-        self.target.len() as u64 + xattrs
+        let acls: u64 = AclKind::ALL.into_iter().map(|kind| self.acl_charge(kind)).sum();
+        self.target.len() as u64 + xattrs + acls
+    }
+
+    /// What a list counts, if there is one.
+    pub(super) fn acl_charge(&self, kind: AclKind) -> u64 {
+        self.acls[kind as usize].as_ref().map_or(0, |acl| super::acl::charge(kind, acl))
+    }
+
+    /// Bytes of all names of extended attributes and lists, with a nul each.
+    pub(super) fn listed(&self) -> usize {
+        let lists = AclKind::ALL.into_iter().filter(|kind| self.acls[*kind as usize].is_some());
+        let lists: usize = lists.map(|kind| kind.xattr().len() + 1).sum();
+        lists + self.xattrs.keys().map(|name| name.len() + 1).sum::<usize>()
     }
 }

@@ -11,7 +11,7 @@ use super::node::Extra;
 
 /// Most bytes of all names of an inode with a nul each (`XATTR_LIST_MAX`): more could be set but
 /// never listed.
-const LIST_MAX: usize = 65536;
+pub(super) const LIST_MAX: usize = 65536;
 /// What an attribute counts besides its name and value, for the map that holds it.
 const OVERHEAD: u64 = 64;
 
@@ -47,14 +47,10 @@ impl Tmpfs {
         match old {
             Some(_) if flags.contains(XattrFlags::CREATE) => return Err(Errno::EXIST),
             None if flags.contains(XattrFlags::REPLACE) => return Err(Errno::NODATA),
-            None => {
-                let listed: usize =
-                    extra.iter().flat_map(|e| e.xattrs.keys()).map(|name| name.len() + 1).sum();
-                if listed + name.len() + 1 > LIST_MAX {
-                    return Err(Errno::NOSPC);
-                }
+            None if extra.as_ref().map_or(0, |e| e.listed()) + name.len() + 1 > LIST_MAX => {
+                return Err(Errno::NOSPC);
             }
-            Some(_) => {}
+            None | Some(_) => {}
         }
         // Taken before anything changes, given back after: the count is never too low.
         let (old, new) = (old.unwrap_or(0), charge(name, value));

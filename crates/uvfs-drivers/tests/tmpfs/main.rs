@@ -1,5 +1,6 @@
-//! tmpfs as a user of the VFS sees it: contents against a model, names, attributes, limits.
+//! tmpfs as a user of the VFS sees it: contents against a model, names, attributes, access control lists, limits.
 
+mod acl;
 mod attrs;
 mod contents;
 mod limits;

@@ -1,6 +1,6 @@
 //! Attributes and extended attributes.
 
-use uvfs::{Attr, Errno, Inode, Op, Result, SetAttr, SetTime, XattrFlags, mode};
+use uvfs::{AclKind, Attr, Errno, Inode, Op, Result, SetAttr, SetTime, XattrFlags, mode};
 
 use super::{Core, Frontend};
 use crate::transport::{Attributes, Caller, NodeId, Reply, Xattr};
@@ -39,7 +39,7 @@ impl Frontend {
     ) {
         let name = name.to_vec();
         self.answer(who, node, reply, move |core, op, inode| {
-            Core::sized(core.vfs.getxattr(op, inode, &name)?, size)
+            Core::sized(core.xattr(op, inode, &name)?, size)
         });
     }
 
@@ -71,13 +71,21 @@ impl Frontend {
         }
         let (name, value) = (name.to_vec(), value.to_vec());
         self.answer(who, node, reply, move |core, op, inode| {
+            if AclKind::of_xattr(&name).is_some() {
+                return core.vfs.setxattr(&core.op_for_acl(op, who, inode), inode, &name, &value, flags);
+            }
             core.vfs.setxattr(op, inode, &name, &value, flags)
         });
     }
 
     pub(crate) fn removexattr(&self, who: Caller, node: NodeId, name: &[u8], reply: impl Reply<()>) {
         let name = name.to_vec();
-        self.answer(who, node, reply, move |core, op, inode| core.vfs.removexattr(op, inode, &name));
+        self.answer(who, node, reply, move |core, op, inode| {
+            if AclKind::of_xattr(&name).is_some() {
+                return core.vfs.removexattr(&core.op_for_acl(op, who, inode), inode, &name);
+            }
+            core.vfs.removexattr(op, inode, &name)
+        });
     }
 }
 
@@ -97,6 +105,15 @@ impl Core {
             set.mtime = set.mtime.or(Some(SetTime::Now));
         }
         self.vfs.setattr(op, inode, &set)
+    }
+
+    /// The value of an extended attribute. A kernel that checks access control lists asks for them everywhere
+    /// in the mount, and takes any answer but a list or ENODATA for the outcome of the check.
+    fn xattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        match self.vfs.getxattr(op, inode, name) {
+            Err(Errno::OPNOTSUPP) if self.acls && AclKind::of_xattr(name).is_some() => Err(Errno::NODATA),
+            outcome => outcome,
+        }
     }
 
     /// The size if that was asked for, else the bytes if they fit; E2BIG where no caller could

@@ -19,6 +19,8 @@ pub(crate) struct Write {
     pub offset: u64,
     /// FUSE_WRITE_KILL_SUIDGID.
     pub kill_priv: bool,
+    /// O_APPEND, of the open file.
+    pub append: bool,
 }
 
 impl Frontend {
@@ -78,18 +80,21 @@ impl Frontend {
         });
     }
 
-    /// Always at the kernel's offset, also for O_APPEND: the kernel holds the file's lock and has
-    /// put the data into its page cache there.
+    /// At the kernel's offset, also for O_APPEND: the kernel holds the file's lock and has put the data into its page
+    /// cache there. Where others change the file too, its end may be another one, and what is appended belongs there.
     pub(crate) fn write(&self, who: Caller, node: NodeId, write: Write, data: &[u8], reply: impl Reply<u32>) {
         let core = &self.core;
         match core.inode(node) {
             Err(error) => reply.send(Err(error)),
             Ok(inode) if core.vfs.may_block(&inode) => {
-                let op = core.op_on(who, Some(&inode));
+                let op = core.op_to_write(who, Some(&inode));
                 let (core, data) = (Arc::clone(core), data.to_vec());
-                self.core.pool.submit(move || reply.send(core.write(&op, write, &data)));
+                self.core.pool.submit(move || {
+                    let written = core.inode(node).and_then(|inode| core.write(&op, &inode, write, &data));
+                    reply.send(written);
+                });
             }
-            Ok(inode) => reply.send(core.write(&core.op_on(who, Some(&inode)), write, data)),
+            Ok(inode) => reply.send(core.write(&core.op_to_write(who, Some(&inode)), &inode, write, data)),
         }
     }
 
@@ -169,8 +174,9 @@ impl Core {
         Ok(Opened { fh, keep_cache, direct_io: self.vfs.direct_io(inode) })
     }
 
-    fn write(&self, op: &Op, write: Write, data: &[u8]) -> Result<u32> {
-        let written = self.vfs.write(op, write.fh, write.offset, data, false, write.kill_priv)?;
+    fn write(&self, op: &Op, inode: &Inode<'_>, write: Write, data: &[u8]) -> Result<u32> {
+        let append = write.append && self.vfs.passes_through(inode);
+        let written = self.vfs.write(op, write.fh, write.offset, data, append, write.kill_priv)?;
         u32::try_from(written).map_err(|_| Errno::IO)
     }
 }

@@ -19,6 +19,7 @@ impl Frontend {
         match cached {
             Some(answer) => reply.send(answer),
             None => {
+                self.core.recent.note(dir);
                 let name = name.to_vec();
                 self.answer(who, dir, reply, move |core, op, dir| {
                     core.looked(core.vfs.lookup(op, dir, &name)?)

@@ -1,10 +1,12 @@
 //! Tests of real mounts. They need /dev/fuse and the right to mount, some of them root; where
 //! that is missing they say so and count as ignored.
 
+mod acl;
 mod basic;
 mod dirs;
 mod fixture;
 mod made;
+mod memory;
 mod nodes;
 mod privileges;
 mod slow;
@@ -20,9 +22,11 @@ type Test = (&'static str, Needs, fn());
 
 fn main() {
     let tests = [
+        acl::TESTS,
         basic::TESTS,
         dirs::TESTS,
         made::TESTS,
+        memory::TESTS,
         nodes::TESTS,
         privileges::TESTS,
         slow::TESTS,

@@ -10,7 +10,7 @@ use uvfs_drivers::generated::{Call, Control, Generated, Spec};
 use uvfs_fuse::Options;
 
 use crate::Test;
-use crate::fixture::{Fixture, Needs};
+use crate::fixture::{Fixture, Needs, tmpfs};
 
 pub const TESTS: &[Test] = &[
     ("waiting_lookups_delay_no_other_name", Needs::Mount, waiting_lookups_delay_no_other_name),
@@ -37,10 +37,19 @@ fn file_names(control: &Control, count: usize) -> Vec<String> {
     names.take(count).map(|name| String::from_utf8_lossy(&name).into_owned()).collect()
 }
 
-/// Many more lookups wait than there are threads that read requests; one more is answered.
+/// Sixteen times as many lookups wait as there are threads that read requests; one more is answered, and what is cached, and
+/// another file system inside, as `.uvfs` is.
 fn waiting_lookups_delay_no_other_name() {
-    let (mnt, control) = generated("depth=0,files=100,may-block");
-    let names = file_names(&control, 65);
+    let driver = Generated::new("depth=0,files=100,may-block".parse::<Spec>().expect("a specification"));
+    let driver = driver.expect("a driver");
+    let control = driver.control();
+    let mut options = Options::default();
+    options.threads = 4;
+    let mnt = Fixture::new(Arc::new(driver), &options);
+    mnt.vfs.mount_control(tmpfs(), false).expect("a directory inside");
+    let names = file_names(&control, 66);
+    let (cached, names) = names.split_first().expect("66 names");
+    fs::metadata(mnt.path(cached)).expect("stat");
     let (last, held) = names.split_last().expect("65 names");
     let gates: Vec<_> = (1..=64).map(|n| control.gate(Call::Lookup, n)).collect();
     let waiting: Vec<_> = held
@@ -57,6 +66,12 @@ fn waiting_lookups_delay_no_other_name() {
     let path = mnt.path(last);
     thread::spawn(move || done.send(fs::metadata(path).is_ok()));
     assert_eq!(answered.recv_timeout(SOON), Ok(true), "64 waiting lookups held up another");
+    let (done, answered) = mpsc::channel();
+    let (cached, inside) = (mnt.path(cached), mnt.path(".uvfs"));
+    thread::spawn(move || {
+        done.send(fs::metadata(cached).is_ok() && fs::write(inside.join("x"), "x").is_ok())
+    });
+    assert_eq!(answered.recv_timeout(SOON), Ok(true), "64 waiting lookups held up what is cached");
     drop(gates);
     for thread in waiting {
         thread.join().expect("no panic").expect("a held lookup is answered in the end");

@@ -50,7 +50,7 @@
 //! new owner gone would not have seen what the old one did.
 //!
 //! *Who waits how long.* A writer waits for those who asked before it, then for the readers inside; new ones do not
-//! come in. A reader that met a writer looks for about a microsecond whether it goes, then sleeps; after that at most
+//! come in. A reader that met a writer looks for some microseconds whether it goes, then sleeps; after that at most
 //! 128 (`PASSES`) more writers go in, then all readers that sleep do, before the next writer is announced. So
 //! nobody starves, and a burst of writes is not held up at each step by threads that are only just waking. Writers sleep
 //! rather than spin, because a reader inside may not be running.

@@ -3,7 +3,8 @@
 //! Figures, not tests: this machine's noise is printed with them (median, minimum, maximum of the rounds), and
 //! nothing is asserted. `figures stat` walks paths through namei on a tmpfs; `figures memory`
 //! divides what the process grew by the files made; `figures insert` times single creates in the
-//! cache while it grows.
+//! cache while it grows; `figures hostile` looks names up that were chosen to collide; `figures pinned` says what
+//! stays resident when a cache is shrunk of which a share is in use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +15,7 @@ use clap::{Parser, Subcommand};
 use rustix::time::{ClockId, clock_gettime};
 use uvfs::{Cred, Vfs, VfsConfig};
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{Attr, Cache, Config, Fresh, Life, Room, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Life, Lookup, Peek, Room, SbOptions};
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
 
 /// Prints figures of the library on this machine.
@@ -57,6 +58,24 @@ enum What {
         #[arg(long, default_value_t = 20_000_000)]
         names: u64,
     },
+    /// Lookups among names that collide under the hash without its key, beside ordinary ones.
+    Hostile {
+        /// Names of either kind.
+        #[arg(long, default_value_t = 1_000_000)]
+        names: u64,
+        /// Rounds over all names.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+    },
+    /// Resident memory of a cache that was shrunk, by the share of its names that is in use.
+    Pinned {
+        /// Names.
+        #[arg(long, default_value_t = 1_000_000)]
+        names: u64,
+        /// Per cent in use.
+        #[arg(long, value_delimiter = ',', default_values_t = [0.0, 0.01, 0.1, 1.0, 10.0, 50.0, 100.0])]
+        shares: Vec<f64>,
+    },
 }
 
 fn main() -> Result<()> {
@@ -64,6 +83,8 @@ fn main() -> Result<()> {
         What::Stat { files, depths, threads, rounds } => stat(&files, &depths, &threads, rounds),
         What::Memory { files, name } => memory(files, name),
         What::Insert { names } => insert(names),
+        What::Hostile { names, rounds } => hostile(names, rounds),
+        What::Pinned { names, shares } => pinned(names, &shares),
     }
 }
 
@@ -231,6 +252,118 @@ fn insert(names: u64) -> Result<()> {
             let p = percentiles(std::mem::take(&mut window));
             println!("{:>10}  {} {} {} {} {}", i + 1, p[0], p[1], p[2], p[3], p[4]);
             next = (next * 10).min(names);
+        }
+    }
+    Ok(())
+}
+
+/// What a driver would answer.
+fn answer(ino: u64, mode: u32) -> Fresh {
+    let attr = Attr { ino, mode, nlink: 1, ..Attr::default() };
+    Fresh { attr, private: 0, life: Life::Forever }
+}
+
+/// A cache that may evict, with its root.
+fn evicting() -> Result<(Arc<Cache>, uvfs::SbId)> {
+    let cache = Cache::new(Config::default())?;
+    let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) })?;
+    drop(cache.make_root(sb, &answer(1, S_IFDIR | 0o755))?);
+    Ok((cache, sb))
+}
+
+fn visit<'c>(cache: &'c Cache, root: &InodeRef<'c>, name: &[u8], ino: u64) -> Result<InodeRef<'c>> {
+    match cache.lookup(root, name) {
+        Lookup::Miss(guard) => Ok(guard.found(&answer(ino, S_IFREG | 0o644))?),
+        _ => bail!("a name of this tree came twice"),
+    }
+}
+
+/// Names of nine bytes, in random order of making. The hash multiplies the first eight with the ninth, the length
+/// and the key: a tab as the ninth cancels the length, so that without a key the product is nothing, whatever the first
+/// eight are. So all names with a tab have the same hash then.
+fn nine(names: u64, last: u8) -> Vec<[u8; 9]> {
+    let mut made: Vec<[u8; 9]> = (0..names)
+        .map(|i| {
+            let mut name = [last; 9];
+            name[..8].copy_from_slice(format!("{i:08}").as_bytes());
+            name
+        })
+        .collect();
+    fastrand::Rng::with_seed(2).shuffle(&mut made);
+    made
+}
+
+fn hostile(names: u64, rounds: usize) -> Result<()> {
+    if !(1..100_000_000).contains(&names) {
+        bail!("--names takes a number from 1 to 99999999");
+    }
+    println!("{names} names; ns of processor a lookup: median (min to max) of {rounds} rounds");
+    let mut medians = Vec::new();
+    for (kind, last) in [("ordinary", b'x'), ("hostile", b'\t')] {
+        let (cache, sb) = evicting()?;
+        let root = cache.root(sb).context("a root that was made")?;
+        let mut all = nine(names, last);
+        for (i, name) in all.iter().enumerate() {
+            drop(visit(&cache, &root, name, i as u64 + 2)?);
+        }
+        fastrand::Rng::with_seed(3).shuffle(&mut all);
+        let mut each = Vec::new();
+        for _ in 0..rounds.max(1) {
+            let began = cpu_time();
+            let hits =
+                all.iter().filter(|name| matches!(cache.peek(root.id(), *name), Peek::Hit(..))).count();
+            each.push((cpu_time() - began) as f64 / names as f64);
+            if hits as u64 != names {
+                bail!("{hits} of {names} names were found");
+            }
+        }
+        let (mid, min, max) = median(each);
+        let counters = cache.counters();
+        println!(
+            "{kind:>9}  {mid:.1} ({min:.1} to {max:.1}); chains found too long: {}, keys changed: {}",
+            counters.long_chains, counters.rekeys
+        );
+        medians.push(mid);
+    }
+    println!("hostile to ordinary: {:.2}", medians[1] / medians[0]);
+    Ok(())
+}
+
+fn pinned(names: u64, shares: &[f64]) -> Result<()> {
+    println!("{names} names in the cache, then shrunk as far as it goes; MiB");
+    println!("{:>9} {:>10}  {:>9} {:>9} {:>9}", "in use, %", "which", "before", "counted", "resident");
+    for share in shares {
+        if !(0.0..=100.0).contains(share) {
+            bail!("--shares takes per cents");
+        }
+        for which in ["scattered", "first"] {
+            let empty = resident()?;
+            let (cache, sb) = evicting()?;
+            let root = cache.root(sb).context("a root that was made")?;
+            let keep = (names as f64 * share / 100.0).round() as u64;
+            let is_kept = |i: u64| match which {
+                // One in so many, evenly.
+                "scattered" => (i + 1) * keep / names != i * keep / names,
+                _ => i < keep,
+            };
+            let mut held = Vec::new();
+            for i in 0..names {
+                let inode = visit(&cache, &root, format!("{i:012}").as_bytes(), i + 2)?;
+                if is_kept(i) {
+                    held.push(inode.into_id());
+                }
+            }
+            let before = cache.committed();
+            cache.shrink_to(0);
+            let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+            let grown = resident()?.saturating_sub(empty).saturating_sub(size_of_val(&held[..]) as u64);
+            println!(
+                "{share:>9} {which:>10}  {:>9.1} {:>9.1} {:>9.1}",
+                mib(before),
+                mib(cache.committed()),
+                mib(grown)
+            );
+            held.into_iter().for_each(|id| drop(cache.adopt(id)));
         }
     }
     Ok(())

@@ -102,8 +102,6 @@ pub struct Habits {
     pub dead_dotdot_unspecified: bool,
     /// What a change of content takes away depends on who opened the file, not on who writes.
     pub files_keep_credentials: bool,
-    /// The umask is applied before it is decided whether a new file may be set-group-id, not after.
-    pub umask_first: bool,
 }
 
 /// The reference file system.

@@ -57,11 +57,10 @@ impl Model {
     }
 
     /// Makes a node; permissions have been checked.
-    fn make(&mut self, who: Who, at: &Last, mode: u32, rdev: u64, target: &[u8]) -> Ino {
+    fn make(&mut self, who: Who, at: &Last, mut mode: u32, rdev: u64, target: &[u8]) -> Ino {
         let (uid, mut gid, _) = who.ids();
         let fmt = mode & S_IFMT;
         let umask = if fmt == S_IFLNK { 0 } else { self.umask };
-        let mut mode = if self.habits.umask_first { mode & !umask } else { mode };
         let dir = self.node(at.dir);
         if dir.mode & S_ISGID != 0 {
             gid = dir.gid;

@@ -79,7 +79,7 @@ impl Ask for Always {
         self.dir = Some(ino);
         let Some(perm) = sup.driver.permission(ino) else { return Ok(walker.may_search(at)) };
         let root = walker.cred.is_root();
-        Ok(root || permission::granted(walker.cred, perm.mode, perm.uid, perm.gid, Access::EXEC))
+        Ok(root || permission::granted(walker.cred, perm, Access::EXEC))
     }
 
     fn vouches(&self, name: &[u8], child: Option<u64>) -> bool {

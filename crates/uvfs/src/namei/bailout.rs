@@ -29,11 +29,13 @@ pub enum Bail {
     Parent,
     /// The driver does not vouch for the name any more.
     Refuted,
+    /// A directory's access control list has to be asked for.
+    Acl,
 }
 
 impl Bail {
     /// Every reason, in the order of [`BailCounts`].
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::NotCached,
         Self::Symlink,
         Self::Denied,
@@ -45,6 +47,7 @@ impl Bail {
         Self::Inode,
         Self::Parent,
         Self::Refuted,
+        Self::Acl,
     ];
 
     /// A short name for reports.
@@ -61,6 +64,7 @@ impl Bail {
             Self::Inode => "inode",
             Self::Parent => "parent",
             Self::Refuted => "refuted",
+            Self::Acl => "acl",
         }
     }
 
@@ -74,7 +78,8 @@ impl Bail {
             | Self::NotDirectory
             | Self::LongName
             | Self::Gone
-            | Self::Refuted => false,
+            | Self::Refuted
+            | Self::Acl => false,
         }
     }
 }

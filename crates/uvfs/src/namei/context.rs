@@ -16,7 +16,7 @@ use crate::namei::target::Target;
 use crate::namei::{Last, Parent, Walker};
 use crate::ops::attr::How;
 use crate::ops::rename::Side;
-use crate::permission::granted;
+use crate::permission::{Verdict, verdict};
 use crate::types::{
     Access, Attr, Cred, DirEntry, Errno, Op, OpenFlags, RenameFlags, Result, SetAttr, SetTime, StatFs,
     XattrFlags, mode,
@@ -71,7 +71,7 @@ impl<'v> Context<'v> {
     }
 
     fn op(&self) -> Op {
-        self.vfs.op(&self.cred)
+        Op { umask: self.umask, ..self.vfs.op(&self.cred) }
     }
 
     fn node(&self, path: &[u8]) -> Result<Inode<'v>> {
@@ -98,7 +98,7 @@ impl<'v> Context<'v> {
         self.cred = cred;
     }
 
-    /// Sets the bits that new nodes do not get, and answers with the old ones.
+    /// Sets the bits that new nodes do not get (where no default access control list says which), and answers with the old ones.
     pub fn umask(&mut self, mask: u32) -> u32 {
         std::mem::replace(&mut self.umask, mask & 0o777)
     }
@@ -173,14 +173,14 @@ impl<'v> Context<'v> {
     /// EEXIST, EISDIR, ENOTDIR, ELOOP (also NOFOLLOW), EACCES, EROFS, ENXIO (a socket), EINVAL
     /// (flags), and those of making a file; see [`Vfs::mknod`].
     pub fn open(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Handle<'v>> {
-        open(&self.walker(), &self.op(), path, flags, mode & !self.umask)
+        open(&self.walker(), &self.op(), path, flags, mode)
     }
 
     /// Makes a directory. A slash may follow its name.
     pub fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {
         let parent = self.walker().parent(path)?;
         let name = new_name(&parent)?;
-        self.vfs.mkdir(&self.op(), &parent.dir, name, mode & !self.umask).map(|_| ())
+        self.vfs.mkdir(&self.op(), &parent.dir, name, mode).map(|_| ())
     }
 
     /// Makes a regular file, device node, FIFO or socket; see [`Vfs::mknod`].
@@ -192,7 +192,7 @@ impl<'v> Context<'v> {
         }
         let parent = self.walker().parent(path)?;
         let name = self.new_leaf(&parent)?;
-        self.vfs.mknod(&self.op(), &parent.dir, name, mode & !self.umask, rdev).map(|_| ())
+        self.vfs.mknod(&self.op(), &parent.dir, name, mode, rdev).map(|_| ())
     }
 
     /// Makes a symbolic link to `target`.
@@ -357,7 +357,11 @@ impl<'v> Context<'v> {
         }
         // One moment's truth, so that a denial needs no second look.
         let attr = self.stat(path)?;
-        if granted(&self.cred, attr.mode, attr.uid, attr.gid, want) { Ok(()) } else { Err(Errno::ACCESS) }
+        match verdict(&self.cred, (&attr).into(), want) {
+            Verdict::Granted => Ok(()),
+            Verdict::Denied => Err(Errno::ACCESS),
+            Verdict::List => self.vfs.access(&self.op(), &self.node(path)?, want),
+        }
     }
 
     /// All entries of a directory but `.` and `..`, in the driver's order.

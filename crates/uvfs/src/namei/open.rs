@@ -32,7 +32,7 @@ fn check_flags(flags: OpenFlags) -> Result<()> {
     }
 }
 
-/// Opens `path`; `mode` is what a new file gets (the umask has been applied).
+/// Opens `path`; `mode` is what a new file gets but for the umask.
 pub(crate) fn open<'v>(
     walker: &Walker<'_, 'v>,
     op: &Op,

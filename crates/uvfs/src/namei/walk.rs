@@ -24,7 +24,7 @@ use crate::namei::bailout::Bail;
 use crate::namei::path::{Component, Kind, component, split};
 use crate::namei::who::NOBODY;
 use crate::namei::{Goal, Last, Walker};
-use crate::permission;
+use crate::permission::{self, Verdict};
 use crate::types::{Access, Attr, Errno, NAME_MAX, mode};
 
 /// Directory parts shorter than this are walked: a component or two take no longer than the look.
@@ -368,16 +368,19 @@ impl Walker<'_, '_> {
         if self.cred.is_root() {
             return true;
         }
-        let perm = self.vfs.cache.perm(at);
-        permission::granted(self.cred, perm.mode, perm.uid, perm.gid, Access::EXEC)
+        permission::granted(self.cred, self.vfs.cache.perm(at), Access::EXEC)
     }
 
     /// No search permission, as far as could be seen. That is final where the directory is still
     /// what it was, since mode and owner were then of one moment, and where its attributes have not
-    /// expired. Else it is for the walk with references to say.
+    /// expired. Else it is for the walk with references to say, and so where there is a list to be asked.
     #[cold]
     fn denied(&self, at: Pos, offset: usize) -> Stop {
-        let is_dir = self.vfs.cache.perm(at).mode & mode::S_IFMT == mode::S_IFDIR;
+        let perm = self.vfs.cache.perm(at);
+        if permission::verdict(self.cred, perm, Access::EXEC) == Verdict::List {
+            return Stop::BailAt(Bail::Acl, at, offset);
+        }
+        let is_dir = perm.mode & mode::S_IFMT == mode::S_IFDIR;
         if is_dir && self.vfs.cache.believed(at) {
             Stop::Final(Errno::ACCESS)
         } else {

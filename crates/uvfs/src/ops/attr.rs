@@ -1,7 +1,7 @@
 //! Changing attributes: owner, group, mode, times, size.
 //!
 //! All in the inode's turn ([`super::turns`]), so that the mode that is stored follows from the
-//! mode that was seen. Drivers are told the outcome: mode bits are already what must be stored,
+//! mode that was seen; where there is an access control list, it follows too. Drivers are told the outcome: mode bits are already what must be stored,
 //! and set-id bits that have to go are gone.
 //! Trusted callers have checked permissions; what a change of owner does to set-id bits is done
 //! for them too, since a FUSE kernel leaves it to the server (FUSE_HANDLE_KILLPRIV_V2).
@@ -51,14 +51,44 @@ impl Vfs {
         let _turn = self.turns.take(inode.id());
         let attr = self.attr_now(op, inode)?;
         if !op.trusted {
-            check(op, &attr, set, how)?;
+            self.check(op, inode, &attr, set, how)?;
         }
         if set.size.is_some_and(|size| size > MAX_FILE) {
             return Err(Errno::FBIG);
         }
         let set = SetAttr { mode: new_mode(op, &attr, set, how), kill_suidgid: false, ..*set };
-        sup.driver.setattr(op, inode, &set)?;
+        self.set_with_list(op, &sup, inode, &attr, &set)?;
         self.attr_now(op, inode)
+    }
+
+    /// Permissions, in the kernel's order.
+    fn check(&self, op: &Op, inode: &Inode<'_>, attr: &Attr, set: &SetAttr, how: How) -> Result<()> {
+        let root = op.cred.is_root();
+        let owner = op.cred.uid == attr.uid;
+        if set.size.is_some() && !how.opened {
+            self.require(op, inode, attr, Access::WRITE)?;
+        }
+        if set.uid.is_some_and(|uid| !(root || owner && uid == attr.uid)) {
+            return Err(Errno::PERM);
+        }
+        let own_group = |gid| owner && (op.cred.in_group(gid) || gid == attr.gid);
+        if set.gid.is_some_and(|gid| !(root || own_group(gid))) {
+            return Err(Errno::PERM);
+        }
+        // A chown of nothing is anybody's, unless it would take set-id bits away.
+        if set.mode.is_some() || (how.chown && new_mode(op, attr, set, how).is_some()) {
+            permission::require_owner(op, attr)?;
+        }
+        match (set.atime, set.mtime) {
+            (None, None) => Ok(()),
+            // The times of a truncation are the writer's.
+            _ if set.size.is_some() => Ok(()),
+            // Both to now: who may write may also touch.
+            (Some(SetTime::Now), Some(SetTime::Now)) if !permission::owns(op, attr) => {
+                self.require(op, inode, attr, Access::WRITE)
+            }
+            _ => permission::require_owner(op, attr),
+        }
     }
 
     /// Takes set-id bits away before data is changed by who may not keep them. One look where
@@ -76,36 +106,6 @@ impl Vfs {
             return Ok(());
         }
         driver.setattr(op, inode, &SetAttr { mode: Some(mode & BITS), ..SetAttr::default() })
-    }
-}
-
-/// Permissions, in the kernel's order.
-fn check(op: &Op, attr: &Attr, set: &SetAttr, how: How) -> Result<()> {
-    let root = op.cred.is_root();
-    let owner = op.cred.uid == attr.uid;
-    if set.size.is_some() && !how.opened {
-        permission::require(op, attr, Access::WRITE)?;
-    }
-    if set.uid.is_some_and(|uid| !(root || owner && uid == attr.uid)) {
-        return Err(Errno::PERM);
-    }
-    let own_group = |gid| owner && (op.cred.in_group(gid) || gid == attr.gid);
-    if set.gid.is_some_and(|gid| !(root || own_group(gid))) {
-        return Err(Errno::PERM);
-    }
-    // A chown of nothing is anybody's, unless it would take set-id bits away.
-    if set.mode.is_some() || (how.chown && new_mode(op, attr, set, how).is_some()) {
-        permission::require_owner(op, attr)?;
-    }
-    match (set.atime, set.mtime) {
-        (None, None) => Ok(()),
-        // The times of a truncation are the writer's.
-        _ if set.size.is_some() => Ok(()),
-        // Both to now: who may write may also touch.
-        (Some(SetTime::Now), Some(SetTime::Now)) if !permission::owns(op, attr) => {
-            permission::require(op, attr, Access::WRITE)
-        }
-        _ => permission::require_owner(op, attr),
     }
 }
 

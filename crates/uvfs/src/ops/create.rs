@@ -7,9 +7,10 @@
 use uvfs_cache::Room;
 
 use crate::driver::Inode;
+use crate::ops::acl::Inherited;
 use crate::ops::{answer_life, cache_errno, check_name, fresh, is_dir};
 use crate::permission;
-use crate::types::{Attr, Errno, Make, Op, PATH_MAX, Result, mode};
+use crate::types::{Access, Attr, Errno, Make, Op, PATH_MAX, Result, mode};
 use crate::vfs::Vfs;
 
 /// Mode bits besides the type.
@@ -25,7 +26,8 @@ struct Wanted<'a> {
 
 impl Vfs {
     /// Makes a regular file, device node, FIFO or socket. `mode` has type bits (none means a
-    /// regular file) and permission bits that the umask was applied to.
+    /// regular file) and permission bits, of which the operation's umask or the directory's default access
+    /// control list takes some away.
     ///
     /// # Errors
     /// EEXIST, EPERM (a directory; a device by anyone but root), EINVAL (a symbolic link or no
@@ -101,9 +103,12 @@ impl Vfs {
             return Err(Errno::PERM);
         }
         let (mode, gid) = inherit(op, &parent, wanted.mode);
+        let Inherited { mode, acl, default } = self.inherited(op, &sup, dir, mode)?;
         let what = if fmt == mode::S_IFDIR { Room::Dir } else { Room::Node };
         let room = guard.reserve(what).map_err(|e| cache_errno(e, sup.features))?;
-        let make = Make { mode, uid: op.cred.uid, gid, rdev: wanted.rdev, target: wanted.target };
+        let (uid, acl, default_acl) = (op.cred.uid, acl.as_ref(), default.as_ref());
+        let Wanted { rdev, target, .. } = wanted;
+        let make = Make { mode, uid, gid, rdev, target, acl, default_acl };
         let new = sup.driver.create(op, dir, name, &make)?;
         let inode = guard.create(room, &fresh(sup.features, &new));
         Ok((inode, new.attr))
@@ -127,7 +132,9 @@ impl Vfs {
         if inode.sb() != dir.sb() {
             return Err(Errno::XDEV);
         }
-        permission::may_link(self.protected, op, &self.attr_now(op, inode)?)?;
+        let attr = self.attr_now(op, inode)?;
+        let usable = || self.require(op, inode, &attr, Access::READ | Access::WRITE).is_ok();
+        permission::may_link(self.protected, op, &attr, usable)?;
         self.may_add(op, dir)?;
         if is_dir(inode) {
             return Err(Errno::PERM);

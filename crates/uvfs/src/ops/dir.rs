@@ -7,7 +7,6 @@
 use crate::driver::Inode;
 use crate::mount::SuperRef;
 use crate::ops::require_dir;
-use crate::permission;
 use crate::types::{Access, Attr, DirEntry, Errno, Op, Result, Time};
 use crate::vfs::Vfs;
 
@@ -30,7 +29,7 @@ impl Vfs {
     ) -> Result<()> {
         require_dir(dir)?;
         if !op.trusted {
-            permission::require(op, &self.attr_now(op, dir)?, Access::READ)?;
+            self.require(op, dir, &self.attr_now(op, dir)?, Access::READ)?;
         }
         self.read_open_dir(op, dir, cookie, sink)
     }

@@ -22,6 +22,7 @@ impl Vfs {
     pub fn lookup_cached<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Option<Result<Found<'v>>> {
         if self.revalidates(dir)
             || (dir.expired() && !op.trusted)
+            || self.search_needs_list(op, dir)
             || !matches!(check_name(name), Ok(()) if name != b"." && name != b"..")
         {
             return None;

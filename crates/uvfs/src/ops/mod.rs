@@ -7,6 +7,7 @@
 //! Order of locks: rename mutex of the superblock, names, one inode's turn ([`turns`]).
 //! No lock of the cache is held while a driver runs. Nothing here knows of paths.
 
+pub(crate) mod acl;
 pub(crate) mod attr;
 pub(crate) mod control;
 pub(crate) mod create;
@@ -114,7 +115,7 @@ impl Vfs {
         if op.trusted {
             return Ok(());
         }
-        permission::require(op, &self.perm_now(op, inode)?, want)
+        self.require(op, inode, &self.perm_now(op, inode)?, want)
     }
 
     /// [`Vfs::attr_now`] for a check of permission: a driver that wants to be asked has its say.
@@ -140,7 +141,7 @@ impl Vfs {
         if op.trusted || (op.cred.is_root() && !self.revalidates(dir)) {
             return Ok(());
         }
-        permission::require(op, &self.perm_now(op, dir)?, Access::EXEC)
+        self.require(op, dir, &self.perm_now(op, dir)?, Access::EXEC)
     }
 
     /// The permission to add a name to a directory; ENOENT where it is removed.
@@ -149,7 +150,7 @@ impl Vfs {
             return Err(Errno::NOENT);
         }
         let attr = self.perm_now(op, dir)?;
-        permission::require(op, &attr, Access::WRITE | Access::EXEC)?;
+        self.require(op, dir, &attr, Access::WRITE | Access::EXEC)?;
         Ok(attr)
     }
 
@@ -159,7 +160,7 @@ impl Vfs {
             return Ok(());
         }
         let attr = self.perm_now(op, dir)?;
-        permission::require(op, &attr, Access::WRITE | Access::EXEC)?;
+        self.require(op, dir, &attr, Access::WRITE | Access::EXEC)?;
         if attr.mode & mode::S_ISVTX == 0 {
             return Ok(());
         }
@@ -205,10 +206,16 @@ impl Vfs {
         guard: &NameGuard<'v>,
         new: &NewInode,
     ) -> Result<Inode<'v>> {
-        guard.found(&fresh(sup.features, new)).map_err(|e| {
-            sup.driver.evict(&new.attr, new.private);
-            cache_errno(e, sup.features)
-        })
+        match guard.found(&fresh(sup.features, new)) {
+            Ok(inode) => {
+                sup.driver.published(&inode, new.private);
+                Ok(inode)
+            }
+            Err(e) => {
+                sup.driver.evict(&new.attr, new.private);
+                Err(cache_errno(e, sup.features))
+            }
+        }
     }
 
     /// Goes from a mount point to the root of what is mounted there.

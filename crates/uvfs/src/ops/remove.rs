@@ -7,6 +7,7 @@
 use uvfs_cache::Death;
 
 use crate::driver::Inode;
+use crate::mount::SuperRef;
 use crate::ops::{check_name, is_dir};
 use crate::types::{Errno, Op, Result};
 use crate::vfs::Vfs;
@@ -72,7 +73,7 @@ impl Vfs {
         if !is_dir(&victim) {
             return Err(Errno::NOTDIR);
         }
-        let death = self.begin_death(&victim)?;
+        let death = self.begin_death(op, &sup, &victim)?;
         sup.driver.rmdir(op, dir, name, &victim)?;
         guard.remove(Some(death));
         Ok(())
@@ -84,12 +85,34 @@ impl Vfs {
     /// The mounts are looked at twice: before, for the errno, and after, for the race. A mount
     /// keeps its directory non-empty until it shows; so either it fails here, or it is seen
     /// here, or it comes later and finds the directory dying.
-    pub(crate) fn begin_death<'v>(&self, dir: &Inode<'v>) -> Result<Death<'v>> {
+    pub(crate) fn begin_death<'v>(&self, op: &Op, sup: &SuperRef, dir: &Inode<'v>) -> Result<Death<'v>> {
         let mounted = || self.mounts.is_busy(dir.id());
         if mounted() {
             return Err(Errno::BUSY);
         }
-        let death = dir.begin_death().map_err(|_| Errno::NOTEMPTY)?;
+        let death = match dir.begin_death() {
+            Err(_) if sup.features.passes_through => {
+                self.forget_if_empty(op, sup, dir)?;
+                dir.begin_death()
+            }
+            death => death,
+        };
+        let death = death.map_err(|_| Errno::NOTEMPTY)?;
         if mounted() { Err(Errno::BUSY) } else { Ok(death) }
+    }
+
+    /// What the cache knows in a directory may have been removed behind its back: the driver is asked whether anything
+    /// is left.
+    fn forget_if_empty(&self, op: &Op, sup: &SuperRef, dir: &Inode<'_>) -> Result<()> {
+        let mut empty = true;
+        sup.driver.readdir(op, dir, 0, &mut |_| {
+            empty = false;
+            false
+        })?;
+        if !empty {
+            return Err(Errno::NOTEMPTY);
+        }
+        self.cache.invalidate_children(dir);
+        Ok(())
     }
 }

@@ -248,7 +248,7 @@ impl Vfs {
             return Ok(());
         }
         let room = to.reserve(Room::Name).map_err(|e| cache_errno(e, sup.features))?;
-        let death = target.filter(|t| is_dir(t)).map(|t| self.begin_death(t)).transpose()?;
+        let death = target.filter(|t| is_dir(t)).map(|t| self.begin_death(rq.op, sup, t)).transpose()?;
         // A replaced file loses a name, in its turn as in unlink.
         let turn = target.filter(|t| !is_dir(t)).map(|t| self.turns.take(t.id()));
         sup.driver.rename(rq.op, &change)?;

@@ -2,9 +2,12 @@
 //!
 //! The namespaces' rules are those of xattr(7): `user.` on regular files and directories, with
 //! the permissions of the data; `trusted.` for root only, and invisible to others; `security.`
-//! set by root, read by all. There are no access control lists. That a buffer is too small for
+//! set by root, read by all. Access control lists have names of their own, whose rules stand in
+//! [`super::acl`]. Those names too, and whatever else there may be, are the driver's affair where it passes
+//! calls through to another file system, which then checks them. That a buffer is too small for
 //! the answer (ERANGE) is the front end's affair: here whole values are returned.
 
+use crate::acl::{AclKind, parse};
 use crate::driver::Inode;
 use crate::permission;
 use crate::types::{Access, Errno, Op, Result, XattrFlags, mode};
@@ -21,6 +24,8 @@ enum Space {
     User,
     Trusted,
     Security,
+    /// The file system's own, of which nothing is here but access control lists.
+    System,
     /// None that is here.
     Other,
 }
@@ -41,7 +46,8 @@ fn space(name: &[u8]) -> Result<(Space, Result<()>)> {
             None => {}
         }
     }
-    Ok((Space::Other, Err(Errno::OPNOTSUPP)))
+    let space = if name.starts_with(b"system.") { Space::System } else { Space::Other };
+    Ok((space, Err(Errno::OPNOTSUPP)))
 }
 
 /// Whether `user.` names may exist on this type.
@@ -56,18 +62,25 @@ impl Vfs {
     /// ENODATA (no such attribute, or none that the caller may know of), EACCES, ERANGE (the
     /// name's length), EOPNOTSUPP (the namespace), EINVAL, and what the driver answers.
     pub fn getxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        if let Some(kind) = self.own_list(inode, name) {
+            return self.get_list(op, inode, kind);
+        }
         let (space, usable) = space(name)?;
+        if matches!(space, Space::System | Space::Other) && self.passes_through(inode) {
+            return self.sup(inode)?.driver.getxattr(op, inode, name);
+        }
         match space {
             Space::User if !holds_user_names(inode) => return Err(Errno::NODATA),
             Space::User | Space::Other => self.permit(op, inode, Access::READ)?,
             Space::Trusted if !(op.trusted || op.cred.is_root()) => return Err(Errno::NODATA),
-            Space::Trusted | Space::Security => {}
+            Space::Trusted | Space::Security | Space::System => {}
         }
         usable?;
         self.sup(inode)?.driver.getxattr(op, inode, name)
     }
 
-    /// Sets an extended attribute.
+    /// Sets an extended attribute. The names of access control lists are for the inode's owner; an empty
+    /// value removes the list, and `flags` say nothing about them.
     ///
     /// # Errors
     /// EEXIST and ENODATA (`flags`), E2BIG (the value), EPERM (`user.` on other types, or on
@@ -84,13 +97,22 @@ impl Vfs {
         if value.len() > SIZE_MAX {
             return Err(Errno::TOOBIG);
         }
+        if let Some(kind) = self.own_list(inode, name) {
+            self.sup(inode)?.writable()?;
+            return self.set_list(op, inode, kind, parse(value)?);
+        }
         self.may_change(op, inode, name)?;
         let _turn = self.turns.take(inode.id());
         self.sup(inode)?.driver.setxattr(op, inode, name, value, flags)
     }
 
-    /// Removes an extended attribute; errors as [`Vfs::setxattr`], ENODATA where there is none.
+    /// Removes an extended attribute; errors as [`Vfs::setxattr`], ENODATA where there is none (an access
+    /// control list excepted).
     pub fn removexattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
+        if let Some(kind) = self.own_list(inode, name) {
+            self.sup(inode)?.writable()?;
+            return self.set_list(op, inode, kind, None);
+        }
         self.may_change(op, inode, name)?;
         let _turn = self.turns.take(inode.id());
         self.sup(inode)?.driver.removexattr(op, inode, name)
@@ -98,7 +120,9 @@ impl Vfs {
 
     /// All names that the caller may know of, each followed by a nul.
     pub fn listxattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
-        let names = self.sup(inode)?.driver.listxattr(op, inode)?;
+        let sup = self.sup(inode)?;
+        let mut names = self.list_names(op, &sup, inode)?;
+        names.extend(sup.driver.listxattr(op, inode)?);
         // A FUSE kernel passes the list on as it is: here trust does not make it visible.
         if op.cred.is_root() {
             return Ok(names);
@@ -107,9 +131,17 @@ impl Vfs {
         Ok(visible.flatten().copied().collect())
     }
 
+    /// Which access control list a name means, where they are ours to check.
+    fn own_list(&self, inode: &Inode<'_>, name: &[u8]) -> Option<AclKind> {
+        AclKind::of_xattr(name).filter(|_| !self.passes_through(inode))
+    }
+
     fn may_change(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
         let (space, usable) = space(name)?;
         self.sup(inode)?.writable()?;
+        if matches!(space, Space::System | Space::Other) && self.passes_through(inode) {
+            return Ok(());
+        }
         match space {
             Space::User if !holds_user_names(inode) => return Err(Errno::PERM),
             Space::User => {
@@ -120,6 +152,7 @@ impl Vfs {
                 self.permit(op, inode, Access::WRITE)?;
             }
             Space::Other => self.permit(op, inode, Access::WRITE)?,
+            Space::System => {}
             Space::Trusted | Space::Security if op.trusted || op.cred.is_root() => {}
             Space::Trusted | Space::Security => return Err(Errno::PERM),
         }
@@ -141,7 +174,7 @@ mod tests {
             (b"user.".to_vec(), Ok((Space::User, Err(Errno::INVAL)))),
             (b"user.a\0b".to_vec(), Ok((Space::User, Err(Errno::INVAL)))),
             (b"users.a".to_vec(), Ok((Space::Other, Err(Errno::OPNOTSUPP)))),
-            (b"system.posix_acl_access".to_vec(), Ok((Space::Other, Err(Errno::OPNOTSUPP)))),
+            (b"system.other".to_vec(), Ok((Space::System, Err(Errno::OPNOTSUPP)))),
             (b"plain".to_vec(), Ok((Space::Other, Err(Errno::OPNOTSUPP)))),
             (Vec::new(), Err(Errno::RANGE)),
             (long(255), Ok((Space::User, Ok(())))),

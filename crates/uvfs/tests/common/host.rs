@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use uvfs::{Access, Cred, OpenFlags, Protected, SetTime, mode};
 
-use super::script::{Answer, Call, Sys, show};
+use super::script::{Answer, Call, Sys, acl_text, show};
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
@@ -167,6 +167,10 @@ fn xattr(call: &Call) -> Answer {
             let len = rustix::fs::getxattr(&**path, &**name, &mut buf[..])?;
             text(buf[..len].to_vec())
         }
+        Call::GetAcl(path, name) => {
+            let len = rustix::fs::getxattr(&**path, &**name, &mut buf[..])?;
+            acl_text(&buf[..len])
+        }
         Call::ListXattr(path) => {
             let len = rustix::fs::listxattr(&**path, &mut buf[..])?;
             names(buf[..len].split(|&b| b == 0).filter(|n| !n.is_empty()).map(<[u8]>::to_vec).collect())
@@ -235,9 +239,11 @@ fn call_now(call: &Call) -> Answer {
         }
         Call::Chdir(path) => rustix::process::chdir(&**path),
         Call::Ls(path) => return list(path),
-        Call::SetXattr(..) | Call::GetXattr(..) | Call::ListXattr(..) | Call::RemoveXattr(..) => {
-            return xattr(call);
+        Call::Umask(mask) => {
+            rustix::process::umask(bits(*mask));
+            Ok(())
         }
+        _ => return xattr(call),
     };
     done.map(|()| String::new())
 }

@@ -2,7 +2,7 @@
 
 use uvfs::{Context, Cred, Errno, OpenFlags, Vfs};
 
-use super::script::{Answer, Call, Sys, show};
+use super::script::{Answer, Call, Sys, acl_text, show};
 
 /// A process, so to speak.
 pub struct Inside<'v> {
@@ -71,6 +71,11 @@ impl Sys for Inside<'_> {
             Call::GetXattr(path, name) => text(c.getxattr(path, name)?),
             Call::ListXattr(path) => names(c.listxattr(path)?),
             Call::RemoveXattr(path, name) => nothing(c.removexattr(path, name)),
+            Call::GetAcl(path, name) => acl_text(&c.getxattr(path, name)?),
+            Call::Umask(mask) => {
+                c.umask(*mask);
+                Ok(String::new())
+            }
         }
     }
 }

@@ -1,13 +1,14 @@
 //! A resident driver: names and attributes live in the cache, bytes and targets here.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use uvfs::driver::{File, Rename};
 use uvfs::{
-    Access, Attr, Driver, Errno, Features, Inode, Make, NewInode, Op, Result, SetAttr, SetTime, StatFs, Time,
-    XattrFlags, mode,
+    Access, Acl, AclKind, Attr, Driver, Errno, Features, Inode, Make, NewInode, Op, Result, SetAttr, SetTime,
+    StatFs, Time, XattrFlags, mode,
 };
 
 use super::{new_attr, new_inode};
@@ -16,6 +17,7 @@ use super::{new_attr, new_inode};
 struct Node {
     bytes: Vec<u8>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    acls: [Option<Arc<Acl>>; 2],
 }
 
 /// The driver; public fields are for tests to look at or to plant faults.
@@ -35,6 +37,8 @@ pub struct Mem {
     pub changes: AtomicU64,
     /// How often a link looks away before it acts, so that others could come between.
     pub slow_links: AtomicU64,
+    /// Access control lists asked for.
+    pub acls_asked: AtomicU64,
 }
 
 impl Mem {
@@ -82,7 +86,8 @@ impl Driver for Mem {
     }
 
     fn features(&self) -> Features {
-        Features { resident: true, fixed_links: true, read_only: self.read_only, ..Features::default() }
+        let read_only = self.read_only;
+        Features { resident: true, fixed_links: true, acl: true, read_only, ..Features::default() }
     }
 
     fn root(&self, op: &Op) -> Result<NewInode> {
@@ -118,6 +123,11 @@ impl Driver for Mem {
         let ino = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let mut attr = new_attr(ino, make.mode, make.uid, make.gid, op.now);
         attr.rdev = make.rdev;
+        attr.acl = make.acl.is_some();
+        if make.acl.is_some() || make.default_acl.is_some() {
+            let acls = [make.acl.cloned(), make.default_acl.cloned()];
+            self.nodes.lock().entry(ino).or_default().acls = acls;
+        }
         if let Some(target) = make.target {
             attr.size = target.len() as u64;
             self.nodes.lock().entry(ino).or_default().bytes = target.to_vec();
@@ -254,6 +264,34 @@ impl Driver for Mem {
     fn removexattr(&self, _op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
         self.change()?;
         self.node(inode, |n| n.xattrs.remove(name)).map(|_| ()).ok_or(Errno::NODATA)
+    }
+
+    fn acl(&self, _op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
+        self.acls_asked.fetch_add(1, Ordering::Relaxed);
+        Ok(self.node(inode, |n| n.acls[kind as usize].clone()))
+    }
+
+    fn set_acl(
+        &self,
+        op: &Op,
+        inode: &Inode<'_>,
+        kind: AclKind,
+        acl: Option<Arc<Acl>>,
+        mode: Option<u32>,
+    ) -> Result<()> {
+        self.change()?;
+        let listed = acl.is_some();
+        self.node(inode, |n| {
+            n.acls[kind as usize] = acl;
+            inode.update(|a| {
+                if kind == AclKind::Access {
+                    a.acl = listed;
+                }
+                a.mode = mode.map_or(a.mode, |mode| a.fmt() | mode);
+                a.ctime = op.now;
+            });
+        });
+        Ok(())
     }
 
     fn evict(&self, attr: &Attr, private: u64) {

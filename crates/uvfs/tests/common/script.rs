@@ -3,7 +3,7 @@
 //!
 //! A line is `[@uid[:gid[,group...]]] call argument... : outcome`. Calls are those of [`Call`];
 //! paths are relative to, or absolute in, the tree under test. `name*300` stands for the name
-//! repeated. The outcome is `ok`, an errno's name, or what the call found. A line that ends with
+//! repeated. An access control list is written as setfacl(1) takes it, or as `hex:` and bytes. The outcome is `ok`, an errno's name, or what the call found. A line that ends with
 //! `!host` says that the host's kernel (or its configuration) answers otherwise, and why stands
 //! in a comment. Empty lines and `#` comments are skipped.
 
@@ -41,6 +41,9 @@ pub enum Call {
     GetXattr(Vec<u8>, Vec<u8>),
     ListXattr(Vec<u8>),
     RemoveXattr(Vec<u8>, Vec<u8>),
+    /// An extended attribute that is a list.
+    GetAcl(Vec<u8>, Vec<u8>),
+    Umask(u32),
 }
 
 /// One line.
@@ -186,9 +189,69 @@ fn parse_call(words: &[&str]) -> Option<Call> {
         }
         ("getxattr", 3) => Call::GetXattr(path(1)?, path(2)?),
         ("listxattr", 2) => Call::ListXattr(path(1)?),
+        ("setacl", 4) => {
+            Call::SetXattr(path(1)?, acl_name(words[2])?, acl_bytes(words[3])?, XattrFlags::empty())
+        }
+        ("getacl", 3) => Call::GetAcl(path(1)?, acl_name(words[2])?),
+        ("rmacl", 3) => Call::RemoveXattr(path(1)?, acl_name(words[2])?),
+        ("umask", 2) => Call::Umask(octal(words[1])),
         ("removexattr", 3) => Call::RemoveXattr(path(1)?, path(2)?),
         _ => return None,
     })
+}
+
+fn acl_name(kind: &str) -> Option<Vec<u8>> {
+    matches!(kind, "access" | "default").then(|| format!("system.posix_acl_{kind}").into_bytes())
+}
+
+/// The kinds of entries, in their order: letter, whether it is one with an id, and number.
+const ACL_TAGS: [(&str, bool, u16); 6] = [
+    ("u", false, 0x01),
+    ("u", true, 0x02),
+    ("g", false, 0x04),
+    ("g", true, 0x08),
+    ("m", false, 0x10),
+    ("o", false, 0x20),
+];
+
+/// A list as the kernel takes it. Knows nothing of how the VFS does it.
+pub fn acl_bytes(text: &str) -> Option<Vec<u8>> {
+    if let Some(hex) = text.strip_prefix("hex:") {
+        let digits = |at: usize| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
+        return (0..hex.len()).step_by(2).map(digits).collect();
+    }
+    let mut bytes = vec![2, 0, 0, 0];
+    for entry in text.split(',') {
+        let mut parts = entry.split(':');
+        let (letter, id, perm) = (parts.next()?, parts.next()?, parts.next()?);
+        let tag = ACL_TAGS.iter().find(|tag| tag.0 == letter && tag.1 != id.is_empty())?.2;
+        let bits = perm.bytes().fold(0, |bits, letter| bits << 1 | u16::from(letter != b'-'));
+        let id = if id.is_empty() { u32::MAX } else { id.parse().ok()? };
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(bits.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    Some(bytes)
+}
+
+/// The text of a list.
+pub fn acl_text(bytes: &[u8]) -> Answer {
+    let (entries, rest) = bytes.get(4..).ok_or(Errno::ILSEQ)?.as_chunks::<8>();
+    let entry = |&[t0, t1, perm, _, i0, i1, i2, i3]: &[u8; 8]| {
+        let tag = u16::from_le_bytes([t0, t1]);
+        let (letter, named, _) = ACL_TAGS.iter().find(|known| known.2 == tag)?;
+        let id = if *named { u32::from_le_bytes([i0, i1, i2, i3]).to_string() } else { String::new() };
+        let perm: String = [(4, 'r'), (2, 'w'), (1, 'x')]
+            .into_iter()
+            .map(|(bit, letter)| if perm & bit != 0 { letter } else { '-' })
+            .collect();
+        Some(format!("{letter}:{id}:{perm}"))
+    };
+    let entries: Option<Vec<_>> = entries.iter().map(entry).collect();
+    match entries {
+        Some(entries) if rest.is_empty() && bytes[..4] == [2, 0, 0, 0] => Ok(entries.join(",")),
+        _ => Err(Errno::ILSEQ),
+    }
 }
 
 /// What `stat` shows in scripts: type, bits, owner, group, links, and the size but of

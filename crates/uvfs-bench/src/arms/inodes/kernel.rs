@@ -57,6 +57,7 @@ fn copy(node: &Node) -> Attr {
         atime: Time::unpack(word(6)),
         mtime: Time::unpack(word(7)),
         ctime: Time::unpack(word(8)),
+        acl: false,
     }
 }
 

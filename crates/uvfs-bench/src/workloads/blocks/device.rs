@@ -1,0 +1,70 @@
+//! uvfs's buffer cache, with the threads' lookasides and without.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use uvfs_cache::buffers::Device;
+use uvfs_cache::buffers::lookaside::{self, Counters};
+use uvfs_cache::{Cache, Config};
+
+use super::{Blocks, Local, Table, Tally, number, source};
+
+/// A device all of whose blocks that are looked up are in memory; `ISOLATED`: for threads that have no lookaside.
+pub(super) struct Cached<const ISOLATED: bool>(Arc<Device>);
+
+impl<const ISOLATED: bool> Table for Cached<ISOLATED> {
+    type Local<'t> = Looking<'t>;
+
+    fn build(blocks: &Blocks) -> Result<Self> {
+        let cache = Cache::new(Config { max_inodes: 1 << 10, ..Config::default() })?;
+        let device = Device::new(&cache, source(blocks.size), blocks.size)?;
+        for block in &blocks.numbers {
+            let buffer = device.get(*block)?;
+            ensure!(number(&buffer) == Some(*block), "block {block} is another one");
+        }
+        let read = device.counters();
+        ensure!(read.evicted == 0, "there is no memory for the blocks");
+        Ok(Self(device))
+    }
+
+    fn local(&self) -> Looking<'_> {
+        lookaside::isolate(ISOLATED);
+        Looking { device: &self.0, before: lookaside::counters_of_this_thread() }
+    }
+}
+
+/// A thread's part. While it lives the thread is isolated, or is not.
+pub(super) struct Looking<'t> {
+    device: &'t Device,
+    before: Counters,
+}
+
+impl Local for Looking<'_> {
+    #[inline(always)]
+    fn copy(&mut self, block: u64) -> Option<u64> {
+        self.device.read_array(block, 0).ok().map(u64::from_le_bytes)
+    }
+
+    #[inline(always)]
+    fn pin(&mut self, block: u64) -> Option<u64> {
+        number(&self.device.get(block).ok()?)
+    }
+
+    fn tally(&self) -> Tally {
+        let (now, before) = (lookaside::counters_of_this_thread(), self.before);
+        let since = [
+            ("last leaf", now.last - before.last),
+            ("other leaves", now.table - before.table),
+            ("not remembered", now.misses - before.misses),
+            ("stale", now.stale - before.stale),
+            ("bypassed", now.bypassed - before.bypassed),
+        ];
+        Tally(since.map(|(name, n)| (name.to_owned(), n)).into())
+    }
+}
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        lookaside::isolate(false);
+    }
+}

@@ -1,0 +1,332 @@
+//! `blocks`: a block's number to its buffer, as the kernel's per-CPU lookaside is measured.
+//!
+//! The subject is the thread "fs/buffer.c: remove per-CPU buffer_head lookup cache" (linux-fsdevel, June 2023): the
+//! same `mod` blocks looked up again and again, which is 41 ns while they are in a list of 16, and 138 from 17 on, where no list
+//! takes 71. An operation finds a block that is in memory and reads its first eight bytes, in which its number stands; where
+//! the next number is taken from depends on that. Two variants: `copy` keeps no hold of the block, `pin` takes a
+//! reference before it reads and drops it after that.
+
+mod device;
+mod pattern;
+mod tables;
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::{Arg, ArgMatches, value_parser};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use self::pattern::{Pattern, Sequence};
+use crate::harness::schedule::Params;
+use crate::harness::{Arm, Seat, Worker};
+use crate::workloads::target::Target;
+use crate::workloads::{Maker, Prepare, Workload, options};
+
+const ARMS: [&str; 6] = ["tree", "own-tree", "stock", "uvfs", "hashbrown", "papaya"];
+
+/// How the block is held: the variants.
+const HOLDS: [&str; 2] = ["copy", "pin"];
+const PIN: usize = 1;
+
+/// Something that has blocks.
+pub(in crate::workloads) trait Table: Send + Sync + Sized {
+    /// One thread's part.
+    type Local<'t>: Local
+    where
+        Self: 't;
+
+    /// Has these blocks, each with its number at its beginning.
+    fn build(blocks: &Blocks) -> Result<Self>;
+
+    /// The part of the thread that calls.
+    fn local(&self) -> Self::Local<'_>;
+}
+
+/// One thread's part of a table.
+pub(in crate::workloads) trait Local {
+    /// The first eight bytes of a block, which is not held on to; `None`: it is not there.
+    fn copy(&mut self, block: u64) -> Option<u64>;
+
+    /// The same with a reference taken before and dropped after it.
+    fn pin(&mut self, block: u64) -> Option<u64>;
+
+    /// Where blocks were found.
+    fn tally(&self) -> Tally {
+        Tally::default()
+    }
+}
+
+/// How often a block was found where, by names of places, in order.
+#[derive(Clone, Debug, Default)]
+pub(in crate::workloads) struct Tally(Vec<(String, u64)>);
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        for (at, (name, n)) in other.0.into_iter().enumerate() {
+            match self.0.get_mut(at) {
+                Some(mine) => mine.1 += n,
+                None => self.0.push((name, n)),
+            }
+        }
+    }
+
+    fn say(&self) -> Option<String> {
+        let all: u64 = self.0.iter().map(|(_, n)| n).sum();
+        let places = self.0.iter().map(|(name, n)| format!("{name} {n}")).collect::<Vec<_>>().join(", ");
+        (all != 0).then_some(places)
+    }
+}
+
+/// What is in memory.
+#[derive(Clone, Debug)]
+pub(in crate::workloads) struct Blocks {
+    /// Their numbers, each once.
+    numbers: Vec<u64>,
+    /// Bytes of each.
+    size: usize,
+}
+
+/// The workload.
+pub struct BlockLookups;
+
+impl Workload for BlockLookups {
+    fn name(&self) -> &'static str {
+        "blocks"
+    }
+
+    fn about(&self) -> &'static str {
+        "block number to buffer: the same few blocks, one a leaf, random, Zipf, in order, a trace"
+    }
+
+    fn arms(&self) -> Vec<&'static str> {
+        ARMS.to_vec()
+    }
+
+    fn args(&self) -> Vec<Arg> {
+        let number = |name: &'static str, default: &'static str, help: &'static str| {
+            Arg::new(name).long(name).value_name("N").default_value(default).help(help)
+        };
+        vec![
+            Arg::new("patterns")
+                .long("patterns")
+                .value_name("P,..")
+                .value_delimiter(',')
+                .value_parser(pattern::NAMES)
+                .help("Only these patterns [default: all; with --trace none]"),
+            Arg::new("mods")
+                .long("mods")
+                .value_name("N,..")
+                .value_delimiter(',')
+                .value_parser(value_parser!(u64).range(1..=65_536))
+                .default_value("1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,32,64,256,4096")
+                .help("Blocks of the patterns mod and leaf-mod; each number is a case"),
+            number("blocks", "65536", "Blocks of the other patterns")
+                .value_parser(value_parser!(u64).range(1..=1 << 24)),
+            number("block-size", "512", "Bytes of a block, a power of two from 512 to 65536")
+                .value_parser(value_parser!(u64).range(512..=65_536)),
+            number("device", "4194304", "Blocks of the device: the trees are as high as that makes them")
+                .value_parser(value_parser!(u64).range(1..=1 << 40)),
+            Arg::new("trace")
+                .long("trace")
+                .value_name("FILE")
+                .value_parser(value_parser!(std::path::PathBuf))
+                .help("A recorded trace: a block number on each line, and perhaps its size in bytes"),
+        ]
+    }
+
+    fn has_targets(&self) -> bool {
+        false
+    }
+
+    fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
+        let one = |name| options::numbers(matches, name).map(|all| all[0]);
+        let (blocks, device, size) = (one("blocks")?, one("device")?, one("block-size")? as usize);
+        ensure!(size.is_power_of_two(), "--block-size {size}: a power of two from 512 to 65536 is valid");
+        let trace = matches.get_one::<std::path::PathBuf>("trace");
+        let wanted: Vec<&String> = matches.get_many("patterns").into_iter().flatten().collect();
+        let asked =
+            |name: &str| if wanted.is_empty() { trace.is_none() } else { wanted.iter().any(|w| *w == name) };
+        let mods = options::numbers(matches, "mods")?;
+        let mut cases: Vec<Prepare<'w>> = Vec::new();
+        for pattern in pattern::all(&mods, blocks).into_iter().filter(|p| asked(p.name())) {
+            let most = pattern.highest();
+            ensure!(most < device, "--device {device}: {} needs {} blocks", pattern.name(), most + 1);
+            cases.push(prepare(pattern, device, size));
+        }
+        if let Some(path) = trace {
+            let (pattern, own) = pattern::read_trace(path)?;
+            let (device, size) = (device.max(pattern.highest() + 1), own.unwrap_or(size));
+            ensure!(
+                size.is_power_of_two() && (512..=65_536).contains(&size),
+                "{}: blocks of {size} bytes",
+                path.display()
+            );
+            cases.push(prepare(pattern, device, size));
+        }
+        Ok(cases)
+    }
+}
+
+fn prepare<'w>(pattern: Pattern, device: u64, size: usize) -> Prepare<'w> {
+    let mut params = Params::from_iter([("pattern".to_owned(), json!(pattern.name()))]);
+    if let Some(n) = pattern.modulus() {
+        params.insert("mod".to_owned(), json!(n));
+    }
+    let variants = HOLDS.map(|hold| Params::from_iter([("hold".to_owned(), json!(hold))])).into();
+    Prepare { params, variants, maker: Box::new(Tables { pattern, device, size }) }
+}
+
+struct Tables {
+    pattern: Pattern,
+    device: u64,
+    size: usize,
+}
+
+impl Tables {
+    fn of<T: Table + 'static>(&self, name: &'static str) -> Result<Box<dyn Arm>> {
+        let sequence = self.pattern.sequence();
+        let mut numbers: Vec<u64> = sequence.iter().copied().collect();
+        // The last one: it says how high a tree is.
+        numbers.push(self.device - 1);
+        numbers.sort_unstable();
+        numbers.dedup();
+        let table = T::build(&Blocks { numbers, size: self.size })?;
+        Ok(Box::new(Lookups { name, table, sequence, tallies: Mutex::default() }))
+    }
+}
+
+impl Maker for Tables {
+    fn arm(&self, name: &'static str, _threads: usize) -> Result<Box<dyn Arm>> {
+        match name {
+            "tree" => self.of::<tables::Tree>(name),
+            "stock" => self.of::<tables::Stock>(name),
+            "hashbrown" => self.of::<tables::Hashbrown>(name),
+            "papaya" => self.of::<tables::Papaya>(name),
+            "own-tree" => self.of::<device::Cached<true>>(name),
+            "uvfs" => self.of::<device::Cached<false>>(name),
+            other => bail!("{other:?} is no arm"),
+        }
+    }
+
+    fn target(&self, target: &Target) -> Result<Box<dyn Arm>> {
+        bail!("{target}: there are no system calls for a block in memory")
+    }
+}
+
+struct Lookups<T> {
+    name: &'static str,
+    table: T,
+    sequence: Sequence,
+    /// By variant.
+    tallies: Mutex<[Tally; HOLDS.len()]>,
+}
+
+impl<T: Table> Arm for Lookups<T> {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut local = self.table.local();
+        for block in self.sequence.iter().take(100_000) {
+            let found = [local.copy(*block), local.pin(*block)];
+            ensure!(found == [Some(*block); 2], "block {block}: {found:?}");
+        }
+        Ok(())
+    }
+
+    fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+        let at = seat.index * self.sequence.len() / seat.of.max(1);
+        // Zero; only the compiler may not know it.
+        let mask = std::hint::black_box(0);
+        Ok(Box::new(Looking { arm: self, local: Some(self.table.local()), at, mask, variant }))
+    }
+
+    fn remark(&self) -> Option<String> {
+        let tallies = self.tallies.lock();
+        let said: Vec<String> = HOLDS
+            .iter()
+            .zip(tallies.iter())
+            .filter_map(|(hold, tally)| Some(format!("{hold}: {}", tally.say()?)))
+            .collect();
+        let pattern = self.sequence.name();
+        (!said.is_empty()).then(|| format!("{pattern}: found in {}", said.join("; ")))
+    }
+}
+
+struct Looking<'a, T: Table + 'a> {
+    arm: &'a Lookups<T>,
+    local: Option<T::Local<'a>>,
+    at: usize,
+    mask: u64,
+    variant: usize,
+}
+
+impl<'a, T: Table + 'a> Looking<'a, T> {
+    #[inline(always)]
+    fn run(&mut self, ops: u64, find: impl Fn(&mut T::Local<'a>, u64) -> Option<u64>) -> Result<()> {
+        let local = self.local.as_mut().context("a worker that has ended")?;
+        let sequence = &self.arm.sequence[..];
+        let (mut at, mut wrong) = (self.at, 0);
+        for _ in 0..ops {
+            let block = sequence[at];
+            let found = find(local, block).unwrap_or(u64::MAX);
+            wrong |= found ^ block;
+            at = if at + 1 == sequence.len() { 0 } else { at + 1 };
+            at += (found & self.mask) as usize;
+        }
+        self.at = at;
+        ensure!(wrong == 0, "another block was found");
+        Ok(())
+    }
+}
+
+impl<'a, T: Table + 'a> Worker for Looking<'a, T> {
+    fn batch(&mut self, ops: u64) -> Result<()> {
+        if self.variant == PIN {
+            self.run(ops, |local, block| local.pin(block))
+        } else {
+            self.run(ops, |local, block| local.copy(block))
+        }
+    }
+}
+
+impl<'a, T: Table + 'a> Drop for Looking<'a, T> {
+    fn drop(&mut self) {
+        if let Some(local) = self.local.take() {
+            self.arm.tallies.lock()[self.variant].add(local.tally());
+        }
+    }
+}
+
+/// What the first bytes of a block say.
+fn number(bytes: &[u8]) -> Option<u64> {
+    bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+}
+
+/// A block: its number, then zeroes.
+fn contents(number: u64, size: usize) -> Vec<u8> {
+    let mut bytes = vec![0; size];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+/// A source that has every block.
+struct Numbers {
+    size: usize,
+}
+
+impl uvfs_cache::buffers::BlockSource for Numbers {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<usize> {
+        for (number, out) in (offset / self.size as u64..).zip(out.chunks_mut(self.size)) {
+            out.copy_from_slice(&contents(number, self.size)[..out.len()]);
+        }
+        Ok(out.len())
+    }
+}
+
+/// The numbers' source, shared.
+fn source(size: usize) -> Arc<Numbers> {
+    Arc::new(Numbers { size })
+}

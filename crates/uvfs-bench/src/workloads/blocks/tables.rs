@@ -1,0 +1,249 @@
+//! What others take: the kernel's tree and the lookaside before it, and hash maps.
+//!
+//! All have the same buffers: a header with number, size and a count of references, and the bytes elsewhere, as the kernel's
+//! buffer heads. A reference is an `Arc`'s. Nothing is inserted while it is measured.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use foldhash::fast::FixedState;
+
+use super::{Blocks, Local, Table, Tally, contents, number};
+
+/// A buffer and its header.
+struct Head {
+    number: u64,
+    size: usize,
+    bytes: Box<[u8]>,
+}
+
+impl Head {
+    fn new(number: u64, size: usize) -> Arc<Self> {
+        Arc::new(Self { number, size, bytes: contents(number, size).into() })
+    }
+}
+
+/// The first bytes, with a reference taken and dropped or without.
+#[inline]
+fn read(head: &Arc<Head>, pin: bool) -> Option<u64> {
+    if pin { number(&std::hint::black_box(Arc::clone(head)).bytes) } else { number(&head.bytes) }
+}
+
+const FAN_BITS: u32 = 6;
+const FAN: usize = 1 << FAN_BITS;
+
+/// A node says by itself how far up it is, as the XArray's do: a walk does not know the height before it.
+struct Node {
+    shift: u32,
+    slots: Slots,
+}
+
+enum Slots {
+    Inner(Box<[Option<Box<Node>>; FAN]>),
+    Leaf(Box<[Option<Arc<Head>>; FAN]>),
+}
+
+impl Node {
+    fn new(shift: u32) -> Box<Self> {
+        let slots = match shift {
+            0 => Slots::Leaf(Box::new([const { None }; FAN])),
+            _ => Slots::Inner(Box::new([const { None }; FAN])),
+        };
+        Box::new(Self { shift, slots })
+    }
+
+    #[inline]
+    fn slot(&self, block: u64) -> usize {
+        (block >> self.shift) as usize % FAN
+    }
+
+    fn insert(&mut self, head: Arc<Head>) {
+        let (at, shift) = (self.slot(head.number), self.shift);
+        match &mut self.slots {
+            Slots::Inner(slots) => slots[at].get_or_insert_with(|| Node::new(shift - FAN_BITS)).insert(head),
+            Slots::Leaf(slots) => slots[at] = Some(head),
+        }
+    }
+}
+
+/// A 64-way tree of any height.
+pub(super) struct Tree {
+    root: Box<Node>,
+    size: usize,
+}
+
+impl Tree {
+    #[inline]
+    fn find(&self, block: u64) -> Option<&Arc<Head>> {
+        let mut node = &self.root;
+        if block >> node.shift >> FAN_BITS != 0 {
+            return None;
+        }
+        loop {
+            match &node.slots {
+                Slots::Inner(slots) => node = slots[node.slot(block)].as_ref()?,
+                Slots::Leaf(slots) => return slots[node.slot(block)].as_ref(),
+            }
+        }
+    }
+}
+
+impl Table for Tree {
+    type Local<'t> = &'t Self;
+
+    fn build(blocks: &Blocks) -> Result<Self> {
+        let highest = blocks.numbers.iter().copied().max().unwrap_or(0);
+        let mut shift = 0;
+        while highest >> shift >> FAN_BITS != 0 {
+            shift += FAN_BITS;
+        }
+        let mut root = Node::new(shift);
+        blocks.numbers.iter().for_each(|number| root.insert(Head::new(*number, blocks.size)));
+        Ok(Self { root, size: blocks.size })
+    }
+
+    fn local(&self) -> &Self {
+        self
+    }
+}
+
+impl Local for &Tree {
+    #[inline(always)]
+    fn copy(&mut self, block: u64) -> Option<u64> {
+        read(self.find(block)?, false)
+    }
+
+    #[inline(always)]
+    fn pin(&mut self, block: u64) -> Option<u64> {
+        read(self.find(block)?, true)
+    }
+}
+
+/// Entries of the kernel's lookaside.
+const LRU: usize = 16;
+
+/// The tree with the kernel's lookaside before it, one a thread: 16 buffers, the last one used first.
+pub(super) struct Stock(Tree);
+
+/// A thread's lookaside. Its entries are references.
+pub(super) struct Lru<'t> {
+    tree: &'t Tree,
+    entries: [Option<Arc<Head>>; LRU],
+    /// By position.
+    hits: [u64; LRU],
+    misses: u64,
+}
+
+impl Lru<'_> {
+    #[inline]
+    fn find(&mut self, block: u64) -> Option<&Arc<Head>> {
+        let size = self.tree.size;
+        let is = |entry: &Option<Arc<Head>>| {
+            entry.as_ref().is_some_and(|head| head.number == block && head.size == size)
+        };
+        match self.entries.iter().position(is) {
+            Some(at) => {
+                self.hits[at] += 1;
+                if at != 0 {
+                    self.entries[..=at].rotate_right(1);
+                }
+            }
+            None => {
+                self.misses += 1;
+                let head = self.tree.find(block)?.clone();
+                self.entries.rotate_right(1);
+                self.entries[0] = Some(head);
+            }
+        }
+        self.entries[0].as_ref()
+    }
+}
+
+impl Table for Stock {
+    type Local<'t> = Lru<'t>;
+
+    fn build(blocks: &Blocks) -> Result<Self> {
+        Ok(Self(Tree::build(blocks)?))
+    }
+
+    fn local(&self) -> Lru<'_> {
+        Lru { tree: &self.0, entries: [const { None }; LRU], hits: [0; LRU], misses: 0 }
+    }
+}
+
+impl Local for Lru<'_> {
+    #[inline(always)]
+    fn copy(&mut self, block: u64) -> Option<u64> {
+        read(self.find(block)?, false)
+    }
+
+    #[inline(always)]
+    fn pin(&mut self, block: u64) -> Option<u64> {
+        read(self.find(block)?, true)
+    }
+
+    fn tally(&self) -> Tally {
+        let hits = self.hits.iter().enumerate().map(|(at, n)| (format!("idx{}", at + 1), *n));
+        Tally(hits.chain([("misses".to_owned(), self.misses)]).collect())
+    }
+}
+
+/// A map without a lock, which nobody can change.
+pub(super) struct Hashbrown(hashbrown::HashMap<u64, Arc<Head>, FixedState>);
+
+impl Table for Hashbrown {
+    type Local<'t> = &'t Self;
+
+    fn build(blocks: &Blocks) -> Result<Self> {
+        Ok(Self(blocks.numbers.iter().map(|number| (*number, Head::new(*number, blocks.size))).collect()))
+    }
+
+    fn local(&self) -> &Self {
+        self
+    }
+}
+
+impl Local for &Hashbrown {
+    #[inline(always)]
+    fn copy(&mut self, block: u64) -> Option<u64> {
+        read(self.0.get(&block)?, false)
+    }
+
+    #[inline(always)]
+    fn pin(&mut self, block: u64) -> Option<u64> {
+        read(self.0.get(&block)?, true)
+    }
+}
+
+/// A concurrent map, pinned for each lookup.
+pub(super) struct Papaya(papaya::HashMap<u64, Arc<Head>, FixedState>);
+
+impl Table for Papaya {
+    type Local<'t> = &'t Self;
+
+    fn build(blocks: &Blocks) -> Result<Self> {
+        let map = papaya::HashMap::with_hasher(FixedState::default());
+        let pinned = map.pin();
+        for number in &blocks.numbers {
+            pinned.insert(*number, Head::new(*number, blocks.size));
+        }
+        drop(pinned);
+        Ok(Self(map))
+    }
+
+    fn local(&self) -> &Self {
+        self
+    }
+}
+
+impl Local for &Papaya {
+    #[inline(always)]
+    fn copy(&mut self, block: u64) -> Option<u64> {
+        read(self.0.pin().get(&block)?, false)
+    }
+
+    #[inline(always)]
+    fn pin(&mut self, block: u64) -> Option<u64> {
+        read(self.0.pin().get(&block)?, true)
+    }
+}

@@ -1,0 +1,364 @@
+//! What a thread remembers of the way to its blocks: the last leaf that it was in, and 64 others.
+//!
+//! A leaf of the index stands for 64 neighbouring blocks, so few leaves cover what a thread works on, and the cost of
+//! finding a block is the same for one as for thousands of them: there is no list to go through. What is remembered
+//! is a leaf's frame with its life. It holds on to nothing: a leaf that was freed, or has become another one, is
+//! recognised by its life when it is used ([`Index::entry`]), and so is a block that was evicted, by its own. Nothing
+//! has to be flushed when a device goes, a block is evicted or a thread ends, and nobody has to be interrupted for it.
+//!
+//! Keys are a device's number, which is never issued twice, and the leaf's. The 64 are direct-mapped and *step aside*
+//! while they do not pay: of each window of [`WINDOW`] looks at them a quarter has to be a hit, about where what a
+//! hit saves balances what a look costs; else they are left alone for [`PAUSE`] lookups, after the next bad window for twice as many and
+//! so on up to [`PAUSE_MAX`], and then get another window. The last leaf costs one comparison and always takes part.
+//!
+//! An *isolated* thread ([`isolate`]) goes to the tree each time, and leaves nothing behind here.
+//!
+//! Everything here belongs to one thread. Figures are kept per thread too ([`tallies`]).
+
+use std::cell::Cell;
+
+use uvfs_sync::blocks::BlockId;
+use uvfs_sync::pages::FrameId;
+use uvfs_sync::tallies::{self, BUFFERS};
+
+use super::index::{Entry, FAN_BITS, Index, NUMBER_BITS};
+
+/// Leaves beside the last one.
+const PLACES: usize = if cfg!(loom) { 1 } else { 64 };
+/// Looks after which it is asked whether they pay.
+const WINDOW: u32 = 256;
+/// Lookups for which they are left alone at first.
+const PAUSE: u32 = 4096;
+/// And at the most.
+const PAUSE_MAX: u32 = 1 << 16;
+
+/// Bits of a leaf's number, below the device's in a key.
+const LEAF_BITS: u32 = NUMBER_BITS - FAN_BITS;
+/// The highest number that a device may have. One more would make [`NOTHING`].
+const LAST_DEVICE: u64 = u64::MAX >> LEAF_BITS;
+/// A key of no leaf.
+const NOTHING: u64 = u64::MAX;
+
+/// Words of a thread's figures.
+const LAST: usize = BUFFERS;
+const TABLE: usize = BUFFERS + 1;
+const MISSES: usize = BUFFERS + 2;
+const STALE: usize = BUFFERS + 3;
+const BYPASSED: usize = BUFFERS + 4;
+
+/// What the lookasides of all threads did since the program began. They only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Blocks found in the last leaf.
+    pub last: u64,
+    /// Blocks found in one of the other leaves.
+    pub table: u64,
+    /// Leaves that were not remembered.
+    pub misses: u64,
+    /// Leaves that were remembered and had gone.
+    pub stale: u64,
+    /// Lookups that went to the tree because the leaves stood aside, or the thread is isolated.
+    pub bypassed: u64,
+}
+
+/// The figures now. Sums over all threads, of no one moment.
+pub fn counters() -> Counters {
+    counters_of(tallies::sums())
+}
+
+/// This thread's part of [`counters`].
+pub fn counters_of_this_thread() -> Counters {
+    counters_of(tallies::mine())
+}
+
+fn counters_of(sums: [u64; tallies::WORDS]) -> Counters {
+    Counters {
+        last: sums[LAST],
+        table: sums[TABLE],
+        misses: sums[MISSES],
+        stale: sums[STALE],
+        bypassed: sums[BYPASSED],
+    }
+}
+
+#[inline]
+fn count(word: usize) {
+    // loom's threads are one of the system's.
+    if cfg!(not(loom)) {
+        tallies::count(word);
+    }
+}
+
+/// What a device's keys begin with; 0 where numbers are used up: such a device is looked up in its tree.
+pub(super) fn tag(device: u64) -> u64 {
+    if (1..LAST_DEVICE).contains(&device) { device << LEAF_BITS } else { 0 }
+}
+
+/// A leaf of a device.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    key: u64,
+    leaf: FrameId,
+}
+
+impl Known {
+    /// What the leaf says of a block, if it is the block's.
+    #[inline(always)]
+    fn find(self, index: &Index, tag: u64, block: u64) -> Entry {
+        if self.key == tag | block >> FAN_BITS { index.entry(self.leaf, block) } else { Entry::Stale }
+    }
+}
+
+const UNKNOWN: Known = Known { key: NOTHING, leaf: FrameId::from_bits(0) };
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    On,
+    Aside,
+    Isolated,
+}
+
+/// One thread's.
+#[derive(Debug)]
+pub(super) struct Lookaside {
+    last: Cell<Known>,
+    mode: Cell<Mode>,
+    /// Looks until the window is over, or lookups until the pause is.
+    left: Cell<u32>,
+    /// Of the window's looks.
+    hits: Cell<u32>,
+    /// The next pause.
+    pause: Cell<u32>,
+    table: [Cell<Known>; PLACES],
+}
+
+thread_local! {
+    // Without a destructor: a thread that ends may still look blocks up.
+    static MINE: Lookaside = const { Lookaside::new() };
+}
+
+/// Whether this thread shall do without a lookaside from now on. A thread begins with one.
+pub fn isolate(isolated: bool) {
+    MINE.with(|mine| mine.isolate(isolated));
+}
+
+/// A block's entry, by this thread's lookaside. `None` may be wrong. `block` is not above the highest one.
+#[inline(always)]
+pub(super) fn find(index: &Index, tag: u64, block: u64) -> Option<BlockId> {
+    if cfg!(loom) {
+        // Whose threads share it.
+        return walk(index, block).1;
+    }
+    // No more than this inside `with`, or it is a call and its arguments go through memory.
+    let last = MINE.with(|mine| mine.last.get());
+    match last.find(index, tag, block) {
+        Entry::Is(id) => {
+            count(LAST);
+            id
+        }
+        Entry::Stale => find_beyond(index, tag, block),
+    }
+}
+
+#[inline(never)]
+fn find_beyond(index: &Index, tag: u64, block: u64) -> Option<BlockId> {
+    MINE.with(|mine| mine.find_beyond(index, tag, block))
+}
+
+/// The leaf, and the entry.
+#[inline]
+fn walk(index: &Index, block: u64) -> (Option<FrameId>, Option<BlockId>) {
+    let Some(leaf) = index.leaf(block) else { return (None, None) };
+    match index.entry(leaf, block) {
+        Entry::Is(id) => (Some(leaf), id),
+        Entry::Stale => (None, None),
+    }
+}
+
+impl Lookaside {
+    pub(super) const fn new() -> Self {
+        Self {
+            last: Cell::new(UNKNOWN),
+            mode: Cell::new(Mode::On),
+            left: Cell::new(WINDOW),
+            hits: Cell::new(0),
+            pause: Cell::new(PAUSE),
+            table: [const { Cell::new(UNKNOWN) }; PLACES],
+        }
+    }
+
+    /// As [`find`], for who has one in hand.
+    #[cfg(test)]
+    pub(super) fn find(&self, index: &Index, tag: u64, block: u64) -> Option<BlockId> {
+        match self.last.get().find(index, tag, block) {
+            Entry::Is(id) => id,
+            Entry::Stale => self.find_beyond(index, tag, block),
+        }
+    }
+
+    #[inline]
+    fn find_beyond(&self, index: &Index, tag: u64, block: u64) -> Option<BlockId> {
+        if self.mode.get() != Mode::On || tag == 0 {
+            return self.find_without(index, tag, block);
+        }
+        let key = tag | block >> FAN_BITS;
+        let place = &self.table[(key ^ key >> LEAF_BITS) as usize % PLACES];
+        let known = place.get();
+        if let Entry::Is(id) = known.find(index, tag, block) {
+            count(TABLE);
+            self.last.set(known);
+            self.looked(1);
+            return id;
+        }
+        count(if known.key == key { STALE } else { MISSES });
+        self.looked(0);
+        let (leaf, id) = walk(index, block);
+        if let Some(leaf) = leaf {
+            let known = Known { key, leaf };
+            place.set(known);
+            self.last.set(known);
+        }
+        id
+    }
+
+    /// The other leaves stand aside.
+    #[inline]
+    fn find_without(&self, index: &Index, tag: u64, block: u64) -> Option<BlockId> {
+        count(BYPASSED);
+        let (leaf, id) = walk(index, block);
+        if self.mode.get() == Mode::Aside && tag != 0 {
+            if let Some(leaf) = leaf {
+                self.last.set(Known { key: tag | block >> FAN_BITS, leaf });
+            }
+            self.left.set(self.left.get() - 1);
+            if self.left.get() == 0 {
+                self.mode.set(Mode::On);
+                self.left.set(WINDOW);
+            }
+        }
+        id
+    }
+
+    #[inline]
+    fn looked(&self, hits: u32) {
+        self.hits.set(self.hits.get() + hits);
+        self.left.set(self.left.get() - 1);
+        if self.left.get() == 0 {
+            self.judge();
+        }
+    }
+
+    /// A window is over: do they pay?
+    #[cold]
+    fn judge(&self) {
+        if self.hits.replace(0) >= WINDOW / 4 {
+            self.pause.set(PAUSE);
+            self.left.set(WINDOW);
+        } else {
+            self.mode.set(Mode::Aside);
+            self.left.set(self.pause.get());
+            self.pause.set((self.pause.get() * 2).min(PAUSE_MAX));
+        }
+    }
+
+    fn isolate(&self, isolated: bool) {
+        self.mode.set(if isolated { Mode::Isolated } else { Mode::On });
+        self.left.set(WINDOW);
+        self.hits.set(0);
+        self.pause.set(PAUSE);
+        self.last.set(UNKNOWN);
+        self.table.iter().for_each(|place| place.set(UNKNOWN));
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use uvfs_sync::blocks::Blocks;
+
+    const FAN: u64 = 1 << FAN_BITS;
+
+    /// An index of so many leaves with one block each, and the blocks' memory.
+    fn leaves(n: u32) -> (Index, Blocks) {
+        let (index, blocks) = (Index::reserve(n).unwrap(), Blocks::reserve(512, n + 1).unwrap());
+        for i in 0..n {
+            let id = blocks.fill(i + 1, &[]).unwrap().id();
+            index.insert(u64::from(i) * FAN, id).unwrap();
+        }
+        (index, blocks)
+    }
+
+    fn finds(mine: &Lookaside, index: &Index, tag: u64, blocks: impl Iterator<Item = u64>) {
+        blocks.for_each(|block| assert!(mine.find(index, tag, block).is_some(), "{block}"));
+    }
+
+    #[test]
+    fn a_thread_that_stays_within_its_leaves_keeps_them() {
+        let (index, _blocks) = leaves(64);
+        let mine = Lookaside::new();
+        finds(&mine, &index, tag(1), (0..100 * 64).map(|i| i % 64 * FAN));
+        assert_eq!(mine.mode.get(), Mode::On);
+        assert!(mine.table.iter().all(|place| place.get().key != NOTHING));
+    }
+
+    #[test]
+    fn leaves_step_aside_where_they_do_not_pay_and_come_back() {
+        let (index, _blocks) = leaves(200);
+        let mine = Lookaside::new();
+        let around = |n: u32| (0..u64::from(n)).map(|i| i % 200 * FAN);
+        finds(&mine, &index, tag(1), around(WINDOW));
+        assert_eq!((mine.mode.get(), mine.left.get()), (Mode::Aside, PAUSE));
+        finds(&mine, &index, tag(1), around(PAUSE));
+        assert_eq!((mine.mode.get(), mine.left.get()), (Mode::On, WINDOW));
+        // Still no use: a longer pause.
+        finds(&mine, &index, tag(1), around(WINDOW));
+        assert_eq!((mine.mode.get(), mine.left.get()), (Mode::Aside, 2 * PAUSE));
+        finds(&mine, &index, tag(1), around(2 * PAUSE));
+        // Of use again.
+        finds(&mine, &index, tag(1), (0..u64::from(WINDOW)).map(|i| i % 2 * FAN));
+        assert_eq!((mine.mode.get(), mine.pause.get()), (Mode::On, PAUSE));
+    }
+
+    #[test]
+    fn an_isolated_thread_leaves_nothing_behind() {
+        let (index, _blocks) = leaves(4);
+        let mine = Lookaside::new();
+        finds(&mine, &index, tag(1), [0, FAN].into_iter());
+        mine.isolate(true);
+        finds(&mine, &index, tag(1), (0..1000).map(|i| i % 4 * FAN));
+        let nothing = |place: &Cell<Known>| place.get().key == NOTHING;
+        assert!(nothing(&mine.last) && mine.table.iter().all(nothing));
+        mine.isolate(false);
+        finds(&mine, &index, tag(1), [0].into_iter());
+        assert!(!nothing(&mine.last));
+    }
+
+    #[test]
+    fn devices_do_not_see_each_others_leaves() {
+        let ((one, first), (two, second)) = (leaves(2), leaves(2));
+        assert!(first.kill(one.get(0).unwrap()) && second.kill(two.get(FAN).unwrap()));
+        two.remove(FAN);
+        let mine = Lookaside::new();
+        for _ in 0..3 {
+            assert_eq!(mine.find(&one, tag(1), FAN), one.get(FAN));
+            assert_eq!(mine.find(&two, tag(2), FAN), None);
+            // Out of numbers: found, and not remembered.
+            assert_eq!(mine.find(&two, tag(LAST_DEVICE), 0), two.get(0));
+        }
+        assert_eq!((tag(0), tag(LAST_DEVICE)), (0, 0));
+        assert!(tag(LAST_DEVICE - 1) | ((1 << LEAF_BITS) - 1) != NOTHING);
+    }
+
+    #[test]
+    fn a_leaf_that_has_become_another_ones_is_not_used() {
+        let (index, blocks) = leaves(3);
+        let mine = Lookaside::new();
+        let id = mine.find(&index, tag(1), FAN).unwrap();
+        index.remove(FAN);
+        // The node serves other blocks now.
+        index.insert(9 * FAN, index.get(0).unwrap()).unwrap();
+        assert_eq!(mine.find(&index, tag(1), FAN), None);
+        assert!(blocks.kill(id));
+        assert_eq!(mine.find(&index, tag(1), 9 * FAN), index.get(0));
+    }
+}

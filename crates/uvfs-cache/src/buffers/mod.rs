@@ -1,0 +1,283 @@
+//! The buffer cache: blocks of a device, found by number and read in place.
+//!
+//! A [`Device`] is whatever can be read at an offset ([`BlockSource`]), in blocks of one size from 512 bytes to 64 KiB. [`Device::get`]
+//! answers with a pinned block, whose bytes stay where they are while the [`Buffer`] lives; [`Device::read`] copies some bytes out and pins
+//! nothing. Blocks that are not there are read from the source: one read for all who want a block at the same time, and
+//! more blocks at once for who goes on where the last miss was.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `index` | block number to block, read without locks |
+//! | [`lookaside`] | what a thread remembers of the way |
+//! | `miss` | reads from the source, and who waits for them |
+//! | `space` | slots, and eviction |
+//! | [`charge`](self) | the share of the cache's limit |
+//!
+//! What protects what: a device's one mutex has the shape of the tree, the slots, and who reads which block. It is taken by
+//! misses and evictions, and never held across a read, a wait or a fill. Hits take nothing: a block's entry may be old by the
+//! time it is used, and is then refused by the block's life ([`uvfs_sync::blocks`]). A device's memory is its own, so
+//! all of it goes with the device. A caller may hold rights to names and an inode's turn, and no lock that comes later in
+//! `docs/locking.md`: room for a block may have to be made by evicting names.
+//!
+//! Cost of a hit: finding the leaf (one comparison if it is the last one), one entry, and two read-modify-writes for a pin or
+//! none for a copy.
+
+mod charge;
+mod index;
+pub mod lookaside;
+#[cfg(all(test, loom))]
+mod loom_tests;
+mod miss;
+mod space;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use uvfs_sync::blocks::{BlockId, Blocks, MAX_SLOTS};
+use uvfs_sync::primitives::{AtomicBool, Mutex, Ordering, Stat};
+
+use self::charge::Charge;
+pub(crate) use self::charge::Registry;
+use self::index::Index;
+pub use self::index::MAX_BLOCK;
+use self::miss::{Flight, ReadAhead};
+use self::space::{Parts, Space};
+use crate::cache::Cache;
+
+/// A block that stays where it is while this lives. Derefs to its bytes.
+pub use uvfs_sync::blocks::Pinned as Buffer;
+/// Sizes of a block.
+pub use uvfs_sync::blocks::{MAX_SIZE, MIN_SIZE};
+
+/// Bytes that blocks may take where the cache has no limit, if the address space is there.
+const UNLIMITED: u64 = 16 << 30;
+/// Slots that a device has in any case.
+const LEAST_SLOTS: u64 = 64;
+
+/// What blocks are read from.
+pub trait BlockSource: Send + Sync {
+    /// Read bytes from an offset on, as pread(2) does: it may read less than asked for, and 0 is the end.
+    ///
+    /// # Errors
+    /// As the device has them; `Interrupted` is tried again.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize>;
+}
+
+impl BlockSource for std::fs::File {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::read_at(self, out, offset)
+    }
+}
+
+/// What the mutex protects.
+#[derive(Debug)]
+struct State {
+    space: Space,
+    /// Blocks that are being read.
+    flights: HashMap<u64, Arc<Flight>>,
+    ahead: ReadAhead,
+    /// Bytes of the tree that are charged.
+    nodes: u64,
+}
+
+/// Blocks of one source, of one size.
+pub struct Device {
+    blocks: Blocks,
+    index: Index,
+    /// Of its keys in lookasides.
+    tag: u64,
+    charge: Charge,
+    /// Slots are nearly used up: uses of blocks are noted.
+    short: AtomicBool,
+    state: Mutex<State>,
+    source: Arc<dyn BlockSource>,
+    reads: Stat,
+    read_blocks: Stat,
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device").field("counters", &self.counters()).finish_non_exhaustive()
+    }
+}
+
+/// What a device did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Reads of the source.
+    pub reads: u64,
+    /// Blocks that they brought.
+    pub read_blocks: u64,
+    /// Blocks that gave way to others.
+    pub evicted: u64,
+    /// Bytes that are committed for blocks and what belongs to them.
+    pub bytes: u64,
+}
+
+/// The numbers of devices. Never issued twice.
+fn next_device() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
+impl Device {
+    /// Blocks of `block_size` bytes of a source, within the memory limit of a cache. Address space is reserved for as many as the limit
+    /// that the cache has now allows for, and nothing is committed.
+    ///
+    /// # Errors
+    /// EINVAL where the size is no power of two or not within [`MIN_SIZE`] and [`MAX_SIZE`]; ENOMEM where next to nothing can be
+    /// reserved.
+    pub fn new(cache: &Arc<Cache>, source: Arc<dyn BlockSource>, block_size: usize) -> io::Result<Arc<Self>> {
+        let limit = match cache.memory_limit() {
+            0 => UNLIMITED,
+            limit => limit,
+        };
+        let slots = (limit / block_size.max(MIN_SIZE) as u64).clamp(LEAST_SLOTS, u64::from(MAX_SLOTS));
+        let device =
+            Arc::new(Self::with(Charge::new(Some(cache.clone())), source, block_size, slots as u32)?);
+        cache.buffers.add(&device);
+        Ok(device)
+    }
+
+    fn with(charge: Charge, source: Arc<dyn BlockSource>, size: usize, slots: u32) -> io::Result<Self> {
+        let blocks = Blocks::reserve(size, slots)?;
+        let index = Index::reserve(blocks.slots())?;
+        let state = State {
+            space: Space::new(&blocks),
+            flights: HashMap::new(),
+            ahead: ReadAhead::default(),
+            nodes: 0,
+        };
+        Ok(Self {
+            index,
+            tag: lookaside::tag(next_device()),
+            charge,
+            short: AtomicBool::new(false),
+            state: Mutex::new(state),
+            source,
+            reads: Stat::new(),
+            read_blocks: Stat::new(),
+            blocks,
+        })
+    }
+
+    /// Bytes of a block.
+    pub fn block_size(&self) -> usize {
+        self.blocks.size()
+    }
+
+    /// A block, pinned: it is not evicted, and its bytes stay where they are, while the answer lives. A block
+    /// that is not there is read, or waited for if somebody reads it already.
+    ///
+    /// # Errors
+    /// What the source said of this block, to all who waited for that read; it is asked again the next time. `UnexpectedEof` where the source
+    /// ends before the block does. EINVAL above [`MAX_BLOCK`]. ENOMEM where every block is pinned.
+    #[inline(always)]
+    pub fn get(&self, block: u64) -> io::Result<Buffer<'_>> {
+        if let Some(id) = self.find(block)
+            && let Some(buffer) = self.blocks.pin(id)
+        {
+            self.used(id);
+            return Ok(buffer);
+        }
+        self.miss(block)
+    }
+
+    /// Copy from a block, `offset` bytes into it. A hit stores nothing that other threads read.
+    ///
+    /// # Errors
+    /// As [`Device::get`]; EINVAL where the bytes are not all in the block.
+    #[inline(always)]
+    pub fn read(&self, block: u64, offset: usize, out: &mut [u8]) -> io::Result<()> {
+        let within = offset.checked_add(out.len()).is_some_and(|end| end <= self.blocks.size());
+        if within
+            && let Some(id) = self.find(block)
+            && self.blocks.read(id, offset, out)
+        {
+            self.used(id);
+            return Ok(());
+        }
+        self.read_missed(block, offset, out, within)
+    }
+
+    /// The same for so many bytes as the answer has: they need not go through memory.
+    ///
+    /// # Errors
+    /// As [`Device::read`].
+    #[inline(always)]
+    pub fn read_array<const N: usize>(&self, block: u64, offset: usize) -> io::Result<[u8; N]> {
+        let within = offset.checked_add(N).is_some_and(|end| end <= self.blocks.size());
+        let mut out = [0; N];
+        if within
+            && let Some(id) = self.find(block)
+            && self.blocks.read(id, offset, &mut out)
+        {
+            self.used(id);
+            return Ok(out);
+        }
+        self.array_missed(block, offset, within)
+    }
+
+    #[cold]
+    fn array_missed<const N: usize>(&self, block: u64, offset: usize, within: bool) -> io::Result<[u8; N]> {
+        let mut out = [0; N];
+        self.read_missed(block, offset, &mut out, within)?;
+        Ok(out)
+    }
+
+    #[cold]
+    fn read_missed(&self, block: u64, offset: usize, out: &mut [u8], within: bool) -> io::Result<()> {
+        if !within {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        self.miss(block)?.copy(offset, out);
+        Ok(())
+    }
+
+    /// The block's entry. `None` may be wrong, and an entry old.
+    #[inline(always)]
+    fn find(&self, block: u64) -> Option<BlockId> {
+        if block > MAX_BLOCK { None } else { lookaside::find(&self.index, self.tag, block) }
+    }
+
+    #[inline(always)]
+    fn used(&self, id: BlockId) {
+        if self.charge.is_armed() || self.short.load(Ordering::Relaxed) {
+            self.blocks.mark(id);
+        }
+    }
+
+    /// Give memory of blocks that nobody has pinned back to the system until so many bytes are; how many it
+    /// became. O(blocks).
+    pub fn give(&self, bytes: u64) -> u64 {
+        let mut state = self.state.lock();
+        let given = state.space.reclaim(self.parts(), bytes);
+        self.charge_nodes(&mut state);
+        given
+    }
+
+    /// What it did so far.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            reads: self.reads.get(),
+            read_blocks: self.read_blocks.get(),
+            evicted: self.state.lock().space.evicted(),
+            bytes: self.charge.bytes(),
+        }
+    }
+
+    fn parts(&self) -> Parts<'_> {
+        Parts { blocks: &self.blocks, index: &self.index, charge: &self.charge }
+    }
+
+    /// The tree has grown, or become smaller.
+    fn charge_nodes(&self, state: &mut State) {
+        let now = self.index.committed_bytes();
+        self.charge.add(now.saturating_sub(state.nodes));
+        self.charge.sub(state.nodes.saturating_sub(now));
+        state.nodes = now;
+    }
+}

@@ -1,0 +1,115 @@
+//! Being `mount.uvfs`, the helper that mount(8) starts for the type `uvfs`: from fstab(5), or by
+//! `mount -t uvfs tmpfs DIR`.
+//!
+//! It is called as `mount.uvfs SOURCE DIR [-sfnv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`; of the options those that are
+//! mount(8)'s own business are taken away. The file system goes into the background, or a boot would
+//! wait for it.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::args::Mount;
+
+/// The name that it is called by.
+const NAME: &str = "mount.uvfs";
+
+/// Options of fstab lines that say something to mount(8), systemd or the boot, and nothing to a file system.
+const THEIRS: &[&str] = &["auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev"];
+
+/// What mount(8) asks for; `None` where the program was called by another name.
+pub fn asked(arguments: &[OsString]) -> Option<Result<Asked>> {
+    let (name, rest) = arguments.split_first()?;
+    (Path::new(name).file_name() == Some(OsStr::new(NAME))).then(|| read(rest))
+}
+
+/// What mount(8) asks for.
+#[derive(Debug)]
+pub struct Asked {
+    pub mount: Mount,
+    /// Only see whether it could be done (`-f`).
+    pub fake: bool,
+}
+
+fn read(arguments: &[OsString]) -> Result<Asked> {
+    let mut places = Vec::new();
+    let mut options = Vec::new();
+    let mut fake = false;
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.to_str().and_then(|text| text.strip_prefix('-')) {
+            None => places.push(argument.clone()),
+            Some("o") => options.extend(rest.next().map(|list| ours(list)).transpose()?),
+            Some("t") => drop(rest.next()),
+            Some("N") => bail!("{NAME}: another mount namespace (-N) is not supported"),
+            Some(flags) if !flags.is_empty() && flags.chars().all(|flag| "sfnv".contains(flag)) => {
+                fake |= flags.contains('f');
+            }
+            Some(flags) => bail!("{NAME}: -{flags} is not what mount(8) gives; valid are -s -f -n -v -o -t"),
+        }
+    }
+    let [source, dir] = places.as_slice() else {
+        bail!("usage: {NAME} SOURCE DIR [-sfnv] [-o OPTIONS]");
+    };
+    let source = source.to_str().with_context(|| format!("{NAME}: {} is not UTF-8", source.display()))?;
+    let mount = Mount {
+        source: Some(source.to_owned()),
+        dir: Some(PathBuf::from(dir)),
+        options,
+        daemon: true,
+        daemon_child: false,
+        list: false,
+    };
+    Ok(Asked { mount, fake })
+}
+
+/// A list of options without mount(8)'s own.
+fn ours(list: &OsStr) -> Result<String> {
+    let list = list.to_str().with_context(|| format!("{NAME}: -o {} is not UTF-8", list.display()))?;
+    let mut ours = Vec::new();
+    for option in list.split(',') {
+        let name = option.split('=').next().unwrap_or_default();
+        if name == "remount" {
+            bail!("{NAME}: remounting is not supported; unmount it and mount it again");
+        }
+        if !THEIRS.contains(&name) && !name.starts_with("x-") && !name.starts_with("comment") {
+            ours.push(option);
+        }
+    }
+    Ok(ours.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Option<Result<Asked>> {
+        asked(&line.split(' ').map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_line_of_mount_is_understood() {
+        let asked =
+            read("/sbin/mount.uvfs tmpfs /mnt -n -o rw,noauto,nofail,x-systemd.automount,size=1g -t uvfs");
+        let Asked { mount, fake } = asked.expect("its name").expect("a good line");
+        assert_eq!((mount.source.as_deref(), mount.dir), (Some("tmpfs"), Some("/mnt".into())));
+        assert_eq!(mount.options, ["rw,size=1g"]);
+        assert!(mount.daemon && !fake);
+        assert!(read("mount.uvfs tmpfs /mnt -fv").expect("its name").expect("a good line").fake);
+    }
+
+    #[test]
+    fn other_names_and_bad_lines() {
+        assert!(read("uvfs mount tmpfs /mnt").is_none());
+        for bad in [
+            "mount.uvfs",
+            "mount.uvfs a",
+            "mount.uvfs a b c",
+            "mount.uvfs a b -x",
+            "mount.uvfs a b -o remount,ro",
+        ] {
+            assert!(read(bad).expect("its name").is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Being a good citizen of the system: mount(8)'s helper, systemd's notification, the list, manual and completions.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
+
+use super::{Dir, SOON, Server, Test, is_mounted, run, uvfs};
+
+pub const PLAIN: &[Test] = &[
+    ("completions_for_each_shell", completions_for_each_shell),
+    ("manual_pages", manual_pages),
+    ("the_helper_refuses_what_it_cannot_do", the_helper_refuses_what_it_cannot_do),
+];
+
+pub const MOUNTING: &[Test] = &[
+    ("the_helper_mounts_and_the_list_shows_it", the_helper_mounts_and_the_list_shows_it),
+    ("a_service_manager_is_told", a_service_manager_is_told),
+];
+
+fn completions_for_each_shell() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = run(&["completions", shell]);
+        let script = String::from_utf8(output.stdout).expect("UTF-8");
+        assert!(output.status.success() && script.contains("umount") && script.contains("daemon"), "{shell}");
+    }
+    assert_eq!(run(&["completions", "cmd.exe"]).status.code(), Some(2));
+}
+
+fn manual_pages() {
+    let dir = Dir::new();
+    assert!(run(&["man", dir.text()]).status.success());
+    for page in ["uvfs.1", "uvfs-mount.1", "uvfs-umount.1", "uvfs-stat.1"] {
+        let text = fs::read_to_string(dir.path().join(page)).expect(page);
+        assert!(text.contains(".TH"), "{page}");
+    }
+    let mount = fs::read_to_string(dir.path().join("uvfs-mount.1")).expect("a page");
+    assert!(mount.contains("nr_inodes") && mount.contains("allow_other"), "the options after -o are in it");
+    assert!(String::from_utf8(run(&["man"]).stdout).expect("UTF-8").contains(".TH uvfs 1"));
+    assert_eq!(run(&["man", "/nowhere/at/all"]).status.code(), Some(1));
+}
+
+/// The program under the name by which mount(8) calls it.
+fn helper(dir: &Dir) -> Command {
+    let name = dir.path().join("mount.uvfs");
+    symlink(env!("CARGO_BIN_EXE_uvfs"), &name).expect("a link");
+    Command::new(name)
+}
+
+fn the_helper_refuses_what_it_cannot_do() {
+    let place = Dir::new();
+    let output = helper(&place).args(["tmpfs", "/", "-o", "remount,ro"]).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("unmount it"));
+}
+
+fn the_helper_mounts_and_the_list_shows_it() {
+    let (place, dir) = (Dir::new(), Dir::new());
+    let line =
+        ["tmpfs", dir.text(), "-n", "-o", "rw,noauto,nofail,x-systemd.requires=a.mount,size=1m,fsname=a b"];
+    let status = helper(&place).args(line).stdin(Stdio::null()).status().expect("it starts");
+    assert!(status.success() && is_mounted(dir.path()));
+    let listed = String::from_utf8(run(&["mount", "--list"]).stdout).expect("UTF-8");
+    assert!(listed.lines().any(|line| line == format!("a b on {}", dir.text())), "{listed}");
+    assert!(run(&["umount", dir.text()]).status.success());
+    assert!(!String::from_utf8(run(&["mount", "--list"]).stdout).expect("UTF-8").contains(dir.text()));
+}
+
+fn a_service_manager_is_told() {
+    let (place, dir) = (Dir::new(), Dir::new());
+    let socket = place.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).expect("a socket");
+    manager.set_read_timeout(Some(SOON)).expect("a timeout");
+    let mut command = uvfs(&["mount", "tmpfs", dir.text()]);
+    command.env("NOTIFY_SOCKET", &socket).stderr(Stdio::null());
+    let _server = Server(command.spawn().expect("it starts"));
+    let mut said = [0; 64];
+    let n = manager.recv(&mut said).expect("it says that it is ready");
+    assert_eq!(said[..n].trim_ascii_end(), b"READY=1");
+    assert!(is_mounted(dir.path()));
+}

@@ -1,0 +1,245 @@
+//! Directories: entries in blocks or in the inode, read one after the other, and found by name.
+//!
+//! Reading goes through the blocks in their order, index or not: blocks of an index look like unused entries. A
+//! position is the offset of an entry; one that is none (a client made it up) leads to the next entry, because each
+//! block is read from its beginning. A directory is no longer than the image, which bounds each pass.
+//!
+//! A directory has one parent, the one that its `..` names: [`Fs::child`] refuses to find it anywhere else. So what
+//! can be reached from the root is a tree, whatever the image says.
+
+use uvfs::types::mode;
+
+use super::blocks::Block;
+use super::bytes::{slice, u8_at, u16_at, u32_at};
+use super::checksum::crc32c;
+use super::fault::{Fault, Locate, Result, ensure};
+use super::inode::Node;
+use super::superblock::{ROOT_INO, Superblock};
+use super::{Fs, features, htree};
+
+/// Of an entry, its name not counted.
+const HEAD: usize = 8;
+/// Of an entry with the shortest name; also of the one that holds a block's checksum.
+const SHORTEST: usize = 12;
+/// Longest name.
+const NAME_MAX: usize = 255;
+/// The type of the entry that holds a block's checksum.
+const CHECKSUM_TYPE: u8 = 0xde;
+
+/// An entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry<'b> {
+    /// 0: unused.
+    pub ino: u32,
+    /// Type bits, 0 where the entry does not say.
+    pub fmt: u32,
+    pub name: &'b [u8],
+    /// Where it begins in its block or area, and where it ends.
+    pub start: usize,
+    pub end: usize,
+}
+
+/// The entries of a block, or of a part of an inode. Ends with the first damage.
+pub(super) struct Entries<'b> {
+    sup: &'b Superblock,
+    area: &'b [u8],
+    at: usize,
+}
+
+impl<'b> Entries<'b> {
+    pub(super) fn new(sup: &'b Superblock, area: &'b [u8]) -> Self {
+        Self { sup, area, at: 0 }
+    }
+
+    fn entry(&self) -> Result<Entry<'b>> {
+        let what = "a directory entry past the end";
+        let head = slice(self.area, self.at, HEAD, what)?;
+        let len = record_len(u16_at(head, 4), self.sup.block_size);
+        ensure(len >= SHORTEST && len.is_multiple_of(4), "length of a directory entry")?;
+        let record = slice(self.area, self.at, len, what)?;
+        let (name_len, kind) = match self.sup.has_incompat(features::FILETYPE) {
+            true => (usize::from(u8_at(head, 6)), u8_at(head, 7)),
+            false => (usize::from(u16_at(head, 6)), 0),
+        };
+        ensure(name_len <= NAME_MAX, "length of a name")?;
+        let name = slice(record, HEAD, name_len, "a name longer than its entry")?;
+        let ino = u32_at(head, 0);
+        if ino != 0 {
+            ensure(self.sup.is_inode(ino), "a name of no inode")?;
+            ensure(!name.is_empty() && !name.iter().any(|b| matches!(b, 0 | b'/')), "a name that is none")?;
+        }
+        Ok(Entry { ino, fmt: type_bits(kind), name, start: self.at, end: self.at + len })
+    }
+}
+
+impl<'b> Iterator for Entries<'b> {
+    type Item = Result<Entry<'b>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at >= self.area.len() {
+            return None;
+        }
+        let entry = self.entry();
+        self.at = entry.as_ref().map_or(self.area.len(), |entry| entry.end);
+        Some(entry)
+    }
+}
+
+/// The length of an entry; 64 KiB do not fit into its field.
+pub(super) fn record_len(field: u16, block_size: usize) -> usize {
+    let field = usize::from(field);
+    match field {
+        _ if block_size < 65536 => field,
+        0 | 65535 => 65536,
+        _ => (field & 0xfffc) | (field & 3) << 16,
+    }
+}
+
+fn type_bits(kind: u8) -> u32 {
+    match kind {
+        1 => mode::S_IFREG,
+        2 => mode::S_IFDIR,
+        3 => mode::S_IFCHR,
+        4 => mode::S_IFBLK,
+        5 => mode::S_IFIFO,
+        6 => mode::S_IFSOCK,
+        7 => mode::S_IFLNK,
+        _ => 0,
+    }
+}
+
+/// What is done with an entry and the offset after it; false ends the reading.
+type Look<'l> = &'l mut dyn FnMut(Entry<'_>, u64) -> Result<bool>;
+
+impl Fs {
+    /// Whether a directory's index counts.
+    pub(super) fn is_indexed(&self, dir: &Node) -> bool {
+        dir.has_index() && !dir.is_inline() && self.sup.has_compat(features::COMPAT_DIR_INDEX)
+    }
+
+    /// Blocks of a directory.
+    pub(super) fn dir_blocks(&self, dir: &Node) -> Result<u64> {
+        let block_size = self.sup.block_size as u64;
+        ensure(dir.size.is_multiple_of(block_size) && dir.size > 0, "a directory's size").of(dir.ino)?;
+        Ok(dir.size / block_size)
+    }
+
+    /// A block of a directory, its checksum right; and how much of it is entries.
+    pub(super) fn dir_block(&self, dir: &Node, index: u64) -> Result<(u64, Block, usize)> {
+        let (at, block) = self.file_block(dir, index)?;
+        let end = self.entries_end(dir, index, &block).in_block(at).of(dir.ino)?;
+        Ok((at, block, end))
+    }
+
+    fn entries_end(&self, dir: &Node, index: u64, block: &[u8]) -> Result<usize> {
+        if !self.sup.checksums() {
+            return Ok(block.len());
+        }
+        let is_whole = u32_at(block, 0) == 0 && record_len(u16_at(block, 4), block.len()) == block.len();
+        if self.is_indexed(dir) && (index == 0 || is_whole) {
+            htree::check(self, dir, block)?;
+            return Ok(block.len());
+        }
+        let end = block.len().saturating_sub(SHORTEST);
+        let tail = slice(block, end, SHORTEST, "a directory's block without a checksum")?;
+        let is_tail = u32_at(tail, 0) == 0
+            && usize::from(u16_at(tail, 4)) == SHORTEST
+            && u8_at(tail, 6) == 0
+            && u8_at(tail, 7) == CHECKSUM_TYPE;
+        ensure(is_tail, "a directory's block without a checksum")?;
+        ensure(crc32c(dir.seed, &block[..end]) == u32_at(tail, 8), "checksum of a directory's block")?;
+        Ok(end)
+    }
+
+    /// Shows all used entries that begin at `from` or after it, `.` and `..` too.
+    pub(super) fn each_entry(&self, dir: &Node, from: u64, look: Look<'_>) -> Result<()> {
+        self.expect_dir(dir)?;
+        if dir.is_inline() {
+            return self.each_inline(dir, from, look);
+        }
+        let block_size = self.sup.block_size as u64;
+        for index in from / block_size..self.dir_blocks(dir)? {
+            let (at, block, end) = self.dir_block(dir, index)?;
+            let base = index * block_size;
+            if !self.each_of(&block[..end], base, from, look).in_block(at).of(dir.ino)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The entries in an inode: after the parent's number, and in what its attribute adds.
+    fn each_inline(&self, dir: &Node, from: u64, look: Look<'_>) -> Result<()> {
+        let pointers = dir.pointers();
+        let first = pointers.get(4..).unwrap_or_default();
+        if self.each_of(first, 4, from, look).of(dir.ino)? {
+            let rest = self.inline_rest(dir)?;
+            self.each_of(rest, pointers.len() as u64, from, look).of(dir.ino)?;
+        }
+        Ok(())
+    }
+
+    fn each_of(&self, area: &[u8], base: u64, from: u64, look: Look<'_>) -> Result<bool> {
+        for entry in Entries::new(&self.sup, area) {
+            let entry = entry?;
+            let wanted = entry.ino != 0 && base + entry.start as u64 >= from;
+            if wanted && !look(entry, base + entry.end as u64)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The inode that a name in a directory leads to.
+    pub(super) fn find(&self, dir: &Node, name: &[u8]) -> Result<Option<u32>> {
+        self.expect_dir(dir)?;
+        if self.is_indexed(dir)
+            && let htree::Search::Done(found) = htree::find(self, dir, name)?
+        {
+            return Ok(found);
+        }
+        let mut found = None;
+        self.each_entry(dir, 0, &mut |entry, _| {
+            if entry.name == name {
+                found = Some(entry.ino);
+            }
+            Ok(found.is_none())
+        })?;
+        Ok(found)
+    }
+
+    /// The inode of a name, checked: in use, and if it is a directory, this one's child.
+    pub(super) fn child(&self, dir: &Node, ino: u32) -> Result<Node> {
+        let node = self.named(ino)?;
+        if node.is_dir() {
+            let parent = self.parent(&node)?;
+            ensure(parent == dir.ino, "a name of a directory that is elsewhere").of(ino)?;
+        }
+        Ok(node)
+    }
+
+    /// What `..` of a directory names.
+    fn parent(&self, dir: &Node) -> Result<u32> {
+        if dir.is_inline() {
+            return Ok(u32_at(dir.pointers(), 0));
+        }
+        let (at, block, end) = self.dir_block(dir, 0)?;
+        let mut entries = Entries::new(&self.sup, &block[..end]);
+        let mut next = |name: &[u8]| match entries.next() {
+            Some(Ok(entry)) if entry.name == name => Ok(entry.ino),
+            Some(Err(fault)) => Err(fault),
+            _ => Err(Fault::damage("a directory without . and ..")),
+        };
+        let both = next(b".").and_then(|own| Ok((own, next(b"..")?)));
+        let (own, parent) = both.in_block(at).of(dir.ino)?;
+        ensure(own == dir.ino, "the . of another directory").in_block(at).of(dir.ino)?;
+        Ok(parent)
+    }
+
+    /// The root directory.
+    pub(super) fn root_node(&self) -> Result<Node> {
+        let node = self.node(ROOT_INO)?;
+        ensure(node.is_dir() && node.links() != 0, "the root is no directory").of(ROOT_INO)?;
+        Ok(node)
+    }
+}

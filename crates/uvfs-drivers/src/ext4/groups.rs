@@ -1,0 +1,122 @@
+//! Group descriptors: where each group's table of inodes stands, and what is free.
+//!
+//! Read through the cache of blocks each time, and checked each time: a descriptor is 32 or 64 bytes.
+
+use super::Fs;
+use super::bytes::{slice, u16_at, u32_at};
+use super::checksum::{crc16, crc32c, crc32c_around};
+use super::fault::{Locate, Result, ensure};
+use super::features;
+
+/// The group's inodes were never written.
+const INODES_UNUSED: u16 = 1;
+/// Where a descriptor's checksum stands.
+const CHECKSUM: usize = 0x1e;
+
+/// What a descriptor says.
+pub(super) struct Group {
+    /// First block of the table of inodes, all of which lies within the file system.
+    pub table: u64,
+    /// Whether there are inodes in the table.
+    pub used: bool,
+    pub free_blocks: u64,
+    pub free_inodes: u64,
+}
+
+impl Fs {
+    /// The descriptor of a group.
+    pub(super) fn group(&self, number: u32) -> Result<Group> {
+        let sup = &self.sup;
+        ensure(number < sup.groups, "no such group")?;
+        let at = u64::from(number) * sup.descriptor_size as u64;
+        let block = sup.first_block + 1 + at / sup.block_size as u64;
+        self.descriptor(number, block, (at % sup.block_size as u64) as usize).in_block(block)
+    }
+
+    fn descriptor(&self, number: u32, block: u64, at: usize) -> Result<Group> {
+        let sup = &self.sup;
+        ensure(sup.is_range(block, 1), "group descriptors past the end")?;
+        let block = self.blocks.get(block)?;
+        let raw = slice(&block, at, sup.descriptor_size, "group descriptor past the end of its block")?;
+        ensure(self.descriptor_checksum(number, raw), "checksum of a group descriptor")?;
+        let wide = raw.len() >= 64;
+        let high16 = |at| if wide { u64::from(u16_at(raw, at)) << 16 } else { 0 };
+        let high32 = if wide { u64::from(u32_at(raw, 0x28)) << 32 } else { 0 };
+        let table = u64::from(u32_at(raw, 0x8)) | high32;
+        ensure(sup.is_range(table, sup.table_blocks()), "table of inodes outside the file system")?;
+        let has_flags = sup.checksums() || sup.has_ro_compat(features::RO_GDT_CSUM);
+        Ok(Group {
+            table,
+            used: !has_flags || u16_at(raw, 0x12) & INODES_UNUSED == 0,
+            free_blocks: u64::from(u16_at(raw, 0xc)) | high16(0x2c),
+            free_inodes: u64::from(u16_at(raw, 0xe)) | high16(0x2e),
+        })
+    }
+
+    fn descriptor_checksum(&self, number: u32, raw: &[u8]) -> bool {
+        let sup = &self.sup;
+        let found = u16_at(raw, CHECKSUM);
+        if sup.checksums() {
+            let seed = crc32c(sup.seed, &number.to_le_bytes());
+            return crc32c_around(seed, raw, CHECKSUM..CHECKSUM + 2) as u16 == found;
+        }
+        if !sup.has_ro_compat(features::RO_GDT_CSUM) {
+            return true;
+        }
+        let crc = crc16(crc16(!0, &sup.uuid), &number.to_le_bytes());
+        let crc = crc16(crc, raw.get(..CHECKSUM).unwrap_or_default());
+        let rest = raw.get(CHECKSUM + 2..).unwrap_or_default();
+        found == if sup.has_incompat(features::WIDE) { crc16(crc, rest) } else { crc }
+    }
+
+    /// Looks at all descriptors: free blocks and inodes in all. Takes as long as reading them.
+    pub(super) fn totals(&self) -> Result<(u64, u64)> {
+        let (mut blocks, mut inodes) = (0u64, 0u64);
+        for number in 0..self.sup.groups {
+            let group = self.group(number)?;
+            blocks = blocks.saturating_add(group.free_blocks);
+            inodes = inodes.saturating_add(group.free_inodes);
+        }
+        Ok((blocks.min(self.sup.blocks), inodes.min(self.sup.inodes.into())))
+    }
+
+    /// Blocks that can never hold a file: what `statfs` leaves out.
+    pub(super) fn overhead(&self) -> u64 {
+        let sup = &self.sup;
+        if sup.overhead != 0 && sup.overhead < sup.blocks {
+            return sup.overhead;
+        }
+        let descriptors =
+            (u64::from(sup.groups) * sup.descriptor_size as u64).div_ceil(sup.block_size as u64);
+        let copies = (0..sup.groups).filter(|&group| self.has_copy(group)).count() as u64;
+        let tables = u64::from(sup.groups).saturating_mul(2 + sup.table_blocks());
+        let journal = match sup.journal {
+            0 => 0,
+            ino => self.node(ino).map_or(0, |node| node.size / sup.block_size as u64),
+        };
+        let each = 1 + descriptors + sup.spare_descriptors;
+        let all = copies.saturating_mul(each).saturating_add(tables).saturating_add(journal);
+        sup.first_block.saturating_add(all).min(sup.blocks)
+    }
+
+    /// Whether a group has a copy of the superblock and the descriptors.
+    fn has_copy(&self, group: u32) -> bool {
+        let sup = &self.sup;
+        let is_power = |base: u32| {
+            let mut power = base;
+            while power < group {
+                power = power.saturating_mul(base);
+            }
+            power == group
+        };
+        if group == 0 {
+            true
+        } else if sup.has_compat(features::COMPAT_SPARSE_SUPER2) {
+            sup.backups.contains(&group)
+        } else if sup.has_ro_compat(features::RO_SPARSE_SUPER) {
+            group == 1 || [3, 5, 7].into_iter().any(is_power)
+        } else {
+            true
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! ext2, ext3 and ext4 images, read-only: a file or a block device, by inode number, from any number of threads.
+//!
+//! Written from the published layout of the format. The driver keeps nothing per inode and takes no lock but
+//! those of the cache of blocks: every call reads the inode that it is about ([`inode`]), and from there blocks
+//! ([`map`]: [`extents`] or [`indirect`]), names ([`dir`], [`htree`]) and attributes ([`xattr`]).
+//!
+//! **An image is hostile input.** Every pointer, length, depth and checksum is checked before it is used; what
+//! cannot be is EUCLEAN, what cannot be read EIO, and one line in the log says where ([`fault`]). Loops go
+//! on in something that ends: levels of a tree, bytes of a block, blocks of the image. Directories form a
+//! tree, whatever names say ([`Fs::child`]).
+//!
+//! **Memory**: 8 MiB of metadata blocks an image; while a call lasts, the largest of a block, an inode and an
+//! attribute's value (64 KiB). Nothing grows with the image.
+//!
+//! The image must not change while it is open. What changes all the same gives wrong answers or damage,
+//! nothing worse.
+
+mod acl;
+mod blocks;
+mod bytes;
+mod checksum;
+mod dir;
+mod extents;
+mod fault;
+mod features;
+mod file;
+mod groups;
+mod hash;
+mod htree;
+mod indirect;
+mod inode;
+mod map;
+mod superblock;
+mod xattr;
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use uvfs::acl::{Acl, AclKind};
+use uvfs::driver::{Driver, File, Inode};
+use uvfs::types::{
+    Access, Answer, DirEntry, Errno, Features, NAME_MAX, NewInode, Op, Result, Seek, StatFs, Ttl,
+};
+
+pub use blocks::Source;
+
+use blocks::{Blocks, Image};
+use fault::{Fault, Log};
+use inode::Node;
+use superblock::Superblock;
+
+/// What cookies count from: the first three stand for the start, `.` and `..`.
+const FIRST_COOKIE: u64 = 3;
+
+/// Why an image is not read: a sentence that says what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused(String);
+
+impl Refused {
+    fn new(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// The image and its layout, which all rooms read from.
+struct Fs {
+    blocks: Blocks,
+    sup: Superblock,
+}
+
+/// The driver.
+pub struct Ext4 {
+    fs: Fs,
+    log: Log,
+    figures: StatFs,
+}
+
+impl Ext4 {
+    /// The image in a file or on a block device.
+    ///
+    /// # Errors
+    /// A sentence: it cannot be opened, is no such file system, has a feature that is not read, or is damaged
+    /// where nothing else could be found.
+    pub fn open(path: &Path) -> std::result::Result<Arc<Self>, Refused> {
+        let opened = fs::File::open(path).and_then(|file| {
+            if file.metadata()?.is_dir() {
+                return Err(Errno::ISDIR.into());
+            }
+            Image::new(file)
+        });
+        let image = opened.map_err(|error| Refused::new(format!("it cannot be opened: {error}")))?;
+        Self::new(&path.display().to_string(), Box::new(image))
+    }
+
+    /// The image in `source`, which the log calls `name`.
+    ///
+    /// # Errors
+    /// As [`Ext4::open`].
+    pub fn new(name: &str, source: Box<dyn Source>) -> std::result::Result<Arc<Self>, Refused> {
+        let sup = Superblock::read(&*source)?;
+        if sup.marked_damaged {
+            tracing::warn!(image = %name, "ext4: it is marked as damaged; e2fsck -fy mends what can be mended");
+        }
+        let fs = Fs { blocks: Blocks::new(source, sup.block_size), sup };
+        let damaged = |fault: Fault| {
+            let place = fault.block.map_or_else(String::new, |block| format!(", block {block}"));
+            Refused::new(format!("it is damaged ({}{place}): run e2fsck -fy on it", fault.what))
+        };
+        let (free_blocks, free_inodes) = fs.totals().map_err(damaged)?;
+        fs.root_node().map_err(damaged)?;
+        let figures = StatFs {
+            bsize: fs.sup.block_size as u32,
+            blocks: fs.sup.blocks - fs.overhead(),
+            bfree: free_blocks,
+            bavail: free_blocks.saturating_sub(fs.sup.reserved),
+            files: fs.sup.inodes.into(),
+            ffree: free_inodes,
+            namelen: NAME_MAX as u32,
+        };
+        Ok(Arc::new(Self { fs, log: Log::new(name.to_owned()), figures }))
+    }
+
+    /// How often the image was found damaged, or could not be read.
+    pub fn faults(&self) -> u64 {
+        self.log.faults()
+    }
+
+    /// Looks at the inode with this number; ESTALE for one that no inode has.
+    fn on<T>(&self, ino: u64, look: impl FnOnce(&Node) -> fault::Result<T>) -> Result<T> {
+        let ino = u32::try_from(ino).map_err(|_| Errno::STALE)?;
+        self.log.errno(self.fs.node(ino).and_then(|node| look(&node)))
+    }
+
+    fn told(&self, node: &Node) -> NewInode {
+        NewInode { attr: node.attr(&self.fs), private: 0, ttl: Ttl::Forever }
+    }
+}
+
+impl Driver for Ext4 {
+    fn name(&self) -> &'static str {
+        "ext4"
+    }
+
+    fn features(&self) -> Features {
+        Features { may_block: true, fixed_links: true, read_only: true, acl: true, ..Features::default() }
+    }
+
+    fn root(&self, _op: &Op) -> Result<NewInode> {
+        self.log.errno(self.fs.root_node().map(|root| self.told(&root)))
+    }
+
+    fn lookup(&self, _op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
+        self.on(dir.ino(), |dir| {
+            Ok(match self.fs.find(dir, name)? {
+                Some(ino) => Answer::Found(self.told(&self.fs.child(dir, ino)?)),
+                None => Answer::Absent(Ttl::Forever),
+            })
+        })
+    }
+
+    /// Nobody changes it.
+    fn ttl(&self) -> Ttl {
+        Ttl::Forever
+    }
+
+    fn readdir(
+        &self,
+        _op: &Op,
+        dir: &Inode<'_>,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.on(dir.ino(), |dir| {
+            self.fs.each_entry(dir, cookie.saturating_sub(FIRST_COOKIE), &mut |entry, end| {
+                if matches!(entry.name, b"." | b"..") {
+                    return Ok(true);
+                }
+                let fmt = match entry.fmt {
+                    // The oldest file systems say it in the inode only; a bad one is told of when it is asked for.
+                    0 => self.fs.node(entry.ino).map_or(0, |node| node.fmt()),
+                    fmt => fmt,
+                };
+                let (name, ino) = (entry.name, entry.ino.into());
+                Ok(sink(DirEntry { name, ino, fmt, cookie: end + FIRST_COOKIE }))
+            })
+        })
+    }
+
+    fn readlink(&self, _op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
+        self.on(inode.ino(), |node| self.fs.link_target(node))
+    }
+
+    fn open(&self, _op: &Op, _inode: &Inode<'_>, access: Access) -> Result<u64> {
+        if access.contains(Access::WRITE) { Err(Errno::ROFS) } else { Ok(0) }
+    }
+
+    fn read(&self, _op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.on(file.inode.ino(), |node| self.fs.read_file(node, offset, buf))
+    }
+
+    fn seek(&self, _op: &Op, file: File<'_>, offset: u64, what: Seek) -> Result<u64> {
+        self.on(file.inode.ino(), |node| self.fs.seek_file(node, offset, what))
+    }
+
+    fn statfs(&self, _op: &Op) -> Result<StatFs> {
+        Ok(self.figures)
+    }
+
+    fn getxattr(&self, _op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        self.on(inode.ino(), |node| self.fs.xattr(node, name))
+    }
+
+    fn listxattr(&self, _op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
+        self.on(inode.ino(), |node| self.fs.xattr_names(node))
+    }
+
+    fn acl(&self, _op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
+        self.on(inode.ino(), |node| Ok(self.fs.list(node, kind)?.map(Arc::new)))
+    }
+}

@@ -1,0 +1,276 @@
+//! The superblock: how the image is laid out, and whether it can be read.
+//!
+//! Read and checked once; plain values afterwards. What it says about sizes is checked here so far
+//! that arithmetic on group, block and inode numbers elsewhere cannot overflow.
+
+use super::Refused;
+use super::blocks::Source;
+use super::bytes::{split_u64, u8_at, u16_at, u32_at};
+use super::checksum::crc32c;
+use super::features;
+
+/// Where it stands, whatever the block size.
+const OFFSET: u64 = 1024;
+/// How long it is.
+const SIZE: usize = 1024;
+/// What it begins with, nearly.
+const MAGIC: u16 = 0xef53;
+/// Where its own checksum stands.
+const CHECKSUM: usize = 0x3fc;
+/// The root directory's inode.
+pub(super) const ROOT_INO: u32 = 2;
+/// Inodes that are not for users, where the image does not say.
+const FIRST_INO: u32 = 11;
+
+/// What the superblock says.
+#[derive(Debug)]
+pub(super) struct Superblock {
+    pub block_size: usize,
+    pub blocks: u64,
+    /// Of `blocks`, those kept for root.
+    pub reserved: u64,
+    pub inodes: u32,
+    /// The block that the superblock stands in; group 0 begins here.
+    pub first_block: u64,
+    pub group_blocks: u64,
+    pub group_inodes: u32,
+    pub groups: u32,
+    pub inode_size: usize,
+    pub descriptor_size: usize,
+    /// Smallest number of an inode that names may lead to, the root aside.
+    first_ino: u32,
+    /// Inodes beyond that which no name leads to: quotas and the list of orphans.
+    hidden: [u32; 4],
+    pub uuid: [u8; 16],
+    compat: u32,
+    incompat: u32,
+    ro_compat: u32,
+    /// What checksums of metadata go on from.
+    pub seed: u32,
+    pub hash_seed: [u32; 4],
+    /// Characters above 127 count as positive in hashes of names.
+    pub hash_unsigned: bool,
+    /// Blocks that hold no files, as mke2fs counted them; 0 where it did not.
+    pub overhead: u64,
+    /// Blocks of group descriptors kept for growing.
+    pub spare_descriptors: u64,
+    /// The two groups with backups, where there are only two.
+    pub backups: [u32; 2],
+    pub journal: u32,
+    /// Errors were seen by who had it mounted.
+    pub marked_damaged: bool,
+}
+
+impl Superblock {
+    /// Reads it.
+    pub(super) fn read(source: &dyn Source) -> Result<Self, Refused> {
+        let mut raw = [0; SIZE];
+        if source.size() < OFFSET + SIZE as u64 {
+            return Err(Refused::new("it is too short to hold an ext2, ext3 or ext4 file system".into()));
+        }
+        source.read_at(&mut raw, OFFSET).map_err(|e| Refused::new(format!("it cannot be read: {e}")))?;
+        if u16_at(&raw, 0x38) != MAGIC {
+            return Err(Refused::new(
+                "it is no ext2, ext3 or ext4 file system (a partitioned disk is one in each partition)"
+                    .into(),
+            ));
+        }
+        let this = Self::parse(&raw)?;
+        this.check_checksum(&raw)?;
+        let bytes = this.blocks.checked_mul(this.block_size as u64);
+        if bytes.is_none_or(|bytes| bytes > source.size()) {
+            let text = format!(
+                "it ends early: the file system has {} blocks of {} bytes, the image {} bytes; bring the rest",
+                this.blocks,
+                this.block_size,
+                source.size()
+            );
+            return Err(Refused::new(text));
+        }
+        Ok(this)
+    }
+
+    fn parse(raw: &[u8]) -> Result<Self, Refused> {
+        let (compat, incompat, ro_compat) = match u32_at(raw, 0x4c) {
+            0 => (0, 0, 0),
+            _ => (u32_at(raw, 0x5c), u32_at(raw, 0x60), u32_at(raw, 0x64)),
+        };
+        features::check(incompat, ro_compat)?;
+        let old = u32_at(raw, 0x4c) == 0;
+        let wide = incompat & features::WIDE != 0;
+        let count = |low, high| if wide { split_u64(raw, low, high) } else { u64::from(u32_at(raw, low)) };
+        let log_block_size = u32_at(raw, 0x18);
+        if log_block_size > 6 {
+            return Err(bad("block size"));
+        }
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(&raw[0x68..0x78]);
+        let seed = match incompat & features::CSUM_SEED {
+            0 => crc32c(!0, &uuid),
+            _ => u32_at(raw, 0x270),
+        };
+        let mut this = Self {
+            block_size: 1024 << log_block_size,
+            blocks: count(0x4, 0x150),
+            reserved: count(0x8, 0x154),
+            inodes: u32_at(raw, 0x0),
+            first_block: u64::from(u32_at(raw, 0x14)),
+            group_blocks: u64::from(u32_at(raw, 0x20)),
+            group_inodes: u32_at(raw, 0x28),
+            groups: 0,
+            inode_size: if old { 128 } else { usize::from(u16_at(raw, 0x58)) },
+            descriptor_size: if wide { usize::from(u16_at(raw, 0xfe)) } else { 32 },
+            first_ino: if old { FIRST_INO } else { u32_at(raw, 0x54) },
+            hidden: [0x240, 0x244, 0x26c, 0x280].map(|at| u32_at(raw, at)),
+            uuid,
+            compat,
+            incompat,
+            ro_compat,
+            seed,
+            hash_seed: [0xec, 0xf0, 0xf4, 0xf8].map(|at| u32_at(raw, at)),
+            hash_unsigned: u32_at(raw, 0x160) & 2 != 0,
+            overhead: u64::from(u32_at(raw, 0x248)),
+            spare_descriptors: u64::from(u16_at(raw, 0xce)),
+            backups: [u32_at(raw, 0x24c), u32_at(raw, 0x250)],
+            journal: u32_at(raw, 0xe0),
+            marked_damaged: u16_at(raw, 0x3a) & 2 != 0,
+        };
+        this.check_layout()?;
+        Ok(this)
+    }
+
+    /// What the rest of the driver relies on.
+    fn check_layout(&mut self) -> Result<(), Refused> {
+        let bits = self.block_size as u64 * 8;
+        let within = |holds: bool, what| if holds { Ok(()) } else { Err(bad(what)) };
+        within(self.first_block == u64::from(self.block_size == 1024), "first data block")?;
+        within(self.blocks > self.first_block + 1 && self.blocks < 1 << 48, "number of blocks")?;
+        within(self.group_blocks > 0 && self.group_blocks <= bits, "blocks per group")?;
+        within(self.group_inodes > 0 && u64::from(self.group_inodes) <= bits, "inodes per group")?;
+        let size = self.inode_size;
+        within(size.is_power_of_two() && (128..=self.block_size).contains(&size), "inode size")?;
+        let descriptor = self.descriptor_size;
+        let least = if self.has_incompat(features::WIDE) { 64 } else { 32 };
+        within(
+            descriptor.is_power_of_two() && (least..=1024).contains(&descriptor),
+            "size of group descriptors",
+        )?;
+        let groups = (self.blocks - self.first_block).div_ceil(self.group_blocks);
+        self.groups = u32::try_from(groups).map_err(|_| bad("number of groups"))?;
+        let inodes = self.groups.checked_mul(self.group_inodes);
+        within(inodes == Some(self.inodes), "number of inodes")?;
+        within(self.first_ino >= FIRST_INO && self.first_ino <= self.inodes, "first inode")?;
+        self.reserved = self.reserved.min(self.blocks);
+        Ok(())
+    }
+
+    fn check_checksum(&self, raw: &[u8]) -> Result<(), Refused> {
+        if !self.checksums() {
+            return Ok(());
+        }
+        if u8_at(raw, 0x175) != 1 {
+            return Err(bad("type of checksums"));
+        }
+        if crc32c(!0, &raw[..CHECKSUM]) != u32_at(raw, CHECKSUM) {
+            return Err(bad("checksum"));
+        }
+        Ok(())
+    }
+
+    /// Whether metadata has checksums.
+    pub(super) fn checksums(&self) -> bool {
+        self.ro_compat & features::RO_METADATA_CSUM != 0
+    }
+
+    pub(super) fn has_incompat(&self, feature: u32) -> bool {
+        self.incompat & feature != 0
+    }
+
+    pub(super) fn has_ro_compat(&self, feature: u32) -> bool {
+        self.ro_compat & feature != 0
+    }
+
+    pub(super) fn has_compat(&self, feature: u32) -> bool {
+        self.compat & feature != 0
+    }
+
+    /// Whether there is such an inode.
+    pub(super) fn is_inode(&self, ino: u32) -> bool {
+        ino != 0 && ino <= self.inodes
+    }
+
+    /// Whether a name may lead to it. (None leads to the root, which is no directory's child.)
+    pub(super) fn may_have_name(&self, ino: u32) -> bool {
+        self.is_inode(ino) && ino >= self.first_ino && !self.hidden.contains(&ino)
+    }
+
+    /// Whether file or metadata blocks may stand there: so many from this one on.
+    pub(super) fn is_range(&self, block: u64, count: u64) -> bool {
+        block > self.first_block && block.checked_add(count).is_some_and(|end| end <= self.blocks)
+    }
+
+    /// Blocks that a group's table of inodes takes.
+    pub(super) fn table_blocks(&self) -> u64 {
+        (u64::from(self.group_inodes) * self.inode_size as u64).div_ceil(self.block_size as u64)
+    }
+}
+
+fn bad(what: &str) -> Refused {
+    Refused::new(format!("its superblock is damaged ({what}): run e2fsck -fy on it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The least that is taken for an ext2: one group of 64 blocks of 1 KiB.
+    fn raw() -> Vec<u8> {
+        let mut raw = vec![0; SIZE];
+        let mut put = |at: usize, value: u32, len: usize| {
+            raw[at..at + len].copy_from_slice(&value.to_le_bytes()[..len]);
+        };
+        for (at, value) in [(0x0, 16), (0x4, 64), (0x14, 1), (0x20, 8192), (0x28, 16), (0x4c, 1), (0x54, 11)]
+        {
+            put(at, value, 4);
+        }
+        put(0x38, MAGIC.into(), 2);
+        put(0x58, 128, 2);
+        raw
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        assert_eq!(Superblock::parse(&raw()).unwrap().groups, 1);
+        for (at, value, what) in [
+            (0x18, 7, "block size"),
+            (0x14, 0, "first data block"),
+            (0x4, 2, "number of blocks"),
+            (0x20, 0, "blocks per group"),
+            (0x20, 8193, "blocks per group"),
+            (0x28, 0, "inodes per group"),
+            (0x0, 17, "number of inodes"),
+            (0x58, 0, "inode size"),
+            (0x58, 384, "inode size"),
+            (0x54, 17, "first inode"),
+            (0x54, 1, "first inode"),
+        ] {
+            let mut raw = raw();
+            raw[at..at + 2].copy_from_slice(&(value as u16).to_le_bytes());
+            let text = Superblock::parse(&raw).unwrap_err().to_string();
+            assert!(text.contains(what) && text.contains("e2fsck"), "{at:#x}: {text}");
+        }
+    }
+
+    #[test]
+    fn an_image_is_no_shorter_than_its_file_system() {
+        let image = |len: usize| {
+            let mut image = vec![0; len];
+            image[1024..2048].copy_from_slice(&raw());
+            Superblock::read(&image).map(drop).map_err(|e| e.to_string())
+        };
+        assert_eq!(image(64 << 10), Ok(()));
+        assert!(image((64 << 10) - 1).unwrap_err().contains("ends early"));
+        assert!(Superblock::read(&vec![0; 2047]).unwrap_err().to_string().contains("too short"));
+        assert!(Superblock::read(&vec![0; 4096]).unwrap_err().to_string().contains("no ext2"));
+    }
+}

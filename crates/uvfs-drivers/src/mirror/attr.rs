@@ -1,0 +1,184 @@
+//! Attributes: asking, changing, and what the cache is told afterwards.
+//!
+//! After a change the host is asked what has become of it, and the answer is stored unless something else was stored
+//! since it was asked for: then it is asked again. So of two changes at the same time, whichever answer is stored last is
+//! right for both.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chmodat, chownat,
+    fstatvfs, ftruncate, open, utimensat,
+};
+use uvfs::Inode;
+use uvfs::types::{Access, Attr, Errno, Op, Result, SetAttr, SetTime, StatFs, Ttl, mode};
+use uvfs_cache::Life;
+
+use super::Mirror;
+use super::file::Opened;
+use super::identity;
+use super::node::Node;
+use super::reach::{At, proc_path};
+
+/// How often the host is asked again for attributes that change all the time.
+const TRIES: u32 = 4;
+
+/// The descriptor through which a file is changed.
+enum Target<'m> {
+    At(At<'m>),
+    /// A file without a name, which somebody has open.
+    Open(Arc<Opened>),
+}
+
+impl AsFd for Target<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::At(at) => at.as_fd(),
+            Self::Open(open) => open.fd.as_fd(),
+        }
+    }
+}
+
+impl Mirror {
+    /// The attributes now.
+    pub(super) fn attr_of(&self, inode: &Inode<'_>) -> Result<Attr> {
+        let node = self.node(inode)?;
+        if node.covered() {
+            return Ok(inode.attr());
+        }
+        let seen = match self.reach(&node) {
+            Ok(at) => identity::attr(&at),
+            // Moved out of the source or without a name: who has it open knows it still.
+            Err(Errno::STALE) => match node.find_open(|_| true) {
+                Some(open) => identity::attr(&open.fd),
+                None if inode.attr().nlink == 0 || inode.is_dead() => return Ok(inode.attr()),
+                None => Err(Errno::STALE),
+            },
+            Err(errno) => Err(errno),
+        };
+        Ok(Attr { ino: node.number, ..seen? })
+    }
+
+    /// Tells the cache what an inode is like after a change; `fd` is its file.
+    pub(super) fn settle(&self, inode: &Inode<'_>, fd: impl AsFd) {
+        // Answers that were asked for before the change are late.
+        inode.update(|_| ());
+        for _ in 0..TRIES {
+            let asked = inode.revision();
+            let Ok(attr) = identity::attr(&fd) else { break };
+            let attr = Attr { ino: inode.ino(), ..attr };
+            if inode.refresh_unless_changed(asked, &attr, self.life()) {
+                return;
+            }
+        }
+        // They are asked for again by who needs them next.
+        inode.refresh(&inode.attr(), Life::Millis(0));
+        if let Some(place) = self.table.of(inode.ino()).and_then(|node| node.place()) {
+            self.doubt(&place.dir, &place.name);
+        }
+    }
+
+    pub(super) fn life(&self) -> Life {
+        match self.believed() {
+            Ttl::Forever => Life::Forever,
+            Ttl::For(time) => Life::Millis(u32::try_from(time.as_millis()).unwrap_or(u32::MAX)),
+        }
+    }
+
+    pub(super) fn set_attr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {
+        let node = self.node(inode)?;
+        let target = self.target(&node)?;
+        let outcome = self.apply(op, &node, &target, set);
+        self.settle(inode, &target);
+        outcome
+    }
+
+    /// Changes are made to files of the source, and to such as have no name anywhere. One that was moved out of the
+    /// source is not to be changed through it.
+    fn target(&self, node: &Arc<Node>) -> Result<Target<'_>> {
+        if node.covered() {
+            return Err(Errno::ROFS);
+        }
+        match self.reach(node) {
+            Ok(at) => Ok(Target::At(at)),
+            Err(Errno::STALE) => {
+                let open = node.find_open(|_| true).ok_or(Errno::STALE)?;
+                if identity::attr(&open.fd)?.nlink == 0 { Ok(Target::Open(open)) } else { Err(Errno::STALE) }
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn apply(&self, op: &Op, node: &Node, target: &Target<'_>, set: &SetAttr) -> Result<()> {
+        let _acting = self.server.act_as(&op.cred)?;
+        if let Some(size) = set.size {
+            truncate(op, node, target, size)?;
+        }
+        let owner = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+        if owner != (None, None) {
+            chownat(target, c"", owner.0, owner.1, AtFlags::EMPTY_PATH)?;
+        }
+        if let Some(mode) = set.mode {
+            change_mode(target, mode & 0o7777)?;
+        }
+        // A truncation has set its times.
+        let mtime = set.mtime.filter(|&time| set.size.is_none() || time != SetTime::Now);
+        if set.atime.is_some() || mtime.is_some() {
+            let times = Timestamps { last_access: timespec(set.atime), last_modification: timespec(mtime) };
+            utimensat(target, c"", &times, AtFlags::EMPTY_PATH)?;
+        }
+        Ok(())
+    }
+}
+
+/// Cuts or extends a file. Who has it open for writing may, whatever its mode is by now.
+fn truncate(op: &Op, node: &Node, target: &Target<'_>, size: u64) -> Result<()> {
+    let by_caller = |open: &Opened| open.uid == op.cred.uid && open.access.contains(Access::WRITE);
+    if let Some(open) = node.find_open(by_caller) {
+        return ftruncate(&open.fd, size);
+    }
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    ftruncate(open(proc_path(target), flags, Mode::empty())?, size)
+}
+
+/// Changes the permission bits. Where the caller may not, but only set-id bits were to go, it is not the caller who
+/// takes them away but the change of data or owner that goes along, for which the host's kernel does it.
+fn change_mode(target: &Target<'_>, wanted: u32) -> Result<()> {
+    let now = identity::attr(target)?.mode & 0o7777;
+    if now == wanted {
+        return Ok(());
+    }
+    match chmodat(CWD, proc_path(target), Mode::from_raw_mode(wanted), AtFlags::empty()) {
+        Err(Errno::PERM)
+            if now & !(mode::S_ISUID | mode::S_ISGID) == wanted & !(mode::S_ISUID | mode::S_ISGID)
+                && wanted & !now == 0 =>
+        {
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+fn timespec(time: Option<SetTime>) -> Timespec {
+    match time {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::At(time)) => Timespec { tv_sec: time.sec(), tv_nsec: time.nsec().into() },
+    }
+}
+
+/// Figures of the file system that the source is on.
+pub(super) fn figures(source: impl AsFd) -> Result<StatFs> {
+    let figures = fstatvfs(source)?;
+    let unit = if figures.f_frsize == 0 { figures.f_bsize } else { figures.f_frsize };
+    Ok(StatFs {
+        bsize: u32::try_from(unit).unwrap_or(u32::MAX),
+        blocks: figures.f_blocks,
+        bfree: figures.f_bfree,
+        bavail: figures.f_bavail,
+        files: figures.f_files,
+        ffree: figures.f_ffree,
+        namelen: u32::try_from(figures.f_namemax).unwrap_or(255),
+    })
+}

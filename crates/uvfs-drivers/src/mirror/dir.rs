@@ -1,0 +1,188 @@
+//! Reading directories, by the host's own cookies.
+//!
+//! A reader goes on by cookie, and no directory is held open for it. So that a long listing need not be opened and sought
+//! for at each step, the last few *streams* are kept: a descriptor and the entries that were read ahead. A stream
+//! belongs to a directory and the cookie at which it stands; it is taken out while it is used and put back afterwards.
+//! Where there is none (too many readers, or one that seeks) the directory is opened and sought: the host's cookies are
+//! good for that on all usual file systems. Before each step the directory's path is walked again: a directory that was
+//! moved out of the source, or in whose place another one stands, is not read on.
+//!
+//! The lock protects the list of streams and is held neither across a system call nor while entries are handed out.
+
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+
+use parking_lot::Mutex;
+use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom, openat, seek};
+use uvfs::Inode;
+use uvfs::types::{DirEntry, Errno, Result, mode};
+
+use super::Mirror;
+use super::reach::At;
+
+/// Bytes that are read of a directory at a time.
+const BUFFER: usize = 16 << 10;
+/// Cookies 0 to 2 are not for entries.
+const SHIFT: u64 = 3;
+/// Larger ones than any count, that is hashes, are passed on as they are.
+const LARGE: u64 = 1 << 62;
+
+/// The host's cookie as we tell it. Two hashes of 2^63 that lie just above [`LARGE`] look like a count.
+fn tell(cookie: u64) -> u64 {
+    if cookie < LARGE { cookie + SHIFT } else { cookie }
+}
+
+/// The inverse of [`tell`].
+fn untell(cookie: u64) -> u64 {
+    if cookie < LARGE + SHIFT { cookie.saturating_sub(SHIFT) } else { cookie }
+}
+
+struct Entry {
+    name: Box<[u8]>,
+    ino: u64,
+    fmt: u32,
+    cookie: u64,
+}
+
+struct Stream {
+    dir: u64,
+    /// The cookie after which it goes on.
+    at: u64,
+    fd: OwnedFd,
+    ahead: VecDeque<Entry>,
+    ended: bool,
+}
+
+/// Streams that somebody may come back to.
+pub(super) struct Streams {
+    kept: Mutex<VecDeque<Stream>>,
+    max: usize,
+}
+
+impl Streams {
+    pub(super) fn new(max: usize) -> Self {
+        Self { kept: Mutex::new(VecDeque::new()), max }
+    }
+
+    fn take(&self, dir: u64, at: u64) -> Option<Stream> {
+        let mut kept = self.kept.lock();
+        let found = kept.iter().position(|stream| stream.dir == dir && stream.at == at)?;
+        kept.remove(found)
+    }
+
+    fn keep(&self, stream: Stream) {
+        let mut kept = self.kept.lock();
+        kept.push_back(stream);
+        let gone = if kept.len() > self.max { kept.pop_front() } else { None };
+        drop(kept);
+        // Closed out of the lock.
+        drop(gone);
+    }
+}
+
+impl Mirror {
+    pub(super) fn read_dir(
+        &self,
+        dir: &Inode<'_>,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let node = self.node(dir)?;
+        if node.covered() {
+            return Ok(());
+        }
+        let turn = self.budget.turn();
+        let at = self.reach(&node)?;
+        let mut stream = match self.streams.take(node.number, cookie) {
+            Some(stream) => stream,
+            None => open_stream(node.number, &at, cookie)?,
+        };
+        drop((at, turn));
+        loop {
+            if stream.ahead.is_empty() && !stream.ended {
+                stream.read_ahead()?;
+            }
+            let Some(entry) = stream.ahead.pop_front() else { return Ok(()) };
+            let Entry { name, ino, fmt, cookie } = entry;
+            let more = sink(DirEntry { name: &name, ino, fmt, cookie });
+            stream.at = cookie;
+            if !more {
+                self.streams.keep(stream);
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn open_stream(dir: u64, at: &At<'_>, cookie: u64) -> Result<Stream> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let fd = openat(at, c".", flags, Mode::empty())?;
+    if cookie >= SHIFT {
+        seek(&fd, SeekFrom::Start(untell(cookie)))?;
+    }
+    Ok(Stream { dir, at: cookie, fd, ahead: VecDeque::new(), ended: false })
+}
+
+impl Stream {
+    /// Reads the next entries; a directory that was removed has none.
+    fn read_ahead(&mut self) -> Result<()> {
+        let mut buffer = [MaybeUninit::uninit(); BUFFER];
+        let mut dir = RawDir::new(&self.fd, &mut buffer);
+        loop {
+            match dir.next() {
+                None => {
+                    self.ended = true;
+                    return Ok(());
+                }
+                Some(Err(Errno::NOENT)) => {
+                    self.ended = true;
+                    return Ok(());
+                }
+                Some(Err(errno)) => return Err(errno),
+                Some(Ok(entry)) => {
+                    let name = entry.file_name().to_bytes();
+                    if name != b"." && name != b".." {
+                        self.ahead.push_back(Entry {
+                            name: name.into(),
+                            ino: entry.ino(),
+                            fmt: type_bits(entry.file_type()),
+                            cookie: tell(entry.next_entry_cookie()),
+                        });
+                    }
+                }
+            }
+            if dir.is_buffer_empty() && !self.ahead.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Type bits of a mode; none where the host does not say.
+fn type_bits(kind: FileType) -> u32 {
+    match kind {
+        FileType::RegularFile => mode::S_IFREG,
+        FileType::Directory => mode::S_IFDIR,
+        FileType::Symlink => mode::S_IFLNK,
+        FileType::Fifo => mode::S_IFIFO,
+        FileType::Socket => mode::S_IFSOCK,
+        FileType::CharacterDevice => mode::S_IFCHR,
+        FileType::BlockDevice => mode::S_IFBLK,
+        FileType::Unknown => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_come_back_as_they_were() {
+        for cookie in [0, 1, 2, 3, 4096, LARGE - 1, LARGE + SHIFT, i64::MAX as u64 - 1, i64::MAX as u64] {
+            assert!(tell(cookie) >= SHIFT);
+            assert!(tell(cookie) <= i64::MAX as u64);
+            assert_eq!(untell(tell(cookie)), cookie);
+        }
+    }
+}

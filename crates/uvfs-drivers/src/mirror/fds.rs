@@ -1,0 +1,110 @@
+//! How many descriptors there may be, and who may have them.
+//!
+//! The limit of the process is divided once: so many for files that users hold open, and so many for operations, each of
+//! which needs a few for its time. An operation waits for its turn; a file that is one too many is ENFILE for who opens
+//! it, and nobody else notices. So an operation does not fail for want of descriptors in the middle.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::process::{Resource, getrlimit};
+use uvfs::types::{Errno, Result};
+
+/// Descriptors that one operation may have at a time (rename: two directories, two files, and one to spare).
+const PER_OPERATION: usize = 6;
+/// Operations at the same time, however many descriptors there are.
+const OPERATIONS_MAX: usize = 512;
+
+/// See the module.
+pub(super) struct Budget {
+    free: Mutex<usize>,
+    freed: Condvar,
+    open: AtomicUsize,
+    open_max: usize,
+    /// Directory streams that may be kept.
+    pub(super) streams: usize,
+}
+
+/// An operation's turn.
+pub(super) struct Turn<'b>(&'b Budget);
+
+impl Budget {
+    /// Divides the process' limit as it is now, less what is open already.
+    pub(super) fn new() -> Self {
+        let limit = getrlimit(Resource::Nofile)
+            .current
+            .map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
+        let used = std::fs::read_dir("/proc/self/fd").map_or(32, Iterator::count);
+        Self::divide(limit.saturating_sub(used))
+    }
+
+    fn divide(descriptors: usize) -> Self {
+        let operations = (descriptors / 2 / PER_OPERATION).clamp(1, OPERATIONS_MAX);
+        let streams = (descriptors / 16).min(32);
+        let open_max = descriptors.saturating_sub(operations * PER_OPERATION + streams);
+        Self {
+            free: Mutex::new(operations),
+            freed: Condvar::new(),
+            open: AtomicUsize::new(0),
+            open_max,
+            streams,
+        }
+    }
+
+    /// Waits for a turn. Not to be asked for by who has one.
+    pub(super) fn turn(&self) -> Turn<'_> {
+        let mut free = self.free.lock();
+        while *free == 0 {
+            self.freed.wait(&mut free);
+        }
+        *free -= 1;
+        Turn(self)
+    }
+
+    /// One more file is open; ENFILE where that is too many.
+    pub(super) fn open(&self) -> Result<()> {
+        let one_more = |open| if open < self.open_max { Some(open + 1) } else { None };
+        self.open.fetch_update(Relaxed, Relaxed, one_more).map(drop).map_err(|_| Errno::NFILE)
+    }
+
+    /// One less.
+    pub(super) fn close(&self) {
+        self.open.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.0.free.lock() += 1;
+        self.0.freed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_divided_is_never_more_than_there_is() {
+        for descriptors in [12, 100, 240, 1024, 20_000, 1 << 20] {
+            let budget = Budget::divide(descriptors);
+            let operations = *budget.free.lock();
+            assert!(operations >= 1);
+            assert!(
+                operations * PER_OPERATION + budget.streams + budget.open_max <= descriptors,
+                "{descriptors}"
+            );
+        }
+    }
+
+    #[test]
+    fn one_file_too_many_is_refused_and_room_comes_back() {
+        let budget = Budget::divide(100);
+        for _ in 0..budget.open_max {
+            budget.open().unwrap();
+        }
+        assert_eq!(budget.open(), Err(Errno::NFILE));
+        budget.close();
+        budget.open().unwrap();
+    }
+}

@@ -1,0 +1,211 @@
+//! Open files: each has a descriptor of its own on the host, opened in the name of who opened it.
+//!
+//! The table of handles is sharded; a shard's lock protects its map alone. Data is written in the name of who writes, so
+//! that the host's kernel takes set-id bits away and counts space as it does for that user. What is appended goes to
+//! where the file ends on the host at that moment, not to an offset of ours.
+
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use foldhash::fast::FixedState;
+use parking_lot::RwLock;
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom, fallocate, fdatasync, fsync, open, seek};
+use rustix::io::{ReadWriteFlags, pread, pwrite, pwritev2};
+use uvfs::Inode;
+use uvfs::driver::File;
+use uvfs::types::{Access, Errno, Fallocate, Op, Result, Seek, mode};
+
+use super::Mirror;
+use super::identity;
+use super::reach::{At, proc_path};
+
+/// A power of two.
+const SHARDS: u64 = 16;
+
+/// A file that somebody has open.
+pub(super) struct Opened {
+    pub(super) fd: OwnedFd,
+    /// Who opened it.
+    pub(super) uid: u32,
+    pub(super) access: Access,
+}
+
+type Shard = RwLock<HashMap<u64, Arc<Opened>, FixedState>>;
+
+/// The table of open files.
+#[derive(Default)]
+pub(super) struct Files {
+    next: AtomicU64,
+    shards: [Shard; SHARDS as usize],
+}
+
+impl Files {
+    fn shard(&self, handle: u64) -> &Shard {
+        &self.shards[(handle % SHARDS) as usize]
+    }
+
+    fn insert(&self, file: Arc<Opened>) -> u64 {
+        let handle = self.next.fetch_add(1, Relaxed) + 1;
+        self.shard(handle).write().insert(handle, file);
+        handle
+    }
+
+    fn get(&self, handle: u64) -> Result<Arc<Opened>> {
+        self.shard(handle).read().get(&handle).cloned().ok_or(Errno::BADF)
+    }
+
+    fn remove(&self, handle: u64) -> Option<Arc<Opened>> {
+        self.shard(handle).write().remove(&handle)
+    }
+}
+
+fn again<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
+    }
+}
+
+impl Mirror {
+    pub(super) fn open_file(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
+        let (node, at) = self.reach_inode(inode)?;
+        if identity::attr(&at)?.fmt() != mode::S_IFREG {
+            return Err(Errno::STALE);
+        }
+        self.budget.open()?;
+        let file = match self.open_at(op, &at, access) {
+            Ok(fd) => Arc::new(Opened { fd, uid: op.cred.uid, access }),
+            Err(errno) => {
+                self.budget.close();
+                return Err(errno);
+            }
+        };
+        node.opened(Arc::clone(&file));
+        Ok(self.files.insert(file))
+    }
+
+    fn open_at(&self, op: &Op, at: &At<'_>, access: Access) -> Result<OwnedFd> {
+        let how = match (access.contains(Access::READ), access.contains(Access::WRITE)) {
+            (true, true) => OFlags::RDWR,
+            (false, true) => OFlags::WRONLY,
+            _ => OFlags::RDONLY,
+        };
+        let (path, how) = (proc_path(at), how | OFlags::CLOEXEC | OFlags::NOCTTY);
+        let acting = self.server.act_as(&op.cred)?;
+        let opened = again(|| open(&path, how, Mode::empty()));
+        drop(acting);
+        match opened {
+            // Who makes a file may open it in the same call whatever its mode, and here these are two calls. The
+            // owner could give himself the permission; so nobody gains by this.
+            Err(Errno::ACCESS) if identity::attr(at)?.uid == op.cred.uid => {
+                again(|| open(&path, how, Mode::empty()))
+            }
+            opened => opened,
+        }
+    }
+
+    pub(super) fn close_file(&self, file: File<'_>) {
+        let Some(open) = self.files.remove(file.handle) else { return };
+        if let Some(node) = self.table.of(file.inode.ino()) {
+            node.closed(&open);
+        }
+        drop(open);
+        self.budget.close();
+    }
+
+    pub(super) fn read_file(&self, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let open = self.files.get(file.handle)?;
+        let mut done = 0;
+        while done < buf.len() {
+            match again(|| pread(&open.fd, &mut buf[done..], offset + done as u64)) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                // What was read before the error is told first.
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
+    }
+
+    pub(super) fn write_file(
+        &self,
+        op: &Op,
+        file: File<'_>,
+        offset: u64,
+        data: &[u8],
+        append: bool,
+    ) -> Result<usize> {
+        let open = self.files.get(file.handle)?;
+        let acting = self.server.act_as(&op.cred)?;
+        let outcome = write_all(&open, offset, data, append);
+        drop(acting);
+        self.settle(file.inode, &open.fd);
+        outcome
+    }
+
+    pub(super) fn allocate_file(
+        &self,
+        op: &Op,
+        file: File<'_>,
+        how: Fallocate,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let keep = |keep| if keep { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
+        let flags = match how {
+            Fallocate::Allocate { keep_size } => keep(keep_size),
+            Fallocate::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            Fallocate::ZeroRange { keep_size } => FallocateFlags::ZERO_RANGE | keep(keep_size),
+        };
+        let open = self.files.get(file.handle)?;
+        let acting = self.server.act_as(&op.cred)?;
+        let outcome = again(|| fallocate(&open.fd, flags, offset, len));
+        drop(acting);
+        self.settle(file.inode, &open.fd);
+        outcome
+    }
+
+    pub(super) fn seek_file(&self, file: File<'_>, offset: u64, what: Seek) -> Result<u64> {
+        let open = self.files.get(file.handle)?;
+        let offset = i64::try_from(offset).map_err(|_| Errno::NXIO)?;
+        // The descriptor's own position means nothing: every other call names its offset.
+        match what {
+            Seek::Data => seek(&open.fd, SeekFrom::Data(offset as u64)),
+            Seek::Hole => seek(&open.fd, SeekFrom::Hole(offset as u64)),
+        }
+    }
+
+    pub(super) fn sync_file(&self, file: File<'_>, datasync: bool) -> Result<()> {
+        let open = self.files.get(file.handle)?;
+        if datasync { fdatasync(&open.fd) } else { fsync(&open.fd) }
+    }
+}
+
+/// Writes all, or as much as there was room for.
+fn write_all(open: &Opened, offset: u64, data: &[u8], append: bool) -> Result<usize> {
+    let mut done = 0;
+    while done < data.len() {
+        let rest = &data[done..];
+        let wrote = again(|| {
+            if append {
+                pwritev2(&open.fd, &[IoSlice::new(rest)], 0, ReadWriteFlags::APPEND)
+            } else {
+                pwrite(&open.fd, rest, offset + done as u64)
+            }
+        });
+        match wrote {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            // What was written is told; the next write meets the error.
+            Err(_) if done > 0 => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}

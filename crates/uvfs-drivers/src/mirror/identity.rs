@@ -1,0 +1,195 @@
+//! What tells one file of the host from another, and what a descriptor's file looks like.
+//!
+//! A file is identified by its file handle (name_to_handle_at(2)), which names the inode and its generation: a number
+//! that the host uses again for another file is not mistaken for the old one. Where a file system has no handles, number
+//! and time of birth stand in. Handles are compared and never opened. Nothing here is shared.
+
+use std::hash::{Hash, Hasher};
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, Statx, StatxFlags, StatxTimestamp, statx};
+use uvfs::types::{Attr, Errno, Result, Time};
+
+use super::sys::{self, HANDLE_MAX};
+
+/// Handles of the usual file systems have 8 to 20 bytes; longer ones stand in a box.
+const SHORT: usize = 22;
+
+/// A file handle as name_to_handle_at(2) and fanotify(7) tell it: a type and bytes.
+#[derive(Clone, Debug)]
+pub struct FileHandle {
+    kind: i32,
+    bytes: Bytes,
+}
+
+#[derive(Clone, Debug)]
+enum Bytes {
+    Short(u8, [u8; SHORT]),
+    Long(Box<[u8]>),
+}
+
+impl FileHandle {
+    /// The handle of this type with these bytes.
+    pub fn new(kind: i32, bytes: &[u8]) -> Self {
+        let stored = if bytes.len() <= SHORT {
+            let mut short = [0; SHORT];
+            short[..bytes.len()].copy_from_slice(bytes);
+            Bytes::Short(bytes.len() as u8, short)
+        } else {
+            Bytes::Long(bytes.into())
+        };
+        Self { kind, bytes: stored }
+    }
+
+    /// The type.
+    pub fn kind(&self) -> i32 {
+        self.kind
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Short(len, bytes) => &bytes[..usize::from(*len)],
+            Bytes::Long(bytes) => bytes,
+        }
+    }
+
+    /// The handle of an open file, O_PATH or not.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP where its file system has none.
+    pub fn of(fd: impl AsFd) -> Result<Self> {
+        let mut bytes = [0; HANDLE_MAX];
+        let (kind, len) = sys::handle(fd, &mut bytes)?;
+        Ok(Self::new(kind, &bytes[..len]))
+    }
+}
+
+impl PartialEq for FileHandle {
+    fn eq(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.bytes() == other.bytes()
+    }
+}
+
+impl Eq for FileHandle {}
+
+impl Hash for FileHandle {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.kind.hash(state);
+        self.bytes().hash(state);
+    }
+}
+
+/// Which file it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Identity {
+    Handle(FileHandle),
+    /// Number and time of birth, where there are no handles.
+    Born(u64, Time),
+    /// The place of a mount inside the source: the number of its directory, and its name.
+    Covered(u64, Box<[u8]>),
+}
+
+/// A file of the host at one moment.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) id: Identity,
+    /// With the host's inode number.
+    pub(super) attr: Attr,
+}
+
+/// Whether the file system has handles: asked once, of the root.
+pub(super) fn has_handles(fd: impl AsFd) -> bool {
+    FileHandle::of(fd).is_ok()
+}
+
+/// Looks at an open file, O_PATH or not.
+pub(super) fn look(fd: impl AsFd) -> Result<Seen> {
+    let stat = stat(&fd)?;
+    let id = match FileHandle::of(fd) {
+        Ok(handle) => Identity::Handle(handle),
+        Err(Errno::OPNOTSUPP | Errno::OVERFLOW | Errno::NOSYS | Errno::INVAL) => born(&stat),
+        Err(errno) => return Err(errno),
+    };
+    Ok(Seen { id, attr: attr_of(&stat) })
+}
+
+/// Whether an open file is the one meant.
+pub(super) fn is(id: &Identity, fd: impl AsFd) -> Result<bool> {
+    match id {
+        Identity::Handle(handle) => Ok(FileHandle::of(fd)? == *handle),
+        Identity::Born(..) => Ok(born(&stat(fd)?) == *id),
+        Identity::Covered(..) => Ok(false),
+    }
+}
+
+/// The attributes of an open file, with the host's inode number.
+pub(super) fn attr(fd: impl AsFd) -> Result<Attr> {
+    Ok(attr_of(&stat(fd)?))
+}
+
+fn stat(fd: impl AsFd) -> Result<Statx> {
+    statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
+}
+
+fn born(stat: &Statx) -> Identity {
+    let known = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+    Identity::Born(stat.stx_ino, if known { time(&stat.stx_btime) } else { Time::default() })
+}
+
+fn time(t: &StatxTimestamp) -> Time {
+    Time::new(t.tv_sec, t.tv_nsec)
+}
+
+/// As the kernel packs a device number into 32 bits: 12 for the major number, 20 for the minor.
+pub(super) fn pack_dev(major: u32, minor: u32) -> u32 {
+    (minor & 0xff) | (major & 0xfff) << 8 | (minor & 0xf_ff00) << 12
+}
+
+/// The inverse of [`pack_dev`].
+pub(super) fn unpack_dev(dev: u32) -> (u32, u32) {
+    (dev >> 8 & 0xfff, dev & 0xff | dev >> 12 & 0xf_ff00)
+}
+
+fn attr_of(stat: &Statx) -> Attr {
+    Attr {
+        ino: stat.stx_ino,
+        mode: u32::from(stat.stx_mode),
+        nlink: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        rdev: pack_dev(stat.stx_rdev_major, stat.stx_rdev_minor),
+        size: stat.stx_size,
+        blocks: stat.stx_blocks,
+        atime: time(&stat.stx_atime),
+        mtime: time(&stat.stx_mtime),
+        ctime: time(&stat.stx_ctime),
+        // The host checks them.
+        acl: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_of_any_length_compare_by_type_and_bytes() {
+        for len in [0, 1, 8, SHORT, SHORT + 1, HANDLE_MAX] {
+            let bytes: Vec<u8> = (0..len as u8).collect();
+            let handle = FileHandle::new(1, &bytes);
+            assert_eq!((handle.kind(), handle.bytes()), (1, &bytes[..]));
+            assert_eq!(handle, FileHandle::new(1, &bytes));
+            assert_ne!(handle, FileHandle::new(2, &bytes));
+            assert_ne!(handle, FileHandle::new(1, &[&bytes[..], &[0]].concat()));
+        }
+    }
+
+    #[test]
+    fn device_numbers_survive_packing() {
+        for (major, minor) in [(0, 0), (1, 3), (8, 255), (8, 256), (259, 0xf_ffff), (0xfff, 1)] {
+            assert_eq!(unpack_dev(pack_dev(major, minor)), (major, minor));
+        }
+        assert_eq!(pack_dev(1, 3), 0x103);
+    }
+}

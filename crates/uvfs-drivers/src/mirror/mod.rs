@@ -1,0 +1,319 @@
+//! A directory of the host, shown as a file system: what is done here is done there.
+//!
+//! Names and attributes are answered from the cache while they may be believed; everything else goes through to the
+//! host. Nothing outside the source is read or written: see [`reach`]. What a caller may do, and whom that belongs to which
+//! it makes, the host's kernel decides: see [`caller`]. Mounts inside the source are shown as empty directories or files.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `identity`, `node` | which file it is; what is known of it, and the table |
+//! | `reach` | from a node to its file |
+//! | `caller`, `fds` | in whose name; how many descriptors |
+//! | `names`, `attr`, `xattr`, `file`, `dir` | the calls |
+//! | `outside` | what others say has changed |
+//!
+//! No descriptor is kept for a file that is only known. No lock is held across a system call; what is locked is said in
+//! `node` (the table), `file` (open files), `dir` (streams) and `fds`.
+
+mod attr;
+mod caller;
+mod dir;
+mod fds;
+mod file;
+mod identity;
+mod names;
+mod node;
+mod outside;
+mod reach;
+mod sys;
+mod xattr;
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags, open};
+use uvfs::driver::{Driver, File, Inode, Rename};
+use uvfs::types::{
+    Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, Result, Seek, SetAttr,
+    StatFs, Ttl, XattrFlags,
+};
+use uvfs_cache::{Cache, InodeId};
+
+pub use identity::FileHandle;
+
+use caller::Server;
+use dir::Streams;
+use fds::Budget;
+use file::Files;
+use node::Table;
+
+/// How long answers are believed where nothing else is said.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(1);
+
+/// Why a directory cannot be mirrored, as a sentence.
+#[derive(Debug)]
+pub struct Refused(String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Where the mirror is mounted.
+struct Mounted {
+    cache: Weak<Cache>,
+    root: InodeId,
+}
+
+/// The driver.
+///
+/// What is made through it has the permissions that the caller's umask left, less the umask of this process: a program
+/// that serves others sets that to 0.
+pub struct Mirror {
+    source: OwnedFd,
+    table: Table,
+    /// The root's number.
+    root: u64,
+    /// The next answer's.
+    answers: AtomicU64,
+    ttl: Duration,
+    handles: bool,
+    server: Server,
+    budget: Budget,
+    files: Files,
+    streams: Streams,
+    mounted: OnceLock<Mounted>,
+}
+
+impl Mirror {
+    /// A mirror of this directory, whose answers are believed for so long.
+    ///
+    /// # Errors
+    /// Where it is no directory, cannot be opened, or the kernel cannot do what is needed.
+    pub fn new(source: &Path, ttl: Duration) -> std::result::Result<Arc<Self>, Refused> {
+        let shown = source.display();
+        let refused = |errno: Errno| Refused(format!("{shown} cannot be mirrored: {errno}"));
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let source = open(source, flags, Mode::empty()).map_err(|errno| match errno {
+            Errno::NOTDIR => Refused(format!("{shown} is no directory; only directories can be mirrored")),
+            Errno::NOENT => Refused(format!("{shown} does not exist")),
+            errno => refused(errno),
+        })?;
+        match reach::open_below(&source, b".", OFlags::DIRECTORY) {
+            Err(Errno::NOSYS) => {
+                return Err(Refused("the kernel has no openat2(2): Linux 5.6 is needed".into()));
+            }
+            other => other.map_err(refused)?,
+        };
+        if let Err(error) = std::fs::read_link(reach::proc_path(&source)) {
+            return Err(Refused(format!("/proc/self/fd cannot be used: {error}; is /proc mounted?")));
+        }
+        let seen = identity::look(&source).map_err(refused)?;
+        let handles = identity::has_handles(&source);
+        let table = Table::new();
+        let root = table.meet(&seen.id, seen.attr.ino, seen.attr.fmt()).number;
+        let server = Server::new().map_err(refused)?;
+        let budget = Budget::new();
+        let streams = Streams::new(budget.streams);
+        Ok(Arc::new(Self {
+            source,
+            table,
+            root,
+            answers: AtomicU64::new(1),
+            ttl,
+            handles,
+            server,
+            budget,
+            files: Files::default(),
+            streams,
+            mounted: OnceLock::new(),
+        }))
+    }
+
+    /// Whether files are told apart by their handles; by number and time of birth otherwise.
+    pub fn has_handles(&self) -> bool {
+        self.handles
+    }
+
+    /// Whether it can work in the name of other users than its own: only root can.
+    pub fn serves_all_users(&self) -> bool {
+        self.server.privileged()
+    }
+
+    /// How many files of the source are known at present.
+    pub fn known(&self) -> usize {
+        self.table.len()
+    }
+
+    fn root_number(&self) -> u64 {
+        self.root
+    }
+
+    /// How long an answer that is given now may be believed.
+    fn believed(&self) -> Ttl {
+        Ttl::For(self.ttl)
+    }
+
+    /// A number for an answer: which of two answers about one inode the cache keeps shows by it.
+    fn answer_number(&self) -> u64 {
+        self.answers.fetch_add(1, Relaxed)
+    }
+}
+
+impl Driver for Mirror {
+    fn name(&self) -> &'static str {
+        "mirror"
+    }
+
+    fn features(&self) -> Features {
+        Features { may_block: true, fixed_links: true, passes_through: true, ..Features::default() }
+    }
+
+    fn root(&self, _op: &Op) -> Result<NewInode> {
+        let attr = Attr { ino: self.root, ..identity::attr(&self.source)? };
+        Ok(NewInode { attr, private: self.answer_number(), ttl: self.believed() })
+    }
+
+    fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {
+        // A second mount of the same driver is told nothing from outside; its answers expire all the same.
+        let _ = self.mounted.set(Mounted { cache: Arc::downgrade(cache), root: root.id() });
+    }
+
+    fn lookup(&self, _op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
+        let _turn = self.budget.turn();
+        self.find(dir, name)
+    }
+
+    fn published(&self, inode: &Inode<'_>, private: u64) {
+        if inode.private() != private {
+            // Known before: this answer's count is one too many.
+            self.table.let_go(inode.ino());
+        }
+    }
+
+    fn getattr(&self, _op: &Op, inode: &Inode<'_>) -> Result<Attr> {
+        let _turn = self.budget.turn();
+        self.attr_of(inode)
+    }
+
+    fn ttl(&self) -> Ttl {
+        self.believed()
+    }
+
+    fn setattr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {
+        let _turn = self.budget.turn();
+        self.set_attr(op, inode, set)
+    }
+
+    fn create(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>) -> Result<NewInode> {
+        let _turn = self.budget.turn();
+        self.make(op, dir, name, make)
+    }
+
+    fn link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, name: &[u8]) -> Result<()> {
+        let _turn = self.budget.turn();
+        self.add_link(op, inode, dir, name)
+    }
+
+    fn unlink(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()> {
+        let _turn = self.budget.turn();
+        self.remove(op, dir, name, inode)
+    }
+
+    fn rmdir(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()> {
+        let _turn = self.budget.turn();
+        self.remove(op, dir, name, inode)
+    }
+
+    fn rename(&self, op: &Op, rename: &Rename<'_>) -> Result<()> {
+        let _turn = self.budget.turn();
+        self.move_name(op, rename)
+    }
+
+    fn readdir(
+        &self,
+        _op: &Op,
+        dir: &Inode<'_>,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.read_dir(dir, cookie, sink)
+    }
+
+    fn readlink(&self, _op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
+        let _turn = self.budget.turn();
+        let (_, at) = self.reach_inode(inode)?;
+        Ok(rustix::fs::readlinkat(&at, c"", Vec::new())?.into_bytes())
+    }
+
+    fn open(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
+        let _turn = self.budget.turn();
+        self.open_file(op, inode, access)
+    }
+
+    fn release(&self, file: File<'_>) {
+        self.close_file(file);
+    }
+
+    fn read(&self, _op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_file(file, offset, buf)
+    }
+
+    fn write(&self, op: &Op, file: File<'_>, offset: u64, data: &[u8], append: bool) -> Result<usize> {
+        self.write_file(op, file, offset, data, append)
+    }
+
+    fn fallocate(&self, op: &Op, file: File<'_>, how: Fallocate, offset: u64, len: u64) -> Result<()> {
+        self.allocate_file(op, file, how, offset, len)
+    }
+
+    fn seek(&self, _op: &Op, file: File<'_>, offset: u64, what: Seek) -> Result<u64> {
+        self.seek_file(file, offset, what)
+    }
+
+    fn fsync(&self, _op: &Op, file: File<'_>, datasync: bool) -> Result<()> {
+        self.sync_file(file, datasync)
+    }
+
+    fn statfs(&self, _op: &Op) -> Result<StatFs> {
+        attr::figures(&self.source)
+    }
+
+    fn getxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        let _turn = self.budget.turn();
+        self.get_xattr(op, inode, name)
+    }
+
+    fn setxattr(
+        &self,
+        op: &Op,
+        inode: &Inode<'_>,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        let _turn = self.budget.turn();
+        self.set_xattr(op, inode, name, value, flags)
+    }
+
+    fn listxattr(&self, _op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
+        let _turn = self.budget.turn();
+        self.list_xattr(inode)
+    }
+
+    fn removexattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
+        let _turn = self.budget.turn();
+        self.remove_xattr(op, inode, name)
+    }
+
+    fn evict(&self, attr: &Attr, _private: u64) {
+        self.table.let_go(attr.ino);
+    }
+}

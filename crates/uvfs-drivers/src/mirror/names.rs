@@ -1,0 +1,260 @@
+//! Names: looking them up, making, linking, removing and renaming them.
+//!
+//! The directory is opened first and compared with its node; what is done then is done below its descriptor. Where the
+//! host does not agree with what the cache believed of a name, the cache forgets it, and the error goes back: who asked
+//! looks again. What was made is looked at through the descriptor that making it returned, where there is one.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, StatxFlags, linkat, makedev, mkdirat, mknodat, openat,
+    renameat_with, statx, symlinkat, unlinkat,
+};
+use uvfs::Inode;
+use uvfs::driver::Rename;
+use uvfs::types::{Answer, Attr, Errno, Make, NewInode, Op, Result, mode};
+
+use super::Mirror;
+use super::identity::{self, Identity, Seen, unpack_dev};
+use super::node::{Node, Place};
+use super::reach::{At, moved, proc_path};
+
+/// A name as paths of rustix are.
+fn os(name: &[u8]) -> &OsStr {
+    OsStr::from_bytes(name)
+}
+
+impl Mirror {
+    pub(super) fn find(&self, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
+        let node = self.node(dir)?;
+        if node.covered() {
+            return Ok(Answer::Absent(self.believed()));
+        }
+        let at = self.reach(&node)?;
+        match self.open_child(&at, name) {
+            Ok(fd) => Ok(Answer::Found(self.answer(&identity::look(&fd)?, &node, name))),
+            Err(Errno::NOENT) => Ok(Answer::Absent(self.believed())),
+            Err(Errno::XDEV) => self.covered(&at, &node, name),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// What the cache is told of a file that was found under a name, and a count on its node.
+    fn answer(&self, seen: &Seen, dir: &Arc<Node>, name: &[u8]) -> NewInode {
+        let node = self.table.meet(&seen.id, seen.attr.ino, seen.attr.fmt());
+        let many = seen.attr.nlink > 1 && !seen.attr.is_dir();
+        if node.number != self.root {
+            node.seen_at(Place::new(dir, name), many);
+        }
+        let attr = Attr { ino: node.number, ..seen.attr };
+        NewInode { attr, private: self.answer_number(), ttl: self.believed() }
+    }
+
+    /// A mount inside the source: nothing of it is shown but whether it is on a directory.
+    fn covered(&self, at: &At<'_>, dir: &Arc<Node>, name: &[u8]) -> Result<Answer> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+        let stat = statx(at, os(name), flags, StatxFlags::TYPE)?;
+        let is_dir = u32::from(stat.stx_mode) & mode::S_IFMT == mode::S_IFDIR;
+        let (mode, nlink) = if is_dir { (mode::S_IFDIR | 0o555, 2) } else { (mode::S_IFREG | 0o444, 1) };
+        let id = Identity::Covered(dir.number, name.into());
+        // A number of our own: the host's would be one of the other file system.
+        let seen = Seen { id, attr: Attr { ino: 0, mode, nlink, ..Attr::default() } };
+        Ok(Answer::Found(self.answer(&seen, dir, name)))
+    }
+
+    pub(super) fn make(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>) -> Result<NewInode> {
+        let (node, at) = self.reach_inode(dir)?;
+        let made = self.make_below(op, &at, name, make).and_then(|fd| identity::look(&fd));
+        self.settle(dir, &at);
+        match made {
+            Ok(seen) if seen.attr.fmt() == make.mode & mode::S_IFMT => Ok(self.answer(&seen, &node, name)),
+            Ok(_) => Err(Errno::STALE),
+            Err(errno) => Err(errno),
+        }
+        .inspect_err(|_| self.doubt(&node, name))
+    }
+
+    fn make_below(&self, op: &Op, at: &At<'_>, name: &[u8], make: &Make<'_>) -> Result<OwnedFd> {
+        let permissions = Mode::from_raw_mode(make.mode & 0o7777);
+        let acting = self.server.act_as(&op.cred)?;
+        let kind = match make.mode & mode::S_IFMT {
+            mode::S_IFREG => {
+                let flags =
+                    OFlags::CREATE | OFlags::EXCL | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                return openat(at, os(name), flags | OFlags::NOCTTY, permissions);
+            }
+            mode::S_IFDIR => {
+                mkdirat(at, os(name), permissions)?;
+                None
+            }
+            mode::S_IFLNK => {
+                symlinkat(os(make.target.ok_or(Errno::INVAL)?), at, os(name))?;
+                None
+            }
+            mode::S_IFCHR => Some(FileType::CharacterDevice),
+            mode::S_IFBLK => Some(FileType::BlockDevice),
+            mode::S_IFIFO => Some(FileType::Fifo),
+            mode::S_IFSOCK => Some(FileType::Socket),
+            _ => return Err(Errno::INVAL),
+        };
+        if let Some(kind) = kind {
+            let (major, minor) = unpack_dev(make.rdev);
+            mknodat(at, os(name), kind, permissions, makedev(major, minor))?;
+        }
+        drop(acting);
+        self.open_child(at, name)
+    }
+
+    pub(super) fn add_link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, name: &[u8]) -> Result<()> {
+        let (node, file) = self.reach_inode(inode)?;
+        let (dir_node, at) = self.reach_inode(dir)?;
+        let acting = self.server.act_as(&op.cred)?;
+        // By the descriptor: the very file that was compared, also where it is a symbolic link.
+        let linked = linkat(CWD, proc_path(&file), &at, os(name), AtFlags::SYMLINK_FOLLOW);
+        drop(acting);
+        self.settle(dir, &at);
+        self.settle(inode, &file);
+        match linked {
+            Ok(()) => {
+                node.seen_at(Place::new(&dir_node, name), true);
+                Ok(())
+            }
+            Err(errno) => {
+                self.doubt(&dir_node, name);
+                Err(errno)
+            }
+        }
+    }
+
+    /// unlink and rmdir.
+    pub(super) fn remove(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()> {
+        let (dir_node, at) = self.reach_inode(dir)?;
+        let node = self.node(inode)?;
+        let file = self.expect(&at, &dir_node, name, &node)?;
+        let is_dir = node.fmt == mode::S_IFDIR;
+        let acting = self.server.act_as(&op.cred)?;
+        let removed = unlinkat(&at, os(name), if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() });
+        drop(acting);
+        self.settle(dir, &at);
+        if let Some(file) = &file {
+            self.settle(inode, file);
+        }
+        match removed {
+            Ok(()) => {
+                node.gone_from(&dir_node, name);
+                if is_dir {
+                    inode.update(|attr| attr.nlink = 0);
+                }
+                Ok(())
+            }
+            Err(errno) => {
+                if moved(errno) || matches!(errno, Errno::ISDIR | Errno::EXIST | Errno::NOTEMPTY) {
+                    self.doubt(&dir_node, name);
+                }
+                Err(errno)
+            }
+        }
+    }
+
+    /// The file that has this name, which must be the one that the cache knows under it. None for a mount inside the
+    /// source, of which the host says itself that it is busy.
+    fn expect(&self, at: &At<'_>, dir: &Node, name: &[u8], node: &Node) -> Result<Option<OwnedFd>> {
+        if node.covered() {
+            return Ok(None);
+        }
+        let outcome = match self.open_child(at, name) {
+            Ok(fd) if identity::is(&node.id, &fd)? => return Ok(Some(fd)),
+            Ok(_) => Err(Errno::STALE),
+            Err(Errno::XDEV) => Err(Errno::STALE),
+            Err(errno) => Err(errno),
+        };
+        self.doubt(dir, name);
+        outcome
+    }
+
+    pub(super) fn move_name(&self, op: &Op, rename: &Rename<'_>) -> Result<()> {
+        let Rename { from_dir, from_name, inode, to_dir, to_name, target, exchange } = *rename;
+        let (from_node, from) = self.reach_inode(from_dir)?;
+        let (to_node, to) = self.reach_inode(to_dir)?;
+        let node = self.node(inode)?;
+        let file = self.expect(&from, &from_node, from_name, &node)?;
+        let victim = match target {
+            Some(target) => {
+                let node = self.node(target)?;
+                let file = self.expect(&to, &to_node, to_name, &node)?;
+                Some((target, node, file))
+            }
+            None => None,
+        };
+        // What nobody knew to be there must not be replaced.
+        let flags = match (exchange, target) {
+            (true, _) => RenameFlags::EXCHANGE,
+            (false, None) => RenameFlags::NOREPLACE,
+            (false, Some(_)) => RenameFlags::empty(),
+        };
+        let acting = self.server.act_as(&op.cred)?;
+        let outcome = match renameat_with(&from, os(from_name), &to, os(to_name), flags) {
+            // A file system without flags: that there is nothing has just been asked.
+            Err(Errno::INVAL) if flags == RenameFlags::NOREPLACE => {
+                self.without_flags((&from, from_name), (&to, to_name))
+            }
+            outcome => outcome,
+        };
+        drop(acting);
+        self.settle(from_dir, &from);
+        self.settle(to_dir, &to);
+        if let Some(file) = &file {
+            self.settle(inode, file);
+        }
+        if let Some((target, _, Some(file))) = &victim {
+            self.settle(target, file);
+        }
+        match outcome {
+            Ok(()) => {
+                node.gone_from(&from_node, from_name);
+                if let Some((target, other, _)) = &victim {
+                    other.gone_from(&to_node, to_name);
+                    self.after_victim(target, other, exchange, &from_node, from_name);
+                }
+                node.seen_at(
+                    Place::new(&to_node, to_name),
+                    inode.attr().nlink > 1 && node.fmt != mode::S_IFDIR,
+                );
+                Ok(())
+            }
+            Err(errno) => {
+                self.doubt(&from_node, from_name);
+                self.doubt(&to_node, to_name);
+                // It was not there when it was looked for, and is now: look again.
+                Err(if errno == Errno::EXIST && target.is_none() { Errno::STALE } else { errno })
+            }
+        }
+    }
+
+    fn after_victim(
+        &self,
+        target: &Inode<'_>,
+        node: &Arc<Node>,
+        exchanged: bool,
+        dir: &Arc<Node>,
+        name: &[u8],
+    ) {
+        let is_dir = node.fmt == mode::S_IFDIR;
+        if exchanged {
+            node.seen_at(Place::new(dir, name), target.attr().nlink > 1 && !is_dir);
+        } else if is_dir {
+            target.update(|attr| attr.nlink = 0);
+        }
+    }
+
+    fn without_flags(&self, from: (&At<'_>, &[u8]), to: (&At<'_>, &[u8])) -> Result<()> {
+        match self.open_child(to.0, to.1) {
+            Err(Errno::NOENT) => rustix::fs::renameat(from.0.as_fd(), os(from.1), to.0.as_fd(), os(to.1)),
+            Err(errno) => Err(errno),
+            Ok(_) => Err(Errno::EXIST),
+        }
+    }
+}

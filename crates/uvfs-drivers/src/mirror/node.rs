@@ -1,0 +1,361 @@
+//! Nodes: what the mirror knows of each file that the cache knows, and the table of them.
+//!
+//! A node has an identity, a number that is its own within the mount, and the place where it was last seen: the node of
+//! its directory and a name. A directory's node is held by those of its children, so that a path can be put together as
+//! long as somebody needs it. No descriptor is held for a node.
+//!
+//! A node is in the table as long as the cache has an inode of its number, or an answer about it is on its way: `count`
+//! says how many of these there are, and changes under the lock of the identity's shard. The number is the host's unless a
+//! living node has it already (a file that was removed and is still held, and whose number the host has given out again).
+//!
+//! Order of locks: identity's shard, then number's shard; a node's state alone. None is held across a system call.
+
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use foldhash::fast::RandomState;
+use parking_lot::{Mutex, RwLock};
+
+use super::file::Opened;
+use super::identity::{FileHandle, Identity};
+
+/// A power of two.
+const SHARDS: usize = 16;
+/// Numbers that are ours and not the host's begin here.
+const OURS: u64 = 1 << 63;
+/// Further names that are remembered of a file with several.
+const OTHER_NAMES: usize = 8;
+
+/// Where a node was seen.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub(super) dir: Arc<Node>,
+    pub(super) name: Box<[u8]>,
+}
+
+impl Place {
+    pub(super) fn new(dir: &Arc<Node>, name: &[u8]) -> Self {
+        Self { dir: Arc::clone(dir), name: name.into() }
+    }
+
+    fn is(&self, dir: &Node, name: &[u8]) -> bool {
+        self.dir.number == dir.number && *self.name == *name
+    }
+}
+
+#[derive(Default)]
+struct State {
+    place: Option<Place>,
+    more: Option<Box<More>>,
+}
+
+/// What few nodes have.
+#[derive(Default)]
+struct More {
+    others: Vec<Place>,
+    open: Vec<Arc<Opened>>,
+}
+
+/// See the module.
+pub(super) struct Node {
+    pub(super) id: Identity,
+    /// The mount's inode number.
+    pub(super) number: u64,
+    /// Type bits.
+    pub(super) fmt: u32,
+    count: AtomicU32,
+    state: Mutex<State>,
+}
+
+impl Node {
+    /// Whether this stands for a mount inside the source, which is not shown.
+    pub(super) fn covered(&self) -> bool {
+        matches!(self.id, Identity::Covered(..))
+    }
+
+    /// Where it was seen last.
+    pub(super) fn place(&self) -> Option<Place> {
+        self.state.lock().place.clone()
+    }
+
+    /// Where else it was seen.
+    pub(super) fn other_places(&self) -> Vec<Place> {
+        self.state.lock().more.as_ref().map_or_else(Vec::new, |more| more.others.clone())
+    }
+
+    /// It was seen at `place`; `many`: it has several names, and the others stay good.
+    pub(super) fn seen_at(&self, place: Place, many: bool) {
+        let mut state = self.state.lock();
+        let gone = match &state.place {
+            Some(old) if Arc::ptr_eq(&old.dir, &place.dir) && old.name == place.name => return,
+            _ => state.place.replace(place.clone()),
+        };
+        let mut dropped = Vec::new();
+        if let Some(more) = &mut state.more {
+            dropped.extend(more.others.extract_if(.., |p| p.is(&place.dir, &place.name)));
+        }
+        // The same place may have come with a newer node of its directory.
+        if many && let Some(old) = gone.clone().filter(|old| !old.is(&place.dir, &place.name)) {
+            let others = &mut state.more.get_or_insert_default().others;
+            if others.len() == OTHER_NAMES {
+                dropped.push(others.remove(0));
+            }
+            others.push(old);
+        }
+        // What is dropped may be a directory's last user: out of the lock.
+        drop(state);
+        drop((gone, dropped));
+    }
+
+    /// The name in `dir` does not lead here any more.
+    pub(super) fn gone_from(&self, dir: &Node, name: &[u8]) {
+        let mut state = self.state.lock();
+        let State { place, more } = &mut *state;
+        let mut gone = Vec::new();
+        if let Some(more) = more {
+            gone.extend(more.others.extract_if(.., |p| p.is(dir, name)));
+        }
+        if place.as_ref().is_some_and(|p| p.is(dir, name)) {
+            gone.extend(place.take());
+            *place = more.as_mut().and_then(|more| more.others.pop());
+        }
+        drop(state);
+        drop(gone);
+    }
+
+    /// Notes an open file of this node.
+    pub(super) fn opened(&self, file: Arc<Opened>) {
+        self.state.lock().more.get_or_insert_default().open.push(file);
+    }
+
+    /// Forgets an open file.
+    pub(super) fn closed(&self, file: &Arc<Opened>) {
+        let mut state = self.state.lock();
+        let Some(more) = &mut state.more else { return };
+        let gone: Vec<_> = more.open.extract_if(.., |f| Arc::ptr_eq(f, file)).collect();
+        if more.open.is_empty() && more.others.is_empty() {
+            state.more = None;
+        }
+        drop(state);
+        drop(gone);
+    }
+
+    /// An open file of this node that `fits`.
+    pub(super) fn find_open(&self, fits: impl Fn(&Opened) -> bool) -> Option<Arc<Opened>> {
+        self.state.lock().more.as_ref()?.open.iter().find(|file| fits(file)).cloned()
+    }
+}
+
+/// Lets go of directories one after another: a deep tree must not be a deep recursion.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let mut next = take_dirs(self);
+        while let Some(dir) = next.pop() {
+            if let Some(mut node) = Arc::into_inner(dir) {
+                next.append(&mut take_dirs(&mut node));
+            }
+        }
+    }
+}
+
+fn take_dirs(node: &mut Node) -> Vec<Arc<Node>> {
+    let state = node.state.get_mut();
+    let others = state.more.take().map_or_else(Vec::new, |more| more.others);
+    state.place.take().into_iter().chain(others).map(|place| place.dir).collect()
+}
+
+struct ById(Arc<Node>);
+
+impl Borrow<Identity> for ById {
+    fn borrow(&self) -> &Identity {
+        &self.0.id
+    }
+}
+impl PartialEq for ById {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+impl Eq for ById {}
+impl Hash for ById {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.id.hash(state);
+    }
+}
+
+struct ByNumber(Arc<Node>);
+
+impl Borrow<u64> for ByNumber {
+    fn borrow(&self) -> &u64 {
+        &self.0.number
+    }
+}
+impl PartialEq for ByNumber {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.number == other.0.number
+    }
+}
+impl Eq for ByNumber {}
+impl Hash for ByNumber {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.number.hash(state);
+    }
+}
+
+/// All nodes.
+pub(super) struct Table {
+    hasher: RandomState,
+    by_id: [Mutex<HashSet<ById, RandomState>>; SHARDS],
+    by_number: [RwLock<HashSet<ByNumber, RandomState>>; SHARDS],
+    next: AtomicU64,
+}
+
+impl Table {
+    pub(super) fn new() -> Self {
+        Self {
+            hasher: RandomState::default(),
+            by_id: Default::default(),
+            by_number: Default::default(),
+            next: AtomicU64::new(OURS),
+        }
+    }
+
+    fn id_shard(&self, id: &Identity) -> &Mutex<HashSet<ById, RandomState>> {
+        &self.by_id[self.hasher.hash_one(id) as usize % SHARDS]
+    }
+
+    fn number_shard(&self, number: u64) -> &RwLock<HashSet<ByNumber, RandomState>> {
+        &self.by_number[self.hasher.hash_one(number) as usize % SHARDS]
+    }
+
+    /// The node of a file, known or new, and one count on it for the answer that is about to be given.
+    pub(super) fn meet(&self, id: &Identity, host: u64, fmt: u32) -> Arc<Node> {
+        let mut shard = self.id_shard(id).lock();
+        if let Some(ById(node)) = shard.get(id) {
+            node.count.fetch_add(1, Relaxed);
+            return Arc::clone(node);
+        }
+        let mut number = host;
+        loop {
+            let mut numbers = self.number_shard(number).write();
+            if number == 0 || numbers.contains(&number) {
+                drop(numbers);
+                number = self.next.fetch_add(1, Relaxed);
+                continue;
+            }
+            let state = Mutex::new(State::default());
+            let node = Arc::new(Node { id: id.clone(), number, fmt, count: AtomicU32::new(1), state });
+            numbers.insert(ByNumber(Arc::clone(&node)));
+            shard.insert(ById(Arc::clone(&node)));
+            return node;
+        }
+    }
+
+    /// The node with this number.
+    pub(super) fn of(&self, number: u64) -> Option<Arc<Node>> {
+        self.number_shard(number).read().get(&number).map(|ByNumber(node)| Arc::clone(node))
+    }
+
+    /// The node with this handle.
+    pub(super) fn with_handle(&self, handle: &FileHandle) -> Option<Arc<Node>> {
+        let id = Identity::Handle(handle.clone());
+        self.id_shard(&id).lock().get(&id).map(|ById(node)| Arc::clone(node))
+    }
+
+    /// Gives one count back.
+    pub(super) fn let_go(&self, number: u64) {
+        let Some(node) = self.of(number) else { return };
+        let mut shard = self.id_shard(&node.id).lock();
+        if node.count.fetch_sub(1, Relaxed) != 1 {
+            return;
+        }
+        let gone = (shard.take(&node.id), self.number_shard(number).write().take(&number));
+        drop(shard);
+        drop(gone);
+    }
+
+    /// How many nodes there are.
+    pub(super) fn len(&self) -> usize {
+        self.by_number.iter().map(|shard| shard.read().len()).sum()
+    }
+
+    /// The numbers and types of all nodes.
+    pub(super) fn all(&self) -> Vec<(u64, u32)> {
+        let of = |shard: &RwLock<HashSet<ByNumber, RandomState>>| {
+            shard.read().iter().map(|ByNumber(node)| (node.number, node.fmt)).collect::<Vec<_>>()
+        };
+        self.by_number.iter().flat_map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: u32 = 0o100000;
+    const DIR: u32 = 0o040000;
+
+    fn id(generation: u8) -> Identity {
+        Identity::Handle(FileHandle::new(1, &[generation]))
+    }
+
+    #[test]
+    fn a_number_that_comes_again_while_its_file_is_held_is_another_one() {
+        let table = Table::new();
+        let old = table.meet(&id(1), 7, FILE);
+        let new = table.meet(&id(2), 7, FILE);
+        assert_eq!(old.number, 7);
+        assert_ne!(old.number, new.number);
+        assert!(Arc::ptr_eq(&table.of(new.number).unwrap(), &new));
+        table.let_go(7);
+        assert!(table.of(7).is_none());
+        assert_eq!(table.meet(&id(3), 7, FILE).number, 7);
+    }
+
+    #[test]
+    fn a_node_stays_until_each_answer_about_it_is_given_back() {
+        let table = Table::new();
+        let node = table.meet(&id(1), 7, FILE);
+        assert!(Arc::ptr_eq(&node, &table.meet(&id(1), 7, FILE)));
+        table.let_go(7);
+        assert!(table.of(7).is_some());
+        table.let_go(7);
+        assert_eq!((table.len(), table.with_handle(&FileHandle::new(1, &[1])).is_none()), (0, true));
+    }
+
+    #[test]
+    fn of_several_names_another_one_takes_over() {
+        let table = Table::new();
+        let dir = table.meet(&id(1), 1, DIR);
+        let node = table.meet(&id(2), 2, FILE);
+        let name = || node.place().map(|p| p.name.to_vec());
+        node.seen_at(Place::new(&dir, b"a"), false);
+        node.seen_at(Place::new(&dir, b"b"), true);
+        node.seen_at(Place::new(&dir, b"a"), true);
+        assert_eq!(name().unwrap(), b"a");
+        node.gone_from(&dir, b"a");
+        assert_eq!(name().unwrap(), b"b");
+        node.seen_at(Place::new(&dir, b"moved"), false);
+        node.gone_from(&dir, b"moved");
+        assert_eq!(name(), None);
+    }
+
+    #[test]
+    fn a_deep_tree_is_dropped_without_recursion() {
+        let table = Table::new();
+        let mut dir = table.meet(&Identity::Born(0, Default::default()), 1, DIR);
+        for ino in 2..200_000 {
+            let node = table.meet(&Identity::Born(ino, Default::default()), ino, DIR);
+            node.seen_at(Place::new(&dir, b"d"), false);
+            dir = node;
+        }
+        let deepest = Arc::clone(&dir);
+        for (number, _) in table.all() {
+            table.let_go(number);
+        }
+        drop((dir, deepest));
+    }
+}

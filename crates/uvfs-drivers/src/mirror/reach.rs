@@ -1,0 +1,186 @@
+//! From a node to its file: a path below the source, opened without leaving it, and the file compared with the node.
+//!
+//! Every access begins here. The path is put together from the places where the node and its directories were seen last,
+//! and is opened by openat2(2) from the source's descriptor: no symbolic link in it is followed, nothing above the source
+//! or on another mount is reached. What it leads to is compared with the node's identity, so a file or directory that
+//! was put in the place of another is not taken for it: ESTALE, and the cache forgets the name that led there. What comes
+//! back is an O_PATH descriptor, which is used for this operation and closed.
+//!
+//! A path of more than 4095 bytes is opened in parts.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use uvfs::Inode;
+use uvfs::types::{Errno, Result, mode};
+
+use super::Mirror;
+use super::identity;
+use super::node::{Node, Place};
+
+/// Longest path that is opened in one call.
+const PART: usize = 4000;
+/// Components that a path may have: more are those of a circle, which places can come to form for a moment while
+/// directories are moved on the host.
+const DEPTH: usize = 1 << 17;
+
+/// A descriptor of a node.
+pub(super) enum At<'m> {
+    Root(BorrowedFd<'m>),
+    Own(OwnedFd),
+}
+
+impl AsFd for At<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Root(fd) => *fd,
+            Self::Own(fd) => fd.as_fd(),
+        }
+    }
+}
+
+/// The path under which the kernel finds an open file again, whatever happens to its names.
+pub(super) fn proc_path(fd: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+}
+
+/// Opens what stands at `path` below `dir` itself: a symbolic link is opened, not followed.
+pub(super) fn open_below(dir: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
+    let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat2(dir, OsStr::from_bytes(path), flags, Mode::empty(), resolve)
+}
+
+/// Whether a failure means that a place is not what it was.
+pub(super) fn moved(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::STALE | Errno::NAMETOOLONG
+    )
+}
+
+impl Mirror {
+    /// The node behind an inode of the cache.
+    pub(super) fn node(&self, inode: &Inode<'_>) -> Result<Arc<Node>> {
+        self.table.of(inode.ino()).ok_or(Errno::STALE)
+    }
+
+    /// A node whose file is to be changed, and its file: EROFS for a mount inside the source.
+    pub(super) fn reach_inode(&self, inode: &Inode<'_>) -> Result<(Arc<Node>, At<'_>)> {
+        let node = self.node(inode)?;
+        if node.covered() {
+            return Err(Errno::ROFS);
+        }
+        let at = self.reach(&node)?;
+        Ok((node, at))
+    }
+
+    /// The file of a node.
+    ///
+    /// # Errors
+    /// ESTALE where it is in none of its places, and what the host answers.
+    pub(super) fn reach(&self, node: &Arc<Node>) -> Result<At<'_>> {
+        if node.number == self.root_number() {
+            return Ok(At::Root(self.source.as_fd()));
+        }
+        if let Some(place) = node.place() {
+            if let Some(fd) = self.try_place(node, &place)? {
+                return Ok(At::Own(fd));
+            }
+            for place in node.other_places() {
+                if let Some(fd) = self.try_place(node, &place)? {
+                    node.seen_at(place, true);
+                    return Ok(At::Own(fd));
+                }
+            }
+        }
+        self.ask_open_file(node)?.map(At::Own).ok_or(Errno::STALE)
+    }
+
+    /// The node's file if it is at this place; otherwise the cache forgets that it was.
+    fn try_place(&self, node: &Node, place: &Place) -> Result<Option<OwnedFd>> {
+        // Where the cache has let go of a directory and has found it again, there is a newer node than the one that the
+        // place names, and that one knows.
+        for newest in [false, true] {
+            match self.open_place(place, newest) {
+                Ok(fd) if identity::is(&node.id, &fd)? => return Ok(Some(fd)),
+                Ok(_) => {}
+                Err(errno) if moved(errno) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        self.doubt(&place.dir, &place.name);
+        Ok(None)
+    }
+
+    fn open_place(&self, place: &Place, newest: bool) -> Result<OwnedFd> {
+        let mut components = vec![place.name.clone()];
+        let mut dir = Arc::clone(&place.dir);
+        while dir.number != self.root_number() {
+            if components.len() > DEPTH {
+                return Err(Errno::STALE);
+            }
+            if newest {
+                dir = self.table.of(dir.number).unwrap_or(dir);
+            }
+            let up = dir.place().ok_or(Errno::STALE)?;
+            components.push(up.name);
+            dir = up.dir;
+        }
+        let mut path = Vec::with_capacity(256);
+        let mut base = None;
+        for name in components.iter().rev() {
+            if path.len() + name.len() >= PART {
+                base = Some(self.open_part(base.as_ref(), &path, OFlags::DIRECTORY)?);
+                path.clear();
+            }
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+        }
+        self.open_part(base.as_ref(), &path, OFlags::empty())
+    }
+
+    fn open_part(&self, base: Option<&OwnedFd>, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
+        open_below(base.unwrap_or(&self.source), path, flags)
+    }
+
+    /// A file that somebody has open knows its own path, also where the host has moved it. The path is a hint: it is
+    /// opened below the source as any other.
+    fn ask_open_file(&self, node: &Node) -> Result<Option<OwnedFd>> {
+        let Some(open) = node.find_open(|_| true) else { return Ok(None) };
+        let path_of = |fd: BorrowedFd<'_>| std::fs::read_link(proc_path(fd));
+        let (Ok(source), Ok(file)) = (path_of(self.source.as_fd()), path_of(open.fd.as_fd())) else {
+            return Ok(None);
+        };
+        let Ok(below) = file.strip_prefix(&source).map(Path::to_owned) else { return Ok(None) };
+        self.open_hint(node, &below)
+    }
+
+    fn open_hint(&self, node: &Node, below: &PathBuf) -> Result<Option<OwnedFd>> {
+        match open_below(&self.source, below.as_os_str().as_bytes(), OFlags::empty()) {
+            Ok(fd) if identity::is(&node.id, &fd)? => Ok(Some(fd)),
+            Ok(_) => Ok(None),
+            Err(errno) if moved(errno) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// The name in a directory may lead elsewhere: the cache asks again.
+    pub(super) fn doubt(&self, dir: &Node, name: &[u8]) {
+        self.with_cached(dir.number, mode::S_IFDIR, |inode| inode.cache().invalidate(inode, name));
+    }
+
+    /// Opens what has this name in a directory, O_PATH.
+    pub(super) fn open_child(&self, dir: &At<'_>, name: &[u8]) -> Result<OwnedFd> {
+        open_below(dir, name, OFlags::empty())
+    }
+}

@@ -1,0 +1,86 @@
+//! System calls that no safe wrapper offers: file handles, and the identity that a thread works on files under.
+//!
+//! Safe from outside: each call is given buffers whose sizes it is told, and changes nothing but what its name says.
+//! `set_fs_uid` and `set_fs_gid` change the calling thread alone; who calls them sees to it that the thread gets its
+//! own identity back ([`super::caller`]).
+
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd};
+
+use uvfs::types::{Errno, Result};
+
+/// Longest handle of any file system (`MAX_HANDLE_SZ`).
+pub(super) const HANDLE_MAX: usize = 128;
+/// Linux 6.5: a handle that identifies only, which more file systems have.
+const AT_HANDLE_FID: i32 = 0x200;
+
+#[repr(C)]
+struct RawHandle {
+    len: u32,
+    kind: i32,
+    bytes: [u8; HANDLE_MAX],
+}
+
+fn handle_with(fd: i32, raw: &mut RawHandle, flags: i32) -> Result<()> {
+    raw.len = HANDLE_MAX as u32;
+    let mut mount = 0;
+    // SAFETY: the path is a C string; `raw` starts as `struct file_handle` does and has the room that `len` says.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            fd,
+            c"".as_ptr(),
+            std::ptr::from_mut(raw),
+            std::ptr::from_mut(&mut mount),
+            flags | libc::AT_EMPTY_PATH,
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Type and bytes of the file's handle.
+///
+/// # Errors
+/// EOPNOTSUPP where the file system has none, EOVERFLOW where they are longer than any should be.
+pub(super) fn handle(fd: impl AsFd, bytes: &mut [u8; HANDLE_MAX]) -> Result<(i32, usize)> {
+    const { assert!(size_of::<RawHandle>() == 8 + HANDLE_MAX) };
+    let fd = fd.as_fd().as_raw_fd();
+    let mut raw = RawHandle { len: 0, kind: 0, bytes: [0; HANDLE_MAX] };
+    match handle_with(fd, &mut raw, AT_HANDLE_FID) {
+        // An older kernel does not know the flag.
+        Err(Errno::INVAL) => handle_with(fd, &mut raw, 0)?,
+        done => done?,
+    }
+    let len = raw.len as usize;
+    if len > HANDLE_MAX {
+        return Err(Errno::OVERFLOW);
+    }
+    bytes[..len].copy_from_slice(&raw.bytes[..len]);
+    Ok((raw.kind, len))
+}
+
+/// Sets the user id that this thread works on files with. Whether it was allowed to is looked up.
+pub(super) fn set_fs_uid(uid: u32) -> Result<()> {
+    // SAFETY: changes the calling thread's credentials, no memory. The second call, with an id that is none,
+    // changes nothing and says what holds.
+    let now = unsafe {
+        libc::syscall(libc::SYS_setfsuid, uid);
+        libc::syscall(libc::SYS_setfsuid, u32::MAX)
+    };
+    if now as u32 == uid { Ok(()) } else { Err(Errno::PERM) }
+}
+
+/// As [`set_fs_uid`], for the group.
+pub(super) fn set_fs_gid(gid: u32) -> Result<()> {
+    // SAFETY: as in `set_fs_uid`.
+    let now = unsafe {
+        libc::syscall(libc::SYS_setfsgid, gid);
+        libc::syscall(libc::SYS_setfsgid, u32::MAX)
+    };
+    if now as u32 == gid { Ok(()) } else { Err(Errno::PERM) }
+}
+
+fn last_error() -> Errno {
+    let code = std::io::Error::last_os_error().raw_os_error();
+    code.map_or(Errno::IO, Errno::from_raw_os_error)
+}

@@ -1,0 +1,76 @@
+//! The mirror of a host directory: what is done through it is done on the host, and nowhere else.
+
+mod escapes;
+mod limits;
+mod links;
+mod outside;
+mod semantics;
+mod users;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::Mode;
+use tempfile::TempDir;
+use uvfs::{Cred, Inode, Op, Vfs, VfsConfig};
+use uvfs_drivers::mirror::Mirror;
+
+/// A directory of the host and a mirror of it. Beside it is `outside`, which is none of the mirror's business.
+pub(crate) struct Fs {
+    pub(crate) vfs: Arc<Vfs>,
+    pub(crate) mirror: Arc<Mirror>,
+    base: TempDir,
+}
+
+impl Fs {
+    /// A mirror that asks the host each time.
+    pub(crate) fn new() -> Self {
+        Self::with_ttl(Duration::ZERO)
+    }
+
+    pub(crate) fn with_ttl(ttl: Duration) -> Self {
+        // As the command does: what a user makes has the permissions that were asked for.
+        rustix::process::umask(Mode::empty());
+        let base = tempfile::tempdir().expect("a temporary directory");
+        fs::create_dir(base.path().join("src")).unwrap();
+        fs::create_dir(base.path().join("outside")).unwrap();
+        let mirror = Mirror::new(&base.path().join("src"), ttl).unwrap();
+        let vfs = Vfs::new(VfsConfig::default(), mirror.clone()).unwrap();
+        Self { vfs, mirror, base }
+    }
+
+    /// On the host, in the source.
+    pub(crate) fn src(&self, name: &str) -> PathBuf {
+        self.base.path().join("src").join(name)
+    }
+
+    /// On the host, outside of the source.
+    pub(crate) fn outside(&self, name: &str) -> PathBuf {
+        self.base.path().join("outside").join(name)
+    }
+
+    /// As a FUSE kernel asks: it has checked permissions.
+    pub(crate) fn trusted(&self, cred: &Cred) -> Op {
+        Op { trusted: true, ..self.vfs.op(cred) }
+    }
+
+    pub(crate) fn root_op(&self) -> Op {
+        self.trusted(&Cred::root())
+    }
+
+    /// The inode of a path.
+    pub(crate) fn inode(&self, path: &str) -> Inode<'_> {
+        self.vfs.context(Cred::root()).resolve(path.as_bytes()).unwrap()
+    }
+}
+
+/// Whether tests that need root can run; says so where not.
+pub(crate) fn is_root(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("skipped: {test}: not root");
+    }
+    root
+}

@@ -1,0 +1,69 @@
+//! What changes behind the mirror, and is told to it.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags, open};
+use uvfs::{Cred, Errno};
+use uvfs_drivers::mirror::FileHandle;
+
+use crate::Fs;
+
+fn handle(fs: &Fs, name: &str) -> Option<FileHandle> {
+    let fd = open(fs.src(name), OFlags::PATH, Mode::empty()).unwrap();
+    FileHandle::of(fd).ok()
+}
+
+#[test]
+fn what_is_told_is_looked_at_again() {
+    let fs = Fs::with_ttl(Duration::from_secs(3600));
+    fs::create_dir(fs.src("dir")).unwrap();
+    fs::write(fs.src("dir/file"), b"1").unwrap();
+    let (Some(dir), Some(file)) = (handle(&fs, "dir"), handle(&fs, "dir/file")) else {
+        return println!("skipped: no file handles on the file system of $TMPDIR");
+    };
+    let me = fs.vfs.context(Cred::root());
+    assert_eq!(me.stat(b"/dir/file").unwrap().size, 1);
+    assert_eq!(me.stat(b"/dir/new").unwrap_err(), Errno::NOENT);
+    fs::write(fs.src("dir/file"), b"1234").unwrap();
+    fs::write(fs.src("dir/new"), b"").unwrap();
+    // Believed, until it is told.
+    assert_eq!(me.stat(b"/dir/file").unwrap().size, 1);
+    assert_eq!(me.stat(b"/dir/new").unwrap_err(), Errno::NOENT);
+    fs.mirror.object_changed(&file);
+    fs.mirror.name_changed(&dir, b"new");
+    assert_eq!(me.stat(b"/dir/file").unwrap().size, 4);
+    me.stat(b"/dir/new").unwrap();
+    fs::rename(fs.src("dir/file"), fs.src("moved")).unwrap();
+    fs.mirror.all_suspect();
+    assert_eq!(me.stat(b"/dir/file").unwrap_err(), Errno::NOENT);
+    assert_eq!(me.stat(b"/moved").unwrap().size, 4);
+}
+
+#[test]
+fn what_is_told_of_the_unknown_is_nothing() {
+    let fs = Fs::new();
+    for bytes in [&[][..], &[0; 8], &[7; 128]] {
+        let handle = FileHandle::new(1, bytes);
+        fs.mirror.name_changed(&handle, b"name");
+        fs.mirror.object_changed(&handle);
+    }
+    fs.mirror.all_suspect();
+    assert!(fs.vfs.context(Cred::root()).stat(b"/").unwrap().is_dir());
+}
+
+#[test]
+fn the_source_is_removed_or_no_directory() {
+    let fs = Fs::new();
+    let me = fs.vfs.context(Cred::root());
+    fs::remove_dir(fs.src("")).unwrap();
+    assert_eq!(me.mkdir(b"/dir", 0o755).unwrap_err(), Errno::NOENT);
+    assert_eq!(me.stat(b"/file").unwrap_err(), Errno::NOENT);
+    assert!(me.stat(b"/").unwrap().is_dir());
+    fs::write(fs.outside("file"), b"").unwrap();
+    for (name, says) in [("file", "is no directory"), ("missing", "does not exist")] {
+        let refused = uvfs_drivers::mirror::Mirror::new(&fs.outside(name), Duration::ZERO);
+        let refused = refused.map(drop).unwrap_err().to_string();
+        assert!(refused.contains(says), "{refused}");
+    }
+}

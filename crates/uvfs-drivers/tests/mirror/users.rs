@@ -1,0 +1,172 @@
+//! In whose name things are done: the host's kernel decides, also where nobody has checked before.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+
+use uvfs::{Access, Cred, Errno, SetAttr, SetTime, mode};
+
+use crate::{Fs, is_root};
+
+const USER: u32 = 4711;
+const GROUP: u32 = 4712;
+const OTHER: u32 = 4800;
+
+fn user() -> Cred {
+    Cred { uid: USER, gid: USER, groups: [GROUP].into() }
+}
+
+/// A file with this owner and mode.
+fn file(path: &Path, owner: (u32, u32), bits: u32) {
+    fs::write(path, b"12345").unwrap();
+    chown(path, Some(owner.0), Some(owner.1)).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(bits)).unwrap();
+}
+
+fn bits(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+fn open_root(fs: &Fs) {
+    fs::set_permissions(fs.src(""), fs::Permissions::from_mode(0o777)).unwrap();
+}
+
+#[test]
+fn what_a_user_makes_belongs_to_the_user() {
+    if !is_root("what_a_user_makes_belongs_to_the_user") {
+        return;
+    }
+    let fs = Fs::new();
+    open_root(&fs);
+    let op = fs.trusted(&user());
+    let root = fs.vfs.root();
+    fs.vfs.mknod(&op, &root, b"file", mode::S_IFREG | 0o640, 0).unwrap();
+    fs.vfs.mkdir(&op, &root, b"dir", 0o750).unwrap();
+    fs.vfs.symlink(&op, &root, b"link", b"x").unwrap();
+    fs.vfs.mknod(&op, &root, b"fifo", mode::S_IFIFO | 0o600, 0).unwrap();
+    for name in ["file", "dir", "link", "fifo"] {
+        let host = fs::symlink_metadata(fs.src(name)).unwrap();
+        assert_eq!((host.uid(), host.gid()), (USER, USER), "{name}");
+    }
+    // A directory that hands its group down, and one that belongs to a group of the user's.
+    let shared = fs.src("shared");
+    fs::create_dir(&shared).unwrap();
+    chown(&shared, Some(OTHER), Some(GROUP)).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o2770)).unwrap();
+    let (dir, _) = fs.vfs.mkdir(&op, &fs.inode("/shared"), b"sub", 0o755).unwrap();
+    let (made, attr) = fs.vfs.mknod(&op, &dir, b"file", mode::S_IFREG | 0o644, 0).unwrap();
+    assert_eq!((attr.uid, attr.gid, dir.attr().mode & 0o7777), (USER, GROUP, 0o2755));
+    // The thread has its own credentials again.
+    fs.vfs.mknod(&fs.root_op(), &dir, b"roots", mode::S_IFREG | 0o644, 0).unwrap();
+    assert_eq!(fs::metadata(fs.src("shared/sub/roots")).unwrap().uid(), 0);
+    drop(made);
+}
+
+#[test]
+fn the_host_refuses_what_the_user_may_not() {
+    if !is_root("the_host_refuses_what_the_user_may_not") {
+        return;
+    }
+    let fs = Fs::new();
+    fs::set_permissions(fs.src(""), fs::Permissions::from_mode(0o755)).unwrap();
+    file(&fs.src("roots"), (0, 0), 0o600);
+    file(&fs.src("groups"), (0, GROUP), 0o060);
+    fs::create_dir(fs.src("dir")).unwrap();
+    let op = fs.trusted(&user());
+    let (root, roots, groups) = (fs.vfs.root(), fs.inode("/roots"), fs.inode("/groups"));
+    let denied = Some(Errno::ACCESS);
+    let perm = Some(Errno::PERM);
+    let set = |set: SetAttr| fs.vfs.setattr(&op, &roots, &set).err();
+    assert_eq!(fs.vfs.mknod(&op, &root, b"new", mode::S_IFREG | 0o644, 0).err(), denied);
+    assert_eq!(fs.vfs.mkdir(&op, &root, b"new", 0o755).err(), denied);
+    assert_eq!(fs.vfs.unlink(&op, &root, b"roots").err(), denied);
+    assert_eq!(fs.vfs.rmdir(&op, &root, b"dir").err(), denied);
+    assert_eq!(fs.vfs.rename(&op, &root, b"roots", &root, b"mine", uvfs::RenameFlags::empty()).err(), denied);
+    assert_eq!(fs.vfs.open(&op, &roots, Access::READ, false).err(), denied);
+    assert_eq!(fs.vfs.open(&op, &roots, Access::WRITE, false).err(), denied);
+    assert_eq!(set(SetAttr { size: Some(0), ..SetAttr::default() }), denied);
+    assert_eq!(set(SetAttr { mode: Some(0o666), ..SetAttr::default() }), perm);
+    assert_eq!(set(SetAttr { uid: Some(USER), ..SetAttr::default() }), perm);
+    assert_eq!(set(SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() }).is_some(), true);
+    assert_eq!(fs.vfs.getxattr(&op, &roots, b"user.x").err(), denied);
+    assert_eq!(fs.vfs.setxattr(&op, &roots, b"user.x", b"", uvfs::XattrFlags::empty()).err(), denied);
+    assert!(fs.vfs.setxattr(&op, &roots, b"trusted.x", b"", uvfs::XattrFlags::empty()).is_err());
+    assert!(fs.vfs.mknod(&op, &root, b"dev", mode::S_IFCHR | 0o666, 0x103).is_err());
+    // One of the supplementary groups may.
+    let handle = fs.vfs.open(&op, &groups, Access::READ | Access::WRITE, false).unwrap();
+    fs.vfs.release(handle);
+    assert_eq!((bits(&fs.src("roots")), fs::read(fs.src("roots")).unwrap().len()), (0o600, 5));
+}
+
+#[test]
+fn set_id_bits_go_where_the_user_may_not_keep_them() {
+    if !is_root("set_id_bits_go_where_the_user_may_not_keep_them") {
+        return;
+    }
+    let fs = Fs::new();
+    let path = fs.src("tool");
+    let change = |cred: &Cred, what: &str| {
+        file(&path, (OTHER, OTHER), 0o6777);
+        let op = fs.trusted(cred);
+        let tool = fs.inode("/tool");
+        let handle = fs.vfs.open(&op, &tool, Access::WRITE, false).unwrap();
+        match what {
+            "write" => drop(fs.vfs.write(&op, handle, 0, b"x", false, cred.uid != 0).unwrap()),
+            "truncate" => {
+                let set = SetAttr { size: Some(1), kill_suidgid: cred.uid != 0, ..SetAttr::default() };
+                fs.vfs.setattr(&op, &tool, &set).unwrap();
+            }
+            _ => drop(fs.vfs.setattr(
+                &op,
+                &tool,
+                &SetAttr { uid: Some(USER), kill_suidgid: true, ..SetAttr::default() },
+            )),
+        }
+        fs.vfs.release(handle);
+        assert_eq!(fs.vfs.getattr(&op, &tool).unwrap().mode & 0o7777, bits(&path), "{what}");
+        bits(&path)
+    };
+    assert_eq!(change(&user(), "write"), 0o777);
+    assert_eq!(change(&user(), "truncate"), 0o777);
+    assert_eq!(change(&Cred::root(), "write"), 0o6777);
+    assert_eq!(change(&Cred::root(), "truncate"), 0o6777);
+    assert_eq!(change(&Cred::root(), "chown"), 0o777);
+}
+
+#[test]
+fn access_control_lists_are_kept_and_heeded_by_the_host() {
+    if !is_root("access_control_lists_are_kept_and_heeded_by_the_host") {
+        return;
+    }
+    let fs = Fs::new();
+    file(&fs.src("file"), (0, 0), 0o600);
+    // Version 2; the owner rw, the user 4711 r, group none, mask r, others none.
+    let entry = |tag: u16, perm: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let list = [
+        2u32.to_le_bytes().to_vec(),
+        entry(1, 6, u32::MAX),
+        entry(2, 4, USER),
+        entry(4, 0, u32::MAX),
+        entry(16, 4, u32::MAX),
+        entry(32, 0, u32::MAX),
+    ]
+    .concat();
+    let inode = fs.inode("/file");
+    let name = b"system.posix_acl_access";
+    match fs.vfs.setxattr(&fs.root_op(), &inode, name, &list, uvfs::XattrFlags::empty()) {
+        Err(Errno::OPNOTSUPP) => {
+            return println!("skipped: no access control lists on the file system of $TMPDIR");
+        }
+        done => done.unwrap(),
+    }
+    assert_eq!(fs.vfs.getxattr(&fs.root_op(), &inode, name).unwrap(), list);
+    assert_eq!(fs.vfs.getattr(&fs.root_op(), &inode).unwrap().mode & 0o777, 0o640);
+    let op = fs.trusted(&user());
+    fs.vfs.release(fs.vfs.open(&op, &inode, Access::READ, false).unwrap());
+    assert_eq!(fs.vfs.open(&op, &inode, Access::WRITE, false).err(), Some(Errno::ACCESS));
+    let other = fs.trusted(&Cred::user(OTHER, OTHER));
+    assert_eq!(fs.vfs.open(&other, &inode, Access::READ, false).err(), Some(Errno::ACCESS));
+    assert_eq!(fs.vfs.setxattr(&op, &inode, name, &list, uvfs::XattrFlags::empty()).err(), Some(Errno::PERM));
+}

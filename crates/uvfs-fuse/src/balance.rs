@@ -1,0 +1,421 @@
+//! The thread that keeps a mount's memory limit, so that those who ask need not.
+//!
+//! It sleeps until the cache says that free slots run short ([`uvfs::Balance`]), then evicts in small steps until there are enough.
+//! What the kernel holds cannot be evicted: where little else is found, leaves are named to it ([`crate::reclaim`]),
+//! and the FORGETs that come back make the next step. Where nothing helps (files are open, or the kernel uses
+//! all) it pauses, each time for longer, and in the end sleeps until somebody is short again. The
+//! system's own pressure ([`crate::psi`]) lowers the limit for a while ([`crate::mark`]).
+//!
+//! One thread for each mount. It holds no lock at all, least of all over a write to the kernel, which may wait, and between
+//! two steps it holds no reference to the front end. It listens for its end in every sleep, so it ends with the
+//! session at once, or with the write that it is in.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::task::Waker;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use uvfs::Vfs;
+
+use crate::bell::{Bell, listen};
+use crate::frontend::Frontend;
+use crate::mark::{Mark, WHOLE};
+use crate::psi::{Heard, Psi, Source};
+use crate::reclaim::{BATCH, Kernel};
+
+/// Names that should be free to be evicted for each that the kernel holds: one in so many.
+const FREE_SHARE: usize = 8;
+/// Batches of leaves that are looked at for one that is good to be named.
+const TRIES: usize = 8;
+/// A step that evicts fewer, where more are missing, has found little.
+const LITTLE: u64 = 64;
+/// The shortest pause: how long the kernel may take to forget a batch.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+/// The longest one; after it, nothing is done before somebody is short of memory.
+const PAUSE_MAX: Duration = Duration::from_millis(256);
+/// Where pauses begin again when somebody is short while nothing helps.
+const PAUSE_AGAIN: Duration = Duration::from_millis(32);
+
+/// A running thread; it ends when this is dropped.
+pub(crate) struct Balancer {
+    end: Arc<Bell>,
+    watches: String,
+}
+
+impl Balancer {
+    /// What is watched for the system's pressure, or why nothing is.
+    pub(crate) fn watches(&self) -> &str {
+        &self.watches
+    }
+}
+
+impl Drop for Balancer {
+    fn drop(&mut self) {
+        // Not waited for: it may be in a write that waits for the session's threads.
+        self.end.ring();
+    }
+}
+
+/// Starts the thread. `device` is the mount's, or a duplicate; `prune`: whether the kernel may be asked by PRUNE.
+pub(crate) fn start(device: OwnedFd, frontend: &Arc<Frontend>, prune: bool) -> io::Result<Balancer> {
+    let (source, watches) = match Psi::open() {
+        Ok(psi) => {
+            let watches = psi.path().display().to_string();
+            (Some(Box::new(psi) as Box<dyn Source>), watches)
+        }
+        Err(missing) => (None, format!("none ({missing})")),
+    };
+    let end = Arc::new(Bell::new()?);
+    let work = Work::new(Kernel::new(device, prune), frontend, Arc::clone(&end), source)?;
+    thread::Builder::new().name("uvfs-balance".into()).spawn(move || work.run())?;
+    Ok(Balancer { end, watches })
+}
+
+/// What the thread has.
+struct Work {
+    end: Arc<Bell>,
+    /// Somebody is short of memory.
+    short: Arc<Bell>,
+    waker: Waker,
+    frontend: Weak<Frontend>,
+    /// It may outlive the front end, and must not be left with a watcher that is none.
+    vfs: Weak<Vfs>,
+    kernel: Kernel,
+    source: Option<Box<dyn Source>>,
+    mark: Mark,
+    pause: Duration,
+    /// Lookups that the kernel had forgotten at the last step.
+    forgotten: u64,
+}
+
+/// What comes after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// Another one at once.
+    Again,
+    /// Another one after a pause.
+    Pause(Duration),
+    /// A pause, and then [`Next::Sleep`].
+    Last,
+    /// Nothing, until somebody is short of memory.
+    Sleep,
+}
+
+/// What ended a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    End,
+    /// Time, or whoever is short of memory.
+    Go,
+    /// The mark has moved: what is to be done is another thing now.
+    Moved,
+}
+
+impl Work {
+    fn new(
+        kernel: Kernel,
+        frontend: &Arc<Frontend>,
+        end: Arc<Bell>,
+        source: Option<Box<dyn Source>>,
+    ) -> io::Result<Self> {
+        let short = Arc::new(Bell::new()?);
+        let waker = Waker::from(Arc::clone(&short));
+        let vfs = frontend.vfs();
+        vfs.cache().watch_pressure(waker.clone());
+        let (frontend, vfs) = (Arc::downgrade(frontend), Arc::downgrade(vfs));
+        let (mark, pause) = (Mark::new(), PAUSE_MIN);
+        Ok(Self { end, short, waker, frontend, vfs, kernel, source, mark, pause, forgotten: 0 })
+    }
+
+    fn run(mut self) {
+        // What happened before we watched is not told: a look.
+        let mut next = Next::Again;
+        loop {
+            next = match (self.sleep(next), next) {
+                (Woken::End, _) => return,
+                (Woken::Go, Next::Last) => Next::Sleep,
+                (Woken::Go | Woken::Moved, _) => match self.frontend.upgrade() {
+                    Some(frontend) => self.step(&frontend),
+                    None => return,
+                },
+            };
+        }
+    }
+
+    /// Sleeps as `next` says, or until the end.
+    fn sleep(&mut self, next: Next) -> Woken {
+        let now = Instant::now();
+        let (time, for_short) = match next {
+            Next::Again => (Some(Duration::ZERO), false),
+            Next::Pause(time) => (Some(time), false),
+            Next::Last => (Some(PAUSE_MAX), false),
+            Next::Sleep => (None, true),
+        };
+        let until = time.map(|time| now + time);
+        loop {
+            let now = Instant::now();
+            let left = until.map(|until| until.saturating_duration_since(now));
+            let time = left.into_iter().chain(self.mark.stays(now)).min();
+            let short = if for_short { PollFlags::IN } else { PollFlags::empty() };
+            let end = (self.end.as_fd(), PollFlags::IN);
+            let short = (self.short.as_fd(), short);
+            let heard = match &self.source {
+                None => listen([end, short], time).map(|[end, short]| [end, short, PollFlags::empty()]),
+                Some(source) => listen([end, short, (source.fd(), source.interest())], time),
+            };
+            let Ok([end, short, source]) = heard else { return Woken::End };
+            if end.contains(PollFlags::IN) {
+                return Woken::End;
+            }
+            if self.move_mark(source) {
+                return Woken::Moved;
+            }
+            if short.contains(PollFlags::IN) || until.is_some_and(|until| until <= Instant::now()) {
+                return Woken::Go;
+            }
+        }
+    }
+
+    /// The system's pressure, and time, move the mark; whether they did.
+    fn move_mark(&mut self, flags: PollFlags) -> bool {
+        let now = Instant::now();
+        let pressed = match self.source.as_mut().map_or(Heard::Nothing, |source| source.heard(flags)) {
+            Heard::Nothing => false,
+            Heard::Pressed => true,
+            Heard::Over => {
+                tracing::debug!("the system does not tell of its pressure any more");
+                self.source = None;
+                false
+            }
+        };
+        if pressed {
+            self.mark.press(now);
+        }
+        let moved = pressed || self.mark.pass(now);
+        if moved && let Some(frontend) = self.frontend.upgrade() {
+            frontend.lower_marks(self.mark.share(), pressed);
+        }
+        moved
+    }
+
+    fn step(&mut self, frontend: &Frontend) -> Next {
+        // Before the look: who is short after it rings again.
+        self.short.silence();
+        let done = frontend.balance();
+        if done.missing == 0 {
+            self.pause = PAUSE_MIN;
+            return Next::Sleep;
+        }
+        // What the kernel has forgotten, others may have taken already.
+        let forgotten = frontend.lookups().forgotten;
+        let moved = done.evicted > 0 || done.returned || forgotten != self.forgotten;
+        self.forgotten = forgotten;
+        if moved {
+            self.pause = PAUSE_MIN;
+        }
+        if done.evicted >= done.missing.min(LITTLE) || done.returned {
+            return Next::Again;
+        }
+        let asked = (1..=TRIES).any(|nth| {
+            let held = frontend.held_by_kernel(done.sb, BATCH);
+            let few = held.evictable * FREE_SHARE < held.leaves.len();
+            few && self.kernel.forget(&held.leaves, frontend, nth == TRIES)
+        });
+        if !asked && (moved || done.more) {
+            return Next::Again;
+        }
+        self.longer(frontend)
+    }
+
+    /// A pause, longer than the last one.
+    fn longer(&mut self, frontend: &Frontend) -> Next {
+        if self.pause >= PAUSE_MAX {
+            self.pause = PAUSE_AGAIN;
+            frontend.give_up_shrinking();
+            return Next::Last;
+        }
+        let pause = self.pause;
+        self.pause *= 2;
+        Next::Pause(pause)
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if let Some(vfs) = self.vfs.upgrade() {
+            vfs.cache().unwatch_pressure(&self.waker);
+            // Nobody is there to raise it again.
+            vfs.cache().lower_marks(WHOLE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frontend::fixture::Fixture;
+
+    const MIB: u64 = 1 << 20;
+    /// Until something is given up; what is waited for takes milliseconds.
+    const SOON: Duration = Duration::from_secs(60);
+
+    /// A system whose pressure is a bell.
+    struct Fake {
+        bell: Arc<Bell>,
+        says: Heard,
+    }
+
+    impl Source for Fake {
+        fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
+            self.bell.as_fd()
+        }
+        fn interest(&self) -> PollFlags {
+            PollFlags::IN
+        }
+        fn heard(&mut self, flags: PollFlags) -> Heard {
+            if !flags.contains(PollFlags::IN) {
+                return Heard::Nothing;
+            }
+            self.bell.silence();
+            self.says
+        }
+    }
+
+    struct Running {
+        end: Arc<Bell>,
+        thread: thread::JoinHandle<()>,
+    }
+
+    impl Running {
+        fn start(frontend: &Arc<Frontend>, source: Option<Fake>) -> Self {
+            let end = Arc::new(Bell::new().expect("an eventfd"));
+            let device = std::fs::File::options().write(true).open("/dev/null").expect("/dev/null");
+            let source = source.map(|source| Box::new(source) as Box<dyn Source>);
+            let kernel = Kernel::new(device.into(), true);
+            let work = Work::new(kernel, frontend, Arc::clone(&end), source).expect("an eventfd");
+            Self { end, thread: thread::spawn(move || work.run()) }
+        }
+
+        fn end(self) {
+            self.end.ring();
+            self.thread.join().expect("no panic");
+        }
+    }
+
+    fn until(what: &str, mut holds: impl FnMut() -> bool) {
+        let deadline = Instant::now() + SOON;
+        while !holds() {
+            assert!(Instant::now() < deadline, "{what} takes too long");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Looks all files up, each of which the kernel forgets at once where `forget` says so; how many are refused.
+    fn walk(fixture: &Fixture, files: usize, forget: bool) -> usize {
+        let mut refused = 0;
+        for file in 0..files {
+            match fixture.look(file) {
+                Ok(node) if forget => fixture.frontend.forget(node, 1),
+                Ok(_) => {}
+                Err(_) => refused += 1,
+            }
+        }
+        refused
+    }
+
+    #[test]
+    fn it_works_ahead_of_who_walks() {
+        let fixture = Fixture::new();
+        let cache = fixture.vfs.cache();
+        cache.set_memory_limit(4 * MIB);
+        let running = Running::start(&fixture.frontend, None);
+        assert_eq!(walk(&fixture, 60_000, true), 0);
+        until("evicting", || cache.counters().evicted_ahead > 0);
+        assert!(cache.committed() <= 4 * MIB + 4 * MIB / 20);
+        running.end();
+    }
+
+    /// It is asleep while nothing is to be done: whatever time passes, it makes no step.
+    #[test]
+    fn it_sleeps_where_there_is_room() {
+        let fixture = Fixture::new();
+        fixture.vfs.cache().set_memory_limit(64 * MIB);
+        let running = Running::start(&fixture.frontend, None);
+        until("the first look", || fixture.frontend.shortages().steps == 1);
+        assert_eq!(walk(&fixture, 100, false), 0);
+        running.end();
+        assert_eq!(fixture.frontend.shortages().steps, 1);
+    }
+
+    /// The kernel (/dev/null) is asked, and forgets nothing: pauses, and an end to them.
+    #[test]
+    fn it_gives_up_where_nothing_helps_and_ends_at_once() {
+        let fixture = Fixture::new();
+        fixture.vfs.cache().set_memory_limit(4 * MIB);
+        let running = Running::start(&fixture.frontend, None);
+        // Each refused one has waited for its second, so a few suffice.
+        let mut file = 0;
+        while fixture.vfs.cache().committed() < 4 * MIB - MIB / 2 {
+            fixture.look(file).expect("there is room");
+            file += 1;
+        }
+        fixture.vfs.cache().ask_memory_limit(2 * MIB);
+        until("asking the kernel", || fixture.frontend.shortages().pruned > 0);
+        running.end();
+        assert!(fixture.frontend.shortages().steps < 1000);
+    }
+
+    #[test]
+    fn a_lower_limit_is_reached_behind_who_asks() {
+        let fixture = Fixture::new();
+        let cache = fixture.vfs.cache();
+        let running = Running::start(&fixture.frontend, None);
+        assert_eq!(walk(&fixture, 40_000, true), 0);
+        assert!(cache.committed() > 7 * MIB);
+        cache.ask_memory_limit(4 * MIB);
+        until("shrinking", || cache.committed() <= 4 * MIB + 4 * MIB / 64);
+        running.end();
+    }
+
+    #[test]
+    fn pressure_lowers_the_mark_and_its_end_is_survived() {
+        let fixture = Fixture::new();
+        let cache = fixture.vfs.cache();
+        cache.set_memory_limit(8 * MIB);
+        let bell = Arc::new(Bell::new().expect("an eventfd"));
+        let source = Fake { bell: Arc::clone(&bell), says: Heard::Pressed };
+        let running = Running::start(&fixture.frontend, Some(source));
+        assert_eq!(walk(&fixture, 40_000, true), 0);
+        for times in 1..=3 {
+            bell.ring();
+            until("hearing", || fixture.frontend.shortages().pressed == times);
+        }
+        // 16, 12, 9, 7 sixteenths, unless a step up came between.
+        until("lowering", || cache.counters().mark < 6 * MIB);
+        until("shrinking", || cache.committed() <= 6 * MIB);
+        running.end();
+        assert_eq!(cache.counters().mark, 8 * MIB, "nobody is there to raise it again");
+        let source = Fake { bell: Arc::clone(&bell), says: Heard::Over };
+        let running = Running::start(&fixture.frontend, Some(source));
+        bell.ring();
+        cache.ask_memory_limit(4 * MIB);
+        until("shrinking", || cache.committed() <= 4 * MIB + 4 * MIB / 64);
+        running.end();
+        assert_eq!(fixture.frontend.shortages().pressed, 3);
+    }
+
+    /// The front end may go first.
+    #[test]
+    fn it_ends_without_a_front_end() {
+        let fixture = Fixture::new();
+        let running = Running::start(&fixture.frontend, None);
+        until("the first look", || fixture.frontend.shortages().steps == 1);
+        let vfs = Arc::downgrade(&fixture.vfs);
+        drop(fixture);
+        until("the end of the front end", || vfs.upgrade().is_none());
+        running.end();
+    }
+}

@@ -1,0 +1,541 @@
+//! Blocks of a device as memory that is recycled: read in place while pinned, or copied without a pin.
+//!
+//! A block's slot has three parts in arenas of their own. Its *bytes*; its published *life*, which is all that a
+//! copy without a pin looks at besides; and a private *word* of pins and life, a cache line for each, that only who
+//! pins and who evicts change. Lives are odd while the block is there and even while the slot is free, and never come
+//! again: whoever remembers a [`BlockId`] finds out whether it is still that block. Memory of words and lives is
+//! never given back; that of bytes may be, while the slot is free.
+//!
+//! What protects what: nobody stores bytes but [`Blocks::fill`], which owns the free slot from the exchange that marks it
+//! until the store that says that the block is there. A pin is counted by an exchange that expects the life, and
+//! [`Blocks::kill`] is one that expects the life and no pin. Of the two the first one wins: either the pin is seen, and the block
+//! stays, or the life has moved, and there is no pin.
+//!
+//! *A copy against a recycling.* The bytes are stored after a release fence, and the published life has moved before it. If
+//! the copy saw one of those stores, its acquire fence makes it see the moved life, and it is refused. If it saw none, it has
+//! the old block's bytes.
+//! *The last pin against the next block.* The end of a pin releases and `kill` acquires: what was read under
+//! the pin was read before the next block's bytes are stored.
+//!
+//! Cost: a pin and its end are a read-modify-write each, of a line that others may want; a copy stores nothing.
+
+use std::io;
+use std::num::NonZeroU64;
+#[cfg(not(loom))]
+use std::ops::Deref;
+
+use crate::arena::Arena;
+use crate::pages::{copy_in, copy_out};
+use crate::primitives::{AtomicU8, AtomicU64, Ordering, fence};
+use crate::slot;
+#[cfg(not(loom))]
+use crate::sys::Reservation;
+
+/// Bits of a slot's index in a [`BlockId`].
+pub const INDEX_BITS: u32 = 28;
+/// Slots of an arena, slot 0 included, which is never used.
+pub const MAX_SLOTS: u32 = 1 << INDEX_BITS;
+/// Smallest block, in bytes.
+pub const MIN_SIZE: usize = if cfg!(loom) { 16 } else { 512 };
+/// Largest block, in bytes.
+pub const MAX_SIZE: usize = 64 << 10;
+
+/// Pins of a block, in the low bits of its word.
+const COUNT: u64 = (1 << INDEX_BITS) - 1;
+/// Beside an even life: the slot is being filled.
+const FILLING: u64 = COUNT;
+/// The last life that is not begun any more.
+const LAST_LIFE: u64 = (1 << (64 - INDEX_BITS)) - 2;
+
+/// A block in its slot, at a certain time: life above index. Never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlockId(NonZeroU64);
+
+impl BlockId {
+    /// The life of a block that is there is odd.
+    #[inline]
+    const fn new(index: u32, life: u64) -> Option<Self> {
+        Self::from_word(life << INDEX_BITS | index as u64)
+    }
+
+    /// As one word.
+    #[inline]
+    pub const fn to_word(self) -> u64 {
+        self.0.get()
+    }
+
+    /// From the word that [`BlockId::to_word`] gave; nothing from a 0.
+    #[inline]
+    pub const fn from_word(word: u64) -> Option<Self> {
+        match NonZeroU64::new(word) {
+            Some(word) if word.get() >> INDEX_BITS & 1 == 1 => Some(Self(word)),
+            _ => None,
+        }
+    }
+
+    /// Its slot.
+    #[inline]
+    pub const fn index(self) -> u32 {
+        (self.0.get() & (MAX_SLOTS as u64 - 1)) as u32
+    }
+
+    #[inline]
+    const fn life(self) -> u64 {
+        self.0.get() >> INDEX_BITS
+    }
+}
+
+slot! {
+    /// Life above pins.
+    #[derive(Debug)]
+    #[repr(align(64))]
+    struct Word { word: AtomicU64 }
+}
+
+slot! {
+    /// The life, for who does not pin.
+    #[derive(Debug)]
+    struct Published { life: AtomicU64 }
+}
+
+slot! {
+    /// Whether the block was used since the hand came by.
+    #[derive(Debug)]
+    struct Mark { used: AtomicU8 }
+}
+
+/// An arena of blocks of one size.
+#[derive(Debug)]
+pub struct Blocks {
+    #[cfg(not(loom))]
+    memory: Reservation,
+    #[cfg(loom)]
+    memory: Vec<AtomicU64>,
+    words: Arena<Word>,
+    lives: Arena<Published>,
+    marks: Arena<Mark>,
+    /// Binary logarithm of a block's size.
+    shift: u32,
+    slots: u32,
+    /// Slots of the memory less one; their number is a power of two.
+    mask: u32,
+}
+
+impl Blocks {
+    /// Address space for so many blocks, or for as many as fit: on ENOMEM half of it is tried, and so on. Nothing
+    /// is committed.
+    ///
+    /// # Errors
+    /// EINVAL for a size that is no power of two or not within [`MIN_SIZE`] and [`MAX_SIZE`]; ENOMEM when next to
+    /// nothing can be reserved.
+    pub fn reserve(size: usize, blocks: u32) -> io::Result<Self> {
+        if !size.is_power_of_two() || !(MIN_SIZE..=MAX_SIZE).contains(&size) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let mut wanted = blocks.saturating_add(1).clamp(2, MAX_SLOTS);
+        loop {
+            match Self::exactly(size, wanted) {
+                Ok(blocks) => return Ok(blocks),
+                Err(_) if wanted > 64 => wanted /= 2,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn exactly(size: usize, slots: u32) -> io::Result<Self> {
+        let all = slots.next_power_of_two() as usize;
+        #[cfg(not(loom))]
+        let memory = {
+            let bytes = all.checked_mul(size).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+            Reservation::new(bytes)?
+        };
+        #[cfg(loom)]
+        let memory = (0..all * size / 8).map(|_| AtomicU64::new(0)).collect();
+        let (words, lives, marks) = (Arena::reserve(slots)?, Arena::reserve(slots)?, Arena::reserve(slots)?);
+        // All have the same mask: an index out of range is the same slot in each of them.
+        if [words.capacity(), lives.capacity(), marks.capacity()] != [slots; 3] {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
+        Ok(Self { memory, words, lives, marks, shift: size.trailing_zeros(), slots, mask: (all - 1) as u32 })
+    }
+
+    /// Slots; 1 is the first that may be used.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Bytes of a block.
+    #[inline]
+    pub fn size(&self) -> usize {
+        1 << self.shift
+    }
+
+    /// Bytes that a slot in use commits beside its block.
+    pub const fn overhead() -> usize {
+        size_of::<Word>() + size_of::<Published>() + size_of::<Mark>()
+    }
+
+    /// A block begins in a free slot, pinned once, with these bytes and zeroes after them. `None`, and nothing happened: the slot
+    /// is not free, is out of lives, or there are too many bytes.
+    pub fn fill(&self, index: u32, bytes: &[u8]) -> Option<Pinned<'_>> {
+        if index == 0 || index >= self.slots || bytes.len() > self.size() {
+            return None;
+        }
+        let word = &self.words.get(index).word;
+        let free = word.load(Ordering::Relaxed);
+        let life = free >> INDEX_BITS;
+        if free & COUNT != 0 || life & 1 == 1 || life >= LAST_LIFE {
+            return None;
+        }
+        // Acquire: pairs with `kill`'s release; what was done with the last block there is over.
+        word.compare_exchange(free, free | FILLING, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        // The published life moved before: who sees one of these stores sees that.
+        fence(Ordering::Release);
+        let words = self.words_of(index);
+        copy_in(words, 0, bytes);
+        self.wipe(words, bytes.len());
+        let life = life + 1;
+        self.lives.get(index).life.store(life, Ordering::Relaxed);
+        // Release: who pins sees the bytes.
+        word.store(life << INDEX_BITS | 1, Ordering::Release);
+        Some(Pinned { blocks: self, id: BlockId::new(index, life)? })
+    }
+
+    fn wipe(&self, words: &[AtomicU64], from: usize) {
+        let zeroes = [0; 64];
+        let mut at = from;
+        while at < self.size() {
+            let n = (self.size() - at).min(zeroes.len());
+            copy_in(words, at, &zeroes[..n]);
+            at += n;
+        }
+    }
+
+    /// Keep a block there. `None`: it is gone (or has 2^28 pins).
+    #[inline(always)]
+    pub fn pin(&self, id: BlockId) -> Option<Pinned<'_>> {
+        let word = &self.words.get(id.index()).word;
+        let mut old = word.load(Ordering::Relaxed);
+        loop {
+            if old >> INDEX_BITS != id.life() || old & COUNT == COUNT {
+                return None;
+            }
+            // Acquire: pairs with `fill`'s release.
+            match word.compare_exchange_weak(old, old + 1, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(Pinned { blocks: self, id }),
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Copy bytes out without a pin; they must lie within the block. `false`: it is gone, and what `out` holds is anybody's.
+    #[inline(always)]
+    #[must_use]
+    pub fn read(&self, id: BlockId, offset: usize, out: &mut [u8]) -> bool {
+        copy_out(self.words_of(id.index()), offset, out);
+        // Pairs with the fence of `fill`: see the module's head.
+        fence(Ordering::Acquire);
+        self.lives.get(id.index()).life.load(Ordering::Relaxed) == id.life()
+    }
+
+    /// End a block that nobody has pinned; its slot is the caller's then, to fill or to give back. `false`: somebody has,
+    /// or it is gone already.
+    #[must_use]
+    pub fn kill(&self, id: BlockId) -> bool {
+        let (there, gone) = (id.life() << INDEX_BITS, (id.life() + 1) << INDEX_BITS);
+        let word = &self.words.get(id.index()).word;
+        // Acquire: pairs with the release of a pin's end, what was read under it was read before the slot is filled
+        // again. Release: pairs with `fill`.
+        if word.compare_exchange(there, gone, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        self.lives.get(id.index()).life.store(id.life() + 1, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether somebody has the block pinned, as far as can be told.
+    pub fn is_pinned(&self, id: BlockId) -> bool {
+        let word = self.words.get(id.index()).word.load(Ordering::Relaxed);
+        word >> INDEX_BITS == id.life() && word & COUNT != 0
+    }
+
+    /// The block was used. A load, and a store only where none was made since the hand came by.
+    #[inline]
+    pub fn mark(&self, id: BlockId) {
+        let used = &self.marks.get(id.index()).used;
+        if used.load(Ordering::Relaxed) == 0 {
+            used.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the block in this slot was used since the last time that this was asked.
+    pub fn take_mark(&self, index: u32) -> bool {
+        let used = &self.marks.get(index).used;
+        let was = used.load(Ordering::Relaxed) != 0;
+        if was {
+            used.store(0, Ordering::Relaxed);
+        }
+        was
+    }
+
+    /// Return the bytes of slots `from..to` to the system, all of which are the caller's and free. Whole pages only.
+    ///
+    /// # Errors
+    /// What madvise(2) says; the memory is still there then.
+    pub fn give_back(&self, from: u32, to: u32) -> io::Result<()> {
+        debug_assert!(
+            (from..to).all(|i| self.words.get(i).word.load(Ordering::Relaxed) >> INDEX_BITS & 1 == 0)
+        );
+        #[cfg(not(loom))]
+        return self.memory.give_back((from as usize) << self.shift, (to as usize) << self.shift);
+        #[cfg(loom)]
+        {
+            let _ = (from, to);
+            Err(io::Error::from_raw_os_error(libc::ENOSYS))
+        }
+    }
+
+    #[inline]
+    fn words_of(&self, index: u32) -> &[AtomicU64] {
+        let (at, len) = (((index & self.mask) as usize) << (self.shift - 3), self.size() / 8);
+        #[cfg(not(loom))]
+        // SAFETY: the reservation spans mask + 1 blocks and is aligned to a page; its bytes are zero or were stored as
+        // such words, of which every value is valid; the slice borrows from self, which owns the mapping.
+        return unsafe {
+            std::slice::from_raw_parts(self.memory.base().cast::<AtomicU64>().as_ptr().add(at), len)
+        };
+        #[cfg(loom)]
+        return &self.memory[at..at + len];
+    }
+}
+
+/// A block that stays where it is as long as this lives.
+#[derive(Debug)]
+pub struct Pinned<'b> {
+    blocks: &'b Blocks,
+    id: BlockId,
+}
+
+impl Pinned<'_> {
+    /// Which block.
+    #[inline]
+    pub fn id(&self) -> BlockId {
+        self.id
+    }
+
+    /// Copy bytes out; they must lie within the block.
+    pub fn copy(&self, offset: usize, out: &mut [u8]) {
+        copy_out(self.blocks.words_of(self.id.index()), offset, out);
+    }
+}
+
+/// (Not under loom, whose atomics are no plain bytes.)
+#[cfg(not(loom))]
+impl Deref for Pinned<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        let words = self.blocks.words_of(self.id.index());
+        // SAFETY: the words are plain bytes of that length. Nobody stores to them while the block is pinned: bytes are
+        // stored by `fill` only, which the life that this pin was counted with keeps out, and those that were
+        // stored before happened before the pin (it acquires); others read.
+        unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), self.blocks.size()) }
+    }
+}
+
+impl Drop for Pinned<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: pairs with `kill`. An addition without a look: the pin keeps the life where it is.
+        self.blocks.words.get(self.id.index()).word.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::primitives::Arc;
+    use loom::thread::spawn;
+
+    fn check(f: impl Fn() + Send + Sync + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(f);
+    }
+
+    /// A slot with a block whose bytes are all 1.
+    fn one() -> (Arc<Blocks>, BlockId) {
+        let blocks = Arc::new(Blocks::reserve(MIN_SIZE, 1).unwrap());
+        let id = blocks.fill(1, &[1; MIN_SIZE]).unwrap().id();
+        (blocks, id)
+    }
+
+    /// Ends the block if that may be, and puts one of 2s in its place.
+    fn recycle(blocks: &Blocks, id: BlockId) -> bool {
+        let gone = blocks.kill(id);
+        if gone {
+            drop(blocks.fill(1, &[2; MIN_SIZE]).unwrap());
+        }
+        gone
+    }
+
+    /// Rule 2: a pin and an eviction, of which one comes first. `kill` that does not look for pins, and a pin that
+    /// does not look at the life, make this fail.
+    #[test]
+    fn loom_blocks_a_pinned_block_is_not_evicted_and_an_evicted_one_not_pinned() {
+        check(|| {
+            let (blocks, id) = one();
+            let other = blocks.clone();
+            let t = spawn(move || recycle(&other, id));
+            if let Some(pinned) = blocks.pin(id) {
+                let mut got = [0; MIN_SIZE];
+                pinned.copy(0, &mut got);
+                assert_eq!(got, [1; MIN_SIZE], "recycled under a pin");
+            }
+            t.join().unwrap();
+        });
+    }
+
+    /// Rule 2: the pins of two threads are both counted and both given back.
+    #[test]
+    fn loom_blocks_pins_are_counted() {
+        check(|| {
+            let (blocks, id) = one();
+            let other = blocks.clone();
+            let t = spawn(move || drop(other.pin(id).unwrap()));
+            let pinned = blocks.pin(id).unwrap();
+            assert!(!blocks.kill(id), "evicted under a pin");
+            drop(pinned);
+            t.join().unwrap();
+            assert!(blocks.kill(id), "a pin was lost");
+        });
+    }
+
+    /// Rule 3: a copy without a pin is the old block's, or refused. Each of the two fences is needed.
+    #[test]
+    fn loom_blocks_a_copy_of_a_recycled_block_is_refused() {
+        check(|| {
+            let (blocks, id) = one();
+            let other = blocks.clone();
+            let t = spawn(move || assert!(recycle(&other, id)));
+            let mut got = [0; 8];
+            if blocks.read(id, 0, &mut got) {
+                assert_eq!(got, [1; 8], "another block's bytes");
+            }
+            t.join().unwrap();
+        });
+    }
+
+    /// Rule 16: who pins by an id that it was not told of in order sees the block whole. A relaxed end of `fill`, or a relaxed
+    /// pin, makes this fail.
+    #[test]
+    fn loom_blocks_a_block_is_whole_before_it_can_be_pinned() {
+        check(|| {
+            let blocks = Arc::new(Blocks::reserve(MIN_SIZE, 1).unwrap());
+            let other = blocks.clone();
+            // The reader is the spawned one: it comes after, and may see old values of all that it was not told of.
+            let t = spawn(move || {
+                if let Some(pinned) = other.pin(BlockId::new(1, 1).unwrap()) {
+                    let mut got = [0; MIN_SIZE];
+                    pinned.copy(0, &mut got);
+                    assert_eq!(got, [1; MIN_SIZE], "half a block");
+                }
+            });
+            drop(blocks.fill(1, &[1; MIN_SIZE]).unwrap());
+            t.join().unwrap();
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn sizes_are_powers_of_two_within_limits() {
+        for size in [0, 1, 256, 513, 1000, 4097, 128 << 10] {
+            assert_eq!(Blocks::reserve(size, 4).unwrap_err().raw_os_error(), Some(libc::EINVAL), "{size}");
+        }
+        for size in [512, 4096, 64 << 10] {
+            assert_eq!(Blocks::reserve(size, 4).unwrap().size(), size);
+        }
+    }
+
+    #[test]
+    fn a_block_is_there_until_it_is_killed_and_never_again() {
+        let blocks = Blocks::reserve(512, 4).unwrap();
+        let pinned = blocks.fill(1, b"abc").unwrap();
+        let id = pinned.id();
+        assert_eq!((&pinned[..4], pinned.len()), (&b"abc\0"[..], 512));
+        assert!(blocks.fill(1, b"").is_none(), "in use");
+        assert!(!blocks.kill(id), "pinned");
+        let second = blocks.pin(id).unwrap();
+        drop(pinned);
+        assert!(!blocks.kill(id), "pinned again");
+        drop(second);
+        assert!(blocks.kill(id) && !blocks.kill(id));
+        let mut out = [0; 3];
+        assert!(blocks.pin(id).is_none() && !blocks.read(id, 0, &mut out));
+        let next = blocks.fill(1, b"x").unwrap();
+        assert_eq!(&next[..3], b"x\0\0", "what the last block left");
+        assert!(blocks.pin(id).is_none() && !blocks.read(id, 0, &mut out));
+        assert!(blocks.read(next.id(), 0, &mut out) && out == *b"x\0\0");
+        assert_eq!(BlockId::from_word(next.id().to_word()), Some(next.id()));
+        assert_eq!(BlockId::from_word(0), None);
+    }
+
+    #[test]
+    fn slots_that_are_not_there_are_refused() {
+        let blocks = Blocks::reserve(512, 4).unwrap();
+        assert!(blocks.fill(0, b"").is_none() && blocks.fill(blocks.slots(), b"").is_none());
+        assert!(blocks.fill(1, &[0; 513]).is_none());
+        assert!(blocks.pin(BlockId::new(3, 1).unwrap()).is_none());
+        assert!(blocks.pin(BlockId::new(u32::MAX >> 4, 7).unwrap()).is_none());
+    }
+
+    /// Each block bears its number all over; what is pinned, or copied and accepted, is of one block.
+    #[test]
+    fn bytes_are_one_blocks_under_a_storm_of_recycling() {
+        const SLOTS: u32 = 4;
+        let rounds: u64 = if cfg!(miri) { 30 } else { 20_000 };
+        let blocks = Arc::new(Blocks::reserve(512, SLOTS).unwrap());
+        let ids: Arc<Vec<AtomicU64>> = Arc::new((0..=SLOTS).map(|_| AtomicU64::new(0)).collect());
+        let writer = {
+            let (blocks, ids) = (blocks.clone(), ids.clone());
+            std::thread::spawn(move || {
+                for round in 0..rounds {
+                    let slot = 1 + (round % u64::from(SLOTS)) as u32;
+                    let old = BlockId::from_word(ids[slot as usize].load(Ordering::Relaxed));
+                    if old.is_some_and(|id| !blocks.kill(id)) {
+                        continue;
+                    }
+                    let new = blocks.fill(slot, &[round as u8; 512]).unwrap().id();
+                    ids[slot as usize].store(new.to_word(), Ordering::Release);
+                }
+            })
+        };
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let (blocks, ids) = (blocks.clone(), ids.clone());
+                std::thread::spawn(move || {
+                    let mut out = [0; 512];
+                    for round in 0..rounds {
+                        let word = ids[1 + (round % u64::from(SLOTS)) as usize].load(Ordering::Acquire);
+                        let Some(id) = BlockId::from_word(word) else { continue };
+                        if let Some(pinned) = blocks.pin(id) {
+                            let first = pinned[0];
+                            assert!(pinned.iter().all(|byte| *byte == first));
+                        }
+                        if blocks.read(id, 0, &mut out) {
+                            assert!(out.iter().all(|byte| *byte == out[0]));
+                        }
+                    }
+                })
+            })
+            .collect();
+        writer.join().unwrap();
+        readers.into_iter().for_each(|r| r.join().unwrap());
+    }
+}

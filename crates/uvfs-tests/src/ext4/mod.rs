@@ -1,0 +1,8 @@
+//! ext4 images: made with mke2fs by [`recipes`], filled by [`populate`], read by uvfs and by the kernel
+//! ([`snapshot`]), and damaged at random ([`mutate`]).
+
+pub mod mutate;
+pub mod populate;
+pub mod recipes;
+pub mod snapshot;
+pub mod tools;

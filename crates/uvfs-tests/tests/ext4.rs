@@ -1,0 +1,298 @@
+//! ext2, ext3 and ext4 images made here, as uvfs reads them: whole ones, damaged ones, and ones that are refused.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use uvfs::{Cred, Errno, Vfs};
+use uvfs_drivers::ext4::Ext4;
+use uvfs_tests::ext4::mutate::{bases, try_one};
+use uvfs_tests::ext4::populate::{Amount, populate};
+use uvfs_tests::ext4::recipes::{RECIPES, Recipe, by_name};
+use uvfs_tests::ext4::snapshot::{mount, of_image};
+use uvfs_tests::ext4::tools::{debugfs, missing, mke2fs, scratch, text};
+
+/// Longest time for a walk through a damaged image, on a machine that does much else.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Whether images cannot be made here; says so.
+fn skipped() -> bool {
+    missing().inspect(|why| eprintln!("skipped: no mke2fs: {why}")).is_some()
+}
+
+fn compare(recipes: &[Recipe]) {
+    if skipped() {
+        return;
+    }
+    assert!(!recipes.is_empty());
+    for (seed, recipe) in recipes.iter().enumerate() {
+        let dir = scratch().unwrap();
+        let compared = recipe.compare(dir.path(), Amount::USUAL, seed as u64).unwrap();
+        let text = compared.differences.join("\n");
+        assert!(compared.differences.is_empty(), "{}:\n{text}", recipe.name);
+        assert!(compared.files > 500, "{}: {} files", recipe.name, compared.files);
+        if let Some(why) = compared.without_kernel {
+            eprintln!("{}: not compared with the kernel: {why}", recipe.name);
+        }
+    }
+}
+
+fn family(prefix: &str) -> Vec<Recipe> {
+    RECIPES.iter().filter(|recipe| recipe.name.starts_with(prefix)).copied().collect()
+}
+
+#[test]
+fn block_maps_are_read_as_the_kernel_does() {
+    compare(&[family("ext2"), family("ext3")].concat());
+}
+
+#[test]
+fn extents_are_read_as_the_kernel_does() {
+    compare(&family("ext4"));
+}
+
+#[test]
+fn inline_data_is_read_as_the_kernel_does() {
+    compare(&family("inline"));
+}
+
+#[test]
+fn features_are_read_as_the_kernel_does() {
+    let known = ["ext", "inline", "hash"];
+    let rest = RECIPES.iter().filter(|recipe| !known.iter().any(|known| recipe.name.starts_with(known)));
+    compare(&rest.copied().collect::<Vec<_>>());
+}
+
+#[test]
+fn indices_are_read_as_the_kernel_does() {
+    compare(&family("hash"));
+}
+
+/// An image of a small tree.
+struct Small {
+    dir: TempDir,
+    image: PathBuf,
+}
+
+impl Small {
+    fn new(recipe: &str) -> Self {
+        let dir = scratch().unwrap();
+        let tree = dir.path().join("tree");
+        std::fs::create_dir(&tree).unwrap();
+        populate(&tree, Amount::SMALL, 3).unwrap();
+        let image = by_name(recipe).unwrap().make(dir.path(), &tree, "8M", false).unwrap();
+        Self { dir, image }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        std::fs::read(&self.image).unwrap()
+    }
+
+    /// The number that debugfs says after the first of these words.
+    fn ask(&self, request: &str, before: &str) -> u64 {
+        let said = debugfs(&self.image, request).unwrap();
+        let after =
+            said.find(before).filter(|_| !before.is_empty()).map_or(&*said, |at| &said[at + before.len()..]);
+        let digits: String = after.trim_start().chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().unwrap_or_else(|_| panic!("{request}: {said}"))
+    }
+}
+
+fn vfs(image: Vec<u8>) -> Arc<Vfs> {
+    mount(&Ext4::new("test", Box::new(image)).unwrap()).unwrap()
+}
+
+/// Reads what stands in a structure; the answer with the image as it is, and with a byte of it changed.
+#[track_caller]
+fn flips(image: &[u8], at: u64, places: impl Iterator<Item = usize>, look: fn(&Vfs) -> uvfs::Result<()>) {
+    look(&vfs(image.to_vec())).unwrap();
+    for place in places {
+        let mut image = image.to_vec();
+        image[at as usize + place] ^= 0x10;
+        match Ext4::new("test", Box::new(image)) {
+            Ok(opened) => {
+                assert_eq!(look(&mount(&opened).unwrap()), Err(Errno::UCLEAN), "byte {place} at {at}")
+            }
+            Err(refused) => panic!("byte {place}: {refused}"),
+        }
+    }
+}
+
+fn stat(path: &'static str) -> impl Fn(&Vfs) -> uvfs::Result<()> {
+    move |vfs| vfs.context(Cred::root()).lstat(path.as_bytes()).map(drop)
+}
+
+#[test]
+fn a_changed_byte_in_what_has_a_checksum_is_found() {
+    if skipped() {
+        return;
+    }
+    let small = Small::new("ext4-1k");
+    let image = small.bytes();
+    let block = 1024;
+    for place in (0..0x400).step_by(37) {
+        let mut image = image.clone();
+        image[1024 + place] ^= 0x10;
+        assert!(Ext4::new("test", Box::new(image)).is_err(), "byte {place} of the superblock");
+    }
+    for place in 0..64 {
+        let mut image = image.clone();
+        image[2048 + place] ^= 0x10;
+        let refused = Ext4::new("test", Box::new(image)).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("group") && refused.contains("e2fsck"), "byte {place}: {refused}");
+    }
+    let inode = debugfs(&small.image, "imap file-1000").unwrap();
+    let offset = inode.rsplit_once("0x").unwrap().1.trim();
+    let offset = u64::from_str_radix(offset, 16).unwrap();
+    let at = small.ask("imap file-1000", "located at block") * block + offset;
+    flips(&image, at, (0..256).step_by(3), |vfs| stat("/file-1000")(vfs));
+    let at = small.ask("bmap deep 0", "") * block;
+    flips(&image, at, (0..1024).step_by(31), |vfs| stat("/deep/d0")(vfs));
+    let at = small.ask("bmap names 0", "") * block;
+    flips(&image, at, (0..40).chain(1016..1024), |vfs| stat("/names/l")(vfs));
+    let at = small.ask("stat sparse", "(ETB0):") * block;
+    flips(&image, at, (0..1024).step_by(17), |vfs| read(vfs, "/sparse"));
+    let at = small.ask("stat file-4096", "File ACL:") * block;
+    flips(&image, at, (0..1024).step_by(23), |vfs| {
+        vfs.context(Cred::root()).listxattr(b"/file-4096").map(drop)
+    });
+}
+
+fn read(vfs: &Vfs, path: &str) -> uvfs::Result<()> {
+    let context = vfs.context(Cred::root());
+    let file = context.open(path.as_bytes(), uvfs::OpenFlags::READ, 0)?;
+    file.read_at(&mut [0; 100], 0).map(drop)
+}
+
+#[test]
+fn directories_are_a_tree_whatever_names_say() {
+    if skipped() {
+        return;
+    }
+    for recipe in ["ext4-4k", "ext2-1k", "inline-data"] {
+        let small = Small::new(recipe);
+        for (from, to) in [
+            ("deep/d0", "deep/d0/d1/loop"),
+            ("deep", "deep/self"),
+            ("<2>", "deep/root"),
+            ("deep/d0/d1", "empty/elsewhere"),
+            ("<7>", "names/hidden"),
+            ("<500>", "names/deleted"),
+            ("file-1000", "names/fine"),
+        ] {
+            debugfs(&small.image, &format!("ln {from} {to}")).unwrap();
+        }
+        let vfs = vfs(small.bytes());
+        let context = vfs.context(Cred::root());
+        for _ in 0..2 {
+            for wrong in [
+                "deep/d0/d1/loop",
+                "deep/self",
+                "deep/root",
+                "empty/elsewhere",
+                "names/hidden",
+                "names/deleted",
+            ] {
+                assert_eq!(context.lstat(wrong.as_bytes()), Err(Errno::UCLEAN), "{recipe}: {wrong}");
+            }
+            assert!(context.lstat(b"deep/d0/d1/d2").unwrap().is_dir());
+            assert!(context.lstat(b"names/fine").unwrap().is_reg());
+            assert!(context.lstat(b"deep/d0/d1/../../../names/fine").unwrap().is_reg());
+        }
+        let listed: HashSet<_> = context.readdir(b"deep").unwrap().into_iter().map(|e| e.name).collect();
+        assert!(listed.contains(&b"self"[..]) && listed.contains(&b"d0"[..]), "{recipe}");
+    }
+}
+
+fn refusal(image: &Path) -> String {
+    Ext4::open(image).map(drop).unwrap_err().to_string()
+}
+
+#[test]
+fn what_is_not_read_is_refused_by_name() {
+    if skipped() {
+        return;
+    }
+    let dir = scratch().unwrap();
+    let image = dir.path().join("image");
+    for (feature, name) in [
+        ("bigalloc", "bigalloc"),
+        ("meta_bg,^resize_inode", "meta_bg"),
+        ("encrypt", "encrypt"),
+        ("casefold", "casefold"),
+    ] {
+        mke2fs(&image, &["-t", "ext4", "-O", feature], None, "8M").unwrap();
+        let text = refusal(&image);
+        assert!(text.contains(name) && text.contains("copy"), "{text}");
+    }
+    mke2fs(&image, &["-t", "ext4", "-O", "mmp,quota,project"], None, "8M").unwrap();
+    assert!(Ext4::open(&image).is_ok());
+    debugfs(&image, "feature needs_recovery").unwrap();
+    let text = refusal(&image);
+    assert!(text.contains("needs_recovery") && text.contains("e2fsck -fy"), "{text}");
+    let half = std::fs::File::options().write(true).open(&image).unwrap();
+    debugfs(&image, "feature -needs_recovery").unwrap();
+    half.set_len(5 << 20).unwrap();
+    assert!(refusal(&image).contains("ends early"));
+    half.set_len(100).unwrap();
+    assert!(refusal(&image).contains("too short"));
+    std::fs::write(&image, vec![1; 1 << 20]).unwrap();
+    assert!(refusal(&image).contains("no ext2"));
+    assert!(refusal(dir.path()).contains("opened") && refusal(Path::new("/none")).contains("opened"));
+}
+
+#[test]
+fn many_threads_read_the_same() {
+    if skipped() {
+        return;
+    }
+    let small = Small::new("ext4-4k");
+    let image = Ext4::open(&small.image).unwrap();
+    let right = of_image(&image).unwrap();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert!(of_image(&image).unwrap() == right));
+        }
+    });
+    assert_eq!(image.faults(), 0);
+    drop(small.dir);
+}
+
+#[test]
+fn nothing_can_be_changed() {
+    if skipped() {
+        return;
+    }
+    let small = Small::new("ext4-4k");
+    let vfs = vfs(small.bytes());
+    let context = vfs.context(Cred::root());
+    assert_eq!(context.mkdir(b"new", 0o755), Err(Errno::ROFS));
+    assert_eq!(context.unlink(b"file-1"), Err(Errno::ROFS));
+    assert_eq!(context.chmod(b"file-1", 0), Err(Errno::ROFS));
+    assert_eq!(context.truncate(b"file-1", 0), Err(Errno::ROFS));
+    let file = context.open(b"file-1", uvfs::OpenFlags::READ | uvfs::OpenFlags::WRITE, 0);
+    assert_eq!(file.map(drop), Err(Errno::ROFS));
+    let kernel = debugfs(&small.image, "stats").unwrap();
+    let free = |statfs: uvfs::StatFs| format!("Free blocks:              {}", statfs.bfree);
+    assert!(kernel.contains(&free(context.statfs(b"/").unwrap())), "{kernel} {}", text(&small.image));
+}
+
+#[test]
+fn damaged_images_end_in_errors() {
+    if skipped() {
+        return;
+    }
+    let dir = scratch().unwrap();
+    let bases = bases(dir.path()).unwrap();
+    let (mut whole, mut met) = (0, 0);
+    for seed in 0..200 {
+        let (seen, _) = try_one(&bases, seed, LIMIT).unwrap();
+        whole += u64::from(!seen.refused);
+        met += u64::from(!seen.errors.is_empty());
+    }
+    // Else it is not the damage that is tested.
+    assert!(whole > 100 && met > 40, "{whole} were read, {met} met damage");
+}
