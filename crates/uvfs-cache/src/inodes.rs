@@ -37,7 +37,7 @@ pub struct Asked {
 }
 
 /// A look at a slot whose number fits.
-enum Look {
+pub(crate) enum Look {
     /// Its attributes are in place.
     Is(InodeId),
     /// Its time has passed, or its life has.
@@ -102,7 +102,7 @@ impl Cache {
 
     /// One moment's truth about a slot that may have the number.
     #[inline(always)]
-    fn look_at(&self, index: u32, (sb, ino, fmt): (SbId, u64, u32), attr: &mut Attr) -> Look {
+    pub(crate) fn look_at(&self, index: u32, (sb, ino, fmt): (SbId, u64, u32), attr: &mut Attr) -> Look {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
         let Some(seq) = published.seq.begin() else { return Look::Moving };
         *attr = published.copy(|| private);
@@ -129,6 +129,8 @@ impl Cache {
         let glance = view.glance(hash);
         let (seen, mut fits) = (glance.seen(), false);
         for index in glance {
+            // Likely needed: its line comes together with the published one.
+            self.inodes_private.prefetch(index);
             let published = self.inodes.get(index);
             if published.ino() != ino {
                 continue;
