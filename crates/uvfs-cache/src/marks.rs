@@ -122,7 +122,9 @@ impl Cache {
         let _making = Making::begin();
         if above > 0 {
             done.missing = (above / name_bytes()).max(1);
-            done.evicted = self.give_back(sb) as u64;
+            // Blocks first, where they have more than their share: a step takes no more than a few names would.
+            let blocks = self.buffers_have_much() && self.buffers_give(above.min(STEP * name_bytes())) != 0;
+            done.evicted = if blocks { 0 } else { self.give_back(sb) as u64 };
             done.returned = self.committed() < committed;
         } else {
             self.reached(goal);
@@ -216,7 +218,9 @@ impl Cache {
         }
         let free = |slab: &Slab| (slab.chunk_count() as u64 * u64::from(CHUNK)).saturating_sub(slab.in_use());
         let free = free(&superblock.inodes).min(free(&superblock.dentries));
-        let fresh = self.ceiling().saturating_sub(self.committed()) / (INODE_CHUNK + DENTRY_CHUNK);
+        // What blocks have beyond their share is theirs only until a name needs it.
+        let fresh = (self.ceiling() + self.buffers_beyond_share()).saturating_sub(self.committed());
+        let fresh = fresh / (INODE_CHUNK + DENTRY_CHUNK);
         self.high().saturating_sub(free + fresh * u64::from(CHUNK))
     }
 
