@@ -218,7 +218,9 @@ impl Cache {
         }
         let free = |slab: &Slab| (slab.chunk_count() as u64 * u64::from(CHUNK)).saturating_sub(slab.in_use());
         let free = free(&superblock.inodes).min(free(&superblock.dentries));
-        let fresh = self.ceiling().saturating_sub(self.committed()) / (INODE_CHUNK + DENTRY_CHUNK);
+        // What blocks have beyond their share is theirs only until a name needs it.
+        let fresh = (self.ceiling() + self.buffers_beyond_share()).saturating_sub(self.committed());
+        let fresh = fresh / (INODE_CHUNK + DENTRY_CHUNK);
         self.high().saturating_sub(free + fresh * u64::from(CHUNK))
     }
 

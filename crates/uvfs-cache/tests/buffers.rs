@@ -84,6 +84,26 @@ fn blocks_find_room_where_names_have_filled_the_limit() {
     names(&cache, sb, 0..100);
 }
 
+/// A few names stay where blocks fill the limit, whoever works ahead of allocations.
+#[test]
+fn blocks_that_fill_the_limit_do_not_cost_the_names() {
+    let (cache, sb, device) = world();
+    names(&cache, sb, 0..2_000);
+    blocks(&cache, &device, 0..10_000);
+    let before = cache.counters().dentries;
+    for _ in 0..100 {
+        assert_eq!(cache.balance().evicted, 0);
+    }
+    assert_eq!(cache.counters().dentries, before);
+    // A lower limit is kept by blocks first.
+    cache.lower_marks(8);
+    for _ in 0..100 {
+        cache.balance();
+    }
+    assert!(cache.committed() <= LIMIT / 2 + LIMIT / 32, "{}", cache.committed());
+    assert_eq!(cache.counters().dentries, before);
+}
+
 /// Both at once, by several threads; nobody is refused.
 #[test]
 fn both_live_with_each_other() {

@@ -55,9 +55,14 @@ impl Cache {
         given
     }
 
-    /// Buffers have more than their share: who needs room for names asks them first.
+    /// What buffers have beyond a quarter of the limit, which is a name's whenever it needs it.
+    pub(crate) fn buffers_beyond_share(&self) -> u64 {
+        self.buffers.bytes().saturating_sub(self.ceiling() / 4)
+    }
+
+    /// Who needs room for names asks buffers first.
     pub(crate) fn buffers_have_much(&self) -> bool {
-        self.buffers.bytes() > self.ceiling() / 4
+        self.buffers_beyond_share() != 0
     }
 }
 
