@@ -12,8 +12,8 @@ use crate::attr::{Attr, mode};
 use crate::cache::Cache;
 use crate::clock::{NEVER, SUSPECT, is_epoch};
 use crate::dir::DirState;
-use crate::inodes::Asked;
 use crate::inode::{self, DEAD, ROOT};
+use crate::inodes::Asked;
 use crate::types::{InodeId, Life, NotEmpty, SbId};
 
 /// A reference; dropping it may end the inode's life (and call the superblock's evict hook).

@@ -95,7 +95,17 @@ impl Frontend {
         let (names_at_most, outbox, pending) = (OnceLock::new(), OnceLock::new(), Arc::default());
         Self {
             core: Arc::new(Core {
-                vfs, root, timeout, tally, short, recent, pool, acls, names_at_most, pending, outbox,
+                vfs,
+                root,
+                timeout,
+                tally,
+                short,
+                recent,
+                pool,
+                acls,
+                names_at_most,
+                pending,
+                outbox,
             }),
         }
     }
