@@ -5,7 +5,7 @@
 //! the processes do is decided by a seed, how it interleaves is not. The processes are this program again
 //! ([`worker`]), because a mirror leaves out what its own process does.
 //!
-//! [`staleness`] measures how long a single change takes to be seen.
+//! [`mod@staleness`] measures how long a single change takes to be seen.
 
 mod compare;
 mod staleness;
