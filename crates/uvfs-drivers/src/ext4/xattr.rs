@@ -27,11 +27,7 @@ pub(super) const ACL_DEFAULT: u8 = 3;
 const SYSTEM: u8 = 7;
 
 /// What users see of the namespaces; others are the file system's own.
-const SPACES: &[(u8, &[u8])] = &[
-    (1, b"user."),
-    (4, b"trusted."),
-    (6, b"security."),
-];
+const SPACES: &[(u8, &[u8])] = &[(1, b"user."), (4, b"trusted."), (6, b"security.")];
 
 /// Which access control list.
 fn list(kind: AclKind) -> u8 {
