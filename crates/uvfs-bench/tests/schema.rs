@@ -172,8 +172,10 @@ fn every_workload_reports_what_is_documented() {
             println!("fuse is skipped: no root, or no /dev/fuse");
             continue;
         }
-        let report =
-            report(workload, &options(workload, &[["--depth", "2"], ["--files", "50"], ["--dirs", "3"]]));
+        let report = report(
+            workload,
+            &options(workload, &[["--depth", "2"], ["--files", "50"], ["--dirs", "3"], ["--trees", "2"]]),
+        );
         assert_eq!(report["workload"], workload);
         check(&report);
         let arms: BTreeSet<_> =
