@@ -238,6 +238,12 @@ impl Blocks {
         self.lives.get(id.index()).life.load(Ordering::Relaxed) == id.life()
     }
 
+    /// Whether the block is still there. It may go at once.
+    #[inline(always)]
+    pub fn is_there(&self, id: BlockId) -> bool {
+        self.lives.get(id.index()).life.load(Ordering::Relaxed) == id.life()
+    }
+
     /// End a block that nobody has pinned; its slot is the caller's then, to fill or to give back. `false`: somebody has,
     /// or it is gone already.
     #[must_use]

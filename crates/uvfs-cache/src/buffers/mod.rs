@@ -221,6 +221,12 @@ impl Device {
         self.array_missed(block, offset, within)
     }
 
+    /// Whether a block is in memory. It may go, or come, at once; nothing is read for it, and it does not count as used.
+    #[inline(always)]
+    pub fn holds(&self, block: u64) -> bool {
+        self.find(block).is_some_and(|id| self.blocks.is_there(id))
+    }
+
     #[cold]
     fn array_missed<const N: usize>(&self, block: u64, offset: usize, within: bool) -> io::Result<[u8; N]> {
         let mut out = [0; N];
