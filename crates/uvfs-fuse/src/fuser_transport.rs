@@ -185,6 +185,7 @@ fn file_attr(node: NodeId, attr: &Attr) -> FileAttr {
 fn open_flags(opened: &Opened) -> FopenFlags {
     let mut flags = FopenFlags::empty();
     flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
+    flags.set(FopenFlags::FOPEN_CACHE_DIR, opened.cache_dir);
     flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct_io);
     flags
 }
@@ -529,6 +530,10 @@ impl Filesystem for Adapter {
 
     fn fsync(&self, req: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
         self.frontend.fsync(caller(req), ino.0, fh.0, datasync, reply);
+    }
+
+    fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        Reply::<Opened>::send(reply, Ok(self.frontend.opendir(ino.0)));
     }
 
     fn readdir(&self, req: &Request, ino: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectory) {

@@ -329,6 +329,10 @@ pub struct Features {
     /// [`Driver::revalidate`](crate::Driver::revalidate) and
     /// [`Driver::permission`](crate::Driver::permission). The whole tree then walks the longer way.
     pub revalidates: bool,
+    /// Others change the file system too, and the driver tells the cache of it
+    /// ([`Cache::name_changed`](uvfs_cache::Cache::name_changed) and its neighbours), which tells front ends. What it
+    /// answers with [`Ttl::Forever`] then holds until it is told of, or until all is suspect.
+    pub watched: bool,
     /// Calls are made on another file system in the caller's name, and that file system has others who change it.
     /// Front ends name the caller's supplementary groups and tell appending writes as such; names of extended
     /// attributes that the VFS does not know (access control lists) are the driver's affair.

@@ -503,5 +503,5 @@ fn entries_can_be_made_by_hand() {
     let made = Acl::new(entries.clone()).unwrap();
     assert_eq!(made, list("u::rwx,u:7:r--,g::---,m::r--,o::---"));
     assert_eq!(made.entries(), entries);
-    assert_eq!(Attr::default().acl, false);
+    assert!(!Attr::default().acl);
 }

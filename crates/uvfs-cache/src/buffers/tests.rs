@@ -68,6 +68,7 @@ fn a_block_is_read_once_and_then_found() {
     for number in [7, 50, 7, 99, 50, 7] {
         assert_eq!(device.get(number).unwrap()[..], block(number)[..]);
     }
+    assert!(device.holds(7) && device.holds(99) && !device.holds(8) && !device.holds(u64::MAX));
     assert_eq!(source.reads(), [(7, 1), (50, 1), (99, 1)]);
     let mut out = [0; 10];
     device.read(50, SIZE - 10, &mut out).unwrap();

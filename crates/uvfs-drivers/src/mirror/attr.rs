@@ -56,7 +56,7 @@ impl Mirror {
             }
         }
         // They are asked for again by who needs them next.
-        inode.refresh(&inode.attr(), Life::Millis(0));
+        inode.doubt();
         if let Some(place) = self.table.of(inode.ino()).and_then(|node| node.place()) {
             self.doubt(&place.dir, &place.name);
         }

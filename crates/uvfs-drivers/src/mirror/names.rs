@@ -35,7 +35,23 @@ impl Mirror {
         }
         let at = self.reach(&node)?;
         match self.open_child(&at, name) {
-            Ok(fd) => Ok(Answer::Found(self.answer(&identity::look(&fd)?, &node, name))),
+            Ok(fd) => {
+                let told = self.outside.told();
+                let answer = self.answer(&identity::look(&fd)?, &node, name);
+                if told == self.outside.told() {
+                    return Ok(Answer::Found(answer));
+                }
+                // Something was told of before the file was in the table: it may have been this one.
+                match identity::attr(&fd) {
+                    Ok(attr) => {
+                        Ok(Answer::Found(NewInode { attr: Attr { ino: answer.attr.ino, ..attr }, ..answer }))
+                    }
+                    Err(errno) => {
+                        self.table.let_go(answer.attr.ino);
+                        Err(errno)
+                    }
+                }
+            }
             Err(Errno::NOENT) => Ok(Answer::Absent(self.believed())),
             Err(Errno::XDEV) => self.covered(&at, &node, name),
             Err(errno) => Err(errno),

@@ -9,6 +9,7 @@ mod made;
 mod memory;
 mod mirror;
 mod nodes;
+mod outside;
 mod privileges;
 mod slow;
 mod sys;
@@ -30,6 +31,7 @@ fn main() {
         memory::TESTS,
         mirror::TESTS,
         nodes::TESTS,
+        outside::TESTS,
         privileges::TESTS,
         slow::TESTS,
         unmount::TESTS,

@@ -7,7 +7,7 @@ use uvfs_cache::buffers::Device;
 use uvfs_cache::buffers::lookaside::{self, Counters};
 use uvfs_cache::{Cache, Config};
 
-use super::{Blocks, Local, Table, Tally, number, source};
+use super::{Blocks, Local, Table, Tally, number, place, source};
 
 /// A device all of whose blocks that are looked up are in memory; `ISOLATED`: for threads that have no lookaside.
 pub(super) struct Cached<const ISOLATED: bool>(Arc<Device>);
@@ -20,7 +20,7 @@ impl<const ISOLATED: bool> Table for Cached<ISOLATED> {
         let device = Device::new(&cache, source(blocks.size), blocks.size)?;
         for block in &blocks.numbers {
             let buffer = device.get(*block)?;
-            ensure!(number(&buffer) == Some(*block), "block {block} is another one");
+            ensure!(number(&buffer, *block) == Some(*block), "block {block} is another one");
         }
         let read = device.counters();
         ensure!(read.evicted == 0, "there is no memory for the blocks");
@@ -40,16 +40,19 @@ pub(super) struct Looking<'t> {
 }
 
 impl Local for Looking<'_> {
-    #[inline]
-    fn copy(&mut self, block: u64) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.device.read(block, 0, &mut bytes).ok()?;
-        Some(u64::from_le_bytes(bytes))
+    #[inline(always)]
+    fn find(&mut self, block: u64) -> Option<u64> {
+        self.device.holds(block).then_some(1)
     }
 
-    #[inline]
+    #[inline(always)]
+    fn copy(&mut self, block: u64) -> Option<u64> {
+        self.device.read_array(block, place(block, self.device.block_size())).ok().map(u64::from_le_bytes)
+    }
+
+    #[inline(always)]
     fn pin(&mut self, block: u64) -> Option<u64> {
-        number(&self.device.get(block).ok()?)
+        number(&self.device.get(block).ok()?, block)
     }
 
     fn tally(&self) -> Tally {

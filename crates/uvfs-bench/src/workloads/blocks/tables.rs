@@ -23,10 +23,20 @@ impl Head {
     }
 }
 
-/// The first bytes, with a reference taken and dropped or without.
-#[inline]
-fn read(head: &Arc<Head>, pin: bool) -> Option<u64> {
-    if pin { number(&std::hint::black_box(Arc::clone(head)).bytes) } else { number(&head.bytes) }
+/// The number in the block, with a reference taken and dropped or without.
+#[inline(always)]
+fn read(head: &Arc<Head>, block: u64, pin: bool) -> Option<u64> {
+    if pin {
+        number(&std::hint::black_box(Arc::clone(head)).bytes, block)
+    } else {
+        number(&head.bytes, block)
+    }
+}
+
+/// Where a buffer is.
+#[inline(always)]
+fn address(head: &Arc<Head>) -> u64 {
+    Arc::as_ptr(head).addr() as u64
 }
 
 const FAN_BITS: u32 = 6;
@@ -108,14 +118,19 @@ impl Table for Tree {
 }
 
 impl Local for &Tree {
-    #[inline]
-    fn copy(&mut self, block: u64) -> Option<u64> {
-        read(self.find(block)?, false)
+    #[inline(always)]
+    fn find(&mut self, block: u64) -> Option<u64> {
+        Tree::find(self, block).map(address)
     }
 
-    #[inline]
+    #[inline(always)]
+    fn copy(&mut self, block: u64) -> Option<u64> {
+        read(Tree::find(self, block)?, block, false)
+    }
+
+    #[inline(always)]
     fn pin(&mut self, block: u64) -> Option<u64> {
-        read(self.find(block)?, true)
+        read(Tree::find(self, block)?, block, true)
     }
 }
 
@@ -136,7 +151,7 @@ pub(super) struct Lru<'t> {
 
 impl Lru<'_> {
     #[inline]
-    fn find(&mut self, block: u64) -> Option<&Arc<Head>> {
+    fn head(&mut self, block: u64) -> Option<&Arc<Head>> {
         let size = self.tree.size;
         let is = |entry: &Option<Arc<Head>>| {
             entry.as_ref().is_some_and(|head| head.number == block && head.size == size)
@@ -172,14 +187,19 @@ impl Table for Stock {
 }
 
 impl Local for Lru<'_> {
-    #[inline]
-    fn copy(&mut self, block: u64) -> Option<u64> {
-        read(self.find(block)?, false)
+    #[inline(always)]
+    fn find(&mut self, block: u64) -> Option<u64> {
+        self.head(block).map(address)
     }
 
-    #[inline]
+    #[inline(always)]
+    fn copy(&mut self, block: u64) -> Option<u64> {
+        read(self.head(block)?, block, false)
+    }
+
+    #[inline(always)]
     fn pin(&mut self, block: u64) -> Option<u64> {
-        read(self.find(block)?, true)
+        read(self.head(block)?, block, true)
     }
 
     fn tally(&self) -> Tally {
@@ -204,14 +224,19 @@ impl Table for Hashbrown {
 }
 
 impl Local for &Hashbrown {
-    #[inline]
-    fn copy(&mut self, block: u64) -> Option<u64> {
-        read(self.0.get(&block)?, false)
+    #[inline(always)]
+    fn find(&mut self, block: u64) -> Option<u64> {
+        self.0.get(&block).map(address)
     }
 
-    #[inline]
+    #[inline(always)]
+    fn copy(&mut self, block: u64) -> Option<u64> {
+        read(self.0.get(&block)?, block, false)
+    }
+
+    #[inline(always)]
     fn pin(&mut self, block: u64) -> Option<u64> {
-        read(self.0.get(&block)?, true)
+        read(self.0.get(&block)?, block, true)
     }
 }
 
@@ -237,13 +262,18 @@ impl Table for Papaya {
 }
 
 impl Local for &Papaya {
-    #[inline]
-    fn copy(&mut self, block: u64) -> Option<u64> {
-        read(self.0.pin().get(&block)?, false)
+    #[inline(always)]
+    fn find(&mut self, block: u64) -> Option<u64> {
+        self.0.pin().get(&block).map(address)
     }
 
-    #[inline]
+    #[inline(always)]
+    fn copy(&mut self, block: u64) -> Option<u64> {
+        read(self.0.pin().get(&block)?, block, false)
+    }
+
+    #[inline(always)]
     fn pin(&mut self, block: u64) -> Option<u64> {
-        read(self.0.pin().get(&block)?, true)
+        read(self.0.pin().get(&block)?, block, true)
     }
 }
