@@ -2,7 +2,7 @@
 //!
 //! A reader goes on by cookie, and no directory is held open for it. So that a long listing need not be opened and sought
 //! for at each step, the last few *streams* are kept: a descriptor and the entries that were read ahead. A stream
-//! belongs to a directory and the cookie at which it stands; it is taken out while it is used and put back afterwards.
+//! belongs to a directory and the cookie at which it stands; it is taken out while it is read.
 //! Where there is none (too many readers, or one that seeks) the directory is opened and sought: the host's cookies are
 //! good for that on all usual file systems. Before each step the directory's path is walked again: a directory that was
 //! moved out of the source, or in whose place another one stands, is not read on.
@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom, fdatasync, fsync, openat, seek};
@@ -19,6 +20,7 @@ use uvfs::Inode;
 use uvfs::types::{DirEntry, Errno, Result, mode};
 
 use super::Mirror;
+use super::node::Node;
 use super::reach::At;
 
 /// Bytes that are read of a directory at a time.
@@ -71,6 +73,16 @@ impl Streams {
         kept.remove(found)
     }
 
+    /// Who read on until `last` has used the entries up to `cookie` only: the others are for the next one.
+    fn give_back(&self, dir: u64, last: u64, cookie: u64, rest: VecDeque<Entry>) {
+        let mut kept = self.kept.lock();
+        // It may have been given up, or be in use by another reader. One that has something ahead stands further on.
+        if let Some(stream) = kept.iter_mut().find(|s| s.dir == dir && s.at == last && s.ahead.is_empty()) {
+            stream.at = cookie;
+            stream.ahead = rest;
+        }
+    }
+
     fn keep(&self, stream: Stream) {
         let mut kept = self.kept.lock();
         kept.push_back(stream);
@@ -85,33 +97,44 @@ impl Mirror {
     pub(super) fn read_dir(
         &self,
         dir: &Inode<'_>,
-        cookie: u64,
+        mut cookie: u64,
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let node = self.node(dir)?;
         if node.covered() {
             return Ok(());
         }
-        let turn = self.budget.turn();
-        let at = self.reach(&node)?;
+        loop {
+            let batch = self.next_entries(&node, cookie)?;
+            let Some(last) = batch.back().map(|entry| entry.cookie) else { return Ok(()) };
+            let mut rest = batch.into_iter();
+            while let Some(Entry { name, ino, fmt, cookie: after }) = rest.next() {
+                cookie = after;
+                if !sink(DirEntry { name: &name, ino, fmt, cookie }) {
+                    self.streams.give_back(node.number, last, cookie, rest.collect());
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// The next entries after `cookie`, none at the end. The stream that they are from is kept meanwhile.
+    fn next_entries(&self, node: &Arc<Node>, cookie: u64) -> Result<VecDeque<Entry>> {
+        let _turn = self.budget.turn();
+        let at = self.reach(node)?;
         let mut stream = match self.streams.take(node.number, cookie) {
             Some(stream) => stream,
             None => open_stream(node.number, &at, cookie)?,
         };
-        drop((at, turn));
-        loop {
-            if stream.ahead.is_empty() && !stream.ended {
-                stream.read_ahead()?;
-            }
-            let Some(entry) = stream.ahead.pop_front() else { return Ok(()) };
-            let Entry { name, ino, fmt, cookie } = entry;
-            let more = sink(DirEntry { name: &name, ino, fmt, cookie });
-            stream.at = cookie;
-            if !more {
-                self.streams.keep(stream);
-                return Ok(());
-            }
+        if stream.ahead.is_empty() && !stream.ended {
+            stream.read_ahead()?;
         }
+        let batch = std::mem::take(&mut stream.ahead);
+        if let Some(last) = batch.back() {
+            stream.at = last.cookie;
+            self.streams.keep(stream);
+        }
+        Ok(batch)
     }
 }
 

@@ -11,7 +11,7 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
@@ -179,7 +179,7 @@ impl Mirror {
         self.open_hint(node, &below)
     }
 
-    fn open_hint(&self, node: &Node, below: &PathBuf) -> Result<Option<OwnedFd>> {
+    fn open_hint(&self, node: &Node, below: &Path) -> Result<Option<OwnedFd>> {
         match open_below(&self.source, below.as_os_str().as_bytes(), OFlags::empty()) {
             Ok(fd) if identity::is(&node.id, &fd)? => Ok(Some(fd)),
             Ok(_) => Ok(None),

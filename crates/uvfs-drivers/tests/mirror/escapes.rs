@@ -39,8 +39,11 @@ fn fill(dir: &Path, content: &[u8]) {
     let _ = rustix::fs::setxattr(dir.join("file"), "user.word", content, rustix::fs::XattrFlags::empty());
 }
 
+/// What there is of one file: mode, links, number, time of change, content.
+type Looks = (u32, u64, u64, (i64, i64), Vec<u8>);
+
 /// All that there is in a tree; reading does not change it.
-fn picture(dir: &Path) -> BTreeMap<PathBuf, (u32, u64, u64, i64, i64, Vec<u8>)> {
+fn picture(dir: &Path) -> BTreeMap<PathBuf, Looks> {
     let mut all = BTreeMap::new();
     let mut todo = vec![dir.to_owned()];
     while let Some(path) = todo.pop() {
@@ -49,7 +52,7 @@ fn picture(dir: &Path) -> BTreeMap<PathBuf, (u32, u64, u64, i64, i64, Vec<u8>)> 
         if meta.is_dir() {
             todo.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
         }
-        all.insert(path, (meta.mode(), meta.nlink(), meta.ino(), meta.ctime(), meta.ctime_nsec(), content));
+        all.insert(path, (meta.mode(), meta.nlink(), meta.ino(), (meta.ctime(), meta.ctime_nsec()), content));
     }
     all
 }

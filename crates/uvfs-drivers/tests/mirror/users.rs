@@ -87,7 +87,7 @@ fn the_host_refuses_what_the_user_may_not() {
     assert_eq!(set(SetAttr { size: Some(0), ..SetAttr::default() }), denied);
     assert_eq!(set(SetAttr { mode: Some(0o666), ..SetAttr::default() }), perm);
     assert_eq!(set(SetAttr { uid: Some(USER), ..SetAttr::default() }), perm);
-    assert_eq!(set(SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() }).is_some(), true);
+    assert!(set(SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() }).is_some());
     assert_eq!(fs.vfs.getxattr(&op, &roots, b"user.x").err(), denied);
     assert_eq!(fs.vfs.setxattr(&op, &roots, b"user.x", b"", uvfs::XattrFlags::empty()).err(), denied);
     assert!(fs.vfs.setxattr(&op, &roots, b"trusted.x", b"", uvfs::XattrFlags::empty()).is_err());
