@@ -10,6 +10,7 @@
 //! is spawned, where that loses no race: a whole `peek` beside a removal and a new creation has more
 //! orders than anybody can wait for, its halves have few.
 
+mod doubt;
 mod exchange;
 mod hit;
 mod numbers;
@@ -271,7 +272,7 @@ fn loom_rule3_a_recycled_inode_lends_no_deadline() {
                 w.spawn(move |w| {
                     let (index, dir) = w.cache.alloc_node(w.sb, false).unwrap();
                     assert_eq!(index, id.index(), "not recycled");
-                    w.cache.fill_slot(w.sb, index, dir, &fresh(5, false), 0);
+                    w.cache.fill_slot(w.sb, index, dir, &fresh(5, false), 0, w.cache.clock.epoch());
                 })
                 .join()
                 .unwrap();

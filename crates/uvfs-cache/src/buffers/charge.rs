@@ -84,7 +84,7 @@ impl Charge {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether so many more may be. Loads, and perhaps wakes who shall know that memory runs short.
+    /// Whether so many more may be. Loads only.
     pub(super) fn may_grow(&self, bytes: u64) -> bool {
         self.cache.as_ref().is_none_or(|cache| cache.may_grow(bytes))
     }

@@ -55,7 +55,7 @@ impl<'b> Entries<'b> {
         let what = "a directory entry past the end";
         let head = slice(self.area, self.at, HEAD, what)?;
         let len = record_len(u16_at(head, 4), self.sup.block_size);
-        ensure(len >= SHORTEST && len % 4 == 0, "length of a directory entry")?;
+        ensure(len >= SHORTEST && len.is_multiple_of(4), "length of a directory entry")?;
         let record = slice(self.area, self.at, len, what)?;
         let (name_len, kind) = match self.sup.has_incompat(features::FILETYPE) {
             true => (usize::from(u8_at(head, 6)), u8_at(head, 7)),

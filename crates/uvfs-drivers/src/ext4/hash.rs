@@ -133,3 +133,31 @@ fn tea(state: &mut [u32; 4], key: &[u32; 4]) {
     state[0] = state[0].wrapping_add(x);
     state[1] = state[1].wrapping_add(y);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEED: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x6745_2301, 0xefcd_ab89];
+
+    fn hash(version: u8, unsigned: bool, name: &[u8]) -> u32 {
+        Hasher::new(version, unsigned, SEED).unwrap().hash(name)
+    }
+
+    #[test]
+    fn names_hash_as_debugfs_says() {
+        let long = b"hello world, this is a long name that takes more than one piece";
+        let high = b"caf\xc3\xa9\xff\x80-x";
+        for (version, right) in [
+            (0, [0xed43_6d3c, 0xb012_35ce, 0x5763_8412]),
+            (1, [0xfced_7d2e, 0xed9a_dc16, 0xf060_7d8e]),
+            (2, [0xc58d_0402, 0x1b3a_5416, 0x4ffd_a6a8]),
+        ] {
+            assert_eq!([&b"h"[..], long, high].map(|name| hash(version, false, name)), right, "{version}");
+            assert_eq!(hash(version, true, long), hash(version + 3, false, long));
+            assert_eq!(hash(version, true, long), right[1]);
+            assert_ne!(hash(version, true, high), right[2]);
+        }
+        assert!(Hasher::new(6, false, SEED).is_none());
+    }
+}

@@ -225,7 +225,10 @@ impl Fs {
         let sup = &self.sup;
         let raw = node.raw();
         let extra = if sup.inode_size > OLD_SIZE { usize::from(u16_at(raw, 0x80)) } else { 0 };
-        ensure(OLD_SIZE + extra <= sup.inode_size && extra % 4 == 0, "length of an inode's extra fields")?;
+        ensure(
+            OLD_SIZE + extra <= sup.inode_size && extra.is_multiple_of(4),
+            "length of an inode's extra fields",
+        )?;
         let seed = crc32c(crc32c(sup.seed, &node.ino.to_le_bytes()), &u32_at(raw, 0x64).to_le_bytes());
         if sup.checksums() {
             ensure(checksum(seed, raw, extra), "checksum of an inode")?;

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use clap::Parser;
 use uvfs_tests::ext4::populate::Amount;
 use uvfs_tests::ext4::recipes::{self, Compared, RECIPES};
+use uvfs_tests::ext4::tools::scratch;
 
 /// Makes images of all kinds with mke2fs, fills them, and compares names, attributes, extended attributes, targets
 /// and contents as uvfs reads them with the tree that they were made from and with the kernel's mount (root).
@@ -47,7 +48,7 @@ fn run(args: &Args) -> Result<bool> {
     let amount = Amount { names: args.names, ..Amount::USUAL };
     let wanted = |name: &str| args.recipe.as_deref().is_none_or(|recipe| recipe == name);
     for recipe in RECIPES.iter().filter(|recipe| wanted(recipe.name)) {
-        let dir = tempfile::tempdir()?;
+        let dir = scratch()?;
         let compared = recipe.compare(dir.path(), amount, args.seed).context(recipe.name)?;
         equal &= report(recipe.name, &compared);
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use uvfs_tests::ext4::mutate::{bases, damaged, try_one};
+use uvfs_tests::ext4::tools::scratch;
 
 /// Walks through randomly damaged ext2, ext3 and ext4 images. Needs mke2fs.
 #[derive(Parser)]
@@ -32,7 +33,7 @@ fn peak() -> u64 {
 }
 
 fn run(args: &Args) -> Result<bool> {
-    let dir = tempfile::tempdir()?;
+    let dir = scratch()?;
     let bases = bases(dir.path()).context("making the images to begin with")?;
     if let Some(path) = &args.save {
         let (name, image) = damaged(&bases, args.seed);

@@ -6,10 +6,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use uvfs::Cred;
 use uvfs_drivers::ext4::Ext4;
 
 use super::populate::{Amount, populate};
-use super::snapshot::{Depth, Snapshot, differences, of_host, of_image};
+use super::snapshot::{Depth, Snapshot, differences, mount, of_host, of_image};
 use super::tools::{KernelMount, debugfs, e2fsck, mke2fs, no_kernel_mount, run, text};
 
 /// A kind of image.
@@ -53,10 +54,7 @@ pub const RECIPES: &[Recipe] = &[
         &["-t", "ext4", "-b", "1024", "-O", "ea_inode,inline_data,large_dir,^metadata_csum"],
     ),
     recipe("small-inodes", &["-t", "ext4", "-b", "4096", "-I", "128"]),
-    recipe(
-        "other-features",
-        &["-t", "ext4", "-b", "4096", "-O", "large_dir,metadata_csum_seed,quota,orphan_file,mmp"],
-    ),
+    recipe("other-features", &["-t", "ext4", "-b", "4096", "-O", "large_dir,metadata_csum_seed,orphan_file"]),
     recipe("no-flex-bg", &["-t", "ext4", "-b", "1024", "-O", "^flex_bg,^huge_file,^dir_nlink,^resize_inode"]),
     tuned("hash-tea", &["-t", "ext4", "-b", "1024"], &["-E", "hash_alg=tea"]),
     tuned("hash-legacy", &["-t", "ext4", "-b", "1024"], &["-E", "hash_alg=legacy"]),
@@ -111,6 +109,7 @@ impl Recipe {
             let mounted = KernelMount::new(&image, "ro")?;
             let right = of_host(mounted.path())?;
             compared.add(&right, &read(&image)?, Depth::Everything);
+            compared.add_figures(mounted.path(), &image)?;
         }
         Ok(compared)
     }
@@ -120,7 +119,7 @@ impl Recipe {
 fn fill_more(dir: &Path, amount: Amount, seed: u64) -> Result<()> {
     let more = dir.join("kernel");
     std::fs::create_dir(&more)?;
-    populate(&more, amount, seed)?;
+    populate(&more, Amount { value: 20_000, ..amount }, seed)?;
     std::fs::remove_dir_all(dir.join("deep"))?;
     std::fs::remove_file(dir.join("names").join(format!("name-1-{}", "x")))?;
     Ok(())
@@ -145,6 +144,20 @@ impl Compared {
     fn add(&mut self, right: &Snapshot, found: &Snapshot, depth: Depth) {
         self.files += right.len();
         self.differences.extend(differences(right, found, depth, 10));
+    }
+
+    /// What `statfs` says, as the kernel has it mounted at `right`.
+    fn add_figures(&mut self, right: &Path, image: &Path) -> Result<()> {
+        let right = rustix::fs::statfs(right)?;
+        let vfs = mount(&Ext4::open(image)?)?;
+        let found = vfs.context(Cred::root()).statfs(b"/")?;
+        // Not what is available to users: the kernel keeps back some blocks more for its writing.
+        let right = [right.f_blocks, right.f_bfree, right.f_files, right.f_ffree];
+        let found = [found.blocks, found.bfree, found.files, found.ffree];
+        if right != found {
+            self.differences.push(format!("statfs:\n  right {right:?}\n  found {found:?}"));
+        }
+        Ok(())
     }
 }
 

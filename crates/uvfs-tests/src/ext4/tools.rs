@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use anyhow::{Context as _, Result, bail};
 use tempfile::TempDir;
@@ -13,7 +14,7 @@ fn program(name: &str) -> PathBuf {
     PLACES.iter().map(|place| Path::new(place).join(name)).find(|p| p.exists()).unwrap_or_else(|| name.into())
 }
 
-/// Runs a program; what it printed. An error where it says that it failed.
+/// Runs a program; what it said on standard output. An error where it says that it failed.
 pub fn run(name: &str, args: &[&str]) -> Result<String> {
     run_with(name, args, |status| status == 0)
 }
@@ -21,10 +22,10 @@ pub fn run(name: &str, args: &[&str]) -> Result<String> {
 fn run_with(name: &str, args: &[&str], is_fine: impl Fn(i32) -> bool) -> Result<String> {
     let output = Command::new(program(name)).args(args).stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("cannot run {name}"))?;
-    let text = [output.stdout, output.stderr].concat();
-    let text = String::from_utf8_lossy(&text).into_owned();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.code().is_some_and(is_fine) {
-        bail!("{name} {}: {}: {text}", args.join(" "), output.status);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!("{name} {}: {}: {text}{errors}", args.join(" "), output.status);
     }
     Ok(text)
 }
@@ -32,6 +33,12 @@ fn run_with(name: &str, args: &[&str], is_fine: impl Fn(i32) -> bool) -> Result<
 /// Why images cannot be made here, if so.
 pub fn missing() -> Option<String> {
     run("mke2fs", &["-V"]).err().map(|error| format!("{error:#}"))
+}
+
+/// A directory for images; in memory where that can be, because making and mounting them waits for the disk.
+pub fn scratch() -> Result<TempDir> {
+    let in_memory = tempfile::tempdir_in("/dev/shm");
+    Ok(in_memory.or_else(|_| tempfile::tempdir())?)
 }
 
 /// A path as an argument.
@@ -99,13 +106,18 @@ impl Drop for KernelMount {
     }
 }
 
-/// Why the kernel cannot mount images here, if so.
+/// Why the kernel cannot mount images here, if so. Tried once.
 pub fn no_kernel_mount() -> Option<String> {
+    static TRIED: OnceLock<Option<String>> = OnceLock::new();
+    TRIED.get_or_init(try_kernel_mount).clone()
+}
+
+fn try_kernel_mount() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("not root".into());
     }
     let try_it = || -> Result<()> {
-        let dir = tempfile::tempdir()?;
+        let dir = scratch()?;
         let image = dir.path().join("image");
         mke2fs(&image, &["-t", "ext4"], None, "1M")?;
         KernelMount::new(&image, "ro")?.unmount()
