@@ -219,6 +219,26 @@ fn references_are_compared_and_nothing_is_dropped() {
 }
 
 #[test]
+fn a_trace_of_blocks_is_looked_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("trace");
+    let trace = trace.to_str().unwrap();
+    std::fs::write(trace, "# a walk\n7 1024\n5000000 1024\n7 1024\n").unwrap();
+    let report = report("blocks", &["--trace", trace]);
+    check(&report);
+    let rows = array(&report, "rows");
+    assert!(rows.iter().all(|row| row["pattern"] == "trace") && rows.len() == 2 * 6, "{rows:?}");
+    std::fs::write(trace, "7\nseven\n").unwrap();
+    let (good, _, err) = bench(&["blocks", "--trace", trace]);
+    assert!(!good && err.contains("line 2") && err.contains("\"seven\""), "{err}");
+    let report = self::report("blocks", &["--patterns", "mod,uniform", "--mods", "3", "--blocks", "100"]);
+    let mods: Vec<_> = array(&report, "rows").iter().map(|row| row.get("mod").is_some()).collect();
+    assert_eq!(mods.iter().filter(|has| **has).count() * 2, mods.len());
+    let (good, _, err) = bench(&["blocks", "--patterns", "leaf-mod", "--mods", "100", "--device", "1000"]);
+    assert!(!good && err.contains("--device 1000: leaf-mod needs 6337 blocks"), "{err}");
+}
+
+#[test]
 fn a_target_takes_part_by_threads_and_by_processes() {
     let dir = tempfile::tempdir().unwrap();
     let target = format!("inproc,there={}", dir.path().display());

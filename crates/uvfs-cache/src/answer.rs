@@ -14,7 +14,6 @@ use crate::cache::{Cache, Names, Numbers, is_dir, number_hash};
 use crate::change::Aftermath;
 use crate::guard::NameGuard;
 use crate::inode_ref::InodeRef;
-use crate::inodes::Asked;
 use crate::types::{CacheError, Fresh, Life, Room, SbId};
 
 impl<'c> NameGuard<'c> {
@@ -51,7 +50,8 @@ impl<'c> NameGuard<'c> {
         }
         match self.reserve(Room::Name) {
             Ok(room) => {
-                cache.publish(self, room, &inode, fresh.life, Some(self.revision));
+                let deadline = cache.deadline(room.sb(), fresh.life, self.asked.epoch);
+                cache.publish(self, room, &inode, deadline, Some(self.revision));
                 Ok(inode)
             }
             // No memory for the name, or the directory is being removed: the answer counts, caching it does
@@ -67,7 +67,7 @@ impl<'c> NameGuard<'c> {
     /// be believed at all, superfluous (the directory is complete), or one too many (rule 9).
     pub fn absent(&self, life: Life) {
         let cache = self.cache;
-        let complete = self.dir.dir_state().is_none_or(|d| d.is_complete());
+        let complete = self.dir.dir_state().is_none_or(|d| d.is_complete(&cache.clock));
         let cached = !complete
             && life != Life::Millis(0)
             && !self.is_late()
@@ -101,7 +101,7 @@ impl Cache {
         guard: &NameGuard<'_>,
         fresh: &Fresh,
     ) -> Result<(InodeRef<'_>, bool), CacheError> {
-        self.known_or_new(guard.dir.sb(), Asked(guard.changes), || guard.is_late(), fresh)
+        self.known_or_new(guard.dir.sb(), guard.asked, || guard.is_late(), fresh)
     }
 
     /// Let an inode be found by number (not on resident superblocks, which never look); `start` it
@@ -177,6 +177,7 @@ impl Cache {
             return false;
         };
         let d = self.dentries.get(dentry);
+        let deadline = self.deadline(sb, life, guard.asked.epoch);
         let mut after = Aftermath::default();
         let mut spare = false;
         // Counted before it can be found: who finds it may count it out.
@@ -190,7 +191,7 @@ impl Cache {
             let old = self.find_locked(&locked, 0, guard.dir.index(), &words);
             d.seq.write(|| {
                 d.set_name(guard.dir.index(), &words, tail);
-                d.set_target(0, 0, self.clock.deadline(life));
+                d.set_target(0, 0, deadline);
                 // Inside the sequence: a reader of the slot's last use must not take it for its own.
                 let parent_life = &self.dentries_private.get(dentry).parent_life;
                 parent_life.store(guard.dir.id().life(), Ordering::Relaxed);

@@ -20,6 +20,7 @@ use uvfs_sync::segvec::SegVec;
 use uvfs_sync::seqcount::SeqCount;
 use uvfs_sync::slab::{Pool, Slab, next_life};
 
+use crate::announce::Listeners;
 use crate::attr::mode;
 use crate::buffers::Registry;
 use crate::changes::Changes;
@@ -34,7 +35,7 @@ use crate::prefix::Prefixes;
 use crate::pressure::Pressure;
 use crate::shrink::{DENTRY_CHUNK, INODE_CHUNK, Visited};
 use crate::symlink::Targets;
-use crate::types::{CacheError, Config, Counters, EvictHook, Fresh, InodeId, SbId, SbOptions};
+use crate::types::{CacheError, Config, Counters, EvictHook, Fresh, InodeId, Life, SbId, SbOptions};
 
 /// Dentry and inode cache; see the crate's head.
 pub struct Cache {
@@ -70,12 +71,15 @@ pub struct Cache {
     pub(crate) marks: Marks,
     /// Devices whose blocks are charged to the limit too.
     pub(crate) buffers: Registry,
+    pub(crate) listeners: Listeners,
     superblocks: SegVec<OnceLock<Superblock>>,
 }
 
 /// What belongs to one superblock.
 pub(crate) struct Superblock {
     pub(crate) resident: bool,
+    /// What its driver says holds until the epoch moves.
+    pub(crate) watched: AtomicBool,
     pub(crate) on_evict: EvictHook,
     pub(crate) changes: Changes,
     pub(crate) inodes: Slab,
@@ -135,6 +139,7 @@ impl Cache {
             pressure: Pressure::default(),
             marks: Marks::default(),
             buffers: Registry::default(),
+            listeners: Listeners::default(),
             superblocks: SegVec::new(),
             inodes,
             inodes_private,
@@ -162,6 +167,7 @@ impl Cache {
         let sb = Superblock {
             changes: Changes::new(options.resident),
             resident: options.resident,
+            watched: AtomicBool::new(false),
             on_evict: options.on_evict,
             inodes: Slab::new(),
             dentries: Slab::new(),
@@ -196,7 +202,7 @@ impl Cache {
     /// `NoMemory`.
     pub fn make_root(&self, sb: SbId, fresh: &Fresh) -> Result<InodeRef<'_>, CacheError> {
         let (index, dir) = self.alloc_node(sb, true)?;
-        let root = self.fill_inode(sb, index, dir, fresh, ROOT);
+        let root = self.fill_inode(sb, index, dir, fresh, ROOT, self.clock.epoch());
         let id = root.id();
         // The superblock's own reference, dropped as a name's.
         self.inodes_private.get(index).refs.get_anchor();
@@ -253,7 +259,7 @@ impl Cache {
     }
 
     /// Begin an inode's life; the reference returned is its only one. `dir`: directory state, for
-    /// directories.
+    /// directories. `epoch`: that in which the driver was asked.
     pub(crate) fn fill_inode(
         &self,
         sb: SbId,
@@ -261,8 +267,9 @@ impl Cache {
         dir: u32,
         fresh: &Fresh,
         flags: u32,
+        epoch: u32,
     ) -> InodeRef<'_> {
-        let life = self.fill_slot(sb, index, dir, fresh, flags);
+        let life = self.fill_slot(sb, index, dir, fresh, flags, epoch);
         self.start_inode(sb, index, life)
     }
 
@@ -274,7 +281,15 @@ impl Cache {
     }
 
     /// Fill both halves of an inode to which no reference can be had yet; its life.
-    pub(crate) fn fill_slot(&self, sb: SbId, index: u32, dir: u32, fresh: &Fresh, flags: u32) -> u32 {
+    pub(crate) fn fill_slot(
+        &self,
+        sb: SbId,
+        index: u32,
+        dir: u32,
+        fresh: &Fresh,
+        flags: u32,
+        epoch: u32,
+    ) -> u32 {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
         let resident = self.superblock(sb).resident;
         let old = published.life();
@@ -287,13 +302,25 @@ impl Cache {
         private.alias.store(0, Ordering::Relaxed);
         private.sb.store(u32::from(sb.0), Ordering::Relaxed);
         private.dir.store(dir, Ordering::Relaxed);
-        let deadline = if resident { NEVER } else { self.clock.deadline(fresh.life) };
+        let deadline = self.deadline(sb, fresh.life, epoch);
         private.deadline.store(deadline, Ordering::Relaxed);
         if let Some(state) = self.dir_state_at(dir) {
             state.reset(resident);
         }
         published.fill(private, life, &fresh.attr, flags);
         life
+    }
+
+    /// The deadline of what the driver of `sb` said when it was asked in `epoch`.
+    pub(crate) fn deadline(&self, sb: SbId, life: Life, epoch: u32) -> u32 {
+        let superblock = self.superblock(sb);
+        if superblock.resident {
+            NEVER
+        } else if life == Life::Forever && superblock.watched.load(Ordering::Relaxed) {
+            epoch
+        } else {
+            self.clock.deadline(life)
+        }
     }
 
     #[inline]

@@ -13,7 +13,7 @@ use uvfs_sync::order::{Class, Held};
 use uvfs_sync::primitives::{MutexGuard, Ordering};
 
 use crate::cache::{Cache, Names, is_dir};
-use crate::clock::NEVER;
+use crate::clock::SUSPECT;
 use crate::dentry::{NameWords, Published};
 use crate::dir::DirState;
 use crate::guard::NameGuard;
@@ -31,6 +31,12 @@ pub struct Reserved<'c> {
     tail: u32,
     inode: u32,
     state: u32,
+}
+
+impl Reserved<'_> {
+    pub(crate) fn sb(&self) -> SbId {
+        self.sb
+    }
 }
 
 impl Drop for Reserved<'_> {
@@ -114,17 +120,23 @@ impl<'c> NameGuard<'c> {
     pub fn create(&self, mut room: Reserved<'c>, fresh: &Fresh) -> InodeRef<'c> {
         let (index, state) = (std::mem::take(&mut room.inode), std::mem::take(&mut room.state));
         debug_assert_ne!(index, 0, "create needs Room::Node or Room::Dir");
-        let inode = self.cache.fill_inode(room.sb, index, state, fresh, 0);
+        let inode = self.cache.fill_inode(room.sb, index, state, fresh, 0, self.asked.epoch);
         // If another one of that number is cached still (its file is gone), this one is not found
         // by number.
         drop(self.cache.hash_number(room.sb, index, &fresh.attr, || inode.clone()));
-        self.cache.publish(self, room, &inode, fresh.life, None);
+        let deadline = self.cache.deadline(room.sb, fresh.life, self.asked.epoch);
+        self.cache.publish(self, room, &inode, deadline, None);
+        self.doubt_if_late(Some(&inode));
         inode
     }
 
     /// Publish another name of an inode.
     pub fn link(&self, room: Reserved<'c>, inode: &InodeRef<'c>, life: Life) {
-        self.cache.publish(self, room, inode, life, None);
+        // What is known of the inode is not better because it has one more name.
+        let deadline =
+            if inode.expired() { SUSPECT } else { self.cache.deadline(room.sb, life, self.asked.epoch) };
+        self.cache.publish(self, room, inode, deadline, None);
+        self.doubt_if_late(None);
     }
 
     /// Take the name away: the driver has removed it. With `death`, of a directory.
@@ -279,13 +291,12 @@ impl Cache {
         guard: &NameGuard<'_>,
         mut room: Reserved<'_>,
         inode: &InodeRef<'_>,
-        life: Life,
+        deadline: u32,
         revision: Option<u64>,
     ) -> bool {
         let (dentry, tail) = (room.dentry, room.tail);
         let words = guard.words();
         let d = self.dentries.get(dentry);
-        let deadline = if self.superblock(room.sb).resident { NEVER } else { self.clock.deadline(life) };
         let mut after = Aftermath::default();
         let mut spare = false;
         // The dentry holds its inode, from before it can be found: who finds it may end it, and
@@ -447,6 +458,8 @@ impl Cache {
         drop(room);
         self.finish(after, to.dir.sb(), &to.dir);
         drop(death);
+        from.doubt_if_late(None);
+        to.doubt_if_late(None);
     }
 
     /// Under the locks of a rename: give a dentry its new parent and name. A directory's walk
@@ -493,6 +506,8 @@ impl Cache {
             }
         }
         drop(locked);
+        a.doubt_if_late(None);
+        b.doubt_if_late(None);
     }
 
     fn forget_both(

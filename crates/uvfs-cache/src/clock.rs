@@ -1,9 +1,15 @@
-//! The coarse clock that expiry goes by: milliseconds, 32 bits, wrapping.
+//! The coarse clock that expiry goes by, and the epoch of caches whose file systems tell of changes.
 //!
-//! Only entries with a deadline look at it, so a cache whose driver knows of every change never
-//! pays for it. Deadlines lie at most 2^30 ms (12 days) ahead, so a wrapping comparison is exact
-//! as long as an expired entry is looked at or swept within 24 days; one that is older is at worst believed
-//! again for what its time to live allowed.
+//! What is believed for a time has a *deadline*: milliseconds, 32 bits, wrapping, even.
+//! Only entries with a deadline look at the clock. Deadlines lie at most 2^30 ms (12 days) ahead, so a wrapping
+//! comparison is exact as long as an expired entry is looked at or swept within 24 days; one that is older is
+//! at worst believed again for what its time to live allowed.
+//!
+//! What a watched superblock's driver says is believed until the cache is told otherwise. In the place of the
+//! deadline stands the *epoch* in which the driver was asked, an odd number: it is believed while that is the
+//! cache's epoch. Who has lost changes moves the epoch, and everything asked for before is suspect in one step (see
+//! `doubt.rs`). A hit compares, and stores nothing. An epoch comes again after 2^31 moves; what nobody asked
+//! about in all that time would then be believed again.
 
 use uvfs_sync::primitives::{AtomicU32, Ordering};
 
@@ -15,10 +21,26 @@ const LONGEST: u32 = 1 << 30;
 /// "No deadline" in a slot.
 pub(crate) const NEVER: u32 = 0;
 
-/// The clock of one cache; tests may put it forward.
-#[derive(Debug, Default)]
+/// The epoch that never is: what has it must be asked for again.
+pub(crate) const SUSPECT: u32 = 1;
+
+/// Whether a deadline is an epoch.
+pub(crate) fn is_epoch(deadline: u32) -> bool {
+    deadline & 1 != 0
+}
+
+/// The clock of one cache; tests may put it forward. On a line of its own: hits in watched superblocks read it.
+#[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Clock {
     ahead: AtomicU32,
+    epoch: AtomicU32,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self { ahead: AtomicU32::new(0), epoch: AtomicU32::new(SUSPECT + 2) }
+    }
 }
 
 impl Clock {
@@ -39,9 +61,9 @@ impl Clock {
     pub(crate) fn deadline(&self, life: Life) -> u32 {
         match life {
             Life::Forever => NEVER,
-            Life::Millis(ms) => match self.now().wrapping_add(ms.min(LONGEST)) {
-                // One earlier, so that what is not to be believed at all never is.
-                NEVER => u32::MAX,
+            // Up to one millisecond early, so that what is not to be believed at all never is.
+            Life::Millis(ms) => match self.now().wrapping_add(ms.min(LONGEST)) & !1 {
+                NEVER => u32::MAX - 1,
                 at => at,
             },
         }
@@ -50,7 +72,34 @@ impl Clock {
     /// Whether a stored deadline has passed.
     #[inline]
     pub(crate) fn passed(&self, deadline: u32) -> bool {
+        if is_epoch(deadline) {
+            return deadline != self.epoch();
+        }
         deadline != NEVER && self.now().wrapping_sub(deadline) as i32 >= 0
+    }
+
+    /// Whether what has this deadline is believed without a look at the clock.
+    #[inline(always)]
+    pub(crate) fn stands(&self, deadline: u32) -> bool {
+        deadline == NEVER || deadline == self.epoch()
+    }
+
+    /// The epoch now. Relaxed: who must see a move has been told of it by who made it; for all others it comes later.
+    #[inline(always)]
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// The epoch, to remember before a driver is asked. Acquire, with the release of the move: where it is the new one,
+    /// what was changed before the move is seen by who is asked now. (Else an old answer would be stored with
+    /// the new epoch.)
+    pub(crate) fn asked(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Everything that was asked for in this epoch or before is suspect.
+    pub(crate) fn move_epoch(&self) {
+        while self.epoch.fetch_add(2, Ordering::AcqRel).wrapping_add(2) == SUSPECT {}
     }
 
     /// Put the clock forward.
@@ -76,5 +125,26 @@ mod tests {
             clock.advance(1_000_000);
             assert!(clock.passed(at));
         }
+    }
+
+    #[test]
+    fn an_epoch_is_believed_while_it_lasts() {
+        let clock = Clock::default();
+        let asked = clock.epoch();
+        assert!(is_epoch(asked) && clock.stands(asked) && !clock.passed(asked));
+        assert!(clock.passed(SUSPECT) && !clock.stands(SUSPECT));
+        clock.advance(u32::MAX / 2);
+        assert!(!clock.passed(asked), "time has nothing to do with it");
+        clock.move_epoch();
+        assert!(clock.passed(asked) && !clock.stands(asked));
+        assert!(clock.stands(NEVER) && !clock.stands(clock.deadline(Life::Millis(1000))));
+    }
+
+    #[test]
+    fn the_suspect_epoch_is_left_out() {
+        let clock = Clock::default();
+        clock.epoch.store(u32::MAX, Ordering::Relaxed);
+        clock.move_epoch();
+        assert_eq!(clock.epoch(), SUSPECT + 2);
     }
 }

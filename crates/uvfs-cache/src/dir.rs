@@ -16,8 +16,9 @@
 use std::ops::{Deref, DerefMut};
 
 use uvfs_sync::order::{Class, Held};
-use uvfs_sync::primitives::{AtomicU64, Mutex, MutexGuard, Ordering};
+use uvfs_sync::primitives::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
+use crate::clock::{Clock, NEVER, SUSPECT};
 use crate::dir_index::DirIndex;
 use crate::types::{CacheError, NotEmpty};
 
@@ -32,6 +33,8 @@ const REVISION: u64 = 1 << 25;
 pub(crate) struct DirState {
     word: AtomicU64,
     state: AtomicU64,
+    /// The epoch of the listing that made the directory complete; see [`DirState::set_complete`].
+    listed: AtomicU32,
     /// Entries in the order of their making (resident superblocks only).
     index: Mutex<DirIndex>,
 }
@@ -58,7 +61,12 @@ impl DerefMut for Entries<'_> {
 
 impl Default for DirState {
     fn default() -> Self {
-        Self { word: AtomicU64::new(0), state: AtomicU64::new(0), index: Mutex::new(DirIndex::default()) }
+        Self {
+            word: AtomicU64::new(0),
+            state: AtomicU64::new(0),
+            listed: AtomicU32::new(SUSPECT),
+            index: Mutex::new(DirIndex::default()),
+        }
     }
 }
 
@@ -68,6 +76,7 @@ impl DirState {
         self.word.store(0, Ordering::Relaxed);
         // The revision goes on: a ticket of the slot's last directory finds it moved.
         let next = (self.state.load(Ordering::Relaxed) & !COMPLETE) + REVISION;
+        self.listed.store(if complete { NEVER } else { SUSPECT }, Ordering::Relaxed);
         self.state.store(next | u64::from(complete), Ordering::Release);
         *self.entries() = DirIndex::default();
     }
@@ -121,9 +130,10 @@ impl DirState {
     /// sequence: an eviction takes the flag away in the hold in which it unhashes, so a reader that
     /// misses the evicted name sees the flag gone, or the bucket locked or moved.
     #[inline]
-    pub(crate) fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self, clock: &Clock) -> bool {
         // Relaxed: the scan's own acquire fence follows.
         self.state.load(Ordering::Relaxed) & COMPLETE != 0
+            && clock.stands(self.listed.load(Ordering::Relaxed))
     }
 
     /// The revision, to remember before the driver is asked for a name.
@@ -164,13 +174,19 @@ impl DirState {
         }
     }
 
-    /// All entries are cached, if nothing moved since `version`.
-    pub(crate) fn set_complete(&self, version: u64) -> bool {
+    /// All entries are cached, if nothing moved since `version`; the driver was asked in `epoch`.
+    ///
+    /// The epoch is stored after the flag is set: until then, and where a listing of an older epoch stores its own
+    /// last, the directory passes for incomplete. Whoever stores an epoch has listed the directory in it.
+    pub(crate) fn set_complete(&self, version: u64, epoch: u32) -> bool {
         match self.state.compare_exchange(version, version | COMPLETE, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => true,
+            Ok(_) => {}
             // Another listing was first.
-            Err(now) => now == version | COMPLETE,
+            Err(now) if now == version | COMPLETE => {}
+            Err(_) => return false,
         }
+        self.listed.store(epoch, Ordering::Relaxed);
+        true
     }
 }
 
@@ -219,10 +235,10 @@ mod loom_tests {
             let dir = Arc::new(DirState::default());
             let began = dir.version();
             let d = dir.clone();
-            let listing = spawn(move || d.set_complete(began));
+            let listing = spawn(move || d.set_complete(began, NEVER));
             dir.moved_incomplete();
             listing.join().unwrap();
-            assert!(!dir.is_complete());
+            assert!(!dir.is_complete(&Clock::default()));
         });
     }
 

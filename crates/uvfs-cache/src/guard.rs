@@ -27,6 +27,7 @@ use uvfs_sync::primitives::{Condvar, Mutex};
 use crate::cache::Cache;
 use crate::dentry::NameWords;
 use crate::inode_ref::InodeRef;
+use crate::inodes::Asked;
 
 const SHARDS: usize = if cfg!(loom) { 1 } else { 16 };
 
@@ -204,8 +205,8 @@ pub struct NameGuard<'c> {
     key: Option<u64>,
     /// The directory's revision when the right was got, that is before the driver is asked (rule 10).
     pub(crate) revision: u64,
-    /// The superblock's count of changes at that time.
-    pub(crate) changes: u64,
+    /// That time.
+    pub(crate) asked: Asked,
     outcome: Outcome,
 }
 
@@ -223,7 +224,7 @@ impl<'c> NameGuard<'c> {
         Self {
             cache: dir.cache(),
             revision: dir.dir_state().map_or(0, |d| d.revision()),
-            changes: dir.cache().sb_of(dir.index()).changes.count(),
+            asked: dir.cache().ask(dir.sb()),
             dir: dir.clone(),
             name: name.to_vec(),
             key,

@@ -3,7 +3,7 @@
 //! The protocol is that of `walk.rs`, told there; here it is done in one piece for the two things
 //! that a walk wants nearly always, the next directory ([`Cache::down`]) and the attributes at the
 //! end ([`Cache::look`]). Whatever is not the usual case (a negative entry, one that may expire, one
-//! that is being changed, a name in a later slot or line) is left to `step`, in a call that takes and
+//! that is being changed, or whose attributes are doubted, a name in a later slot or line) is left to `step`, in a call that takes and
 //! gives plain words and is marked as cold: nothing that is compared on the way of a hit has to stand
 //! in memory, or to be saved, for it.
 //!
@@ -14,7 +14,6 @@ use uvfs_sync::primitives::Ordering;
 
 use crate::attr::{Attr, mode};
 use crate::cache::Cache;
-use crate::clock::NEVER;
 use crate::dentry::fmt_of;
 use crate::types::InodeId;
 use crate::walk::{NameHash, Names, Pos, Retry, Step, TRIES};
@@ -64,13 +63,14 @@ impl Cache {
                 continue;
             }
             let index = d.inode.load(Ordering::Relaxed);
-            if fmt_of(d.meta()) != mode::S_IFDIR || d.deadline.load(Ordering::Relaxed) != NEVER {
+            if fmt_of(d.meta()) != mode::S_IFDIR || !self.clock.stands(d.deadline.load(Ordering::Relaxed)) {
                 break;
             }
             // The child's sequence is read before the name and the parent are checked: it is then
             // known to be the sequence of what the name led to.
-            let stamp = self.inodes.get(index).stamp().load();
-            let moving = (u64::from(seq) | stamp) & 1 != 0;
+            let published = self.inodes.get(index);
+            let stamp = published.stamp().load();
+            let moving = (u64::from(seq) | stamp) & 1 != 0 || published.is_doubted();
             if !moving && d.seq.check(seq) && self.check(at) {
                 return Ok(Pos { index, stamp });
             }
@@ -104,14 +104,14 @@ impl Cache {
             }
             matched = true;
             let index = d.inode.load(Ordering::Relaxed);
-            if index == 0 || d.deadline.load(Ordering::Relaxed) != NEVER {
+            if index == 0 || !self.clock.stands(d.deadline.load(Ordering::Relaxed)) {
                 break;
             }
             let published = self.inodes.get(index);
             let inode_seq = published.seq.raw().load(Ordering::Acquire);
             *attr = published.copy(|| self.inodes_private.get(index));
             let life = published.life();
-            let moving = (seq | inode_seq) & 1 != 0;
+            let moving = (seq | inode_seq) & 1 != 0 || published.is_doubted();
             if !moving && published.seq.check(inode_seq) && d.seq.check(seq) && self.check(at) {
                 self.used(dentry);
                 return Ok(InodeId::new(index, life));

@@ -31,6 +31,8 @@ pub(crate) const ROOT: u32 = 1 << 18;
 const ODD_BLOCKS: u32 = 1 << 19;
 /// There is an access control list.
 const ACL: u32 = 1 << 20;
+/// What stands here may not be so any more: see `doubt.rs`.
+const DOUBTED: u32 = 1 << 24;
 const MODE: u32 = 0xffff;
 
 slot! {
@@ -118,6 +120,28 @@ impl Published {
     #[inline]
     pub(crate) fn mode_and_flags(&self) -> u32 {
         self.mode.load(Ordering::Relaxed)
+    }
+
+    /// Whether the attributes are suspect.
+    #[inline(always)]
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.mode_and_flags() & DOUBTED != 0
+    }
+
+    /// Under the inode's lock: the attributes are suspect. Both sequences move, also where they were suspect already:
+    /// an answer that was asked for before is late, and who has come through the directory looks again.
+    pub(crate) fn doubt(&self) {
+        let word = self.mode.load(Ordering::Relaxed);
+        let store = || self.seq.write(|| self.mode.store(word | DOUBTED, Ordering::Relaxed));
+        if word & mode::S_IFMT == mode::S_IFDIR { self.stamp.write(store) } else { store() }
+    }
+
+    /// Under the inode's lock: the attributes are what the driver says.
+    pub(crate) fn believe(&self) {
+        let word = self.mode.load(Ordering::Relaxed);
+        if word & DOUBTED != 0 {
+            self.seq.write(|| self.mode.store(word & !DOUBTED, Ordering::Relaxed));
+        }
     }
 
     pub(crate) fn ino(&self) -> u64 {

@@ -10,9 +10,10 @@ use uvfs_sync::primitives::Ordering;
 
 use crate::attr::{Attr, mode};
 use crate::cache::Cache;
-use crate::clock::NEVER;
+use crate::clock::{NEVER, SUSPECT, is_epoch};
 use crate::dir::DirState;
 use crate::inode::{self, DEAD, ROOT};
+use crate::inodes::Asked;
 use crate::types::{InodeId, Life, NotEmpty, SbId};
 
 /// A reference; dropping it may end the inode's life (and call the superblock's evict hook).
@@ -145,39 +146,62 @@ impl<'c> InodeRef<'c> {
         r
     }
 
-    /// Fresh attributes from the driver, believed for `life` from now.
+    /// Fresh attributes from the driver, believed for `life` from now. For who knows that nothing has changed since
+    /// the driver was asked; [`InodeRef::refresh_unless_changed`] is for all others.
     pub fn refresh(&self, attr: &Attr, life: Life) {
-        self.update(|a| *a = *attr);
-        self.private_half().deadline.store(self.cache.clock.deadline(life), Ordering::Relaxed);
+        let _lock = self.lock();
+        self.cache.sb_of(self.index()).changes.note(self.ino());
+        self.believe(attr, life, self.cache.clock.epoch());
     }
 
-    /// Moves with every change of the attributes: to remember before a driver is asked for them.
-    pub fn revision(&self) -> u32 {
-        let _lock = self.lock();
-        self.published().seq.raw().load(Ordering::Relaxed)
+    /// Under the inode's lock: what the driver said when it was asked in `epoch`.
+    fn believe(&self, attr: &Attr, life: Life, epoch: u32) {
+        self.change(|a| *a = *attr);
+        self.published().believe();
+        let deadline = self.cache.deadline(self.sb(), life, epoch);
+        self.private_half().deadline.store(deadline, Ordering::Relaxed);
     }
 
-    /// What a lookup's answer says of this inode, asked for when `changes` was the superblock's
-    /// count. False: it is late, and nothing is done.
-    pub(crate) fn refresh_unless_late(&self, changes: u64, attr: &Attr, life: Life) -> bool {
+    /// The attributes may not be what the cache has: they, and what names lead to the inode, are asked for
+    /// again, and answers that are on their way are late. See [`Cache::inode_changed`].
+    pub fn doubt(&self) {
         let _lock = self.lock();
-        if self.cache.sb_of(self.index()).changes.since(attr.ino, changes) {
+        self.cache.sb_of(self.index()).changes.note(self.ino());
+        self.published().doubt();
+        self.private_half().deadline.store(SUSPECT, Ordering::Relaxed);
+    }
+
+    /// Whether the attributes are suspect, and not merely old.
+    pub fn is_doubted(&self) -> bool {
+        is_epoch(self.private_half().deadline.load(Ordering::Relaxed)) && self.expired()
+    }
+
+    /// Moves with every change of the attributes, and with the epoch: to remember before a driver is asked for them.
+    pub fn revision(&self) -> u64 {
+        let epoch = self.cache.clock.asked();
+        let _lock = self.lock();
+        u64::from(epoch) << 32 | u64::from(self.published().seq.raw().load(Ordering::Relaxed))
+    }
+
+    /// What a lookup's answer says of this inode, asked for with the right to a name. False: it is late, and
+    /// nothing is done.
+    pub(crate) fn refresh_unless_late(&self, asked: Asked, attr: &Attr, life: Life) -> bool {
+        let _lock = self.lock();
+        if self.cache.sb_of(self.index()).changes.since(attr.ino, asked.changes) {
             return false;
         }
-        self.change(|a| *a = *attr);
-        self.private_half().deadline.store(self.cache.clock.deadline(life), Ordering::Relaxed);
+        self.believe(attr, life, asked.epoch);
         true
     }
 
     /// As [`InodeRef::refresh`], unless the attributes changed since `revision`: then the answer is
     /// late (rule 10 for attributes), nothing is done and false comes back.
-    pub fn refresh_unless_changed(&self, revision: u32, attr: &Attr, life: Life) -> bool {
+    pub fn refresh_unless_changed(&self, revision: u64, attr: &Attr, life: Life) -> bool {
         let _lock = self.lock();
-        if self.published().seq.raw().load(Ordering::Relaxed) != revision {
+        if self.published().seq.raw().load(Ordering::Relaxed) != revision as u32 {
             return false;
         }
-        self.change(|a| *a = *attr);
-        self.private_half().deadline.store(self.cache.clock.deadline(life), Ordering::Relaxed);
+        self.believe(attr, life, (revision >> 32) as u32);
         true
     }
 

@@ -29,7 +29,12 @@ use crate::walk::TRIES;
 
 /// The moment before a driver was asked what an inode is like: see [`Cache::iget`].
 #[derive(Clone, Copy, Debug)]
-pub struct Asked(pub(crate) u64);
+pub struct Asked {
+    /// The superblock's count of changes.
+    pub(crate) changes: u64,
+    /// The cache's epoch.
+    pub(crate) epoch: u32,
+}
 
 /// A look at a slot whose number fits.
 enum Look {
@@ -101,14 +106,17 @@ impl Cache {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
         let Some(seq) = published.seq.begin() else { return Look::Moving };
         *attr = published.copy(|| private);
-        let (word, life) = (published.mode_and_flags(), published.life());
+        let (word, life, doubted) = (published.mode_and_flags(), published.life(), published.is_doubted());
         // Stored before a life begins, and after the last one ended, which moves the sequence.
         let of = private.sb.load(Ordering::Relaxed);
         let deadline = private.deadline.load(Ordering::Relaxed);
         if !published.seq.check(seq) {
             return Look::Moving;
         }
-        let is = attr.ino == ino && word & (LIVE | mode::S_IFMT) == LIVE | fmt && of == u32::from(sb.0);
+        let is = !doubted
+            && attr.ino == ino
+            && word & (LIVE | mode::S_IFMT) == LIVE | fmt
+            && of == u32::from(sb.0);
         if is && !self.clock.passed(deadline) { Look::Is(InodeId::new(index, life)) } else { Look::Not }
     }
 
@@ -185,7 +193,7 @@ impl Cache {
 
     /// To be called before a driver is asked what an inode is like whose answer [`Cache::iget`] is to keep.
     pub fn ask(&self, sb: SbId) -> Asked {
-        Asked(self.superblock(sb).changes.count())
+        Asked { changes: self.superblock(sb).changes.count(), epoch: self.clock.asked() }
     }
 
     /// The inode that `fresh` describes, known or new, as the driver says it is, who was asked after `asked`. With it
@@ -203,7 +211,7 @@ impl Cache {
     pub(crate) fn known_or_new(
         &self,
         sb: SbId,
-        Asked(asked): Asked,
+        asked: Asked,
         is_late: impl Fn() -> bool,
         fresh: &Fresh,
     ) -> Result<(InodeRef<'_>, bool), CacheError> {
@@ -214,7 +222,7 @@ impl Cache {
         }
         let (index, dir) = self.alloc_node(sb, is_dir(attr.fmt()))?;
         // Not believed until it is known not to be late.
-        let life = self.fill_slot(sb, index, dir, &Fresh { life: Life::Millis(0), ..*fresh }, 0);
+        let life = self.fill_slot(sb, index, dir, &Fresh { life: Life::Millis(0), ..*fresh }, 0, asked.epoch);
         // Not started before it is known to be the only one: with a stale index somebody may look
         // at this very slot, and must not come to hold what is thrown away.
         Ok(match self.hash_number(sb, index, attr, || self.start_inode(sb, index, life)) {

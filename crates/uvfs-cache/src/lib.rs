@@ -14,6 +14,7 @@
 //! | `lookup`, `guard` | lookups with references; the right to a name |
 //! | `change`, `answer` | publishing changes; drivers' answers |
 //! | `inodes` | inodes by number; all inodes of a superblock |
+//! | `doubt`, `announce` | changes made behind the cache; who else is told |
 //! | `symlink` | targets of links |
 //! | [`prefix`] | directories by path |
 //! | `readdir`, `sweep` | listing; forgetting |
@@ -26,6 +27,7 @@ pub mod attr;
 pub mod buffers;
 pub mod mapping;
 
+mod announce;
 mod answer;
 mod cache;
 mod change;
@@ -34,6 +36,7 @@ mod clock;
 mod dentry;
 mod dir;
 mod dir_index;
+mod doubt;
 mod guard;
 mod hit;
 mod inode;
@@ -52,6 +55,7 @@ mod symlink;
 mod types;
 mod walk;
 
+pub use announce::Outside;
 pub use attr::{Attr, Time};
 pub use cache::Cache;
 pub use change::{RenameLock, Reserved};

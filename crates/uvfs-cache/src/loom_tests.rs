@@ -10,6 +10,7 @@
 //! is spawned, where that loses no race: a whole `peek` beside a removal and a new creation has more
 //! orders than anybody can wait for, its halves have few.
 
+mod doubt;
 mod exchange;
 mod hit;
 mod numbers;

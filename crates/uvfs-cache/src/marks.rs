@@ -4,7 +4,7 @@
 //! wait for the search. So there are to be free slots: fewer than the *low* mark of them, and whoever watches is woken
 //! ([`crate::pressure`]); each of its calls of [`Cache::balance`] is then one small step, until the *high* mark is
 //! reached. Free are slots without an inode or a name, and chunks that the limit still allows. The
-//! marks are a thirty-second and a sixteenth of the names that the limit has room for.
+//! marks are a thirty-second and a sixteenth of the names that the limit has room for (twice that in small caches).
 //!
 //! The limit itself may be lowered for a while ([`Cache::lower_marks`]), because the system is short of memory. Who
 //! allocates goes by the lowered one at once; what is committed above it is returned step by step.
@@ -13,7 +13,7 @@
 //! step too many or too few. Whoever comes here holds no lock of the cache.
 
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering, Stat};
-use uvfs_sync::slab::{CHUNK, Slab};
+use uvfs_sync::slab::{CHUNK, SPAN, Slab};
 
 use crate::cache::{Cache, Names, Numbers};
 use crate::shrink::{DENTRY_CHUNK, GLANCE, INODE_CHUNK, Making};
@@ -25,8 +25,9 @@ const WHOLE: u32 = 16;
 const LOOK_EVERY: u32 = 64;
 /// Names that one step evicts at the most.
 const STEP: u64 = 256;
-/// The least that the high mark is, so that small caches have one too.
-const HIGH_MIN: u64 = 256;
+/// The least that the high mark is, if it is not an eighth of all then: what a few who list directories take in the
+/// time that it takes to wake somebody.
+const HIGH_MIN: u64 = 2048;
 /// No goal.
 const NONE: u64 = u64::MAX;
 
@@ -122,7 +123,7 @@ impl Cache {
         let _making = Making::begin();
         if above > 0 {
             done.missing = (above / name_bytes()).max(1);
-            done.evicted = self.give_back(sb) as u64;
+            done.evicted = self.give_back(sb, above) as u64;
             done.returned = self.committed() < committed;
         } else {
             self.reached(goal);
@@ -205,7 +206,8 @@ impl Cache {
 
     /// The high mark, in names.
     fn high(&self) -> u64 {
-        (self.ceiling() / name_bytes() / 16).max(HIGH_MIN)
+        let names = self.ceiling() / name_bytes();
+        (names / 16).max(HIGH_MIN.min(names / 8))
     }
 
     /// Names of a superblock that would have to go for the high mark.
@@ -220,25 +222,37 @@ impl Cache {
         self.high().saturating_sub(free + fresh * u64::from(CHUNK))
     }
 
-    /// Evict what was not used of late, and return what has become empty; how many went. Where that is nothing, empty a chunk, whose slots
-    /// nobody gets meanwhile.
-    fn give_back(&self, sb: SbId) -> usize {
+    /// Give up some of the `above` bytes that are too many; how many names went. Blocks first, down to a quarter of what
+    /// may stay: a name is asked for again one by one. Then names that were not used of late; where that returns nothing, a chunk
+    /// is emptied, whose slots nobody gets meanwhile. At last the other blocks.
+    fn give_back(&self, sb: SbId, above: u64) -> usize {
         let before = self.committed();
+        let stay = before.saturating_sub(above);
+        self.buffers_give(above.min(self.buffer_bytes().saturating_sub(stay / 4)));
+        if self.committed() <= stay {
+            return 0;
+        }
         let mut evicted = self.evict_within(sb, 8 * STEP as usize, GLANCE);
         self.trim(sb);
         if self.committed() >= before && !self.superblock(sb).resident {
-            let chunks = self.superblock(sb).dentries.chunks();
-            let turn = self.superblock(sb).hand.load(Ordering::Relaxed);
-            // The chunk that the hand is at: it has gone through what lies before.
-            let at = (turn / u64::from(CHUNK / uvfs_sync::slab::SPAN)).checked_rem(chunks.len() as u64);
-            if let Some(at) = at {
-                let _room = self.room.lock();
-                evicted += self.empty_chunk(sb, chunks[at as usize]);
-            }
+            evicted += self.empty_next_chunk(sb);
         }
         self.names.settle(&Names(self));
         self.numbers.settle(&Numbers(self));
+        if evicted == 0 && self.committed() >= before {
+            self.buffers_give(above);
+        }
         evicted
+    }
+
+    /// Empty the chunk that the hand is at: it has gone through what lies before. How many names went.
+    fn empty_next_chunk(&self, sb: SbId) -> usize {
+        let superblock = self.superblock(sb);
+        let chunks = superblock.dentries.chunks();
+        let turn = superblock.hand.load(Ordering::Relaxed) / u64::from(CHUNK / SPAN);
+        let Some(at) = turn.checked_rem(chunks.len() as u64) else { return 0 };
+        let _room = self.room.lock();
+        self.empty_chunk(sb, chunks[at as usize])
     }
 
     /// The next superblock whose names may go, around.

@@ -8,7 +8,8 @@
 //! misses. A rename or chmod of a directory costs nothing for what is below it.
 //!
 //! A sequence wraps after 2^31 changes of one directory, which an entry might sit out. Each 2^29
-//! changes of any directory move [`LifeSeq::wraps`], which is part of the key.
+//! changes of any directory move [`LifeSeq::wraps`], which is part of the key. So is the epoch (see `clock.rs`): what was
+//! walked before it moved is suspect.
 //!
 //! **What protects what.** Fields of an entry are guarded by its `seq`, written by who has set `busy`;
 //! who finds it set lets it be. Readers store nothing. An entry holds no reference and pins nothing.
@@ -22,7 +23,6 @@ use uvfs_sync::seqcount::{LifeSeq, SeqCount};
 use uvfs_sync::slot;
 
 use crate::cache::Cache;
-use crate::clock::NEVER;
 use crate::types::InodeId;
 use crate::walk::Pos;
 
@@ -143,7 +143,7 @@ impl Cache {
     /// true. Stores nothing.
     #[inline]
     pub fn prefix(&self, whence: Whence, text: &[u8]) -> Option<Pos> {
-        let key = whence.words();
+        let key = self.prefix_key(whence);
         let text = Text::new(text, &key)?;
         let entry = self.prefixes.slot(&text);
         let seq = entry.seq.begin()?;
@@ -175,7 +175,7 @@ impl Cache {
     /// A walk over `text` came through these positions, its start first and its end last; `whence` was
     /// known before it began. Not kept where a name on the way may expire.
     pub fn note_prefix(&self, whence: Whence, text: &[u8], through: &[Pos]) {
-        let key = whence.words();
+        let key = self.prefix_key(whence);
         let Some(text) = Text::new(text, &key) else { return };
         if through.is_empty() || through.len() > DEPTH_MAX {
             return;
@@ -226,11 +226,17 @@ impl Cache {
         good || !entry.seq.check(seq)
     }
 
-    /// Whether the name of a directory has a deadline. The name that is looked at here is the
+    fn prefix_key(&self, whence: Whence) -> [u64; 3] {
+        let mut key = whence.words();
+        key[2] |= u64::from(self.clock.epoch()) << 32;
+        key
+    }
+
+    /// Whether the name of a directory has a deadline, or was asked for in another epoch than this. The name that is looked at here is the
     /// directory's as long as the position stands, which is checked whenever the entry is used.
     fn expires(&self, at: Pos) -> bool {
         let alias = self.inodes_private.get(at.index).alias.load(Ordering::Acquire);
-        alias != 0 && self.dentries.get(alias).deadline.load(Ordering::Relaxed) != NEVER
+        alias != 0 && !self.clock.stands(self.dentries.get(alias).deadline.load(Ordering::Relaxed))
     }
 }
 

@@ -7,6 +7,7 @@
 use uvfs_sync::primitives::{Ordering, spin_loop};
 
 use crate::cache::Cache;
+use crate::clock::NEVER;
 use crate::inode_ref::InodeRef;
 
 const BATCH: usize = 64;
@@ -27,13 +28,15 @@ struct Listed {
 pub struct DirScan<'c> {
     dir: InodeRef<'c>,
     version: u64,
+    /// In which the driver is asked.
+    epoch: u32,
 }
 
 impl DirScan<'_> {
     /// All entries were put into the cache. True if the directory is complete now; false if
     /// something in it moved since the scan began (rule 10).
     pub fn complete(self) -> bool {
-        self.dir.dir_state().is_some_and(|d| d.set_complete(self.version))
+        self.dir.dir_state().is_some_and(|d| d.set_complete(self.version, self.epoch))
     }
 }
 
@@ -87,6 +90,9 @@ impl Cache {
     /// Begin to list a directory from its driver; each entry is then told by
     /// [`crate::NameGuard::found`].
     pub fn begin_scan<'c>(&'c self, dir: &InodeRef<'c>) -> DirScan<'c> {
-        DirScan { version: dir.dir_state().map_or(0, |d| d.version()), dir: dir.clone() }
+        let sb = self.sb_of(dir.index());
+        // Before the version: see `DirState::set_complete`.
+        let epoch = if sb.watched.load(Ordering::Relaxed) { self.clock.asked() } else { NEVER };
+        DirScan { epoch, version: dir.dir_state().map_or(0, |d| d.version()), dir: dir.clone() }
     }
 }

@@ -119,7 +119,7 @@ impl Cache {
     /// Names give room for so many bytes of blocks; whether they did. Not within a hook, nor a moment after it
     /// was seen that they cannot.
     pub(crate) fn names_give(&self, bytes: u64) -> bool {
-        let limit = self.memory_limit();
+        let limit = self.ceiling();
         if limit == 0 || self.pressure.is_barren() {
             return false;
         }

@@ -179,6 +179,12 @@ impl Cache {
         self.inodes.get(at.index).perm()
     }
 
+    /// Whether the attributes of `at` are suspect; as [`Cache::perm`].
+    #[inline]
+    pub fn is_doubted(&self, at: Pos) -> bool {
+        self.inodes.get(at.index).is_doubted()
+    }
+
     /// The superblock and inode number of `at`; `None` where it is not what it was.
     pub fn number(&self, at: Pos) -> Option<(SbId, u64)> {
         let sb = self.inodes_private.get(at.index).sb.load(Ordering::Relaxed);
@@ -206,7 +212,8 @@ impl Cache {
             // Changed under us, or a negative entry of the slot's last directory.
             return None;
         }
-        if self.clock.passed(deadline) {
+        // What an inode's names lead to is asked for again with its attributes.
+        if self.clock.passed(deadline) || (inode != 0 && self.inodes.get(inode).is_doubted()) {
             return Some(Match::Expired);
         }
         Some(if inode == 0 { Match::Negative } else { Match::Positive(Child { dentry, seq, inode, meta }) })
@@ -227,7 +234,7 @@ impl Cache {
 
     /// Between the two looks at a bucket's sequence.
     pub(crate) fn is_complete(&self, at: Pos) -> bool {
-        self.dir_state(at.index).is_some_and(|d| d.is_complete())
+        self.dir_state(at.index).is_some_and(|d| d.is_complete(&self.clock))
     }
 
     /// Absence is believed only of a directory that lives and has not moved.

@@ -121,42 +121,42 @@ fn who_watches_is_woken_once_until_he_looks() {
 
 #[test]
 fn a_lowered_mark_is_kept_to_and_raised_again() {
-    let (cache, sb, _) = limited(32 * MIB);
-    fill(&cache, sb, 0..200_000);
+    let (cache, sb, _) = limited(16 * MIB);
+    fill(&cache, sb, 0..100_000);
     let full = cache.committed();
-    assert!(full > 30 * MIB);
+    assert!(full > 14 * MIB);
     cache.lower_marks(8);
-    assert_eq!(cache.counters().mark, 16 * MIB);
-    assert_eq!((cache.committed(), cache.memory_limit()), (full, 32 * MIB), "nothing has happened yet");
+    assert_eq!(cache.counters().mark, 8 * MIB);
+    assert_eq!((cache.committed(), cache.memory_limit()), (full, 16 * MIB), "nothing has happened yet");
     balance(&cache);
-    let slack = 16 * MIB / 64;
-    assert!(cache.committed() <= 16 * MIB + slack, "{}", cache.committed());
-    fill(&cache, sb, 200_000..400_000);
-    assert!(cache.committed() <= 16 * MIB + slack, "{}", cache.committed());
+    let slack = 8 * MIB / 64;
+    assert!(cache.committed() <= 8 * MIB + slack, "{}", cache.committed());
+    fill(&cache, sb, 100_000..200_000);
+    assert!(cache.committed() <= 8 * MIB + slack, "{}", cache.committed());
     cache.lower_marks(16);
-    fill(&cache, sb, 400_000..600_000);
-    assert!(cache.committed() > 30 * MIB && cache.committed() <= 33 * MIB);
+    fill(&cache, sb, 200_000..300_000);
+    assert!(cache.committed() > 14 * MIB && cache.committed() <= 17 * MIB);
 }
 
 #[test]
 fn a_lower_limit_is_reached_by_whoever_watches() {
-    let (cache, sb, woken) = limited(32 * MIB);
-    fill(&cache, sb, 0..200_000);
+    let (cache, sb, woken) = limited(16 * MIB);
+    fill(&cache, sb, 0..100_000);
     let (full, evicted) = (cache.committed(), cache.counters().evicted);
     woken.take();
     balance(&cache);
-    cache.ask_memory_limit(8 * MIB);
+    cache.ask_memory_limit(5 * MIB);
     assert!(woken.take());
-    assert_eq!(cache.memory_limit(), 8 * MIB);
+    assert_eq!(cache.memory_limit(), 5 * MIB);
     assert!(cache.committed() > full / 2 && cache.counters().evicted >= evicted);
     balance(&cache);
-    assert!(cache.committed() <= 8 * MIB + 8 * MIB / 64, "{}", cache.committed());
+    assert!(cache.committed() <= 5 * MIB + 5 * MIB / 64, "{}", cache.committed());
     cache.ask_memory_limit(0);
-    cache.ask_shrink(4 * MIB);
+    cache.ask_shrink(3 * MIB);
     balance(&cache);
-    assert!(cache.committed() <= 4 * MIB, "{}", cache.committed());
+    assert!(cache.committed() <= 3 * MIB, "{}", cache.committed());
     assert_eq!(cache.balance().missing, 0);
-    fill(&cache, sb, 0..200_000);
+    fill(&cache, sb, 0..100_000);
     assert!(cache.committed() > full / 2, "no limit, and the goal was for once");
 }
 

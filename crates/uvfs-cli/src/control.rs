@@ -14,9 +14,10 @@ use parking_lot::Mutex;
 use uvfs::counters::{Call as DriverCall, Counters};
 use uvfs::{Bail, CacheCounters, Errno, Vfs};
 use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options, WeakNode, read_write};
-use uvfs_fuse::{Lookups, Mounted, Shortages};
+use uvfs_fuse::{Lookups, Mounted, Notices, Shortages};
 
 use crate::log;
+use crate::source::Coherence;
 
 /// What the files look at.
 pub struct Control {
@@ -37,6 +38,7 @@ struct Snapshot {
     counters: Counters,
     lookups: Lookups,
     shortages: Shortages,
+    notices: Notices,
 }
 
 type Figure = Box<dyn Fn(&Snapshot) -> u64 + Send + Sync>;
@@ -65,6 +67,10 @@ fn figures() -> Vec<(String, Figure)> {
         one("memory/evicted_ahead", |s| s.cache.evicted_ahead),
         one("memory/steps", |s| s.shortages.steps),
         one("memory/pressed", |s| s.shortages.pressed),
+        one("notices/names", |s| s.notices.names),
+        one("notices/nodes", |s| s.notices.nodes),
+        one("notices/epochs", |s| s.notices.epochs),
+        one("notices/all", |s| s.notices.all),
         one("memory/pruned", |s| s.shortages.pruned),
         one("memory/invalidated", |s| s.shortages.invalidated),
         one("memory/waited", |s| s.shortages.waited),
@@ -80,8 +86,14 @@ fn figures() -> Vec<(String, Figure)> {
 
 impl Control {
     /// Puts the control directory into `vfs`. `source` is what is mounted; `listed`: whether listings of the root
-    /// show it; `reloads`: whether there is a file about reloading.
-    pub fn install(vfs: &Arc<Vfs>, source: &str, listed: bool, reloads: bool) -> Result<Arc<Self>> {
+    /// show it; `reloads`: whether there is a file about reloading; `coherence`: what says how changes by others are seen.
+    pub fn install(
+        vfs: &Arc<Vfs>,
+        source: &str,
+        listed: bool,
+        reloads: bool,
+        coherence: Option<Coherence>,
+    ) -> Result<Arc<Self>> {
         let said = "not reloaded yet".to_owned();
         let control = Arc::new(Self {
             vfs: Arc::downgrade(vfs),
@@ -91,6 +103,12 @@ impl Control {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let tree = Kernfs::new(Options { uid, gid, may_block: false, ..Options::default() })?;
         control.fill(&tree.root(), source, reloads).context("cannot make the control directory")?;
+        if let Some(coherence) = coherence {
+            let show = move |out: &mut Vec<u8>| line(out, coherence());
+            tree.root()
+                .add_attr("coherence", own(0o444), show)
+                .context("cannot make the control directory")?;
+        }
         vfs.mount_control(tree.view(None), listed).context("cannot make the control directory .uvfs")?;
         Ok(control)
     }
@@ -114,13 +132,20 @@ impl Control {
         let mounted = self.mounted.get().and_then(Weak::upgrade);
         let lookups =
             mounted.as_ref().map_or(Lookups { given: 0, forgotten: 0 }, |mounted| mounted.lookups());
-        let shortages = mounted.map(|mounted| mounted.shortages()).unwrap_or_default();
-        Ok(Snapshot { cache: vfs.cache().counters(), counters: uvfs::counters(), lookups, shortages })
+        let shortages = mounted.as_ref().map(|mounted| mounted.shortages()).unwrap_or_default();
+        let notices = mounted.map(|mounted| mounted.notices()).unwrap_or_default();
+        Ok(Snapshot {
+            cache: vfs.cache().counters(),
+            counters: uvfs::counters(),
+            lookups,
+            shortages,
+            notices,
+        })
     }
 
     fn fill(self: &Arc<Self>, root: &Node, source: &str, reloads: bool) -> uvfs::Result<()> {
         let figures = Arc::new(figures());
-        for dir in ["calls", "bails", "memory"] {
+        for dir in ["calls", "bails", "memory", "notices"] {
             root.add_dir(dir, own(0o755))?;
         }
         for (index, (path, _)) in figures.iter().enumerate() {

@@ -47,10 +47,10 @@ pub fn run(args: &args::Mount) -> Result<()> {
         daemon::leave_terminal()?;
     }
     let ending = Ending::block()?;
-    let Opened { vfs, published } = source.open(&driver, memory, mount.timeout)?;
+    let Opened { vfs, published, coherence } = source.open(&driver, memory, mount.timeout)?;
     let control = match ctl {
         Ctl::Off => None,
-        _ => Some(Control::install(&vfs, what, ctl == Ctl::Show, published.is_some())?),
+        _ => Some(Control::install(&vfs, what, ctl == Ctl::Show, published.is_some(), coherence)?),
     };
     let mounted = Arc::new(uvfs_fuse::mount(vfs, dir, &mount)?);
     if let Some(control) = &control {

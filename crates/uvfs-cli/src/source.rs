@@ -39,7 +39,12 @@ pub struct Opened {
     pub vfs: Arc<Vfs>,
     /// What SIGHUP reloads, where it is of that kind.
     pub published: Option<Arc<Published>>,
+    /// Says how changes by others come to be seen, where there are others.
+    pub coherence: Option<Coherence>,
 }
+
+/// A line about that, as it is now.
+pub type Coherence = Box<dyn Fn() -> String + Send + Sync>;
 
 impl Source {
     /// Understands SOURCE.
@@ -114,7 +119,7 @@ impl Source {
     /// behind it is believed, where that was said.
     pub fn open(self, options: &DriverOptions, memory: u64, timeout: Option<Duration>) -> Result<Opened> {
         let name = self.name();
-        let mut published = None;
+        let (mut published, mut coherence) = (None, None);
         let mut config = VfsConfig::default();
         config.cache.memory_limit = memory;
         let driver: Arc<dyn Driver> = match self {
@@ -131,11 +136,18 @@ impl Source {
             }
             Self::Ext4(image) => image,
             Self::Generated(spec) => Arc::new(Generated::new(spec)?),
-            Self::Mirror(source) => mirror_of(&source, timeout.unwrap_or(mirror::DEFAULT_TTL))?,
+            Self::Mirror(source) => {
+                let mirror = mirror_of(&source, timeout.unwrap_or(mirror::DEFAULT_TTL))?;
+                let shown = Arc::downgrade(&mirror);
+                let line =
+                    move || shown.upgrade().map_or_else(|| "ended".into(), |mirror| mirror.coherence());
+                coherence = Some(Box::new(line) as Coherence);
+                mirror
+            }
             Self::Kernfs(file, spec) => published.insert(Arc::new(Published::new(file, spec)?)).driver(),
         };
         let vfs = Vfs::new(config, Counted::new(driver)).with_context(|| format!("cannot start {name}"))?;
-        Ok(Opened { vfs, published })
+        Ok(Opened { vfs, published, coherence })
     }
 }
 
@@ -162,6 +174,12 @@ fn mirror_of(source: &Path, ttl: Duration) -> Result<Arc<Mirror>> {
         tracing::info!(
             "{} has no file handles: files are told apart by number and time of birth",
             source.display()
+        );
+    }
+    if let Err(why) = mirror.watch() {
+        let source = source.display();
+        eprintln!(
+            "uvfs: changes that others make in {source} are seen after {ttl:?}, and not at once: {why}"
         );
     }
     Ok(mirror)

@@ -28,6 +28,8 @@ use crate::reclaim::{BATCH, Kernel};
 
 /// Names that should be free to be evicted for each that the kernel holds: one in so many.
 const FREE_SHARE: usize = 8;
+/// Batches of leaves that are looked at for one that is good to be named.
+const TRIES: usize = 8;
 /// A step that evicts fewer, where more are missing, has found little.
 const LITTLE: u64 = 64;
 /// The shortest pause: how long the kernel may take to forget a batch.
@@ -85,6 +87,8 @@ struct Work {
     source: Option<Box<dyn Source>>,
     mark: Mark,
     pause: Duration,
+    /// Lookups that the kernel had forgotten at the last step.
+    forgotten: u64,
 }
 
 /// What comes after a step.
@@ -122,7 +126,8 @@ impl Work {
         let vfs = frontend.vfs();
         vfs.cache().watch_pressure(waker.clone());
         let (frontend, vfs) = (Arc::downgrade(frontend), Arc::downgrade(vfs));
-        Ok(Self { end, short, waker, frontend, vfs, kernel, source, mark: Mark::new(), pause: PAUSE_MIN })
+        let (mark, pause) = (Mark::new(), PAUSE_MIN);
+        Ok(Self { end, short, waker, frontend, vfs, kernel, source, mark, pause, forgotten: 0 })
     }
 
     fn run(mut self) {
@@ -204,16 +209,21 @@ impl Work {
             self.pause = PAUSE_MIN;
             return Next::Sleep;
         }
-        let moved = done.evicted > 0 || done.returned;
+        // What the kernel has forgotten, others may have taken already.
+        let forgotten = frontend.lookups().forgotten;
+        let moved = done.evicted > 0 || done.returned || forgotten != self.forgotten;
+        self.forgotten = forgotten;
         if moved {
             self.pause = PAUSE_MIN;
         }
         if done.evicted >= done.missing.min(LITTLE) || done.returned {
             return Next::Again;
         }
-        let held = frontend.held_by_kernel(done.sb, BATCH);
-        let few = held.evictable * FREE_SHARE < held.leaves.len();
-        let asked = few && self.kernel.forget(&held.leaves, frontend);
+        let asked = (1..=TRIES).any(|nth| {
+            let held = frontend.held_by_kernel(done.sb, BATCH);
+            let few = held.evictable * FREE_SHARE < held.leaves.len();
+            few && self.kernel.forget(&held.leaves, frontend, nth == TRIES)
+        });
         if !asked && (moved || done.more) {
             return Next::Again;
         }
@@ -318,7 +328,7 @@ mod tests {
 
     #[test]
     fn it_works_ahead_of_who_walks() {
-        let fixture = Fixture::new(60_000);
+        let fixture = Fixture::new();
         let cache = fixture.vfs.cache();
         cache.set_memory_limit(4 * MIB);
         let running = Running::start(&fixture.frontend, None);
@@ -331,7 +341,7 @@ mod tests {
     /// It is asleep while nothing is to be done: whatever time passes, it makes no step.
     #[test]
     fn it_sleeps_where_there_is_room() {
-        let fixture = Fixture::new(100);
+        let fixture = Fixture::new();
         fixture.vfs.cache().set_memory_limit(64 * MIB);
         let running = Running::start(&fixture.frontend, None);
         until("the first look", || fixture.frontend.shortages().steps == 1);
@@ -343,7 +353,7 @@ mod tests {
     /// The kernel (/dev/null) is asked, and forgets nothing: pauses, and an end to them.
     #[test]
     fn it_gives_up_where_nothing_helps_and_ends_at_once() {
-        let fixture = Fixture::new(40_000);
+        let fixture = Fixture::new();
         fixture.vfs.cache().set_memory_limit(4 * MIB);
         let running = Running::start(&fixture.frontend, None);
         // Each refused one has waited for its second, so a few suffice.
@@ -360,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_lower_limit_is_reached_behind_who_asks() {
-        let fixture = Fixture::new(40_000);
+        let fixture = Fixture::new();
         let cache = fixture.vfs.cache();
         let running = Running::start(&fixture.frontend, None);
         assert_eq!(walk(&fixture, 40_000, true), 0);
@@ -372,7 +382,7 @@ mod tests {
 
     #[test]
     fn pressure_lowers_the_mark_and_its_end_is_survived() {
-        let fixture = Fixture::new(40_000);
+        let fixture = Fixture::new();
         let cache = fixture.vfs.cache();
         cache.set_memory_limit(8 * MIB);
         let bell = Arc::new(Bell::new().expect("an eventfd"));
@@ -400,7 +410,7 @@ mod tests {
     /// The front end may go first.
     #[test]
     fn it_ends_without_a_front_end() {
-        let fixture = Fixture::new(1);
+        let fixture = Fixture::new();
         let running = Running::start(&fixture.frontend, None);
         until("the first look", || fixture.frontend.shortages().steps == 1);
         let vfs = Arc::downgrade(&fixture.vfs);

@@ -11,13 +11,15 @@
 //! requests. Permissions are the kernel's business (`default_permissions`): every operation is
 //! `trusted`. On unmount the kernel sends no forgets: the VFS goes with all its references.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use uvfs::{Attr, Cred, Errno, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs, mode};
 
 use crate::mounted::Lookups;
+use crate::notify::Outbox;
+use crate::pending::{Pending, Waiting};
 use crate::pool::Pool;
 use crate::transport::{Attributes, Caller, Entry, NodeId, ROOT, Reply};
 
@@ -28,9 +30,11 @@ mod files;
 pub(crate) mod fixture;
 mod memory;
 mod names;
+mod outside;
 
 pub(crate) use files::Write;
-use memory::Shortage;
+use memory::{Recent, Shortage};
+pub(crate) use outside::start as tell_of_changes;
 
 /// Threads that may wait for drivers at the same time.
 const WAITING_MAX: usize = 256;
@@ -58,9 +62,16 @@ struct Core {
     timeout: Option<Duration>,
     tally: Tally,
     short: Shortage,
+    recent: Recent,
     pool: Pool,
     /// The root's driver keeps access control lists, and the kernel checks them.
     acls: bool,
+    /// Set where the kernel cannot be told of changes at once: names are then believed for so long at the most.
+    names_at_most: OnceLock<Duration>,
+    /// What waits for drivers, where the kernel is told of changes.
+    pending: Arc<Pending>,
+    /// Ends the telling of changes with this front end.
+    outbox: OnceLock<Outbox>,
 }
 
 /// How many lookups the kernel was given and has given back, over the life of a mount.
@@ -80,7 +91,20 @@ impl Frontend {
     pub(crate) fn new(vfs: Arc<Vfs>, timeout: Option<Duration>) -> Self {
         let (root, acls) = (vfs.root().id(), vfs.keeps_acls(&vfs.root()));
         let (tally, short, pool) = (Tally::default(), Shortage::default(), Pool::new(WAITING_MAX));
-        Self { core: Arc::new(Core { vfs, root, timeout, tally, short, pool, acls }) }
+        let core = Core {
+            vfs,
+            root,
+            timeout,
+            tally,
+            short,
+            recent: Recent::default(),
+            pool,
+            acls,
+            names_at_most: OnceLock::new(),
+            pending: Arc::default(),
+            outbox: OnceLock::new(),
+        };
+        Self { core: Arc::new(core) }
     }
 
     /// Whether the kernel shall check access control lists.
@@ -114,10 +138,12 @@ impl Frontend {
         let core = &self.core;
         match core.inode(node) {
             Ok(inode) if core.vfs.may_block(&inode) => {
+                let waiting = core.waiting(node);
                 let core = Arc::clone(core);
                 self.core.pool.submit(move || {
                     let inode = core.inode(node);
                     job(&core, &core.op_on(who, inode.as_ref().ok()), inode);
+                    drop(waiting);
                 });
             }
             inode => job(core, &core.op_on(who, inode.as_ref().ok()), inode),
@@ -163,6 +189,11 @@ impl Core {
             self.short.refused.fetch_add(1, Relaxed);
             Err(Errno::NOMEM)
         })
+    }
+
+    /// Notes a request that waits for a driver, if anybody wants to know.
+    fn waiting(&self, node: NodeId) -> Option<Waiting> {
+        self.outbox.get().is_some().then(|| self.pending.begin(node))
     }
 
     /// The inode behind a node id; ESTALE if there is none any more.
@@ -237,7 +268,24 @@ impl Core {
     fn describe(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
         let node = self.node_id(inode);
         let ttl = self.lifetime(self.vfs.ttl(inode));
-        Entry { node, generation: node >> 32, attr, entry_ttl: ttl, attr_ttl: ttl }
+        let entry_ttl = self.names_at_most.get().map_or(ttl, |most| ttl.min(*most));
+        Entry { node, generation: node >> 32, attr, entry_ttl, attr_ttl: ttl }
+    }
+
+    /// As [`Core::describe`], of a node whose lookup has been counted.
+    ///
+    /// Attributes may have been changed from elsewhere since they were read. If the count came before that, who tells
+    /// the kernel of it finds the node held, and tells until the kernel knows it (`outside.rs`); if it came after,
+    /// the change is seen here.
+    fn describe_counted(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
+        fence(SeqCst);
+        let mut entry = self.describe(inode, attr);
+        if inode.is_doubted() {
+            entry.attr_ttl = Duration::ZERO;
+        } else if !inode.expired() {
+            entry.attr = inode.attr();
+        }
+        entry
     }
 
     /// Counts one more lookup that the kernel holds on `inode`.
@@ -246,10 +294,21 @@ impl Core {
         inode.add_lookups(1);
     }
 
+    /// Takes one back that did not come to be sent.
+    fn uncount_lookup(&self, inode: &Inode<'_>) {
+        self.tally.given.0.fetch_sub(1, Relaxed);
+        self.vfs.cache().forget(inode.id(), 1);
+    }
+
     /// Hands a node to the kernel: the reply that holds it must be sent.
     fn hand_out(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
         self.count_lookup(inode);
-        self.describe(inode, attr)
+        self.describe_counted(inode, attr)
+    }
+
+    /// Whether the kernel may keep for ever what it is told of this inode.
+    fn is_coherent(&self, inode: &Inode<'_>) -> bool {
+        self.timeout.is_none() && self.vfs.ttl(inode) == Ttl::Forever
     }
 
     fn attributes(&self, inode: &Inode<'_>, attr: Attr) -> Attributes {

@@ -185,6 +185,7 @@ fn file_attr(node: NodeId, attr: &Attr) -> FileAttr {
 fn open_flags(opened: &Opened) -> FopenFlags {
     let mut flags = FopenFlags::empty();
     flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
+    flags.set(FopenFlags::FOPEN_CACHE_DIR, opened.cache_dir);
     flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct_io);
     flags
 }
@@ -391,7 +392,7 @@ impl Filesystem for Adapter {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         ctime: Option<SystemTime>,
-        _: Option<FileHandle>,
+        fh: Option<FileHandle>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
@@ -407,6 +408,7 @@ impl Filesystem for Adapter {
             mtime: set_time(mtime),
             ctime: ctime.map(time_in),
             kill_suidgid: false,
+            opened: size.is_some() && fh.is_some(),
         };
         self.frontend.setattr(caller(req), ino.0, set, reply);
     }
@@ -530,6 +532,10 @@ impl Filesystem for Adapter {
         self.frontend.fsync(caller(req), ino.0, fh.0, datasync, reply);
     }
 
+    fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        Reply::<Opened>::send(reply, Ok(self.frontend.opendir(ino.0)));
+    }
+
     fn readdir(&self, req: &Request, ino: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectory) {
         self.frontend.readdir(caller(req), ino.0, offset, reply);
     }
@@ -606,8 +612,8 @@ impl Filesystem for Adapter {
         reply.error(fuser::Errno::ENOSYS);
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply.error(fuser::Errno::ENOSYS);
+    fn fsyncdir(&self, req: &Request, ino: INodeNo, _: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        self.frontend.fsync_dir(caller(req), ino.0, datasync, reply);
     }
 
     fn access(&self, _: &Request, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {

@@ -5,7 +5,8 @@
 //!
 //! Inside, requests come from a transport (`transport.rs` has the terms, `fuser_transport.rs` the
 //! one implementation), `frontend` takes them to the VFS, and `pool` keeps those that wait for a
-//! driver off the threads that read. `balance` keeps the memory limit, from one thread. Needs root, or fusermount3 from Debian's package `fuse3`.
+//! driver off the threads that read. `balance` keeps the memory limit, from one thread; `notify` tells the kernel
+//! of changes that it did not make, in `messages`. Needs root, or fusermount3 from Debian's package `fuse3`.
 
 mod balance;
 mod bell;
@@ -14,9 +15,12 @@ mod error;
 mod frontend;
 mod fuser_transport;
 mod mark;
+mod messages;
 mod mounted;
 mod mountinfo;
+mod notify;
 mod options;
+mod pending;
 mod pool;
 mod psi;
 mod reclaim;
@@ -25,6 +29,6 @@ mod transport;
 pub use device::unmount;
 pub use error::MountError;
 pub use fuser_transport::NAME as TRANSPORT;
-pub use mounted::{Lookups, Mounted, Shortages, Unmounted, mount};
+pub use mounted::{Lookups, Mounted, Notices, Shortages, Unmounted, mount};
 pub use mountinfo::{Listed, listed};
 pub use options::{Atime, Options};

@@ -18,7 +18,7 @@ use uvfs::Vfs;
 use crate::balance;
 use crate::device::{self, Detach};
 use crate::error::MountError;
-use crate::frontend::Frontend;
+use crate::frontend::{self, Frontend};
 use crate::fuser_transport::Fuser;
 use crate::mountinfo::{self, Mount};
 use crate::options::Options;
@@ -62,6 +62,19 @@ pub struct Shortages {
     pub pressed: u64,
     /// Steps of the thread that keeps the limit; none are made while there is nothing to do.
     pub steps: u64,
+}
+
+/// What the kernel was told of changes that were made behind it; see [`Mounted::notices`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Notices {
+    /// Names that may lead elsewhere.
+    pub names: u64,
+    /// Nodes whose attributes or content may be others.
+    pub nodes: u64,
+    /// Times that all names had to be asked for again at once, because it could not be told of one in time.
+    pub epochs: u64,
+    /// Times that everything that it holds was gone through.
+    pub all: u64,
 }
 
 /// See [`Mounted::lookups`].
@@ -138,7 +151,9 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
 fn start(fuse: OwnedFd, frontend: &Arc<Frontend>, options: &Options) -> io::Result<(Arc<Session>, String)> {
     let balancer = balance::start(fuse.try_clone()?, frontend, options.prune)?;
     let pressure = balancer.watches().to_owned();
+    let notices = fuse.try_clone()?;
     let transport = Fuser::connect(fuse, Arc::clone(frontend), options.threads.max(2))?;
+    frontend::tell_of_changes(notices, frontend)?;
     let session = Arc::new(Session::default());
     let theirs = Arc::clone(&session);
     thread::Builder::new().name("uvfs-session".into()).spawn(move || {
@@ -207,6 +222,11 @@ impl Mounted {
     /// The file of the system's memory pressure that lowers the limit; "none" and why, where there is none.
     pub fn pressure(&self) -> &str {
         &self.pressure
+    }
+
+    /// What the kernel was told, since the mount, of changes that were made behind it.
+    pub fn notices(&self) -> Notices {
+        self.frontend.notices()
     }
 
     /// Lookups that the kernel has been given since the mount, and how many of them it has

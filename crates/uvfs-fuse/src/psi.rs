@@ -142,6 +142,7 @@ mod tests {
             root: root.into(),
             point: point.into(),
             fstype: fstype.into(),
+            source: "none".into(),
         }
     }
 

@@ -53,8 +53,9 @@ impl Kernel {
 }
 
 impl<D: Write> Kernel<D> {
-    /// Asks the kernel to forget these; whether it took the question.
-    pub(crate) fn forget(&mut self, leaves: &[Leaf], frontend: &Frontend) -> bool {
+    /// Asks the kernel to forget these; whether it took the question. By name, only what is elsewhere than where names are
+    /// looked up, unless `anywhere`.
+    pub(crate) fn forget(&mut self, leaves: &[Leaf], frontend: &Frontend, anywhere: bool) -> bool {
         if leaves.is_empty() {
             return false;
         }
@@ -74,12 +75,16 @@ impl<D: Write> Kernel<D> {
                 Err(error) => return self.give_up(error),
             }
         }
-        self.way == Way::ByName && self.forget_by_name(leaves, frontend)
+        self.way == Way::ByName && self.forget_by_name(leaves, frontend, anywhere)
     }
 
-    fn forget_by_name(&mut self, leaves: &[Leaf], frontend: &Frontend) -> bool {
+    /// The kernel has a directory locked while it changes a name of it, and a lookup that waits for memory keeps it from
+    /// locking it: each would wait for the other until the lookup gives up.
+    fn forget_by_name(&mut self, leaves: &[Leaf], frontend: &Frontend, anywhere: bool) -> bool {
         let mut told = 0;
-        for (dir, name) in leaves.iter().filter_map(|leaf| frontend.name_of(leaf)).take(BATCH_BY_NAME) {
+        let names = leaves.iter().filter_map(|leaf| frontend.name_of(leaf));
+        let names = names.filter(|(dir, _)| anywhere || !frontend.looked_in(*dir));
+        for (dir, name) in names.take(BATCH_BY_NAME) {
             match self.send(NOTIFY_INVAL_ENTRY, &entry_body(dir, &name)) {
                 Ok(()) => told += 1,
                 // It does not know the directory, or not the name: forgotten already.
@@ -191,7 +196,7 @@ mod tests {
 
     /// A front end whose kernel holds all files of the root, and its leaves.
     fn held() -> (Fixture, Vec<NodeId>, Vec<Leaf>) {
-        let fixture = Fixture::new(10);
+        let fixture = Fixture::new();
         let nodes: Vec<_> = (0..10).map(|file| fixture.look(file).expect("a node")).collect();
         let leaves = fixture.frontend.held_by_kernel(fixture.vfs.root().sb(), BATCH).leaves;
         assert_eq!(leaves.len(), nodes.len());
@@ -202,8 +207,8 @@ mod tests {
     fn leaves_are_pruned_in_one_message() {
         let (fixture, mut nodes, leaves) = held();
         let mut kernel = kernel(&[NOTIFY_PRUNE, NOTIFY_INVAL_ENTRY], Way::Prune);
-        assert!(kernel.forget(&leaves, &fixture.frontend));
-        assert!(!kernel.forget(&[], &fixture.frontend));
+        assert!(kernel.forget(&leaves, &fixture.frontend, true));
+        assert!(!kernel.forget(&[], &fixture.frontend, true));
         let [message] = &kernel.device.messages[..] else { panic!("one message") };
         assert_eq!(code(message), NOTIFY_PRUNE);
         let words: Vec<u64> = message[16..]
@@ -220,7 +225,7 @@ mod tests {
 
     fn invalidates(mut kernel: Kernel<Told>) {
         let (fixture, _, leaves) = held();
-        assert!(kernel.forget(&leaves, &fixture.frontend));
+        assert!(kernel.forget(&leaves, &fixture.frontend, true));
         assert_eq!(kernel.way, Way::ByName);
         let mut names = Vec::new();
         for message in &kernel.device.messages {
@@ -231,7 +236,7 @@ mod tests {
             names.push(message[32..32 + len].to_vec());
         }
         names.sort_unstable();
-        let mut all: Vec<_> = (0..10).map(|file| fixture.name(file).to_vec()).collect();
+        let mut all: Vec<_> = (0..10).map(Fixture::name).collect();
         all.sort_unstable();
         assert_eq!(names, all);
         let counted = fixture.frontend.shortages();
@@ -248,6 +253,16 @@ mod tests {
         invalidates(kernel(&[NOTIFY_PRUNE, NOTIFY_INVAL_ENTRY], Way::ByName));
     }
 
+    /// A lookup there may wait for what is to be forgotten.
+    #[test]
+    fn where_names_are_looked_up_none_is_invalidated() {
+        let (fixture, _, leaves) = held();
+        let mut kernel = kernel(&[NOTIFY_INVAL_ENTRY], Way::ByName);
+        assert!(!kernel.forget(&leaves, &fixture.frontend, false));
+        assert!(kernel.device.messages.is_empty());
+        assert!(kernel.forget(&leaves, &fixture.frontend, true));
+    }
+
     #[test]
     fn a_leaf_that_has_gone_is_left_out() {
         let (fixture, nodes, leaves) = held();
@@ -257,7 +272,7 @@ mod tests {
         }
         assert_eq!(fixture.vfs.cache().evict_unused(sb, 100), 4);
         let mut kernel = kernel(&[NOTIFY_INVAL_ENTRY], Way::ByName);
-        assert!(kernel.forget(&leaves, &fixture.frontend));
+        assert!(kernel.forget(&leaves, &fixture.frontend, true));
         assert_eq!(kernel.device.messages.len(), 6);
     }
 
@@ -267,11 +282,11 @@ mod tests {
         let mut kernel = kernel(&[], Way::ByName);
         for (error, way) in [(Errno::NOENT, Way::ByName), (Errno::NODEV, Way::Not)] {
             kernel.device.refuses = Some(error);
-            assert!(!kernel.forget(&leaves, &fixture.frontend));
+            assert!(!kernel.forget(&leaves, &fixture.frontend, true));
             assert_eq!(kernel.way, way);
         }
         kernel.device.refuses = None;
-        assert!(!kernel.forget(&leaves, &fixture.frontend));
+        assert!(!kernel.forget(&leaves, &fixture.frontend, true));
         assert_eq!(fixture.frontend.shortages().invalidated, 0);
     }
 }

@@ -68,6 +68,8 @@ pub(crate) struct Opened {
     pub fh: u64,
     /// What the page cache has of the file is still true.
     pub keep_cache: bool,
+    /// The kernel may keep the directory's entries.
+    pub cache_dir: bool,
     /// The page cache is not to be used: the content is made when it is read.
     pub direct_io: bool,
 }

@@ -20,6 +20,8 @@
 //! Cost: a pin and its end are a read-modify-write each, of a line that others may want; a copy stores nothing.
 
 use std::io;
+use std::num::NonZeroU64;
+#[cfg(not(loom))]
 use std::ops::Deref;
 
 use crate::arena::Arena;
@@ -47,34 +49,39 @@ const LAST_LIFE: u64 = (1 << (64 - INDEX_BITS)) - 2;
 
 /// A block in its slot, at a certain time: life above index. Never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct BlockId(u64);
+pub struct BlockId(NonZeroU64);
 
 impl BlockId {
-    const fn new(index: u32, life: u64) -> Self {
-        Self(life << INDEX_BITS | index as u64)
+    /// The life of a block that is there is odd.
+    #[inline]
+    const fn new(index: u32, life: u64) -> Option<Self> {
+        Self::from_word(life << INDEX_BITS | index as u64)
     }
 
     /// As one word.
     #[inline]
     pub const fn to_word(self) -> u64 {
-        self.0
+        self.0.get()
     }
 
     /// From the word that [`BlockId::to_word`] gave; nothing from a 0.
     #[inline]
     pub const fn from_word(word: u64) -> Option<Self> {
-        // The life of a block that is there is odd.
-        if word >> INDEX_BITS & 1 == 1 { Some(Self(word)) } else { None }
+        match NonZeroU64::new(word) {
+            Some(word) if word.get() >> INDEX_BITS & 1 == 1 => Some(Self(word)),
+            _ => None,
+        }
     }
 
     /// Its slot.
     #[inline]
     pub const fn index(self) -> u32 {
-        (self.0 & (MAX_SLOTS as u64 - 1)) as u32
+        (self.0.get() & (MAX_SLOTS as u64 - 1)) as u32
     }
 
+    #[inline]
     const fn life(self) -> u64 {
-        self.0 >> INDEX_BITS
+        self.0.get() >> INDEX_BITS
     }
 }
 
@@ -191,7 +198,7 @@ impl Blocks {
         self.lives.get(index).life.store(life, Ordering::Relaxed);
         // Release: who pins sees the bytes.
         word.store(life << INDEX_BITS | 1, Ordering::Release);
-        Some(Pinned { blocks: self, id: BlockId::new(index, life) })
+        Some(Pinned { blocks: self, id: BlockId::new(index, life)? })
     }
 
     fn wipe(&self, words: &[AtomicU64], from: usize) {
@@ -205,7 +212,7 @@ impl Blocks {
     }
 
     /// Keep a block there. `None`: it is gone (or has 2^28 pins).
-    #[inline]
+    #[inline(always)]
     pub fn pin(&self, id: BlockId) -> Option<Pinned<'_>> {
         let word = &self.words.get(id.index()).word;
         let mut old = word.load(Ordering::Relaxed);
@@ -222,7 +229,7 @@ impl Blocks {
     }
 
     /// Copy bytes out without a pin; they must lie within the block. `false`: it is gone, and what `out` holds is anybody's.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn read(&self, id: BlockId, offset: usize, out: &mut [u8]) -> bool {
         copy_out(self.words_of(id.index()), offset, out);
@@ -322,6 +329,7 @@ impl Pinned<'_> {
     }
 }
 
+/// (Not under loom, whose atomics are no plain bytes.)
 #[cfg(not(loom))]
 impl Deref for Pinned<'_> {
     type Target = [u8];
@@ -333,15 +341,6 @@ impl Deref for Pinned<'_> {
         // stored by `fill` only, which the life that this pin was counted with keeps out, and those that were
         // stored before happened before the pin (it acquires); others read.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), self.blocks.size()) }
-    }
-}
-
-#[cfg(loom)]
-impl Deref for Pinned<'_> {
-    type Target = Self;
-
-    fn deref(&self) -> &Self {
-        self
     }
 }
 
@@ -435,12 +434,15 @@ mod loom_tests {
         check(|| {
             let blocks = Arc::new(Blocks::reserve(MIN_SIZE, 1).unwrap());
             let other = blocks.clone();
-            let t = spawn(move || drop(other.fill(1, &[1; MIN_SIZE]).unwrap()));
-            if let Some(pinned) = blocks.pin(BlockId::new(1, 1)) {
-                let mut got = [0; MIN_SIZE];
-                pinned.copy(0, &mut got);
-                assert_eq!(got, [1; MIN_SIZE], "half a block");
-            }
+            // The reader is the spawned one: it comes after, and may see old values of all that it was not told of.
+            let t = spawn(move || {
+                if let Some(pinned) = other.pin(BlockId::new(1, 1).unwrap()) {
+                    let mut got = [0; MIN_SIZE];
+                    pinned.copy(0, &mut got);
+                    assert_eq!(got, [1; MIN_SIZE], "half a block");
+                }
+            });
+            drop(blocks.fill(1, &[1; MIN_SIZE]).unwrap());
             t.join().unwrap();
         });
     }
@@ -489,8 +491,8 @@ mod tests {
         let blocks = Blocks::reserve(512, 4).unwrap();
         assert!(blocks.fill(0, b"").is_none() && blocks.fill(blocks.slots(), b"").is_none());
         assert!(blocks.fill(1, &[0; 513]).is_none());
-        assert!(blocks.pin(BlockId::new(3, 1)).is_none());
-        assert!(blocks.pin(BlockId::new(u32::MAX >> 4, 7)).is_none());
+        assert!(blocks.pin(BlockId::new(3, 1).unwrap()).is_none());
+        assert!(blocks.pin(BlockId::new(u32::MAX >> 4, 7).unwrap()).is_none());
     }
 
     /// Each block bears its number all over; what is pinned, or copied and accepted, is of one block.

@@ -12,6 +12,7 @@ pub mod inproc;
 pub mod kernfs_storm;
 pub mod linear;
 pub mod lockstep;
+pub mod mirror_storm;
 pub mod model;
 pub mod ops;
 pub mod storm;

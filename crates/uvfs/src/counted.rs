@@ -79,6 +79,7 @@ impl Driver for Counted {
         Seek: fn seek(&self, op: &Op, file: File<'_>, offset: u64, what: Seek) -> Result<u64>;
         Poll: fn poll(&self, op: &Op, file: File<'_>, waker: Option<&Waker>) -> Result<PollEvents>;
         Fsync: fn fsync(&self, op: &Op, file: File<'_>, datasync: bool) -> Result<()>;
+        Fsync: fn fsync_dir(&self, op: &Op, dir: &Inode<'_>, datasync: bool) -> Result<()>;
         Statfs: fn statfs(&self, op: &Op) -> Result<StatFs>;
         Getxattr: fn getxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>>;
         Setxattr: fn setxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8], value: &[u8], flags: XattrFlags)

@@ -170,6 +170,10 @@ pub trait Driver: Send + Sync + 'static {
     fn fsync(&self, op: &Op, file: File<'_>, datasync: bool) -> Result<()> {
         Ok(())
     }
+    /// Make the names of a directory durable.
+    fn fsync_dir(&self, op: &Op, dir: &Inode<'_>, datasync: bool) -> Result<()> {
+        Ok(())
+    }
     /// Figures of the whole file system.
     fn statfs(&self, op: &Op) -> Result<StatFs>;
     /// The value of an extended attribute; ENODATA where there is none.

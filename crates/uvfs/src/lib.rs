@@ -55,5 +55,5 @@ pub use namei::context::{Context, Entry};
 pub use namei::handle::Handle;
 pub use permission::Protected;
 pub use types::*;
-pub use uvfs_cache::{Balance, Counters as CacheCounters, Held, InodeId, Leaf, SbId};
+pub use uvfs_cache::{Balance, Counters as CacheCounters, Held, InodeId, Leaf, Outside, SbId};
 pub use vfs::{Vfs, VfsConfig};

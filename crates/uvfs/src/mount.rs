@@ -73,6 +73,9 @@ impl Super {
                 }),
             })
             .map_err(|e| cache_errno(e, features))?;
+        if features.watched {
+            cache.watch(id);
+        }
         let mut sup =
             Self { id, driver, features, cache: Arc::clone(cache), root: None, point: None, hidden_in: None };
         let root = cache.make_root(id, &fresh(features, &new)).map_err(|e| cache_errno(e, features))?;

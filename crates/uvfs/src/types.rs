@@ -106,12 +106,14 @@ pub struct SetAttr {
     /// Clear set-id bits as the kernel does for a write or truncate by an unprivileged caller
     /// (FUSE_HANDLE_KILLPRIV_V2's FATTR_KILL_SUIDGID).
     pub kill_suidgid: bool,
+    /// Who asks has the file open for writing: its size may be changed whatever its mode is by now.
+    pub opened: bool,
 }
 
 impl SetAttr {
     /// Whether a field is there, or set-id bits may have to go.
     pub(crate) fn changes_anything(&self) -> bool {
-        let Self { mode, uid, gid, size, atime, mtime, ctime, kill_suidgid } = self;
+        let Self { mode, uid, gid, size, atime, mtime, ctime, kill_suidgid, opened: _ } = self;
         let times = atime.is_some() || mtime.is_some() || ctime.is_some();
         mode.is_some() || uid.is_some() || gid.is_some() || size.is_some() || times || *kill_suidgid
     }
@@ -327,6 +329,10 @@ pub struct Features {
     /// [`Driver::revalidate`](crate::Driver::revalidate) and
     /// [`Driver::permission`](crate::Driver::permission). The whole tree then walks the longer way.
     pub revalidates: bool,
+    /// Others change the file system too, and the driver tells the cache of it
+    /// ([`Cache::name_changed`](uvfs_cache::Cache::name_changed) and its neighbours), which tells front ends. What it
+    /// answers with [`Ttl::Forever`] then holds until it is told of, or until all is suspect.
+    pub watched: bool,
     /// Calls are made on another file system in the caller's name, and that file system has others who change it.
     /// Front ends name the caller's supplementary groups and tell appending writes as such; names of extended
     /// attributes that the VFS does not know (access control lists) are the driver's affair.

@@ -102,6 +102,11 @@ impl Vfs {
         self.sup(inode).is_ok_and(|s| s.features.direct_io)
     }
 
+    /// Whether changes of this inode by others are told of: see [`Features::watched`](crate::Features::watched).
+    pub fn watched(&self, inode: &Inode<'_>) -> bool {
+        self.sup(inode).is_ok_and(|s| s.features.watched)
+    }
+
     /// Whether calls are made on another file system in the caller's name: see
     /// [`Features::passes_through`](crate::Features::passes_through).
     pub fn passes_through(&self, inode: &Inode<'_>) -> bool {

@@ -155,7 +155,7 @@ fn tree(vfs: &Vfs, dir: &str) -> BTreeMap<String, (u32, u32)> {
     let mut all = BTreeMap::new();
     let mut left = vec![dir.to_owned()];
     while let Some(dir) = left.pop() {
-        for entry in me.readdir(dir.as_bytes()).expect("no fault any more") {
+        for entry in me.readdir(format!("{dir}/").as_bytes()).expect("no fault any more") {
             let path = format!("{dir}/{}", String::from_utf8_lossy(&entry.name));
             let attr = me.lstat(path.as_bytes()).expect("what is listed is there");
             if attr.is_dir() {
@@ -187,7 +187,7 @@ fn every_call_fails_in_turn(ttl: Ttl) {
     let expected = script(&mounted(&sane).0);
     assert_eq!(expected.iter().filter(|step| step.is_err()).count(), 1, "{expected:?}");
     let calls = sane.calls.load(Ordering::Relaxed);
-    assert!(calls > 50, "{calls} calls");
+    assert!(calls > 30, "{calls} calls");
     for n in 1..=calls {
         let driver = Faulty::new(ttl, n);
         let (vfs, outcome) = mounted(&driver);

@@ -57,7 +57,7 @@ impl Cache {
 
     /// Buffers have more than their share: who needs room for names asks them first.
     pub(crate) fn buffers_have_much(&self) -> bool {
-        self.buffers.bytes() > self.memory_limit() / 4
+        self.buffers.bytes() > self.ceiling() / 4
     }
 }
 
@@ -79,7 +79,7 @@ impl Charge {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether so many more may be. Loads, and perhaps wakes who shall know that memory runs short.
+    /// Whether so many more may be. Loads only.
     pub(super) fn may_grow(&self, bytes: u64) -> bool {
         self.cache.as_ref().is_none_or(|cache| cache.may_grow(bytes))
     }
@@ -87,7 +87,7 @@ impl Charge {
     /// Whether more is committed than may be: the tree's nodes are not asked for beforehand.
     pub(super) fn is_over(&self) -> bool {
         self.cache.as_ref().is_some_and(|cache| {
-            let limit = cache.memory_limit();
+            let limit = cache.ceiling();
             limit != 0 && cache.committed() > limit
         })
     }
@@ -119,7 +119,7 @@ impl Charge {
 
     /// Whether buffers have so little that names should give way.
     pub(super) fn has_little(&self) -> bool {
-        self.cache.as_ref().is_some_and(|cache| cache.buffers.bytes() < cache.memory_limit() / 8)
+        self.cache.as_ref().is_some_and(|cache| cache.buffers.bytes() < cache.ceiling() / 8)
     }
 }
 

@@ -70,17 +70,17 @@ impl Index {
     pub(super) fn leaf(&self, block: u64) -> Option<FrameId> {
         // Acquire: pairs with the release store that published the root, so the node is filled.
         let root = self.root.load(Ordering::Acquire);
-        let mut level = (root >> LEVEL_SHIFT) as u32;
-        if level == 0 || block >> (FAN_BITS * level) != 0 {
+        let bits = FAN_BITS * (root >> LEVEL_SHIFT) as u32;
+        if bits == 0 || block >> bits != 0 {
             return None;
         }
-        let mut node = FrameId::from_bits(root);
-        while level > 1 {
-            match self.nodes.load(node, slot(block, level)) {
+        let (mut node, mut shift) = (FrameId::from_bits(root), bits - FAN_BITS);
+        while shift != 0 {
+            match self.nodes.load(node, (block >> shift) as usize % FAN) {
                 None | Some(0) => return None,
                 Some(word) => node = FrameId::from_bits(word),
             }
-            level -= 1;
+            shift -= FAN_BITS;
         }
         Some(node)
     }

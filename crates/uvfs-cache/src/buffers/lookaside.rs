@@ -101,6 +101,14 @@ struct Known {
     leaf: FrameId,
 }
 
+impl Known {
+    /// What the leaf says of a block, if it is the block's.
+    #[inline(always)]
+    fn find(self, index: &Index, tag: u64, block: u64) -> Entry {
+        if self.key == tag | block >> FAN_BITS { index.entry(self.leaf, block) } else { Entry::Stale }
+    }
+}
+
 const UNKNOWN: Known = Known { key: NOTHING, leaf: FrameId::from_bits(0) };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,14 +142,27 @@ pub fn isolate(isolated: bool) {
     MINE.with(|mine| mine.isolate(isolated));
 }
 
-/// A block's entry, by this thread's lookaside. `None` may be wrong.
+/// A block's entry, by this thread's lookaside. `None` may be wrong. `block` is not above the highest one.
 #[inline(always)]
 pub(super) fn find(index: &Index, tag: u64, block: u64) -> Option<BlockId> {
     if cfg!(loom) {
         // Whose threads share it.
         return walk(index, block).1;
     }
-    MINE.with(|mine| mine.find(index, tag, block))
+    // No more than this inside `with`, or it is a call and its arguments go through memory.
+    let last = MINE.with(|mine| mine.last.get());
+    match last.find(index, tag, block) {
+        Entry::Is(id) => {
+            count(LAST);
+            id
+        }
+        Entry::Stale => find_beyond(index, tag, block),
+    }
+}
+
+#[inline(never)]
+fn find_beyond(index: &Index, tag: u64, block: u64) -> Option<BlockId> {
+    MINE.with(|mine| mine.find_beyond(index, tag, block))
 }
 
 /// The leaf, and the entry.
@@ -166,18 +187,13 @@ impl Lookaside {
         }
     }
 
-    /// `block` is not above the highest one.
-    #[inline(always)]
+    /// As [`find`], for who has one in hand.
+    #[cfg(test)]
     pub(super) fn find(&self, index: &Index, tag: u64, block: u64) -> Option<BlockId> {
-        let key = tag | block >> FAN_BITS;
-        let last = self.last.get();
-        if last.key == key
-            && let Entry::Is(id) = index.entry(last.leaf, block)
-        {
-            count(LAST);
-            return id;
+        match self.last.get().find(index, tag, block) {
+            Entry::Is(id) => id,
+            Entry::Stale => self.find_beyond(index, tag, block),
         }
-        self.find_beyond(index, tag, block)
     }
 
     #[inline]
@@ -188,9 +204,7 @@ impl Lookaside {
         let key = tag | block >> FAN_BITS;
         let place = &self.table[(key ^ key >> LEAF_BITS) as usize % PLACES];
         let known = place.get();
-        if known.key == key
-            && let Entry::Is(id) = index.entry(known.leaf, block)
-        {
+        if let Entry::Is(id) = known.find(index, tag, block) {
             count(TABLE);
             self.last.set(known);
             self.looked(1);
@@ -332,7 +346,7 @@ mod tests {
             assert_eq!(mine.find(&two, tag(LAST_DEVICE), 0), two.get(0));
         }
         assert_eq!((tag(0), tag(LAST_DEVICE)), (0, 0));
-        assert!(tag(LAST_DEVICE - 1) | (1 << LEAF_BITS) - 1 != NOTHING);
+        assert!(tag(LAST_DEVICE - 1) | ((1 << LEAF_BITS) - 1) != NOTHING);
     }
 
     #[test]

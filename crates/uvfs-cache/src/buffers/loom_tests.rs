@@ -111,6 +111,8 @@ fn loom_buffers_a_hit_beside_an_eviction_is_the_block() {
             }
         }
         t.join().unwrap();
+        // Also of a block that has gone.
+        assert_eq!(get(&device, 0), Ok(0));
     });
 }
 

@@ -198,7 +198,8 @@ impl Device {
             return Ok(Turn::Wait(flight.clone()));
         }
         let before = state.space.evicted();
-        let most = (AHEAD / self.block_size()).max(1);
+        // Not more than an eighth of all there can be.
+        let most = (AHEAD / self.block_size()).min(self.blocks.slots() as usize / 8).max(1);
         let wanted = state.ahead.wanted(block, most).min((MAX_BLOCK - block + 1) as usize);
         let mut lead = Lead { device: self, first: block, seats: Default::default(), evicted: false };
         for number in block..block + wanted as u64 {

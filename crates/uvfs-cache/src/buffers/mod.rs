@@ -175,7 +175,7 @@ impl Device {
     /// # Errors
     /// What the source said of this block, to all who waited for that read; it is asked again the next time. `UnexpectedEof` where the source
     /// ends before the block does. EINVAL above [`MAX_BLOCK`]. ENOMEM where every block is pinned.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, block: u64) -> io::Result<Buffer<'_>> {
         if let Some(id) = self.find(block)
             && let Some(buffer) = self.blocks.pin(id)
@@ -190,7 +190,7 @@ impl Device {
     ///
     /// # Errors
     /// As [`Device::get`]; EINVAL where the bytes are not all in the block.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, block: u64, offset: usize, out: &mut [u8]) -> io::Result<()> {
         let within = offset.checked_add(out.len()).is_some_and(|end| end <= self.blocks.size());
         if within
@@ -201,6 +201,31 @@ impl Device {
             return Ok(());
         }
         self.read_missed(block, offset, out, within)
+    }
+
+    /// The same for so many bytes as the answer has: they need not go through memory.
+    ///
+    /// # Errors
+    /// As [`Device::read`].
+    #[inline(always)]
+    pub fn read_array<const N: usize>(&self, block: u64, offset: usize) -> io::Result<[u8; N]> {
+        let within = offset.checked_add(N).is_some_and(|end| end <= self.blocks.size());
+        let mut out = [0; N];
+        if within
+            && let Some(id) = self.find(block)
+            && self.blocks.read(id, offset, &mut out)
+        {
+            self.used(id);
+            return Ok(out);
+        }
+        self.array_missed(block, offset, within)
+    }
+
+    #[cold]
+    fn array_missed<const N: usize>(&self, block: u64, offset: usize, within: bool) -> io::Result<[u8; N]> {
+        let mut out = [0; N];
+        self.read_missed(block, offset, &mut out, within)?;
+        Ok(out)
     }
 
     #[cold]
@@ -218,7 +243,7 @@ impl Device {
         if block > MAX_BLOCK { None } else { lookaside::find(&self.index, self.tag, block) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn used(&self, id: BlockId) {
         if self.charge.is_armed() || self.short.load(Ordering::Relaxed) {
             self.blocks.mark(id);

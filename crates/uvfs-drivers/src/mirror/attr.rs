@@ -4,8 +4,7 @@
 //! since it was asked for: then it is asked again. So of two changes at the same time, whichever answer is stored last is
 //! right for both.
 
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::os::fd::AsFd;
 
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chmodat, chownat,
@@ -23,22 +22,6 @@ use super::reach::{At, proc_path};
 
 /// How often the host is asked again for attributes that change all the time.
 const TRIES: u32 = 4;
-
-/// The descriptor through which a file is changed.
-enum Target<'m> {
-    At(At<'m>),
-    /// A file without a name, which somebody has open.
-    Open(Arc<Opened>),
-}
-
-impl AsFd for Target<'_> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::At(at) => at.as_fd(),
-            Self::Open(open) => open.fd.as_fd(),
-        }
-    }
-}
 
 impl Mirror {
     /// The attributes now.
@@ -73,7 +56,7 @@ impl Mirror {
             }
         }
         // They are asked for again by who needs them next.
-        inode.refresh(&inode.attr(), Life::Millis(0));
+        inode.doubt();
         if let Some(place) = self.table.of(inode.ino()).and_then(|node| node.place()) {
             self.doubt(&place.dir, &place.name);
         }
@@ -87,33 +70,16 @@ impl Mirror {
     }
 
     pub(super) fn set_attr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {
-        let node = self.node(inode)?;
-        let target = self.target(&node)?;
-        let outcome = self.apply(op, &node, &target, set);
-        self.settle(inode, &target);
+        let (node, at) = self.reach_inode(inode)?;
+        let outcome = self.apply(op, &node, &at, set);
+        self.settle(inode, &at);
         outcome
     }
 
-    /// Changes are made to files of the source, and to such as have no name anywhere. One that was moved out of the
-    /// source is not to be changed through it.
-    fn target(&self, node: &Arc<Node>) -> Result<Target<'_>> {
-        if node.covered() {
-            return Err(Errno::ROFS);
-        }
-        match self.reach(node) {
-            Ok(at) => Ok(Target::At(at)),
-            Err(Errno::STALE) => {
-                let open = node.find_open(|_| true).ok_or(Errno::STALE)?;
-                if identity::attr(&open.fd)?.nlink == 0 { Ok(Target::Open(open)) } else { Err(Errno::STALE) }
-            }
-            Err(errno) => Err(errno),
-        }
-    }
-
-    fn apply(&self, op: &Op, node: &Node, target: &Target<'_>, set: &SetAttr) -> Result<()> {
+    fn apply(&self, op: &Op, node: &Node, target: &At<'_>, set: &SetAttr) -> Result<()> {
         let _acting = self.server.act_as(&op.cred)?;
         if let Some(size) = set.size {
-            truncate(op, node, target, size)?;
+            truncate(node, target, size, set.opened)?;
         }
         let owner = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
         if owner != (None, None) {
@@ -132,10 +98,10 @@ impl Mirror {
     }
 }
 
-/// Cuts or extends a file. Who has it open for writing may, whatever its mode is by now.
-fn truncate(op: &Op, node: &Node, target: &Target<'_>, size: u64) -> Result<()> {
-    let by_caller = |open: &Opened| open.uid == op.cred.uid && open.access.contains(Access::WRITE);
-    if let Some(open) = node.find_open(by_caller) {
+/// Cuts or extends a file. Who has it `opened` for writing may, whatever its mode is by now.
+fn truncate(node: &Node, target: &At<'_>, size: u64, opened: bool) -> Result<()> {
+    let writable = |open: &Opened| open.access.contains(Access::WRITE);
+    if opened && let Some(open) = node.find_open(writable) {
         return ftruncate(&open.fd, size);
     }
     let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
@@ -144,11 +110,8 @@ fn truncate(op: &Op, node: &Node, target: &Target<'_>, size: u64) -> Result<()> 
 
 /// Changes the permission bits. Where the caller may not, but only set-id bits were to go, it is not the caller who
 /// takes them away but the change of data or owner that goes along, for which the host's kernel does it.
-fn change_mode(target: &Target<'_>, wanted: u32) -> Result<()> {
+fn change_mode(target: &At<'_>, wanted: u32) -> Result<()> {
     let now = identity::attr(target)?.mode & 0o7777;
-    if now == wanted {
-        return Ok(());
-    }
     match chmodat(CWD, proc_path(target), Mode::from_raw_mode(wanted), AtFlags::empty()) {
         Err(Errno::PERM)
             if now & !(mode::S_ISUID | mode::S_ISGID) == wanted & !(mode::S_ISUID | mode::S_ISGID)

@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
 use parking_lot::Mutex;
-use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom, openat, seek};
+use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom, fdatasync, fsync, openat, seek};
 use uvfs::Inode;
 use uvfs::types::{DirEntry, Errno, Result, mode};
 
@@ -115,9 +115,21 @@ impl Mirror {
     }
 }
 
-fn open_stream(dir: u64, at: &At<'_>, cookie: u64) -> Result<Stream> {
+impl Mirror {
+    pub(super) fn sync_dir(&self, dir: &Inode<'_>, datasync: bool) -> Result<()> {
+        let (_, at) = self.reach_inode(dir)?;
+        let fd = open_dir(&at)?;
+        if datasync { fdatasync(&fd) } else { fsync(&fd) }
+    }
+}
+
+fn open_dir(at: &At<'_>) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let fd = openat(at, c".", flags, Mode::empty())?;
+    openat(at, c".", flags, Mode::empty())
+}
+
+fn open_stream(dir: u64, at: &At<'_>, cookie: u64) -> Result<Stream> {
+    let fd = open_dir(at)?;
     if cookie >= SHIFT {
         seek(&fd, SeekFrom::Start(untell(cookie)))?;
     }

@@ -4,6 +4,7 @@
 //! which needs a few for its time. An operation waits for its turn; a file that is one too many is ENFILE for who opens
 //! it, and nobody else notices. So an operation does not fail for want of descriptors in the middle.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::{Condvar, Mutex};
@@ -24,6 +25,9 @@ pub(super) struct Budget {
     /// Directory streams that may be kept.
     pub(super) streams: usize,
 }
+
+/// The right to have one file open.
+pub(super) struct Permit(Arc<Budget>);
 
 /// An operation's turn.
 pub(super) struct Turn<'b>(&'b Budget);
@@ -61,15 +65,17 @@ impl Budget {
         Turn(self)
     }
 
-    /// One more file is open; ENFILE where that is too many.
-    pub(super) fn open(&self) -> Result<()> {
+    /// One more file is open, as long as the permit lives; ENFILE where that is too many.
+    pub(super) fn permit(self: &Arc<Self>) -> Result<Permit> {
         let one_more = |open| if open < self.open_max { Some(open + 1) } else { None };
-        self.open.fetch_update(Relaxed, Relaxed, one_more).map(drop).map_err(|_| Errno::NFILE)
+        self.open.fetch_update(Relaxed, Relaxed, one_more).map_err(|_| Errno::NFILE)?;
+        Ok(Permit(Arc::clone(self)))
     }
+}
 
-    /// One less.
-    pub(super) fn close(&self) {
-        self.open.fetch_sub(1, Relaxed);
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Relaxed);
     }
 }
 
@@ -99,12 +105,10 @@ mod tests {
 
     #[test]
     fn one_file_too_many_is_refused_and_room_comes_back() {
-        let budget = Budget::divide(100);
-        for _ in 0..budget.open_max {
-            budget.open().unwrap();
-        }
-        assert_eq!(budget.open(), Err(Errno::NFILE));
-        budget.close();
-        budget.open().unwrap();
+        let budget = Arc::new(Budget::divide(100));
+        let mut permits: Vec<_> = (0..budget.open_max).map(|_| budget.permit().unwrap()).collect();
+        assert_eq!(budget.permit().map(drop), Err(Errno::NFILE));
+        permits.pop();
+        budget.permit().unwrap();
     }
 }

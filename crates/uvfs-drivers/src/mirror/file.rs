@@ -19,18 +19,19 @@ use uvfs::driver::File;
 use uvfs::types::{Access, Errno, Fallocate, Op, Result, Seek, mode};
 
 use super::Mirror;
+use super::fds::Permit;
 use super::identity;
+use super::node::Node;
 use super::reach::{At, proc_path};
 
 /// A power of two.
 const SHARDS: u64 = 16;
 
-/// A file that somebody has open.
+/// A file that somebody has open; or, without access to the data, one that has no name any more and is still known.
 pub(super) struct Opened {
     pub(super) fd: OwnedFd,
-    /// Who opened it.
-    pub(super) uid: u32,
     pub(super) access: Access,
+    _permit: Permit,
 }
 
 type Shard = RwLock<HashMap<u64, Arc<Opened>, FixedState>>;
@@ -77,16 +78,20 @@ impl Mirror {
         if identity::attr(&at)?.fmt() != mode::S_IFREG {
             return Err(Errno::STALE);
         }
-        self.budget.open()?;
-        let file = match self.open_at(op, &at, access) {
-            Ok(fd) => Arc::new(Opened { fd, uid: op.cred.uid, access }),
-            Err(errno) => {
-                self.budget.close();
-                return Err(errno);
-            }
-        };
+        let _permit = self.budget.permit()?;
+        let file = Arc::new(Opened { fd: self.open_at(op, &at, access)?, access, _permit });
         node.opened(Arc::clone(&file));
         Ok(self.files.insert(file))
+    }
+
+    /// Keeps hold of a file that has lost its last name, for who still knows it: without it there would be no way to it.
+    /// It goes when the cache lets go of it. Where there are too many, it is given up.
+    pub(super) fn keep_unnamed(&self, node: &Node, inode: &Inode<'_>, fd: OwnedFd) {
+        if inode.attr().nlink == 0
+            && let Ok(_permit) = self.budget.permit()
+        {
+            node.opened(Arc::new(Opened { fd, access: Access::empty(), _permit }));
+        }
     }
 
     fn open_at(&self, op: &Op, at: &At<'_>, access: Access) -> Result<OwnedFd> {
@@ -114,8 +119,6 @@ impl Mirror {
         if let Some(node) = self.table.of(file.inode.ino()) {
             node.closed(&open);
         }
-        drop(open);
-        self.budget.close();
     }
 
     pub(super) fn read_file(&self, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {

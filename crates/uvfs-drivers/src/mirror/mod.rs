@@ -10,7 +10,7 @@
 //! | `reach` | from a node to its file |
 //! | `caller`, `fds` | in whose name; how many descriptors |
 //! | `names`, `attr`, `xattr`, `file`, `dir` | the calls |
-//! | `outside` | what others say has changed |
+//! | `outside`, [`watch`] | what others have changed, and how that is learnt |
 //!
 //! No descriptor is kept for a file that is only known. No lock is held across a system call; what is locked is said in
 //! `node` (the table), `file` (open files), `dir` (streams) and `fds`.
@@ -26,6 +26,7 @@ mod node;
 mod outside;
 mod reach;
 mod sys;
+pub mod watch;
 mod xattr;
 
 use std::fmt;
@@ -86,10 +87,11 @@ pub struct Mirror {
     ttl: Duration,
     handles: bool,
     server: Server,
-    budget: Budget,
+    budget: Arc<Budget>,
     files: Files,
     streams: Streams,
     mounted: OnceLock<Mounted>,
+    outside: outside::State,
 }
 
 impl Mirror {
@@ -120,7 +122,7 @@ impl Mirror {
         let table = Table::new();
         let root = table.meet(&seen.id, seen.attr.ino, seen.attr.fmt()).number;
         let server = Server::new().map_err(refused)?;
-        let budget = Budget::new();
+        let budget = Arc::new(Budget::new());
         let streams = Streams::new(budget.streams);
         Ok(Arc::new(Self {
             source,
@@ -134,6 +136,7 @@ impl Mirror {
             files: Files::default(),
             streams,
             mounted: OnceLock::new(),
+            outside: outside::State::default(),
         }))
     }
 
@@ -158,7 +161,7 @@ impl Mirror {
 
     /// How long an answer that is given now may be believed.
     fn believed(&self) -> Ttl {
-        Ttl::For(self.ttl)
+        if self.outside.watches() { Ttl::Forever } else { Ttl::For(self.ttl) }
     }
 
     /// A number for an answer: which of two answers about one inode the cache keeps shows by it.
@@ -173,7 +176,13 @@ impl Driver for Mirror {
     }
 
     fn features(&self) -> Features {
-        Features { may_block: true, fixed_links: true, passes_through: true, ..Features::default() }
+        Features {
+            may_block: true,
+            fixed_links: true,
+            passes_through: true,
+            watched: self.outside.watches(),
+            ..Features::default()
+        }
     }
 
     fn root(&self, _op: &Op) -> Result<NewInode> {
@@ -184,6 +193,8 @@ impl Driver for Mirror {
     fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {
         // A second mount of the same driver is told nothing from outside; its answers expire all the same.
         let _ = self.mounted.set(Mounted { cache: Arc::downgrade(cache), root: root.id() });
+        // It was looked at before anybody could be told of changes.
+        root.doubt();
     }
 
     fn lookup(&self, _op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
@@ -280,6 +291,11 @@ impl Driver for Mirror {
 
     fn fsync(&self, _op: &Op, file: File<'_>, datasync: bool) -> Result<()> {
         self.sync_file(file, datasync)
+    }
+
+    fn fsync_dir(&self, _op: &Op, dir: &Inode<'_>, datasync: bool) -> Result<()> {
+        let _turn = self.budget.turn();
+        self.sync_dir(dir, datasync)
     }
 
     fn statfs(&self, _op: &Op) -> Result<StatFs> {

@@ -35,7 +35,23 @@ impl Mirror {
         }
         let at = self.reach(&node)?;
         match self.open_child(&at, name) {
-            Ok(fd) => Ok(Answer::Found(self.answer(&identity::look(&fd)?, &node, name))),
+            Ok(fd) => {
+                let told = self.outside.told();
+                let answer = self.answer(&identity::look(&fd)?, &node, name);
+                if told == self.outside.told() {
+                    return Ok(Answer::Found(answer));
+                }
+                // Something was told of before the file was in the table: it may have been this one.
+                match identity::attr(&fd) {
+                    Ok(attr) => {
+                        Ok(Answer::Found(NewInode { attr: Attr { ino: answer.attr.ino, ..attr }, ..answer }))
+                    }
+                    Err(errno) => {
+                        self.table.let_go(answer.attr.ino);
+                        Err(errno)
+                    }
+                }
+            }
             Err(Errno::NOENT) => Ok(Answer::Absent(self.believed())),
             Err(Errno::XDEV) => self.covered(&at, &node, name),
             Err(errno) => Err(errno),
@@ -148,6 +164,9 @@ impl Mirror {
                 if is_dir {
                     inode.update(|attr| attr.nlink = 0);
                 }
+                if let Some(file) = file {
+                    self.keep_unnamed(&node, inode, file);
+                }
                 Ok(())
             }
             Err(errno) => {
@@ -215,9 +234,9 @@ impl Mirror {
         match outcome {
             Ok(()) => {
                 node.gone_from(&from_node, from_name);
-                if let Some((target, other, _)) = &victim {
+                if let Some((target, other, file)) = victim {
                     other.gone_from(&to_node, to_name);
-                    self.after_victim(target, other, exchange, &from_node, from_name);
+                    self.after_victim((target, &other, file), exchange, &from_node, from_name);
                 }
                 node.seen_at(
                     Place::new(&to_node, to_name),
@@ -234,19 +253,23 @@ impl Mirror {
         }
     }
 
+    /// What had the new name has the old one now, or none.
     fn after_victim(
         &self,
-        target: &Inode<'_>,
-        node: &Arc<Node>,
+        (inode, node, file): (&Inode<'_>, &Arc<Node>, Option<OwnedFd>),
         exchanged: bool,
         dir: &Arc<Node>,
         name: &[u8],
     ) {
         let is_dir = node.fmt == mode::S_IFDIR;
         if exchanged {
-            node.seen_at(Place::new(dir, name), target.attr().nlink > 1 && !is_dir);
-        } else if is_dir {
-            target.update(|attr| attr.nlink = 0);
+            return node.seen_at(Place::new(dir, name), inode.attr().nlink > 1 && !is_dir);
+        }
+        if is_dir {
+            inode.update(|attr| attr.nlink = 0);
+        }
+        if let Some(file) = file {
+            self.keep_unnamed(node, inode, file);
         }
     }
 

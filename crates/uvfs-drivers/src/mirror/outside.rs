@@ -2,45 +2,161 @@
 //!
 //! Each call says *look again*, and not what has become of it: calls may come late, twice and in any order. They come
 //! after the change, from a thread that is in no call of the mirror. What the cache does not know costs a look into the
-//! table of nodes.
+//! table of nodes. A file that is being looked up, and is not in the table yet, is looked at again by who looks it up,
+//! if anything was told meanwhile ([`State::told`]).
 
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::Mutex;
 use uvfs::Inode;
 use uvfs::types::mode;
-use uvfs_cache::Life;
+use uvfs_cache::{Cache, SbId};
 
 use super::Mirror;
 use super::identity::FileHandle;
+use super::watch::{Counts, Handle, Refused, Told, Watcher};
+
+/// Whether, and how, the source is watched.
+#[derive(Default)]
+pub(super) struct State {
+    watches: AtomicBool,
+    /// Moves before anything is looked for in the table because it was told of.
+    told: AtomicU64,
+    watcher: OnceLock<Watcher>,
+    /// Why not, or not any more.
+    why_not: Mutex<Option<String>>,
+}
+
+impl State {
+    /// Whether answers hold until something is told.
+    pub(super) fn watches(&self) -> bool {
+        self.watches.load(Acquire)
+    }
+
+    pub(super) fn told(&self) -> u64 {
+        self.told.load(Acquire)
+    }
+}
+
+struct Ear(Weak<Mirror>);
+
+impl Ear {
+    fn tell(&self, tell: impl FnOnce(&Mirror)) {
+        if let Some(mirror) = self.0.upgrade() {
+            tell(&mirror);
+        }
+    }
+}
+
+impl Told for Ear {
+    fn name(&self, dir: Handle<'_>, name: &[u8]) {
+        self.tell(|mirror| mirror.name_changed(&FileHandle::new(dir.kind, dir.bytes), name));
+    }
+
+    fn object(&self, handle: Handle<'_>, content: bool) {
+        self.tell(|mirror| mirror.changed(&FileHandle::new(handle.kind, handle.bytes), content));
+    }
+
+    fn overflow(&self) {
+        self.tell(Mirror::all_suspect);
+    }
+
+    fn ended(&self, why: &str) {
+        self.tell(|mirror| {
+            *mirror.outside.why_not.lock() = Some(why.to_owned());
+            // In this order: what is asked from now on is believed for a time, and what was asked before not at all.
+            mirror.outside.watches.store(false, Release);
+            mirror.all_suspect();
+        });
+    }
+}
 
 impl Mirror {
+    /// Watches the source from now on, so that answers hold until something is changed. Before it is mounted, once.
+    ///
+    /// # Errors
+    /// Why that cannot be; answers are then believed for a time, as without it.
+    pub fn watch(self: &Arc<Self>) -> Result<(), Refused> {
+        let refused = |why: Refused| {
+            *self.outside.why_not.lock() = Some(why.to_string());
+            why
+        };
+        if !self.handles {
+            return Err(refused(Refused::no_handles()));
+        }
+        // Before the first event, which may say that it ended.
+        self.outside.watches.store(true, Release);
+        let started = Watcher::start(self.source.as_fd(), Arc::new(Ear(Arc::downgrade(self))));
+        match started {
+            Ok(watcher) => {
+                let _ = self.outside.watcher.set(watcher);
+                Ok(())
+            }
+            Err(why) => {
+                self.outside.watches.store(false, Release);
+                Err(refused(why))
+            }
+        }
+    }
+
+    /// How changes by others come to be seen, in a line.
+    pub fn coherence(&self) -> String {
+        if self.outside.watches() {
+            return "watched".into();
+        }
+        let why = self.outside.why_not.lock().clone().unwrap_or_else(|| "not asked for".into());
+        format!("not watched, answers are believed for {:?}: {why}", self.ttl)
+    }
+
+    /// What was seen of changes by others.
+    pub fn seen(&self) -> Counts {
+        self.outside.watcher.get().map(Watcher::counts).unwrap_or_default()
+    }
+
     /// A name in the directory with this handle was made, removed, or leads elsewhere now.
     pub fn name_changed(&self, dir: &FileHandle, name: &[u8]) {
+        self.outside.told.fetch_add(1, AcqRel);
         if let Some(node) = self.table.with_handle(dir) {
-            self.doubt(&node, name);
-            self.expire(node.number, mode::S_IFDIR);
+            self.in_cache(|cache, sb| cache.name_changed(sb, node.number, name));
         }
     }
 
     /// Content or attributes of the file with this handle changed.
     pub fn object_changed(&self, handle: &FileHandle) {
+        self.changed(handle, true);
+    }
+
+    fn changed(&self, handle: &FileHandle, content: bool) {
+        self.outside.told.fetch_add(1, AcqRel);
         if let Some(node) = self.table.with_handle(handle) {
-            // A name brings the attributes along that it was found with.
-            for place in node.place().into_iter().chain(node.other_places()) {
-                self.doubt(&place.dir, &place.name);
-            }
-            self.expire(node.number, node.fmt);
+            self.in_cache(|cache, sb| cache.inode_changed(sb, node.number, node.fmt, content));
         }
     }
 
-    /// Anything may have changed: every name and every attribute is asked for again. In proportion to what is known.
+    /// Anything may have changed: every name and every attribute is asked for again. In proportion to what is known, or
+    /// one step where the source is watched.
     pub fn all_suspect(&self) {
-        for (number, fmt) in self.table.all() {
-            self.expire(number, fmt);
-        }
-        self.with_cached(self.root_number(), mode::S_IFDIR, |root| root.cache().invalidate_all(root.sb()));
+        self.outside.told.fetch_add(1, AcqRel);
+        self.in_cache(|cache, sb| {
+            if !self.outside.watches() {
+                // What is believed for a time has no epoch.
+                for (number, fmt) in self.table.all() {
+                    self.with_cached(number, fmt, |inode| inode.doubt());
+                }
+                self.with_cached(self.root_number(), mode::S_IFDIR, |root| cache.invalidate_all(root.sb()));
+            }
+            cache.all_suspect(sb);
+            true
+        });
     }
 
-    fn expire(&self, number: u64, fmt: u32) {
-        self.with_cached(number, fmt, |inode| inode.refresh(&inode.attr(), Life::Millis(0)));
+    fn in_cache(&self, act: impl FnOnce(&Cache, SbId) -> bool) {
+        let Some(mounted) = self.mounted.get() else { return };
+        let Some(cache) = mounted.cache.upgrade() else { return };
+        let Some(sb) = cache.get(mounted.root).map(|root| root.sb()) else { return };
+        act(&cache, sb);
     }
 
     /// Does something with the inode of this number, if the cache has one. Answers about it that are on their way are

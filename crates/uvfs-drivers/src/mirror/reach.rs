@@ -19,6 +19,7 @@ use uvfs::Inode;
 use uvfs::types::{Errno, Result, mode};
 
 use super::Mirror;
+use super::file::Opened;
 use super::identity;
 use super::node::{Node, Place};
 
@@ -32,6 +33,8 @@ const DEPTH: usize = 1 << 17;
 pub(super) enum At<'m> {
     Root(BorrowedFd<'m>),
     Own(OwnedFd),
+    /// Of a file without a name, which somebody has open or still knows.
+    Kept(Arc<Opened>),
 }
 
 impl AsFd for At<'_> {
@@ -39,6 +42,7 @@ impl AsFd for At<'_> {
         match self {
             Self::Root(fd) => *fd,
             Self::Own(fd) => fd.as_fd(),
+            Self::Kept(open) => open.fd.as_fd(),
         }
     }
 }
@@ -72,13 +76,23 @@ impl Mirror {
         self.table.of(inode.ino()).ok_or(Errno::STALE)
     }
 
-    /// A node whose file is to be changed, and its file: EROFS for a mount inside the source.
+    /// A node whose file is to be changed, and its file: in the source, or without a name anywhere. One that was moved out
+    /// of the source is not to be changed through it, also where somebody has it open. EROFS for a mount inside the source.
     pub(super) fn reach_inode(&self, inode: &Inode<'_>) -> Result<(Arc<Node>, At<'_>)> {
         let node = self.node(inode)?;
         if node.covered() {
             return Err(Errno::ROFS);
         }
-        let at = self.reach(&node)?;
+        let at = match self.reach(&node) {
+            Err(Errno::STALE) => {
+                let open = node.find_open(|_| true).ok_or(Errno::STALE)?;
+                if identity::attr(&open.fd)?.nlink != 0 {
+                    return Err(Errno::STALE);
+                }
+                At::Kept(open)
+            }
+            at => at?,
+        };
         Ok((node, at))
     }
 

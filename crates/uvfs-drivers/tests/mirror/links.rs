@@ -53,6 +53,32 @@ fn a_file_that_is_removed_on_the_host_stays_usable_while_it_is_open() {
 }
 
 #[test]
+fn what_lost_its_last_name_can_be_changed_while_it_is_held() {
+    let fs = Fs::new();
+    let op = fs.root_op();
+    let root = fs.vfs.root();
+    let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+    fs.vfs.mknod(&op, &root, b"file", mode::S_IFREG | 0o644, 0).unwrap();
+    fs.vfs.mkdir(&op, &root, b"dir", 0o755).unwrap();
+    fs.vfs.mknod(&op, &root, b"other", mode::S_IFREG | 0o644, 0).unwrap();
+    let (file, dir, other) = (fs.inode("/file"), fs.inode("/dir"), fs.inode("/other"));
+    fs.vfs.unlink(&op, &root, b"file").unwrap();
+    fs.vfs.rmdir(&op, &root, b"dir").unwrap();
+    fs.vfs.mknod(&op, &root, b"new", mode::S_IFREG | 0o644, 0).unwrap();
+    fs.vfs.rename(&op, &root, b"new", &root, b"other", uvfs::RenameFlags::empty()).unwrap();
+    for (inode, bits) in [(&file, 0o100700), (&dir, 0o40700), (&other, 0o100700)] {
+        let attr = fs.vfs.setattr(&op, inode, &set).unwrap();
+        assert_eq!((attr.mode, attr.nlink), (bits, 0));
+        assert_eq!(fs.vfs.getxattr(&op, inode, b"user.none").unwrap_err(), Errno::NODATA);
+    }
+    let handle = fs.vfs.open(&op, &file, Access::WRITE, false).unwrap();
+    assert_eq!(fs.vfs.write(&op, handle, 0, b"x", false, false), Ok(1));
+    fs.vfs.release(handle);
+    drop((file, dir, other));
+    assert_eq!(fs.mirror.known(), 1, "only the root is left");
+}
+
+#[test]
 fn what_is_renamed_on_the_host_is_found_where_it_is_now() {
     let fs = Fs::new();
     let op = fs.root_op();

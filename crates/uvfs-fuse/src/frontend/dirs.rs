@@ -16,7 +16,7 @@ use std::time::Duration;
 use uvfs::{Attr, DirEntry, Errno, Found, Inode, Op, Result};
 
 use super::{Core, FIRST_ISSUED, Frontend};
-use crate::transport::{Caller, DirReply, Entry, NodeId, ROOT};
+use crate::transport::{Caller, DirReply, Entry, NodeId, Opened, ROOT, Reply};
 
 /// Cookie after `.`.
 const AFTER_DOT: u64 = 1;
@@ -26,11 +26,28 @@ const AFTER_DOTDOT: u64 = 2;
 const BATCH: usize = 24;
 
 impl Frontend {
+    /// Any directory may be opened; it has no handle. The kernel keeps the entries where it is told of changes.
+    pub(crate) fn opendir(&self, dir: NodeId) -> Opened {
+        let core = &self.core;
+        let keep = core.inode(dir).is_ok_and(|dir| core.vfs.watched(&dir) && core.is_coherent(&dir));
+        Opened { fh: 0, keep_cache: keep, cache_dir: keep, direct_io: false }
+    }
+
     pub(crate) fn readdir(&self, who: Caller, dir: NodeId, cookie: u64, mut reply: impl DirReply) {
         self.route(who, dir, move |core, op, dir| {
             let outcome = dir.and_then(|dir| core.list(op, &dir, cookie, &mut reply));
             reply.send(outcome);
         });
+    }
+}
+
+impl Frontend {
+    /// ENOSYS, after which the kernel asks no more, where there is nothing behind the file system to flush to.
+    pub(crate) fn fsync_dir(&self, who: Caller, dir: NodeId, datasync: bool, reply: impl Reply<()>) {
+        if !self.core.vfs.passes_through(&self.core.vfs.root()) {
+            return reply.send(Err(Errno::NOSYS));
+        }
+        self.answer(who, dir, reply, move |core, op, dir| core.vfs.sync_dir(op, dir, datasync));
     }
 }
 
@@ -114,9 +131,12 @@ impl Core {
     ) -> bool {
         match self.find(op, dir, name) {
             Ok(Found::Node(inode, attr)) => {
-                let added = reply.add(name, seen.cookie, &self.describe(&inode, attr));
-                if added && reply.plus() {
-                    self.count_lookup(&inode);
+                if !reply.plus() {
+                    return reply.add(name, seen.cookie, &self.describe(&inode, attr));
+                }
+                let added = reply.add(name, seen.cookie, &self.hand_out(&inode, attr));
+                if !added {
+                    self.uncount_lookup(&inode);
                 }
                 added
             }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::task::Waker;
 
-use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek, Ttl, mode};
+use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek, mode};
 
 use super::{Core, Frontend};
 use crate::transport::{Caller, Entry, NodeId, Opened, Reply};
@@ -169,9 +169,9 @@ impl Core {
         };
         // O_TRUNC does not come here: the kernel truncates in a request of its own.
         let fh = self.vfs.open(op, inode, access, false)?;
-        // Nobody but this kernel changes the file where the driver says so and no timeout was set.
-        let keep_cache = self.timeout.is_none() && self.vfs.ttl(inode) == Ttl::Forever;
-        Ok(Opened { fh, keep_cache, direct_io: self.vfs.direct_io(inode) })
+        // Nobody but this kernel changes the file where the driver says so and no timeout was set, or it is told.
+        let keep_cache = self.is_coherent(inode);
+        Ok(Opened { fh, keep_cache, cache_dir: false, direct_io: self.vfs.direct_io(inode) })
     }
 
     fn write(&self, op: &Op, inode: &Inode<'_>, write: Write, data: &[u8]) -> Result<u32> {

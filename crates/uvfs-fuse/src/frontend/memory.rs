@@ -31,7 +31,27 @@ pub(super) struct Shortage {
     steps: AtomicU64,
 }
 
+/// Directories in which names were looked up of late, that the cache did not know.
+#[derive(Default)]
+pub(super) struct Recent([AtomicU64; 8]);
+
+impl Recent {
+    pub(super) fn note(&self, dir: NodeId) {
+        let place = &self.0[dir as usize % self.0.len()];
+        // Load first: most often it is the same again.
+        if place.load(Relaxed) != dir {
+            place.store(dir, Relaxed);
+        }
+    }
+}
+
 impl Frontend {
+    /// Whether names were looked up in a directory of late.
+    pub(crate) fn looked_in(&self, dir: NodeId) -> bool {
+        let recent = &self.core.recent.0;
+        recent[dir as usize % recent.len()].load(Relaxed) == dir
+    }
+
     /// What is shown.
     pub(crate) fn vfs(&self) -> &Arc<Vfs> {
         &self.core.vfs

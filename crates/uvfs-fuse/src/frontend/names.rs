@@ -19,6 +19,7 @@ impl Frontend {
         match cached {
             Some(answer) => reply.send(answer),
             None => {
+                self.core.recent.note(dir);
                 let name = name.to_vec();
                 self.answer(who, dir, reply, move |core, op, dir| {
                     core.looked(core.vfs.lookup(op, dir, &name)?)
@@ -100,6 +101,7 @@ impl Frontend {
         let (from_dir, from_name) = (from.0, from.1.to_vec());
         let (to_dir, to_name) = (to.0, to.1.to_vec());
         self.answer(who, from_dir, reply, move |core, op, from_dir| {
+            let _waiting = core.waiting(to_dir);
             let to_dir = core.inode(to_dir)?;
             core.vfs.rename(op, from_dir, &from_name, &to_dir, &to_name, flags)
         });

@@ -264,7 +264,7 @@ fn compare(mount: &Path, host: &Path, seed: u64) {
 
 fn lists_are_as_on_the_hosts_tmpfs() {
     let shm = Path::new("/dev/shm");
-    if !statfs(shm).is_ok_and(|found| found.f_type as i64 == TMPFS_MAGIC) {
+    if !statfs(shm).is_ok_and(|found| found.f_type == TMPFS_MAGIC) {
         eprintln!("skipped: comparing with the host needs a tmpfs at /dev/shm");
         return;
     }

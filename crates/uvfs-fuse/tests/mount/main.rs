@@ -7,7 +7,9 @@ mod dirs;
 mod fixture;
 mod made;
 mod memory;
+mod mirror;
 mod nodes;
+mod outside;
 mod privileges;
 mod slow;
 mod sys;
@@ -27,7 +29,9 @@ fn main() {
         dirs::TESTS,
         made::TESTS,
         memory::TESTS,
+        mirror::TESTS,
         nodes::TESTS,
+        outside::TESTS,
         privileges::TESTS,
         slow::TESTS,
         unmount::TESTS,

@@ -30,7 +30,8 @@ fn set_id_file(mnt: &Fixture) -> std::path::PathBuf {
     path
 }
 
-const CHANGES: &[(&str, &str)] = &[
+/// Ways to change data.
+pub const CHANGES: &[(&str, &str)] = &[
     ("write", "printf x | dd of=tool conv=notrunc status=none"),
     ("append", "printf x >> tool"),
     ("truncate", "truncate -s 1 tool"),

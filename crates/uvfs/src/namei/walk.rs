@@ -368,7 +368,9 @@ impl Walker<'_, '_> {
         if self.cred.is_root() {
             return true;
         }
+        // Doubted attributes permit nothing: see `denied`.
         permission::granted(self.cred, self.vfs.cache.perm(at), Access::EXEC)
+            && !self.vfs.cache.is_doubted(at)
     }
 
     /// No search permission, as far as could be seen. That is final where the directory is still

@@ -56,7 +56,12 @@ impl Vfs {
         if set.size.is_some_and(|size| size > MAX_FILE) {
             return Err(Errno::FBIG);
         }
-        let set = SetAttr { mode: new_mode(op, &attr, set, how), kill_suidgid: false, ..*set };
+        let set = SetAttr {
+            mode: new_mode(op, &attr, set, how),
+            kill_suidgid: false,
+            opened: set.opened || how.opened,
+            ..*set
+        };
         self.set_with_list(op, &sup, inode, &attr, &set)?;
         self.attr_now(op, inode)
     }

@@ -34,6 +34,15 @@ impl Vfs {
         self.read_open_dir(op, dir, cookie, sink)
     }
 
+    /// Makes the names of a directory durable.
+    ///
+    /// # Errors
+    /// ENOTDIR, and what the driver answers.
+    pub fn sync_dir(&self, op: &Op, dir: &Inode<'_>, datasync: bool) -> Result<()> {
+        require_dir(dir)?;
+        self.sup(dir)?.driver.fsync_dir(op, dir, datasync)
+    }
+
     /// [`Vfs::readdir`] for who opened the directory: the permission was checked then.
     pub(crate) fn read_open_dir(
         &self,

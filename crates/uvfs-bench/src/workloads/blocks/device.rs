@@ -40,14 +40,12 @@ pub(super) struct Looking<'t> {
 }
 
 impl Local for Looking<'_> {
-    #[inline]
+    #[inline(always)]
     fn copy(&mut self, block: u64) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.device.read(block, 0, &mut bytes).ok()?;
-        Some(u64::from_le_bytes(bytes))
+        self.device.read_array(block, 0).ok().map(u64::from_le_bytes)
     }
 
-    #[inline]
+    #[inline(always)]
     fn pin(&mut self, block: u64) -> Option<u64> {
         number(&self.device.get(block).ok()?)
     }

@@ -108,12 +108,12 @@ impl Table for Tree {
 }
 
 impl Local for &Tree {
-    #[inline]
+    #[inline(always)]
     fn copy(&mut self, block: u64) -> Option<u64> {
         read(self.find(block)?, false)
     }
 
-    #[inline]
+    #[inline(always)]
     fn pin(&mut self, block: u64) -> Option<u64> {
         read(self.find(block)?, true)
     }
@@ -172,12 +172,12 @@ impl Table for Stock {
 }
 
 impl Local for Lru<'_> {
-    #[inline]
+    #[inline(always)]
     fn copy(&mut self, block: u64) -> Option<u64> {
         read(self.find(block)?, false)
     }
 
-    #[inline]
+    #[inline(always)]
     fn pin(&mut self, block: u64) -> Option<u64> {
         read(self.find(block)?, true)
     }
@@ -204,12 +204,12 @@ impl Table for Hashbrown {
 }
 
 impl Local for &Hashbrown {
-    #[inline]
+    #[inline(always)]
     fn copy(&mut self, block: u64) -> Option<u64> {
         read(self.0.get(&block)?, false)
     }
 
-    #[inline]
+    #[inline(always)]
     fn pin(&mut self, block: u64) -> Option<u64> {
         read(self.0.get(&block)?, true)
     }
@@ -237,12 +237,12 @@ impl Table for Papaya {
 }
 
 impl Local for &Papaya {
-    #[inline]
+    #[inline(always)]
     fn copy(&mut self, block: u64) -> Option<u64> {
         read(self.0.pin().get(&block)?, false)
     }
 
-    #[inline]
+    #[inline(always)]
     fn pin(&mut self, block: u64) -> Option<u64> {
         read(self.0.pin().get(&block)?, true)
     }

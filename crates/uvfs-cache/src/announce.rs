@@ -1,0 +1,75 @@
+//! Who else is told of changes that are made behind the cache: front ends, whose kernels keep names, attributes and
+//! pages of their own.
+//!
+//! They are told after the cache ([`crate::doubt`] has the order), by the thread that told the cache, which holds
+//! nothing; so who asks the cache because of it finds what is true now. A listener must not wait: it notes what
+//! it is told and lets another thread do the rest.
+//! The mutex protects the list and is a leaf; where nobody listens, nobody takes it.
+
+use std::sync::{Arc, Weak};
+
+use uvfs_sync::primitives::{AtomicBool, Mutex, Ordering};
+
+use crate::attr::mode;
+use crate::cache::Cache;
+use crate::types::{InodeId, SbId};
+
+/// Who wants to know of changes that are made behind the cache.
+pub trait Outside: Send + Sync {
+    /// `name` in `dir` may lead elsewhere, or nowhere; the directory's attributes may be others.
+    fn name(&self, sb: SbId, dir: InodeId, name: &[u8]);
+    /// The attributes of `inode` may be others; with `content`, what is in the file too.
+    fn inode(&self, sb: SbId, inode: InodeId, content: bool);
+    /// Anything may be different.
+    fn all(&self, sb: SbId);
+}
+
+/// See the module's head.
+#[derive(Default)]
+pub(crate) struct Listeners {
+    any: AtomicBool,
+    all: Mutex<Vec<Weak<dyn Outside>>>,
+}
+
+impl Cache {
+    /// From now on `listener` is told of changes made behind the cache, for as long as it lives.
+    pub fn listen(&self, listener: Weak<dyn Outside>) {
+        self.listeners.all.lock().push(listener);
+        self.listeners.any.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn announce(&self, tell: impl Fn(&dyn Outside)) {
+        if !self.listeners.any.load(Ordering::Acquire) {
+            return;
+        }
+        let all: Vec<Arc<dyn Outside>> = {
+            let mut all = self.listeners.all.lock();
+            all.retain(|listener| listener.strong_count() != 0);
+            all.iter().filter_map(Weak::upgrade).collect()
+        };
+        all.iter().for_each(|listener| tell(&**listener));
+    }
+
+    /// Inodes of `sb` that a front end's kernel holds, each with whether it is a directory, from `from` (0: the start)
+    /// on in arena order, `max` at the most; and where to go on, if that was not all. One that the kernel gets to know
+    /// meanwhile may be missing.
+    pub fn held_nodes(&self, sb: SbId, from: u32, max: usize) -> (Vec<(InodeId, bool)>, Option<u32>) {
+        let mut held = Vec::new();
+        let mut chunks = self.superblock(sb).inodes.chunks();
+        chunks.sort_unstable();
+        for (first, end) in chunks {
+            for index in first.max(from)..end {
+                let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
+                if private.nlookup.load(Ordering::Relaxed) == 0 {
+                    continue;
+                }
+                if held.len() == max {
+                    return (held, Some(index));
+                }
+                let is_dir = published.mode_and_flags() & mode::S_IFMT == mode::S_IFDIR;
+                held.push((InodeId::new(index, published.life()), is_dir));
+            }
+        }
+        (held, None)
+    }
+}

@@ -1,0 +1,97 @@
+//! Model checks of changes behind the cache (`doubt.rs`, `clock.rs`): what was asked for before one is not believed
+//! after it.
+
+use super::*;
+
+/// A change of the truth, and what tells the cache of it.
+struct Behind(AtomicU32);
+
+impl Behind {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(AtomicU32::new(1)))
+    }
+    fn attr(&self) -> Attr {
+        let size = u64::from(self.0.load(Ordering::Relaxed));
+        Attr { size, ..fresh(5, false).attr }
+    }
+    fn change(&self) {
+        self.0.store(2, Ordering::Relaxed);
+    }
+}
+
+fn watched() -> World {
+    let w = World::new(false);
+    w.cache.watch(w.sb);
+    w
+}
+
+/// Rule 10: a getattr's answer that was asked for before a change is not believed after it, also where the attributes
+/// were doubted before. Planted bugs: rule10-doubt-leaves-the-sequence, rule10-refresh-ignores-the-sequence.
+#[test]
+fn loom_rule10_a_late_getattr_is_not_believed() {
+    for doubted in [false, true] {
+        model(move || {
+            let w = watched();
+            let root = w.root();
+            let inode = miss(w.cache.lookup(&root, b"a")).found(&fresh(5, false)).unwrap();
+            if doubted {
+                inode.doubt();
+            }
+            let (behind, id) = (Behind::new(), inode.id());
+            let theirs = behind.clone();
+            let t = w.spawn(move |w| {
+                theirs.change();
+                w.cache.get(id).unwrap().doubt();
+            });
+            let asked = inode.revision();
+            let answer = behind.attr();
+            inode.refresh_unless_changed(asked, &answer, Life::Forever);
+            t.join().unwrap();
+            assert!(inode.expired() || inode.attr().size == 2, "a late answer is believed");
+        });
+    }
+}
+
+/// Rule 14: a lookup's answer that was asked for before the epoch moved is not believed after it. Planted bugs:
+/// rule14-answer-of-the-present-epoch, rule14-epoch-relaxed.
+#[test]
+fn loom_rule14_an_answer_of_the_last_epoch_is_not_believed() {
+    model(|| {
+        let w = watched();
+        let (root, behind) = (w.root(), Behind::new());
+        let theirs = behind.clone();
+        let t = w.spawn(move |w| {
+            theirs.change();
+            w.cache.clock.move_epoch();
+        });
+        let guard = miss(w.cache.lookup(&root, b"a"));
+        let answer = Fresh { attr: behind.attr(), ..fresh(5, false) };
+        drop(guard.found(&answer).unwrap());
+        drop(guard);
+        t.join().unwrap();
+        if let Peek::Hit(_, attr) = w.peek(root.id(), b"a") {
+            assert_eq!(attr.size, 2, "a late answer is believed");
+        }
+    });
+}
+
+/// Rule 14: who knows that the epoch has moved believes nothing of the last one. Planted bug:
+/// rule14-hit-ignores-the-epoch.
+#[test]
+fn loom_rule14_a_hit_notices_that_the_epoch_has_moved() {
+    model(|| {
+        let w = watched();
+        let root = w.root_id();
+        drop(miss(w.cache.lookup(&w.root(), b"a")).found(&fresh(5, false)).unwrap());
+        let told = Arc::new(AtomicU32::new(0));
+        let theirs = told.clone();
+        let (knew, seen) = w.during(
+            move |w| (theirs.load(Ordering::Acquire) == 1, w.peek(root, b"a")),
+            |w| {
+                w.cache.clock.move_epoch();
+                told.store(1, Ordering::Release);
+            },
+        );
+        assert!(!knew || seen == Peek::Miss, "believed after the epoch moved: {seen:?}");
+    });
+}

@@ -1,0 +1,433 @@
+//! Watching a file system for changes that others make: fanotify(7), one thread.
+//!
+//! The whole file system that the source lies in is marked, so that nothing has to be done for a directory that comes to
+//! be known, and events of other parts arrive too: who is told drops what he does not know, which is one look into a
+//! table. Events name files by handle, and directories by handle with the name in them. They arrive after the change,
+//! merged, and say where to look again; what is told is never what has happened.
+//!
+//! What this process does itself is not told of: who does it knows. (fanotify merges no events of different
+//! processes, so that nothing of others is lost by that.) Events that the kernel had no room for, and those that cannot be
+//! understood, are told of as *overflow*: anything may have changed.
+//!
+//! **Refused** is a watch without CAP_SYS_ADMIN, on a file system without handles or of which changes are made elsewhere
+//! (network, FUSE, overlays), and by a kernel that cannot name the directory of an event (before 5.9).
+//!
+//! The thread holds no lock while it tells. It ends with the [`Watcher`]; where it ends before, because reading failed,
+//! [`Told::ended`] is called, and nothing is known from then on.
+
+mod event;
+mod sys;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+
+use foldhash::fast::RandomState;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+
+pub use event::Handle;
+use event::{Event, Events, Place};
+
+/// Bytes of events that are read at a time: some thousand.
+const BUFFER: usize = 256 << 10;
+
+/// Who is told. Called from the watcher's thread, one call at a time.
+pub trait Told: Send + Sync + 'static {
+    /// `name` in the directory `dir` was made, removed, or leads elsewhere.
+    fn name(&self, dir: Handle<'_>, name: &[u8]);
+    /// Attributes were changed; with `content`, what is in the file too.
+    fn object(&self, handle: Handle<'_>, content: bool);
+    /// Events were lost: anything may have changed.
+    fn overflow(&self);
+    /// No event will come any more.
+    fn ended(&self, why: &str);
+}
+
+/// Why a file system cannot be watched, as the rest of a sentence that begins with "changes by others are not seen: ".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused(String);
+
+impl Refused {
+    pub(super) fn no_handles() -> Self {
+        Self("the file system has no handles that files could be told by".into())
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// What was seen so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Events of others.
+    pub events: u64,
+    /// Events of this process.
+    pub own: u64,
+    /// Times that events were lost.
+    pub overflows: u64,
+}
+
+#[derive(Default)]
+struct Tally {
+    events: AtomicU64,
+    own: AtomicU64,
+    overflows: AtomicU64,
+}
+
+/// A file system that is watched; dropping it ends that.
+#[derive(Debug)]
+pub struct Watcher {
+    stop: Arc<OwnedFd>,
+    tally: Arc<Tally>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tally")
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Watcher {
+    /// Watches the file system of `source`. What is changed after this returned is told of.
+    ///
+    /// # Errors
+    /// Why it cannot be watched.
+    pub fn start(source: BorrowedFd<'_>, told: Arc<dyn Told>) -> Result<Self, Refused> {
+        Self::start_for(source, told, std::process::id())
+    }
+
+    /// [`Watcher::start`], where `own` is the process whose events are left out (0: none).
+    fn start_for(source: BorrowedFd<'_>, told: Arc<dyn Told>, own: u32) -> Result<Self, Refused> {
+        let group = mark(source)?;
+        let os = |error: Errno| Refused(format!("no thread to watch with: {error}"));
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(os)?);
+        let tally = Arc::<Tally>::default();
+        let thread = Thread {
+            group,
+            stop: Arc::clone(&stop),
+            tally: Arc::clone(&tally),
+            told,
+            own: i32::try_from(own).unwrap_or(0),
+            hash: RandomState::default(),
+        };
+        let thread = thread::Builder::new()
+            .name("uvfs-watch".into())
+            .spawn(move || thread.run())
+            .map_err(|error| Refused(format!("no thread to watch with: {error}")))?;
+        Ok(Self { stop, tally, thread: Some(thread) })
+    }
+
+    /// What was seen so far.
+    pub fn counts(&self) -> Counts {
+        let t = &self.tally;
+        let [events, own, overflows] = [&t.events, &t.own, &t.overflows].map(|count| count.load(Relaxed));
+        Counts { events, own, overflows }
+    }
+}
+
+/// File systems whose files are changed by others than this kernel, or that tell of other files than they show.
+const ELSEWHERE: [(u32, &str); 14] = [
+    (0x6969, "NFS"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB"),
+    (0x517b, "SMB"),
+    (0x6573_5546, "FUSE"),
+    (0x0102_1997, "9p"),
+    (0x00c3_6400, "Ceph"),
+    (0x5346_414f, "AFS"),
+    (0x6b41_4653, "AFS"),
+    (0x0116_1970, "GFS2"),
+    (0x7461_636f, "OCFS2"),
+    (0x0bd0_0bd0, "Lustre"),
+    (0x7375_7245, "Coda"),
+    (0x794c_7630, "overlayfs"),
+];
+
+/// A group with a mark on the file system of `source`.
+fn mark(source: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
+    let kind = rustix::fs::fstatfs(source).map_err(|errno| Refused(format!("statfs: {errno}")))?.f_type;
+    if let Some((_, name)) = ELSEWHERE.iter().find(|(magic, _)| *magic == kind as u32) {
+        return Err(Refused(format!("on {name} this kernel does not learn of all of them")));
+    }
+    let with_target = sys::group(true).map(|group| (group, true));
+    let (group, renames) = match with_target {
+        // Before Linux 5.17.
+        Err(Errno::INVAL) => (sys::group(false).map_err(no_group)?, false),
+        outcome => outcome.map_err(no_group)?,
+    };
+    sys::mark(&group, source, renames).map_err(|errno| {
+        Refused(match errno {
+            Errno::OPNOTSUPP | Errno::NODEV => return Refused::no_handles(),
+            Errno::XDEV => "it is a subvolume, of whose files the file system has several identities".into(),
+            Errno::INVAL => "this kernel's fanotify is too old (Linux 5.9 is needed)".into(),
+            Errno::PERM => "a file system can be watched by root only (CAP_SYS_ADMIN)".into(),
+            errno => format!("fanotify_mark: {errno}"),
+        })
+    })?;
+    Ok(group)
+}
+
+fn no_group(errno: Errno) -> Refused {
+    Refused(match errno {
+        Errno::PERM => "a file system can be watched by root only (CAP_SYS_ADMIN)".into(),
+        Errno::NOSYS => "this kernel has no fanotify".into(),
+        Errno::INVAL => "this kernel's fanotify is too old (Linux 5.9 is needed)".into(),
+        Errno::MFILE => "too many fanotify groups (/proc/sys/fs/fanotify/max_user_groups)".into(),
+        errno => format!("fanotify_init: {errno}"),
+    })
+}
+
+struct Thread {
+    group: OwnedFd,
+    stop: Arc<OwnedFd>,
+    tally: Arc<Tally>,
+    told: Arc<dyn Told>,
+    own: i32,
+    hash: RandomState,
+}
+
+impl Thread {
+    fn run(self) {
+        if let Err(error) = self.watch() {
+            self.told.ended(&format!("reading events failed: {error}"));
+        }
+    }
+
+    fn watch(&self) -> io::Result<()> {
+        let mut buffer = vec![0; BUFFER];
+        let mut seen = HashSet::default();
+        loop {
+            let mut fds = [
+                PollFd::new(&self.group, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Err(Errno::INTR) => continue,
+                other => other?,
+            };
+            if !fds[1].revents().is_empty() {
+                return Ok(());
+            }
+            match rustix::io::read(&self.group, &mut buffer[..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(len) => self.batch(&buffer[..len], &mut seen),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// What was read at once. All of it happened before the first of it is told, so that each thing is told once.
+    fn batch(&self, bytes: &[u8], seen: &mut HashSet<u64, RandomState>) {
+        seen.clear();
+        for event in Events::new(bytes) {
+            let Some(event) = event.filter(|event| !event.overflow()) else {
+                self.tally.overflows.fetch_add(1, Relaxed);
+                self.told.overflow();
+                continue;
+            };
+            if event.pid == self.own && self.own != 0 {
+                self.tally.own.fetch_add(1, Relaxed);
+                continue;
+            }
+            self.tally.events.fetch_add(1, Relaxed);
+            self.tell(&event, seen);
+        }
+    }
+
+    fn tell(&self, event: &Event<'_>, seen: &mut HashSet<u64, RandomState>) {
+        for place in event.places() {
+            let Some(place) = place else {
+                self.tally.overflows.fetch_add(1, Relaxed);
+                return self.told.overflow();
+            };
+            match place {
+                // Where only a file's attributes or content changed, its name is told besides, and leads where it did.
+                Place::Name(..) if !event.of_names() => {}
+                Place::Name(dir, name) => {
+                    if seen.insert(self.hash.hash_one((dir, name))) {
+                        self.told.name(dir, name);
+                    }
+                }
+                Place::Object(handle) => {
+                    let content = event.of_content();
+                    if seen.insert(self.hash.hash_one((handle, content))) {
+                        self.told.object(handle, content);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::path::Path;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use parking_lot::{Condvar, Mutex};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Heard {
+        all: Mutex<Vec<String>>,
+        moved: Condvar,
+    }
+
+    impl Heard {
+        fn note(&self, what: String) {
+            self.all.lock().push(what);
+            self.moved.notify_all();
+        }
+
+        /// Waits until this was heard; a minute is longer than it ever takes.
+        fn until(&self, what: &str) -> Vec<String> {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let mut all = self.all.lock();
+            while !all.iter().any(|heard| heard == what) {
+                assert!(!self.moved.wait_until(&mut all, deadline).timed_out(), "no {what} in {all:?}");
+            }
+            all.clone()
+        }
+    }
+
+    fn hex(handle: Handle<'_>) -> String {
+        format!("{}:{:02x?}", handle.kind, handle.bytes)
+    }
+
+    impl Told for Heard {
+        fn name(&self, dir: Handle<'_>, name: &[u8]) {
+            self.note(format!("name {} {}", hex(dir), String::from_utf8_lossy(name)));
+        }
+        fn object(&self, handle: Handle<'_>, content: bool) {
+            self.note(format!("object {} {content}", hex(handle)));
+        }
+        fn overflow(&self) {
+            self.note("overflow".into());
+        }
+        fn ended(&self, why: &str) {
+            self.note(format!("ended {why}"));
+        }
+    }
+
+    /// As name_to_handle_at(2) gives it.
+    fn handle_of(path: &Path) -> String {
+        let (kind, bytes) = sys::handle_of(path).expect("a handle");
+        hex(Handle { kind, bytes: &bytes })
+    }
+
+    fn sh(dir: &Path, script: &str) {
+        let status = Command::new("sh").args(["-ec", script]).current_dir(dir).status().expect("sh");
+        assert!(status.success(), "{script}");
+    }
+
+    /// A watched directory; none, said, where that cannot be.
+    fn watched(own: u32) -> Option<(tempfile::TempDir, Arc<Heard>, Watcher)> {
+        // Where files of the host are: the usual place for temporary ones may be an overlay.
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+        let heard = Arc::<Heard>::default();
+        let source = File::open(dir.path()).expect("open");
+        match Watcher::start_for(source.as_fd(), heard.clone(), own) {
+            Ok(watcher) => Some((dir, heard, watcher)),
+            Err(why) => {
+                eprintln!("skipped: changes by others are not seen: {why}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn what_another_process_does_is_told_of() {
+        let Some((dir, heard, watcher)) = watched(std::process::id()) else { return };
+        let root = handle_of(dir.path());
+        sh(dir.path(), "mkdir d; echo text > d/f; chmod 600 d/f; ln d/f g; mv g d/h; rm d/h; touch last");
+        let all = heard.until(&format!("name {root} last"));
+        let (d, f) = (handle_of(&dir.path().join("d")), handle_of(&dir.path().join("d/f")));
+        for wanted in [
+            format!("name {root} d"),
+            format!("name {d} f"),
+            format!("object {f} true"),
+            format!("object {f} false"),
+            format!("name {root} g"),
+            format!("name {d} h"),
+        ] {
+            assert!(all.contains(&wanted), "no {wanted} in {all:#?}");
+        }
+        assert!(watcher.counts().events >= 6 && watcher.counts().overflows == 0);
+        // A directory's own attributes.
+        sh(dir.path(), "chmod 700 d; touch last2");
+        assert!(heard.until(&format!("name {root} last2")).contains(&format!("object {d} false")));
+    }
+
+    #[test]
+    fn what_this_process_does_is_not_told_of() {
+        let Some((dir, heard, watcher)) = watched(std::process::id()) else { return };
+        std::fs::write(dir.path().join("own"), "text").unwrap();
+        sh(dir.path(), "touch other");
+        let root = handle_of(dir.path());
+        let all = heard.until(&format!("name {root} other"));
+        assert!(!all.contains(&format!("name {root} own")), "{all:?}");
+        assert!(watcher.counts().own > 0);
+    }
+
+    /// Bytes that are no events are overflow and not nothing; then it goes on.
+    #[test]
+    fn lost_events_are_overflow() {
+        let Some((dir, heard, _watcher)) = watched(std::process::id()) else { return };
+        let group = File::open(dir.path()).unwrap();
+        let thread = Thread {
+            group: group.into(),
+            stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap()),
+            tally: Arc::default(),
+            told: heard.clone(),
+            own: 0,
+            hash: RandomState::default(),
+        };
+        thread.batch(&[1; 30], &mut HashSet::default());
+        heard.until("overflow");
+        // Reading from what is no group fails, and that is said.
+        thread.run();
+        assert!(heard.all.lock().iter().any(|heard| heard.starts_with("ended ")));
+    }
+
+    #[test]
+    fn a_watcher_ends_when_it_is_dropped() {
+        let Some((dir, heard, watcher)) = watched(0) else { return };
+        drop(watcher);
+        sh(dir.path(), "touch after");
+        assert!(!heard.all.lock().iter().any(|heard| heard.ends_with(" after")));
+    }
+
+    #[test]
+    fn file_systems_that_others_change_are_refused() {
+        let proc = File::open("/proc").unwrap();
+        let why = Watcher::start(proc.as_fd(), Arc::<Heard>::default()).expect_err("proc has no handles");
+        assert!(!why.to_string().is_empty());
+    }
+}

@@ -1,0 +1,64 @@
+//! fanotify_init(2) and fanotify_mark(2), safe from outside.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+fn errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// A group whose events name files by handle and directories with the name in them; with `target` (Linux 5.17) also the
+/// file that a name led to.
+pub(super) fn group(target: bool) -> Result<OwnedFd, Errno> {
+    let report = libc::FAN_REPORT_DIR_FID | libc::FAN_REPORT_NAME | libc::FAN_REPORT_FID;
+    let report = if target { report | libc::FAN_REPORT_TARGET_FID } else { report };
+    let flags =
+        libc::FAN_CLASS_NOTIF | libc::FAN_UNLIMITED_MARKS | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | report;
+    // SAFETY: takes two numbers.
+    let fd = unsafe { libc::fanotify_init(flags, 0) };
+    if fd < 0 {
+        return Err(errno());
+    }
+    // SAFETY: just made, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Marks the file system of `source`. `renames`: renames come as one event (Linux 5.17).
+pub(super) fn mark(group: &OwnedFd, source: BorrowedFd<'_>, renames: bool) -> Result<(), Errno> {
+    let moves = if renames { libc::FAN_RENAME } else { libc::FAN_MOVED_FROM | libc::FAN_MOVED_TO };
+    let names = libc::FAN_CREATE | libc::FAN_DELETE | moves;
+    let files = libc::FAN_ATTRIB | libc::FAN_MODIFY | libc::FAN_CLOSE_WRITE | libc::FAN_DELETE_SELF;
+    let flags = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM;
+    let mask = names | files | libc::FAN_ONDIR;
+    // SAFETY: two descriptors that are open, and a path of the program's own that ends with a nul.
+    let outcome =
+        unsafe { libc::fanotify_mark(group.as_raw_fd(), flags, mask, source.as_raw_fd(), c".".as_ptr()) };
+    if outcome == 0 { Ok(()) } else { Err(errno()) }
+}
+
+/// Type and bytes of a file's handle, as name_to_handle_at(2) gives them.
+#[cfg(test)]
+pub(super) fn handle_of(path: &std::path::Path) -> Result<(i32, Vec<u8>), Errno> {
+    use std::os::unix::ffi::OsStrExt;
+
+    #[repr(C)]
+    struct Space {
+        bytes: libc::c_uint,
+        kind: libc::c_int,
+        handle: [u8; 128],
+    }
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+    let mut space = Space { bytes: 128, kind: 0, handle: [0; 128] };
+    let mut mount = 0;
+    // SAFETY: a path that ends with a nul, a struct file_handle with as much room as it says, and a number.
+    let outcome = unsafe {
+        libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), (&raw mut space).cast(), &raw mut mount, 0)
+    };
+    if outcome != 0 {
+        return Err(errno());
+    }
+    let bytes = space.handle.get(..space.bytes as usize).ok_or(Errno::OVERFLOW)?;
+    Ok((space.kind, bytes.to_vec()))
+}

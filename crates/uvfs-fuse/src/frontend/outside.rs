@@ -1,0 +1,119 @@
+//! Changes that others made to what is mounted: from the cache, which was told first, to the kernel.
+//!
+//! A listener of the cache (`uvfs::Outside`) puts what it is told into the outbox (`notify.rs`) as the kernel
+//! knows it, by node. It runs in the thread that told the cache and waits for nobody.
+//!
+//! **A reply on its way against a change.** A node's attributes are read, its lookup is counted, the reply is sent and
+//! arrives; meanwhile the attributes change. The cache is told of the change first. If the count comes before
+//! that, the outbox finds the node held, and names it until the kernel knows it. If it comes after, who composes the
+//! reply sees the doubt (`Core::describe_counted`). A full fence on either side. Names need no such thing: the kernel
+//! lets no name be invalidated while somebody looks in that directory.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{Ordering::SeqCst, fence};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use uvfs::{InodeId, Outside, SbId};
+
+use super::{Core, FIRST_ISSUED, Frontend};
+use crate::messages::Message;
+use crate::mounted::Notices;
+use crate::notify::{Kernel, Nodes, Notice, Outbox};
+use crate::pending::Wait;
+use crate::transport::{NodeId, ROOT};
+
+/// Nodes that are gone through at a time.
+const BATCH: usize = 512;
+
+/// How long names are believed where the kernel cannot be told that all may be wrong.
+const WITHOUT_EPOCHS: Duration = Duration::from_secs(1);
+
+struct Device(File);
+
+impl Kernel for Device {
+    fn tell(&self, message: &Message<'_>) -> io::Result<()> {
+        message.send(&self.0)
+    }
+}
+
+/// Starts to tell the kernel of changes, where the file system says that there are any. The device has greeted the
+/// kernel and answers nobody yet.
+pub(crate) fn start(device: OwnedFd, frontend: &Arc<Frontend>) -> io::Result<()> {
+    let core = &frontend.core;
+    if !core.vfs.watched(&core.vfs.root()) {
+        return Ok(());
+    }
+    let device = Device(File::from(device));
+    if let Err(error) = device.tell(&Message::Epoch) {
+        let _ = core.names_at_most.set(WITHOUT_EPOCHS);
+        tracing::warn!(
+            %error,
+            "this kernel cannot be told at once that names have changed (Linux 6.16 can): it asks again after a second"
+        );
+    }
+    let outbox = Outbox::start(Box::new(device), Box::new(Arc::downgrade(core)))?;
+    if core.outbox.set(outbox).is_ok() {
+        let listener: Weak<Core> = Arc::downgrade(core);
+        core.vfs.cache().listen(listener);
+    }
+    Ok(())
+}
+
+impl Frontend {
+    pub(crate) fn notices(&self) -> Notices {
+        self.core.outbox.get().map(Outbox::notices).unwrap_or_default()
+    }
+}
+
+impl Core {
+    fn node_of(&self, id: InodeId) -> NodeId {
+        if id == self.root { ROOT } else { id.as_u64() }
+    }
+
+    fn notice(&self, sb: SbId, notice: Notice) {
+        // With that of `Core::describe_counted`.
+        fence(SeqCst);
+        if let Some(outbox) = self.outbox.get() {
+            outbox.push(if outbox.is_full() { Notice::All(sb) } else { notice });
+        }
+    }
+}
+
+impl Outside for Core {
+    fn name(&self, sb: SbId, dir: InodeId, name: &[u8]) {
+        self.notice(sb, Notice::Name { dir: self.node_of(dir), name: name.into() });
+    }
+
+    fn inode(&self, sb: SbId, inode: InodeId, content: bool) {
+        self.notice(sb, Notice::Node { node: self.node_of(inode), content });
+    }
+
+    fn all(&self, sb: SbId) {
+        self.notice(sb, Notice::All(sb));
+    }
+}
+
+impl Nodes for Weak<Core> {
+    fn waits(&self, node: NodeId) -> Wait {
+        self.upgrade().map_or(Wait::No, |core| core.pending.about(node))
+    }
+
+    fn is_held(&self, node: NodeId) -> bool {
+        let Some(core) = self.upgrade() else { return false };
+        node >= FIRST_ISSUED && core.inode(node).is_ok_and(|inode| inode.lookups() != 0)
+    }
+
+    fn held(&self, sb: SbId, from: u32) -> (Vec<(NodeId, bool)>, Option<u32>) {
+        let Some(core) = self.upgrade() else { return (Vec::new(), None) };
+        let (held, next) = core.vfs.cache().held_nodes(sb, from, BATCH);
+        // The kernel holds the root without having looked it up.
+        let root = (from == 0).then_some((ROOT, true));
+        (
+            root.into_iter().chain(held.into_iter().map(|(id, is_dir)| (core.node_of(id), is_dir))).collect(),
+            next,
+        )
+    }
+}

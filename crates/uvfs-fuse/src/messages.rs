@@ -1,0 +1,92 @@
+//! What a FUSE server may say to the kernel unasked (`enum fuse_notify_code` of linux/fuse.h), as bytes.
+//!
+//! A message is one write to the device: `fuse_out_header` with the code in the place of an error and 0 in that of a
+//! request, then what belongs to the code. The kernel takes it whole or not at all, and the write returns when it is
+//! done, which for a name may be long: see `notify.rs`. All numbers are the machine's own.
+
+use std::fs::File;
+use std::io::{self, Write};
+
+/// A node id as the kernel knows it.
+type Node = u64;
+
+/// `struct fuse_out_header`.
+const HEADER: usize = 16;
+
+const INVAL_INODE: i32 = 2;
+const INVAL_ENTRY: i32 = 3;
+const INC_EPOCH: i32 = 8;
+
+/// FUSE_EXPIRE_ONLY (protocol 7.38): the name is asked for when it is used next, and stays if it leads to the same
+/// node. Kernels that do not know it drop the name, which is as right and costs more: who works in a directory
+/// whose name was dropped finds that it has none until somebody looks it up.
+const EXPIRE_ONLY: u32 = 1;
+
+/// One message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Message<'a> {
+    /// A name may lead elsewhere. Waits for requests in that directory that are on their way, so that what they answer
+    /// is covered. ENOENT: the kernel does not have it.
+    Name { dir: Node, name: &'a [u8] },
+    /// Attributes, and with `content` all pages (of a directory: its kept entries), are to be asked for again. With
+    /// `content` it waits for reads that are on their way. ENOENT: the kernel does not have the node.
+    Node { node: Node, content: bool },
+    /// All names are to be asked for again (protocol 7.44, Linux 6.16; EINVAL before). Waits for nobody.
+    Epoch,
+}
+
+impl Message<'_> {
+    /// The bytes of it.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        match *self {
+            Self::Name { dir, name } => {
+                let len = (name.len() as u32).to_ne_bytes();
+                let body = [&dir.to_ne_bytes()[..], &len, &EXPIRE_ONLY.to_ne_bytes(), name, &[0]];
+                frame(INVAL_ENTRY, &body)
+            }
+            Self::Node { node, content } => {
+                // A negative offset leaves the pages; a length of 0 goes to the end.
+                let offset: i64 = if content { 0 } else { -1 };
+                frame(INVAL_INODE, &[&node.to_ne_bytes(), &offset.to_ne_bytes(), &0i64.to_ne_bytes()])
+            }
+            Self::Epoch => frame(INC_EPOCH, &[]),
+        }
+    }
+
+    /// Says it; returns when the kernel has done it.
+    pub(crate) fn send(&self, mut device: &File) -> io::Result<()> {
+        device.write(&self.encode()).map(drop)
+    }
+}
+
+fn frame(code: i32, body: &[&[u8]]) -> Vec<u8> {
+    let len = HEADER + body.iter().map(|part| part.len()).sum::<usize>();
+    let mut bytes = Vec::with_capacity(len);
+    bytes.extend_from_slice(&(len as u32).to_ne_bytes());
+    bytes.extend_from_slice(&code.to_ne_bytes());
+    bytes.extend_from_slice(&0u64.to_ne_bytes());
+    body.iter().for_each(|part| bytes.extend_from_slice(part));
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_have_the_layout_of_the_protocol() {
+        let bytes = Message::Name { dir: 7, name: b"abc" }.encode();
+        assert_eq!(bytes.len(), 16 + 16 + 4);
+        assert_eq!(bytes[..4], 36u32.to_ne_bytes());
+        assert_eq!(bytes[4..8], 3i32.to_ne_bytes());
+        assert_eq!(bytes[8..16], [0; 8]);
+        assert_eq!(bytes[16..24], 7u64.to_ne_bytes());
+        assert_eq!((&bytes[24..28], &bytes[28..32]), (&3u32.to_ne_bytes()[..], &1u32.to_ne_bytes()[..]));
+        assert_eq!(bytes[32..], *b"abc\0");
+        let bytes = Message::Node { node: 9, content: false }.encode();
+        assert_eq!((bytes.len(), &bytes[24..32]), (40, &(-1i64).to_ne_bytes()[..]));
+        let bytes = Message::Node { node: 9, content: true }.encode();
+        assert_eq!(bytes[24..40], [0; 16]);
+        assert_eq!(Message::Epoch.encode().len(), 16);
+    }
+}

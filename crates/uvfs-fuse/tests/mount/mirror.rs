@@ -1,0 +1,185 @@
+//! A mirror of a host directory, mounted: in whose name things are done, and what the host changes meanwhile.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use uvfs_drivers::mirror::Mirror;
+use uvfs_fuse::Options;
+
+use crate::Test;
+use crate::fixture::{Fixture, Needs, sh_as};
+use crate::privileges::CHANGES;
+
+pub const TESTS: &[Test] = &[
+    ("mirror_does_on_the_host_what_is_done", Needs::Mount, mirror_does_on_the_host_what_is_done),
+    ("mirror_shows_what_the_host_changes", Needs::Mount, mirror_shows_what_the_host_changes),
+    ("mirror_appends_to_the_end_on_the_host", Needs::Mount, mirror_appends_to_the_end_on_the_host),
+    (
+        "mirror_keeps_open_files_that_the_host_removes",
+        Needs::Mount,
+        mirror_keeps_open_files_that_the_host_removes,
+    ),
+    ("mirror_clears_set_id_bits_as_the_host", Needs::Root, mirror_clears_set_id_bits_as_the_host),
+    ("mirror_makes_what_belongs_to_the_user", Needs::Root, mirror_makes_what_belongs_to_the_user),
+    ("mirror_heeds_supplementary_groups", Needs::Root, mirror_heeds_supplementary_groups),
+    ("mirror_truncates_what_another_opened", Needs::Root, mirror_truncates_what_another_opened),
+];
+
+const USER: u32 = 4321;
+const GROUP: u32 = 4399;
+
+struct Mirrored {
+    mnt: Fixture,
+    src: TempDir,
+}
+
+impl Mirrored {
+    /// Nothing is believed: the host is asked each time.
+    fn new() -> Self {
+        let src = tempfile::tempdir().expect("a temporary directory");
+        fs::set_permissions(src.path(), Permissions::from_mode(0o1777)).expect("chmod");
+        let mut options = Options::default();
+        options.allow_other = rustix::process::geteuid().is_root();
+        options.suid = options.allow_other;
+        options.timeout = Some(Duration::ZERO);
+        let mirror = Mirror::new(src.path(), Duration::ZERO).expect("a mirror");
+        Self { mnt: Fixture::new(mirror, &options), src }
+    }
+
+    fn host(&self, name: &str) -> PathBuf {
+        self.src.path().join(name)
+    }
+}
+
+fn mirror_does_on_the_host_what_is_done() {
+    let it = Mirrored::new();
+    let script = "mkdir -p a/b && echo text > a/b/file && ln -s b/file a/link && ln a/b/file a/hard && mv a/b a/c \
+                  && cp -a a copy && rm -r a/c && touch -d @77 a/hard && chmod 640 a/hard && cat a/hard";
+    let uid = rustix::process::geteuid().as_raw();
+    assert_eq!(sh_as(uid, &it.mnt, script), Ok("text".into()));
+    let hard = fs::metadata(it.host("a/hard")).expect("stat");
+    assert_eq!((hard.mtime(), hard.mode() & 0o7777, hard.nlink()), (77, 0o640, 1));
+    assert_eq!(fs::read_link(it.host("copy/link")).expect("readlink"), PathBuf::from("b/file"));
+    assert_eq!(fs::read(it.host("copy/c/file")).expect("read"), b"text\n");
+    let ours = fs::metadata(it.mnt.path("a/hard")).expect("stat");
+    assert_eq!((ours.mtime(), ours.mode(), ours.size()), (77, hard.mode(), 5));
+}
+
+fn mirror_shows_what_the_host_changes() {
+    let it = Mirrored::new();
+    let read = |name: &str| fs::read_to_string(it.mnt.path(name)).ok();
+    assert_eq!(read("dir/file"), None);
+    fs::create_dir(it.host("dir")).expect("mkdir");
+    fs::write(it.host("dir/file"), "one").expect("write");
+    assert_eq!(read("dir/file"), Some("one".into()));
+    fs::write(it.host("dir/new"), "longer than it was").expect("write");
+    fs::rename(it.host("dir/new"), it.host("dir/file")).expect("rename");
+    assert_eq!(read("dir/file"), Some("longer than it was".into()));
+    fs::rename(it.host("dir"), it.host("moved")).expect("rename");
+    assert_eq!((read("dir/file"), read("moved/file").map(|s| s.len())), (None, Some(18)));
+    fs::remove_dir_all(it.host("moved")).expect("rm -r");
+    symlink("/etc", it.host("moved")).expect("symlink");
+    assert!(fs::symlink_metadata(it.mnt.path("moved")).expect("lstat").is_symlink());
+}
+
+fn mirror_appends_to_the_end_on_the_host() {
+    let it = Mirrored::new();
+    let mut log = OpenOptions::new().create(true).append(true).open(it.mnt.path("log")).expect("open");
+    log.write_all(b"one ").expect("write");
+    let mut hosts = OpenOptions::new().append(true).open(it.host("log")).expect("open");
+    hosts.write_all(b"two ").expect("write");
+    log.write_all(b"three").expect("write");
+    assert_eq!(fs::read_to_string(it.host("log")).expect("read"), "one two three");
+}
+
+fn mirror_keeps_open_files_that_the_host_removes() {
+    let it = Mirrored::new();
+    let path = it.mnt.path("file");
+    let mut file = OpenOptions::new().create_new(true).read(true).write(true).open(path).expect("open");
+    file.write_all(b"content").expect("write");
+    fs::remove_file(it.host("file")).expect("rm");
+    let mut text = String::new();
+    file.set_len(4).expect("truncate");
+    file.write_all_at(b"C", 0).expect("write");
+    std::io::Seek::rewind(&mut file).expect("seek");
+    file.read_to_string(&mut text).expect("read");
+    assert_eq!((text.as_str(), file.metadata().expect("fstat").len()), ("Cont", 4));
+}
+
+fn mirror_clears_set_id_bits_as_the_host() {
+    for (uid, want) in [(USER, "777"), (0, "6777")] {
+        for (what, script) in CHANGES {
+            let it = Mirrored::new();
+            fs::write(it.host("tool"), "data").expect("write");
+            fs::set_permissions(it.host("tool"), Permissions::from_mode(0o6777)).expect("chmod");
+            sh_as(uid, &it.mnt, script).expect(what);
+            for path in [it.host("tool"), it.mnt.path("tool")] {
+                let mode = fs::metadata(path).expect("stat").mode() & 0o7777;
+                assert_eq!(format!("{mode:o}"), want, "{what} by {uid}");
+            }
+        }
+    }
+}
+
+fn mirror_makes_what_belongs_to_the_user() {
+    let it = Mirrored::new();
+    let script = "mkdir dir && : > dir/file && ln -s x dir/link && mkfifo dir/fifo && (umask 277; echo x > dir/readonly)";
+    sh_as(USER, &it.mnt, script).expect("make");
+    for name in ["dir", "dir/file", "dir/link", "dir/fifo", "dir/readonly"] {
+        let host = fs::symlink_metadata(it.host(name)).expect("stat");
+        assert_eq!((host.uid(), host.gid()), (USER, USER), "{name}");
+    }
+    assert_eq!(fs::metadata(it.host("dir/readonly")).expect("stat").mode() & 0o777, 0o400);
+    assert_eq!(fs::read(it.host("dir/readonly")).expect("read"), b"x\n");
+    sh_as(USER + 1, &it.mnt, "rm -r dir").expect_err("another's");
+    sh_as(USER + 1, &it.mnt, "rmdir dir").expect_err("another's");
+}
+
+fn mirror_heeds_supplementary_groups() {
+    let it = Mirrored::new();
+    fs::create_dir(it.host("shared")).expect("mkdir");
+    chown(it.host("shared"), Some(0), Some(GROUP)).expect("chown");
+    fs::set_permissions(it.host("shared"), Permissions::from_mode(0o2770)).expect("chmod");
+    let make = |groups: &str| {
+        let ids = [format!("--reuid={USER}"), format!("--regid={USER}"), format!("--groups={groups}")];
+        let mut command = Command::new("setpriv");
+        command
+            .args(ids)
+            .args(["sh", "-c", "mkdir shared/dir && echo x > shared/dir/file"])
+            .current_dir(&*it.mnt);
+        command.output().map(|output| output.status.success())
+    };
+    match make("1") {
+        Err(error) => return println!("skipped: setpriv: {error}"),
+        Ok(made) => assert!(!made, "without the group"),
+    }
+    assert!(make(&GROUP.to_string()).expect("setpriv"), "with the group");
+    let made = fs::metadata(it.host("shared/dir/file")).expect("stat");
+    assert_eq!((made.uid(), made.gid()), (USER, GROUP));
+}
+
+fn mirror_truncates_what_another_opened() {
+    let it = Mirrored::new();
+    fs::write(it.host("file"), "0123456789").expect("write");
+    fs::set_permissions(it.host("file"), Permissions::from_mode(0o600)).expect("chmod");
+    let file = OpenOptions::new().write(true).open(it.mnt.path("file")).expect("open");
+    // Handed to another user, as standard output is.
+    let mut command = Command::new("setpriv");
+    command.args([&format!("--reuid={USER}"), "--clear-groups", "truncate", "-s", "3", "/proc/self/fd/1"]);
+    command.stdout(file.try_clone().expect("dup"));
+    match command.status() {
+        Err(error) => return println!("skipped: setpriv: {error}"),
+        // By its name the user may not open it.
+        Ok(status) => assert!(!status.success()),
+    }
+    file.set_len(3).expect("truncate");
+    assert_eq!(fs::read(it.host("file")).expect("read"), b"012");
+    fs::set_permissions(it.host("file"), Permissions::from_mode(0)).expect("chmod");
+    file.set_len(2).expect("truncate");
+    assert_eq!(fs::read(it.host("file")).expect("read"), b"01");
+}

@@ -1,0 +1,125 @@
+//! A process that changes a tree: it does what it is told on its standard input, a line an order, and answers each.
+//!
+//! `work MS`: changes at random for so long; says how many. `burst N`: makes and removes N files; says how many changes.
+//! `make NAME`, `write NAME TEXT`, `mode NAME BITS`, `remove NAME`, `move NAME NAME`: says when it was done, in
+//! nanoseconds of CLOCK_MONOTONIC.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, BufRead, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Names in a directory: few, so that the processes meet.
+const NAMES: usize = 10;
+/// Levels of directories.
+const DEPTH: usize = 4;
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub(crate) fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Serves until there are no more orders.
+///
+/// # Errors
+/// An order that is not understood, or a change of the last kind that fails.
+pub fn serve(dir: &Path, seed: u64) -> Result<()> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        let words: Vec<_> = line.split(' ').collect();
+        let answer = match words[..] {
+            ["work", ms] => work(dir, Duration::from_millis(ms.parse()?), &mut random),
+            ["burst", count] => burst(dir, count.parse()?, &mut random),
+            _ => {
+                single(dir, &words).with_context(|| line.clone())?;
+                now()
+            }
+        };
+        let mut out = io::stdout().lock();
+        writeln!(out, "{answer}")?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+fn single(dir: &Path, words: &[&str]) -> Result<()> {
+    match *words {
+        ["make", name] => drop(OpenOptions::new().write(true).create_new(true).open(dir.join(name))?),
+        ["write", name, text] => fs::write(dir.join(name), text)?,
+        ["mode", name, bits] => {
+            let bits = u32::from_str_radix(bits, 8)?;
+            fs::set_permissions(dir.join(name), PermissionsExt::from_mode(bits))?;
+        }
+        ["remove", name] => fs::remove_file(dir.join(name))?,
+        ["move", from, to] => fs::rename(dir.join(from), dir.join(to))?,
+        _ => bail!("not understood"),
+    }
+    Ok(())
+}
+
+fn work(dir: &Path, time: Duration, random: &mut fastrand::Rng) -> u64 {
+    let end = Instant::now() + time;
+    let mut changes = 0;
+    while Instant::now() < end {
+        // Most fail in one way or another: others have been here. That is part of it.
+        let _ = change(dir, random);
+        changes += 1;
+    }
+    changes
+}
+
+fn path(dir: &Path, random: &mut fastrand::Rng) -> PathBuf {
+    let mut path = dir.to_path_buf();
+    for _ in 0..random.usize(1..=DEPTH) {
+        path.push(format!("n{}", random.usize(..NAMES)));
+    }
+    path
+}
+
+fn change(dir: &Path, random: &mut fastrand::Rng) -> io::Result<()> {
+    let at = path(dir, random);
+    match random.u32(..100) {
+        0..20 => fs::write(&at, vec![random.u8(..); random.usize(..20_000)]),
+        20..35 => fs::create_dir(&at),
+        35..47 => fs::remove_file(&at),
+        47..51 => fs::remove_dir(&at),
+        // Whole directories too.
+        51..65 => fs::rename(&at, path(dir, random)),
+        65..71 => fs::hard_link(&at, path(dir, random)),
+        71..76 => fs::set_permissions(&at, PermissionsExt::from_mode(0o700 | random.u32(..0o100))),
+        76..79 => std::os::unix::fs::chown(&at, Some(random.u32(..3)), None),
+        79..84 => OpenOptions::new().write(true).open(&at)?.set_len(random.u64(..30_000)),
+        84..92 => OpenOptions::new().append(true).open(&at)?.write_all(b"and more"),
+        92..96 => symlink("where it leads", &at),
+        96 => fs::remove_dir_all(&at),
+        _ => {
+            let time = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(random.u64(..1 << 30));
+            OpenOptions::new().write(true).open(&at)?.set_modified(time)
+        }
+    }
+}
+
+/// More names than there is room for events: each is its own, so that none are merged.
+fn burst(dir: &Path, count: u64, random: &mut fastrand::Rng) -> u64 {
+    let own = dir.join(format!("burst{}", random.u32(..1 << 20)));
+    let _ = fs::create_dir(&own);
+    for i in 0..count {
+        let _ = fs::write(own.join(format!("f{i}")), i.to_string());
+    }
+    // Some stay, and are changed.
+    for i in 0..count {
+        let path = own.join(format!("f{i}"));
+        let _ = match i % 8 {
+            0 => fs::set_permissions(path, PermissionsExt::from_mode(0o600)),
+            1 => fs::write(path, "again"),
+            _ => fs::remove_file(path),
+        };
+    }
+    2 * count
+}
