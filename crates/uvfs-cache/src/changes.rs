@@ -10,7 +10,7 @@
 //! The count is bumped under the inode's lock before the attributes are stored, and looked at
 //! under the same lock: either the answer is found late, or the change comes after it and stands.
 //! Costs one shared count per change; resident superblocks have no table and pay nothing.
-//! The models of the whole cache do not run it (they have no second name); it has its own below.
+//! loom does not run it (its tests have no second name).
 
 use uvfs_sync::primitives::{AtomicU64, Ordering};
 
@@ -49,73 +49,6 @@ impl Changes {
     /// Whether the inode may have changed after `count`.
     pub(crate) fn since(&self, ino: u64, count: u64) -> bool {
         self.slot(ino).is_some_and(|slot| slot.load(Ordering::Acquire) > count)
-    }
-}
-
-#[cfg(all(test, loom))]
-mod loom_tests {
-    use super::*;
-    use loom::thread::spawn;
-    use uvfs_sync::primitives::{Arc, AtomicU32, Mutex};
-
-    struct World {
-        changes: Changes,
-        truth: AtomicU32,
-        /// Under the inode's, or the bucket's, lock: what is cached; 0: nothing.
-        cached: Mutex<u32>,
-    }
-
-    fn model(asker: fn(&World), changer: fn(&World)) {
-        loom::model(move || {
-            let changes = Changes { count: AtomicU64::new(0), last: Box::new([AtomicU64::new(0)]) };
-            let w = Arc::new(World { changes, truth: AtomicU32::new(1), cached: Mutex::new(0) });
-            let theirs = w.clone();
-            let asking = spawn(move || asker(&theirs));
-            w.truth.store(2, Ordering::Relaxed);
-            changer(&w);
-            asking.join().unwrap();
-            assert_ne!(*w.cached.lock(), 1, "what was true before the change is believed after it");
-        });
-    }
-
-    /// Rule 10: a lookup's attributes that were asked for before a change are not believed after it. Planted bugs:
-    /// rule10-changes-count-relaxed, rule10-changes-not-noted.
-    #[test]
-    fn loom_rule10_attributes_asked_for_before_a_change_are_late() {
-        model(
-            |w| {
-                let asked = w.changes.count();
-                let answer = w.truth.load(Ordering::Relaxed);
-                let mut cached = w.cached.lock();
-                if !w.changes.since(7, asked) {
-                    *cached = answer;
-                }
-            },
-            |w| {
-                w.changes.note(7);
-                *w.cached.lock() = 0;
-            },
-        );
-    }
-
-    /// Rule 10: a name that is published while it is changed from elsewhere is found by who forgets it, or by
-    /// who published it. Planted bug: rule10-changes-not-noted.
-    #[test]
-    fn loom_rule10_a_name_published_beside_a_change_is_forgotten() {
-        model(
-            |w| {
-                let asked = w.changes.count();
-                let answer = w.truth.load(Ordering::Relaxed);
-                *w.cached.lock() = answer;
-                if w.changes.since(7, asked) {
-                    *w.cached.lock() = 0;
-                }
-            },
-            |w| {
-                w.changes.note(7);
-                *w.cached.lock() = 0;
-            },
-        );
     }
 }
 
