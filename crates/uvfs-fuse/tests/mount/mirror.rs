@@ -179,7 +179,7 @@ fn mirror_truncates_what_another_opened() {
     }
     file.set_len(3).expect("truncate");
     assert_eq!(fs::read(it.host("file")).expect("read"), b"012");
-    fs::set_permissions(it.host("file"), Permissions::from_mode(0)).expect("chmod");
+    fs::set_permissions(it.host("file"), Permissions::from_mode(0o000)).expect("chmod");
     file.set_len(2).expect("truncate");
     assert_eq!(fs::read(it.host("file")).expect("read"), b"01");
 }
