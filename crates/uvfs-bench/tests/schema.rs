@@ -229,7 +229,7 @@ fn a_trace_of_blocks_is_looked_up() {
     let report = report("blocks", &["--trace", trace]);
     check(&report);
     let rows = array(&report, "rows");
-    assert!(rows.iter().all(|row| row["pattern"] == "trace") && rows.len() == 3 * 6, "{rows:?}");
+    assert!(rows.iter().all(|row| row["pattern"] == "trace") && rows.len() == 3 * 6 * 2, "{rows:?}");
     std::fs::write(trace, "7\nseven\n").unwrap();
     let (good, _, err) = bench(&["blocks", "--trace", trace]);
     assert!(!good && err.contains("line 2") && err.contains("\"seven\""), "{err}");

@@ -151,7 +151,8 @@ fn misses_of_one_block_make_one_read() {
 fn an_error_reaches_all_and_is_not_kept() {
     let source = Source::of(64);
     let device = device(&source, 64);
-    for number in 0..64 {
+    // In an order in which nothing is read ahead: a block that is there already cannot fail.
+    for number in (0..64).map(|i| i * 27 % 64) {
         source.bad.lock().insert(number);
         let all = Barrier::new(4);
         std::thread::scope(|scope| {

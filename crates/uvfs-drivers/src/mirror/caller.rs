@@ -66,6 +66,16 @@ impl Server {
         self.privileged
     }
 
+    /// Works in the name of `cred` until the guard goes, with a file that is open: what may be done with it was decided then. A server
+    /// that is not root does so in its own name, whoever asks: a kernel that writes back what was stored through a mapping
+    /// says no more than root.
+    ///
+    /// # Errors
+    /// As [`Server::act_as`].
+    pub(super) fn act_on_open(&self, cred: &Cred) -> Result<Option<Acting<'_>>> {
+        if self.privileged { self.act_as(cred).map(Some) } else { Ok(None) }
+    }
+
     /// Works in the name of `cred` until the guard goes.
     ///
     /// # Errors

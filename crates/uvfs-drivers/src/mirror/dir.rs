@@ -67,10 +67,22 @@ impl Streams {
         Self { kept: Mutex::new(VecDeque::new()), max }
     }
 
+    /// The stream that goes on after `at`, the youngest of several.
     fn take(&self, dir: u64, at: u64) -> Option<Stream> {
         let mut kept = self.kept.lock();
-        let found = kept.iter().position(|stream| stream.dir == dir && stream.at == at)?;
-        kept.remove(found)
+        let mut stale = VecDeque::new();
+        if at < SHIFT {
+            // A listing begins: it must not come to be continued by what was read ahead before. Who was about to go on
+            // with that opens a stream of his own.
+            let all = std::mem::take(&mut *kept).into_iter();
+            (stale, *kept) = all.partition(|stream| stream.dir == dir && !stream.ahead.is_empty());
+        }
+        let found = kept.iter().rposition(|stream| stream.dir == dir && stream.at == at);
+        let found = found.and_then(|found| kept.remove(found));
+        drop(kept);
+        // Closed out of the lock.
+        drop(stale);
+        found
     }
 
     /// Who read on until `last` has used the entries up to `cookie` only: the others are for the next one.

@@ -145,7 +145,7 @@ impl Mirror {
         append: bool,
     ) -> Result<usize> {
         let open = self.files.get(file.handle)?;
-        let acting = self.server.act_as(&op.cred)?;
+        let acting = self.server.act_on_open(&op.cred)?;
         let outcome = write_all(&open, offset, data, append);
         drop(acting);
         self.settle(file.inode, &open.fd);
@@ -167,7 +167,7 @@ impl Mirror {
             Fallocate::ZeroRange { keep_size } => FallocateFlags::ZERO_RANGE | keep(keep_size),
         };
         let open = self.files.get(file.handle)?;
-        let acting = self.server.act_as(&op.cred)?;
+        let acting = self.server.act_on_open(&op.cred)?;
         let outcome = again(|| fallocate(&open.fd, flags, offset, len));
         drop(acting);
         self.settle(file.inode, &open.fd);

@@ -170,3 +170,30 @@ fn access_control_lists_are_kept_and_heeded_by_the_host() {
     assert_eq!(fs.vfs.open(&other, &inode, Access::READ, false).err(), Some(Errno::ACCESS));
     assert_eq!(fs.vfs.setxattr(&op, &inode, name, &list, uvfs::XattrFlags::empty()).err(), Some(Errno::PERM));
 }
+
+/// What has to go from a mode goes on the host, from the mode that it has there: what is cached may be old.
+#[test]
+fn set_id_bits_go_from_the_mode_that_the_host_has() {
+    if !is_root("set_id_bits_go_from_the_mode_that_the_host_has") {
+        return;
+    }
+    let fs = Fs::with_ttl(std::time::Duration::from_secs(3600));
+    open_root(&fs);
+    let set_size = SetAttr { size: Some(2), ..SetAttr::default() };
+    let set_group = SetAttr { gid: Some(GROUP), ..SetAttr::default() };
+    let op = fs.trusted(&user());
+    for (name, set) in [("truncate", Some(set_size)), ("chown", Some(set_group)), ("write", None)] {
+        let path = fs.src(name);
+        file(&path, (USER, USER), 0o4755);
+        let inode = fs.inode(&format!("/{name}"));
+        let handle = fs.vfs.open(&op, &inode, Access::WRITE, false).unwrap();
+        // The host's owner takes permissions away, of which the mirror does not know.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o4600)).unwrap();
+        match set {
+            Some(set) => drop(fs.vfs.setattr(&op, &inode, &SetAttr { kill_suidgid: true, ..set }).unwrap()),
+            None => assert_eq!(fs.vfs.write(&op, handle, 0, b"x", false, true).unwrap(), 1),
+        }
+        assert_eq!(format!("{:o}", bits(&path)), "600", "{name}");
+        fs.vfs.release(handle);
+    }
+}

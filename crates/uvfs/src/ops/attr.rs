@@ -56,8 +56,15 @@ impl Vfs {
         if set.size.is_some_and(|size| size > MAX_FILE) {
             return Err(Errno::FBIG);
         }
+        // What else has to go from the mode, a file system that works in the caller's name sees to itself: it knows
+        // the mode, and here it may have been another's chmod ago.
+        let named = set.uid.is_some() || set.gid.is_some() || !how.chown;
+        let mode = match set.mode {
+            mode if sup.features.passes_through && named => mode.map(|mode| mode & BITS),
+            _ => new_mode(op, &attr, set, how),
+        };
         let set = SetAttr {
-            mode: new_mode(op, &attr, set, how),
+            mode,
             kill_suidgid: false,
             opened: set.opened || how.opened,
             ..*set
@@ -101,7 +108,8 @@ impl Vfs {
     pub(crate) fn kill_privileges(&self, op: &Op, driver: &dyn Driver, inode: &Inode<'_>) -> Result<()> {
         let left = |attr: &Attr| permission::without_privileges(op, attr.mode, attr.gid);
         let attr = inode.attr();
-        if left(&attr) == attr.mode {
+        // Where the work is done in the caller's name, they go there.
+        if left(&attr) == attr.mode || self.passes_through(inode) {
             return Ok(());
         }
         let _turn = self.turns.take(inode.id());
