@@ -42,7 +42,8 @@ impl BlHash {
     /// is due. O(1) buckets.
     pub fn maintain(&self, objects: &impl Objects) {
         let moving = is_moving(self.epoch.load(Ordering::Relaxed));
-        let wanted = self.want_rekey.load(Ordering::Relaxed);
+        // A table that was left behind goes on going until its memory is back.
+        let wanted = self.want_rekey.load(Ordering::Relaxed) || self.left.load(Ordering::Relaxed) != 0;
         if !moving && !wanted && !self.counts[shard()].is_due() {
             return;
         }

@@ -63,12 +63,7 @@ impl Vfs {
             mode if sup.features.passes_through && named => mode.map(|mode| mode & BITS),
             _ => new_mode(op, &attr, set, how),
         };
-        let set = SetAttr {
-            mode,
-            kill_suidgid: false,
-            opened: set.opened || how.opened,
-            ..*set
-        };
+        let set = SetAttr { mode, kill_suidgid: false, opened: set.opened || how.opened, ..*set };
         self.set_with_list(op, &sup, inode, &attr, &set)?;
         self.attr_now(op, inode)
     }
