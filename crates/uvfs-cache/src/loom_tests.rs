@@ -28,7 +28,7 @@ use crate::{
     Pos, Room, SbId, SbOptions, Step, TARGET_MAX,
 };
 
-fn model(f: impl Fn() + Send + Sync + 'static) {
+pub(crate) fn model(f: impl Fn() + Send + Sync + 'static) {
     let mut b = loom::model::Builder::new();
     if b.preemption_bound.is_none() {
         b.preemption_bound = Some(2);
@@ -42,7 +42,9 @@ fn model(f: impl Fn() + Send + Sync + 'static) {
     });
 }
 
-fn roomy<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> loom::thread::JoinHandle<R> {
+pub(crate) fn roomy<R: Send + 'static>(
+    f: impl FnOnce() -> R + Send + 'static,
+) -> loom::thread::JoinHandle<R> {
     loom::thread::Builder::new().stack_size(1 << 16).spawn(f).unwrap()
 }
 

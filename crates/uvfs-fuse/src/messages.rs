@@ -4,7 +4,6 @@
 //! request, then what belongs to the code. The kernel takes it whole or not at all, and the write returns when it is
 //! done, which for a name may be long: see `notify.rs`. All numbers are the machine's own.
 
-use std::fs::File;
 use std::io::{self, Write};
 
 /// A node id as the kernel knows it.
@@ -16,6 +15,7 @@ const HEADER: usize = 16;
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
 const INC_EPOCH: i32 = 8;
+const PRUNE: i32 = 9;
 
 /// FUSE_EXPIRE_ONLY (protocol 7.38): the name is asked for when it is used next, and stays if it leads to the same
 /// node. Kernels that do not know it drop the name, which is as right and costs more: who works in a directory
@@ -28,35 +28,48 @@ pub(crate) enum Message<'a> {
     /// A name may lead elsewhere. Waits for requests in that directory that are on their way, so that what they answer
     /// is covered. ENOENT: the kernel does not have it.
     Name { dir: Node, name: &'a [u8] },
+    /// A name is not so any more: its dentry goes, and with it a node that nobody uses. Waits as [`Message::Name`] does.
+    Gone { dir: Node, name: &'a [u8] },
     /// Attributes, and with `content` all pages (of a directory: its kept entries), are to be asked for again. With
     /// `content` it waits for reads that are on their way. ENOENT: the kernel does not have the node.
     Node { node: Node, content: bool },
     /// All names are to be asked for again (protocol 7.44, Linux 6.16; EINVAL before). Waits for nobody.
     Epoch,
+    /// Those of these nodes that nobody uses are to be forgotten (protocol 7.45, Linux 6.18; EINVAL before).
+    Prune { nodes: &'a [Node] },
 }
 
 impl Message<'_> {
     /// The bytes of it.
     pub(crate) fn encode(&self) -> Vec<u8> {
         match *self {
-            Self::Name { dir, name } => {
-                let len = (name.len() as u32).to_ne_bytes();
-                let body = [&dir.to_ne_bytes()[..], &len, &EXPIRE_ONLY.to_ne_bytes(), name, &[0]];
-                frame(INVAL_ENTRY, &body)
-            }
+            Self::Name { dir, name } => entry(dir, name, EXPIRE_ONLY),
+            Self::Gone { dir, name } => entry(dir, name, 0),
             Self::Node { node, content } => {
                 // A negative offset leaves the pages; a length of 0 goes to the end.
                 let offset: i64 = if content { 0 } else { -1 };
                 frame(INVAL_INODE, &[&node.to_ne_bytes(), &offset.to_ne_bytes(), &0i64.to_ne_bytes()])
             }
             Self::Epoch => frame(INC_EPOCH, &[]),
+            Self::Prune { nodes } => {
+                let ids: Vec<u8> = nodes.iter().flat_map(|node| node.to_ne_bytes()).collect();
+                frame(PRUNE, &[&(nodes.len() as u32).to_ne_bytes(), &[0; 12], &ids])
+            }
         }
     }
 
     /// Says it; returns when the kernel has done it.
-    pub(crate) fn send(&self, mut device: &File) -> io::Result<()> {
-        device.write(&self.encode()).map(drop)
+    pub(crate) fn send(&self, mut device: impl Write) -> io::Result<()> {
+        let bytes = self.encode();
+        let written = device.write(&bytes)?;
+        if written == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
+}
+
+/// `fuse_notify_inval_entry_out`, and the name with its nul.
+fn entry(dir: Node, name: &[u8], flags: u32) -> Vec<u8> {
+    let len = (name.len() as u32).to_ne_bytes();
+    frame(INVAL_ENTRY, &[&dir.to_ne_bytes(), &len, &flags.to_ne_bytes(), name, &[0]])
 }
 
 fn frame(code: i32, body: &[&[u8]]) -> Vec<u8> {
@@ -88,5 +101,29 @@ mod tests {
         let bytes = Message::Node { node: 9, content: true }.encode();
         assert_eq!(bytes[24..40], [0; 16]);
         assert_eq!(Message::Epoch.encode().len(), 16);
+        let bytes = Message::Gone { dir: 7, name: b"abc" }.encode();
+        assert_eq!((bytes.len(), &bytes[4..8], &bytes[28..32]), (36, &3i32.to_ne_bytes()[..], &[0; 4][..]));
+        let bytes = Message::Prune { nodes: &[5, 6] }.encode();
+        assert_eq!((bytes.len(), &bytes[4..8]), (48, &9i32.to_ne_bytes()[..]));
+        assert_eq!((&bytes[16..20], &bytes[20..32]), (&2u32.to_ne_bytes()[..], &[0; 12][..]));
+        assert_eq!(bytes[32..], [5u64.to_ne_bytes(), 6u64.to_ne_bytes()].concat());
+    }
+
+    /// Takes what it has room for.
+    struct Short(usize);
+
+    impl Write for Short {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len().min(self.0))
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn half_a_message_is_none() {
+        assert!(Message::Epoch.send(Short(16)).is_ok());
+        assert!(Message::Epoch.send(Short(15)).is_err());
     }
 }

@@ -20,7 +20,7 @@
 //!
 //! The mutex protects the state, is a leaf, and is never held over a write. The threads end with the [`Outbox`].
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -39,10 +39,8 @@ use crate::transport::NodeId;
 const PATIENCE: Duration = Duration::from_millis(20);
 /// How often that is looked at while there is something to say.
 const TICK: Duration = Duration::from_millis(5);
-/// Things that may wait to be said.
+/// Things that may wait to be said, those that were put off among them.
 const ROOM: usize = 8192;
-/// Things that may be put off at a time.
-const AGAIN_MAX: usize = 4096;
 /// The first pause before something that was put off is said, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 /// How often a node is named that the kernel does not get to know: a minute long.
@@ -102,8 +100,8 @@ struct State {
     all: Vec<SbId>,
     all_since: Option<Instant>,
     not_before: Option<Instant>,
-    /// What was put off, and until when.
-    again: Vec<(Instant, Waiting)>,
+    /// What was put off, by the time until when, and by number.
+    again: BTreeMap<(Instant, u64), Waiting>,
     /// The second thread looks by itself.
     ticking: bool,
     closed: bool,
@@ -127,7 +125,7 @@ impl State {
     /// all theirs. It is covered from now on.
     fn overdue(&mut self, now: Instant) -> Option<(Vec<NodeId>, Vec<SbId>)> {
         let late = |since: Instant| now.saturating_duration_since(since) >= PATIENCE;
-        let waiting = || self.queue.iter().chain(self.again.iter().map(|(_, waiting)| waiting));
+        let waiting = || self.queue.iter().chain(self.again.values());
         let numbers = waiting().map(|w| (w.number, w.since)).chain(self.saying);
         let mut uncovered = numbers.filter(|(number, _)| *number >= self.covered);
         let waits = uncovered.any(|(_, since)| late(since));
@@ -228,7 +226,8 @@ impl Outbox {
 
     /// Whether one thing more would be too much: then everything of a superblock is to be said instead.
     pub(crate) fn is_full(&self) -> bool {
-        self.0.state.lock().queue.len() >= ROOM
+        let state = self.0.state.lock();
+        state.queue.len() + state.again.len() >= ROOM
     }
 
     pub(crate) fn notices(&self) -> Notices {
@@ -288,15 +287,7 @@ impl Shared {
         if waiting.times > TIMES_MAX && matches!(waiting.notice, Notice::Node { .. }) {
             return;
         }
-        let mut state = self.state.lock();
-        if state.again.len() < AGAIN_MAX {
-            state.again.push((Instant::now() + pause, waiting));
-        } else {
-            // With those that have not been looked at; if they are too many, everything is gone through.
-            state.queue.push_back(waiting);
-            drop(state);
-            thread::sleep(PAUSES.0);
-        }
+        self.state.lock().again.insert((Instant::now() + pause, waiting.number), waiting);
     }
 
     fn next(&self) -> Option<Job> {
@@ -313,11 +304,10 @@ impl Shared {
                 state.all_since = None;
                 return Some(Job::All(std::mem::take(&mut state.all)));
             }
-            let due = state.again.iter().map(|(due, _)| *due).min();
-            let put_off = state.again.iter().position(|(due, _)| *due <= now);
-            let waiting = match put_off {
-                Some(at) => Some(state.again.swap_remove(at).1),
-                None => state.queue.pop_front(),
+            let due = state.again.first_key_value().map(|(&(due, _), _)| due);
+            let waiting = match due {
+                Some(due) if due <= now => state.again.pop_first().map(|(_, waiting)| waiting),
+                _ => state.queue.pop_front(),
             };
             if let Some(waiting) = waiting {
                 state.saying = Some((waiting.number, waiting.since));
@@ -467,6 +457,9 @@ mod tests {
                 Message::Node { node, content: true } => format!("content {node}"),
                 Message::Node { node, content: false } => format!("attributes {node}"),
                 Message::Epoch => "epoch".into(),
+                Message::Gone { .. } | Message::Prune { .. } => {
+                    unreachable!("said by who keeps the memory limit")
+                }
             });
             self.0.moved.notify_all();
             let unknown =

@@ -59,11 +59,15 @@ impl Pending {
 
     /// What waits at `node` now.
     pub(crate) fn about(&self, node: NodeId) -> Wait {
+        self.about_at(node, Instant::now())
+    }
+
+    fn about_at(&self, node: NodeId, now: Instant) -> Wait {
         let all = self.0.lock();
         let oldest = all.iter().filter(|(waiting, _)| *waiting == node).map(|(_, since)| *since).min();
         match oldest {
             None => Wait::No,
-            Some(since) if since.elapsed() < MOMENT => Wait::Moment,
+            Some(since) if now.saturating_duration_since(since) < MOMENT => Wait::Moment,
             Some(_) => Wait::Long,
         }
     }
@@ -79,11 +83,12 @@ mod tests {
         assert_eq!(pending.about(5), Wait::No);
         let first = pending.begin(5);
         let second = pending.begin(5);
-        std::thread::sleep(MOMENT);
-        assert_eq!((pending.about(5), pending.about(6)), (Wait::Long, Wait::No));
+        let (early, late) = (second.since, second.since + MOMENT);
+        assert_eq!((pending.about_at(6, late), pending.about_at(5, early)), (Wait::No, Wait::Moment));
+        assert_eq!(pending.about_at(5, late), Wait::Long);
         drop(first);
-        assert_eq!(pending.about(5), Wait::Long);
+        assert_eq!(pending.about_at(5, late), Wait::Long);
         drop(second);
-        assert_eq!(pending.about(5), Wait::No);
+        assert_eq!(pending.about_at(5, late), Wait::No);
     }
 }

@@ -11,24 +11,20 @@
 //! Whoever asks holds nothing: the write may wait.
 
 use std::fs::File;
-use std::io::{IoSlice, Write};
+use std::io::Write;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use uvfs::Leaf;
 
 use crate::frontend::Frontend;
+use crate::messages::Message;
 use crate::transport::NodeId;
 
 /// Nodes named at once.
 pub(crate) const BATCH: usize = 512;
 /// Names invalidated in one go: each is a system call.
 const BATCH_BY_NAME: usize = 128;
-/// `enum fuse_notify_code`, as linux/fuse.h has it.
-const NOTIFY_INVAL_ENTRY: i32 = 3;
-const NOTIFY_PRUNE: i32 = 9;
-/// `struct fuse_out_header`.
-const HEADER: usize = 16;
 
 /// How the kernel is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +57,7 @@ impl<D: Write> Kernel<D> {
         }
         if self.way == Way::Prune {
             let nodes: Vec<NodeId> = leaves.iter().map(|leaf| leaf.id.as_u64()).collect();
-            match self.send(NOTIFY_PRUNE, &prune_body(&nodes)) {
+            match self.send(&Message::Prune { nodes: &nodes }) {
                 Ok(()) => {
                     frontend.count_pruned(nodes.len());
                     return true;
@@ -85,7 +81,7 @@ impl<D: Write> Kernel<D> {
         let names = leaves.iter().filter_map(|leaf| frontend.name_of(leaf));
         let names = names.filter(|(dir, _)| anywhere || !frontend.looked_in(*dir));
         for (dir, name) in names.take(BATCH_BY_NAME) {
-            match self.send(NOTIFY_INVAL_ENTRY, &entry_body(dir, &name)) {
+            match self.send(&Message::Gone { dir, name: &name }) {
                 Ok(()) => told += 1,
                 // It does not know the directory, or not the name: forgotten already.
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
@@ -110,43 +106,9 @@ impl<D: Write> Kernel<D> {
         false
     }
 
-    /// One message. The kernel takes it whole or not at all.
-    fn send(&mut self, code: i32, body: &[u8]) -> Result<(), Errno> {
-        let head = header(code, body.len());
-        match self.device.write_vectored(&[IoSlice::new(&head), IoSlice::new(body)]) {
-            Ok(len) if len == head.len() + body.len() => Ok(()),
-            Ok(_) => Err(Errno::IO),
-            Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-        }
+    fn send(&mut self, message: &Message<'_>) -> Result<(), Errno> {
+        message.send(&mut self.device).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
-}
-
-/// `fuse_out_header` of a notification: length, code in the place of the error, no request.
-fn header(code: i32, body: usize) -> [u8; HEADER] {
-    let mut head = [0; HEADER];
-    head[..4].copy_from_slice(&((HEADER + body) as u32).to_ne_bytes());
-    head[4..8].copy_from_slice(&code.to_ne_bytes());
-    head
-}
-
-/// `fuse_notify_prune_out`, and the node ids.
-fn prune_body(nodes: &[NodeId]) -> Vec<u8> {
-    let mut body = Vec::with_capacity(16 + 8 * nodes.len());
-    body.extend_from_slice(&(nodes.len() as u32).to_ne_bytes());
-    body.extend_from_slice(&[0; 12]);
-    body.extend(nodes.iter().flat_map(|node| node.to_ne_bytes()));
-    body
-}
-
-/// `fuse_notify_inval_entry_out`, and the name with its nul.
-fn entry_body(dir: NodeId, name: &[u8]) -> Vec<u8> {
-    let mut body = Vec::with_capacity(17 + name.len());
-    body.extend_from_slice(&dir.to_ne_bytes());
-    body.extend_from_slice(&(name.len() as u32).to_ne_bytes());
-    body.extend_from_slice(&[0; 4]);
-    body.extend_from_slice(name);
-    body.push(0);
-    body
 }
 
 #[cfg(test)]
@@ -157,6 +119,9 @@ mod tests {
     use crate::frontend::fixture::Fixture;
     use crate::transport::ROOT;
 
+    const NOTIFY_INVAL_ENTRY: i32 = 3;
+    const NOTIFY_PRUNE: i32 = 9;
+
     /// A device that keeps what is written to it, and knows these codes.
     struct Told {
         messages: Vec<Vec<u8>>,
@@ -165,11 +130,8 @@ mod tests {
     }
 
     impl Write for Told {
-        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-            panic!("a message is one write")
-        }
-        fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-            let message: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        fn write(&mut self, message: &[u8]) -> io::Result<usize> {
+            let message = message.to_vec();
             let len = u32::from_ne_bytes(message[..4].try_into().expect("four bytes"));
             assert_eq!(len as usize, message.len());
             assert_eq!(message[8..16], [0; 8], "it answers no request");

@@ -1,7 +1,8 @@
 //! Options that several workloads have, and how they are read.
 
 use anyhow::{Context as _, Result};
-use clap::{Arg, ArgAction, ArgMatches, value_parser};
+use clap::builder::EnumValueParser;
+use clap::{Arg, ArgAction, ArgMatches, ValueEnum, value_parser};
 
 use crate::names::paths::DEPTH_MAX;
 
@@ -45,6 +46,22 @@ pub fn per_dir() -> Arg {
         .value_name("N")
         .value_parser(value_parser!(u64).range(1..))
         .help("Files of a directory [default: as many as make every level branch alike]")
+}
+
+/// `--phases a,b`.
+pub fn phases<T: ValueEnum + Clone + Send + Sync + 'static>() -> Arg {
+    Arg::new("phases")
+        .long("phases")
+        .value_name("P,..")
+        .value_delimiter(',')
+        .value_parser(EnumValueParser::<T>::new())
+        .help("What is done [default: all]")
+}
+
+/// The phases that were asked for.
+pub fn chosen<T: ValueEnum + Clone + Send + Sync + 'static>(matches: &ArgMatches) -> Vec<T> {
+    let all = || T::value_variants().to_vec();
+    matches.get_many("phases").map_or_else(all, |some| some.cloned().collect())
 }
 
 /// The numbers of an option.

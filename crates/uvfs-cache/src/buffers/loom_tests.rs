@@ -12,24 +12,7 @@ use super::charge::Charge;
 use super::index::Index;
 use super::lookaside::{Lookaside, tag};
 use super::{BlockSource, Device};
-
-fn model(f: impl Fn() + Send + Sync + 'static) {
-    let mut b = loom::model::Builder::new();
-    if b.preemption_bound.is_none() {
-        b.preemption_bound = Some(2);
-    }
-    b.max_branches = 50_000;
-    let f = Arc::new(f);
-    b.check(move || {
-        let f = f.clone();
-        // loom's own thread has a small stack.
-        roomy(move || f()).join().unwrap();
-    });
-}
-
-fn roomy<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> loom::thread::JoinHandle<R> {
-    loom::thread::Builder::new().stack_size(1 << 16).spawn(f).unwrap()
-}
+use crate::loom_tests::{model, roomy};
 
 /// Each block is full of its number; the first reads may fail.
 #[derive(Default)]

@@ -50,24 +50,17 @@ impl Workload for Fuse {
     }
 
     fn args(&self) -> Vec<Arg> {
-        let phases = Arg::new("phases")
-            .long("phases")
-            .value_name("P,..")
-            .value_delimiter(',')
-            .value_parser(clap::builder::EnumValueParser::<Phase>::new())
-            .help("What is done [default: all]");
         let peer = Arg::new("peer")
             .long("peer")
             .value_name("[NAME=]CMD")
             .action(clap::ArgAction::Append)
             .value_parser(|text: &str| text.parse::<Peer>())
             .help("A command that mounts on {dir} and stays in the foreground; {src} is an empty directory for it");
-        vec![options::files("10000"), options::per_dir(), phases, peer, options::quick()]
+        vec![options::files("10000"), options::per_dir(), options::phases::<Phase>(), peer, options::quick()]
     }
 
     fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
-        let all = || <Phase as clap::ValueEnum>::value_variants().to_vec();
-        let phases: Vec<Phase> = matches.get_many("phases").map_or_else(all, |some| some.copied().collect());
+        let phases = options::chosen::<Phase>(matches);
         let peers: Vec<Peer> = matches.get_many("peer").into_iter().flatten().cloned().collect();
         for (i, peer) in peers.iter().enumerate() {
             let taken = |name: &&str| *name == peer.name;

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::{Arg, ArgMatches, ValueEnum, builder::EnumValueParser};
+use clap::{Arg, ArgMatches, ValueEnum};
 use serde_json::json;
 use uvfs_cache::Attr;
 
@@ -43,13 +43,6 @@ enum Phase {
 /// The workload.
 pub struct Icache;
 
-impl Icache {
-    fn phases(matches: &ArgMatches) -> Vec<Phase> {
-        let all = || Phase::value_variants().to_vec();
-        matches.get_many("phases").map_or_else(all, |some| some.copied().collect())
-    }
-}
-
 impl Workload for Icache {
     fn name(&self) -> &'static str {
         "icache"
@@ -64,17 +57,14 @@ impl Workload for Icache {
     }
 
     fn args(&self) -> Vec<Arg> {
-        let phases = Arg::new("phases")
-            .long("phases")
-            .value_name("P,..")
-            .value_delimiter(',')
-            .value_parser(EnumValueParser::<Phase>::new())
-            .help("What is done [default: all]");
-        vec![options::files("100000").help("Inodes that stay; each number is a case"), phases]
+        vec![
+            options::files("100000").help("Inodes that stay; each number is a case"),
+            options::phases::<Phase>(),
+        ]
     }
 
     fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
-        let phases = Self::phases(matches);
+        let phases = options::chosen::<Phase>(matches);
         let case = |files| Prepare {
             params: Params::from_iter([("files".to_owned(), json!(files))]),
             variants: phases.iter().map(|p| Params::from_iter([("phase".to_owned(), json!(p))])).collect(),
@@ -84,7 +74,7 @@ impl Workload for Icache {
     }
 
     fn companions(&self, matches: &ArgMatches) -> usize {
-        usize::from(Self::phases(matches).iter().all(|phase| *phase == Phase::Enumerate))
+        usize::from(options::chosen::<Phase>(matches).iter().all(|phase| *phase == Phase::Enumerate))
     }
 
     fn has_targets(&self) -> bool {

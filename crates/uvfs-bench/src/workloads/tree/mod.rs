@@ -12,7 +12,6 @@ pub mod stall;
 pub mod stream;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::builder::EnumValueParser;
 use clap::{Arg, ArgMatches, ValueEnum, value_parser};
 use serde_json::json;
 
@@ -20,7 +19,7 @@ use crate::harness::Arm;
 use crate::harness::schedule::Params;
 use crate::workloads::target::Target;
 use crate::workloads::tree::shape::Shape;
-use crate::workloads::{Maker, Prepare, Workload};
+use crate::workloads::{Maker, Prepare, Workload, options};
 
 /// The least that `--memory` may be.
 const LEAST: u64 = 1 << 20;
@@ -77,13 +76,6 @@ impl Workload for Trees {
     }
 
     fn args(&self) -> Vec<Arg> {
-        let phases = Arg::new("phases")
-            .long("phases")
-            .value_name("P,..")
-            .value_delimiter(',')
-            .value_parser(EnumValueParser::<Phase>::new())
-            .conflicts_with("memory")
-            .help("What is done [default: all]");
         let memory = Arg::new("memory")
             .long("memory")
             .value_name("LIMIT")
@@ -93,7 +85,7 @@ impl Workload for Trees {
             number("trees", "20", 10_000, "Trees, which are dealt to the threads"),
             number("dirs", "10", 1_000_000, "Directories of a tree"),
             number("files", "1000", 10_000_000, "Files of a directory"),
-            phases,
+            options::phases::<Phase>().conflicts_with("memory"),
             memory,
         ]
     }
@@ -116,8 +108,7 @@ impl Workload for Trees {
             params.insert(key.to_owned(), json!(value));
         }
         limit.map(|limit| params.insert("memory".to_owned(), json!(limit)));
-        let all = || Phase::value_variants().to_vec();
-        let phases: Vec<Phase> = matches.get_many("phases").map_or_else(all, |some| some.copied().collect());
+        let phases = options::chosen::<Phase>(matches);
         let named = |phase| Params::from_iter([("phase".to_owned(), phase)]);
         let variants = match limit {
             Some(_) => vec![named(json!("stream"))],
