@@ -25,6 +25,8 @@ mod pool;
 mod psi;
 mod reclaim;
 mod transport;
+mod uring;
+mod wire;
 
 pub use device::unmount;
 pub use error::MountError;
