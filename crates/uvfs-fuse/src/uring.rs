@@ -15,8 +15,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
@@ -37,7 +36,7 @@ use queue::Queue;
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// Answers requests; see `wire.rs` for the parts.
-pub(crate) trait Handler: Send + Sync + 'static {
+pub(crate) trait Handler: Send + 'static {
     fn handle(&self, header: &[u8; IN_HEADER], op: &[u8], payload: &[u8], port: RingPort);
 }
 
@@ -61,15 +60,15 @@ pub(crate) struct Rings {
 
 impl Rings {
     /// Starts a thread for each processor, each of which registers its ring with the kernel at `device`, which has been greeted.
-    /// Returns when all have. After an error the mount has to be given up.
-    pub(crate) fn register<H: Handler>(device: BorrowedFd<'_>, handler: &Arc<H>) -> io::Result<Self> {
+    /// Returns when all have. After an error the mount has to be given up. Each thread gets a handler of its own from `handler`.
+    pub(crate) fn register<H: Handler>(device: BorrowedFd<'_>, handler: impl Fn() -> H) -> io::Result<Self> {
         let mut rings = Self { threads: Vec::new(), go: Vec::new() };
         let (ready, all_ready) = channel();
         let shares = shares(&processors("possible")?, &processors("online")?);
         let count = shares.len();
         for queues in shares {
             let (go, wait) = channel();
-            let (device, handler, ready) = (device.try_clone_to_owned()?, Arc::clone(handler), ready.clone());
+            let (device, handler, ready) = (device.try_clone_to_owned()?, handler(), ready.clone());
             let name = format!("uvfs-ring/{}", queues[0]);
             let begin = move || begin(device, &queues, handler, &ready, &wait);
             rings.threads.push(thread::Builder::new().name(name).spawn(begin)?);
@@ -98,9 +97,9 @@ impl Rings {
 
 /// A ring's thread. It says when its entries are registered, and answers when it is told to.
 fn begin<H: Handler>(
-    device: std::os::fd::OwnedFd,
+    device: OwnedFd,
     queues: &[u16],
-    handler: Arc<H>,
+    handler: H,
     ready: &Sender<io::Result<()>>,
     go: &Receiver<()>,
 ) -> io::Result<()> {

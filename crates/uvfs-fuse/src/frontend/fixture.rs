@@ -7,9 +7,11 @@ use uvfs::{
 };
 
 use super::Frontend;
-use crate::transport::{Caller, Looked, NodeId, ROOT, Reply};
+use crate::transport::{Asked, Caller, Looked, NodeId, ROOT, Reply};
 
 struct Sent(mpsc::Sender<Result<Looked>>);
+
+impl Asked for Sent {}
 
 impl Reply<Looked> for Sent {
     fn send(self, answer: Result<Looked>) {

@@ -5,7 +5,8 @@
 //!
 //! **Depth.** An entry is taken from the time the kernel puts a request into it until the answer is committed, also while the
 //! request waits for a driver on the pool. So depth is elastic: [`CHUNK`] entries to begin with, and that many more whenever fewer
-//! than [`LOW`] are free, up to [`MOST`]. The kernel takes the entry that it got back last, so those that were needed once lie
+//! than [`LOW`] are free, up to [`MOST`]. That is much sooner than the last is taken: a request that finds none waits in the kernel for
+//! the next answer on its queue, and new entries do not change that. The kernel takes the entry that it got back last, so those that were needed once lie
 //! idle and cost what was touched of them, of which [`IDLE`] later all but the first pages go back.
 //!
 //! **Copies.** Header, structure and a payload of up to [`SMALL_PAYLOAD`] bytes are copied out, and the port gets the entry: the
@@ -29,9 +30,9 @@ use crate::wire::{IN_HEADER, MAX_WRITE};
 /// Payloads up to this are copied out: two of the longest names fit, and most targets of symbolic links.
 const SMALL_PAYLOAD: usize = 1024;
 /// Entries that are registered at a time for the processor's own queue.
-const CHUNK: usize = 8;
+const CHUNK: usize = 64;
 /// Fewer than this free in a queue: more are registered.
-const LOW: usize = 2;
+const LOW: usize = 32;
 /// Entries of one thread at the most: more than there can be requests that wait for drivers.
 const MOST: usize = 512;
 /// Bytes of a payload that are kept as memory for ever.
@@ -52,7 +53,7 @@ struct Served {
 pub(super) struct Queue<H> {
     ring: Ring,
     mailbox: Arc<Mailbox>,
-    handler: Arc<H>,
+    handler: H,
     served: Vec<Served>,
     /// The number of the next entry.
     next: usize,
@@ -70,7 +71,7 @@ pub(super) struct Queue<H> {
 
 impl<H: Handler> Queue<H> {
     /// Registers entries for `queues`, of which the first is this thread's own. To be called by the thread that runs it.
-    pub(super) fn new(device: OwnedFd, queues: &[u16], handler: Arc<H>) -> io::Result<Self> {
+    pub(super) fn new(device: OwnedFd, queues: &[u16], handler: H) -> io::Result<Self> {
         let mailbox = Mailbox::new()?;
         let mut ring = Ring::new(device, MOST.max(queues.len() * 2))?;
         ring.listen(mailbox.bell())?;

@@ -30,8 +30,8 @@ mod by_hand {
     use std::os::fd::{AsFd, AsRawFd};
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
-    use std::sync::Mutex;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::sync::{Arc, Mutex};
 
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
@@ -98,7 +98,7 @@ mod by_hand {
         body
     }
 
-    impl Handler for Root {
+    impl Handler for Arc<Root> {
         fn handle(&self, header: &[u8; IN_HEADER], _: &[u8], _: &[u8], port: RingPort) {
             let unique = u64::from_ne_bytes(header[8..16].try_into().expect("eight bytes"));
             if header[4..8] != GETATTR.to_ne_bytes() {
@@ -124,7 +124,7 @@ mod by_hand {
             let dir = tempfile::tempdir().expect("a directory");
             let device = greeted(dir.path());
             let root = Arc::new(Root::default());
-            let rings = Rings::register(device.as_fd(), &root).expect("rings");
+            let rings = Rings::register(device.as_fd(), || Arc::clone(&root)).expect("rings");
             let run = Some(thread::spawn(move || rings.run()));
             Self { root, dir, run, _device: device }
         }

@@ -129,39 +129,121 @@ impl Head {
 /// What is asked, with what belongs to it; the node that it is asked of is in [`Head`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation<'a> {
-    Lookup { name: &'a [u8] },
-    Forget { count: u64 },
+    Lookup {
+        name: &'a [u8],
+    },
+    Forget {
+        count: u64,
+    },
     BatchForget(Forgets<'a>),
     GetAttr,
     SetAttr(SetAttr),
     ReadLink,
-    Symlink { name: &'a [u8], target: &'a [u8] },
-    MkNod { name: &'a [u8], mode: u32, rdev: u32, umask: u32 },
-    MkDir { name: &'a [u8], mode: u32, umask: u32 },
-    Unlink { name: &'a [u8] },
-    RmDir { name: &'a [u8] },
-    Rename { name: &'a [u8], to_dir: NodeId, to_name: &'a [u8], flags: u32 },
+    Symlink {
+        name: &'a [u8],
+        target: &'a [u8],
+    },
+    MkNod {
+        name: &'a [u8],
+        mode: u32,
+        rdev: u32,
+        umask: u32,
+    },
+    MkDir {
+        name: &'a [u8],
+        mode: u32,
+        umask: u32,
+    },
+    Unlink {
+        name: &'a [u8],
+    },
+    RmDir {
+        name: &'a [u8],
+    },
+    Rename {
+        name: &'a [u8],
+        to_dir: NodeId,
+        to_name: &'a [u8],
+        flags: u32,
+    },
     /// Of the node `node`, into the directory that is asked.
-    Link { node: NodeId, name: &'a [u8] },
-    Open { flags: i32 },
-    Create { name: &'a [u8], mode: u32, umask: u32, flags: i32 },
-    Read { fh: u64, offset: u64, size: u32 },
-    Write { fh: u64, offset: u64, write_flags: u32, flags: i32, data: &'a [u8] },
-    Release { fh: u64 },
+    Link {
+        node: NodeId,
+        name: &'a [u8],
+    },
+    Open {
+        flags: i32,
+    },
+    Create {
+        name: &'a [u8],
+        mode: u32,
+        umask: u32,
+        flags: i32,
+    },
+    Read {
+        fh: u64,
+        offset: u64,
+        size: u32,
+    },
+    Write {
+        fh: u64,
+        offset: u64,
+        write_flags: u32,
+        flags: i32,
+        data: &'a [u8],
+    },
+    Release {
+        fh: u64,
+    },
     ReleaseDir,
-    Fsync { fh: u64, datasync: bool },
-    FsyncDir { datasync: bool },
+    Fsync {
+        fh: u64,
+        datasync: bool,
+    },
+    FsyncDir {
+        datasync: bool,
+    },
     OpenDir,
-    ReadDir { cookie: u64, size: u32, plus: bool },
+    ReadDir {
+        cookie: u64,
+        size: u32,
+        plus: bool,
+    },
     StatFs,
-    SetXattr { name: &'a [u8], value: &'a [u8], flags: i32 },
-    GetXattr { name: &'a [u8], size: u32 },
-    ListXattr { size: u32 },
-    RemoveXattr { name: &'a [u8] },
-    Poll { fh: u64, kh: u64, notify: bool },
-    Fallocate { fh: u64, offset: u64, length: u64, mode: i32 },
-    Lseek { fh: u64, offset: i64, whence: i32 },
-    Interrupt { unique: u64 },
+    SetXattr {
+        name: &'a [u8],
+        value: &'a [u8],
+        flags: i32,
+    },
+    GetXattr {
+        name: &'a [u8],
+        size: u32,
+    },
+    ListXattr {
+        size: u32,
+    },
+    RemoveXattr {
+        name: &'a [u8],
+    },
+    Poll {
+        fh: u64,
+        kh: u64,
+        notify: bool,
+    },
+    Fallocate {
+        fh: u64,
+        offset: u64,
+        length: u64,
+        mode: i32,
+    },
+    Lseek {
+        fh: u64,
+        offset: i64,
+        whence: i32,
+    },
+    Interrupt {
+        unique: u64,
+    },
     Init(InitIn),
     Destroy,
 }
@@ -262,10 +344,14 @@ impl<'a> Operation<'a> {
     pub(crate) fn parse(opcode: u32, structure: &'a [u8], payload: &'a [u8]) -> Result<Self> {
         let (mut s, mut p) = (Fields(structure), Payload(payload));
         match opcode {
-            opcode::LOOKUP..=opcode::LINK | opcode::CREATE | opcode::RENAME2 => Self::names(opcode, &mut s, &mut p),
+            opcode::LOOKUP..=opcode::LINK | opcode::CREATE | opcode::RENAME2 => {
+                Self::names(opcode, &mut s, &mut p)
+            }
             opcode::SETXATTR..=opcode::REMOVEXATTR => Self::xattrs(opcode, &mut s, &mut p),
             opcode::OPEN => Ok(Self::Open { flags: s.i32()? }),
-            opcode::READ..=opcode::WRITE | opcode::READDIR | opcode::READDIRPLUS => Self::data(opcode, &mut s, &mut p),
+            opcode::READ..=opcode::WRITE | opcode::READDIR | opcode::READDIRPLUS => {
+                Self::data(opcode, &mut s, &mut p)
+            }
             opcode::STATFS => Ok(Self::StatFs),
             opcode::RELEASE => Ok(Self::Release { fh: s.u64()? }),
             opcode::RELEASEDIR => Ok(Self::ReleaseDir),
@@ -316,9 +402,7 @@ impl<'a> Operation<'a> {
             opcode::SETATTR => Self::SetAttr(set_attr(s)?),
             opcode::READLINK => Self::ReadLink,
             opcode::SYMLINK => Self::Symlink { name: p.name()?, target: p.string(TARGET_MAX)? },
-            opcode::MKNOD => {
-                Self::MkNod { mode: s.u32()?, rdev: s.u32()?, umask: s.u32()?, name: p.name()? }
-            }
+            opcode::MKNOD => Self::MkNod { mode: s.u32()?, rdev: s.u32()?, umask: s.u32()?, name: p.name()? },
             opcode::MKDIR => Self::MkDir { mode: s.u32()?, umask: s.u32()?, name: p.name()? },
             opcode::UNLINK => Self::Unlink { name: p.name()? },
             opcode::RMDIR => Self::RmDir { name: p.name()? },
