@@ -45,7 +45,11 @@ pub(crate) fn available() -> Result<(), String> {
     match fs::read_to_string(SWITCH) {
         Ok(text) if text.starts_with(['Y', 'y', '1']) => {}
         Ok(_) => return Err(format!("FUSE over io_uring is switched off; as root: echo Y > {SWITCH}")),
-        Err(_) => return Err("this kernel has no FUSE over io_uring (Linux 6.14 has, where it is configured)".into()),
+        Err(_) => {
+            return Err(
+                "this kernel has no FUSE over io_uring (Linux 6.14 has, where it is configured)".into()
+            );
+        }
     }
     sys::Ring::probe().map_err(|error| {
         format!("io_uring cannot be used: {error} (see /proc/sys/kernel/io_uring_disabled; a container may forbid it)")
@@ -88,7 +92,8 @@ impl Rings {
         }
         let mut outcome = Ok(());
         for thread in self.threads {
-            let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the rings has panicked")));
+            let ended =
+                thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the rings has panicked")));
             outcome = outcome.and(ended);
         }
         outcome
@@ -125,7 +130,8 @@ fn begin<H: Handler>(
 /// The numbers in one of the kernel's lists of processors.
 fn processors(which: &str) -> io::Result<Vec<u16>> {
     let text = fs::read_to_string(format!("/sys/devices/system/cpu/{which}"))?;
-    list(text.trim()).ok_or_else(|| io::Error::other(format!("the list of {which} processors reads {text:?}")))
+    list(text.trim())
+        .ok_or_else(|| io::Error::other(format!("the list of {which} processors reads {text:?}")))
 }
 
 /// `0-3,8` and the like; `None` for anything else, and for nothing.

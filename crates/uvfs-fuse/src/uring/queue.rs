@@ -209,7 +209,9 @@ impl<H: Handler> Queue<H> {
         match error {
             libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV => self.over = true,
             // A request that was ended by somebody else meanwhile: its entry is lost, another one takes its place.
-            _ => tracing::warn!(error = %io::Error::from_raw_os_error(error), "the kernel has refused an answer"),
+            _ => {
+                tracing::warn!(error = %io::Error::from_raw_os_error(error), "the kernel has refused an answer")
+            }
         }
     }
 

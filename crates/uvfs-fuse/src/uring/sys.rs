@@ -397,7 +397,10 @@ mod tests {
         let mut last = entries.pop().expect("an entry");
         drop(entries);
         last.answer(1, -5, 77);
-        assert_eq!((&last.header()[..4], &last.header()[4..8]), (&16u32.to_ne_bytes()[..], &(-5i32).to_ne_bytes()[..]));
+        assert_eq!(
+            (&last.header()[..4], &last.header()[4..8]),
+            (&16u32.to_ne_bytes()[..], &(-5i32).to_ne_bytes()[..])
+        );
         assert!(last.payload().is_empty());
     }
 }
