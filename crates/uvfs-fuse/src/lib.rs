@@ -27,6 +27,7 @@ mod pool;
 mod psi;
 mod reclaim;
 mod transport;
+mod uring;
 mod wire;
 
 pub use dev::Transport;
