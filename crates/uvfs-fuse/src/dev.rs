@@ -67,7 +67,9 @@ impl Connection {
     ) -> io::Result<Self> {
         let device = File::from(device);
         let rings = rings(kind)?;
-        let transport = exchange(&device, Wishes { acls: frontend.keeps_acls(), uring: rings })?;
+        let page_size = sys::page_size();
+        let wishes = Wishes { page_size, acls: frontend.keeps_acls(), uring: rings };
+        let transport = exchange(&device, wishes)?;
         if kind == TransportKind::Uring && transport != Transport::Uring {
             return Err(io::Error::new(ErrorKind::Unsupported, NO_RINGS));
         }

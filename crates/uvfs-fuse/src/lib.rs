@@ -14,6 +14,8 @@ mod dev;
 mod device;
 mod error;
 mod frontend;
+#[doc(hidden)]
+pub mod fuzz;
 mod mark;
 mod messages;
 mod mounted;
