@@ -231,7 +231,16 @@ fn all_back(
             // What hangs cannot be joined.
             std::process::exit(1);
         };
-        let gone = [libc::ENOTCONN, libc::ECONNABORTED, libc::ENOENT, libc::ENOTDIR, libc::EINTR, libc::EIO];
+        // ECANCELED: it was on its way into a ring whose server ended.
+        let gone = [
+            libc::ENOTCONN,
+            libc::ECONNABORTED,
+            libc::ECANCELED,
+            libc::ENOENT,
+            libc::ENOTDIR,
+            libc::EINTR,
+            libc::EIO,
+        ];
         ensure!(why.raw_os_error().is_some_and(|code| gone.contains(&code)), "client {number}: {why}");
     }
     let back = ended.elapsed();
