@@ -72,6 +72,8 @@ fn serve(dir: &Path, transport: &str) -> Result<()> {
     let vfs = Vfs::new(VfsConfig::default(), Tmpfs::new(TmpfsOptions::default())?)?;
     let mut options = Options::default();
     options.transport = kind(transport)?;
+    // Every call has to ask the server.
+    options.timeout = Some(Duration::ZERO);
     let mounted = uvfs_fuse::mount(vfs, dir, &options)?;
     println!("{}", mounted.transport().name());
     mounted.wait()?;
