@@ -16,10 +16,11 @@
 use std::fs;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::wire::IN_HEADER;
 
@@ -34,6 +35,17 @@ use queue::Queue;
 
 /// What the kernel says of its readiness; root may write to it.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Where threads of this process ran before some were bound to processors.
+static ANYWHERE: OnceLock<CpuSet> = OnceLock::new();
+
+/// To be called by a thread that may have been started by one that is bound to a processor: it is not, then.
+pub(crate) fn run_anywhere() {
+    if let Some(anywhere) = ANYWHERE.get() {
+        // Refused where it was refused to bind, too.
+        let _ = sched_setaffinity(None, anywhere);
+    }
+}
 
 /// Answers requests; see `wire.rs` for the parts.
 pub(crate) trait Handler: Send + 'static {
@@ -67,6 +79,9 @@ impl Rings {
     /// Returns when all have. After an error the mount has to be given up. Each thread gets a handler of its own from `handler`.
     pub(crate) fn register<H: Handler>(device: BorrowedFd<'_>, handler: impl Fn() -> H) -> io::Result<Self> {
         let mut rings = Self { threads: Vec::new(), go: Vec::new() };
+        if let Ok(now) = sched_getaffinity(None) {
+            ANYWHERE.get_or_init(|| now);
+        }
         let (ready, all_ready) = channel();
         let shares = shares(&processors("possible")?, &processors("online")?);
         let count = shares.len();

@@ -32,7 +32,7 @@ const SMALL_PAYLOAD: usize = 1024;
 /// Entries that are registered at a time for the processor's own queue.
 const CHUNK: usize = 64;
 /// Fewer than this free in a queue: more are registered.
-const LOW: usize = 32;
+const LOW: usize = 48;
 /// Entries of one thread at the most: more than there can be requests that wait for drivers.
 const MOST: usize = 512;
 /// Bytes of a payload that are kept as memory for ever.

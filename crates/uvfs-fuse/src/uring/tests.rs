@@ -30,9 +30,10 @@ mod by_hand {
     use std::os::fd::{AsFd, AsRawFd};
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-    use std::sync::{Arc, Mutex};
 
+    use parking_lot::Mutex;
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
     use super::*;
@@ -105,7 +106,7 @@ mod by_hand {
                 return port.send(unique, Answer::Error(uvfs::Errno::NOSYS));
             }
             let asked = self.asked.fetch_add(1, Relaxed);
-            match &mut *self.hold.lock().expect("no panic") {
+            match &mut *self.hold.lock() {
                 Some(held) => held.push((port, unique)),
                 None => port.send(unique, Answer::Body(&attributes(asked))),
             }
@@ -162,20 +163,20 @@ mod by_hand {
     fn requests_that_wait_leave_room_for_others() {
         test("requests_that_wait_leave_room_for_others", || {
             let mounted = Mounted::new();
-            *mounted.root.hold.lock().expect("no panic") = Some(Vec::new());
+            *mounted.root.hold.lock() = Some(Vec::new());
             let waiting: Vec<_> = (0..160)
                 .map(|_| {
                     let path = mounted.dir.path().to_owned();
                     thread::spawn(move || fs::metadata(path).is_ok())
                 })
                 .collect();
-            let arrived = || mounted.root.hold.lock().expect("no panic").as_ref().map_or(0, Vec::len);
+            let arrived = || mounted.root.hold.lock().as_ref().map_or(0, Vec::len);
             let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
             while arrived() < 160 {
                 assert!(std::time::Instant::now() < deadline, "{} of 160 arrive", arrived());
                 thread::sleep(std::time::Duration::from_millis(1));
             }
-            let held = mounted.root.hold.lock().expect("no panic").take().expect("held");
+            let held = mounted.root.hold.lock().take().expect("held");
             fs::metadata(mounted.dir.path()).expect("one more");
             for (port, unique) in held {
                 port.send(unique, Answer::Body(&attributes(1)));
