@@ -5,8 +5,8 @@
 //! with several readers. Each reader has a descriptor of its own, cloned so that the kernel keeps a list of requests for
 //! each; an answer goes back by the descriptor that its request came from.
 //!
-//! Readers never wait for a driver (`frontend.rs`). They end when the kernel says that the mount is gone or was aborted. A request that
-//! cannot be understood is answered EIO, and the next one read.
+//! Readers never wait for a driver (`frontend.rs`). They end when the kernel says that the mount is gone or was aborted. What is no request
+//! (the kernel sends none such) is logged, and the next one read.
 
 use std::cell::Cell;
 use std::fs::File;

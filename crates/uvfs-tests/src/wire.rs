@@ -97,23 +97,7 @@ impl Client {
             1 | 10 | 11 => out.bytes(&self.name()),
             2 => out.u64(self.rng.u64(..3)),
             3 => out.u64(0).u64(self.handle()),
-            4 => out
-                .u32(self.rng.u32(..1 << 12))
-                .u32(0)
-                .u64(self.handle())
-                .u64(self.place())
-                .u64(0)
-                .u64(self.place())
-                .u64(self.extreme())
-                .u64(self.place())
-                .u32(self.rng.u32(..))
-                .u32(5)
-                .u32(6)
-                .u32(self.rng.u32(..0o200_000))
-                .u32(0)
-                .u32(self.rng.u32(..3))
-                .u32(self.rng.u32(..3))
-                .u32(0),
+            4 => self.attributes(&mut out),
             5 => {
                 most = 4096;
                 &mut out
@@ -131,26 +115,13 @@ impl Client {
                 most = size as usize;
                 out.u64(self.handle()).u64(self.place()).u32(size).u32(0).u64(0).u32(0).u32(0)
             }
-            16 => {
-                let data = vec![0x55; self.rng.usize(..9000)];
-                out.u64(self.handle())
-                    .u64(self.place())
-                    .u32(data.len() as u32)
-                    .u32(self.rng.u32(..8))
-                    .u64(0)
-                    .u32(self.rng.u32(..))
-                    .u32(0)
-                    .bytes(&data)
-            }
+            16 => self.data(&mut out),
             18 | 29 => out.u64(self.handle()).u32(0).u32(0).u64(0),
             20 | 30 => out.u64(self.handle()).u32(1).u32(0),
             21 => {
                 let value = vec![b'v'; self.rng.usize(..300)];
-                out.u32(value.len() as u32)
-                    .u32(self.rng.u32(..4))
-                    .bytes(b"user.")
-                    .bytes(&self.name())
-                    .bytes(&value)
+                out.u32(value.len() as u32).u32(self.rng.u32(..4));
+                out.bytes(b"user.").bytes(&self.name()).bytes(&value)
             }
             22 | 23 => {
                 let size = *self.rng.choice(&[0, 8, 65_536, u32::MAX]).unwrap_or(&0);
@@ -180,6 +151,21 @@ impl Client {
             }
         };
         (out.0, most)
+    }
+
+    /// `struct fuse_setattr_in`.
+    fn attributes<'o>(&mut self, out: &'o mut Out) -> &'o mut Out {
+        out.u32(self.rng.u32(..1 << 12)).u32(0).u64(self.handle()).u64(self.place()).u64(0);
+        out.u64(self.place()).u64(self.extreme()).u64(self.place());
+        out.u32(self.rng.u32(..)).u32(5).u32(6).u32(self.rng.u32(..0o200_000)).u32(0);
+        out.u32(self.rng.u32(..3)).u32(self.rng.u32(..3)).u32(0)
+    }
+
+    /// `struct fuse_write_in`, and data.
+    fn data<'o>(&mut self, out: &'o mut Out) -> &'o mut Out {
+        let data = vec![0x55; self.rng.usize(..9000)];
+        out.u64(self.handle()).u64(self.place()).u32(data.len() as u32).u32(self.rng.u32(..8));
+        out.u64(0).u32(self.rng.u32(..)).u32(0).bytes(&data)
     }
 
     fn message(&mut self) -> Message {
