@@ -19,7 +19,7 @@ use uvfs::{Attr, Cred, Errno, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs, mode
 
 use crate::mounted::Lookups;
 use crate::notify::Outbox;
-use crate::pending::{Pending, Waiting};
+use crate::pending::{For, Pending, Waiting};
 use crate::pool::Pool;
 use crate::transport::{Attributes, Caller, Entry, NodeId, ROOT, Reply};
 
@@ -33,14 +33,14 @@ mod names;
 mod outside;
 
 pub(crate) use files::Write;
-use memory::{Recent, Shortage};
+use memory::Shortage;
 pub(crate) use outside::start as tell_of_changes;
 
 /// Threads that may wait for drivers at the same time.
 const WAITING_MAX: usize = 256;
 
 /// How long a request waits for memory.
-const PATIENCE: Duration = Duration::from_secs(1);
+const MEMORY_PATIENCE: Duration = Duration::from_secs(1);
 
 /// As long as a time to live can be in all kernels (136 years).
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
@@ -62,13 +62,13 @@ struct Core {
     timeout: Option<Duration>,
     tally: Tally,
     short: Shortage,
-    recent: Recent,
     pool: Pool,
     /// The root's driver keeps access control lists, and the kernel checks them.
     acls: bool,
-    /// Set where the kernel cannot be told of changes at once: names are then believed for so long at the most.
+    /// Set where the kernel cannot be told at once that names have changed: where others change them, they are then
+    /// believed for so long at the most.
     names_at_most: OnceLock<Duration>,
-    /// What waits for drivers, where the kernel is told of changes.
+    /// What waits for drivers and for memory.
     pending: Arc<Pending>,
     /// Ends the telling of changes with this front end.
     outbox: OnceLock<Outbox>,
@@ -91,7 +91,6 @@ impl Frontend {
     pub(crate) fn new(vfs: Arc<Vfs>, timeout: Option<Duration>) -> Self {
         let (root, acls) = (vfs.root().id(), vfs.keeps_acls(&vfs.root()));
         let (tally, short, pool) = (Tally::default(), Shortage::default(), Pool::new(WAITING_MAX));
-        let recent = Recent::default();
         let (names_at_most, outbox, pending) = (OnceLock::new(), OnceLock::new(), Arc::default());
         Self {
             core: Arc::new(Core {
@@ -100,7 +99,6 @@ impl Frontend {
                 timeout,
                 tally,
                 short,
-                recent,
                 pool,
                 acls,
                 names_at_most,
@@ -141,7 +139,7 @@ impl Frontend {
         let core = &self.core;
         match core.inode(node) {
             Ok(inode) if core.vfs.may_block(&inode) => {
-                let waiting = core.waiting(node);
+                let waiting = core.waiting(node, For::Driver);
                 let core = Arc::clone(core);
                 self.core.pool.submit(move || {
                     let inode = core.inode(node);
@@ -166,7 +164,12 @@ impl Frontend {
             Err(Errno::NOMEM) if core.vfs.cache().memory_limit() != 0 => {
                 let (core, op) = (Arc::clone(core), op.clone());
                 let theirs = Arc::clone(&core);
-                core.pool.submit(move || reply.send(theirs.patiently(&op, node, act)));
+                // From before this request's other wait ends, to after the answer.
+                let waiting = core.waiting(node, For::Memory);
+                core.pool.submit(move || {
+                    reply.send(theirs.patiently(&op, node, act));
+                    drop(waiting);
+                });
             }
             outcome => reply.send(outcome),
         });
@@ -174,7 +177,7 @@ impl Frontend {
 }
 
 impl Core {
-    /// `act` until there is memory for it, for [`PATIENCE`] at most.
+    /// `act` until there is memory for it, for [`MEMORY_PATIENCE`] at most.
     fn patiently<T>(
         &self,
         op: &Op,
@@ -182,11 +185,12 @@ impl Core {
         act: impl for<'c> Fn(&'c Core, &Op, &Inode<'c>) -> Result<T>,
     ) -> Result<T> {
         self.short.waited.fetch_add(1, Relaxed);
-        let outcome = self.vfs.cache().with_patience(Instant::now() + PATIENCE, || {
-            match self.inode(node).and_then(|inode| act(self, op, &inode)) {
-                Err(Errno::NOMEM) => None,
-                outcome => Some(outcome),
-            }
+        let outcome = self.vfs.cache().with_patience(Instant::now() + MEMORY_PATIENCE, || {
+            let outcome = self.inode(node).and_then(|inode| {
+                let _asking = self.vfs.may_block(&inode).then(|| self.waiting(node, For::Driver));
+                act(self, op, &inode)
+            });
+            if matches!(outcome, Err(Errno::NOMEM)) { None } else { Some(outcome) }
         });
         outcome.unwrap_or_else(|| {
             self.short.refused.fetch_add(1, Relaxed);
@@ -194,9 +198,9 @@ impl Core {
         })
     }
 
-    /// Notes a request that waits for a driver, if anybody wants to know.
-    fn waiting(&self, node: NodeId) -> Option<Waiting> {
-        self.outbox.get().is_some().then(|| self.pending.begin(node))
+    /// Notes a request that waits.
+    fn waiting(&self, node: NodeId, what: For) -> Waiting {
+        self.pending.begin(node, what)
     }
 
     /// The inode behind a node id; ESTALE if there is none any more.
@@ -208,8 +212,9 @@ impl Core {
         }
     }
 
-    fn node_id(&self, inode: &Inode<'_>) -> NodeId {
-        if inode.id() == self.root { ROOT } else { inode.id().as_u64() }
+    /// What the kernel knows an inode as.
+    fn node_of(&self, id: InodeId) -> NodeId {
+        if id == self.root { ROOT } else { id.as_u64() }
     }
 
     fn op(&self, who: Caller) -> Op {
@@ -267,11 +272,19 @@ impl Core {
         }
     }
 
+    /// For how long of `ttl` the kernel may believe names of an inode's file system.
+    fn names_lifetime(&self, inode: &Inode<'_>, ttl: Duration) -> Duration {
+        match self.names_at_most.get() {
+            Some(most) if self.vfs.watched(inode) => ttl.min(*most),
+            _ => ttl,
+        }
+    }
+
     /// Describes a node without handing it out.
     fn describe(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
-        let node = self.node_id(inode);
+        let node = self.node_of(inode.id());
         let ttl = self.lifetime(self.vfs.ttl(inode));
-        let entry_ttl = self.names_at_most.get().map_or(ttl, |most| ttl.min(*most));
+        let entry_ttl = self.names_lifetime(inode, ttl);
         Entry { node, generation: node >> 32, attr, entry_ttl, attr_ttl: ttl }
     }
 
@@ -316,7 +329,7 @@ impl Core {
 
     fn attributes(&self, inode: &Inode<'_>, attr: Attr) -> Attributes {
         let ttl = self.lifetime(self.vfs.ttl(inode));
-        Attributes { node: self.node_id(inode), attr, ttl }
+        Attributes { node: self.node_of(inode.id()), attr, ttl }
     }
 }
 
@@ -326,4 +339,54 @@ fn groups_of(pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
     groups.split_whitespace().filter_map(|gid| gid.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::yield_now;
+
+    use uvfs::{Errno, Features};
+
+    use super::*;
+    use crate::pending::Wait;
+    use fixture::Fixture;
+
+    fn slow() -> Fixture {
+        Fixture::with(Features { may_block: true, ..Features::default() })
+    }
+
+    /// A page that is being written is the kernel's until we have answered, as one that is being read.
+    #[test]
+    fn a_write_that_hangs_is_known_to_wait() {
+        let fixture = slow();
+        let node = fixture.look(1).expect("a node");
+        let about = || fixture.frontend.core.pending.about(node);
+        let hangs = fixture.write_and_hang(node);
+        assert_ne!(about(), Wait::No);
+        assert_eq!(hangs.end(), Ok(4));
+        while about() != Wait::No {
+            yield_now();
+        }
+    }
+
+    #[test]
+    fn what_waits_for_memory_is_known_to_wait_until_it_is_answered() {
+        for fixture in [slow(), Fixture::new()] {
+            fixture.vfs.cache().set_memory_limit(64 << 20);
+            let about = || fixture.frontend.core.pending.about(ROOT);
+            let answer = fixture.look_and_be_short();
+            let answer = loop {
+                let waits = about();
+                match answer.try_recv() {
+                    Ok(answer) => break answer,
+                    Err(_) => assert_ne!(waits, Wait::No),
+                }
+                yield_now();
+            };
+            assert!(matches!(answer, Err(Errno::NOMEM)));
+            while about() != Wait::No {
+                yield_now();
+            }
+        }
+    }
 }

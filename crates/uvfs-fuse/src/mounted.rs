@@ -155,11 +155,12 @@ fn start(fuse: OwnedFd, frontend: &Arc<Frontend>, options: &Options) -> io::Resu
     let transport = Fuser::connect(fuse, Arc::clone(frontend), options.threads.max(2))?;
     frontend::tell_of_changes(notices, frontend)?;
     let session = Arc::new(Session::default());
-    let theirs = Arc::clone(&session);
+    let (theirs, told) = (Arc::clone(&session), Arc::clone(frontend));
     thread::Builder::new().name("uvfs-session".into()).spawn(move || {
         let outcome = transport.run();
-        // It ends with the session, for it has the device too.
+        // They end with the session, for they have the device too.
         drop(balancer);
+        told.stop_telling();
         *theirs.outcome.lock() = Some(outcome.map_err(Arc::new));
         theirs.ended.notify_all();
     })?;

@@ -42,11 +42,9 @@ impl Frontend {
 }
 
 impl Frontend {
-    /// ENOSYS, after which the kernel asks no more, where there is nothing behind the file system to flush to.
+    /// Never ENOSYS, after which the kernel would ask for no directory any more, also of a file system inside that has
+    /// something behind it to flush to.
     pub(crate) fn fsync_dir(&self, who: Caller, dir: NodeId, datasync: bool, reply: impl Reply<()>) {
-        if !self.core.vfs.passes_through(&self.core.vfs.root()) {
-            return reply.send(Err(Errno::NOSYS));
-        }
         self.answer(who, dir, reply, move |core, op, dir| core.vfs.sync_dir(op, dir, datasync));
     }
 }
@@ -154,7 +152,7 @@ impl Core {
     /// directory has been removed) is no reason to fail.
     fn dotdot<'c>(&'c self, op: &Op, dir: &Inode<'c>) -> Entry {
         match self.find(op, dir, b"..") {
-            Ok(Found::Node(parent, attr)) if self.node_id(dir) != ROOT => self.describe(&parent, attr),
+            Ok(Found::Node(parent, attr)) if self.node_of(dir.id()) != ROOT => self.describe(&parent, attr),
             _ => self.describe(dir, dir.attr()),
         }
     }

@@ -10,6 +10,7 @@ use std::task::Waker;
 use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek, mode};
 
 use super::{Core, Frontend};
+use crate::pending::For;
 use crate::transport::{Caller, Entry, NodeId, Opened, Reply};
 
 /// Flags of one `write` request.
@@ -88,10 +89,12 @@ impl Frontend {
             Err(error) => reply.send(Err(error)),
             Ok(inode) if core.vfs.may_block(&inode) => {
                 let op = core.op_to_write(who, Some(&inode));
+                let waiting = core.waiting(node, For::Driver);
                 let (core, data) = (Arc::clone(core), data.to_vec());
                 self.core.pool.submit(move || {
                     let written = core.inode(node).and_then(|inode| core.write(&op, &inode, write, &data));
                     reply.send(written);
+                    drop(waiting);
                 });
             }
             Ok(inode) => reply.send(core.write(&core.op_to_write(who, Some(&inode)), &inode, write, data)),

@@ -10,7 +10,8 @@ use uvfs::{Balance, Held, Leaf, SbId, Vfs};
 
 use super::Frontend;
 use crate::mounted::Shortages;
-use crate::transport::{NodeId, ROOT};
+use crate::pending::Wait;
+use crate::transport::NodeId;
 
 /// What was done where the cache had no memory.
 #[derive(Default)]
@@ -31,25 +32,12 @@ pub(super) struct Shortage {
     steps: AtomicU64,
 }
 
-/// Directories in which names were looked up of late, that the cache did not know.
-#[derive(Default)]
-pub(super) struct Recent([AtomicU64; 8]);
-
-impl Recent {
-    pub(super) fn note(&self, dir: NodeId) {
-        let place = &self.0[dir as usize % self.0.len()];
-        // Load first: most often it is the same again.
-        if place.load(Relaxed) != dir {
-            place.store(dir, Relaxed);
-        }
-    }
-}
-
 impl Frontend {
-    /// Whether names were looked up in a directory of late.
-    pub(crate) fn looked_in(&self, dir: NodeId) -> bool {
-        let recent = &self.core.recent.0;
-        recent[dir as usize % recent.len()].load(Relaxed) == dir
+    /// Whether requests wait in a directory, so that who invalidates a name of it would wait for them; with
+    /// `for_ever`, whether that may be for ever.
+    pub(crate) fn is_waited_in(&self, dir: NodeId, for_ever: bool) -> bool {
+        let pending = &self.core.pending;
+        if for_ever { pending.for_driver(dir) == Wait::Long } else { pending.about(dir) != Wait::No }
     }
 
     /// What is shown.
@@ -76,7 +64,7 @@ impl Frontend {
     /// Directory and name of a leaf that is no directory.
     pub(crate) fn name_of(&self, leaf: &Leaf) -> Option<(NodeId, Vec<u8>)> {
         let (dir, name) = self.core.vfs.cache().name_of(leaf)?;
-        Some((if dir == self.core.root { ROOT } else { dir.as_u64() }, name))
+        Some((self.core.node_of(dir), name))
     }
 
     /// The system said that it is short of memory, or has not for a while: so much of the limit may be used.
