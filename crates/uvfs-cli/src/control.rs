@@ -165,7 +165,11 @@ impl Control {
         })?;
         let source = source.to_owned();
         root.add_attr("source", own(0o444), move |out: &mut Vec<u8>| line(out, &source))?;
-        root.add_attr("transport", own(0o444), |out: &mut Vec<u8>| line(out, uvfs_fuse::TRANSPORT))?;
+        let control = Arc::clone(self);
+        root.add_attr("transport", own(0o444), move |out: &mut Vec<u8>| {
+            let mounted = control.mounted.get().and_then(Weak::upgrade);
+            line(out, mounted.map_or("none (not mounted yet)", |mounted| mounted.transport().name()))
+        })?;
         root.add_attr("version", own(0o444), |out: &mut Vec<u8>| line(out, env!("CARGO_PKG_VERSION")))?;
         self.add_knobs(root)?;
         let control = Arc::clone(self);

@@ -71,6 +71,12 @@ const KNOWN: &[Known] = &[
     ),
     value(
         Of::Mount,
+        "transport",
+        "auto|uring|dev",
+        "what requests come through: io_uring where the kernel has it for FUSE (default), that or nothing, /dev/fuse",
+    ),
+    value(
+        Of::Mount,
         "ctl",
         "show|hide|off",
         "the directory .uvfs with counters and knobs in the root: listed, found by name only (default), or not there",
@@ -161,6 +167,10 @@ fn set(parsed: &mut Parsed, name: &str, value: &str) -> Result<()> {
         "allow_other" => mount.allow_other = true,
         "default_permissions" | "defaults" => {}
         "noprune" => mount.prune = false,
+        "transport" => match value.parse() {
+            Ok(kind) => mount.transport = kind,
+            Err(()) => bail!("transport={value}: expected auto, uring or dev"),
+        },
         "fsname" => mount.fsname = Some(value.to_owned()),
         "timeout" => mount.timeout = Some(seconds(value)?),
         "memory" => parsed.memory = memory(value)?,

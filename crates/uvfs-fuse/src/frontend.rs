@@ -21,7 +21,7 @@ use crate::mounted::Lookups;
 use crate::notify::Outbox;
 use crate::pending::{For, Pending, Waiting};
 use crate::pool::Pool;
-use crate::transport::{Attributes, Caller, Entry, NodeId, ROOT, Reply};
+use crate::transport::{Asked, Attributes, Caller, Entry, NodeId, ROOT, Reply};
 
 mod attrs;
 mod dirs;
@@ -132,22 +132,24 @@ impl Frontend {
     }
 
     /// Runs `job` on `node`: here if its driver never waits, else on the pool.
-    fn route<F>(&self, who: Caller, node: NodeId, job: F)
+    fn route<R, F>(&self, who: Caller, node: NodeId, mut reply: R, job: F)
     where
-        F: for<'c> FnOnce(&'c Arc<Core>, &Op, Result<Inode<'c>>) + Send + 'static,
+        R: Asked,
+        F: for<'c> FnOnce(R, &'c Arc<Core>, &Op, Result<Inode<'c>>) + Send + 'static,
     {
         let core = &self.core;
         match core.inode(node) {
             Ok(inode) if core.vfs.may_block(&inode) => {
                 let waiting = core.waiting(node, For::Driver);
+                reply.waits();
                 let core = Arc::clone(core);
                 self.core.pool.submit(move || {
                     let inode = core.inode(node);
-                    job(&core, &core.op_on(who, inode.as_ref().ok()), inode);
+                    job(reply, &core, &core.op_on(who, inode.as_ref().ok()), inode);
                     drop(waiting);
                 });
             }
-            inode => job(core, &core.op_on(who, inode.as_ref().ok()), inode),
+            inode => job(reply, core, &core.op_on(who, inode.as_ref().ok()), inode),
         }
     }
 
@@ -160,18 +162,21 @@ impl Frontend {
         R: Reply<T>,
         F: for<'c> Fn(&'c Core, &Op, &Inode<'c>) -> Result<T> + Send + 'static,
     {
-        self.route(who, node, move |core, op, inode| match inode.and_then(|inode| act(core, op, &inode)) {
-            Err(Errno::NOMEM) if core.vfs.cache().memory_limit() != 0 => {
-                let (core, op) = (Arc::clone(core), op.clone());
-                let theirs = Arc::clone(&core);
-                // From before this request's other wait ends, to after the answer.
-                let waiting = core.waiting(node, For::Memory);
-                core.pool.submit(move || {
-                    reply.send(theirs.patiently(&op, node, act));
-                    drop(waiting);
-                });
+        self.route(who, node, reply, move |mut reply, core, op, inode| {
+            match inode.and_then(|inode| act(core, op, &inode)) {
+                Err(Errno::NOMEM) if core.vfs.cache().memory_limit() != 0 => {
+                    let (core, op) = (Arc::clone(core), op.clone());
+                    let theirs = Arc::clone(&core);
+                    // From before this request's other wait ends, to after the answer.
+                    let waiting = core.waiting(node, For::Memory);
+                    reply.waits();
+                    core.pool.submit(move || {
+                        reply.send(theirs.patiently(&op, node, act));
+                        drop(waiting);
+                    });
+                }
+                outcome => reply.send(outcome),
             }
-            outcome => reply.send(outcome),
         });
     }
 }

@@ -536,8 +536,8 @@ mod tests {
                 Message::Node { node, content: true } => format!("content {node}"),
                 Message::Node { node, content: false } => format!("attributes {node}"),
                 Message::Epoch => "epoch".into(),
-                Message::Gone { .. } | Message::Prune { .. } => {
-                    unreachable!("said by who keeps the memory limit")
+                Message::Gone { .. } | Message::Prune { .. } | Message::Poll { .. } => {
+                    unreachable!("said by others")
                 }
             });
             self.0.moved.notify_all();

@@ -33,8 +33,8 @@ impl Frontend {
         Opened { fh: 0, keep_cache: keep, cache_dir: keep, direct_io: false }
     }
 
-    pub(crate) fn readdir(&self, who: Caller, dir: NodeId, cookie: u64, mut reply: impl DirReply) {
-        self.route(who, dir, move |core, op, dir| {
+    pub(crate) fn readdir(&self, who: Caller, dir: NodeId, cookie: u64, reply: impl DirReply) {
+        self.route(who, dir, reply, move |mut reply, core, op, dir| {
             let outcome = dir.and_then(|dir| core.list(op, &dir, cookie, &mut reply));
             reply.send(outcome);
         });

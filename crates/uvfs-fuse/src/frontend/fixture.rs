@@ -11,7 +11,7 @@ use uvfs::{
 
 use super::{Frontend, Write};
 use crate::pending::{For, Waiting};
-use crate::transport::{Attributes, Caller, Entry, Looked, NodeId, Opened, ROOT, Reply};
+use crate::transport::{Asked, Attributes, Caller, Entry, Looked, NodeId, Opened, ROOT, Reply};
 
 /// The name that the driver takes its time for.
 const SLOW: &[u8] = b"slow";
@@ -19,6 +19,8 @@ const SLOW: &[u8] = b"slow";
 const SHORT: &[u8] = b"short";
 
 pub(crate) struct Sent<T>(mpsc::Sender<Result<T>>);
+
+impl<T: Send + 'static> Asked for Sent<T> {}
 
 impl<T: Send + 'static> Reply<T> for Sent<T> {
     fn send(self, answer: Result<T>) {

@@ -108,7 +108,7 @@ impl Frontend {
     }
 
     pub(crate) fn readlink(&self, who: Caller, node: NodeId, reply: impl for<'a> Reply<&'a [u8]>) {
-        self.route(who, node, move |core, op, inode| {
+        self.route(who, node, reply, move |reply, core, op, inode| {
             let target = inode.and_then(|inode| core.vfs.readlink(op, &inode));
             reply.send(target.as_deref().map_err(|error| *error));
         });
