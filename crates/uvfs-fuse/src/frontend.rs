@@ -11,13 +11,12 @@
 //! requests. Permissions are the kernel's business (`default_permissions`): every operation is
 //! `trusted`. On unmount the kernel sends no forgets: the VFS goes with all its references.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use uvfs::{Attr, Cred, Errno, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs, mode};
 
-use crate::mounted::Lookups;
 use crate::notify::Outbox;
 use crate::pending::{For, Pending, Waiting};
 use crate::pool::Pool;
@@ -31,10 +30,12 @@ pub(crate) mod fixture;
 mod memory;
 mod names;
 mod outside;
+mod tally;
 
 pub(crate) use files::Write;
 use memory::Shortage;
 pub(crate) use outside::start as tell_of_changes;
+use tally::Tally;
 
 /// Threads that may wait for drivers at the same time.
 const WAITING_MAX: usize = 256;
@@ -70,22 +71,11 @@ struct Core {
     names_at_most: OnceLock<Duration>,
     /// What waits for drivers and for memory.
     pending: Arc<Pending>,
+    /// OPENDIR may be answered ENOSYS.
+    spares_opendir: AtomicBool,
     /// Ends the telling of changes with this front end.
     outbox: OnceLock<Outbox>,
 }
-
-/// How many lookups the kernel was given and has given back, over the life of a mount.
-///
-/// Two relaxed counters, each on a line of its own; they agree when nothing is outstanding.
-#[derive(Default)]
-struct Tally {
-    given: Line,
-    forgotten: Line,
-}
-
-#[derive(Default)]
-#[repr(align(64))]
-struct Line(AtomicU64);
 
 impl Frontend {
     pub(crate) fn new(vfs: Arc<Vfs>, timeout: Option<Duration>) -> Self {
@@ -103,9 +93,16 @@ impl Frontend {
                 acls,
                 names_at_most,
                 pending,
+                spares_opendir: AtomicBool::new(false),
                 outbox,
             }),
         }
+    }
+
+    /// What this kernel can do: where OPENDIR is answered ENOSYS, it opens directories by itself from then on, and keeps
+    /// their entries.
+    pub(crate) fn kernel_can(&self, spare_opendir: bool) {
+        self.core.spares_opendir.store(spare_opendir, Relaxed);
     }
 
     /// Whether the kernel shall check access control lists.
@@ -113,16 +110,9 @@ impl Frontend {
         self.core.acls
     }
 
-    pub(crate) fn lookups(&self) -> Lookups {
-        let tally = &self.core.tally;
-        // In this order a forget between the two reads cannot come out ahead of its lookup.
-        let forgotten = tally.forgotten.0.load(Relaxed);
-        Lookups { given: tally.given.0.load(Relaxed), forgotten }
-    }
-
     pub(crate) fn forget(&self, node: NodeId, count: u64) {
         if node >= FIRST_ISSUED {
-            self.core.tally.forgotten.0.fetch_add(count, Relaxed);
+            self.core.tally.forget(count);
             self.core.vfs.cache().forget(InodeId::from_u64(node), count);
         }
     }
@@ -311,13 +301,13 @@ impl Core {
 
     /// Counts one more lookup that the kernel holds on `inode`.
     fn count_lookup(&self, inode: &Inode<'_>) {
-        self.tally.given.0.fetch_add(1, Relaxed);
+        self.tally.give();
         inode.add_lookups(1);
     }
 
     /// Takes one back that did not come to be sent.
     fn uncount_lookup(&self, inode: &Inode<'_>) {
-        self.tally.given.0.fetch_sub(1, Relaxed);
+        self.tally.take_back();
         self.vfs.cache().forget(inode.id(), 1);
     }
 
@@ -330,6 +320,27 @@ impl Core {
     /// Whether the kernel may keep for ever what it is told of this inode.
     fn is_coherent(&self, inode: &Inode<'_>) -> bool {
         self.timeout.is_none() && self.vfs.ttl(inode) == Ttl::Forever
+    }
+
+    /// As [`Core::hand_out`], of what the kernel may know already, in an answer to a change of it. See
+    /// [`Core::attributes_of_changed`].
+    fn hand_out_changed(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
+        let mut entry = self.hand_out(inode, attr);
+        if self.vfs.watched(inode) {
+            entry.attr_ttl = Duration::ZERO;
+        }
+        entry
+    }
+
+    /// The answer to a change of attributes. The kernel takes them as they are, also where it was told that they have changed
+    /// again before it came to it; with those of LOOKUP and GETATTR it sees that they are older. So where others
+    /// change the file too it must not believe them, or it might for ever.
+    fn attributes_of_changed(&self, inode: &Inode<'_>, attr: Attr) -> Attributes {
+        let mut attributes = self.attributes(inode, attr);
+        if self.vfs.watched(inode) {
+            attributes.ttl = Duration::ZERO;
+        }
+        attributes
     }
 
     fn attributes(&self, inode: &Inode<'_>, attr: Attr) -> Attributes {
@@ -355,6 +366,44 @@ mod tests {
     use super::*;
     use crate::pending::Wait;
     use fixture::Fixture;
+
+    /// Of what others change too: it would store them for ever, though it was told of a change after they were composed.
+    #[test]
+    fn the_kernel_does_not_believe_what_it_would_not_compare() {
+        for watched in [true, false] {
+            let fixture = Fixture::with(Features { watched, ..Features::default() });
+            let node = fixture.look(1).expect("a node");
+            let (changed, linked) = fixture.change(node);
+            let ttl = if watched { Duration::ZERO } else { FOREVER };
+            assert_eq!((changed.ttl, linked.attr_ttl, linked.entry_ttl), (ttl, ttl, FOREVER));
+        }
+    }
+
+    /// Where names go, the entries would be kept and each name asked for by itself.
+    #[test]
+    fn entries_are_kept_unless_the_kernel_is_made_to_forget() {
+        let fixture = Fixture::new();
+        let kept = || {
+            let opened = fixture.frontend.opendir(ROOT).expect("opened");
+            assert_eq!(opened.cache_dir, opened.keep_cache);
+            opened.cache_dir
+        };
+        assert!(kept());
+        fixture.frontend.count_pruned(1);
+        assert!(!kept());
+    }
+
+    #[test]
+    fn only_a_kernel_that_can_opens_directories_by_itself() {
+        let opened = |resident, spare| {
+            let fixture = Fixture::with(Features { resident, ..Features::default() });
+            fixture.frontend.kernel_can(spare);
+            fixture.frontend.opendir(ROOT).map(drop)
+        };
+        assert_eq!(opened(true, false), Ok(()));
+        assert_eq!(opened(false, true), Ok(()));
+        assert_eq!(opened(true, true), Err(Errno::NOSYS));
+    }
 
     fn slow() -> Fixture {
         Fixture::with(Features { may_block: true, ..Features::default() })

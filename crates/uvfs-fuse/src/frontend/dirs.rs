@@ -26,14 +26,24 @@ const AFTER_DOTDOT: u64 = 2;
 const BATCH: usize = 24;
 
 impl Frontend {
-    /// Any directory may be opened; it has no handle. The kernel keeps the entries where it is told of changes.
-    pub(crate) fn opendir(&self, dir: NodeId) -> Opened {
+    /// Any directory may be opened; it has no handle. The kernel keeps the entries where it may keep names; not while it is
+    /// made to forget some, which it would then ask for one by one.
+    ///
+    /// # Errors
+    /// ENOSYS, after which the kernel opens and closes directories by itself and keeps the entries of all. What it keeps it
+    /// compares with the directory's time of change, which is asked for where it may not be believed any more.
+    pub(crate) fn opendir(&self, dir: NodeId) -> Result<Opened> {
         let core = &self.core;
-        let keep = core.inode(dir).is_ok_and(|dir| core.vfs.watched(&dir) && core.is_coherent(&dir));
-        Opened { fh: 0, keep_cache: keep, cache_dir: keep, direct_io: false }
+        core.tally.opendir.add(1);
+        if core.spares_opendir.load(Relaxed) && core.timeout.is_none() && core.vfs.is_all_resident() {
+            return Err(Errno::NOSYS);
+        }
+        let keep = core.inode(dir).is_ok_and(|dir| core.is_coherent(&dir)) && !core.short.is_new();
+        Ok(Opened { fh: 0, keep_cache: keep, cache_dir: keep, direct_io: false })
     }
 
     pub(crate) fn readdir(&self, who: Caller, dir: NodeId, cookie: u64, reply: impl DirReply) {
+        self.core.tally.readdir.add(1);
         self.route(who, dir, reply, move |mut reply, core, op, dir| {
             let outcome = dir.and_then(|dir| core.list(op, &dir, cookie, &mut reply));
             reply.send(outcome);

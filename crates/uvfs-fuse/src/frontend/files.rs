@@ -51,10 +51,12 @@ impl Frontend {
     }
 
     pub(crate) fn open(&self, who: Caller, node: NodeId, flags: i32, reply: impl Reply<Opened>) {
+        self.core.tally.open.add(1);
         self.answer(who, node, reply, move |core, op, inode| core.open(op, inode, flags));
     }
 
     pub(crate) fn release(&self, who: Caller, node: NodeId, fh: u64, reply: impl Reply<()>) {
+        self.core.tally.release.add(1);
         // Also where the node is not known: the handle is.
         self.route(who, node, reply, move |reply, core, _, _| {
             core.vfs.release(fh);

@@ -11,7 +11,7 @@ use uvfs::{
 
 use super::{Frontend, Write};
 use crate::pending::{For, Waiting};
-use crate::transport::{Asked, Attributes, Caller, Entry, Looked, NodeId, Opened, ROOT, Reply};
+use crate::transport::{Asked, Attributes, Caller, Entry, Looked, NodeId, ROOT, Reply};
 
 /// The name that the driver takes its time for.
 const SLOW: &[u8] = b"slow";
@@ -193,10 +193,6 @@ impl Fixture {
         self.frontend.link(ANYBODY, node, ROOT, b"another name", sent);
         let got = "an answer";
         (changed.recv().expect(got).expect("a change"), linked.recv().expect(got).expect("a link"))
-    }
-
-    pub(crate) fn opendir(&self) -> Result<Opened> {
-        Ok(self.frontend.opendir(ROOT))
     }
 
     pub(crate) fn name(file: usize) -> Vec<u8> {

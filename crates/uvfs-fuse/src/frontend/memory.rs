@@ -1,17 +1,22 @@
 //! The memory limit, as the thread that keeps it sees the front end ([`crate::balance`]), and what is counted of it.
 //!
-//! All of it loads, or adds to figures of the mount; nothing waits.
+//! All of it loads, or adds to figures of the mount; nothing waits. The mutex is a leaf.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use uvfs::{Balance, Held, Leaf, SbId, Vfs};
 
 use super::Frontend;
 use crate::mounted::Shortages;
 use crate::pending::Wait;
 use crate::transport::NodeId;
+
+/// For how long after the kernel was last made to forget something it may be again.
+const NEW: Duration = Duration::from_secs(10);
 
 /// What was done where the cache had no memory.
 #[derive(Default)]
@@ -26,10 +31,23 @@ pub(super) struct Shortage {
     pub(super) refused: AtomicU64,
     /// Entries of directories that were listed without their nodes.
     pub(super) plain: AtomicU64,
+    /// When the kernel was last asked to forget something.
+    last: Mutex<Option<Instant>>,
     /// Times that the system said that it is short of memory.
     pressed: AtomicU64,
     /// Steps of the thread that keeps the limit.
     steps: AtomicU64,
+}
+
+impl Shortage {
+    /// Whether the kernel has been made to forget something of late.
+    pub(super) fn is_new(&self) -> bool {
+        self.last.lock().is_some_and(|last| last.elapsed() < NEW)
+    }
+
+    fn asked(&self) {
+        *self.last.lock() = Some(Instant::now());
+    }
 }
 
 impl Frontend {
@@ -75,11 +93,15 @@ impl Frontend {
 
     /// The kernel was asked to forget so many nodes.
     pub(crate) fn count_pruned(&self, nodes: usize) {
+        self.core.short.asked();
         self.core.short.pruned.fetch_add(nodes as u64, Relaxed);
     }
 
     /// The kernel was told to look so many names up again.
     pub(crate) fn count_invalidated(&self, names: usize) {
+        if names > 0 {
+            self.core.short.asked();
+        }
         self.core.short.invalidated.fetch_add(names as u64, Relaxed);
     }
 

@@ -10,6 +10,7 @@ use crate::transport::{Caller, Entry, Looked, NodeId, Reply};
 
 impl Frontend {
     pub(crate) fn lookup(&self, who: Caller, dir: NodeId, name: &[u8], reply: impl Reply<Looked>) {
+        self.core.tally.lookup.add(1);
         let cached = match self.core.inode(dir) {
             Ok(dir) => {
                 let found = self.core.vfs.lookup_cached(&self.core.op(who), &dir, name);
@@ -72,7 +73,7 @@ impl Frontend {
         self.answer(who, dir, reply, move |core, op, dir| {
             let inode = core.inode(node)?;
             let attr = core.vfs.link(op, &inode, dir, &name)?;
-            Ok(core.hand_out(&inode, attr))
+            Ok(core.hand_out_changed(&inode, attr))
         });
     }
 
