@@ -253,7 +253,7 @@ mod tests {
     fn every_option_of_the_table_is_understood() {
         for known in KNOWN {
             let option = shown(known).replace("=SECONDS", "=1").replace("show|hide|off", "show");
-            let option = option.replace("memory=BYTES", "memory=64m");
+            let option = option.replace("memory=BYTES", "memory=64m").replace("auto|uring|dev", "uring");
             assert!(parsed(&option).is_ok(), "{option}");
         }
     }

@@ -5,8 +5,8 @@
 //! with several readers. Each reader has a descriptor of its own, cloned so that the kernel keeps a list of requests for
 //! each; an answer goes back by the descriptor that its request came from.
 //!
-//! Readers never wait for a driver (`frontend.rs`). They end when the kernel says that the mount is gone or was aborted. A request that
-//! cannot be understood is answered EIO, and the next one read.
+//! Readers never wait for a driver (`frontend.rs`). They end when the kernel says that the mount is gone or was aborted. What is no request
+//! (the kernel sends none such) is logged, and the next one read.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -17,9 +17,10 @@ use std::thread::{self, JoinHandle};
 
 use crate::frontend::Frontend;
 use crate::options::TransportKind;
+use crate::uring::{self, Handler, RingPort, Rings};
 use crate::wire::init::{Greeting, Wishes};
 use crate::wire::request::{Head, Operation, split};
-use crate::wire::{Answer, Dispatcher, MAX_REQUEST, OUT_HEADER, Port};
+use crate::wire::{Answer, Dispatcher, IN_HEADER, MAX_REQUEST, OUT_HEADER, Port};
 
 mod sys;
 
@@ -52,6 +53,7 @@ pub(crate) struct Connection {
 
 /// Threads that answer.
 pub(crate) struct Running {
+    rings: Option<Rings>,
     readers: Vec<JoinHandle<io::Result<()>>>,
 }
 
@@ -65,7 +67,9 @@ impl Connection {
     ) -> io::Result<Self> {
         let device = File::from(device);
         let rings = rings(kind)?;
-        let transport = exchange(&device, &frontend, Wishes { acls: frontend.keeps_acls(), uring: rings })?;
+        let page_size = sys::page_size();
+        let wishes = Wishes { page_size, acls: frontend.keeps_acls(), uring: rings };
+        let transport = exchange(&device, &frontend, wishes)?;
         if kind == TransportKind::Uring && transport != Transport::Uring {
             return Err(io::Error::new(ErrorKind::Unsupported, NO_RINGS));
         }
@@ -86,7 +90,12 @@ impl Connection {
         };
         // Where fusermount3 had to open the device for us, the threads have to share it.
         let cloned = File::options().read(true).write(true).open("/dev/fuse").is_ok();
-        let mut running = Running { readers: Vec::with_capacity(readers) };
+        let rings = match self.transport {
+            Transport::Dev => None,
+            // From the reply to INIT on all callers wait for this.
+            Transport::Uring => Some(Rings::register(self.device.as_fd(), || self.dispatcher.another())?),
+        };
+        let mut running = Running { rings, readers: Vec::with_capacity(readers) };
         for number in 0..readers {
             let device = match number {
                 0 => self.device.try_clone()?,
@@ -104,7 +113,7 @@ impl Connection {
 impl Running {
     /// Answers until the file system is unmounted or aborted; the first error of a thread.
     pub(crate) fn run(self) -> io::Result<()> {
-        let mut outcome = Ok(());
+        let mut outcome = self.rings.map_or(Ok(()), Rings::run);
         for reader in self.readers {
             let ended = reader
                 .join()
@@ -120,8 +129,14 @@ const NO_RINGS: &str = "transport=uring: this kernel does not offer FUSE over io
 /// Whether to ask for rings.
 fn rings(kind: TransportKind) -> io::Result<bool> {
     match kind {
-        TransportKind::Dev | TransportKind::Auto => Ok(false),
-        TransportKind::Uring => Err(io::Error::new(ErrorKind::Unsupported, NO_RINGS)),
+        TransportKind::Dev => Ok(false),
+        TransportKind::Auto => Ok(uring::available()
+            .inspect_err(|why| tracing::info!(%why, "requests come by /dev/fuse"))
+            .is_ok()),
+        TransportKind::Uring => match uring::available() {
+            Ok(()) => Ok(true),
+            Err(why) => Err(io::Error::new(ErrorKind::Unsupported, format!("transport=uring: {why}"))),
+        },
     }
 }
 
@@ -222,6 +237,12 @@ impl Reader {
             }
         }
         Ok(())
+    }
+}
+
+impl Handler for Dispatcher {
+    fn handle(&self, header: &[u8; IN_HEADER], structure: &[u8], payload: &[u8], port: RingPort) {
+        Self::handle(self, header, structure, payload, port);
     }
 }
 

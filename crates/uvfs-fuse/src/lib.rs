@@ -14,6 +14,8 @@ mod dev;
 mod device;
 mod error;
 mod frontend;
+#[doc(hidden)]
+pub mod fuzz;
 mod mark;
 mod messages;
 mod mounted;
@@ -25,6 +27,7 @@ mod pool;
 mod psi;
 mod reclaim;
 mod transport;
+mod uring;
 mod wire;
 
 pub use dev::Transport;

@@ -1,4 +1,4 @@
-//! One more descriptor of a FUSE connection, which takes an ioctl (`FUSE_DEV_IOC_CLONE`).
+//! System calls of the connection that take `unsafe`: one more descriptor (`FUSE_DEV_IOC_CLONE`), the size of a page.
 
 use std::fs::File;
 use std::io;
@@ -16,4 +16,11 @@ pub(super) fn clone_device(device: BorrowedFd<'_>) -> io::Result<File> {
     // SAFETY: the request takes a pointer to a u32, from which it reads only; both descriptors are open for the whole call.
     unsafe { ioctl(&another, Setter::<CLONE, u32>::new(number)) }?;
     Ok(another)
+}
+
+/// Bytes of a page of this machine.
+pub(super) fn page_size() -> u32 {
+    // SAFETY: asks for a number.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u32::try_from(size).unwrap_or(4096)
 }

@@ -66,6 +66,11 @@ impl Dispatcher {
         Self(Arc::new(Context::clone(&self.0)))
     }
 
+    #[cfg(test)]
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.0
+    }
+
     /// Has one request answered through `port`: before this returns, or later, from another thread. `structure` and `payload`
     /// may be longer than what the operation uses.
     pub(crate) fn handle<P: Port>(

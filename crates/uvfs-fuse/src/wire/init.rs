@@ -32,8 +32,6 @@ const OLDEST_MINOR: u32 = 28;
 const MAX_BACKGROUND: u16 = 64;
 /// Bytes of `struct fuse_init_out`.
 const INIT_OUT: usize = 64;
-/// What a page is to the protocol's limits, at the least.
-const PAGE: u32 = 4096;
 
 /// Bits of both words of flags (`FUSE_*` in linux/fuse.h).
 pub(crate) mod flag {
@@ -63,8 +61,10 @@ const WANTED: u64 = flag::ASYNC_READ
     | flag::CACHE_SYMLINKS;
 
 /// What we would like beside what is always asked for.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Wishes {
+    /// Bytes of a page: the kernel counts in them how much one request may move.
+    pub page_size: u32,
     /// The kernel shall check access control lists.
     pub acls: bool,
     /// Rings are ready.
@@ -76,6 +76,7 @@ pub(crate) struct Wishes {
 pub(crate) struct Agreed {
     pub flags: u64,
     max_readahead: u32,
+    max_pages: u16,
 }
 
 /// What to say to an INIT.
@@ -103,7 +104,10 @@ impl Greeting {
         if wishes.uring {
             wanted |= flag::OVER_IO_URING;
         }
-        Ok(Self::Agreed(Agreed { flags: wanted & init.flags, max_readahead: init.max_readahead }))
+        // Not more than is written at a time, or the kernel reads more than there is room for.
+        let max_pages = u16::try_from(MAX_WRITE / wishes.page_size.max(1)).unwrap_or(u16::MAX);
+        let (flags, max_readahead) = (wanted & init.flags, init.max_readahead.min(MAX_WRITE));
+        Ok(Self::Agreed(Agreed { flags, max_readahead, max_pages }))
     }
 
     /// `struct fuse_init_out`.
@@ -121,8 +125,7 @@ impl Greeting {
         put(20, &MAX_WRITE.to_ne_bytes());
         // Times have all their nanoseconds.
         put(24, &1u32.to_ne_bytes());
-        let pages = MAX_WRITE.max(agreed.max_readahead).div_ceil(PAGE);
-        put(28, &u16::try_from(pages).unwrap_or(u16::MAX).to_ne_bytes());
+        put(28, &agreed.max_pages.to_ne_bytes());
         put(32, &((agreed.flags >> 32) as u32).to_ne_bytes());
         out
     }
@@ -153,12 +156,13 @@ mod tests {
         }
     }
 
+    const NONE: Wishes = Wishes { page_size: 4096, acls: false, uring: false };
+
     #[test]
     fn only_what_is_offered_and_wanted_is_agreed() {
-        let none = Wishes::default();
-        assert_eq!(agreed(&LINUX_6_18, none), WANTED | flag::INIT_EXT);
-        assert_eq!(agreed(&InitIn { flags: flag::ASYNC_DIO, ..LINUX_6_18 }, none), flag::ASYNC_DIO);
-        let all = Wishes { acls: true, uring: true };
+        assert_eq!(agreed(&LINUX_6_18, NONE), WANTED | flag::INIT_EXT);
+        assert_eq!(agreed(&InitIn { flags: flag::ASYNC_DIO, ..LINUX_6_18 }, NONE), flag::ASYNC_DIO);
+        let all = Wishes { acls: true, uring: true, ..NONE };
         let lists = flag::POSIX_ACL | flag::DONT_MASK;
         assert_eq!(agreed(&LINUX_6_18, all), WANTED | flag::INIT_EXT | lists | flag::OVER_IO_URING);
         // One without the other is worse than neither.
@@ -168,18 +172,17 @@ mod tests {
 
     #[test]
     fn versions_are_sorted_out() {
-        let none = Wishes::default();
         let newer = InitIn { major: 8, ..LINUX_6_18 };
-        assert_eq!(Greeting::to(&newer, none), Ok(Greeting::Again));
+        assert_eq!(Greeting::to(&newer, NONE), Ok(Greeting::Again));
         assert_eq!(Greeting::Again.encode()[..12], [7u32, 45, 0].map(u32::to_ne_bytes).concat());
         let older = InitIn { minor: OLDEST_MINOR - 1, ..LINUX_6_18 };
-        assert_eq!(Greeting::to(&older, none), Err(Errno::PROTO));
-        assert_eq!(Greeting::to(&InitIn { major: 6, ..LINUX_6_18 }, none), Err(Errno::PROTO));
+        assert_eq!(Greeting::to(&older, NONE), Err(Errno::PROTO));
+        assert_eq!(Greeting::to(&InitIn { major: 6, ..LINUX_6_18 }, NONE), Err(Errno::PROTO));
     }
 
     #[test]
     fn the_answer_has_the_layout_of_the_protocol() {
-        let greeting = Greeting::to(&LINUX_6_18, Wishes { acls: false, uring: true }).expect("agreed");
+        let greeting = Greeting::to(&LINUX_6_18, Wishes { uring: true, ..NONE }).expect("agreed");
         let out = greeting.encode();
         assert_eq!(out[8..12], 131_072u32.to_ne_bytes());
         assert_eq!(out[12..16], ((WANTED | flag::INIT_EXT) as u32).to_ne_bytes());

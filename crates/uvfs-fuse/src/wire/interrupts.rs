@@ -126,6 +126,13 @@ impl Interrupts {
         }
     }
 
+    /// As if the process of one request had been killed.
+    #[cfg(test)]
+    pub(super) fn end_with_eintr(&self, unique: u64) {
+        let request = self.0.lock().requests.remove(&unique);
+        request.expect("it waits").waiting.give_up();
+    }
+
     /// Gives up what `is_killed` says; false, and the caller is not counted on any more, if nothing is left to look at.
     fn sweep(&self, is_killed: impl Fn(u32) -> bool) -> bool {
         let signalled: Vec<(u64, u32)> = {
