@@ -187,7 +187,8 @@ fn set(parsed: &mut Parsed, name: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
-fn memory(text: &str) -> Result<u64> {
+/// A limit of the memory for names and inodes, as `-o memory=` and `.uvfs/bytes_limit` take it.
+pub fn memory(text: &str) -> Result<u64> {
     match amount(text) {
         Some(bytes) if bytes == 0 || bytes >= MEMORY_MIN => Ok(bytes),
         Some(_) => bail!("memory={text}: too little to work with; give at least 4m, or 0 for no limit"),

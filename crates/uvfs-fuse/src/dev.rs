@@ -69,7 +69,7 @@ impl Connection {
         let rings = rings(kind)?;
         let page_size = sys::page_size();
         let wishes = Wishes { page_size, acls: frontend.keeps_acls(), uring: rings };
-        let transport = exchange(&device, wishes)?;
+        let transport = exchange(&device, &frontend, wishes)?;
         if kind == TransportKind::Uring && transport != Transport::Uring {
             return Err(io::Error::new(ErrorKind::Unsupported, NO_RINGS));
         }
@@ -141,7 +141,7 @@ fn rings(kind: TransportKind) -> io::Result<bool> {
 }
 
 /// Answers INIT; what requests will come through.
-fn exchange(device: &File, wishes: Wishes) -> io::Result<Transport> {
+fn exchange(device: &File, frontend: &Frontend, wishes: Wishes) -> io::Result<Transport> {
     let mut buffer = vec![0; MAX_REQUEST];
     loop {
         let Some(len) = receive(device, &mut buffer)? else {
@@ -163,8 +163,10 @@ fn exchange(device: &File, wishes: Wishes) -> io::Result<Transport> {
         };
         sent?;
         match answer {
-            Ok(Greeting::Agreed(agreed)) if agreed.uring() => return Ok(Transport::Uring),
-            Ok(Greeting::Agreed(_)) => return Ok(Transport::Dev),
+            Ok(Greeting::Agreed(agreed)) => {
+                frontend.kernel_can(agreed.spares_opendir());
+                return Ok(if agreed.uring() { Transport::Uring } else { Transport::Dev });
+            }
             Ok(Greeting::Again) => {}
             Err(_) => {
                 let what = format!(

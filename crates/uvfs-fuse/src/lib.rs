@@ -33,6 +33,6 @@ mod wire;
 pub use dev::Transport;
 pub use device::unmount;
 pub use error::MountError;
-pub use mounted::{Lookups, Mounted, Notices, Shortages, Unmounted, mount};
+pub use mounted::{Lookups, Mounted, Notices, Requests, Shortages, Unmounted, mount};
 pub use mountinfo::{Listed, listed};
 pub use options::{Atime, Options, TransportKind};

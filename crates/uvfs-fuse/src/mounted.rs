@@ -77,6 +77,20 @@ pub struct Notices {
     pub all: u64,
 }
 
+/// Requests that a kernel which keeps what it knows makes once, or never; see [`Mounted::requests`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is a request of the protocol")]
+pub struct Requests {
+    pub lookup: u64,
+    pub getattr: u64,
+    /// READDIRPLUS too.
+    pub readdir: u64,
+    pub opendir: u64,
+    pub open: u64,
+    /// Of files.
+    pub release: u64,
+}
+
 /// See [`Mounted::lookups`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookups {
@@ -162,11 +176,12 @@ fn start(
     frontend::tell_of_changes(notices, frontend)?;
     let running = connection.start()?;
     let session = Arc::new(Session::default());
-    let theirs = Arc::clone(&session);
+    let (theirs, told) = (Arc::clone(&session), Arc::clone(frontend));
     thread::Builder::new().name("uvfs-session".into()).spawn(move || {
         let outcome = running.run();
-        // It ends with the session, for it has the device too.
+        // They end with the session, for they have the device too.
         drop(balancer);
+        told.stop_telling();
         *theirs.outcome.lock() = Some(outcome.map_err(Arc::new));
         theirs.ended.notify_all();
     })?;
@@ -229,6 +244,11 @@ impl Mounted {
     /// What the kernel was told, since the mount, of changes that were made behind it.
     pub fn notices(&self) -> Notices {
         self.frontend.notices()
+    }
+
+    /// Some of the requests that the kernel has made since the mount.
+    pub fn requests(&self) -> Requests {
+        self.frontend.requests()
     }
 
     /// The file of the system's memory pressure that lowers the limit; "none" and why, where there is none.

@@ -9,6 +9,7 @@ use std::task::Waker;
 use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek, mode};
 
 use super::{Core, Frontend};
+use crate::pending::For;
 use crate::transport::{Caller, DataReply, Entry, NodeId, Opened, Reply};
 
 /// Flags of one `write` request.
@@ -50,10 +51,12 @@ impl Frontend {
     }
 
     pub(crate) fn open(&self, who: Caller, node: NodeId, flags: i32, reply: impl Reply<Opened>) {
+        self.core.tally.open.add(1);
         self.answer(who, node, reply, move |core, op, inode| core.open(op, inode, flags));
     }
 
     pub(crate) fn release(&self, who: Caller, node: NodeId, fh: u64, reply: impl Reply<()>) {
+        self.core.tally.release.add(1);
         // Also where the node is not known: the handle is.
         self.route(who, node, reply, move |reply, core, _, _| {
             core.vfs.release(fh);
@@ -96,11 +99,13 @@ impl Frontend {
             Err(error) => reply.send(Err(error)),
             Ok(inode) if core.vfs.may_block(&inode) => {
                 let op = core.op_to_write(who, Some(&inode));
+                let waiting = core.waiting(node, For::Driver);
                 let (core, data) = (Arc::clone(core), data.to_vec());
                 reply.waits();
                 self.core.pool.submit(move || {
                     let written = core.inode(node).and_then(|inode| core.write(&op, &inode, write, &data));
                     reply.send(written);
+                    drop(waiting);
                 });
             }
             Ok(inode) => reply.send(core.write(&core.op_to_write(who, Some(&inode)), &inode, write, data)),

@@ -148,7 +148,7 @@ impl Dispatcher {
             Operation::GetAttr => frontend.getattr(who, node, reply),
             Operation::ReadLink => frontend.readlink(who, node, reply),
             Operation::Open { flags } => frontend.open(who, node, flags, reply),
-            Operation::OpenDir => Reply::<Opened>::send(reply, Ok(frontend.opendir(node))),
+            Operation::OpenDir => Reply::<Opened>::send(reply, frontend.opendir(node)),
             Operation::Read { fh, offset, size } => frontend.read(who, node, fh, offset, size, reply),
             Operation::ReadDir { cookie, size, plus } => {
                 frontend.readdir(who, node, cookie, Listing::new(reply, size as usize, plus));

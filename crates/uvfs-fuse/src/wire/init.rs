@@ -44,6 +44,7 @@ pub(crate) mod flag {
     pub(crate) const POSIX_ACL: u64 = 1 << 20;
     pub(crate) const MAX_PAGES: u64 = 1 << 22;
     pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub(crate) const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
     pub(crate) const OVER_IO_URING: u64 = 1 << 41;
@@ -55,6 +56,7 @@ const WANTED: u64 = flag::ASYNC_READ
     | flag::ASYNC_DIO
     | flag::DO_READDIRPLUS
     | flag::PARALLEL_DIROPS
+    | flag::NO_OPENDIR_SUPPORT
     | flag::HANDLE_KILLPRIV_V2
     | flag::CACHE_SYMLINKS;
 
@@ -130,6 +132,11 @@ impl Greeting {
 }
 
 impl Agreed {
+    /// OPENDIR may be answered ENOSYS.
+    pub(crate) fn spares_opendir(&self) -> bool {
+        self.flags & flag::NO_OPENDIR_SUPPORT != 0
+    }
+
     /// Requests come by rings once those are registered.
     pub(crate) fn uring(&self) -> bool {
         self.flags & flag::OVER_IO_URING != 0
