@@ -1,6 +1,6 @@
 //! Requests, taken apart: `struct fuse_in_header`, the operation's structure, names and data.
 //!
-//! [`Request::parse`] believes nothing: each length is checked before it is used, a name ends with the nul that belongs to it, is
+//! [`Operation::parse`] believes nothing: each length is checked before it is used, a name ends with the nul that belongs to it, is
 //! not empty, has no slash and at most [`NAME_MAX`] bytes. EIO is the answer to what no kernel sends, ENOSYS to operations
 //! that are not known here, and ENAMETOOLONG to a long name. Nothing is copied.
 //!
