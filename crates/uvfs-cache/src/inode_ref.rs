@@ -194,6 +194,18 @@ impl<'c> InodeRef<'c> {
         true
     }
 
+    /// The same of an inode that was made of that answer, and filled with it before anybody could find it: who has changed it
+    /// since has noted that, so that there are no attributes to compare.
+    pub(crate) fn believe_unless_late(&self, asked: Asked, life: Life) -> bool {
+        let _lock = self.lock();
+        if self.cache.sb_of(self.index()).changes.since(self.ino(), asked.changes) {
+            return false;
+        }
+        let deadline = self.cache.deadline(self.sb(), life, asked.epoch);
+        self.private_half().deadline.store(deadline, Ordering::Relaxed);
+        true
+    }
+
     /// As [`InodeRef::refresh`], unless the attributes changed since `revision`: then the answer is
     /// late (rule 10 for attributes), nothing is done and false comes back.
     pub fn refresh_unless_changed(&self, revision: u64, attr: &Attr, life: Life) -> bool {
