@@ -73,14 +73,12 @@ mod memory {
                 return Err(io::Error::last_os_error());
             }
             match NonNull::new(p.cast::<u8>()) {
-                // SAFETY: within the mapping, which is `colour` longer than `len`.
-                Some(map) => Ok(Self {
-                    base: unsafe { map.add(colour) },
-                    len,
-                    colour,
-                    huge: AtomicUsize::new(0),
-                    always_huge: AtomicBool::new(false),
-                }),
+                Some(map) => {
+                    // SAFETY: within the mapping, which is `colour` longer than `len`.
+                    let base = unsafe { map.add(colour) };
+                    let (huge, always_huge) = (AtomicUsize::new(0), AtomicBool::new(false));
+                    Ok(Self { base, len, colour, huge, always_huge })
+                }
                 None => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
             }
         }

@@ -157,6 +157,9 @@ impl BlHash {
         } else {
             table.set_size(level, split + 1);
         }
+        // The next in turn is split a few inserts later.
+        let next = if split + 1 == 1 << level { 0 } else { split + 1 };
+        Self::prefetch_entries(table.heads.get(next), objects);
         for line in lines.drain(..) {
             self.free_line(line);
         }
