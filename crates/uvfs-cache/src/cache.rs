@@ -269,7 +269,8 @@ impl Cache {
         flags: u32,
         epoch: u32,
     ) -> InodeRef<'_> {
-        let life = self.fill_slot(sb, index, dir, fresh, flags, epoch);
+        let deadline = self.deadline(sb, fresh.life, epoch);
+        let life = self.fill_slot(sb, index, dir, fresh, flags, deadline);
         self.start_inode(sb, index, life)
     }
 
@@ -280,7 +281,7 @@ impl Cache {
         InodeRef::new(self, index, life)
     }
 
-    /// Fill both halves of an inode to which no reference can be had yet; its life.
+    /// Fill both halves of an inode to which no reference can be had yet; its life. It is believed until `deadline`.
     pub(crate) fn fill_slot(
         &self,
         sb: SbId,
@@ -288,7 +289,7 @@ impl Cache {
         dir: u32,
         fresh: &Fresh,
         flags: u32,
-        epoch: u32,
+        deadline: u32,
     ) -> u32 {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
         let resident = self.superblock(sb).resident;
@@ -302,7 +303,6 @@ impl Cache {
         private.alias.store(0, Ordering::Relaxed);
         private.sb.store(u32::from(sb.0), Ordering::Relaxed);
         private.dir.store(dir, Ordering::Relaxed);
-        let deadline = self.deadline(sb, fresh.life, epoch);
         private.deadline.store(deadline, Ordering::Relaxed);
         if let Some(state) = self.dir_state_at(dir) {
             state.reset(resident);
@@ -388,6 +388,13 @@ impl Cache {
     /// holds no lock.
     pub(crate) fn put_name(&self, index: u32) {
         order::check(Class::Rename);
+        if let Some(last) = self.inodes_private.get(index).refs.put_anchor() {
+            // Where nothing is spread all references are counted in the word, whatever the place.
+            if last {
+                self.end_inode(index);
+            }
+            return;
+        }
         if self.inodes_private.get(index).refs.unanchor() {
             self.gather(index);
         }
@@ -571,6 +578,9 @@ impl Objects for Names<'_> {
     fn store_hash(&self, index: u32, hash: u32) {
         self.0.dentries.get(index).hash.store(hash, Ordering::Relaxed);
     }
+    fn prefetch(&self, index: u32) {
+        self.0.dentries.prefetch(index);
+    }
 }
 
 /// What the table of inode numbers asks about inodes.
@@ -594,6 +604,9 @@ impl Objects for Numbers<'_> {
     }
     fn store_hash(&self, index: u32, hash: u32) {
         self.0.inodes_private.get(index).hash.store(hash, Ordering::Relaxed);
+    }
+    fn prefetch(&self, index: u32) {
+        self.0.inodes_private.prefetch(index);
     }
 }
 

@@ -8,9 +8,9 @@
 //! bucket moved. Rename holds both buckets while both change (rule 12): a scan of either proves no
 //! miss, so the replaced target is never absent and the moved name is never in both places.
 
-use uvfs_sync::blhash::{BlHash, Hashes, Locked};
+use uvfs_sync::blhash::{BlHash, Hashes, Locked, Scan};
 use uvfs_sync::order::{Class, Held};
-use uvfs_sync::primitives::{MutexGuard, Ordering};
+use uvfs_sync::primitives::{MutexGuard, Ordering, spin_loop};
 
 use crate::cache::{Cache, Names, is_dir};
 use crate::clock::SUSPECT;
@@ -123,7 +123,9 @@ impl<'c> NameGuard<'c> {
         let inode = self.cache.fill_inode(room.sb, index, state, fresh, 0, self.asked.epoch);
         // If another one of that number is cached still (its file is gone), this one is not found
         // by number.
-        drop(self.cache.hash_number(room.sb, index, &fresh.attr, || inode.clone()));
+        if !self.cache.superblock(room.sb).resident {
+            drop(self.cache.hash_number(room.sb, index, &fresh.attr, || inode.clone()));
+        }
         let deadline = self.cache.deadline(room.sb, fresh.life, self.asked.epoch);
         self.cache.publish(self, room, &inode, deadline, None);
         self.doubt_if_late(Some(&inode));
@@ -186,7 +188,7 @@ impl Cache {
             if let Some(locked) = self.names.lock(each, spare) {
                 return (locked, hashes);
             }
-            uvfs_sync::primitives::spin_loop();
+            spin_loop();
         }
     }
 
@@ -209,6 +211,25 @@ impl Cache {
         found
     }
 
+    /// The dentry of a name in a resident directory whose right the caller has: nobody else changes it, so that it is
+    /// found without a lock.
+    fn find_guarded(&self, dir: u32, words: &NameWords<'_>) -> Option<u32> {
+        let accept = |dentry| {
+            let d = self.dentries.get(dentry);
+            let seq = d.seq.begin()?;
+            // A negative entry would be that of another superblock's directory, which had the index before.
+            let is = d.is(dir, words, &self.tails) && d.inode.load(Ordering::Relaxed) != 0;
+            (is && d.seq.check(seq)).then_some(dentry)
+        };
+        loop {
+            match self.names.scan(&self.hashes_at(words, dir), accept, || ()) {
+                Scan::Hit(dentry) => return Some(dentry),
+                Scan::Miss(()) => return None,
+                Scan::Moved => spin_loop(),
+            }
+        }
+    }
+
     /// Take an entry out of a resident directory's list, before its dentry changes: who lists
     /// under the index's mutex finds only dentries that are in use. The caller has the right to the
     /// name, and of a resident superblock nothing goes away by itself.
@@ -216,10 +237,7 @@ impl Cache {
         if !self.sb_of(dir.index()).resident {
             return;
         }
-        let (locked, _) = self.lock_names_bucket([(dir.index(), words)], false);
-        let dentry = self.find_locked(&locked, 0, dir.index(), words);
-        drop(locked);
-        if let (Some(dentry), Some(state)) = (dentry, dir.dir_state()) {
+        if let (Some(dentry), Some(state)) = (self.find_guarded(dir.index(), words), dir.dir_state()) {
             let cookie = self.dentries_private.get(dentry).cookie.load(Ordering::Relaxed);
             state.entries().remove(cookie);
         }

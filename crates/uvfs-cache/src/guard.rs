@@ -14,22 +14,23 @@
 //! Lock order: after the rename mutex; two names in the order of their hashes. Inside a shard's
 //! mutex nothing else is locked.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use crossbeam_utils::CachePadded;
 use uvfs_sync::blhash::Key;
 use uvfs_sync::order::{self, Class};
 use uvfs_sync::primitives::{Condvar, Mutex};
 
 use crate::cache::Cache;
-use crate::dentry::NameWords;
+use crate::dentry::{INLINE, NameWords};
 use crate::inode_ref::InodeRef;
 use crate::inodes::Asked;
 
-const SHARDS: usize = if cfg!(loom) { 1 } else { 16 };
+/// So many that two threads seldom meet in one.
+const SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 
 /// What a waiter is told: look again, or the errno that the asker got.
 type Outcome = Result<(), i32>;
@@ -134,12 +135,20 @@ impl Future for Pending {
     }
 }
 
-/// One shard: for each name that is taken, who waits for it.
-type Shard = Mutex<HashMap<u64, Vec<Arc<Waiter>>, foldhash::fast::FixedState>>;
+/// A name that is taken, and who waits for it.
+struct Taken {
+    key: u64,
+    waiters: Vec<Arc<Waiter>>,
+}
+
+/// One shard: the names that are taken, in no order. Most often there is none, and seldom more than a few, which are
+/// compared faster than they would be hashed again.
+type Shard = Mutex<Vec<Taken>>;
 
 /// Names that are taken, each with who waits for it.
 pub(crate) struct NameLocks {
-    shards: [Shard; SHARDS],
+    /// A line each: who takes a name must not slow down who takes another one.
+    shards: [CachePadded<Shard>; SHARDS],
     key: Key,
 }
 
@@ -149,9 +158,7 @@ impl NameLocks {
         // Fixed under the model checker, whose runs must repeat.
         let seed = |n: u64| if cfg!(loom) { n } else { RandomState::new().hash_one(n) };
         Self {
-            shards: std::array::from_fn(|_| {
-                Mutex::new(HashMap::with_hasher(foldhash::fast::FixedState::default()))
-            }),
+            shards: std::array::from_fn(|_| CachePadded::new(Mutex::new(Vec::new()))),
             key: Key(seed(1), seed(2)),
         }
     }
@@ -166,14 +173,14 @@ impl NameLocks {
 
     fn take(&self, key: u64) -> Result<(), Pending> {
         let mut shard = self.shard(key).lock();
-        match shard.get_mut(&key) {
+        match shard.iter_mut().find(|taken| taken.key == key) {
             None => {
-                shard.insert(key, Vec::new());
+                shard.push(Taken { key, waiters: Vec::new() });
                 Ok(())
             }
-            Some(waiters) => {
+            Some(taken) => {
                 let waiter = Arc::new(Waiter::default());
-                waiters.push(waiter.clone());
+                taken.waiters.push(waiter.clone());
                 Err(Pending(waiter))
             }
         }
@@ -188,10 +195,40 @@ impl NameLocks {
     }
 
     fn release(&self, key: u64, outcome: Outcome) {
-        let waiters = self.shard(key).lock().remove(&key);
+        let waiters = {
+            let mut shard = self.shard(key).lock();
+            let at = shard.iter().position(|taken| taken.key == key);
+            at.map(|at| shard.swap_remove(at).waiters)
+        };
         let mut told = Told { waiters: waiters.unwrap_or_default().into_iter(), outcome };
         for waiter in told.waiters.by_ref() {
             waiter.finish(outcome);
+        }
+    }
+}
+
+/// A name's bytes; most are short enough to need no memory of their own.
+enum Bytes {
+    Short([u8; INLINE], u8),
+    Long(Box<[u8]>),
+}
+
+impl Bytes {
+    fn new(name: &[u8]) -> Self {
+        let mut short = [0; INLINE];
+        match short.get_mut(..name.len()) {
+            Some(room) => {
+                room.copy_from_slice(name);
+                Self::Short(short, name.len() as u8)
+            }
+            None => Self::Long(name.into()),
+        }
+    }
+
+    fn get(&self) -> &[u8] {
+        match self {
+            Self::Short(bytes, len) => &bytes[..usize::from(*len)],
+            Self::Long(bytes) => bytes,
         }
     }
 }
@@ -200,7 +237,7 @@ impl NameLocks {
 pub struct NameGuard<'c> {
     pub(crate) cache: &'c Cache,
     pub(crate) dir: InodeRef<'c>,
-    name: Vec<u8>,
+    name: Bytes,
     /// `None`: the other guard of a pair of colliding names owns the entry.
     key: Option<u64>,
     /// The directory's revision when the right was got, that is before the driver is asked (rule 10).
@@ -214,7 +251,7 @@ impl std::fmt::Debug for NameGuard<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NameGuard")
             .field("dir", &self.dir)
-            .field("name", &String::from_utf8_lossy(&self.name))
+            .field("name", &String::from_utf8_lossy(self.name()))
             .finish_non_exhaustive()
     }
 }
@@ -226,7 +263,7 @@ impl<'c> NameGuard<'c> {
             revision: dir.dir_state().map_or(0, |d| d.revision()),
             asked: dir.cache().ask(dir.sb()),
             dir: dir.clone(),
-            name: name.to_vec(),
+            name: Bytes::new(name),
             key,
             outcome: Ok(()),
         }
@@ -239,11 +276,11 @@ impl<'c> NameGuard<'c> {
 
     /// The name.
     pub fn name(&self) -> &[u8] {
-        &self.name
+        self.name.get()
     }
 
     pub(crate) fn words(&self) -> NameWords<'_> {
-        NameWords::new(&self.name)
+        NameWords::new(self.name())
     }
 
     /// The question failed: who waits for the same name gets this errno.

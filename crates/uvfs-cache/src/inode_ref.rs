@@ -196,6 +196,20 @@ impl<'c> InodeRef<'c> {
         true
     }
 
+    /// The same of an inode that was made of that answer, and filled with it before anybody could find it: who has changed it
+    /// since has noted that, so that there are no attributes to compare.
+    pub(crate) fn believe_unless_late(&self, asked: Asked, life: Life) -> bool {
+        let _lock = self.lock();
+        if self.is_of_the_past(asked.epoch)
+            || self.cache.sb_of(self.index()).changes.since(self.ino(), asked.changes)
+        {
+            return false;
+        }
+        let deadline = self.cache.deadline(self.sb(), life, asked.epoch);
+        self.private_half().deadline.store(deadline, Ordering::Relaxed);
+        true
+    }
+
     /// Under the inode's lock: whether who was asked in `epoch` may know less than what stands here. Another name may
     /// have been asked for after the epoch moved, and is believed: it would serve what was known before the move.
     /// (A move after this look comes before any answer of the new epoch, which then waits for the lock.)

@@ -22,9 +22,10 @@ use uvfs_sync::primitives::{Ordering, spin_loop};
 
 use crate::attr::{Attr, mode};
 use crate::cache::{Cache, is_dir, number_hash};
+use crate::clock::SUSPECT;
 use crate::inode::LIVE;
 use crate::inode_ref::InodeRef;
-use crate::types::{CacheError, Fresh, InodeId, Life, SbId};
+use crate::types::{CacheError, Fresh, InodeId, SbId};
 use crate::walk::TRIES;
 
 /// The moment before a driver was asked what an inode is like: see [`Cache::iget`].
@@ -224,14 +225,14 @@ impl Cache {
         }
         let (index, dir) = self.alloc_node(sb, is_dir(attr.fmt()))?;
         // Not believed until it is known not to be late.
-        let life = self.fill_slot(sb, index, dir, &Fresh { life: Life::Millis(0), ..*fresh }, 0, asked.epoch);
+        let life = self.fill_slot(sb, index, dir, fresh, 0, SUSPECT);
         // Not started before it is known to be the only one: with a stale index somebody may look
         // at this very slot, and must not come to hold what is thrown away.
         Ok(match self.hash_number(sb, index, attr, || self.start_inode(sb, index, life)) {
             Ok(inode) => {
                 // Known under another name, changed and evicted while the driver was asked? Looked
                 // at once it is found by its number: who changes it from now on changes this one.
-                let current = inode.refresh_unless_late(asked, attr, fresh.life);
+                let current = inode.believe_unless_late(asked, fresh.life);
                 (inode, current)
             }
             // Another name of it was looked up at the same time, perhaps asked for earlier.

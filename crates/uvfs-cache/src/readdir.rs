@@ -15,12 +15,19 @@ const BATCH: usize = 64;
 /// What a lister is handed: name, inode number, type bits, cookie to go on from. False stops.
 pub type DirSink<'a> = &'a mut dyn FnMut(&[u8], u64, u32, u64) -> bool;
 
+/// An entry that was copied out; its name is the next `len` bytes of the batch's.
 struct Listed {
-    name: [u8; 256],
     len: usize,
     ino: u64,
     fmt: u32,
     next: u64,
+}
+
+/// Entries that were copied out, and their names one after the other.
+#[derive(Default)]
+struct Batch {
+    entries: Vec<Listed>,
+    names: Vec<u8>,
 }
 
 /// A listing that may make a directory complete.
@@ -47,39 +54,51 @@ impl Cache {
     pub fn read_dir(&self, dir: &InodeRef<'_>, cookie: u64, sink: DirSink<'_>) {
         let Some(state) = dir.dir_state() else { return };
         let mut from = cookie;
+        let mut batch = Batch::default();
         loop {
-            let mut batch = Vec::with_capacity(BATCH);
+            batch.entries.clear();
+            batch.names.clear();
             {
                 let index = state.entries();
                 for (cookie, dentry) in index.from(from).take(BATCH) {
                     from = cookie + 1;
-                    batch.extend(self.listed(dir.index(), dentry, from));
+                    self.listed(dir.index(), dentry, from, &mut batch);
                 }
-                if batch.is_empty() && index.from(from).next().is_none() {
+                if batch.entries.is_empty() && index.from(from).next().is_none() {
                     return;
                 }
             }
-            for e in &batch {
-                if !sink(&e.name[..e.len], e.ino, e.fmt, e.next) {
+            let mut names = &batch.names[..];
+            for e in &batch.entries {
+                let (name, rest) = names.split_at(e.len);
+                names = rest;
+                if !sink(name, e.ino, e.fmt, e.next) {
                     return;
                 }
             }
         }
     }
 
-    /// Copy an entry of the list. `None`: it is just being renamed into another directory.
-    fn listed(&self, dir: u32, dentry: u32, next: u64) -> Option<Listed> {
+    /// Copy an entry of the list, unless it is just being renamed into another directory.
+    fn listed(&self, dir: u32, dentry: u32, next: u64, batch: &mut Batch) {
         let d = self.dentries.get(dentry);
-        let mut e = Listed { name: [0; 256], len: 0, ino: 0, fmt: 0, next };
+        let mut name = [0; 256];
         loop {
             if let Some(seq) = d.seq.begin() {
-                e.len = d.copy_name(&mut e.name, &self.tails);
-                e.fmt = d.fmt();
+                let len = d.copy_name(&mut name, &self.tails);
+                let fmt = d.fmt();
                 // The dentry holds its inode as long as the sequence stands.
-                e.ino = self.inodes.get(d.inode.load(Ordering::Relaxed)).ino();
+                let ino = self.inodes.get(d.inode.load(Ordering::Relaxed)).ino();
                 let parent = d.parent.load(Ordering::Relaxed);
+                let hash = d.hash.load(Ordering::Relaxed);
                 if d.seq.check(seq) {
-                    return (parent == dir && e.len != 0).then_some(e);
+                    if parent == dir && len != 0 {
+                        batch.names.extend_from_slice(&name[..len]);
+                        batch.entries.push(Listed { len, ino, fmt, next });
+                        // Who lists a directory most often looks at its entries next.
+                        self.names.prefetch(hash);
+                    }
+                    return;
                 }
             }
             // Its writer holds a bucket's lock for a few stores, and waits for nobody.

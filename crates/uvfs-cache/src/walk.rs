@@ -124,6 +124,14 @@ impl Cache {
         Names(self.names.view())
     }
 
+    /// A name is looked for soon: where it would stand in the table is a line that few have in their processor's cache.
+    /// Stores nothing.
+    #[inline]
+    pub fn prefetch(&self, dir: &InodeRef<'_>, name: &[u8]) {
+        let names = self.names();
+        self.names.prefetch(names.hash(name).hash as u32 ^ dir.index());
+    }
+
     /// The hashes of (directory, name), for who locks or scans.
     pub(crate) fn hashes_at(&self, name: &NameWords<'_>, dir: u32) -> Hashes {
         let hashes = self.names.hashes(|key| name.hash(key));

@@ -139,6 +139,21 @@ impl<T: Slot> Arena<T> {
         self.memory.advise_huge();
     }
 
+    /// Slots are used in rising order, and this one comes next: from `first` bytes on huge pages are asked for ahead of it,
+    /// until memory is given back. For who uses slots densely: what is used of a huge page is committed as a whole.
+    #[inline]
+    pub fn reached(&self, index: u32, first: usize) {
+        #[cfg(not(loom))]
+        self.memory.reached(index as usize * size_of::<T>(), first);
+        let _ = (index, first);
+    }
+
+    /// Next to no slot is used: they will be used from the first on once more, as [`Arena::reached`] wants it.
+    pub fn begin_anew(&self) {
+        #[cfg(not(loom))]
+        self.memory.begin_anew();
+    }
+
     /// Slots reserved.
     pub fn capacity(&self) -> u32 {
         self.capacity

@@ -44,12 +44,18 @@ struct ChunkState {
 }
 
 impl ChunkState {
-    fn take(&mut self) -> Option<u32> {
-        let word = self.used.iter().position(|w| *w != u64::MAX)?;
-        let bit = self.used[word].trailing_ones();
-        self.used[word] |= 1 << bit;
-        self.live += 1;
-        Some(word as u32 * 64 + bit)
+    /// Take up to `wanted` free slots in rising order; the chunk's first slot has the index `first`.
+    fn take_into(&mut self, first: u32, wanted: usize, out: &mut Vec<u32>) {
+        let mut left = wanted;
+        for (word, used) in (0u32..).zip(&mut self.used) {
+            while left > 0 && *used != u64::MAX {
+                let bit = used.trailing_ones();
+                *used |= 1 << bit;
+                out.push(first + word * 64 + bit);
+                left -= 1;
+            }
+        }
+        self.live += (wanted - left) as u32;
     }
 
     fn give(&mut self, slot: u32) {
@@ -201,13 +207,12 @@ impl Slab {
                     None => break,
                 }
             };
+            // All that is wanted in one hold of the chunk.
             let mut state = pool.chunk(id).state.lock();
-            match state.take() {
-                Some(slot) => magazine.push(id * CHUNK + slot),
-                None => {
-                    state.listed = false;
-                    owned.partial.pop();
-                }
+            state.take_into(id * CHUNK, MAGAZINE - magazine.len(), magazine);
+            if magazine.len() < MAGAZINE {
+                state.listed = false;
+                owned.partial.pop();
             }
         }
         // Popping from the end hands slots out in rising order: neighbours in time are
@@ -220,7 +225,9 @@ impl Slab {
         let mut magazine = self.magazines[shard()].lock();
         magazine.push(index);
         if magazine.len() >= 2 * MAGAZINE {
-            let flush: Vec<u32> = magazine.drain(..MAGAZINE).collect();
+            let mut flush = [0; MAGAZINE];
+            flush.copy_from_slice(&magazine[..MAGAZINE]);
+            magazine.drain(..MAGAZINE);
             drop(magazine);
             self.flush(pool, &flush);
         }
@@ -228,10 +235,11 @@ impl Slab {
 
     fn flush(&self, pool: &Pool, indices: &[u32]) {
         let mut owned = self.owned.lock();
-        for &index in indices {
-            let id = index / CHUNK;
+        // What was freed together was most often taken together: one hold of a chunk for all of its slots.
+        for slots in indices.chunk_by(|a, b| a / CHUNK == b / CHUNK) {
+            let id = slots[0] / CHUNK;
             let mut state = pool.chunk(id).state.lock();
-            state.give(index % CHUNK);
+            slots.iter().for_each(|index| state.give(index % CHUNK));
             if !state.listed {
                 state.listed = true;
                 owned.partial.push(id);

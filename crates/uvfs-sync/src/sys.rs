@@ -10,7 +10,7 @@ mod memory {
     use std::io;
     use std::ptr::NonNull;
     #[cfg(not(miri))]
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     /// A zero-filled, page-aligned range of address space whose pages are committed by touching.
     #[derive(Debug)]
@@ -20,7 +20,17 @@ mod memory {
         /// Bytes mapped in front of `base`.
         #[cfg(not(miri))]
         colour: usize,
+        /// Bytes from the base on up to which huge pages were asked for; [`NO_MORE`].
+        #[cfg(not(miri))]
+        huge: AtomicUsize,
+        /// Huge pages are to be had for all of it, whatever becomes of it.
+        #[cfg(not(miri))]
+        always_huge: AtomicBool,
     }
+
+    /// No huge pages are to be asked for.
+    #[cfg(not(miri))]
+    const NO_MORE: usize = usize::MAX;
 
     /// Reservations begin at different distances from the powers of two that large mappings are
     /// placed at. Slots of the same number in two arenas would otherwise have the same low
@@ -63,8 +73,12 @@ mod memory {
                 return Err(io::Error::last_os_error());
             }
             match NonNull::new(p.cast::<u8>()) {
-                // SAFETY: within the mapping, which is `colour` longer than `len`.
-                Some(map) => Ok(Self { base: unsafe { map.add(colour) }, len, colour }),
+                Some(map) => {
+                    // SAFETY: within the mapping, which is `colour` longer than `len`.
+                    let base = unsafe { map.add(colour) };
+                    let (huge, always_huge) = (AtomicUsize::new(0), AtomicBool::new(false));
+                    Ok(Self { base, len, colour, huge, always_huge })
+                }
                 None => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
             }
         }
@@ -88,13 +102,70 @@ mod memory {
         /// Ask for huge pages (`MADV_HUGEPAGE`). Advice: a system without them goes on as before.
         #[cfg(not(miri))]
         pub(crate) fn advise_huge(&self) {
-            // SAFETY: our own mapping; the advice changes how it is backed, not what it holds.
-            unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_HUGEPAGE) };
+            self.always_huge.store(true, Ordering::Relaxed);
+            self.huge.store(NO_MORE, Ordering::Relaxed);
+            self.advise(0, self.len, libc::MADV_HUGEPAGE);
+        }
+
+        /// Memory is used from the base on, and what is used has come to byte `at`. From `first` bytes on huge pages are asked
+        /// for ahead of that, as much again as there is: fewer faults and misses of the TLB, for at most one huge page that is
+        /// used in part.
+        #[cfg(not(miri))]
+        #[inline]
+        pub(crate) fn reached(&self, at: usize, first: usize) {
+            let asked = self.huge.load(Ordering::Relaxed);
+            if at >= first && at >= asked {
+                self.ask_ahead(asked, at, first);
+            }
+        }
+
+        #[cfg(not(miri))]
+        #[cold]
+        fn ask_ahead(&self, asked: usize, at: usize, first: usize) {
+            let to = (at + 1).next_power_of_two().min(self.len);
+            // Several may come here at once, one of them asks.
+            if self.huge.compare_exchange(asked, to, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                self.advise(asked.max(first) / PAGE * PAGE, to, libc::MADV_HUGEPAGE);
+            }
+        }
+
+        /// Memory is given back piece by piece: what comes again may be a small part of a huge page.
+        #[cfg(not(miri))]
+        fn small_pages(&self) {
+            if self.huge.load(Ordering::Relaxed) != NO_MORE {
+                let asked = self.huge.swap(NO_MORE, Ordering::Relaxed);
+                if asked != 0 && asked != NO_MORE {
+                    self.advise(0, self.len, libc::MADV_NOHUGEPAGE);
+                }
+            }
+        }
+
+        /// Next to nothing is used: it will be used from the base on once more, as [`Reservation::reached`] wants it.
+        #[cfg(not(miri))]
+        pub(crate) fn begin_anew(&self) {
+            if !self.always_huge.load(Ordering::Relaxed) {
+                self.huge.store(0, Ordering::Relaxed);
+            }
+        }
+
+        #[cfg(not(miri))]
+        fn advise(&self, from: usize, to: usize, advice: libc::c_int) {
+            // SAFETY: within our own mapping (from and to are at most len); the advice changes how it is backed, not what it
+            // holds. Where it is refused all is as it was.
+            unsafe { libc::madvise(self.base.as_ptr().add(from).cast(), to - from, advice) };
         }
 
         /// Nothing to advise the allocator.
         #[cfg(miri)]
         pub(crate) fn advise_huge(&self) {}
+
+        /// As above.
+        #[cfg(miri)]
+        pub(crate) fn reached(&self, _at: usize, _first: usize) {}
+
+        /// As above.
+        #[cfg(miri)]
+        pub(crate) fn begin_anew(&self) {}
 
         /// Give the whole pages of `from..to` (bytes) back to the system; they read as zero after.
         ///
@@ -107,6 +178,7 @@ mod memory {
             if from >= to {
                 return Ok(());
             }
+            self.small_pages();
             // SAFETY: the range lies inside our own mapping (from < to <= len). Dropping anonymous
             // pages makes them read as zero, which is a valid value of every slot type (all atomics).
             let r =

@@ -17,7 +17,7 @@
 //! May call the cache; must not call a driver while `writer` is held.
 
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
@@ -28,10 +28,32 @@ use uvfs_sync::small_map::{Busy, SmallMap};
 use crate::driver::{Driver, Inode};
 use crate::ops::{cache_errno, fresh};
 use crate::pin::Pin;
-use crate::types::{Errno, Features, Op, Result, Ttl};
+use crate::types::{Attr, Errno, Features, Op, Result, Ttl};
 
 /// The name of the control directory, in the root of a [`Vfs`](crate::Vfs) that has one.
 pub const CONTROL_NAME: &[u8] = b".uvfs";
+
+/// The driver that is told what the cache evicts. While it is mounted it is held here: a count that each end of an inode
+/// raised and lowered would be a line that all threads write to.
+enum Told {
+    Mounted(Arc<dyn Driver>),
+    /// The cache keeps its superblocks for good, and must not keep their drivers: who still has inodes of one that
+    /// is unmounted has the driver too, or it has nobody to tell.
+    Unmounted(Weak<dyn Driver>),
+}
+
+impl Told {
+    fn evict(&self, attr: &Attr, private: u64) {
+        match self {
+            Self::Mounted(driver) => driver.evict(attr, private),
+            Self::Unmounted(driver) => {
+                if let Some(driver) = driver.upgrade() {
+                    driver.evict(attr, private);
+                }
+            }
+        }
+    }
+}
 
 /// One mounted file system.
 pub(crate) struct Super {
@@ -46,6 +68,7 @@ pub(crate) struct Super {
     point: Option<Pin>,
     /// Of a control file system: the directory that it is found in.
     hidden_in: Option<Pin>,
+    told: Arc<ArcSwap<Told>>,
 }
 
 impl Super {
@@ -60,24 +83,22 @@ impl Super {
         if !new.attr.is_dir() {
             return Err(Errno::NOTDIR);
         }
-        // Not held by the cache, which keeps its superblocks for good: who still has inodes of one
-        // that is unmounted has the driver too, or it has nobody to tell.
-        let evicting = Arc::downgrade(&driver);
+        let told = Arc::new(ArcSwap::from_pointee(Told::Unmounted(Arc::downgrade(&driver))));
+        let evicting = Arc::clone(&told);
         let id = cache
             .add_superblock(SbOptions {
                 resident: features.resident,
-                on_evict: Box::new(move |attr, private| {
-                    if let Some(driver) = evicting.upgrade() {
-                        driver.evict(attr, private);
-                    }
-                }),
+                on_evict: Box::new(move |attr, private| evicting.load().evict(attr, private)),
             })
             .map_err(|e| cache_errno(e, features))?;
         if features.watched {
             cache.watch(id);
         }
+        // Until it is dropped.
+        told.store(Arc::new(Told::Mounted(Arc::clone(&driver))));
+        let cache_of = Arc::clone(cache);
         let mut sup =
-            Self { id, driver, features, cache: Arc::clone(cache), root: None, point: None, hidden_in: None };
+            Self { id, driver, features, cache: cache_of, root: None, point: None, hidden_in: None, told };
         let root = cache.make_root(id, &fresh(features, &new)).map_err(|e| cache_errno(e, features))?;
         sup.root = Some(Pin::new(cache, root.clone()));
         sup.driver.mounted(cache, &root);
@@ -114,6 +135,7 @@ impl Drop for Super {
     fn drop(&mut self) {
         self.root = None;
         self.cache.drop_superblock(self.id);
+        self.told.store(Arc::new(Told::Unmounted(Arc::downgrade(&self.driver))));
     }
 }
 

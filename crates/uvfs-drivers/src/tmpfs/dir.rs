@@ -4,8 +4,6 @@
 //! guarded by the VFS meanwhile, so the steps of one operation need no lock among them. A
 //! directory's size is 20 bytes an entry, as in the kernel's tmpfs, `.` and `..` included.
 
-use std::sync::atomic::Ordering;
-
 use uvfs::driver::{Inode, Rename};
 use uvfs::types::{Attr, Errno, Make, NewInode, Op, Result, Time, Ttl, mode};
 
@@ -39,7 +37,7 @@ impl Tmpfs {
     /// Attributes of a directory without entries.
     pub(super) fn new_dir(&self, mode: u32, uid: u32, gid: u32, now: Time) -> Attr {
         Attr {
-            ino: self.next_ino.fetch_add(1, Ordering::Relaxed),
+            ino: self.numbers.next(),
             mode: mode::S_IFDIR | mode & 0o7777,
             nlink: 2,
             uid,

@@ -22,7 +22,6 @@ mod xattr;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use uvfs::acl::{Acl, AclKind};
 use uvfs::driver::{Driver, File, Inode, Rename};
@@ -37,7 +36,7 @@ pub use options::{TmpfsOptions, amount, parse};
 
 use file::PAGE;
 use node::Node;
-use quota::Limit;
+use quota::{Limit, Numbers};
 
 /// The driver.
 #[derive(Debug)]
@@ -47,8 +46,7 @@ pub struct Tmpfs {
     nodes: SegVec<Node>,
     bytes: Limit,
     inodes: Limit,
-    /// Inode numbers are never used again; the first one is the root directory's.
-    next_ino: AtomicU64,
+    numbers: Numbers,
 }
 
 /// What a tmpfs uses at present.
@@ -88,7 +86,7 @@ impl Tmpfs {
             nodes: SegVec::new(),
             bytes: Limit::new(size),
             inodes: Limit::new((options.nr_inodes != 0).then_some(options.nr_inodes)),
-            next_ino: AtomicU64::new(1),
+            numbers: Numbers::new(),
         }))
     }
 

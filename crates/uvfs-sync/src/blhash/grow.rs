@@ -14,6 +14,9 @@ const MOVE_STEP: u32 = 2;
 
 /// Buckets of a table that has ended that an insert or remove retires.
 const RETIRE_STEP: u32 = 64;
+/// Bytes of a table from which on it grows by huge pages: a name is looked for anywhere in it, and what it leads to takes
+/// twenty times as much.
+const HUGE_FROM: usize = 8 << 20;
 /// A table with a quarter of the load that it is made for is moved into a smaller one, but not for
 /// less than this many buckets.
 const SHRINK: u64 = if cfg!(loom) { u64::MAX } else { 4096 };
@@ -122,9 +125,12 @@ impl BlHash {
         if new >= table.heads.capacity() || level >= 30 {
             return false;
         }
+        table.heads.reached(new, HUGE_FROM);
         // First touch of the new bucket's page, before anything is locked.
         table.heads.get(new).header.fetch_or(0, Ordering::Relaxed);
         let head = table.heads.get(old);
+        // Before the lock, and all at once: the hash of each entry stands in a line of its own.
+        Self::prefetch_entries(head, objects);
         loop {
             bitlock::lock(&head.header);
             if self.gather(head, grower) {
@@ -151,11 +157,21 @@ impl BlHash {
         } else {
             table.set_size(level, split + 1);
         }
+        // The next in turn is split a few inserts later.
+        let next = if split + 1 == 1 << level { 0 } else { split + 1 };
+        Self::prefetch_entries(table.heads.get(next), objects);
         for line in lines.drain(..) {
             self.free_line(line);
         }
         grower.lines = lines;
         true
+    }
+
+    /// What stands in a line that nobody locks: a hint.
+    fn prefetch_entries(line: &Line, objects: &impl Objects) {
+        if cfg!(not(loom)) {
+            line.slots.iter().for_each(|slot| objects.prefetch(slot.load(Ordering::Relaxed)));
+        }
     }
 
     /// Read a locked chain into `grower`. False when its vectors are too small (they may not

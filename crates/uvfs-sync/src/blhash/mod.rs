@@ -112,6 +112,10 @@ pub trait Objects {
     fn rehash(&self, index: u32, key: Key) -> u64;
     /// The object moves to a table where these are the low 32 bits of its hash.
     fn store_hash(&self, index: u32, hash: u32);
+    /// Its stored hash is wanted soon. A hint: whatever the index leads to is only brought nearer.
+    fn prefetch(&self, index: u32) {
+        let _ = index;
+    }
 }
 
 /// Result of a scan without locks.
@@ -158,7 +162,8 @@ pub struct BlHash {
     want_rekey: AtomicBool,
     /// Buckets of the table that is not in use whose memory was not given back yet.
     left: AtomicU32,
-    grow: Mutex<Grower>,
+    /// Not in a line with what each look reads.
+    grow: CachePadded<Mutex<Grower>>,
     counts: [CachePadded<Count>; SHARDS],
     long_chains: Stat,
     rekeys: Stat,
@@ -180,7 +185,7 @@ impl BlHash {
             epoch: AtomicU32::new(0),
             want_rekey: AtomicBool::new(false),
             left: AtomicU32::new(0),
-            grow: Mutex::new(Grower::default()),
+            grow: CachePadded::new(Mutex::new(Grower::default())),
             counts: std::array::from_fn(|_| CachePadded::default()),
             long_chains: Stat::new(),
             rekeys: Stat::new(),
@@ -276,6 +281,14 @@ impl BlHash {
             }
         }
         None
+    }
+
+    /// What has this for the low bits of its hash is likely looked for soon. A hint, which stores nothing.
+    #[inline]
+    pub fn prefetch(&self, hash: u32) {
+        let table = &self.tables[current_of(self.epoch.load(Ordering::Relaxed))];
+        let (mask, split) = table.mask_and_split();
+        table.heads.prefetch(bucket_of(u64::from(hash), mask, split));
     }
 
     /// The current table, to look in.

@@ -46,6 +46,7 @@ impl Table {
             bitlock::lock(header);
             bitlock::unlock_with(header, |w| with_level(w, START_LEVEL + 1));
         }
+        self.heads.begin_anew();
         self.set_size(START_LEVEL, 0);
     }
 

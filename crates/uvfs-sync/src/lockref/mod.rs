@@ -166,6 +166,12 @@ impl<P: Policy> LockRef<P> {
                 old.unwrap_or_default()
             }
         };
+        Self::was_last(old)
+    }
+
+    /// Whether a put that found this word was the last.
+    #[inline]
+    fn was_last(old: u64) -> bool {
         debug_assert!(old & Self::COUNT != 0, "put without a reference");
         let last = old & Self::COUNT == Self::ONE;
         if last {
@@ -277,10 +283,19 @@ impl<P: Policy> LockRef<P> {
     /// Take one more reference, held already, and vouch for the slot by it: whoever drops it does so after
     /// [`LockRef::unanchor`].
     pub fn get_anchor(&self) {
-        self.get_held();
-        if self.0.load(Ordering::Relaxed) & ANCHOR == 0 {
-            self.0.fetch_or(ANCHOR, Ordering::Relaxed);
-        }
+        let old = self.change(Ordering::Relaxed, |old| Some(Self::one_more(old) | ANCHOR));
+        debug_assert!(old.is_some_and(|old| old & Self::COUNT != 0), "get_anchor without a reference");
+    }
+
+    /// [`LockRef::unanchor`] and [`LockRef::put`] in one step, where nothing is spread: whether it was the last
+    /// reference. `None`: something is, and nothing was done.
+    #[must_use = "who drops the last reference tears the slot down"]
+    pub fn put_anchor(&self) -> Option<bool> {
+        // Release as in `put`.
+        let old = self.change(Ordering::Release, |old| {
+            (old & SPREAD == 0).then_some((old & !ANCHOR).wrapping_sub(Self::ONE))
+        })?;
+        Some(Self::was_last(old))
     }
 
     /// From now on the count is not spread any more. True: it is spread, and the caller has it

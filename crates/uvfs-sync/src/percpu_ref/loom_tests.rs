@@ -84,19 +84,28 @@ impl World {
 
     fn put_here(&self, index: u32) -> bool {
         let last = self.refs(index).put();
+        self.ended(index, last);
+        last
+    }
+
+    fn ended(&self, index: u32, last: bool) {
         if last {
             // SAFETY: loom checks that nobody else is here.
             self.cells[index as usize - 1].with_mut(|v| unsafe { *v = 1 });
         }
-        last
     }
 
     /// Who vouches does so no more, and drops his reference.
     fn end(&self, index: u32) -> bool {
+        self.read(index);
+        let last = self.refs(index).put_anchor();
+        if let Some(last) = last {
+            self.ended(index, last);
+            return last;
+        }
         if self.refs(index).unanchor() {
             self.percpu.gather(self, index);
         }
-        self.read(index);
         self.put_here(index)
     }
 
@@ -117,7 +126,8 @@ fn one(lasts: &[bool]) {
 }
 
 /// Rule 2: a count that is spread ends once, after all who were counted in it. Planted bugs:
-/// rule2-spread-without-light, rule2-gather-without-heavy, rule2-gather-does-not-wait.
+/// rule2-spread-without-light, rule2-gather-without-heavy, rule2-gather-does-not-wait,
+/// rule2-put-anchor-ignores-the-spread.
 #[test]
 fn loom_rule2_a_spread_count_ends_once_and_last() {
     model(2, || {
@@ -159,7 +169,8 @@ fn loom_rule2_references_may_change_sides() {
     });
 }
 
-/// Rule 2: who spreads late finds that nobody vouches. Planted bug: rule2-spread-ignores-the-anchor.
+/// Rule 2: who spreads late finds that nobody vouches. Planted bugs: rule2-spread-ignores-the-anchor,
+/// rule2-put-anchor-leaves-the-anchor, rule2-put-anchor-relaxed.
 #[test]
 fn loom_rule2_spreading_against_the_end() {
     model(3, || {

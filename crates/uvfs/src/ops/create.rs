@@ -91,6 +91,7 @@ impl Vfs {
     ) -> Result<(Inode<'v>, Attr)> {
         self.search(op, dir)?;
         check_new(name)?;
+        self.cache.prefetch(dir, name);
         let sup = self.sup(dir)?;
         let guard = self.cache.lock_name(dir, name);
         if self.find(op, &sup, &guard)?.is_some() {

@@ -35,6 +35,7 @@ impl Vfs {
             return Err(Errno::ISDIR);
         }
         check_name(name)?;
+        self.cache.prefetch(dir, name);
         let sup = self.sup(dir)?;
         sup.writable()?;
         let guard = self.cache.lock_name(dir, name);
