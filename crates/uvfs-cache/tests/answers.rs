@@ -65,6 +65,7 @@ fn negative_entries_at_their_maximum_make_room_for_new_ones() {
         let left = |i: &u64| cache.peek(root.id(), format!("{round} {i}").as_bytes()) == Peek::Negative;
         assert_eq!((0..900).filter(left).count(), 0, "old ones are left");
     }
+}
 
 /// b is in a; the host takes it out and puts a into it, while a is looked up in b.
 #[test]

@@ -86,12 +86,11 @@ fn walk_one(tree: &Tree, path: &Path, dir: u64, dirs: &mut Vec<(PathBuf, u64)>) 
     Ok(all)
 }
 
-/// What stat(2) says against what is so.
+/// What stat(2) says against what is so. Numbers are the mount's own.
 fn compare(tree: &Tree, ino: u64, meta: &Metadata) -> Result<()> {
     let attr = tree.tree().attr(ino).context("no such number")?;
-    let are = (meta.ino(), meta.mode(), meta.uid(), meta.gid(), meta.size(), meta.mtime(), meta.mtime_nsec());
-    let should =
-        (attr.ino, attr.mode, attr.uid, attr.gid, attr.size, attr.mtime.sec(), i64::from(attr.mtime.nsec()));
+    let are = (meta.mode(), meta.uid(), meta.gid(), meta.size(), meta.mtime(), meta.mtime_nsec());
+    let should = (attr.mode, attr.uid, attr.gid, attr.size, attr.mtime.sec(), i64::from(attr.mtime.nsec()));
     ensure!(are == should, "attributes are {are:?}, not {should:?}");
     Ok(())
 }
