@@ -338,7 +338,8 @@ mod tests {
 
     use crate::attr::{Attr, mode};
     use crate::cache::Cache;
-    use crate::lookup::{Lookup, Peek};
+    use crate::hit::Peek;
+    use crate::lookup::Lookup;
     use crate::types::{Config, Fresh, InodeId, Life, SbId, SbOptions};
 
     use super::Ordering;
