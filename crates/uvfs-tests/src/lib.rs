@@ -19,4 +19,5 @@ pub mod storm;
 mod sys;
 pub mod view;
 pub mod walks;
+pub mod wire;
 pub mod write_watch;
