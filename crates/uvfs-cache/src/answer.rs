@@ -162,12 +162,14 @@ impl Cache {
         self.numbers.maintain(&Numbers(self));
     }
 
-    /// Whether one more negative entry may be kept; makes room by sweeping a few old ones.
+    /// Whether one more negative entry may be kept; makes room by sweeping a few old ones, of another superblock where
+    /// this one has none at hand.
     fn room_for_negative(&self, sb: SbId) -> bool {
         if self.negatives.get() < self.max_negative {
             return true;
         }
-        self.sweep_negatives(sb, 8);
+        let others = self.superblocks().filter(|other| *other != sb && !self.superblock(*other).resident);
+        let _ = std::iter::once(sb).chain(others).any(|sb| self.sweep_negatives(sb, 8) > 0);
         self.negatives.get() < self.max_negative
     }
 

@@ -88,6 +88,8 @@ pub(crate) struct Superblock {
     pub(crate) hand: AtomicU64,
     /// Where who asks the kernel to forget goes on.
     pub(crate) kernel_hand: AtomicU64,
+    /// Where who looks for negative entries goes on.
+    pub(crate) negative_hand: AtomicU64,
     /// Held while a directory moves to another parent (rule 12).
     pub(crate) renames: Mutex<()>,
     pub(crate) root: AtomicU64,
@@ -173,6 +175,7 @@ impl Cache {
             dentries: Slab::new(),
             hand: AtomicU64::new(0),
             kernel_hand: AtomicU64::new(0),
+            negative_hand: AtomicU64::new(0),
             renames: Mutex::new(()),
             root: AtomicU64::new(0),
         };

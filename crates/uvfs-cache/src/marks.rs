@@ -16,6 +16,7 @@ use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering, Stat};
 use uvfs_sync::slab::{CHUNK, SPAN, Slab};
 
 use crate::cache::{Cache, Names, Numbers};
+use crate::pressure::Leaf;
 use crate::shrink::{DENTRY_CHUNK, GLANCE, INODE_CHUNK, Making};
 use crate::types::SbId;
 
@@ -23,7 +24,9 @@ use crate::types::SbId;
 const WHOLE: u32 = 16;
 /// One slot in so many tells who takes it to look whether there are enough.
 const LOOK_EVERY: u32 = 64;
-/// Names that one step evicts at the most.
+/// So many names that a kernel has forgotten are enough for a step.
+const LITTLE: u64 = 64;
+/// Names that one step searches for at the most.
 const STEP: u64 = 256;
 /// The least that the high mark is, if it is not an eighth of all then: what a few who list directories take in the
 /// time that it takes to wake somebody.
@@ -62,6 +65,8 @@ pub struct Balance {
     pub missing: u64,
     /// Names that went.
     pub evicted: u64,
+    /// Those of them that a kernel was asked to forget before.
+    pub forgotten: u64,
     /// Nothing went of late, but not every name has been looked at since.
     pub more: bool,
     /// Whether memory was returned to the system.
@@ -73,7 +78,8 @@ impl Cache {
     pub(crate) fn ceiling(&self) -> u64 {
         match self.memory_limit() {
             0 => 0,
-            limit => limit / u64::from(WHOLE) * u64::from(self.marks.share.load(Ordering::Relaxed)),
+            // Not 0 however small the limit: that would be none.
+            limit => (limit / u64::from(WHOLE) * u64::from(self.marks.share.load(Ordering::Relaxed))).max(1),
         }
     }
 
@@ -109,11 +115,17 @@ impl Cache {
     /// hundred names are evicted, and some tens of thousands looked at. Where nothing went, the
     /// caller may see to it that more can ([`Cache::held_by_kernel`]), and should pause before it comes again.
     pub fn balance(&self) -> Balance {
+        self.balance_after(&[])
+    }
+
+    /// [`Cache::balance`] by who has had a kernel asked to forget `named`: those of them that it has forgotten go first, so that nobody
+    /// needs to search for them among all that it still holds.
+    pub fn balance_after(&self, named: &[Leaf]) -> Balance {
         // From here on who runs short wakes us again: before the look.
         self.pressure.hear();
         self.arm();
         let sb = SbId(self.marks.short.load(Ordering::Relaxed) as u16);
-        let mut done = Balance { sb, missing: 0, evicted: 0, more: false, returned: false };
+        let mut done = Balance { sb, missing: 0, evicted: 0, forgotten: 0, more: false, returned: false };
         if self.superblocks().next().is_none() {
             return done;
         }
@@ -123,16 +135,27 @@ impl Cache {
         let _making = Making::begin();
         if above > 0 {
             done.missing = (above / name_bytes()).max(1);
-            done.evicted = self.give_back(sb, above) as u64;
+            done.forgotten = self.evict_forgotten(named);
+            done.evicted = done.forgotten + self.give_back(sb, above, done.forgotten >= LITTLE) as u64;
             done.returned = self.committed() < committed;
         } else {
             self.reached(goal);
             done.missing = self.missing(sb);
-            done.evicted = self.evict_within(sb, done.missing.min(STEP) as usize, GLANCE) as u64;
+            done.forgotten = if done.missing > 0 { self.evict_forgotten(named) } else { 0 };
+            done.evicted = done.forgotten;
+            if done.forgotten < done.missing.min(LITTLE) {
+                done.evicted += self.evict_within(sb, done.missing.min(STEP) as usize, GLANCE) as u64;
+            }
         }
         self.marks.ahead.add(done.evicted);
         done.more = done.missing > 0 && self.go_on(&done, above > 0);
         done
+    }
+
+    /// Evict those of `named` that the kernel has forgotten, and that nobody else holds; how many went. What is used all the
+    /// time it has asked for again by now.
+    fn evict_forgotten(&self, named: &[Leaf]) -> u64 {
+        named.iter().filter(|leaf| self.evict_at(leaf.sb, leaf.dentry)).count() as u64
     }
 
     /// Whether another step may find what this one has not.
@@ -226,22 +249,23 @@ impl Cache {
 
     /// Give up some of the `above` bytes that are too many; how many names went. Blocks first, down to a quarter of what
     /// may stay: a name is asked for again one by one. Then names that were not used of late; where that returns nothing, a chunk
-    /// is emptied, whose slots nobody gets meanwhile. At last the other blocks.
-    fn give_back(&self, sb: SbId, above: u64) -> usize {
+    /// is emptied, whose slots nobody gets meanwhile. At last the other blocks. `forgotten`: a kernel gives names up in arena
+    /// order, and with them whole chunks, so that nothing else need be searched for.
+    fn give_back(&self, sb: SbId, above: u64, forgotten: bool) -> usize {
         let before = self.committed();
         let stay = before.saturating_sub(above);
         self.buffers_give(above.min(self.buffer_bytes().saturating_sub(stay / 4)));
         if self.committed() <= stay {
             return 0;
         }
-        let mut evicted = self.evict_within(sb, 8 * STEP as usize, GLANCE);
+        let mut evicted = if forgotten { 0 } else { self.evict_within(sb, 8 * STEP as usize, GLANCE) };
         self.trim(sb);
-        if self.committed() >= before && !self.superblock(sb).resident {
+        if !forgotten && self.committed() >= before && !self.superblock(sb).resident {
             evicted += self.empty_next_chunk(sb);
         }
         self.names.settle(&Names(self));
         self.numbers.settle(&Numbers(self));
-        if evicted == 0 && self.committed() >= before {
+        if !forgotten && evicted == 0 && self.committed() >= before {
             self.buffers_give(above);
         }
         evicted

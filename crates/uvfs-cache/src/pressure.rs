@@ -110,8 +110,9 @@ pub struct Held {
 pub struct Leaf {
     /// The inode.
     pub id: InodeId,
+    pub(crate) sb: SbId,
     /// Where its name was.
-    dentry: u32,
+    pub(crate) dentry: u32,
 }
 
 impl Cache {
@@ -163,12 +164,12 @@ impl Cache {
             }
             let turn = superblock.kernel_hand.fetch_add(1, Ordering::Relaxed);
             let Some((from, to)) = superblock.dentries.span(turn) else { break };
-            (from..to).for_each(|dentry| self.look_at_holder(dentry, &mut held));
+            (from..to).for_each(|dentry| self.look_at_holder(sb, dentry, &mut held));
         }
         held
     }
 
-    fn look_at_holder(&self, dentry: u32, held: &mut Held) {
+    fn look_at_holder(&self, sb: SbId, dentry: u32, held: &mut Held) {
         let d = self.dentries.get(dentry);
         let inode = d.inode.load(Ordering::Relaxed);
         if d.len() == 0 || inode == 0 {
@@ -179,7 +180,7 @@ impl Cache {
         let id = InodeId::new(inode, private.refs.life());
         match private.refs.count() {
             1 => held.evictable += 1,
-            2 if private.nlookup.load(Ordering::Relaxed) != 0 => held.leaves.push(Leaf { id, dentry }),
+            2 if private.nlookup.load(Ordering::Relaxed) != 0 => held.leaves.push(Leaf { id, sb, dentry }),
             _ => {}
         }
     }

@@ -184,6 +184,8 @@ impl Cache {
         // Load, then store: a name that is used all the time is stored to once a round.
         if used.load(Ordering::Relaxed) == 0 {
             used.store(1, Ordering::Relaxed);
+            #[cfg(all(test, not(loom)))]
+            tests::note(dentry, 1);
         }
     }
 
@@ -314,12 +316,149 @@ impl Cache {
     }
 
     /// The hand comes by a name; whether it went.
-    fn second_chance(&self, sb: SbId, dentry: u32) -> bool {
+    pub(crate) fn second_chance(&self, sb: SbId, dentry: u32) -> bool {
         let used = &self.visited.get(dentry).used;
         if used.load(Ordering::Relaxed) != 0 {
             used.store(0, Ordering::Relaxed);
+            #[cfg(all(test, not(loom)))]
+            tests::note(dentry, 0);
             return false;
         }
         self.evict_at(sb, dentry)
+    }
+}
+
+/// Rule 17, counted: while eviction runs, hits store to a name's mark at most once between two visits of the hand.
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::HashMap;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    use crate::attr::{Attr, mode};
+    use crate::cache::Cache;
+    use crate::hit::Peek;
+    use crate::lookup::Lookup;
+    use crate::types::{Config, Fresh, InodeId, Life, SbId, SbOptions};
+
+    use super::Ordering;
+
+    thread_local! {
+        /// Stores of this thread to the mark of a name, by what was stored.
+        static NOTED: RefCell<HashMap<(u32, u8), u64>> = RefCell::default();
+    }
+
+    pub(super) fn note(dentry: u32, stored: u8) {
+        NOTED.with_borrow_mut(|noted| *noted.entry((dentry, stored)).or_default() += 1);
+    }
+
+    fn noted(dentry: u32, stored: u8) -> u64 {
+        NOTED.with_borrow(|noted| noted.get(&(dentry, stored)).copied().unwrap_or_default())
+    }
+
+    /// Directories, one for each thread that streams, and a name that is used all the time.
+    struct Armed {
+        cache: Arc<Cache>,
+        sb: SbId,
+        root: InodeId,
+        hot: u32,
+    }
+
+    const HOT: &[u8] = b"hot";
+
+    fn fresh(ino: u64, fmt: u32) -> Fresh {
+        let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };
+        Fresh { attr, private: 0, life: Life::Forever }
+    }
+
+    impl Armed {
+        fn new() -> Self {
+            let config = Config { max_inodes: 1 << 20, memory_limit: 4 << 20, ..Config::default() };
+            let cache = Cache::new(config).unwrap();
+            let sb =
+                cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+            let root = cache.make_root(sb, &fresh(1, mode::S_IFDIR)).unwrap().id();
+            let mut armed = Self { cache, sb, root, hot: 0 };
+            armed.look(HOT, 2);
+            armed.hot = (1..1024)
+                .find(|slot| armed.cache.see(*slot).is_some_and(|seen| &seen.name[..seen.len] == HOT))
+                .unwrap();
+            // Until something goes.
+            let mut at = 10;
+            while armed.cache.counters().evicted == 0 {
+                at = armed.stream(at, 1000);
+                armed.hit(1);
+            }
+            armed
+        }
+
+        fn look(&self, name: &[u8], ino: u64) {
+            let root = self.cache.get(self.root).unwrap();
+            match self.cache.lookup(&root, name) {
+                Lookup::Miss(guard) => drop(guard.found(&fresh(ino, mode::S_IFREG)).unwrap()),
+                Lookup::Hit(..) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+
+        /// Names that were never there before; the next one.
+        fn stream(&self, from: u64, count: u64) -> u64 {
+            (from..from + count).for_each(|i| self.look(format!("{i:012}").as_bytes(), i));
+            from + count
+        }
+
+        fn hit(&self, times: usize) {
+            for _ in 0..times {
+                assert!(matches!(self.cache.peek(self.root, HOT), Peek::Hit(..)), "what is used stays");
+            }
+        }
+
+        /// The hand comes by every name once.
+        fn pass(&self) {
+            let before = noted(self.hot, 0);
+            while noted(self.hot, 0) == before {
+                assert!(self.cache.evict_within(self.sb, usize::MAX, 1) < usize::MAX);
+            }
+        }
+    }
+
+    #[test]
+    fn rule17_a_hit_stores_once_between_two_visits_of_the_hand() {
+        let armed = Armed::new();
+        let mut next = 1 << 32;
+        armed.hit(1);
+        for _ in 0..20 {
+            let before = noted(armed.hot, 1);
+            armed.hit(1000);
+            assert_eq!(noted(armed.hot, 1), before, "it is noted already");
+            armed.pass();
+            armed.hit(1000);
+            assert_eq!(noted(armed.hot, 1), before + 1, "once after the hand came by");
+            next = armed.stream(next, 100);
+        }
+    }
+
+    /// One thread streams, and evicts in order to; another one hits. Each store of a hit but the first follows a visit of the hand.
+    #[test]
+    fn rule17_hits_beside_eviction_store_no_oftener_than_the_hand_comes_by() {
+        let armed = Armed::new();
+        let done = AtomicBool::new(false);
+        let (stored, visits) = std::thread::scope(|scope| {
+            let (armed, done) = (&armed, &done);
+            let hitting = scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    // Where this thread waits for a processor the name may go.
+                    let _ = armed.cache.peek(armed.root, HOT);
+                }
+                noted(armed.hot, 1)
+            });
+            let before = (armed.cache.counters().evicted, noted(armed.hot, 0));
+            armed.stream(1 << 32, 100_000);
+            assert!(armed.cache.counters().evicted > before.0 + 50_000);
+            done.store(true, Ordering::Relaxed);
+            (hitting.join().unwrap(), noted(armed.hot, 0) - before.1)
+        });
+        assert!(stored <= visits + 1, "{stored} stores, and the hand came by {visits} times");
     }
 }

@@ -19,6 +19,9 @@ use crate::dentry::NameWords;
 use crate::inode_ref::InodeRef;
 use crate::types::{InodeId, SbId};
 
+/// Pieces of a slab that are looked at for negative entries where there may be no more of them: some microseconds.
+const NEGATIVE_SPANS: u64 = 64;
+
 /// A dentry as read from its slot without a lock.
 pub(crate) struct Seen {
     slot: u32,
@@ -26,7 +29,6 @@ pub(crate) struct Seen {
     pub(crate) inode: u32,
     pub(crate) name: [u8; 256],
     pub(crate) len: usize,
-    deadline: u32,
 }
 
 impl Cache {
@@ -87,11 +89,10 @@ impl Cache {
 
     pub(crate) fn see(&self, dentry: u32) -> Option<Seen> {
         let d = self.dentries.get(dentry);
-        let mut s = Seen { slot: dentry, parent: 0, inode: 0, name: [0; 256], len: 0, deadline: 0 };
+        let mut s = Seen { slot: dentry, parent: 0, inode: 0, name: [0; 256], len: 0 };
         let seq = d.seq.begin()?;
         s.parent = d.parent.load(Ordering::Relaxed);
         s.inode = d.inode.load(Ordering::Relaxed);
-        s.deadline = d.deadline.load(Ordering::Relaxed);
         s.len = d.copy_name(&mut s.name, &self.tails);
         (d.seq.check(seq) && s.len != 0).then_some(s)
     }
@@ -186,12 +187,29 @@ impl Cache {
         !attr.is_dir() && attr.nlink > 1
     }
 
-    /// Take some negative entries away, from the first chunk on: expired ones, those of
-    /// directories that are gone, and then any.
-    pub(crate) fn sweep_negatives(&self, sb: SbId, max: usize) {
-        let seen = self.dentries_of(sb).filter_map(|dentry| self.see(dentry));
-        let negative = seen.filter(|seen| seen.inode == 0);
-        let _ = negative.filter(|seen| self.evict_negative(sb, seen)).take(max).count();
+    /// Take negative entries away that were not used of late, going around in arena order: `max`, or what is found in
+    /// [`NEGATIVE_SPANS`] pieces; how many went.
+    pub(crate) fn sweep_negatives(&self, sb: SbId, max: usize) -> usize {
+        let superblock = self.superblock(sb);
+        let mut gone = 0;
+        for _ in 0..superblock.dentries.spans().min(NEGATIVE_SPANS) {
+            if gone >= max {
+                break;
+            }
+            let turn = superblock.negative_hand.fetch_add(1, Ordering::Relaxed);
+            let Some((from, to)) = superblock.dentries.span(turn) else { break };
+            // All of a piece that was begun: the hand does not come back to it soon.
+            gone += (from..to)
+                .filter(|dentry| self.is_negative(*dentry) && self.second_chance(sb, *dentry))
+                .count();
+        }
+        gone
+    }
+
+    /// As it seems without a lock.
+    fn is_negative(&self, dentry: u32) -> bool {
+        let d = self.dentries.get(dentry);
+        d.inode.load(Ordering::Relaxed) == 0 && d.len() != 0
     }
 
     fn evict_negative(&self, sb: SbId, seen: &Seen) -> bool {

@@ -48,6 +48,25 @@ fn all_names_of_a_hard_linked_file_are_evicted() {
     assert_eq!(cache.drop_superblock(sb), 0);
 }
 
+/// Not the same few entries again and again: the oldest go too. And not only of the superblock that needs room.
+#[test]
+fn negative_entries_at_their_maximum_make_room_for_new_ones() {
+    let (cache, first) = world(false);
+    let second = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+    drop(cache.make_root(second, &fresh(1, S_IFDIR, 2)).unwrap());
+    for (round, sb) in [first, second, first].into_iter().enumerate() {
+        let root = cache.root(sb).unwrap();
+        for i in 0..1000 {
+            let name = format!("{round} {i}");
+            miss(&cache, &root, name.as_bytes()).absent(Life::Forever);
+            assert_eq!(cache.peek(root.id(), name.as_bytes()), Peek::Negative, "{name}");
+            assert!(cache.counters().negative <= 64);
+        }
+        let left = |i: &u64| cache.peek(root.id(), format!("{round} {i}").as_bytes()) == Peek::Negative;
+        assert_eq!((0..900).filter(left).count(), 0, "old ones are left");
+    }
+}
+
 /// b is in a; the host takes it out and puts a into it, while a is looked up in b.
 #[test]
 fn a_directory_that_was_moved_behind_the_cache_does_not_lie_below_itself() {

@@ -60,6 +60,19 @@ fn fill(cache: &Cache, sb: SbId, names: std::ops::Range<u64>) {
     names.for_each(|i| drop(visit(cache, &root, i).unwrap()));
 }
 
+/// However small it is: nothing but 0 is no limit.
+#[test]
+fn a_limit_of_a_few_bytes_is_one() {
+    for bytes in [1, 15, 16] {
+        let (cache, sb, _) = limited(0);
+        let root = cache.root(sb).unwrap();
+        cache.ask_memory_limit(bytes);
+        assert!(cache.counters().mark > 0);
+        let held: Vec<_> = (0..5000).map_while(|i| visit(&cache, &root, i)).collect();
+        assert!(held.len() < 5000, "no limit: {bytes}");
+    }
+}
+
 /// Steps until there is nothing to do or nothing helps; how many.
 fn balance(cache: &Cache) -> u64 {
     let mut steps = 0;
@@ -208,6 +221,33 @@ fn a_resident_superblock_is_left_alone() {
     cache.ask_shrink(0);
     balance(&cache);
     assert_eq!(cache.counters().inodes, before.inodes);
+}
+
+/// What a kernel was asked to forget, and has forgotten, goes in the next step; what it still holds stays.
+#[test]
+fn what_was_named_and_forgotten_goes_first_without_a_search() {
+    let (cache, sb, _) = limited(4 * MIB);
+    let root = cache.root(sb).unwrap();
+    let mut known = Vec::new();
+    while cache.balance().missing == 0 {
+        let inode = visit(&cache, &root, known.len() as u64).unwrap();
+        inode.add_lookups(1);
+        known.push(inode.id());
+    }
+    let held = cache.held_by_kernel(sb, 200, u64::MAX);
+    assert!(held.leaves.len() >= 200 && held.evictable == 0, "{held:?}");
+    assert_eq!(cache.balance_after(&held.leaves).evicted, 0, "the kernel holds all");
+    for leaf in &held.leaves[..100] {
+        cache.forget(leaf.id, 1);
+    }
+    let done = cache.balance_after(&held.leaves);
+    assert_eq!((done.forgotten, done.evicted), (100, 100), "{done:?}");
+    let alive = |id| cache.get(id).is_some();
+    assert!(held.leaves[..100].iter().all(|leaf| !alive(leaf.id)));
+    assert_eq!(known.iter().filter(|id| alive(**id)).count(), known.len() - 100);
+    // Named once more, in the slots of others by then: nothing that is held goes.
+    assert_eq!(cache.balance_after(&held.leaves).evicted, 0);
+    known.iter().for_each(|id| cache.forget(*id, 1));
 }
 
 /// Several who allocate, and one who works ahead of them.

@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
-use uvfs::Vfs;
+use uvfs::{Leaf, SbId, Vfs};
 
 use crate::bell::{Bell, listen};
 use crate::frontend::Frontend;
@@ -89,6 +89,8 @@ struct Work {
     pause: Duration,
     /// Lookups that the kernel had forgotten at the last step.
     forgotten: u64,
+    /// What it was asked to forget last: the next step finds it without a search.
+    named: Vec<Leaf>,
 }
 
 /// What comes after a step.
@@ -127,7 +129,19 @@ impl Work {
         vfs.cache().watch_pressure(waker.clone());
         let (frontend, vfs) = (Arc::downgrade(frontend), Arc::downgrade(vfs));
         let (mark, pause) = (Mark::new(), PAUSE_MIN);
-        Ok(Self { end, short, waker, frontend, vfs, kernel, source, mark, pause, forgotten: 0 })
+        Ok(Self {
+            end,
+            short,
+            waker,
+            frontend,
+            vfs,
+            kernel,
+            source,
+            mark,
+            pause,
+            forgotten: 0,
+            named: Vec::new(),
+        })
     }
 
     fn run(mut self) {
@@ -204,7 +218,7 @@ impl Work {
     fn step(&mut self, frontend: &Frontend) -> Next {
         // Before the look: who is short after it rings again.
         self.short.silence();
-        let done = frontend.balance();
+        let done = frontend.balance(&std::mem::take(&mut self.named));
         if done.missing == 0 {
             self.pause = PAUSE_MIN;
             return Next::Sleep;
@@ -216,18 +230,33 @@ impl Work {
         if moved {
             self.pause = PAUSE_MIN;
         }
+        // The kernel gives what it is asked for. Where that is not enough it is asked again at once: a search among what it
+        // holds would cost more than all the rest.
+        let on = done.forgotten >= LITTLE && done.missing > done.evicted;
+        if on && self.name(frontend, done.sb, 1) {
+            return Next::Pause(PAUSE_MIN);
+        }
         if done.evicted >= done.missing.min(LITTLE) || done.returned {
             return Next::Again;
         }
-        let asked = (1..=TRIES).any(|nth| {
-            let held = frontend.held_by_kernel(done.sb, BATCH);
-            let few = held.evictable * FREE_SHARE < held.leaves.len();
-            few && self.kernel.forget(&held.leaves, frontend, nth == TRIES)
-        });
+        let asked = self.name(frontend, done.sb, TRIES);
         if !asked && (moved || done.more) {
             return Next::Again;
         }
         self.longer(frontend)
+    }
+
+    /// Names leaves to the kernel, if few names can go beside those that it holds; whether it took them.
+    fn name(&mut self, frontend: &Frontend, sb: SbId, tries: usize) -> bool {
+        for nth in 1..=tries {
+            let held = frontend.held_by_kernel(sb, BATCH);
+            let few = held.evictable * FREE_SHARE < held.leaves.len();
+            if few && self.kernel.forget(&held.leaves, frontend, nth == TRIES) {
+                self.named = held.leaves;
+                return true;
+            }
+        }
+        false
     }
 
     /// A pause, longer than the last one.

@@ -150,10 +150,18 @@ pub struct Slab {
 struct Owned {
     /// All chunks, in arena order.
     all: Vec<u32>,
-    /// Chunks with free slots.
+    /// Chunks with free slots, the lowest last: slots are taken from low chunks, so that high ones become empty.
     partial: Vec<u32>,
     /// Chunks from which no slot is handed out, because they shall become empty.
     draining: Vec<u32>,
+}
+
+impl Owned {
+    /// A chunk has free slots.
+    fn list(&mut self, id: u32) {
+        let at = self.partial.partition_point(|other| *other > id);
+        self.partial.insert(at, id);
+    }
 }
 
 impl Default for Slab {
@@ -201,7 +209,7 @@ impl Slab {
                         pool.chunk(id).state.lock().listed = true;
                         let at = owned.all.partition_point(|other| *other < id);
                         owned.all.insert(at, id);
-                        owned.partial.push(id);
+                        owned.list(id);
                         continue;
                     }
                     None => break,
@@ -242,7 +250,7 @@ impl Slab {
             slots.iter().for_each(|index| state.give(index % CHUNK));
             if !state.listed {
                 state.listed = true;
-                owned.partial.push(id);
+                owned.list(id);
             }
         }
     }
@@ -312,7 +320,7 @@ impl Slab {
         let mut owned = self.owned.lock();
         let Some(at) = owned.draining.iter().position(|draining| *draining == id) else { return };
         owned.draining.swap_remove(at);
-        owned.partial.push(id);
+        owned.list(id);
     }
 
     /// The `turn`-th piece of [`SPAN`] slots `(first, last + 1)` of those owned, in arena order and

@@ -18,5 +18,6 @@ pub mod ops;
 pub mod storm;
 mod sys;
 pub mod view;
+pub mod walks;
 pub mod wire;
 pub mod write_watch;

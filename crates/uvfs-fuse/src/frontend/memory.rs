@@ -63,10 +63,10 @@ impl Frontend {
         &self.core.vfs
     }
 
-    /// One step of the cache towards its marks.
-    pub(crate) fn balance(&self) -> Balance {
+    /// One step of the cache towards its marks; the kernel was asked to forget `named`.
+    pub(crate) fn balance(&self, named: &[Leaf]) -> Balance {
         self.core.short.steps.fetch_add(1, Relaxed);
-        self.core.vfs.cache().balance()
+        self.core.vfs.cache().balance_after(named)
     }
 
     /// Nothing more can go now.

@@ -19,6 +19,8 @@ use crate::workloads::tree::stall::{Book, Meter};
 
 /// Length of the names.
 const NAME: u8 = 12;
+/// How often what is committed is looked at: once in so many entries.
+const LOOK: u64 = 64;
 /// Files of a directory that are looked at again.
 const AGAIN: usize = 64;
 
@@ -30,7 +32,7 @@ pub struct Stream {
     /// One for all, or one for each thread with its part of the limit.
     vfss: Vec<(Arc<Vfs>, Arc<Generated>)>,
     stalls: Book,
-    /// The most bytes that a cache had committed.
+    /// The most bytes that a cache was seen to have committed, at each [`LOOK`]th entry.
     most: AtomicU64,
 }
 
@@ -150,7 +152,7 @@ impl Streaming<'_> {
             .name(ROOT_INO, number)
             .context("the generated tree has too few directories")?;
         self.context.chdir(&[&b"/"[..], &name].concat())?;
-        let (context, mut attr) = (&self.context, Attr::default());
+        let (arm, context, mut attr) = (self.arm, &self.context, Attr::default());
         context.lstat_into(b".", &mut attr)?;
         let here = context.resolve(b".")?;
         let again = &mut self.again;
@@ -159,6 +161,9 @@ impl Streaming<'_> {
         let vfs = context.vfs();
         vfs.readdir(&vfs.op(context.cred()), &here, 0, &mut |entry: DirEntry<'_>| {
             found += 1;
+            if found % LOOK == 0 {
+                arm.most.fetch_max(vfs.cache().committed(), Ordering::Relaxed);
+            }
             match context.lstat_into(entry.name, &mut attr) {
                 Ok(()) if attr.ino == entry.ino && attr.is_reg() => again.note(entry.name),
                 Ok(()) => wrong = Some(String::from("another inode than was listed")),
@@ -200,7 +205,6 @@ impl Worker for Streaming<'_> {
     }
 
     fn between(&mut self) {
-        self.arm.most.fetch_max(self.context.vfs().cache().committed(), Ordering::Relaxed);
         if let Some(dir) = self.again.dir {
             let (context, names) = (&self.context, &self.again.names);
             self.meter.window(|| Self::hits(context, dir, names));

@@ -1,0 +1,128 @@
+//! `slow_lookups`: how long other names and `.uvfs` take to answer while a driver does not.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Parser;
+use uvfs_tests::walks::server::Server;
+use uvfs_tests::walks::{Plan, walker};
+
+/// Mounts a generated tree some of whose lookups take seconds, has as many of these wait as are asked for, and times what is
+/// asked for meanwhile: names that were not known, a name that is cached, and `.uvfs`. Fails if anything took longer
+/// than it may, or a slow lookup did not wait, or was not answered in the end. Needs /dev/fuse, and a machine with little
+/// else to do.
+#[derive(Parser)]
+struct Args {
+    /// Lookups that wait; where not given, four times as many as there are threads that read requests.
+    #[arg(long)]
+    waiting: Option<usize>,
+    /// Seconds that they wait.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// Other names that are asked for.
+    #[arg(long, default_value_t = 200)]
+    names: usize,
+    /// Milliseconds that an answer may take.
+    #[arg(long, default_value_t = 50)]
+    limit: u64,
+    /// The command; where not given, the one beside this program.
+    #[arg(long)]
+    uvfs: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            println!("FAIL slow_lookups: {why:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        println!("skipped: /dev/fuse: {error}");
+        return Ok(());
+    }
+    let uvfs = match &args.uvfs {
+        Some(path) => path.clone(),
+        None => std::env::current_exe().context("this program")?.with_file_name("uvfs"),
+    };
+    let waiting = args.waiting.unwrap_or(4 * uvfs_fuse::Options::default().threads);
+    // The first lookup is that of the cached name; then those that wait.
+    let faults: String =
+        (2..waiting + 2).map(|nth| format!(",fault=lookup:delay:{}s@{nth}", args.seconds)).collect();
+    let spec = format!("depth=0,files={},may-block{faults}", waiting + args.names + 1);
+    let options = String::new();
+    let server = Server::start(&Plan {
+        uvfs,
+        spec: spec.clone(),
+        memory: "64M".into(),
+        options,
+        walkers: 0,
+        rounds: 0,
+        open: 0,
+    })?;
+    let tree = walker::tree(&spec)?;
+    let paths: Vec<_> = walker::files_of_one(&tree).map(|(path, _)| server.mount().join(path)).collect();
+    let (slow, others) = paths[1..].split_at(waiting);
+    std::fs::metadata(&paths[0]).context("the cached name")?;
+    std::thread::scope(|scope| {
+        let slow: Vec<_> =
+            slow.iter().map(|path| scope.spawn(move || std::fs::metadata(path).is_ok())).collect();
+        let worst = measure(&server, &paths[0], others, waiting)?;
+        let early = slow.iter().filter(|thread| thread.is_finished()).count();
+        ensure!(
+            early == 0,
+            "{early} of {waiting} were answered before the others were measured; more --seconds"
+        );
+        ensure!(
+            slow.into_iter().all(|thread| thread.join().is_ok_and(|found| found)),
+            "a slow lookup failed"
+        );
+        let limit = Duration::from_millis(args.limit);
+        ensure!(worst <= limit, "{worst:.1?} is more than {limit:?}");
+        Ok(())
+    })?;
+    server.end()?;
+    println!("PASS slow_lookups: within {} ms beside {waiting} lookups that wait", args.limit);
+    Ok(())
+}
+
+/// Times what is asked for while `waiting` lookups wait; the longest of all.
+fn measure(server: &Server, cached: &Path, others: &[PathBuf], waiting: usize) -> Result<Duration> {
+    let began = Instant::now();
+    while calls_now(server)? < waiting as u64 {
+        ensure!(began.elapsed() < Duration::from_secs(5), "{} of {waiting} lookups wait", calls_now(server)?);
+    }
+    let mut worst = Duration::ZERO;
+    let mut time = |what: &str, call: &dyn Fn(&PathBuf) -> bool| {
+        let mut took = Vec::with_capacity(others.len());
+        for path in others {
+            let began = Instant::now();
+            let answered = call(path);
+            took.push(began.elapsed());
+            ensure!(answered, "{what}: wrong answer for {}", path.display());
+        }
+        took.sort_unstable();
+        let (half, most) = (took[took.len() / 2], took[took.len() - 1]);
+        println!("{what}: {} times, half of them within {half:.1?}, all within {most:.1?}", took.len());
+        worst = worst.max(most);
+        Ok(())
+    };
+    time("other names", &|path| std::fs::metadata(path).is_ok())?;
+    time("a cached name", &|_| std::fs::metadata(cached).is_ok())?;
+    time(".uvfs", &|_| server.read("stats").is_ok())?;
+    ensure!(
+        calls_now(server)? >= waiting as u64,
+        "some were answered before the others were measured; more --seconds"
+    );
+    Ok(worst)
+}
+
+fn calls_now(server: &Server) -> Result<u64> {
+    server.read("calls_now")?.trim().parse().context("calls_now")
+}

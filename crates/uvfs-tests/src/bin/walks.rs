@@ -1,0 +1,103 @@
+//! `walks --memory 64M`: a tree of two million files, walked through a mount that may keep little of it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use uvfs_tests::walks::{self, Plan, Report};
+
+/// Mounts a generated tree with a memory limit, has processes walk all of it and compare every entry with what it should be,
+/// and says what that took. Fails if an entry is wrong or missing, if the cache's bytes are seen more than 5% above the
+/// limit, or if a request was refused for want of memory. Needs /dev/fuse.
+#[derive(Parser)]
+struct Args {
+    /// The limit, as `-o memory` takes it.
+    #[arg(long, default_value = "64M")]
+    memory: String,
+    /// The tree, as `uvfs mount generated:` takes it.
+    #[arg(long, default_value = "depth=1,dirs=200,files=10000,name=8..40")]
+    spec: String,
+    /// Processes that walk.
+    #[arg(long, default_value_t = 2)]
+    walkers: usize,
+    /// How often each of them walks all.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Files of one directory that are held open meanwhile.
+    #[arg(long, default_value_t = 0)]
+    open: usize,
+    /// More options of the mount, such as noprune.
+    #[arg(long, short, default_value = "")]
+    options: String,
+    /// The command; where not given, the one beside this program.
+    #[arg(long)]
+    uvfs: Option<PathBuf>,
+    /// Be a process that walks this directory.
+    #[arg(long, hide = true)]
+    walker: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let outcome = match &args.walker {
+        Some(dir) => walks::walker::walk(dir, &args.spec, args.rounds),
+        None => run(args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            println!("FAIL walks: {why:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> Result<()> {
+    if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        println!("skipped: /dev/fuse: {error}");
+        return Ok(());
+    }
+    let beside =
+        || Ok::<_, anyhow::Error>(std::env::current_exe().context("this program")?.with_file_name("uvfs"));
+    let plan = Plan {
+        uvfs: args.uvfs.map_or_else(beside, Ok)?,
+        spec: args.spec,
+        memory: args.memory,
+        options: args.options,
+        walkers: args.walkers,
+        rounds: args.rounds,
+        open: args.open,
+    };
+    let report = walks::run(&plan)?;
+    say(&report);
+    report.verdict()?;
+    println!("PASS walks: {} walkers, {} rounds of {}", plan.walkers, plan.rounds, plan.spec);
+    Ok(())
+}
+
+fn say(report: &Report) {
+    let Report { seen, lowered, took, .. } = report;
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    println!("walked in {:.1} s; {}", took.as_secs_f64(), seen.last);
+    println!(
+        "{} looks: at most {:.3} MiB above the limit; resident at most {:.1} MiB beyond it",
+        seen.looks,
+        mib(seen.over),
+        mib(seen.last.most_resident.saturating_sub(seen.last.limit))
+    );
+    if let Some(most) = seen.most_inodes {
+        println!(
+            "inodes in the kernel: at most {most}; fell by {} at once where nodes were named to it",
+            seen.most_fall
+        );
+    }
+    println!(
+        "a quarter of the limit: {:.1} MiB after {:.1} MiB in {:.2} s; inodes in the kernel {:?} after {:?}",
+        mib(lowered.bytes.1),
+        mib(lowered.bytes.0),
+        lowered.took.as_secs_f64(),
+        lowered.inodes.1,
+        lowered.inodes.0
+    );
+}

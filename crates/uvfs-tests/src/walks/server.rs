@@ -1,0 +1,115 @@
+//! The command that serves the tree, as a process of its own; ended and unmounted when this is dropped.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::Plan;
+
+/// How long a mount may take to be there, and to go.
+const SOON: Duration = Duration::from_secs(30);
+
+/// See the module.
+pub struct Server {
+    child: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Server {
+    /// Mounts the tree.
+    ///
+    /// # Errors
+    /// Where the command cannot be run, or does not mount.
+    pub fn start(plan: &Plan) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("walks").tempdir()?;
+        let more = if plan.options.is_empty() { String::new() } else { format!(",{}", plan.options) };
+        let child = Command::new(&plan.uvfs)
+            .args(["mount", &format!("generated:{}", plan.spec)])
+            .arg(dir.path())
+            .args(["-o", &format!("memory={}{more}", plan.memory)])
+            .stdin(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot run {}", plan.uvfs.display()))?;
+        let mut server = Self { child, dir };
+        let began = Instant::now();
+        while server.read("stats").is_err() {
+            if let Some(status) = server.child.try_wait()? {
+                bail!("the mount has ended: {status}");
+            }
+            ensure!(began.elapsed() < SOON, "nothing is mounted after {SOON:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(server)
+    }
+
+    /// Where it is mounted.
+    pub fn mount(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn control(&self, name: &str) -> PathBuf {
+        self.dir.path().join(".uvfs").join(name)
+    }
+
+    /// A file of `.uvfs`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn read(&self, name: &str) -> Result<String> {
+        let path = self.control(name);
+        std::fs::read_to_string(&path).with_context(|| path.display().to_string())
+    }
+
+    /// Sets the limit.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn set_limit(&self, bytes: u64) -> Result<()> {
+        std::fs::write(self.control("bytes_limit"), bytes.to_string()).context("cannot set the limit")
+    }
+
+    /// Unmounts, and waits for its end.
+    ///
+    /// # Errors
+    /// Where it does not end, or not well: references that were left over are an error of the command.
+    pub fn end(mut self) -> Result<()> {
+        self.signal(Signal::INT);
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                ensure!(status.success(), "the command ended with {status}");
+                return Ok(());
+            }
+            ensure!(began.elapsed() < SOON, "the command does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.signal(Signal::TERM);
+            let began = Instant::now();
+            while matches!(self.child.try_wait(), Ok(None)) && began.elapsed() < SOON {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
