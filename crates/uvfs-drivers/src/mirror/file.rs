@@ -78,10 +78,16 @@ impl Mirror {
         if identity::attr(&at)?.fmt() != mode::S_IFREG {
             return Err(Errno::STALE);
         }
-        let _permit = self.budget.permit()?;
-        let file = Arc::new(Opened { fd: self.open_at(op, &at, access)?, access, _permit });
+        let permit = self.budget.permit()?;
+        let fd = self.open_at(op, &at, access)?;
+        Ok(self.keep_open(&node, fd, access, permit))
+    }
+
+    /// Somebody has a file open: the handle.
+    pub(super) fn keep_open(&self, node: &Node, fd: OwnedFd, access: Access, permit: Permit) -> u64 {
+        let file = Arc::new(Opened { fd, access, _permit: permit });
         node.opened(Arc::clone(&file));
-        Ok(self.files.insert(file))
+        self.files.insert(file)
     }
 
     /// Keeps hold of a file that has lost its last name, for who still knows it: without it there would be no way to it.
@@ -95,12 +101,7 @@ impl Mirror {
     }
 
     fn open_at(&self, op: &Op, at: &At<'_>, access: Access) -> Result<OwnedFd> {
-        let how = match (access.contains(Access::READ), access.contains(Access::WRITE)) {
-            (true, true) => OFlags::RDWR,
-            (false, true) => OFlags::WRONLY,
-            _ => OFlags::RDONLY,
-        };
-        let (path, how) = (proc_path(at), how | OFlags::CLOEXEC | OFlags::NOCTTY);
+        let (path, how) = (proc_path(at), how(access) | OFlags::CLOEXEC | OFlags::NOCTTY);
         let acting = self.server.act_as(&op.cred)?;
         let opened = again(|| open(&path, how, Mode::empty()));
         drop(acting);
@@ -187,6 +188,15 @@ impl Mirror {
     pub(super) fn sync_file(&self, file: File<'_>, datasync: bool) -> Result<()> {
         let open = self.files.get(file.handle)?;
         if datasync { fdatasync(&open.fd) } else { fsync(&open.fd) }
+    }
+}
+
+/// How open(2) is to open for that.
+pub(super) fn how(access: Access) -> OFlags {
+    match (access.contains(Access::READ), access.contains(Access::WRITE)) {
+        (true, true) => OFlags::RDWR,
+        (false, true) => OFlags::WRONLY,
+        _ => OFlags::RDONLY,
     }
 }
 

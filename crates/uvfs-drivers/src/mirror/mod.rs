@@ -228,6 +228,18 @@ impl Driver for Mirror {
         self.make(op, dir, name, make)
     }
 
+    fn create_open(
+        &self,
+        op: &Op,
+        dir: &Inode<'_>,
+        name: &[u8],
+        make: &Make<'_>,
+        access: Access,
+    ) -> Result<(NewInode, Option<u64>)> {
+        let _turn = self.budget.turn();
+        self.make_open(op, dir, name, make, access).map(|(new, handle)| (new, Some(handle)))
+    }
+
     fn link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, name: &[u8]) -> Result<()> {
         let _turn = self.budget.turn();
         self.add_link(op, inode, dir, name)

@@ -15,9 +15,10 @@ use rustix::fs::{
 };
 use uvfs::Inode;
 use uvfs::driver::Rename;
-use uvfs::types::{Answer, Attr, Errno, Make, NewInode, Op, Result, mode};
+use uvfs::types::{Access, Answer, Attr, Errno, Make, NewInode, Op, Result, mode};
 
 use super::Mirror;
+use super::file::how;
 use super::identity::{self, Identity, Seen, unpack_dev};
 use super::node::{Node, Place};
 use super::reach::{At, moved, proc_path};
@@ -83,24 +84,63 @@ impl Mirror {
 
     pub(super) fn make(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>) -> Result<NewInode> {
         let (node, at) = self.reach_inode(dir)?;
-        let made = self.make_below(op, &at, name, make).and_then(|fd| identity::look(&fd));
-        self.settle(dir, &at);
+        let made = self.make_below(op, &at, name, make, None);
+        self.made(made, (dir, &node, &at), name, make).map(|(new, _)| new)
+    }
+
+    /// Makes a regular file that is open from the start.
+    pub(super) fn make_open(
+        &self,
+        op: &Op,
+        dir: &Inode<'_>,
+        name: &[u8],
+        make: &Make<'_>,
+        access: Access,
+    ) -> Result<(NewInode, u64)> {
+        let (node, at) = self.reach_inode(dir)?;
+        // Before there is a file: one that cannot be opened is not made.
+        let permit = self.budget.permit()?;
+        let made = self.make_below(op, &at, name, make, Some(access));
+        let (new, fd) = self.made(made, (dir, &node, &at), name, make)?;
+        let handle = self.table.of(new.attr.ino).map(|node| self.keep_open(&node, fd, access, permit));
+        Ok((new, handle.ok_or(Errno::STALE)?))
+    }
+
+    /// What the cache is told of what was made, and its descriptor.
+    fn made(
+        &self,
+        made: Result<OwnedFd>,
+        (dir, node, at): (&Inode<'_>, &Arc<Node>, &At<'_>),
+        name: &[u8],
+        make: &Make<'_>,
+    ) -> Result<(NewInode, OwnedFd)> {
+        let made = made.and_then(|fd| Ok((identity::look(&fd)?, fd)));
+        self.settle(dir, at);
         match made {
-            Ok(seen) if seen.attr.fmt() == make.mode & mode::S_IFMT => Ok(self.answer(&seen, &node, name)),
+            Ok((seen, fd)) if seen.attr.fmt() == make.mode & mode::S_IFMT => {
+                Ok((self.answer(&seen, node, name), fd))
+            }
             Ok(_) => Err(Errno::STALE),
             Err(errno) => Err(errno),
         }
-        .inspect_err(|_| self.doubt(&node, name))
+        .inspect_err(|_| self.doubt(node, name))
     }
 
-    fn make_below(&self, op: &Op, at: &At<'_>, name: &[u8], make: &Make<'_>) -> Result<OwnedFd> {
+    fn make_below(
+        &self,
+        op: &Op,
+        at: &At<'_>,
+        name: &[u8],
+        make: &Make<'_>,
+        access: Option<Access>,
+    ) -> Result<OwnedFd> {
         let permissions = Mode::from_raw_mode(make.mode & 0o7777);
         let acting = self.server.act_as(&op.cred)?;
         let kind = match make.mode & mode::S_IFMT {
             mode::S_IFREG => {
-                let flags =
-                    OFlags::CREATE | OFlags::EXCL | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                return openat(at, os(name), flags | OFlags::NOCTTY, permissions);
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let how = access.map_or(OFlags::RDONLY, how) | OFlags::NOCTTY;
+                return openat(at, os(name), flags | how, permissions);
             }
             mode::S_IFDIR => {
                 mkdirat(at, os(name), permissions)?;
