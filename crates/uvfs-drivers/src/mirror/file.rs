@@ -29,6 +29,7 @@ const SHARDS: u64 = 16;
 
 /// A file that somebody has open; or, without access to the data, one that has no name any more and is still known.
 pub(super) struct Opened {
+    pub(super) handle: u64,
     pub(super) fd: OwnedFd,
     pub(super) access: Access,
     _permit: Permit,
@@ -48,8 +49,12 @@ impl Files {
         &self.shards[(handle % SHARDS) as usize]
     }
 
+    fn number(&self) -> u64 {
+        self.next.fetch_add(1, Relaxed) + 1
+    }
+
     fn insert(&self, file: Arc<Opened>) -> u64 {
-        let handle = self.next.fetch_add(1, Relaxed) + 1;
+        let handle = file.handle;
         self.shard(handle).write().insert(handle, file);
         handle
     }
@@ -79,7 +84,8 @@ impl Mirror {
             return Err(Errno::STALE);
         }
         let _permit = self.budget.permit()?;
-        let file = Arc::new(Opened { fd: self.open_at(op, &at, access)?, access, _permit });
+        let (handle, fd) = (self.files.number(), self.open_at(op, &at, access)?);
+        let file = Arc::new(Opened { handle, fd, access, _permit });
         node.opened(Arc::clone(&file));
         Ok(self.files.insert(file))
     }
@@ -90,7 +96,8 @@ impl Mirror {
         if inode.attr().nlink == 0
             && let Ok(_permit) = self.budget.permit()
         {
-            node.opened(Arc::new(Opened { fd, access: Access::empty(), _permit }));
+            let handle = self.files.number();
+            node.opened(Arc::new(Opened { handle, fd, access: Access::empty(), _permit }));
         }
     }
 

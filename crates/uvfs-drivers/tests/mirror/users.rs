@@ -171,6 +171,51 @@ fn access_control_lists_are_kept_and_heeded_by_the_host() {
     assert_eq!(fs.vfs.setxattr(&op, &inode, name, &list, uvfs::XattrFlags::empty()).err(), Some(Errno::PERM));
 }
 
+/// A list that is inherited takes the place of the umask; elsewhere the umask applies.
+#[test]
+fn a_default_list_of_the_host_takes_the_place_of_the_umask() {
+    if !is_root("a_default_list_of_the_host_takes_the_place_of_the_umask") {
+        return;
+    }
+    let fs = Fs::new();
+    fs::create_dir(fs.src("dir")).unwrap();
+    // Version 2; owner, group and others may all.
+    let entry = |tag: u16| [&tag.to_le_bytes()[..], &7u16.to_le_bytes(), &u32::MAX.to_le_bytes()].concat();
+    let list = [&2u32.to_le_bytes()[..], &entry(1), &entry(4), &entry(32)].concat();
+    let set = rustix::fs::setxattr(
+        fs.src("dir"),
+        "system.posix_acl_default",
+        &list,
+        rustix::fs::XattrFlags::empty(),
+    );
+    if set == Err(Errno::OPNOTSUPP) {
+        return println!("skipped: no access control lists on the file system of $TMPDIR");
+    }
+    set.unwrap();
+    let mut me = fs.vfs.context(Cred::root());
+    me.umask(0o027);
+    for (name, mode) in [("/dir/inherits", 0o666), ("/not", 0o640)] {
+        me.open(name.as_bytes(), uvfs::OpenFlags::WRITE | uvfs::OpenFlags::CREATE, 0o666).unwrap();
+        assert_eq!(bits(&fs.src(&name[1..])) & 0o777, mode, "{name}");
+    }
+}
+
+/// A change that the host refuses is refused, also where it would change nothing.
+#[test]
+fn a_mode_is_only_set_by_who_may() {
+    if !is_root("a_mode_is_only_set_by_who_may") {
+        return;
+    }
+    let fs = Fs::new();
+    file(&fs.src("tool"), (0, 0), 0o4755);
+    let (op, tool) = (fs.trusted(&user()), fs.inode("/tool"));
+    for mode in [0o755, 0o4755] {
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        assert_eq!(fs.vfs.setattr(&op, &tool, &set).err(), Some(Errno::PERM), "{mode:o}");
+    }
+    assert_eq!(bits(&fs.src("tool")), 0o4755);
+}
+
 /// What has to go from a mode goes on the host, from the mode that it has there: what is cached may be old.
 #[test]
 fn set_id_bits_go_from_the_mode_that_the_host_has() {
