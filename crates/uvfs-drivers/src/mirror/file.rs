@@ -29,6 +29,7 @@ const SHARDS: u64 = 16;
 
 /// A file that somebody has open; or, without access to the data, one that has no name any more and is still known.
 pub(super) struct Opened {
+    pub(super) handle: u64,
     pub(super) fd: OwnedFd,
     pub(super) access: Access,
     _permit: Permit,
@@ -48,8 +49,12 @@ impl Files {
         &self.shards[(handle % SHARDS) as usize]
     }
 
+    fn number(&self) -> u64 {
+        self.next.fetch_add(1, Relaxed) + 1
+    }
+
     fn insert(&self, file: Arc<Opened>) -> u64 {
-        let handle = self.next.fetch_add(1, Relaxed) + 1;
+        let handle = file.handle;
         self.shard(handle).write().insert(handle, file);
         handle
     }
@@ -85,7 +90,7 @@ impl Mirror {
 
     /// Somebody has a file open: the handle.
     pub(super) fn keep_open(&self, node: &Node, fd: OwnedFd, access: Access, permit: Permit) -> u64 {
-        let file = Arc::new(Opened { fd, access, _permit: permit });
+        let file = Arc::new(Opened { handle: self.files.number(), fd, access, _permit: permit });
         node.opened(Arc::clone(&file));
         self.files.insert(file)
     }
@@ -96,7 +101,8 @@ impl Mirror {
         if inode.attr().nlink == 0
             && let Ok(_permit) = self.budget.permit()
         {
-            node.opened(Arc::new(Opened { fd, access: Access::empty(), _permit }));
+            let handle = self.files.number();
+            node.opened(Arc::new(Opened { handle, fd, access: Access::empty(), _permit }));
         }
     }
 
@@ -105,14 +111,7 @@ impl Mirror {
         let acting = self.server.act_as(&op.cred)?;
         let opened = again(|| open(&path, how, Mode::empty()));
         drop(acting);
-        match opened {
-            // Who makes a file may open it in the same call whatever its mode, and here these are two calls. The
-            // owner could give himself the permission; so nobody gains by this.
-            Err(Errno::ACCESS) if identity::attr(at)?.uid == op.cred.uid => {
-                again(|| open(&path, how, Mode::empty()))
-            }
-            opened => opened,
-        }
+        opened
     }
 
     pub(super) fn close_file(&self, file: File<'_>) {

@@ -22,6 +22,7 @@ use super::file::how;
 use super::identity::{self, Identity, Seen, unpack_dev};
 use super::node::{Node, Place};
 use super::reach::{At, moved, proc_path};
+use super::xattr;
 
 /// A name as paths of rustix are.
 fn os(name: &[u8]) -> &OsStr {
@@ -36,26 +37,32 @@ impl Mirror {
         }
         let at = self.reach(&node)?;
         match self.open_child(&at, name) {
-            Ok(fd) => {
-                let told = self.outside.told();
-                let answer = self.answer(&identity::look(&fd)?, &node, name);
-                if told == self.outside.told() {
-                    return Ok(Answer::Found(answer));
-                }
-                // Something was told of before the file was in the table: it may have been this one.
-                match identity::attr(&fd) {
-                    Ok(attr) => {
-                        Ok(Answer::Found(NewInode { attr: Attr { ino: answer.attr.ino, ..attr }, ..answer }))
-                    }
-                    Err(errno) => {
-                        self.table.let_go(answer.attr.ino);
-                        Err(errno)
-                    }
-                }
-            }
+            Ok(fd) => self.meet(&fd, &node, name, None).map(Answer::Found),
             Err(Errno::NOENT) => Ok(Answer::Absent(self.believed())),
             Err(Errno::XDEV) => self.covered(&at, &node, name),
             Err(errno) => Err(errno),
+        }
+    }
+
+    /// What the cache is told of a file that has this name, which must be of type `fmt` where one is named; and a count on
+    /// its node. Between the look at the file and its coming into the table somebody else may have changed it, and what the
+    /// watcher was told of a file that is not in the table is lost: then it is looked at again.
+    fn meet(&self, fd: &OwnedFd, dir: &Arc<Node>, name: &[u8], fmt: Option<u32>) -> Result<NewInode> {
+        let told = self.outside.told();
+        let seen = identity::look(fd)?;
+        if fmt.is_some_and(|fmt| fmt != seen.attr.fmt()) {
+            return Err(Errno::STALE);
+        }
+        let answer = self.answer(&seen, dir, name);
+        if told == self.outside.told() {
+            return Ok(answer);
+        }
+        match identity::attr(fd) {
+            Ok(attr) => Ok(NewInode { attr: Attr { ino: answer.attr.ino, ..attr }, ..answer }),
+            Err(errno) => {
+                self.table.let_go(answer.attr.ino);
+                Err(errno)
+            }
         }
     }
 
@@ -114,16 +121,10 @@ impl Mirror {
         name: &[u8],
         make: &Make<'_>,
     ) -> Result<(NewInode, OwnedFd)> {
-        let made = made.and_then(|fd| Ok((identity::look(&fd)?, fd)));
+        let fmt = make.mode & mode::S_IFMT;
+        let met = made.and_then(|fd| Ok((self.meet(&fd, node, name, Some(fmt))?, fd)));
         self.settle(dir, at);
-        match made {
-            Ok((seen, fd)) if seen.attr.fmt() == make.mode & mode::S_IFMT => {
-                Ok((self.answer(&seen, node, name), fd))
-            }
-            Ok(_) => Err(Errno::STALE),
-            Err(errno) => Err(errno),
-        }
-        .inspect_err(|_| self.doubt(node, name))
+        met.inspect_err(|_| self.doubt(node, name))
     }
 
     fn make_below(
@@ -134,7 +135,8 @@ impl Mirror {
         make: &Make<'_>,
         access: Option<Access>,
     ) -> Result<OwnedFd> {
-        let permissions = Mode::from_raw_mode(make.mode & 0o7777);
+        let umask = if self.lists && xattr::has_default_list(at) { 0 } else { op.umask & 0o777 };
+        let permissions = Mode::from_raw_mode(make.mode & 0o7777 & !umask);
         let acting = self.server.act_as(&op.cred)?;
         let kind = match make.mode & mode::S_IFMT {
             mode::S_IFREG => {
@@ -190,7 +192,7 @@ impl Mirror {
         let (dir_node, at) = self.reach_inode(dir)?;
         let node = self.node(inode)?;
         let file = self.expect(&at, &dir_node, name, &node)?;
-        let is_dir = node.fmt == mode::S_IFDIR;
+        let is_dir = node.fmt() == mode::S_IFDIR;
         let acting = self.server.act_as(&op.cred)?;
         let removed = unlinkat(&at, os(name), if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() });
         drop(acting);
@@ -280,7 +282,7 @@ impl Mirror {
                 }
                 node.seen_at(
                     Place::new(&to_node, to_name),
-                    inode.attr().nlink > 1 && node.fmt != mode::S_IFDIR,
+                    inode.attr().nlink > 1 && node.fmt() != mode::S_IFDIR,
                 );
                 Ok(())
             }
@@ -301,7 +303,7 @@ impl Mirror {
         dir: &Arc<Node>,
         name: &[u8],
     ) {
-        let is_dir = node.fmt == mode::S_IFDIR;
+        let is_dir = node.fmt() == mode::S_IFDIR;
         if exchanged {
             return node.seen_at(Place::new(dir, name), inode.attr().nlink > 1 && !is_dir);
         }

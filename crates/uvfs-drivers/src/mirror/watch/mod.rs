@@ -46,6 +46,8 @@ const GATHER: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 pub trait Told: Send + Sync + 'static {
     /// `name` in the directory `dir` was made, removed, or leads elsewhere.
     fn name(&self, dir: Handle<'_>, name: &[u8]);
+    /// A rename has given this file `name` in the directory `dir`. Both names are told of besides.
+    fn moved(&self, handle: Handle<'_>, dir: Handle<'_>, name: &[u8]);
     /// Attributes were changed; with `content`, what is in the file too.
     fn object(&self, handle: Handle<'_>, content: bool);
     /// Events were lost: anything may have changed.
@@ -283,6 +285,9 @@ impl Thread {
     }
 
     fn tell(&self, event: &Event<'_>, seen: &mut HashSet<u64, RandomState>) {
+        if let Some((handle, dir, name)) = event.moved() {
+            self.told.moved(handle, dir, name);
+        }
         for place in event.places() {
             let Some(place) = place else {
                 self.tally.overflows.fetch_add(1, Relaxed);
@@ -351,6 +356,9 @@ mod tests {
         }
         fn object(&self, handle: Handle<'_>, content: bool) {
             self.note(format!("object {} {content}", hex(handle)));
+        }
+        fn moved(&self, handle: Handle<'_>, dir: Handle<'_>, name: &[u8]) {
+            self.note(format!("moved {} {} {}", hex(handle), hex(dir), String::from_utf8_lossy(name)));
         }
         fn overflow(&self) {
             self.note("overflow".into());
