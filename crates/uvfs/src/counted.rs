@@ -63,6 +63,8 @@ impl Driver for Counted {
         Getattr: fn getattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr>;
         Setattr: fn setattr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()>;
         Create: fn create(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>) -> Result<NewInode>;
+        Create: fn create_open(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>, access: Access)
+            -> Result<(NewInode, Option<u64>)>;
         Link: fn link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, name: &[u8]) -> Result<()>;
         Unlink: fn unlink(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()>;
         Rmdir: fn rmdir(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()>;

@@ -104,6 +104,18 @@ pub trait Driver: Send + Sync + 'static {
     fn create(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>) -> Result<NewInode> {
         Err(Errno::ROFS)
     }
+    /// [`Driver::create`] of a regular file, which is opened in the same step where the driver can: the value is then as
+    /// [`Driver::open`]'s. Where there is none, `open` is called after this. Its mode does not bind who makes a file.
+    fn create_open(
+        &self,
+        op: &Op,
+        dir: &Inode<'_>,
+        name: &[u8],
+        make: &Make<'_>,
+        access: Access,
+    ) -> Result<(NewInode, Option<u64>)> {
+        self.create(op, dir, name, make).map(|new| (new, None))
+    }
     /// Add a name for `inode`, and update its link count and ctime and `dir`'s times.
     fn link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, name: &[u8]) -> Result<()> {
         Err(Errno::ROFS)

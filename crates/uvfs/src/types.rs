@@ -335,8 +335,9 @@ pub struct Features {
     pub watched: bool,
     /// Calls are made on another file system in the caller's name, and that file system has others who change it.
     /// Front ends name the caller's supplementary groups and tell appending writes as such; names of extended
-    /// attributes that the VFS does not know (access control lists) are the driver's affair.
+    /// attributes that the VFS does not know (access control lists) are the driver's affair, and the umask is.
     pub passes_through: bool,
-    /// The driver keeps access control lists: see [`Driver::acl`](crate::Driver::acl).
+    /// The driver keeps access control lists: see [`Driver::acl`](crate::Driver::acl). One that `passes_through` is asked
+    /// for them as extended attributes, by a front end's kernel that checks them.
     pub acl: bool,
 }

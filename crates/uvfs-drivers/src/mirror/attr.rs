@@ -11,7 +11,7 @@ use rustix::fs::{
     fstatvfs, ftruncate, open, utimensat,
 };
 use uvfs::Inode;
-use uvfs::types::{Access, Attr, Errno, Op, Result, SetAttr, SetTime, StatFs, Ttl, mode};
+use uvfs::types::{Access, Attr, Errno, Op, Result, SetAttr, SetTime, StatFs, Ttl};
 use uvfs_cache::Life;
 
 use super::Mirror;
@@ -86,7 +86,7 @@ impl Mirror {
             chownat(target, c"", owner.0, owner.1, AtFlags::EMPTY_PATH)?;
         }
         if let Some(mode) = set.mode {
-            change_mode(target, mode & 0o7777)?;
+            chmodat(CWD, proc_path(target), Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
         }
         // A truncation has set its times.
         let mtime = set.mtime.filter(|&time| set.size.is_none() || time != SetTime::Now);
@@ -106,21 +106,6 @@ fn truncate(node: &Node, target: &At<'_>, size: u64, opened: bool) -> Result<()>
     }
     let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     ftruncate(open(proc_path(target), flags, Mode::empty())?, size)
-}
-
-/// Changes the permission bits. Where the caller may not, but only set-id bits were to go, it is not the caller who
-/// takes them away but the change of data or owner that goes along, for which the host's kernel does it.
-fn change_mode(target: &At<'_>, wanted: u32) -> Result<()> {
-    let now = identity::attr(target)?.mode & 0o7777;
-    match chmodat(CWD, proc_path(target), Mode::from_raw_mode(wanted), AtFlags::empty()) {
-        Err(Errno::PERM)
-            if now & !(mode::S_ISUID | mode::S_ISGID) == wanted & !(mode::S_ISUID | mode::S_ISGID)
-                && wanted & !now == 0 =>
-        {
-            Ok(())
-        }
-        done => done,
-    }
 }
 
 fn timespec(time: Option<SetTime>) -> Timespec {

@@ -1,8 +1,9 @@
 //! Reading directories, by the host's own cookies.
 //!
 //! A reader goes on by cookie, and no directory is held open for it. So that a long listing need not be opened and sought
-//! for at each step, the last few *streams* are kept: a descriptor and the entries that were read ahead. A stream
-//! belongs to a directory and the cookie at which it stands; it is taken out while it is read.
+//! for at each step, the last few *streams* are kept: a descriptor, and the entries that were read last. A reader goes on
+//! at any of these: a front end hands out fewer than it asked for, as many as its reply has room for. A stream belongs to
+//! a node, not to a number, which the host may give to another directory.
 //! Where there is none (too many readers, or one that seeks) the directory is opened and sought: the host's cookies are
 //! good for that on all usual file systems. Before each step the directory's path is walked again: a directory that was
 //! moved out of the source, or in whose place another one stands, is not read on.
@@ -12,7 +13,8 @@
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom, fdatasync, fsync, openat, seek};
@@ -29,6 +31,8 @@ const BUFFER: usize = 16 << 10;
 const SHIFT: u64 = 3;
 /// Larger ones than any count, that is hashes, are passed on as they are.
 const LARGE: u64 = 1 << 62;
+/// Entries that are kept when the next ones are read: who goes on may have had no room for the last few.
+const BEHIND: usize = 32;
 
 /// The host's cookie as we tell it. Two hashes of 2^63 that lie just above [`LARGE`] look like a count.
 fn tell(cookie: u64) -> u64 {
@@ -40,6 +44,7 @@ fn untell(cookie: u64) -> u64 {
     if cookie < LARGE + SHIFT { cookie.saturating_sub(SHIFT) } else { cookie }
 }
 
+#[derive(Clone)]
 struct Entry {
     name: Box<[u8]>,
     ino: u64,
@@ -48,60 +53,92 @@ struct Entry {
 }
 
 struct Stream {
-    dir: u64,
-    /// The cookie after which it goes on.
-    at: u64,
+    dir: Weak<Node>,
     fd: OwnedFd,
-    ahead: VecDeque<Entry>,
+    /// The cookie before the first of the entries.
+    from: u64,
+    entries: Arc<Vec<Entry>>,
+    /// The last reading came to the end, and nobody was told yet.
     ended: bool,
+}
+
+impl Stream {
+    fn is_of(&self, dir: &Arc<Node>) -> bool {
+        // As long as it is referred to, no other node has its address.
+        self.dir.as_ptr() == Arc::as_ptr(dir)
+    }
+
+    /// Which of the entries comes after this cookie.
+    fn after(&self, cookie: u64) -> Option<usize> {
+        if cookie == self.from {
+            return Some(0);
+        }
+        self.entries.iter().rposition(|entry| entry.cookie == cookie).map(|at| at + 1)
+    }
+}
+
+#[derive(Default)]
+struct Kept {
+    streams: VecDeque<Stream>,
+    /// Those that are being read: a number, and whose. Where a listing of the directory begins meanwhile, it goes.
+    out: Vec<(u64, Weak<Node>)>,
 }
 
 /// Streams that somebody may come back to.
 pub(super) struct Streams {
-    kept: Mutex<VecDeque<Stream>>,
+    kept: Mutex<Kept>,
     max: usize,
+    next: AtomicU64,
+    /// Directories that were opened to be read.
+    opened: AtomicU64,
 }
 
 impl Streams {
     pub(super) fn new(max: usize) -> Self {
-        Self { kept: Mutex::new(VecDeque::new()), max }
+        Self { kept: Mutex::default(), max, next: AtomicU64::new(0), opened: AtomicU64::new(0) }
     }
 
-    /// The stream that goes on after `at`, the youngest of several.
-    fn take(&self, dir: u64, at: u64) -> Option<Stream> {
+    /// The youngest stream that has this cookie, and a number to give it back by.
+    fn take(&self, dir: &Arc<Node>, cookie: u64) -> (u64, Option<Stream>) {
+        let number = self.next.fetch_add(1, Relaxed);
         let mut kept = self.kept.lock();
+        let Kept { streams, out } = &mut *kept;
         let mut stale = VecDeque::new();
-        if at < SHIFT {
-            // A listing begins: it must not come to be continued by what was read ahead before. Who was about to go on
-            // with that opens a stream of his own.
-            let all = std::mem::take(&mut *kept).into_iter();
-            (stale, *kept) = all.partition(|stream| stream.dir == dir && !stream.ahead.is_empty());
+        if cookie < SHIFT {
+            // A listing begins: it must not come to be continued by what was read before. Who was about to go on with
+            // that opens a stream of his own.
+            (stale, *streams) = std::mem::take(streams).into_iter().partition(|stream| stream.is_of(dir));
+            out.retain(|(_, of)| of.as_ptr() != Arc::as_ptr(dir));
         }
-        let found = kept.iter().rposition(|stream| stream.dir == dir && stream.at == at);
-        let found = found.and_then(|found| kept.remove(found));
+        out.push((number, Arc::downgrade(dir)));
+        let found = streams.iter().rposition(|stream| stream.is_of(dir) && stream.after(cookie).is_some());
+        let found = found.and_then(|found| streams.remove(found));
         drop(kept);
         // Closed out of the lock.
         drop(stale);
-        found
+        (number, found)
     }
 
-    /// Who read on until `last` has used the entries up to `cookie` only: the others are for the next one.
-    fn give_back(&self, dir: u64, last: u64, cookie: u64, rest: VecDeque<Entry>) {
+    /// Gives a stream back, or none.
+    fn keep(&self, number: u64, stream: Option<Stream>) {
         let mut kept = self.kept.lock();
-        // It may have been given up, or be in use by another reader. One that has something ahead stands further on.
-        if let Some(stream) = kept.iter_mut().find(|s| s.dir == dir && s.at == last && s.ahead.is_empty()) {
-            stream.at = cookie;
-            stream.ahead = rest;
+        let Kept { streams, out } = &mut *kept;
+        let mut gone = stream;
+        if let Some(at) = out.iter().position(|(out, _)| *out == number) {
+            out.swap_remove(at);
+            streams.extend(gone.take());
         }
-    }
-
-    fn keep(&self, stream: Stream) {
-        let mut kept = self.kept.lock();
-        kept.push_back(stream);
-        let gone = if kept.len() > self.max { kept.pop_front() } else { None };
+        let unknown = streams.iter().position(|stream| stream.dir.strong_count() == 0);
+        let unknown = unknown.and_then(|at| streams.remove(at));
+        let oldest = if streams.len() > self.max { streams.pop_front() } else { None };
         drop(kept);
         // Closed out of the lock.
-        drop(gone);
+        drop((gone, unknown, oldest));
+    }
+
+    /// How often a directory was opened to be read.
+    pub(super) fn opened(&self) -> u64 {
+        self.opened.load(Relaxed)
     }
 }
 
@@ -117,36 +154,61 @@ impl Mirror {
             return Ok(());
         }
         loop {
-            let batch = self.next_entries(&node, cookie)?;
-            let Some(last) = batch.back().map(|entry| entry.cookie) else { return Ok(()) };
-            let mut rest = batch.into_iter();
-            while let Some(Entry { name, ino, fmt, cookie: after }) = rest.next() {
-                cookie = after;
-                if !sink(DirEntry { name: &name, ino, fmt, cookie }) {
-                    self.streams.give_back(node.number, last, cookie, rest.collect());
+            let (entries, at) = self.next_entries(&node, cookie)?;
+            let next = entries.get(at..).unwrap_or_default();
+            if next.is_empty() {
+                return Ok(());
+            }
+            for Entry { name, ino, fmt, cookie: after } in next {
+                cookie = *after;
+                if !sink(DirEntry { name, ino: *ino, fmt: *fmt, cookie }) {
                     return Ok(());
                 }
             }
         }
     }
 
-    /// The next entries after `cookie`, none at the end. The stream that they are from is kept meanwhile.
-    fn next_entries(&self, node: &Arc<Node>, cookie: u64) -> Result<VecDeque<Entry>> {
+    /// Entries, and which of them is the next after `cookie`; none at the end.
+    fn next_entries(&self, node: &Arc<Node>, cookie: u64) -> Result<(Arc<Vec<Entry>>, usize)> {
         let _turn = self.budget.turn();
         let at = self.reach(node)?;
-        let mut stream = match self.streams.take(node.number, cookie) {
+        let (number, stream) = self.streams.take(node, cookie);
+        match self.go_on(node, &at, cookie, stream) {
+            Ok((stream, next)) => {
+                let entries = Arc::clone(&stream.entries);
+                self.streams.keep(number, Some(stream));
+                Ok((entries, next))
+            }
+            Err(errno) => {
+                self.streams.keep(number, None);
+                Err(errno)
+            }
+        }
+    }
+
+    /// The stream with something after `cookie`, unless that is the end.
+    fn go_on(
+        &self,
+        node: &Arc<Node>,
+        at: &At<'_>,
+        cookie: u64,
+        stream: Option<Stream>,
+    ) -> Result<(Stream, usize)> {
+        let mut stream = match stream {
             Some(stream) => stream,
-            None => open_stream(node.number, &at, cookie)?,
+            None => {
+                self.streams.opened.fetch_add(1, Relaxed);
+                open_stream(node, at, cookie)?
+            }
         };
-        if stream.ahead.is_empty() && !stream.ended {
-            stream.read_ahead()?;
+        let next = stream.after(cookie).unwrap_or(0);
+        // Who comes back after the end wants to know whether there is more now.
+        if next < stream.entries.len() || std::mem::take(&mut stream.ended) {
+            return Ok((stream, next));
         }
-        let batch = std::mem::take(&mut stream.ahead);
-        if let Some(last) = batch.back() {
-            stream.at = last.cookie;
-            self.streams.keep(stream);
-        }
-        Ok(batch)
+        stream.read_on()?;
+        let next = stream.after(cookie).unwrap_or(stream.entries.len());
+        Ok((stream, next))
     }
 }
 
@@ -163,19 +225,33 @@ fn open_dir(at: &At<'_>) -> Result<OwnedFd> {
     openat(at, c".", flags, Mode::empty())
 }
 
-fn open_stream(dir: u64, at: &At<'_>, cookie: u64) -> Result<Stream> {
+fn open_stream(dir: &Arc<Node>, at: &At<'_>, cookie: u64) -> Result<Stream> {
     let fd = open_dir(at)?;
     if cookie >= SHIFT {
         seek(&fd, SeekFrom::Start(untell(cookie)))?;
     }
-    Ok(Stream { dir, at: cookie, fd, ahead: VecDeque::new(), ended: false })
+    Ok(Stream { dir: Arc::downgrade(dir), fd, from: cookie, entries: Arc::default(), ended: false })
 }
 
 impl Stream {
-    /// Reads the next entries; a directory that was removed has none.
-    fn read_ahead(&mut self) -> Result<()> {
+    /// Reads the next entries, and keeps the last ones before them; a directory that was removed has none.
+    fn read_on(&mut self) -> Result<()> {
+        let behind = self.entries.len().saturating_sub(BEHIND);
+        let mut entries = self.entries[behind..].to_vec();
+        if let Some(before) = behind.checked_sub(1) {
+            self.from = self.entries[before].cookie;
+        }
+        let before = entries.len();
+        let outcome = self.read_ahead(&mut entries);
+        self.ended &= entries.len() > before;
+        self.entries = Arc::new(entries);
+        outcome
+    }
+
+    fn read_ahead(&mut self, entries: &mut Vec<Entry>) -> Result<()> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut dir = RawDir::new(&self.fd, &mut buffer);
+        let before = entries.len();
         loop {
             match dir.next() {
                 None => {
@@ -190,7 +266,7 @@ impl Stream {
                 Some(Ok(entry)) => {
                     let name = entry.file_name().to_bytes();
                     if name != b"." && name != b".." {
-                        self.ahead.push_back(Entry {
+                        entries.push(Entry {
                             name: name.into(),
                             ino: entry.ino(),
                             fmt: type_bits(entry.file_type()),
@@ -199,7 +275,7 @@ impl Stream {
                     }
                 }
             }
-            if dir.is_buffer_empty() && !self.ahead.is_empty() {
+            if dir.is_buffer_empty() && entries.len() > before {
                 return Ok(());
             }
         }

@@ -18,12 +18,18 @@ const OPERATIONS_MAX: usize = 512;
 
 /// See the module.
 pub(super) struct Budget {
-    free: Mutex<usize>,
+    free: Mutex<Free>,
     freed: Condvar,
     open: AtomicUsize,
     open_max: usize,
     /// Directory streams that may be kept.
     pub(super) streams: usize,
+}
+
+/// Turns that are free, and how many there have been.
+struct Free {
+    turns: usize,
+    taken: u64,
 }
 
 /// The right to have one file open.
@@ -47,7 +53,7 @@ impl Budget {
         let streams = (descriptors / 16).min(32);
         let open_max = descriptors.saturating_sub(operations * PER_OPERATION + streams);
         Self {
-            free: Mutex::new(operations),
+            free: Mutex::new(Free { turns: operations, taken: 0 }),
             freed: Condvar::new(),
             open: AtomicUsize::new(0),
             open_max,
@@ -58,11 +64,17 @@ impl Budget {
     /// Waits for a turn. Not to be asked for by who has one.
     pub(super) fn turn(&self) -> Turn<'_> {
         let mut free = self.free.lock();
-        while *free == 0 {
+        while free.turns == 0 {
             self.freed.wait(&mut free);
         }
-        *free -= 1;
+        free.turns -= 1;
+        free.taken += 1;
         Turn(self)
+    }
+
+    /// Operations on the host so far.
+    pub(super) fn taken(&self) -> u64 {
+        self.free.lock().taken
     }
 
     /// One more file is open, as long as the permit lives; ENFILE where that is too many.
@@ -81,7 +93,7 @@ impl Drop for Permit {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        *self.0.free.lock() += 1;
+        self.0.free.lock().turns += 1;
         self.0.freed.notify_one();
     }
 }
@@ -94,7 +106,7 @@ mod tests {
     fn what_is_divided_is_never_more_than_there_is() {
         for descriptors in [12, 100, 240, 1024, 20_000, 1 << 20] {
             let budget = Budget::divide(descriptors);
-            let operations = *budget.free.lock();
+            let operations = budget.free.lock().turns;
             assert!(operations >= 1);
             assert!(
                 operations * PER_OPERATION + budget.streams + budget.open_max <= descriptors,

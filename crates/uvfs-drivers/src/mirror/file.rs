@@ -29,6 +29,7 @@ const SHARDS: u64 = 16;
 
 /// A file that somebody has open; or, without access to the data, one that has no name any more and is still known.
 pub(super) struct Opened {
+    pub(super) handle: u64,
     pub(super) fd: OwnedFd,
     pub(super) access: Access,
     _permit: Permit,
@@ -48,8 +49,12 @@ impl Files {
         &self.shards[(handle % SHARDS) as usize]
     }
 
+    fn number(&self) -> u64 {
+        self.next.fetch_add(1, Relaxed) + 1
+    }
+
     fn insert(&self, file: Arc<Opened>) -> u64 {
-        let handle = self.next.fetch_add(1, Relaxed) + 1;
+        let handle = file.handle;
         self.shard(handle).write().insert(handle, file);
         handle
     }
@@ -78,10 +83,16 @@ impl Mirror {
         if identity::attr(&at)?.fmt() != mode::S_IFREG {
             return Err(Errno::STALE);
         }
-        let _permit = self.budget.permit()?;
-        let file = Arc::new(Opened { fd: self.open_at(op, &at, access)?, access, _permit });
+        let permit = self.budget.permit()?;
+        let fd = self.open_at(op, &at, access)?;
+        Ok(self.keep_open(&node, fd, access, permit))
+    }
+
+    /// Somebody has a file open: the handle.
+    pub(super) fn keep_open(&self, node: &Node, fd: OwnedFd, access: Access, permit: Permit) -> u64 {
+        let file = Arc::new(Opened { handle: self.files.number(), fd, access, _permit: permit });
         node.opened(Arc::clone(&file));
-        Ok(self.files.insert(file))
+        self.files.insert(file)
     }
 
     /// Keeps hold of a file that has lost its last name, for who still knows it: without it there would be no way to it.
@@ -90,28 +101,17 @@ impl Mirror {
         if inode.attr().nlink == 0
             && let Ok(_permit) = self.budget.permit()
         {
-            node.opened(Arc::new(Opened { fd, access: Access::empty(), _permit }));
+            let handle = self.files.number();
+            node.opened(Arc::new(Opened { handle, fd, access: Access::empty(), _permit }));
         }
     }
 
     fn open_at(&self, op: &Op, at: &At<'_>, access: Access) -> Result<OwnedFd> {
-        let how = match (access.contains(Access::READ), access.contains(Access::WRITE)) {
-            (true, true) => OFlags::RDWR,
-            (false, true) => OFlags::WRONLY,
-            _ => OFlags::RDONLY,
-        };
-        let (path, how) = (proc_path(at), how | OFlags::CLOEXEC | OFlags::NOCTTY);
+        let (path, how) = (proc_path(at), how(access) | OFlags::CLOEXEC | OFlags::NOCTTY);
         let acting = self.server.act_as(&op.cred)?;
         let opened = again(|| open(&path, how, Mode::empty()));
         drop(acting);
-        match opened {
-            // Who makes a file may open it in the same call whatever its mode, and here these are two calls. The
-            // owner could give himself the permission; so nobody gains by this.
-            Err(Errno::ACCESS) if identity::attr(at)?.uid == op.cred.uid => {
-                again(|| open(&path, how, Mode::empty()))
-            }
-            opened => opened,
-        }
+        opened
     }
 
     pub(super) fn close_file(&self, file: File<'_>) {
@@ -187,6 +187,15 @@ impl Mirror {
     pub(super) fn sync_file(&self, file: File<'_>, datasync: bool) -> Result<()> {
         let open = self.files.get(file.handle)?;
         if datasync { fdatasync(&open.fd) } else { fsync(&open.fd) }
+    }
+}
+
+/// How open(2) is to open for that.
+pub(super) fn how(access: Access) -> OFlags {
+    match (access.contains(Access::READ), access.contains(Access::WRITE)) {
+        (true, true) => OFlags::RDWR,
+        (false, true) => OFlags::WRONLY,
+        _ => OFlags::RDONLY,
     }
 }
 

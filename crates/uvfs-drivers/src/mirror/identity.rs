@@ -1,19 +1,22 @@
 //! What tells one file of the host from another, and what a descriptor's file looks like.
 //!
 //! A file is identified by its file handle (name_to_handle_at(2)), which names the inode and its generation: a number
-//! that the host uses again for another file is not mistaken for the old one. Where a file system has no handles, number
-//! and time of birth stand in. Handles are compared and never opened. Nothing here is shared.
+//! that the host uses again for another file is not mistaken for the old one. Where a file system has no handles of its own,
+//! the kernel makes some up of the number and a generation that mostly is 0: then type and time of birth are part of the
+//! identity. Where it has none at all, number, type and time of birth stand in. Handles are compared and never opened. Nothing here is shared.
 
 use std::hash::{Hash, Hasher};
 use std::os::fd::AsFd;
 
 use rustix::fs::{AtFlags, Statx, StatxFlags, StatxTimestamp, statx};
-use uvfs::types::{Attr, Errno, Result, Time};
+use uvfs::types::{Attr, Errno, Result, Time, mode};
 
 use super::sys::{self, HANDLE_MAX};
 
 /// Handles of the usual file systems have 8 to 20 bytes; longer ones stand in a box.
 const SHORT: usize = 22;
+/// `FILEID_INO64_GEN` and the same with a parent: what the kernel makes for file systems that have no handles of their own.
+const WEAK: [i32; 2] = [0x81, 0x82];
 
 /// A file handle as name_to_handle_at(2) and fanotify(7) tell it: a type and bytes.
 #[derive(Clone, Debug)]
@@ -84,8 +87,10 @@ impl Hash for FileHandle {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Identity {
     Handle(FileHandle),
-    /// Number and time of birth, where there are no handles.
-    Born(u64, Time),
+    /// Number, type and time of birth, where there are no handles.
+    Born(u64, u32, Time),
+    /// A handle that says no more than the number, with type and time of birth.
+    Weak(FileHandle, u32, Time),
     /// The place of a mount inside the source: the number of its directory, and its name.
     Covered(u64, Box<[u8]>),
 }
@@ -107,6 +112,7 @@ pub(super) fn has_handles(fd: impl AsFd) -> bool {
 pub(super) fn look(fd: impl AsFd) -> Result<Seen> {
     let stat = stat(&fd)?;
     let id = match FileHandle::of(fd) {
+        Ok(handle) if WEAK.contains(&handle.kind) => Identity::Weak(handle, fmt(&stat), birth(&stat)),
         Ok(handle) => Identity::Handle(handle),
         Err(Errno::OPNOTSUPP | Errno::OVERFLOW | Errno::NOSYS | Errno::INVAL) => born(&stat),
         Err(errno) => return Err(errno),
@@ -118,6 +124,10 @@ pub(super) fn look(fd: impl AsFd) -> Result<Seen> {
 pub(super) fn is(id: &Identity, fd: impl AsFd) -> Result<bool> {
     match id {
         Identity::Handle(handle) => Ok(FileHandle::of(fd)? == *handle),
+        Identity::Weak(handle, kind, time) => {
+            let stat = stat(&fd)?;
+            Ok((fmt(&stat), birth(&stat)) == (*kind, *time) && FileHandle::of(fd)? == *handle)
+        }
         Identity::Born(..) => Ok(born(&stat(fd)?) == *id),
         Identity::Covered(..) => Ok(false),
     }
@@ -132,9 +142,17 @@ fn stat(fd: impl AsFd) -> Result<Statx> {
     statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
 }
 
-fn born(stat: &Statx) -> Identity {
+fn fmt(stat: &Statx) -> u32 {
+    u32::from(stat.stx_mode) & mode::S_IFMT
+}
+
+fn birth(stat: &Statx) -> Time {
     let known = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
-    Identity::Born(stat.stx_ino, if known { time(&stat.stx_btime) } else { Time::default() })
+    if known { time(&stat.stx_btime) } else { Time::default() }
+}
+
+fn born(stat: &Statx) -> Identity {
+    Identity::Born(stat.stx_ino, fmt(stat), birth(stat))
 }
 
 fn time(t: &StatxTimestamp) -> Time {

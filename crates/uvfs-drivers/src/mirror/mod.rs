@@ -75,7 +75,7 @@ struct Mounted {
 
 /// The driver.
 ///
-/// What is made through it has the permissions that the caller's umask left, less the umask of this process: a program
+/// It is mounted once. What is made through it has the permissions that the caller's umask left, less the umask of this process: a program
 /// that serves others sets that to 0.
 pub struct Mirror {
     source: OwnedFd,
@@ -86,6 +86,8 @@ pub struct Mirror {
     answers: AtomicU64,
     ttl: Duration,
     handles: bool,
+    /// Whether there are access control lists.
+    lists: bool,
     server: Server,
     budget: Arc<Budget>,
     files: Files,
@@ -119,6 +121,7 @@ impl Mirror {
         }
         let seen = identity::look(&source).map_err(refused)?;
         let handles = identity::has_handles(&source);
+        let lists = xattr::has_lists(&source);
         let table = Table::new();
         let root = table.meet(&seen.id, seen.attr.ino, seen.attr.fmt()).number;
         let server = Server::new().map_err(refused)?;
@@ -131,6 +134,7 @@ impl Mirror {
             answers: AtomicU64::new(1),
             ttl,
             handles,
+            lists,
             server,
             budget,
             files: Files::default(),
@@ -148,6 +152,17 @@ impl Mirror {
     /// Whether it can work in the name of other users than its own: only root can.
     pub fn serves_all_users(&self) -> bool {
         self.server.privileged()
+    }
+
+    /// How many operations were done on the source. What the cache answers is none; neither are reading and writing files
+    /// that are open, nor the figures of the file system.
+    pub fn operations(&self) -> u64 {
+        self.budget.taken()
+    }
+
+    /// How often a directory of the source was opened to be read.
+    pub fn listings(&self) -> u64 {
+        self.streams.opened()
     }
 
     /// How many files of the source are known at present.
@@ -180,18 +195,22 @@ impl Driver for Mirror {
             may_block: true,
             fixed_links: true,
             passes_through: true,
+            acl: self.lists,
             watched: self.outside.watches(),
             ..Features::default()
         }
     }
 
     fn root(&self, _op: &Op) -> Result<NewInode> {
+        if self.mounted.get().is_some() {
+            // What others change is told to one cache.
+            return Err(Errno::BUSY);
+        }
         let attr = Attr { ino: self.root, ..identity::attr(&self.source)? };
         Ok(NewInode { attr, private: self.answer_number(), ttl: self.believed() })
     }
 
     fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {
-        // A second mount of the same driver is told nothing from outside; its answers expire all the same.
         let _ = self.mounted.set(Mounted { cache: Arc::downgrade(cache), root: root.id() });
         // It was looked at before anybody could be told of changes.
         root.doubt();
@@ -226,6 +245,18 @@ impl Driver for Mirror {
     fn create(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>) -> Result<NewInode> {
         let _turn = self.budget.turn();
         self.make(op, dir, name, make)
+    }
+
+    fn create_open(
+        &self,
+        op: &Op,
+        dir: &Inode<'_>,
+        name: &[u8],
+        make: &Make<'_>,
+        access: Access,
+    ) -> Result<(NewInode, Option<u64>)> {
+        let _turn = self.budget.turn();
+        self.make_open(op, dir, name, make, access).map(|(new, handle)| (new, Some(handle)))
     }
 
     fn link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, name: &[u8]) -> Result<()> {
@@ -303,7 +334,6 @@ impl Driver for Mirror {
     }
 
     fn getxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
-        let _turn = self.budget.turn();
         self.get_xattr(op, inode, name)
     }
 
@@ -320,7 +350,6 @@ impl Driver for Mirror {
     }
 
     fn listxattr(&self, _op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
-        let _turn = self.budget.turn();
         self.list_xattr(inode)
     }
 

@@ -15,12 +15,14 @@ use rustix::fs::{
 };
 use uvfs::Inode;
 use uvfs::driver::Rename;
-use uvfs::types::{Answer, Attr, Errno, Make, NewInode, Op, Result, mode};
+use uvfs::types::{Access, Answer, Attr, Errno, Make, NewInode, Op, Result, mode};
 
 use super::Mirror;
+use super::file::how;
 use super::identity::{self, Identity, Seen, unpack_dev};
 use super::node::{Node, Place};
 use super::reach::{At, moved, proc_path};
+use super::xattr;
 
 /// A name as paths of rustix are.
 fn os(name: &[u8]) -> &OsStr {
@@ -35,26 +37,32 @@ impl Mirror {
         }
         let at = self.reach(&node)?;
         match self.open_child(&at, name) {
-            Ok(fd) => {
-                let told = self.outside.told();
-                let answer = self.answer(&identity::look(&fd)?, &node, name);
-                if told == self.outside.told() {
-                    return Ok(Answer::Found(answer));
-                }
-                // Something was told of before the file was in the table: it may have been this one.
-                match identity::attr(&fd) {
-                    Ok(attr) => {
-                        Ok(Answer::Found(NewInode { attr: Attr { ino: answer.attr.ino, ..attr }, ..answer }))
-                    }
-                    Err(errno) => {
-                        self.table.let_go(answer.attr.ino);
-                        Err(errno)
-                    }
-                }
-            }
+            Ok(fd) => self.meet(&fd, &node, name, None).map(Answer::Found),
             Err(Errno::NOENT) => Ok(Answer::Absent(self.believed())),
             Err(Errno::XDEV) => self.covered(&at, &node, name),
             Err(errno) => Err(errno),
+        }
+    }
+
+    /// What the cache is told of a file that has this name, which must be of type `fmt` where one is named; and a count on
+    /// its node. Between the look at the file and its coming into the table somebody else may have changed it, and what the
+    /// watcher was told of a file that is not in the table is lost: then it is looked at again.
+    fn meet(&self, fd: &OwnedFd, dir: &Arc<Node>, name: &[u8], fmt: Option<u32>) -> Result<NewInode> {
+        let told = self.outside.told();
+        let seen = identity::look(fd)?;
+        if fmt.is_some_and(|fmt| fmt != seen.attr.fmt()) {
+            return Err(Errno::STALE);
+        }
+        let answer = self.answer(&seen, dir, name);
+        if told == self.outside.told() {
+            return Ok(answer);
+        }
+        match identity::attr(fd) {
+            Ok(attr) => Ok(NewInode { attr: Attr { ino: answer.attr.ino, ..attr }, ..answer }),
+            Err(errno) => {
+                self.table.let_go(answer.attr.ino);
+                Err(errno)
+            }
         }
     }
 
@@ -83,24 +91,58 @@ impl Mirror {
 
     pub(super) fn make(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>) -> Result<NewInode> {
         let (node, at) = self.reach_inode(dir)?;
-        let made = self.make_below(op, &at, name, make).and_then(|fd| identity::look(&fd));
-        self.settle(dir, &at);
-        match made {
-            Ok(seen) if seen.attr.fmt() == make.mode & mode::S_IFMT => Ok(self.answer(&seen, &node, name)),
-            Ok(_) => Err(Errno::STALE),
-            Err(errno) => Err(errno),
-        }
-        .inspect_err(|_| self.doubt(&node, name))
+        let made = self.make_below(op, &at, name, make, None);
+        self.made(made, (dir, &node, &at), name, make).map(|(new, _)| new)
     }
 
-    fn make_below(&self, op: &Op, at: &At<'_>, name: &[u8], make: &Make<'_>) -> Result<OwnedFd> {
-        let permissions = Mode::from_raw_mode(make.mode & 0o7777);
+    /// Makes a regular file that is open from the start.
+    pub(super) fn make_open(
+        &self,
+        op: &Op,
+        dir: &Inode<'_>,
+        name: &[u8],
+        make: &Make<'_>,
+        access: Access,
+    ) -> Result<(NewInode, u64)> {
+        let (node, at) = self.reach_inode(dir)?;
+        // Before there is a file: one that cannot be opened is not made.
+        let permit = self.budget.permit()?;
+        let made = self.make_below(op, &at, name, make, Some(access));
+        let (new, fd) = self.made(made, (dir, &node, &at), name, make)?;
+        let handle = self.table.of(new.attr.ino).map(|node| self.keep_open(&node, fd, access, permit));
+        Ok((new, handle.ok_or(Errno::STALE)?))
+    }
+
+    /// What the cache is told of what was made, and its descriptor.
+    fn made(
+        &self,
+        made: Result<OwnedFd>,
+        (dir, node, at): (&Inode<'_>, &Arc<Node>, &At<'_>),
+        name: &[u8],
+        make: &Make<'_>,
+    ) -> Result<(NewInode, OwnedFd)> {
+        let fmt = make.mode & mode::S_IFMT;
+        let met = made.and_then(|fd| Ok((self.meet(&fd, node, name, Some(fmt))?, fd)));
+        self.settle(dir, at);
+        met.inspect_err(|_| self.doubt(node, name))
+    }
+
+    fn make_below(
+        &self,
+        op: &Op,
+        at: &At<'_>,
+        name: &[u8],
+        make: &Make<'_>,
+        access: Option<Access>,
+    ) -> Result<OwnedFd> {
+        let umask = if self.lists && xattr::has_default_list(at) { 0 } else { op.umask & 0o777 };
+        let permissions = Mode::from_raw_mode(make.mode & 0o7777 & !umask);
         let acting = self.server.act_as(&op.cred)?;
         let kind = match make.mode & mode::S_IFMT {
             mode::S_IFREG => {
-                let flags =
-                    OFlags::CREATE | OFlags::EXCL | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                return openat(at, os(name), flags | OFlags::NOCTTY, permissions);
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let how = access.map_or(OFlags::RDONLY, how) | OFlags::NOCTTY;
+                return openat(at, os(name), flags | how, permissions);
             }
             mode::S_IFDIR => {
                 mkdirat(at, os(name), permissions)?;
@@ -150,7 +192,7 @@ impl Mirror {
         let (dir_node, at) = self.reach_inode(dir)?;
         let node = self.node(inode)?;
         let file = self.expect(&at, &dir_node, name, &node)?;
-        let is_dir = node.fmt == mode::S_IFDIR;
+        let is_dir = node.fmt() == mode::S_IFDIR;
         let acting = self.server.act_as(&op.cred)?;
         let removed = unlinkat(&at, os(name), if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() });
         drop(acting);
@@ -240,7 +282,7 @@ impl Mirror {
                 }
                 node.seen_at(
                     Place::new(&to_node, to_name),
-                    inode.attr().nlink > 1 && node.fmt != mode::S_IFDIR,
+                    inode.attr().nlink > 1 && node.fmt() != mode::S_IFDIR,
                 );
                 Ok(())
             }
@@ -261,7 +303,7 @@ impl Mirror {
         dir: &Arc<Node>,
         name: &[u8],
     ) {
-        let is_dir = node.fmt == mode::S_IFDIR;
+        let is_dir = node.fmt() == mode::S_IFDIR;
         if exchanged {
             return node.seen_at(Place::new(dir, name), inode.attr().nlink > 1 && !is_dir);
         }

@@ -11,13 +11,16 @@
 //! Order of locks: identity's shard, then number's shard; a node's state alone. None is held across a system call.
 
 use std::borrow::Borrow;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
+};
 
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, RwLock};
+use uvfs::types::mode;
 
 use super::file::Opened;
 use super::identity::{FileHandle, Identity};
@@ -28,6 +31,8 @@ const SHARDS: usize = 16;
 const OURS: u64 = 1 << 63;
 /// Further names that are remembered of a file with several.
 const OTHER_NAMES: usize = 8;
+/// Directories above one that are looked through for itself: this is done for each that is let go of.
+const CIRCLE: usize = 64;
 
 /// Where a node was seen.
 #[derive(Clone)]
@@ -56,7 +61,8 @@ struct State {
 #[derive(Default)]
 struct More {
     others: Vec<Place>,
-    open: Vec<Arc<Opened>>,
+    /// By their handles: one file may have many, and they are closed one by one.
+    open: BTreeMap<u64, Arc<Opened>>,
 }
 
 /// See the module.
@@ -64,13 +70,29 @@ pub(super) struct Node {
     pub(super) id: Identity,
     /// The mount's inode number.
     pub(super) number: u64,
-    /// Type bits.
-    pub(super) fmt: u32,
+    /// Type bits, which are 16.
+    fmt: u16,
+    /// See [`Node::bare`].
+    bare: AtomicU16,
     count: AtomicU32,
     state: Mutex<State>,
 }
 
 impl Node {
+    /// Type bits.
+    pub(super) fn fmt(&self) -> u32 {
+        self.fmt.into()
+    }
+
+    /// When it was last seen to have no extended attributes; 0: not known.
+    pub(super) fn bare(&self) -> u16 {
+        self.bare.load(Acquire)
+    }
+
+    pub(super) fn set_bare(&self, when: u16) {
+        self.bare.store(when, SeqCst);
+    }
+
     /// Whether this stands for a mount inside the source, which is not shown.
     pub(super) fn covered(&self) -> bool {
         matches!(self.id, Identity::Covered(..))
@@ -126,16 +148,43 @@ impl Node {
         drop(gone);
     }
 
+    /// The directory it is in.
+    fn dir(&self) -> Option<Arc<Self>> {
+        self.state.lock().place.as_ref().map(|place| Arc::clone(&place.dir))
+    }
+
+    /// A directory that nobody knows any more and that is below itself, as places come to say where directories were moved
+    /// on the host one after the other, would hold itself for ever: it forgets where it was. (Of larger circles than are
+    /// looked for the memory stays in use until the mirror ends.)
+    fn leave_circle(self: &Arc<Self>) {
+        let mut above = self.dir();
+        for _ in 0..CIRCLE {
+            match above {
+                None => break,
+                Some(dir) if Arc::ptr_eq(&dir, self) => {
+                    let gone = self.state.lock().place.take();
+                    drop(gone);
+                    break;
+                }
+                Some(dir) => above = dir.dir(),
+            }
+        }
+        let mut state = self.state.lock();
+        let others = state.more.as_mut().map(|more| std::mem::take(&mut more.others));
+        drop(state);
+        drop(others);
+    }
+
     /// Notes an open file of this node.
     pub(super) fn opened(&self, file: Arc<Opened>) {
-        self.state.lock().more.get_or_insert_default().open.push(file);
+        self.state.lock().more.get_or_insert_default().open.insert(file.handle, file);
     }
 
     /// Forgets an open file.
     pub(super) fn closed(&self, file: &Arc<Opened>) {
         let mut state = self.state.lock();
         let Some(more) = &mut state.more else { return };
-        let gone: Vec<_> = more.open.extract_if(.., |f| Arc::ptr_eq(f, file)).collect();
+        let gone = more.open.remove(&file.handle);
         if more.open.is_empty() && more.others.is_empty() {
             state.more = None;
         }
@@ -145,7 +194,7 @@ impl Node {
 
     /// An open file of this node that `fits`.
     pub(super) fn find_open(&self, fits: impl Fn(&Opened) -> bool) -> Option<Arc<Opened>> {
-        self.state.lock().more.as_ref()?.open.iter().find(|file| fits(file)).cloned()
+        self.state.lock().more.as_ref()?.open.values().find(|file| fits(file)).cloned()
     }
 }
 
@@ -247,7 +296,14 @@ impl Table {
                 continue;
             }
             let state = Mutex::new(State::default());
-            let node = Arc::new(Node { id: id.clone(), number, fmt, count: AtomicU32::new(1), state });
+            let node = Arc::new(Node {
+                id: id.clone(),
+                number,
+                fmt: (fmt & mode::S_IFMT) as u16,
+                bare: AtomicU16::new(0),
+                count: AtomicU32::new(1),
+                state,
+            });
             numbers.insert(ByNumber(Arc::clone(&node)));
             shard.insert(ById(Arc::clone(&node)));
             return node;
@@ -275,6 +331,17 @@ impl Table {
         let gone = (shard.take(&node.id), self.number_shard(number).write().take(&number));
         drop(shard);
         drop(gone);
+        // Who has no children is held by nobody else, as nearly always.
+        if node.fmt() == mode::S_IFDIR && Arc::strong_count(&node) > 1 {
+            node.leave_circle();
+        }
+    }
+
+    /// What was seen of extended attributes is not known of any node any more.
+    pub(super) fn none_bare(&self) {
+        for shard in &self.by_number {
+            shard.read().iter().for_each(|ByNumber(node)| node.set_bare(0));
+        }
     }
 
     /// How many nodes there are.
@@ -285,7 +352,7 @@ impl Table {
     /// The numbers and types of all nodes.
     pub(super) fn all(&self) -> Vec<(u64, u32)> {
         let of = |shard: &RwLock<HashSet<ByNumber, RandomState>>| {
-            shard.read().iter().map(|ByNumber(node)| (node.number, node.fmt)).collect::<Vec<_>>()
+            shard.read().iter().map(|ByNumber(node)| (node.number, node.fmt())).collect::<Vec<_>>()
         };
         self.by_number.iter().flat_map(of).collect()
     }
@@ -344,11 +411,24 @@ mod tests {
     }
 
     #[test]
+    fn directories_below_each_other_are_let_go() {
+        let table = Table::new();
+        let (a, b) = (table.meet(&id(1), 1, DIR), table.meet(&id(2), 2, DIR));
+        a.seen_at(Place::new(&b, b"a"), false);
+        b.seen_at(Place::new(&a, b"b"), false);
+        let (held_a, held_b) = (Arc::downgrade(&a), Arc::downgrade(&b));
+        drop((a, b));
+        table.let_go(1);
+        table.let_go(2);
+        assert!(held_a.upgrade().is_none() && held_b.upgrade().is_none());
+    }
+
+    #[test]
     fn a_deep_tree_is_dropped_without_recursion() {
         let table = Table::new();
-        let mut dir = table.meet(&Identity::Born(0, Default::default()), 1, DIR);
+        let mut dir = table.meet(&Identity::Born(0, DIR, Default::default()), 1, DIR);
         for ino in 2..200_000 {
-            let node = table.meet(&Identity::Born(ino, Default::default()), ino, DIR);
+            let node = table.meet(&Identity::Born(ino, DIR, Default::default()), ino, DIR);
             node.seen_at(Place::new(&dir, b"d"), false);
             dir = node;
         }

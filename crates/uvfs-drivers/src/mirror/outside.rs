@@ -6,7 +6,9 @@
 //! if anything was told meanwhile ([`State::told`]).
 
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Release, Ordering::SeqCst,
+};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
@@ -16,7 +18,14 @@ use uvfs_cache::{Cache, SbId};
 
 use super::Mirror;
 use super::identity::FileHandle;
+use super::node::{Node, Place};
 use super::watch::{Counts, Handle, Refused, Told, Watcher};
+
+/// What was known when the host was asked for extended attributes.
+pub(super) struct Bare {
+    told: u64,
+    stamp: u16,
+}
 
 /// Whether, and how, the source is watched.
 #[derive(Default)]
@@ -24,6 +33,8 @@ pub(super) struct State {
     watches: AtomicBool,
     /// Moves before anything is looked for in the table because it was told of.
     told: AtomicU64,
+    /// How often everything became suspect: what a node keeps of its extended attributes is good for one of these.
+    suspect: AtomicU64,
     watcher: OnceLock<Watcher>,
     /// Why not, or not any more.
     why_not: Mutex<Option<String>>,
@@ -40,6 +51,11 @@ impl State {
     }
 }
 
+/// What `suspect` is for nodes: never 0.
+fn stamp(suspect: u64) -> u16 {
+    (suspect % u64::from(u16::MAX)) as u16 + 1
+}
+
 struct Ear(Weak<Mirror>);
 
 impl Ear {
@@ -53,6 +69,11 @@ impl Ear {
 impl Told for Ear {
     fn name(&self, dir: Handle<'_>, name: &[u8]) {
         self.tell(|mirror| mirror.name_changed(&FileHandle::new(dir.kind, dir.bytes), name));
+    }
+
+    fn moved(&self, handle: Handle<'_>, dir: Handle<'_>, name: &[u8]) {
+        let of = |handle: Handle<'_>| FileHandle::new(handle.kind, handle.bytes);
+        self.tell(|mirror| mirror.moved_on_the_host(&of(handle), &of(dir), name));
     }
 
     fn object(&self, handle: Handle<'_>, content: bool) {
@@ -123,22 +144,40 @@ impl Mirror {
         }
     }
 
+    /// A file or directory was renamed. Where it is looked for next, so that who works in it keeps it, also without a walk
+    /// from the root; a hint as any place is, and the place that was known before is not given up for it: a rename of long
+    /// ago may be told of after the file was looked up where it is now.
+    fn moved_on_the_host(&self, file: &FileHandle, dir: &FileHandle, name: &[u8]) {
+        let Some(node) = self.table.with_handle(file) else { return };
+        if let Some(dir) = self.table.with_handle(dir)
+            && node.number != self.root
+        {
+            node.seen_at(Place::new(&dir, name), true);
+        }
+    }
+
     /// Content or attributes of the file with this handle changed.
     pub fn object_changed(&self, handle: &FileHandle) {
         self.changed(handle, true);
     }
 
     fn changed(&self, handle: &FileHandle, content: bool) {
-        self.outside.told.fetch_add(1, AcqRel);
+        self.outside.told.fetch_add(1, SeqCst);
         if let Some(node) = self.table.with_handle(handle) {
-            self.in_cache(|cache, sb| cache.inode_changed(sb, node.number, node.fmt, content));
+            node.set_bare(0);
+            self.in_cache(|cache, sb| cache.inode_changed(sb, node.number, node.fmt(), content));
         }
     }
 
     /// Anything may have changed: every name and every attribute is asked for again. In proportion to what is known, or
     /// one step where the source is watched.
     pub fn all_suspect(&self) {
-        self.outside.told.fetch_add(1, AcqRel);
+        let before = self.outside.suspect.fetch_add(1, SeqCst);
+        self.outside.told.fetch_add(1, SeqCst);
+        if stamp(before + 1) == 1 {
+            // It comes round.
+            self.table.none_bare();
+        }
         self.in_cache(|cache, sb| {
             if !self.outside.watches() {
                 // What is believed for a time has no epoch.
@@ -150,6 +189,34 @@ impl Mirror {
             cache.all_suspect(sb);
             true
         });
+    }
+
+    /// What a node is marked with that has no extended attributes; none where nobody would tell of a change. To be asked
+    /// for before the host is.
+    pub(super) fn bare_now(&self) -> Option<Bare> {
+        let outside = &self.outside;
+        let (told, suspect) = (outside.told.load(SeqCst), outside.suspect.load(SeqCst));
+        outside.watches().then(|| Bare { told, stamp: stamp(suspect) })
+    }
+
+    /// Whether a node is known to have no extended attributes.
+    pub(super) fn is_bare(&self, node: &Node) -> bool {
+        self.outside.watches() && node.bare() == stamp(self.outside.suspect.load(Acquire))
+    }
+
+    /// The host has said that a node has none. Not kept if anything was told since it was asked; what is told from now on
+    /// finds the mark.
+    pub(super) fn mark_bare(&self, node: &Node, bare: &Bare) {
+        node.set_bare(bare.stamp);
+        if self.outside.told.load(SeqCst) != bare.told {
+            node.set_bare(0);
+        }
+    }
+
+    /// Extended attributes of a node are being changed by us: to be called after the change.
+    pub(super) fn not_bare(&self, node: &Node) {
+        self.outside.told.fetch_add(1, SeqCst);
+        node.set_bare(0);
     }
 
     fn in_cache(&self, act: impl FnOnce(&Cache, SbId) -> bool) {

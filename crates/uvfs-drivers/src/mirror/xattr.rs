@@ -1,9 +1,18 @@
-//! Extended attributes, access control lists among them: the host keeps and checks them.
+//! Extended attributes, access control lists among them: the host keeps and checks them. Over a mount the kernel checks
+//! lists besides, before it asks for names and attributes.
+//!
+//! Most files have none, and are asked for some all the same: a kernel that checks lists asks, and `ls -l` does of each
+//! file. Of a watched source a node keeps that it has none ([`Node::bare`](super::node::Node::bare)), until its attributes
+//! are told to have changed.
 //!
 //! There are no calls for O_PATH descriptors, so the file is named by its descriptor below /proc/self/fd, which leads to
 //! that very file, also where it is a symbolic link.
 
-use rustix::fs::{XattrFlags as HostFlags, getxattr, listxattr, removexattr, setxattr};
+use std::os::fd::AsFd;
+
+use rustix::fs::{
+    XattrFlags as HostFlags, getxattr, getxattr_query, listxattr, listxattr_query, removexattr, setxattr,
+};
 use uvfs::Inode;
 use uvfs::types::{Errno, Op, Result, XattrFlags};
 
@@ -13,8 +22,34 @@ use super::reach::proc_path;
 /// Most values fit; a larger one is asked for twice.
 const USUAL: usize = 256;
 
-/// Calls `get` with more and more room until the answer fits.
-fn whole(get: impl Fn(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
+/// Attributes that programs ask of every file that they list, and the kernel of every directory that somebody walks
+/// through. Anybody may read them.
+fn asked_of_each(name: &[u8]) -> bool {
+    matches!(name, b"system.posix_acl_access" | DEFAULT_LIST | b"security.capability" | LABEL)
+}
+
+/// Whether a file has none of [`asked_of_each`], nor any other that would be listed. A label may be there and not be listed.
+fn has_none(path: &str) -> bool {
+    listxattr_query(path) == Ok(0) && getxattr_query(path, LABEL) == Err(Errno::NODATA)
+}
+
+const LABEL: &[u8] = b"security.selinux";
+/// The list that what is made in a directory inherits.
+const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
+
+/// Whether the file system of this file has access control lists.
+pub(super) fn has_lists(fd: impl AsFd) -> bool {
+    let got = getxattr_query(proc_path(fd), DEFAULT_LIST);
+    matches!(got, Ok(_) | Err(Errno::NODATA | Errno::RANGE))
+}
+
+/// Whether what is made in this directory inherits a list. Where it does, no umask applies.
+pub(super) fn has_default_list(fd: impl AsFd) -> bool {
+    matches!(getxattr_query(proc_path(fd), DEFAULT_LIST), Ok(len) if len > 0)
+}
+
+/// Calls `get` with as much room as `query` says, until the answer fits.
+fn whole(get: impl Fn(&mut [u8]) -> Result<usize>, query: impl Fn() -> Result<usize>) -> Result<Vec<u8>> {
     let mut bytes = vec![0; USUAL];
     loop {
         match get(&mut bytes) {
@@ -23,24 +58,57 @@ fn whole(get: impl Fn(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
                 return Ok(bytes);
             }
             // It may have grown between the two.
-            Err(Errno::RANGE) => bytes.resize(get(&mut [])?.max(bytes.len() + 1), 0),
+            Err(Errno::RANGE) => bytes.resize(query()?.max(bytes.len() + 1), 0),
             Err(errno) => return Err(errno),
         }
     }
 }
 
+fn value(path: &str, name: &[u8]) -> Result<Vec<u8>> {
+    whole(|bytes| getxattr(path, name, bytes), || getxattr_query(path, name))
+}
+
 impl Mirror {
     pub(super) fn get_xattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        let node = self.node(inode)?;
+        if node.covered() || (asked_of_each(name) && self.is_bare(&node)) {
+            return Err(Errno::NODATA);
+        }
+        let _turn = self.budget.turn();
+        let bare = self.bare_now();
         let (_, at) = self.reach_inode(inode)?;
         let path = proc_path(&at);
-        let _acting = self.server.act_as(&op.cred)?;
-        whole(|bytes| getxattr(&path, name, bytes))
+        if !asked_of_each(name) {
+            let _acting = self.server.act_as(&op.cred)?;
+            return value(&path, name);
+        }
+        match value(&path, name) {
+            Err(Errno::NODATA) => {
+                if let Some(bare) = bare.filter(|_| has_none(&path)) {
+                    self.mark_bare(&node, &bare);
+                }
+                Err(Errno::NODATA)
+            }
+            // Of some kinds of file only: a kernel that checks lists would take it for a failure.
+            Err(Errno::OPNOTSUPP) if self.lists && name.starts_with(b"system.") => Err(Errno::NODATA),
+            outcome => outcome,
+        }
     }
 
     pub(super) fn list_xattr(&self, inode: &Inode<'_>) -> Result<Vec<u8>> {
+        let node = self.node(inode)?;
+        if node.covered() || self.is_bare(&node) {
+            return Ok(Vec::new());
+        }
+        let _turn = self.budget.turn();
+        let bare = self.bare_now();
         let (_, at) = self.reach_inode(inode)?;
         let path = proc_path(&at);
-        whole(|bytes| listxattr(&path, bytes))
+        let names = whole(|bytes| listxattr(&path, bytes), || listxattr_query(&path))?;
+        if let Some(bare) = bare.filter(|_| names.is_empty() && has_none(&path)) {
+            self.mark_bare(&node, &bare);
+        }
+        Ok(names)
     }
 
     pub(super) fn set_xattr(
@@ -54,10 +122,11 @@ impl Mirror {
         let mut how = HostFlags::empty();
         how.set(HostFlags::CREATE, flags.contains(XattrFlags::CREATE));
         how.set(HostFlags::REPLACE, flags.contains(XattrFlags::REPLACE));
-        let (_, at) = self.reach_inode(inode)?;
+        let (node, at) = self.reach_inode(inode)?;
         let acting = self.server.act_as(&op.cred)?;
         let outcome = setxattr(proc_path(&at), name, value, how);
         drop(acting);
+        self.not_bare(&node);
         // A list may have changed the mode.
         self.settle(inode, &at);
         outcome

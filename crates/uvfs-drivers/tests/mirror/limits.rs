@@ -75,6 +75,10 @@ fn too_many_open(fs: &Fs) {
     assert_eq!(refused, Errno::NFILE);
     let me = fs.vfs.context(Cred::root());
     me.mkdir(b"/still", 0o755).unwrap();
+    // What could not be opened is not made either.
+    let made = me.open(b"/still/made", OpenFlags::WRITE | OpenFlags::CREATE, 0o600);
+    assert_eq!(made.map(drop), Err(Errno::NFILE));
+    assert!(!fs.src("still/made").exists());
     me.rename(b"/d0/f10", b"/still/there", uvfs::RenameFlags::empty()).unwrap();
     assert_eq!(
         me.readdir(b"/still").unwrap().iter().filter(|entry| !entry.name.starts_with(b".")).count(),

@@ -40,6 +40,56 @@ fn what_is_told_is_looked_at_again() {
     assert_eq!(me.stat(b"/moved").unwrap().size, 4);
 }
 
+/// That a file has no extended attributes is known until somebody says otherwise.
+#[test]
+fn that_there_are_no_attributes_is_known_while_the_source_is_watched() {
+    let base = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let mirror = uvfs_drivers::mirror::Mirror::new(base.path(), std::time::Duration::ZERO).unwrap();
+    if let Err(why) = mirror.watch() {
+        return println!(
+            "skipped: that_there_are_no_attributes_is_known: changes by others are not seen: {why}"
+        );
+    }
+    std::fs::write(base.path().join("file"), "").unwrap();
+    let vfs = uvfs::Vfs::new(uvfs::VfsConfig::default(), mirror.clone()).unwrap();
+    let me = vfs.context(uvfs::Cred::root());
+    let label = || me.getxattr(b"/file", b"security.selinux");
+    if label() != Err(Errno::NODATA) {
+        return println!("skipped: that_there_are_no_attributes_is_known: files have labels here");
+    }
+    // What was done to the file before may still be told of.
+    let quiet = (0..6000).any(|_| {
+        let before = (label(), me.listxattr(b"/file").unwrap(), mirror.operations());
+        let known = (label(), me.listxattr(b"/file").unwrap(), mirror.operations()) == before;
+        std::thread::sleep(std::time::Duration::from_millis(if known { 0 } else { 10 }));
+        known
+    });
+    assert!(quiet);
+    let names = || me.listxattr(b"/file").unwrap().len();
+    let host = |script: &str| {
+        let done = std::process::Command::new("python3")
+            .arg("-c")
+            .arg(script)
+            .arg(base.path().join("file"))
+            .status();
+        done.is_ok_and(|status| status.success())
+    };
+    me.setxattr(b"/file", b"trusted.ours", b"x", uvfs::XattrFlags::empty()).unwrap();
+    assert_eq!(names(), 1);
+    me.removexattr(b"/file", b"trusted.ours").unwrap();
+    assert_eq!(names() + names(), 0);
+    if !host("import os, sys; os.setxattr(sys.argv[1], 'trusted.theirs', b'x')") {
+        return println!("skipped: that_there_are_no_attributes_is_known: no python3 to change them with");
+    }
+    assert!((0..6000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        names() == 1
+    }));
+    // Events that were lost may have been about any file.
+    mirror.all_suspect();
+    assert_eq!(names(), 1);
+}
+
 #[test]
 fn what_is_told_of_the_unknown_is_nothing() {
     let fs = Fs::new();

@@ -251,6 +251,66 @@ fn a_large_directory_is_listed_whole_by_several_readers() {
     });
 }
 
+/// A front end asks for more entries than its reply has room for, and goes on before the last ones.
+#[test]
+fn a_listing_in_steps_opens_the_directory_once() {
+    let fs = Fs::new();
+    fs::create_dir(fs.src("dir")).unwrap();
+    for i in 0..3000 {
+        fs::write(fs.src("dir").join(format!("file number {i}")), b"").unwrap();
+    }
+    let (dir, op) = (fs.inode("/dir"), fs.root_op());
+    let before = fs.mirror.listings();
+    let (mut all, mut cookie) = (std::collections::BTreeSet::new(), 0);
+    loop {
+        let mut batch = Vec::new();
+        fs.vfs
+            .readdir(&op, &dir, cookie, &mut |entry| {
+                batch.push((entry.name.to_vec(), entry.cookie));
+                batch.len() < 24
+            })
+            .unwrap();
+        let Some((_, last)) = batch.get(16).or(batch.last()) else { break };
+        cookie = *last;
+        all.extend(batch.into_iter().take(17).map(|(name, _)| name));
+    }
+    assert_eq!(all.len(), 3000);
+    assert_eq!(fs.mirror.listings() - before, 1);
+}
+
+/// A directory that has the number of one that was listed is not listed from that one's descriptor.
+#[test]
+fn a_new_directory_of_the_same_name_is_listed_from_its_beginning() {
+    let fs = Fs::new();
+    let op = fs.root_op();
+    for round in 0..20 {
+        fs::create_dir(fs.src("dir")).unwrap();
+        for i in 0..50 {
+            fs::write(fs.src("dir").join(format!("{round} {i}")), b"").unwrap();
+        }
+        let (mut seen, mut cookie) = (0, 0);
+        for step in [10, 1000] {
+            let (dir, mut taken) = (fs.inode("/dir"), 0);
+            fs.vfs
+                .readdir(&op, &dir, cookie, &mut |entry| {
+                    assert!(entry.name.starts_with(format!("{round} ").as_bytes()), "{:?}", entry.name);
+                    (cookie, seen, taken) = (entry.cookie, seen + 1, taken + 1);
+                    taken < step
+                })
+                .unwrap();
+        }
+        assert_eq!(seen, 50);
+        fs::remove_dir_all(fs.src("dir")).unwrap();
+    }
+}
+
+#[test]
+fn a_mirror_is_mounted_once() {
+    let fs = Fs::new();
+    let twice = uvfs::Vfs::new(uvfs::VfsConfig::default(), fs.mirror.clone());
+    assert_eq!(twice.err(), Some(Errno::BUSY));
+}
+
 #[test]
 fn paths_longer_than_the_kernel_takes_are_reached() {
     let fs = Fs::new();

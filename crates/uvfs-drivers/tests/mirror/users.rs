@@ -62,6 +62,32 @@ fn what_a_user_makes_belongs_to_the_user() {
     drop(made);
 }
 
+/// Making is opening too; from then on the host's kernel goes by the mode, also for the owner.
+#[test]
+fn a_file_that_is_made_is_open_whatever_its_mode() {
+    if !is_root("a_file_that_is_made_is_open_whatever_its_mode") {
+        return;
+    }
+    let fs = Fs::new();
+    open_root(&fs);
+    let op = fs.trusted(&user());
+    let (both, write) = (Access::READ | Access::WRITE, Access::WRITE);
+    let (file, attr, fh) = fs.vfs.create(&op, &fs.vfs.root(), b"closed", 0o000, both).unwrap();
+    assert_eq!((attr.uid, attr.mode), (USER, mode::S_IFREG));
+    assert_eq!(fs.vfs.write(&op, fh, 0, b"text", false, false), Ok(4));
+    let mut buffer = [0; 8];
+    assert_eq!(fs.vfs.read(&op, fh, 0, &mut buffer), Ok(4));
+    assert_eq!(fs::read(fs.src("closed")).unwrap(), b"text");
+    assert_eq!(fs.vfs.open(&op, &file, write, false), Err(Errno::ACCESS));
+    let again = fs.vfs.create(&op, &fs.vfs.root(), b"closed", 0o600, write);
+    assert_eq!(again.map(|made| made.2), Err(Errno::EXIST));
+    fs.vfs.release(fh);
+    // The mode in which it was asked for, and no other.
+    let (_, _, fh) = fs.vfs.create(&op, &fs.vfs.root(), b"written", 0o600, write).unwrap();
+    assert_eq!(fs.vfs.read(&op, fh, 0, &mut buffer), Err(Errno::BADF));
+    fs.vfs.release(fh);
+}
+
 #[test]
 fn the_host_refuses_what_the_user_may_not() {
     if !is_root("the_host_refuses_what_the_user_may_not") {
@@ -169,6 +195,51 @@ fn access_control_lists_are_kept_and_heeded_by_the_host() {
     let other = fs.trusted(&Cred::user(OTHER, OTHER));
     assert_eq!(fs.vfs.open(&other, &inode, Access::READ, false).err(), Some(Errno::ACCESS));
     assert_eq!(fs.vfs.setxattr(&op, &inode, name, &list, uvfs::XattrFlags::empty()).err(), Some(Errno::PERM));
+}
+
+/// A list that is inherited takes the place of the umask; elsewhere the umask applies.
+#[test]
+fn a_default_list_of_the_host_takes_the_place_of_the_umask() {
+    if !is_root("a_default_list_of_the_host_takes_the_place_of_the_umask") {
+        return;
+    }
+    let fs = Fs::new();
+    fs::create_dir(fs.src("dir")).unwrap();
+    // Version 2; owner, group and others may all.
+    let entry = |tag: u16| [&tag.to_le_bytes()[..], &7u16.to_le_bytes(), &u32::MAX.to_le_bytes()].concat();
+    let list = [&2u32.to_le_bytes()[..], &entry(1), &entry(4), &entry(32)].concat();
+    let set = rustix::fs::setxattr(
+        fs.src("dir"),
+        "system.posix_acl_default",
+        &list,
+        rustix::fs::XattrFlags::empty(),
+    );
+    if set == Err(Errno::OPNOTSUPP) {
+        return println!("skipped: no access control lists on the file system of $TMPDIR");
+    }
+    set.unwrap();
+    let mut me = fs.vfs.context(Cred::root());
+    me.umask(0o027);
+    for (name, mode) in [("/dir/inherits", 0o666), ("/not", 0o640)] {
+        me.open(name.as_bytes(), uvfs::OpenFlags::WRITE | uvfs::OpenFlags::CREATE, 0o666).unwrap();
+        assert_eq!(bits(&fs.src(&name[1..])) & 0o777, mode, "{name}");
+    }
+}
+
+/// A change that the host refuses is refused, also where it would change nothing.
+#[test]
+fn a_mode_is_only_set_by_who_may() {
+    if !is_root("a_mode_is_only_set_by_who_may") {
+        return;
+    }
+    let fs = Fs::new();
+    file(&fs.src("tool"), (0, 0), 0o4755);
+    let (op, tool) = (fs.trusted(&user()), fs.inode("/tool"));
+    for mode in [0o755, 0o4755] {
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        assert_eq!(fs.vfs.setattr(&op, &tool, &set).err(), Some(Errno::PERM), "{mode:o}");
+    }
+    assert_eq!(bits(&fs.src("tool")), 0o4755);
 }
 
 /// What has to go from a mode goes on the host, from the mode that it has there: what is cached may be old.

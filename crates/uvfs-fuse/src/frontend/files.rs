@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek, mode};
+use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek};
 
 use super::{Core, Frontend};
 use crate::pending::For;
@@ -40,13 +40,11 @@ impl Frontend {
     ) {
         let name = name.to_vec();
         self.answer(who, dir, reply, move |core, op, dir| {
-            let made = core.vfs.mknod(op, dir, &name, mode::S_IFREG | (permissions & 0o7777), 0);
-            let (inode, attr) = match made {
+            let (inode, attr, fh) = match core.vfs.create(op, dir, &name, permissions, access(flags)) {
                 Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => return Err(Errno::STALE),
                 made => made?,
             };
-            let opened = core.open(op, &inode, flags)?;
-            Ok((core.hand_out(&inode, attr), opened))
+            Ok((core.hand_out(&inode, attr), core.opened(&inode, fh)))
         });
     }
 
@@ -174,24 +172,32 @@ impl Frontend {
 
 impl Core {
     fn open(&self, op: &Op, inode: &Inode<'_>, flags: i32) -> Result<Opened> {
-        let access = match flags & libc::O_ACCMODE {
-            libc::O_RDONLY => Access::READ,
-            libc::O_WRONLY => Access::WRITE,
-            libc::O_RDWR => Access::READ | Access::WRITE,
-            // Neither reads nor writes (`open(2)`: access mode 3).
-            _ => Access::empty(),
-        };
         // O_TRUNC does not come here: the kernel truncates in a request of its own.
-        let fh = self.vfs.open(op, inode, access, false)?;
+        let fh = self.vfs.open(op, inode, access(flags), false)?;
+        Ok(self.opened(inode, fh))
+    }
+
+    fn opened(&self, inode: &Inode<'_>, fh: u64) -> Opened {
         // Nobody but this kernel changes the file where the driver says so and no timeout was set, or it is told.
         let keep_cache = self.is_coherent(inode);
-        Ok(Opened { fh, keep_cache, cache_dir: false, direct_io: self.vfs.direct_io(inode) })
+        Opened { fh, keep_cache, cache_dir: false, direct_io: self.vfs.direct_io(inode) }
     }
 
     fn write(&self, op: &Op, inode: &Inode<'_>, write: Write, data: &[u8]) -> Result<u32> {
         let append = write.append && self.vfs.passes_through(inode);
         let written = self.vfs.write(op, write.fh, write.offset, data, append, write.kill_priv)?;
         u32::try_from(written).map_err(|_| Errno::IO)
+    }
+}
+
+/// What open(2) was asked for.
+fn access(flags: i32) -> Access {
+    match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => Access::READ,
+        libc::O_WRONLY => Access::WRITE,
+        libc::O_RDWR => Access::READ | Access::WRITE,
+        // Neither reads nor writes (access mode 3).
+        _ => Access::empty(),
     }
 }
 

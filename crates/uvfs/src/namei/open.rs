@@ -13,7 +13,7 @@ use crate::namei::refwalk::follow;
 use crate::namei::{Last, Parent, Walker, check_path};
 use crate::ops::is_dir;
 use crate::permission;
-use crate::types::{Access, Attr, Errno, Found, Op, OpenFlags, Result, mode};
+use crate::types::{Access, Attr, Errno, Found, Op, OpenFlags, Result};
 
 /// What is known when an existing node shall be opened.
 fn access(flags: OpenFlags) -> Access {
@@ -79,8 +79,11 @@ fn create<'v>(
         let (inode, attr) = match walker.vfs.child(op, &parent.dir, name)? {
             Found::Node(inode, attr) => (inode, attr),
             Found::Absent(_) => {
-                match walker.vfs.mknod(op, &parent.dir, name, mode::S_IFREG | mode & 0o7777, 0) {
-                    Ok((inode, _)) => return made(walker, op, inode, flags),
+                // There is nothing to truncate.
+                match walker.vfs.create(op, &parent.dir, name, mode, access(flags)) {
+                    Ok((inode, _, fh)) => {
+                        return Ok(Handle { vfs: walker.vfs, cred: op.cred.clone(), inode, flags, fh });
+                    }
                     // Somebody was faster: then it is there.
                     Err(Errno::EXIST) if !exclusive => continue,
                     Err(errno) => return Err(errno),
@@ -136,11 +139,4 @@ fn shared<'v>(
     let vfs = walker.vfs;
     permission::may_open_shared(vfs.protected, op, &vfs.attr_now(op, dir)?, attr)?;
     existing(walker, op, inode, flags)
-}
-
-/// Opens a file that we have just made: its mode does not bind its maker, and there is nothing
-/// to truncate.
-fn made<'v>(walker: &Walker<'_, 'v>, op: &Op, inode: Inode<'v>, flags: OpenFlags) -> Result<Handle<'v>> {
-    let fh = walker.vfs.open_permitted(op, &inode, access(flags), false)?;
-    Ok(Handle { vfs: walker.vfs, cred: op.cred.clone(), inode, flags, fh })
 }

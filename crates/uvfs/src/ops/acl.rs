@@ -86,7 +86,11 @@ impl Vfs {
 
     /// EOPNOTSUPP where an inode cannot have lists.
     fn require_lists(sup: &SuperRef, inode: &Inode<'_>) -> Result<()> {
-        if sup.features.acl && inode.fmt() != mode::S_IFLNK { Ok(()) } else { Err(Errno::OPNOTSUPP) }
+        if sup.features.acl && !sup.features.passes_through && inode.fmt() != mode::S_IFLNK {
+            Ok(())
+        } else {
+            Err(Errno::OPNOTSUPP)
+        }
     }
 
     /// A list as an extended attribute's value. No permission is needed.
@@ -175,10 +179,11 @@ impl Vfs {
         sup.driver.set_acl(op, inode, AclKind::Access, Some(Arc::new(list.with_mode(mode))), Some(mode))
     }
 
-    /// Mode and lists of what is made in `dir` with this mode.
+    /// Mode and lists of what is made in `dir` with this mode. A file system that works in the caller's name knows itself
+    /// whether there is a default list or the umask applies.
     pub(super) fn inherited(&self, op: &Op, sup: &SuperRef, dir: &Inode<'_>, mode: u32) -> Result<Inherited> {
         let fmt = mode & mode::S_IFMT;
-        if fmt == mode::S_IFLNK {
+        if fmt == mode::S_IFLNK || sup.features.passes_through {
             return Ok(Inherited { mode, acl: None, default: None });
         }
         let default = if sup.features.acl { sup.driver.acl(op, dir, AclKind::Default)? } else { None };

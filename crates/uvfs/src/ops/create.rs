@@ -22,6 +22,15 @@ struct Wanted<'a> {
     mode: u32,
     rdev: u32,
     target: Option<&'a [u8]>,
+    /// To be opened in the same step: a regular file.
+    open: Option<Access>,
+}
+
+/// What was made, and its open file if there was to be one.
+struct Made<'v> {
+    inode: Inode<'v>,
+    attr: Attr,
+    fh: u64,
 }
 
 impl Vfs {
@@ -48,7 +57,26 @@ impl Vfs {
             fmt @ (mode::S_IFIFO | mode::S_IFSOCK) => (fmt, 0),
             _ => return Err(Errno::INVAL),
         };
-        self.make(op, dir, name, Wanted { mode: fmt | mode & BITS, rdev, target: None })
+        let wanted = Wanted { mode: fmt | mode & BITS, rdev, target: None, open: None };
+        self.make(op, dir, name, wanted).map(|made| (made.inode, made.attr))
+    }
+
+    /// Makes a regular file and opens it, whatever permissions it has: its mode does not bind its maker.
+    ///
+    /// # Errors
+    /// As [`Vfs::mknod`]; a file that was made and could not be opened (ENFILE, say) stays, where the driver needs two
+    /// steps.
+    pub fn create<'v>(
+        &'v self,
+        op: &Op,
+        dir: &Inode<'v>,
+        name: &[u8],
+        mode: u32,
+        access: Access,
+    ) -> Result<(Inode<'v>, Attr, u64)> {
+        let mode = mode::S_IFREG | mode & BITS;
+        let made = self.make(op, dir, name, Wanted { mode, rdev: 0, target: None, open: Some(access) })?;
+        Ok((made.inode, made.attr, made.fh))
     }
 
     /// Makes a directory. Errors as [`Vfs::mknod`], and EMLINK from drivers.
@@ -61,7 +89,8 @@ impl Vfs {
     ) -> Result<(Inode<'v>, Attr)> {
         // Set-id bits of a directory come from its parent, not from who makes it.
         let mode = mode::S_IFDIR | mode & (0o777 | mode::S_ISVTX);
-        self.make(op, dir, name, Wanted { mode, rdev: 0, target: None })
+        let wanted = Wanted { mode, rdev: 0, target: None, open: None };
+        self.make(op, dir, name, wanted).map(|made| (made.inode, made.attr))
     }
 
     /// Makes a symbolic link. ENOENT for an empty target, ENAMETOOLONG for one that is longer
@@ -79,16 +108,11 @@ impl Vfs {
         if target.len() > PATH_MAX {
             return Err(Errno::NAMETOOLONG);
         }
-        self.make(op, dir, name, Wanted { mode: mode::S_IFLNK | 0o777, rdev: 0, target: Some(target) })
+        let wanted = Wanted { mode: mode::S_IFLNK | 0o777, rdev: 0, target: Some(target), open: None };
+        self.make(op, dir, name, wanted).map(|made| (made.inode, made.attr))
     }
 
-    fn make<'v>(
-        &'v self,
-        op: &Op,
-        dir: &Inode<'v>,
-        name: &[u8],
-        wanted: Wanted<'_>,
-    ) -> Result<(Inode<'v>, Attr)> {
+    fn make<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8], wanted: Wanted<'_>) -> Result<Made<'v>> {
         self.search(op, dir)?;
         check_new(name)?;
         self.cache.prefetch(dir, name);
@@ -108,11 +132,21 @@ impl Vfs {
         let what = if fmt == mode::S_IFDIR { Room::Dir } else { Room::Node };
         let room = guard.reserve(what).map_err(|e| cache_errno(e, sup.features))?;
         let (uid, acl, default_acl) = (op.cred.uid, acl.as_ref(), default.as_ref());
-        let Wanted { rdev, target, .. } = wanted;
+        let Wanted { rdev, target, open, .. } = wanted;
         let make = Make { mode, uid, gid, rdev, target, acl, default_acl };
-        let new = sup.driver.create(op, dir, name, &make)?;
+        let (new, handle) = match open {
+            Some(access) => sup.driver.create_open(op, dir, name, &make, access)?,
+            None => (sup.driver.create(op, dir, name, &make)?, None),
+        };
         let inode = guard.create(room, &fresh(sup.features, &new));
-        Ok((inode, new.attr))
+        // What is opened by the driver's own open may wait long, and others may want the name.
+        drop(guard);
+        let fh = match (open, handle) {
+            (Some(access), Some(handle)) => self.adopt_handle(&sup, &inode, access, handle),
+            (Some(access), None) => self.open_permitted(op, &inode, access, false)?,
+            (None, _) => 0,
+        };
+        Ok(Made { inode, attr: new.attr, fh })
     }
 
     /// Gives `inode` one more name.

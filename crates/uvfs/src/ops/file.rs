@@ -190,16 +190,20 @@ impl Vfs {
         }
         let sup = self.sup(inode)?;
         let handle = sup.driver.open(op, inode, access)?;
-        let id = inode.clone().into_id();
-        let mounted = || self.mounts.super_of(sup.id).is_ok();
-        let make = |base| OpenFile { base, inode: id, access, handle };
-        let fh = self.files.insert(&sup, mounted, make);
+        let fh = self.adopt_handle(&sup, inode, access, handle);
         if cut {
             let set = SetAttr { size: Some(0), mtime: Some(SetTime::Now), ..SetAttr::default() };
             self.change(op, inode, &set, How { opened: true, chown: false })
                 .inspect_err(|_| self.release(fh))?;
         }
         Ok(fh)
+    }
+
+    /// A handle for what the driver has opened.
+    pub(crate) fn adopt_handle(&self, sup: &Super, inode: &Inode<'_>, access: Access, handle: u64) -> u64 {
+        let id = inode.clone().into_id();
+        let mounted = || self.mounts.super_of(sup.id).is_ok();
+        self.files.insert(sup, mounted, |base| OpenFile { base, inode: id, access, handle })
     }
 
     /// Gives a handle back; an unknown one is ignored.

@@ -98,6 +98,20 @@ impl<'a> Event<'a> {
         self.mask & (libc::FAN_MODIFY | libc::FAN_CLOSE_WRITE) != 0
     }
 
+    /// Of a rename: the file, its directory now and its name there.
+    pub(super) fn moved(&self) -> Option<(Handle<'a>, Handle<'a>, &'a [u8])> {
+        if self.mask & libc::FAN_RENAME == 0 {
+            return None;
+        }
+        let mut places = self.places().flatten();
+        match (places.next(), places.next(), places.next()) {
+            (Some(Place::Name(..)), Some(Place::Name(dir, name)), Some(Place::Object(file))) => {
+                Some((file, dir, name))
+            }
+            _ => None,
+        }
+    }
+
     /// What it is about; `None` where that is not understood.
     pub(super) fn places(&self) -> impl Iterator<Item = Option<Place<'a>>> {
         let mut rest = Some(self.records);
@@ -209,6 +223,9 @@ mod tests {
         assert!(events[0].of_names() && !events[0].of_content() && events[0].pid == 7);
         assert_eq!(places(1).len(), 3);
         assert_eq!(places(1)[1], Place::Name(handle(b"newdir"), &[b'x'; 255]));
+        let moved = (handle(b"child678"), handle(b"newdir"), &[b'x'; 255][..]);
+        assert_eq!(events[1].moved(), Some(moved));
+        assert!(events[0].moved().is_none() && events[2].moved().is_none());
         assert_eq!(places(2), [Place::Object(handle(b"dir12345"))]);
         assert!(!events[2].of_names() && !events[2].overflow() && events[3].overflow());
     }

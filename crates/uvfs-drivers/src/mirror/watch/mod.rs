@@ -29,6 +29,7 @@ use std::thread::{self, JoinHandle};
 
 use foldhash::fast::RandomState;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::Timespec;
 use rustix::io::Errno;
 
 pub use event::Handle;
@@ -37,10 +38,16 @@ use event::{Event, Events, Place};
 /// Bytes of events that are read at a time: some thousand.
 const BUFFER: usize = 256 << 10;
 
+/// How long events gather after there were none but our own. Who changes much through us would else have this thread
+/// woken up for each change; where others change something and we do not, they are read at once.
+const GATHER: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+
 /// Who is told. Called from the watcher's thread, one call at a time.
 pub trait Told: Send + Sync + 'static {
     /// `name` in the directory `dir` was made, removed, or leads elsewhere.
     fn name(&self, dir: Handle<'_>, name: &[u8]);
+    /// A rename has given this file `name` in the directory `dir`. Both names are told of besides.
+    fn moved(&self, handle: Handle<'_>, dir: Handle<'_>, name: &[u8]);
     /// Attributes were changed; with `content`, what is in the file too.
     fn object(&self, handle: Handle<'_>, content: bool);
     /// Events were lost: anything may have changed.
@@ -219,7 +226,11 @@ impl Thread {
     fn watch(&self) -> io::Result<()> {
         let mut buffer = vec![0; BUFFER];
         let mut seen = HashSet::default();
+        let mut own_only = false;
         loop {
+            if own_only && self.stops_within(&GATHER)? {
+                return Ok(());
+            }
             let mut fds = [
                 PollFd::new(&self.group, PollFlags::IN),
                 PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
@@ -233,18 +244,31 @@ impl Thread {
             }
             match rustix::io::read(&self.group, &mut buffer[..]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(len) => self.batch(&buffer[..len], &mut seen),
+                Ok(len) => own_only = self.batch(&buffer[..len], &mut seen),
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }
     }
 
+    /// Waits for so long; whether the end was asked for meanwhile.
+    fn stops_within(&self, time: &Timespec) -> io::Result<bool> {
+        let mut stop = [PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN)];
+        match poll(&mut stop, Some(time)) {
+            Ok(stopped) => Ok(stopped != 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
     /// What was read at once. All of it happened before the first of it is told, so that each thing is told once.
-    fn batch(&self, bytes: &[u8], seen: &mut HashSet<u64, RandomState>) {
+    /// Whether there was nothing but our own doing.
+    fn batch(&self, bytes: &[u8], seen: &mut HashSet<u64, RandomState>) -> bool {
         seen.clear();
+        let mut own_only = true;
         for event in Events::new(bytes) {
             let Some(event) = event.filter(|event| !event.overflow()) else {
+                own_only = false;
                 self.tally.overflows.fetch_add(1, Relaxed);
                 self.told.overflow();
                 continue;
@@ -253,12 +277,17 @@ impl Thread {
                 self.tally.own.fetch_add(1, Relaxed);
                 continue;
             }
+            own_only = false;
             self.tally.events.fetch_add(1, Relaxed);
             self.tell(&event, seen);
         }
+        own_only
     }
 
     fn tell(&self, event: &Event<'_>, seen: &mut HashSet<u64, RandomState>) {
+        if let Some((handle, dir, name)) = event.moved() {
+            self.told.moved(handle, dir, name);
+        }
         for place in event.places() {
             let Some(place) = place else {
                 self.tally.overflows.fetch_add(1, Relaxed);
@@ -327,6 +356,9 @@ mod tests {
         }
         fn object(&self, handle: Handle<'_>, content: bool) {
             self.note(format!("object {} {content}", hex(handle)));
+        }
+        fn moved(&self, handle: Handle<'_>, dir: Handle<'_>, name: &[u8]) {
+            self.note(format!("moved {} {} {}", hex(handle), hex(dir), String::from_utf8_lossy(name)));
         }
         fn overflow(&self) {
             self.note("overflow".into());
