@@ -362,6 +362,10 @@ impl Filesystem for Adapter {
         if self.frontend.keeps_acls() && config.add_capabilities(lists).is_err() {
             tracing::debug!("the kernel does not check access control lists");
         }
+        if self.frontend.changes_unseen() && config.add_capabilities(InitFlags::FUSE_AUTO_INVAL_DATA).is_err()
+        {
+            tracing::debug!("the kernel keeps pages of open files that others change");
+        }
         // Refused values leave the default, which is smaller.
         let _ = config.set_max_write(MAX_WRITE);
         let _ = config.set_max_background(MAX_BACKGROUND);

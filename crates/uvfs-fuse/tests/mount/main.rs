@@ -4,6 +4,7 @@
 mod acl;
 mod basic;
 mod dirs;
+mod failing;
 mod fixture;
 mod made;
 mod memory;
@@ -27,6 +28,7 @@ fn main() {
         acl::TESTS,
         basic::TESTS,
         dirs::TESTS,
+        failing::TESTS,
         made::TESTS,
         memory::TESTS,
         mirror::TESTS,
