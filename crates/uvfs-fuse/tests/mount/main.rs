@@ -15,6 +15,7 @@ mod privileges;
 mod slow;
 mod sys;
 mod unmount;
+mod walks;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
@@ -37,6 +38,7 @@ fn main() {
         privileges::TESTS,
         slow::TESTS,
         unmount::TESTS,
+        walks::TESTS,
     ];
     let trials = tests.into_iter().flatten().map(|&(name, needs, test)| {
         Trial::ignorable_test(name, move || match needs.missing() {
