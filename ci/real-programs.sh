@@ -1,13 +1,20 @@
 #!/usr/bin/env bash
 # Real programs on a uvfs mount and on a tmpfs of the kernel; afterwards both must hold the same.
 #
-#   ci/real-programs.sh [DIR_A DIR_B]    default: a uvfs tmpfs and a kernel tmpfs, mounted for the purpose
+#   ci/real-programs.sh [--fs tmpfs|mirror] [DIR_A DIR_B]
 #
+# Without directories a kernel tmpfs is mounted for the purpose, and a uvfs tmpfs or a mirror of another kernel tmpfs.
 # Each program runs on both; a step passes if it succeeds on both and the trees are equal. What
 # is not installed is skipped. Prints "N passed, N failed, N skipped" at the end.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-[ $# = 0 ] || [ $# = 2 ] || { printf 'usage: %s [DIR_A DIR_B]\n' "$0" >&2; exit 2; }
+fs=tmpfs
+if [ "${1:-}" = --fs ]; then
+    fs=${2:-}
+    [ "$fs" = tmpfs ] || [ "$fs" = mirror ] || { printf 'there is no --fs %s: tmpfs or mirror\n' "$fs" >&2; exit 2; }
+    shift 2
+fi
+[ $# = 0 ] || [ $# = 2 ] || { printf 'usage: %s [--fs tmpfs|mirror] [DIR_A DIR_B]\n' "$0" >&2; exit 2; }
 # shellcheck source=ci/mounts.sh
 . ci/mounts.sh
 [ $# = 2 ] || build || exit 1

@@ -68,7 +68,12 @@ impl Connection {
         let device = File::from(device);
         let rings = rings(kind)?;
         let page_size = sys::page_size();
-        let wishes = Wishes { page_size, acls: frontend.keeps_acls(), uring: rings };
+        let wishes = Wishes {
+            page_size,
+            acls: frontend.keeps_acls(),
+            unseen: frontend.changes_unseen(),
+            uring: rings,
+        };
         let transport = exchange(&device, &frontend, wishes)?;
         if kind == TransportKind::Uring && transport != Transport::Uring {
             return Err(io::Error::new(ErrorKind::Unsupported, NO_RINGS));

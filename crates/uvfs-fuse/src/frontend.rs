@@ -110,6 +110,13 @@ impl Frontend {
         self.core.acls
     }
 
+    /// Whether others change files and nobody tells of it, so that the kernel has to judge by the times whether the pages
+    /// that it has are good.
+    pub(crate) fn changes_unseen(&self) -> bool {
+        let root = self.core.vfs.root();
+        self.core.vfs.passes_through(&root) && !self.core.vfs.watched(&root)
+    }
+
     pub(crate) fn forget(&self, node: NodeId, count: u64) {
         if node >= FIRST_ISSUED {
             self.core.tally.forget(count);

@@ -4,6 +4,7 @@
 mod acl;
 mod basic;
 mod dirs;
+mod failing;
 mod fixture;
 mod made;
 mod memory;
@@ -28,6 +29,7 @@ fn main() {
         acl::TESTS,
         basic::TESTS,
         dirs::TESTS,
+        failing::TESTS,
         made::TESTS,
         memory::TESTS,
         mirror::TESTS,

@@ -5,14 +5,17 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use uvfs::Counted;
+use uvfs::counters::Call;
 use uvfs_drivers::mirror::Mirror;
 use uvfs_fuse::Options;
 
 use crate::Test;
-use crate::fixture::{Fixture, Needs, sh_as};
+use crate::fixture::{Fixture, Needs, sh_as, within};
 use crate::privileges::CHANGES;
 
 pub const TESTS: &[Test] = &[
@@ -28,6 +31,18 @@ pub const TESTS: &[Test] = &[
     ("mirror_makes_what_belongs_to_the_user", Needs::Root, mirror_makes_what_belongs_to_the_user),
     ("mirror_heeds_supplementary_groups", Needs::Root, mirror_heeds_supplementary_groups),
     ("mirror_truncates_what_another_opened", Needs::Root, mirror_truncates_what_another_opened),
+    (
+        "mirror_shows_new_content_to_who_has_a_file_open",
+        Needs::Mount,
+        mirror_shows_new_content_to_who_has_a_file_open,
+    ),
+    ("mirror_heeds_lists_when_names_are_looked_up", Needs::Root, mirror_heeds_lists_when_names_are_looked_up),
+    ("mirror_is_asked_nothing_on_a_second_walk", Needs::Root, mirror_is_asked_nothing_on_a_second_walk),
+    (
+        "mirror_keeps_the_directory_that_one_works_in",
+        Needs::Root,
+        mirror_keeps_the_directory_that_one_works_in,
+    ),
 ];
 
 const USER: u32 = 4321;
@@ -53,6 +68,146 @@ impl Mirrored {
 
     fn host(&self, name: &str) -> PathBuf {
         self.src.path().join(name)
+    }
+}
+
+/// A mirror that watches its source; none, said, where that cannot be.
+fn watched(test: &str) -> Option<(Fixture, TempDir, Arc<Mirror>)> {
+    let src = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+    let mirror = Mirror::new(src.path(), Duration::ZERO).expect("a mirror");
+    if let Err(why) = mirror.watch() {
+        eprintln!("skipped: {test}: changes by others are not seen: {why}");
+        return None;
+    }
+    Some((Fixture::new(Counted::new(mirror.clone()), &Options::default()), src, mirror))
+}
+
+/// Questions to the driver, and nodes handed out.
+fn asked(mnt: &Fixture) -> ([u64; 3], u64) {
+    let calls = uvfs::counters();
+    ([Call::Lookup, Call::Getattr, Call::Readdir].map(|call| calls.calls(call)), mnt.mounted.lookups().given)
+}
+
+/// What this process has read: each request of the kernel is one read, and little else is.
+fn requests() -> u64 {
+    let io = fs::read_to_string("/proc/self/io").expect("io");
+    let reads = io.lines().find_map(|line| line.strip_prefix("syscr: ")).expect("syscr");
+    reads.parse().expect("a number")
+}
+
+/// The kernel has names, attributes and listings, and is asked by nobody else: what is left is opening directories.
+fn mirror_is_asked_nothing_on_a_second_walk() {
+    let Some((mnt, src, mirror)) = watched("mirror_is_asked_nothing_on_a_second_walk") else { return };
+    let (dirs, files) = (5, 200);
+    for dir in 0..dirs {
+        fs::create_dir(src.path().join(format!("d{dir}"))).expect("mkdir");
+        for file in 0..files {
+            fs::write(src.path().join(format!("d{dir}/f{file}")), "text").expect("write");
+        }
+    }
+    let walk = || {
+        let text =
+            sh_as(0, &mnt, "find . -type f -size -9k | wc -l; ls -lR | grep -c 'f[0-9]*$'").expect("a walk");
+        text.split_whitespace().map(|n| n.parse().expect("a number")).collect::<Vec<usize>>()
+    };
+    // What was changed a moment before the mount may still be told of: until a walk asks for nothing.
+    let quiet = within(Duration::from_secs(60), || {
+        assert_eq!(walk(), [dirs * files; 2]);
+        let (before, done) = (asked(&mnt), mirror.operations());
+        assert_eq!(walk(), [dirs * files; 2]);
+        before == asked(&mnt) && done == mirror.operations()
+    });
+    assert!(quiet, "{:?}, {}", asked(&mnt), mirror.operations());
+    let before = requests();
+    sh_as(0, &mnt, "find . -type f -size -9k").expect("find");
+    // It opens and closes some directories; a request for each file would be a thousand.
+    assert!(requests() - before < 200, "{}", requests() - before);
+    sh_as(0, src.path(), "echo more > d1/more; rm d2/f7; echo longer text > d3/f8; mv d4 moved")
+        .expect("changes");
+    let size = || fs::metadata(mnt.path("d3/f8")).map_or(0, |meta| meta.len());
+    assert!(within(Duration::from_secs(60), || size() == 12 && mnt.path("moved").exists()));
+    assert!(within(Duration::from_secs(60), || walk() == [dirs * files, dirs * files - 1]));
+    assert!(!mnt.path("d2/f7").exists() && !mnt.path("d4").exists() && mnt.path("d1/more").exists());
+}
+
+/// Who works in a directory that the host renames, or has it open, goes on there.
+fn mirror_keeps_the_directory_that_one_works_in() {
+    let Some((mnt, src, _)) = watched("mirror_keeps_the_directory_that_one_works_in") else { return };
+    sh_as(0, src.path(), "mkdir -p a/b/c other; echo text > a/b/c/file").expect("make");
+    let moves = "mv a other/a2; mv other/a2/b other/b2";
+    // The shell of the mount stays where it is. The new parent has been seen.
+    let script = format!(
+        "stat other >/dev/null && cd a/b/c && cat file && (cd {} && {moves}) && sleep 0.1",
+        src.path().display()
+    );
+    let patience = "for i in $(seq 600); do cat file 2>/dev/null && test \"$(ls)\" = file && exit 0; sleep 0.1; done; ls; exit 1";
+    assert_eq!(sh_as(0, &mnt, &format!("{script}; {patience}")), Ok("text\ntext".into()));
+}
+
+/// Nobody tells of it here: the kernel sees by the times that its pages are old.
+fn mirror_shows_new_content_to_who_has_a_file_open() {
+    let it = Mirrored::new();
+    fs::write(it.host("file"), "first").expect("write");
+    let file = fs::File::open(it.mnt.path("file")).expect("open");
+    let read = || {
+        let mut text = [0; 5];
+        file.read_exact_at(&mut text, 0).map(|()| text).expect("read")
+    };
+    assert_eq!(&read(), b"first");
+    // Again and again: two changes within a tick of the clock may have one time.
+    assert!(within(Duration::from_secs(60), || {
+        fs::File::options()
+            .write(true)
+            .open(it.host("file"))
+            .and_then(|host| host.write_all_at(b"other", 0))
+            .expect("write");
+        &read() == b"other"
+    }));
+}
+
+/// Over a mount the kernel checks who may look a name up, and lists say it where there are some.
+fn mirror_heeds_lists_when_names_are_looked_up() {
+    let it = Mirrored::new();
+    let acl = |name: &str, other: u16, group: u16, user: u16, mask: u16| {
+        let entry = |tag: u16, bits: u16, id: u32| {
+            [&tag.to_le_bytes()[..], &bits.to_le_bytes(), &id.to_le_bytes()].concat()
+        };
+        let entries = [
+            (1, 7, u32::MAX),
+            (2, user, USER),
+            (4, group, u32::MAX),
+            (16, mask, u32::MAX),
+            (32, other, u32::MAX),
+        ];
+        let list = entries.iter().flat_map(|&(tag, bits, id)| entry(tag, bits, id));
+        let list: Vec<u8> = 2u32.to_le_bytes().into_iter().chain(list).collect();
+        let none = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(it.host(name), "system.posix_acl_access", &list, none)
+    };
+    for name in ["shut", "open"] {
+        fs::create_dir(it.host(name)).expect("mkdir");
+        fs::write(it.host(name).join("file"), "text").expect("write");
+    }
+    if acl("shut", 5, 5, 0, 7) == Err(rustix::io::Errno::OPNOTSUPP) {
+        return eprintln!("skipped: mirror_heeds_lists_when_names_are_looked_up: no lists on $TMPDIR");
+    }
+    acl("open", 0, 0, 5, 5).expect("setxattr");
+    for (user, name, may) in
+        [(USER, "shut", false), (USER, "open", true), (USER + 1, "shut", true), (USER + 1, "open", false)]
+    {
+        for dir in [it.host(name), it.mnt.path(name)] {
+            let script = format!("cd / && stat {0}/file && ls {0} && cat {0}/file", dir.display());
+            assert_eq!(sh_as(user, std::path::Path::new("/"), &script).is_ok(), may, "{user} {name}");
+        }
+    }
+    // Of a group the list speaks for itself: what the mode shows is the mask.
+    chown(it.host("open"), Some(0), Some(USER + 2)).expect("chown");
+    sh_as(USER + 2, &it.mnt, "stat open/file").expect_err("the group has nothing");
+    // And what is made in a directory with a default list gets that, and no umask.
+    let inherit = "setfacl -d -m g::rwx,o::rwx open && umask 077 && : > open/made && stat -c %a open/made";
+    match Command::new("setfacl").arg("--version").output() {
+        Ok(_) => assert_eq!(sh_as(0, &it.mnt, inherit), Ok("666".into())),
+        Err(_) => eprintln!("skipped: a default list over a mirror: no setfacl"),
     }
 }
 

@@ -34,6 +34,9 @@ struct Args {
     /// lowered for the moment in which the watch is made.
     #[arg(long)]
     overflow: bool,
+    /// Files that are there from the beginning, in directories of a hundred, and are compared with the others.
+    #[arg(long, default_value_t = 0)]
+    files: usize,
     /// Single changes that are measured, 100 a second.
     #[arg(long, default_value_t = 1000)]
     changes: usize,
@@ -65,14 +68,13 @@ fn run(args: &Args) -> Result<()> {
     let (source, mount) = (base.path().join("source"), base.path().join("mount"));
     std::fs::create_dir(&source)?;
     std::fs::create_dir(&mount)?;
+    fill(&source, args.files)?;
+    if let Some(why) = impossible() {
+        println!("skipped: {why}");
+        return Ok(());
+    }
     // The mount point must not lie in what is mirrored, but may lie beside it.
-    let mounted = match mirror(&source, &mount, args.overflow) {
-        Ok(mounted) => mounted,
-        Err(why) => {
-            println!("skipped: {why:#}");
-            return Ok(());
-        }
-    };
+    let Some(mounted) = mirror(&source, &mount, args.overflow)? else { return Ok(()) };
     let plan = Plan {
         source: source.clone(),
         mount: mount.clone(),
@@ -106,17 +108,42 @@ fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A mirror that watches its source; an error where that is not possible here.
-fn mirror(source: &Path, mount: &Path, overflow: bool) -> Result<Mounted> {
+/// Why nothing can be mounted here, if so.
+fn impossible() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("not root".into());
+    }
+    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    device.err().map(|error| format!("/dev/fuse: {error}"))
+}
+
+/// So many files, in directories of a hundred.
+fn fill(source: &Path, files: usize) -> Result<()> {
+    for i in 0..files {
+        let dir = source.join(format!("many{}", i / 100));
+        if i % 100 == 0 {
+            std::fs::create_dir(&dir)?;
+        }
+        std::fs::write(dir.join(format!("f{i}")), i.to_string())?;
+    }
+    Ok(())
+}
+
+/// A mirror that watches its source; none, said, where that cannot be watched.
+fn mirror(source: &Path, mount: &Path, overflow: bool) -> Result<Option<Mounted>> {
     let mirror = Mirror::new(source, Duration::from_secs(1))?;
     let limit = if overflow { Some(Limit::lower()?) } else { None };
-    mirror.watch().context("changes by others are not seen")?;
+    let watched = mirror.watch();
     drop(limit);
+    if let Err(why) = watched {
+        println!("skipped: changes by others are not seen: {why}");
+        return Ok(None);
+    }
     let vfs = Vfs::new(VfsConfig::default(), Counted::new(mirror))?;
     let mut options = uvfs_fuse::Options::default();
     options.allow_other = true;
     options.suid = true;
-    Ok(uvfs_fuse::mount(vfs, mount, &options)?)
+    Ok(Some(uvfs_fuse::mount(vfs, mount, &options)?))
 }
 
 const LIMIT: &str = "/proc/sys/fs/fanotify/max_queued_events";
