@@ -166,8 +166,7 @@ fn a_file_made_read_only_can_be_written_by_who_made_it() {
         let root = fs.vfs.root();
         fs.vfs.setattr(&fs.root_op(), &root, &SetAttr { mode: Some(0o777), ..SetAttr::default() }).unwrap();
         let name = format!("of {}", cred.uid);
-        let (file, _) = fs.vfs.mknod(&op, &root, name.as_bytes(), mode::S_IFREG | 0o400, 0).unwrap();
-        let handle = fs.vfs.open(&op, &file, Access::WRITE, false).unwrap();
+        let (_, _, handle) = fs.vfs.create(&op, &root, name.as_bytes(), 0o400, Access::WRITE).unwrap();
         assert_eq!(fs.vfs.write(&op, handle, 0, b"made", false, false), Ok(4));
         fs.vfs.truncate(&op, handle, 2).unwrap();
         fs.vfs.release(handle);
