@@ -70,7 +70,6 @@ fn run() -> Result<usize> {
     let expiring = generated(",ttl=60m,negative-ttl=60m")?;
     mounted.mount(&mounted.context(Cred::root()).resolve(b"/d0")?, Arc::clone(&forever.1))?;
 
-    let evicting = evicting()?;
     let mut rows = Rows::default();
     let deep = [(0..DEPTH).map(|i| format!("/d{i}")).collect::<String>(), "/file".into()].concat();
     hits(&mut rows, "tmpfs", &tmpfs, deep.into_bytes());
@@ -79,7 +78,6 @@ fn run() -> Result<usize> {
         let deep = deepest(&vfs.context(Cred::root()))?;
         hits(&mut rows, name, vfs, deep);
     }
-    hits(&mut rows, "generated, evicting", &evicting.0, evicting.1);
     crossings(&mut rows, &mounted)?;
     many(&mut rows, &wide)?;
     controls(&mut rows, &tmpfs);
@@ -115,24 +113,6 @@ fn generated(more: &str) -> Result<Made> {
     let spec = format!("depth={DEPTH},dirs=1,files=3,mode=644{more}");
     let driver = || -> Result<Arc<dyn Driver>> { Ok(Arc::new(Generated::new(spec.parse::<Spec>()?)?)) };
     Ok((Vfs::new(VfsConfig::default(), driver()?)?, driver()?))
-}
-
-/// A generated tree in a cache that is too small for it, so that uses are noted: a hit stores its mark once, and then
-/// not before the hand has come by again. And the path of a file in it.
-fn evicting() -> Result<(Arc<Vfs>, Vec<u8>)> {
-    let mut config = VfsConfig::default();
-    config.cache.memory_limit = 4 << 20;
-    let driver = Arc::new(Generated::new("depth=1,dirs=1,files=40000,mode=644".parse::<Spec>()?)?);
-    let vfs = Vfs::new(config, driver)?;
-    let root = vfs.context(Cred::root());
-    let deep = deepest(&root)?;
-    let dir = &deep[..deep.iter().rposition(|b| *b == b'/').unwrap_or(0)];
-    for entry in root.readdir(dir)? {
-        root.stat(&[dir, &b"/"[..], &entry.name].concat())?;
-    }
-    ensure!(vfs.cache().counters().evicted > 0, "nothing had to go");
-    drop(root);
-    Ok((vfs, deep))
 }
 
 /// The path of a file on the last level.
