@@ -167,6 +167,7 @@ impl Cache {
         let armed = limit != 0 && self.committed() > limit / 4 * 3;
         if self.armed.load(Ordering::Relaxed) != armed {
             self.armed.store(armed, Ordering::Relaxed);
+            self.buffers.arm(&self.armed);
         }
     }
 

@@ -17,10 +17,11 @@ use std::io;
 use std::sync::Arc;
 
 use uvfs_sync::blocks::BlockId;
-use uvfs_sync::primitives::{Condvar, Mutex, Ordering};
+use uvfs_sync::primitives::{Condvar, Mutex};
 
 use super::index::MAX_BLOCK;
-use super::{Buffer, Device};
+use super::{Buffer, Device, SHORT};
+use crate::cache::Cache;
 
 /// Bytes that are read at once, at the most.
 const AHEAD: usize = if cfg!(loom) { 16 } else { 128 << 10 };
@@ -177,19 +178,27 @@ impl Device {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         let mut asked = false;
+        // Held until the end, so that nobody is the last one to let go of it under the mutex.
+        let mut cache = None;
         loop {
-            match self.begin(block)? {
+            match self.begin(block, &mut cache)? {
                 Turn::There(buffer) => return Ok(buffer),
                 Turn::Wait(flight) => flight.wait()?,
-                Turn::Lead(lead) => return self.load(lead),
-                Turn::Full if !asked && self.charge.ask_names(ASK) => asked = true,
+                Turn::Lead(lead) => return self.load(lead, cache.as_deref()),
+                Turn::Full if !asked && cache.as_ref().is_some_and(|cache| cache.names_give(ASK)) => {
+                    asked = true;
+                }
                 Turn::Full => return Err(out_of_memory()),
             }
         }
     }
 
-    fn begin(&self, block: u64) -> io::Result<Turn<'_>> {
-        let mut state = self.state.lock();
+    /// How to go on; and the cache whose limit holds, where memory is asked for.
+    fn begin(&self, block: u64, cache: &mut Option<Arc<Cache>>) -> io::Result<Turn<'_>> {
+        // Another cache, if the device has joined one meanwhile. Declared first: it goes after the mutex.
+        let _before;
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
         if let Some(id) = self.index.get(block) {
             // Under the mutex nothing is evicted: it has as many pins as can be counted.
             return self.blocks.pin(id).map(Turn::There).ok_or_else(out_of_memory);
@@ -197,6 +206,7 @@ impl Device {
         if let Some(flight) = state.flights.get(&block) {
             return Ok(Turn::Wait(flight.clone()));
         }
+        _before = std::mem::replace(cache, state.account.cache());
         let before = state.space.evicted();
         // Not more than an eighth of all there can be.
         let most = (AHEAD / self.block_size()).min(self.blocks.slots() as usize / 8).max(1);
@@ -208,7 +218,7 @@ impl Device {
             if known {
                 break;
             }
-            let Some(slot) = state.space.take(self.parts()) else { break };
+            let Some(slot) = state.space.take(self.parts(), &mut state.account) else { break };
             let flight = Arc::new(Flight::default());
             state.flights.insert(number, flight.clone());
             lead.seats.push_back(Seat { slot, flight });
@@ -218,15 +228,12 @@ impl Device {
         }
         state.ahead.went(block, lead.seats.len());
         lead.evicted = state.space.evicted() != before;
-        let short = state.space.is_short(&self.blocks);
-        if self.short.load(Ordering::Relaxed) != short {
-            self.short.store(short, Ordering::Relaxed);
-        }
+        self.set_noting(SHORT, state.space.is_short(&self.blocks));
         Ok(Turn::Lead(lead))
     }
 
     /// Read what is to be read, and put it in its place. The first block is the one that was asked for.
-    fn load<'d>(&'d self, mut lead: Lead<'d>) -> io::Result<Buffer<'d>> {
+    fn load<'d>(&'d self, mut lead: Lead<'d>, cache: Option<&Cache>) -> io::Result<Buffer<'d>> {
         let size = self.block_size();
         let mut bytes = vec![0; lead.seats.len() * size];
         let offset = lead.first * size as u64;
@@ -255,13 +262,14 @@ impl Device {
         };
         let evicted = lead.evicted;
         drop(lead);
-        if self.charge.is_over() {
+        let Some(cache) = cache else { return Ok(asked) };
+        if cache.is_over() {
             // Blocks far from each other need more of a tree.
             self.give(1);
         }
-        if evicted && self.charge.has_little() {
+        if evicted && cache.buffers_have_little() {
             // For the next one. Whether names could is no matter.
-            self.charge.ask_names(ASK);
+            cache.names_give(ASK);
         }
         Ok(asked)
     }
