@@ -25,7 +25,7 @@ pub const WORDS: usize = 72;
 /// This crate's word: times that a thread slept because somebody else had a lock.
 pub const LOCK_WAITS: usize = 0;
 
-/// The first of the six words of the block cache; what is below serves the VFS.
+/// The first of the words of the block cache; what is below serves the VFS.
 pub const BUFFERS: usize = 64;
 
 /// One thread's figures, and whether they are listed.

@@ -27,6 +27,8 @@ use crate::cache::Cache;
 const AHEAD: usize = if cfg!(loom) { 16 } else { 128 << 10 };
 /// Streams that are told apart.
 const STREAMS: usize = 4;
+/// Blocks that go for a node of the tree, at the most.
+const NODE_TRIES: usize = 64;
 /// What names are asked for, where blocks have too little.
 const ASK: u64 = 256 << 10;
 
@@ -123,6 +125,8 @@ enum Turn<'d> {
     There(Buffer<'d>),
     /// Somebody reads it.
     Wait(Arc<Flight>),
+    /// Somebody reads something, into what may then be had.
+    WaitForRoom(Arc<Flight>),
     /// The caller reads it.
     Lead(Lead<'d>),
     /// No slot is to be had.
@@ -185,8 +189,12 @@ impl Device {
                 Turn::There(buffer) => return Ok(buffer),
                 Turn::Wait(flight) => flight.wait()?,
                 Turn::Lead(lead) => return self.load(lead, cache.as_deref()),
-                Turn::Full if !asked && cache.as_ref().is_some_and(|cache| cache.names_give(ASK)) => {
+                // How the other block's read ends is not our affair.
+                Turn::WaitForRoom(flight) => drop(flight.wait()),
+                Turn::Full if !asked => {
                     asked = true;
+                    // Also where that is not as much as was asked for: one block is wanted.
+                    let _ = cache.as_ref().map(|cache| cache.names_give(ASK));
                 }
                 Turn::Full => return Err(out_of_memory()),
             }
@@ -208,8 +216,7 @@ impl Device {
         }
         _before = std::mem::replace(cache, state.account.cache());
         let before = state.space.evicted();
-        // Not more than an eighth of all there can be.
-        let most = (AHEAD / self.block_size()).min(self.blocks.slots() as usize / 8).max(1);
+        let most = state.space.at_once(self.parts(), &state.account, AHEAD);
         let wanted = state.ahead.wanted(block, most).min((MAX_BLOCK - block + 1) as usize);
         let mut lead = Lead { device: self, first: block, seats: Default::default(), evicted: false };
         for number in block..block + wanted as u64 {
@@ -224,7 +231,8 @@ impl Device {
             lead.seats.push_back(Seat { slot, flight });
         }
         if lead.seats.is_empty() {
-            return Ok(Turn::Full);
+            let other = state.flights.values().next().cloned();
+            return Ok(other.map_or(Turn::Full, Turn::WaitForRoom));
         }
         state.ahead.went(block, lead.seats.len());
         lead.evicted = state.space.evicted() != before;
@@ -297,7 +305,11 @@ impl Device {
         let buffer = self.blocks.fill(slot, bytes)?;
         let id = buffer.id();
         let mut state = self.state.lock();
-        if self.index.insert(lead.first, id).is_err() {
+        // Blocks that are far from each other may use up the nodes before the slots: others go until there is one.
+        let entered = (0..NODE_TRIES)
+            .any(|_| self.index.insert(lead.first, id).is_ok() || !state.space.evict(self.parts()))
+            && self.index.get(lead.first) == Some(id);
+        if !entered {
             drop(state);
             self.unfill(buffer, id);
             return None;

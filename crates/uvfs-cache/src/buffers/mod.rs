@@ -31,6 +31,8 @@ mod miss;
 mod space;
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(all(test, not(loom)))]
+mod tight_tests;
 
 use std::collections::HashMap;
 use std::io;
@@ -54,7 +56,7 @@ pub use uvfs_sync::blocks::{MAX_SIZE, MIN_SIZE};
 
 /// Bytes that blocks may take where the cache has no limit, if the address space is there.
 const UNLIMITED: u64 = 16 << 30;
-/// Slots that a device has in any case.
+/// Slots that address space is there for in any case. Their memory is the limit's affair.
 const LEAST_SLOTS: u64 = 64;
 
 /// What blocks are read from.
@@ -187,7 +189,7 @@ impl Device {
     ///
     /// # Errors
     /// What the source said of this block, to all who waited for that read; it is asked again the next time. `UnexpectedEof` where the source
-    /// ends before the block does. EINVAL above [`MAX_BLOCK`]. ENOMEM where every block is pinned.
+    /// ends before the block does. EINVAL above [`MAX_BLOCK`]. ENOMEM where every block is pinned, or the limit allows for none.
     #[inline(always)]
     pub fn get(&self, block: u64) -> io::Result<Buffer<'_>> {
         if let Some(id) = self.find(block)

@@ -88,6 +88,21 @@ impl Space {
         self.uses.len() as u32 > blocks.slots() / 4 * 3
     }
 
+    /// How many blocks of these bytes may be read at once: an eighth of what can be, which where the limit stands in the way is what
+    /// there is. Others need slots meanwhile.
+    pub(super) fn at_once(&self, parts: Parts<'_>, account: &Account, bytes: usize) -> usize {
+        let free = account.cache().is_none_or(|cache| cache.may_grow(bytes as u64));
+        let slots = if free { parts.blocks.slots() as usize } else { self.uses.len() };
+        (bytes / parts.blocks.size()).min(slots / 8).max(1)
+    }
+
+    /// Ends some block, whose slot is free then; false: all are pinned.
+    pub(super) fn evict(&mut self, parts: Parts<'_>) -> bool {
+        let slot = self.evict_one(parts);
+        slot.into_iter().for_each(|slot| self.release(slot));
+        slot.is_some()
+    }
+
     /// A slot for a block, of which [`Space::enter`] or [`Space::release`] is to be told; `None`: every block is pinned.
     pub(super) fn take(&mut self, parts: Parts<'_>, account: &mut Account) -> Option<u32> {
         if self.free.is_empty() {
