@@ -4,7 +4,7 @@
 
 use super::Fs;
 use super::bytes::{slice, u16_at, u32_at};
-use super::checksum::{crc16, crc32c, crc32c_around};
+use super::checksum::{crc16, crc32c, crc32c_around, right};
 use super::fault::{Fault, Locate, Result, ensure};
 use super::features;
 
@@ -54,7 +54,7 @@ impl Fs {
         ensure(sup.is_range(block, 1), "group descriptors past the end")?;
         let block = self.blocks.get(block)?;
         let raw = slice(&block, at, sup.descriptor_size, "group descriptor past the end of its block")?;
-        ensure(self.descriptor_checksum(number, raw), "checksum of a group descriptor")?;
+        ensure(right(self.descriptor_checksum(number, raw)), "checksum of a group descriptor")?;
         let wide = raw.len() >= 64;
         let high16 = |at| if wide { u64::from(u16_at(raw, at)) << 16 } else { 0 };
         let high32 = if wide { u64::from(u32_at(raw, 0x28)) << 32 } else { 0 };

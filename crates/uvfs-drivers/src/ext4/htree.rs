@@ -2,11 +2,12 @@
 //!
 //! The root stands in the directory's first block behind `.` and `..`, other nodes in blocks that look like one
 //! unused entry. Looking a name up goes down by its hash, and on to the next leaf as long as that begins with the
-//! same hash; each step goes on in the index, so a search ends.
+//! same hash. An index may lead to one block again and again, on purpose: a search that has been in more leaves than the
+//! directory has blocks is given up.
 
 use super::Fs;
 use super::bytes::{slice, u8_at, u16_at, u32_at};
-use super::checksum::crc32c;
+use super::checksum::{crc32c, right};
 use super::dir::{DirBlock, record_len};
 use super::fault::{Fault, Locate, Result, ensure};
 use super::features;
@@ -60,7 +61,7 @@ pub(super) fn check(fs: &Fs, dir: &Node, block: &[u8]) -> Result<()> {
     let tail = slice(block, at + limit * PAIR, 8, "an index without a checksum")?;
     let crc = crc32c(dir.seed, &block[..at + count * PAIR]);
     let crc = crc32c(crc32c(crc, &tail[..4]), &[0; 4]);
-    ensure(crc == u32_at(tail, 4), "checksum of a directory's index")
+    ensure(right(crc == u32_at(tail, 4)), "checksum of a directory's index")
 }
 
 /// A node on the way down, and the pair that was taken.
@@ -110,7 +111,7 @@ pub(super) fn find(fs: &Fs, dir: &Node, name: &[u8]) -> Result<Search> {
     };
     let mut way = Way { fs, dir, hash: hasher.hash(name), depth, levels: Vec::with_capacity(depth + 1) };
     way.down(0, true)?;
-    loop {
+    for _ in 0..blocks {
         let leaf = way.leaf(blocks)?;
         let leaf = fs.dir_block(dir, leaf)?;
         for entry in leaf.entries(&fs.sup) {
@@ -123,6 +124,7 @@ pub(super) fn find(fs: &Fs, dir: &Node, name: &[u8]) -> Result<Search> {
             return Ok(Search::Done(None));
         }
     }
+    Err(Fault::damage("an index that goes around").of(dir.ino))
 }
 
 /// Kind of hash and levels below the root.

@@ -7,7 +7,7 @@ use uvfs::types::{Attr, Time, mode};
 
 use super::blocks::{inode_checked, is_inode_checked};
 use super::bytes::{slice, split_u64, u16_at, u32_at};
-use super::checksum::{crc32c, crc32c_around};
+use super::checksum::{crc32c, crc32c_around, right};
 use super::fault::{Fault, Locate, Result, ensure};
 use super::{Fs, features};
 
@@ -255,7 +255,7 @@ impl Fs {
         )?;
         let seed = crc32c(crc32c(sup.seed, &node.ino.to_le_bytes()), &u32_at(raw, 0x64).to_le_bytes());
         if sup.checksums() && !is_checked {
-            ensure(checksum(seed, raw, extra), "checksum of an inode")?;
+            ensure(right(checksum(seed, raw, extra)), "checksum of an inode")?;
         }
         let mode = u32::from(u16_at(raw, 0x0));
         let flags = u32_at(raw, 0x20);

@@ -10,7 +10,7 @@ use uvfs::types::Errno;
 use super::acl;
 use super::blocks::Block;
 use super::bytes::{slice, u8_at, u16_at, u32_at};
-use super::checksum::{crc32c, crc32c_around};
+use super::checksum::{crc32c, crc32c_around, right};
 use super::fault::{Fault, Locate, Result, ensure};
 use super::inode::{Node, Stamp};
 use super::{Fs, features};
@@ -212,7 +212,7 @@ impl Fs {
         if self.sup.checksums() {
             let seed = crc32c(self.sup.seed, &at.to_le_bytes());
             let crc = crc32c_around(seed, block, 16..20);
-            ensure(crc == u32_at(block, 16), "checksum of a block of attributes")?;
+            ensure(right(crc == u32_at(block, 16)), "checksum of a block of attributes")?;
         }
         list.check()?;
         checks.done(block);
@@ -232,7 +232,7 @@ impl Fs {
         // The first such file systems kept the owner's number there instead.
         let is_old = holder.seconds(Stamp::Modify) == node.ino && holder.generation() == node.generation();
         let is_right = holder.seconds(Stamp::Access) == hash;
-        ensure(is_right || is_old, "checksum of an attribute's value").of(ino)?;
+        ensure(right(is_right || is_old), "checksum of an attribute's value").of(ino)?;
         Ok(value)
     }
 
