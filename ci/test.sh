@@ -73,6 +73,7 @@ step "Miri" 600 ci/miri.sh
 step "shared stores" 300 ci/shared-stores.sh
 step "suites" 900 ci/suites.sh --quick
 step "real programs" 900 ci/real-programs.sh
+step "transports" 300 ci/transports.sh
 if cargo deny --version >/dev/null 2>&1; then
     step "licences and advisories" 120 cargo deny check
 else

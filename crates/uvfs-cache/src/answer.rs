@@ -37,8 +37,8 @@ impl<'c> NameGuard<'c> {
             cache.forget_name(&self.dir, self.name());
             return Ok(inode);
         }
-        if fresh.life == Life::Millis(0) {
-            // It exists, and is not cached: what was cached is wrong, and a listing that is under
+        if fresh.life == Life::Millis(0) || inode.id() == self.dir.id() {
+            // It exists, and is not cached (nor is what cannot be, a directory in itself): what was cached is wrong, and a listing that is under
             // way must not make the directory complete without it.
             cache.forget_name(&self.dir, self.name());
             return Ok(inode);
@@ -46,7 +46,11 @@ impl<'c> NameGuard<'c> {
         if is_dir(inode.fmt()) {
             // A directory has one name. If it is known under another one, it was moved behind our
             // back: the old name goes.
-            cache.forget_other_name(&inode, &self.dir, self.name());
+            cache.forget_other_name(&inode, Some((&self.dir, self.name())));
+            if cache.is_below(&self.dir, &inode) {
+                // Nothing lies below itself: this directory was moved behind our back, out of the one that is found in it.
+                cache.forget_other_name(&self.dir, None);
+            }
         }
         match self.reserve(Room::Name) {
             Ok(room) => {

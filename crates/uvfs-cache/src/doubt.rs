@@ -11,8 +11,8 @@
 //!
 //! **Answers on their way.** The driver was asked before the change, and what it said comes to be stored after it.
 //! A lookup's name: the directory's revision has moved (rule 10). A lookup's attributes: the inode's number is noted as
-//! changed (`changes.rs`). A getattr's: the attribute sequence has moved. After a move of the epoch: what is stored is
-//! stored with the epoch in which the driver was asked, and is suspect at once. A name that was made, linked or
+//! changed (`changes.rs`). A getattr's: the attribute sequence has moved. After a move of the epoch: attributes of an inode
+//! that is known are not stored, and what is stored has the epoch in which the driver was asked, and is suspect at once. A name that was made, linked or
 //! renamed through the cache: the change of a name is noted before the name is forgotten, and who has published one
 //! looks at the notes afterwards; one of the two sees the other, because both hold the name's bucket in between.
 //!
@@ -181,7 +181,7 @@ mod tests {
         assert!(inode.expired(), "asked for in the last epoch");
         late_absent.absent(Life::Forever);
         drop(late_absent);
-        held.refresh_unless_changed(asked, &file(5, 1).attr, Life::Forever);
+        assert!(!held.refresh_unless_changed(asked, &file(5, 1).attr, Life::Forever));
         assert!(held.expired());
         assert_eq!((peek(&cache, sb, b"late"), peek(&cache, sb, b"gone")), (Peek::Miss, Peek::Miss));
         scan.complete();
@@ -191,6 +191,22 @@ mod tests {
         ask(&cache, sb, b"gone").absent(Life::Forever);
         assert!(matches!(peek(&cache, sb, b"a"), Peek::Hit(_, a) if a.size == 4));
         assert_eq!(peek(&cache, sb, b"gone"), Peek::Negative);
+    }
+
+    /// A name is as good as when it was asked for, but its inode is as good as the last answer for any of its names.
+    #[test]
+    fn a_late_answer_for_one_name_does_not_spoil_another() {
+        let (cache, sb) = world();
+        let known = ask(&cache, sb, b"b").found(&file(5, 1)).unwrap();
+        let (late, asked) = (ask(&cache, sb, b"a"), known.revision());
+        cache.all_suspect(sb);
+        drop(ask(&cache, sb, b"b").found(&file(5, 2)).unwrap());
+        drop(late.found(&file(5, 1)).unwrap());
+        drop(late);
+        assert!(matches!(peek(&cache, sb, b"b"), Peek::Hit(_, a) if a.size == 2));
+        assert_eq!(peek(&cache, sb, b"a"), Peek::Miss);
+        assert!(!known.refresh_unless_changed(asked, &file(5, 1).attr, Life::Forever));
+        assert!(matches!(peek(&cache, sb, b"b"), Peek::Hit(_, a) if a.size == 2));
     }
 
     #[test]

@@ -187,26 +187,41 @@ impl<'c> InodeRef<'c> {
     /// nothing is done.
     pub(crate) fn refresh_unless_late(&self, asked: Asked, attr: &Attr, life: Life) -> bool {
         let _lock = self.lock();
-        if self.cache.sb_of(self.index()).changes.since(attr.ino, asked.changes) {
+        if self.is_of_the_past(asked.epoch)
+            || self.cache.sb_of(self.index()).changes.since(attr.ino, asked.changes)
+        {
             return false;
         }
         self.believe(attr, life, asked.epoch);
         true
     }
 
-    /// As [`InodeRef::refresh`], unless the attributes changed since `revision`: then the answer is
+    /// Under the inode's lock: whether who was asked in `epoch` may know less than what stands here. Another name may
+    /// have been asked for after the epoch moved, and is believed: it would serve what was known before the move.
+    /// (A move after this look comes before any answer of the new epoch, which then waits for the lock.)
+    fn is_of_the_past(&self, epoch: u32) -> bool {
+        epoch != self.cache.clock.epoch()
+    }
+
+    /// As [`InodeRef::refresh`], unless the attributes changed or the epoch moved since `revision`: then the answer is
     /// late (rule 10 for attributes), nothing is done and false comes back.
     pub fn refresh_unless_changed(&self, revision: u64, attr: &Attr, life: Life) -> bool {
         let _lock = self.lock();
-        if self.published().seq.raw().load(Ordering::Relaxed) != revision as u32 {
+        let epoch = (revision >> 32) as u32;
+        if self.is_of_the_past(epoch) || self.published().seq.raw().load(Ordering::Relaxed) != revision as u32
+        {
             return false;
         }
-        self.believe(attr, life, (revision >> 32) as u32);
+        self.believe(attr, life, epoch);
         true
     }
 
-    /// Whether the attributes' time to live has passed.
+    /// Whether the attributes' time to live has passed. On a resident superblock it never does, and nothing is read
+    /// that references write.
     pub fn expired(&self) -> bool {
+        if self.cache.sb_of(self.index()).resident {
+            return false;
+        }
         let deadline = self.private_half().deadline.load(Ordering::Relaxed);
         deadline != NEVER && self.cache.clock.passed(deadline)
     }

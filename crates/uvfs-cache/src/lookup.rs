@@ -127,15 +127,25 @@ impl Cache {
 
     /// Whether `dir` is `ancestor` or lies below it. Stable while the superblock's rename mutex is
     /// held. O(depth).
+    ///
+    /// Where directories are moved behind the cache, two answers that are stored at the same time can each be right
+    /// for its moment and make a circle together, until the cache hears of the move. What lies in one counts as below
+    /// everything: nothing is moved there.
     pub fn is_below(&self, dir: &InodeRef<'_>, ancestor: &InodeRef<'_>) -> bool {
         let Some(mut at) = self.get(dir.id()) else { return false };
+        // Brent's way to find a circle: a mark that is set anew after 1, 2, 4, … steps is met again in one.
+        let (mut mark, mut steps, mut next_mark) = (None, 0u64, 1u64);
         loop {
-            if at.id() == ancestor.id() {
+            if at.id() == ancestor.id() || mark == Some(at.id()) {
                 return true;
             }
             if at.is_root() {
                 return false;
             }
+            if steps == next_mark {
+                (mark, next_mark) = (Some(at.id()), next_mark * 2);
+            }
+            steps += 1;
             match self.parent_of(&at) {
                 Some(up) => at = up,
                 None => return false,
@@ -149,5 +159,45 @@ impl<'c> NameGuard<'c> {
     /// may be evicted or expire.
     pub fn find(&self) -> Known<'c> {
         self.cache.find(&self.dir, self.name())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::attr::{Attr, mode};
+    use crate::types::{Config, Fresh, Life, Room, SbOptions};
+
+    /// Two answers that were stored at the same time, each right for its moment: a in b, and b in a.
+    #[test]
+    fn what_lies_in_a_circle_is_below_everything() {
+        let cache = Cache::new(Config { max_inodes: 1 << 12, ..Config::default() }).unwrap();
+        let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+        let directory = |ino| Fresh {
+            attr: Attr { ino, mode: mode::S_IFDIR | 0o755, nlink: 2, ..Attr::default() },
+            private: 0,
+            life: Life::Forever,
+        };
+        let root = cache.make_root(sb, &directory(1)).unwrap();
+        let publish = |dir: &InodeRef<'_>, name: &[u8], inode: &InodeRef<'_>| {
+            let guard = cache.lock_name(dir, name);
+            let room = guard.reserve(Room::Name).unwrap();
+            cache.publish(&guard, room, inode, 0, None);
+        };
+        let found = |name: &[u8], ino| match cache.lookup(&root, name) {
+            Lookup::Miss(guard) => guard.found(&directory(ino)).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        let (a, b, other) = (found(b"a", 5), found(b"b", 6), found(b"other", 7));
+        assert!(!cache.is_below(&a, &other));
+        for (name, inode) in [(&b"a"[..], &a), (b"b", &b)] {
+            cache.forget_name(&root, name);
+            assert!(!cache.is_below(inode, &other), "nameless");
+        }
+        publish(&b, b"a", &a);
+        publish(&a, b"b", &b);
+        assert!(cache.is_below(&a, &b) && cache.is_below(&b, &a));
+        assert!(cache.is_below(&a, &other) && cache.is_below(&b, &root));
+        assert!(!cache.is_below(&other, &a));
     }
 }

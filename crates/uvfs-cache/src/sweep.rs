@@ -67,11 +67,12 @@ impl Cache {
         self.finish(after, dir.sb(), dir);
     }
 
-    /// A directory is found as (dir, name): if it is cached under another name, that one goes.
-    pub(crate) fn forget_other_name(&self, inode: &InodeRef<'_>, dir: &InodeRef<'_>, name: &[u8]) {
+    /// The name that a directory is cached under goes, unless it is the one to keep.
+    pub(crate) fn forget_other_name(&self, inode: &InodeRef<'_>, keep: Option<(&InodeRef<'_>, &[u8])>) {
         let alias = self.inodes_private.get(inode.index()).alias.load(Ordering::Acquire);
         let Some(seen) = self.see(alias) else { return };
-        let same = seen.parent == dir.index() && &seen.name[..seen.len] == name;
+        let same =
+            keep.is_some_and(|(dir, name)| seen.parent == dir.index() && &seen.name[..seen.len] == name);
         if seen.inode == inode.index()
             && !same
             && let Some(parent) = self.get_index(seen.parent)

@@ -48,6 +48,24 @@ fn all_names_of_a_hard_linked_file_are_evicted() {
     assert_eq!(cache.drop_superblock(sb), 0);
 }
 
+/// b is in a; the host takes it out and puts a into it, while a is looked up in b.
+#[test]
+fn a_directory_that_was_moved_behind_the_cache_does_not_lie_below_itself() {
+    let (cache, sb) = world(false);
+    let root = cache.root(sb).unwrap();
+    let a = find(&cache, &root, b"a", &fresh(5, S_IFDIR, 3));
+    let x = find(&cache, &a, b"x", &fresh(6, S_IFDIR, 3));
+    let b = find(&cache, &x, b"b", &fresh(7, S_IFDIR, 2));
+    assert!(cache.is_below(&b, &a));
+    assert_eq!(find(&cache, &b, b"a", &fresh(5, S_IFDIR, 3)).id(), a.id());
+    assert!(cache.is_below(&a, &b) && !cache.is_below(&b, &a));
+    assert_eq!((cache.peek(x.id(), b"b"), cache.peek(root.id(), b"a")), (Peek::Miss, Peek::Miss));
+    assert!(matches!(cache.peek(b.id(), b"a"), Peek::Hit(..)));
+    // A driver that says that a directory is in itself is not remembered.
+    assert_eq!(find(&cache, &a, b"self", &fresh(5, S_IFDIR, 3)).id(), a.id());
+    assert!(matches!((cache.peek(a.id(), b"self"), cache.peek(b.id(), b"a")), (Peek::Miss, Peek::Hit(..))));
+}
+
 #[test]
 fn an_entry_that_is_not_to_be_cached_keeps_its_directory_incomplete() {
     let (cache, sb) = world(false);

@@ -14,9 +14,10 @@ use parking_lot::Mutex;
 use uvfs::counters::{Call as DriverCall, Counters};
 use uvfs::{Bail, CacheCounters, Errno, Vfs};
 use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options, WeakNode, read_write};
-use uvfs_fuse::{Lookups, Mounted, Notices, Shortages};
+use uvfs_fuse::{Lookups, Mounted, Notices, Requests, Shortages};
 
 use crate::log;
+use crate::options;
 use crate::source::Coherence;
 
 /// What the files look at.
@@ -39,6 +40,7 @@ struct Snapshot {
     lookups: Lookups,
     shortages: Shortages,
     notices: Notices,
+    requests: Requests,
 }
 
 type Figure = Box<dyn Fn(&Snapshot) -> u64 + Send + Sync>;
@@ -62,6 +64,12 @@ fn figures() -> Vec<(String, Figure)> {
         one("lookups_forgotten", |s| s.lookups.forgotten),
         one("lookups_held", |s| s.lookups.given.saturating_sub(s.lookups.forgotten)),
         one("calls_now", |s| s.counters.calls_now()),
+        one("requests/lookup", |s| s.requests.lookup),
+        one("requests/getattr", |s| s.requests.getattr),
+        one("requests/readdir", |s| s.requests.readdir),
+        one("requests/opendir", |s| s.requests.opendir),
+        one("requests/open", |s| s.requests.open),
+        one("requests/release", |s| s.requests.release),
         one("notices/names", |s| s.notices.names),
         one("notices/nodes", |s| s.notices.nodes),
         one("notices/epochs", |s| s.notices.epochs),
@@ -133,19 +141,21 @@ impl Control {
         let lookups =
             mounted.as_ref().map_or(Lookups { given: 0, forgotten: 0 }, |mounted| mounted.lookups());
         let shortages = mounted.as_ref().map(|mounted| mounted.shortages()).unwrap_or_default();
-        let notices = mounted.map(|mounted| mounted.notices()).unwrap_or_default();
+        let notices = mounted.as_ref().map(|mounted| mounted.notices()).unwrap_or_default();
+        let requests = mounted.map(|mounted| mounted.requests()).unwrap_or_default();
         Ok(Snapshot {
             cache: vfs.cache().counters(),
             counters: uvfs::counters(),
             lookups,
             shortages,
             notices,
+            requests,
         })
     }
 
     fn fill(self: &Arc<Self>, root: &Node, source: &str, reloads: bool) -> uvfs::Result<()> {
         let figures = Arc::new(figures());
-        for dir in ["calls", "bails", "memory", "notices"] {
+        for dir in ["calls", "bails", "memory", "notices", "requests"] {
             root.add_dir(dir, own(0o755))?;
         }
         for (index, (path, _)) in figures.iter().enumerate() {
@@ -165,7 +175,11 @@ impl Control {
         })?;
         let source = source.to_owned();
         root.add_attr("source", own(0o444), move |out: &mut Vec<u8>| line(out, &source))?;
-        root.add_attr("transport", own(0o444), |out: &mut Vec<u8>| line(out, uvfs_fuse::TRANSPORT))?;
+        let control = Arc::clone(self);
+        root.add_attr("transport", own(0o444), move |out: &mut Vec<u8>| {
+            let mounted = control.mounted.get().and_then(Weak::upgrade);
+            line(out, mounted.map_or("none (not mounted yet)", |mounted| mounted.transport().name()))
+        })?;
         root.add_attr("version", own(0o444), |out: &mut Vec<u8>| line(out, env!("CARGO_PKG_VERSION")))?;
         self.add_knobs(root)?;
         let control = Arc::clone(self);
@@ -198,7 +212,10 @@ impl Control {
         let limit = read_write(
             move |out| line(out, shown.upgrade().ok_or(Errno::NODEV)?.cache().memory_limit()),
             move |_, data| {
-                let bytes = number(data)?;
+                let bytes = options::memory(word(data)?).map_err(|error| {
+                    tracing::warn!(%error, "bytes_limit is not set");
+                    Errno::INVAL
+                })?;
                 set.upgrade().ok_or(Errno::NODEV)?.cache().ask_memory_limit(bytes);
                 Ok(())
             },

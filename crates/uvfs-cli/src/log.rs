@@ -13,10 +13,6 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 /// What is logged where UVFS_LOG says nothing.
 const DEFAULT: &str = "warn";
 
-/// `fuser` reports every answer that came after its asker had gone as an error; so it is asked for
-/// by name or not at all.
-const QUIET: &str = "fuser=off";
-
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// Starts it.
@@ -25,18 +21,13 @@ static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 /// UVFS_LOG is no filter.
 pub fn start() -> Result<()> {
     let text = std::env::var("UVFS_LOG").unwrap_or_else(|_| DEFAULT.to_owned());
-    let filter = understood(&text).map_err(|error| {
+    let filter = EnvFilter::try_new(&text).map_err(|error| {
         anyhow!("UVFS_LOG={text:?} is no log filter: {error}; use for instance UVFS_LOG=debug")
     })?;
     let (filter, handle) = reload::Layer::new(filter);
     let _ = FILTER.set(handle);
     tracing_subscriber::registry().with(filter).with(fmt::layer().with_writer(std::io::stderr)).init();
     Ok(())
-}
-
-fn understood(text: &str) -> Result<EnvFilter> {
-    let directives = if text.contains("fuser") { text.to_owned() } else { format!("{text},{QUIET}") };
-    Ok(EnvFilter::try_new(directives)?)
 }
 
 /// The filter that holds.
@@ -51,5 +42,5 @@ pub fn filter() -> String {
 /// It is none.
 pub fn set(text: &str) -> Result<()> {
     let handle = FILTER.get().context("nothing is logged")?;
-    Ok(handle.reload(understood(text)?)?)
+    Ok(handle.reload(EnvFilter::try_new(text)?)?)
 }

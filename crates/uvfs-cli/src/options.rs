@@ -83,6 +83,12 @@ const KNOWN: &[Known] = &[
     ),
     value(
         Of::Mount,
+        "transport",
+        "auto|uring|dev",
+        "what requests come through: io_uring where the kernel has it for FUSE (default), that or nothing, /dev/fuse",
+    ),
+    value(
+        Of::Mount,
         "ctl",
         "show|hide|off",
         "the directory .uvfs with counters and knobs in the root: listed, found by name only (default), or not there",
@@ -179,6 +185,10 @@ fn set(parsed: &mut Parsed, name: &str, value: &str) -> Result<()> {
         "allow_other" => mount.allow_other = true,
         "default_permissions" | "defaults" => {}
         "noprune" => mount.prune = false,
+        "transport" => match value.parse() {
+            Ok(kind) => mount.transport = kind,
+            Err(()) => bail!("transport={value}: expected auto, uring or dev"),
+        },
         "fsname" => mount.fsname = Some(value.to_owned()),
         "timeout" => mount.timeout = Some(seconds(value)?),
         "memory" => parsed.memory = memory(value)?,
@@ -195,7 +205,8 @@ fn set(parsed: &mut Parsed, name: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
-fn memory(text: &str) -> Result<u64> {
+/// A limit of the memory for names and inodes, as `-o memory=` and `.uvfs/bytes_limit` take it.
+pub fn memory(text: &str) -> Result<u64> {
     match amount(text) {
         Some(bytes) if bytes == 0 || bytes >= MEMORY_MIN => Ok(bytes),
         Some(_) => bail!("memory={text}: too little to work with; give at least 4m, or 0 for no limit"),
@@ -261,7 +272,7 @@ mod tests {
     fn every_option_of_the_table_is_understood() {
         for known in KNOWN {
             let option = shown(known).replace("=SECONDS", "=1").replace("show|hide|off", "show");
-            let option = option.replace("memory=BYTES", "memory=64m");
+            let option = option.replace("memory=BYTES", "memory=64m").replace("auto|uring|dev", "uring");
             let source = known.of.source().unwrap_or("tmpfs");
             assert!(parse(std::slice::from_ref(&option), source).is_ok(), "{option}");
         }

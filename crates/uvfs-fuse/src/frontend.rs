@@ -11,17 +11,16 @@
 //! requests. Permissions are the kernel's business (`default_permissions`): every operation is
 //! `trusted`. On unmount the kernel sends no forgets: the VFS goes with all its references.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use uvfs::{Attr, Cred, Errno, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs, mode};
 
-use crate::mounted::Lookups;
 use crate::notify::Outbox;
-use crate::pending::{Pending, Waiting};
+use crate::pending::{For, Pending, Waiting};
 use crate::pool::Pool;
-use crate::transport::{Attributes, Caller, Entry, NodeId, ROOT, Reply};
+use crate::transport::{Asked, Attributes, Caller, Entry, NodeId, ROOT, Reply};
 
 mod attrs;
 mod dirs;
@@ -31,16 +30,18 @@ pub(crate) mod fixture;
 mod memory;
 mod names;
 mod outside;
+mod tally;
 
 pub(crate) use files::Write;
-use memory::{Recent, Shortage};
+use memory::Shortage;
 pub(crate) use outside::start as tell_of_changes;
+use tally::Tally;
 
 /// Threads that may wait for drivers at the same time.
 const WAITING_MAX: usize = 256;
 
 /// How long a request waits for memory.
-const PATIENCE: Duration = Duration::from_secs(1);
+const MEMORY_PATIENCE: Duration = Duration::from_secs(1);
 
 /// As long as a time to live can be in all kernels (136 years).
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
@@ -62,36 +63,24 @@ struct Core {
     timeout: Option<Duration>,
     tally: Tally,
     short: Shortage,
-    recent: Recent,
     pool: Pool,
     /// The root's driver keeps access control lists, and the kernel checks them.
     acls: bool,
-    /// Set where the kernel cannot be told of changes at once: names are then believed for so long at the most.
+    /// Set where the kernel cannot be told at once that names have changed: where others change them, they are then
+    /// believed for so long at the most.
     names_at_most: OnceLock<Duration>,
-    /// What waits for drivers, where the kernel is told of changes.
+    /// What waits for drivers and for memory.
     pending: Arc<Pending>,
+    /// OPENDIR may be answered ENOSYS.
+    spares_opendir: AtomicBool,
     /// Ends the telling of changes with this front end.
     outbox: OnceLock<Outbox>,
 }
-
-/// How many lookups the kernel was given and has given back, over the life of a mount.
-///
-/// Two relaxed counters, each on a line of its own; they agree when nothing is outstanding.
-#[derive(Default)]
-struct Tally {
-    given: Line,
-    forgotten: Line,
-}
-
-#[derive(Default)]
-#[repr(align(64))]
-struct Line(AtomicU64);
 
 impl Frontend {
     pub(crate) fn new(vfs: Arc<Vfs>, timeout: Option<Duration>) -> Self {
         let (root, acls) = (vfs.root().id(), vfs.keeps_acls(&vfs.root()));
         let (tally, short, pool) = (Tally::default(), Shortage::default(), Pool::new(WAITING_MAX));
-        let recent = Recent::default();
         let (names_at_most, outbox, pending) = (OnceLock::new(), OnceLock::new(), Arc::default());
         Self {
             core: Arc::new(Core {
@@ -100,14 +89,20 @@ impl Frontend {
                 timeout,
                 tally,
                 short,
-                recent,
                 pool,
                 acls,
                 names_at_most,
                 pending,
+                spares_opendir: AtomicBool::new(false),
                 outbox,
             }),
         }
+    }
+
+    /// What this kernel can do: where OPENDIR is answered ENOSYS, it opens directories by itself from then on, and keeps
+    /// their entries.
+    pub(crate) fn kernel_can(&self, spare_opendir: bool) {
+        self.core.spares_opendir.store(spare_opendir, Relaxed);
     }
 
     /// Whether the kernel shall check access control lists.
@@ -115,16 +110,9 @@ impl Frontend {
         self.core.acls
     }
 
-    pub(crate) fn lookups(&self) -> Lookups {
-        let tally = &self.core.tally;
-        // In this order a forget between the two reads cannot come out ahead of its lookup.
-        let forgotten = tally.forgotten.0.load(Relaxed);
-        Lookups { given: tally.given.0.load(Relaxed), forgotten }
-    }
-
     pub(crate) fn forget(&self, node: NodeId, count: u64) {
         if node >= FIRST_ISSUED {
-            self.core.tally.forgotten.0.fetch_add(count, Relaxed);
+            self.core.tally.forget(count);
             self.core.vfs.cache().forget(InodeId::from_u64(node), count);
         }
     }
@@ -134,22 +122,24 @@ impl Frontend {
     }
 
     /// Runs `job` on `node`: here if its driver never waits, else on the pool.
-    fn route<F>(&self, who: Caller, node: NodeId, job: F)
+    fn route<R, F>(&self, who: Caller, node: NodeId, mut reply: R, job: F)
     where
-        F: for<'c> FnOnce(&'c Arc<Core>, &Op, Result<Inode<'c>>) + Send + 'static,
+        R: Asked,
+        F: for<'c> FnOnce(R, &'c Arc<Core>, &Op, Result<Inode<'c>>) + Send + 'static,
     {
         let core = &self.core;
         match core.inode(node) {
             Ok(inode) if core.vfs.may_block(&inode) => {
-                let waiting = core.waiting(node);
+                let waiting = core.waiting(node, For::Driver);
+                reply.waits();
                 let core = Arc::clone(core);
                 self.core.pool.submit(move || {
                     let inode = core.inode(node);
-                    job(&core, &core.op_on(who, inode.as_ref().ok()), inode);
+                    job(reply, &core, &core.op_on(who, inode.as_ref().ok()), inode);
                     drop(waiting);
                 });
             }
-            inode => job(core, &core.op_on(who, inode.as_ref().ok()), inode),
+            inode => job(reply, core, &core.op_on(who, inode.as_ref().ok()), inode),
         }
     }
 
@@ -162,19 +152,27 @@ impl Frontend {
         R: Reply<T>,
         F: for<'c> Fn(&'c Core, &Op, &Inode<'c>) -> Result<T> + Send + 'static,
     {
-        self.route(who, node, move |core, op, inode| match inode.and_then(|inode| act(core, op, &inode)) {
-            Err(Errno::NOMEM) if core.vfs.cache().memory_limit() != 0 => {
-                let (core, op) = (Arc::clone(core), op.clone());
-                let theirs = Arc::clone(&core);
-                core.pool.submit(move || reply.send(theirs.patiently(&op, node, act)));
+        self.route(who, node, reply, move |mut reply, core, op, inode| {
+            match inode.and_then(|inode| act(core, op, &inode)) {
+                Err(Errno::NOMEM) if core.vfs.cache().memory_limit() != 0 => {
+                    let (core, op) = (Arc::clone(core), op.clone());
+                    let theirs = Arc::clone(&core);
+                    // From before this request's other wait ends, to after the answer.
+                    let waiting = core.waiting(node, For::Memory);
+                    reply.waits();
+                    core.pool.submit(move || {
+                        reply.send(theirs.patiently(&op, node, act));
+                        drop(waiting);
+                    });
+                }
+                outcome => reply.send(outcome),
             }
-            outcome => reply.send(outcome),
         });
     }
 }
 
 impl Core {
-    /// `act` until there is memory for it, for [`PATIENCE`] at most.
+    /// `act` until there is memory for it, for [`MEMORY_PATIENCE`] at most.
     fn patiently<T>(
         &self,
         op: &Op,
@@ -182,11 +180,12 @@ impl Core {
         act: impl for<'c> Fn(&'c Core, &Op, &Inode<'c>) -> Result<T>,
     ) -> Result<T> {
         self.short.waited.fetch_add(1, Relaxed);
-        let outcome = self.vfs.cache().with_patience(Instant::now() + PATIENCE, || {
-            match self.inode(node).and_then(|inode| act(self, op, &inode)) {
-                Err(Errno::NOMEM) => None,
-                outcome => Some(outcome),
-            }
+        let outcome = self.vfs.cache().with_patience(Instant::now() + MEMORY_PATIENCE, || {
+            let outcome = self.inode(node).and_then(|inode| {
+                let _asking = self.vfs.may_block(&inode).then(|| self.waiting(node, For::Driver));
+                act(self, op, &inode)
+            });
+            if matches!(outcome, Err(Errno::NOMEM)) { None } else { Some(outcome) }
         });
         outcome.unwrap_or_else(|| {
             self.short.refused.fetch_add(1, Relaxed);
@@ -194,9 +193,9 @@ impl Core {
         })
     }
 
-    /// Notes a request that waits for a driver, if anybody wants to know.
-    fn waiting(&self, node: NodeId) -> Option<Waiting> {
-        self.outbox.get().is_some().then(|| self.pending.begin(node))
+    /// Notes a request that waits.
+    fn waiting(&self, node: NodeId, what: For) -> Waiting {
+        self.pending.begin(node, what)
     }
 
     /// The inode behind a node id; ESTALE if there is none any more.
@@ -208,8 +207,9 @@ impl Core {
         }
     }
 
-    fn node_id(&self, inode: &Inode<'_>) -> NodeId {
-        if inode.id() == self.root { ROOT } else { inode.id().as_u64() }
+    /// What the kernel knows an inode as.
+    fn node_of(&self, id: InodeId) -> NodeId {
+        if id == self.root { ROOT } else { id.as_u64() }
     }
 
     fn op(&self, who: Caller) -> Op {
@@ -267,11 +267,19 @@ impl Core {
         }
     }
 
+    /// For how long of `ttl` the kernel may believe names of an inode's file system.
+    fn names_lifetime(&self, inode: &Inode<'_>, ttl: Duration) -> Duration {
+        match self.names_at_most.get() {
+            Some(most) if self.vfs.watched(inode) => ttl.min(*most),
+            _ => ttl,
+        }
+    }
+
     /// Describes a node without handing it out.
     fn describe(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
-        let node = self.node_id(inode);
+        let node = self.node_of(inode.id());
         let ttl = self.lifetime(self.vfs.ttl(inode));
-        let entry_ttl = self.names_at_most.get().map_or(ttl, |most| ttl.min(*most));
+        let entry_ttl = self.names_lifetime(inode, ttl);
         Entry { node, generation: node >> 32, attr, entry_ttl, attr_ttl: ttl }
     }
 
@@ -293,13 +301,13 @@ impl Core {
 
     /// Counts one more lookup that the kernel holds on `inode`.
     fn count_lookup(&self, inode: &Inode<'_>) {
-        self.tally.given.0.fetch_add(1, Relaxed);
+        self.tally.give();
         inode.add_lookups(1);
     }
 
     /// Takes one back that did not come to be sent.
     fn uncount_lookup(&self, inode: &Inode<'_>) {
-        self.tally.given.0.fetch_sub(1, Relaxed);
+        self.tally.take_back();
         self.vfs.cache().forget(inode.id(), 1);
     }
 
@@ -314,9 +322,30 @@ impl Core {
         self.timeout.is_none() && self.vfs.ttl(inode) == Ttl::Forever
     }
 
+    /// As [`Core::hand_out`], of what the kernel may know already, in an answer to a change of it. See
+    /// [`Core::attributes_of_changed`].
+    fn hand_out_changed(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
+        let mut entry = self.hand_out(inode, attr);
+        if self.vfs.watched(inode) {
+            entry.attr_ttl = Duration::ZERO;
+        }
+        entry
+    }
+
+    /// The answer to a change of attributes. The kernel takes them as they are, also where it was told that they have changed
+    /// again before it came to it; with those of LOOKUP and GETATTR it sees that they are older. So where others
+    /// change the file too it must not believe them, or it might for ever.
+    fn attributes_of_changed(&self, inode: &Inode<'_>, attr: Attr) -> Attributes {
+        let mut attributes = self.attributes(inode, attr);
+        if self.vfs.watched(inode) {
+            attributes.ttl = Duration::ZERO;
+        }
+        attributes
+    }
+
     fn attributes(&self, inode: &Inode<'_>, attr: Attr) -> Attributes {
         let ttl = self.lifetime(self.vfs.ttl(inode));
-        Attributes { node: self.node_id(inode), attr, ttl }
+        Attributes { node: self.node_of(inode.id()), attr, ttl }
     }
 }
 
@@ -326,4 +355,92 @@ fn groups_of(pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
     groups.split_whitespace().filter_map(|gid| gid.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::yield_now;
+
+    use uvfs::{Errno, Features};
+
+    use super::*;
+    use crate::pending::Wait;
+    use fixture::Fixture;
+
+    /// Of what others change too: it would store them for ever, though it was told of a change after they were composed.
+    #[test]
+    fn the_kernel_does_not_believe_what_it_would_not_compare() {
+        for watched in [true, false] {
+            let fixture = Fixture::with(Features { watched, ..Features::default() });
+            let node = fixture.look(1).expect("a node");
+            let (changed, linked) = fixture.change(node);
+            let ttl = if watched { Duration::ZERO } else { FOREVER };
+            assert_eq!((changed.ttl, linked.attr_ttl, linked.entry_ttl), (ttl, ttl, FOREVER));
+        }
+    }
+
+    /// Where names go, the entries would be kept and each name asked for by itself.
+    #[test]
+    fn entries_are_kept_unless_the_kernel_is_made_to_forget() {
+        let fixture = Fixture::new();
+        let kept = || {
+            let opened = fixture.frontend.opendir(ROOT).expect("opened");
+            assert_eq!(opened.cache_dir, opened.keep_cache);
+            opened.cache_dir
+        };
+        assert!(kept());
+        fixture.frontend.count_pruned(1);
+        assert!(!kept());
+    }
+
+    #[test]
+    fn only_a_kernel_that_can_opens_directories_by_itself() {
+        let opened = |resident, spare| {
+            let fixture = Fixture::with(Features { resident, ..Features::default() });
+            fixture.frontend.kernel_can(spare);
+            fixture.frontend.opendir(ROOT).map(drop)
+        };
+        assert_eq!(opened(true, false), Ok(()));
+        assert_eq!(opened(false, true), Ok(()));
+        assert_eq!(opened(true, true), Err(Errno::NOSYS));
+    }
+
+    fn slow() -> Fixture {
+        Fixture::with(Features { may_block: true, ..Features::default() })
+    }
+
+    /// A page that is being written is the kernel's until we have answered, as one that is being read.
+    #[test]
+    fn a_write_that_hangs_is_known_to_wait() {
+        let fixture = slow();
+        let node = fixture.look(1).expect("a node");
+        let about = || fixture.frontend.core.pending.about(node);
+        let hangs = fixture.write_and_hang(node);
+        assert_ne!(about(), Wait::No);
+        assert_eq!(hangs.end(), Ok(4));
+        while about() != Wait::No {
+            yield_now();
+        }
+    }
+
+    #[test]
+    fn what_waits_for_memory_is_known_to_wait_until_it_is_answered() {
+        for fixture in [slow(), Fixture::new()] {
+            fixture.vfs.cache().set_memory_limit(64 << 20);
+            let about = || fixture.frontend.core.pending.about(ROOT);
+            let answer = fixture.look_and_be_short();
+            let answer = loop {
+                let waits = about();
+                match answer.try_recv() {
+                    Ok(answer) => break answer,
+                    Err(_) => assert_ne!(waits, Wait::No),
+                }
+                yield_now();
+            };
+            assert!(matches!(answer, Err(Errno::NOMEM)));
+            while about() != Wait::No {
+                yield_now();
+            }
+        }
+    }
 }

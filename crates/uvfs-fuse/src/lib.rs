@@ -3,17 +3,19 @@
 //! [`mount()`] attaches a VFS to a directory and answers the kernel from threads of its own until it
 //! is unmounted, by [`Mounted::unmount`], by umount(8), or by the end of the process.
 //!
-//! Inside, requests come from a transport (`transport.rs` has the terms, `fuser_transport.rs` the
-//! one implementation), `frontend` takes them to the VFS, and `pool` keeps those that wait for a
+//! Inside, `dev` has the connection to the kernel, `wire` takes requests apart and puts answers together, in
+//! the terms of `transport`; `frontend` takes them to the VFS, and `pool` keeps those that wait for a
 //! driver off the threads that read. `balance` keeps the memory limit, from one thread; `notify` tells the kernel of changes that it
 //! did not make, in `messages`. Needs root, or fusermount3 from Debian's package `fuse3`.
 
 mod balance;
 mod bell;
+mod dev;
 mod device;
 mod error;
 mod frontend;
-mod fuser_transport;
+#[doc(hidden)]
+pub mod fuzz;
 mod mark;
 mod messages;
 mod mounted;
@@ -25,10 +27,12 @@ mod pool;
 mod psi;
 mod reclaim;
 mod transport;
+mod uring;
+mod wire;
 
+pub use dev::Transport;
 pub use device::unmount;
 pub use error::MountError;
-pub use fuser_transport::NAME as TRANSPORT;
-pub use mounted::{Lookups, Mounted, Notices, Shortages, Unmounted, mount};
+pub use mounted::{Lookups, Mounted, Notices, Requests, Shortages, Unmounted, mount};
 pub use mountinfo::{Listed, listed};
-pub use options::{Atime, Options};
+pub use options::{Atime, Options, TransportKind};

@@ -12,6 +12,7 @@ type Node = u64;
 /// `struct fuse_out_header`.
 const HEADER: usize = 16;
 
+const POLL: i32 = 1;
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
 const INC_EPOCH: i32 = 8;
@@ -35,6 +36,8 @@ pub(crate) enum Message<'a> {
     Node { node: Node, content: bool },
     /// All names are to be asked for again (protocol 7.44, Linux 6.16; EINVAL before). Waits for nobody.
     Epoch,
+    /// Who polls is to ask again; the number is the kernel's, from a POLL. ENOENT: nobody polls any more.
+    Poll { kh: u64 },
     /// Those of these nodes that nobody uses are to be forgotten (protocol 7.45, Linux 6.18; EINVAL before).
     Prune { nodes: &'a [Node] },
 }
@@ -51,6 +54,7 @@ impl Message<'_> {
                 frame(INVAL_INODE, &[&node.to_ne_bytes(), &offset.to_ne_bytes(), &0i64.to_ne_bytes()])
             }
             Self::Epoch => frame(INC_EPOCH, &[]),
+            Self::Poll { kh } => frame(POLL, &[&kh.to_ne_bytes()]),
             Self::Prune { nodes } => {
                 let ids: Vec<u8> = nodes.iter().flat_map(|node| node.to_ne_bytes()).collect();
                 frame(PRUNE, &[&(nodes.len() as u32).to_ne_bytes(), &[0; 12], &ids])
@@ -101,6 +105,11 @@ mod tests {
         let bytes = Message::Node { node: 9, content: true }.encode();
         assert_eq!(bytes[24..40], [0; 16]);
         assert_eq!(Message::Epoch.encode().len(), 16);
+        let bytes = Message::Poll { kh: 11 }.encode();
+        assert_eq!(
+            (bytes.len(), &bytes[4..8], &bytes[16..]),
+            (24, &1i32.to_ne_bytes()[..], &11u64.to_ne_bytes()[..])
+        );
         let bytes = Message::Gone { dir: 7, name: b"abc" }.encode();
         assert_eq!((bytes.len(), &bytes[4..8], &bytes[28..32]), (36, &3i32.to_ne_bytes()[..], &[0; 4][..]));
         let bytes = Message::Prune { nodes: &[5, 6] }.encode();

@@ -16,13 +16,12 @@ use parking_lot::{Condvar, Mutex};
 use uvfs::Vfs;
 
 use crate::balance;
+use crate::dev::{Connection, Transport};
 use crate::device::{self, Detach};
 use crate::error::MountError;
 use crate::frontend::{self, Frontend};
-use crate::fuser_transport::Fuser;
 use crate::mountinfo::{self, Mount};
 use crate::options::Options;
-use crate::transport::Transport;
 
 /// How long a session that failed may take to say why.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -33,6 +32,7 @@ pub struct Mounted {
     frontend: Arc<Frontend>,
     session: Arc<Session>,
     pressure: String,
+    transport: Transport,
 }
 
 /// How an unmount went.
@@ -75,6 +75,20 @@ pub struct Notices {
     pub epochs: u64,
     /// Times that everything that it holds was gone through.
     pub all: u64,
+}
+
+/// Requests that a kernel which keeps what it knows makes once, or never; see [`Mounted::requests`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is a request of the protocol")]
+pub struct Requests {
+    pub lookup: u64,
+    pub getattr: u64,
+    /// READDIRPLUS too.
+    pub readdir: u64,
+    pub opendir: u64,
+    pub open: u64,
+    /// Of files.
+    pub release: u64,
 }
 
 /// See [`Mounted::lookups`].
@@ -127,10 +141,10 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
     let dir = device::mount_point(dir)?;
     let fuse = device::attach(&dir, options)?;
     let frontend = Arc::new(Frontend::new(vfs, options.timeout));
-    let started = start(fuse, &frontend, options).and_then(|(session, pressure)| {
+    let started = start(fuse, &frontend, options).and_then(|(session, pressure, transport)| {
         // The first question, to be sure that there is an answer.
         match device::first_question(&dir) {
-            Ok(mount) => Ok(Mounted { mount, frontend: Arc::clone(&frontend), session, pressure }),
+            Ok(mount) => Ok(Mounted { mount, frontend: Arc::clone(&frontend), session, pressure, transport }),
             // Why the session ended says more than that it did.
             Err(error) => Err(session.ended_by(SETTLE).err().unwrap_or(error)),
         }
@@ -147,23 +161,31 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
     }
 }
 
-/// The session, and what is watched for the system's memory pressure.
-fn start(fuse: OwnedFd, frontend: &Arc<Frontend>, options: &Options) -> io::Result<(Arc<Session>, String)> {
+/// The session, what is watched for the system's memory pressure, and what requests come through.
+fn start(
+    fuse: OwnedFd,
+    frontend: &Arc<Frontend>,
+    options: &Options,
+) -> io::Result<(Arc<Session>, String, Transport)> {
     let balancer = balance::start(fuse.try_clone()?, frontend, options.prune)?;
     let pressure = balancer.watches().to_owned();
     let notices = fuse.try_clone()?;
-    let transport = Fuser::connect(fuse, Arc::clone(frontend), options.threads.max(2))?;
+    let connection =
+        Connection::greet(fuse, Arc::clone(frontend), options.threads.max(2), options.transport)?;
+    let transport = connection.transport();
     frontend::tell_of_changes(notices, frontend)?;
+    let running = connection.start()?;
     let session = Arc::new(Session::default());
-    let theirs = Arc::clone(&session);
+    let (theirs, told) = (Arc::clone(&session), Arc::clone(frontend));
     thread::Builder::new().name("uvfs-session".into()).spawn(move || {
-        let outcome = transport.run();
-        // It ends with the session, for it has the device too.
+        let outcome = running.run();
+        // They end with the session, for they have the device too.
         drop(balancer);
+        told.stop_telling();
         *theirs.outcome.lock() = Some(outcome.map_err(Arc::new));
         theirs.ended.notify_all();
     })?;
-    Ok((session, pressure))
+    Ok((session, pressure, transport))
 }
 
 impl Mounted {
@@ -224,9 +246,19 @@ impl Mounted {
         self.frontend.notices()
     }
 
+    /// Some of the requests that the kernel has made since the mount.
+    pub fn requests(&self) -> Requests {
+        self.frontend.requests()
+    }
+
     /// The file of the system's memory pressure that lowers the limit; "none" and why, where there is none.
     pub fn pressure(&self) -> &str {
         &self.pressure
+    }
+
+    /// What requests come through.
+    pub fn transport(&self) -> Transport {
+        self.transport
     }
 
     /// Lookups that the kernel has been given since the mount, and how many of them it has

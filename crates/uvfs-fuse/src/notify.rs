@@ -14,11 +14,14 @@
 //! **A node that the kernel does not know** although it was handed out is in a reply on its way, with old
 //! attributes perhaps. It is named again after a while, for as long as it counts as handed out.
 //!
-//! **Too much to say** ([`ROOM`]), or that anything may be different: the queue is emptied, all names are to be asked
-//! for again, each node that the kernel holds is gone through (for a directory first a name that it cannot have,
-//! to wait for the requests in it), and all names are to be asked for again once more.
+//! **Too much to say** ([`ROOM`]), or that anything of a superblock may be different: what was to be said of it is left out, all
+//! names are to be asked for again, each node of it that the kernel holds is gone through (for a directory first a name that it
+//! cannot have, to wait for the requests in it), and all names are to be asked for again once more. Where that waits, the
+//! second thread goes through them too, and says what never waits.
 //!
-//! The mutex protects the state, is a leaf, and is never held over a write. The threads end with the [`Outbox`].
+//! The mutex protects the state, is a leaf, and is never held over a write. The threads start with the first thing that
+//! there is to say, and end with the [`Outbox`]. They have the device, which keeps a mount whose session has
+//! broken from ending: who ends a session closes the outbox.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -75,13 +78,21 @@ pub(crate) enum Notice {
     Name { dir: NodeId, name: Box<[u8]> },
     /// Attributes, and content too.
     Node { node: NodeId, content: bool },
-    /// Anything in a superblock.
-    All(SbId),
 }
 
-struct Waiting {
+impl Notice {
+    /// The node whose attributes it is about.
+    fn node(&self) -> NodeId {
+        match *self {
+            Self::Name { dir: node, .. } | Self::Node { node, .. } => node,
+        }
+    }
+}
+
+struct Queued {
     number: u64,
     since: Instant,
+    sb: SbId,
     notice: Notice,
     /// How often it was put off.
     times: u32,
@@ -89,32 +100,51 @@ struct Waiting {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<Waiting>,
+    /// Who is told; none once it is closed.
+    kernel: Option<Arc<dyn Kernel>>,
+    /// Which threads run: the first one, and the second.
+    running: (bool, bool),
+    queue: VecDeque<Queued>,
     /// Number of the next thing to be said.
     next: u64,
-    /// What is being said, and since when it waits.
-    saying: Option<(u64, Instant)>,
-    /// Everything below this number has been covered by an epoch.
+    /// What is being said, since when it waits, and its node.
+    saying: Option<(u64, Instant, NodeId)>,
+    /// Everything below this number has been said, or covered by an epoch.
     covered: u64,
-    /// Superblocks of which everything is to be said, since when, and from when on.
+    /// Superblocks of which everything is to be said; since when, where that is not covered; and from when on.
     all: Vec<SbId>,
     all_since: Option<Instant>,
     not_before: Option<Instant>,
+    /// Superblocks that are being gone through, and since when that waits, where it is not covered.
+    going: Vec<SbId>,
+    going_since: Option<Instant>,
     /// What was put off, by the time until when, and by number.
-    again: BTreeMap<(Instant, u64), Waiting>,
+    again: BTreeMap<(Instant, u64), Queued>,
     /// The second thread looks by itself.
     ticking: bool,
     closed: bool,
 }
 
 impl State {
-    fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.again.is_empty() && self.saying.is_none() && self.all.is_empty()
+    /// Whether there may be something that has to be covered if it waits for too long.
+    fn is_uncovered(&self) -> bool {
+        self.covered != self.next || self.all_since.is_some() || self.going_since.is_some()
     }
 
+    fn queued(&self) -> impl Iterator<Item = &Queued> {
+        self.queue.iter().chain(self.again.values())
+    }
+
+    fn add(&mut self, sb: SbId, notice: Notice, now: Instant) {
+        let number = self.next;
+        self.next += 1;
+        self.queue.push_back(Queued { number, since: now, sb, notice, times: 0 });
+    }
+
+    /// Everything of a superblock is to be said, and with it what waits to be said of it.
     fn everything(&mut self, sb: SbId, now: Instant) {
-        self.queue.clear();
-        self.again.clear();
+        self.queue.retain(|queued| queued.sb != sb);
+        self.again.retain(|_, queued| queued.sb != sb);
         if !self.all.contains(&sb) {
             self.all.push(sb);
         }
@@ -125,26 +155,31 @@ impl State {
     /// all theirs. It is covered from now on.
     fn overdue(&mut self, now: Instant) -> Option<(Vec<NodeId>, Vec<SbId>)> {
         let late = |since: Instant| now.saturating_duration_since(since) >= PATIENCE;
-        let waiting = || self.queue.iter().chain(self.again.values());
-        let numbers = waiting().map(|w| (w.number, w.since)).chain(self.saying);
-        let mut uncovered = numbers.filter(|(number, _)| *number >= self.covered);
-        let waits = uncovered.any(|(_, since)| late(since));
-        let all = self.all_since.is_some_and(late);
-        if !waits && !all {
+        let uncovered = || {
+            let queued = self.queued().map(|queued| (queued.number, queued.since, queued.notice.node()));
+            queued.chain(self.saying).filter(|(number, ..)| *number >= self.covered)
+        };
+        let waits = uncovered().any(|(_, since, _)| late(since));
+        let (all, going) = (self.all_since.is_some_and(late), self.going_since.is_some_and(late));
+        if !waits && !all && !going {
+            if uncovered().next().is_none() {
+                self.covered = self.next;
+            }
             return None;
         }
-        let nodes = waiting().filter(|w| w.number >= self.covered).filter_map(|w| match w.notice {
-            Notice::Name { dir: node, .. } | Notice::Node { node, .. } => Some(node),
-            Notice::All(_) => None,
-        });
-        let nodes = nodes.collect();
+        let nodes = uncovered().map(|(.., node)| node).collect();
         self.covered = self.next;
-        let all = if all { self.all.clone() } else { Vec::new() };
-        if !all.is_empty() {
-            // Said once; the first thread comes to the rest.
+        let mut sbs = Vec::new();
+        // Each once; the first thread comes to the rest, or is at it.
+        if all {
             self.all_since = None;
+            sbs.extend_from_slice(&self.all);
         }
-        Some((nodes, all))
+        if going {
+            self.going_since = None;
+            sbs.extend_from_slice(&self.going);
+        }
+        Some((nodes, sbs))
     }
 }
 
@@ -157,7 +192,6 @@ struct Counts {
 }
 
 struct Shared {
-    kernel: Box<dyn Kernel>,
     nodes: Box<dyn Nodes>,
     state: Mutex<State>,
     /// There is something to say.
@@ -169,52 +203,94 @@ struct Shared {
 
 /// What the first thread does next.
 enum Job {
-    One(Waiting),
+    One(Queued),
     All(Vec<SbId>),
 }
 
-/// Where what is to be said is put; dropping it ends the threads.
+/// Where what is to be said is put; dropping it closes it.
 pub(crate) struct Outbox(Arc<Shared>);
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        self.0.state.lock().closed = true;
-        self.0.work.notify_all();
-        self.0.tick.notify_all();
+        self.close();
     }
 }
 
 impl Outbox {
-    /// Starts the threads.
-    pub(crate) fn start(kernel: Box<dyn Kernel>, nodes: Box<dyn Nodes>) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            kernel,
+    /// No thread runs before there is something to say, or [`Outbox::start`].
+    pub(crate) fn new(kernel: Arc<dyn Kernel>, nodes: Box<dyn Nodes>) -> Self {
+        Self(Arc::new(Shared {
             nodes,
-            state: Mutex::default(),
+            state: Mutex::new(State { kernel: Some(kernel), ..State::default() }),
             work: Condvar::new(),
             tick: Condvar::new(),
             counts: Counts::default(),
-        });
-        let outbox = Self(Arc::clone(&shared));
-        let second = Arc::clone(&shared);
-        thread::Builder::new().name("uvfs-notify".into()).spawn(move || shared.run())?;
-        thread::Builder::new().name("uvfs-overdue".into()).spawn(move || second.look())?;
-        Ok(outbox)
+        }))
     }
 
-    /// Has something said.
-    pub(crate) fn push(&self, notice: Notice) {
+    /// Starts the threads, those that do not run yet.
+    pub(crate) fn start(&self) -> io::Result<()> {
+        self.start_locked(&mut self.0.state.lock())
+    }
+
+    fn start_locked(&self, state: &mut State) -> io::Result<()> {
+        let Some(kernel) = state.kernel.clone().filter(|_| state.running != (true, true)) else {
+            return Ok(());
+        };
+        let teller = || Teller { shared: Arc::clone(&self.0), kernel: Arc::clone(&kernel) };
+        let (first, second) = (teller(), teller());
+        if !state.running.0 {
+            thread::Builder::new().name("uvfs-notify".into()).spawn(move || first.run())?;
+            state.running.0 = true;
+        }
+        if !state.running.1 {
+            thread::Builder::new().name("uvfs-overdue".into()).spawn(move || second.look())?;
+            state.running.1 = true;
+        }
+        Ok(())
+    }
+
+    /// Ends the threads, and lets go of who is told; a message that is being said is said first. Nothing more is said.
+    pub(crate) fn close(&self) {
+        let mut state = self.0.state.lock();
+        state.closed = true;
+        state.queue.clear();
+        state.again.clear();
+        let _kernel = state.kernel.take();
+        drop(state);
+        self.0.work.notify_all();
+        self.0.tick.notify_all();
+    }
+
+    /// Has something of a superblock said.
+    pub(crate) fn push(&self, sb: SbId, notice: Notice) {
+        self.put(|state, now| {
+            if state.all.contains(&sb) && state.all_since.is_some() {
+                // What comes before everything is gone through is part of it.
+            } else if state.queue.len() + state.again.len() < ROOM {
+                state.add(sb, notice, now);
+            } else {
+                let mut sbs: Vec<SbId> = state.queued().map(|queued| queued.sb).chain([sb]).collect();
+                sbs.dedup();
+                sbs.into_iter().for_each(|sb| state.everything(sb, now));
+            }
+        });
+    }
+
+    /// Has it said that anything in a superblock may be different.
+    pub(crate) fn push_all(&self, sb: SbId) {
+        self.put(|state, now| state.everything(sb, now));
+    }
+
+    fn put(&self, put: impl FnOnce(&mut State, Instant)) {
         let now = Instant::now();
         let mut state = self.0.state.lock();
-        match notice {
-            Notice::All(sb) => state.everything(sb, now),
-            // What comes before everything is gone through is part of it.
-            _ if !state.all.is_empty() => return,
-            _ => {
-                let number = state.next;
-                state.next += 1;
-                state.queue.push_back(Waiting { number, since: now, notice, times: 0 });
-            }
+        if state.closed {
+            return;
+        }
+        put(&mut state, now);
+        if let Err(error) = self.start_locked(&mut state) {
+            tracing::error!(%error, "no thread to tell the kernel of changes; the next change tries again");
         }
         let ticking = state.ticking;
         drop(state);
@@ -222,12 +298,6 @@ impl Outbox {
         if !ticking {
             self.0.tick.notify_one();
         }
-    }
-
-    /// Whether one thing more would be too much: then everything of a superblock is to be said instead.
-    pub(crate) fn is_full(&self) -> bool {
-        let state = self.0.state.lock();
-        state.queue.len() + state.again.len() >= ROOM
     }
 
     pub(crate) fn notices(&self) -> Notices {
@@ -239,13 +309,73 @@ impl Outbox {
 }
 
 impl Shared {
+    fn put_off(&self, mut queued: Queued) {
+        queued.times += 1;
+        let pause = PAUSES.1.min(PAUSES.0 * (1 << queued.times.min(16) >> 1));
+        if queued.times > TIMES_MAX && matches!(queued.notice, Notice::Node { .. }) {
+            return;
+        }
+        self.state.lock().again.insert((Instant::now() + pause, queued.number), queued);
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut state = self.state.lock();
+        state.saying = None;
+        state.going.clear();
+        state.going_since = None;
+        loop {
+            if state.closed {
+                return None;
+            }
+            let now = Instant::now();
+            let rested = state.not_before.is_none_or(|at| at <= now);
+            if !state.all.is_empty() && rested {
+                state.not_before = Some(now + REST);
+                state.going = std::mem::take(&mut state.all);
+                state.going_since = state.all_since.take();
+                return Some(Job::All(state.going.clone()));
+            }
+            let due = state.again.first_key_value().map(|(&(due, _), _)| due);
+            let queued = match due {
+                Some(due) if due <= now => state.again.pop_first().map(|(_, queued)| queued),
+                _ => state.queue.pop_front(),
+            };
+            if let Some(queued) = queued {
+                state.saying = Some((queued.number, queued.since, queued.notice.node()));
+                return Some(Job::One(queued));
+            }
+            let until = due.into_iter().chain(state.not_before.filter(|_| !state.all.is_empty())).min();
+            match until {
+                Some(until) => drop(self.work.wait_until(&mut state, until)),
+                None => self.work.wait(&mut state),
+            }
+        }
+    }
+
+    /// A notice of our own.
+    fn later(&self, sb: SbId, notice: Notice) {
+        let mut state = self.state.lock();
+        state.add(sb, notice, Instant::now());
+        if !state.ticking {
+            self.tick.notify_one();
+        }
+    }
+}
+
+/// What each of the threads has. The kernel goes with them, so that the mount ends when they do.
+struct Teller {
+    shared: Arc<Shared>,
+    kernel: Arc<dyn Kernel>,
+}
+
+impl Teller {
     /// The first thread.
     fn run(&self) {
-        while let Some(job) = self.next() {
+        while let Some(job) = self.shared.next() {
             match job {
-                Job::One(waiting) => {
-                    if !self.one(&waiting) {
-                        self.put_off(waiting);
+                Job::One(queued) => {
+                    if !self.one(&queued) {
+                        self.shared.put_off(queued);
                     }
                 }
                 Job::All(all) => all.into_iter().for_each(|sb| self.everything(sb)),
@@ -254,18 +384,18 @@ impl Shared {
     }
 
     /// Says one thing; false where it has to be said again, or was not said.
-    fn one(&self, waiting: &Waiting) -> bool {
-        let free = |node| match self.nodes.waits(node) {
+    fn one(&self, queued: &Queued) -> bool {
+        let free = |node| match self.shared.nodes.waits(node) {
             Wait::No => true,
-            Wait::Moment => waiting.times >= MOMENTS,
+            Wait::Moment => queued.times >= MOMENTS,
             Wait::Long => false,
         };
-        match waiting.notice {
+        match queued.notice {
             Notice::Name { dir, ref name } => {
                 if !free(dir) {
                     return false;
                 }
-                self.counts.names.fetch_add(1, Relaxed);
+                self.shared.counts.names.fetch_add(1, Relaxed);
                 let _ = self.say(&Message::Name { dir, name });
                 if **name == *NO_NAME {
                     // Of a directory that could not be gone through with the others: see `everything`.
@@ -276,93 +406,48 @@ impl Shared {
                 self.node(dir, true)
             }
             Notice::Node { node, content } => (!content || free(node)) && self.node(node, content),
-            // `push` has put it elsewhere.
-            Notice::All(_) => true,
-        }
-    }
-
-    fn put_off(&self, mut waiting: Waiting) {
-        waiting.times += 1;
-        let pause = PAUSES.1.min(PAUSES.0 * (1 << waiting.times.min(16) >> 1));
-        if waiting.times > TIMES_MAX && matches!(waiting.notice, Notice::Node { .. }) {
-            return;
-        }
-        self.state.lock().again.insert((Instant::now() + pause, waiting.number), waiting);
-    }
-
-    fn next(&self) -> Option<Job> {
-        let mut state = self.state.lock();
-        state.saying = None;
-        loop {
-            if state.closed {
-                return None;
-            }
-            let now = Instant::now();
-            let rested = state.not_before.is_none_or(|at| at <= now);
-            if !state.all.is_empty() && rested {
-                state.not_before = Some(now + REST);
-                state.all_since = None;
-                return Some(Job::All(std::mem::take(&mut state.all)));
-            }
-            let due = state.again.first_key_value().map(|(&(due, _), _)| due);
-            let waiting = match due {
-                Some(due) if due <= now => state.again.pop_first().map(|(_, waiting)| waiting),
-                _ => state.queue.pop_front(),
-            };
-            if let Some(waiting) = waiting {
-                state.saying = Some((waiting.number, waiting.since));
-                return Some(Job::One(waiting));
-            }
-            let until = due.into_iter().chain(state.not_before.filter(|_| !state.all.is_empty())).min();
-            match until {
-                Some(until) => drop(self.work.wait_until(&mut state, until)),
-                None => self.work.wait(&mut state),
-            }
         }
     }
 
     /// Says that a node's attributes, or content too, are to be asked for again. False: the kernel does not know it yet.
     fn node(&self, node: NodeId, content: bool) -> bool {
-        self.counts.nodes.fetch_add(1, Relaxed);
+        self.shared.counts.nodes.fetch_add(1, Relaxed);
         let unknown = self.say(&Message::Node { node, content }) == Err(Errno::NOENT);
-        !(unknown && self.nodes.is_held(node))
-    }
-
-    /// A notice of our own.
-    fn later(&self, notice: Notice) {
-        let mut state = self.state.lock();
-        let number = state.next;
-        state.next += 1;
-        state.queue.push_back(Waiting { number, since: Instant::now(), notice, times: 0 });
+        !(unknown && self.shared.nodes.is_held(node))
     }
 
     fn everything(&self, sb: SbId) {
-        self.counts.all.fetch_add(1, Relaxed);
+        self.shared.counts.all.fetch_add(1, Relaxed);
         self.epoch();
-        let mut from = Some(0);
-        while let Some(at) = from {
-            let (nodes, next) = self.nodes.held(sb, at);
-            for (node, is_dir) in nodes {
-                let waits = self.nodes.waits(node) != Wait::No;
-                let known = !waits && {
-                    if is_dir {
-                        let _ = self.say(&Message::Name { dir: node, name: NO_NAME });
-                    }
-                    self.node(node, true)
-                };
-                if !known && is_dir {
-                    self.later(Notice::Name { dir: node, name: NO_NAME.into() });
-                } else if !known {
-                    self.later(Notice::Node { node, content: true });
+        self.each_held(sb, |node, is_dir| {
+            let waits = self.shared.nodes.waits(node) != Wait::No;
+            let known = !waits && {
+                if is_dir {
+                    let _ = self.say(&Message::Name { dir: node, name: NO_NAME });
                 }
+                self.node(node, true)
+            };
+            if !known && is_dir {
+                self.shared.later(sb, Notice::Name { dir: node, name: NO_NAME.into() });
+            } else if !known {
+                self.shared.later(sb, Notice::Node { node, content: true });
             }
-            from = next.filter(|_| !self.state.lock().closed);
-        }
+        });
         self.epoch();
     }
 
+    /// Goes through the nodes of a superblock that the kernel holds, and whether they are directories, until the end.
+    fn each_held(&self, sb: SbId, mut each: impl FnMut(NodeId, bool)) {
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let (nodes, next) = self.shared.nodes.held(sb, at);
+            nodes.into_iter().for_each(|(node, is_dir)| each(node, is_dir));
+            from = next.filter(|_| !self.shared.state.lock().closed);
+        }
+    }
+
     fn epoch(&self) {
-        self.counts.epochs.fetch_add(1, Relaxed);
+        self.shared.counts.epochs.fetch_add(1, Relaxed);
         let _ = self.say(&Message::Epoch);
     }
 
@@ -383,15 +468,16 @@ impl Shared {
 
     /// The second thread.
     fn look(&self) {
-        let mut state = self.state.lock();
+        let shared = &*self.shared;
+        let mut state = shared.state.lock();
         while !state.closed {
-            if state.is_idle() {
+            if !state.is_uncovered() {
                 state.ticking = false;
-                self.tick.wait(&mut state);
+                shared.tick.wait(&mut state);
                 continue;
             }
             state.ticking = true;
-            self.tick.wait_for(&mut state, TICK);
+            shared.tick.wait_for(&mut state, TICK);
             let Some((nodes, all)) = state.overdue(Instant::now()) else { continue };
             drop(state);
             self.epoch();
@@ -399,15 +485,8 @@ impl Shared {
                 let _ = self.say(&Message::Node { node, content: false });
             };
             nodes.into_iter().for_each(attributes);
-            for sb in all {
-                let mut from = Some(0);
-                while let Some(at) = from {
-                    let (nodes, next) = self.nodes.held(sb, at);
-                    nodes.into_iter().for_each(|(node, _)| attributes(node));
-                    from = next;
-                }
-            }
-            state = self.state.lock();
+            all.into_iter().for_each(|sb| self.each_held(sb, |node, _| attributes(node)));
+            state = shared.state.lock();
         }
     }
 }
@@ -457,8 +536,8 @@ mod tests {
                 Message::Node { node, content: true } => format!("content {node}"),
                 Message::Node { node, content: false } => format!("attributes {node}"),
                 Message::Epoch => "epoch".into(),
-                Message::Gone { .. } | Message::Prune { .. } => {
-                    unreachable!("said by who keeps the memory limit")
+                Message::Gone { .. } | Message::Prune { .. } | Message::Poll { .. } => {
+                    unreachable!("said by others")
                 }
             });
             self.0.moved.notify_all();
@@ -482,8 +561,8 @@ mod tests {
 
     fn outbox() -> (Arc<Said>, Outbox) {
         let said = Arc::<Said>::default();
-        let ears = (Box::new(Ear(Arc::clone(&said))), Box::new(Ear(Arc::clone(&said))));
-        (said, Outbox::start(ears.0, ears.1).unwrap())
+        let ears = (Arc::new(Ear(Arc::clone(&said))), Box::new(Ear(Arc::clone(&said))));
+        (said, Outbox::new(ears.0, ears.1))
     }
 
     fn name(dir: NodeId, name: &str) -> Notice {
@@ -494,7 +573,8 @@ mod tests {
         all.iter().any(|said| said == what)
     }
 
-    fn sb() -> SbId {
+    /// Two superblocks of one VFS.
+    fn sbs() -> [SbId; 2] {
         use uvfs::{Attr, Driver, Features, NewInode, Op, Result, StatFs, Vfs, mode};
         struct Empty;
         impl Driver for Empty {
@@ -512,15 +592,19 @@ mod tests {
                 Ok(StatFs::default())
             }
         }
-        Vfs::new(uvfs::VfsConfig::default(), Arc::new(Empty)).unwrap().root().sb()
+        let vfs = Vfs::new(uvfs::VfsConfig::default(), Arc::new(Empty)).unwrap();
+        let first = vfs.root().sb();
+        vfs.mount(&vfs.root(), Arc::new(Empty)).unwrap();
+        [first, vfs.root().sb()]
     }
 
     #[test]
     fn things_are_said_in_the_order_in_which_they_were_told() {
         let (said, outbox) = outbox();
-        outbox.push(name(5, "a"));
-        outbox.push(Notice::Node { node: 6, content: true });
-        outbox.push(Notice::Node { node: 7, content: true });
+        let [sb, _] = sbs();
+        outbox.push(sb, name(5, "a"));
+        outbox.push(sb, Notice::Node { node: 6, content: true });
+        outbox.push(sb, Notice::Node { node: 7, content: true });
         let all = said.until(|all| has(all, "content 7"));
         // What the second thread says besides, where this machine is slow, is no part of it.
         let first: Vec<_> =
@@ -532,14 +616,15 @@ mod tests {
     #[test]
     fn what_waits_too_long_becomes_an_epoch_and_is_said_all_the_same() {
         let (said, outbox) = outbox();
+        let [sb, _] = sbs();
         said.close(true);
-        outbox.push(name(5, "slow"));
-        outbox.push(name(6, "behind"));
-        outbox.push(Notice::Node { node: 7, content: true });
+        outbox.push(sb, name(5, "slow"));
+        outbox.push(sb, name(6, "behind"));
+        outbox.push(sb, Notice::Node { node: 7, content: true });
         let all = said.until(|all| has(all, "epoch") && has(all, "attributes 6") && has(all, "attributes 7"));
         assert!(!has(&all, "name 5 slow") && !has(&all, "content 7"));
         // Once for all that waited.
-        outbox.push(name(8, "later"));
+        outbox.push(sb, name(8, "later"));
         said.until(|all| has(all, "attributes 8"));
         said.close(false);
         let all = said.until(|all| has(all, "content 8"));
@@ -551,9 +636,10 @@ mod tests {
     #[test]
     fn nothing_is_said_of_a_directory_in_which_a_request_waits() {
         let (said, outbox) = outbox();
+        let [sb, _] = sbs();
         said.busy.lock().push(5);
-        outbox.push(name(5, "put off"));
-        outbox.push(name(6, "said"));
+        outbox.push(sb, name(5, "put off"));
+        outbox.push(sb, name(6, "said"));
         let all = said.until(|all| has(all, "name 6 said") && has(all, "epoch") && has(all, "attributes 5"));
         assert!(!has(&all, "name 5 put off"));
         said.busy.lock().clear();
@@ -563,28 +649,29 @@ mod tests {
     #[test]
     fn a_node_on_its_way_is_named_until_it_is_known() {
         let (said, outbox) = outbox();
+        let [sb, _] = sbs();
         said.unknown.lock().push(9);
-        outbox.push(Notice::Node { node: 9, content: true });
+        outbox.push(sb, Notice::Node { node: 9, content: true });
         said.until(|all| all.iter().filter(|said| *said == "content 9").count() >= 4);
         said.unknown.lock().clear();
-        outbox.push(Notice::Node { node: 10, content: false });
+        outbox.push(sb, Notice::Node { node: 10, content: false });
         said.until(|all| has(all, "attributes 10"));
     }
 
     #[test]
     fn too_much_to_say_becomes_everything() {
         let (said, outbox) = outbox();
-        let sb = sb();
+        let [sb, _] = sbs();
         said.close(true);
-        let mut pushed = 0;
-        while !outbox.is_full() {
-            outbox.push(name(5, &pushed.to_string()));
-            pushed += 1;
+        let queued = || outbox.0.state.lock().queue.len();
+        outbox.push(sb, name(5, "being said"));
+        while queued() != 0 {
+            thread::yield_now();
         }
-        assert!(pushed >= ROOM);
-        outbox.push(Notice::All(sb));
-        outbox.push(name(6, "part of it"));
-        assert!(!outbox.is_full());
+        (0..ROOM).for_each(|nth| outbox.push(sb, name(5, &nth.to_string())));
+        assert_eq!(queued(), ROOM);
+        outbox.push(sb, name(5, "too much"));
+        assert_eq!(queued(), 0);
         said.until(|all| has(all, "epoch"));
         said.close(false);
         let all = said.until(|all| {
@@ -592,7 +679,76 @@ mod tests {
             gone_through.is_some_and(|at| has(&all[at..], "epoch"))
         });
         assert!(has(&all, "content 1") && has(&all, "content 70") && has(&all, "name 1 ."));
-        assert!(!has(&all, "name 6 part of it"));
+        assert!(!has(&all, "name 5 too much") && !has(&all, "name 5 0"));
         assert_eq!(outbox.notices().all, 1);
+    }
+
+    #[test]
+    fn lost_changes_of_one_superblock_take_nothing_from_another() {
+        let (said, outbox) = outbox();
+        let [sb, other] = sbs();
+        said.close(true);
+        outbox.push(sb, name(5, "holds the others up"));
+        outbox.push(other, Notice::Node { node: 8, content: true });
+        outbox.push(sb, name(6, "part of everything"));
+        outbox.push_all(sb);
+        outbox.push(other, Notice::Node { node: 9, content: true });
+        said.close(false);
+        let all = said.until(|all| has(all, "content 8") && has(all, "content 9") && has(all, "content 71"));
+        assert!(!has(&all, "name 6 part of everything"));
+    }
+
+    /// One that has come after it was looked whether any waits.
+    #[test]
+    fn a_request_that_hangs_keeps_no_attributes_back_after_lost_changes() {
+        let (said, outbox) = outbox();
+        let [sb, _] = sbs();
+        said.close(true);
+        outbox.push_all(sb);
+        let all = said.until(|all| has(all, "attributes 70") && has(all, "attributes 71"));
+        assert!(!has(&all, "content 70"));
+        // What changes meanwhile is not part of that any more.
+        outbox.push(sb, Notice::Node { node: 9, content: true });
+        said.until(|all| has(all, "attributes 9"));
+        said.close(false);
+        said.until(|all| has(all, "content 71") && has(all, "content 9"));
+    }
+
+    #[test]
+    fn nobody_looks_again_and_again_at_what_is_put_off() {
+        let (said, outbox) = outbox();
+        let [sb, _] = sbs();
+        said.busy.lock().push(5);
+        outbox.push(sb, name(5, "put off"));
+        said.until(|all| has(all, "attributes 5"));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while outbox.0.state.lock().ticking {
+            assert!(Instant::now() < deadline, "the second thread does not sleep");
+            thread::yield_now();
+        }
+        // It wakes for what is new.
+        outbox.push(sb, name(5, "put off too"));
+        said.until(|all| all.iter().filter(|said| *said == "epoch").count() == 2);
+        said.busy.lock().clear();
+        said.until(|all| has(all, "name 5 put off") && has(all, "name 5 put off too"));
+    }
+
+    #[test]
+    fn a_closed_outbox_lets_go_of_the_kernel_and_says_nothing() {
+        let said = Arc::<Said>::default();
+        let kernel = Arc::new(Ear(Arc::clone(&said)));
+        let outbox = Outbox::new(Arc::clone(&kernel) as _, Box::new(Ear(Arc::clone(&said))));
+        let [sb, _] = sbs();
+        outbox.push(sb, name(5, "said"));
+        said.until(|all| has(all, "content 5"));
+        outbox.close();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while Arc::strong_count(&kernel) > 1 {
+            assert!(Instant::now() < deadline, "somebody has it still");
+            thread::yield_now();
+        }
+        outbox.push(sb, name(5, "too late"));
+        assert!(outbox.start().is_ok());
+        assert_eq!(Arc::strong_count(&kernel), 1);
     }
 }

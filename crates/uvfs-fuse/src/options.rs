@@ -1,6 +1,8 @@
 //! How a file system is mounted; what mount(8) calls options, those of the driver excepted.
 
+use std::env;
 use std::num::NonZeroUsize;
+use std::str::FromStr;
 use std::thread;
 use std::time::Duration;
 
@@ -36,8 +38,36 @@ pub struct Options {
     /// `noprune` is false: where the kernel holds more than the memory limit allows, ask it to forget by
     /// FUSE_NOTIFY_PRUNE, if it has that. Without, and on older kernels, names are invalidated.
     pub prune: bool,
-    /// Threads that read requests (two at least).
+    /// Threads that read requests from `/dev/fuse` (two at least).
     pub threads: usize,
+    /// `transport`: what requests are to come through. The default is what the environment variable `UVFS_TRANSPORT` says,
+    /// if it is one of the names, else [`TransportKind::Auto`].
+    pub transport: TransportKind,
+}
+
+/// What requests are to come through; see [`Mounted::transport`](crate::Mounted::transport) for what they do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransportKind {
+    /// `auto`: io_uring where the kernel offers it for FUSE and lets this process use it, else `/dev/fuse`.
+    #[default]
+    Auto,
+    /// `uring`: io_uring; without it the mount fails.
+    Uring,
+    /// `dev`: `/dev/fuse`.
+    Dev,
+}
+
+impl FromStr for TransportKind {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "uring" => Ok(Self::Uring),
+            "dev" => Ok(Self::Dev),
+            _ => Err(()),
+        }
+    }
 }
 
 /// The access time options of mount(8).
@@ -69,6 +99,7 @@ impl Default for Options {
             timeout: None,
             prune: true,
             threads: thread::available_parallelism().map_or(2, NonZeroUsize::get).max(2),
+            transport: env::var("UVFS_TRANSPORT").ok().and_then(|name| name.parse().ok()).unwrap_or_default(),
         }
     }
 }

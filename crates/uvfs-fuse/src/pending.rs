@@ -1,11 +1,11 @@
-//! Requests that wait for a driver, by the node that they are about.
+//! Requests that wait, by the node that they are about: for a driver, or for memory.
 //!
 //! The kernel holds a directory's lock while it waits for what we say of a name in it, and a page's while it waits for
 //! what is in it. Who invalidates something there waits for that, and, because such locks let nobody pass by who waits
 //! for them alone, has all others wait that look for other names. So it is not done where a request has been
-//! waiting for long ([`Pending::about`]).
+//! waiting for long ([`Pending::about`]). A driver may take for ever; who waits for memory gives up after a second.
 //!
-//! Only requests that go to the pool are here, which ask a driver; the mutex is a leaf, held for a look at a few entries.
+//! Requests that are answered at once are not here; the mutex is a leaf, held for a look at a few entries.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,22 +28,37 @@ pub(crate) enum Wait {
     Long,
 }
 
+/// What a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum For {
+    /// An answer of the driver.
+    Driver,
+    /// Memory in the cache, for a second at most.
+    Memory,
+}
+
 /// See the module's head.
 #[derive(Debug, Default)]
-pub(crate) struct Pending(Mutex<Vec<(NodeId, Instant)>>);
+pub(crate) struct Pending(Mutex<Vec<Entry>>);
 
-/// A request that waits; dropped after its answer was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    node: NodeId,
+    what: For,
+    since: Instant,
+}
+
+/// A request that waits; dropped after its answer was sent, or when it waits for something else.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pending: Arc<Pending>,
-    node: NodeId,
-    since: Instant,
+    entry: Entry,
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
         let mut all = self.pending.0.lock();
-        if let Some(at) = all.iter().position(|it| *it == (self.node, self.since)) {
+        if let Some(at) = all.iter().position(|entry| *entry == self.entry) {
             all.swap_remove(at);
         }
     }
@@ -51,21 +66,25 @@ impl Drop for Waiting {
 
 impl Pending {
     /// A request about `node` waits from now on.
-    pub(crate) fn begin(self: &Arc<Self>, node: NodeId) -> Waiting {
-        let since = Instant::now();
-        self.0.lock().push((node, since));
-        Waiting { pending: Arc::clone(self), node, since }
+    pub(crate) fn begin(self: &Arc<Self>, node: NodeId, what: For) -> Waiting {
+        let entry = Entry { node, what, since: Instant::now() };
+        self.0.lock().push(entry);
+        Waiting { pending: Arc::clone(self), entry }
     }
 
     /// What waits at `node` now.
     pub(crate) fn about(&self, node: NodeId) -> Wait {
-        self.about_at(node, Instant::now())
+        self.oldest(Instant::now(), |entry| entry.node == node)
     }
 
-    fn about_at(&self, node: NodeId, now: Instant) -> Wait {
+    /// What waits at `node` for its driver.
+    pub(crate) fn for_driver(&self, node: NodeId) -> Wait {
+        self.oldest(Instant::now(), |entry| entry.node == node && entry.what == For::Driver)
+    }
+
+    fn oldest(&self, now: Instant, which: impl Fn(&Entry) -> bool) -> Wait {
         let all = self.0.lock();
-        let oldest = all.iter().filter(|(waiting, _)| *waiting == node).map(|(_, since)| *since).min();
-        match oldest {
+        match all.iter().filter(|entry| which(entry)).map(|entry| entry.since).min() {
             None => Wait::No,
             Some(since) if now.saturating_duration_since(since) < MOMENT => Wait::Moment,
             Some(_) => Wait::Long,
@@ -81,14 +100,17 @@ mod tests {
     fn what_waits_is_known_by_its_node_until_it_is_answered() {
         let pending = Arc::<Pending>::default();
         assert_eq!(pending.about(5), Wait::No);
-        let first = pending.begin(5);
-        let second = pending.begin(5);
-        let (early, late) = (second.since, second.since + MOMENT);
-        assert_eq!((pending.about_at(6, late), pending.about_at(5, early)), (Wait::No, Wait::Moment));
-        assert_eq!(pending.about_at(5, late), Wait::Long);
+        let first = pending.begin(5, For::Driver);
+        let second = pending.begin(5, For::Memory);
+        let about = |node, now| pending.oldest(now, |entry| entry.node == node);
+        let (early, late) = (second.entry.since, second.entry.since + MOMENT);
+        assert_eq!((about(6, late), about(5, first.entry.since)), (Wait::No, Wait::Moment));
+        assert_eq!(about(5, late), Wait::Long);
+        assert_ne!(pending.for_driver(5), Wait::No);
         drop(first);
-        assert_eq!(pending.about_at(5, late), Wait::Long);
+        assert_eq!((about(5, early), about(5, late)), (Wait::Moment, Wait::Long));
+        assert_eq!(pending.for_driver(5), Wait::No);
         drop(second);
-        assert_eq!(pending.about_at(5, late), Wait::No);
+        assert_eq!(about(5, late), Wait::No);
     }
 }

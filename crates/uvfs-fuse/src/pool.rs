@@ -86,6 +86,7 @@ impl Drop for Pool {
 
 impl Shared {
     fn work_until_idle(&self) {
+        crate::uring::run_anywhere();
         let mut state = self.state.lock();
         loop {
             if let Some(job) = state.queue.pop_front() {

@@ -49,8 +49,8 @@ impl Kernel {
 }
 
 impl<D: Write> Kernel<D> {
-    /// Asks the kernel to forget these; whether it took the question. By name, only what is elsewhere than where names are
-    /// looked up, unless `anywhere`.
+    /// Asks the kernel to forget these; whether it took the question. By name, only what is elsewhere than where requests
+    /// wait, or, with `anywhere`, than where they may wait for ever.
     pub(crate) fn forget(&mut self, leaves: &[Leaf], frontend: &Frontend, anywhere: bool) -> bool {
         if leaves.is_empty() {
             return false;
@@ -75,11 +75,12 @@ impl<D: Write> Kernel<D> {
     }
 
     /// The kernel has a directory locked while it changes a name of it, and a lookup that waits for memory keeps it from
-    /// locking it: each would wait for the other until the lookup gives up.
+    /// locking it: each would wait for the other until the lookup gives up. One that waits for a driver may never, and
+    /// everybody who looks for a name there would wait behind this thread, which all who are short of memory need.
     fn forget_by_name(&mut self, leaves: &[Leaf], frontend: &Frontend, anywhere: bool) -> bool {
         let mut told = 0;
         let names = leaves.iter().filter_map(|leaf| frontend.name_of(leaf));
-        let names = names.filter(|(dir, _)| anywhere || !frontend.looked_in(*dir));
+        let names = names.filter(|(dir, _)| !frontend.is_waited_in(*dir, anywhere));
         for (dir, name) in names.take(BATCH_BY_NAME) {
             match self.send(&Message::Gone { dir, name: &name }) {
                 Ok(()) => told += 1,
@@ -115,8 +116,11 @@ impl<D: Write> Kernel<D> {
 mod tests {
     use std::io;
 
+    use uvfs::Features;
+
     use super::*;
     use crate::frontend::fixture::Fixture;
+    use crate::pending::For;
     use crate::transport::ROOT;
 
     const NOTIFY_INVAL_ENTRY: i32 = 3;
@@ -159,7 +163,11 @@ mod tests {
 
     /// A front end whose kernel holds all files of the root, and its leaves.
     fn held() -> (Fixture, Vec<NodeId>, Vec<Leaf>) {
-        let fixture = Fixture::new();
+        held_of(Features::default())
+    }
+
+    fn held_of(features: Features) -> (Fixture, Vec<NodeId>, Vec<Leaf>) {
+        let fixture = Fixture::with(features);
         let nodes: Vec<_> = (0..10).map(|file| fixture.look(file).expect("a node")).collect();
         let leaves = fixture.frontend.held_by_kernel(fixture.vfs.root().sb(), BATCH).leaves;
         assert_eq!(leaves.len(), nodes.len());
@@ -216,14 +224,35 @@ mod tests {
         invalidates(kernel(&[NOTIFY_PRUNE, NOTIFY_INVAL_ENTRY], Way::ByName));
     }
 
-    /// A lookup there may wait for what is to be forgotten.
+    /// A lookup there waits for what is to be forgotten: it gives up some time.
     #[test]
-    fn where_names_are_looked_up_none_is_invalidated() {
+    fn where_a_lookup_waits_for_memory_names_are_invalidated_in_the_end() {
         let (fixture, _, leaves) = held();
         let mut kernel = kernel(&[NOTIFY_INVAL_ENTRY], Way::ByName);
+        let waiting = fixture.waits(ROOT, For::Memory);
         assert!(!kernel.forget(&leaves, &fixture.frontend, false));
         assert!(kernel.device.messages.is_empty());
         assert!(kernel.forget(&leaves, &fixture.frontend, true));
+        drop(waiting);
+        assert!(kernel.forget(&leaves, &fixture.frontend, false));
+    }
+
+    /// The thread that keeps the limit would hang with it, and all who look for other names there.
+    #[test]
+    fn where_a_driver_hangs_no_name_is_invalidated() {
+        let (fixture, _, leaves) = held_of(Features { may_block: true, ..Features::default() });
+        let mut kernel = kernel(&[NOTIFY_INVAL_ENTRY], Way::ByName);
+        let hangs = fixture.look_and_hang();
+        while !fixture.frontend.is_waited_in(ROOT, true) {
+            std::thread::yield_now();
+        }
+        assert!(!kernel.forget(&leaves, &fixture.frontend, true));
+        assert!(kernel.device.messages.is_empty());
+        assert!(hangs.end().is_ok());
+        while fixture.frontend.is_waited_in(ROOT, false) {
+            std::thread::yield_now();
+        }
+        assert!(kernel.forget(&leaves, &fixture.frontend, false));
     }
 
     #[test]

@@ -1,21 +1,15 @@
-//! What a transport carries between the kernel and [`Frontend`], in our own terms.
+//! What a transport carries between the kernel and [`Frontend`](crate::frontend::Frontend), in our own terms.
 //!
-//! A transport reads requests from a FUSE device, calls the method of [`Frontend`] that has the
-//! request's name, and gives it a [`Reply`] that it can answer at once or later from another
-//! thread. Everything that is particular to the library underneath (at present `fuser`) stays on
-//! the far side of these traits, in `fuser_transport.rs`; nothing else of this crate names it.
+//! A transport (`dev.rs`, `uring`) receives requests, `wire` takes them apart, calls the method of the front end that has
+//! the request's name, and gives it a [`Reply`] that it can answer at once or later from another thread.
+//! The front end knows these traits and nothing of bytes.
 //!
 //! Node ids are the cache's own: `life << 32 | index`, except that the root is [`ROOT`]. There is
 //! no table that maps them. All values here are plain and owned by one request.
 
-use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::Duration;
 
 use uvfs::{Attr, Result};
-
-use crate::frontend::Frontend;
 
 /// A node id as the kernel knows it.
 pub(crate) type NodeId = u64;
@@ -81,13 +75,26 @@ pub(crate) enum Xattr {
     Bytes(Vec<u8>),
 }
 
+/// A request that is not answered yet, of whatever kind.
+pub(crate) trait Asked: Send + 'static {
+    /// From now on the answer waits for a driver, in another thread: who asked may be gone before it comes.
+    fn waits(&mut self) {}
+}
+
 /// Where one answer goes. Sending consumes it; dropped unsent, the kernel gets EIO.
-pub(crate) trait Reply<T>: Send + 'static {
+pub(crate) trait Reply<T>: Asked {
     fn send(self, answer: Result<T>);
 }
 
+/// Where the content of a file goes.
+pub(crate) trait DataReply: Asked {
+    /// Sends what `fill` wrote to the buffer of `size` bytes that it is given: so many bytes, or the error. What is in the
+    /// buffer before is nobody's.
+    fn fill(self, size: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize>);
+}
+
 /// Where a directory's entries go: a buffer of the size that the kernel asked for.
-pub(crate) trait DirReply: Send + 'static {
+pub(crate) trait DirReply: Asked {
     /// Adds an entry and returns true, or returns false if there is no room for it. `next` is the
     /// cookie to go on from.
     fn add(&mut self, name: &[u8], next: u64, entry: &Entry) -> bool;
@@ -96,12 +103,4 @@ pub(crate) trait DirReply: Send + 'static {
     fn plus(&self) -> bool;
     /// Sends what was added, or the error if nothing was.
     fn send(self, outcome: Result<()>);
-}
-
-/// A connection to the kernel that has not started to answer.
-pub(crate) trait Transport: Sized + Send + 'static {
-    /// Greets the kernel on a mounted FUSE device (the INIT exchange).
-    fn connect(device: OwnedFd, frontend: Arc<Frontend>, threads: usize) -> io::Result<Self>;
-    /// Answers requests with several threads until the file system is unmounted or aborted.
-    fn run(self) -> io::Result<()>;
 }

@@ -18,4 +18,5 @@ pub mod ops;
 pub mod storm;
 mod sys;
 pub mod view;
+pub mod wire;
 pub mod write_watch;

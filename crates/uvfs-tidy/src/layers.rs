@@ -1,7 +1,7 @@
 //! Imports run downward: which crate may know which, by `use` lines, paths and manifests.
 //!
 //! The table below is the house plan. Beside it: no driver names another driver or the VFS's
-//! name walk; the FUSE crate is named in one file; `unsafe` stands in its rooms only.
+//! name walk; `unsafe` stands in its rooms only.
 
 use crate::manifests::dependencies;
 use crate::paths::{Named, named};
@@ -59,7 +59,6 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
         }
     }
     drivers(tree, &mut found);
-    one_file_for_fuser(tree, &mut found);
     tree.sources().iter().for_each(|source| unsafe_rooms(source, &mut found));
     found
 }
@@ -120,19 +119,6 @@ fn drivers(tree: &Tree, found: &mut Vec<Violation>) {
 fn sibling(path: &Named) -> Option<&String> {
     let relative = matches!(path.segments.first()?.as_str(), "crate" | "super");
     path.segments.iter().find(|s| !matches!(s.as_str(), "crate" | "super" | "self")).filter(|_| relative)
-}
-
-fn one_file_for_fuser(tree: &Tree, found: &mut Vec<Violation>) {
-    let names = |s: &&Source| s.tokens().iter().any(|t| t.text == "fuser");
-    let files: Vec<_> = tree.sources().iter().filter(names).collect();
-    for source in files.iter().filter(|s| s.krate() != Some("uvfs-fuse")) {
-        found.push(Violation::new(&source.path, 0, "fuser", "only uvfs-fuse may name the FUSE crate"));
-    }
-    let inside: Vec<_> = files.iter().filter(|s| s.krate() == Some("uvfs-fuse")).collect();
-    for source in inside.iter().skip(1) {
-        let what = format!("the FUSE crate is named here and in {}: one file may", inside[0].path);
-        found.push(Violation::new(&source.path, 0, "fuser", what));
-    }
 }
 
 fn unsafe_rooms(source: &Source, found: &mut Vec<Violation>) {
@@ -222,15 +208,6 @@ mod tests {
         assert_eq!(at("use uvfs::{Vfs, namei::Walk};"), ["drivers a driver may not name namei"]);
         let shared = ("crates/uvfs-drivers/src/pages.rs", "use crate::tmpfs::X;");
         assert_eq!(rules(&[tmpfs, shared]), ["drivers pages may not name the driver tmpfs"]);
-    }
-
-    #[test]
-    fn the_fuse_crate_is_named_once() {
-        let (a, b) =
-            (("crates/uvfs-fuse/src/a.rs", "use fuser::X;"), ("crates/uvfs-fuse/src/b.rs", "use fuser::Y;"));
-        assert_eq!(rules(&[a]), Vec::<String>::new());
-        assert_eq!(rules(&[a, b]).len(), 1);
-        assert_eq!(rules(&[("crates/uvfs-cli/src/main.rs", "use fuser::X;")]).len(), 1);
     }
 
     #[test]

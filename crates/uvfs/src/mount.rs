@@ -369,6 +369,11 @@ impl Mounts {
     pub(crate) fn count(&self) -> usize {
         self.table.load().supers.iter().filter(|s| s.hidden_in.is_none()).count()
     }
+
+    /// Whether all file systems are resident, the control file system excepted.
+    pub(crate) fn is_all_resident(&self) -> bool {
+        self.table.load().supers.iter().all(|s| s.features.resident || s.hidden_in.is_some())
+    }
 }
 
 /// Only the fields that say something.

@@ -118,6 +118,12 @@ impl Vfs {
         self.sup(inode).is_ok_and(|s| s.features.acl)
     }
 
+    /// Whether the cache is all that there is of each file system, the control directory excepted: see
+    /// [`Features::resident`](crate::Features::resident).
+    pub fn is_all_resident(&self) -> bool {
+        self.mounts.is_all_resident()
+    }
+
     /// How long a front end may let its own kernel believe what it is told of this inode.
     pub fn ttl(&self, inode: &Inode<'_>) -> Ttl {
         self.sup(inode).map_or(Ttl::For(Duration::ZERO), |s| s.ttl())

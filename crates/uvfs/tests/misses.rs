@@ -210,6 +210,28 @@ fn answers_expire() {
     assert_eq!(vfs.ttl(&inode), ttl);
 }
 
+/// No name leads to where a walk begins, so nothing else would have it asked for again.
+#[test]
+fn permission_to_search_a_working_directory_expires() {
+    let (store, vfs) = stored(Store::new(Ttl::For(Duration::from_millis(1000)), false));
+    let dir = store.plant(1, "d", DIR);
+    store.plant(dir, "f", FILE);
+    let (mut root, mut somebody) = (root(&vfs), user(&vfs, 1000, 1000));
+    root.chdir(b"d").unwrap();
+    somebody.chdir(b"d").unwrap();
+    somebody.stat(b"f").unwrap();
+    store.change_mode(dir, mode::S_IFDIR | 0o700);
+    vfs.cache().advance_clock(1500);
+    // Root may search it, and asks for the name only.
+    root.stat(b"f").unwrap();
+    assert_eq!(errno(somebody.stat(b"f")), Some(Errno::ACCESS));
+    assert_eq!(errno(somebody.open(b"f", OpenFlags::READ, 0)), Some(Errno::ACCESS));
+    store.change_mode(dir, DIR);
+    assert_eq!(errno(somebody.stat(b"f")), Some(Errno::ACCESS), "believed for its time");
+    vfs.cache().advance_clock(1500);
+    somebody.stat(b"f").unwrap();
+}
+
 #[test]
 fn answers_that_do_not_hold_at_all() {
     let (store, vfs) = stored(Store::new(Ttl::For(Duration::ZERO), false));

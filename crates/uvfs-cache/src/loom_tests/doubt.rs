@@ -75,6 +75,31 @@ fn loom_rule14_an_answer_of_the_last_epoch_is_not_believed() {
     });
 }
 
+/// Rule 14: nor does another name serve it that was asked for in the new epoch. Planted bug:
+/// rule14-late-attributes-of-the-last-epoch.
+#[test]
+fn loom_rule14_a_late_answer_does_not_spoil_another_name() {
+    model(|| {
+        let w = watched();
+        let (root, behind) = (w.root(), Behind::new());
+        drop(miss(w.cache.lookup(&root, b"b")).found(&fresh(5, false)).unwrap());
+        let asked = miss(w.cache.lookup(&root, b"a"));
+        let late = Fresh { attr: behind.attr(), ..fresh(5, false) };
+        behind.change();
+        let t = w.spawn(move |w| {
+            w.cache.clock.move_epoch();
+            let now = Fresh { attr: behind.attr(), ..fresh(5, false) };
+            drop(miss(w.cache.lookup(&w.root(), b"b")).found(&now).unwrap());
+        });
+        drop(asked.found(&late).unwrap());
+        drop(asked);
+        t.join().unwrap();
+        if let Peek::Hit(_, attr) = w.peek(root.id(), b"b") {
+            assert_eq!(attr.size, 2, "a late answer stands behind a name that is believed");
+        }
+    });
+}
+
 /// Rule 14: who knows that the epoch has moved believes nothing of the last one. Planted bug:
 /// rule14-hit-ignores-the-epoch.
 #[test]

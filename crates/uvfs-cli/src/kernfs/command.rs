@@ -9,13 +9,15 @@
 use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
+};
 use uvfs::{Errno, Result};
 
 use super::spec::Command;
@@ -45,8 +47,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The number is the group's, and no other's, until its first process has been waited for. An error
-        // means that nobody is left in it.
+        // The number is the group's, and no other's, until its first process has been waited for, which is here only. An
+        // error means that nobody is left in it.
         let _ = kill_process_group(self.pid, Signal::KILL);
         RUNNING.lock().remove(&self.pid.as_raw_nonzero().get());
         let _ = self.child.wait();
@@ -87,11 +89,18 @@ fn attend(group: &mut Group, limit: usize, deadline: Option<Instant>, out: &mut 
     read_all(&mut stdout, limit, deadline, out)?;
     let ended = pidfd_open(group.pid, PidfdFlags::empty())?;
     wait_for(&ended, deadline)?;
-    let status = group.child.wait().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    if status.success() {
+    // It stays to be waited for, so that its number is nobody else's when the group is killed.
+    let status = loop {
+        match waitid(WaitId::Pid(group.pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+            Err(Errno::INTR) => {}
+            status => break status?.ok_or(Errno::IO)?,
+        }
+    };
+    if status.exit_status() == Some(0) {
         return Ok(());
     }
-    tracing::warn!(code = status.code(), signal = status.signal(), "the command ended badly");
+    let (code, signal) = (status.exit_status(), status.terminating_signal());
+    tracing::warn!(code, signal, "the command ended badly");
     Err(Errno::IO)
 }
 
@@ -167,6 +176,17 @@ mod tests {
             output(&command(&["head", "-c", "10000", "/dev/zero"])).map(|text| text.len()),
             Ok(10_000)
         );
+    }
+
+    /// Who kills a group by number must know that it is the group's.
+    #[test]
+    fn the_number_is_kept_until_the_group_is_killed() {
+        let mut group = Group::start(&command(&["true"])).expect("it starts");
+        let stat = format!("/proc/{}/stat", group.pid.as_raw_nonzero());
+        assert_eq!(attend(&mut group, 10, None, &mut Vec::new()), Ok(()));
+        assert!(std::fs::exists(&stat).expect("proc"), "it was waited for");
+        drop(group);
+        assert!(!std::fs::exists(&stat).expect("proc"));
     }
 
     /// Whether a process with this number is there and not just waiting to be waited for.

@@ -165,6 +165,8 @@ fn knobs_turn() {
     let _server = Server::start(&["generated:depth=1,dirs=2,files=100", dir.text()]);
     let knob = |name: &str| dir.path().join(".uvfs").join(name);
     let read = |name: &str| fs::read_to_string(knob(name)).expect("read").trim().to_owned();
+    fs::write(knob("bytes_limit"), "64m").expect("write");
+    assert_eq!(read("bytes_limit"), (64 << 20).to_string());
     fs::write(knob("bytes_limit"), "100000000\n").expect("write");
     assert_eq!(read("bytes_limit"), "100000000");
     fs::write(knob("log"), "error").expect("write");
@@ -177,7 +179,10 @@ fn knobs_turn() {
     assert!(within(SOON, || bytes() < before), "{before} bytes, then {}", bytes());
     let pressure = read("memory/pressure");
     assert!(pressure.starts_with('/') || pressure.starts_with("none ("), "{pressure}");
-    for (name, bad) in [("bytes_limit", "much"), ("shrink", "-1"), ("log", "uvfs=nonsense")] {
+    // The least is that of `-o memory=`.
+    for (name, bad) in
+        [("bytes_limit", "much"), ("bytes_limit", "1"), ("shrink", "-1"), ("log", "uvfs=nonsense")]
+    {
         assert_eq!(fs::write(knob(name), bad).expect_err("refused").raw_os_error(), Some(22), "{name}");
     }
     assert_eq!(read("bytes_limit"), "100000000");

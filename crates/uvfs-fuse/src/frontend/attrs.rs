@@ -10,6 +10,7 @@ const XATTR_MAX: usize = 65536;
 
 impl Frontend {
     pub(crate) fn getattr(&self, who: Caller, node: NodeId, reply: impl Reply<Attributes>) {
+        self.core.tally.getattr.add(1);
         match self.core.inode(node) {
             // No driver is asked for what the cache still vouches for.
             Ok(inode) if !inode.expired() => reply.send(Ok(self.core.attributes(&inode, inode.attr()))),
@@ -24,7 +25,7 @@ impl Frontend {
     pub(crate) fn setattr(&self, who: Caller, node: NodeId, set: SetAttr, reply: impl Reply<Attributes>) {
         self.answer(who, node, reply, move |core, op, inode| {
             let attr = core.set(op, inode, set)?;
-            Ok(core.attributes(inode, attr))
+            Ok(core.attributes_of_changed(inode, attr))
         });
     }
 

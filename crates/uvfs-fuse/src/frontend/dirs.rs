@@ -26,15 +26,25 @@ const AFTER_DOTDOT: u64 = 2;
 const BATCH: usize = 24;
 
 impl Frontend {
-    /// Any directory may be opened; it has no handle. The kernel keeps the entries where it is told of changes.
-    pub(crate) fn opendir(&self, dir: NodeId) -> Opened {
+    /// Any directory may be opened; it has no handle. The kernel keeps the entries where it may keep names; not while it is
+    /// made to forget some, which it would then ask for one by one.
+    ///
+    /// # Errors
+    /// ENOSYS, after which the kernel opens and closes directories by itself and keeps the entries of all. What it keeps it
+    /// compares with the directory's time of change, which is asked for where it may not be believed any more.
+    pub(crate) fn opendir(&self, dir: NodeId) -> Result<Opened> {
         let core = &self.core;
-        let keep = core.inode(dir).is_ok_and(|dir| core.vfs.watched(&dir) && core.is_coherent(&dir));
-        Opened { fh: 0, keep_cache: keep, cache_dir: keep, direct_io: false }
+        core.tally.opendir.add(1);
+        if core.spares_opendir.load(Relaxed) && core.timeout.is_none() && core.vfs.is_all_resident() {
+            return Err(Errno::NOSYS);
+        }
+        let keep = core.inode(dir).is_ok_and(|dir| core.is_coherent(&dir)) && !core.short.is_new();
+        Ok(Opened { fh: 0, keep_cache: keep, cache_dir: keep, direct_io: false })
     }
 
-    pub(crate) fn readdir(&self, who: Caller, dir: NodeId, cookie: u64, mut reply: impl DirReply) {
-        self.route(who, dir, move |core, op, dir| {
+    pub(crate) fn readdir(&self, who: Caller, dir: NodeId, cookie: u64, reply: impl DirReply) {
+        self.core.tally.readdir.add(1);
+        self.route(who, dir, reply, move |mut reply, core, op, dir| {
             let outcome = dir.and_then(|dir| core.list(op, &dir, cookie, &mut reply));
             reply.send(outcome);
         });
@@ -42,11 +52,9 @@ impl Frontend {
 }
 
 impl Frontend {
-    /// ENOSYS, after which the kernel asks no more, where there is nothing behind the file system to flush to.
+    /// Never ENOSYS, after which the kernel would ask for no directory any more, also of a file system inside that has
+    /// something behind it to flush to.
     pub(crate) fn fsync_dir(&self, who: Caller, dir: NodeId, datasync: bool, reply: impl Reply<()>) {
-        if !self.core.vfs.passes_through(&self.core.vfs.root()) {
-            return reply.send(Err(Errno::NOSYS));
-        }
         self.answer(who, dir, reply, move |core, op, dir| core.vfs.sync_dir(op, dir, datasync));
     }
 }
@@ -154,7 +162,7 @@ impl Core {
     /// directory has been removed) is no reason to fail.
     fn dotdot<'c>(&'c self, op: &Op, dir: &Inode<'c>) -> Entry {
         match self.find(op, dir, b"..") {
-            Ok(Found::Node(parent, attr)) if self.node_id(dir) != ROOT => self.describe(&parent, attr),
+            Ok(Found::Node(parent, attr)) if self.node_of(dir.id()) != ROOT => self.describe(&parent, attr),
             _ => self.describe(dir, dir.attr()),
         }
     }

@@ -3,14 +3,14 @@
 //! A handle is the VFS's own number; it keeps the inode and whatever the driver has open, so a
 //! file that was removed stays usable. Directories have no handle (0): see `dirs.rs`.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::task::Waker;
 
 use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek, mode};
 
 use super::{Core, Frontend};
-use crate::transport::{Caller, Entry, NodeId, Opened, Reply};
+use crate::pending::For;
+use crate::transport::{Caller, DataReply, Entry, NodeId, Opened, Reply};
 
 /// Flags of one `write` request.
 #[derive(Clone, Copy, Debug)]
@@ -51,12 +51,14 @@ impl Frontend {
     }
 
     pub(crate) fn open(&self, who: Caller, node: NodeId, flags: i32, reply: impl Reply<Opened>) {
+        self.core.tally.open.add(1);
         self.answer(who, node, reply, move |core, op, inode| core.open(op, inode, flags));
     }
 
     pub(crate) fn release(&self, who: Caller, node: NodeId, fh: u64, reply: impl Reply<()>) {
+        self.core.tally.release.add(1);
         // Also where the node is not known: the handle is.
-        self.route(who, node, move |core, _, _| {
+        self.route(who, node, reply, move |reply, core, _, _| {
             core.vfs.release(fh);
             reply.send(Ok(()));
         });
@@ -69,29 +71,41 @@ impl Frontend {
         fh: u64,
         offset: u64,
         size: u32,
-        reply: impl for<'a> Reply<&'a [u8]>,
+        reply: impl DataReply,
     ) {
-        self.route(who, node, move |core, op, inode| match inode {
-            Err(error) => reply.send(Err(error)),
-            Ok(_) => with_buffer(size as usize, |buffer| {
-                let read = core.vfs.read(op, fh, offset, buffer);
-                reply.send(read.map(|len| &buffer[..len]));
-            }),
+        self.route(who, node, reply, move |reply, core, op, inode| {
+            let size = if inode.is_ok() { size as usize } else { 0 };
+            reply.fill(size, |buffer| inode.and_then(|_| core.vfs.read(op, fh, offset, buffer)));
         });
+    }
+
+    /// Closes a handle that the kernel was not given in the end.
+    pub(crate) fn close(&self, fh: u64) {
+        self.core.vfs.release(fh);
     }
 
     /// At the kernel's offset, also for O_APPEND: the kernel holds the file's lock and has put the data into its page
     /// cache there. Where others change the file too, its end may be another one, and what is appended belongs there.
-    pub(crate) fn write(&self, who: Caller, node: NodeId, write: Write, data: &[u8], reply: impl Reply<u32>) {
+    pub(crate) fn write(
+        &self,
+        who: Caller,
+        node: NodeId,
+        write: Write,
+        data: &[u8],
+        mut reply: impl Reply<u32>,
+    ) {
         let core = &self.core;
         match core.inode(node) {
             Err(error) => reply.send(Err(error)),
             Ok(inode) if core.vfs.may_block(&inode) => {
                 let op = core.op_to_write(who, Some(&inode));
+                let waiting = core.waiting(node, For::Driver);
                 let (core, data) = (Arc::clone(core), data.to_vec());
+                reply.waits();
                 self.core.pool.submit(move || {
                     let written = core.inode(node).and_then(|inode| core.write(&op, &inode, write, &data));
                     reply.send(written);
+                    drop(waiting);
                 });
             }
             Ok(inode) => reply.send(core.write(&core.op_to_write(who, Some(&inode)), &inode, write, data)),
@@ -189,18 +203,4 @@ fn fallocate_mode(mode: i32) -> Option<Fallocate> {
         libc::FALLOC_FL_ZERO_RANGE => Some(Fallocate::ZeroRange { keep_size }),
         _ => None,
     }
-}
-
-/// Lends this thread's read buffer; it stays as large as the largest read (at most the 1 MiB that
-/// was agreed with the kernel), so that a read allocates and clears nothing.
-fn with_buffer(size: usize, job: impl FnOnce(&mut [u8])) {
-    thread_local! {
-        static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    }
-    BUFFER.with_borrow_mut(|buffer| {
-        if buffer.len() < size {
-            buffer.resize(size, 0);
-        }
-        job(&mut buffer[..size]);
-    });
 }

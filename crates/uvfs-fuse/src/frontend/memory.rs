@@ -1,16 +1,22 @@
 //! The memory limit, as the thread that keeps it sees the front end ([`crate::balance`]), and what is counted of it.
 //!
-//! All of it loads, or adds to figures of the mount; nothing waits.
+//! All of it loads, or adds to figures of the mount; nothing waits. The mutex is a leaf.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use uvfs::{Balance, Held, Leaf, SbId, Vfs};
 
 use super::Frontend;
 use crate::mounted::Shortages;
-use crate::transport::{NodeId, ROOT};
+use crate::pending::Wait;
+use crate::transport::NodeId;
+
+/// For how long after the kernel was last made to forget something it may be again.
+const NEW: Duration = Duration::from_secs(10);
 
 /// What was done where the cache had no memory.
 #[derive(Default)]
@@ -25,31 +31,31 @@ pub(super) struct Shortage {
     pub(super) refused: AtomicU64,
     /// Entries of directories that were listed without their nodes.
     pub(super) plain: AtomicU64,
+    /// When the kernel was last asked to forget something.
+    last: Mutex<Option<Instant>>,
     /// Times that the system said that it is short of memory.
     pressed: AtomicU64,
     /// Steps of the thread that keeps the limit.
     steps: AtomicU64,
 }
 
-/// Directories in which names were looked up of late, that the cache did not know.
-#[derive(Default)]
-pub(super) struct Recent([AtomicU64; 8]);
+impl Shortage {
+    /// Whether the kernel has been made to forget something of late.
+    pub(super) fn is_new(&self) -> bool {
+        self.last.lock().is_some_and(|last| last.elapsed() < NEW)
+    }
 
-impl Recent {
-    pub(super) fn note(&self, dir: NodeId) {
-        let place = &self.0[dir as usize % self.0.len()];
-        // Load first: most often it is the same again.
-        if place.load(Relaxed) != dir {
-            place.store(dir, Relaxed);
-        }
+    fn asked(&self) {
+        *self.last.lock() = Some(Instant::now());
     }
 }
 
 impl Frontend {
-    /// Whether names were looked up in a directory of late.
-    pub(crate) fn looked_in(&self, dir: NodeId) -> bool {
-        let recent = &self.core.recent.0;
-        recent[dir as usize % recent.len()].load(Relaxed) == dir
+    /// Whether requests wait in a directory, so that who invalidates a name of it would wait for them; with
+    /// `for_ever`, whether that may be for ever.
+    pub(crate) fn is_waited_in(&self, dir: NodeId, for_ever: bool) -> bool {
+        let pending = &self.core.pending;
+        if for_ever { pending.for_driver(dir) == Wait::Long } else { pending.about(dir) != Wait::No }
     }
 
     /// What is shown.
@@ -76,7 +82,7 @@ impl Frontend {
     /// Directory and name of a leaf that is no directory.
     pub(crate) fn name_of(&self, leaf: &Leaf) -> Option<(NodeId, Vec<u8>)> {
         let (dir, name) = self.core.vfs.cache().name_of(leaf)?;
-        Some((if dir == self.core.root { ROOT } else { dir.as_u64() }, name))
+        Some((self.core.node_of(dir), name))
     }
 
     /// The system said that it is short of memory, or has not for a while: so much of the limit may be used.
@@ -87,11 +93,15 @@ impl Frontend {
 
     /// The kernel was asked to forget so many nodes.
     pub(crate) fn count_pruned(&self, nodes: usize) {
+        self.core.short.asked();
         self.core.short.pruned.fetch_add(nodes as u64, Relaxed);
     }
 
     /// The kernel was told to look so many names up again.
     pub(crate) fn count_invalidated(&self, names: usize) {
+        if names > 0 {
+            self.core.short.asked();
+        }
         self.core.short.invalidated.fetch_add(names as u64, Relaxed);
     }
 

@@ -5,24 +5,25 @@
 use uvfs::{Errno, Found, Inode, Op, RenameFlags, Result};
 
 use super::{Core, Frontend};
+use crate::pending::For;
 use crate::transport::{Caller, Entry, Looked, NodeId, Reply};
 
 impl Frontend {
     pub(crate) fn lookup(&self, who: Caller, dir: NodeId, name: &[u8], reply: impl Reply<Looked>) {
+        self.core.tally.lookup.add(1);
         let cached = match self.core.inode(dir) {
             Ok(dir) => {
                 let found = self.core.vfs.lookup_cached(&self.core.op(who), &dir, name);
-                found.map(|found| found.and_then(|found| self.core.looked(found)))
+                found.map(|found| found.and_then(|found| self.core.looked(&dir, found)))
             }
             Err(error) => Some(Err(error)),
         };
         match cached {
             Some(answer) => reply.send(answer),
             None => {
-                self.core.recent.note(dir);
                 let name = name.to_vec();
                 self.answer(who, dir, reply, move |core, op, dir| {
-                    core.looked(core.vfs.lookup(op, dir, &name)?)
+                    core.looked(dir, core.vfs.lookup(op, dir, &name)?)
                 });
             }
         }
@@ -72,7 +73,7 @@ impl Frontend {
         self.answer(who, dir, reply, move |core, op, dir| {
             let inode = core.inode(node)?;
             let attr = core.vfs.link(op, &inode, dir, &name)?;
-            Ok(core.hand_out(&inode, attr))
+            Ok(core.hand_out_changed(&inode, attr))
         });
     }
 
@@ -101,14 +102,14 @@ impl Frontend {
         let (from_dir, from_name) = (from.0, from.1.to_vec());
         let (to_dir, to_name) = (to.0, to.1.to_vec());
         self.answer(who, from_dir, reply, move |core, op, from_dir| {
-            let _waiting = core.waiting(to_dir);
+            let _waiting = core.waiting(to_dir, For::Driver);
             let to_dir = core.inode(to_dir)?;
             core.vfs.rename(op, from_dir, &from_name, &to_dir, &to_name, flags)
         });
     }
 
     pub(crate) fn readlink(&self, who: Caller, node: NodeId, reply: impl for<'a> Reply<&'a [u8]>) {
-        self.route(who, node, move |core, op, inode| {
+        self.route(who, node, reply, move |reply, core, op, inode| {
             let target = inode.and_then(|inode| core.vfs.readlink(op, &inode));
             reply.send(target.as_deref().map_err(|error| *error));
         });
@@ -116,11 +117,11 @@ impl Frontend {
 }
 
 impl Core {
-    fn looked(&self, found: Found<'_>) -> Result<Looked> {
+    fn looked(&self, dir: &Inode<'_>, found: Found<'_>) -> Result<Looked> {
         match found {
             Found::Node(inode, attr) => Ok(Looked::Found(self.hand_out(&inode, attr))),
             Found::Absent(ttl) => {
-                let ttl = self.lifetime(ttl);
+                let ttl = self.names_lifetime(dir, self.lifetime(ttl));
                 if ttl.is_zero() { Err(Errno::NOENT) } else { Ok(Looked::Absent(ttl)) }
             }
         }

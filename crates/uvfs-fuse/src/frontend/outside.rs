@@ -39,22 +39,25 @@ impl Kernel for Device {
     }
 }
 
-/// Starts to tell the kernel of changes, where the file system says that there are any. The device has greeted the
-/// kernel and answers nobody yet.
+/// From now on the kernel is told of changes; by threads that start now if there will be any in the root's file system,
+/// else when there is one in what is mounted inside. The device has greeted the kernel and answers nobody yet.
 pub(crate) fn start(device: OwnedFd, frontend: &Arc<Frontend>) -> io::Result<()> {
     let core = &frontend.core;
-    if !core.vfs.watched(&core.vfs.root()) {
-        return Ok(());
-    }
+    let watched = core.vfs.watched(&core.vfs.root());
     let device = Device(File::from(device));
     if let Err(error) = device.tell(&Message::Epoch) {
         let _ = core.names_at_most.set(WITHOUT_EPOCHS);
-        tracing::warn!(
-            %error,
-            "this kernel cannot be told at once that names have changed (Linux 6.16 can): it asks again after a second"
-        );
+        if watched {
+            tracing::warn!(
+                %error,
+                "this kernel cannot be told at once that names have changed (Linux 6.16 can): it asks again after a second"
+            );
+        }
     }
-    let outbox = Outbox::start(Box::new(device), Box::new(Arc::downgrade(core)))?;
+    let outbox = Outbox::new(Arc::new(device), Box::new(Arc::downgrade(core)));
+    if watched {
+        outbox.start()?;
+    }
     if core.outbox.set(outbox).is_ok() {
         let listener: Weak<Core> = Arc::downgrade(core);
         core.vfs.cache().listen(listener);
@@ -66,18 +69,22 @@ impl Frontend {
     pub(crate) fn notices(&self) -> Notices {
         self.core.outbox.get().map(Outbox::notices).unwrap_or_default()
     }
+
+    /// The session has ended: nobody is there to be told, and what has the device must let it go, so that
+    /// the kernel answers those who still wait.
+    pub(crate) fn stop_telling(&self) {
+        if let Some(outbox) = self.core.outbox.get() {
+            outbox.close();
+        }
+    }
 }
 
 impl Core {
-    fn node_of(&self, id: InodeId) -> NodeId {
-        if id == self.root { ROOT } else { id.as_u64() }
-    }
-
     fn notice(&self, sb: SbId, notice: Notice) {
         // With that of `Core::describe_counted`.
         fence(SeqCst);
         if let Some(outbox) = self.outbox.get() {
-            outbox.push(if outbox.is_full() { Notice::All(sb) } else { notice });
+            outbox.push(sb, notice);
         }
     }
 }
@@ -92,7 +99,10 @@ impl Outside for Core {
     }
 
     fn all(&self, sb: SbId) {
-        self.notice(sb, Notice::All(sb));
+        fence(SeqCst);
+        if let Some(outbox) = self.outbox.get() {
+            outbox.push_all(sb);
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod privileges;
 mod slow;
 mod sys;
 mod unmount;
+mod walks;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
@@ -35,6 +36,7 @@ fn main() {
         privileges::TESTS,
         slow::TESTS,
         unmount::TESTS,
+        walks::TESTS,
     ];
     let trials = tests.into_iter().flatten().map(|&(name, needs, test)| {
         Trial::ignorable_test(name, move || match needs.missing() {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -11,14 +12,17 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use uvfs::driver::{Driver, File, Inode};
 use uvfs::{
-    Access, Answer, Attr, DirEntry, Errno, Features, NewInode, Op, Result, SbId, StatFs, Time, Ttl, Vfs, mode,
+    Access, Answer, Attr, Cred, DirEntry, Errno, Features, Found, NewInode, Op, Result, SbId, StatFs, Time,
+    Ttl, Vfs, mode,
 };
 
 use crate::Test;
-use crate::fixture::{Fixture, Needs, within};
+use crate::fixture::{Fixture, Needs, tmpfs, within};
 
 pub const TESTS: &[Test] = &[
     ("changes_from_elsewhere_are_seen", Needs::Mount, changes_from_elsewhere_are_seen),
+    ("changes_in_what_is_mounted_inside_are_seen", Needs::Mount, changes_in_what_is_mounted_inside_are_seen),
+    ("directories_inside_are_made_durable", Needs::Mount, directories_inside_are_made_durable),
     (
         "after_lost_changes_everything_is_asked_for_again",
         Needs::Mount,
@@ -52,6 +56,7 @@ struct Elsewhere {
     state: Mutex<State>,
     moved: Condvar,
     asked: AtomicU64,
+    synced: AtomicU64,
     vfs: OnceLock<(Weak<Vfs>, SbId)>,
 }
 
@@ -184,26 +189,35 @@ impl Driver for Elsewhere {
         buf[..len].copy_from_slice(&rest[..len]);
         Ok(len)
     }
+    fn fsync_dir(&self, _: &Op, _: &Inode<'_>, _: bool) -> Result<()> {
+        self.synced.fetch_add(1, SeqCst);
+        Ok(())
+    }
     fn statfs(&self, _: &Op) -> Result<StatFs> {
         Ok(StatFs::default())
     }
 }
 
-fn mounted() -> (Arc<Elsewhere>, Fixture) {
+fn elsewhere() -> Arc<Elsewhere> {
     let driver = Arc::<Elsewhere>::default();
     driver.change(|state| {
         for i in 0..50 {
             Elsewhere::put(state, &format!("file{i}"), "first");
         }
     });
+    driver
+}
+
+fn mounted() -> (Arc<Elsewhere>, Fixture) {
+    let driver = elsewhere();
     let mnt = Fixture::new(driver.clone(), &uvfs_fuse::Options::default());
     assert!(driver.vfs.set((Arc::downgrade(&mnt.vfs), mnt.vfs.root().sb())).is_ok());
     (driver, mnt)
 }
 
 /// Names, modes, sizes and contents, as the mount shows them.
-fn shown(mnt: &Fixture) -> Vec<(String, u32, u64, String)> {
-    let entries = fs::read_dir(&**mnt).expect("a listing").map(|entry| entry.expect("an entry"));
+fn shown(dir: &Path) -> Vec<(String, u32, u64, String)> {
+    let entries = fs::read_dir(dir).expect("a listing").map(|entry| entry.expect("an entry"));
     let mut all: Vec<_> = entries
         .filter_map(|entry| {
             let meta = entry.metadata().ok()?;
@@ -252,6 +266,53 @@ fn changes_from_elsewhere_are_seen() {
     assert_eq!(std::io::read_to_string(&open).unwrap(), "written while it was open");
     let notices = mnt.mounted.notices();
     assert!(notices.names >= 3 && notices.nodes >= 5, "{notices:?}");
+}
+
+/// Mounts what others change on a directory of a tmpfs that is mounted already.
+fn mounted_inside() -> (Arc<Elsewhere>, Fixture) {
+    let mnt = Fixture::new(tmpfs(), &uvfs_fuse::Options::default());
+    let driver = elsewhere();
+    let (vfs, op) = (&mnt.vfs, mnt.vfs.op(&Cred::root()));
+    // Not through the mount: the kernel would know it, and not what covers it.
+    vfs.mkdir(&op, &vfs.root(), b"inside", 0o755).map(drop).unwrap();
+    let inside = || match vfs.lookup(&op, &vfs.root(), b"inside") {
+        Ok(Found::Node(inode, _)) => inode,
+        _ => panic!("it was made"),
+    };
+    vfs.mount(&inside(), driver.clone()).unwrap();
+    assert!(driver.vfs.set((Arc::downgrade(vfs), inside().sb())).is_ok());
+    (driver, mnt)
+}
+
+/// The kernel keeps what is in a file system that is not the first one too, and is told of its changes.
+fn changes_in_what_is_mounted_inside_are_seen() {
+    let (driver, mnt) = mounted_inside();
+    let dir = mnt.path("inside");
+    assert!(within(PATIENCE, || shown(&dir) == truth(&driver)), "{:?}", shown(&dir));
+    let asked = driver.asked();
+    assert_eq!(shown(&dir), truth(&driver));
+    assert_eq!(driver.asked(), asked, "the second time nobody is asked");
+    driver.remove("file1");
+    driver.write("file2", "written elsewhere");
+    driver.chmod("file3", 0o600);
+    driver.write("new", "made elsewhere");
+    assert!(within(PATIENCE, || shown(&dir) == truth(&driver)), "{:?}", shown(&dir));
+    driver.change(|state| {
+        Elsewhere::put(state, "file4", "changed in secret");
+    });
+    driver.tell(|vfs, sb| vfs.cache().all_suspect(sb));
+    assert!(within(PATIENCE, || shown(&dir) == truth(&driver)), "{:?}", shown(&dir));
+}
+
+/// The answer for one directory is none for another: the kernel would not ask again.
+fn directories_inside_are_made_durable() {
+    let (driver, mnt) = mounted_inside();
+    let sync = |path: &Path| fs::File::open(path).unwrap().sync_all().unwrap();
+    sync(&mnt);
+    assert_eq!(driver.synced.load(SeqCst), 0);
+    sync(&mnt.path("inside"));
+    sync(&mnt.path("inside"));
+    assert_eq!(driver.synced.load(SeqCst), 2);
 }
 
 /// Changes that nobody told of one by one.

@@ -1,6 +1,9 @@
 //! Drivers that are slow or fail.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
@@ -10,11 +13,13 @@ use uvfs_drivers::generated::{Call, Control, Generated, Spec};
 use uvfs_fuse::Options;
 
 use crate::Test;
-use crate::fixture::{Fixture, Needs, tmpfs};
+use crate::fixture::{Fixture, Needs, tmpfs, within};
 
 pub const TESTS: &[Test] = &[
     ("waiting_lookups_delay_no_other_name", Needs::Mount, waiting_lookups_delay_no_other_name),
     ("concurrent_lookups_of_one_name_ask_once", Needs::Mount, concurrent_lookups_of_one_name_ask_once),
+    ("who_is_killed_does_not_wait_for_the_driver", Needs::Mount, who_is_killed_does_not_wait_for_the_driver),
+    ("other_signals_interrupt_no_call", Needs::Mount, other_signals_interrupt_no_call),
     ("the_tree_is_what_the_driver_says", Needs::Mount, the_tree_is_what_the_driver_says),
     ("an_entry_that_fails_is_listed", Needs::Mount, an_entry_that_fails_is_listed),
     ("a_read_only_driver_says_erofs", Needs::Mount, a_read_only_driver_says_erofs),
@@ -91,6 +96,41 @@ fn concurrent_lookups_of_one_name_ask_once() {
         thread.join().expect("no panic").expect("stat");
     }
     assert_eq!(control.calls(Call::Lookup) - before, 1);
+}
+
+/// A process that asks for a name and gets no answer from the driver.
+fn stat(path: &Path) -> Child {
+    Command::new("stat").arg(path).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("stat")
+}
+
+/// The driver answers only when the process is gone; what it says then is not lost count of.
+fn who_is_killed_does_not_wait_for_the_driver() {
+    let (mnt, control) = generated("depth=0,files=10,may-block");
+    let gate = control.gate(Call::Lookup, 1);
+    let mut child = stat(&mnt.path(&file_names(&control, 1)[0]));
+    assert!(gate.reached(SOON), "no lookup arrives");
+    child.kill().expect("kill");
+    let (done, ended) = mpsc::channel();
+    let waiting = thread::spawn(move || done.send(child.wait()));
+    let status = ended.recv_timeout(SOON).expect("a killed process waits for the driver").expect("wait");
+    assert_eq!(status.signal(), Some(libc::SIGKILL));
+    waiting.join().expect("no panic").expect("somebody listens");
+    drop(gate);
+    let settled = || mnt.mounted.lookups().given == 1 && mnt.outstanding() == 0;
+    assert!(within(SOON, settled), "{:?}", mnt.mounted.lookups());
+}
+
+fn other_signals_interrupt_no_call() {
+    let (mnt, control) = generated("depth=0,files=10,may-block");
+    let gate = control.gate(Call::Lookup, 1);
+    let mut child = stat(&mnt.path(&file_names(&control, 1)[0]));
+    assert!(gate.reached(SOON), "no lookup arrives");
+    let pid = rustix::process::Pid::from_child(&child);
+    for signal in [rustix::process::Signal::STOP, rustix::process::Signal::CONT] {
+        rustix::process::kill_process(pid, signal).expect("kill");
+    }
+    drop(gate);
+    assert!(child.wait().expect("wait").success());
 }
 
 fn the_tree_is_what_the_driver_says() {

@@ -165,6 +165,17 @@ impl Walker<'_, '_> {
         }
     }
 
+    /// Where a walk begins. No name led there that would have been asked for again, so what its mode permits must still
+    /// be believed; directories further on were found by names that are as young as they. (Root may search them all.)
+    #[inline]
+    fn begin(&self, start: &Inode<'_>) -> Result<Pos, Stop> {
+        let at = self.vfs.cache.pos_of(start).ok_or(Stop::Bail(Bail::Gone))?;
+        if !self.cred.is_root() && start.expired() {
+            return Err(Stop::BailAt(Bail::Denied, at, 0));
+        }
+        Ok(at)
+    }
+
     fn walk_asking<'p, A: Ask>(
         &self,
         start: &Inode<'_>,
@@ -172,7 +183,7 @@ impl Walker<'_, '_> {
         goal: Goal,
         ask: &mut A,
     ) -> Result<Seen<'p>, Stop> {
-        let at = self.vfs.cache.pos_of(start).ok_or(Stop::Bail(Bail::Gone))?;
+        let at = self.begin(start)?;
         let (dirs, last_one) = split(path);
         let at = self.walk_dirs(at, dirs, &mut NoTrail, ask)?;
         let Some(c) = last_one else {
@@ -256,7 +267,7 @@ impl Walker<'_, '_> {
         follow: bool,
         attr: &mut Attr,
     ) -> Result<(), Stop> {
-        let start = self.vfs.cache.pos_of(start).ok_or(Stop::Bail(Bail::Gone))?;
+        let start = self.begin(start)?;
         if self.vfs.mounts.any_revalidates() {
             return self.attr_asking(start, path, follow, attr);
         }

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Mounts over both transports: the mount tests over the one that mounts here do not take by themselves, and mounts that
+# end under load over each.
+#
+#   ci/transports.sh [--full]    --full: 1,000 ends of each kind, with the limits that are promised
+#
+# Root may switch FUSE over io_uring on (/sys/module/fuse/parameters/enable_uring); it is switched off again afterwards.
+# Prints "N passed, N failed, N skipped" at the end.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+switch=/sys/module/fuse/parameters/enable_uring
+passed=0 failed=0 skipped=0
+limits=(--rounds 5)
+case ${1:-} in
+'') ;;
+--full) limits=(--rounds 1000 --back 150 --again 100) ;;
+*) printf 'usage: %s [--full]\n' "$0" >&2; exit 2 ;;
+esac
+
+pass() { printf 'PASS %s\n' "$*"; passed=$((passed + 1)); }
+fail() { printf 'FAIL %s\n' "$*"; failed=$((failed + 1)); }
+skip() { printf 'skipped: %s\n' "$*"; skipped=$((skipped + 1)); }
+
+was=$(cat "$switch" 2>/dev/null)
+if [ "$was" = N ] && [ -w "$switch" ]; then
+    trap 'echo N >"$switch"' EXIT
+    echo Y >"$switch"
+fi
+transports=(dev)
+other=uring
+if [ "$(cat "$switch" 2>/dev/null)" = Y ]; then
+    transports+=(uring)
+else
+    skip "FUSE over io_uring: $switch says no, or is not there (Linux 6.14 has it)"
+    other=
+fi
+# Where it was on before, mounts take it by themselves, and all other tests have.
+[ "$was" != Y ] || other=dev
+
+if [ -n "$other" ]; then
+    UVFS_TRANSPORT=$other cargo test --quiet -p uvfs-fuse --test mount -- --show-output || failed=$((failed + 1))
+fi
+cargo build --quiet --release -p uvfs-tests || exit 1
+tools=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release
+for transport in "${transports[@]}"; do
+    said=$(timeout --kill-after=10 7200 "$tools/ends" --transport "$transport" "${limits[@]}" 2>&1)
+    status=$?
+    printf '%s\n' "$said" | grep -v '^PASS\|^skipped:'
+    case $status:$said in
+    0:*skipped:*) skip "ends over $transport: not root, or no /dev/fuse" ;;
+    0:*) pass "ends over $transport" ;;
+    *) fail "ends over $transport (status $status)" ;;
+    esac
+done
+printf '%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
+[ "$failed" = 0 ]

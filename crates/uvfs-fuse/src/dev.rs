@@ -1,0 +1,289 @@
+//! The connection to the kernel: `/dev/fuse`, and the rings where there are any.
+//!
+//! [`Connection::greet`] answers INIT on a mounted device; [`Connection::start`] begins to answer the rest: through rings
+//! (`uring`) if they were agreed on, with one reader of the device beside them for FORGET and INTERRUPT, else
+//! with several readers. Each reader has a descriptor of its own, cloned so that the kernel keeps a list of requests for
+//! each; an answer goes back by the descriptor that its request came from.
+//!
+//! Readers never wait for a driver (`frontend.rs`). They end when the kernel says that the mount is gone or was aborted. What is no request
+//! (the kernel sends none such) is logged, and the next one read.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use crate::frontend::Frontend;
+use crate::options::TransportKind;
+use crate::uring::{self, Handler, RingPort, Rings};
+use crate::wire::init::{Greeting, Wishes};
+use crate::wire::request::{Head, Operation, split};
+use crate::wire::{Answer, Dispatcher, IN_HEADER, MAX_REQUEST, OUT_HEADER, Port};
+
+mod sys;
+
+/// What requests come through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Reads and writes of `/dev/fuse`.
+    Dev,
+    /// FUSE over io_uring, with `/dev/fuse` for FORGET and INTERRUPT.
+    Uring,
+}
+
+impl Transport {
+    /// As the option `transport` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dev => "dev",
+            Self::Uring => "uring",
+        }
+    }
+}
+
+/// A device that has greeted the kernel.
+pub(crate) struct Connection {
+    device: File,
+    dispatcher: Arc<Dispatcher>,
+    transport: Transport,
+    threads: usize,
+}
+
+/// Threads that answer.
+pub(crate) struct Running {
+    rings: Option<Rings>,
+    readers: Vec<JoinHandle<io::Result<()>>>,
+}
+
+impl Connection {
+    /// Greets the kernel on a mounted FUSE device (the INIT exchange).
+    pub(crate) fn greet(
+        device: OwnedFd,
+        frontend: Arc<Frontend>,
+        threads: usize,
+        kind: TransportKind,
+    ) -> io::Result<Self> {
+        let device = File::from(device);
+        let rings = rings(kind)?;
+        let page_size = sys::page_size();
+        let wishes = Wishes { page_size, acls: frontend.keeps_acls(), uring: rings };
+        let transport = exchange(&device, &frontend, wishes)?;
+        if kind == TransportKind::Uring && transport != Transport::Uring {
+            return Err(io::Error::new(ErrorKind::Unsupported, NO_RINGS));
+        }
+        let dispatcher = Arc::new(Dispatcher::new(frontend, Some(Arc::new(device.try_clone()?))));
+        Ok(Self { device, dispatcher, transport, threads })
+    }
+
+    /// What requests come through.
+    pub(crate) fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// Starts to answer. After an error the mount is to be given up: what was started ends with it.
+    pub(crate) fn start(self) -> io::Result<Running> {
+        let readers = match self.transport {
+            Transport::Dev => self.threads,
+            Transport::Uring => 1,
+        };
+        // Where fusermount3 had to open the device for us, the threads have to share it.
+        let cloned = File::options().read(true).write(true).open("/dev/fuse").is_ok();
+        let rings = match self.transport {
+            Transport::Dev => None,
+            // From the reply to INIT on all callers wait for this.
+            Transport::Uring => Some(Rings::register(self.device.as_fd(), || self.dispatcher.another())?),
+        };
+        let mut running = Running { rings, readers: Vec::with_capacity(readers) };
+        for number in 0..readers {
+            let device = match number {
+                0 => self.device.try_clone()?,
+                _ if cloned => sys::clone_device(self.device.as_fd())?,
+                _ => self.device.try_clone()?,
+            };
+            let reader = Reader { device: Arc::new(device), dispatcher: self.dispatcher.another() };
+            let name = format!("uvfs-fuse/{number}");
+            running.readers.push(thread::Builder::new().name(name).spawn(move || reader.run())?);
+        }
+        Ok(running)
+    }
+}
+
+impl Running {
+    /// Answers until the file system is unmounted or aborted; the first error of a thread.
+    pub(crate) fn run(self) -> io::Result<()> {
+        let mut outcome = self.rings.map_or(Ok(()), Rings::run);
+        for reader in self.readers {
+            let ended = reader
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("a thread that reads requests panicked")));
+            outcome = outcome.and(ended);
+        }
+        outcome
+    }
+}
+
+const NO_RINGS: &str = "transport=uring: this kernel does not offer FUSE over io_uring; use transport=auto";
+
+/// Whether to ask for rings.
+fn rings(kind: TransportKind) -> io::Result<bool> {
+    match kind {
+        TransportKind::Dev => Ok(false),
+        TransportKind::Auto => Ok(uring::available()
+            .inspect_err(|why| tracing::info!(%why, "requests come by /dev/fuse"))
+            .is_ok()),
+        TransportKind::Uring => match uring::available() {
+            Ok(()) => Ok(true),
+            Err(why) => Err(io::Error::new(ErrorKind::Unsupported, format!("transport=uring: {why}"))),
+        },
+    }
+}
+
+/// Answers INIT; what requests will come through.
+fn exchange(device: &File, frontend: &Frontend, wishes: Wishes) -> io::Result<Transport> {
+    let mut buffer = vec![0; MAX_REQUEST];
+    loop {
+        let Some(len) = receive(device, &mut buffer)? else {
+            let what = "the mount was gone before the kernel had greeted";
+            return Err(io::Error::new(ErrorKind::NotConnected, what));
+        };
+        let invalid = || io::Error::new(ErrorKind::InvalidData, "the kernel's greeting is not understood");
+        let (header, structure, payload) = split(&buffer[..len]).map_err(|_| invalid())?;
+        let head = Head::parse(header);
+        let Ok(Operation::Init(init)) = Operation::parse(head.opcode, structure, payload) else {
+            return Err(invalid());
+        };
+        tracing::debug!(?init, ?wishes, "the kernel greets");
+        let answer = Greeting::to(&init, wishes);
+        let body = answer.map(|greeting| greeting.encode());
+        let sent = match &body {
+            Ok(body) => transmit(device, head.unique, Answer::Body(body), &[]),
+            Err(error) => transmit(device, head.unique, Answer::Error(*error), &[]),
+        };
+        sent?;
+        match answer {
+            Ok(Greeting::Agreed(agreed)) => {
+                frontend.kernel_can(agreed.spares_opendir());
+                return Ok(if agreed.uring() { Transport::Uring } else { Transport::Dev });
+            }
+            Ok(Greeting::Again) => {}
+            Err(_) => {
+                let what = format!(
+                    "this kernel speaks version {}.{} of FUSE, which is too old; Linux 4.20 and later will do",
+                    init.major, init.minor
+                );
+                return Err(io::Error::new(ErrorKind::Unsupported, what));
+            }
+        }
+    }
+}
+
+/// Reads one request; `None` when the mount is gone.
+fn receive(mut device: &File, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        match device.read(buffer) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(len) => return Ok(Some(len)),
+            Err(error) => match error.raw_os_error() {
+                // The request was given up while it was read; a signal; nothing there after all.
+                Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
+                Some(libc::ENODEV) => return Ok(None),
+                _ => return Err(error),
+            },
+        }
+    }
+}
+
+/// Writes one answer; `room` is what [`Answer::Room`] speaks of.
+fn transmit(mut device: &File, unique: u64, answer: Answer<'_>, room: &[u8]) -> io::Result<()> {
+    /// Longer bodies are not copied once more.
+    const SMALL: usize = 256;
+    let (error, body) = match answer {
+        Answer::Error(error) => (-error.raw_os_error(), &[][..]),
+        Answer::Body(body) => (0, body),
+        Answer::Room(len) => (0, room.get(..len).unwrap_or(room)),
+    };
+    let len = OUT_HEADER + body.len();
+    let mut small = [0; OUT_HEADER + SMALL];
+    small[..4].copy_from_slice(&(len as u32).to_ne_bytes());
+    small[4..8].copy_from_slice(&error.to_ne_bytes());
+    small[8..16].copy_from_slice(&unique.to_ne_bytes());
+    let written = match small.get_mut(OUT_HEADER..len) {
+        Some(place) => {
+            place.copy_from_slice(body);
+            device.write(&small[..len])
+        }
+        None => device.write_vectored(&[IoSlice::new(&small[..OUT_HEADER]), IoSlice::new(body)]),
+    };
+    // The kernel takes an answer whole or not at all.
+    written.map(drop)
+}
+
+/// One thread of the connection.
+struct Reader {
+    device: Arc<File>,
+    dispatcher: Dispatcher,
+}
+
+impl Reader {
+    fn run(&self) -> io::Result<()> {
+        let mut buffer = vec![0; MAX_REQUEST];
+        while let Some(len) = receive(&self.device, &mut buffer)? {
+            let port = DevPort { device: Arc::clone(&self.device), room: Vec::new() };
+            match split(&buffer[..len]) {
+                Ok((header, structure, payload)) => self.dispatcher.handle(header, structure, payload, port),
+                Err(error) => tracing::warn!(%error, len, "what the kernel sent is no request"),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Handler for Dispatcher {
+    fn handle(&self, header: &[u8; IN_HEADER], structure: &[u8], payload: &[u8], port: RingPort) {
+        Self::handle(self, header, structure, payload, port);
+    }
+}
+
+/// The way back of a request that was read from the device.
+struct DevPort {
+    device: Arc<File>,
+    /// Empty, or this thread's room, borrowed.
+    room: Vec<u8>,
+}
+
+thread_local! {
+    /// Stays as large as the largest read, so that a read allocates and clears nothing.
+    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+impl Port for DevPort {
+    fn room(&mut self, len: usize) -> &mut [u8] {
+        if self.room.len() < len {
+            let mut room = ROOM.take();
+            if room.len() < len {
+                room.resize(len, 0);
+            }
+            self.room = room;
+        }
+        &mut self.room[..len]
+    }
+
+    fn send(mut self, unique: u64, answer: Answer<'_>) {
+        let sent = transmit(&self.device, unique, answer, &self.room);
+        if !self.room.is_empty() {
+            ROOM.set(std::mem::take(&mut self.room));
+        }
+        match sent {
+            Ok(()) => {}
+            // Who asked has gone, or the mount.
+            Err(error)
+                if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTCONN)) =>
+            {
+                tracing::debug!(%error, unique, "an answer that nobody waits for any more");
+            }
+            Err(error) => tracing::warn!(%error, unique, "the kernel did not take an answer"),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The transport over io_uring: FUSE requests through rings that are shared with the kernel, instead of reads and writes
+//! of `/dev/fuse`.
+//!
+//! The kernel has a queue for each processor, and gives a request to the queue of the processor that its caller runs on. Here a
+//! thread with a ring of its own stands at each, bound to that processor: caller and server hand over without
+//! waking another processor, and one system call brings the answer in and the next request back. The kernel uses the rings when
+//! every queue has an entry; until then, and for FORGET and INTERRUPT always, requests come by `/dev/fuse`.
+//!
+//! From the reply to INIT on that says FUSE_OVER_IO_URING the kernel keeps all callers waiting until the rings are there, so
+//! [`available`] is asked before, and a mount whose rings cannot be registered must be given up.
+//!
+//! Memory of an idle mount: for each processor a thread, a ring (64 submissions of 128 bytes, 512 completions of 16), and of 8 reserved
+//! megabytes the pages that were touched, which are the two or three that small requests have used, and 64 KiB of each entry
+//! that has moved data. No thread polls: the one that would be waited for is the one that must run on that processor.
+
+use std::fs;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::wire::IN_HEADER;
+
+mod port;
+mod queue;
+mod sys;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use port::RingPort;
+use queue::Queue;
+
+/// What the kernel says of its readiness; root may write to it.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Where threads of this process ran before some were bound to processors.
+static ANYWHERE: OnceLock<CpuSet> = OnceLock::new();
+
+/// To be called by a thread that may have been started by one that is bound to a processor: it is not, then.
+pub(crate) fn run_anywhere() {
+    if let Some(anywhere) = ANYWHERE.get() {
+        // Refused where it was refused to bind, too.
+        let _ = sched_setaffinity(None, anywhere);
+    }
+}
+
+/// Answers requests; see `wire.rs` for the parts.
+pub(crate) trait Handler: Send + 'static {
+    fn handle(&self, header: &[u8; IN_HEADER], op: &[u8], payload: &[u8], port: RingPort);
+}
+
+/// Whether this process may have rings with this kernel; if not, what is missing and what to do about it.
+pub(crate) fn available() -> Result<(), String> {
+    match fs::read_to_string(SWITCH) {
+        Ok(text) if text.starts_with(['Y', 'y', '1']) => {}
+        Ok(_) => return Err(format!("FUSE over io_uring is switched off; as root: echo Y > {SWITCH}")),
+        Err(_) => {
+            return Err(
+                "this kernel has no FUSE over io_uring (Linux 6.14 has, where it is configured)".into()
+            );
+        }
+    }
+    sys::Ring::probe().map_err(|error| {
+        format!("io_uring cannot be used: {error} (see /proc/sys/kernel/io_uring_disabled; a container may forbid it)")
+    })
+}
+
+/// Rings of which the kernel knows, and nobody answers yet.
+pub(crate) struct Rings {
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    go: Vec<Sender<()>>,
+}
+
+impl Rings {
+    /// Starts a thread for each processor, each of which registers its ring with the kernel at `device`, which has been greeted.
+    /// Returns when all have. After an error the mount has to be given up. Each thread gets a handler of its own from `handler`.
+    pub(crate) fn register<H: Handler>(device: BorrowedFd<'_>, handler: impl Fn() -> H) -> io::Result<Self> {
+        let mut rings = Self { threads: Vec::new(), go: Vec::new() };
+        if let Ok(now) = sched_getaffinity(None) {
+            ANYWHERE.get_or_init(|| now);
+        }
+        let (ready, all_ready) = channel();
+        let shares = shares(&processors("possible")?, &processors("online")?);
+        let count = shares.len();
+        for queues in shares {
+            let (go, wait) = channel();
+            let (device, handler, ready) = (device.try_clone_to_owned()?, handler(), ready.clone());
+            let name = format!("uvfs-ring/{}", queues[0]);
+            let begin = move || begin(device, &queues, handler, &ready, &wait);
+            rings.threads.push(thread::Builder::new().name(name).spawn(begin)?);
+            rings.go.push(go);
+        }
+        for outcome in all_ready.iter().take(count) {
+            outcome?;
+        }
+        Ok(rings)
+    }
+
+    /// Answers until the file system is unmounted or aborted; returns when the last thread has ended.
+    pub(crate) fn run(self) -> io::Result<()> {
+        for go in self.go {
+            // One that has ended says why below.
+            let _ = go.send(());
+        }
+        let mut outcome = Ok(());
+        for thread in self.threads {
+            let ended =
+                thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the rings has panicked")));
+            outcome = outcome.and(ended);
+        }
+        outcome
+    }
+}
+
+/// A ring's thread. It says when its entries are registered, and answers when it is told to.
+fn begin<H: Handler>(
+    device: OwnedFd,
+    queues: &[u16],
+    handler: H,
+    ready: &Sender<io::Result<()>>,
+    go: &Receiver<()>,
+) -> io::Result<()> {
+    let mut here = CpuSet::new();
+    here.set(usize::from(queues[0]));
+    // Where that is forbidden it works as well, with wake-ups from processor to processor.
+    if let Err(error) = sched_setaffinity(None, &here) {
+        tracing::debug!(%error, queue = queues[0], "not bound to its processor");
+    }
+    let queue = match Queue::new(device, queues, handler) {
+        Ok(queue) => queue,
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            return Ok(());
+        }
+    };
+    if ready.send(Ok(())).is_err() || go.recv().is_err() {
+        return Ok(());
+    }
+    queue.run()
+}
+
+/// The numbers in one of the kernel's lists of processors.
+fn processors(which: &str) -> io::Result<Vec<u16>> {
+    let text = fs::read_to_string(format!("/sys/devices/system/cpu/{which}"))?;
+    list(text.trim())
+        .ok_or_else(|| io::Error::other(format!("the list of {which} processors reads {text:?}")))
+}
+
+/// `0-3,8` and the like; `None` for anything else, and for nothing.
+fn list(text: &str) -> Option<Vec<u16>> {
+    let mut numbers = Vec::new();
+    for part in text.split(',') {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        numbers.extend(from.parse().ok()?..=to.parse::<u16>().ok()?);
+    }
+    (!numbers.is_empty()).then_some(numbers)
+}
+
+/// Which thread serves which queues: each processor's own, and those of the ones that are not there dealt out.
+///
+/// The kernel numbers its queues from 0 to the number of possible processors, whatever their numbers are.
+fn shares(possible: &[u16], online: &[u16]) -> Vec<Vec<u16>> {
+    let queues = 0..possible.len() as u16;
+    let mut shares: Vec<Vec<u16>> = queues.clone().filter(|n| online.contains(n)).map(|n| vec![n]).collect();
+    if shares.is_empty() {
+        return vec![queues.collect()];
+    }
+    let count = shares.len();
+    for (n, queue) in queues.filter(|n| !online.contains(n)).enumerate() {
+        shares[n % count].push(queue);
+    }
+    shares
+}

@@ -1,0 +1,406 @@
+//! The part of the ring transport that is not safe by itself: memory that the kernel writes to, and the ring that tells it
+//! where. Safe from outside.
+//!
+//! **Who may touch the memory of an entry** is a value: [`Entry`], of which there is one for each entry, and which cannot be
+//! copied. Who has it reads and writes the entry's memory. [`Ring::register`] and [`Ring::commit`] take it, the kernel
+//! has the memory until the ring's thread finds the completion, and [`Ring::next`] gives it back. A ring that is dropped
+//! while the kernel has entries leaves their memory mapped for ever, because nothing says when the kernel has let go of it.
+//!
+//! An entry's *head* is what the kernel's interface calls `fuse_uring_req_header`: 128 bytes for the header of the request or of
+//! the answer, 128 for the operation's structure, 32 that belong to the entry. Its *payload* is what follows: names and data of
+//! a request, the whole body of an answer. Heads stand together in the first page of an area; payloads are reserved for the
+//! largest write and become memory when they are used. Huge pages are refused, so that a small answer costs 4 KiB, not 2 MiB.
+//!
+//! The ring belongs to one thread (`SINGLE_ISSUER`), and the kernel copies requests into entries only while that thread is in a system
+//! call of the ring (`DEFER_TASKRUN`): that is why [`Ring::trim`] cannot lose a request.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::Arc;
+use std::time::Duration;
+
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::wire::IN_HEADER;
+
+/// `FUSE_IO_URING_CMD_REGISTER`: an entry and its memory, from which the kernel takes it.
+const REGISTER: u32 = 1;
+/// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: the answer in an entry, which is free for the next request afterwards.
+const COMMIT_AND_FETCH: u32 = 2;
+
+const PAGE: usize = 4096;
+/// Bytes of the operation's structure at the most.
+pub(super) const OP: usize = 128;
+
+// Offsets in a head.
+const OP_AT: usize = 128;
+const COMMIT_ID_AT: usize = 264;
+const PAYLOAD_SIZE_AT: usize = 272;
+/// `struct iovec` of the head and of the payload, which registering points to.
+const IOVECS_AT: usize = 288;
+/// Bytes of a head as the kernel knows it.
+const HEAD: usize = 288;
+/// From one head to the next.
+const STRIDE: usize = 320;
+const _: () = assert!(IOVECS_AT + 2 * mem::size_of::<libc::iovec>() <= STRIDE && STRIDE.is_multiple_of(64));
+
+/// What an eventfd's poll completes with, where entries have their numbers.
+const BELL: u64 = u64::MAX;
+
+/// Memory of some entries.
+struct Area {
+    base: NonNull<u8>,
+    len: usize,
+    /// Bytes of all heads, in whole pages.
+    heads: usize,
+    /// Bytes of one payload, in whole pages.
+    payload: usize,
+}
+
+// SAFETY: plain memory; who may touch which part of it is said by the entries, of which there is one for each part.
+unsafe impl Send for Area {}
+// SAFETY: as above; the fields are never changed.
+unsafe impl Sync for Area {}
+
+impl Area {
+    fn new(entries: usize, payload: usize) -> io::Result<Self> {
+        let heads = (entries * STRIDE).next_multiple_of(PAGE);
+        let payload = payload.next_multiple_of(PAGE);
+        let len = heads + entries * payload;
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping where the kernel likes.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), len, prot, flags)? };
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let area = Self { base, len, heads, payload };
+        // SAFETY: our mapping, of that length. Refused where there are no huge pages.
+        let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxNoHugepage) };
+        Ok(area)
+    }
+
+    fn head(&self, slot: usize) -> *mut u8 {
+        // SAFETY: heads of all slots are inside the mapping.
+        unsafe { self.base.as_ptr().add(slot * STRIDE) }
+    }
+
+    fn payload(&self, slot: usize) -> *mut u8 {
+        // SAFETY: payloads of all slots are inside the mapping.
+        unsafe { self.base.as_ptr().add(self.heads + slot * self.payload) }
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: our mapping; the last entry is gone, and those that the kernel has are never dropped.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// The right to the memory of one entry.
+pub(super) struct Entry {
+    area: Arc<Area>,
+    slot: usize,
+    /// Its number in its ring.
+    id: usize,
+    /// The kernel's queue that it serves.
+    queue: u16,
+}
+
+impl Entry {
+    /// Memory for `count` entries of a queue, numbered from `first` on, with room for `payload` bytes each.
+    pub(super) fn several(queue: u16, first: usize, count: usize, payload: usize) -> io::Result<Vec<Self>> {
+        let area = Arc::new(Area::new(count, payload)?);
+        Ok((0..count).map(|slot| Self { area: Arc::clone(&area), slot, id: first + slot, queue }).collect())
+    }
+
+    pub(super) fn id(&self) -> usize {
+        self.id
+    }
+
+    pub(super) fn queue(&self) -> u16 {
+        self.queue
+    }
+
+    fn head(&self) -> &[u8; HEAD] {
+        // SAFETY: inside the mapping, initialized as all mapped memory is; nobody writes to it while we have the right to it.
+        unsafe { &*self.area.head(self.slot).cast() }
+    }
+
+    fn head_mut(&mut self) -> &mut [u8; HEAD] {
+        // SAFETY: as in `head`, and nobody reads it.
+        unsafe { &mut *self.area.head(self.slot).cast() }
+    }
+
+    /// The request's header.
+    pub(super) fn header(&self) -> &[u8; IN_HEADER] {
+        let (header, _) = self.head().split_first_chunk().expect("a head is longer");
+        header
+    }
+
+    /// The operation's structure, and whatever stands behind it.
+    pub(super) fn op(&self) -> &[u8; OP] {
+        let (op, _) = self.head()[OP_AT..].split_first_chunk().expect("a head is longer");
+        op
+    }
+
+    fn commit_id(&self) -> u64 {
+        let (bytes, _) = self.head()[COMMIT_ID_AT..].split_first_chunk().expect("a head is longer");
+        u64::from_ne_bytes(*bytes)
+    }
+
+    /// What follows in the request.
+    pub(super) fn payload(&self) -> &[u8] {
+        let (bytes, _) = self.head()[PAYLOAD_SIZE_AT..].split_first_chunk().expect("a head is longer");
+        let len = (u32::from_ne_bytes(*bytes) as usize).min(self.area.payload);
+        // SAFETY: inside the mapping, initialized; nobody writes to it while we have the right to it.
+        unsafe { slice::from_raw_parts(self.area.payload(self.slot), len) }
+    }
+
+    /// The first `len` bytes of the payload's memory (fewer, where it is smaller), which hold anything.
+    pub(super) fn room(&mut self, len: usize) -> &mut [u8] {
+        let len = len.min(self.area.payload);
+        // SAFETY: inside the mapping, initialized; nobody else touches it while we have the right to it.
+        unsafe { slice::from_raw_parts_mut(self.area.payload(self.slot), len) }
+    }
+
+    /// Writes the answer's header (`fuse_out_header`): `error` 0 and a body of `len` bytes, or a negative error.
+    pub(super) fn answer(&mut self, unique: u64, error: i32, len: usize) {
+        let len = if error == 0 { len.min(self.area.payload) as u32 } else { 0 };
+        let head = self.head_mut();
+        head[..4].copy_from_slice(&(len + 16).to_ne_bytes());
+        head[4..8].copy_from_slice(&error.to_ne_bytes());
+        head[8..16].copy_from_slice(&unique.to_ne_bytes());
+        head[PAYLOAD_SIZE_AT..PAYLOAD_SIZE_AT + 4].copy_from_slice(&len.to_ne_bytes());
+    }
+
+    /// The two iovecs of the entry, written; where they are.
+    fn iovecs(&mut self) -> *const libc::iovec {
+        let (head, payload) = (self.area.head(self.slot), self.area.payload(self.slot));
+        let iovecs = [
+            libc::iovec { iov_base: head.cast(), iov_len: HEAD },
+            libc::iovec { iov_base: payload.cast(), iov_len: self.area.payload },
+        ];
+        // SAFETY: behind the head and before the next one (asserted above), aligned to 32 bytes because `STRIDE` is; ours alone.
+        unsafe {
+            let at = head.add(IOVECS_AT).cast::<[libc::iovec; 2]>();
+            at.write(iovecs);
+            at.cast()
+        }
+    }
+}
+
+/// What has come.
+pub(super) enum Completion {
+    /// A request is in the entry.
+    Request(Entry),
+    /// The kernel has let go of the entry, and why.
+    Ended(Entry, i32),
+    /// The bell was rung; whether it goes on to be listened to.
+    Bell(bool),
+}
+
+type Uring = IoUring<squeue::Entry128, cqueue::Entry>;
+
+/// A ring of one thread.
+pub(super) struct Ring {
+    uring: Uring,
+    device: OwnedFd,
+    /// The entries that the kernel has, by their numbers.
+    inside: Vec<Option<Entry>>,
+}
+
+impl Ring {
+    /// A ring with room for `entries` entries; to be used by this thread only.
+    pub(super) fn new(device: OwnedFd, entries: usize) -> io::Result<Self> {
+        let entries = (entries + 1).next_power_of_two() as u32;
+        let mut inside = Vec::new();
+        inside.resize_with(entries as usize, || None);
+        Ok(Self { uring: build(entries.min(64), entries)?, device, inside })
+    }
+
+    /// Whether this process may have such a ring.
+    pub(super) fn probe() -> io::Result<()> {
+        build(1, 2).map(drop)
+    }
+
+    /// Entries that it can have.
+    pub(super) fn places(&self) -> usize {
+        self.inside.len()
+    }
+
+    /// Gives the kernel an entry for requests.
+    pub(super) fn register(&mut self, mut entry: Entry) -> io::Result<()> {
+        let mut sqe = self.command(REGISTER, &entry, 0);
+        let iovecs = entry.iovecs();
+        // SAFETY: `Entry128` is `repr(C)` and 128 bytes; of a submission, bytes 16 to 24 are the address and 24 to 28 the length, for
+        // which the builder of commands has no names. All bytes of it are plain numbers.
+        unsafe {
+            let at = (&raw mut sqe).cast::<u8>();
+            at.add(16).cast::<u64>().write_unaligned(iovecs as u64);
+            at.add(24).cast::<u32>().write_unaligned(2);
+        }
+        self.push(sqe, entry)
+    }
+
+    /// Gives the kernel the answer in an entry, and the entry for the next request.
+    pub(super) fn commit(&mut self, entry: Entry) -> io::Result<()> {
+        let sqe = self.command(COMMIT_AND_FETCH, &entry, entry.commit_id());
+        self.push(sqe, entry)
+    }
+
+    /// `struct fuse_uring_cmd_req`: flags, the request, the queue.
+    fn command(&self, op: u32, entry: &Entry, commit_id: u64) -> squeue::Entry128 {
+        let mut cmd = [0; 80];
+        cmd[8..16].copy_from_slice(&commit_id.to_ne_bytes());
+        cmd[16..18].copy_from_slice(&entry.queue.to_ne_bytes());
+        let fd = types::Fd(self.device.as_raw_fd());
+        opcode::UringCmd80::new(fd, op).cmd(cmd).build().user_data(entry.id as u64)
+    }
+
+    fn push(&mut self, sqe: squeue::Entry128, entry: Entry) -> io::Result<()> {
+        let Some(slot) = self.inside.get_mut(entry.id).filter(|slot| slot.is_none()) else {
+            return Err(io::Error::other("an entry that the ring has no place for"));
+        };
+        // SAFETY: the memory that the command names is the entry's, which stays in `inside` until the completion comes; the device is
+        // open as long as the ring.
+        while unsafe { self.uring.submission().push(&sqe) }.is_err() {
+            self.uring.submit()?;
+        }
+        *slot = Some(entry);
+        Ok(())
+    }
+
+    /// From now on completes with [`Completion::Bell`] when `bell`, an eventfd, is written to.
+    pub(super) fn listen(&mut self, bell: BorrowedFd<'_>) -> io::Result<()> {
+        let fd = types::Fd(bell.as_fd().as_raw_fd());
+        let poll = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build().user_data(BELL);
+        let poll = squeue::Entry128::from(poll);
+        // SAFETY: it names no memory; the kernel holds the file by itself.
+        while unsafe { self.uring.submission().push(&poll) }.is_err() {
+            self.uring.submit()?;
+        }
+        Ok(())
+    }
+
+    /// Hands over what was pushed; errors of it are there to be found afterwards.
+    pub(super) fn submit(&mut self) -> io::Result<()> {
+        self.uring.submit().map(drop)
+    }
+
+    /// Hands over what was pushed and sleeps until something has come, or `time` is over: false, then.
+    pub(super) fn wait(&mut self, time: Option<Duration>) -> io::Result<bool> {
+        let outcome = match time {
+            None => self.uring.submit_and_wait(1),
+            Some(time) => {
+                let time = types::Timespec::from(time);
+                self.uring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&time))
+            }
+        };
+        match outcome {
+            Ok(_) => Ok(true),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ETIME) => Ok(false),
+                // What is there already comes first.
+                Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(true),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// What has come, if anything.
+    pub(super) fn next(&mut self) -> Option<Completion> {
+        loop {
+            let done = self.uring.completion().next()?;
+            if done.user_data() == BELL {
+                return Some(Completion::Bell(cqueue::more(done.flags())));
+            }
+            // A number that is not inside cannot come; it would be no reason to touch memory.
+            let slot = usize::try_from(done.user_data()).ok().and_then(|id| self.inside.get_mut(id));
+            if let Some(entry) = slot.and_then(Option::take) {
+                return Some(match done.result() {
+                    result if result < 0 => Completion::Ended(entry, -result),
+                    _ => Completion::Request(entry),
+                });
+            }
+        }
+    }
+
+    /// Gives back the memory of the payload of entry `id`, if the kernel has it and `next` has nothing: all but the first `keep` bytes.
+    /// Whether the kernel has it.
+    pub(super) fn trim(&mut self, id: usize, keep: usize) -> bool {
+        let Some(entry) = self.inside.get(id).and_then(Option::as_ref) else { return false };
+        let (keep, payload) = (keep.next_multiple_of(PAGE), entry.area.payload);
+        if keep < payload {
+            // SAFETY: inside the mapping, whole pages. They read as zeroes afterwards, and nobody has a reference to them; the
+            // kernel writes to them only while this thread is in a call of the ring.
+            let _ = unsafe {
+                let from = entry.area.payload(entry.slot).add(keep);
+                madvise(from.cast(), payload - keep, Advice::LinuxDontNeed)
+            };
+        }
+        true
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // The kernel may write to them until it has cancelled what it has, and nobody says when.
+        self.inside.drain(..).flatten().for_each(mem::forget);
+    }
+}
+
+fn build(entries: u32, completions: u32) -> io::Result<Uring> {
+    let mut builder = IoUring::builder();
+    builder.setup_single_issuer().setup_defer_taskrun().dontfork();
+    builder.setup_cqsize(completions.max(entries * 2)).build(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_submission_is_laid_out_as_the_kernel_reads_it() {
+        assert_eq!(mem::size_of::<squeue::Entry128>(), 128);
+        let fd = types::Fd(7);
+        let mut cmd = [0; 80];
+        cmd[0] = 0xaa;
+        cmd[79] = 0xbb;
+        let sqe = opcode::UringCmd80::new(fd, 0x0102_0304).cmd(cmd).build().user_data(9);
+        // SAFETY: 128 bytes of plain numbers.
+        let bytes: [u8; 128] = unsafe { mem::transmute(sqe) };
+        assert_eq!(bytes[4..8], 7i32.to_ne_bytes());
+        assert_eq!(bytes[8..12], 0x0102_0304u32.to_ne_bytes());
+        assert_eq!(bytes[16..28], [0; 12], "address and length are free to be set");
+        assert_eq!(bytes[32..40], 9u64.to_ne_bytes());
+        assert_eq!((bytes[48], bytes[127]), (0xaa, 0xbb));
+    }
+
+    #[test]
+    fn entries_have_memory_of_their_own() {
+        let mut entries = Entry::several(3, 10, 8, 5000).expect("memory");
+        assert_eq!(entries.iter().map(Entry::id).collect::<Vec<_>>(), (10..18).collect::<Vec<_>>());
+        for (n, entry) in entries.iter_mut().enumerate() {
+            assert_eq!((entry.queue(), entry.room(1 << 30).len()), (3, 8192));
+            entry.room(8192).fill(n as u8);
+            entry.answer(100 + n as u64, 0, n);
+            entry.iovecs();
+        }
+        for (n, entry) in entries.iter_mut().enumerate() {
+            assert!(entry.room(8192).iter().all(|byte| *byte == n as u8));
+            assert_eq!(entry.payload().len(), n);
+            assert_eq!(entry.header()[8..16], (100 + n as u64).to_ne_bytes());
+        }
+        let mut last = entries.pop().expect("an entry");
+        drop(entries);
+        last.answer(1, -5, 77);
+        assert_eq!(
+            (&last.header()[..4], &last.header()[4..8]),
+            (&16u32.to_ne_bytes()[..], &(-5i32).to_ne_bytes()[..])
+        );
+        assert!(last.payload().is_empty());
+    }
+}

@@ -1,0 +1,508 @@
+//! Requests, taken apart: `struct fuse_in_header`, the operation's structure, names and data.
+//!
+//! [`Request::parse`] believes nothing: each length is checked before it is used, a name ends with the nul that belongs to it, is
+//! not empty, has no slash and at most [`NAME_MAX`] bytes. EIO is the answer to what no kernel sends, ENOSYS to operations
+//! that are not known here, and ENAMETOOLONG to a long name. Nothing is copied.
+//!
+//! In a request of `/dev/fuse` all follows the header in one piece; [`split`] says where the structure ends. A ring
+//! gives the structure in an area of 128 bytes that is not cut to its length, hence a longer one is no error.
+
+use uvfs::{Errno, Result, SetAttr, SetTime, Time};
+
+use super::IN_HEADER;
+use crate::transport::{Caller, NodeId};
+
+/// Longest name, as in the kernel (`FUSE_NAME_MAX` is larger; no driver has longer ones).
+pub(crate) const NAME_MAX: usize = 255;
+/// Longest target of a symbolic link, without its nul.
+const TARGET_MAX: usize = 4095;
+
+/// Numbers of the operations (`enum fuse_opcode`).
+pub(crate) mod opcode {
+    pub(crate) const LOOKUP: u32 = 1;
+    pub(crate) const FORGET: u32 = 2;
+    pub(crate) const GETATTR: u32 = 3;
+    pub(crate) const SETATTR: u32 = 4;
+    pub(crate) const READLINK: u32 = 5;
+    pub(crate) const SYMLINK: u32 = 6;
+    pub(crate) const MKNOD: u32 = 8;
+    pub(crate) const MKDIR: u32 = 9;
+    pub(crate) const UNLINK: u32 = 10;
+    pub(crate) const RMDIR: u32 = 11;
+    pub(crate) const RENAME: u32 = 12;
+    pub(crate) const LINK: u32 = 13;
+    pub(crate) const OPEN: u32 = 14;
+    pub(crate) const READ: u32 = 15;
+    pub(crate) const WRITE: u32 = 16;
+    pub(crate) const STATFS: u32 = 17;
+    pub(crate) const RELEASE: u32 = 18;
+    pub(crate) const FSYNC: u32 = 20;
+    pub(crate) const SETXATTR: u32 = 21;
+    pub(crate) const GETXATTR: u32 = 22;
+    pub(crate) const LISTXATTR: u32 = 23;
+    pub(crate) const REMOVEXATTR: u32 = 24;
+    pub(crate) const FLUSH: u32 = 25;
+    pub(crate) const INIT: u32 = 26;
+    pub(crate) const OPENDIR: u32 = 27;
+    pub(crate) const READDIR: u32 = 28;
+    pub(crate) const RELEASEDIR: u32 = 29;
+    pub(crate) const FSYNCDIR: u32 = 30;
+    pub(crate) const GETLK: u32 = 31;
+    pub(crate) const SETLK: u32 = 32;
+    pub(crate) const SETLKW: u32 = 33;
+    pub(crate) const ACCESS: u32 = 34;
+    pub(crate) const CREATE: u32 = 35;
+    pub(crate) const INTERRUPT: u32 = 36;
+    pub(crate) const BMAP: u32 = 37;
+    pub(crate) const DESTROY: u32 = 38;
+    pub(crate) const IOCTL: u32 = 39;
+    pub(crate) const POLL: u32 = 40;
+    pub(crate) const NOTIFY_REPLY: u32 = 41;
+    pub(crate) const BATCH_FORGET: u32 = 42;
+    pub(crate) const FALLOCATE: u32 = 43;
+    pub(crate) const READDIRPLUS: u32 = 44;
+    pub(crate) const RENAME2: u32 = 45;
+    pub(crate) const LSEEK: u32 = 46;
+    pub(crate) const COPY_FILE_RANGE: u32 = 47;
+    pub(crate) const SYNCFS: u32 = 50;
+    pub(crate) const TMPFILE: u32 = 51;
+    pub(crate) const STATX: u32 = 52;
+    pub(crate) const COPY_FILE_RANGE_64: u32 = 53;
+}
+
+/// Bytes of the structure that belongs to an operation; what follows it is the payload.
+pub(crate) fn structure(op: u32) -> usize {
+    use opcode::*;
+    match op {
+        FORGET | BATCH_FORGET | MKDIR | RENAME | LINK | OPEN | OPENDIR | SETXATTR | GETXATTR | LISTXATTR
+        | ACCESS | INTERRUPT => 8,
+        GETATTR | MKNOD | FSYNC | FSYNCDIR | CREATE | RENAME2 | BMAP | SYNCFS | TMPFILE => 16,
+        RELEASE | RELEASEDIR | FLUSH | POLL | LSEEK | STATX => 24,
+        IOCTL | FALLOCATE => 32,
+        READ | WRITE | READDIR | READDIRPLUS | NOTIFY_REPLY => 40,
+        GETLK | SETLK | SETLKW => 48,
+        COPY_FILE_RANGE | COPY_FILE_RANGE_64 => 56,
+        INIT => 64,
+        SETATTR => 88,
+        // Names only, nothing at all, or unknown.
+        _ => 0,
+    }
+}
+
+/// A request in one piece as its three parts; EIO if it is shorter than its header, or another length than that says.
+pub(crate) fn split(request: &[u8]) -> Result<(&[u8; IN_HEADER], &[u8], &[u8])> {
+    let (header, rest) = request.split_first_chunk::<IN_HEADER>().ok_or(Errno::IO)?;
+    if Fields(header.as_slice()).u32()? as usize != request.len() {
+        return Err(Errno::IO);
+    }
+    let op = Fields(&header[4..]).u32()?;
+    // A structure that is cut off is found out when it is read: INIT's first versions were shorter.
+    let (structure, payload) = rest.split_at(structure(op).min(rest.len()));
+    Ok((header, structure, payload))
+}
+
+/// `struct fuse_in_header`, without its lengths.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    pub opcode: u32,
+    pub unique: u64,
+    pub node: NodeId,
+    pub caller: Caller,
+}
+
+impl Head {
+    pub(crate) fn parse(header: &[u8; IN_HEADER]) -> Self {
+        let part = |at: usize| header.get(at..).unwrap_or_default();
+        let word = |at: usize| Fields(part(at)).u32().unwrap_or_default();
+        let long = |at: usize| Fields(part(at)).u64().unwrap_or_default();
+        let caller = Caller { uid: word(24), gid: word(28), pid: word(32), umask: 0 };
+        Self { opcode: word(4), unique: long(8), node: long(16), caller }
+    }
+
+    /// Whether the kernel waits for an answer. INTERRUPT has one that means something; we never give it.
+    pub(crate) fn is_answered(&self) -> bool {
+        use opcode::{BATCH_FORGET, FORGET, INTERRUPT, NOTIFY_REPLY};
+        !matches!(self.opcode, FORGET | BATCH_FORGET | INTERRUPT | NOTIFY_REPLY)
+    }
+}
+
+/// What is asked, with what belongs to it; the node that it is asked of is in [`Head`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Operation<'a> {
+    Lookup {
+        name: &'a [u8],
+    },
+    Forget {
+        count: u64,
+    },
+    BatchForget(Forgets<'a>),
+    GetAttr,
+    SetAttr(SetAttr),
+    ReadLink,
+    Symlink {
+        name: &'a [u8],
+        target: &'a [u8],
+    },
+    MkNod {
+        name: &'a [u8],
+        mode: u32,
+        rdev: u32,
+        umask: u32,
+    },
+    MkDir {
+        name: &'a [u8],
+        mode: u32,
+        umask: u32,
+    },
+    Unlink {
+        name: &'a [u8],
+    },
+    RmDir {
+        name: &'a [u8],
+    },
+    Rename {
+        name: &'a [u8],
+        to_dir: NodeId,
+        to_name: &'a [u8],
+        flags: u32,
+    },
+    /// Of the node `node`, into the directory that is asked.
+    Link {
+        node: NodeId,
+        name: &'a [u8],
+    },
+    Open {
+        flags: i32,
+    },
+    Create {
+        name: &'a [u8],
+        mode: u32,
+        umask: u32,
+        flags: i32,
+    },
+    Read {
+        fh: u64,
+        offset: u64,
+        size: u32,
+    },
+    Write {
+        fh: u64,
+        offset: u64,
+        write_flags: u32,
+        flags: i32,
+        data: &'a [u8],
+    },
+    Release {
+        fh: u64,
+    },
+    ReleaseDir,
+    Fsync {
+        fh: u64,
+        datasync: bool,
+    },
+    FsyncDir {
+        datasync: bool,
+    },
+    OpenDir,
+    ReadDir {
+        cookie: u64,
+        size: u32,
+        plus: bool,
+    },
+    StatFs,
+    SetXattr {
+        name: &'a [u8],
+        value: &'a [u8],
+        flags: i32,
+    },
+    GetXattr {
+        name: &'a [u8],
+        size: u32,
+    },
+    ListXattr {
+        size: u32,
+    },
+    RemoveXattr {
+        name: &'a [u8],
+    },
+    Poll {
+        fh: u64,
+        kh: u64,
+        notify: bool,
+    },
+    Fallocate {
+        fh: u64,
+        offset: u64,
+        length: u64,
+        mode: i32,
+    },
+    Lseek {
+        fh: u64,
+        offset: i64,
+        whence: i32,
+    },
+    Interrupt {
+        unique: u64,
+    },
+    Init(InitIn),
+    Destroy,
+}
+
+/// `struct fuse_init_in`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InitIn {
+    pub major: u32,
+    pub minor: u32,
+    pub max_readahead: u32,
+    /// Both words; the second is 0 from kernels that do not have it.
+    pub flags: u64,
+}
+
+/// Nodes that are forgotten together, with the count of each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forgets<'a>(&'a [u8]);
+
+impl Forgets<'_> {
+    const EACH: usize = 16;
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (NodeId, u64)> {
+        self.0.chunks_exact(Self::EACH).filter_map(|one| {
+            let mut fields = Fields(one);
+            Some((fields.u64().ok()?, fields.u64().ok()?))
+        })
+    }
+}
+
+/// Fields of a structure, in order.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn u32(&mut self) -> Result<u32> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or(Errno::IO)?;
+        self.0 = rest;
+        Ok(u32::from_ne_bytes(*bytes))
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or(Errno::IO)?;
+        self.0 = rest;
+        Ok(u64::from_ne_bytes(*bytes))
+    }
+
+    /// Numbers that callers of system calls know with a sign.
+    fn i32(&mut self) -> Result<i32> {
+        self.u32().map(u32::cast_signed)
+    }
+
+    fn i64(&mut self) -> Result<i64> {
+        self.u64().map(u64::cast_signed)
+    }
+}
+
+/// What follows the structure: strings with their nuls, then data.
+struct Payload<'a>(&'a [u8]);
+
+impl<'a> Payload<'a> {
+    fn string(&mut self, max: usize) -> Result<&'a [u8]> {
+        let nul = self.0.iter().position(|byte| *byte == 0).ok_or(Errno::IO)?;
+        let (string, rest) = self.0.split_at(nul);
+        self.0 = &rest[1..];
+        match string.len() {
+            0 => Err(Errno::IO),
+            len if len > max => Err(Errno::NAMETOOLONG),
+            _ => Ok(string),
+        }
+    }
+
+    /// The name of an entry to look up.
+    fn any_name(&mut self) -> Result<&'a [u8]> {
+        let name = self.string(NAME_MAX)?;
+        if name.contains(&b'/') { Err(Errno::IO) } else { Ok(name) }
+    }
+
+    /// The name of an entry to make or remove.
+    fn name(&mut self) -> Result<&'a [u8]> {
+        let name = self.any_name()?;
+        if matches!(name, b"." | b"..") { Err(Errno::INVAL) } else { Ok(name) }
+    }
+
+    /// The name of an extended attribute.
+    fn attribute(&mut self) -> Result<&'a [u8]> {
+        self.string(NAME_MAX)
+    }
+
+    /// The next `len` bytes.
+    fn data(&mut self, len: u32) -> Result<&'a [u8]> {
+        let (data, rest) = self.0.split_at_checked(len as usize).ok_or(Errno::IO)?;
+        self.0 = rest;
+        Ok(data)
+    }
+}
+
+impl<'a> Operation<'a> {
+    /// Takes an operation apart; see the module for the errors.
+    pub(crate) fn parse(opcode: u32, structure: &'a [u8], payload: &'a [u8]) -> Result<Self> {
+        let (mut s, mut p) = (Fields(structure), Payload(payload));
+        match opcode {
+            opcode::LOOKUP..=opcode::LINK | opcode::CREATE | opcode::RENAME2 => {
+                Self::names(opcode, &mut s, &mut p)
+            }
+            opcode::SETXATTR..=opcode::REMOVEXATTR => Self::xattrs(opcode, &mut s, &mut p),
+            opcode::OPEN => Ok(Self::Open { flags: s.i32()? }),
+            opcode::READ..=opcode::WRITE | opcode::READDIR | opcode::READDIRPLUS => {
+                Self::data(opcode, &mut s, &mut p)
+            }
+            opcode::STATFS => Ok(Self::StatFs),
+            opcode::RELEASE => Ok(Self::Release { fh: s.u64()? }),
+            opcode::RELEASEDIR => Ok(Self::ReleaseDir),
+            opcode::FSYNC => Ok(Self::Fsync { fh: s.u64()?, datasync: s.u32()? & FSYNC_DATA != 0 }),
+            opcode::FSYNCDIR => {
+                s.u64()?;
+                Ok(Self::FsyncDir { datasync: s.u32()? & FSYNC_DATA != 0 })
+            }
+            opcode::OPENDIR => Ok(Self::OpenDir),
+            opcode::POLL => {
+                Ok(Self::Poll { fh: s.u64()?, kh: s.u64()?, notify: s.u32()? & POLL_SCHEDULE_NOTIFY != 0 })
+            }
+            opcode::FALLOCATE => {
+                Ok(Self::Fallocate { fh: s.u64()?, offset: s.u64()?, length: s.u64()?, mode: s.i32()? })
+            }
+            opcode::LSEEK => Ok(Self::Lseek { fh: s.u64()?, offset: s.i64()?, whence: s.i32()? }),
+            opcode::BATCH_FORGET => {
+                let count = s.u32()?;
+                let len = count.checked_mul(Forgets::EACH as u32).ok_or(Errno::IO)?;
+                p.data(len).map(Forgets).map(Self::BatchForget)
+            }
+            opcode::INTERRUPT => Ok(Self::Interrupt { unique: s.u64()? }),
+            opcode::INIT => InitIn::parse(&mut s).map(Self::Init),
+            opcode::DESTROY => Ok(Self::Destroy),
+            // No file of ours has any.
+            opcode::IOCTL => Err(Errno::NOTTY),
+            // The kernel never asks again and does without. Closing needs no flush here; permissions and locks are the
+            // kernel's; it copies ranges itself, as it takes STATX for GETATTR where no birth time is kept.
+            opcode::FLUSH
+            | opcode::ACCESS
+            | opcode::BMAP
+            | opcode::GETLK..=opcode::SETLKW
+            | opcode::COPY_FILE_RANGE
+            | opcode::COPY_FILE_RANGE_64
+            | opcode::SYNCFS
+            | opcode::TMPFILE
+            | opcode::STATX => Err(Errno::NOSYS),
+            // DAX mappings, CUSE, and what will be invented.
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    fn names(opcode: u32, s: &mut Fields<'a>, p: &mut Payload<'a>) -> Result<Self> {
+        Ok(match opcode {
+            opcode::LOOKUP => Self::Lookup { name: p.any_name()? },
+            opcode::FORGET => Self::Forget { count: s.u64()? },
+            opcode::GETATTR => Self::GetAttr,
+            opcode::SETATTR => Self::SetAttr(set_attr(s)?),
+            opcode::READLINK => Self::ReadLink,
+            opcode::SYMLINK => Self::Symlink { name: p.name()?, target: p.string(TARGET_MAX)? },
+            opcode::MKNOD => Self::MkNod { mode: s.u32()?, rdev: s.u32()?, umask: s.u32()?, name: p.name()? },
+            opcode::MKDIR => Self::MkDir { mode: s.u32()?, umask: s.u32()?, name: p.name()? },
+            opcode::UNLINK => Self::Unlink { name: p.name()? },
+            opcode::RMDIR => Self::RmDir { name: p.name()? },
+            opcode::RENAME => {
+                Self::Rename { to_dir: s.u64()?, flags: 0, name: p.name()?, to_name: p.name()? }
+            }
+            opcode::RENAME2 => {
+                Self::Rename { to_dir: s.u64()?, flags: s.u32()?, name: p.name()?, to_name: p.name()? }
+            }
+            opcode::LINK => Self::Link { node: s.u64()?, name: p.name()? },
+            opcode::CREATE => {
+                Self::Create { flags: s.i32()?, mode: s.u32()?, umask: s.u32()?, name: p.name()? }
+            }
+            _ => return Err(Errno::NOSYS),
+        })
+    }
+
+    fn xattrs(opcode: u32, s: &mut Fields<'a>, p: &mut Payload<'a>) -> Result<Self> {
+        let size = match opcode {
+            opcode::REMOVEXATTR => 0,
+            _ => s.u32()?,
+        };
+        Ok(match opcode {
+            opcode::SETXATTR => {
+                Self::SetXattr { flags: s.i32()?, name: p.attribute()?, value: p.data(size)? }
+            }
+            opcode::GETXATTR => Self::GetXattr { size, name: p.attribute()? },
+            opcode::LISTXATTR => Self::ListXattr { size },
+            _ => Self::RemoveXattr { name: p.attribute()? },
+        })
+    }
+
+    fn data(opcode: u32, s: &mut Fields<'a>, p: &mut Payload<'a>) -> Result<Self> {
+        let (fh, offset, size, io_flags) = (s.u64()?, s.u64()?, s.u32()?, s.u32()?);
+        s.u64()?; // The owner of a lock.
+        let flags = s.i32()?;
+        if size > super::MAX_WRITE {
+            return Err(Errno::INVAL);
+        }
+        Ok(match opcode {
+            opcode::READ => Self::Read { fh, offset, size },
+            opcode::WRITE => Self::Write { fh, offset, write_flags: io_flags, flags, data: p.data(size)? },
+            _ => Self::ReadDir { cookie: offset, size, plus: opcode == opcode::READDIRPLUS },
+        })
+    }
+}
+
+const FSYNC_DATA: u32 = 1;
+const POLL_SCHEDULE_NOTIFY: u32 = 1;
+
+/// Bits of `fuse_setattr_in.valid`.
+mod fattr {
+    pub(super) const MODE: u32 = 1 << 0;
+    pub(super) const UID: u32 = 1 << 1;
+    pub(super) const GID: u32 = 1 << 2;
+    pub(super) const SIZE: u32 = 1 << 3;
+    pub(super) const ATIME: u32 = 1 << 4;
+    pub(super) const MTIME: u32 = 1 << 5;
+    pub(super) const FH: u32 = 1 << 6;
+    pub(super) const ATIME_NOW: u32 = 1 << 7;
+    pub(super) const MTIME_NOW: u32 = 1 << 8;
+    pub(super) const CTIME: u32 = 1 << 10;
+    pub(super) const KILL_SUIDGID: u32 = 1 << 11;
+}
+
+fn set_attr(s: &mut Fields<'_>) -> Result<SetAttr> {
+    let valid = s.u32()?;
+    s.u32()?;
+    s.u64()?; // The handle: that there is one is enough.
+    let size = s.u64()?;
+    s.u64()?; // The owner of a lock.
+    let sec = [s.i64()?, s.i64()?, s.i64()?];
+    let nsec = [s.u32()?, s.u32()?, s.u32()?];
+    let mode = s.u32()?;
+    s.u32()?;
+    let (uid, gid) = (s.u32()?, s.u32()?);
+    s.u32()?;
+    let has = |bit: u32| valid & bit != 0;
+    let time = |i: usize| Time::new(sec[i], nsec[i].min(999_999_999));
+    let set_time = |i: usize, now: u32| if has(now) { SetTime::Now } else { SetTime::At(time(i)) };
+    Ok(SetAttr {
+        mode: has(fattr::MODE).then_some(mode),
+        uid: has(fattr::UID).then_some(uid),
+        gid: has(fattr::GID).then_some(gid),
+        size: has(fattr::SIZE).then_some(size),
+        atime: has(fattr::ATIME).then(|| set_time(0, fattr::ATIME_NOW)),
+        mtime: has(fattr::MTIME).then(|| set_time(1, fattr::MTIME_NOW)),
+        ctime: has(fattr::CTIME).then(|| time(2)),
+        kill_suidgid: has(fattr::KILL_SUIDGID),
+        opened: has(fattr::SIZE) && has(fattr::FH),
+    })
+}
+
+impl InitIn {
+    fn parse(s: &mut Fields<'_>) -> Result<Self> {
+        /// The second word of flags follows.
+        const INIT_EXT: u32 = 1 << 30;
+        let (major, minor) = (s.u32()?, s.u32()?);
+        let (max_readahead, low) = (s.u32()?, s.u32()?);
+        let high = if low & INIT_EXT != 0 { s.u32()? } else { 0 };
+        Ok(Self { major, minor, max_readahead, flags: u64::from(low) | u64::from(high) << 32 })
+    }
+}

@@ -1,0 +1,261 @@
+//! `ends --rounds 1000`: mounts that end under load, by SIGKILL of the server and by unmounting.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Parser;
+use rustix::mount::{UnmountFlags, unmount};
+use uvfs::{Vfs, VfsConfig};
+use uvfs_drivers::tmpfs::{Tmpfs, TmpfsOptions};
+use uvfs_fuse::{Options, TransportKind};
+
+/// Mounts a tmpfs by a server process of its own, has clients work in it, and ends it in the midst: in turns by SIGKILL, by a lazy
+/// unmount, and by a forced one. Every client must come back with an error, the server must end, and nothing may be left behind. Needs root.
+#[derive(Parser)]
+struct Args {
+    /// Ends of each kind.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// auto, uring or dev.
+    #[arg(long, default_value = "auto")]
+    transport: String,
+    /// Threads that work in the mount.
+    #[arg(long, default_value_t = 4)]
+    clients: usize,
+    /// Milliseconds within which every client must be back; 0: 20 seconds.
+    #[arg(long, default_value_t = 0)]
+    back: u64,
+    /// Milliseconds within which the next mount must be there; 0: 20 seconds.
+    #[arg(long, default_value_t = 0)]
+    again: u64,
+    /// Decides when it ends.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Be a server.
+    #[arg(long, hide = true)]
+    serve: Option<PathBuf>,
+}
+
+/// Longer than anything takes that ends at all.
+const LATE: Duration = Duration::from_secs(20);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Kill,
+    Detach,
+    Force,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let outcome = match &args.serve {
+        Some(dir) => serve(dir, &args.transport),
+        None => run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            println!("FAIL ends: {why:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(dir: &Path, transport: &str) -> Result<()> {
+    let vfs = Vfs::new(VfsConfig::default(), Tmpfs::new(TmpfsOptions::default())?)?;
+    let mut options = Options::default();
+    options.transport = kind(transport)?;
+    let mounted = uvfs_fuse::mount(vfs, dir, &options)?;
+    println!("{}", mounted.transport().name());
+    mounted.wait()?;
+    Ok(())
+}
+
+fn kind(name: &str) -> Result<TransportKind> {
+    name.parse().map_err(|()| anyhow::anyhow!("--transport {name}: expected auto, uring or dev"))
+}
+
+/// The longest times of one kind of end.
+#[derive(Default)]
+struct Worst {
+    back: Duration,
+    gone: Duration,
+    again: Duration,
+}
+
+fn run(args: &Args) -> Result<()> {
+    if !rustix::process::geteuid().is_root() || File::open("/dev/fuse").is_err() {
+        println!("skipped: ends: it needs root and /dev/fuse");
+        return Ok(());
+    }
+    kind(&args.transport)?;
+    let base = tempfile::Builder::new().prefix("uvfs-ends").tempdir()?;
+    let dir = base.path().canonicalize()?;
+    let before = (descriptors()?, tasks()?);
+    let mut random = fastrand::Rng::with_seed(args.seed);
+    for end in [End::Kill, End::Detach, End::Force] {
+        let mut worst = Worst::default();
+        let mut through = String::new();
+        for round in 0..args.rounds {
+            through = once(args, &dir, end, random.u64(0..30_000), &mut worst)
+                .with_context(|| format!("{end:?}, round {round}"))?;
+        }
+        println!(
+            "{end:?} over {through}: {} rounds; longest: a client {:.0?}, the server's end {:.0?}, the mount {:.0?}",
+            args.rounds, worst.back, worst.gone, worst.again
+        );
+    }
+    let after = (descriptors()?, tasks()?);
+    ensure!(before == after, "descriptors and threads were {before:?} and are {after:?}");
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    ensure!(!mounts.contains(&*dir.to_string_lossy()), "a mount was left behind");
+    println!("PASS ends: {} times each", args.rounds);
+    Ok(())
+}
+
+/// One mount and its end; what its requests came through.
+fn once(args: &Args, dir: &Path, end: End, micros: u64, worst: &mut Worst) -> Result<String> {
+    let limit = |millis: u64| if millis == 0 { LATE } else { Duration::from_millis(millis) };
+    let begun = Instant::now();
+    let (mut server, through) = start(dir, &args.transport)?;
+    let again = begun.elapsed();
+    fs::create_dir(dir.join("d"))?;
+    for name in ["a", "b"] {
+        fs::write(dir.join("d").join(name), "some content")?;
+    }
+    let (threads, backs) = clients(dir, args.clients);
+    thread::sleep(Duration::from_micros(micros));
+    let ended = Instant::now();
+    match end {
+        End::Kill => server.kill()?,
+        End::Detach => unmount(dir, UnmountFlags::DETACH)?,
+        End::Force => unmount(dir, UnmountFlags::FORCE | UnmountFlags::DETACH)?,
+    }
+    let back = all_back(&backs, args.clients, ended, limit(args.back))?;
+    threads.into_iter().for_each(|thread| drop(thread.join()));
+    let status = wait(&mut server, ended)?;
+    let gone = ended.elapsed();
+    if end == End::Kill {
+        unmount(dir, UnmountFlags::DETACH)?;
+    } else {
+        ensure!(status.success(), "the server has ended with {status}");
+    }
+    ensure!(again <= limit(args.again), "the mount took {again:.0?}");
+    worst.back = worst.back.max(back);
+    worst.gone = worst.gone.max(gone);
+    worst.again = worst.again.max(again);
+    Ok(through)
+}
+
+fn start(dir: &Path, transport: &str) -> Result<(Child, String)> {
+    let mut server = Command::new(std::env::current_exe()?)
+        .args(["--transport", transport, "--serve"])
+        .arg(dir)
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let said = server.stdout.take().context("its output")?;
+    let mut line = String::new();
+    BufReader::new(said).read_line(&mut line)?;
+    match line.trim() {
+        through @ ("dev" | "uring") => Ok((server, through.to_owned())),
+        problem => {
+            server.kill()?;
+            server.wait()?;
+            bail!("the server does not mount: {problem}");
+        }
+    }
+}
+
+/// Threads that work below `dir` until something fails; each says when that was.
+fn clients(dir: &Path, count: usize) -> (Vec<thread::JoinHandle<()>>, Receiver<(usize, std::io::Error)>) {
+    let (say, backs) = channel();
+    let threads = (0..count).map(|number| {
+        let (say, dir) = (say.clone(), dir.join("d"));
+        thread::spawn(move || {
+            let why = loop {
+                if let Err(why) = work(&dir, number) {
+                    break why;
+                }
+            };
+            let _ = say.send((number, why));
+        })
+    });
+    (threads.collect(), backs)
+}
+
+fn work(dir: &Path, number: usize) -> std::io::Result<()> {
+    match number % 4 {
+        0 => fs::metadata(dir.join("none")).map(drop).or_else(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => fs::metadata(dir.join("a")).map(drop),
+            _ => Err(error),
+        }),
+        1 => {
+            let path = dir.join(format!("new{number}"));
+            fs::write(&path, "x")?;
+            fs::remove_file(path)
+        }
+        2 => {
+            let mut file = File::options().read(true).custom_flags(libc::O_DIRECT).open(dir.join("b"))?;
+            file.read_exact(&mut [0; 12])
+        }
+        _ => {
+            let mut file = File::create(dir.join(format!("big{number}")))?;
+            file.write_all(&[7; 300_000])?;
+            fs::read_dir(dir)?.try_for_each(|entry| entry.map(drop))
+        }
+    }
+}
+
+/// Until the last client is back.
+fn all_back(
+    backs: &Receiver<(usize, std::io::Error)>,
+    count: usize,
+    ended: Instant,
+    limit: Duration,
+) -> Result<Duration> {
+    for n in 0..count {
+        let Ok((number, why)) = backs.recv_timeout(LATE) else {
+            let states = fs::read_dir("/proc/self/task")?.flatten().map(|task| {
+                let of = |file| fs::read_to_string(task.path().join(file)).unwrap_or_default();
+                format!("{} {}", of("stat").split(' ').nth(2).unwrap_or_default(), of("wchan"))
+            });
+            let states: Vec<_> = states.collect();
+            println!("FAIL ends: {n} of {count} clients are back after {LATE:?}; threads: {states:?}");
+            // What hangs cannot be joined.
+            std::process::exit(1);
+        };
+        let gone = [libc::ENOTCONN, libc::ECONNABORTED, libc::ENOENT, libc::ENOTDIR, libc::EINTR, libc::EIO];
+        ensure!(why.raw_os_error().is_some_and(|code| gone.contains(&code)), "client {number}: {why}");
+    }
+    let back = ended.elapsed();
+    ensure!(back <= limit, "the last client was back after {back:.0?}");
+    Ok(back)
+}
+
+fn wait(server: &mut Child, ended: Instant) -> Result<std::process::ExitStatus> {
+    loop {
+        if let Some(status) = server.try_wait()? {
+            return Ok(status);
+        }
+        if ended.elapsed() > LATE {
+            server.kill()?;
+            bail!("the server is still there after {LATE:?}");
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn descriptors() -> Result<usize> {
+    Ok(fs::read_dir("/proc/self/fd")?.count())
+}
+
+fn tasks() -> Result<usize> {
+    Ok(fs::read_dir("/proc/self/task")?.count())
+}

@@ -1,0 +1,316 @@
+//! FUSE messages that no kernel would send, straight into the dispatcher, on a small tmpfs.
+//!
+//! Messages are made from a seed: mostly well formed, of nodes and handles that were given out (and have been forgotten, released,
+//! or never were); one in a few is damaged: a field replaced by an extreme one, bytes turned, the end cut off. Whatever
+//! comes in, every request that is to be answered gets one answer in its own name, an error is one that the
+//! kernel takes, no answer is longer than was asked for, and the memory of the process stays within [`Outcome::peak`].
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use fastrand::Rng;
+use uvfs::{Vfs, VfsConfig};
+use uvfs_drivers::tmpfs::{Tmpfs, TmpfsOptions};
+use uvfs_fuse::fuzz::Dispatch;
+
+/// `struct fuse_in_header`.
+const HEADER: usize = 40;
+/// Operations that get no answer: FORGET, INTERRUPT, NOTIFY_REPLY, BATCH_FORGET.
+const UNANSWERED: [u32; 4] = [2, 36, 41, 42];
+/// How long an answer may take where another thread gives it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// Messages that were sent.
+    pub messages: u64,
+    /// Those that were answered with something else than an error.
+    pub succeeded: u64,
+    /// Bytes of memory that the process had at most at the end, by VmHWM.
+    pub peak: u64,
+}
+
+/// A made message, and the most that its answer may hold.
+struct Message {
+    bytes: Vec<u8>,
+    most: usize,
+}
+
+/// Nodes and handles that an honest kernel would know.
+struct Client {
+    rng: Rng,
+    nodes: Vec<u64>,
+    handles: Vec<u64>,
+    unique: u64,
+}
+
+impl Client {
+    fn node(&mut self) -> u64 {
+        match self.rng.u32(..20) {
+            0 => self.extreme(),
+            1..5 => 1,
+            _ => self.rng.choice(&self.nodes).copied().unwrap_or(1),
+        }
+    }
+
+    fn handle(&mut self) -> u64 {
+        match self.rng.u32(..20) {
+            0 => self.extreme(),
+            _ => self.rng.choice(&self.handles).copied().unwrap_or(0),
+        }
+    }
+
+    fn extreme(&mut self) -> u64 {
+        let any = self.rng.u64(..);
+        *self
+            .rng
+            .choice(&[0, 1, 2, u64::MAX, u64::MAX - 1, 1 << 63, 1 << 32, u64::from(u32::MAX), any])
+            .unwrap_or(&0)
+    }
+
+    /// Where and how long in a file: mostly little.
+    fn place(&mut self) -> u64 {
+        match self.rng.u32(..20) {
+            0 => self.extreme(),
+            _ => self.rng.u64(..1 << 16),
+        }
+    }
+
+    fn name(&mut self) -> Vec<u8> {
+        let mut name = match self.rng.u32(..40) {
+            0 => vec![b'n'; self.rng.usize(250..260)],
+            1 => b"..".to_vec(),
+            2 => b"a/b".to_vec(),
+            3 => Vec::new(),
+            _ => format!("n{}", self.rng.u32(..40)).into_bytes(),
+        };
+        name.push(0);
+        name
+    }
+
+    /// The operation's structure and payload, and the most that its answer may hold.
+    fn body(&mut self, opcode: u32) -> (Vec<u8>, usize) {
+        let mut out = Out(Vec::new());
+        let mut most = 320;
+        match opcode {
+            1 | 10 | 11 => out.bytes(&self.name()),
+            2 => out.u64(self.rng.u64(..3)),
+            3 => out.u64(0).u64(self.handle()),
+            4 => self.attributes(&mut out),
+            5 => {
+                most = 4096;
+                &mut out
+            }
+            6 => out.bytes(&self.name()).bytes(&self.name()),
+            8 => {
+                out.u32(self.rng.u32(..0o200_000)).u32(self.rng.u32(..)).u32(0o22).u32(0).bytes(&self.name())
+            }
+            9 => out.u32(0o755).u32(0o22).bytes(&self.name()),
+            12 => out.u64(self.node()).bytes(&self.name()).bytes(&self.name()),
+            13 => out.u64(self.node()).bytes(&self.name()),
+            14 | 27 => out.u32(self.rng.u32(..4)).u32(0),
+            15 | 28 | 44 => {
+                let size = *self.rng.choice(&[0, 1, 31, 512, 4096, 65_536, 1 << 20, u32::MAX]).unwrap_or(&0);
+                most = size as usize;
+                out.u64(self.handle()).u64(self.place()).u32(size).u32(0).u64(0).u32(0).u32(0)
+            }
+            16 => self.data(&mut out),
+            18 | 29 => out.u64(self.handle()).u32(0).u32(0).u64(0),
+            20 | 30 => out.u64(self.handle()).u32(1).u32(0),
+            21 => {
+                let value = vec![b'v'; self.rng.usize(..300)];
+                out.u32(value.len() as u32).u32(self.rng.u32(..4));
+                out.bytes(b"user.").bytes(&self.name()).bytes(&value)
+            }
+            22 | 23 => {
+                let size = *self.rng.choice(&[0, 8, 65_536, u32::MAX]).unwrap_or(&0);
+                most = (size as usize).clamp(8, 65_536);
+                out.u32(size).u32(0).bytes(b"user.").bytes(&self.name())
+            }
+            24 => out.bytes(b"user.").bytes(&self.name()),
+            26 => out.u32(7).u32(45).u32(131_072).u32(u32::MAX).bytes(&[0xff; 48]),
+            36 => out.u64(self.unique.wrapping_sub(self.rng.u64(..4))),
+            40 => out.u64(self.handle()).u64(7).u32(1).u32(5),
+            42 => {
+                let count = self.rng.u32(..4);
+                out.u32(count).u32(0);
+                for _ in 0..count {
+                    let node = self.node();
+                    out.u64(node).u64(1);
+                }
+                &mut out
+            }
+            43 => out.u64(self.handle()).u64(self.place()).u64(self.place()).u32(self.rng.u32(..64)).u32(0),
+            45 => out.u64(self.node()).u32(self.rng.u32(..6)).u32(0).bytes(&self.name()).bytes(&self.name()),
+            46 => out.u64(self.handle()).u64(self.place()).u32(self.rng.u32(..6)).u32(0),
+            35 => out.u32(self.rng.u32(..)).u32(0o100_644).u32(0o22).u32(0).bytes(&self.name()),
+            _ => {
+                let junk: Vec<u8> = (0..self.rng.usize(..200)).map(|_| self.rng.u8(..)).collect();
+                out.bytes(&junk)
+            }
+        };
+        (out.0, most)
+    }
+
+    /// `struct fuse_setattr_in`.
+    fn attributes<'o>(&mut self, out: &'o mut Out) -> &'o mut Out {
+        out.u32(self.rng.u32(..1 << 12)).u32(0).u64(self.handle()).u64(self.place()).u64(0);
+        out.u64(self.place()).u64(self.extreme()).u64(self.place());
+        out.u32(self.rng.u32(..)).u32(5).u32(6).u32(self.rng.u32(..0o200_000)).u32(0);
+        out.u32(self.rng.u32(..3)).u32(self.rng.u32(..3)).u32(0)
+    }
+
+    /// `struct fuse_write_in`, and data.
+    fn data<'o>(&mut self, out: &'o mut Out) -> &'o mut Out {
+        let data = vec![0x55; self.rng.usize(..9000)];
+        out.u64(self.handle()).u64(self.place()).u32(data.len() as u32).u32(self.rng.u32(..8));
+        out.u64(0).u32(self.rng.u32(..)).u32(0).bytes(&data)
+    }
+
+    fn message(&mut self) -> Message {
+        self.unique += 2;
+        // Made and looked up more often than removed, so that there is something to remove.
+        let often = [1, 1, 3, 8, 9, 14, 15, 16, 35, 35, 44];
+        let opcode =
+            if self.rng.bool() { *self.rng.choice(&often).unwrap_or(&1) } else { self.rng.u32(..60) };
+        let (body, most) = self.body(opcode);
+        let node = self.node();
+        let (uid, gid) = (self.rng.u32(..2) * 1000, self.rng.u32(..2) * 1000);
+        let mut out = Out(Vec::with_capacity(HEADER + body.len()));
+        out.u32((HEADER + body.len()) as u32).u32(opcode).u64(self.unique).u64(node);
+        out.u32(uid).u32(gid).u32(0).u32(0).bytes(&body);
+        let mut message = Message { bytes: out.0, most };
+        if self.rng.u32(..8) == 0 {
+            self.damage(&mut message);
+        }
+        message
+    }
+
+    /// Leaves the number and the operation as they are, so that the answer can be found; says the length that there is.
+    fn damage(&mut self, message: &mut Message) {
+        let bytes = &mut message.bytes;
+        let from = 16;
+        for _ in 0..self.rng.usize(1..4) {
+            let at = self.rng.usize(from..bytes.len().max(from + 1));
+            match self.rng.u32(..4) {
+                0 => bytes.truncate(at.max(HEADER)),
+                1 if at < bytes.len() => bytes[at] ^= 1 << self.rng.u32(..8),
+                2 => {
+                    let extreme = self.extreme().to_ne_bytes();
+                    bytes.iter_mut().skip(at & !7).zip(extreme).for_each(|(byte, new)| *byte = new);
+                }
+                _ => bytes.extend_from_slice(&vec![self.rng.u8(..); self.rng.usize(..64)]),
+            }
+        }
+        let len = (bytes.len() as u32).to_ne_bytes();
+        bytes[..4].copy_from_slice(&len);
+        message.most = 1 << 20;
+    }
+
+    /// Remembers what a good answer gave.
+    fn learn(&mut self, opcode: u32, body: &[u8]) {
+        let long = |at: usize| body.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_ne_bytes);
+        let node = matches!(opcode, 1 | 6 | 8 | 9 | 13 | 35).then(|| long(0)).flatten();
+        let handle = match opcode {
+            14 => long(0),
+            35 => long(128),
+            _ => None,
+        };
+        for (known, new) in [(&mut self.nodes, node), (&mut self.handles, handle)] {
+            if let Some(new) = new {
+                if known.len() >= 64 {
+                    let at = self.rng.usize(..known.len());
+                    known.swap_remove(at);
+                }
+                known.push(new);
+            }
+        }
+    }
+}
+
+struct Out(Vec<u8>);
+
+impl Out {
+    fn u32(&mut self, value: u32) -> &mut Self {
+        self.bytes(&value.to_ne_bytes())
+    }
+    fn u64(&mut self, value: u64) -> &mut Self {
+        self.bytes(&value.to_ne_bytes())
+    }
+    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+}
+
+/// Sends `messages` messages that follow from `seed`.
+///
+/// # Errors
+/// A message that was answered wrongly, with the seed and its number.
+pub fn run(seed: u64, messages: u64) -> Result<Outcome> {
+    let options = TmpfsOptions { size: 8 << 20, nr_inodes: 512, ..TmpfsOptions::default() };
+    let vfs = Vfs::new(VfsConfig::default(), Tmpfs::new(options)?)?;
+    let dispatch = Dispatch::new(vfs);
+    let mut client = Client { rng: Rng::with_seed(seed), nodes: Vec::new(), handles: Vec::new(), unique: 0 };
+    let mut outcome = Outcome::default();
+    for number in 0..messages {
+        let message = client.message();
+        if let Err(error) = one(&dispatch, &mut client, &message, &mut outcome) {
+            bail!("seed {seed}, message {number}: {error}: {:?}", message.bytes);
+        }
+    }
+    outcome.peak = peak();
+    Ok(outcome)
+}
+
+fn one(dispatch: &Dispatch, client: &mut Client, message: &Message, outcome: &mut Outcome) -> Result<()> {
+    outcome.messages += 1;
+    let bytes = &message.bytes;
+    let opcode = u32::from_ne_bytes(bytes[4..8].try_into()?);
+    ensure!(dispatch.message(bytes), "it is taken for no request");
+    let mut said = dispatch.said();
+    if UNANSWERED.contains(&opcode) {
+        ensure!(said.is_empty(), "it was answered: {said:?}");
+        return Ok(());
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while said.is_empty() && Instant::now() < deadline {
+        std::thread::yield_now();
+        said = dispatch.said();
+    }
+    let [answer] = said.as_slice() else { bail!("{} answers", said.len()) };
+    ensure!(answer.unique == client.unique, "the answer is to {}", answer.unique);
+    match &answer.body {
+        Ok(body) => {
+            ensure!(body.len() <= message.most, "{} bytes of at most {}", body.len(), message.most);
+            outcome.succeeded += 1;
+            client.learn(opcode, body);
+        }
+        Err(errno) => {
+            ensure!((1..512).contains(&errno.raw_os_error()), "the kernel takes no error {errno:?}")
+        }
+    }
+    Ok(())
+}
+
+/// The most memory that this process has had.
+pub fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
+    line.trim().trim_end_matches(" kB").parse::<u64>().map_or(0, |kib| kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_messages_are_answered() {
+        for seed in 0..4 {
+            let outcome = run(seed, 20_000).expect("right answers");
+            // Otherwise only the ways out at the door were tested.
+            assert!(outcome.succeeded > outcome.messages / 5, "{outcome:?}");
+        }
+    }
+}
