@@ -47,6 +47,7 @@ pub(super) struct Node {
 }
 
 /// An inode's bytes.
+#[expect(clippy::large_enum_variant, reason = "the large one is the usual one, and is not to be allocated")]
 enum Raw {
     /// So many of them.
     Usual([u8; USUAL_SIZE], usize),
