@@ -71,7 +71,7 @@ pub struct Cache {
     pub(crate) listeners: Listeners,
     pub(crate) marks: Marks,
     /// Devices whose blocks are charged to the limit too.
-    pub(crate) buffers: Registry,
+    pub(crate) buffers: Arc<Registry>,
     superblocks: SegVec<OnceLock<Superblock>>,
 }
 
@@ -141,7 +141,7 @@ impl Cache {
             pressure: Pressure::default(),
             listeners: Listeners::default(),
             marks: Marks::default(),
-            buffers: Registry::default(),
+            buffers: Arc::default(),
             superblocks: SegVec::new(),
             inodes,
             inodes_private,

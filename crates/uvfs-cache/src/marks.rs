@@ -272,7 +272,7 @@ impl Cache {
     }
 
     /// Empty the chunk that the hand is at: it has gone through what lies before. How many names went.
-    fn empty_next_chunk(&self, sb: SbId) -> usize {
+    pub(crate) fn empty_next_chunk(&self, sb: SbId) -> usize {
         let superblock = self.superblock(sb);
         let chunks = superblock.dentries.chunks();
         let turn = superblock.hand.load(Ordering::Relaxed) / u64::from(CHUNK / SPAN);

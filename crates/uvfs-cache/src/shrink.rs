@@ -124,14 +124,33 @@ impl Cache {
             return false;
         }
         let Some(_making) = Making::begin() else { return false };
-        let _room = self.room.lock();
         let (begin, wanted) = (Instant::now(), limit.saturating_sub(bytes));
-        self.shrink_names(wanted);
+        // A few names at a time, and where that returns no memory, those of one chunk: names that are evenly spread keep
+        // nearly all of it, and evicting most of them would return little.
+        for _ in 0..ROUNDS {
+            if self.committed() <= wanted {
+                break;
+            }
+            for sb in self.superblocks() {
+                self.names_give_a_little(sb);
+            }
+        }
         let done = self.committed() <= wanted;
         if !done {
             self.pressure.barren_since(begin);
         }
         done
+    }
+
+    fn names_give_a_little(&self, sb: SbId) {
+        let before = self.committed();
+        self.evict_within(sb, STEP, GLANCE);
+        self.trim(sb);
+        if self.committed() >= before && !self.superblock(sb).resident {
+            self.empty_next_chunk(sb);
+        }
+        self.names.settle(&Names(self));
+        self.numbers.settle(&Numbers(self));
     }
 
     /// Evict names until no more than `bytes` are committed in all, or none can go.
@@ -167,6 +186,7 @@ impl Cache {
         let armed = limit != 0 && self.committed() > limit / 4 * 3;
         if self.armed.load(Ordering::Relaxed) != armed {
             self.armed.store(armed, Ordering::Relaxed);
+            self.buffers.arm(&self.armed);
         }
     }
 

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use uvfs_drivers::ext4::Ext4;
 use uvfs_fuse::{Mounted, Unmounted};
 
 use nix::sys::signal::Signal;
@@ -47,7 +48,7 @@ pub fn run(args: &args::Mount) -> Result<()> {
         daemon::leave_terminal()?;
     }
     let ending = Ending::block()?;
-    let Opened { vfs, published, coherence } = source.open(&driver, memory, mount.timeout)?;
+    let Opened { vfs, published, recorded, coherence } = source.open(&driver, memory, mount.timeout)?;
     let control = match ctl {
         Ctl::Off => None,
         _ => Some(Control::install(&vfs, what, ctl == Ctl::Show, published.is_some(), coherence)?),
@@ -66,20 +67,30 @@ pub fn run(args: &args::Mount) -> Result<()> {
         let dir = mounted.dir().display();
         eprintln!("uvfs: {what} is mounted on {dir}; to end it press Ctrl-C, or: uvfs umount {dir}");
     }
-    let signalled = Signalled { ending, published, control, mounted: Arc::clone(&mounted) };
+    let recording = recorded.clone();
+    let signalled = Signalled { ending, published, recorded, control, mounted: Arc::clone(&mounted) };
     thread::Builder::new()
         .name("uvfs-signals".into())
         .spawn(move || signalled.serve())
         .context("cannot start a thread")?;
     let outcome = mounted.wait().context("the connection to the kernel broke");
     kernfs::command::end_all();
+    end_record(recording.as_deref());
     outcome
+}
+
+/// What was recorded is in its file, or why it is not is said.
+fn end_record(recorded: Option<&Ext4>) {
+    if let Some(Err(error)) = recorded.map(Ext4::end_of_record) {
+        eprintln!("uvfs: the record of blocks is not whole: {error}");
+    }
 }
 
 /// What signals are about.
 struct Signalled {
     ending: Ending,
     published: Option<Arc<Published>>,
+    recorded: Option<Arc<Ext4>>,
     control: Option<Arc<Control>>,
     mounted: Arc<Mounted>,
 }
@@ -97,7 +108,7 @@ impl Signalled {
                         tracing::warn!(%error, "no thread to reload with");
                     }
                 }
-                (signal, _) => return end(signal, &self.mounted),
+                (signal, _) => return end(signal, &self.mounted, self.recorded.as_deref()),
             }
         }
     }
@@ -121,7 +132,7 @@ fn reload(published: &Published, control: Option<&Control>) {
 
 /// Unmounts at a signal. Where that cannot be, the process ends all the same, and with it
 /// the file system: who still uses it gets errors, never a hang.
-fn end(signal: Result<Signal>, mounted: &Mounted) {
+fn end(signal: Result<Signal>, mounted: &Mounted, recorded: Option<&Ext4>) {
     let outcome = signal.and_then(|signal| {
         tracing::info!(%signal, "unmounting");
         Ok(mounted.unmount()?)
@@ -139,9 +150,11 @@ fn end(signal: Result<Signal>, mounted: &Mounted) {
         }
         Err(error) => {
             eprintln!("uvfs: not unmounted: {error:#}");
+            end_record(recorded);
             exit(1);
         }
     }
+    end_record(recorded);
     exit(0);
 }
 

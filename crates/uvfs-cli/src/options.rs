@@ -22,6 +22,18 @@ struct Known {
 enum Of {
     Mount,
     Tmpfs,
+    Ext4,
+}
+
+impl Of {
+    /// What has to be mounted for it; none: whatever.
+    fn source(self) -> Option<&'static str> {
+        match self {
+            Self::Mount => None,
+            Self::Tmpfs => Some("tmpfs"),
+            Self::Ext4 => Some("ext4"),
+        }
+    }
 }
 
 const fn flag(name: &'static str, help: &'static str) -> Known {
@@ -86,6 +98,12 @@ const KNOWN: &[Known] = &[
     value(Of::Tmpfs, "mode", "OCTAL", "permissions of the root directory"),
     value(Of::Tmpfs, "uid", "ID", "owner of the root directory"),
     value(Of::Tmpfs, "gid", "ID", "group of the root directory"),
+    value(
+        Of::Ext4,
+        "record",
+        "FILE",
+        "write the numbers of the blocks of metadata to a new file in the order of their use, for uvfs-bench blocks --trace",
+    ),
 ];
 
 /// Less would not hold what a mount needs to begin with, and what is in use at a time.
@@ -134,13 +152,13 @@ pub fn parse(arguments: &[String], source: &str) -> Result<Parsed> {
             (None, Some(_)) => bail!("option {name} takes no value, but {option:?} gives one"),
             (Some(what), None) => bail!("option {name} needs a value: {name}={what}"),
         };
-        match known.of {
-            Of::Mount => set(&mut parsed, name, value)?,
-            Of::Tmpfs if source == "tmpfs" => {
+        match known.of.source() {
+            None => set(&mut parsed, name, value)?,
+            Some(of) if of == source => {
                 parsed.driver.retain(|(earlier, _)| *earlier != name);
                 parsed.driver.push((known.name, value.to_owned()));
             }
-            Of::Tmpfs => bail!("option {name} is for tmpfs, not for {source}; valid are: {}", valid(source)),
+            Some(of) => bail!("option {name} is for {of}, not for {source}; valid are: {}", valid(source)),
         }
     }
     Ok(parsed)
@@ -213,7 +231,7 @@ impl<T> ContextFor<T> for Option<T> {
 }
 
 fn valid(source: &str) -> String {
-    let names = KNOWN.iter().filter(|known| known.of == Of::Mount || source == "tmpfs");
+    let names = KNOWN.iter().filter(|known| known.of.source().is_none_or(|of| of == source));
     names.map(shown).collect::<Vec<_>>().join(", ")
 }
 
@@ -231,9 +249,10 @@ pub fn help() -> String {
         lines.map(|known| format!("  {:<20} {}\n", shown(known), known.help)).collect()
     };
     format!(
-        "Options after -o:\n{}\nOptions after -o for tmpfs:\n{}",
+        "Options after -o:\n{}\nOptions after -o for tmpfs:\n{}\nOptions after -o for ext4:\n{}",
         list(Of::Mount),
-        list(Of::Tmpfs).trim_end_matches('\n')
+        list(Of::Tmpfs),
+        list(Of::Ext4).trim_end_matches('\n')
     )
 }
 
@@ -254,7 +273,8 @@ mod tests {
         for known in KNOWN {
             let option = shown(known).replace("=SECONDS", "=1").replace("show|hide|off", "show");
             let option = option.replace("memory=BYTES", "memory=64m").replace("auto|uring|dev", "uring");
-            assert!(parsed(&option).is_ok(), "{option}");
+            let source = known.of.source().unwrap_or("tmpfs");
+            assert!(parse(std::slice::from_ref(&option), source).is_ok(), "{option}");
         }
     }
 
@@ -280,6 +300,8 @@ mod tests {
         assert!(unknown.contains("\"sise\"") && unknown.contains("size=BYTES"), "{unknown}");
         let foreign = error("size=1", "generated");
         assert!(foreign.contains("for tmpfs") && !foreign.contains("nr_inodes"), "{foreign}");
+        let foreign = error("record=trace", "tmpfs");
+        assert!(foreign.contains("for ext4") && foreign.contains("size=BYTES"), "{foreign}");
         assert!(error("ro=1", "tmpfs").contains("takes no value"));
         assert!(error("timeout", "tmpfs").contains("timeout=SECONDS"));
         assert!(error("ctl=maybe", "generated").contains("show, hide or off"));

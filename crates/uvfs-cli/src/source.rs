@@ -39,6 +39,8 @@ pub struct Opened {
     pub vfs: Arc<Vfs>,
     /// What SIGHUP reloads, where it is of that kind.
     pub published: Option<Arc<Published>>,
+    /// The image whose use of blocks is recorded.
+    pub recorded: Option<Arc<Ext4>>,
     /// Says how changes by others come to be seen, where there are others.
     pub coherence: Option<Coherence>,
 }
@@ -111,7 +113,14 @@ impl Source {
     pub fn check(&self, options: &DriverOptions) -> Result<()> {
         match self {
             Self::Tmpfs => tmpfs_options(options).map(drop),
-            Self::Ext4(_) | Self::Generated(_) | Self::Kernfs(..) | Self::Mirror(_) => Ok(()),
+            Self::Ext4(_) => match record(options) {
+                // It is made when the mount begins; whoever waits for that is told now.
+                Some(file) if Path::new(file).exists() => {
+                    bail!("record={file}: this exists already, and is not overwritten; give another name")
+                }
+                _ => Ok(()),
+            },
+            Self::Generated(_) | Self::Kernfs(..) | Self::Mirror(_) => Ok(()),
         }
     }
 
@@ -119,7 +128,7 @@ impl Source {
     /// behind it is believed, where that was said.
     pub fn open(self, options: &DriverOptions, memory: u64, timeout: Option<Duration>) -> Result<Opened> {
         let name = self.name();
-        let (mut published, mut coherence) = (None, None);
+        let (mut published, mut coherence, mut recorded) = (None, None, None);
         let mut config = VfsConfig::default();
         config.cache.memory_limit = memory;
         let driver: Arc<dyn Driver> = match self {
@@ -134,7 +143,17 @@ impl Source {
                 Tmpfs::new(options)
                     .context("no memory for a tmpfs of that size; give a smaller one: -o size=")?
             }
-            Self::Ext4(image) => image,
+            Self::Ext4(image) => {
+                if let Some(file) = record(options) {
+                    let out = std::fs::File::create_new(file);
+                    let out = out.with_context(|| format!("record={file}: cannot be made"))?;
+                    image
+                        .record(Box::new(out))
+                        .with_context(|| format!("record={file}: cannot be written"))?;
+                    recorded = Some(Arc::clone(&image));
+                }
+                image
+            }
             Self::Generated(spec) => Arc::new(Generated::new(spec)?),
             Self::Mirror(source) => {
                 let mirror = mirror_of(&source, timeout.unwrap_or(mirror::DEFAULT_TTL))?;
@@ -147,7 +166,7 @@ impl Source {
             Self::Kernfs(file, spec) => published.insert(Arc::new(Published::new(file, spec)?)).driver(),
         };
         let vfs = Vfs::new(config, Counted::new(driver)).with_context(|| format!("cannot start {name}"))?;
-        Ok(Opened { vfs, published, coherence })
+        Ok(Opened { vfs, published, recorded, coherence })
     }
 }
 
@@ -183,6 +202,11 @@ fn mirror_of(source: &Path, ttl: Duration) -> Result<Arc<Mirror>> {
         );
     }
     Ok(mirror)
+}
+
+/// Where the use of an image's blocks is written, if that is asked for.
+fn record(options: &DriverOptions) -> Option<&str> {
+    options.iter().find(|(name, _)| *name == "record").map(|(_, file)| file.as_str())
 }
 
 fn tmpfs_options(options: &DriverOptions) -> Result<tmpfs::TmpfsOptions> {

@@ -2,7 +2,8 @@
 //!
 //! A block's slot has three parts in arenas of their own. Its *bytes*; its published *life*, which is all that a
 //! copy without a pin looks at besides; and a private *word* of pins and life, a cache line for each, that only who
-//! pins and who evicts change. Lives are odd while the block is there and even while the slot is free, and never come
+//! pins and who evicts change. Beside them stands a *note*, for what a user has found out about the bytes (that a checksum
+//! is right): it is 0 when the block begins and goes with it. Lives are odd while the block is there and even while the slot is free, and never come
 //! again: whoever remembers a [`BlockId`] finds out whether it is still that block. Memory of words and lives is
 //! never given back; that of bytes may be, while the slot is free.
 //!
@@ -16,6 +17,8 @@
 //! the old block's bytes.
 //! *The last pin against the next block.* The end of a pin releases and `kill` acquires: what was read under
 //! the pin was read before the next block's bytes are stored.
+//! *A note against a recycling.* A note is made under a pin, so it is there before the block ends, and the next `fill` clears it. It is
+//! stored with release: who reads it without a pin, and it is the next block's, sees the moved life and is refused.
 //!
 //! Cost: a pin and its end are a read-modify-write each, of a line that others may want; a copy stores nothing.
 
@@ -99,6 +102,12 @@ slot! {
 }
 
 slot! {
+    /// What a user has found out about the bytes.
+    #[derive(Debug)]
+    struct Note { note: AtomicU64 }
+}
+
+slot! {
     /// Whether the block was used since the hand came by.
     #[derive(Debug)]
     struct Mark { used: AtomicU8 }
@@ -113,6 +122,7 @@ pub struct Blocks {
     memory: Vec<AtomicU64>,
     words: Arena<Word>,
     lives: Arena<Published>,
+    notes: Arena<Note>,
     marks: Arena<Mark>,
     /// Binary logarithm of a block's size.
     shift: u32,
@@ -151,12 +161,14 @@ impl Blocks {
         };
         #[cfg(loom)]
         let memory = (0..all * size / 8).map(|_| AtomicU64::new(0)).collect();
-        let (words, lives, marks) = (Arena::reserve(slots)?, Arena::reserve(slots)?, Arena::reserve(slots)?);
+        let (words, lives) = (Arena::reserve(slots)?, Arena::reserve(slots)?);
+        let (notes, marks) = (Arena::reserve(slots)?, Arena::reserve(slots)?);
         // All have the same mask: an index out of range is the same slot in each of them.
-        if [words.capacity(), lives.capacity(), marks.capacity()] != [slots; 3] {
+        if [words.capacity(), lives.capacity(), notes.capacity(), marks.capacity()] != [slots; 4] {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         }
-        Ok(Self { memory, words, lives, marks, shift: size.trailing_zeros(), slots, mask: (all - 1) as u32 })
+        let (shift, mask) = (size.trailing_zeros(), (all - 1) as u32);
+        Ok(Self { memory, words, lives, notes, marks, shift, slots, mask })
     }
 
     /// Slots; 1 is the first that may be used.
@@ -172,7 +184,7 @@ impl Blocks {
 
     /// Bytes that a slot in use commits beside its block.
     pub const fn overhead() -> usize {
-        size_of::<Word>() + size_of::<Published>() + size_of::<Mark>()
+        size_of::<Word>() + size_of::<Published>() + size_of::<Note>() + size_of::<Mark>()
     }
 
     /// A block begins in a free slot, pinned once, with these bytes and zeroes after them. `None`, and nothing happened: the slot
@@ -194,6 +206,11 @@ impl Blocks {
         let words = self.words_of(index);
         copy_in(words, 0, bytes);
         self.wipe(words, bytes.len());
+        let note = &self.notes.get(index).note;
+        // Not touched where nobody makes notes.
+        if note.load(Ordering::Relaxed) != 0 {
+            note.store(0, Ordering::Relaxed);
+        }
         let life = life + 1;
         self.lives.get(index).life.store(life, Ordering::Relaxed);
         // Release: who pins sees the bytes.
@@ -236,6 +253,14 @@ impl Blocks {
         // Pairs with the fence of `fill`: see the module's head.
         fence(Ordering::Acquire);
         self.lives.get(id.index()).life.load(Ordering::Relaxed) == id.life()
+    }
+
+    /// As [`Blocks::read`]; the answer is the block's note ([`Pinned::set_note`]), none where the block is gone.
+    #[inline(always)]
+    pub fn read_noted(&self, id: BlockId, offset: usize, out: &mut [u8]) -> Option<u64> {
+        // Before the fence in `read`, which pairs with the release of who made the note.
+        let note = self.notes.get(id.index()).note.load(Ordering::Relaxed);
+        self.read(id, offset, out).then_some(note)
     }
 
     /// Whether the block is still there. It may go at once.
@@ -327,6 +352,18 @@ impl Pinned<'_> {
     #[inline]
     pub fn id(&self) -> BlockId {
         self.id
+    }
+
+    /// What was noted of these bytes since the block began; 0 at first. Notes of several threads at a time: one of them stays.
+    #[inline]
+    pub fn note(&self) -> u64 {
+        self.blocks.notes.get(self.id.index()).note.load(Ordering::Relaxed)
+    }
+
+    /// Note something of the bytes. It means what their user wants it to.
+    pub fn set_note(&self, note: u64) {
+        // Release: pairs with the fence of `read`. Who copies what was here before is told by the life that has moved.
+        self.blocks.notes.get(self.id.index()).note.store(note, Ordering::Release);
     }
 
     /// Copy bytes out; they must lie within the block.
@@ -433,6 +470,30 @@ mod loom_tests {
         });
     }
 
+    /// Rule 3: a note is of the block that it was made of: the next one begins without, and who copies the old one is not
+    /// given the new one's. A `fill` that leaves the note, or a relaxed store of it, makes this fail.
+    #[test]
+    fn loom_blocks_a_note_goes_with_its_block() {
+        check(|| {
+            let (blocks, id) = one();
+            blocks.pin(id).unwrap().set_note(1);
+            let (other, third) = (blocks.clone(), blocks.clone());
+            let t = spawn(move || assert!(recycle(&other, id)));
+            let reader = spawn(move || {
+                if let Some(note) = third.read_noted(id, 0, &mut []) {
+                    assert!(note < 2, "the next block's note");
+                }
+            });
+            // Another one than who filled it: no fence of `fill` stands before this store.
+            if let Some(next) = blocks.pin(BlockId::new(1, 3).unwrap()) {
+                assert_eq!(next.note(), 0, "the last block's note");
+                next.set_note(2);
+            }
+            t.join().unwrap();
+            reader.join().unwrap();
+        });
+    }
+
     /// Rule 16: who pins by an id that it was not told of in order sees the block whole. A relaxed end of `fill`, or a relaxed
     /// pin, makes this fail.
     #[test]
@@ -486,8 +547,12 @@ mod tests {
         assert!(blocks.pin(id).is_none() && !blocks.read(id, 0, &mut out));
         let next = blocks.fill(1, b"x").unwrap();
         assert_eq!(&next[..3], b"x\0\0", "what the last block left");
+        assert_eq!(blocks.read_noted(id, 0, &mut out), None);
         assert!(blocks.pin(id).is_none() && !blocks.read(id, 0, &mut out));
         assert!(blocks.read(next.id(), 0, &mut out) && out == *b"x\0\0");
+        assert_eq!((next.note(), blocks.read_noted(next.id(), 0, &mut out)), (0, Some(0)));
+        next.set_note(7);
+        assert_eq!((next.note(), blocks.read_noted(next.id(), 0, &mut out)), (7, Some(7)));
         assert_eq!(BlockId::from_word(next.id().to_word()), Some(next.id()));
         assert_eq!(BlockId::from_word(0), None);
     }

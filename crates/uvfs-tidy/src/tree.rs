@@ -146,7 +146,8 @@ impl Tree {
             let Ok(name) = entry.file_name().into_string() else { continue };
             let path = format!("{prefix}{name}");
             let kind = entry.file_type()?;
-            if kind.is_dir() && !(prefix.is_empty() && matches!(&*name, "target" | ".git")) {
+            let built = matches!(prefix, "" | "fuzz/") && matches!(&*name, "target" | ".git");
+            if kind.is_dir() && !built {
                 self.read_dir(&entry.path(), &format!("{path}/"))?;
             } else if kind.is_file() {
                 use std::os::unix::fs::PermissionsExt;

@@ -1,13 +1,16 @@
 //! What buffers take of the cache's memory limit.
 //!
-//! A device adds what it commits to a figure of the cache's ([`Registry`]), which is part of [`Cache::committed`], and
-//! asks before it takes more. Where the limit stands in the way it evicts a block of its own, or names
-//! give way while buffers have less than an eighth of the limit ([`Charge::ask_names`]). Names that need room take
+//! A device that has joined a cache adds what it commits to a figure of the cache's ([`Registry`]), which is part of
+//! [`Cache::committed`], and asks before it takes more. Where the limit stands in the way it evicts a block of its own, or names
+//! give way while buffers have less than an eighth of the limit (`Cache::names_give`). Names that need room take
 //! it from buffers while these have more than a quarter ([`Cache::buffers_give`]). In between both help themselves.
+//!
+//! A device does not keep its cache alive: who reads through it may be what the cache is of. An [`Account`] is protected by its
+//! device's mutex. Who may be the last one to let go of a cache does so without that mutex: the cache's end calls others.
 
 use std::sync::{Arc, Weak};
 
-use uvfs_sync::primitives::{AtomicU64, Mutex, Ordering};
+use uvfs_sync::primitives::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 use super::Device;
 use crate::cache::Cache;
@@ -26,10 +29,25 @@ impl Registry {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    pub(super) fn add(&self, device: &Arc<Device>) {
+    /// Tell all devices whether uses are to be noted, which `armed` says: it is looked at under the lock, so that
+    /// of two who tell, or who tells and who joins, the later one has the newest answer.
+    pub(crate) fn arm(&self, armed: &AtomicBool) {
+        let devices = self.devices.lock();
+        let all: Vec<_> = devices.iter().filter_map(Weak::upgrade).collect();
+        all.iter().for_each(|device| device.set_armed(armed.load(Ordering::Relaxed)));
+        // Before the devices: one of them may be gone but for this.
+        drop(devices);
+    }
+
+    fn add(&self, device: &Arc<Device>, armed: &AtomicBool) {
         let mut devices = self.devices.lock();
-        devices.retain(|device| device.strong_count() != 0);
+        devices.retain(|other| other.strong_count() != 0 && other.as_ptr() != Arc::as_ptr(device));
         devices.push(Arc::downgrade(device));
+        device.set_armed(armed.load(Ordering::Relaxed));
+    }
+
+    fn remove(&self, device: &Device) {
+        self.devices.lock().retain(|other| !std::ptr::eq(other.as_ptr(), device));
     }
 
     fn all(&self) -> Vec<Arc<Device>> {
@@ -60,76 +78,79 @@ impl Cache {
         self.buffers.bytes().saturating_sub(self.ceiling() / 4)
     }
 
+    /// Whether buffers have so little that names should give way.
+    pub(super) fn buffers_have_little(&self) -> bool {
+        self.buffers.bytes() < self.ceiling() / 8
+    }
+
+    /// Whether more is committed than may be: nodes of a device's tree are not asked for beforehand.
+    pub(super) fn is_over(&self) -> bool {
+        let limit = self.ceiling();
+        limit != 0 && self.committed() > limit
+    }
+
     /// Who needs room for names asks buffers first.
     pub(crate) fn buffers_have_much(&self) -> bool {
         self.buffers_beyond_share() != 0
     }
 }
 
-/// A device's account.
-#[derive(Debug)]
-pub(super) struct Charge {
-    /// None: nothing limits it.
-    cache: Option<Arc<Cache>>,
-    bytes: AtomicU64,
+/// A device's account. Protected by the device's mutex.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    /// Where it counts; nowhere: nothing limits it.
+    cache: Weak<Cache>,
+    registry: Option<Arc<Registry>>,
+    bytes: u64,
 }
 
-impl Charge {
-    pub(super) fn new(cache: Option<Arc<Cache>>) -> Self {
-        Self { cache, bytes: AtomicU64::new(0) }
-    }
-
+impl Account {
     /// Bytes that the device has committed.
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.bytes
     }
 
-    /// Whether so many more may be. Loads only.
-    pub(super) fn may_grow(&self, bytes: u64) -> bool {
-        self.cache.as_ref().is_none_or(|cache| cache.may_grow(bytes))
+    /// The cache whose limit holds, if it is still there.
+    pub(super) fn cache(&self) -> Option<Arc<Cache>> {
+        self.cache.upgrade()
     }
 
-    /// Whether more is committed than may be: the tree's nodes are not asked for beforehand.
-    pub(super) fn is_over(&self) -> bool {
-        self.cache.as_ref().is_some_and(|cache| {
-            let limit = cache.ceiling();
-            limit != 0 && cache.committed() > limit
-        })
-    }
-
-    pub(super) fn add(&self, bytes: u64) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        if let Some(cache) = &self.cache {
-            cache.buffers.bytes.fetch_add(bytes, Ordering::Relaxed);
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        if let Some(registry) = &self.registry {
+            registry.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn sub(&self, bytes: u64) {
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        if let Some(cache) = &self.cache {
-            cache.buffers.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    pub(super) fn sub(&mut self, bytes: u64) {
+        self.bytes -= bytes;
+        if let Some(registry) = &self.registry {
+            registry.bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
-    }
-
-    /// Whether uses are to be noted, because memory runs short.
-    #[inline]
-    pub(super) fn is_armed(&self) -> bool {
-        self.cache.as_ref().is_some_and(|cache| cache.armed.load(Ordering::Relaxed))
-    }
-
-    /// Have names make room for so many bytes; whether they did. The caller holds no lock.
-    pub(super) fn ask_names(&self, bytes: u64) -> bool {
-        self.cache.as_ref().is_some_and(|cache| cache.names_give(bytes))
-    }
-
-    /// Whether buffers have so little that names should give way.
-    pub(super) fn has_little(&self) -> bool {
-        self.cache.as_ref().is_some_and(|cache| cache.buffers.bytes() < cache.ceiling() / 8)
     }
 }
 
-impl Drop for Charge {
+impl Drop for Account {
     fn drop(&mut self) {
-        self.sub(self.bytes());
+        self.sub(self.bytes);
+    }
+}
+
+impl Device {
+    /// Have what this device commits count in the limit of a cache from now on, and in that of no other. The device does not keep the cache alive: when
+    /// that is gone, nothing limits the device but its slots.
+    pub fn join(self: &Arc<Self>, cache: &Arc<Cache>) {
+        let mut state = self.state.lock();
+        let account = &mut state.account;
+        let bytes = account.bytes;
+        account.sub(bytes);
+        let before = account.registry.replace(cache.buffers.clone());
+        account.cache = Arc::downgrade(cache);
+        account.add(bytes);
+        if let Some(before) = before {
+            before.remove(self);
+        }
+        // Under the mutex: of two caches the last one is also the one that knows of it.
+        cache.buffers.add(self, &cache.armed);
     }
 }

@@ -54,7 +54,8 @@ pub(super) struct Index {
 impl Index {
     /// Address space for a tree of so many blocks, wherever they are.
     pub(super) fn reserve(blocks: u32) -> io::Result<Self> {
-        // At the worst each block has a leaf for itself, and few share the nodes above.
+        // Enough where each block has a leaf for itself and some share the nodes above. Where they are still farther from each other, who
+        // inserts finds no node, and others have to go.
         let nodes =
             Frames::reserve(blocks.saturating_mul(2).saturating_add(if cfg!(loom) { 2 } else { 64 }))?;
         Ok(Self { root: AtomicU64::new(0), nodes })

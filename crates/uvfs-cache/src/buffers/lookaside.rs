@@ -49,9 +49,9 @@ const BYPASSED: usize = BUFFERS + 4;
 /// What the lookasides of all threads did since the program began. They only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Blocks found in the last leaf.
+    /// Leaves that were the last one again. (The block itself may be missing there.)
     pub last: u64,
-    /// Blocks found in one of the other leaves.
+    /// Leaves that were one of the others.
     pub table: u64,
     /// Leaves that were not remembered.
     pub misses: u64,

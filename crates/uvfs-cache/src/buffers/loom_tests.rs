@@ -8,7 +8,6 @@ use std::sync::Arc;
 use uvfs_sync::blocks::{Blocks, MIN_SIZE};
 use uvfs_sync::primitives::Stat;
 
-use super::charge::Charge;
 use super::index::Index;
 use super::lookaside::{Lookaside, tag};
 use super::{BlockSource, Device};
@@ -34,7 +33,7 @@ impl BlockSource for Source {
 
 fn device(failing: u64, slots: u32) -> (Arc<Device>, Arc<Source>) {
     let source = Arc::new(Source { reads: Stat::new(), failing });
-    (Arc::new(Device::with(Charge::new(None), source.clone(), MIN_SIZE, slots).unwrap()), source)
+    (Arc::new(Device::with(source.clone(), MIN_SIZE, slots).unwrap()), source)
 }
 
 /// The block's first byte, and its last.

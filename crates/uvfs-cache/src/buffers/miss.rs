@@ -17,15 +17,18 @@ use std::io;
 use std::sync::Arc;
 
 use uvfs_sync::blocks::BlockId;
-use uvfs_sync::primitives::{Condvar, Mutex, Ordering};
+use uvfs_sync::primitives::{Condvar, Mutex};
 
 use super::index::MAX_BLOCK;
-use super::{Buffer, Device};
+use super::{Buffer, Device, SHORT};
+use crate::cache::Cache;
 
 /// Bytes that are read at once, at the most.
 const AHEAD: usize = if cfg!(loom) { 16 } else { 128 << 10 };
 /// Streams that are told apart.
 const STREAMS: usize = 4;
+/// Blocks that go for a node of the tree, at the most.
+const NODE_TRIES: usize = 64;
 /// What names are asked for, where blocks have too little.
 const ASK: u64 = 256 << 10;
 
@@ -122,6 +125,8 @@ enum Turn<'d> {
     There(Buffer<'d>),
     /// Somebody reads it.
     Wait(Arc<Flight>),
+    /// Somebody reads something, into what may then be had.
+    WaitForRoom(Arc<Flight>),
     /// The caller reads it.
     Lead(Lead<'d>),
     /// No slot is to be had.
@@ -177,19 +182,31 @@ impl Device {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         let mut asked = false;
+        // Held until the end, so that nobody is the last one to let go of it under the mutex.
+        let mut cache = None;
         loop {
-            match self.begin(block)? {
+            match self.begin(block, &mut cache)? {
                 Turn::There(buffer) => return Ok(buffer),
                 Turn::Wait(flight) => flight.wait()?,
-                Turn::Lead(lead) => return self.load(lead),
-                Turn::Full if !asked && self.charge.ask_names(ASK) => asked = true,
+                Turn::Lead(lead) => return self.load(lead, cache.as_deref()),
+                // How the other block's read ends is not our affair.
+                Turn::WaitForRoom(flight) => drop(flight.wait()),
+                Turn::Full if !asked => {
+                    asked = true;
+                    // Also where that is not as much as was asked for: one block is wanted.
+                    let _ = cache.as_ref().map(|cache| cache.names_give(ASK));
+                }
                 Turn::Full => return Err(out_of_memory()),
             }
         }
     }
 
-    fn begin(&self, block: u64) -> io::Result<Turn<'_>> {
-        let mut state = self.state.lock();
+    /// How to go on; and the cache whose limit holds, where memory is asked for.
+    fn begin(&self, block: u64, cache: &mut Option<Arc<Cache>>) -> io::Result<Turn<'_>> {
+        // Another cache, if the device has joined one meanwhile. Declared first: it goes after the mutex.
+        let _before;
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
         if let Some(id) = self.index.get(block) {
             // Under the mutex nothing is evicted: it has as many pins as can be counted.
             return self.blocks.pin(id).map(Turn::There).ok_or_else(out_of_memory);
@@ -197,9 +214,9 @@ impl Device {
         if let Some(flight) = state.flights.get(&block) {
             return Ok(Turn::Wait(flight.clone()));
         }
+        _before = std::mem::replace(cache, state.account.cache());
         let before = state.space.evicted();
-        // Not more than an eighth of all there can be.
-        let most = (AHEAD / self.block_size()).min(self.blocks.slots() as usize / 8).max(1);
+        let most = state.space.at_once(self.parts(), &state.account, AHEAD);
         let wanted = state.ahead.wanted(block, most).min((MAX_BLOCK - block + 1) as usize);
         let mut lead = Lead { device: self, first: block, seats: Default::default(), evicted: false };
         for number in block..block + wanted as u64 {
@@ -208,25 +225,23 @@ impl Device {
             if known {
                 break;
             }
-            let Some(slot) = state.space.take(self.parts()) else { break };
+            let Some(slot) = state.space.take(self.parts(), &mut state.account) else { break };
             let flight = Arc::new(Flight::default());
             state.flights.insert(number, flight.clone());
             lead.seats.push_back(Seat { slot, flight });
         }
         if lead.seats.is_empty() {
-            return Ok(Turn::Full);
+            let other = state.flights.values().next().cloned();
+            return Ok(other.map_or(Turn::Full, Turn::WaitForRoom));
         }
         state.ahead.went(block, lead.seats.len());
         lead.evicted = state.space.evicted() != before;
-        let short = state.space.is_short(&self.blocks);
-        if self.short.load(Ordering::Relaxed) != short {
-            self.short.store(short, Ordering::Relaxed);
-        }
+        self.set_noting(SHORT, state.space.is_short(&self.blocks));
         Ok(Turn::Lead(lead))
     }
 
     /// Read what is to be read, and put it in its place. The first block is the one that was asked for.
-    fn load<'d>(&'d self, mut lead: Lead<'d>) -> io::Result<Buffer<'d>> {
+    fn load<'d>(&'d self, mut lead: Lead<'d>, cache: Option<&Cache>) -> io::Result<Buffer<'d>> {
         let size = self.block_size();
         let mut bytes = vec![0; lead.seats.len() * size];
         let offset = lead.first * size as u64;
@@ -255,13 +270,14 @@ impl Device {
         };
         let evicted = lead.evicted;
         drop(lead);
-        if self.charge.is_over() {
+        let Some(cache) = cache else { return Ok(asked) };
+        if cache.is_over() {
             // Blocks far from each other need more of a tree.
             self.give(1);
         }
-        if evicted && self.charge.has_little() {
+        if evicted && cache.buffers_have_little() {
             // For the next one. Whether names could is no matter.
-            self.charge.ask_names(ASK);
+            cache.names_give(ASK);
         }
         Ok(asked)
     }
@@ -289,7 +305,11 @@ impl Device {
         let buffer = self.blocks.fill(slot, bytes)?;
         let id = buffer.id();
         let mut state = self.state.lock();
-        if self.index.insert(lead.first, id).is_err() {
+        // Blocks that are far from each other may use up the nodes before the slots: others go until there is one.
+        let entered = (0..NODE_TRIES)
+            .any(|_| self.index.insert(lead.first, id).is_ok() || !state.space.evict(self.parts()))
+            && self.index.get(lead.first) == Some(id);
+        if !entered {
             drop(state);
             self.unfill(buffer, id);
             return None;

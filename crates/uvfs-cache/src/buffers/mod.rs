@@ -31,15 +31,17 @@ mod miss;
 mod space;
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(all(test, not(loom)))]
+mod tight_tests;
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
 use uvfs_sync::blocks::{BlockId, Blocks, MAX_SLOTS};
-use uvfs_sync::primitives::{AtomicBool, Mutex, Ordering, Stat};
+use uvfs_sync::primitives::{AtomicU8, Mutex, Ordering, Stat};
 
-use self::charge::Charge;
+use self::charge::Account;
 pub(crate) use self::charge::Registry;
 use self::index::Index;
 pub use self::index::MAX_BLOCK;
@@ -54,7 +56,7 @@ pub use uvfs_sync::blocks::{MAX_SIZE, MIN_SIZE};
 
 /// Bytes that blocks may take where the cache has no limit, if the address space is there.
 const UNLIMITED: u64 = 16 << 30;
-/// Slots that a device has in any case.
+/// Slots that address space is there for in any case. Their memory is the limit's affair.
 const LEAST_SLOTS: u64 = 64;
 
 /// What blocks are read from.
@@ -79,9 +81,14 @@ struct State {
     /// Blocks that are being read.
     flights: HashMap<u64, Arc<Flight>>,
     ahead: ReadAhead,
+    account: Account,
     /// Bytes of the tree that are charged.
     nodes: u64,
 }
+
+/// Why uses of blocks are noted: slots are nearly used up, or the cache's memory is.
+const SHORT: u8 = 1;
+const ARMED: u8 = 2;
 
 /// Blocks of one source, of one size.
 pub struct Device {
@@ -89,9 +96,8 @@ pub struct Device {
     index: Index,
     /// Of its keys in lookasides.
     tag: u64,
-    charge: Charge,
-    /// Slots are nearly used up: uses of blocks are noted.
-    short: AtomicBool,
+    /// Whether uses of blocks are noted ([`SHORT`], [`ARMED`]).
+    noting: AtomicU8,
     state: Mutex<State>,
     source: Arc<dyn BlockSource>,
     reads: Stat,
@@ -135,27 +141,36 @@ impl Device {
             0 => UNLIMITED,
             limit => limit,
         };
-        let slots = (limit / block_size.max(MIN_SIZE) as u64).clamp(LEAST_SLOTS, u64::from(MAX_SLOTS));
-        let device =
-            Arc::new(Self::with(Charge::new(Some(cache.clone())), source, block_size, slots as u32)?);
-        cache.buffers.add(&device);
+        let device = Self::alone(source, block_size, limit / block_size.max(MIN_SIZE) as u64)?;
+        device.join(cache);
         Ok(device)
     }
 
-    fn with(charge: Charge, source: Arc<dyn BlockSource>, size: usize, slots: u32) -> io::Result<Self> {
+    /// Blocks of a source that are within no limit until the device has [joined](Device::join) a cache; so many at a time at the most, or a few
+    /// more, and 16 GiB of them.
+    ///
+    /// # Errors
+    /// As [`Device::new`].
+    pub fn alone(source: Arc<dyn BlockSource>, block_size: usize, blocks: u64) -> io::Result<Arc<Self>> {
+        let most = (UNLIMITED / block_size.max(MIN_SIZE) as u64).min(u64::from(MAX_SLOTS));
+        let slots = blocks.clamp(LEAST_SLOTS, most);
+        Ok(Arc::new(Self::with(source, block_size, slots as u32)?))
+    }
+
+    fn with(source: Arc<dyn BlockSource>, size: usize, slots: u32) -> io::Result<Self> {
         let blocks = Blocks::reserve(size, slots)?;
         let index = Index::reserve(blocks.slots())?;
         let state = State {
             space: Space::new(&blocks),
             flights: HashMap::new(),
             ahead: ReadAhead::default(),
+            account: Account::default(),
             nodes: 0,
         };
         Ok(Self {
             index,
             tag: lookaside::tag(next_device()),
-            charge,
-            short: AtomicBool::new(false),
+            noting: AtomicU8::new(0),
             state: Mutex::new(state),
             source,
             reads: Stat::new(),
@@ -174,7 +189,7 @@ impl Device {
     ///
     /// # Errors
     /// What the source said of this block, to all who waited for that read; it is asked again the next time. `UnexpectedEof` where the source
-    /// ends before the block does. EINVAL above [`MAX_BLOCK`]. ENOMEM where every block is pinned.
+    /// ends before the block does. EINVAL above [`MAX_BLOCK`]. ENOMEM where every block is pinned, or the limit allows for none.
     #[inline(always)]
     pub fn get(&self, block: u64) -> io::Result<Buffer<'_>> {
         if let Some(id) = self.find(block)
@@ -200,10 +215,27 @@ impl Device {
             self.used(id);
             return Ok(());
         }
+        self.read_missed(block, offset, out, within).map(drop)
+    }
+
+    /// As [`Device::read`]; the answer is the block's note ([`Buffer::set_note`]).
+    ///
+    /// # Errors
+    /// As [`Device::read`].
+    #[inline(always)]
+    pub fn read_noted(&self, block: u64, offset: usize, out: &mut [u8]) -> io::Result<u64> {
+        let within = offset.checked_add(out.len()).is_some_and(|end| end <= self.blocks.size());
+        if within
+            && let Some(id) = self.find(block)
+            && let Some(note) = self.blocks.read_noted(id, offset, out)
+        {
+            self.used(id);
+            return Ok(note);
+        }
         self.read_missed(block, offset, out, within)
     }
 
-    /// The same for so many bytes as the answer has: they need not go through memory.
+    /// The same as [`Device::read`] for so many bytes as the answer has: they need not go through memory.
     ///
     /// # Errors
     /// As [`Device::read`].
@@ -235,12 +267,13 @@ impl Device {
     }
 
     #[cold]
-    fn read_missed(&self, block: u64, offset: usize, out: &mut [u8], within: bool) -> io::Result<()> {
+    fn read_missed(&self, block: u64, offset: usize, out: &mut [u8], within: bool) -> io::Result<u64> {
         if !within {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        self.miss(block)?.copy(offset, out);
-        Ok(())
+        let buffer = self.miss(block)?;
+        buffer.copy(offset, out);
+        Ok(buffer.note())
     }
 
     /// The block's entry. `None` may be wrong, and an entry old.
@@ -251,39 +284,56 @@ impl Device {
 
     #[inline(always)]
     fn used(&self, id: BlockId) {
-        if self.charge.is_armed() || self.short.load(Ordering::Relaxed) {
+        if self.noting.load(Ordering::Relaxed) != 0 {
             self.blocks.mark(id);
         }
+    }
+
+    /// Stored to only where that changes: hits load it.
+    fn set_noting(&self, why: u8, on: bool) {
+        let is_on = self.noting.load(Ordering::Relaxed) & why != 0;
+        match on {
+            true if !is_on => self.noting.fetch_or(why, Ordering::Relaxed),
+            false if is_on => self.noting.fetch_and(!why, Ordering::Relaxed),
+            _ => 0,
+        };
+    }
+
+    /// The cache says whether its memory is nearly used up.
+    fn set_armed(&self, on: bool) {
+        self.set_noting(ARMED, on);
     }
 
     /// Give memory of blocks that nobody has pinned back to the system until so many bytes are; how many it
     /// became. O(blocks).
     pub fn give(&self, bytes: u64) -> u64 {
-        let mut state = self.state.lock();
-        let given = state.space.reclaim(self.parts(), bytes);
-        self.charge_nodes(&mut state);
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let given = state.space.reclaim(self.parts(), &mut state.account, bytes);
+        self.charge_nodes(state);
         given
     }
 
     /// What it did so far.
     pub fn counters(&self) -> Counters {
+        let state = self.state.lock();
         Counters {
             reads: self.reads.get(),
             read_blocks: self.read_blocks.get(),
-            evicted: self.state.lock().space.evicted(),
-            bytes: self.charge.bytes(),
+            evicted: state.space.evicted(),
+            bytes: state.account.bytes(),
         }
     }
 
     fn parts(&self) -> Parts<'_> {
-        Parts { blocks: &self.blocks, index: &self.index, charge: &self.charge }
+        Parts { blocks: &self.blocks, index: &self.index }
     }
 
     /// The tree has grown, or become smaller.
     fn charge_nodes(&self, state: &mut State) {
         let now = self.index.committed_bytes();
-        self.charge.add(now.saturating_sub(state.nodes));
-        self.charge.sub(state.nodes.saturating_sub(now));
+        state.account.add(now.saturating_sub(state.nodes));
+        state.account.sub(state.nodes.saturating_sub(now));
         state.nodes = now;
     }
 }

@@ -9,7 +9,7 @@
 
 use uvfs_sync::blocks::{BlockId, Blocks};
 
-use super::charge::Charge;
+use super::charge::Account;
 use super::index::Index;
 
 /// Bytes of a group of blocks.
@@ -24,12 +24,11 @@ enum Use {
     Block(u64, BlockId),
 }
 
-/// What belongs to the slots of one device.
+/// What the slots of one device are of.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts<'d> {
     pub(super) blocks: &'d Blocks,
     pub(super) index: &'d Index,
-    pub(super) charge: &'d Charge,
 }
 
 impl Parts<'_> {
@@ -89,10 +88,25 @@ impl Space {
         self.uses.len() as u32 > blocks.slots() / 4 * 3
     }
 
+    /// How many blocks of these bytes may be read at once: an eighth of what can be, which where the limit stands in the way is what
+    /// there is. Others need slots meanwhile.
+    pub(super) fn at_once(&self, parts: Parts<'_>, account: &Account, bytes: usize) -> usize {
+        let free = account.cache().is_none_or(|cache| cache.may_grow(bytes as u64));
+        let slots = if free { parts.blocks.slots() as usize } else { self.uses.len() };
+        (bytes / parts.blocks.size()).min(slots / 8).max(1)
+    }
+
+    /// Ends some block, whose slot is free then; false: all are pinned.
+    pub(super) fn evict(&mut self, parts: Parts<'_>) -> bool {
+        let slot = self.evict_one(parts);
+        slot.into_iter().for_each(|slot| self.release(slot));
+        slot.is_some()
+    }
+
     /// A slot for a block, of which [`Space::enter`] or [`Space::release`] is to be told; `None`: every block is pinned.
-    pub(super) fn take(&mut self, parts: Parts<'_>) -> Option<u32> {
+    pub(super) fn take(&mut self, parts: Parts<'_>, account: &mut Account) -> Option<u32> {
         if self.free.is_empty() {
-            self.add_group(parts);
+            self.add_group(parts, account);
         }
         let slot = self.free.pop().or_else(|| self.evict_one(parts))?;
         self.uses[slot as usize] = Use::Taken;
@@ -121,17 +135,17 @@ impl Space {
         (u64::from(self.len) * parts.blocks.size() as u64, u64::from(self.len) * lasting)
     }
 
-    fn add_group(&mut self, parts: Parts<'_>) {
+    fn add_group(&mut self, parts: Parts<'_>, account: &mut Account) {
         let (memory, lasting) = self.bytes(parts);
         let next = self.there.len() as u32;
         let group = self.returned.last().copied().unwrap_or(next);
         let slots = self.group(group);
         let slots = slots.start..slots.end.min(parts.blocks.slots());
         let bytes = memory + if group == next { lasting } else { 0 };
-        if slots.is_empty() || !parts.charge.may_grow(bytes) {
+        if slots.is_empty() || account.cache().is_some_and(|cache| !cache.may_grow(bytes)) {
             return;
         }
-        parts.charge.add(bytes);
+        account.add(bytes);
         if group == next {
             self.there.push(true);
             self.uses.resize(slots.end as usize, Use::Free);
@@ -161,7 +175,7 @@ impl Space {
 
     /// Empty groups and give their memory back until so many bytes are, those first of which nothing was used of
     /// late; how many it became. O(slots).
-    pub(super) fn reclaim(&mut self, parts: Parts<'_>, bytes: u64) -> u64 {
+    pub(super) fn reclaim(&mut self, parts: Parts<'_>, account: &mut Account, bytes: u64) -> u64 {
         let (memory, _) = self.bytes(parts);
         let (mut emptied, groups) = (Vec::new(), self.there.len() as u32);
         for turn in 0..2 * groups {
@@ -178,17 +192,18 @@ impl Space {
         emptied.sort_unstable();
         let len = self.len;
         self.free.retain(|slot| emptied.binary_search(&(slot / len)).is_err());
-        emptied.into_iter().filter(|group| self.give_back(parts, *group)).count() as u64 * memory
+        let given = emptied.into_iter().filter(|group| self.give_back(parts, account, *group)).count();
+        given as u64 * memory
     }
 
     /// Whether an empty group's memory could be given back. Locked memory, for one, cannot: it stays charged, and in use.
-    fn give_back(&mut self, parts: Parts<'_>, group: u32) -> bool {
+    fn give_back(&mut self, parts: Parts<'_>, account: &mut Account, group: u32) -> bool {
         let slots = self.group(group);
         let slots = slots.start..slots.end.min(parts.blocks.slots());
         // From the group's first byte on, also where that is slot 0's.
         let given = parts.blocks.give_back(group * self.len, slots.end).is_ok();
         if given {
-            parts.charge.sub(self.bytes(parts).0);
+            account.sub(self.bytes(parts).0);
             self.returned.push(group);
         } else {
             self.there[group as usize] = true;

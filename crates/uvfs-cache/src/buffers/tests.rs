@@ -54,7 +54,7 @@ impl BlockSource for Source {
 
 /// A device without a limit but its slots.
 fn device(source: &Arc<Source>, slots: u32) -> Device {
-    Device::with(Charge::new(None), source.clone(), SIZE, slots).unwrap()
+    Device::with(source.clone(), SIZE, slots).unwrap()
 }
 
 fn limited(bytes: u64) -> Arc<Cache> {
@@ -94,7 +94,7 @@ fn what_is_not_there_is_said() {
     }
     device.read(1, SIZE, &mut []).unwrap();
     for size in [0, 100, 1 << 17] {
-        assert!(Device::with(Charge::new(None), source.clone(), size, 64).is_err());
+        assert!(Device::with(source.clone(), size, 64).is_err());
     }
 }
 
@@ -181,7 +181,7 @@ impl BlockSource for Panics {
 
 #[test]
 fn a_source_that_panics_leaves_nothing_behind() {
-    let device = Device::with(Charge::new(None), Arc::new(Panics), SIZE, 2).unwrap();
+    let device = Device::with(Arc::new(Panics), SIZE, 2).unwrap();
     for _ in 0..10 {
         let got = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| device.get(0).is_ok()));
         assert!(got.is_err());
@@ -246,6 +246,47 @@ fn blocks_are_charged_to_the_limit_and_go_back() {
         assert_eq!(device.get(6).unwrap()[..], block(6)[..]);
     }
     assert_eq!((cache.committed(), cache.buffer_bytes()), (before, 0));
+}
+
+#[test]
+fn a_device_that_joins_counts_there_and_leaves_the_last_one() {
+    let (first, second) = (limited(64 << 20), limited(4 << 20));
+    let source = Source::of(100_000);
+    let device = Device::alone(source, SIZE, 20_000).unwrap();
+    let before = [first.committed(), second.committed()];
+    for number in (0..3000).step_by(3) {
+        device.get(number).unwrap();
+    }
+    let bytes = device.counters().bytes;
+    assert!(bytes != 0 && first.buffer_bytes() == 0);
+    device.join(&first);
+    device.join(&first);
+    assert_eq!((first.buffer_bytes(), first.committed()), (bytes, before[0] + bytes));
+    device.join(&second);
+    assert_eq!((first.committed(), second.committed()), (before[0], before[1] + bytes));
+    first.set_memory_limit(1 << 20);
+    assert_eq!(device.counters().bytes, bytes, "it gave for a cache that it has left");
+    for number in (0..100_000).step_by(3) {
+        device.get(number).unwrap();
+        assert!(second.committed() <= 4 << 20);
+    }
+    // Without a cache what limits it is its slots.
+    drop(second);
+    assert_eq!(device.get(99).unwrap()[..], block(99)[..]);
+}
+
+#[test]
+fn a_note_lives_as_long_as_its_block() {
+    let source = Source::of(1000);
+    let device = device(&source, 64);
+    let mut out = [0; 8];
+    assert_eq!(device.read_noted(5, 0, &mut out).unwrap(), 0);
+    device.get(5).unwrap().set_note(99);
+    assert_eq!((device.read_noted(5, 0, &mut out).unwrap(), device.get(5).unwrap().note()), (99, 99));
+    assert_eq!(out, 5_u64.to_le_bytes());
+    assert_eq!(device.read_noted(5, SIZE - 7, &mut out).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    while device.give(u64::MAX) != 0 {}
+    assert_eq!(device.read_noted(5, 0, &mut out).unwrap(), 0);
 }
 
 /// Threads that find, read, evict and give back at once; every byte is its block's.

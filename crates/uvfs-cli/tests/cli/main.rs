@@ -376,7 +376,9 @@ fn ext4_images() {
         eprintln!("skipped: ext4_images: no mke2fs");
         return;
     }
-    let mut server = Server::start(&[&format!("ext4:{image}"), dir.text()]);
+    let (source, trace) = (format!("ext4:{image}"), files.path().join("trace"));
+    let record = format!("record={}", trace.display());
+    let mut server = Server::start(&["-o", &record, &source, dir.text()]);
     assert_eq!(fs::read_to_string(dir.path().join("file")).expect("read"), "content");
     let error = fs::write(dir.path().join("new"), "x").expect_err("read-only");
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
@@ -384,4 +386,13 @@ fn ext4_images() {
     assert!(mounts.lines().any(|line| line.contains(dir.text()) && line.contains(" ro,")), "{mounts}");
     server.signal(Signal::TERM);
     assert!(server.ended().success());
+    let trace = fs::read_to_string(trace).expect("a trace");
+    let (heads, lines): (Vec<&str>, Vec<&str>) = trace.lines().partition(|line| line.starts_with('#'));
+    let is_block = |line: &&str| line.split(' ').all(|number| number.parse::<u64>().is_ok());
+    assert!(heads.len() == 1 && lines.len() > 2 && lines.iter().all(is_block), "{trace}");
+    // Nothing is overwritten, least of all the image.
+    for taken in [record, format!("record={image}")] {
+        let (_, said) = refused(&["mount", "-o", &taken, &source, dir.text()]);
+        assert!(said.contains("exists already"), "{said}");
+    }
 }

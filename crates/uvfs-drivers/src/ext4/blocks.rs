@@ -1,25 +1,29 @@
-//! The image as blocks: the seam between this driver and a cache of blocks.
+//! The image as blocks: the seam between this driver and the cache of blocks ([`uvfs_cache::buffers`]).
 //!
-//! [`Blocks::get`] answers with a block of metadata that stays as it is for as long as it is held;
-//! [`Blocks::read`] puts file data into the reader's buffer. Nobody else looks at the image.
+//! [`Blocks::get`] answers with a block of metadata, pinned: it stays as it is for as long as it is held. [`Blocks::copy`] copies
+//! a few bytes out of one and pins nothing. [`Blocks::read`] puts file data into the reader's buffer. Nobody else
+//! looks at the image.
 //!
-//! The cache is as simple as one can be: a block has one place, [`CACHE`] bytes in all, each place under
-//! a lock of its own that is held for a copy of a pointer and never while the image is read. So
-//! two threads that miss the same block may both read it. File data is not cached.
+//! Metadata goes through the cache of blocks: memory of the cache's limit, one read for all who miss a block, read-ahead, and hits
+//! without a lock. File data does not: the reader's kernel keeps pages of the file, and ours keeps those of the image; a
+//! third copy would only drive out metadata.
+//!
+//! What was checked of a block's bytes need not be checked again as long as they are there: who has found them right
+//! notes a [`Checks`] mark, which says what they were taken for. The notes are of the cache of blocks, and go with the block.
 
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom};
-use std::ops::Deref;
+use std::hash::{BuildHasher, Hash};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use foldhash::fast::RandomState;
 use uvfs::types::Errno;
+use uvfs_cache::Cache;
+use uvfs_cache::buffers::{BlockSource, Device};
 
 use super::fault::{Fault, Result};
-
-/// Most bytes of metadata that are kept.
-const CACHE: usize = 8 << 20;
+use super::record::Record;
 
 /// Where an image is read from. Many threads read at once.
 pub trait Source: Send + Sync + 'static {
@@ -67,55 +71,122 @@ impl Source for Image {
     }
 }
 
-/// A block's bytes; as long as the file system's block size.
-#[derive(Clone)]
-pub(super) struct Block(Arc<Vec<u8>>);
+/// A source as the cache of blocks reads it: up to its end.
+struct Upto(Arc<dyn Source>);
 
-impl Deref for Block {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.0
+impl BlockSource for Upto {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        let left = self.0.size().saturating_sub(offset);
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
+        self.0.read_at(&mut out[..len], offset)?;
+        Ok(len)
     }
 }
 
-type Place = Mutex<Option<(u64, Block)>>;
+/// A block's bytes; as long as the file system's block size.
+pub(super) type Block<'f> = uvfs_cache::buffers::Buffer<'f>;
+
+/// What a block's bytes were found right as: a keyed hash of that, so that no image can be made in which two are equal for certain.
+/// (Where two are, what is in the block is believed unchecked, and everything that reads it must end all the same.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Checks(u64);
+
+/// Of a note that is a [`Checks`]; without it the other bits stand for inodes of a table.
+const IS_CHECKS: u64 = 1 << 63;
+
+impl Checks {
+    pub(super) fn are_done(self, block: &Block<'_>) -> bool {
+        block.note() == self.0
+    }
+
+    pub(super) fn done(self, block: &Block<'_>) {
+        block.set_note(self.0);
+    }
+}
+
+/// Whether the inode at this place of a block was checked. (Beyond 63 in a block it is done each time.)
+pub(super) fn is_inode_checked(note: u64, place: usize) -> bool {
+    note & IS_CHECKS == 0 && place < 63 && note >> place & 1 == 1
+}
+
+/// What a block that is kept as a table of inodes has to say of this one.
+pub(super) fn inode_checked(block: &Block<'_>, place: usize) {
+    if place < 63 {
+        let others = if block.note() & IS_CHECKS == 0 { block.note() } else { 0 };
+        block.set_note(others | 1 << place);
+    }
+}
 
 /// The blocks of an image.
 pub(super) struct Blocks {
-    source: Box<dyn Source>,
+    source: Arc<dyn Source>,
     block_size: usize,
-    places: Box<[Place]>,
+    device: Arc<Device>,
+    key: RandomState,
+    record: OnceLock<Record>,
 }
 
 impl Blocks {
-    /// Blocks of `block_size` bytes, which is a power of two from 1 KiB to 64 KiB.
-    pub(super) fn new(source: Box<dyn Source>, block_size: usize) -> Self {
-        let places = (0..(CACHE / block_size).max(1)).map(|_| Mutex::default()).collect();
-        Self { source, block_size, places }
+    /// So many blocks of `block_size` bytes, which is a power of two from 1 KiB to 64 KiB.
+    pub(super) fn new(source: Box<dyn Source>, block_size: usize, blocks: u64) -> io::Result<Self> {
+        let source: Arc<dyn Source> = source.into();
+        let device = Device::alone(Arc::new(Upto(source.clone())), block_size, blocks)?;
+        let (key, record) = (RandomState::default(), OnceLock::new());
+        Ok(Self { source, block_size, device, key, record })
+    }
+
+    /// Memory for metadata is this cache's.
+    pub(super) fn join(&self, cache: &Arc<Cache>) {
+        self.device.join(cache);
+    }
+
+    /// Writes the number of each block of metadata that is used from now on. Once.
+    pub(super) fn record(&self, out: Box<dyn Write + Send>) -> io::Result<()> {
+        let record = Record::new(out, self.block_size)?;
+        self.record.set(record).map_err(|_| io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// What was recorded, if anything.
+    pub(super) fn recorded(&self) -> Option<&Record> {
+        self.record.get()
+    }
+
+    fn used(&self, block: u64) {
+        if let Some(record) = self.record.get() {
+            record.used(block);
+        }
     }
 
     /// A block of metadata.
-    pub(super) fn get(&self, block: u64) -> Result<Block> {
-        let place = &self.places[(block % self.places.len() as u64) as usize];
-        if let Some((number, found)) = &*place.lock()
-            && *number == block
-        {
-            return Ok(found.clone());
-        }
-        let mut bytes = vec![0; self.block_size];
-        self.read(block, 0, &mut bytes)?;
-        let found = Block(Arc::new(bytes));
-        // What stood there is dropped after the lock.
-        let _before = place.lock().replace((block, found.clone()));
-        Ok(found)
+    pub(super) fn get(&self, block: u64) -> Result<Block<'_>> {
+        self.used(block);
+        self.device.get(block).map_err(|error| unread(block, &error))
+    }
+
+    /// Copies a few bytes out of a block of metadata, and answers with what was noted of it.
+    pub(super) fn copy(&self, block: u64, at: usize, out: &mut [u8]) -> Result<u64> {
+        self.used(block);
+        self.device.read_noted(block, at, out).map_err(|error| unread(block, &error))
+    }
+
+    /// What is noted of a block once it was found right as `what`.
+    pub(super) fn checks(&self, what: impl Hash) -> Checks {
+        Checks(self.key.hash_one(what) | IS_CHECKS)
     }
 
     /// Fills `buf` from byte `skip` of a block on, past its end too: the blocks stand in a row.
     pub(super) fn read(&self, block: u64, skip: u64, buf: &mut [u8]) -> Result<()> {
         let offset = block.checked_mul(self.block_size as u64).and_then(|start| start.checked_add(skip));
         let offset = offset.ok_or_else(|| Fault::unread(block, Errno::IO))?;
-        // A file that was cut off and a device that fails are the same to who reads.
-        self.source.read_at(buf, offset).map_err(|_| Fault::unread(block, Errno::IO))
+        self.source.read_at(buf, offset).map_err(|error| unread(block, &error))
+    }
+}
+
+/// A file that was cut off and a device that fails are the same to who reads. That there is no memory is not the image's fault.
+fn unread(block: u64, error: &io::Error) -> Fault {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOMEM) => Errno::NOMEM.into(),
+        _ => Fault::unread(block, Errno::IO),
     }
 }
 
@@ -123,17 +194,38 @@ impl Blocks {
 mod tests {
     use super::*;
 
+    fn blocks() -> Blocks {
+        let image: Vec<u8> = (0..8).flat_map(|n| vec![n; 1024]).chain([9; 10]).collect();
+        Blocks::new(Box::new(image), 1024, 8).unwrap()
+    }
+
     #[test]
-    fn blocks_are_read_once_and_ends_are_errors() {
-        let image: Vec<u8> = (0..8).flat_map(|n| vec![n; 1024]).collect();
-        let blocks = Blocks::new(Box::new(image), 1024);
-        let first = blocks.get(3).unwrap();
-        assert!(first.iter().all(|&b| b == 3) && Arc::ptr_eq(&first.0, &blocks.get(3).unwrap().0));
-        assert_eq!(blocks.get(8).map(drop), Err(Fault::unread(8, Errno::IO)));
-        assert_eq!(blocks.get(u64::MAX).map(drop), Err(Fault::unread(u64::MAX, Errno::IO)));
+    fn blocks_are_read_and_ends_are_errors() {
+        let blocks = blocks();
+        assert!(blocks.get(3).unwrap().iter().all(|&b| b == 3));
+        for beyond in [8, 9, 1 << 50, u64::MAX] {
+            assert_eq!(blocks.get(beyond).map(drop), Err(Fault::unread(beyond, Errno::IO)));
+        }
         let mut two = [0; 1500];
         blocks.read(6, 500, &mut two).unwrap();
         assert!(two[..524].iter().all(|&b| b == 6) && two[524..].iter().all(|&b| b == 7));
-        assert!(blocks.read(7, 500, &mut two).is_err());
+        assert!(blocks.read(7, 500, &mut two).is_err() && blocks.read(u64::MAX, 0, &mut two).is_err());
+    }
+
+    #[test]
+    fn what_was_checked_is_known_as_that_only() {
+        let blocks = blocks();
+        let (one, two) = (blocks.checks((1, 2)), blocks.checks((2, 1)));
+        let block = blocks.get(1).unwrap();
+        assert!(!one.are_done(&block));
+        one.done(&block);
+        assert!(one.are_done(&block) && !two.are_done(&block));
+        assert!((0..70).all(|place| !is_inode_checked(block.note(), place)));
+        for place in [0, 5, 62, 63, 64] {
+            inode_checked(&block, place);
+        }
+        let note = blocks.copy(1, 0, &mut []).unwrap();
+        let known: Vec<_> = (0..70).filter(|place| is_inode_checked(note, *place)).collect();
+        assert!(known == [0, 5, 62] && !one.are_done(&block));
     }
 }

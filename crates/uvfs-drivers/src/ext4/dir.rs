@@ -4,6 +4,9 @@
 //! position is the offset of an entry; one that is none (a client made it up) leads to the next entry, because each
 //! block is read from its beginning. A directory is no longer than the image, which bounds each pass.
 //!
+//! A block is checked as a whole when it is first used: its checksum, and all of its entries. While it is in memory only
+//! lengths are looked at again. Where an entry is damaged those before it are found and shown all the same.
+//!
 //! A directory has one parent, the one that its `..` names: [`Fs::child`] refuses to find it anywhere else. So what
 //! can be reached from the root is a tree, whatever the image says.
 
@@ -11,7 +14,7 @@ use uvfs::types::mode;
 
 use super::blocks::Block;
 use super::bytes::{slice, u8_at, u16_at, u32_at};
-use super::checksum::crc32c;
+use super::checksum::{crc32c, right};
 use super::fault::{Fault, Locate, Result, ensure};
 use super::inode::Node;
 use super::superblock::{ROOT_INO, Superblock};
@@ -44,11 +47,13 @@ pub(super) struct Entries<'b> {
     sup: &'b Superblock,
     area: &'b [u8],
     at: usize,
+    /// All entries were found right before.
+    sound: bool,
 }
 
 impl<'b> Entries<'b> {
-    pub(super) fn new(sup: &'b Superblock, area: &'b [u8]) -> Self {
-        Self { sup, area, at: 0 }
+    fn new(sup: &'b Superblock, area: &'b [u8]) -> Self {
+        Self { sup, area, at: 0, sound: false }
     }
 
     fn entry(&self) -> Result<Entry<'b>> {
@@ -64,7 +69,7 @@ impl<'b> Entries<'b> {
         ensure(name_len <= NAME_MAX, "length of a name")?;
         let name = slice(record, HEAD, name_len, "a name longer than its entry")?;
         let ino = u32_at(head, 0);
-        if ino != 0 {
+        if ino != 0 && !self.sound {
             ensure(self.sup.is_inode(ino), "a name of no inode")?;
             ensure(!name.is_empty() && !name.iter().any(|b| matches!(b, 0 | b'/')), "a name that is none")?;
         }
@@ -108,8 +113,36 @@ fn type_bits(kind: u8) -> u32 {
     }
 }
 
+/// A block of a directory that was checked.
+pub(super) struct DirBlock<'f> {
+    /// Where it stands.
+    pub at: u64,
+    pub block: Block<'f>,
+    /// How much of it is entries.
+    end: usize,
+    sound: bool,
+}
+
+impl DirBlock<'_> {
+    /// Its entries.
+    pub(super) fn entries<'b>(&'b self, sup: &'b Superblock) -> Entries<'b> {
+        Entries { sound: self.sound, ..Entries::new(sup, &self.block[..self.end]) }
+    }
+}
+
 /// What is done with an entry and the offset after it; false ends the reading.
 type Look<'l> = &'l mut dyn FnMut(Entry<'_>, u64) -> Result<bool>;
+
+fn each_of(entries: Entries<'_>, base: u64, from: u64, look: Look<'_>) -> Result<bool> {
+    for entry in entries {
+        let entry = entry?;
+        let wanted = entry.ino != 0 && base + entry.start as u64 >= from;
+        if wanted && !look(entry, base + entry.end as u64)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
 
 impl Fs {
     /// Whether a directory's index counts.
@@ -124,30 +157,43 @@ impl Fs {
         Ok(dir.size / block_size)
     }
 
-    /// A block of a directory, its checksum right; and how much of it is entries.
-    pub(super) fn dir_block(&self, dir: &Node, index: u64) -> Result<(u64, Block, usize)> {
+    /// A block of a directory, its checksum right.
+    pub(super) fn dir_block(&self, dir: &Node, index: u64) -> Result<DirBlock<'_>> {
         let (at, block) = self.file_block(dir, index)?;
-        let end = self.entries_end(dir, index, &block).in_block(at).of(dir.ino)?;
-        Ok((at, block, end))
+        let checks = self.blocks.checks((b'd', dir.seed, self.is_indexed(dir), index == 0));
+        let known = checks.are_done(&block);
+        let end = self.entries_end(dir, index, &block, known).in_block(at).of(dir.ino)?;
+        let sound = known || Entries::new(&self.sup, &block[..end]).all(|entry| entry.is_ok());
+        if sound && !known {
+            checks.done(&block);
+        }
+        Ok(DirBlock { at, block, end, sound })
     }
 
-    fn entries_end(&self, dir: &Node, index: u64, block: &[u8]) -> Result<usize> {
+    /// How much of a block is entries. The checksum need not be looked at where it is `known` to be right.
+    fn entries_end(&self, dir: &Node, index: u64, block: &[u8], known: bool) -> Result<usize> {
         if !self.sup.checksums() {
             return Ok(block.len());
         }
         let is_whole = u32_at(block, 0) == 0 && record_len(u16_at(block, 4), block.len()) == block.len();
         if self.is_indexed(dir) && (index == 0 || is_whole) {
-            htree::check(self, dir, block)?;
+            if !known {
+                htree::check(self, dir, block)?;
+            }
             return Ok(block.len());
         }
         let end = block.len().saturating_sub(SHORTEST);
+        if known {
+            return Ok(end);
+        }
         let tail = slice(block, end, SHORTEST, "a directory's block without a checksum")?;
         let is_tail = u32_at(tail, 0) == 0
             && usize::from(u16_at(tail, 4)) == SHORTEST
             && u8_at(tail, 6) == 0
             && u8_at(tail, 7) == CHECKSUM_TYPE;
         ensure(is_tail, "a directory's block without a checksum")?;
-        ensure(crc32c(dir.seed, &block[..end]) == u32_at(tail, 8), "checksum of a directory's block")?;
+        let crc = crc32c(dir.seed, &block[..end]);
+        ensure(right(crc == u32_at(tail, 8)), "checksum of a directory's block")?;
         Ok(end)
     }
 
@@ -159,9 +205,9 @@ impl Fs {
         }
         let block_size = self.sup.block_size as u64;
         for index in from / block_size..self.dir_blocks(dir)? {
-            let (at, block, end) = self.dir_block(dir, index)?;
+            let block = self.dir_block(dir, index)?;
             let base = index * block_size;
-            if !self.each_of(&block[..end], base, from, look).in_block(at).of(dir.ino)? {
+            if !each_of(block.entries(&self.sup), base, from, look).in_block(block.at).of(dir.ino)? {
                 break;
             }
         }
@@ -172,22 +218,11 @@ impl Fs {
     fn each_inline(&self, dir: &Node, from: u64, look: Look<'_>) -> Result<()> {
         let pointers = dir.pointers();
         let first = pointers.get(4..).unwrap_or_default();
-        if self.each_of(first, 4, from, look).of(dir.ino)? {
-            let rest = self.inline_rest(dir)?;
-            self.each_of(rest, pointers.len() as u64, from, look).of(dir.ino)?;
+        if each_of(Entries::new(&self.sup, first), 4, from, look).of(dir.ino)? {
+            let rest = Entries::new(&self.sup, self.inline_rest(dir)?);
+            each_of(rest, pointers.len() as u64, from, look).of(dir.ino)?;
         }
         Ok(())
-    }
-
-    fn each_of(&self, area: &[u8], base: u64, from: u64, look: Look<'_>) -> Result<bool> {
-        for entry in Entries::new(&self.sup, area) {
-            let entry = entry?;
-            let wanted = entry.ino != 0 && base + entry.start as u64 >= from;
-            if wanted && !look(entry, base + entry.end as u64)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     /// The inode that a name in a directory leads to.
@@ -223,8 +258,8 @@ impl Fs {
         if dir.is_inline() {
             return Ok(u32_at(dir.pointers(), 0));
         }
-        let (at, block, end) = self.dir_block(dir, 0)?;
-        let mut entries = Entries::new(&self.sup, &block[..end]);
+        let block = self.dir_block(dir, 0)?;
+        let (at, mut entries) = (block.at, block.entries(&self.sup));
         let mut next = |name: &[u8]| match entries.next() {
             Some(Ok(entry)) if entry.name == name => Ok(entry.ino),
             Some(Err(fault)) => Err(fault),

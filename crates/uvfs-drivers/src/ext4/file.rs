@@ -52,7 +52,8 @@ impl Fs {
         Ok(())
     }
 
-    /// The next byte of data, or of a hole, from an offset on.
+    /// The next byte of data, or of a hole, from an offset on. A map may lead to one block again and again, on purpose: more runs
+    /// than the image has room for are damage.
     pub(super) fn seek_file(&self, node: &Node, offset: u64, what: Seek) -> Result<u64> {
         if offset >= node.size {
             return Err(Errno::NXIO.into());
@@ -61,8 +62,10 @@ impl Fs {
             return Ok(if what == Seek::Data { offset } else { node.size });
         }
         let block_size = self.sup.block_size as u64;
-        let mut at = offset;
+        let (mut at, mut left) = (offset, self.sup.blocks.saturating_mul(2));
         while at < node.size {
+            ensure(left > 0, "a map of blocks that goes around").of(node.ino)?;
+            left -= 1;
             let run = self.run(node, at / block_size)?;
             if run.block.is_some() == (what == Seek::Data) {
                 return Ok(at);

@@ -1,11 +1,11 @@
 //! Group descriptors: where each group's table of inodes stands, and what is free.
 //!
-//! Read through the cache of blocks each time, and checked each time: a descriptor is 32 or 64 bytes.
+//! All are read and checked when the image is opened; what is kept of each is eight bytes.
 
 use super::Fs;
 use super::bytes::{slice, u16_at, u32_at};
-use super::checksum::{crc16, crc32c, crc32c_around};
-use super::fault::{Locate, Result, ensure};
+use super::checksum::{crc16, crc32c, crc32c_around, right};
+use super::fault::{Fault, Locate, Result, ensure};
 use super::features;
 
 /// The group's inodes were never written.
@@ -13,19 +13,35 @@ const INODES_UNUSED: u16 = 1;
 /// Where a descriptor's checksum stands.
 const CHECKSUM: usize = 0x1e;
 
+/// A group's table of inodes: its first block (all of them lie within the file system), or that there are no inodes in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Table(u64);
+
+const UNUSED: u64 = 1 << 63;
+
+impl Table {
+    /// The first block.
+    pub(super) fn block(self) -> Result<u64> {
+        ensure(self.0 & UNUSED == 0, "an inode in a group that has none")?;
+        Ok(self.0)
+    }
+}
+
 /// What a descriptor says.
-pub(super) struct Group {
-    /// First block of the table of inodes, all of which lies within the file system.
-    pub table: u64,
-    /// Whether there are inodes in the table.
-    pub used: bool,
-    pub free_blocks: u64,
-    pub free_inodes: u64,
+struct Group {
+    table: Table,
+    free_blocks: u64,
+    free_inodes: u64,
 }
 
 impl Fs {
+    /// A group's table of inodes.
+    pub(super) fn table(&self, group: u32) -> Result<Table> {
+        self.tables.get(group as usize).copied().ok_or_else(|| Fault::damage("no such group"))
+    }
+
     /// The descriptor of a group.
-    pub(super) fn group(&self, number: u32) -> Result<Group> {
+    fn group(&self, number: u32) -> Result<Group> {
         let sup = &self.sup;
         ensure(number < sup.groups, "no such group")?;
         let at = u64::from(number) * sup.descriptor_size as u64;
@@ -38,16 +54,16 @@ impl Fs {
         ensure(sup.is_range(block, 1), "group descriptors past the end")?;
         let block = self.blocks.get(block)?;
         let raw = slice(&block, at, sup.descriptor_size, "group descriptor past the end of its block")?;
-        ensure(self.descriptor_checksum(number, raw), "checksum of a group descriptor")?;
+        ensure(right(self.descriptor_checksum(number, raw)), "checksum of a group descriptor")?;
         let wide = raw.len() >= 64;
         let high16 = |at| if wide { u64::from(u16_at(raw, at)) << 16 } else { 0 };
         let high32 = if wide { u64::from(u32_at(raw, 0x28)) << 32 } else { 0 };
         let table = u64::from(u32_at(raw, 0x8)) | high32;
         ensure(sup.is_range(table, sup.table_blocks()), "table of inodes outside the file system")?;
         let has_flags = sup.checksums() || sup.has_ro_compat(features::RO_GDT_CSUM);
+        let unused = has_flags && u16_at(raw, 0x12) & INODES_UNUSED != 0;
         Ok(Group {
-            table,
-            used: !has_flags || u16_at(raw, 0x12) & INODES_UNUSED == 0,
+            table: Table(table | if unused { UNUSED } else { 0 }),
             free_blocks: u64::from(u16_at(raw, 0xc)) | high16(0x2c),
             free_inodes: u64::from(u16_at(raw, 0xe)) | high16(0x2e),
         })
@@ -69,11 +85,13 @@ impl Fs {
         found == if sup.has_incompat(features::WIDE) { crc16(crc, rest) } else { crc }
     }
 
-    /// Looks at all descriptors: free blocks and inodes in all. Takes as long as reading them.
-    pub(super) fn totals(&self) -> Result<(u64, u64)> {
+    /// Reads all descriptors; free blocks and inodes in all.
+    pub(super) fn read_groups(&mut self) -> Result<(u64, u64)> {
         let (mut blocks, mut inodes) = (0u64, 0u64);
         for number in 0..self.sup.groups {
             let group = self.group(number)?;
+            // One by one: how many there are is only what the image says, until they are there.
+            self.tables.push(group.table);
             blocks = blocks.saturating_add(group.free_blocks);
             inodes = inodes.saturating_add(group.free_inodes);
         }

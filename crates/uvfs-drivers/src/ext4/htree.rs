@@ -2,13 +2,13 @@
 //!
 //! The root stands in the directory's first block behind `.` and `..`, other nodes in blocks that look like one
 //! unused entry. Looking a name up goes down by its hash, and on to the next leaf as long as that begins with the
-//! same hash; each step goes on in the index, so a search ends.
+//! same hash. An index may lead to one block again and again, on purpose: a search that has been in more leaves than the
+//! directory has blocks is given up.
 
 use super::Fs;
-use super::blocks::Block;
 use super::bytes::{slice, u8_at, u16_at, u32_at};
-use super::checksum::crc32c;
-use super::dir::{Entries, record_len};
+use super::checksum::{crc32c, right};
+use super::dir::{DirBlock, record_len};
 use super::fault::{Fault, Locate, Result, ensure};
 use super::features;
 use super::hash::Hasher;
@@ -61,23 +61,23 @@ pub(super) fn check(fs: &Fs, dir: &Node, block: &[u8]) -> Result<()> {
     let tail = slice(block, at + limit * PAIR, 8, "an index without a checksum")?;
     let crc = crc32c(dir.seed, &block[..at + count * PAIR]);
     let crc = crc32c(crc32c(crc, &tail[..4]), &[0; 4]);
-    ensure(crc == u32_at(tail, 4), "checksum of a directory's index")
+    ensure(right(crc == u32_at(tail, 4)), "checksum of a directory's index")
 }
 
 /// A node on the way down, and the pair that was taken.
-struct Level {
-    block: Block,
+struct Level<'f> {
+    node: DirBlock<'f>,
     pairs: Pairs,
     taken: usize,
 }
 
-impl Level {
+impl Level<'_> {
     fn hash(&self, index: usize) -> u32 {
-        if index == 0 { 0 } else { u32_at(&self.block, self.pairs.at + index * PAIR) }
+        if index == 0 { 0 } else { u32_at(&self.node.block, self.pairs.at + index * PAIR) }
     }
 
     fn child(&self) -> u64 {
-        (u32_at(&self.block, self.pairs.at + self.taken * PAIR + 4) & 0x0fff_ffff).into()
+        (u32_at(&self.node.block, self.pairs.at + self.taken * PAIR + 4) & 0x0fff_ffff).into()
     }
 
     /// The last pair whose hash is not above.
@@ -98,24 +98,24 @@ struct Way<'s> {
     hash: u32,
     /// Levels below the root.
     depth: usize,
-    levels: Vec<Level>,
+    levels: Vec<Level<'s>>,
 }
 
 /// Looks a name up.
 pub(super) fn find(fs: &Fs, dir: &Node, name: &[u8]) -> Result<Search> {
     let blocks = fs.dir_blocks(dir)?;
-    let (at, root, _) = fs.dir_block(dir, 0)?;
-    let (version, depth) = root_info(fs, &root).in_block(at).of(dir.ino)?;
+    let root = fs.dir_block(dir, 0)?;
+    let (version, depth) = root_info(fs, &root.block).in_block(root.at).of(dir.ino)?;
     let Some(hasher) = Hasher::new(version, fs.sup.hash_unsigned, fs.sup.hash_seed) else {
         return Ok(Search::NoIndex);
     };
     let mut way = Way { fs, dir, hash: hasher.hash(name), depth, levels: Vec::with_capacity(depth + 1) };
     way.down(0, true)?;
-    loop {
+    for _ in 0..blocks {
         let leaf = way.leaf(blocks)?;
-        let (at, block, end) = fs.dir_block(dir, leaf)?;
-        for entry in Entries::new(&fs.sup, &block[..end]) {
-            let entry = entry.in_block(at).of(dir.ino)?;
+        let leaf = fs.dir_block(dir, leaf)?;
+        for entry in leaf.entries(&fs.sup) {
+            let entry = entry.in_block(leaf.at).of(dir.ino)?;
             if entry.ino != 0 && entry.name == name {
                 return Ok(Search::Done(Some(entry.ino)));
             }
@@ -124,6 +124,7 @@ pub(super) fn find(fs: &Fs, dir: &Node, name: &[u8]) -> Result<Search> {
             return Ok(Search::Done(None));
         }
     }
+    Err(Fault::damage("an index that goes around").of(dir.ino))
 }
 
 /// Kind of hash and levels below the root.
@@ -136,7 +137,7 @@ fn root_info(fs: &Fs, root: &[u8]) -> Result<(u8, usize)> {
     Ok((u8_at(root, ROOT_INFO + 4), levels))
 }
 
-impl Way<'_> {
+impl<'s> Way<'s> {
     /// Goes down from block `at` of the directory: by the hash, or (where a search goes on) leftmost.
     fn down(&mut self, mut at: u64, by_hash: bool) -> Result<()> {
         loop {
@@ -152,14 +153,15 @@ impl Way<'_> {
         }
     }
 
-    fn level(&self, index: u64) -> Result<Level> {
+    fn level(&self, index: u64) -> Result<Level<'s>> {
         let blocks = self.fs.dir_blocks(self.dir)?;
         ensure(index < blocks, "an index that leads out of its directory").of(self.dir.ino)?;
-        let (at, block, _) = self.fs.dir_block(self.dir, index)?;
-        let pairs = pairs(&block).in_block(at).of(self.dir.ino)?;
+        let node = self.fs.dir_block(self.dir, index)?;
+        let pairs = pairs(&node.block).in_block(node.at).of(self.dir.ino)?;
         let is_root = pairs.at == ROOT_PAIRS;
-        ensure(is_root == (index == 0), "a directory's index in disorder").in_block(at).of(self.dir.ino)?;
-        Ok(Level { block, pairs, taken: 0 })
+        let in_order = ensure(is_root == (index == 0), "a directory's index in disorder");
+        in_order.in_block(node.at).of(self.dir.ino)?;
+        Ok(Level { node, pairs, taken: 0 })
     }
 
     /// The leaf that the way leads to.

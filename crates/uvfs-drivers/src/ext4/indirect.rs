@@ -53,7 +53,10 @@ fn below(fs: &Fs, mut table: u64, mut rest: u64, mut level: u32, each: u64) -> R
         }
         table = u32_at(&raw, index * 4).into();
         if table == 0 {
-            return Ok(Run::hole(span - rest));
+            // With its neighbours: a table is a few runs, however many pointers it has.
+            let holes =
+                (index..raw.len() / 4).take_while(|index| u32_at(&raw, index * 4) == 0).count() as u64;
+            return Ok(Run::hole(span.saturating_mul(holes) - rest));
         }
         level -= 1;
     }

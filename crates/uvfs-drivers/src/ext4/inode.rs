@@ -1,18 +1,20 @@
 //! Inodes: found by number, checked, and taken apart.
 //!
-//! Nothing is kept of an inode between calls but its block in the cache of blocks: a [`Node`] is read when
-//! it is needed, and any number of threads may do so.
+//! Nothing is kept of an inode between calls but its block in the cache of blocks: a [`Node`] is copied from there when
+//! it is needed, which stores nothing that other threads read.
 
 use uvfs::types::{Attr, Time, mode};
 
-use super::blocks::Block;
-use super::bytes::{split_u64, u16_at, u32_at};
-use super::checksum::{crc32c, crc32c_around};
+use super::blocks::{inode_checked, is_inode_checked};
+use super::bytes::{slice, split_u64, u16_at, u32_at};
+use super::checksum::{crc32c, crc32c_around, right};
 use super::fault::{Fault, Locate, Result, ensure};
 use super::{Fs, features};
 
 /// What every inode has; what is longer has `extra` fields.
 const OLD_SIZE: usize = 128;
+/// What inodes usually have, or less.
+const USUAL_SIZE: usize = 256;
 /// `i_block`: block pointers, the root of extents, a link's target, or inline data.
 const POINTERS: std::ops::Range<usize> = 0x28..0x64;
 
@@ -30,10 +32,7 @@ const CASEFOLD: u32 = 0x4000_0000;
 /// An inode.
 pub(super) struct Node {
     pub ino: u32,
-    /// The block of the table that it stands in, and where.
-    block: Block,
-    at: usize,
-    inode_size: usize,
+    raw: Raw,
     /// What is used beyond 128 bytes.
     extra: usize,
     /// Type and permissions.
@@ -47,10 +46,38 @@ pub(super) struct Node {
     pub xattr_block: u64,
 }
 
+/// An inode's bytes.
+#[expect(clippy::large_enum_variant, reason = "the large one is the usual one, and is not to be allocated")]
+enum Raw {
+    /// So many of them.
+    Usual([u8; USUAL_SIZE], usize),
+    Large(Vec<u8>),
+}
+
+impl Raw {
+    fn new(len: usize) -> Self {
+        if len <= USUAL_SIZE { Self::Usual([0; USUAL_SIZE], len) } else { Self::Large(vec![0; len]) }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::Usual(bytes, len) => &mut bytes[..*len],
+            Self::Large(bytes) => bytes,
+        }
+    }
+}
+
 impl Node {
+    fn new(ino: u32, raw: Raw) -> Self {
+        Self { ino, raw, extra: 0, mode: 0, size: 0, flags: 0, seed: 0, xattr_block: 0 }
+    }
+
     /// All of it.
     pub(super) fn raw(&self) -> &[u8] {
-        self.block.get(self.at..self.at + self.inode_size).unwrap_or_default()
+        match &self.raw {
+            Raw::Usual(bytes, len) => &bytes[..*len],
+            Raw::Large(bytes) => bytes,
+        }
     }
 
     /// The 60 bytes of `i_block`.
@@ -197,31 +224,29 @@ impl Fs {
         let sup = &self.sup;
         ensure(sup.is_inode(ino), "no such inode")?;
         let (group, index) = ((ino - 1) / sup.group_inodes, (ino - 1) % sup.group_inodes);
-        let group = self.group(group)?;
-        ensure(group.used, "an inode in a group that has none")?;
+        let table = self.table(group)?.block()?;
         let offset = u64::from(index) * sup.inode_size as u64;
-        let block = group.table + offset / sup.block_size as u64;
+        let block = table + offset / sup.block_size as u64;
         let at = (offset % sup.block_size as u64) as usize;
+        ensure(at + sup.inode_size <= sup.block_size, "an inode past the end of its block")?;
+        let (mut raw, place) = (Raw::new(sup.inode_size), at / sup.inode_size);
+        let note = self.blocks.copy(block, at, raw.bytes())?;
+        if is_inode_checked(note, place) {
+            let mut node = Node::new(ino, raw);
+            self.fill(&mut node, true).in_block(block)?;
+            return Ok(node);
+        }
+        // With a pin: what is checked are the bytes that the note is of.
         let bytes = self.blocks.get(block)?;
-        ensure(at + sup.inode_size <= bytes.len(), "an inode past the end of its block")?;
-        let mut node = Node {
-            ino,
-            block: bytes,
-            at,
-            inode_size: sup.inode_size,
-            extra: 0,
-            mode: 0,
-            size: 0,
-            flags: 0,
-            seed: 0,
-            xattr_block: 0,
-        };
-        self.fill(&mut node).in_block(block)?;
+        raw.bytes().copy_from_slice(slice(&bytes, at, sup.inode_size, "an inode past the end of its block")?);
+        let mut node = Node::new(ino, raw);
+        self.fill(&mut node, false).in_block(block)?;
+        inode_checked(&bytes, place);
         Ok(node)
     }
 
-    /// Checks the inode and takes out what is used again and again.
-    fn fill(&self, node: &mut Node) -> Result<()> {
+    /// Checks the inode (its checksum too, unless that was found right) and takes out what is used again and again.
+    fn fill(&self, node: &mut Node, is_checked: bool) -> Result<()> {
         let sup = &self.sup;
         let raw = node.raw();
         let extra = if sup.inode_size > OLD_SIZE { usize::from(u16_at(raw, 0x80)) } else { 0 };
@@ -230,8 +255,8 @@ impl Fs {
             "length of an inode's extra fields",
         )?;
         let seed = crc32c(crc32c(sup.seed, &node.ino.to_le_bytes()), &u32_at(raw, 0x64).to_le_bytes());
-        if sup.checksums() {
-            ensure(checksum(seed, raw, extra), "checksum of an inode")?;
+        if sup.checksums() && !is_checked {
+            ensure(right(checksum(seed, raw, extra)), "checksum of an inode")?;
         }
         let mode = u32::from(u16_at(raw, 0x0));
         let flags = u32_at(raw, 0x20);

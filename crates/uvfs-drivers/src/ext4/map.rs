@@ -20,7 +20,7 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn hole(len: u64) -> Self {
-        Self { len, block: None }
+        Self { len: len.max(1), block: None }
     }
 }
 
@@ -36,7 +36,7 @@ impl Fs {
     }
 
     /// A block of a file that is metadata: a directory's, a link's. Such have no holes.
-    pub(super) fn file_block(&self, node: &Node, block: u64) -> Result<(u64, Block)> {
+    pub(super) fn file_block(&self, node: &Node, block: u64) -> Result<(u64, Block<'_>)> {
         ensure(!node.is_inline(), "inline data where there are blocks").of(node.ino)?;
         let at = self.run(node, block)?.block;
         let at = at.ok_or_else(|| Fault::damage("a hole where there is none").of(node.ino))?;

@@ -1,7 +1,7 @@
 //! ext2, ext3 and ext4 images, read-only: a file or a block device, by inode number, from any number of threads.
 //!
 //! Written from the published layout of the format. The driver keeps nothing per inode and takes no lock but
-//! those of the cache of blocks: every call reads the inode that it is about ([`inode`]), and from there blocks
+//! those of the cache of blocks, which its hits do not take: every call reads the inode that it is about ([`inode`]), and from there blocks
 //! ([`map`]: [`extents`] or [`indirect`]), names ([`dir`], [`htree`]) and attributes ([`xattr`]).
 //!
 //! **An image is hostile input.** Every pointer, length, depth and checksum is checked before it is used; what
@@ -9,8 +9,8 @@
 //! on in something that ends: levels of a tree, bytes of a block, blocks of the image. Directories form a
 //! tree, whatever names say ([`Fs::child`]).
 //!
-//! **Memory**: 8 MiB of metadata blocks an image; while a call lasts, the largest of a block, an inode and an
-//! attribute's value (64 KiB). Nothing grows with the image.
+//! **Memory**: blocks of metadata within the limit of the cache that the image is mounted in (no more than the image has, where there is none),
+//! eight bytes for each group of blocks, and while a call lasts, the largest of an inode and an attribute's value (64 KiB).
 //!
 //! The image must not change while it is open. What changes all the same gives wrong answers or damage,
 //! nothing worse.
@@ -30,11 +30,13 @@ mod htree;
 mod indirect;
 mod inode;
 mod map;
+mod record;
 mod superblock;
 mod xattr;
 
 use std::fmt;
 use std::fs;
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -43,11 +45,13 @@ use uvfs::driver::{Driver, File, Inode};
 use uvfs::types::{
     Access, Answer, DirEntry, Errno, Features, NAME_MAX, NewInode, Op, Result, Seek, StatFs, Ttl,
 };
+use uvfs_cache::Cache;
 
 pub use blocks::Source;
 
 use blocks::{Blocks, Image};
 use fault::{Fault, Log};
+use groups::Table;
 use inode::Node;
 use superblock::Superblock;
 
@@ -76,6 +80,8 @@ impl std::error::Error for Refused {}
 struct Fs {
     blocks: Blocks,
     sup: Superblock,
+    /// Of each group.
+    tables: Vec<Table>,
 }
 
 /// The driver.
@@ -111,12 +117,14 @@ impl Ext4 {
         if sup.marked_damaged {
             tracing::warn!(image = %name, "ext4: it is marked as damaged; e2fsck -fy mends what can be mended");
         }
-        let fs = Fs { blocks: Blocks::new(source, sup.block_size), sup };
+        let blocks = Blocks::new(source, sup.block_size, sup.blocks);
+        let blocks = blocks.map_err(|error| Refused::new(format!("there is no memory for it: {error}")))?;
+        let mut fs = Fs { blocks, sup, tables: Vec::new() };
         let damaged = |fault: Fault| {
             let place = fault.block.map_or_else(String::new, |block| format!(", block {block}"));
             Refused::new(format!("it is damaged ({}{place}): run e2fsck -fy on it", fault.what))
         };
-        let (free_blocks, free_inodes) = fs.totals().map_err(damaged)?;
+        let (free_blocks, free_inodes) = fs.read_groups().map_err(damaged)?;
         fs.root_node().map_err(damaged)?;
         let figures = StatFs {
             bsize: fs.sup.block_size as u32,
@@ -128,6 +136,23 @@ impl Ext4 {
             namelen: NAME_MAX as u32,
         };
         Ok(Arc::new(Self { fs, log: Log::new(name.to_owned()), figures }))
+    }
+
+    /// Writes the number and size of each block of metadata that is used from now on to `out`, one a line, in the order of their use: a
+    /// trace for `uvfs-bench blocks --trace`. It is buffered; [`Ext4::end_of_record`] writes the rest.
+    ///
+    /// # Errors
+    /// Where it cannot be written, or something is being recorded already.
+    pub fn record(&self, out: Box<dyn Write + Send>) -> io::Result<()> {
+        self.fs.blocks.record(out)
+    }
+
+    /// Writes out what was recorded so far.
+    ///
+    /// # Errors
+    /// What made the record end before, or does now.
+    pub fn end_of_record(&self) -> io::Result<()> {
+        self.fs.blocks.recorded().map_or(Ok(()), record::Record::flush)
     }
 
     /// How often the image was found damaged, or could not be read.
@@ -157,6 +182,11 @@ impl Driver for Ext4 {
 
     fn root(&self, _op: &Op) -> Result<NewInode> {
         self.log.errno(self.fs.root_node().map(|root| self.told(&root)))
+    }
+
+    /// From now on blocks take of this cache's memory.
+    fn mounted(&self, cache: &Arc<Cache>, _root: &Inode<'_>) {
+        self.fs.blocks.join(cache);
     }
 
     fn lookup(&self, _op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {

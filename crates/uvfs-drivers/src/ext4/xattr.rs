@@ -1,14 +1,16 @@
 //! Extended attributes: in the inode after its fields, in one block, or (large values) in inodes of their own.
 //!
 //! Names are cut into a number for the namespace and the rest. Lists are checked as a whole before anything is
-//! taken from them. A value is 64 KiB at most.
+//! taken from them (those in blocks once, as long as the block is in memory). A value is 64 KiB at most. An inode that has no attributes
+//! is known by itself: nothing is read for it.
 
 use uvfs::acl::{Acl, AclKind};
 use uvfs::types::Errno;
 
 use super::acl;
+use super::blocks::Block;
 use super::bytes::{slice, u8_at, u16_at, u32_at};
-use super::checksum::{crc32c, crc32c_around};
+use super::checksum::{crc32c, crc32c_around, right};
 use super::fault::{Fault, Locate, Result, ensure};
 use super::inode::{Node, Stamp};
 use super::{Fs, features};
@@ -60,21 +62,45 @@ enum Value<'b> {
 }
 
 impl<'b> List<'b> {
-    /// All entries; damage where one of them cannot be.
-    fn entries(&self) -> Result<Vec<Entry<'b>>> {
-        let mut entries = Vec::new();
-        let mut at = self.first;
-        // Four zeros end the list; the last ones may stand at the very end.
-        while at + 4 <= self.area.len() && u32_at(self.area, at) != 0 {
-            let head = slice(self.area, at, ENTRY, "an entry of attributes past the end")?;
-            let len = usize::from(u8_at(head, 0));
-            let name = slice(self.area, at + ENTRY, len, "an attribute's name past the end")?;
-            ensure(!name.contains(&0), "a nul in an attribute's name")?;
-            entries.push(Entry { space: u8_at(head, 1), name, value: self.value(head)? });
-            at += ENTRY + len.next_multiple_of(4);
+    /// Damage where one of the entries cannot be, or the list does not end.
+    fn check(&self) -> Result<()> {
+        self.entries().try_for_each(|entry| entry.map(drop))
+    }
+
+    /// The entries, up to the first damage.
+    fn entries(&self) -> Entries<'b> {
+        Entries { area: self.area, at: Some(self.first) }
+    }
+}
+
+/// Goes through a list; past its end, or damage, there is nothing.
+struct Entries<'b> {
+    area: &'b [u8],
+    at: Option<usize>,
+}
+
+impl<'b> Iterator for Entries<'b> {
+    type Item = Result<Entry<'b>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let at = self.at.take()?;
+        if at + 4 > self.area.len() {
+            return Some(Err(Fault::damage("a list of attributes without an end")));
         }
-        ensure(at + 4 <= self.area.len(), "a list of attributes without an end")?;
-        Ok(entries)
+        // Four zeros end the list; the last ones may stand at the very end.
+        (u32_at(self.area, at) != 0).then(|| self.entry(at))
+    }
+}
+
+impl<'b> Entries<'b> {
+    fn entry(&mut self, at: usize) -> Result<Entry<'b>> {
+        let head = slice(self.area, at, ENTRY, "an entry of attributes past the end")?;
+        let len = usize::from(u8_at(head, 0));
+        let name = slice(self.area, at + ENTRY, len, "an attribute's name past the end")?;
+        ensure(!name.contains(&0), "a nul in an attribute's name")?;
+        let entry = Entry { space: u8_at(head, 1), name, value: self.value(head)? };
+        self.at = Some(at + ENTRY + len.next_multiple_of(4));
+        Ok(entry)
     }
 
     fn value(&self, head: &[u8]) -> Result<Value<'b>> {
@@ -147,8 +173,8 @@ impl Fs {
 
     /// Shows each attribute, those in the inode first, until `look` says no.
     fn each_xattr(&self, node: &Node, look: &mut dyn FnMut(Entry<'_>) -> Result<bool>) -> Result<()> {
-        for entry in self.inode_list(node)?.entries().of(node.ino)? {
-            if !look(entry)? {
+        for entry in self.inode_list(node)?.entries() {
+            if !look(entry?)? {
                 return Ok(());
             }
         }
@@ -157,8 +183,8 @@ impl Fs {
             return Ok(());
         }
         let block = self.blocks.get(at).of(node.ino)?;
-        for entry in self.block_list(at, &block).in_block(at).of(node.ino)? {
-            if !look(entry)? {
+        for entry in self.block_list(at, &block).in_block(at).of(node.ino)?.entries() {
+            if !look(entry?)? {
                 return Ok(());
             }
         }
@@ -172,17 +198,25 @@ impl Fs {
             return Ok(List { area: &[0; 4], first: 0 });
         }
         // Values count from the first entry.
-        Ok(List { area: rest.get(4..).unwrap_or_default(), first: 0 })
+        let list = List { area: rest.get(4..).unwrap_or_default(), first: 0 };
+        list.check().of(node.ino)?;
+        Ok(list)
     }
 
-    fn block_list<'b>(&self, at: u64, block: &'b [u8]) -> Result<Vec<Entry<'b>>> {
+    fn block_list<'b>(&self, at: u64, block: &'b Block<'_>) -> Result<List<'b>> {
+        let (list, checks) = (List { area: block, first: HEADER }, self.blocks.checks((b'a', at)));
+        if checks.are_done(block) {
+            return Ok(list);
+        }
         ensure(u32_at(block, 0) == MAGIC && u32_at(block, 8) == 1, "header of a block of attributes")?;
         if self.sup.checksums() {
             let seed = crc32c(self.sup.seed, &at.to_le_bytes());
             let crc = crc32c_around(seed, block, 16..20);
-            ensure(crc == u32_at(block, 16), "checksum of a block of attributes")?;
+            ensure(right(crc == u32_at(block, 16)), "checksum of a block of attributes")?;
         }
-        List { area: block, first: HEADER }.entries()
+        list.check()?;
+        checks.done(block);
+        Ok(list)
     }
 
     /// A value that is an inode's content, and has a checksum of its own.
@@ -198,13 +232,14 @@ impl Fs {
         // The first such file systems kept the owner's number there instead.
         let is_old = holder.seconds(Stamp::Modify) == node.ino && holder.generation() == node.generation();
         let is_right = holder.seconds(Stamp::Access) == hash;
-        ensure(is_right || is_old, "checksum of an attribute's value").of(ino)?;
+        ensure(right(is_right || is_old), "checksum of an attribute's value").of(ino)?;
         Ok(value)
     }
 
     /// What inline data goes on with after the inode's pointers; nothing where it does not.
     pub(super) fn inline_rest<'n>(&self, node: &'n Node) -> Result<&'n [u8]> {
-        for entry in self.inode_list(node)?.entries().of(node.ino)? {
+        for entry in self.inode_list(node)?.entries() {
+            let entry = entry?;
             if entry.space == SYSTEM && entry.name == b"data" {
                 return match entry.value {
                     Value::Here(rest) => Ok(rest),
@@ -232,7 +267,8 @@ mod tests {
     }
 
     fn names(area: &[u8]) -> std::result::Result<usize, &'static str> {
-        List { area, first: 0 }.entries().map(|e| e.len()).map_err(|f| f.what)
+        let entries: Result<Vec<_>> = List { area, first: 0 }.entries().collect();
+        entries.map(|e| e.len()).map_err(|f| f.what)
     }
 
     #[test]

@@ -20,6 +20,9 @@ struct Args {
     /// Longest time for one, in seconds.
     #[arg(long, default_value_t = 8)]
     limit: u64,
+    /// Most memory that walking may take beyond what the images to begin with took, in MiB.
+    #[arg(long, default_value_t = 128)]
+    memory: u64,
     /// Write the first image to this file, and do nothing else.
     #[arg(long)]
     save: Option<std::path::PathBuf>,
@@ -57,6 +60,11 @@ fn run(args: &Args) -> Result<bool> {
                 println!("{error:#}");
             }
         }
+    }
+    let more = peak().saturating_sub(before) >> 10;
+    if more > args.memory {
+        failed += 1;
+        println!("{more} MiB more than before were needed: {} may be", args.memory);
     }
     println!(
         "{} images: {refused} refused, {damaged} with damage that was met, {found} files found; longest {longest:?}; \

@@ -19,7 +19,7 @@ use uvfs_drivers::ext4::Ext4;
 
 use super::populate::{Amount, populate};
 use super::recipes::{RECIPES, Recipe};
-use super::tools::{e2fsck, mke2fs};
+use super::tools::{e2fsck, mke2fs, run, text};
 
 /// Damage comes in pieces of this size.
 const PIECE: usize = 1024;
@@ -48,6 +48,9 @@ fn base(recipe: &Recipe, dir: &Path, tree: &Path) -> Result<Vec<u8>> {
     args.extend(["-N".into(), "400".into()]);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     mke2fs(&image, &args, Some(tree), "4M")?;
+    if !recipe.tune.is_empty() {
+        run("tune2fs", &[recipe.tune, &[text(&image)]].concat())?;
+    }
     e2fsck(&image, &["-D"])?;
     Ok(std::fs::read(&image)?)
 }

@@ -1,0 +1,175 @@
+//! `ext4_peers`: a mounted image beside another server's mount of the same one: processor time of the servers, and how long it takes.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Parser;
+use uvfs_tests::ext4::tools::{mke2fs, run, scratch, text};
+
+/// Ticks of /proc/PID/stat a second: what the kernel tells programs, whatever its own are.
+const USER_HZ: u64 = 100;
+
+/// Mounts an ext4 image with uvfs and with other servers in turn, runs programs over it, and prints the processor time of each server
+/// and how long each program took. Needs root and /dev/fuse. Medians over the rounds; each round takes each server once. `cold` is the first run after
+/// mounting, `warm` the same once more.
+#[derive(Parser)]
+struct Args {
+    /// The image; without one, a directory is put into a new one.
+    #[arg(long)]
+    image: Option<PathBuf>,
+    /// What is put into a new image.
+    #[arg(long, default_value = "/usr/share")]
+    tree: PathBuf,
+    /// The command uvfs.
+    #[arg(long, default_value = "target/release/uvfs")]
+    uvfs: PathBuf,
+    /// Options after uvfs' -o, such as timeout=1.
+    #[arg(long, default_value = "timeout=1")]
+    options: String,
+    /// Another server, in the foreground: {image} and {dir} are put in their places. May be given several times.
+    #[arg(long = "peer", default_values_t = ["fuse2fs -f -o ro,attr_timeout=1,entry_timeout=1 {image} {dir}".to_owned()])]
+    peers: Vec<String>,
+    /// Programs to run in the mount; "a & b" runs both at once.
+    #[arg(long = "run", default_values_t = [
+        "find . -ls >/dev/null".to_owned(),
+        "ls -lR . >/dev/null".to_owned(),
+        "tar c . | cat >/dev/null".to_owned(),
+        "find . -ls >/dev/null & find . -ls >/dev/null; wait".to_owned(),
+    ])]
+    runs: Vec<String>,
+    /// Rounds.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+}
+
+/// A server that has something mounted; unmounted and ended when dropped.
+struct Server {
+    child: Child,
+    dir: PathBuf,
+}
+
+/// The device that a directory is on.
+fn device(dir: &Path) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(dir).ok().map(|meta| meta.dev())
+}
+
+impl Server {
+    fn start(command: &str, dir: &Path) -> Result<Self> {
+        let before = device(dir);
+        let child = Command::new("sh")
+            .args(["-c", &format!("exec {command}")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let mut server = Self { child, dir: dir.to_owned() };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while device(dir) == before {
+            if let Some(status) = server.child.try_wait()? {
+                bail!("{command}: {status}");
+            }
+            ensure!(Instant::now() < deadline, "{command}: nothing was mounted");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(server)
+    }
+
+    /// Its processor time so far: of all its threads, those that have ended too.
+    fn cpu(&self) -> Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let fields = stat.rsplit_once(')').context("no stat")?.1;
+        let ticks = fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().unwrap_or(0));
+        Ok(Duration::from_millis(ticks.sum::<u64>() * 1000 / USER_HZ))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Err(error) = run("umount", &[text(&self.dir)]) {
+            eprintln!("{error:#}");
+            let _ = run("umount", &["-l", text(&self.dir)]);
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One run: the server's processor time, and how long it took, in milliseconds.
+type Figure = (f64, f64);
+
+fn one(server: &Server, program: &str) -> Result<Figure> {
+    let (before, start) = (server.cpu()?, Instant::now());
+    let status = Command::new("sh").args(["-c", program]).current_dir(&server.dir).status()?;
+    ensure!(status.success(), "{program}: {status}");
+    let took = start.elapsed().as_secs_f64() * 1e3;
+    Ok(((server.cpu()? - before).as_secs_f64() * 1e3, took))
+}
+
+fn median(all: &[Figure], which: impl Fn(&Figure) -> f64) -> f64 {
+    let mut all: Vec<f64> = all.iter().map(which).collect();
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
+fn measure(args: &Args) -> Result<()> {
+    let dir = scratch()?;
+    let image = match &args.image {
+        Some(image) => image.canonicalize()?,
+        None => {
+            let image = dir.path().join("image");
+            mke2fs(&image, &["-t", "ext4"], Some(&args.tree), "3G")?;
+            image
+        }
+    };
+    let mounted = dir.path().join("mnt");
+    std::fs::create_dir(&mounted)?;
+    let (uvfs, options) = (text(&args.uvfs), &args.options);
+    let mut servers = vec![format!("{uvfs} mount -o {options} ext4:{{image}} {{dir}}")];
+    servers.extend(args.peers.iter().cloned());
+    let commands: Vec<String> =
+        servers.iter().map(|s| s.replace("{image}", text(&image)).replace("{dir}", text(&mounted))).collect();
+    for program in &args.runs {
+        let mut figures = vec![[Vec::new(), Vec::new()]; commands.len()];
+        for _ in 0..args.rounds {
+            for (command, figures) in commands.iter().zip(&mut figures) {
+                let server = Server::start(command, &mounted)?;
+                figures[0].push(one(&server, program)?);
+                figures[1].push(one(&server, program)?);
+            }
+        }
+        println!("{program}");
+        for (at, state) in ["cold", "warm"].into_iter().enumerate() {
+            let [cpu, took] =
+                [|f: &Figure| f.0, |f: &Figure| f.1].map(|which| median(&figures[0][at], which));
+            println!("  {state}: uvfs: server {cpu:.0} ms, took {took:.0} ms");
+            for (peer, figures) in args.peers.iter().zip(&figures[1..]) {
+                let [other, longer] =
+                    [|f: &Figure| f.0, |f: &Figure| f.1].map(|which| median(&figures[at], which));
+                let name = peer.split_whitespace().next().unwrap_or(peer);
+                println!(
+                    "  {state}: {name}: server {other:.0} ms, took {longer:.0} ms; ours is {:.3} of its processor time, {:.2} of its time",
+                    cpu / other.max(1.0),
+                    took / longer.max(1.0)
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match measure(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
