@@ -51,6 +51,34 @@ pub(crate) struct Connection {
     threads: usize,
 }
 
+/// What is done to the mount when a thread that answers requests can go on no more: callers would wait for ever for what it
+/// was to answer, as the others do for what they are asked.
+#[derive(Clone)]
+pub(crate) struct GiveUp(Arc<dyn Fn() + Send + Sync>);
+
+impl GiveUp {
+    pub(crate) fn new(how: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(how))
+    }
+
+    /// Runs a thread; gives up after an error or a panic of its.
+    pub(crate) fn unless_well(self, thread: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        struct Unwinding(Option<GiveUp>);
+        impl Drop for Unwinding {
+            fn drop(&mut self) {
+                if let Some(GiveUp(how)) = self.0.take() {
+                    tracing::error!("a thread that answers requests has failed: the mount is given up");
+                    how();
+                }
+            }
+        }
+        let mut unwinding = Unwinding(Some(self));
+        thread()?;
+        unwinding.0 = None;
+        Ok(())
+    }
+}
+
 /// Threads that answer.
 pub(crate) struct Running {
     rings: Option<Rings>,
@@ -87,8 +115,9 @@ impl Connection {
         self.transport
     }
 
-    /// Starts to answer. After an error the mount is to be given up: what was started ends with it.
-    pub(crate) fn start(self) -> io::Result<Running> {
+    /// Starts to answer. After an error the mount is to be given up: what was started ends with it. Later that
+    /// is done by `give_up`.
+    pub(crate) fn start(self, give_up: &GiveUp) -> io::Result<Running> {
         let readers = match self.transport {
             Transport::Dev => self.threads,
             Transport::Uring => 1,
@@ -98,7 +127,9 @@ impl Connection {
         let rings = match self.transport {
             Transport::Dev => None,
             // From the reply to INIT on all callers wait for this.
-            Transport::Uring => Some(Rings::register(self.device.as_fd(), || self.dispatcher.another())?),
+            Transport::Uring => {
+                Some(Rings::register(self.device.as_fd(), give_up, || self.dispatcher.another())?)
+            }
         };
         let mut running = Running { rings, readers: Vec::with_capacity(readers) };
         for number in 0..readers {
@@ -109,7 +140,9 @@ impl Connection {
             };
             let reader = Reader { device: Arc::new(device), dispatcher: self.dispatcher.another() };
             let name = format!("uvfs-fuse/{number}");
-            running.readers.push(thread::Builder::new().name(name).spawn(move || reader.run())?);
+            let give_up = give_up.clone();
+            let run = move || give_up.unless_well(|| reader.run());
+            running.readers.push(thread::Builder::new().name(name).spawn(run)?);
         }
         Ok(running)
     }
@@ -290,5 +323,27 @@ impl Port for DevPort {
             }
             Err(error) => tracing::warn!(%error, unique, "the kernel did not take an answer"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_mount_is_given_up_after_an_error_or_a_panic() {
+        let times = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&times);
+        let give_up = GiveUp::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(give_up.clone().unless_well(|| Ok(())).is_ok());
+        assert_eq!(times.load(Ordering::Relaxed), 0);
+        assert!(give_up.clone().unless_well(|| Err(ErrorKind::Other.into())).is_err());
+        assert_eq!(times.load(Ordering::Relaxed), 1);
+        assert!(thread::spawn(move || give_up.unless_well(|| panic!("as it should"))).join().is_err());
+        assert_eq!(times.load(Ordering::Relaxed), 2);
     }
 }

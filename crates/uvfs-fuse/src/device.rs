@@ -30,6 +30,8 @@ const FSTYPE: &str = "fuse.uvfs";
 pub(crate) fn mount_point(dir: &Path) -> Result<PathBuf, MountError> {
     let dir = fs::canonicalize(dir).map_err(|error| MountError::at(dir, error))?;
     match fs::metadata(&dir) {
+        // Else each server that dies would have the next one mount on what it left behind.
+        Ok(meta) if meta.is_dir() && is_dead(&dir) => Err(MountError::Dead(dir)),
         Ok(meta) if meta.is_dir() => Ok(dir),
         Ok(_) => Err(MountError::NotDirectory(dir)),
         Err(error) => Err(MountError::at(&dir, error)),
@@ -167,6 +169,18 @@ pub(crate) fn detach(dir: &Path, how: Detach) -> Result<(), MountError> {
     }
 }
 
+/// Ends the connection of a mount whose server can go on no more: who waits for an answer gets an error.
+pub(crate) fn abort(mount: &Mount) {
+    let number = mount.dev.split_once(':').map_or("", |(_, minor)| minor);
+    if fs::write(format!("/sys/fs/fuse/connections/{number}/abort"), "1").is_ok() {
+        return;
+    }
+    // Where that file system is not mounted: forcing an unmount aborts first, whatever becomes of the rest.
+    if mountinfo::at(&mount.point).is_ok_and(|topmost| topmost.as_ref() == Some(mount)) {
+        let _ = rustix::mount::unmount(&mount.point, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE);
+    }
+}
+
 /// Unmounts the FUSE file system on `dir`, whoever mounted it. With `lazy` also while it is in
 /// use; one whose server has died is always detached, for what it holds is lost already.
 pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
@@ -202,11 +216,9 @@ fn absolute(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
+/// Whether nobody answers any more. (The root's attributes may be in the kernel for ever; this it always asks for.)
 fn is_dead(dir: &Path) -> bool {
-    match fs::metadata(dir) {
-        Ok(_) => false,
-        Err(error) => matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)),
-    }
+    rustix::fs::statfs(dir).is_err_and(|error| matches!(error, Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 /// Asks what is mounted on `dir` for its root's attributes, and says which mount that is.

@@ -16,7 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use uvfs::Vfs;
 
 use crate::balance;
-use crate::dev::{Connection, Transport};
+use crate::dev::{Connection, GiveUp, Transport};
 use crate::device::{self, Detach};
 use crate::error::MountError;
 use crate::frontend::{self, Frontend};
@@ -140,8 +140,10 @@ fn told(outcome: &Outcome) -> io::Result<()> {
 pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, MountError> {
     let dir = device::mount_point(dir)?;
     let fuse = device::attach(&dir, options)?;
+    let ours = mountinfo::at(&dir).ok().flatten();
+    let give_up = GiveUp::new(move || ours.iter().for_each(device::abort));
     let frontend = Arc::new(Frontend::new(vfs, options.timeout));
-    let started = start(fuse, &frontend, options).and_then(|(session, pressure, transport)| {
+    let started = start(fuse, &frontend, options, &give_up).and_then(|(session, pressure, transport)| {
         // The first question, to be sure that there is an answer.
         match device::first_question(&dir) {
             Ok(mount) => Ok(Mounted { mount, frontend: Arc::clone(&frontend), session, pressure, transport }),
@@ -166,6 +168,7 @@ fn start(
     fuse: OwnedFd,
     frontend: &Arc<Frontend>,
     options: &Options,
+    give_up: &GiveUp,
 ) -> io::Result<(Arc<Session>, String, Transport)> {
     let balancer = balance::start(fuse.try_clone()?, frontend, options.prune)?;
     let pressure = balancer.watches().to_owned();
@@ -174,7 +177,7 @@ fn start(
         Connection::greet(fuse, Arc::clone(frontend), options.threads.max(2), options.transport)?;
     let transport = connection.transport();
     frontend::tell_of_changes(notices, frontend)?;
-    let running = connection.start()?;
+    let running = connection.start(give_up)?;
     let session = Arc::new(Session::default());
     let (theirs, told) = (Arc::clone(&session), Arc::clone(frontend));
     thread::Builder::new().name("uvfs-session".into()).spawn(move || {

@@ -22,6 +22,7 @@ use std::thread::{self, JoinHandle};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::dev::GiveUp;
 use crate::wire::IN_HEADER;
 
 mod port;
@@ -77,7 +78,11 @@ pub(crate) struct Rings {
 impl Rings {
     /// Starts a thread for each processor, each of which registers its ring with the kernel at `device`, which has been greeted.
     /// Returns when all have. After an error the mount has to be given up. Each thread gets a handler of its own from `handler`.
-    pub(crate) fn register<H: Handler>(device: BorrowedFd<'_>, handler: impl Fn() -> H) -> io::Result<Self> {
+    pub(crate) fn register<H: Handler>(
+        device: BorrowedFd<'_>,
+        give_up: &GiveUp,
+        handler: impl Fn() -> H,
+    ) -> io::Result<Self> {
         let mut rings = Self { threads: Vec::new(), go: Vec::new() };
         if let Ok(now) = sched_getaffinity(None) {
             ANYWHERE.get_or_init(|| now);
@@ -89,7 +94,8 @@ impl Rings {
             let (go, wait) = channel();
             let (device, handler, ready) = (device.try_clone_to_owned()?, handler(), ready.clone());
             let name = format!("uvfs-ring/{}", queues[0]);
-            let begin = move || begin(device, &queues, handler, &ready, &wait);
+            let give_up = give_up.clone();
+            let begin = move || give_up.unless_well(|| begin(device, &queues, handler, &ready, &wait));
             rings.threads.push(thread::Builder::new().name(name).spawn(begin)?);
             rings.go.push(go);
         }

@@ -125,7 +125,8 @@ mod by_hand {
             let dir = tempfile::tempdir().expect("a directory");
             let device = greeted(dir.path());
             let root = Arc::new(Root::default());
-            let rings = Rings::register(device.as_fd(), || Arc::clone(&root)).expect("rings");
+            let rings =
+                Rings::register(device.as_fd(), &GiveUp::new(|| ()), || Arc::clone(&root)).expect("rings");
             let run = Some(thread::spawn(move || rings.run()));
             Self { root, dir, run, _device: device }
         }
@@ -154,6 +155,25 @@ mod by_hand {
                 (0..100).map(|_| fs::metadata(mounted.dir.path()).expect("stat").size()).collect();
             assert!(sizes.is_sorted_by(|a, b| a < b), "{sizes:?}");
             mounted.unmount();
+            mounted.ended();
+        });
+    }
+
+    #[test]
+    fn who_waits_hears_when_a_mount_is_given_up() {
+        test("who_waits_hears_when_a_mount_is_given_up", || {
+            let mounted = Mounted::new();
+            *mounted.root.hold.lock() = Some(Vec::new());
+            let path = mounted.dir.path().to_owned();
+            let ours = crate::mountinfo::at(&path).expect("mountinfo").expect("it is mounted");
+            let waiting = thread::spawn(move || fs::metadata(path).map(drop));
+            while mounted.root.hold.lock().as_ref().is_none_or(Vec::is_empty) {
+                thread::yield_now();
+            }
+            crate::device::abort(&ours);
+            let heard = waiting.join().expect("no panic").expect_err("nobody answers");
+            assert!(matches!(heard.raw_os_error(), Some(libc::ECONNABORTED | libc::ENOTCONN)), "{heard}");
+            let _ = unmount(mounted.dir.path(), UnmountFlags::DETACH);
             mounted.ended();
         });
     }

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
 use uvfs::{Errno, Result};
@@ -37,7 +37,8 @@ pub(crate) struct Dispatcher(Arc<Context>);
 
 /// Who polls in the kernel: woken, it asks again.
 struct Poller {
-    device: Arc<File>,
+    /// A driver may keep it for longer than there is a connection, which would not end as long as its device is open.
+    device: Weak<File>,
     kh: u64,
 }
 
@@ -49,7 +50,8 @@ impl Wake for Poller {
     fn wake_by_ref(self: &Arc<Self>) {
         // One write to the device, which waits for nobody. It fails where the file is closed or the
         // mount gone, and with it who polled.
-        if let Err(error) = (Message::Poll { kh: self.kh }).send(&*self.device) {
+        let Some(device) = self.device.upgrade() else { return };
+        if let Err(error) = (Message::Poll { kh: self.kh }).send(&*device) {
             tracing::debug!(%error, "nobody polls any more");
         }
     }
@@ -208,7 +210,7 @@ impl Dispatcher {
             Operation::Poll { fh, kh, notify } => {
                 let device = self.0.device.as_ref().filter(|_| notify);
                 let waker =
-                    device.map(|device| Waker::from(Arc::new(Poller { device: Arc::clone(device), kh })));
+                    device.map(|device| Waker::from(Arc::new(Poller { device: Arc::downgrade(device), kh })));
                 frontend.poll(who, node, fh, waker, reply);
             }
             Operation::Release { fh } => frontend.release(who, node, fh, reply),
