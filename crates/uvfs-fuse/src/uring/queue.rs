@@ -31,6 +31,8 @@ use crate::wire::{IN_HEADER, MAX_WRITE};
 const SMALL_PAYLOAD: usize = 1024;
 /// Entries that are registered at a time for the processor's own queue.
 const CHUNK: usize = 64;
+/// The same for the queue of a processor that is not there; a machine may have room for hundreds of them.
+const FOREIGN: usize = 4;
 /// Fewer than this free in a queue: more are registered.
 const LOW: usize = 48;
 /// Entries of one thread at the most: more than there can be requests that wait for drivers.
@@ -73,11 +75,11 @@ impl<H: Handler> Queue<H> {
     /// Registers entries for `queues`, of which the first is this thread's own. To be called by the thread that runs it.
     pub(super) fn new(device: OwnedFd, queues: &[u16], handler: H) -> io::Result<Self> {
         let mailbox = Mailbox::new()?;
-        let mut ring = Ring::new(device, MOST.max(queues.len() * 2))?;
+        let mut ring = Ring::new(device, MOST + queues.len() * FOREIGN)?;
         ring.listen(mailbox.bell())?;
         mailbox.is_of_this_thread();
         let served = queues.iter().enumerate().map(|(n, &queue)| {
-            let chunk = if n == 0 { CHUNK } else { LOW };
+            let chunk = if n == 0 { CHUNK } else { FOREIGN };
             Served { queue, inside: 0, chunk }
         });
         let mut queue = Self {
@@ -94,6 +96,10 @@ impl<H: Handler> Queue<H> {
             over: false,
         };
         queue.grow()?;
+        // The kernel would wait for it, and with it all callers.
+        if queue.served.iter().any(|served| served.inside == 0) {
+            return Err(io::Error::other("there is no room for entries of all queues"));
+        }
         queue.ring.submit()?;
         // What the kernel refuses, it refuses at once.
         while let Some(completion) = queue.ring.next() {
@@ -224,7 +230,7 @@ impl<H: Handler> Queue<H> {
     /// Sees to it that the kernel has entries for the next requests.
     fn grow(&mut self) -> io::Result<()> {
         for served in &mut self.served {
-            if served.inside >= LOW || self.next + served.chunk > self.ring.places() {
+            if served.inside >= LOW.min(served.chunk) || self.next + served.chunk > self.ring.places() {
                 continue;
             }
             for entry in Entry::several(served.queue, self.next, served.chunk, MAX_WRITE as usize)? {
