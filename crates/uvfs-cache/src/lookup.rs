@@ -126,7 +126,7 @@ impl Cache {
     }
 
     /// Whether `dir` is `ancestor` or lies below it. Stable while the superblock's rename mutex is
-    /// held. O(depth).
+    /// held; without it, of a moment. O(depth).
     ///
     /// Where directories are moved behind the cache, two answers that are stored at the same time can each be right
     /// for its moment and make a circle together, until the cache hears of the move. What lies in one counts as below

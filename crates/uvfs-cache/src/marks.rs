@@ -111,8 +111,8 @@ impl Cache {
         }
     }
 
-    /// One step towards the marks, by a thread of whoever watches the pressure ([`Cache::watch_pressure`]): at most a few
-    /// hundred names are evicted, and some tens of thousands looked at. Where nothing went, the
+    /// One step towards the marks, by a thread of whoever watches the pressure ([`Cache::watch_pressure`]): at most some
+    /// thousand names are evicted, and some tens of thousands looked at. Where nothing went, the
     /// caller may see to it that more can ([`Cache::held_by_kernel`]), and should pause before it comes again.
     pub fn balance(&self) -> Balance {
         self.balance_after(&[])

@@ -125,6 +125,7 @@ impl Cache {
         }
         let Some(_making) = Making::begin() else { return false };
         let (begin, wanted) = (Instant::now(), limit.saturating_sub(bytes));
+        let before = self.evictions.get();
         // A few names at a time, and where that returns no memory, those of one chunk: names that are evenly spread keep
         // nearly all of it, and evicting most of them would return little.
         for _ in 0..ROUNDS {
@@ -136,7 +137,8 @@ impl Cache {
             }
         }
         let done = self.committed() <= wanted;
-        if !done {
+        // Names that went without giving memory back are free slots for who needs names.
+        if !done && self.evictions.get() == before {
             self.pressure.barren_since(begin);
         }
         done
@@ -170,7 +172,8 @@ impl Cache {
     }
 
     /// Whether so many bytes more may be committed. To be asked before each chunk: it also says when
-    /// uses are to be noted. It only loads and stores: a slab may hold its mutexes.
+    /// uses are to be noted. A slab may hold its mutexes: it takes the list of devices' at most, a leaf, where uses begin or cease
+    /// to be noted.
     pub(crate) fn may_grow(&self, bytes: u64) -> bool {
         let limit = self.ceiling();
         if limit == 0 {

@@ -19,7 +19,7 @@ use crate::dentry::NameWords;
 use crate::inode_ref::InodeRef;
 use crate::types::{InodeId, SbId};
 
-/// Pieces of a slab that are looked at for negative entries where there may be no more of them: some microseconds.
+/// Pieces of a slab that are looked at for negative entries where there may be no more of them: 4096 slots.
 const NEGATIVE_SPANS: u64 = 64;
 
 /// A dentry as read from its slot without a lock.

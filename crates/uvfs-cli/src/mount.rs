@@ -16,7 +16,7 @@ use crate::helper::Asked;
 use crate::kernfs::{self, Published};
 use crate::options::Ctl;
 use crate::signals::Ending;
-use crate::source::{Opened, Source};
+use crate::source::{self, Opened, Source};
 use crate::{args, daemon, options};
 
 /// How long the users of a detached mount have to finish before it ends under them.
@@ -53,7 +53,8 @@ pub fn run(args: &args::Mount) -> Result<()> {
         Ctl::Off => None,
         _ => Some(Control::install(&vfs, what, ctl == Ctl::Show, published.is_some(), coherence)?),
     };
-    let mounted = Arc::new(uvfs_fuse::mount(vfs, dir, &mount)?);
+    let mounted = uvfs_fuse::mount(vfs, dir, &mount).inspect_err(|_| source::forget_record(&driver))?;
+    let mounted = Arc::new(mounted);
     if let Some(control) = &control {
         control.set_mounted(&mounted);
     }

@@ -209,6 +209,13 @@ fn record(options: &DriverOptions) -> Option<&str> {
     options.iter().find(|(name, _)| *name == "record").map(|(_, file)| file.as_str())
 }
 
+/// Nothing was mounted, so nothing is in the record that was begun; the next try may have its name.
+pub fn forget_record(options: &DriverOptions) {
+    if let Some(file) = record(options) {
+        let _ = std::fs::remove_file(file);
+    }
+}
+
 fn tmpfs_options(options: &DriverOptions) -> Result<tmpfs::TmpfsOptions> {
     let text: Vec<String> = options.iter().map(|(name, value)| format!("{name}={value}")).collect();
     tmpfs::parse(&text.join(",")).map_err(|error| anyhow!(error))

@@ -13,6 +13,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -216,9 +219,18 @@ fn absolute(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Whether nobody answers any more. (The root's attributes may be in the kernel for ever; this it always asks for.)
+/// Whether nobody answers any more. The root's attributes may be in the kernel for ever, so it is made to ask: what is dead
+/// answers at once, and what hangs is not waited for.
 fn is_dead(dir: &Path) -> bool {
-    rustix::fs::statfs(dir).is_err_and(|error| matches!(error, Errno::NOTCONN | Errno::CONNABORTED))
+    let (said, answer) = channel();
+    let dir = dir.to_owned();
+    let asking = move || {
+        let dead =
+            rustix::fs::statfs(&dir).is_err_and(|error| matches!(error, Errno::NOTCONN | Errno::CONNABORTED));
+        let _ = said.send(dead);
+    };
+    let asked = thread::Builder::new().name("uvfs-ask".into()).spawn(asking);
+    asked.is_ok() && answer.recv_timeout(Duration::from_secs(1)).unwrap_or(false)
 }
 
 /// Asks what is mounted on `dir` for its root's attributes, and says which mount that is.

@@ -9,7 +9,7 @@
 //! From the reply to INIT on that says FUSE_OVER_IO_URING the kernel keeps all callers waiting until the rings are there, so
 //! [`available`] is asked before, and a mount whose rings cannot be registered must be given up.
 //!
-//! Memory of an idle mount: for each processor a thread, a ring (64 submissions of 128 bytes, 512 completions of 16), and of 8 reserved
+//! Memory of an idle mount: for each processor a thread, a ring (64 submissions of 128 bytes, 1024 completions of 16), and of 64 reserved
 //! megabytes the pages that were touched, which are the two or three that small requests have used, and 64 KiB of each entry
 //! that has moved data. No thread polls: the one that would be waited for is the one that must run on that processor.
 
@@ -95,12 +95,19 @@ impl Rings {
             let (device, handler, ready) = (device.try_clone_to_owned()?, handler(), ready.clone());
             let name = format!("uvfs-ring/{}", queues[0]);
             let give_up = give_up.clone();
-            let begin = move || give_up.unless_well(|| begin(device, &queues, handler, &ready, &wait));
+            let begin = move || give_up.unless_well(|| begin(device, &queues, handler, ready, &wait));
             rings.threads.push(thread::Builder::new().name(name).spawn(begin)?);
             rings.go.push(go);
         }
-        for outcome in all_ready.iter().take(count) {
+        // One that fails before it has said anything drops its sender; ours must not keep us waiting for it.
+        drop(ready);
+        let mut registered = 0;
+        for outcome in all_ready {
             outcome?;
+            registered += 1;
+        }
+        if registered < count {
+            return Err(io::Error::other("a thread of the rings has failed"));
         }
         Ok(rings)
     }
@@ -126,14 +133,17 @@ fn begin<H: Handler>(
     device: OwnedFd,
     queues: &[u16],
     handler: H,
-    ready: &Sender<io::Result<()>>,
+    ready: Sender<io::Result<()>>,
     go: &Receiver<()>,
 ) -> io::Result<()> {
-    let mut here = CpuSet::new();
-    here.set(usize::from(queues[0]));
-    // Where that is forbidden it works as well, with wake-ups from processor to processor.
-    if let Err(error) = sched_setaffinity(None, &here) {
-        tracing::debug!(%error, queue = queues[0], "not bound to its processor");
+    let number = usize::from(queues[0]);
+    if number < CpuSet::MAX_CPU {
+        let mut here = CpuSet::new();
+        here.set(number);
+        // Where that is forbidden it works as well, with wake-ups from processor to processor.
+        if let Err(error) = sched_setaffinity(None, &here) {
+            tracing::debug!(%error, number, "not bound to its processor");
+        }
     }
     let queue = match Queue::new(device, queues, handler) {
         Ok(queue) => queue,
@@ -142,7 +152,9 @@ fn begin<H: Handler>(
             return Ok(());
         }
     };
-    if ready.send(Ok(())).is_err() || go.recv().is_err() {
+    let told = ready.send(Ok(()));
+    drop(ready);
+    if told.is_err() || go.recv().is_err() {
         return Ok(());
     }
     queue.run()

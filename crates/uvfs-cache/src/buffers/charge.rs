@@ -152,5 +152,10 @@ impl Device {
         }
         // Under the mutex: of two caches the last one is also the one that knows of it.
         cache.buffers.add(self, &cache.armed);
+        drop(state);
+        cache.arm();
+        if cache.is_over() {
+            cache.pressure.rise();
+        }
     }
 }

@@ -104,7 +104,7 @@ impl Checks {
     }
 }
 
-/// Whether the inode at this place of a block was checked. (Beyond 63 in a block it is done each time.)
+/// Whether the inode at this place of a block was checked. (No place is in two tables: that is looked at when the image is opened.) (Beyond 63 in a block it is done each time.)
 pub(super) fn is_inode_checked(note: u64, place: usize) -> bool {
     note & IS_CHECKS == 0 && place < 63 && note >> place & 1 == 1
 }
@@ -133,6 +133,11 @@ impl Blocks {
         let device = Device::alone(Arc::new(Upto(source.clone())), block_size, blocks)?;
         let (key, record) = (RandomState::default(), OnceLock::new());
         Ok(Self { source, block_size, device, key, record })
+    }
+
+    /// Keeps nothing of what is not in use.
+    pub(super) fn forget(&self) {
+        self.device.give(u64::MAX);
     }
 
     /// Memory for metadata is this cache's.

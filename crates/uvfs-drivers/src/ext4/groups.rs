@@ -94,8 +94,25 @@ impl Fs {
             self.tables.push(group.table);
             blocks = blocks.saturating_add(group.free_blocks);
             inodes = inodes.saturating_add(group.free_inodes);
+            if number % 4096 == 4095 {
+                // No cache limits what is kept yet, and each descriptor is needed once.
+                self.blocks.forget();
+            }
         }
+        self.blocks.forget();
+        self.tables_are_apart()?;
         Ok((blocks.min(self.sup.blocks), inodes.min(self.sup.inodes.into())))
+    }
+
+    /// That no place of an inode is another's too: it would be as good as whoever asked first.
+    fn tables_are_apart(&self) -> Result<()> {
+        let mut tables: Vec<u64> = self.tables.iter().map(|table| table.0 & !UNUSED).collect();
+        tables.sort_unstable();
+        let each = self.sup.table_blocks();
+        match tables.windows(2).find(|pair| pair[1] - pair[0] < each) {
+            None => Ok(()),
+            Some(pair) => Err(Fault::damage("two groups' tables of inodes").in_block(pair[1])),
+        }
     }
 
     /// Blocks that can never hold a file: what `statfs` leaves out.

@@ -207,6 +207,10 @@ impl Mirror {
     /// The host has said that a node has none. Not kept if anything was told since it was asked; what is told from now on
     /// finds the mark.
     pub(super) fn mark_bare(&self, node: &Node, bare: &Bare) {
+        // Before, too: what is known to be stale is then not to be seen, but for the moment between the two looks.
+        if self.outside.told.load(SeqCst) != bare.told {
+            return;
+        }
         node.set_bare(bare.stamp);
         if self.outside.told.load(SeqCst) != bare.told {
             node.set_bare(0);

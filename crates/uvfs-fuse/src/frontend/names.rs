@@ -101,8 +101,10 @@ impl Frontend {
         };
         let (from_dir, from_name) = (from.0, from.1.to_vec());
         let (to_dir, to_name) = (to.0, to.1.to_vec());
+        // The kernel holds both directories until there is an answer, also between two tries.
+        let waits = self.core.waiting(to_dir, For::Memory);
         self.answer(who, from_dir, reply, move |core, op, from_dir| {
-            let _waiting = core.waiting(to_dir, For::Driver);
+            let (_held, _asking) = (&waits, core.waiting(to_dir, For::Driver));
             let to_dir = core.inode(to_dir)?;
             core.vfs.rename(op, from_dir, &from_name, &to_dir, &to_name, flags)
         });

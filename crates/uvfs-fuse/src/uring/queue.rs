@@ -67,6 +67,8 @@ pub(super) struct Queue<H> {
     fat: Vec<usize>,
     letters: Vec<Letter>,
     copy: Box<[u8; SMALL_PAYLOAD]>,
+    /// There was no memory for more entries.
+    full: bool,
     /// The connection to the kernel is gone.
     over: bool,
 }
@@ -93,6 +95,7 @@ impl<H: Handler> Queue<H> {
             fat: Vec::new(),
             letters: Vec::new(),
             copy: Box::new([0; SMALL_PAYLOAD]),
+            full: false,
             over: false,
         };
         queue.grow()?;
@@ -136,16 +139,23 @@ impl<H: Handler> Queue<H> {
                 if self.served.iter().all(|served| served.inside == 0) {
                     return Ok(());
                 }
-            } else {
-                self.grow()?;
+            } else if !self.full
+                && let Err(error) = self.grow()
+            {
+                // Those that there are go on.
+                tracing::warn!(%error, "no more requests at once than now");
+                self.full = true;
             }
             // Only requests that are away can leave a letter.
             if self.away > 0 && !self.mailbox.sleep() {
                 continue;
             }
-            let time = (!self.fat.is_empty()).then_some(IDLE);
+            // Who has no entry there is told nothing by the kernel.
+            let spent = self.served.iter().all(|served| served.inside == 0);
+            let time = (spent || !self.fat.is_empty()).then_some(IDLE);
             if !self.ring.wait(time)? {
                 self.slim();
+                self.over |= spent && self.ring.is_cut_off();
             }
         }
     }

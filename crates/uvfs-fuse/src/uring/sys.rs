@@ -20,9 +20,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::wire::IN_HEADER;
@@ -215,10 +217,11 @@ pub(super) struct Ring {
 impl Ring {
     /// A ring with room for `entries` entries; to be used by this thread only.
     pub(super) fn new(device: OwnedFd, entries: usize) -> io::Result<Self> {
-        let entries = (entries + 1).next_power_of_two() as u32;
         let mut inside = Vec::new();
-        inside.resize_with(entries as usize, || None);
-        Ok(Self { uring: build(entries.min(64), entries)?, device, inside })
+        inside.resize_with(entries, || None);
+        // One more for the bell.
+        let completions = (entries + 1).next_power_of_two() as u32;
+        Ok(Self { uring: build(completions.min(64), completions)?, device, inside })
     }
 
     /// Whether this process may have such a ring.
@@ -267,7 +270,7 @@ impl Ring {
         // SAFETY: the memory that the command names is the entry's, which stays in `inside` until the completion comes; the device is
         // open as long as the ring.
         while unsafe { self.uring.submission().push(&sqe) }.is_err() {
-            self.uring.submit()?;
+            submit(&self.uring)?;
         }
         *slot = Some(entry);
         Ok(())
@@ -280,14 +283,14 @@ impl Ring {
         let poll = squeue::Entry128::from(poll);
         // SAFETY: it names no memory; the kernel holds the file by itself.
         while unsafe { self.uring.submission().push(&poll) }.is_err() {
-            self.uring.submit()?;
+            submit(&self.uring)?;
         }
         Ok(())
     }
 
     /// Hands over what was pushed; errors of it are there to be found afterwards.
     pub(super) fn submit(&mut self) -> io::Result<()> {
-        self.uring.submit().map(drop)
+        submit(&self.uring)
     }
 
     /// Hands over what was pushed and sleeps until something has come, or `time` is over: false, then.
@@ -308,6 +311,13 @@ impl Ring {
                 _ => Err(error),
             },
         }
+    }
+
+    /// Whether the connection to the kernel is gone.
+    pub(super) fn is_cut_off(&self) -> bool {
+        let mut device = [PollFd::new(&self.device, PollFlags::IN)];
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut device, Some(&now)).is_ok() && device[0].revents().contains(PollFlags::ERR)
     }
 
     /// What has come, if anything.
@@ -349,6 +359,20 @@ impl Drop for Ring {
     fn drop(&mut self) {
         // The kernel may write to them until it has cancelled what it has, and nobody says when.
         self.inside.drain(..).flatten().for_each(mem::forget);
+    }
+}
+
+/// Hands over what was pushed. That the kernel has no memory for it just now, or was disturbed, is no reason to give the mount
+/// up; completions have room for all that there can be, so that it never asks for them to be taken first.
+fn submit(uring: &Uring) -> io::Result<()> {
+    loop {
+        match uring.submit() {
+            Ok(_) => return Ok(()),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {
+                thread::yield_now();
+            }
+            Err(error) => return Err(error),
+        }
     }
 }
 
