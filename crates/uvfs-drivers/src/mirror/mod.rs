@@ -9,7 +9,9 @@
 //! | `identity`, `node` | which file it is; what is known of it, and the table |
 //! | `reach` | from a node to its file |
 //! | `caller`, `fds` | in whose name; how many descriptors |
+//! | `claim` | renaming where the host cannot be told to replace nothing |
 //! | `names`, `attr`, `xattr`, `file`, `dir` | the calls |
+//! | `cookie` | places in directories |
 //! | `outside`, [`watch`] | what others have changed, and how that is learnt |
 //!
 //! No descriptor is kept for a file that is only known. No lock is held across a system call; what is locked is said in
@@ -17,6 +19,8 @@
 
 mod attr;
 mod caller;
+mod claim;
+mod cookie;
 mod dir;
 mod fds;
 mod file;
@@ -211,6 +215,7 @@ impl Driver for Mirror {
     }
 
     fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {
+        self.table.tell_of_bytes(cache.beside());
         let _ = self.mounted.set(Mounted { cache: Arc::downgrade(cache), root: root.id() });
         // It was looked at before anybody could be told of changes.
         root.doubt();
@@ -296,7 +301,6 @@ impl Driver for Mirror {
     }
 
     fn open(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
-        let _turn = self.budget.turn();
         self.open_file(op, inode, access)
     }
 
