@@ -42,11 +42,11 @@ pub struct Opened {
     /// The image whose use of blocks is recorded.
     pub recorded: Option<Arc<Ext4>>,
     /// Says how changes by others come to be seen, where there are others.
-    pub coherence: Option<Coherence>,
+    pub coherence: Option<Said>,
 }
 
-/// A line about that, as it is now.
-pub type Coherence = Box<dyn Fn() -> String + Send + Sync>;
+/// A line about something, as it is now.
+pub type Said = Box<dyn Fn() -> String + Send + Sync>;
 
 impl Source {
     /// Understands SOURCE.
@@ -160,7 +160,7 @@ impl Source {
                 let shown = Arc::downgrade(&mirror);
                 let line =
                     move || shown.upgrade().map_or_else(|| "ended".into(), |mirror| mirror.coherence());
-                coherence = Some(Box::new(line) as Coherence);
+                coherence = Some(Box::new(line) as Said);
                 mirror
             }
             Self::Kernfs(file, spec) => published.insert(Arc::new(Published::new(file, spec)?)).driver(),
