@@ -177,14 +177,15 @@ fn is_within(dir: &Path, outer: &Path) -> Result<bool> {
     Ok(dir.ancestors().any(same))
 }
 
-/// A mirror, and what the whole process does for one: it opens as many files as it may, and leaves the permissions of
-/// what it makes to the caller's umask.
+/// A mirror, and what the whole process does for one: it opens as many files as it may, leaves the permissions of
+/// what it makes to the caller's umask, and has one heap.
 fn mirror_of(source: &Path, ttl: Duration) -> Result<Arc<Mirror>> {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         tracing::warn!(%error, "the number of open files stays as it is");
     }
     umask(Mode::empty());
+    mirror::one_heap();
     let mirror = Mirror::new(source, ttl)?;
     if !mirror.serves_all_users() {
         eprintln!("uvfs: not root: changes are made in the name of this user, and by nobody else");

@@ -46,9 +46,11 @@ use uvfs::types::{
     Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, Result, Seek, SetAttr,
     StatFs, Ttl, XattrFlags,
 };
+use uvfs::{Acl, AclKind};
 use uvfs_cache::{Cache, InodeId};
 
 pub use identity::FileHandle;
+pub use sys::one_heap;
 
 use caller::Server;
 use dir::Streams;
@@ -210,7 +212,7 @@ impl Driver for Mirror {
             // What others change is told to one cache.
             return Err(Errno::BUSY);
         }
-        let attr = Attr { ino: self.root, ..identity::attr(&self.source)? };
+        let attr = self.shown(self.root, identity::attr(&self.source)?);
         Ok(NewInode { attr, private: self.answer_number(), ttl: self.believed() })
     }
 
@@ -360,6 +362,14 @@ impl Driver for Mirror {
     fn removexattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
         let _turn = self.budget.turn();
         self.remove_xattr(op, inode, name)
+    }
+
+    fn acl(&self, _op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
+        match kind {
+            AclKind::Access => self.list_of(inode),
+            // What is made inherits by the host's hand.
+            AclKind::Default => Err(Errno::OPNOTSUPP),
+        }
     }
 
     fn evict(&self, attr: &Attr, _private: u64) {

@@ -59,7 +59,7 @@ impl Mirror {
             return Ok(answer);
         }
         match identity::attr(fd) {
-            Ok(attr) => Ok(NewInode { attr: Attr { ino: answer.attr.ino, ..attr }, ..answer }),
+            Ok(attr) => Ok(NewInode { attr: self.shown(answer.attr.ino, attr), ..answer }),
             Err(errno) => {
                 self.table.let_go(answer.attr.ino);
                 Err(errno)
@@ -74,7 +74,10 @@ impl Mirror {
         if node.number != self.root {
             node.seen_at(Place::new(dir, name), many);
         }
-        let attr = Attr { ino: node.number, ..seen.attr };
+        let attr = match node.covered() {
+            true => Attr { ino: node.number, ..seen.attr },
+            false => self.shown(node.number, seen.attr),
+        };
         NewInode { attr, private: self.answer_number(), ttl: self.believed() }
     }
 
