@@ -23,7 +23,8 @@ impl Beside {
         self.0.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// So many bytes less, which were added before.
+    /// So many bytes less, which were added before: what is taken away and was not would make the figure immense, and the cache
+    /// empty.
     pub fn sub(&self, bytes: u64) {
         self.0.fetch_sub(bytes, Ordering::Relaxed);
     }

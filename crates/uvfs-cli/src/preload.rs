@@ -51,7 +51,9 @@ enum End {
 #[derive(Default)]
 pub struct Preload {
     list: Mutex<List>,
+    /// There is more to do, or it has ended.
     more: Condvar,
+    ended: Condvar,
     files: AtomicU64,
     failed: AtomicU64,
     stop: AtomicBool,
@@ -96,13 +98,14 @@ impl Preload {
         (list.directories, list.names) = Default::default();
         drop(list);
         self.more.notify_all();
+        self.ended.notify_all();
     }
 
     /// A line in the log now and then, and one at the end.
     fn say(&self) {
         let mut list = self.list.lock();
         while list.ended.is_none() {
-            if self.more.wait_for(&mut list, SAY).timed_out() {
+            if self.ended.wait_for(&mut list, SAY).timed_out() {
                 drop(list);
                 tracing::info!(progress = %self, "preload");
                 list = self.list.lock();
@@ -262,7 +265,7 @@ mod tests {
             if let Some((_, end)) = list.ended {
                 return end;
             }
-            assert!(!preload.more.wait_until(&mut list, deadline).timed_out(), "it takes too long");
+            assert!(!preload.ended.wait_until(&mut list, deadline).timed_out(), "it takes too long");
         }
     }
 

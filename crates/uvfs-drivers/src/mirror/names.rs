@@ -74,9 +74,10 @@ impl Mirror {
         if node.number != self.root {
             node.seen_at(Place::new(dir, name), many);
         }
-        let attr = match node.covered() {
-            true => Attr { ino: node.number, ..seen.attr },
-            false => self.shown(node.number, seen.attr),
+        let attr = if node.covered() {
+            Attr { ino: node.number, ..seen.attr }
+        } else {
+            self.shown(node.number, seen.attr)
         };
         NewInode { attr, private: self.answer_number(), ttl: self.believed() }
     }
