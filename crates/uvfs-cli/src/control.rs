@@ -18,7 +18,7 @@ use uvfs_fuse::{Lookups, Mounted, Notices, Requests, Shortages};
 
 use crate::log;
 use crate::options;
-use crate::source::Coherence;
+use crate::source::Said;
 
 /// What the files look at.
 pub struct Control {
@@ -94,13 +94,14 @@ fn figures() -> Vec<(String, Figure)> {
 
 impl Control {
     /// Puts the control directory into `vfs`. `source` is what is mounted; `listed`: whether listings of the root
-    /// show it; `reloads`: whether there is a file about reloading; `coherence`: what says how changes by others are seen.
+    /// show it; `reloads`: whether there is a file about reloading; `lines`: further files, with what
+    /// says what is in them.
     pub fn install(
         vfs: &Arc<Vfs>,
         source: &str,
         listed: bool,
         reloads: bool,
-        coherence: Option<Coherence>,
+        lines: Vec<(&'static str, Said)>,
     ) -> Result<Arc<Self>> {
         let said = "not reloaded yet".to_owned();
         let control = Arc::new(Self {
@@ -111,11 +112,9 @@ impl Control {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let tree = Kernfs::new(Options { uid, gid, may_block: false, ..Options::default() })?;
         control.fill(&tree.root(), source, reloads).context("cannot make the control directory")?;
-        if let Some(coherence) = coherence {
-            let show = move |out: &mut Vec<u8>| line(out, coherence());
-            tree.root()
-                .add_attr("coherence", own(0o444), show)
-                .context("cannot make the control directory")?;
+        for (name, said) in lines {
+            let show = move |out: &mut Vec<u8>| line(out, said());
+            tree.root().add_attr(name, own(0o444), show).context("cannot make the control directory")?;
         }
         vfs.mount_control(tree.view(None), listed).context("cannot make the control directory .uvfs")?;
         Ok(control)

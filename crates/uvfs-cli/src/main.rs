@@ -15,6 +15,7 @@ mod list;
 mod log;
 mod mount;
 mod options;
+mod preload;
 mod signals;
 mod source;
 mod stat;

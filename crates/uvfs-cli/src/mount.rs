@@ -15,8 +15,9 @@ use crate::control::Control;
 use crate::helper::Asked;
 use crate::kernfs::{self, Published};
 use crate::options::Ctl;
+use crate::preload::Preload;
 use crate::signals::Ending;
-use crate::source::{self, Opened, Source};
+use crate::source::{self, Opened, Said, Source};
 use crate::{args, daemon, options};
 
 /// How long the users of a detached mount have to finish before it ends under them.
@@ -49,14 +50,22 @@ pub fn run(args: &args::Mount) -> Result<()> {
     }
     let ending = Ending::block()?;
     let Opened { vfs, published, recorded, coherence } = source.open(&driver, memory, mount.timeout)?;
+    let preload = options::has(&driver, "preload").then(Arc::<Preload>::default);
+    let mut lines = Vec::new();
+    lines.extend(coherence.map(|said| ("coherence", said)));
+    lines.extend(preload.clone().map(|preload| ("preload", Box::new(move || preload.to_string()) as Said)));
     let control = match ctl {
         Ctl::Off => None,
-        _ => Some(Control::install(&vfs, what, ctl == Ctl::Show, published.is_some(), coherence)?),
+        _ => Some(Control::install(&vfs, what, ctl == Ctl::Show, published.is_some(), lines)?),
     };
+    let to_fill = preload.clone().map(|preload| (preload, Arc::clone(&vfs)));
     let mounted = uvfs_fuse::mount(vfs, dir, &mount).inspect_err(|_| source::forget_record(&driver))?;
     let mounted = Arc::new(mounted);
     if let Some(control) = &control {
         control.set_mounted(&mounted);
+    }
+    if let Some((preload, vfs)) = to_fill {
+        preload.start(&vfs).context("cannot start a thread")?;
     }
     if args.daemon_child {
         daemon::ready()?;
@@ -75,6 +84,7 @@ pub fn run(args: &args::Mount) -> Result<()> {
         .spawn(move || signalled.serve())
         .context("cannot start a thread")?;
     let outcome = mounted.wait().context("the connection to the kernel broke");
+    preload.inspect(|preload| preload.stop());
     kernfs::command::end_all();
     end_record(recording.as_deref());
     outcome

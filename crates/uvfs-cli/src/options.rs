@@ -23,6 +23,7 @@ enum Of {
     Mount,
     Tmpfs,
     Ext4,
+    Mirror,
 }
 
 impl Of {
@@ -32,12 +33,18 @@ impl Of {
             Self::Mount => None,
             Self::Tmpfs => Some("tmpfs"),
             Self::Ext4 => Some("ext4"),
+            Self::Mirror => Some("mirror"),
         }
     }
 }
 
 const fn flag(name: &'static str, help: &'static str) -> Known {
     Known { name, value: None, of: Of::Mount, help }
+}
+
+/// A flag of a file system's.
+const fn flag_of(of: Of, name: &'static str, help: &'static str) -> Known {
+    Known { name, value: None, of, help }
 }
 
 const fn value(of: Of, name: &'static str, value: &'static str, help: &'static str) -> Known {
@@ -104,6 +111,11 @@ const KNOWN: &[Known] = &[
         "FILE",
         "write the numbers of the blocks of metadata to a new file in the order of their use, for uvfs-bench blocks --trace",
     ),
+    flag_of(
+        Of::Mirror,
+        "preload",
+        "fill the cache in the background, until all is in it or memory= is nearly used up (.uvfs/preload says how far it is)",
+    ),
 ];
 
 /// Less would not hold what a mount needs to begin with, and what is in use at a time.
@@ -111,6 +123,11 @@ const MEMORY_MIN: u64 = 4 << 20;
 
 /// Options of a file system, still as text: name and value.
 pub type DriverOptions = Vec<(&'static str, String)>;
+
+/// Whether an option of a file system was given.
+pub fn has(options: &DriverOptions, name: &str) -> bool {
+    options.iter().any(|(given, _)| *given == name)
+}
 
 /// The control directory `.uvfs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -249,10 +266,11 @@ pub fn help() -> String {
         lines.map(|known| format!("  {:<20} {}\n", shown(known), known.help)).collect()
     };
     format!(
-        "Options after -o:\n{}\nOptions after -o for tmpfs:\n{}\nOptions after -o for ext4:\n{}",
+        "Options after -o:\n{}\nOptions after -o for tmpfs:\n{}\nOptions after -o for ext4:\n{}\nOptions after -o for mirror:\n{}",
         list(Of::Mount),
         list(Of::Tmpfs),
-        list(Of::Ext4).trim_end_matches('\n')
+        list(Of::Ext4),
+        list(Of::Mirror).trim_end_matches('\n')
     )
 }
 

@@ -213,7 +213,8 @@ pub trait Driver: Send + Sync + 'static {
     }
     /// The access or default list of an inode, none where it has none. Asked only with [`Features::acl`]. For the
     /// access list [`Attr::acl`] must say, in the cache, whether there is one: permission is checked by mode
-    /// bits alone where it does not. May be asked at any time, also while the list is being changed.
+    /// bits alone where it does not. (It may also say that there could be one; who then answers that there is none says so
+    /// in the cache first.) May be asked at any time, also while the list is being changed.
     fn acl(&self, op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
         Err(Errno::OPNOTSUPP)
     }
