@@ -18,7 +18,7 @@ use crate::types::{CacheError, Fresh, Life, Room, SbId};
 
 impl<'c> NameGuard<'c> {
     fn is_late(&self) -> bool {
-        self.dir.dir_state().is_none_or(|d| d.revision() != self.revision)
+        self.state.is_none_or(|d| d.revision() != self.revision)
     }
 
     /// The driver says that the name leads to this inode. Cached unless late; returned always.
@@ -71,7 +71,7 @@ impl<'c> NameGuard<'c> {
     /// be believed at all, superfluous (the directory is complete), or one too many (rule 9).
     pub fn absent(&self, life: Life) {
         let cache = self.cache;
-        let complete = self.dir.dir_state().is_none_or(|d| d.is_complete(&cache.clock));
+        let complete = self.state.is_none_or(|d| d.is_complete(&cache.clock));
         let cached = !complete
             && life != Life::Millis(0)
             && !self.is_late()
@@ -187,7 +187,6 @@ impl Cache {
         let mut after = Aftermath::default();
         let mut spare = false;
         // Counted before it can be found: who finds it may count it out.
-        self.superblock(sb).dentries.count_up();
         self.negatives.add(1);
         let published = loop {
             let (mut locked, [h]) = self.lock_names_bucket([(guard.dir.index(), &words)], spare);

@@ -18,7 +18,7 @@ use uvfs_sync::percpu_ref::{self, PercpuRefs, Place};
 use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Stat, fence};
 use uvfs_sync::segvec::SegVec;
 use uvfs_sync::seqcount::SeqCount;
-use uvfs_sync::slab::{Pool, Slab, next_life};
+use uvfs_sync::slab::{CHUNK, Pool, Slab, next_life};
 
 use crate::announce::Listeners;
 use crate::attr::mode;
@@ -187,11 +187,13 @@ impl Cache {
         Ok(SbId(id))
     }
 
+    #[inline]
     pub(crate) fn superblock(&self, sb: SbId) -> &Superblock {
         // An SbId is only made by `add_superblock`, and superblocks are never taken away.
         self.superblocks.get(u32::from(sb.0)).and_then(OnceLock::get).expect("a superblock of this cache")
     }
 
+    #[inline]
     pub(crate) fn sb_of(&self, inode: u32) -> &Superblock {
         self.superblock(SbId(self.inodes_private.get(inode).sb.load(Ordering::Relaxed) as u16))
     }
@@ -223,6 +225,10 @@ impl Cache {
             let may_grow = || self.may_grow(INODE_CHUNK);
             let index = self.with_room(sb, || slab.alloc_within(&self.inode_pool, &may_grow))?;
             let life = self.inodes.get(index).life();
+            if life == 0 && begins_chunk(index, slab) {
+                self.inodes.populate(index, index + CHUNK);
+                self.inodes_private.populate(index, index + CHUNK);
+            }
             let floor = self.inode_pool.floor(index);
             if next_life(life, floor).is_some() {
                 above_floor(&self.inodes.get(index).seq, floor);
@@ -230,6 +236,7 @@ impl Cache {
                 return Ok(index);
             }
             // Its next life would wrap: the slot is never used again (rule 1).
+            slab.retire();
         }
     }
 
@@ -237,7 +244,12 @@ impl Cache {
         let slab = &self.superblock(sb).dentries;
         let may_grow = || self.may_grow(DENTRY_CHUNK);
         let index = self.with_room(sb, || slab.alloc_within(&self.dentry_pool, &may_grow))?;
-        above_floor(&self.dentries.get(index).seq, self.dentry_pool.floor(index));
+        let seq = &self.dentries.get(index).seq;
+        if seq.raw().load(Ordering::Relaxed) == 0 && begins_chunk(index, slab) {
+            self.dentries.populate(index, index + CHUNK);
+            self.dentries_private.populate(index, index + CHUNK);
+        }
+        above_floor(seq, self.dentry_pool.floor(index));
         self.unused(index);
         self.took(sb, index);
         Ok(index)
@@ -278,13 +290,12 @@ impl Cache {
     ) -> InodeRef<'_> {
         let deadline = self.deadline(sb, fresh.life, epoch);
         let life = self.fill_slot(sb, index, dir, fresh, flags, deadline);
-        self.start_inode(sb, index, life)
+        self.start_inode(index, life)
     }
 
     /// Last: who gets a reference by this life finds the inode finished (rule 16).
-    pub(crate) fn start_inode(&self, sb: SbId, index: u32, life: u32) -> InodeRef<'_> {
+    pub(crate) fn start_inode(&self, index: u32, life: u32) -> InodeRef<'_> {
         self.inodes_private.get(index).refs.start(life);
-        self.superblock(sb).inodes.count_up();
         InodeRef::new(self, index, life)
     }
 
@@ -446,7 +457,6 @@ impl Cache {
         if attr.is_symlink() {
             self.targets.free(private.alias.swap(0, Ordering::Relaxed));
         }
-        superblock.inodes.count_down();
         self.pressure.not_barren();
         // The driver may take its time, or the cache.
         order::check(Class::Rename);
@@ -550,6 +560,12 @@ impl Cache {
         c.rekeys = a.1 + b.1;
         c
     }
+}
+
+/// Whether a slot whose memory was not used yet is the first that is taken of a new chunk, which the slab has besides others: who
+/// has filled one chunk is likely to fill another one, and it is counted as committed from here on.
+fn begins_chunk(index: u32, slab: &Slab) -> bool {
+    index.is_multiple_of(CHUNK) && slab.chunk_count() > 1
 }
 
 /// Memory that was given back reads as zero: its sequence goes on above all that it had

@@ -99,7 +99,7 @@ impl<'c> NameGuard<'c> {
     pub fn reserve(&self, room: Room) -> Result<Reserved<'c>, CacheError> {
         let cache = self.cache;
         let sb = self.dir.sb();
-        let state = self.dir.dir_state().ok_or(CacheError::Stale)?;
+        let state = self.state.ok_or(CacheError::Stale)?;
         state.enter()?;
         let mut r =
             Reserved { cache, sb, dir: Some(self.dir.clone()), dentry: 0, tail: 0, inode: 0, state: 0 };
@@ -145,8 +145,8 @@ impl<'c> NameGuard<'c> {
     pub fn remove(&self, mut death: Option<Death<'c>>) {
         let cache = self.cache;
         let words = self.words();
-        cache.unlist(&self.dir, &words);
-        if let Some(state) = self.dir.dir_state() {
+        let listed = cache.unlist(&self.dir, &words);
+        if let Some(state) = self.state {
             // Before the name goes: an answer on its way from now on is late (rule 10).
             state.moved();
         }
@@ -156,7 +156,7 @@ impl<'c> NameGuard<'c> {
             death.commit();
         }
         // Not there: it was invalidated meanwhile, which is as good.
-        if let Some(dentry) = cache.find_locked(&locked, 0, self.dir.index(), &words) {
+        if let Some(dentry) = listed.or_else(|| cache.find_locked(&locked, 0, self.dir.index(), &words)) {
             cache.kill(&mut locked, 0, dentry, &mut after);
         }
         drop(locked);
@@ -232,15 +232,15 @@ impl Cache {
 
     /// Take an entry out of a resident directory's list, before its dentry changes: who lists
     /// under the index's mutex finds only dentries that are in use. The caller has the right to the
-    /// name, and of a resident superblock nothing goes away by itself.
-    fn unlist(&self, dir: &InodeRef<'_>, words: &NameWords<'_>) {
+    /// name, and of a resident superblock nothing goes away by itself: the dentry that comes back stays the name's.
+    fn unlist(&self, dir: &InodeRef<'_>, words: &NameWords<'_>) -> Option<u32> {
         if !self.sb_of(dir.index()).resident {
-            return;
+            return None;
         }
-        if let (Some(dentry), Some(state)) = (self.find_guarded(dir.index(), words), dir.dir_state()) {
-            let cookie = self.dentries_private.get(dentry).cookie.load(Ordering::Relaxed);
-            state.entries().remove(cookie);
-        }
+        let (dentry, state) = (self.find_guarded(dir.index(), words)?, dir.dir_state()?);
+        let cookie = self.dentries_private.get(dentry).cookie.load(Ordering::Relaxed);
+        state.entries().remove(cookie);
+        Some(dentry)
     }
 
     /// Put an entry at the end of a resident directory's list, after its dentry was published.
@@ -298,7 +298,6 @@ impl Cache {
 
     pub(crate) fn free_dentry(&self, sb: SbId, dentry: u32, tail: u32) {
         self.tails.free(tail);
-        self.superblock(sb).dentries.count_down();
         self.superblock(sb).dentries.free(&self.dentry_pool, dentry);
     }
 
@@ -321,17 +320,15 @@ impl Cache {
         // gives back a reference then; and an inode with one reference is taken for one that only
         // its name holds, so the caller's must not be the only one.
         self.inodes_private.get(inode.index()).refs.get_anchor();
-        self.superblock(room.sb).dentries.count_up();
         loop {
             let (mut locked, [h]) = self.lock_names_bucket([(guard.dir.index(), &words)], spare);
             // Under the lock, as an invalidation moves it: either we see it moved, or the invalidation
             // comes later and finds what we put in.
-            if let (Some(expected), Some(state)) = (revision, guard.dir.dir_state())
+            if let (Some(expected), Some(state)) = (revision, guard.state)
                 && state.revision() != expected
             {
                 drop(locked);
                 self.put_name(inode.index());
-                self.superblock(room.sb).dentries.count_down();
                 self.finish(after, room.sb, &guard.dir);
                 return false;
             }

@@ -5,7 +5,10 @@
 //! O(log n), whether or not the entry it stopped at still exists, and an entry that nobody touched
 //! is neither skipped nor repeated however many others come and go. 12 bytes an entry.
 //!
-//! Plain data: the directory's mutex protects it.
+//! Removing an entry moves the shorter side of its chunk: most often names go in the order in which they came, or
+//! the other way round. Plain data: the directory's mutex protects it.
+
+use std::collections::VecDeque;
 
 /// Cookies below this mean the start, `.` and `..`.
 pub(crate) const FIRST_COOKIE: u64 = 3;
@@ -13,8 +16,8 @@ const CHUNK: usize = 128;
 
 #[derive(Debug, Default)]
 struct Chunk {
-    cookies: Vec<u64>,
-    dentries: Vec<u32>,
+    cookies: VecDeque<u64>,
+    dentries: VecDeque<u32>,
 }
 
 /// Number to dentry, ordered by number.
@@ -39,14 +42,14 @@ impl DirIndex {
                 last.cookies.reserve_exact(more);
                 last.dentries.reserve_exact(more);
             }
-            last.cookies.push(cookie);
-            last.dentries.push(dentry);
+            last.cookies.push_back(cookie);
+            last.dentries.push_back(dentry);
         }
         cookie
     }
 
     fn find(&self, cookie: u64) -> Option<(usize, usize)> {
-        let c = self.chunks.partition_point(|c| c.cookies.last().is_none_or(|last| *last < cookie));
+        let c = self.chunks.partition_point(|c| c.cookies.back().is_none_or(|last| *last < cookie));
         let at = self.chunks.get(c)?.cookies.binary_search(&cookie).ok()?;
         Some((c, at))
     }
@@ -64,7 +67,7 @@ impl DirIndex {
 
     /// Entries with cookies of `from` and above, in order.
     pub(crate) fn from(&self, from: u64) -> impl Iterator<Item = (u64, u32)> {
-        let c = self.chunks.partition_point(|c| c.cookies.last().is_none_or(|last| *last < from));
+        let c = self.chunks.partition_point(|c| c.cookies.back().is_none_or(|last| *last < from));
         let at = self.chunks.get(c).map_or(0, |c| c.cookies.partition_point(|k| *k < from));
         self.chunks[c.min(self.chunks.len())..].iter().enumerate().flat_map(move |(i, chunk)| {
             let skip = if i == 0 { at } else { 0 };

@@ -26,6 +26,7 @@ use uvfs_sync::primitives::{Condvar, Mutex};
 
 use crate::cache::Cache;
 use crate::dentry::{INLINE, NameWords};
+use crate::dir::DirState;
 use crate::inode_ref::InodeRef;
 use crate::inodes::Asked;
 
@@ -198,9 +199,12 @@ impl NameLocks {
         let waiters = {
             let mut shard = self.shard(key).lock();
             let at = shard.iter().position(|taken| taken.key == key);
-            at.map(|at| shard.swap_remove(at).waiters)
+            at.map(|at| shard.swap_remove(at).waiters).unwrap_or_default()
         };
-        let mut told = Told { waiters: waiters.unwrap_or_default().into_iter(), outcome };
+        if waiters.is_empty() {
+            return;
+        }
+        let mut told = Told { waiters: waiters.into_iter(), outcome };
         for waiter in told.waiters.by_ref() {
             waiter.finish(outcome);
         }
@@ -237,6 +241,8 @@ impl Bytes {
 pub struct NameGuard<'c> {
     pub(crate) cache: &'c Cache,
     pub(crate) dir: InodeRef<'c>,
+    /// The directory's, which is held.
+    pub(crate) state: Option<&'c DirState>,
     name: Bytes,
     /// `None`: the other guard of a pair of colliding names owns the entry.
     key: Option<u64>,
@@ -258,9 +264,11 @@ impl std::fmt::Debug for NameGuard<'_> {
 
 impl<'c> NameGuard<'c> {
     fn new(dir: &InodeRef<'c>, name: &[u8], key: Option<u64>) -> Self {
+        let state = dir.dir_state();
         Self {
             cache: dir.cache(),
-            revision: dir.dir_state().map_or(0, |d| d.revision()),
+            state,
+            revision: state.map_or(0, |d| d.revision()),
             asked: dir.cache().ask(dir.sb()),
             dir: dir.clone(),
             name: Bytes::new(name),

@@ -228,7 +228,7 @@ impl Cache {
         let life = self.fill_slot(sb, index, dir, fresh, 0, SUSPECT);
         // Not started before it is known to be the only one: with a stale index somebody may look
         // at this very slot, and must not come to hold what is thrown away.
-        Ok(match self.hash_number(sb, index, attr, || self.start_inode(sb, index, life)) {
+        Ok(match self.hash_number(sb, index, attr, || self.start_inode(index, life)) {
             Ok(inode) => {
                 // Known under another name, changed and evicted while the driver was asked? Looked
                 // at once it is found by its number: who changes it from now on changes this one.

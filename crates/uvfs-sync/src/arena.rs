@@ -148,6 +148,13 @@ impl<T: Slot> Arena<T> {
         let _ = (index, first);
     }
 
+    /// Slots `from..to` are going to be used, all of them: their pages are committed at once.
+    pub fn populate(&self, from: u32, to: u32) {
+        #[cfg(not(loom))]
+        self.memory.populate(from as usize * size_of::<T>(), to as usize * size_of::<T>());
+        let _ = (from, to);
+    }
+
     /// Next to no slot is used: they will be used from the first on once more, as [`Arena::reached`] wants it.
     pub fn begin_anew(&self) {
         #[cfg(not(loom))]

@@ -45,7 +45,12 @@ enum Place {
     Later { group: usize, segment: usize, offset: usize },
 }
 
+#[inline]
 fn place(index: u32) -> Place {
+    if index < 1 << FIRST_BITS {
+        // What there are few of is found here, and often.
+        return Place::Doubling { segment: 0, offset: index as usize };
+    }
     match index.checked_sub(DOUBLED) {
         None => {
             let shifted = index + (1 << FIRST_BITS);

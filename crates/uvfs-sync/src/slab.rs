@@ -13,7 +13,7 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::primitives::{AtomicU32, Mutex, Ordering, SHARDS, Stat, shard};
+use crate::primitives::{AtomicU32, Mutex, Ordering, SHARDS, Tally, shard};
 use crate::segvec::SegVec;
 
 /// Slots in a chunk.
@@ -22,6 +22,8 @@ pub const CHUNK: u32 = if cfg!(loom) { 64 } else { 1024 };
 pub const SPAN: u32 = 64;
 const WORDS: usize = CHUNK as usize / 64;
 const MAGAZINE: usize = if cfg!(loom) { 8 } else { 32 };
+/// To add to a count that wraps.
+const ONE_LESS: u64 = 1u64.wrapping_neg();
 
 /// The life that follows `life` in a chunk with this floor; `None`: the slot must be retired.
 #[inline]
@@ -141,9 +143,16 @@ impl Pool {
 /// One user's slots of a [`Pool`].
 #[derive(Debug)]
 pub struct Slab {
-    magazines: [CachePadded<Mutex<Vec<u32>>>; SHARDS],
+    magazines: [CachePadded<Magazine>; SHARDS],
     owned: Mutex<Owned>,
-    in_use: [CachePadded<Stat>; SHARDS],
+}
+
+/// Free slots of the threads of a shard.
+#[derive(Debug, Default)]
+struct Magazine {
+    free: Mutex<Vec<u32>>,
+    /// Slots that were handed out here less those that came back here (it may be below 0). Stored to under `free`.
+    out: Tally,
 }
 
 #[derive(Debug, Default)]
@@ -174,9 +183,8 @@ impl Slab {
     /// A slab that owns nothing yet.
     pub fn new() -> Self {
         Self {
-            magazines: std::array::from_fn(|_| CachePadded::new(Mutex::new(Vec::new()))),
+            magazines: std::array::from_fn(|_| CachePadded::default()),
             owned: Mutex::new(Owned::default()),
-            in_use: std::array::from_fn(|_| CachePadded::new(Stat::new())),
         }
     }
 
@@ -190,12 +198,14 @@ impl Slab {
     /// asked first, with mutexes of the pool held (it may load, no more).
     #[inline]
     pub fn alloc_within(&self, pool: &Pool, may_grow: &dyn Fn() -> bool) -> Option<u32> {
-        let mut magazine = self.magazines[shard()].lock();
-        if let Some(index) = magazine.pop() {
-            return Some(index);
+        let magazine = &self.magazines[shard()];
+        let mut free = magazine.free.lock();
+        if free.is_empty() {
+            self.refill(pool, &mut free, may_grow);
         }
-        self.refill(pool, &mut magazine, may_grow);
-        magazine.pop()
+        let index = free.pop()?;
+        magazine.out.add(1);
+        Some(index)
     }
 
     #[cold]
@@ -230,15 +240,25 @@ impl Slab {
 
     /// Give a slot back. The caller has made it dead.
     pub fn free(&self, pool: &Pool, index: u32) {
-        let mut magazine = self.magazines[shard()].lock();
-        magazine.push(index);
-        if magazine.len() >= 2 * MAGAZINE {
+        let magazine = &self.magazines[shard()];
+        let mut free = magazine.free.lock();
+        magazine.out.add(ONE_LESS);
+        free.push(index);
+        if free.len() >= 2 * MAGAZINE {
             let mut flush = [0; MAGAZINE];
-            flush.copy_from_slice(&magazine[..MAGAZINE]);
-            magazine.drain(..MAGAZINE);
-            drop(magazine);
+            flush.copy_from_slice(&free[..MAGAZINE]);
+            free.drain(..MAGAZINE);
+            drop(free);
             self.flush(pool, &flush);
         }
+    }
+
+    /// A slot that was handed out is not used, and never comes back.
+    #[cold]
+    pub fn retire(&self) {
+        let magazine = &self.magazines[shard()];
+        let _free = magazine.free.lock();
+        magazine.out.add(ONE_LESS);
     }
 
     fn flush(&self, pool: &Pool, indices: &[u32]) {
@@ -266,7 +286,7 @@ impl Slab {
         mut give_back: impl FnMut(u32, u32) -> std::io::Result<()>,
     ) -> usize {
         for magazine in &self.magazines {
-            let slots = std::mem::take(&mut *magazine.lock());
+            let slots = std::mem::take(&mut *magazine.free.lock());
             self.flush(pool, &slots);
         }
         let mut owned = self.owned.lock();
@@ -356,21 +376,11 @@ impl Slab {
         self.owned.lock().all.len()
     }
 
-    /// Objects in use, as told by [`Slab::count_up`] and [`Slab::count_down`]; exact once who changes them is done. O(shards).
+    /// Slots that are handed out; exact once who takes and frees them is done. O(shards).
     pub fn in_use(&self) -> u64 {
-        let sum = self.in_use.iter().fold(0, |n: u64, shard| n.wrapping_add(shard.get()));
-        // One thread's end of an object may be seen without another's beginning of it.
+        let sum = self.magazines.iter().fold(0, |n: u64, magazine| n.wrapping_add(magazine.out.get()));
+        // One thread's freeing of a slot may be seen without another's taking of it.
         (sum as i64).max(0) as u64
-    }
-
-    /// Count an object.
-    pub fn count_up(&self) {
-        self.in_use[shard()].add(1);
-    }
-
-    /// Count an object less.
-    pub fn count_down(&self) {
-        self.in_use[shard()].sub(1);
     }
 }
 

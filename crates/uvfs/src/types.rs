@@ -2,6 +2,7 @@
 //!
 //! Plain values; nothing here is shared between threads or knows the cache's insides.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,38 @@ pub const PATH_MAX: usize = 4095;
 /// Symbolic links followed in one walk before ELOOP.
 pub const MAX_SYMLINKS: u32 = 40;
 
+/// Supplementary groups. Most callers whom an operation is done for have none, or none that are known: that takes no memory,
+/// and no count is shared by who clones it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Groups(Option<Arc<[u32]>>);
+
+impl Deref for Groups {
+    type Target = [u32];
+
+    #[inline]
+    fn deref(&self) -> &[u32] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+impl From<&[u32]> for Groups {
+    fn from(groups: &[u32]) -> Self {
+        Self((!groups.is_empty()).then(|| groups.into()))
+    }
+}
+
+impl<const N: usize> From<[u32; N]> for Groups {
+    fn from(groups: [u32; N]) -> Self {
+        groups.as_slice().into()
+    }
+}
+
+impl From<Vec<u32>> for Groups {
+    fn from(groups: Vec<u32>) -> Self {
+        groups.as_slice().into()
+    }
+}
+
 /// On whose behalf an operation is done. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cred {
@@ -29,17 +62,17 @@ pub struct Cred {
     /// Group id that permissions are checked against (the kernel's fsgid).
     pub gid: u32,
     /// Supplementary groups.
-    pub groups: Arc<[u32]>,
+    pub groups: Groups,
 }
 
 impl Cred {
     /// The superuser.
     pub fn root() -> Self {
-        Self { uid: 0, gid: 0, groups: Arc::new([]) }
+        Self { uid: 0, gid: 0, groups: Groups::default() }
     }
     /// A user with one group.
     pub fn user(uid: u32, gid: u32) -> Self {
-        Self { uid, gid, groups: Arc::new([]) }
+        Self { uid, gid, groups: Groups::default() }
     }
     /// Whether mode bits do not bind (CAP_DAC_OVERRIDE, CAP_FOWNER and CAP_FSETID in one).
     pub fn is_root(&self) -> bool {

@@ -275,14 +275,14 @@ impl BlHash {
             bitlock::lock(&head.header);
             let entry = first_entry(head, &self.overflow);
             let mut freed = 0;
-            if let Some(index) = entry {
+            if let Some((index, tag)) = entry {
                 let hash = objects.rehash(index, to.key());
                 let mut target = [0];
                 // The new table stays valid: only this thread, holding the grower, ends a re-key.
                 // Its fence stands for this bucket's lock too: nothing is stored before it.
                 to.lock(&[hash], &mut target, false, || true);
                 if self.put(to.heads.get(target[0]), index, tag_of(hash), &mut spare) {
-                    self.take(head, index, |line| freed = line);
+                    self.take(head, index, tag, |line| freed = line);
                     objects.store_hash(index, hash as u32);
                 }
                 to.unlock(target[0]);
@@ -303,11 +303,13 @@ impl BlHash {
     }
 }
 
-fn first_entry(head: &Line, overflow: &Arena<Line>) -> Option<u32> {
+/// An entry of a locked chain, and its tag.
+fn first_entry(head: &Line, overflow: &Arena<Line>) -> Option<(u32, u8)> {
     let mut line = head;
     loop {
-        if let Some(index) = line.slots.iter().map(|s| s.load(Ordering::Relaxed)).find(|i| *i != 0) {
-            return Some(index);
+        let index = |slot: usize| line.slots[slot].load(Ordering::Relaxed);
+        if let Some(slot) = (0..SLOTS).find(|slot| index(*slot) != 0) {
+            return Some((index(slot), line.tag(slot)));
         }
         match line.next.load(Ordering::Relaxed) {
             0 => return None,

@@ -52,11 +52,17 @@ impl Line {
         self.slots.get(slot).map_or(0, |slot| slot.load(Ordering::Acquire))
     }
 
-    /// What stands in all slots whose tag is (probably) `tag`.
-    pub(super) fn candidates(&self, tag: u8) -> impl Iterator<Item = u32> {
-        let marks = [self.first_marks(tag), self.last_marks(tag)];
-        let marked = move |slot: &usize| marks[slot / 8] >> (8 * (slot % 8)) & 0x80 != 0;
-        (0..SLOTS).filter(marked).map(|slot| self.index(slot)).filter(|index| *index != 0)
+    /// What stands in all slots whose tag is (probably) `tag`, and in which: most often in none or one, so the marks are
+    /// gone through and not the slots.
+    #[inline]
+    pub(super) fn candidates(&self, tag: u8) -> Candidates<'_> {
+        Candidates { line: self, marks: [self.first_marks(tag), self.last_marks(tag)] }
+    }
+
+    /// The slot in which an index with this tag stands.
+    #[inline]
+    pub(super) fn slot_of(&self, tag: u8, index: u32) -> Option<usize> {
+        self.candidates(tag).find(|(_, found)| *found == index).map(|(slot, _)| slot)
     }
 
     pub(super) fn tag(&self, slot: usize) -> u8 {
@@ -83,6 +89,34 @@ impl Line {
         for i in slot..SLOTS {
             self.slots[i].store(0, Ordering::Relaxed);
             self.set_tag(i, 0);
+        }
+    }
+}
+
+/// See [`Line::candidates`].
+pub(super) struct Candidates<'l> {
+    line: &'l Line,
+    /// The highest bit of a byte for each slot that is still to be looked at: eight slots, and the others.
+    marks: [u64; 2],
+}
+
+impl Iterator for Candidates<'_> {
+    type Item = (usize, u32);
+
+    #[inline]
+    fn next(&mut self) -> Option<(usize, u32)> {
+        loop {
+            let half = usize::from(self.marks[0] == 0);
+            let marks = &mut self.marks[half];
+            if *marks == 0 {
+                return None;
+            }
+            let slot = 8 * half + marks.trailing_zeros() as usize / 8;
+            *marks &= *marks - 1;
+            match self.line.index(slot) {
+                0 => {}
+                index => return Some((slot, index)),
+            }
         }
     }
 }

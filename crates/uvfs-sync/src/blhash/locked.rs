@@ -49,7 +49,7 @@ impl<'a, const N: usize> Locked<'a, N> {
         for step in 0..self.tables {
             let head = self.table(step).heads.get(self.buckets[step][which]);
             let mut freed = 0;
-            if self.hash.take(head, index, |line| freed = line) {
+            if self.hash.take(head, index, self.tags[step][which], |line| freed = line) {
                 if freed != 0 {
                     self.keep(freed);
                 }
@@ -68,13 +68,13 @@ impl<'a, const N: usize> Locked<'a, N> {
         let hash = self.hash;
         let holds = |step: &usize| {
             let head = self.table(*step).heads.get(self.buckets[*step][from]);
-            hash.slot_of(head, index).is_some()
+            hash.slot_of(head, index, self.tags[*step][from]).is_some()
         };
         let Some(step) = (0..self.tables).find(holds) else { return Ok(false) };
         let (target, tag) = (self.tables - 1, tag_of(h.hash[self.tables - 1]));
         let head = self.table(step).heads.get(self.buckets[step][from]);
         if step == target && self.buckets[step][from] == self.buckets[target][to] {
-            if let Some((line, i)) = hash.slot_of(head, index) {
+            if let Some((line, i)) = hash.slot_of(head, index, self.tags[step][from]) {
                 line.set_tag(i, tag);
             }
             return Ok(true);
@@ -87,7 +87,7 @@ impl<'a, const N: usize> Locked<'a, N> {
             return Err(Full);
         }
         let mut freed = 0;
-        hash.take(head, index, |line| freed = line);
+        hash.take(head, index, self.tags[step][from], |line| freed = line);
         if freed != 0 {
             self.keep(freed);
         }
@@ -110,7 +110,7 @@ impl<'a, const N: usize> Locked<'a, N> {
             let tag = self.tags[step][which];
             let mut line = self.table(step).heads.get(self.buckets[step][which]);
             loop {
-                line.candidates(tag).for_each(&mut f);
+                line.candidates(tag).for_each(|(_, index)| f(index));
                 match line.next.load(Ordering::Relaxed) {
                     0 => break,
                     next => line = self.hash.overflow.get(next),
@@ -181,11 +181,11 @@ impl BlHash {
         true
     }
 
-    /// Where an index stands in a locked chain.
-    fn slot_of<'l>(&'l self, head: &'l Line, index: u32) -> Option<(&'l Line, usize)> {
+    /// Where an index with this tag stands in a locked chain.
+    fn slot_of<'l>(&'l self, head: &'l Line, index: u32, tag: u8) -> Option<(&'l Line, usize)> {
         let mut line = head;
         loop {
-            if let Some(i) = line.slots.iter().position(|s| s.load(Ordering::Relaxed) == index) {
+            if let Some(i) = line.slot_of(tag, index) {
                 return Some((line, i));
             }
             match line.next.load(Ordering::Relaxed) {
@@ -195,16 +195,14 @@ impl BlHash {
         }
     }
 
-    /// Take an index out of a locked chain, filling the hole from the chain's end so that chains
+    /// Take an index with this tag out of a locked chain, filling the hole from the chain's end so that chains
     /// stay as short as they can be. An overflow line that becomes empty goes to `freed`.
-    pub(super) fn take(&self, head: &Line, index: u32, freed: impl FnOnce(u32)) -> bool {
+    pub(super) fn take(&self, head: &Line, index: u32, tag: u8, freed: impl FnOnce(u32)) -> bool {
         let mut found = None;
         let (mut line, mut before) = (head, None);
         loop {
-            for i in 0..SLOTS {
-                if line.slots[i].load(Ordering::Relaxed) == index {
-                    found = Some((line, i));
-                }
+            if found.is_none() {
+                found = line.slot_of(tag, index).map(|i| (line, i));
             }
             let next = line.next.load(Ordering::Relaxed);
             if next == 0 {

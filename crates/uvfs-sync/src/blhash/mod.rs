@@ -270,7 +270,7 @@ impl BlHash {
         // A link read from a line that is being recycled may lead anywhere, even in a circle:
         // the walk is bounded and the header check decides.
         for _ in 0..1 << 16 {
-            for index in line.candidates(at.tag) {
+            for (_, index) in line.candidates(at.tag) {
                 if let Some(r) = accept(index) {
                     return Some(r);
                 }

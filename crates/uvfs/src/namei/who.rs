@@ -6,23 +6,22 @@
 //! A context asks when it is made or becomes somebody else, under a mutex; a walk only compares.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
-use crate::types::Cred;
+use crate::types::{Cred, Groups};
 
 /// The number of who has none.
 pub(crate) const NOBODY: u32 = 0;
 const ROOT: u32 = 1;
 const MOST: usize = 4096;
 
-type Groups = (u32, u32, Arc<[u32]>);
+type Key = (u32, u32, Groups);
 
 /// The numbers given out.
 #[derive(Debug, Default)]
-pub(crate) struct Numbers(Mutex<HashMap<Groups, u32, RandomState>>);
+pub(crate) struct Numbers(Mutex<HashMap<Key, u32, RandomState>>);
 
 impl Numbers {
     /// The number of these credentials.
@@ -31,7 +30,7 @@ impl Numbers {
             return ROOT;
         }
         let mut given = self.0.lock();
-        let key = (cred.uid, cred.gid, Arc::clone(&cred.groups));
+        let key = (cred.uid, cred.gid, cred.groups.clone());
         if let Some(number) = given.get(&key) {
             return *number;
         }
