@@ -15,6 +15,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use uvfs::{Vfs, VfsConfig};
 use uvfs_drivers::tmpfs::{Tmpfs, TmpfsOptions};
 use uvfs_fuse::{Options, TransportKind};
+use uvfs_tests::process::end_of;
 
 /// Mounts a tmpfs by a server process of its own, has clients work in it, and ends it in the midst: in turns by SIGKILL, by a lazy
 /// unmount, and by a forced one. Every client must come back with an error, the server must end, and nothing may be left behind. Needs root.
@@ -252,15 +253,12 @@ fn all_back(
 }
 
 fn wait(server: &mut Child, ended: Instant) -> Result<std::process::ExitStatus> {
-    loop {
-        if let Some(status) = server.try_wait()? {
-            return Ok(status);
-        }
-        if ended.elapsed() > LATE {
+    match end_of(server, LATE.saturating_sub(ended.elapsed()))? {
+        Some(status) => Ok(status),
+        None => {
             server.kill()?;
             bail!("the server is still there after {LATE:?}");
         }
-        thread::sleep(Duration::from_millis(1));
     }
 }
 
