@@ -92,7 +92,7 @@ const KNOWN: &[Known] = &[
         Of::Mount,
         "transport",
         "auto|uring|dev",
-        "what requests come through: io_uring where the kernel has it for FUSE (default), that or nothing, /dev/fuse",
+        "what requests come through: io_uring where the kernel has it for FUSE, not where they may wait for the source as on a mirror (default), that or nothing, /dev/fuse",
     ),
     value(
         Of::Mount,

@@ -5,7 +5,7 @@
 //! with several readers. Each reader has a descriptor of its own, cloned so that the kernel keeps a list of requests for
 //! each; an answer goes back by the descriptor that its request came from.
 //!
-//! Readers never wait for a driver (`frontend.rs`). They end when the kernel says that the mount is gone or was aborted. What is no request
+//! A reader waits for a driver only while another one reads (`readers.rs`). They end when the kernel says that the mount is gone or was aborted. What is no request
 //! (the kernel sends none such) is logged, and the next one read.
 
 use std::cell::Cell;
@@ -13,10 +13,10 @@ use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 
 use crate::frontend::Frontend;
 use crate::options::TransportKind;
+use crate::readers::Readers;
 use crate::uring::{self, Handler, RingPort, Rings};
 use crate::wire::init::{Greeting, Wishes};
 use crate::wire::request::{Head, Operation, split};
@@ -49,6 +49,9 @@ pub(crate) struct Connection {
     dispatcher: Arc<Dispatcher>,
     transport: Transport,
     threads: usize,
+    readers: Arc<Readers>,
+    /// Readers besides, where some may be away.
+    spare: usize,
 }
 
 /// What is done to the mount when a thread that answers requests can go on no more: callers would wait for ever for what it
@@ -81,7 +84,7 @@ impl GiveUp {
 /// Threads that answer.
 pub(crate) struct Running {
     rings: Option<Rings>,
-    readers: Vec<JoinHandle<io::Result<()>>>,
+    readers: Arc<Readers>,
 }
 
 impl Connection {
@@ -93,7 +96,7 @@ impl Connection {
         kind: TransportKind,
     ) -> io::Result<Self> {
         let device = File::from(device);
-        let rings = rings(kind)?;
+        let rings = rings(kind, frontend.may_wait())?;
         let page_size = sys::page_size();
         let wishes = Wishes {
             page_size,
@@ -105,8 +108,9 @@ impl Connection {
         if kind == TransportKind::Uring && transport != Transport::Uring {
             return Err(io::Error::new(ErrorKind::Unsupported, NO_RINGS));
         }
+        let (readers, spare) = (frontend.readers(), if frontend.may_wait() { SPARE } else { 0 });
         let dispatcher = Arc::new(Dispatcher::new(frontend, Some(Arc::new(device.try_clone()?))));
-        Ok(Self { device, dispatcher, transport, threads })
+        Ok(Self { device, dispatcher, transport, threads, readers, spare })
     }
 
     /// What requests come through.
@@ -117,8 +121,8 @@ impl Connection {
     /// Starts to answer. After an error the mount is to be given up: what was started ends with it. Later that
     /// is done by `give_up`.
     pub(crate) fn start(self, give_up: &GiveUp) -> io::Result<Running> {
-        let readers = match self.transport {
-            Transport::Dev => self.threads,
+        let count = match self.transport {
+            Transport::Dev => self.threads + self.spare,
             Transport::Uring => 1,
         };
         // Where fusermount3 had to open the device for us, the threads have to share it.
@@ -130,8 +134,7 @@ impl Connection {
                 Some(Rings::register(self.device.as_fd(), give_up, || self.dispatcher.another())?)
             }
         };
-        let mut running = Running { rings, readers: Vec::with_capacity(readers) };
-        for number in 0..readers {
+        for number in 0..count {
             let device = match number {
                 0 => self.device.try_clone()?,
                 _ if cloned => sys::clone_device(self.device.as_fd())?,
@@ -140,33 +143,32 @@ impl Connection {
             let reader = Reader { device: Arc::new(device), dispatcher: self.dispatcher.another() };
             let name = format!("uvfs-fuse/{number}");
             let give_up = give_up.clone();
-            let run = move || give_up.unless_well(|| reader.run());
-            running.readers.push(thread::Builder::new().name(name).spawn(run)?);
+            self.readers.start(name, move || give_up.unless_well(|| reader.run()))?;
         }
-        Ok(running)
+        Ok(Running { rings, readers: self.readers })
     }
 }
 
 impl Running {
-    /// Answers until the file system is unmounted or aborted; the first error of a thread.
+    /// Answers until the file system is unmounted or aborted; the first error of a thread. Not waited for are threads that are in
+    /// a call of a driver, which may never answer.
     pub(crate) fn run(self) -> io::Result<()> {
-        let mut outcome = self.rings.map_or(Ok(()), Rings::run);
-        for reader in self.readers {
-            let ended = reader
-                .join()
-                .unwrap_or_else(|_| Err(io::Error::other("a thread that reads requests panicked")));
-            outcome = outcome.and(ended);
-        }
-        outcome
+        let outcome = self.rings.map_or(Ok(()), Rings::run);
+        outcome.and(self.readers.wait())
     }
 }
 
+/// Readers besides those that there are otherwise, where some may wait for a driver meanwhile.
+const SPARE: usize = 2;
+
 const NO_RINGS: &str = "transport=uring: this kernel does not offer FUSE over io_uring; use transport=auto";
 
-/// Whether to ask for rings.
-fn rings(kind: TransportKind) -> io::Result<bool> {
+/// Whether to ask for rings. A thread of theirs cannot wait for a driver, for nobody else can answer what comes to its
+/// processor meanwhile; a reader of the device can. So by themselves they are not taken for a driver that may wait.
+fn rings(kind: TransportKind, may_wait: bool) -> io::Result<bool> {
     match kind {
         TransportKind::Dev => Ok(false),
+        TransportKind::Auto if may_wait => Ok(false),
         TransportKind::Auto => Ok(uring::available()
             .inspect_err(|why| tracing::info!(%why, "requests come by /dev/fuse"))
             .is_ok()),
@@ -329,6 +331,7 @@ impl Port for DevPort {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::thread;
 
     use super::*;
 

@@ -7,8 +7,8 @@
 //! the FORGET may overtake whatever we do after it.
 //!
 //! Any thread may call any method. A method answers at once where the driver never waits or the
-//! cache has the answer; all else goes to the [`Pool`], because the caller is a thread that reads
-//! requests. Permissions are the kernel's business (`default_permissions`): every operation is
+//! cache has the answer, and where the caller is a thread that reads requests beside others ([`Readers`]); all else goes
+//! to the [`Pool`]. Permissions are the kernel's business (`default_permissions`): every operation is
 //! `trusted`. On unmount the kernel sends no forgets: the VFS goes with all its references.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, fence};
@@ -20,6 +20,7 @@ use uvfs::{Attr, Cred, Errno, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs, mode
 use crate::notify::Outbox;
 use crate::pending::{For, Pending, Waiting};
 use crate::pool::Pool;
+use crate::readers::Readers;
 use crate::transport::{Asked, Attributes, Caller, Entry, NodeId, ROOT, Reply};
 
 mod attrs;
@@ -27,6 +28,7 @@ mod dirs;
 mod files;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod groups;
 mod memory;
 mod names;
 mod outside;
@@ -55,6 +57,15 @@ pub(crate) struct Frontend {
     core: Arc<Core>,
 }
 
+/// Who made a request, and what the outcome may depend on.
+#[derive(Clone, Copy)]
+enum Who {
+    /// The supplementary groups count.
+    Member(Caller),
+    /// They do not: nothing is changed, and nothing done in the caller's name.
+    Anybody(Caller),
+}
+
 /// What a request needs, also when it runs on another thread.
 struct Core {
     vfs: Arc<Vfs>,
@@ -64,6 +75,7 @@ struct Core {
     tally: Tally,
     short: Shortage,
     pool: Pool,
+    readers: Arc<Readers>,
     /// The root's driver keeps access control lists, and the kernel checks them.
     acls: bool,
     /// Set where the kernel cannot be told at once that names have changed: where others change them, they are then
@@ -81,7 +93,7 @@ impl Frontend {
     pub(crate) fn new(vfs: Arc<Vfs>, timeout: Option<Duration>) -> Self {
         let (root, acls) = (vfs.root().id(), vfs.keeps_acls(&vfs.root()));
         let (tally, short, pool) = (Tally::default(), Shortage::default(), Pool::new(WAITING_MAX));
-        let (names_at_most, outbox, pending) = (OnceLock::new(), OnceLock::new(), Arc::default());
+        let (names_at_most, outbox) = (OnceLock::new(), OnceLock::new());
         Self {
             core: Arc::new(Core {
                 vfs,
@@ -90,9 +102,10 @@ impl Frontend {
                 tally,
                 short,
                 pool,
+                readers: Arc::default(),
                 acls,
                 names_at_most,
-                pending,
+                pending: Arc::default(),
                 spares_opendir: AtomicBool::new(false),
                 outbox,
             }),
@@ -117,6 +130,16 @@ impl Frontend {
         self.core.vfs.passes_through(&root) && !self.core.vfs.watched(&root)
     }
 
+    /// The threads that read requests: they may wait for drivers.
+    pub(crate) fn readers(&self) -> Arc<Readers> {
+        Arc::clone(&self.core.readers)
+    }
+
+    /// Whether requests may wait for the root's driver.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.core.vfs.may_block(&self.core.vfs.root())
+    }
+
     pub(crate) fn forget(&self, node: NodeId, count: u64) {
         if node >= FIRST_ISSUED {
             self.core.tally.forget(count);
@@ -125,35 +148,61 @@ impl Frontend {
     }
 
     pub(crate) fn statfs(&self, who: Caller, node: NodeId, reply: impl Reply<StatFs>) {
-        self.answer(who, node, reply, |core, op, inode| core.vfs.statfs(op, inode));
+        self.answer_anybody(who, node, reply, |core, op, inode| core.vfs.statfs(op, inode));
     }
 
-    /// Runs `job` on `node`: here if its driver never waits, else on the pool.
-    fn route<R, F>(&self, who: Caller, node: NodeId, mut reply: R, job: F)
+    /// Runs `job` on `node`: here if its driver never waits or another thread reads on meanwhile, else on the pool.
+    fn route<R, F>(&self, who: Who, node: NodeId, mut reply: R, job: F)
     where
         R: Asked,
         F: for<'c> FnOnce(R, &'c Arc<Core>, &Op, Result<Inode<'c>>) + Send + 'static,
     {
         let core = &self.core;
-        match core.inode(node) {
-            Ok(inode) if core.vfs.may_block(&inode) => {
-                let waiting = core.waiting(node, For::Driver);
-                reply.waits();
-                let core = Arc::clone(core);
-                self.core.pool.submit(move || {
-                    let inode = core.inode(node);
-                    job(reply, &core, &core.op_on(who, inode.as_ref().ok()), inode);
-                    drop(waiting);
-                });
-            }
-            inode => job(reply, core, &core.op_on(who, inode.as_ref().ok()), inode),
+        let inode = core.inode(node);
+        if !inode.as_ref().is_ok_and(|inode| core.vfs.may_block(inode)) {
+            let (op, inode) = core.op_on(who, inode);
+            return job(reply, core, &op, inode);
         }
+        let waiting = core.waiting(node, For::Driver);
+        reply.waits();
+        if let Some(_away) = core.readers.leave() {
+            let (op, inode) = core.op_on(who, inode);
+            job(reply, core, &op, inode);
+            drop(waiting);
+            return;
+        }
+        let core = Arc::clone(core);
+        self.core.pool.submit(move || {
+            let (op, inode) = core.op_on(who, core.inode(node));
+            job(reply, &core, &op, inode);
+            drop(waiting);
+        });
     }
 
-    /// As [`Frontend::route`], for requests whose outcome is what is sent. What finds no memory in a cache
-    /// that is limited has done nothing: it tries again as the kernel forgets other nodes, on the pool, because the
-    /// threads that read must go on reading to be told.
+    /// As [`Frontend::route`], for requests whose outcome is what is sent, and may depend on the caller's groups. What finds no
+    /// memory in a cache that is limited has done nothing: it tries again as the kernel forgets other nodes, on the pool,
+    /// because the threads that read must go on reading to be told.
     fn answer<T, R, F>(&self, who: Caller, node: NodeId, reply: R, act: F)
+    where
+        T: 'static,
+        R: Reply<T>,
+        F: for<'c> Fn(&'c Core, &Op, &Inode<'c>) -> Result<T> + Send + 'static,
+    {
+        self.answer_to(Who::Member(who), node, reply, act);
+    }
+
+    /// As [`Frontend::answer`], where the outcome does not depend on the caller's supplementary groups: to read them costs
+    /// as much as many a request.
+    fn answer_anybody<T, R, F>(&self, who: Caller, node: NodeId, reply: R, act: F)
+    where
+        T: 'static,
+        R: Reply<T>,
+        F: for<'c> Fn(&'c Core, &Op, &Inode<'c>) -> Result<T> + Send + 'static,
+    {
+        self.answer_to(Who::Anybody(who), node, reply, act);
+    }
+
+    fn answer_to<T, R, F>(&self, who: Who, node: NodeId, reply: R, act: F)
     where
         T: 'static,
         R: Reply<T>,
@@ -226,43 +275,57 @@ impl Core {
         op
     }
 
-    /// [`Core::op`], with the caller's supplementary groups where the outcome may depend on them: where calls are made
-    /// in the caller's name on another file system, which checks them, and as [`Core::op_to_write`] says.
-    fn op_on(&self, who: Caller, inode: Option<&Inode<'_>>) -> Op {
-        if who.uid != 0 && inode.is_some_and(|inode| self.vfs.passes_through(inode)) {
-            let mut op = self.op(who);
-            op.cred.groups = groups_of(who.pid).into();
-            return op;
+    /// [`Core::op`] and the inode that it is about, with the caller's supplementary groups where the outcome may depend on them:
+    /// where calls are made in the caller's name on another file system, which checks them, and as [`Core::op_to_write`]
+    /// says. Where they cannot be read, nothing is done to the inode.
+    fn op_on<'c>(&self, who: Who, inode: Result<Inode<'c>>) -> (Op, Result<Inode<'c>>) {
+        let (who, inode) = match (who, inode) {
+            (Who::Member(who), Ok(inode)) => (who, inode),
+            (Who::Member(who) | Who::Anybody(who), inode) => return (self.op(who), inode),
+        };
+        let op = if who.uid != 0 && self.vfs.passes_through(&inode) {
+            self.op_of_member(who)
+        } else {
+            self.op_to_write(who, &inode)
+        };
+        match op {
+            Ok(op) => (op, Ok(inode)),
+            Err(errno) => (self.op(who), Err(errno)),
         }
-        self.op_to_write(who, inode)
+    }
+
+    /// [`Core::op`], with the caller's supplementary groups.
+    fn op_of_member(&self, who: Caller) -> Result<Op> {
+        let mut op = self.op(who);
+        op.cred.groups = groups::of(who.pid)?.into();
+        Ok(op)
     }
 
     /// [`Core::op`], with the caller's supplementary groups where data is changed and the outcome may depend on them: a
     /// write to, or truncation of, a set-group-id file without group execute drops the bit unless
     /// the caller is a member of the group, and the kernel leaves that to us (HANDLE_KILLPRIV_V2)
     /// without naming the groups.
-    fn op_to_write(&self, who: Caller, inode: Option<&Inode<'_>>) -> Op {
+    fn op_to_write(&self, who: Caller, inode: &Inode<'_>) -> Result<Op> {
         const SGID: u32 = mode::S_ISGID;
-        let mut op = self.op(who);
-        if let Some(inode) = inode.filter(|i| who.uid != 0 && i.fmt() == mode::S_IFREG) {
+        if who.uid != 0 && inode.fmt() == mode::S_IFREG {
             let attr = inode.attr();
             if attr.mode & (SGID | 0o010) == SGID && attr.gid != who.gid {
-                op.cred.groups = groups_of(who.pid).into();
+                return self.op_of_member(who);
             }
         }
-        op
+        Ok(self.op(who))
     }
 
     /// `op` with the caller's supplementary groups, where setting an access control list may cost the inode its
     /// set-group-id bit: it stays for members of the group, and the kernel says which callers are in a
     /// form of the request that the transport cannot carry.
-    fn op_for_acl(&self, op: &Op, who: Caller, inode: &Inode<'_>) -> Op {
+    fn op_for_acl(&self, op: &Op, who: Caller, inode: &Inode<'_>) -> Result<Op> {
         let mut op = op.clone();
         let attr = inode.attr();
         if who.uid != 0 && attr.mode & mode::S_ISGID != 0 && attr.gid != who.gid {
-            op.cred.groups = groups_of(who.pid).into();
+            op.cred.groups = groups::of(who.pid)?.into();
         }
-        op
+        Ok(op)
     }
 
     /// What to tell the kernel where the driver says `ttl`.
@@ -356,22 +419,16 @@ impl Core {
     }
 }
 
-/// Supplementary groups of a process, as proc(5) shows them. None for one that is gone, or that is
-/// not in our process namespace: it then counts as no member.
-fn groups_of(pid: u32) -> Vec<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
-    groups.split_whitespace().filter_map(|gid| gid.parse().ok()).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use std::thread::yield_now;
+    use std::sync::mpsc;
+    use std::thread::{self, ThreadId, yield_now};
 
     use uvfs::{Errno, Features};
 
     use super::*;
     use crate::pending::Wait;
+    use crate::transport::Looked;
     use fixture::Fixture;
 
     /// Of what others change too: it would store them for ever, though it was told of a change after they were composed.
@@ -410,6 +467,50 @@ mod tests {
         assert_eq!(opened(true, false), Ok(()));
         assert_eq!(opened(false, true), Ok(()));
         assert_eq!(opened(true, true), Err(Errno::NOSYS));
+    }
+
+    /// Says which thread sends.
+    struct Where(mpsc::Sender<ThreadId>);
+
+    impl Asked for Where {}
+
+    impl Reply<Looked> for Where {
+        fn send(self, _: Result<Looked>) {
+            self.0.send(thread::current().id()).expect("the test listens");
+        }
+    }
+
+    #[test]
+    fn a_reader_waits_for_a_driver_itself_unless_it_is_the_last() {
+        let fixture = slow();
+        let readers = fixture.frontend.readers();
+        let (end, other) = mpsc::channel::<()>();
+        let read = move || {
+            let _ = other.recv();
+            Ok(())
+        };
+        readers.start("reads".into(), read).expect("a thread");
+        let (frontend, theirs) = (Arc::clone(&fixture.frontend), Arc::clone(&readers));
+        let (answers, answered) = mpsc::channel();
+        let look = move || {
+            let here = thread::current().id();
+            let look = |name: &[u8]| {
+                let (sent, answer) = mpsc::channel();
+                frontend.lookup(fixture::ANYBODY, ROOT, name, Where(sent));
+                answer.recv().expect("an answer") == here
+            };
+            answers.send(look(b"1")).expect("the test listens");
+            while theirs.leave().is_some() {
+                yield_now();
+            }
+            answers.send(look(b"2")).expect("the test listens");
+            Ok(())
+        };
+        readers.start("looks".into(), look).expect("a thread");
+        assert_eq!(answered.recv(), Ok(true), "handed over, though another one reads");
+        drop(end);
+        assert_eq!(answered.recv(), Ok(false), "nobody would have read");
+        readers.wait().expect("both have ended");
     }
 
     fn slow() -> Fixture {

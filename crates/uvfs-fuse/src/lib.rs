@@ -25,6 +25,7 @@ mod options;
 mod pending;
 mod pool;
 mod psi;
+mod readers;
 mod reclaim;
 mod remount;
 mod transport;

@@ -1,7 +1,7 @@
 //! Threads for requests that may wait: as many as there are waiting requests, up to a bound.
 //!
-//! The threads that read from the FUSE device never wait for a driver; they hand such a request
-//! over here together with its reply. So a slow answer delays no other name, until `max`
+//! A thread that reads requests waits for a driver only while another one reads on ([`readers`](crate::readers)), and one that
+//! has a ring never does; otherwise they hand such a request over here together with its reply. So a slow answer delays no other name, until `max`
 //! requests wait at once; later ones then queue. A thread that was idle for [`IDLE`] ends.
 //!
 //! One mutex protects queue and counts; it is held for a push or a pop, never while a job runs.

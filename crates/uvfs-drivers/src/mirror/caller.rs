@@ -6,13 +6,23 @@
 //! own credentials back would go on with somebody else's: the process then ends.
 //!
 //! Only who has the capabilities of root can do this. A server without them works for its own user alone.
-//! Costs nothing for who is the server's own user and group, about ten short system calls otherwise.
+//!
+//! The *effective* ids are changed, and not only those that files are looked at with: that says whether it was done
+//! (setfsuid(2) does not), takes all capabilities away with the ids of root and gives them back with these, and needs
+//! none for the way back, because the saved ids stay. Real and saved ids stay as they are, so that no user may send signals to
+//! the thread or trace it. It costs nothing for who is the server's own user and group, two short system calls for
+//! another user, and two more for each of a group and supplementary groups that are not the server's.
+//!
+//! Between two calls a thread is always the server itself: it reads requests and looks for files as that, too.
 
 use std::marker::PhantomData;
 
 use rustix::process::{getegid, geteuid, getgroups};
-use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
-use rustix::{fs::Gid, process::RawGid};
+use rustix::thread::{
+    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities, capabilities_secure_bits,
+    set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+};
+use rustix::{fs::Gid, fs::Uid, process::RawGid};
 use uvfs::types::{Cred, Errno, Result};
 
 use super::sys;
@@ -23,6 +33,8 @@ pub(super) struct Server {
     gid: u32,
     groups: Vec<Gid>,
     caps: CapabilitySets,
+    /// The kernel takes capabilities away with the effective user, and gives just these back.
+    fixup: bool,
     privileged: bool,
 }
 
@@ -34,11 +46,12 @@ pub(super) struct Acting<'s> {
     _thread: PhantomData<*const ()>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Changed {
-    Nothing,
-    Group,
-    All,
+/// What is not the server's own, or may not be.
+#[derive(Clone, Copy, Default)]
+struct Changed {
+    groups: bool,
+    group: bool,
+    user: bool,
 }
 
 fn gid(raw: RawGid) -> Gid {
@@ -52,11 +65,17 @@ impl Server {
         let needed =
             CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::CHOWN | CapabilitySet::FOWNER;
         let uid = geteuid().as_raw();
+        let fixed = CapabilitiesSecureBits::NO_SETUID_FIXUP;
+        let fixup = capabilities_secure_bits().is_ok_and(|bits| !bits.contains(fixed));
         Ok(Self {
             uid,
             gid: getegid().as_raw(),
             groups: getgroups()?,
-            privileged: uid == 0 && caps.effective.contains(needed | CapabilitySet::DAC_OVERRIDE),
+            // Without the saved id there would be no way back.
+            privileged: uid == 0
+                && sys::saved_uid()? == 0
+                && caps.effective.contains(needed | CapabilitySet::DAC_OVERRIDE),
+            fixup: fixup && caps.effective == caps.permitted,
             caps,
         })
     }
@@ -81,43 +100,59 @@ impl Server {
     /// # Errors
     /// EACCES for another user where the server is not root; EPERM where the kernel does not let it.
     pub(super) fn act_as(&self, cred: &Cred) -> Result<Acting<'_>> {
-        let mut acting = Acting { server: self, changed: Changed::Nothing, _thread: PhantomData };
+        let mut acting = Acting { server: self, changed: Changed::default(), _thread: PhantomData };
         if cred.uid == self.uid && (cred.gid == self.gid || !self.privileged) {
             return Ok(acting);
         }
         if !self.privileged {
             return Err(Errno::ACCESS);
         }
-        // Before the first call: what is half done is undone by the guard.
-        if cred.uid == 0 {
-            acting.changed = Changed::Group;
-            sys::set_fs_gid(cred.gid)?;
-            return Ok(acting);
+        if cred.uid == u32::MAX || cred.gid == u32::MAX {
+            // They would mean that nothing is to be changed.
+            return Err(Errno::INVAL);
         }
-        acting.changed = Changed::All;
-        let groups: Vec<Gid> = cred.groups.iter().map(|&group| gid(group)).collect();
-        set_thread_groups(&groups)?;
-        sys::set_fs_gid(cred.gid)?;
-        sys::set_fs_uid(cred.uid)?;
-        // The change of user takes those that concern files; the others override quotas and reserved space,
-        // say, and are not the caller's either.
-        set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..self.caps })?;
+        // What is half done is undone by the guard, also where it was refused: each is noted first.
+        if cred.uid != 0 && !self.has_groups(&cred.groups) {
+            acting.changed.groups = true;
+            let groups: Vec<Gid> = cred.groups.iter().map(|&group| gid(group)).collect();
+            set_thread_groups(&groups)?;
+        }
+        if cred.gid != self.gid {
+            acting.changed.group = true;
+            set_thread_res_gid(None, gid(cred.gid), None)?;
+        }
+        if cred.uid != 0 {
+            acting.changed.user = true;
+            set_thread_res_uid(None, Uid::from_raw(cred.uid), None)?;
+            if !self.fixup {
+                // Those that do not concern files override quotas and reserved space, say, and are not the caller's.
+                set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..self.caps })?;
+            }
+        }
         Ok(acting)
+    }
+
+    fn has_groups(&self, groups: &[u32]) -> bool {
+        self.groups.len() == groups.len()
+            && self.groups.iter().zip(groups).all(|(ours, theirs)| ours.as_raw() == *theirs)
     }
 }
 
 impl Acting<'_> {
     fn undo(&self) -> Result<()> {
-        let Server { uid, gid, groups, caps, .. } = self.server;
-        if self.changed == Changed::All {
-            // First: the rest needs them.
-            set_capabilities(None, *caps)?;
-            sys::set_fs_uid(*uid)?;
-            set_capabilities(None, *caps)?;
+        let (server, changed) = (self.server, self.changed);
+        // First: the groups need the capabilities.
+        if changed.user {
+            set_thread_res_uid(None, Uid::from_raw(server.uid), None)?;
+            if !server.fixup {
+                set_capabilities(None, server.caps)?;
+            }
         }
-        sys::set_fs_gid(*gid)?;
-        if self.changed == Changed::All {
-            set_thread_groups(groups)?;
+        if changed.group {
+            set_thread_res_gid(None, gid(server.gid), None)?;
+        }
+        if changed.groups {
+            set_thread_groups(&server.groups)?;
         }
         Ok(())
     }
@@ -125,7 +160,7 @@ impl Acting<'_> {
 
 impl Drop for Acting<'_> {
     fn drop(&mut self) {
-        if self.changed != Changed::Nothing && self.undo().is_err() {
+        if self.undo().is_err() {
             // There is no safe way on: see the module.
             std::process::abort();
         }

@@ -23,7 +23,6 @@ use super::file::how;
 use super::identity::{self, Identity, Seen, unpack_dev};
 use super::node::{Node, Place};
 use super::reach::{At, moved, proc_path};
-use super::xattr;
 
 /// A name as paths of rustix are.
 fn os(name: &[u8]) -> &OsStr {
@@ -96,7 +95,7 @@ impl Mirror {
 
     pub(super) fn make(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>) -> Result<NewInode> {
         let (node, at) = self.reach_inode(dir)?;
-        let made = self.make_below(op, &at, name, make, None);
+        let made = self.make_below(op, (&node, &at), name, make, None);
         self.made(made, (dir, &node, &at), name, make).map(|(new, _)| new)
     }
 
@@ -112,7 +111,7 @@ impl Mirror {
         let (node, at) = self.reach_inode(dir)?;
         // Before there is a file: one that cannot be opened is not made.
         let permit = self.budget.permit()?;
-        let made = self.make_below(op, &at, name, make, Some(access));
+        let made = self.make_below(op, (&node, &at), name, make, Some(access));
         let (new, fd) = self.made(made, (dir, &node, &at), name, make)?;
         let handle = self.table.of(new.attr.ino).map(|node| self.keep_open(&node, fd, access, permit));
         Ok((new, handle.ok_or(Errno::STALE)?))
@@ -135,12 +134,12 @@ impl Mirror {
     fn make_below(
         &self,
         op: &Op,
-        at: &At<'_>,
+        (dir, at): (&Node, &At<'_>),
         name: &[u8],
         make: &Make<'_>,
         access: Option<Access>,
     ) -> Result<OwnedFd> {
-        let umask = if self.lists && xattr::has_default_list(at) { 0 } else { op.umask & 0o777 };
+        let umask = if self.has_default_list(dir, at) { 0 } else { op.umask & 0o777 };
         let permissions = Mode::from_raw_mode(make.mode & 0o7777 & !umask);
         let acting = self.server.act_as(&op.cred)?;
         let kind = match make.mode & mode::S_IFMT {

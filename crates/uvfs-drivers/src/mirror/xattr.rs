@@ -20,7 +20,8 @@ use uvfs::{Acl, AclKind, Inode};
 
 use super::Mirror;
 use super::identity;
-use super::reach::proc_path;
+use super::node::Node;
+use super::reach::{At, proc_path};
 
 /// Most values fit; a larger one is asked for twice.
 const USUAL: usize = 256;
@@ -46,11 +47,6 @@ pub(super) fn has_lists(fd: impl AsFd) -> bool {
     matches!(got, Ok(_) | Err(Errno::NODATA | Errno::RANGE))
 }
 
-/// Whether what is made in this directory inherits a list. Where it does, no umask applies.
-pub(super) fn has_default_list(fd: impl AsFd) -> bool {
-    matches!(getxattr_query(proc_path(fd), DEFAULT_LIST), Ok(len) if len > 0)
-}
-
 /// Calls `get` with as much room as `query` says, until the answer fits.
 fn whole(get: impl Fn(&mut [u8]) -> Result<usize>, query: impl Fn() -> Result<usize>) -> Result<Vec<u8>> {
     let mut bytes = vec![0; USUAL];
@@ -72,6 +68,23 @@ fn value(path: &str, name: &[u8]) -> Result<Vec<u8>> {
 }
 
 impl Mirror {
+    /// Whether what is made in this directory inherits a list. Where it does, no umask applies.
+    pub(super) fn has_default_list(&self, dir: &Node, at: &At<'_>) -> bool {
+        if !self.lists || self.is_bare(dir) {
+            return false;
+        }
+        let bare = self.bare_now();
+        let path = proc_path(at);
+        if matches!(getxattr_query(&path, DEFAULT_LIST), Ok(len) if len > 0) {
+            return true;
+        }
+        // Once for many that are made.
+        if let Some(bare) = bare.filter(|_| has_none(&path)) {
+            self.mark_bare(dir, &bare);
+        }
+        false
+    }
+
     /// The access control list of a file; where it has none the cache is told.
     pub(super) fn list_of(&self, inode: &Inode<'_>) -> Result<Option<Arc<Acl>>> {
         let _turn = self.budget.turn();

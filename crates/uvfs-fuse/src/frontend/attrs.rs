@@ -2,7 +2,7 @@
 
 use uvfs::{AclKind, Attr, Errno, Inode, Op, Result, SetAttr, SetTime, XattrFlags, mode};
 
-use super::{Core, Frontend};
+use super::{Core, Frontend, Who};
 use crate::transport::{Attributes, Caller, NodeId, Reply, Xattr};
 
 /// Longest value of an extended attribute (`XATTR_SIZE_MAX`) and longest list (`XATTR_LIST_MAX`).
@@ -14,7 +14,7 @@ impl Frontend {
         match self.core.inode(node) {
             // No driver is asked for what the cache still vouches for.
             Ok(inode) if !inode.expired() => reply.send(Ok(self.core.attributes(&inode, inode.attr()))),
-            Ok(_) => self.answer(who, node, reply, |core, op, inode| {
+            Ok(_) => self.answer_anybody(who, node, reply, |core, op, inode| {
                 let attr = core.vfs.getattr(op, inode)?;
                 Ok(core.attributes(inode, attr))
             }),
@@ -39,14 +39,17 @@ impl Frontend {
         reply: impl Reply<Xattr>,
     ) {
         let name = name.to_vec();
-        self.answer(who, node, reply, move |core, op, inode| {
+        // These the kernel asks for by itself, at every turn, and anybody may know them.
+        let asked_by_kernel = AclKind::of_xattr(&name).is_some() || name == b"security.capability";
+        let who = if asked_by_kernel { Who::Anybody(who) } else { Who::Member(who) };
+        self.answer_to(who, node, reply, move |core, op, inode| {
             Core::sized(core.xattr(op, inode, &name)?, size)
         });
     }
 
     /// As [`Frontend::getxattr`], for the list of names.
     pub(crate) fn listxattr(&self, who: Caller, node: NodeId, size: u32, reply: impl Reply<Xattr>) {
-        self.answer(who, node, reply, move |core, op, inode| {
+        self.answer_anybody(who, node, reply, move |core, op, inode| {
             Core::sized(core.vfs.listxattr(op, inode)?, size)
         });
     }
@@ -73,7 +76,7 @@ impl Frontend {
         let (name, value) = (name.to_vec(), value.to_vec());
         self.answer(who, node, reply, move |core, op, inode| {
             if AclKind::of_xattr(&name).is_some() {
-                return core.vfs.setxattr(&core.op_for_acl(op, who, inode), inode, &name, &value, flags);
+                return core.vfs.setxattr(&core.op_for_acl(op, who, inode)?, inode, &name, &value, flags);
             }
             core.vfs.setxattr(op, inode, &name, &value, flags)
         });
@@ -83,7 +86,7 @@ impl Frontend {
         let name = name.to_vec();
         self.answer(who, node, reply, move |core, op, inode| {
             if AclKind::of_xattr(&name).is_some() {
-                return core.vfs.removexattr(&core.op_for_acl(op, who, inode), inode, &name);
+                return core.vfs.removexattr(&core.op_for_acl(op, who, inode)?, inode, &name);
             }
             core.vfs.removexattr(op, inode, &name)
         });

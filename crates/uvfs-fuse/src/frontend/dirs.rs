@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use uvfs::{Attr, DirEntry, Errno, Found, Inode, Op, Result};
 
-use super::{Core, FIRST_ISSUED, Frontend};
+use super::{Core, FIRST_ISSUED, Frontend, Who};
 use crate::transport::{Caller, DirReply, Entry, NodeId, Opened, ROOT, Reply};
 
 /// Cookie after `.`.
@@ -44,7 +44,7 @@ impl Frontend {
 
     pub(crate) fn readdir(&self, who: Caller, dir: NodeId, cookie: u64, reply: impl DirReply) {
         self.core.tally.readdir.add(1);
-        self.route(who, dir, reply, move |mut reply, core, op, dir| {
+        self.route(Who::Anybody(who), dir, reply, move |mut reply, core, op, dir| {
             let outcome = dir.and_then(|dir| core.list(op, &dir, cookie, &mut reply));
             reply.send(outcome);
         });
@@ -55,7 +55,7 @@ impl Frontend {
     /// Never ENOSYS, after which the kernel would ask for no directory any more, also of a file system inside that has
     /// something behind it to flush to.
     pub(crate) fn fsync_dir(&self, who: Caller, dir: NodeId, datasync: bool, reply: impl Reply<()>) {
-        self.answer(who, dir, reply, move |core, op, dir| core.vfs.sync_dir(op, dir, datasync));
+        self.answer_anybody(who, dir, reply, move |core, op, dir| core.vfs.sync_dir(op, dir, datasync));
     }
 }
 

@@ -8,7 +8,7 @@ use std::task::Waker;
 
 use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek};
 
-use super::{Core, Frontend};
+use super::{Core, Frontend, Who};
 use crate::pending::For;
 use crate::transport::{Caller, DataReply, Entry, NodeId, Opened, Reply};
 
@@ -56,7 +56,7 @@ impl Frontend {
     pub(crate) fn release(&self, who: Caller, node: NodeId, fh: u64, reply: impl Reply<()>) {
         self.core.tally.release.add(1);
         // Also where the node is not known: the handle is.
-        self.route(who, node, reply, move |reply, core, _, _| {
+        self.route(Who::Anybody(who), node, reply, move |reply, core, _, _| {
             core.vfs.release(fh);
             reply.send(Ok(()));
         });
@@ -71,7 +71,7 @@ impl Frontend {
         size: u32,
         reply: impl DataReply,
     ) {
-        self.route(who, node, reply, move |reply, core, op, inode| {
+        self.route(Who::Anybody(who), node, reply, move |reply, core, op, inode| {
             let size = if inode.is_ok() { size as usize } else { 0 };
             reply.fill(size, |buffer| inode.and_then(|_| core.vfs.read(op, fh, offset, buffer)));
         });
@@ -93,25 +93,31 @@ impl Frontend {
         mut reply: impl Reply<u32>,
     ) {
         let core = &self.core;
-        match core.inode(node) {
-            Err(error) => reply.send(Err(error)),
-            Ok(inode) if core.vfs.may_block(&inode) => {
-                let op = core.op_to_write(who, Some(&inode));
-                let waiting = core.waiting(node, For::Driver);
-                let (core, data) = (Arc::clone(core), data.to_vec());
-                reply.waits();
-                self.core.pool.submit(move || {
-                    let written = core.inode(node).and_then(|inode| core.write(&op, &inode, write, &data));
-                    reply.send(written);
-                    drop(waiting);
-                });
-            }
-            Ok(inode) => reply.send(core.write(&core.op_to_write(who, Some(&inode)), &inode, write, data)),
+        let (op, inode) = match core.inode(node).and_then(|inode| Ok((core.op_to_write(who, &inode)?, inode)))
+        {
+            Ok(both) => both,
+            Err(error) => return reply.send(Err(error)),
+        };
+        if !core.vfs.may_block(&inode) {
+            return reply.send(core.write(&op, &inode, write, data));
         }
+        let waiting = core.waiting(node, For::Driver);
+        reply.waits();
+        if let Some(_away) = core.readers.leave() {
+            reply.send(core.write(&op, &inode, write, data));
+            drop(waiting);
+            return;
+        }
+        let (core, data) = (Arc::clone(core), data.to_vec());
+        self.core.pool.submit(move || {
+            let written = core.inode(node).and_then(|inode| core.write(&op, &inode, write, &data));
+            reply.send(written);
+            drop(waiting);
+        });
     }
 
     pub(crate) fn fsync(&self, who: Caller, node: NodeId, fh: u64, datasync: bool, reply: impl Reply<()>) {
-        self.answer(who, node, reply, move |core, op, _| core.vfs.fsync(op, fh, datasync));
+        self.answer_anybody(who, node, reply, move |core, op, _| core.vfs.fsync(op, fh, datasync));
     }
 
     /// `waker` tells the kernel to ask again; it keeps one for each open file, as drivers do.
@@ -123,7 +129,7 @@ impl Frontend {
         waker: Option<Waker>,
         reply: impl Reply<PollEvents>,
     ) {
-        self.answer(who, node, reply, move |core, op, _| core.vfs.poll(op, fh, waker.as_ref()));
+        self.answer_anybody(who, node, reply, move |core, op, _| core.vfs.poll(op, fh, waker.as_ref()));
     }
 
     /// `mode` is that of fallocate(2); EOPNOTSUPP for what no driver offers.
@@ -162,7 +168,7 @@ impl Frontend {
             libc::SEEK_HOLE => Seek::Hole,
             _ => return reply.send(Err(Errno::INVAL)),
         };
-        self.answer(who, node, reply, move |core, op, _| {
+        self.answer_anybody(who, node, reply, move |core, op, _| {
             let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
             let found = core.vfs.seek(op, fh, offset, what)?;
             i64::try_from(found).map_err(|_| Errno::OVERFLOW)

@@ -4,7 +4,7 @@
 
 use uvfs::{Errno, Found, Inode, Op, RenameFlags, Result};
 
-use super::{Core, Frontend};
+use super::{Core, Frontend, Who};
 use crate::pending::For;
 use crate::transport::{Caller, Entry, Looked, NodeId, Reply};
 
@@ -22,7 +22,7 @@ impl Frontend {
             Some(answer) => reply.send(answer),
             None => {
                 let name = name.to_vec();
-                self.answer(who, dir, reply, move |core, op, dir| {
+                self.answer_anybody(who, dir, reply, move |core, op, dir| {
                     core.looked(dir, core.vfs.lookup(op, dir, &name)?)
                 });
             }
@@ -111,7 +111,7 @@ impl Frontend {
     }
 
     pub(crate) fn readlink(&self, who: Caller, node: NodeId, reply: impl for<'a> Reply<&'a [u8]>) {
-        self.route(who, node, reply, move |reply, core, op, inode| {
+        self.route(Who::Anybody(who), node, reply, move |reply, core, op, inode| {
             let target = inode.and_then(|inode| core.vfs.readlink(op, &inode));
             reply.send(target.as_deref().map_err(|error| *error));
         });

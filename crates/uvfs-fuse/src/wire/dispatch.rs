@@ -1,7 +1,7 @@
 //! Requests taken to the front end: the one place that knows which method of [`Frontend`] an operation is.
 //!
 //! A [`Dispatcher`] is one thread's: what it shares with others is behind an `Arc` of its own, so that requests of two threads
-//! count references in different cache lines. It never waits: the front end has other threads for what does.
+//! count references in different cache lines. What may wait for a driver is the front end's business.
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};

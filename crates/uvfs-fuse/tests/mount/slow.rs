@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use rustix::mount::UnmountFlags;
 use uvfs_drivers::generated::{Call, Control, Generated, Spec};
 use uvfs_fuse::Options;
 
@@ -17,6 +18,7 @@ use crate::fixture::{Fixture, Needs, tmpfs, within};
 
 pub const TESTS: &[Test] = &[
     ("waiting_lookups_delay_no_other_name", Needs::Mount, waiting_lookups_delay_no_other_name),
+    ("a_mount_ends_though_its_driver_hangs", Needs::Mount, a_mount_ends_though_its_driver_hangs),
     ("concurrent_lookups_of_one_name_ask_once", Needs::Mount, concurrent_lookups_of_one_name_ask_once),
     ("who_is_killed_does_not_wait_for_the_driver", Needs::Mount, who_is_killed_does_not_wait_for_the_driver),
     ("other_signals_interrupt_no_call", Needs::Mount, other_signals_interrupt_no_call),
@@ -81,6 +83,30 @@ fn waiting_lookups_delay_no_other_name() {
     for thread in waiting {
         thread.join().expect("no panic").expect("a held lookup is answered in the end");
     }
+}
+
+/// More lookups than there are threads that read requests hang in the driver, and so do these threads: that the mount is gone is
+/// noticed all the same, and nobody waits for them.
+fn a_mount_ends_though_its_driver_hangs() {
+    let (mnt, control) = generated("depth=0,files=100,may-block");
+    let names = file_names(&control, 32);
+    let gates: Vec<_> = (1..=32).map(|n| control.gate(Call::Lookup, n)).collect();
+    let look = |name: &String| {
+        let path = mnt.path(name);
+        thread::spawn(move || fs::metadata(path))
+    };
+    let waiting: Vec<_> = names.iter().map(look).collect();
+    for gate in &gates {
+        assert!(gate.reached(SOON), "a lookup does not arrive while others wait");
+    }
+    // By force: who waits is answered by the kernel.
+    let how = UnmountFlags::FORCE | UnmountFlags::DETACH;
+    rustix::mount::unmount(&*mnt, how).expect("an unmount");
+    assert!(mnt.mounted.wait_for(SOON), "the end is not noticed while the driver hangs");
+    for thread in waiting {
+        thread.join().expect("no panic").expect_err("nobody has answered");
+    }
+    drop(gates);
 }
 
 fn concurrent_lookups_of_one_name_ask_once() {

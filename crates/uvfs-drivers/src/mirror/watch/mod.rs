@@ -38,9 +38,10 @@ use event::{Event, Events, Place};
 /// Bytes of events that are read at a time: some thousand.
 const BUFFER: usize = 256 << 10;
 
-/// How long events gather after there were none but our own. Who changes much through us would else have this thread
-/// woken up for each change; where others change something and we do not, they are read at once.
-const GATHER: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+/// How long events gather after there were none but our own: a millisecond for each time in a row, up to this many. Who
+/// changes much through us would else have this thread woken up for each change; where others change something and we
+/// do not, they are read at once.
+const GATHER: u32 = 4;
 
 /// Who is told. Called from the watcher's thread, one call at a time.
 pub trait Told: Send + Sync + 'static {
@@ -226,9 +227,10 @@ impl Thread {
     fn watch(&self) -> io::Result<()> {
         let mut buffer = vec![0; BUFFER];
         let mut seen = HashSet::default();
-        let mut own_only = false;
+        // Batches in a row with nothing but our own doing.
+        let mut own = 0;
         loop {
-            if own_only && self.stops_within(&GATHER)? {
+            if own > 0 && self.stops_within(own)? {
                 return Ok(());
             }
             let mut fds = [
@@ -244,17 +246,19 @@ impl Thread {
             }
             match rustix::io::read(&self.group, &mut buffer[..]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(len) => own_only = self.batch(&buffer[..len], &mut seen),
+                Ok(len) if self.batch(&buffer[..len], &mut seen) => own = GATHER.min(own + 1),
+                Ok(_) => own = 0,
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }
     }
 
-    /// Waits for so long; whether the end was asked for meanwhile.
-    fn stops_within(&self, time: &Timespec) -> io::Result<bool> {
+    /// Waits for so many milliseconds; whether the end was asked for meanwhile.
+    fn stops_within(&self, millis: u32) -> io::Result<bool> {
+        let time = Timespec { tv_sec: 0, tv_nsec: i64::from(millis) * 1_000_000 };
         let mut stop = [PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN)];
-        match poll(&mut stop, Some(time)) {
+        match poll(&mut stop, Some(&time)) {
             Ok(stopped) => Ok(stopped != 0),
             Err(Errno::INTR) => Ok(false),
             Err(errno) => Err(errno.into()),
