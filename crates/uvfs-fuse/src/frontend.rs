@@ -35,7 +35,7 @@ mod tally;
 pub(crate) use files::Write;
 use memory::Shortage;
 pub(crate) use outside::start as tell_of_changes;
-use tally::Tally;
+use tally::{Count, Tally};
 
 /// Threads that may wait for drivers at the same time.
 const WAITING_MAX: usize = 256;
@@ -119,7 +119,7 @@ impl Frontend {
 
     pub(crate) fn forget(&self, node: NodeId, count: u64) {
         if node >= FIRST_ISSUED {
-            self.core.tally.forget(count);
+            self.core.tally.add(Count::Forgotten, count);
             self.core.vfs.cache().forget(InodeId::from_u64(node), count);
         }
     }
@@ -220,7 +220,7 @@ impl Core {
     }
 
     fn op(&self, who: Caller) -> Op {
-        let mut op = self.vfs.op(&Cred::user(who.uid, who.gid));
+        let mut op = self.vfs.op(&Cred { uid: who.uid, gid: who.gid, groups: no_groups() });
         op.trusted = true;
         op.umask = who.umask;
         op
@@ -308,7 +308,7 @@ impl Core {
 
     /// Counts one more lookup that the kernel holds on `inode`.
     fn count_lookup(&self, inode: &Inode<'_>) {
-        self.tally.give();
+        self.tally.add(Count::Given, 1);
         inode.add_lookups(1);
     }
 
@@ -354,6 +354,15 @@ impl Core {
         let ttl = self.lifetime(self.vfs.ttl(inode));
         Attributes { node: self.node_of(inode.id()), attr, ttl }
     }
+}
+
+/// No supplementary groups. Each thread has one such list, whose count of references is thereby nobody else's to change
+/// while requests are answered where they are read.
+fn no_groups() -> Arc<[u32]> {
+    thread_local! {
+        static NONE: Arc<[u32]> = Arc::new([]);
+    }
+    NONE.with(Arc::clone)
 }
 
 /// Supplementary groups of a process, as proc(5) shows them. None for one that is gone, or that is
