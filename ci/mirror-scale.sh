@@ -5,8 +5,10 @@
 #
 # --walk N       walk a tree of N files with GNU find and with ls -lR until nothing is asked for, and say what the server did
 #                meanwhile (.uvfs counters, strace); then change it and walk again (default 200000; 0: not)
+#                and mount it once more with -o preload: no name is asked for then
 # --live N       stat N files under `ulimit -n 256`, and say what the server takes (default 1000000; 0: not)
-# --memory SIZE  and within this limit (may be given several times; default 64M)
+# --memory SIZE  and within this limit (may be given several times; default 64M): the server's resident memory may grow by that,
+#                a tenth of it, and what a mount takes whatever is in it
 #
 # Needs root. The tree is made in a tmpfs. Prints PASS, FAIL or SKIPPED for each part, and "N passed, N failed, N skipped".
 set -uo pipefail
@@ -123,11 +125,35 @@ walks() {
     stop
 }
 
+# Filled ahead: what is walked through then asks for no name and no attributes.
+preloaded() {
+    local said before after seen
+    start 20000 allow_other,preload
+    for _ in $(seq 600); do
+        said=$(cat "$mnt/.uvfs/preload")
+        [ "${said#running}" != "$said" ] || break
+        sleep 0.5
+    done
+    printf 'preload: %s\n' "$said"
+    before=$(grep -E '^calls/(lookup|getattr) ' "$mnt/.uvfs/stats")
+    seen=$(find_walk)
+    after=$(grep -E '^calls/(lookup|getattr) ' "$mnt/.uvfs/stats")
+    if [ "${said#done}" != "$said" ] && [ "$seen" = "$walk" ] && [ "$before" = "$after" ]; then
+        pass "after -o preload a first walk of $walk files asks the source for no name"
+    else
+        fail "after -o preload: $seen files of $walk; before: ${before//$'\n'/ }, after: ${after//$'\n'/ }"
+    fi
+    stop
+}
+
 # Resident memory of the server in bytes.
 memory() { awk '/^VmRSS/ { print $2 * 1024 }' "/proc/$server/status"; }
 
+# What a mount takes besides: buffers and stacks of its threads, the heap's own.
+fixed=$((12 << 20))
+
 live() {
-    local limit=$1 options=allow_other empty full seen
+    local limit=$1 options=allow_other empty full seen bytes
     [ -z "$limit" ] || options+=,memory=$limit
     start 256 "$options"
     empty=$(memory)
@@ -142,10 +168,21 @@ live() {
     else
         fail "$live live files with 256 descriptors, memory=${limit:-unlimited}: $seen seen"
     fi
+    bytes=$(cat "$mnt/.uvfs/bytes_limit")
+    if [ "$bytes" = 0 ]; then
+        :
+    elif [ $((full - empty)) -le $((bytes + bytes / 10 + fixed)) ]; then
+        pass "within memory=$limit the server grew by $((full - empty)) bytes"
+    else
+        fail "within memory=$limit the server grew by $((full - empty)) bytes"
+    fi
     stop
 }
 
-[ "$walk" = 0 ] || walks
+if [ "$walk" != 0 ]; then
+    walks
+    preloaded
+fi
 if [ "$live" != 0 ]; then
     [ "$live" -le "$walk" ] || make "$live"
     live ""

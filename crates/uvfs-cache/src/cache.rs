@@ -22,6 +22,7 @@ use uvfs_sync::slab::{Pool, Slab, next_life};
 
 use crate::announce::Listeners;
 use crate::attr::mode;
+use crate::beside::Beside;
 use crate::buffers::Registry;
 use crate::changes::Changes;
 use crate::clock::{Clock, NEVER};
@@ -72,6 +73,8 @@ pub struct Cache {
     pub(crate) marks: Marks,
     /// Devices whose blocks are charged to the limit too.
     pub(crate) buffers: Arc<Registry>,
+    /// What drivers keep besides.
+    pub(crate) beside: Arc<Beside>,
     superblocks: SegVec<OnceLock<Superblock>>,
 }
 
@@ -142,6 +145,7 @@ impl Cache {
             listeners: Listeners::default(),
             marks: Marks::default(),
             buffers: Arc::default(),
+            beside: Arc::default(),
             superblocks: SegVec::new(),
             inodes,
             inodes_private,

@@ -19,6 +19,7 @@
 //! | [`prefix`] | directories by path |
 //! | `readdir`, `sweep` | listing; forgetting |
 //! | `shrink`, `marks`, `pressure` | the memory limit; room ahead of need; who waits for memory |
+//! | `beside` | what drivers keep for each inode, in the limit too |
 //! | [`mapping`] | page index to page |
 //! | [`buffers`] | blocks of a device, by number |
 #![deny(unsafe_code)]
@@ -29,6 +30,7 @@ pub mod mapping;
 
 mod announce;
 mod answer;
+mod beside;
 mod cache;
 mod change;
 mod changes;
@@ -57,6 +59,7 @@ mod walk;
 
 pub use announce::Outside;
 pub use attr::{Attr, Time};
+pub use beside::Beside;
 pub use cache::Cache;
 pub use change::{RenameLock, Reserved};
 pub use guard::{NameGuard, Pending};

@@ -206,6 +206,13 @@ impl Cache {
         }
     }
 
+    /// Whether as much is free as whoever balances would see to: who fills the cache before anybody asks stops where it is
+    /// not, so that nothing is evicted for it. Always without a limit.
+    pub fn has_spare_room(&self, sb: SbId) -> bool {
+        let ceiling = self.ceiling();
+        ceiling == 0 || (self.committed() <= ceiling && self.missing(sb) == 0)
+    }
+
     /// A superblock is short of memory, or nearly so.
     pub(crate) fn run_short(&self, sb: SbId) {
         if !self.superblock(sb).resident {

@@ -76,8 +76,8 @@ impl Drop for Making {
 }
 
 impl Cache {
-    /// Bytes committed: chunks that are handed out, hash lines, long names, targets, directories, block buffers. A
-    /// chunk counts as a whole from its first slot on. O(1).
+    /// Bytes committed: chunks that are handed out, hash lines, long names, targets, directories, block buffers, and what drivers
+    /// keep beside ([`Cache::beside`]). A chunk counts as a whole from its first slot on. O(1).
     pub fn committed(&self) -> u64 {
         u64::from(self.inode_pool.chunks_out()) * INODE_CHUNK
             + u64::from(self.dentry_pool.chunks_out()) * DENTRY_CHUNK
@@ -87,6 +87,7 @@ impl Cache {
             + self.targets.bytes()
             + self.dirs.bytes()
             + self.buffers.bytes()
+            + self.beside.bytes()
     }
 
     /// The most that [`Cache::committed`] may be; 0: no limit.

@@ -42,11 +42,11 @@ pub struct Opened {
     /// The image whose use of blocks is recorded.
     pub recorded: Option<Arc<Ext4>>,
     /// Says how changes by others come to be seen, where there are others.
-    pub coherence: Option<Coherence>,
+    pub coherence: Option<Said>,
 }
 
-/// A line about that, as it is now.
-pub type Coherence = Box<dyn Fn() -> String + Send + Sync>;
+/// A line about something, as it is now.
+pub type Said = Box<dyn Fn() -> String + Send + Sync>;
 
 impl Source {
     /// Understands SOURCE.
@@ -160,7 +160,7 @@ impl Source {
                 let shown = Arc::downgrade(&mirror);
                 let line =
                     move || shown.upgrade().map_or_else(|| "ended".into(), |mirror| mirror.coherence());
-                coherence = Some(Box::new(line) as Coherence);
+                coherence = Some(Box::new(line) as Said);
                 mirror
             }
             Self::Kernfs(file, spec) => published.insert(Arc::new(Published::new(file, spec)?)).driver(),
@@ -177,14 +177,15 @@ fn is_within(dir: &Path, outer: &Path) -> Result<bool> {
     Ok(dir.ancestors().any(same))
 }
 
-/// A mirror, and what the whole process does for one: it opens as many files as it may, and leaves the permissions of
-/// what it makes to the caller's umask.
+/// A mirror, and what the whole process does for one: it opens as many files as it may, leaves the permissions of
+/// what it makes to the caller's umask, and has one heap.
 fn mirror_of(source: &Path, ttl: Duration) -> Result<Arc<Mirror>> {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         tracing::warn!(%error, "the number of open files stays as it is");
     }
     umask(Mode::empty());
+    mirror::one_heap();
     let mirror = Mirror::new(source, ttl)?;
     if !mirror.serves_all_users() {
         eprintln!("uvfs: not root: changes are made in the name of this user, and by nobody else");

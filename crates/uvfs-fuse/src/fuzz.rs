@@ -3,6 +3,7 @@
 //! Each message goes in as it would come from `/dev/fuse`; what is answered is kept until it is asked for.
 
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use parking_lot::Mutex;
 use uvfs::{Errno, Vfs};
@@ -23,17 +24,26 @@ pub struct Said {
 /// A front end that answers whoever asks.
 pub struct Dispatch {
     dispatcher: Dispatcher,
-    said: Arc<Mutex<Vec<Said>>>,
+    ear: Sender<Said>,
+    answers: Mutex<Receiver<Said>>,
 }
 
-struct Ear {
-    said: Arc<Mutex<Vec<Said>>>,
+/// The way back of a request to somebody who listens.
+pub(crate) struct Ear {
+    said: Sender<Said>,
     room: Vec<u8>,
+}
+
+impl Ear {
+    pub(crate) fn new(said: Sender<Said>) -> Self {
+        Self { said, room: Vec::new() }
+    }
 }
 
 impl Port for Ear {
     fn room(&mut self, len: usize) -> &mut [u8] {
-        self.room.resize(len, 0);
+        // Not zero: what is not written must not be taken for what was read.
+        self.room.resize(len, 0xaa);
         &mut self.room
     }
 
@@ -43,7 +53,8 @@ impl Port for Ear {
             Answer::Body(body) => Ok(body.to_vec()),
             Answer::Room(len) => Ok(self.room[..len].to_vec()),
         };
-        self.said.lock().push(Said { unique, body });
+        // Who does not listen any more does not want to know.
+        let _ = self.said.send(Said { unique, body });
     }
 }
 
@@ -51,7 +62,8 @@ impl Dispatch {
     /// A front end of `vfs`.
     pub fn new(vfs: Arc<Vfs>) -> Self {
         let frontend = Arc::new(Frontend::new(vfs, None));
-        Self { dispatcher: Dispatcher::new(frontend, None), said: Arc::default() }
+        let (ear, answers) = channel();
+        Self { dispatcher: Dispatcher::new(frontend, None), ear, answers: Mutex::new(answers) }
     }
 
     /// One message of `/dev/fuse`; false if it is no request at all.
@@ -70,10 +82,10 @@ impl Dispatch {
 
     /// What was answered since the last call.
     pub fn said(&self) -> Vec<Said> {
-        std::mem::take(&mut self.said.lock())
+        self.answers.lock().try_iter().collect()
     }
 
     fn ear(&self) -> Ear {
-        Ear { said: Arc::clone(&self.said), room: Vec::new() }
+        Ear::new(self.ear.clone())
     }
 }

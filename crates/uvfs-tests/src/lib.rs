@@ -15,6 +15,7 @@ pub mod lockstep;
 pub mod mirror_storm;
 pub mod model;
 pub mod ops;
+pub mod process;
 pub mod storm;
 mod sys;
 pub mod view;

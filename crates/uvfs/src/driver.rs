@@ -58,6 +58,11 @@ pub trait Driver: Send + Sync + 'static {
     fn name(&self) -> &'static str;
     /// What this driver is like.
     fn features(&self) -> Features;
+    /// Whether calls on this inode may take long, where [`Features::may_block`] says that some do. Asked before each request of a
+    /// front end: it must not wait.
+    fn may_block(&self, inode: &Inode<'_>) -> bool {
+        true
+    }
     /// The root directory. Called once, at mount.
     fn root(&self, op: &Op) -> Result<NewInode>;
     /// The file system is in `cache` now, with this root; nobody has looked anything up in it yet. Once for
@@ -213,7 +218,8 @@ pub trait Driver: Send + Sync + 'static {
     }
     /// The access or default list of an inode, none where it has none. Asked only with [`Features::acl`]. For the
     /// access list [`Attr::acl`] must say, in the cache, whether there is one: permission is checked by mode
-    /// bits alone where it does not. May be asked at any time, also while the list is being changed.
+    /// bits alone where it does not. (It may also say that there could be one; who then answers that there is none says so
+    /// in the cache first.) May be asked at any time, also while the list is being changed.
     fn acl(&self, op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
         Err(Errno::OPNOTSUPP)
     }

@@ -52,8 +52,8 @@ fn loom_rule10_a_late_getattr_is_not_believed() {
     }
 }
 
-/// Rule 14: a lookup's answer that was asked for before the epoch moved is not believed after it. Planted bugs:
-/// rule14-answer-of-the-present-epoch, rule14-epoch-relaxed.
+/// Rule 14: a lookup's answer that was asked for before the epoch moved is not believed after it. Planted bug:
+/// rule14-answer-of-the-present-epoch.
 #[test]
 fn loom_rule14_an_answer_of_the_last_epoch_is_not_believed() {
     model(|| {
@@ -72,6 +72,26 @@ fn loom_rule14_an_answer_of_the_last_epoch_is_not_believed() {
         if let Peek::Hit(_, attr) = w.peek(root.id(), b"a") {
             assert_eq!(attr.size, 2, "a late answer is believed");
         }
+    });
+}
+
+/// Rule 14: nor is a getattr's. (A lookup looks at the cache once more after it has remembered the epoch; the fence of
+/// that look would hide a relaxed load.) Planted bug: rule14-epoch-relaxed.
+#[test]
+fn loom_rule14_a_getattr_of_the_last_epoch_is_not_believed() {
+    model(|| {
+        let w = watched();
+        let (root, behind) = (w.root(), Behind::new());
+        let inode = miss(w.cache.lookup(&root, b"a")).found(&fresh(5, false)).unwrap();
+        let theirs = behind.clone();
+        let t = w.spawn(move |w| {
+            theirs.change();
+            w.cache.clock.move_epoch();
+        });
+        let asked = inode.revision();
+        inode.refresh_unless_changed(asked, &behind.attr(), Life::Forever);
+        t.join().unwrap();
+        assert!(inode.expired() || inode.attr().size == 2, "a late answer is believed");
     });
 }
 

@@ -11,7 +11,7 @@ use rustix::fs::{
     fstatvfs, ftruncate, open, utimensat,
 };
 use uvfs::Inode;
-use uvfs::types::{Access, Attr, Errno, Op, Result, SetAttr, SetTime, StatFs, Ttl};
+use uvfs::types::{Access, Attr, Errno, Op, Result, SetAttr, SetTime, StatFs, Ttl, mode};
 use uvfs_cache::Life;
 
 use super::Mirror;
@@ -24,6 +24,12 @@ use super::reach::{At, proc_path};
 const TRIES: u32 = 4;
 
 impl Mirror {
+    /// Attributes of the host's, as those of the inode of this number. Whether there is an access control list they do not say: there may be
+    /// one wherever there can be, until somebody asks ([`Mirror::list_of`]).
+    pub(super) fn shown(&self, number: u64, attr: Attr) -> Attr {
+        Attr { ino: number, acl: self.lists && attr.fmt() != mode::S_IFLNK, ..attr }
+    }
+
     /// The attributes now.
     pub(super) fn attr_of(&self, inode: &Inode<'_>) -> Result<Attr> {
         let node = self.node(inode)?;
@@ -40,7 +46,7 @@ impl Mirror {
             },
             Err(errno) => Err(errno),
         };
-        Ok(Attr { ino: node.number, ..seen? })
+        Ok(self.shown(node.number, seen?))
     }
 
     /// Tells the cache what an inode is like after a change; `fd` is its file.
@@ -50,7 +56,7 @@ impl Mirror {
         for _ in 0..TRIES {
             let asked = inode.revision();
             let Ok(attr) = identity::attr(&fd) else { break };
-            let attr = Attr { ino: inode.ino(), ..attr };
+            let attr = self.shown(inode.ino(), attr);
             if inode.refresh_unless_changed(asked, &attr, self.life()) {
                 return;
             }

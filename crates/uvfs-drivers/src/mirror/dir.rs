@@ -8,6 +8,8 @@
 //! good for that on all usual file systems. Before each step the directory's path is walked again: a directory that was
 //! moved out of the source, or in whose place another one stands, is not read on.
 //!
+//! Where several entries in a row have one cookie, each but the first is told with a tag besides: see `cookie`.
+//!
 //! The lock protects the list of streams and is held neither across a system call nor while entries are handed out.
 
 use std::collections::VecDeque;
@@ -22,27 +24,14 @@ use uvfs::Inode;
 use uvfs::types::{DirEntry, Errno, Result, mode};
 
 use super::Mirror;
+use super::cookie::{Cookies, SHIFT};
 use super::node::Node;
 use super::reach::At;
 
 /// Bytes that are read of a directory at a time.
 const BUFFER: usize = 16 << 10;
-/// Cookies 0 to 2 are not for entries.
-const SHIFT: u64 = 3;
-/// Larger ones than any count, that is hashes, are passed on as they are.
-const LARGE: u64 = 1 << 62;
 /// Entries that are kept when the next ones are read: who goes on may have had no room for the last few.
 const BEHIND: usize = 32;
-
-/// The host's cookie as we tell it. Two hashes of 2^63 that lie just above [`LARGE`] look like a count.
-fn tell(cookie: u64) -> u64 {
-    if cookie < LARGE { cookie + SHIFT } else { cookie }
-}
-
-/// The inverse of [`tell`].
-fn untell(cookie: u64) -> u64 {
-    if cookie < LARGE + SHIFT { cookie.saturating_sub(SHIFT) } else { cookie }
-}
 
 #[derive(Clone)]
 struct Entry {
@@ -52,17 +41,27 @@ struct Entry {
     cookie: u64,
 }
 
-struct Stream {
+/// A directory of the host that is read.
+trait Source {
+    /// Goes on after this cookie of the host's; 0: from the start.
+    fn seek(&self, cookie: u64) -> Result<()>;
+    /// Hands out the next few entries: name, number, type bits and cookie. Whether it came to the end.
+    fn read(&self, each: &mut dyn FnMut(&[u8], u64, u32, u64)) -> Result<bool>;
+}
+
+struct Stream<S = OwnedFd> {
     dir: Weak<Node>,
-    fd: OwnedFd,
+    source: S,
     /// The cookie before the first of the entries.
     from: u64,
     entries: Arc<Vec<Entry>>,
+    /// The host's cookie of what was read last, dots included.
+    last: Option<u64>,
     /// The last reading came to the end, and nobody was told yet.
     ended: bool,
 }
 
-impl Stream {
+impl<S: Source> Stream<S> {
     fn is_of(&self, dir: &Arc<Node>) -> bool {
         // As long as it is referred to, no other node has its address.
         self.dir.as_ptr() == Arc::as_ptr(dir)
@@ -91,11 +90,18 @@ pub(super) struct Streams {
     next: AtomicU64,
     /// Directories that were opened to be read.
     opened: AtomicU64,
+    cookies: Cookies,
 }
 
 impl Streams {
     pub(super) fn new(max: usize) -> Self {
-        Self { kept: Mutex::default(), max, next: AtomicU64::new(0), opened: AtomicU64::new(0) }
+        Self {
+            kept: Mutex::default(),
+            max,
+            next: AtomicU64::new(0),
+            opened: AtomicU64::new(0),
+            cookies: Cookies::default(),
+        }
     }
 
     /// The youngest stream that has this cookie, and a number to give it back by.
@@ -198,16 +204,10 @@ impl Mirror {
             Some(stream) => stream,
             None => {
                 self.streams.opened.fetch_add(1, Relaxed);
-                open_stream(node, at, cookie)?
+                Stream::begin(Arc::downgrade(node), open_dir(at)?, cookie, &self.streams.cookies)?
             }
         };
-        let next = stream.after(cookie).unwrap_or(0);
-        // Who comes back after the end wants to know whether there is more now.
-        if next < stream.entries.len() || std::mem::take(&mut stream.ended) {
-            return Ok((stream, next));
-        }
-        stream.read_on()?;
-        let next = stream.after(cookie).unwrap_or(stream.entries.len());
+        let next = stream.go_on(cookie, &self.streams.cookies)?;
         Ok((stream, next))
     }
 }
@@ -225,58 +225,110 @@ fn open_dir(at: &At<'_>) -> Result<OwnedFd> {
     openat(at, c".", flags, Mode::empty())
 }
 
-fn open_stream(dir: &Arc<Node>, at: &At<'_>, cookie: u64) -> Result<Stream> {
-    let fd = open_dir(at)?;
-    if cookie >= SHIFT {
-        seek(&fd, SeekFrom::Start(untell(cookie)))?;
+impl<S: Source> Stream<S> {
+    /// A stream that goes on after `cookie`.
+    fn begin(dir: Weak<Node>, source: S, cookie: u64, cookies: &Cookies) -> Result<Self> {
+        let (host, tagged) = cookies.untell(cookie);
+        let mut stream =
+            Self { dir, source, from: cookie, entries: Arc::default(), last: None, ended: false };
+        if host == 0 && !tagged {
+            return Ok(stream);
+        }
+        stream.rewind(host, cookies.tell(host))?;
+        while tagged && !stream.ended && stream.last == Some(host) {
+            stream.read_on(cookies)?;
+            if stream.after(cookie).is_some() {
+                return Ok(stream);
+            }
+        }
+        // The entry that this cookie was told of may be gone: whatever else has the host's cookie comes once more.
+        stream.rewind(host, cookie)?;
+        Ok(stream)
     }
-    Ok(Stream { dir: Arc::downgrade(dir), fd, from: cookie, entries: Arc::default(), ended: false })
-}
 
-impl Stream {
+    /// Goes on after the host's cookie, which is known as `from`.
+    fn rewind(&mut self, host: u64, from: u64) -> Result<()> {
+        self.source.seek(host)?;
+        (self.from, self.last, self.ended) = (from, Some(host), false);
+        self.entries = Arc::default();
+        Ok(())
+    }
+
+    /// Reads on where nothing is known after `cookie`, unless that is the end; which of the entries is the next.
+    fn go_on(&mut self, cookie: u64, cookies: &Cookies) -> Result<usize> {
+        let next = self.after(cookie).unwrap_or(0);
+        // Who comes back after the end wants to know whether there is more now.
+        if next < self.entries.len() || std::mem::take(&mut self.ended) {
+            return Ok(next);
+        }
+        self.read_on(cookies)?;
+        Ok(self.after(cookie).unwrap_or(self.entries.len()))
+    }
+
     /// Reads the next entries, and keeps the last ones before them; a directory that was removed has none.
-    fn read_on(&mut self) -> Result<()> {
+    fn read_on(&mut self, cookies: &Cookies) -> Result<()> {
         let behind = self.entries.len().saturating_sub(BEHIND);
         let mut entries = self.entries[behind..].to_vec();
         if let Some(before) = behind.checked_sub(1) {
             self.from = self.entries[before].cookie;
         }
         let before = entries.len();
-        let outcome = self.read_ahead(&mut entries);
+        let outcome = self.read_ahead(&mut entries, cookies);
         self.ended &= entries.len() > before;
         self.entries = Arc::new(entries);
         outcome
     }
 
-    fn read_ahead(&mut self, entries: &mut Vec<Entry>) -> Result<()> {
-        let mut buffer = [MaybeUninit::uninit(); BUFFER];
-        let mut dir = RawDir::new(&self.fd, &mut buffer);
+    fn read_ahead(&mut self, entries: &mut Vec<Entry>, cookies: &Cookies) -> Result<()> {
         let before = entries.len();
-        loop {
-            match dir.next() {
-                None => {
-                    self.ended = true;
-                    return Ok(());
+        let last = &mut self.last;
+        while !self.ended && entries.len() == before {
+            self.ended = self.source.read(&mut |name, ino, fmt, host| {
+                let again = last.replace(host) == Some(host);
+                if name == b"." || name == b".." {
+                    return;
                 }
-                Some(Err(Errno::NOENT)) => {
-                    self.ended = true;
-                    return Ok(());
-                }
-                Some(Err(errno)) => return Err(errno),
-                Some(Ok(entry)) => {
-                    let name = entry.file_name().to_bytes();
-                    if name != b"." && name != b".." {
-                        entries.push(Entry {
-                            name: name.into(),
-                            ino: entry.ino(),
-                            fmt: type_bits(entry.file_type()),
-                            cookie: tell(entry.next_entry_cookie()),
-                        });
+                let mut cookie = cookies.tell(host);
+                if again && let Some(tagged) = cookies.tag(host, name) {
+                    cookie = tagged;
+                    let told = |cookie| {
+                        entries
+                            .iter()
+                            .rev()
+                            .take_while(|e| cookies.untell(e.cookie).0 == host)
+                            .any(|e| e.cookie == cookie)
+                    };
+                    while told(cookie) {
+                        cookie = cookies.next_tag(cookie);
                     }
                 }
+                entries.push(Entry { name: name.into(), ino, fmt, cookie });
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Source for OwnedFd {
+    fn seek(&self, cookie: u64) -> Result<()> {
+        seek(self, SeekFrom::Start(cookie)).map(drop)
+    }
+
+    fn read(&self, each: &mut dyn FnMut(&[u8], u64, u32, u64)) -> Result<bool> {
+        let mut buffer = [MaybeUninit::uninit(); BUFFER];
+        let mut dir = RawDir::new(self, &mut buffer);
+        loop {
+            match dir.next() {
+                // A directory that was removed has no entries.
+                None | Some(Err(Errno::NOENT)) => return Ok(true),
+                Some(Err(errno)) => return Err(errno),
+                Some(Ok(entry)) => {
+                    let (name, fmt) = (entry.file_name().to_bytes(), type_bits(entry.file_type()));
+                    each(name, entry.ino(), fmt, entry.next_entry_cookie());
+                }
             }
-            if dir.is_buffer_empty() && entries.len() > before {
-                return Ok(());
+            if dir.is_buffer_empty() {
+                return Ok(false);
             }
         }
     }
@@ -298,14 +350,89 @@ fn type_bits(kind: FileType) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
+    /// Entries in the order of their hashes, several of which may be equal; the host's cookie is the next one's hash.
+    struct Hashed {
+        entries: Mutex<Vec<(u64, String)>>,
+        at: Mutex<usize>,
+        few: usize,
+    }
+
+    /// The cookie of the last one.
+    const END: u64 = 0x7fff_ffff;
+
+    impl Source for &Hashed {
+        fn seek(&self, cookie: u64) -> Result<()> {
+            *self.at.lock().unwrap() =
+                self.entries.lock().unwrap().partition_point(|(hash, _)| *hash < cookie);
+            Ok(())
+        }
+
+        fn read(&self, each: &mut dyn FnMut(&[u8], u64, u32, u64)) -> Result<bool> {
+            let (entries, mut at) = (self.entries.lock().unwrap(), self.at.lock().unwrap());
+            let from = (*at).min(entries.len());
+            let next: Vec<_> = entries.iter().skip(from).take(self.few).collect();
+            for (nth, (_, name)) in next.iter().enumerate() {
+                let cookie = entries.get(from + nth + 1).map_or(END, |(hash, _)| *hash);
+                each(name.as_bytes(), 1, 0, cookie);
+            }
+            *at = from + next.len();
+            Ok(next.is_empty())
+        }
+    }
+
+    /// Eleven entries of one hash among others, `few` of which the host hands out at a time.
+    fn hashed(few: usize) -> Hashed {
+        let hashes = [5, 9, 9, 20].into_iter().chain([21; 11]).chain([22, 30, 30, 31]);
+        let entries = hashes.enumerate().map(|(nth, hash)| (hash, format!("name{nth}"))).collect();
+        Hashed { entries: Mutex::new(entries), at: Mutex::default(), few }
+    }
+
+    /// Lists all, `step` at a time; `keep`: by one stream, and by a new one for each step otherwise. `remove`: what was seen is
+    /// removed before the next step.
+    fn list(few: usize, step: usize, keep: bool, remove: bool) -> Vec<String> {
+        let (source, cookies) = (hashed(few), Cookies::default());
+        let (mut cookie, mut names, mut kept) = (0, Vec::new(), None);
+        loop {
+            let stream = kept.take().filter(|stream: &Stream<_>| keep && stream.after(cookie).is_some());
+            let mut stream =
+                stream.unwrap_or_else(|| Stream::begin(Weak::new(), &source, cookie, &cookies).unwrap());
+            let mut seen = 0;
+            while seen < step {
+                let next = stream.go_on(cookie, &cookies).unwrap();
+                let Some(entry) = stream.entries.get(next) else { break };
+                cookie = entry.cookie;
+                names.push(String::from_utf8(entry.name.to_vec()).unwrap());
+                seen += 1;
+            }
+            if seen == 0 {
+                return names;
+            }
+            if remove {
+                source.entries.lock().unwrap().retain(|(_, name)| !names.contains(name));
+            }
+            kept = Some(stream);
+        }
+    }
+
     #[test]
-    fn cookies_come_back_as_they_were() {
-        for cookie in [0, 1, 2, 3, 4096, LARGE - 1, LARGE + SHIFT, i64::MAX as u64 - 1, i64::MAX as u64] {
-            assert!(tell(cookie) >= SHIFT);
-            assert!(tell(cookie) <= i64::MAX as u64);
-            assert_eq!(untell(tell(cookie)), cookie);
+    fn entries_of_one_hash_are_listed_once_each_wherever_one_goes_on() {
+        let all: Vec<_> = (0..19).map(|nth| format!("name{nth}")).collect();
+        for (few, step) in (1..=20).flat_map(|few| (1..=20).map(move |step| (few, step))) {
+            for keep in [false, true] {
+                assert_eq!(list(few, step, keep, false), all, "{few} {step} {keep}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_removes_what_he_has_listed_misses_nothing() {
+        let all: Vec<_> = (0..19).map(|nth| format!("name{nth}")).collect();
+        for (few, step) in (1..=20).flat_map(|few| (1..=20).map(move |step| (few, step))) {
+            assert_eq!(list(few, step, false, true), all, "{few} {step}");
         }
     }
 }

@@ -20,7 +20,6 @@ use uvfs::types::{Access, Errno, Fallocate, Op, Result, Seek, mode};
 
 use super::Mirror;
 use super::fds::Permit;
-use super::identity;
 use super::node::Node;
 use super::reach::{At, proc_path};
 
@@ -78,13 +77,24 @@ fn again<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
 }
 
 impl Mirror {
+    /// The host may keep an open waiting: somebody else has a lease on the file (fcntl(2)). Then it is no operation any more, of which
+    /// there is a limited number, but has descriptors of its own as a file that is open.
     pub(super) fn open_file(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
+        let turn = self.budget.turn();
         let (node, at) = self.reach_inode(inode)?;
-        if identity::attr(&at)?.fmt() != mode::S_IFREG {
+        // The very file that this was found out of: no other has its identity.
+        if node.fmt() != mode::S_IFREG {
             return Err(Errno::STALE);
         }
         let permit = self.budget.permit()?;
-        let fd = self.open_at(op, &at, access)?;
+        let fd = match self.open_at(op, &at, how(access) | OFlags::NONBLOCK) {
+            Err(Errno::AGAIN) => {
+                let _of_the_way = self.budget.permit()?;
+                drop(turn);
+                self.open_at(op, &at, how(access))?
+            }
+            opened => opened?,
+        };
         Ok(self.keep_open(&node, fd, access, permit))
     }
 
@@ -106,8 +116,8 @@ impl Mirror {
         }
     }
 
-    fn open_at(&self, op: &Op, at: &At<'_>, access: Access) -> Result<OwnedFd> {
-        let (path, how) = (proc_path(at), how(access) | OFlags::CLOEXEC | OFlags::NOCTTY);
+    fn open_at(&self, op: &Op, at: &At<'_>, how: OFlags) -> Result<OwnedFd> {
+        let (path, how) = (proc_path(at), how | OFlags::CLOEXEC | OFlags::NOCTTY);
         let acting = self.server.act_as(&op.cred)?;
         let opened = again(|| open(&path, how, Mode::empty()));
         drop(acting);

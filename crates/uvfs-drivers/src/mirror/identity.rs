@@ -57,6 +57,13 @@ impl FileHandle {
         }
     }
 
+    fn beside(&self) -> usize {
+        match &self.bytes {
+            Bytes::Short(..) => 0,
+            Bytes::Long(bytes) => heap(bytes.len()),
+        }
+    }
+
     /// The handle of an open file, O_PATH or not.
     ///
     /// # Errors
@@ -90,9 +97,42 @@ pub(super) enum Identity {
     /// Number, type and time of birth, where there are no handles.
     Born(u64, u32, Time),
     /// A handle that says no more than the number, with type and time of birth.
-    Weak(FileHandle, u32, Time),
+    Weak(Box<Weak>),
     /// The place of a mount inside the source: the number of its directory, and its name.
     Covered(u64, Box<[u8]>),
+}
+
+/// See [`Identity::Weak`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Weak {
+    handle: FileHandle,
+    fmt: u32,
+    birth: Time,
+}
+
+impl Identity {
+    /// Bytes of memory that are not in place.
+    pub(super) fn beside(&self) -> usize {
+        match self {
+            Self::Handle(handle) => handle.beside(),
+            Self::Born(..) => 0,
+            Self::Weak(weak) => heap(size_of::<Weak>()) + weak.handle.beside(),
+            Self::Covered(_, name) => heap(name.len()),
+        }
+    }
+}
+
+/// What an allocation of so many bytes takes of the heap: a word before it, in units of 16 bytes, 32 at least, as glibc's and
+/// others do it.
+pub(super) const fn heap(bytes: usize) -> usize {
+    let taken = (bytes + 8).next_multiple_of(16);
+    if bytes == 0 {
+        0
+    } else if taken < 32 {
+        32
+    } else {
+        taken
+    }
 }
 
 /// A file of the host at one moment.
@@ -112,7 +152,9 @@ pub(super) fn has_handles(fd: impl AsFd) -> bool {
 pub(super) fn look(fd: impl AsFd) -> Result<Seen> {
     let stat = stat(&fd)?;
     let id = match FileHandle::of(fd) {
-        Ok(handle) if WEAK.contains(&handle.kind) => Identity::Weak(handle, fmt(&stat), birth(&stat)),
+        Ok(handle) if WEAK.contains(&handle.kind) => {
+            Identity::Weak(Box::new(Weak { handle, fmt: fmt(&stat), birth: birth(&stat) }))
+        }
         Ok(handle) => Identity::Handle(handle),
         Err(Errno::OPNOTSUPP | Errno::OVERFLOW | Errno::NOSYS | Errno::INVAL) => born(&stat),
         Err(errno) => return Err(errno),
@@ -124,9 +166,9 @@ pub(super) fn look(fd: impl AsFd) -> Result<Seen> {
 pub(super) fn is(id: &Identity, fd: impl AsFd) -> Result<bool> {
     match id {
         Identity::Handle(handle) => Ok(FileHandle::of(fd)? == *handle),
-        Identity::Weak(handle, kind, time) => {
+        Identity::Weak(weak) => {
             let stat = stat(&fd)?;
-            Ok((fmt(&stat), birth(&stat)) == (*kind, *time) && FileHandle::of(fd)? == *handle)
+            Ok((fmt(&stat), birth(&stat)) == (weak.fmt, weak.birth) && FileHandle::of(fd)? == weak.handle)
         }
         Identity::Born(..) => Ok(born(&stat(fd)?) == *id),
         Identity::Covered(..) => Ok(false),

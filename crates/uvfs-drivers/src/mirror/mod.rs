@@ -9,7 +9,9 @@
 //! | `identity`, `node` | which file it is; what is known of it, and the table |
 //! | `reach` | from a node to its file |
 //! | `caller`, `fds` | in whose name; how many descriptors |
+//! | `claim` | renaming where the host cannot be told to replace nothing |
 //! | `names`, `attr`, `xattr`, `file`, `dir` | the calls |
+//! | `cookie` | places in directories |
 //! | `outside`, [`watch`] | what others have changed, and how that is learnt |
 //!
 //! No descriptor is kept for a file that is only known. No lock is held across a system call; what is locked is said in
@@ -17,6 +19,8 @@
 
 mod attr;
 mod caller;
+mod claim;
+mod cookie;
 mod dir;
 mod fds;
 mod file;
@@ -42,9 +46,11 @@ use uvfs::types::{
     Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, Result, Seek, SetAttr,
     StatFs, Ttl, XattrFlags,
 };
+use uvfs::{Acl, AclKind};
 use uvfs_cache::{Cache, InodeId};
 
 pub use identity::FileHandle;
+pub use sys::one_heap;
 
 use caller::Server;
 use dir::Streams;
@@ -206,11 +212,12 @@ impl Driver for Mirror {
             // What others change is told to one cache.
             return Err(Errno::BUSY);
         }
-        let attr = Attr { ino: self.root, ..identity::attr(&self.source)? };
+        let attr = self.shown(self.root, identity::attr(&self.source)?);
         Ok(NewInode { attr, private: self.answer_number(), ttl: self.believed() })
     }
 
     fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {
+        self.table.tell_of_bytes(cache.beside());
         let _ = self.mounted.set(Mounted { cache: Arc::downgrade(cache), root: root.id() });
         // It was looked at before anybody could be told of changes.
         root.doubt();
@@ -296,7 +303,6 @@ impl Driver for Mirror {
     }
 
     fn open(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
-        let _turn = self.budget.turn();
         self.open_file(op, inode, access)
     }
 
@@ -356,6 +362,14 @@ impl Driver for Mirror {
     fn removexattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
         let _turn = self.budget.turn();
         self.remove_xattr(op, inode, name)
+    }
+
+    fn acl(&self, _op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
+        match kind {
+            AclKind::Access => self.list_of(inode),
+            // What is made inherits by the host's hand.
+            AclKind::Default => Err(Errno::OPNOTSUPP),
+        }
     }
 
     fn evict(&self, attr: &Attr, _private: u64) {

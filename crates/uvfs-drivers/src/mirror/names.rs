@@ -5,7 +5,7 @@
 //! looks again. What was made is looked at through the descriptor that making it returned, where there is one.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ use uvfs::driver::Rename;
 use uvfs::types::{Access, Answer, Attr, Errno, Make, NewInode, Op, Result, mode};
 
 use super::Mirror;
+use super::claim::rename_to_free;
 use super::file::how;
 use super::identity::{self, Identity, Seen, unpack_dev};
 use super::node::{Node, Place};
@@ -58,7 +59,7 @@ impl Mirror {
             return Ok(answer);
         }
         match identity::attr(fd) {
-            Ok(attr) => Ok(NewInode { attr: Attr { ino: answer.attr.ino, ..attr }, ..answer }),
+            Ok(attr) => Ok(NewInode { attr: self.shown(answer.attr.ino, attr), ..answer }),
             Err(errno) => {
                 self.table.let_go(answer.attr.ino);
                 Err(errno)
@@ -73,7 +74,11 @@ impl Mirror {
         if node.number != self.root {
             node.seen_at(Place::new(dir, name), many);
         }
-        let attr = Attr { ino: node.number, ..seen.attr };
+        let attr = if node.covered() {
+            Attr { ino: node.number, ..seen.attr }
+        } else {
+            self.shown(node.number, seen.attr)
+        };
         NewInode { attr, private: self.answer_number(), ttl: self.believed() }
     }
 
@@ -258,9 +263,10 @@ impl Mirror {
         };
         let acting = self.server.act_as(&op.cred)?;
         let outcome = match renameat_with(&from, os(from_name), &to, os(to_name), flags) {
-            // A file system without flags: that there is nothing has just been asked.
+            // A file system without flags.
             Err(Errno::INVAL) if flags == RenameFlags::NOREPLACE => {
-                self.without_flags((&from, from_name), (&to, to_name))
+                let is_dir = node.fmt() == mode::S_IFDIR;
+                rename_to_free((&from, from_name), (&to, to_name), is_dir)
             }
             outcome => outcome,
         };
@@ -312,14 +318,6 @@ impl Mirror {
         }
         if let Some(file) = file {
             self.keep_unnamed(node, inode, file);
-        }
-    }
-
-    fn without_flags(&self, from: (&At<'_>, &[u8]), to: (&At<'_>, &[u8])) -> Result<()> {
-        match self.open_child(to.0, to.1) {
-            Err(Errno::NOENT) => rustix::fs::renameat(from.0.as_fd(), os(from.1), to.0.as_fd(), os(to.1)),
-            Err(errno) => Err(errno),
-            Ok(_) => Err(Errno::EXIST),
         }
     }
 }

@@ -8,22 +8,26 @@
 //! says how many of these there are, and changes under the lock of the identity's shard. The number is the host's unless a
 //! living node has it already (a file that was removed and is still held, and whose number the host has given out again).
 //!
+//! What nodes take of memory is said to the cache ([`Beside`]), whose limit so bounds both: an inode that goes there takes its
+//! node with it.
+//!
 //! Order of locks: identity's shard, then number's shard; a node's state alone. None is held across a system call.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
+    AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
+use std::sync::{Arc, OnceLock};
 
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, RwLock};
 use uvfs::types::mode;
+use uvfs_cache::Beside;
 
 use super::file::Opened;
-use super::identity::{FileHandle, Identity};
+use super::identity::{FileHandle, Identity, heap};
 
 /// A power of two.
 const SHARDS: usize = 16;
@@ -33,6 +37,19 @@ const OURS: u64 = 1 << 63;
 const OTHER_NAMES: usize = 8;
 /// Directories above one that are looked through for itself: this is done for each that is let go of.
 const CIRCLE: usize = 64;
+
+/// Bytes of an entry of one of the two tables: a pointer and a byte, where between seven eighths and half of that are in use.
+const ENTRY: usize = 14;
+/// Bytes of a node wherever it is.
+const NODE: usize = heap(2 * size_of::<usize>() + size_of::<Node>()) + 2 * ENTRY;
+/// What the first file that is open takes in a node, and each: about.
+const OPEN: [usize; 2] = [208, 96];
+
+/// Tables with room for fewer stay as they are.
+const TABLE_MIN: usize = 1024;
+
+/// What is multiplied by the number of files that are known.
+const _: () = assert!(size_of::<Node>() <= 112);
 
 /// Where a node was seen.
 #[derive(Clone)]
@@ -55,6 +72,20 @@ impl Place {
 struct State {
     place: Option<Place>,
     more: Option<Box<More>>,
+    /// Bytes of these that have been told to the cache.
+    told: u32,
+}
+
+impl State {
+    fn bytes(&self) -> usize {
+        let places = |places: &[Place]| places.iter().map(|place| heap(place.name.len())).sum::<usize>();
+        let more = self.more.as_ref().map_or(0, |more| {
+            let open = if more.open.is_empty() { 0 } else { OPEN[0] + more.open.len() * OPEN[1] };
+            let others = heap(more.others.capacity() * size_of::<Place>());
+            heap(size_of::<More>()) + others + places(&more.others) + open
+        });
+        more + places(self.place.as_slice())
+    }
 }
 
 /// What few nodes have.
@@ -75,6 +106,8 @@ pub(super) struct Node {
     /// See [`Node::bare`].
     bare: AtomicU16,
     count: AtomicU32,
+    /// Who is told of its bytes; none before there is a cache.
+    beside: Option<Arc<Beside>>,
     state: Mutex<State>,
 }
 
@@ -89,8 +122,19 @@ impl Node {
         self.bare.load(Acquire)
     }
 
-    pub(super) fn set_bare(&self, when: u16) {
-        self.bare.store(when, SeqCst);
+    /// It was seen to have none then, unless that is `late`. Who makes it late does so before [`Node::not_bare`]: if that comes
+    /// first, we see it, by the lock; if the mark does, it is taken away. So no mark is left that is older than a change.
+    pub(super) fn mark_bare(&self, when: u16, late: impl FnOnce() -> bool) {
+        let _state = self.state.lock();
+        if !late() {
+            self.bare.store(when, Release);
+        }
+    }
+
+    /// Whether it has some is not known any more.
+    pub(super) fn not_bare(&self) {
+        let _state = self.state.lock();
+        self.bare.store(0, Release);
     }
 
     /// Whether this stands for a mount inside the source, which is not shown.
@@ -106,6 +150,23 @@ impl Node {
     /// Where else it was seen.
     pub(super) fn other_places(&self) -> Vec<Place> {
         self.state.lock().more.as_ref().map_or_else(Vec::new, |more| more.others.clone())
+    }
+
+    /// Tells of the bytes of a state that has changed.
+    fn weigh(&self, state: &mut State) {
+        let Some(beside) = &self.beside else { return };
+        let now = u32::try_from(state.bytes()).unwrap_or(u32::MAX);
+        let before = std::mem::replace(&mut state.told, now);
+        match now.checked_sub(before) {
+            Some(0) => {}
+            Some(more) => beside.add(more.into()),
+            None => beside.sub((before - now).into()),
+        }
+    }
+
+    /// Bytes of a node itself.
+    fn own_bytes(&self) -> u64 {
+        (NODE + self.id.beside()) as u64
     }
 
     /// It was seen at `place`; `many`: it has several names, and the others stay good.
@@ -127,6 +188,7 @@ impl Node {
             }
             others.push(old);
         }
+        self.weigh(&mut state);
         // What is dropped may be a directory's last user: out of the lock.
         drop(state);
         drop((gone, dropped));
@@ -135,7 +197,7 @@ impl Node {
     /// The name in `dir` does not lead here any more.
     pub(super) fn gone_from(&self, dir: &Node, name: &[u8]) {
         let mut state = self.state.lock();
-        let State { place, more } = &mut *state;
+        let State { place, more, .. } = &mut *state;
         let mut gone = Vec::new();
         if let Some(more) = more {
             gone.extend(more.others.extract_if(.., |p| p.is(dir, name)));
@@ -144,6 +206,7 @@ impl Node {
             gone.extend(place.take());
             *place = more.as_mut().and_then(|more| more.others.pop());
         }
+        self.weigh(&mut state);
         drop(state);
         drop(gone);
     }
@@ -162,7 +225,10 @@ impl Node {
             match above {
                 None => break,
                 Some(dir) if Arc::ptr_eq(&dir, self) => {
-                    let gone = self.state.lock().place.take();
+                    let mut state = self.state.lock();
+                    let gone = state.place.take();
+                    self.weigh(&mut state);
+                    drop(state);
                     drop(gone);
                     break;
                 }
@@ -171,13 +237,16 @@ impl Node {
         }
         let mut state = self.state.lock();
         let others = state.more.as_mut().map(|more| std::mem::take(&mut more.others));
+        self.weigh(&mut state);
         drop(state);
         drop(others);
     }
 
     /// Notes an open file of this node.
     pub(super) fn opened(&self, file: Arc<Opened>) {
-        self.state.lock().more.get_or_insert_default().open.insert(file.handle, file);
+        let mut state = self.state.lock();
+        state.more.get_or_insert_default().open.insert(file.handle, file);
+        self.weigh(&mut state);
     }
 
     /// Forgets an open file.
@@ -188,6 +257,7 @@ impl Node {
         if more.open.is_empty() && more.others.is_empty() {
             state.more = None;
         }
+        self.weigh(&mut state);
         drop(state);
         drop(gone);
     }
@@ -206,6 +276,9 @@ impl Drop for Node {
             if let Some(mut node) = Arc::into_inner(dir) {
                 next.append(&mut take_dirs(&mut node));
             }
+        }
+        if let Some(beside) = &self.beside {
+            beside.sub(self.own_bytes() + u64::from(self.state.get_mut().told));
         }
     }
 }
@@ -260,6 +333,7 @@ pub(super) struct Table {
     by_id: [Mutex<HashSet<ById, RandomState>>; SHARDS],
     by_number: [RwLock<HashSet<ByNumber, RandomState>>; SHARDS],
     next: AtomicU64,
+    beside: OnceLock<Arc<Beside>>,
 }
 
 impl Table {
@@ -269,7 +343,13 @@ impl Table {
             by_id: Default::default(),
             by_number: Default::default(),
             next: AtomicU64::new(OURS),
+            beside: OnceLock::new(),
         }
+    }
+
+    /// Nodes that are made from now on are counted there.
+    pub(super) fn tell_of_bytes(&self, beside: Arc<Beside>) {
+        let _ = self.beside.set(beside);
     }
 
     fn id_shard(&self, id: &Identity) -> &Mutex<HashSet<ById, RandomState>> {
@@ -296,14 +376,19 @@ impl Table {
                 continue;
             }
             let state = Mutex::new(State::default());
+            let beside = self.beside.get().cloned();
             let node = Arc::new(Node {
                 id: id.clone(),
                 number,
                 fmt: (fmt & mode::S_IFMT) as u16,
                 bare: AtomicU16::new(0),
                 count: AtomicU32::new(1),
+                beside,
                 state,
             });
+            if let Some(beside) = &node.beside {
+                beside.add(node.own_bytes());
+            }
             numbers.insert(ByNumber(Arc::clone(&node)));
             shard.insert(ById(Arc::clone(&node)));
             return node;
@@ -328,7 +413,11 @@ impl Table {
         if node.count.fetch_sub(1, Relaxed) != 1 {
             return;
         }
-        let gone = (shard.take(&node.id), self.number_shard(number).write().take(&number));
+        let mut numbers = self.number_shard(number).write();
+        let gone = (shard.take(&node.id), numbers.take(&number));
+        give_back(&mut numbers);
+        drop(numbers);
+        give_back(&mut shard);
         drop(shard);
         drop(gone);
         // Who has no children is held by nobody else, as nearly always.
@@ -340,7 +429,7 @@ impl Table {
     /// What was seen of extended attributes is not known of any node any more.
     pub(super) fn none_bare(&self) {
         for shard in &self.by_number {
-            shard.read().iter().for_each(|ByNumber(node)| node.set_bare(0));
+            shard.read().iter().for_each(|ByNumber(node)| node.not_bare());
         }
     }
 
@@ -355,6 +444,13 @@ impl Table {
             shard.read().iter().map(|ByNumber(node)| (node.number, node.fmt())).collect::<Vec<_>>()
         };
         self.by_number.iter().flat_map(of).collect()
+    }
+}
+
+/// A table of which little is in use any more becomes smaller.
+fn give_back<T: Eq + Hash>(table: &mut HashSet<T, RandomState>) {
+    if table.capacity() >= TABLE_MIN && table.len() < table.capacity() / 8 {
+        table.shrink_to(table.len() * 2);
     }
 }
 
@@ -391,6 +487,31 @@ mod tests {
         assert!(table.of(7).is_some());
         table.let_go(7);
         assert_eq!((table.len(), table.with_handle(&FileHandle::new(1, &[1])).is_none()), (0, true));
+    }
+
+    /// To the byte: whatever was added is taken away again, whoever holds what longest.
+    #[test]
+    fn bytes_are_told_of_until_the_last_one_lets_go() {
+        let (table, beside) = (Table::new(), Arc::<Beside>::default());
+        table.tell_of_bytes(Arc::clone(&beside));
+        let dir = table.meet(&id(1), 1, DIR);
+        let bare = beside.bytes();
+        assert!(bare >= size_of::<Node>() as u64);
+        for number in 2..3000 {
+            let node = table.meet(&Identity::Born(number, FILE, Default::default()), number, FILE);
+            node.seen_at(Place::new(&dir, b"a name of some length, that is"), false);
+            node.seen_at(Place::new(&dir, b"b"), true);
+            node.gone_from(&dir, b"b");
+            node.seen_at(Place::new(&dir, format!("{number}").as_bytes()), true);
+        }
+        assert!(beside.bytes() > 3000 * bare);
+        (2..3000).for_each(|number| table.let_go(number));
+        assert_eq!(beside.bytes(), bare);
+        assert!(table.by_number.iter().all(|shard| shard.read().capacity() < TABLE_MIN));
+        table.let_go(1);
+        assert_eq!(beside.bytes(), bare, "somebody holds it");
+        drop(dir);
+        assert_eq!(beside.bytes(), 0);
     }
 
     #[test]

@@ -162,9 +162,9 @@ impl Mirror {
     }
 
     fn changed(&self, handle: &FileHandle, content: bool) {
-        self.outside.told.fetch_add(1, SeqCst);
+        self.outside.told.fetch_add(1, AcqRel);
         if let Some(node) = self.table.with_handle(handle) {
-            node.set_bare(0);
+            node.not_bare();
             self.in_cache(|cache, sb| cache.inode_changed(sb, node.number, node.fmt(), content));
         }
     }
@@ -207,20 +207,13 @@ impl Mirror {
     /// The host has said that a node has none. Not kept if anything was told since it was asked; what is told from now on
     /// finds the mark.
     pub(super) fn mark_bare(&self, node: &Node, bare: &Bare) {
-        // Before, too: what is known to be stale is then not to be seen, but for the moment between the two looks.
-        if self.outside.told.load(SeqCst) != bare.told {
-            return;
-        }
-        node.set_bare(bare.stamp);
-        if self.outside.told.load(SeqCst) != bare.told {
-            node.set_bare(0);
-        }
+        node.mark_bare(bare.stamp, || self.outside.told() != bare.told);
     }
 
     /// Extended attributes of a node are being changed by us: to be called after the change.
     pub(super) fn not_bare(&self, node: &Node) {
-        self.outside.told.fetch_add(1, SeqCst);
-        node.set_bare(0);
+        self.outside.told.fetch_add(1, AcqRel);
+        node.not_bare();
     }
 
     fn in_cache(&self, act: impl FnOnce(&Cache, SbId) -> bool) {

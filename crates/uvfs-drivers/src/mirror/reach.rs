@@ -29,6 +29,9 @@ const PART: usize = 4000;
 /// directories are moved on the host.
 const DEPTH: usize = 1 << 17;
 
+/// Levels of which each is looked at to find out where a way leads elsewhere.
+const LEVELS: usize = 1 << 10;
+
 /// A descriptor of a node.
 pub(super) enum At<'m> {
     Root(BorrowedFd<'m>),
@@ -131,7 +134,30 @@ impl Mirror {
             }
         }
         self.doubt(&place.dir, &place.name);
+        self.doubt_above(&place.dir);
         Ok(None)
+    }
+
+    /// The way to a directory may be another one now: the highest name on it that leads elsewhere is forgotten, so that who
+    /// walks it once more finds out there, and not level by level from below. A look at each level, from above.
+    fn doubt_above(&self, below: &Arc<Node>) {
+        let newest = |dir: &Arc<Node>| self.table.of(dir.number).unwrap_or_else(|| Arc::clone(dir));
+        let mut way = Vec::new();
+        let mut dir = newest(below);
+        while dir.number != self.root_number() {
+            let Some(place) = dir.place().filter(|_| way.len() < LEVELS) else { return };
+            let above = newest(&place.dir);
+            way.push((place, dir));
+            dir = above;
+        }
+        let mut base = None;
+        for (place, dir) in way.iter().rev() {
+            match self.open_part(base.as_ref(), &place.name, OFlags::DIRECTORY) {
+                Ok(fd) if identity::is(&dir.id, &fd).unwrap_or(false) => base = Some(fd),
+                Err(errno) if !moved(errno) => return,
+                _ => return self.doubt(&place.dir, &place.name),
+            }
+        }
     }
 
     fn open_place(&self, place: &Place, newest: bool) -> Result<OwnedFd> {

@@ -1,4 +1,4 @@
-//! System calls that no safe wrapper offers: file handles, and the identity that a thread works on files under.
+//! Calls that no safe wrapper offers: file handles, the identity that a thread works on files under, the heap.
 //!
 //! Safe from outside: each call is given buffers whose sizes it is told, and changes nothing but what its name says.
 //! `set_fs_uid` and `set_fs_gid` change the calling thread alone; who calls them sees to it that the thread gets its
@@ -78,6 +78,17 @@ pub(super) fn set_fs_gid(gid: u32) -> Result<()> {
         libc::syscall(libc::SYS_setfsgid, u32::MAX)
     };
     if now as u32 == gid { Ok(()) } else { Err(Errno::PERM) }
+}
+
+/// All threads of the process allocate from one heap from now on (where the C library is glibc). To be called early. The memory of
+/// nodes comes and goes: with a heap for each thread, what is free in one is of no use to the others, and all of them together
+/// grow to half as much again.
+pub fn one_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: sets a figure of the allocator's; heaps that there are already stay in use.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
 }
 
 fn last_error() -> Errno {

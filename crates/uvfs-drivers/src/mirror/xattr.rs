@@ -1,5 +1,6 @@
 //! Extended attributes, access control lists among them: the host keeps and checks them. Over a mount the kernel checks
-//! lists besides, before it asks for names and attributes.
+//! lists besides, before it asks for names and attributes; who walks by the library is checked by the VFS, which asks for the list
+//! of whatever may have one. That there is none is then kept with the attributes.
 //!
 //! Most files have none, and are asked for some all the same: a kernel that checks lists asks, and `ls -l` does of each
 //! file. Of a watched source a node keeps that it has none ([`Node::bare`](super::node::Node::bare)), until its attributes
@@ -9,14 +10,16 @@
 //! that very file, also where it is a symbolic link.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use rustix::fs::{
     XattrFlags as HostFlags, getxattr, getxattr_query, listxattr, listxattr_query, removexattr, setxattr,
 };
-use uvfs::Inode;
-use uvfs::types::{Errno, Op, Result, XattrFlags};
+use uvfs::types::{Attr, Errno, Op, Result, XattrFlags};
+use uvfs::{Acl, AclKind, Inode};
 
 use super::Mirror;
+use super::identity;
 use super::reach::proc_path;
 
 /// Most values fit; a larger one is asked for twice.
@@ -69,6 +72,24 @@ fn value(path: &str, name: &[u8]) -> Result<Vec<u8>> {
 }
 
 impl Mirror {
+    /// The access control list of a file; where it has none the cache is told.
+    pub(super) fn list_of(&self, inode: &Inode<'_>) -> Result<Option<Arc<Acl>>> {
+        let _turn = self.budget.turn();
+        let asked = inode.revision();
+        let (_, at) = self.reach_inode(inode)?;
+        let list = match value(&proc_path(&at), AclKind::Access.xattr()) {
+            Ok(bytes) => Acl::from_xattr(&bytes)?,
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => None,
+            Err(errno) => return Err(errno),
+        };
+        if list.is_none() {
+            // Of the same moment or later, unless they have changed since: then it is asked for once more.
+            let attr = Attr { acl: false, ..self.shown(inode.ino(), identity::attr(&at)?) };
+            inode.refresh_unless_changed(asked, &attr, self.life());
+        }
+        Ok(list.map(Arc::new))
+    }
+
     pub(super) fn get_xattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
         let node = self.node(inode)?;
         if node.covered() || (asked_of_each(name) && self.is_bare(&node)) {

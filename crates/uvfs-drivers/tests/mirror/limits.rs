@@ -1,7 +1,8 @@
 //! Few descriptors and many files; more open files than descriptors.
 
 use std::fs;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use uvfs::{Access, Cred, Errno, OpenFlags};
@@ -12,19 +13,85 @@ use crate::Fs;
 const CHILD: &str = "UVFS_MIRROR_UNDER_LIMIT";
 const FILES: usize = 10_000;
 
-#[test]
-fn many_files_are_known_with_few_descriptors() {
+/// Runs a test of this file with 48 descriptors; what it said.
+fn with_few_descriptors(test: &str) -> String {
     let this = std::env::current_exe().unwrap();
     let output = Command::new("sh")
         .args(["-c", "ulimit -n 48; exec \"$0\" \"$@\""])
         .arg(this)
-        .args(["--exact", "limits::under_a_limit", "--nocapture", "--test-threads=1"])
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(CHILD, "1")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+#[test]
+fn many_files_are_known_with_few_descriptors() {
+    let said = with_few_descriptors("limits::under_a_limit");
     assert!(said.contains("known under a limit"), "{said}");
+}
+
+#[test]
+fn who_waits_for_a_lease_keeps_nobody_else_waiting() {
+    let said = with_few_descriptors("limits::beside_leases");
+    if said.contains("skipped: ") {
+        eprintln!("skipped: perl, or leases, are missing");
+    } else {
+        assert!(said.contains("went on beside leases"), "{said}");
+    }
+}
+
+/// Takes a lease on a file, says so, and keeps it until its input ends.
+const LEASE: &str = "use Fcntl; $SIG{IO} = sub {}; $| = 1; open(my $f, '<', $ARGV[0]) or die; \
+     fcntl($f, 1024, F_WRLCK) or die; print \"held\\n\"; \
+     1 while !defined(my $n = sysread(STDIN, my $b, 1));";
+
+/// The other half of [`who_waits_for_a_lease_keeps_nobody_else_waiting`]: more opens wait than operations may run at a time.
+#[test]
+fn beside_leases() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let fs = Fs::new();
+    fs::write(fs.src("leased"), b"x").unwrap();
+    fs::write(fs.src("other"), b"1234").unwrap();
+    let holder = Command::new("perl")
+        .args(["-e", LEASE])
+        .arg(fs.src("leased"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(mut holder) = holder else { return println!("skipped: no perl") };
+    let mut held = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut held).unwrap();
+    if held != "held\n" {
+        holder.wait().unwrap();
+        return println!("skipped: no leases");
+    }
+    let (op, file) = (fs.root_op(), fs.inode("/leased"));
+    std::thread::scope(|scope| {
+        let open = || fs.vfs.open(&op, &file, Access::READ, false);
+        let opening: Vec<_> = (0..6).map(|_| scope.spawn(open)).collect();
+        // Each is counted as an operation as it begins; nobody else is at work.
+        let begun = fs.mirror.operations();
+        while fs.mirror.operations() < begun.min(1) + 6 {
+            std::thread::yield_now();
+        }
+        let me = fs.vfs.context(Cred::root());
+        for _ in 0..20 {
+            assert_eq!(me.stat(b"/other").unwrap().size, 4);
+        }
+        assert!(opening.iter().all(|open| !open.is_finished()), "the lease was given up before");
+        drop(holder.stdin.take());
+        for open in opening {
+            fs.vfs.release(open.join().unwrap().unwrap());
+        }
+    });
+    holder.wait().unwrap();
+    println!("went on beside leases");
 }
 
 /// The other half of [`many_files_are_known_with_few_descriptors`]; nothing to do on its own.

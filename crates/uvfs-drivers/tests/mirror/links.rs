@@ -98,6 +98,31 @@ fn what_is_renamed_on_the_host_is_found_where_it_is_now() {
     fs.vfs.release(handle);
 }
 
+/// Whoever asks by path is told at once, however many directories that are known lie between what was moved and
+/// what is asked for.
+#[test]
+fn a_way_that_was_moved_is_found_out_from_its_top() {
+    let fs = Fs::with_ttl(std::time::Duration::from_secs(3600));
+    let op = fs.root_op();
+    fs::create_dir_all(fs.src("1/2/3/4/5")).unwrap();
+    fs::write(fs.src("1/2/3/4/5/file"), b"1234").unwrap();
+    let ctx = fs.vfs.context(Cred::root());
+    let file = fs.inode("/1/2/3/4/5/file");
+    fs::rename(fs.src("1"), fs.src("one")).unwrap();
+    fs::create_dir(fs.src("1")).unwrap();
+    // Believed, until somebody has to go there.
+    assert_eq!(ctx.stat(b"/1/2/3/4/5/file").unwrap().size, 4);
+    assert_eq!(ctx.stat(b"/1/2/3/4/5/none").unwrap_err(), Errno::NOENT);
+    assert_eq!(ctx.stat(b"/1/2").unwrap_err(), Errno::NOENT);
+    assert_eq!(fs.vfs.getattr(&op, &file).map(|attr| attr.size), Ok(4), "by who holds it, believed");
+    assert_eq!(fs.inode("/one/2/3/4/5/file").id(), file.id());
+    // The same by inodes, as a front end comes whose kernel believes what it was told.
+    let dirs: Vec<_> = ["/one", "/one/2", "/one/2/3"].map(|dir| fs.inode(dir)).into();
+    fs::rename(fs.src("one"), fs.src("uno")).unwrap();
+    assert_eq!(fs.vfs.lookup(&op, &dirs[2], b"none").map(drop).unwrap_err(), Errno::STALE);
+    assert!(matches!(fs.vfs.lookup(&op, &fs.vfs.root(), b"one"), Ok(uvfs::Found::Absent(_))));
+}
+
 #[test]
 fn one_file_in_the_place_of_another_is_not_taken_for_it() {
     let fs = Fs::new();

@@ -197,6 +197,54 @@ fn access_control_lists_are_kept_and_heeded_by_the_host() {
     assert_eq!(fs.vfs.setxattr(&op, &inode, name, &list, uvfs::XattrFlags::empty()).err(), Some(Errno::PERM));
 }
 
+/// A call of the library is checked by the VFS, by the host's list: it grants what mode bits do not, and the other way round. Where
+/// there is none, that is asked once.
+#[test]
+fn a_library_call_heeds_the_hosts_lists() {
+    if !is_root("a_library_call_heeds_the_hosts_lists") {
+        return;
+    }
+    let fs = Fs::with_ttl(std::time::Duration::from_secs(3600));
+    for dir in ["listed", "plain"] {
+        fs::create_dir(fs.src(dir)).unwrap();
+        fs::write(fs.src(dir).join("file"), "").unwrap();
+        std::os::unix::fs::chown(fs.src(dir), Some(0), Some(GROUP)).unwrap();
+        fs::set_permissions(fs.src(dir), fs::Permissions::from_mode(0o750)).unwrap();
+    }
+    let entry = |tag: u16, perm: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    // The owner rwx, the user 4711 rx, group none, mask rwx, others none: the mode says rwx of the group.
+    let none = u32::MAX;
+    let entries =
+        [entry(1, 7, none), entry(2, 5, USER), entry(4, 0, none), entry(16, 7, none), entry(32, 0, none)];
+    let list = [2u32.to_le_bytes().to_vec(), entries.concat()].concat();
+    let (name, at) = ("system.posix_acl_access", fs.src("listed"));
+    match rustix::fs::setxattr(&at, name, &list, rustix::fs::XattrFlags::empty()) {
+        Err(Errno::OPNOTSUPP) => {
+            return println!("skipped: no access control lists on the file system of $TMPDIR");
+        }
+        done => done.unwrap(),
+    }
+    let [named, member, other] =
+        [Cred::user(USER, OTHER), Cred::user(OTHER, GROUP), Cred::user(OTHER, OTHER)];
+    let stat = |cred: &Cred, path: &[u8]| fs.vfs.context(cred.clone()).stat(path).map(drop);
+    for _ in 0..2 {
+        assert_eq!(stat(&named, b"/listed/file"), Ok(()));
+        assert_eq!(stat(&member, b"/listed/file"), Err(Errno::ACCESS));
+        assert_eq!(stat(&other, b"/listed/file"), Err(Errno::ACCESS));
+        assert_eq!(stat(&member, b"/plain/file"), Ok(()));
+        assert_eq!(stat(&other, b"/plain/file"), Err(Errno::ACCESS));
+    }
+    let before = fs.mirror.operations();
+    assert_eq!((stat(&member, b"/plain/file"), stat(&other, b"/plain/file")), (Ok(()), Err(Errno::ACCESS)));
+    assert_eq!(fs.mirror.operations(), before, "that there is no list is known");
+    // Set through the mirror, it is asked about again.
+    let plain = fs.inode("/plain");
+    fs.vfs.setxattr(&fs.root_op(), &plain, name.as_bytes(), &list, uvfs::XattrFlags::empty()).unwrap();
+    assert_eq!((stat(&member, b"/plain/file"), stat(&named, b"/plain/file")), (Err(Errno::ACCESS), Ok(())));
+}
+
 /// A list that is inherited takes the place of the umask; elsewhere the umask applies.
 #[test]
 fn a_default_list_of_the_host_takes_the_place_of_the_umask() {

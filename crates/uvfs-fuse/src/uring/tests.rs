@@ -33,7 +33,7 @@ mod by_hand {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-    use parking_lot::Mutex;
+    use parking_lot::{Condvar, Mutex};
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
     use super::*;
@@ -89,6 +89,20 @@ mod by_hand {
     struct Root {
         asked: AtomicU64,
         hold: Mutex<Option<Vec<(RingPort, u64)>>>,
+        /// One more is held back.
+        came: Condvar,
+    }
+
+    impl Root {
+        /// Waits until so many are held back.
+        fn until_held(&self, count: usize) {
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            let mut hold = self.hold.lock();
+            while hold.as_ref().map_or(0, Vec::len) < count {
+                let late = self.came.wait_until(&mut hold, deadline).timed_out();
+                assert!(!late, "{} of {count} arrive", hold.as_ref().map_or(0, Vec::len));
+            }
+        }
     }
 
     fn attributes(size: u64) -> [u8; 104] {
@@ -107,7 +121,10 @@ mod by_hand {
             }
             let asked = self.asked.fetch_add(1, Relaxed);
             match &mut *self.hold.lock() {
-                Some(held) => held.push((port, unique)),
+                Some(held) => {
+                    held.push((port, unique));
+                    self.came.notify_all();
+                }
                 None => port.send(unique, Answer::Body(&attributes(asked))),
             }
         }
@@ -167,9 +184,7 @@ mod by_hand {
             let path = mounted.dir.path().to_owned();
             let ours = crate::mountinfo::at(&path).expect("mountinfo").expect("it is mounted");
             let waiting = thread::spawn(move || fs::metadata(path).map(drop));
-            while mounted.root.hold.lock().as_ref().is_none_or(Vec::is_empty) {
-                thread::yield_now();
-            }
+            mounted.root.until_held(1);
             crate::device::abort(&ours);
             let heard = waiting.join().expect("no panic").expect_err("nobody answers");
             assert!(matches!(heard.raw_os_error(), Some(libc::ECONNABORTED | libc::ENOTCONN)), "{heard}");
@@ -190,12 +205,7 @@ mod by_hand {
                     thread::spawn(move || fs::metadata(path).is_ok())
                 })
                 .collect();
-            let arrived = || mounted.root.hold.lock().as_ref().map_or(0, Vec::len);
-            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-            while arrived() < 160 {
-                assert!(std::time::Instant::now() < deadline, "{} of 160 arrive", arrived());
-                thread::sleep(std::time::Duration::from_millis(1));
-            }
+            mounted.root.until_held(160);
             let held = mounted.root.hold.lock().take().expect("held");
             fs::metadata(mounted.dir.path()).expect("one more");
             for (port, unique) in held {

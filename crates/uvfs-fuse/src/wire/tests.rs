@@ -8,37 +8,14 @@ use uvfs::{Attr, Errno, PollEvents, SetTime, StatFs, Time, mode};
 use super::dispatch::Dispatcher;
 use super::reply::{Answering, Listing};
 use super::request::{Head, Operation, opcode, split, structure};
-use super::{Answer, IN_HEADER, MAX_WRITE, Port};
+use super::{IN_HEADER, MAX_WRITE};
 use crate::frontend::fixture::Fixture;
+use crate::fuzz::{Ear, Said};
 use crate::transport::{Asked, Attributes, DataReply, DirReply, Entry, Looked, Opened, ROOT, Reply, Xattr};
-
-/// An answer: to which request, and the body or the error.
-type Said = (u64, Result<Vec<u8>, Errno>);
-
-struct Ear {
-    said: mpsc::Sender<Said>,
-    room: Vec<u8>,
-}
-
-impl Port for Ear {
-    fn room(&mut self, len: usize) -> &mut [u8] {
-        self.room.resize(len, 0xaa);
-        &mut self.room
-    }
-
-    fn send(self, unique: u64, answer: Answer<'_>) {
-        let body = match answer {
-            Answer::Error(error) => Err(error),
-            Answer::Body(body) => Ok(body.to_vec()),
-            Answer::Room(len) => Ok(self.room[..len].to_vec()),
-        };
-        self.said.send((unique, body)).expect("the test listens");
-    }
-}
 
 fn ear() -> (Ear, mpsc::Receiver<Said>) {
     let (said, answers) = mpsc::channel();
-    (Ear { said, room: Vec::new() }, answers)
+    (Ear::new(said), answers)
 }
 
 /// The parts of something, one after the other.
@@ -276,7 +253,7 @@ fn random_bytes_are_taken_apart_without_harm() {
         let (header, own, payload) = split(&message).expect("a header");
         let (port, answers) = ear();
         dispatcher.handle(header, own, payload, port);
-        let answered = answers.recv_timeout(Duration::from_secs(60)).map(|(unique, _)| unique).ok();
+        let answered = answers.recv_timeout(Duration::from_secs(60)).map(|said| said.unique).ok();
         assert_eq!(answered, Head::parse(header).is_answered().then_some(round), "{message:?}");
     }
 }
@@ -287,7 +264,7 @@ fn said(answer: impl FnOnce(Answering<Ear>)) -> Result<Vec<u8>, Errno> {
     let dispatcher = Dispatcher::new(fixture.frontend.clone(), None);
     let (port, answers) = ear();
     answer(Answering::new(port, 17, dispatcher.context()));
-    let (unique, body) = answers.try_recv().expect("an answer");
+    let Said { unique, body } = answers.try_recv().expect("an answer");
     assert_eq!(unique, 17);
     assert!(answers.try_recv().is_err(), "one answer");
     body
@@ -421,7 +398,7 @@ fn a_node_that_comes_too_late_is_forgotten() {
     late.waits();
     // The process was killed: the request is given up, and then the driver answers.
     dispatcher.context().interrupts.end_with_eintr(17);
-    assert_eq!(answers.try_recv(), Ok((17, Err(Errno::INTR))));
+    assert_eq!(answers.try_recv(), Ok(Said { unique: 17, body: Err(Errno::INTR) }));
     assert_eq!(fixture.frontend.lookups().forgotten, 0);
     late.send(Ok(Looked::Found(entry_of(node))));
     assert!(answers.try_recv().is_err());
@@ -437,7 +414,7 @@ fn a_request_gets_what_it_asks_for() {
         let (header, own, payload) = split(&message).expect("a request");
         let (port, answers) = ear();
         dispatcher.handle(header, own, payload, port);
-        answers.recv_timeout(Duration::from_secs(60)).ok().map(|(_, body)| body)
+        answers.recv_timeout(Duration::from_secs(60)).ok().map(|said| said.body)
     };
     let found = ask(opcode::LOOKUP, ROOT, b"7\0").expect("an answer").expect("a file");
     let node = u64::from_ne_bytes(found[..8].try_into().expect("eight bytes"));

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use uvfs_tests::ext4::tools::{mke2fs, run, scratch, text};
+use uvfs_tests::process::{end_of, until_mounted};
 
 /// Ticks of /proc/PID/stat a second: what the kernel tells programs, whatever its own are.
 const USER_HZ: u64 = 100;
@@ -66,14 +67,8 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()?;
         let mut server = Self { child, dir: dir.to_owned() };
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while device(dir) == before {
-            if let Some(status) = server.child.try_wait()? {
-                bail!("{command}: {status}");
-            }
-            ensure!(Instant::now() < deadline, "{command}: nothing was mounted");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until_mounted(&mut server.child, Duration::from_secs(60), || device(dir) != before)
+            .with_context(|| command.to_owned())?;
         Ok(server)
     }
 
@@ -92,10 +87,7 @@ impl Drop for Server {
             eprintln!("{error:#}");
             let _ = run("umount", &["-l", text(&self.dir)]);
         }
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let _ = end_of(&mut self.child, Duration::from_secs(10));
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

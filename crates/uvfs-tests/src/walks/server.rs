@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Plan;
+use crate::process::{end_of, until_mounted};
 
 /// How long a mount may take to be there, and to go.
 const SOON: Duration = Duration::from_secs(30);
@@ -34,14 +35,8 @@ impl Server {
             .spawn()
             .with_context(|| format!("cannot run {}", plan.uvfs.display()))?;
         let mut server = Self { child, dir };
-        let began = Instant::now();
-        while server.read("stats").is_err() {
-            if let Some(status) = server.child.try_wait()? {
-                bail!("the mount has ended: {status}");
-            }
-            ensure!(began.elapsed() < SOON, "nothing is mounted after {SOON:?}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let control = server.dir.path().join(".uvfs/stats");
+        until_mounted(&mut server.child, SOON, || std::fs::read(&control).is_ok())?;
         Ok(server)
     }
 
@@ -82,15 +77,9 @@ impl Server {
     /// Where it does not end, or not well: references that were left over are an error of the command.
     pub fn end(mut self) -> Result<()> {
         self.signal(Signal::INT);
-        let began = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                ensure!(status.success(), "the command ended with {status}");
-                return Ok(());
-            }
-            ensure!(began.elapsed() < SOON, "the command does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let status = end_of(&mut self.child, SOON)?.context("the command does not end")?;
+        ensure!(status.success(), "the command ended with {status}");
+        Ok(())
     }
 
     fn signal(&self, signal: Signal) {
@@ -104,10 +93,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             self.signal(Signal::TERM);
-            let began = Instant::now();
-            while matches!(self.child.try_wait(), Ok(None)) && began.elapsed() < SOON {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            let _ = end_of(&mut self.child, SOON);
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

@@ -129,7 +129,21 @@ impl<'v> Walker<'_, 'v> {
         let mut attr = Attr::default();
         let mut attempt = || self.attr_lockless(start, path, follow, &mut attr);
         let Err(fallback) = self.again(start, path, mounts, stop, &mut attempt) else { return Ok(attr) };
-        let arrived = self.held(path, Goal::Attr { follow }, fallback, 0)?;
+        match self.attr_held(start, path, follow, fallback) {
+            // Of what the walk led to, which is another one now.
+            Err(Errno::STALE) => self.attr_held(start, path, follow, Fallback::From(start.clone(), 0)),
+            outcome => outcome,
+        }
+    }
+
+    fn attr_held(
+        &self,
+        start: &Inode<'v>,
+        path: &[u8],
+        follow: bool,
+        fallback: Fallback<'v>,
+    ) -> Result<Attr> {
+        let arrived = self.held(start, path, Goal::Attr { follow }, fallback, 0)?;
         match arrived.attr {
             Some(attr) => Ok(attr),
             None => self.vfs.attr_now(&self.vfs.op(self.cred), &arrived.inode),
@@ -146,7 +160,7 @@ impl<'v> Walker<'_, 'v> {
         });
         match seen {
             Ok(inode) => Ok(inode),
-            Err(fallback) => self.held(path, goal, fallback, 0).map(|arrived| arrived.inode),
+            Err(fallback) => self.held(start, path, goal, fallback, 0).map(|arrived| arrived.inode),
         }
     }
 
@@ -175,7 +189,7 @@ impl<'v> Walker<'_, 'v> {
             Ok(parent) => Ok(parent),
             Err(fallback) => {
                 let Arrived { inode: dir, last, slash, links, .. } =
-                    self.held(path, Goal::Parent, fallback, links)?;
+                    self.held(start, path, Goal::Parent, fallback, links)?;
                 Ok(Parent { dir, last, slash, links })
             }
         }
@@ -250,10 +264,12 @@ impl<'v> Walker<'_, 'v> {
         Err(Fallback::From(start.clone(), 0))
     }
 
-    /// Goes on with references.
+    /// Goes on with references; from the start, once, where a driver says that a directory on the way is not where it
+    /// was: it has forgotten the name that led there.
     #[cold]
     fn held<'p>(
         &self,
+        start: &Inode<'v>,
         path: &'p [u8],
         goal: Goal,
         fallback: Fallback<'v>,
@@ -261,7 +277,10 @@ impl<'v> Walker<'_, 'v> {
     ) -> Result<Arrived<'v, 'p>> {
         match fallback {
             Fallback::Final(errno) => Err(errno),
-            Fallback::From(dir, rest) => RefWalk::new(self, dir, path, rest, links).run(goal),
+            Fallback::From(dir, rest) => match RefWalk::new(self, dir, path, rest, links).run(goal) {
+                Err(Errno::STALE) => RefWalk::new(self, start.clone(), path, 0, links).run(goal),
+                outcome => outcome,
+            },
         }
     }
 

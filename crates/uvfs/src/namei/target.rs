@@ -35,7 +35,9 @@ impl<'v> Walker<'_, 'v> {
         });
         match seen {
             Ok(target) => Ok(target),
-            Err(fallback) => self.held(path, goal, fallback, 0).map(|arrived| Target::Ask(arrived.inode)),
+            Err(fallback) => {
+                self.held(start, path, goal, fallback, 0).map(|arrived| Target::Ask(arrived.inode))
+            }
         }
     }
 }

@@ -166,7 +166,9 @@ impl Vfs {
         attr: &Attr,
         set: &SetAttr,
     ) -> Result<()> {
-        let Some(mode) = set.mode.filter(|mode| attr.acl && (mode ^ attr.mode) & RWX != 0) else {
+        // A file system that works in the caller's name changes list and mode in one.
+        let lists = attr.acl && !sup.features.passes_through;
+        let Some(mode) = set.mode.filter(|mode| lists && (mode ^ attr.mode) & RWX != 0) else {
             return sup.driver.setattr(op, inode, set);
         };
         let Some(list) = sup.driver.acl(op, inode, AclKind::Access)? else {
