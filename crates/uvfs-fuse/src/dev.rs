@@ -24,6 +24,8 @@ use crate::wire::{Answer, Dispatcher, IN_HEADER, MAX_REQUEST, OUT_HEADER, Port};
 
 mod sys;
 
+pub(crate) use sys::page_size;
+
 /// What requests come through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
@@ -97,7 +99,7 @@ impl Connection {
     ) -> io::Result<Self> {
         let device = File::from(device);
         let rings = rings(kind, frontend.may_wait())?;
-        let page_size = sys::page_size();
+        let page_size = page_size() as u32;
         let wishes = Wishes {
             page_size,
             acls: frontend.keeps_acls(),

@@ -37,7 +37,7 @@ mod tally;
 pub(crate) use files::Write;
 use memory::Shortage;
 pub(crate) use outside::start as tell_of_changes;
-use tally::Tally;
+use tally::{Count, Tally};
 
 /// Threads that may wait for drivers at the same time.
 const WAITING_MAX: usize = 256;
@@ -142,7 +142,7 @@ impl Frontend {
 
     pub(crate) fn forget(&self, node: NodeId, count: u64) {
         if node >= FIRST_ISSUED {
-            self.core.tally.forget(count);
+            self.core.tally.add(Count::Forgotten, count);
             self.core.vfs.cache().forget(InodeId::from_u64(node), count);
         }
     }
@@ -371,7 +371,7 @@ impl Core {
 
     /// Counts one more lookup that the kernel holds on `inode`.
     fn count_lookup(&self, inode: &Inode<'_>) {
-        self.tally.give();
+        self.tally.add(Count::Given, 1);
         inode.add_lookups(1);
     }
 

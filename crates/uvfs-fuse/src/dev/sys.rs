@@ -19,8 +19,8 @@ pub(super) fn clone_device(device: BorrowedFd<'_>) -> io::Result<File> {
 }
 
 /// Bytes of a page of this machine.
-pub(super) fn page_size() -> u32 {
+pub(crate) fn page_size() -> usize {
     // SAFETY: asks for a number.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u32::try_from(size).unwrap_or(4096)
+    usize::try_from(size).unwrap_or(4096)
 }

@@ -2,6 +2,7 @@
 
 use uvfs::{AclKind, Attr, Errno, Inode, Op, Result, SetAttr, SetTime, XattrFlags, mode};
 
+use super::tally::Count;
 use super::{Core, Frontend, Who};
 use crate::transport::{Attributes, Caller, NodeId, Reply, Xattr};
 
@@ -10,7 +11,7 @@ const XATTR_MAX: usize = 65536;
 
 impl Frontend {
     pub(crate) fn getattr(&self, who: Caller, node: NodeId, reply: impl Reply<Attributes>) {
-        self.core.tally.getattr.add(1);
+        self.core.tally.add(Count::Getattr, 1);
         match self.core.inode(node) {
             // No driver is asked for what the cache still vouches for.
             Ok(inode) if !inode.expired() => reply.send(Ok(self.core.attributes(&inode, inode.attr()))),

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use uvfs::{Attr, DirEntry, Errno, Found, Inode, Op, Result};
 
+use super::tally::Count;
 use super::{Core, FIRST_ISSUED, Frontend, Who};
 use crate::transport::{Caller, DirReply, Entry, NodeId, Opened, ROOT, Reply};
 
@@ -34,7 +35,7 @@ impl Frontend {
     /// compares with the directory's time of change, which is asked for where it may not be believed any more.
     pub(crate) fn opendir(&self, dir: NodeId) -> Result<Opened> {
         let core = &self.core;
-        core.tally.opendir.add(1);
+        core.tally.add(Count::Opendir, 1);
         if core.spares_opendir.load(Relaxed) && core.timeout.is_none() && core.vfs.is_all_resident() {
             return Err(Errno::NOSYS);
         }
@@ -43,7 +44,7 @@ impl Frontend {
     }
 
     pub(crate) fn readdir(&self, who: Caller, dir: NodeId, cookie: u64, reply: impl DirReply) {
-        self.core.tally.readdir.add(1);
+        self.core.tally.add(Count::Readdir, 1);
         self.route(Who::Anybody(who), dir, reply, move |mut reply, core, op, dir| {
             let outcome = dir.and_then(|dir| core.list(op, &dir, cookie, &mut reply));
             reply.send(outcome);

@@ -8,6 +8,7 @@ use std::task::Waker;
 
 use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek};
 
+use super::tally::Count;
 use super::{Core, Frontend, Who};
 use crate::pending::For;
 use crate::transport::{Caller, DataReply, Entry, NodeId, Opened, Reply};
@@ -49,12 +50,12 @@ impl Frontend {
     }
 
     pub(crate) fn open(&self, who: Caller, node: NodeId, flags: i32, reply: impl Reply<Opened>) {
-        self.core.tally.open.add(1);
+        self.core.tally.add(Count::Open, 1);
         self.answer(who, node, reply, move |core, op, inode| core.open(op, inode, flags));
     }
 
     pub(crate) fn release(&self, who: Caller, node: NodeId, fh: u64, reply: impl Reply<()>) {
-        self.core.tally.release.add(1);
+        self.core.tally.add(Count::Release, 1);
         // Also where the node is not known: the handle is.
         self.route(Who::Anybody(who), node, reply, move |reply, core, _, _| {
             core.vfs.release(fh);

@@ -4,13 +4,14 @@
 
 use uvfs::{Errno, Found, Inode, Op, RenameFlags, Result};
 
+use super::tally::Count;
 use super::{Core, Frontend, Who};
 use crate::pending::For;
 use crate::transport::{Caller, Entry, Looked, NodeId, Reply};
 
 impl Frontend {
     pub(crate) fn lookup(&self, who: Caller, dir: NodeId, name: &[u8], reply: impl Reply<Looked>) {
-        self.core.tally.lookup.add(1);
+        self.core.tally.add(Count::Lookup, 1);
         let cached = match self.core.inode(dir) {
             Ok(dir) => {
                 let found = self.core.vfs.lookup_cached(&self.core.op(who), &dir, name);

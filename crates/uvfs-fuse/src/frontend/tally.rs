@@ -1,48 +1,69 @@
 //! What is counted over the life of a mount: lookups that the kernel has, and requests that one which keeps what it
 //! knows does not make.
 //!
-//! Relaxed counters, each on a line of its own.
+//! Relaxed counters. Threads that answer count in lines of their own as far as there are enough of them, since one line
+//! would go from processor to processor with each request; who asks for a figure adds them up.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use super::Frontend;
 use crate::mounted::{Lookups, Requests};
 
+/// Lines of each mount; a power of two.
+const LINES: usize = 16;
+
 /// See the module. Lookups agree when nothing is outstanding.
 #[derive(Default)]
-pub(super) struct Tally {
-    given: Line,
-    forgotten: Line,
-    pub(super) lookup: Line,
-    pub(super) getattr: Line,
-    pub(super) readdir: Line,
-    pub(super) opendir: Line,
-    pub(super) open: Line,
-    pub(super) release: Line,
+pub(super) struct Tally([Line; LINES]);
+
+/// What is counted.
+#[derive(Clone, Copy)]
+pub(super) enum Count {
+    Given,
+    Forgotten,
+    Lookup,
+    Getattr,
+    Readdir,
+    Opendir,
+    Open,
+    Release,
 }
 
+/// A word for each [`Count`].
 #[derive(Default)]
 #[repr(align(64))]
-pub(super) struct Line(AtomicU64);
+struct Line([AtomicU64; 8]);
 
-impl Line {
-    pub(super) fn add(&self, count: u64) {
-        self.0.fetch_add(count, Relaxed);
+const _: () = assert!(size_of::<Line>() == 64 && Count::Release as usize == 7 && LINES.is_power_of_two());
+
+/// The calling thread's line; threads have numbers in the order in which they first count.
+fn line() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static MINE: Cell<usize> = const { Cell::new(usize::MAX) };
     }
+    let mut mine = MINE.get();
+    if mine == usize::MAX {
+        mine = NEXT.fetch_add(1, Relaxed) % LINES;
+        MINE.set(mine);
+    }
+    mine
 }
 
 impl Tally {
-    pub(super) fn give(&self) {
-        self.given.add(1);
+    pub(super) fn add(&self, what: Count, count: u64) {
+        self.0[line()].0[what as usize].fetch_add(count, Relaxed);
     }
 
-    /// One that did not come to be sent.
+    /// One node that did not come to be sent.
     pub(super) fn take_back(&self) {
-        self.given.0.fetch_sub(1, Relaxed);
+        self.0[line()].0[Count::Given as usize].fetch_sub(1, Relaxed);
     }
 
-    pub(super) fn forget(&self, count: u64) {
-        self.forgotten.add(count);
+    /// A line of which more was taken back than given has wrapped; the sum has not.
+    fn sum(&self, what: Count) -> u64 {
+        self.0.iter().fold(0, |sum: u64, line| sum.wrapping_add(line.0[what as usize].load(Relaxed)))
     }
 }
 
@@ -50,15 +71,19 @@ impl Frontend {
     pub(crate) fn lookups(&self) -> Lookups {
         let tally = &self.core.tally;
         // In this order a forget between the two reads cannot come out ahead of its lookup.
-        let forgotten = tally.forgotten.0.load(Relaxed);
-        Lookups { given: tally.given.0.load(Relaxed), forgotten }
+        let forgotten = tally.sum(Count::Forgotten);
+        Lookups { given: tally.sum(Count::Given), forgotten }
     }
 
     pub(crate) fn requests(&self) -> Requests {
-        let tally = &self.core.tally;
-        let [lookup, getattr, readdir, opendir, open, release] =
-            [&tally.lookup, &tally.getattr, &tally.readdir, &tally.opendir, &tally.open, &tally.release]
-                .map(|line| line.0.load(Relaxed));
-        Requests { lookup, getattr, readdir, opendir, open, release }
+        let sum = |what| self.core.tally.sum(what);
+        Requests {
+            lookup: sum(Count::Lookup),
+            getattr: sum(Count::Getattr),
+            readdir: sum(Count::Readdir),
+            opendir: sum(Count::Opendir),
+            open: sum(Count::Open),
+            release: sum(Count::Release),
+        }
     }
 }

@@ -23,10 +23,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
+use crate::dev::page_size;
 use crate::wire::IN_HEADER;
 
 /// `FUSE_IO_URING_CMD_REGISTER`: an entry and its memory, from which the kernel takes it.
@@ -34,7 +35,10 @@ const REGISTER: u32 = 1;
 /// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: the answer in an entry, which is free for the next request afterwards.
 const COMMIT_AND_FETCH: u32 = 2;
 
-const PAGE: usize = 4096;
+// What io_uring_register(2) does to the table of rings that a task has: put one in, take one out.
+const REGISTER_RING_FDS: u32 = 20;
+const UNREGISTER_RING_FDS: u32 = 21;
+
 /// Bytes of the operation's structure at the most.
 pub(super) const OP: usize = 128;
 
@@ -70,8 +74,8 @@ unsafe impl Sync for Area {}
 
 impl Area {
     fn new(entries: usize, payload: usize) -> io::Result<Self> {
-        let heads = (entries * STRIDE).next_multiple_of(PAGE);
-        let payload = payload.next_multiple_of(PAGE);
+        let heads = (entries * STRIDE).next_multiple_of(page_size());
+        let payload = payload.next_multiple_of(page_size());
         let len = heads + entries * payload;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping where the kernel likes.
@@ -209,6 +213,9 @@ type Uring = IoUring<squeue::Entry128, cqueue::Entry>;
 /// A ring of one thread.
 pub(super) struct Ring {
     uring: Uring,
+    /// Its place among the rings of its thread, where it got one.
+    place: Option<u32>,
+    /// Also the first of the ring's own files.
     device: OwnedFd,
     /// The entries that the kernel has, by their numbers.
     inside: Vec<Option<Entry>>,
@@ -221,7 +228,12 @@ impl Ring {
         inside.resize_with(entries, || None);
         // One more for the bell.
         let completions = (entries + 1).next_power_of_two() as u32;
-        Ok(Self { uring: build(completions.min(64), completions)?, device, inside })
+        let uring = build(completions.min(64), completions)?;
+        // Else each call would count up and down the file of the ring, and each command that of the device, which the
+        // threads of all rings share.
+        uring.submitter().register_files(&[device.as_raw_fd()])?;
+        let place = place(&uring, REGISTER_RING_FDS, u32::MAX).ok();
+        Ok(Self { uring, place, device, inside })
     }
 
     /// Whether this process may have such a ring.
@@ -259,8 +271,7 @@ impl Ring {
         let mut cmd = [0; 80];
         cmd[8..16].copy_from_slice(&commit_id.to_ne_bytes());
         cmd[16..18].copy_from_slice(&entry.queue.to_ne_bytes());
-        let fd = types::Fd(self.device.as_raw_fd());
-        opcode::UringCmd80::new(fd, op).cmd(cmd).build().user_data(entry.id as u64)
+        opcode::UringCmd80::new(types::Fixed(0), op).cmd(cmd).build().user_data(entry.id as u64)
     }
 
     fn push(&mut self, sqe: squeue::Entry128, entry: Entry) -> io::Result<()> {
@@ -296,14 +307,14 @@ impl Ring {
     /// Hands over what was pushed and sleeps until something has come, or `time` is over: false, then.
     pub(super) fn wait(&mut self, time: Option<Duration>) -> io::Result<bool> {
         let outcome = match time {
-            None => self.uring.submit_and_wait(1),
+            None => self.enter(None),
             Some(time) => {
                 let time = types::Timespec::from(time);
-                self.uring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&time))
+                self.enter(Some(&types::SubmitArgs::new().timespec(&time)))
             }
         };
         match outcome {
-            Ok(_) => Ok(true),
+            Ok(()) => Ok(true),
             Err(error) => match error.raw_os_error() {
                 Some(libc::ETIME) => Ok(false),
                 // What is there already comes first.
@@ -311,6 +322,22 @@ impl Ring {
                 _ => Err(error),
             },
         }
+    }
+
+    /// io_uring_enter(2), for one completion at least. Who waits for requests does not wait for a disk: without `NO_IOWAIT` a mount
+    /// that nobody uses would look like one that is stuck, in the system's iowait and in `/proc/pressure/io`.
+    fn enter(&mut self, args: Option<&types::SubmitArgs<'_, '_>>) -> io::Result<()> {
+        let pushed = self.uring.submission().len() as u32;
+        let mut flags = EnterFlags::GETEVENTS;
+        flags.set(EnterFlags::NO_IOWAIT, self.uring.params().is_feature_no_iowait());
+        flags.set(EnterFlags::EXT_ARG, args.is_some());
+        flags.set(EnterFlags::REGISTERED_RING, self.place.is_some());
+        let ring = self.place.map_or(self.uring.as_raw_fd(), u32::cast_signed);
+        let (at, len) = args.map_or((ptr::null(), 0), |args| (ptr::from_ref(args), mem::size_of_val(args)));
+        // SAFETY: what was pushed is as `push` says. The arguments, where there are any, are a `struct io_uring_getevents_arg` and
+        // live as long as this call, as does the time that they point to.
+        let done = unsafe { libc::syscall(libc::SYS_io_uring_enter, ring, pushed, 1, flags.bits(), at, len) };
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// Whether the connection to the kernel is gone.
@@ -342,7 +369,7 @@ impl Ring {
     /// Whether the kernel has it.
     pub(super) fn trim(&mut self, id: usize, keep: usize) -> bool {
         let Some(entry) = self.inside.get(id).and_then(Option::as_ref) else { return false };
-        let (keep, payload) = (keep.next_multiple_of(PAGE), entry.area.payload);
+        let (keep, payload) = (keep.next_multiple_of(page_size()), entry.area.payload);
         if keep < payload {
             // SAFETY: inside the mapping, whole pages. They read as zeroes afterwards, and nobody has a reference to them; the
             // kernel writes to them only while this thread is in a call of the ring.
@@ -359,6 +386,10 @@ impl Drop for Ring {
     fn drop(&mut self) {
         // The kernel may write to them until it has cancelled what it has, and nobody says when.
         self.inside.drain(..).flatten().for_each(mem::forget);
+        // Else the ring would live as long as this thread, which has made it.
+        if let Some(number) = self.place {
+            let _ = place(&self.uring, UNREGISTER_RING_FDS, number);
+        }
     }
 }
 
@@ -374,6 +405,23 @@ fn submit(uring: &Uring) -> io::Result<()> {
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Gives a ring the place `number` among those of the calling thread (any, if that is `u32::MAX`), or takes it away. Returns the place.
+fn place(uring: &Uring, how: u32, number: u32) -> io::Result<u32> {
+    /// `struct io_uring_rsrc_update`.
+    #[repr(C)]
+    struct Place {
+        number: u32,
+        reserved: u32,
+        ring: u64,
+    }
+    let ring = if how == REGISTER_RING_FDS { uring.as_raw_fd() as u64 } else { 0 };
+    let mut place = Place { number, reserved: 0, ring };
+    // SAFETY: one structure, which the kernel reads and writes during the call.
+    let done =
+        unsafe { libc::syscall(libc::SYS_io_uring_register, uring.as_raw_fd(), how, &raw mut place, 1) };
+    if done == 1 { Ok(place.number) } else { Err(io::Error::last_os_error()) }
 }
 
 fn build(entries: u32, completions: u32) -> io::Result<Uring> {

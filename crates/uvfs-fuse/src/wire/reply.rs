@@ -27,96 +27,84 @@ const FOPEN_DIRECT_IO: u32 = 1 << 0;
 const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 const FOPEN_CACHE_DIR: u32 = 1 << 3;
 
-/// A structure of `N` bytes in the making.
-struct Out<const N: usize> {
-    bytes: [u8; N],
-    len: usize,
+/// Two fields of 32 bits as one word: a structure is then an array of words, which costs no more than its stores.
+#[inline]
+fn pair(first: u32, second: u32) -> u64 {
+    let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
-impl<const N: usize> Out<N> {
-    const fn new() -> Self {
-        Self { bytes: [0; N], len: 0 }
-    }
+/// A structure of `N` words as bytes.
+#[inline]
+fn bytes<const N: usize>(words: [u64; N]) -> [[u8; 8]; N] {
+    words.map(u64::to_ne_bytes)
+}
 
-    /// Structures are as long as their fields by the tests below, so nothing is ever cut off.
-    fn put(&mut self, field: &[u8]) {
-        if let Some(place) = self.bytes.get_mut(self.len..self.len + field.len()) {
-            place.copy_from_slice(field);
-        }
-        self.len += field.len();
-    }
-
-    fn u32(mut self, value: u32) -> Self {
-        self.put(&value.to_ne_bytes());
-        self
-    }
-
-    fn u64(mut self, value: u64) -> Self {
-        self.put(&value.to_ne_bytes());
-        self
-    }
-
-    fn all(mut self, structure: &[u8]) -> Self {
-        self.put(structure);
-        self
-    }
-
-    fn done(self) -> [u8; N] {
-        debug_assert_eq!(self.len, N, "a structure is as long as its fields");
-        self.bytes
-    }
+/// Two structures, one behind the other.
+#[inline]
+fn joined<const A: usize, const B: usize, const N: usize>(first: [u64; A], second: [u64; B]) -> [u64; N] {
+    const { assert!(A + B == N) };
+    let mut all = [0; N];
+    all[..A].copy_from_slice(&first);
+    all[A..].copy_from_slice(&second);
+    all
 }
 
 /// `struct fuse_attr`. A node's id is also its inode number: unique and constant while the kernel knows the node.
-fn attr(node: NodeId, attr: &Attr) -> [u8; 88] {
+#[inline]
+fn attr(node: NodeId, attr: &Attr) -> [u64; 11] {
     // The kernel takes no inode without a type for one.
     let fmt = if attr.mode & mode::S_IFMT == 0 { mode::S_IFREG } else { attr.mode & mode::S_IFMT };
-    let out = Out::new().u64(node).u64(attr.size).u64(attr.blocks);
-    let out = [attr.atime, attr.mtime, attr.ctime]
-        .iter()
-        .fold(out, |out, time| out.u64(time.sec().cast_unsigned()));
-    let out = [attr.atime, attr.mtime, attr.ctime].iter().fold(out, |out, time| out.u32(time.nsec()));
-    let out = out.u32(fmt | (attr.mode & 0o7777)).u32(attr.nlink).u32(attr.uid).u32(attr.gid);
-    out.u32(attr.rdev).u32(BLOCK_SIZE).u32(0).done()
+    [
+        node,
+        attr.size,
+        attr.blocks,
+        attr.atime.sec().cast_unsigned(),
+        attr.mtime.sec().cast_unsigned(),
+        attr.ctime.sec().cast_unsigned(),
+        pair(attr.atime.nsec(), attr.mtime.nsec()),
+        pair(attr.ctime.nsec(), fmt | (attr.mode & 0o7777)),
+        pair(attr.nlink, attr.uid),
+        pair(attr.gid, attr.rdev),
+        pair(BLOCK_SIZE, 0),
+    ]
 }
 
 /// `struct fuse_entry_out`.
-pub(super) fn entry(entry: &Entry) -> [u8; 128] {
+fn entry(entry: &Entry) -> [u64; 16] {
     let (name, attrs) = (entry.entry_ttl, entry.attr_ttl);
-    let out = Out::new().u64(entry.node).u64(entry.generation).u64(name.as_secs()).u64(attrs.as_secs());
-    out.u32(name.subsec_nanos()).u32(attrs.subsec_nanos()).all(&attr(entry.node, &entry.attr)).done()
+    let nanos = pair(name.subsec_nanos(), attrs.subsec_nanos());
+    joined(
+        [entry.node, entry.generation, name.as_secs(), attrs.as_secs(), nanos],
+        attr(entry.node, &entry.attr),
+    )
 }
 
 /// Node 0: the name is known not to exist.
-fn absent(ttl: Duration) -> [u8; 128] {
+fn absent(ttl: Duration) -> [u64; 16] {
     entry(&Entry { node: 0, generation: 0, attr: Attr::default(), entry_ttl: ttl, attr_ttl: Duration::ZERO })
 }
 
 /// `struct fuse_attr_out`.
-fn attributes(got: &Attributes) -> [u8; 104] {
-    Out::new()
-        .u64(got.ttl.as_secs())
-        .u32(got.ttl.subsec_nanos())
-        .u32(0)
-        .all(&attr(got.node, &got.attr))
-        .done()
+fn attributes(got: &Attributes) -> [u64; 13] {
+    joined([got.ttl.as_secs(), pair(got.ttl.subsec_nanos(), 0)], attr(got.node, &got.attr))
 }
 
 /// `struct fuse_open_out`.
-fn opened(opened: &Opened) -> [u8; 16] {
+fn opened(opened: &Opened) -> [u64; 2] {
     let flags = [
         (opened.direct_io, FOPEN_DIRECT_IO),
         (opened.keep_cache, FOPEN_KEEP_CACHE),
         (opened.cache_dir, FOPEN_CACHE_DIR),
     ];
     let flags = flags.iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag);
-    Out::new().u64(opened.fh).u32(flags).u32(0).done()
+    [opened.fh, pair(flags, 0)]
 }
 
 /// `struct fuse_statfs_out`.
-fn statfs(s: &StatFs) -> [u8; 80] {
-    let out = Out::new().u64(s.blocks).u64(s.bfree).u64(s.bavail).u64(s.files).u64(s.ffree);
-    out.u32(s.bsize).u32(s.namelen).u32(s.bsize).u32(0).all(&[0; 24]).done()
+fn statfs(s: &StatFs) -> [u64; 10] {
+    let sizes = [pair(s.bsize, s.namelen), pair(s.bsize, 0)];
+    joined([s.blocks, s.bfree, s.bavail, s.files, s.ffree], joined::<2, 3, 5>(sizes, [0; 3]))
 }
 
 /// A request's way back.
@@ -148,23 +136,24 @@ impl<P: Port> Answering<P> {
         self
     }
 
-    /// Sends; false if the request was interrupted before.
-    fn answer(mut self, answer: Answer<'_>) -> bool {
+    /// Sends; if the request was interrupted before, returns what is needed to undo it.
+    fn answer(mut self, answer: Answer<'_>) -> Option<Arc<Context>> {
         match self.way.take() {
             Some(Way::Straight(port)) => port.send(self.unique, answer),
             Some(Way::Shared(waiting)) => {
                 self.context.interrupts.end(self.unique);
-                let Some(port) = waiting.take() else { return false };
+                let Some(port) = waiting.take() else { return Some(Arc::clone(&self.context)) };
                 port.send(self.unique, answer);
             }
             None => {}
         }
-        true
+        None
     }
 
-    fn outcome<const N: usize>(self, outcome: Result<[u8; N]>) -> bool {
+    /// As [`Answering::answer`], of a structure of words or an error.
+    fn outcome<const N: usize>(self, outcome: Result<[u64; N]>) -> Option<Arc<Context>> {
         match outcome {
-            Ok(body) => self.answer(Answer::Body(&body)),
+            Ok(body) => self.answer(Answer::Body(bytes(body).as_flattened())),
             Err(error) => self.answer(Answer::Error(error)),
         }
     }
@@ -218,20 +207,17 @@ impl<P: Port> Reply<Looked> for Answering<P> {
 
 impl<P: Port> Reply<Entry> for Answering<P> {
     fn send(self, answer: Result<Entry>) {
-        let context = Arc::clone(&self.context);
-        if !self.outcome(answer.as_ref().map(entry).map_err(|error| *error))
+        if let Some(late) = self.outcome(answer.as_ref().map(entry).map_err(|error| *error))
             && let Ok(entry) = answer
         {
-            context.frontend.forget(entry.node, 1);
+            late.frontend.forget(entry.node, 1);
         }
     }
 }
 
 impl<P: Port> Reply<(Entry, Opened)> for Answering<P> {
     fn send(self, answer: Result<(Entry, Opened)>) {
-        self.outcome(
-            answer.map(|(made, open)| Out::<144>::new().all(&entry(&made)).all(&opened(&open)).done()),
-        );
+        self.outcome(answer.map(|(made, open)| joined::<16, 2, 18>(entry(&made), opened(&open))));
     }
 }
 
@@ -243,11 +229,10 @@ impl<P: Port> Reply<Attributes> for Answering<P> {
 
 impl<P: Port> Reply<Opened> for Answering<P> {
     fn send(self, answer: Result<Opened>) {
-        let context = Arc::clone(&self.context);
-        if !self.outcome(answer.as_ref().map(opened).map_err(|error| *error))
+        if let Some(late) = self.outcome(answer.as_ref().map(opened).map_err(|error| *error))
             && let Ok(opened) = answer
         {
-            context.frontend.close(opened.fh);
+            late.frontend.close(opened.fh);
         }
     }
 }
@@ -272,20 +257,20 @@ impl<P: Port> Reply<&[u8]> for Answering<P> {
 /// Bytes that were written.
 impl<P: Port> Reply<u32> for Answering<P> {
     fn send(self, answer: Result<u32>) {
-        self.outcome(answer.map(|size| Out::<8>::new().u32(size).u32(0).done()));
+        self.outcome(answer.map(|size| [pair(size, 0)]));
     }
 }
 
 impl<P: Port> Reply<PollEvents> for Answering<P> {
     fn send(self, answer: Result<PollEvents>) {
-        self.outcome(answer.map(|ready| Out::<8>::new().u32(ready.bits()).u32(0).done()));
+        self.outcome(answer.map(|ready| [pair(ready.bits(), 0)]));
     }
 }
 
 /// Where SEEK_DATA or SEEK_HOLE led.
 impl<P: Port> Reply<i64> for Answering<P> {
     fn send(self, answer: Result<i64>) {
-        self.outcome(answer.map(i64::to_ne_bytes));
+        self.outcome(answer.map(|offset| [offset.cast_unsigned()]));
     }
 }
 
@@ -293,7 +278,7 @@ impl<P: Port> Reply<Xattr> for Answering<P> {
     fn send(self, answer: Result<Xattr>) {
         match answer {
             Ok(Xattr::Size(size)) => {
-                self.outcome(Ok(Out::<8>::new().u32(size).u32(0).done()));
+                self.outcome(Ok([pair(size, 0)]));
             }
             Ok(Xattr::Bytes(bytes)) => {
                 self.answer(Answer::Body(&bytes));
@@ -366,20 +351,20 @@ impl<P: Port> Asked for Listing<P> {
 
 impl<P: Port> DirReply for Listing<P> {
     fn add(&mut self, name: &[u8], next: u64, node: &Entry) -> bool {
-        const DIRENT: usize = 24;
-        let front = DIRENT + if self.plus { 128 } else { 0 };
+        let front = 24 + if self.plus { 128 } else { 0 };
         let end = self.entries.len() + (front + name.len()).next_multiple_of(8);
         if end > self.size {
             return false;
         }
         if self.plus {
-            self.entries.extend_from_slice(&entry(node));
+            self.entries.extend_from_slice(bytes(entry(node)).as_flattened());
             if !matches!(name, b"." | b"..") && matches!(self.answering.way, Some(Way::Shared(_))) {
                 self.held.push(node.node);
             }
         }
-        let dirent = Out::<DIRENT>::new().u64(node.node).u64(next).u32(name.len() as u32);
-        self.entries.extend_from_slice(&dirent.u32((node.attr.mode & mode::S_IFMT) >> 12).done());
+        let kind = (node.attr.mode & mode::S_IFMT) >> 12;
+        let dirent = [node.node, next, pair(name.len() as u32, kind)];
+        self.entries.extend_from_slice(bytes(dirent).as_flattened());
         self.entries.extend_from_slice(name);
         self.entries.resize(end, 0);
         true
@@ -390,14 +375,13 @@ impl<P: Port> DirReply for Listing<P> {
     }
 
     fn send(self, outcome: Result<()>) {
-        let context = Arc::clone(&self.answering.context);
-        let sent = match outcome {
+        let late = match outcome {
             Ok(()) => self.answering.answer(Answer::Body(&self.entries)),
             Err(error) => self.answering.answer(Answer::Error(error)),
         };
         // With an error nothing was added (see `Core::list`).
-        if !sent {
-            self.held.iter().for_each(|node| context.frontend.forget(*node, 1));
+        if let Some(late) = late {
+            self.held.iter().for_each(|node| late.frontend.forget(*node, 1));
         }
     }
 }
