@@ -76,10 +76,26 @@ impl BlockId {
         }
     }
 
+    /// From a word that is one of [`BlockId::to_word`] or 0, which is not looked at: another word may make an id of a slot without a
+    /// block, which is copied from as if there were one. It cannot be pinned.
+    #[inline(always)]
+    pub const fn from_own_word(word: u64) -> Option<Self> {
+        match NonZeroU64::new(word) {
+            Some(word) => Some(Self(word)),
+            None => None,
+        }
+    }
+
     /// Its slot.
     #[inline]
     pub const fn index(self) -> u32 {
         (self.0.get() & (MAX_SLOTS as u64 - 1)) as u32
+    }
+
+    /// Its slot, with bits of the life above it, which whoever has a slot by it masks away: no mask is longer than [`INDEX_BITS`].
+    #[inline(always)]
+    const fn place(self) -> u32 {
+        self.0.get() as u32
     }
 
     #[inline]
@@ -231,10 +247,11 @@ impl Blocks {
     /// Keep a block there. `None`: it is gone (or has 2^28 pins).
     #[inline(always)]
     pub fn pin(&self, id: BlockId) -> Option<Pinned<'_>> {
-        let word = &self.words.get(id.index()).word;
+        let word = &self.words.get(id.place()).word;
         let mut old = word.load(Ordering::Relaxed);
         loop {
-            if old >> INDEX_BITS != id.life() || old & COUNT == COUNT {
+            // An even life is of no block (`BlockId::from_own_word`).
+            if old >> INDEX_BITS != id.life() || id.life() & 1 == 0 || old & COUNT == COUNT {
                 return None;
             }
             // Acquire: pairs with `fill`'s release.
@@ -249,10 +266,10 @@ impl Blocks {
     #[inline(always)]
     #[must_use]
     pub fn read(&self, id: BlockId, offset: usize, out: &mut [u8]) -> bool {
-        copy_out(self.words_of(id.index()), offset, out);
+        copy_out(self.words_of(id.place()), offset, out);
         // Pairs with the fence of `fill`: see the module's head.
         fence(Ordering::Acquire);
-        self.lives.get(id.index()).life.load(Ordering::Relaxed) == id.life()
+        self.lives.get(id.place()).life.load(Ordering::Relaxed) == id.life()
     }
 
     /// As [`Blocks::read`]; the answer is the block's note ([`Pinned::set_note`]), none where the block is gone.
@@ -266,7 +283,7 @@ impl Blocks {
     /// Whether the block is still there. It may go at once.
     #[inline(always)]
     pub fn is_there(&self, id: BlockId) -> bool {
-        self.lives.get(id.index()).life.load(Ordering::Relaxed) == id.life()
+        self.lives.get(id.place()).life.load(Ordering::Relaxed) == id.life()
     }
 
     /// End a block that nobody has pinned; its slot is the caller's then, to fill or to give back. `false`: somebody has,
@@ -379,7 +396,7 @@ impl Deref for Pinned<'_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        let words = self.blocks.words_of(self.id.index());
+        let words = self.blocks.words_of(self.id.place());
         // SAFETY: the words are plain bytes of that length. Nobody stores to them while the block is pinned: bytes are
         // stored by `fill` only, which the life that this pin was counted with keeps out, and those that were
         // stored before happened before the pin (it acquires); others read.

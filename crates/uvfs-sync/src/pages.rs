@@ -423,11 +423,11 @@ pub(crate) fn copy_out(words: &[AtomicU64], offset: usize, mut out: &mut [u8]) {
         head.copy_from_slice(&words.next().map_or([0; 8], load_bytes)[skip..skip + n]);
         out = rest;
     }
-    let mut whole = out.chunks_exact_mut(8);
-    for (to, word) in whole.by_ref().zip(words.by_ref()) {
-        to.copy_from_slice(&load_bytes(word));
+    // Arrays, not slices of that length: copying those is a call for each word.
+    let (whole, tail) = out.as_chunks_mut::<8>();
+    for (to, word) in whole.iter_mut().zip(words.by_ref()) {
+        *to = load_bytes(word);
     }
-    let tail = whole.into_remainder();
     if let (false, Some(word)) = (tail.is_empty(), words.next()) {
         tail.copy_from_slice(&load_bytes(word)[..tail.len()]);
     }
@@ -444,12 +444,9 @@ pub(crate) fn copy_in(words: &[AtomicU64], offset: usize, mut bytes: &[u8]) {
         words.next().into_iter().for_each(|word| change_bytes(word, skip, head));
         bytes = rest;
     }
-    let whole = bytes.chunks_exact(8);
-    let tail = whole.remainder();
-    for (from, word) in whole.zip(words.by_ref()) {
-        let mut all = [0; 8];
-        all.copy_from_slice(from);
-        word.store(u64::from_ne_bytes(all), Ordering::Relaxed);
+    let (whole, tail) = bytes.as_chunks::<8>();
+    for (from, word) in whole.iter().zip(words.by_ref()) {
+        word.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
     }
     if let (false, Some(word)) = (tail.is_empty(), words.next()) {
         change_bytes(word, 0, tail);

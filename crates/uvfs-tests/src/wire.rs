@@ -244,15 +244,52 @@ impl Out {
     }
 }
 
+/// A front end of a small tmpfs.
+fn dispatch() -> Result<Dispatch> {
+    let options = TmpfsOptions { size: 8 << 20, nr_inodes: 512, ..TmpfsOptions::default() };
+    Ok(Dispatch::new(Vfs::new(VfsConfig::default(), Tmpfs::new(options)?)?))
+}
+
+impl Client {
+    fn new(seed: u64) -> Self {
+        Self { rng: Rng::with_seed(seed), nodes: Vec::new(), handles: Vec::new(), unique: 0 }
+    }
+}
+
+/// Sends the messages that a fuzzer's input says: of each a byte that is the operation, one that chooses the node (0 to 6: one that was given
+/// out; 7: the root) and in its upper half the handle that the body begins with (below 8: one that was given out), two bytes
+/// of length, and the body.
+///
+/// # Errors
+/// As [`run`].
+pub fn from_input(mut input: &[u8]) -> Result<()> {
+    let (dispatch, mut client, mut outcome) = (dispatch()?, Client::new(0), Outcome::default());
+    while let [opcode, choice, low, high, rest @ ..] = input {
+        let (body, rest) = rest.split_at(rest.len().min(usize::from(u16::from_le_bytes([*low, *high]))));
+        input = rest;
+        client.unique += 2;
+        let known = |all: &[u64], n: u8| all.get(usize::from(n)).copied();
+        let node = known(&client.nodes, choice & 7).filter(|_| choice & 7 != 7).unwrap_or(1);
+        let mut out = Out(Vec::with_capacity(HEADER + body.len()));
+        out.u32((HEADER + body.len()) as u32).u32((*opcode).into()).u64(client.unique).u64(node);
+        out.u32(0).u32(0).u32(0).u32(0).bytes(body);
+        let mut bytes = out.0;
+        if let (Some(handle), Some(place)) =
+            (known(&client.handles, choice >> 4), bytes.get_mut(HEADER..HEADER + 8))
+        {
+            place.copy_from_slice(&handle.to_ne_bytes());
+        }
+        one(&dispatch, &mut client, &Message { bytes, most: 1 << 20 }, &mut outcome)?;
+    }
+    Ok(())
+}
+
 /// Sends `messages` messages that follow from `seed`.
 ///
 /// # Errors
 /// A message that was answered wrongly, with the seed and its number.
 pub fn run(seed: u64, messages: u64) -> Result<Outcome> {
-    let options = TmpfsOptions { size: 8 << 20, nr_inodes: 512, ..TmpfsOptions::default() };
-    let vfs = Vfs::new(VfsConfig::default(), Tmpfs::new(options)?)?;
-    let dispatch = Dispatch::new(vfs);
-    let mut client = Client { rng: Rng::with_seed(seed), nodes: Vec::new(), handles: Vec::new(), unique: 0 };
+    let (dispatch, mut client) = (dispatch()?, Client::new(seed));
     let mut outcome = Outcome::default();
     for number in 0..messages {
         let message = client.message();
@@ -304,6 +341,23 @@ pub fn peak() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_of_an_input_are_sent() {
+        // INIT, then MKDIR and LOOKUP of "a", GETATTR of what was given out, and an end that is cut off.
+        let init = [[7, 0, 0, 0], [45, 0, 0, 0], [0; 4], [0; 4]].concat();
+        let input = [
+            &[26, 7, 16, 0][..],
+            &init,
+            &[9, 7, 10, 0, 0xed, 1, 0, 0, 0, 0, 0, 0, b'a', 0],
+            &[1, 7, 2, 0, b'a', 0],
+            &[3, 0, 16, 0],
+            &[0; 16],
+            &[3, 0, 200, 9, 1],
+        ]
+        .concat();
+        from_input(&input).expect("right answers");
+    }
 
     #[test]
     fn hostile_messages_are_answered() {

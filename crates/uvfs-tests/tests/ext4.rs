@@ -1,8 +1,9 @@
 //! ext2, ext3 and ext4 images made here, as uvfs reads them: whole ones, damaged ones, and ones that are refused.
 
 use std::collections::HashSet;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -264,6 +265,90 @@ fn a_map_that_goes_around_is_damage() {
     assert_eq!(vfs.seek(&op, file, first, uvfs::Seek::Data), Ok(first));
     assert_eq!(vfs.seek(&op, file, first, uvfs::Seek::Hole), Err(Errno::UCLEAN));
     vfs.release(file);
+}
+
+/// A directory of 268 blocks: its own, and one without a name in it as often as it takes; and one that is all holes.
+#[test]
+fn a_directory_that_goes_around_is_damage() {
+    if skipped() {
+        return;
+    }
+    let small = Small::new("ext2-1k");
+    let [table, unused] = [0, 1].map(|block| small.ask(&format!("bmap file-20000 {block}"), "") as u32);
+    for block in 1..12 {
+        debugfs(&small.image, &format!("sif empty block[{block}] {unused}")).unwrap();
+    }
+    debugfs(&small.image, &format!("sif empty block[IND] {table}")).unwrap();
+    for dir in ["empty", "deep"] {
+        debugfs(&small.image, &format!("sif {dir} size {}", 268 * 1024)).unwrap();
+    }
+    let mut image = small.bytes();
+    let [table, unused] = [table, unused].map(|block| block as usize * 1024);
+    put(&mut image[..table + 1024], table as u64, std::iter::repeat(unused as u32 / 1024));
+    put(&mut image[..unused + 1024], unused as u64, [0, 1024].into_iter().chain(std::iter::repeat(0)));
+    let vfs = vfs(image);
+    let context = vfs.context(Cred::root());
+    for dir in ["empty", "deep"] {
+        assert!(context.lstat(dir.as_bytes()).unwrap().is_dir());
+        for _ in 0..2 {
+            assert_eq!(context.readdir(dir.as_bytes()).map(drop), Err(Errno::UCLEAN), "{dir}");
+            assert_eq!(context.lstat(format!("{dir}/none").as_bytes()), Err(Errno::UCLEAN), "{dir}");
+        }
+    }
+    assert!(context.lstat(b"deep/d0").unwrap().is_dir());
+}
+
+/// What was written to it.
+#[derive(Clone, Default)]
+struct Text(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Text {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// In a directory of dozens of blocks a search from its beginning would look at half of them for each name.
+#[test]
+fn names_are_found_where_the_last_one_was() {
+    if skipped() {
+        return;
+    }
+    let dir = scratch().unwrap();
+    let tree = dir.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    for n in 0..500 {
+        std::fs::write(tree.join(format!("{n:060}")), "").unwrap();
+    }
+    for (recipe, feature) in [("ext2-1k", "dir_index"), ("ext2-1k", "-dir_index"), ("ext4-1k", "dir_index")] {
+        let image = by_name(recipe).unwrap().make(dir.path(), &tree, "8M", false).unwrap();
+        debugfs(&image, &format!("feature {feature}")).unwrap();
+        let opened = Ext4::open(&image).unwrap();
+        let vfs = mount(&opened).unwrap();
+        let context = vfs.context(Cred::root());
+        let names = context.readdir(b"/").unwrap();
+        assert!(names.len() > 500);
+        let uses = Text::default();
+        opened.record(Box::new(uses.clone())).unwrap();
+        for entry in &names {
+            context.lstat(&entry.name).unwrap();
+        }
+        opened.end_of_record().unwrap();
+        let lines = uses.0.lock().unwrap().iter().filter(|byte| **byte == b'\n').count();
+        // The directory's inode, its block, and the file's inode twice until it was checked.
+        assert!(lines < 5 * names.len(), "{recipe}, {feature}: {lines} blocks for {} names", names.len());
+        // In another order, and what is not there.
+        let vfs = mount(&Ext4::open(&image).unwrap()).unwrap();
+        let context = vfs.context(Cred::root());
+        for n in (0..500).rev() {
+            assert!(context.lstat(format!("{n:060}").as_bytes()).unwrap().is_reg());
+        }
+        assert_eq!(context.lstat(b"none"), Err(Errno::NOENT));
+    }
 }
 
 fn refusal(image: &Path) -> String {

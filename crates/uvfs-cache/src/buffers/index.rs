@@ -91,7 +91,8 @@ impl Index {
     pub(super) fn entry(&self, leaf: FrameId, block: u64) -> Entry {
         match self.nodes.load(leaf, slot(block, 1)) {
             None => Entry::Stale,
-            Some(word) => Entry::Is(BlockId::from_word(word)),
+            // The leaf is still that, so it is an entry, or 0.
+            Some(word) => Entry::Is(BlockId::from_own_word(word)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a thread remembers of the way to its blocks: the last leaf that it was in, and 64 others.
+//! What a thread remembers of the way to its blocks: the last leaf that it was in, and 256 others.
 //!
 //! A leaf of the index stands for 64 neighbouring blocks, so few leaves cover what a thread works on, and the cost of
 //! finding a block is the same for one as for thousands of them: there is no list to go through. What is remembered
@@ -6,8 +6,8 @@
 //! recognised by its life when it is used ([`Index::entry`]), and so is a block that was evicted, by its own. Nothing
 //! has to be flushed when a device goes, a block is evicted or a thread ends, and nobody has to be interrupted for it.
 //!
-//! Keys are a device's number, which is never issued twice, and the leaf's. The 64 are direct-mapped and *step aside*
-//! while they do not pay: of each window of [`WINDOW`] looks at them a quarter has to be a hit, about where what a
+//! Keys are a device's number, which is never issued twice, and the leaf's. The others are direct-mapped and *step aside*
+//! while they do not pay: for each [`WINDOW`] misses there have to be as many hits, about where what a
 //! hit saves balances what a look costs; else they are left alone for [`PAUSE`] lookups, after the next bad window for twice as many and
 //! so on up to [`PAUSE_MAX`], and then get another window. The last leaf costs one comparison and always takes part.
 //!
@@ -24,9 +24,9 @@ use uvfs_sync::tallies::{self, BUFFERS};
 use super::index::{Entry, FAN_BITS, Index, NUMBER_BITS};
 
 /// Leaves beside the last one.
-const PLACES: usize = if cfg!(loom) { 1 } else { 64 };
-/// Looks after which it is asked whether they pay.
-const WINDOW: u32 = 256;
+const PLACES: usize = if cfg!(loom) { 1 } else { 256 };
+/// Looks without a hit after which it is asked whether they pay: some of these only filled empty places.
+const WINDOW: u32 = 2 * PLACES as u32;
 /// Lookups for which they are left alone at first.
 const PAUSE: u32 = 4096;
 /// And at the most.
@@ -123,9 +123,9 @@ enum Mode {
 pub(super) struct Lookaside {
     last: Cell<Known>,
     mode: Cell<Mode>,
-    /// Looks until the window is over, or lookups until the pause is.
+    /// Looks without a hit until the window is over, or lookups until the pause is.
     left: Cell<u32>,
-    /// Of the window's looks.
+    /// Of the window.
     hits: Cell<u32>,
     /// The next pause.
     pause: Cell<u32>,
@@ -160,6 +160,7 @@ pub(super) fn find(index: &Index, tag: u64, block: u64) -> Option<BlockId> {
     }
 }
 
+/// Not the last leaf: one of the others, as a rule.
 #[inline(never)]
 fn find_beyond(index: &Index, tag: u64, block: u64) -> Option<BlockId> {
     MINE.with(|mine| mine.find_beyond(index, tag, block))
@@ -196,27 +197,42 @@ impl Lookaside {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn find_beyond(&self, index: &Index, tag: u64, block: u64) -> Option<BlockId> {
+        let known = self.place(tag | block >> FAN_BITS).get();
+        if self.mode.get() == Mode::On
+            && let Entry::Is(id) = known.find(index, tag, block)
+        {
+            count(TABLE);
+            self.last.set(known);
+            self.hits.set(self.hits.get().saturating_add(1));
+            return id;
+        }
+        self.find_missed(index, tag, block)
+    }
+
+    #[inline(always)]
+    fn place(&self, key: u64) -> &Cell<Known> {
+        &self.table[(key ^ key >> LEAF_BITS) as usize % PLACES]
+    }
+
+    #[inline(never)]
+    fn find_missed(&self, index: &Index, tag: u64, block: u64) -> Option<BlockId> {
         if self.mode.get() != Mode::On || tag == 0 {
             return self.find_without(index, tag, block);
         }
         let key = tag | block >> FAN_BITS;
-        let place = &self.table[(key ^ key >> LEAF_BITS) as usize % PLACES];
-        let known = place.get();
-        if let Entry::Is(id) = known.find(index, tag, block) {
-            count(TABLE);
-            self.last.set(known);
-            self.looked(1);
-            return id;
-        }
-        count(if known.key == key { STALE } else { MISSES });
-        self.looked(0);
+        let place = self.place(key);
+        count(if place.get().key == key { STALE } else { MISSES });
         let (leaf, id) = walk(index, block);
         if let Some(leaf) = leaf {
             let known = Known { key, leaf };
             place.set(known);
             self.last.set(known);
+        }
+        self.left.set(self.left.get() - 1);
+        if self.left.get() == 0 {
+            self.judge();
         }
         id
     }
@@ -239,19 +255,10 @@ impl Lookaside {
         id
     }
 
-    #[inline]
-    fn looked(&self, hits: u32) {
-        self.hits.set(self.hits.get() + hits);
-        self.left.set(self.left.get() - 1);
-        if self.left.get() == 0 {
-            self.judge();
-        }
-    }
-
     /// A window is over: do they pay?
     #[cold]
     fn judge(&self) {
-        if self.hits.replace(0) >= WINDOW / 4 {
+        if self.hits.replace(0) >= WINDOW {
             self.pause.set(PAUSE);
             self.left.set(WINDOW);
         } else {
@@ -294,28 +301,35 @@ mod tests {
 
     #[test]
     fn a_thread_that_stays_within_its_leaves_keeps_them() {
-        let (index, _blocks) = leaves(64);
+        let (index, _blocks) = leaves(PLACES as u32);
         let mine = Lookaside::new();
-        finds(&mine, &index, tag(1), (0..100 * 64).map(|i| i % 64 * FAN));
+        finds(&mine, &index, tag(1), (0..20 * PLACES as u64).map(|i| i % PLACES as u64 * FAN));
         assert_eq!(mine.mode.get(), Mode::On);
         assert!(mine.table.iter().all(|place| place.get().key != NOTHING));
     }
 
     #[test]
     fn leaves_step_aside_where_they_do_not_pay_and_come_back() {
-        let (index, _blocks) = leaves(200);
-        let mine = Lookaside::new();
-        let around = |n: u32| (0..u64::from(n)).map(|i| i % 200 * FAN);
-        finds(&mine, &index, tag(1), around(WINDOW));
-        assert_eq!((mine.mode.get(), mine.left.get()), (Mode::Aside, PAUSE));
-        finds(&mine, &index, tag(1), around(PAUSE));
-        assert_eq!((mine.mode.get(), mine.left.get()), (Mode::On, WINDOW));
-        // Still no use: a longer pause.
-        finds(&mine, &index, tag(1), around(WINDOW));
-        assert_eq!((mine.mode.get(), mine.left.get()), (Mode::Aside, 2 * PAUSE));
-        finds(&mine, &index, tag(1), around(2 * PAUSE));
-        // Of use again.
-        finds(&mine, &index, tag(1), (0..u64::from(WINDOW)).map(|i| i % 2 * FAN));
+        const LEAVES: u32 = PLACES as u32 * 3 / 2;
+        let (index, _blocks) = leaves(LEAVES);
+        let (mine, next) = (Lookaside::new(), Cell::new(0));
+        // Around and around: two thirds of the places are wanted by two.
+        let step = || {
+            finds(&mine, &index, tag(1), std::iter::once(u64::from(next.get() % LEAVES) * FAN));
+            next.set(next.get() + 1);
+        };
+        let until_judged =
+            || (0..20 * WINDOW).take_while(|_| mine.mode.get() == Mode::On).for_each(|_| step());
+        for pause in [PAUSE, 2 * PAUSE] {
+            until_judged();
+            assert_eq!((mine.mode.get(), mine.left.get()), (Mode::Aside, pause));
+            (0..pause).for_each(|_| step());
+            assert_eq!((mine.mode.get(), mine.left.get()), (Mode::On, WINDOW));
+        }
+        // Of use again, and for once.
+        finds(&mine, &index, tag(1), (0..2 * u64::from(WINDOW)).map(|i| i % 2 * FAN));
+        assert_eq!((mine.mode.get(), mine.pause.get()), (Mode::On, 4 * PAUSE));
+        (0..20 * WINDOW).take_while(|_| mine.pause.get() != PAUSE).for_each(|_| step());
         assert_eq!((mine.mode.get(), mine.pause.get()), (Mode::On, PAUSE));
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Reading goes through the blocks in their order, index or not: blocks of an index look like unused entries. A
 //! position is the offset of an entry; one that is none (a client made it up) leads to the next entry, because each
-//! block is read from its beginning. A directory is no longer than the image, which bounds each pass.
+//! block is read from its beginning. A directory is no longer than the image, which bounds each [`Pass`]; a map that leads to one
+//! block again and again, so that there is more directory than was ever stored, is found out on the way.
 //!
 //! A block is checked as a whole when it is first used: its checksum, and all of its entries. While it is in memory only
 //! lengths are looked at again. Where an entry is damaged those before it are found and shown all the same.
@@ -10,13 +11,17 @@
 //! A directory has one parent, the one that its `..` names: [`Fs::child`] refuses to find it anywhere else. So what
 //! can be reached from the root is a tree, whatever the image says.
 
+use std::ops::Range;
+
 use uvfs::types::mode;
 
-use super::blocks::Block;
+use super::blocks::{Block, Checks};
 use super::bytes::{slice, u8_at, u16_at, u32_at};
 use super::checksum::{crc32c, right};
 use super::fault::{Fault, Locate, Result, ensure};
 use super::inode::Node;
+use super::pass::Pass;
+use super::place::{self, Place};
 use super::superblock::{ROOT_INO, Superblock};
 use super::{Fs, features, htree};
 
@@ -62,10 +67,7 @@ impl<'b> Entries<'b> {
         let len = record_len(u16_at(head, 4), self.sup.block_size);
         ensure(len >= SHORTEST && len.is_multiple_of(4), "length of a directory entry")?;
         let record = slice(self.area, self.at, len, what)?;
-        let (name_len, kind) = match self.sup.has_incompat(features::FILETYPE) {
-            true => (usize::from(u8_at(head, 6)), u8_at(head, 7)),
-            false => (usize::from(u16_at(head, 6)), 0),
-        };
+        let (name_len, kind) = name_len(self.sup, head);
         ensure(name_len <= NAME_MAX, "length of a name")?;
         let name = slice(record, HEAD, name_len, "a name longer than its entry")?;
         let ino = u32_at(head, 0);
@@ -87,6 +89,15 @@ impl<'b> Iterator for Entries<'b> {
         let entry = self.entry();
         self.at = entry.as_ref().map_or(self.area.len(), |entry| entry.end);
         Some(entry)
+    }
+}
+
+/// The length of an entry's name, and the type that it says.
+fn name_len(sup: &Superblock, head: &[u8]) -> (usize, u8) {
+    if sup.has_incompat(features::FILETYPE) {
+        (u8_at(head, 6).into(), u8_at(head, 7))
+    } else {
+        (u16_at(head, 6).into(), 0)
     }
 }
 
@@ -126,7 +137,12 @@ pub(super) struct DirBlock<'f> {
 impl DirBlock<'_> {
     /// Its entries.
     pub(super) fn entries<'b>(&'b self, sup: &'b Superblock) -> Entries<'b> {
-        Entries { sound: self.sound, ..Entries::new(sup, &self.block[..self.end]) }
+        self.entries_from(sup, 0)
+    }
+
+    /// Those from an entry's beginning on.
+    fn entries_from<'b>(&'b self, sup: &'b Superblock, at: usize) -> Entries<'b> {
+        Entries { sound: self.sound, at, ..Entries::new(sup, &self.block[..self.end]) }
     }
 }
 
@@ -159,8 +175,14 @@ impl Fs {
 
     /// A block of a directory, its checksum right.
     pub(super) fn dir_block(&self, dir: &Node, index: u64) -> Result<DirBlock<'_>> {
-        let (at, block) = self.file_block(dir, index)?;
-        let checks = self.blocks.checks((b'd', dir.seed, self.is_indexed(dir), index == 0));
+        let run = self.metadata_run(dir, index)?;
+        self.dir_block_at(dir, index, run.at)
+    }
+
+    /// The same where it is known where the block stands.
+    pub(super) fn dir_block_at(&self, dir: &Node, index: u64, at: u64) -> Result<DirBlock<'_>> {
+        let block = self.blocks.get(at).of(dir.ino)?;
+        let checks = self.dir_checks(dir, index);
         let known = checks.are_done(&block);
         let end = self.entries_end(dir, index, &block, known).in_block(at).of(dir.ino)?;
         let sound = known || Entries::new(&self.sup, &block[..end]).all(|entry| entry.is_ok());
@@ -168,6 +190,10 @@ impl Fs {
             checks.done(&block);
         }
         Ok(DirBlock { at, block, end, sound })
+    }
+
+    fn dir_checks(&self, dir: &Node, index: u64) -> Checks {
+        self.blocks.checks((b'd', dir.seed, self.is_indexed(dir), index == 0))
     }
 
     /// How much of a block is entries. The checksum need not be looked at where it is `known` to be right.
@@ -204,8 +230,9 @@ impl Fs {
             return self.each_inline(dir, from, look);
         }
         let block_size = self.sup.block_size as u64;
+        let mut pass = Pass::new(self, dir);
         for index in from / block_size..self.dir_blocks(dir)? {
-            let block = self.dir_block(dir, index)?;
+            let block = pass.block(index)?;
             let base = index * block_size;
             if !each_of(block.entries(&self.sup), base, from, look).in_block(block.at).of(dir.ino)? {
                 break;
@@ -228,19 +255,117 @@ impl Fs {
     /// The inode that a name in a directory leads to.
     pub(super) fn find(&self, dir: &Node, name: &[u8]) -> Result<Option<u32>> {
         self.expect_dir(dir)?;
+        if dir.is_inline() {
+            let mut found = None;
+            self.each_inline(dir, 0, &mut |entry, _| {
+                if entry.name == name {
+                    found = Some(entry.ino);
+                }
+                Ok(found.is_none())
+            })?;
+            return Ok(found);
+        }
+        let place = place::after(self.number, dir.ino);
+        if let Some(ino) = place.and_then(|place| self.find_next(dir, name, place)) {
+            return Ok(Some(ino));
+        }
         if self.is_indexed(dir)
             && let htree::Search::Done(found) = htree::find(self, dir, name)?
         {
             return Ok(found);
         }
-        let mut found = None;
-        self.each_entry(dir, 0, &mut |entry, _| {
-            if entry.name == name {
-                found = Some(entry.ino);
+        let (blocks, mut pass) = (self.dir_blocks(dir)?, Pass::new(self, dir));
+        let first = place.map_or(0, |place| place.index.min(blocks));
+        let ahead = self.find_among(first..blocks, &mut pass, dir, name);
+        if let Ok(Some(ino)) = ahead {
+            return Ok(Some(ino));
+        }
+        // What stands before damage is found.
+        let behind = self.find_among(0..first, &mut pass, dir, name)?;
+        if behind.is_some() { Ok(behind) } else { ahead }
+    }
+
+    fn find_among(
+        &self,
+        blocks: Range<u64>,
+        pass: &mut Pass<'_, '_>,
+        dir: &Node,
+        name: &[u8],
+    ) -> Result<Option<u32>> {
+        for index in blocks {
+            let found = self.find_in(&pass.block(index)?, dir, index, name)?;
+            if found.is_some() {
+                return Ok(found);
             }
-            Ok(found.is_none())
-        })?;
-        Ok(found)
+        }
+        Ok(None)
+    }
+
+    /// A name in a block of its directory. Where it was found is remembered.
+    pub(super) fn find_in(
+        &self,
+        block: &DirBlock<'_>,
+        dir: &Node,
+        index: u64,
+        name: &[u8],
+    ) -> Result<Option<u32>> {
+        for entry in block.entries(&self.sup) {
+            let entry = entry.in_block(block.at).of(dir.ino)?;
+            if entry.ino != 0 && entry.name == name {
+                place::found(self.number, dir.ino, Place { index, at: block.at, offset: entry.end });
+                return Ok(Some(entry.ino));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A name that begins right behind the one that was found last, in a block that was found right: copied out, so that threads which look names of
+    /// one directory up store nothing that the others read.
+    fn find_right_behind(&self, dir: &Node, name: &[u8], place: Place) -> Option<u32> {
+        let mut raw = [0; HEAD + NAME_MAX];
+        let raw = raw.get_mut(..HEAD + name.len())?;
+        if raw.len() > self.sup.block_size.saturating_sub(place.offset) {
+            return None;
+        }
+        let note = self.blocks.copy(place.at, place.offset, raw).ok()?;
+        if !self.dir_checks(dir, place.index).are_noted(note) {
+            return None;
+        }
+        let (head, found) = raw.split_at(HEAD);
+        let (ino, len) = (u32_at(head, 0), record_len(u16_at(head, 4), self.sup.block_size));
+        if ino == 0 || found != name || name_len(&self.sup, head).0 != name.len() {
+            return None;
+        }
+        place::found(self.number, dir.ino, Place { offset: place.offset + len, ..place });
+        Some(ino)
+    }
+
+    /// A name that stands behind the one that was found last. Damage is for the search to tell that follows where there is nothing.
+    fn find_next(&self, dir: &Node, name: &[u8], place: Place) -> Option<u32> {
+        if let Some(ino) = self.find_right_behind(dir, name, place) {
+            return Some(ino);
+        }
+        let mut block = self.dir_block_at(dir, place.index, place.at).ok()?;
+        let (mut index, mut from) = (place.index, place.offset);
+        loop {
+            let next = block
+                .entries_from(&self.sup, from)
+                .find(|entry| !matches!(entry, Ok(entry) if entry.ino == 0));
+            if let Some(entry) = next {
+                let entry = entry.ok().filter(|entry| entry.name == name)?;
+                place::found(self.number, dir.ino, Place { index, at: block.at, offset: entry.end });
+                return Some(entry.ino);
+            }
+            if from == 0 {
+                // Nothing is in it at all: not worth to go on.
+                return None;
+            }
+            (index, from) = (index + 1, 0);
+            if index >= self.dir_blocks(dir).ok()? {
+                return None;
+            }
+            block = self.dir_block(dir, index).ok()?;
+        }
     }
 
     /// The inode of a name, checked: in use, and if it is a directory, this one's child.

@@ -8,6 +8,7 @@ use uvfs::types::{Errno, PATH_MAX, Seek, mode};
 
 use super::fault::{Fault, Locate, Result, ensure};
 use super::inode::Node;
+use super::pass::Witness;
 use super::{Fs, features};
 
 /// What is shorter stands in the inode itself.
@@ -52,8 +53,8 @@ impl Fs {
         Ok(())
     }
 
-    /// The next byte of data, or of a hole, from an offset on. A map may lead to one block again and again, on purpose: more runs
-    /// than the image has room for are damage.
+    /// The next byte of data, or of a hole, from an offset on. A map may lead to one block again and again, on purpose: that is damage, and so
+    /// are more runs than the image has room for.
     pub(super) fn seek_file(&self, node: &Node, offset: u64, what: Seek) -> Result<u64> {
         if offset >= node.size {
             return Err(Errno::NXIO.into());
@@ -62,13 +63,17 @@ impl Fs {
             return Ok(if what == Seek::Data { offset } else { node.size });
         }
         let block_size = self.sup.block_size as u64;
-        let (mut at, mut left) = (offset, self.sup.blocks.saturating_mul(2));
+        let (mut at, mut left, mut witness) =
+            (offset, self.sup.blocks.saturating_mul(2), Witness::new(self.number));
         while at < node.size {
             ensure(left > 0, "a map of blocks that goes around").of(node.ino)?;
             left -= 1;
             let run = self.run(node, at / block_size)?;
             if run.block.is_some() == (what == Seek::Data) {
                 return Ok(at);
+            }
+            if let Some(block) = run.block {
+                witness.meet(block).of(node.ino)?;
             }
             at = (at / block_size).saturating_add(run.len).saturating_mul(block_size);
         }
@@ -102,7 +107,7 @@ impl Fs {
             return Ok(target.ok_or_else(|| Fault::damage("length of a link's target"))?.to_vec());
         }
         let mut target = vec![0; len];
-        let (_, block) = self.file_block(node, 0)?;
+        let block = self.blocks.get(self.metadata_run(node, 0)?.at)?;
         // A target takes one block; only one of 1 KiB is shorter than a path may be.
         ensure(len < block.len(), "length of a link's target")?;
         target.copy_from_slice(&block[..len]);

@@ -3,7 +3,7 @@
 //! The root stands in the directory's first block behind `.` and `..`, other nodes in blocks that look like one
 //! unused entry. Looking a name up goes down by its hash, and on to the next leaf as long as that begins with the
 //! same hash. An index may lead to one block again and again, on purpose: a search that has been in more leaves than the
-//! directory has blocks is given up.
+//! directory has blocks is given up, and most end sooner ([`Pass`]).
 
 use super::Fs;
 use super::bytes::{slice, u8_at, u16_at, u32_at};
@@ -13,6 +13,7 @@ use super::fault::{Fault, Locate, Result, ensure};
 use super::features;
 use super::hash::Hasher;
 use super::inode::Node;
+use super::pass::Pass;
 
 /// Where the root's own fields stand, behind `.` and `..`.
 const ROOT_INFO: usize = 24;
@@ -111,14 +112,11 @@ pub(super) fn find(fs: &Fs, dir: &Node, name: &[u8]) -> Result<Search> {
     };
     let mut way = Way { fs, dir, hash: hasher.hash(name), depth, levels: Vec::with_capacity(depth + 1) };
     way.down(0, true)?;
+    let mut pass = Pass::new(fs, dir);
     for _ in 0..blocks {
-        let leaf = way.leaf(blocks)?;
-        let leaf = fs.dir_block(dir, leaf)?;
-        for entry in leaf.entries(&fs.sup) {
-            let entry = entry.in_block(leaf.at).of(dir.ino)?;
-            if entry.ino != 0 && entry.name == name {
-                return Ok(Search::Done(Some(entry.ino)));
-            }
+        let index = way.leaf(blocks)?;
+        if let Some(ino) = fs.find_in(&pass.block(index)?, dir, index, name)? {
+            return Ok(Search::Done(Some(ino)));
         }
         if !way.next()? {
             return Ok(Search::Done(None));

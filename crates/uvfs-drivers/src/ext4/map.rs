@@ -1,7 +1,6 @@
 //! From a file's blocks to the image's, whichever way the inode has it.
 
 use super::Fs;
-use super::blocks::Block;
 use super::fault::{Fault, Locate, Result, ensure};
 use super::inode::Node;
 use super::{extents, indirect};
@@ -16,6 +15,13 @@ pub(super) struct Run {
     pub len: u64,
     /// Where the first of them stands; none for what reads as zeros: a hole, or allocated and not written.
     pub block: Option<u64>,
+}
+
+/// A run that is no hole.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stored {
+    pub len: u64,
+    pub at: u64,
 }
 
 impl Run {
@@ -35,11 +41,11 @@ impl Fs {
         run.of(node.ino)
     }
 
-    /// A block of a file that is metadata: a directory's, a link's. Such have no holes.
-    pub(super) fn file_block(&self, node: &Node, block: u64) -> Result<(u64, Block<'_>)> {
+    /// Blocks of a file that is metadata, a directory or a link: from this one on. Such have no holes.
+    pub(super) fn metadata_run(&self, node: &Node, block: u64) -> Result<Stored> {
         ensure(!node.is_inline(), "inline data where there are blocks").of(node.ino)?;
-        let at = self.run(node, block)?.block;
-        let at = at.ok_or_else(|| Fault::damage("a hole where there is none").of(node.ino))?;
-        Ok((at, self.blocks.get(at).of(node.ino)?))
+        let run = self.run(node, block)?;
+        let at = run.block.ok_or_else(|| Fault::damage("a hole where there is none").of(node.ino))?;
+        Ok(Stored { len: run.len, at })
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Written from the published layout of the format. The driver keeps nothing per inode and takes no lock but
 //! those of the cache of blocks, which its hits do not take: every call reads the inode that it is about ([`inode`]), and from there blocks
-//! ([`map`]: [`extents`] or [`indirect`]), names ([`dir`], [`htree`]) and attributes ([`xattr`]).
+//! ([`map`]: [`extents`] or [`indirect`]), names ([`dir`], [`htree`]) and attributes ([`xattr`]). A thread remembers where it found the last
+//! name of a few directories ([`place`]).
 //!
 //! **An image is hostile input.** Every pointer, length, depth and checksum is checked before it is used; what
 //! cannot be is EUCLEAN, what cannot be read EIO, and one line in the log says where ([`fault`]). Loops go
@@ -30,6 +31,8 @@ mod htree;
 mod indirect;
 mod inode;
 mod map;
+mod pass;
+mod place;
 mod record;
 mod superblock;
 mod xattr;
@@ -78,6 +81,8 @@ impl std::error::Error for Refused {}
 
 /// The image and its layout, which all rooms read from.
 struct Fs {
+    /// Its own, of all images of the process.
+    number: u64,
     blocks: Blocks,
     sup: Superblock,
     /// Of each group.
@@ -119,7 +124,7 @@ impl Ext4 {
         }
         let blocks = Blocks::new(source, sup.block_size, sup.blocks);
         let blocks = blocks.map_err(|error| Refused::new(format!("there is no memory for it: {error}")))?;
-        let mut fs = Fs { blocks, sup, tables: Vec::new() };
+        let mut fs = Fs { number: place::next_image(), blocks, sup, tables: Vec::new() };
         let damaged = |fault: Fault| {
             let place = fault.block.map_or_else(String::new, |block| format!(", block {block}"));
             Refused::new(format!("it is damaged ({}{place}): run e2fsck -fy on it", fault.what))

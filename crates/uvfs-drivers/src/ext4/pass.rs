@@ -1,0 +1,95 @@
+//! A pass through the blocks of a directory, and how one ends that goes in circles.
+//!
+//! A map of blocks may lead to one block, or one table, as often as it likes, so a small image can claim a directory of terabytes. No
+//! file has a block twice, and to remember all of them would take memory as the image likes. So a [`Witness`] remembers one: another one whenever
+//! twice as many were met, so that circles are found, and others at random in between: whoever makes an image does not know which. A
+//! pass through a few blocks again and again ends after a small multiple of so many.
+//!
+//! The map is asked once for each run of blocks. Everything here is one call's own.
+
+use std::hash::{BuildHasher, RandomState};
+
+use super::Fs;
+use super::dir::DirBlock;
+use super::fault::{Locate, Result, ensure};
+use super::inode::Node;
+use super::map::Stored;
+
+/// Remembers one of the blocks that it met.
+pub(super) struct Witness {
+    block: Option<u64>,
+    met: u64,
+    random: u64,
+}
+
+impl Witness {
+    /// `key` says nothing to who made the image.
+    pub(super) fn new(key: u64) -> Self {
+        Self { block: None, met: 0, random: key }
+    }
+
+    /// Damage where it is the one that is remembered.
+    #[inline]
+    pub(super) fn meet(&mut self, block: u64) -> Result<()> {
+        ensure(self.block != Some(block), "a block that is in a file twice").in_block(block)?;
+        self.met += 1;
+        let doubled = self.met.is_power_of_two();
+        if doubled && self.met >= 64 {
+            // Most passes end before: a key costs more than a block.
+            self.random ^= RandomState::new().hash_one(self.met);
+        }
+        // A permutation with full period (odd addend, multiplier 1 modulo 4); the upper half is the better one.
+        self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        // The n-th with a chance of one in n.
+        if doubled || (u128::from(self.random) * u128::from(self.met)) >> 64 == 0 {
+            self.block = Some(block);
+        }
+        Ok(())
+    }
+}
+
+/// Blocks of one directory.
+pub(super) struct Pass<'f, 'n> {
+    fs: &'f Fs,
+    dir: &'n Node,
+    /// The run that the last one was in, and which block of the directory that begins with.
+    run: Stored,
+    first: u64,
+    witness: Witness,
+}
+
+impl<'f, 'n> Pass<'f, 'n> {
+    pub(super) fn new(fs: &'f Fs, dir: &'n Node) -> Self {
+        Self { fs, dir, run: Stored { len: 0, at: 0 }, first: 0, witness: Witness::new(fs.number) }
+    }
+
+    /// A block, its checksum right. Each is asked for once.
+    pub(super) fn block(&mut self, index: u64) -> Result<DirBlock<'f>> {
+        if index < self.first || index - self.first >= self.run.len {
+            (self.run, self.first) = (self.fs.metadata_run(self.dir, index)?, index);
+        }
+        let at = self.run.at + (index - self.first);
+        self.witness.meet(at).of(self.dir.ino)?;
+        self.fs.dir_block_at(self.dir, index, at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_met_again_and_again_is_found_out() {
+        for different in [1, 2, 3, 100, 1024] {
+            let mut witness = Witness::new(1);
+            let met = (0..1_u64 << 24).take_while(|n| witness.meet(1000 + n % different).is_ok()).count();
+            assert!(met >= different as usize && met < 1 << 20, "{different} blocks: {met}");
+        }
+    }
+
+    #[test]
+    fn blocks_that_are_all_different_are_no_damage() {
+        let mut witness = Witness::new(2);
+        assert!((0..100_000).all(|block| witness.meet(block).is_ok()));
+    }
+}

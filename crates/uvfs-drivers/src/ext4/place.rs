@@ -1,0 +1,73 @@
+//! Where a thread found a directory's last name, so that it finds the next one there.
+//!
+//! Names are looked up in the order in which they stand: who lists a directory with attributes asks for each name right after it was
+//! read, and programs ask for what they have read. A search begins behind the name that the last one found ([`after`]), so looking all
+//! names of a directory up takes a pass through it, also where it has no index; from its beginning each time it would take a pass for each name.
+//!
+//! Belongs to one thread each, and holds on to nothing. A place is a hint of an image that does not change: a block is looked at there as
+//! carefully as elsewhere, and a name that is not there is searched for as if there were no place. Numbers of images are never issued twice.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Directories that a thread remembers at a time: as many as it is likely to serve in turn.
+const PLACES: usize = 8;
+
+/// Behind an entry of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Which block of the directory, and where that stands.
+    pub index: u64,
+    pub at: u64,
+    /// Where the next entry begins in it.
+    pub offset: usize,
+}
+
+/// Of an image and an inode.
+#[derive(Clone, Copy)]
+struct Known {
+    image: u64,
+    ino: u32,
+    place: Place,
+}
+
+thread_local! {
+    static KNOWN: [Cell<Known>; PLACES] = const {
+        // No image has the number 0.
+        [const { Cell::new(Known { image: 0, ino: 0, place: Place { index: 0, at: 0, offset: 0 } }) }; PLACES]
+    };
+}
+
+/// A number for an image.
+pub(super) fn next_image() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Where this thread found the last name in a directory.
+pub(super) fn after(image: u64, dir: u32) -> Option<Place> {
+    let known = KNOWN.with(|known| known[dir as usize % PLACES].get());
+    ((known.image, known.ino) == (image, dir)).then_some(known.place)
+}
+
+/// It was found here.
+pub(super) fn found(image: u64, ino: u32, place: Place) {
+    KNOWN.with(|known| known[ino as usize % PLACES].set(Known { image, ino, place }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_of_one_directory_of_one_image() {
+        let (one, two) = (next_image(), next_image());
+        let place = Place { index: 3, at: 1000, offset: 24 };
+        found(one, 12, place);
+        assert_eq!(after(one, 12), Some(place));
+        assert_eq!((after(two, 12), after(one, 12 + PLACES as u32)), (None, None));
+        found(two, 12, Place { index: 0, ..place });
+        assert_eq!(after(one, 12), None);
+        assert!(std::thread::spawn(move || after(two, 12).is_none()).join().unwrap());
+    }
+}
