@@ -84,7 +84,9 @@ pub fn run(args: &args::Mount) -> Result<()> {
         .spawn(move || signalled.serve())
         .context("cannot start a thread")?;
     let outcome = mounted.wait().context("the connection to the kernel broke");
-    preload.inspect(|preload| preload.stop());
+    if let Some(preload) = &preload {
+        preload.stop();
+    }
     kernfs::command::end_all();
     end_record(recording.as_deref());
     outcome

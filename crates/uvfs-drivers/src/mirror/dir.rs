@@ -350,8 +350,6 @@ fn type_bits(kind: FileType) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
 
     /// Entries in the order of their hashes, several of which may be equal; the host's cookie is the next one's hash.
@@ -366,13 +364,12 @@ mod tests {
 
     impl Source for &Hashed {
         fn seek(&self, cookie: u64) -> Result<()> {
-            *self.at.lock().unwrap() =
-                self.entries.lock().unwrap().partition_point(|(hash, _)| *hash < cookie);
+            *self.at.lock() = self.entries.lock().partition_point(|(hash, _)| *hash < cookie);
             Ok(())
         }
 
         fn read(&self, each: &mut dyn FnMut(&[u8], u64, u32, u64)) -> Result<bool> {
-            let (entries, mut at) = (self.entries.lock().unwrap(), self.at.lock().unwrap());
+            let (entries, mut at) = (self.entries.lock(), self.at.lock());
             let from = (*at).min(entries.len());
             let next: Vec<_> = entries.iter().skip(from).take(self.few).collect();
             for (nth, (_, name)) in next.iter().enumerate() {
@@ -412,7 +409,7 @@ mod tests {
                 return names;
             }
             if remove {
-                source.entries.lock().unwrap().retain(|(_, name)| !names.contains(name));
+                source.entries.lock().retain(|(_, name)| !names.contains(name));
             }
             kept = Some(stream);
         }
