@@ -3,7 +3,7 @@
 #
 #   cargo build --release -p uvfs-cli && sudo contrib/install.sh [--root DIR]
 #
-# Everything goes below /usr/local, but for the helper, which mount(8) looks for in /sbin. With --root all of
+# Everything goes below /usr/local, but for the helpers, which mount(8) looks for in /sbin. With --root all of
 # it goes below DIR instead, for packages. What is written is printed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,8 +25,11 @@ made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
 put 755 "$binary" /usr/local/bin/uvfs
 install -d "$root/sbin"
-ln -sf /usr/local/bin/uvfs "$root/sbin/mount.uvfs"
-echo "$root/sbin/mount.uvfs"
+# The second name is what mount(8) looks for when it remounts what is not in fstab(5).
+for helper in mount.uvfs mount.fuse.uvfs; do
+    ln -sf /usr/local/bin/uvfs "$root/sbin/$helper"
+    echo "$root/sbin/$helper"
+done
 "$binary" man "$made"
 for page in "$made"/*.1; do
     put 644 "$page" "/usr/local/share/man/man1/${page##*/}"

@@ -12,6 +12,7 @@ use uvfs_sync::primitives::{AtomicBool, Mutex, Ordering};
 
 use crate::attr::mode;
 use crate::cache::Cache;
+use crate::inode_ref::InodeRef;
 use crate::types::{InodeId, SbId};
 
 /// Who wants to know of changes that are made behind the cache.
@@ -36,6 +37,17 @@ impl Cache {
     pub fn listen(&self, listener: Weak<dyn Outside>) {
         self.listeners.all.lock().push(listener);
         self.listeners.any.store(true, Ordering::Release);
+    }
+
+    /// What `name` leads to in `dir` was changed by the driver itself, and the directory's attributes with it. The cache has that
+    /// already, and front ends are told.
+    pub fn tell_of_name(&self, dir: &InodeRef<'_>, name: &[u8]) {
+        self.announce(|outside| outside.name(dir.sb(), dir.id(), name));
+    }
+
+    /// As [`Cache::tell_of_name`], of an inode's attributes.
+    pub fn tell_of_attr(&self, inode: &InodeRef<'_>) {
+        self.announce(|outside| outside.inode(inode.sb(), inode.id(), false));
     }
 
     pub(crate) fn announce(&self, tell: impl Fn(&dyn Outside)) {

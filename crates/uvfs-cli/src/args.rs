@@ -1,5 +1,6 @@
 //! The command line, as clap reads it and `--help` shows it.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -51,6 +52,12 @@ pub enum Command {
     Mount(Mount),
     /// Unmount a file system, also one whose server has died
     Umount(Umount),
+    /// Change the options of a mount that is there
+    #[command(
+        after_help = "What can be changed: ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, async, dirsync, atime and its like, \
+                            and memory=BYTES. All but the last need root."
+    )]
+    Remount(Remount),
     /// Show what the caches of a mount do: hits, misses, driver calls
     Stat(Stat),
     /// Print the completions of a shell
@@ -65,7 +72,7 @@ pub enum Command {
     },
 }
 
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct Mount {
     /// Show what of uvfs is mounted, and where
     #[arg(long, exclusive = true)]
@@ -83,6 +90,13 @@ pub struct Mount {
     /// Go into the background; return when the mount is ready, or with its error
     #[arg(short, long, help_heading = "How")]
     pub daemon: bool,
+    /// Show the figures of .uvfs to Prometheus, at http://ADDRESS:PORT/metrics: 127.0.0.1:9180, [::1]:9180; port 0 is any that
+    /// is free, and .uvfs/metrics says which
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address, help_heading = "How")]
+    pub metrics: Option<SocketAddr>,
+    /// Let --metrics have an address that other machines reach
+    #[arg(long, requires = "metrics", help_heading = "How")]
+    pub metrics_for_all: bool,
     /// Be the background process that `--daemon` starts
     #[arg(long, hide = true)]
     pub daemon_child: bool,
@@ -95,6 +109,15 @@ pub struct Umount {
     /// Also while it is in use: the name goes now, the rest when it is no longer used
     #[arg(short, long)]
     pub lazy: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Remount {
+    /// Where it is mounted
+    pub dir: PathBuf,
+    /// Options as mount(8) takes them, separated by commas
+    #[arg(short, value_name = "OPTIONS", required = true)]
+    pub options: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -111,6 +134,11 @@ pub struct Stat {
     /// Also kinds of calls and reasons that never occurred
     #[arg(short, long)]
     pub all: bool,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| "expected an address and a port, such as 127.0.0.1:9180 or [::1]:9180".to_owned())
 }
 
 fn interval(text: &str) -> Result<f64, String> {

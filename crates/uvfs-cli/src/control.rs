@@ -11,18 +11,35 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
-use uvfs::counters::{Call as DriverCall, Counters};
-use uvfs::{Bail, CacheCounters, Errno, Vfs};
+use uvfs::{Errno, Vfs};
 use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options, WeakNode, read_write};
-use uvfs_fuse::{Lookups, Mounted, Notices, Requests, Shortages};
+use uvfs_fuse::{Lookups, Mounted};
 
+use crate::figures::{self, Figure, Snapshot};
 use crate::log;
+use crate::metrics;
 use crate::options;
 use crate::source::Said;
+
+/// What is said of the mount.
+pub struct About {
+    /// What is mounted.
+    pub source: String,
+    /// What stood after `-o`.
+    pub options: String,
+    /// Where Prometheus finds the figures.
+    pub metrics: Option<String>,
+    /// Whether there is a file about reloading.
+    pub reloads: bool,
+    /// Further files, with what says what is in them.
+    pub lines: Vec<(&'static str, Said)>,
+}
 
 /// What the files look at.
 pub struct Control {
     vfs: Weak<Vfs>,
+    about: About,
+    figures: Vec<Figure>,
     mounted: OnceLock<Weak<Mounted>>,
     reload: Mutex<Reload>,
 }
@@ -33,91 +50,44 @@ struct Reload {
     node: Option<WeakNode>,
 }
 
-/// Everything that is counted, looked at once.
-struct Snapshot {
-    cache: CacheCounters,
-    counters: Counters,
-    lookups: Lookups,
-    shortages: Shortages,
-    notices: Notices,
-    requests: Requests,
-}
-
-type Figure = Box<dyn Fn(&Snapshot) -> u64 + Send + Sync>;
-
-/// Each figure with its file's path.
-fn figures() -> Vec<(String, Figure)> {
-    fn one(name: &str, of: impl Fn(&Snapshot) -> u64 + Send + Sync + 'static) -> (String, Figure) {
-        (name.to_owned(), Box::new(of))
-    }
-    let mut all = vec![
-        one("inodes", |s| s.cache.inodes),
-        one("dentries", |s| s.cache.dentries),
-        one("dentries_negative", |s| s.cache.negative),
-        one("bytes", |s| s.cache.bytes),
-        one("bytes_hash", |s| s.cache.hash_bytes),
-        one("hits", |s| s.counters.hits()),
-        one("misses", |s| s.counters.misses()),
-        one("lock_waits", |s| s.counters.lock_waits()),
-        one("name_waits", |s| s.counters.name_waits()),
-        one("lookups_given", |s| s.lookups.given),
-        one("lookups_forgotten", |s| s.lookups.forgotten),
-        one("lookups_held", |s| s.lookups.given.saturating_sub(s.lookups.forgotten)),
-        one("calls_now", |s| s.counters.calls_now()),
-        one("requests/lookup", |s| s.requests.lookup),
-        one("requests/getattr", |s| s.requests.getattr),
-        one("requests/readdir", |s| s.requests.readdir),
-        one("requests/opendir", |s| s.requests.opendir),
-        one("requests/open", |s| s.requests.open),
-        one("requests/release", |s| s.requests.release),
-        one("notices/names", |s| s.notices.names),
-        one("notices/nodes", |s| s.notices.nodes),
-        one("notices/epochs", |s| s.notices.epochs),
-        one("notices/all", |s| s.notices.all),
-        one("memory/mark", |s| s.cache.mark),
-        one("memory/evicted", |s| s.cache.evicted),
-        one("memory/evicted_ahead", |s| s.cache.evicted_ahead),
-        one("memory/steps", |s| s.shortages.steps),
-        one("memory/pressed", |s| s.shortages.pressed),
-        one("memory/pruned", |s| s.shortages.pruned),
-        one("memory/invalidated", |s| s.shortages.invalidated),
-        one("memory/waited", |s| s.shortages.waited),
-        one("memory/refused", |s| s.shortages.refused),
-        one("memory/plain", |s| s.shortages.plain),
-    ];
-    let call = |call: DriverCall| one(&format!("calls/{}", call.name()), move |s| s.counters.calls(call));
-    let bail = |bail: Bail| one(&format!("bails/{}", bail.name()), move |s| s.counters.bails().get(bail));
-    all.extend(DriverCall::ALL.into_iter().map(call));
-    all.extend(Bail::ALL.into_iter().map(bail));
-    all
-}
-
 impl Control {
-    /// Puts the control directory into `vfs`. `source` is what is mounted; `listed`: whether listings of the root
-    /// show it; `reloads`: whether there is a file about reloading; `lines`: further files, with what
-    /// says what is in them.
-    pub fn install(
-        vfs: &Arc<Vfs>,
-        source: &str,
-        listed: bool,
-        reloads: bool,
-        lines: Vec<(&'static str, Said)>,
-    ) -> Result<Arc<Self>> {
+    /// What will be looked at; nothing of it can be seen yet.
+    pub fn new(vfs: &Arc<Vfs>, about: About) -> Arc<Self> {
         let said = "not reloaded yet".to_owned();
-        let control = Arc::new(Self {
+        Arc::new(Self {
             vfs: Arc::downgrade(vfs),
+            about,
+            figures: figures::all(),
             mounted: OnceLock::new(),
             reload: Mutex::new(Reload { said, node: None }),
-        });
+        })
+    }
+
+    /// Puts the control directory into `vfs`. `listed`: whether listings of the root show it.
+    pub fn install(self: &Arc<Self>, vfs: &Arc<Vfs>, listed: bool) -> Result<()> {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let tree = Kernfs::new(Options { uid, gid, may_block: false, ..Options::default() })?;
-        control.fill(&tree.root(), source, reloads).context("cannot make the control directory")?;
-        for (name, said) in lines {
-            let show = move |out: &mut Vec<u8>| line(out, said());
-            tree.root().add_attr(name, own(0o444), show).context("cannot make the control directory")?;
-        }
-        vfs.mount_control(tree.view(None), listed).context("cannot make the control directory .uvfs")?;
-        Ok(control)
+        self.fill(&tree.root()).context("cannot make the control directory")?;
+        vfs.mount_control(tree.view(None), listed).context("cannot make the control directory .uvfs")
+    }
+
+    /// All that is counted.
+    pub fn figures(&self) -> &[Figure] {
+        &self.figures
+    }
+
+    /// What is said of the mount beside figures.
+    pub fn about(&self) -> metrics::About {
+        [
+            ("source", self.about.source.clone()),
+            ("transport", self.transport().to_owned()),
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ]
+    }
+
+    fn transport(&self) -> &'static str {
+        let mounted = self.mounted.get().and_then(Weak::upgrade);
+        mounted.map_or("none (not mounted yet)", |mounted| mounted.transport().name())
     }
 
     /// From now on what the kernel has been told can be counted too.
@@ -134,7 +104,8 @@ impl Control {
         }
     }
 
-    fn snapshot(&self) -> uvfs::Result<Snapshot> {
+    /// Everything that is counted, now.
+    pub fn snapshot(&self) -> uvfs::Result<Snapshot> {
         let vfs = self.vfs.upgrade().ok_or(Errno::NODEV)?;
         let mounted = self.mounted.get().and_then(Weak::upgrade);
         let lookups =
@@ -152,16 +123,15 @@ impl Control {
         })
     }
 
-    fn fill(self: &Arc<Self>, root: &Node, source: &str, reloads: bool) -> uvfs::Result<()> {
-        let figures = Arc::new(figures());
+    fn fill(self: &Arc<Self>, root: &Node) -> uvfs::Result<()> {
         for dir in ["calls", "bails", "memory", "notices", "requests"] {
             root.add_dir(dir, own(0o755))?;
         }
-        for (index, (path, _)) in figures.iter().enumerate() {
-            let (control, figures) = (Arc::clone(self), Arc::clone(&figures));
-            let show = move |out: &mut Vec<u8>| line(out, figures[index].1(&control.snapshot()?));
-            match path.split_once('/') {
-                None => root.add_attr(path, own(0o444), show)?,
+        for (index, figure) in self.figures.iter().enumerate() {
+            let control = Arc::clone(self);
+            let show = move |out: &mut Vec<u8>| line(out, control.figures[index].of(&control.snapshot()?));
+            match figure.path.split_once('/') {
+                None => root.add_attr(&figure.path, own(0o444), show)?,
                 Some((dir, name)) => {
                     root.find(dir, None).ok_or(Errno::NOENT)?.add_attr(name, own(0o444), show)?
                 }
@@ -170,29 +140,41 @@ impl Control {
         let control = Arc::clone(self);
         root.add_attr("stats", own(0o444), move |out: &mut Vec<u8>| {
             let snapshot = control.snapshot()?;
-            figures.iter().try_for_each(|(path, of)| line(out, format_args!("{path} {}", of(&snapshot))))
+            let mut figures = control.figures.iter();
+            figures.try_for_each(|figure| line(out, format_args!("{} {}", figure.path, figure.of(&snapshot))))
         })?;
-        let source = source.to_owned();
-        root.add_attr("source", own(0o444), move |out: &mut Vec<u8>| line(out, &source))?;
-        let control = Arc::clone(self);
-        root.add_attr("transport", own(0o444), move |out: &mut Vec<u8>| {
-            let mounted = control.mounted.get().and_then(Weak::upgrade);
-            line(out, mounted.map_or("none (not mounted yet)", |mounted| mounted.transport().name()))
+        self.say(root, "source", |control, out| line(out, &control.about.source))?;
+        self.say(root, "options", |control, out| line(out, &control.about.options))?;
+        self.say(root, "metrics", |control, out| {
+            line(out, control.about.metrics.as_deref().unwrap_or("none (see uvfs mount --metrics)"))
         })?;
-        root.add_attr("version", own(0o444), |out: &mut Vec<u8>| line(out, env!("CARGO_PKG_VERSION")))?;
+        self.say(root, "transport", |control, out| line(out, control.transport()))?;
+        self.say(root, "version", |_, out| line(out, env!("CARGO_PKG_VERSION")))?;
+        for (index, (name, _)) in self.about.lines.iter().enumerate() {
+            self.say(root, name, move |control, out| line(out, control.about.lines[index].1()))?;
+        }
         self.add_knobs(root)?;
-        let control = Arc::clone(self);
-        let show = move |out: &mut Vec<u8>| match control.mounted.get().and_then(Weak::upgrade) {
+        let memory = root.find("memory", None).ok_or(Errno::NOENT)?;
+        self.say(&memory, "pressure", |control, out| match control.mounted.get().and_then(Weak::upgrade) {
             Some(mounted) => line(out, mounted.pressure()),
             None => line(out, "none (not mounted yet)"),
-        };
-        root.find("memory", None).ok_or(Errno::NOENT)?.add_attr("pressure", own(0o444), show)?;
-        if reloads {
-            let control = Arc::clone(self);
-            let show = move |out: &mut Vec<u8>| line(out, &control.reload.lock().said);
-            self.reload.lock().node = Some(root.add_attr("reload", own(0o444), show)?.downgrade());
+        })?;
+        if self.about.reloads {
+            let node = self.say(root, "reload", |control, out| line(out, &control.reload.lock().said))?;
+            self.reload.lock().node = Some(node.downgrade());
         }
         Ok(())
+    }
+
+    /// Adds a file that says something.
+    fn say(
+        self: &Arc<Self>,
+        dir: &Node,
+        name: &str,
+        say: impl Fn(&Self, &mut Vec<u8>) -> uvfs::Result<()> + Send + Sync + 'static,
+    ) -> uvfs::Result<Node> {
+        let control = Arc::clone(self);
+        dir.add_attr(name, own(0o444), move |out: &mut Vec<u8>| say(&control, out))
     }
 
     fn add_knobs(self: &Arc<Self>, root: &Node) -> uvfs::Result<()> {
@@ -245,17 +227,4 @@ fn word(data: &[u8]) -> uvfs::Result<&str> {
 
 fn number(data: &[u8]) -> uvfs::Result<u64> {
     word(data)?.parse().map_err(|_| Errno::INVAL)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn figures_have_paths_of_their_own() {
-        let figures = figures();
-        let paths: std::collections::HashSet<_> = figures.iter().map(|(path, _)| path).collect();
-        assert_eq!(paths.len(), figures.len());
-        assert!(figures.iter().all(|(path, _)| path.matches('/').count() <= 1));
-    }
 }

@@ -24,6 +24,12 @@ pub fn start(args: &Mount) -> Result<()> {
     for options in &args.options {
         command.arg("-o").arg(options);
     }
+    if let Some(address) = args.metrics {
+        command.arg("--metrics").arg(address.to_string());
+    }
+    if args.metrics_for_all {
+        command.arg("--metrics-for-all");
+    }
     let (source, dir) = args.what()?;
     command.arg("--").arg(source).arg(dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped());

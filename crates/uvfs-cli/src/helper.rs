@@ -1,5 +1,5 @@
 //! Being `mount.uvfs`, the helper that mount(8) starts for the type `uvfs`: from fstab(5), or by
-//! `mount -t uvfs tmpfs DIR`.
+//! `mount -t uvfs tmpfs DIR`; and `mount.fuse.uvfs`, which it starts to remount what is not in fstab(5).
 //!
 //! It is called as `mount.uvfs SOURCE DIR [-sfnv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`; of the options those that are
 //! mount(8)'s own business are taken away. The file system goes into the background, or a boot would
@@ -14,20 +14,28 @@ use crate::args::Mount;
 
 /// The name that it is called by.
 const NAME: &str = "mount.uvfs";
+/// The same, where mount(8) goes by the kernel's name of the type.
+const NAME_FUSE: &str = "mount.fuse.uvfs";
 
 /// Options of fstab lines that say something to mount(8), systemd or the boot, and nothing to a file system.
 const THEIRS: &[&str] = &["auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev"];
 
+/// Options that the kernel shows of a mount, and that mount(8) repeats for a remount.
+const SHOWN: &[&str] = &["user_id", "group_id", "max_read", "blksize", "fd", "rootmode", "subtype"];
+
 /// What mount(8) asks for; `None` where the program was called by another name.
 pub fn asked(arguments: &[OsString]) -> Option<Result<Asked>> {
     let (name, rest) = arguments.split_first()?;
-    (Path::new(name).file_name() == Some(OsStr::new(NAME))).then(|| read(rest))
+    let name = Path::new(name).file_name()?;
+    (name == OsStr::new(NAME) || name == OsStr::new(NAME_FUSE)).then(|| read(rest))
 }
 
 /// What mount(8) asks for.
 #[derive(Debug)]
 pub struct Asked {
     pub mount: Mount,
+    /// It is mounted; its options are to be changed.
+    pub remount: bool,
     /// Only see whether it could be done (`-f`).
     pub fake: bool,
 }
@@ -35,12 +43,12 @@ pub struct Asked {
 fn read(arguments: &[OsString]) -> Result<Asked> {
     let mut places = Vec::new();
     let mut options = Vec::new();
-    let mut fake = false;
+    let (mut fake, mut remount) = (false, false);
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         match argument.to_str().and_then(|text| text.strip_prefix('-')) {
             None => places.push(argument.clone()),
-            Some("o") => options.extend(rest.next().map(|list| ours(list)).transpose()?),
+            Some("o") => options.extend(rest.next().map(|list| ours(list, &mut remount)).transpose()?),
             Some("t") => drop(rest.next()),
             Some("N") => bail!("{NAME}: another mount namespace (-N) is not supported"),
             Some(flags) if !flags.is_empty() && flags.chars().all(|flag| "sfnv".contains(flag)) => {
@@ -58,24 +66,25 @@ fn read(arguments: &[OsString]) -> Result<Asked> {
         dir: Some(PathBuf::from(dir)),
         options,
         daemon: true,
-        daemon_child: false,
-        list: false,
+        ..Mount::default()
     };
-    Ok(Asked { mount, fake })
+    Ok(Asked { mount, remount, fake })
 }
 
-/// A list of options without mount(8)'s own.
-fn ours(list: &OsStr) -> Result<String> {
+/// A list of options without mount(8)'s own; `remount` becomes true where it is among them.
+fn ours(list: &OsStr, remount: &mut bool) -> Result<String> {
     let list = list.to_str().with_context(|| format!("{NAME}: -o {} is not UTF-8", list.display()))?;
     let mut ours = Vec::new();
     for option in list.split(',') {
         let name = option.split('=').next().unwrap_or_default();
         if name == "remount" {
-            bail!("{NAME}: remounting is not supported; unmount it and mount it again");
-        }
-        if !THEIRS.contains(&name) && !name.starts_with("x-") && !name.starts_with("comment") {
+            *remount = true;
+        } else if !THEIRS.contains(&name) && !name.starts_with("x-") && !name.starts_with("comment") {
             ours.push(option);
         }
+    }
+    if *remount {
+        ours.retain(|option| !SHOWN.contains(&option.split('=').next().unwrap_or_default()));
     }
     Ok(ours.join(","))
 }
@@ -92,23 +101,26 @@ mod tests {
     fn a_line_of_mount_is_understood() {
         let asked =
             read("/sbin/mount.uvfs tmpfs /mnt -n -o rw,noauto,nofail,x-systemd.automount,size=1g -t uvfs");
-        let Asked { mount, fake } = asked.expect("its name").expect("a good line");
+        let Asked { mount, fake, remount } = asked.expect("its name").expect("a good line");
         assert_eq!((mount.source.as_deref(), mount.dir), (Some("tmpfs"), Some("/mnt".into())));
         assert_eq!(mount.options, ["rw,size=1g"]);
-        assert!(mount.daemon && !fake);
+        assert!(mount.daemon && !fake && !remount);
         assert!(read("mount.uvfs tmpfs /mnt -fv").expect("its name").expect("a good line").fake);
+    }
+
+    #[test]
+    fn a_remount_is_understood() {
+        let line =
+            "mount.fuse.uvfs tmpfs /mnt -o rw,nosuid,relatime,user_id=0,group_id=0,allow_other,remount,ro";
+        let Asked { mount, remount, .. } = read(line).expect("its name").expect("a good line");
+        assert!(remount);
+        assert_eq!(mount.options, ["rw,nosuid,relatime,allow_other,ro"]);
     }
 
     #[test]
     fn other_names_and_bad_lines() {
         assert!(read("uvfs mount tmpfs /mnt").is_none());
-        for bad in [
-            "mount.uvfs",
-            "mount.uvfs a",
-            "mount.uvfs a b c",
-            "mount.uvfs a b -x",
-            "mount.uvfs a b -o remount,ro",
-        ] {
+        for bad in ["mount.uvfs", "mount.uvfs a", "mount.uvfs a b c", "mount.uvfs a b -x"] {
             assert!(read(bad).expect("its name").is_err(), "{bad}");
         }
     }

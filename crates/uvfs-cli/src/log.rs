@@ -3,6 +3,9 @@
 //!
 //! One filter for the process; who sets it takes a lock that logging reads.
 
+use std::io;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, anyhow};
@@ -30,6 +33,20 @@ pub fn start() -> Result<()> {
     Ok(())
 }
 
+/// Tells the system's log (syslog(3)), where there is one, of an error: for who has no standard error any more. It waits for nobody.
+pub fn tell_system(text: &str) {
+    let _ = send(Path::new("/dev/log"), text);
+}
+
+fn send(log: &Path, text: &str) -> io::Result<()> {
+    /// The facility of daemons, the severity of errors.
+    const PRIORITY: u32 = 3 << 3 | 3;
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    socket.send_to(format!("<{PRIORITY}>uvfs[{}]: {text}", std::process::id()).as_bytes(), log)?;
+    Ok(())
+}
+
 /// The filter that holds.
 pub fn filter() -> String {
     let filter = FILTER.get().and_then(|handle| handle.with_current(ToString::to_string).ok());
@@ -43,4 +60,22 @@ pub fn filter() -> String {
 pub fn set(text: &str) -> Result<()> {
     let handle = FILTER.get().context("nothing is logged")?;
     Ok(handle.reload(EnvFilter::try_new(text)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_is_told_in_one_datagram() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("log");
+        assert!(send(&path, "nobody listens").is_err());
+        let log = UnixDatagram::bind(&path).expect("a socket");
+        send(&path, "it has ended").expect("sent");
+        let mut said = [0; 100];
+        let len = log.recv(&mut said).expect("received");
+        let expected = format!("<27>uvfs[{}]: it has ended", std::process::id());
+        assert_eq!(&said[..len], expected.as_bytes());
+    }
 }

@@ -8,14 +8,17 @@
 mod args;
 mod control;
 mod daemon;
+mod figures;
 mod generate;
 mod helper;
 mod kernfs;
 mod list;
 mod log;
+mod metrics;
 mod mount;
 mod options;
 mod preload;
+mod remount;
 mod signals;
 mod source;
 mod stat;
@@ -52,6 +55,7 @@ fn run(command: Command) -> Result<()> {
         Command::Mount(args) if args.list => list::run(),
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => Ok(uvfs_fuse::unmount(&args.dir, args.lazy)?),
+        Command::Remount(args) => remount::run(&args.dir, &args.options),
         Command::Stat(args) => stat::run(&args),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { dir } => generate::man(dir.as_deref()),

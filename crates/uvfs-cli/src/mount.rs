@@ -4,27 +4,32 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use uvfs_drivers::ext4::Ext4;
 use uvfs_fuse::{Mounted, Unmounted};
 
 use nix::sys::signal::Signal;
 use sd_notify::NotifyState;
 
-use crate::control::Control;
+use crate::control::{About, Control};
 use crate::helper::Asked;
 use crate::kernfs::{self, Published};
+use crate::metrics::Listener;
 use crate::options::Ctl;
 use crate::preload::Preload;
 use crate::signals::Ending;
 use crate::source::{self, Opened, Said, Source};
-use crate::{args, daemon, options};
+use crate::{args, daemon, log, options, remount};
 
 /// How long the users of a detached mount have to finish before it ends under them.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// For mount(8): goes into the background, or only looks whether it could (`-f`).
+/// For mount(8): goes into the background, or only looks whether it could (`-f`); or changes what is mounted.
 pub fn help(asked: &Asked) -> Result<()> {
+    if asked.remount {
+        let (_, dir) = asked.mount.what()?;
+        return if asked.fake { Ok(()) } else { remount::run(dir, &asked.mount.options) };
+    }
     if !asked.fake {
         return run(&asked.mount);
     }
@@ -49,20 +54,27 @@ pub fn run(args: &args::Mount) -> Result<()> {
         daemon::leave_terminal()?;
     }
     let ending = Ending::block()?;
+    // First of all, because it may be refused.
+    let metrics = args.metrics.map(|address| Listener::bind(address, args.metrics_for_all)).transpose()?;
     let Opened { vfs, published, recorded, coherence } = source.open(&driver, memory, mount.timeout)?;
     let preload = options::has(&driver, "preload").then(Arc::<Preload>::default);
-    let mut lines = Vec::new();
-    lines.extend(coherence.map(|said| ("coherence", said)));
-    lines.extend(preload.clone().map(|preload| ("preload", Box::new(move || preload.to_string()) as Said)));
-    let control = match ctl {
-        Ctl::Off => None,
-        _ => Some(Control::install(&vfs, what, ctl == Ctl::Show, published.is_some(), lines)?),
+    let about = About {
+        source: what.to_owned(),
+        options: args.options.join(","),
+        metrics: metrics.as_ref().map(Listener::url),
+        reloads: published.is_some(),
+        lines: lines(coherence, preload.as_ref()),
     };
+    let control = Control::new(&vfs, about);
+    if ctl != Ctl::Off {
+        control.install(&vfs, ctl == Ctl::Show)?;
+    }
     let to_fill = preload.clone().map(|preload| (preload, Arc::clone(&vfs)));
     let mounted = uvfs_fuse::mount(vfs, dir, &mount).inspect_err(|_| source::forget_record(&driver))?;
     let mounted = Arc::new(mounted);
-    if let Some(control) = &control {
-        control.set_mounted(&mounted);
+    control.set_mounted(&mounted);
+    if let Some(metrics) = metrics {
+        metrics.serve(Arc::clone(&control))?;
     }
     if let Some((preload, vfs)) = to_fill {
         preload.start(&vfs).context("cannot start a thread")?;
@@ -83,13 +95,38 @@ pub fn run(args: &args::Mount) -> Result<()> {
         .name("uvfs-signals".into())
         .spawn(move || signalled.serve())
         .context("cannot start a thread")?;
-    let outcome = mounted.wait().context("the connection to the kernel broke");
+    let outcome = how_it_ended(&mounted, what);
     if let Some(preload) = &preload {
         preload.stop();
     }
     kernfs::command::end_all();
     end_record(recording.as_deref());
+    if let (Err(error), true) = (&outcome, args.daemon_child) {
+        log::tell_system(&format!("{error:#}"));
+    }
     outcome
+}
+
+/// Files of `.uvfs` that not every mount has.
+fn lines(coherence: Option<Said>, preload: Option<&Arc<Preload>>) -> Vec<(&'static str, Said)> {
+    let mut lines = Vec::from_iter(coherence.map(|said| ("coherence", said)));
+    let preload = preload.cloned();
+    lines.extend(preload.map(|preload| ("preload", Box::new(move || preload.to_string()) as Said)));
+    lines
+}
+
+/// Waits for the end of the mount, and says what was wrong with it: one sentence, and nothing after an unmount.
+fn how_it_ended(mounted: &Mounted, what: &str) -> Result<()> {
+    let dir = mounted.dir().display();
+    let outcome = mounted.wait();
+    outcome.with_context(|| format!("{what} on {dir} has ended: the connection to the kernel broke"))?;
+    if mounted.is_listed() {
+        bail!(
+            "{what} on {dir} has ended: the connection to the kernel was aborted (by /sys/fs/fuse/connections, or an \
+             unmount that was forced while it was in use); what is left of it goes with: uvfs umount {dir}"
+        );
+    }
+    Ok(())
 }
 
 /// What was recorded is in its file, or why it is not is said.
@@ -104,7 +141,7 @@ struct Signalled {
     ending: Ending,
     published: Option<Arc<Published>>,
     recorded: Option<Arc<Ext4>>,
-    control: Option<Arc<Control>>,
+    control: Arc<Control>,
     mounted: Arc<Mounted>,
 }
 
@@ -114,9 +151,10 @@ impl Signalled {
         loop {
             match (self.ending.wait(), &self.published) {
                 (Ok(Signal::SIGHUP), Some(published)) => {
-                    let (published, control) = (Arc::clone(published), self.control.clone());
+                    let (published, control) = (Arc::clone(published), Arc::clone(&self.control));
+                    let mounted = Arc::clone(&self.mounted);
                     // It waits for who reads what goes, a command perhaps: the next signal does not.
-                    let reload = move || reload(&published, control.as_deref());
+                    let reload = move || reload(&published, &control, &mounted);
                     if let Err(error) = thread::Builder::new().name("uvfs-reload".into()).spawn(reload) {
                         tracing::warn!(%error, "no thread to reload with");
                     }
@@ -127,7 +165,7 @@ impl Signalled {
     }
 }
 
-fn reload(published: &Published, control: Option<&Control>) {
+fn reload(published: &Published, control: &Control, mounted: &Mounted) {
     let said = match published.reload() {
         Ok(changes) => {
             format!("{} added, {} changed, {} removed", changes.added, changes.changed, changes.removed)
@@ -137,10 +175,12 @@ fn reload(published: &Published, control: Option<&Control>) {
             format!("failed: {error:#}")
         }
     };
-    tracing::info!(%said, "reloaded");
-    if let Some(control) = control {
-        control.reloaded(said);
+    // Who is told sees it.
+    if !mounted.settle(GRACE) {
+        tracing::debug!("the kernel has not been told of all of the reload yet");
     }
+    tracing::info!(%said, "reloaded");
+    control.reloaded(said);
 }
 
 /// Unmounts at a signal. Where that cannot be, the process ends all the same, and with it

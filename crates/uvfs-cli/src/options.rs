@@ -231,6 +231,43 @@ pub fn memory(text: &str) -> Result<u64> {
     }
 }
 
+/// The flags among the options of a mount, as text that [`parse`] takes. `dirsync`: it was on before, and can only be said so.
+pub fn flags(mount: &Options, dirsync: bool) -> String {
+    let pick = |on: bool, yes: &'static str, no: &'static str| if on { yes } else { no };
+    let mut words = vec![
+        pick(mount.read_only, "ro", "rw"),
+        pick(mount.suid, "suid", "nosuid"),
+        pick(mount.dev, "dev", "nodev"),
+        pick(mount.exec, "exec", "noexec"),
+        pick(mount.sync, "sync", "async"),
+        match mount.atime {
+            Atime::Relative => "relatime",
+            Atime::Never => "noatime",
+            Atime::NotDirectories => "nodiratime",
+            Atime::Strict => "strictatime",
+        },
+    ];
+    words.extend((mount.dirsync || dirsync).then_some("dirsync"));
+    words.join(",")
+}
+
+/// Names of options that cannot be changed while it is mounted, and differ.
+pub fn fixed_that_differ(was: &Parsed, wanted: &Parsed) -> Vec<&'static str> {
+    let (old, new) = (&was.mount, &wanted.mount);
+    let mut names = Vec::new();
+    let mut differs = |name, differs: bool| names.extend(differs.then_some(name));
+    differs("allow_other", old.allow_other != new.allow_other);
+    differs("fsname", old.fsname != new.fsname);
+    differs("noprune", old.prune != new.prune);
+    differs("timeout", old.timeout != new.timeout);
+    differs("transport", old.transport != new.transport);
+    differs("ctl", was.ctl != wanted.ctl);
+    for (name, value) in &wanted.driver {
+        differs(name, !was.driver.iter().any(|(other, old)| (other, old) == (name, value)));
+    }
+    names
+}
+
 fn seconds(text: &str) -> Result<Duration> {
     let seconds: f64 = text.parse().ok().context_for(text)?;
     Duration::try_from_secs_f64(seconds).ok().context_for(text)
@@ -325,6 +362,13 @@ mod tests {
         assert!(error("ctl=maybe", "generated").contains("show, hide or off"));
         assert!(error("memory=1k", "generated").contains("at least 4m"));
         assert!(error("memory=lots", "tmpfs").contains("such as 64m"));
+        let both =
+            [parsed("ro,size=1m,timeout=1").expect("valid"), parsed("size=2m,ctl=off").expect("valid")];
+        assert_eq!(fixed_that_differ(&both[0], &both[1]), ["timeout", "ctl", "size"]);
+        assert!(fixed_that_differ(&both[1], &parsed("ro,memory=1g,ctl=off").expect("valid")).is_empty());
+        for text in ["ro,nosuid,nodev,noexec,sync,noatime", "rw,suid,dev,exec,async,relatime,dirsync"] {
+            assert_eq!(flags(&parsed(text).expect("valid").mount, false), text);
+        }
         for bad in ["x", "-1", "inf", "nan", "1e300"] {
             assert!(error(&format!("timeout={bad}"), "tmpfs").contains("expected seconds"));
         }

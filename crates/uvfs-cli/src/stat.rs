@@ -13,21 +13,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::args;
+use crate::figures::is_level;
 
 /// Figures by name, in the order in which they were told.
 type Figures = Vec<(String, u64)>;
-
-/// Figures that are levels: what they change by in a second says nothing.
-const LEVELS: [&str; 8] = [
-    "inodes",
-    "dentries",
-    "dentries_negative",
-    "bytes",
-    "bytes_hash",
-    "lookups_held",
-    "calls_now",
-    "memory/mark",
-];
 
 /// Prints the figures, once or again and again.
 pub fn run(args: &args::Stat) -> Result<()> {
@@ -87,7 +76,7 @@ fn table(figures: &Figures, since: Option<(Duration, &Figures)>, all: bool) -> S
         }
         let _ = write!(text, "{name:<24} {value:>16}");
         if let Some((time, _)) = since
-            && !LEVELS.contains(&name.as_str())
+            && !is_level(name)
         {
             let more = value.saturating_sub(before.get(name).copied().unwrap_or(0));
             let _ = write!(text, " {:>12.0}/s", more as f64 / time.as_secs_f64().max(1e-9));

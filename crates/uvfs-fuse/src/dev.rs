@@ -61,13 +61,12 @@ impl GiveUp {
         Self(Arc::new(how))
     }
 
-    /// Runs a thread; gives up after an error or a panic of its.
+    /// Runs a thread; gives up after an error or a panic of its. Nothing is logged: who waits for the end of the session is told.
     pub(crate) fn unless_well(self, thread: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         struct Unwinding(Option<GiveUp>);
         impl Drop for Unwinding {
             fn drop(&mut self) {
                 if let Some(GiveUp(how)) = self.0.take() {
-                    tracing::error!("a thread that answers requests has failed: the mount is given up");
                     how();
                 }
             }
@@ -226,7 +225,8 @@ fn receive(mut device: &File, buffer: &mut [u8]) -> io::Result<Option<usize>> {
             Err(error) => match error.raw_os_error() {
                 // The request was given up while it was read; a signal; nothing there after all.
                 Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
-                Some(libc::ENODEV) => return Ok(None),
+                // ECONNABORTED: it went when a request had been taken off the queue, and before it was handed over.
+                Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(None),
                 _ => return Err(error),
             },
         }

@@ -26,7 +26,7 @@ use crate::mountinfo::{self, Mount};
 use crate::options::Options;
 
 /// What `/proc/mounts` shows as the type.
-const FSTYPE: &str = "fuse.uvfs";
+pub(crate) const FSTYPE: &str = "fuse.uvfs";
 
 /// Checks that `dir` can be mounted on and returns its absolute path. A directory that is not
 /// empty may be mounted on, as with mount(8): its content is hidden until unmount.
@@ -179,8 +179,14 @@ pub(crate) fn abort(mount: &Mount) {
         return;
     }
     // Where that file system is not mounted: forcing an unmount aborts first, whatever becomes of the rest.
-    if mountinfo::at(&mount.point).is_ok_and(|topmost| topmost.as_ref() == Some(mount)) {
-        let _ = rustix::mount::unmount(&mount.point, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE);
+    let forced = UnmountFlags::NOFOLLOW | UnmountFlags::FORCE;
+    let is_topmost = mountinfo::at(&mount.point).is_ok_and(|topmost| topmost.as_ref() == Some(mount));
+    // Busy: aborted all the same.
+    if !is_topmost || !matches!(rustix::mount::unmount(&mount.point, forced), Ok(()) | Err(Errno::BUSY)) {
+        let dir = mount.point.display();
+        tracing::error!(
+            "requests on {dir} may wait for ever, since a thread has failed: umount --force {dir}"
+        );
     }
 }
 
@@ -205,7 +211,7 @@ pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
 }
 
 /// The absolute path of a mount point without asking what is mounted there.
-fn absolute(dir: &Path) -> io::Result<PathBuf> {
+pub(crate) fn absolute(dir: &Path) -> io::Result<PathBuf> {
     let (parent, name) = match (dir.parent(), dir.file_name()) {
         (Some(parent), Some(name)) if parent == Path::new("") => (Path::new("."), name),
         (Some(parent), Some(name)) => (parent, name),

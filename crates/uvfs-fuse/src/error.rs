@@ -43,6 +43,10 @@ pub enum MountError {
     Covered(PathBuf),
     /// Files in it are open, or somebody's working directory is in it.
     Busy(PathBuf),
+    /// It cannot become read-only: a file is open for writing.
+    Writing(PathBuf),
+    /// Changing a mount is root's.
+    NotRoot(PathBuf),
     /// A system call failed in a way that has no better explanation.
     Os {
         /// What was being done.
@@ -115,6 +119,16 @@ impl fmt::Display for MountError {
                 f,
                 "{0} is in use (open files or a working directory; see: fuser -vm {0}); \
                  end that, or detach it with: uvfs umount -l {0}",
+                dir.display()
+            ),
+            Self::Writing(dir) => write!(
+                f,
+                "{0} cannot become read-only while files in it are open for writing (see: fuser -vm {0}); end that first",
+                dir.display()
+            ),
+            Self::NotRoot(dir) => write!(
+                f,
+                "no right to change the mount on {0}; run as root, or unmount it and mount it again: uvfs umount {0}",
                 dir.display()
             ),
             Self::Os { doing, error } => write!(f, "{doing}: {error}"),

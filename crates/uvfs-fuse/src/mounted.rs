@@ -209,6 +209,13 @@ impl Mounted {
         }
     }
 
+    /// Whether it stands in the table of mounts, also after its session has ended: then the connection was aborted, by
+    /// `/sys/fs/fuse/connections` or by an unmount that was forced while it was in use.
+    pub fn is_listed(&self) -> bool {
+        let is_it = |other: &Mount| (&other.id, &other.dev) == (&self.mount.id, &self.mount.dev);
+        mountinfo::mounts().is_ok_and(|mounts| mounts.iter().any(is_it))
+    }
+
     /// Waits for at most `time`; whether it has been unmounted by then.
     pub fn wait_for(&self, time: Duration) -> bool {
         self.session.settle(time);
@@ -247,6 +254,12 @@ impl Mounted {
     /// What the kernel was told, since the mount, of changes that were made behind it.
     pub fn notices(&self) -> Notices {
         self.frontend.notices()
+    }
+
+    /// Waits until the kernel has been told of all changes that were made behind it before this call, for at most `time`; whether
+    /// it has. Who made them sees them through the mount then. Not to be called by a driver: it may be what is waited for.
+    pub fn settle(&self, time: Duration) -> bool {
+        self.frontend.settle(time)
     }
 
     /// Some of the requests that the kernel has made since the mount.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// One mount. Its id and device number are given to others once it is gone, so that only all of
 /// this together tells one mount from another, and only while it is known to live.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Mount {
     pub id: String,
     /// Device number of its files, as "major:minor".
@@ -21,6 +21,17 @@ pub(crate) struct Mount {
     pub fstype: String,
     /// What is mounted, as `fsname` has it.
     pub source: OsString,
+    /// Flags of the mount, and flags and options of the file system, in words with commas between.
+    pub flags: String,
+}
+
+/// Flags change while it is the same mount.
+impl PartialEq for Mount {
+    fn eq(&self, other: &Self) -> bool {
+        let all =
+            |it: &Self| (it.id.clone(), it.dev.clone(), it.root.clone(), it.point.clone(), it.fstype.clone());
+        all(self) == all(other) && self.source == other.source
+    }
 }
 
 /// A mount of uvfs.
@@ -67,9 +78,11 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let dev = fields.nth(1)?;
     let root = fields.next()?;
     let point = fields.next()?;
+    let flags = fields.next()?;
     let mut after = fields.skip_while(|field| *field != b"-");
     let fstype = after.nth(1)?;
     let source = after.next()?;
+    let of_all = after.next().unwrap_or_default();
     let path = |field| PathBuf::from(OsString::from_vec(unescape(field)));
     Some(Mount {
         id: text(id),
@@ -78,6 +91,7 @@ fn parse(line: &[u8]) -> Option<Mount> {
         point: path(point),
         fstype: text(fstype),
         source: OsString::from_vec(unescape(source)),
+        flags: format!("{},{}", text(flags), text(of_all)),
     })
 }
 
@@ -113,6 +127,7 @@ mod tests {
         assert_eq!(mount.point, Path::new(r"/mnt/a b\"));
         assert!(mount.is_fuse());
         assert_eq!(mount.source, "tmp fs");
+        assert_eq!(mount.flags, "rw,nosuid,rw,user_id=0");
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"36 35 0:42 / /mnt rw"), None);
     }

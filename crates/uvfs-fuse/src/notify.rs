@@ -135,6 +135,13 @@ impl State {
         self.queue.iter().chain(self.again.values())
     }
 
+    /// Whether anything below a number has not been said.
+    fn has_to_say(&self, upto: u64) -> bool {
+        let waits = self.queued().any(|queued| queued.number < upto);
+        let saying = self.saying.is_some_and(|(number, ..)| number < upto);
+        waits || saying || !self.all.is_empty() || !self.going.is_empty()
+    }
+
     fn add(&mut self, sb: SbId, notice: Notice, now: Instant) {
         let number = self.next;
         self.next += 1;
@@ -198,6 +205,8 @@ struct Shared {
     work: Condvar,
     /// There is something to look at.
     tick: Condvar,
+    /// Something has been said, or it is closed.
+    said: Condvar,
     counts: Counts,
 }
 
@@ -224,6 +233,7 @@ impl Outbox {
             state: Mutex::new(State { kernel: Some(kernel), ..State::default() }),
             work: Condvar::new(),
             tick: Condvar::new(),
+            said: Condvar::new(),
             counts: Counts::default(),
         }))
     }
@@ -260,6 +270,20 @@ impl Outbox {
         drop(state);
         self.0.work.notify_all();
         self.0.tick.notify_all();
+        self.0.said.notify_all();
+    }
+
+    /// Waits until all has been said that was pushed before, for at most `time`; whether it has.
+    pub(crate) fn settle(&self, time: Duration) -> bool {
+        let deadline = Instant::now() + time;
+        let mut state = self.0.state.lock();
+        let upto = state.next;
+        while !state.closed && state.has_to_say(upto) {
+            if self.0.said.wait_until(&mut state, deadline).timed_out() {
+                return state.closed || !state.has_to_say(upto);
+            }
+        }
+        true
     }
 
     /// Has something of a superblock said.
@@ -323,6 +347,7 @@ impl Shared {
         state.saying = None;
         state.going.clear();
         state.going_since = None;
+        self.said.notify_all();
         loop {
             if state.closed {
                 return None;
@@ -611,6 +636,33 @@ mod tests {
             all.iter().filter(|s| s.starts_with("name") || s.starts_with("content")).collect();
         assert_eq!(first, ["name 5 a", "content 5", "content 6", "content 7"]);
         assert!(outbox.notices().names == 1 && outbox.notices().nodes >= 3);
+    }
+
+    #[test]
+    fn it_is_settled_when_all_that_came_before_has_been_said() {
+        let (said, outbox) = outbox();
+        let [sb, _] = sbs();
+        let now = || outbox.settle(Duration::ZERO);
+        assert!(now(), "there was nothing to say");
+        said.busy.lock().push(5);
+        outbox.push(sb, name(5, "put off"));
+        assert!(!now() && !outbox.settle(Duration::from_millis(30)));
+        said.busy.lock().clear();
+        assert!(outbox.settle(Duration::from_secs(60)));
+        assert!(has(&said.all.lock().0, "content 5"));
+        said.close(true);
+        outbox.push(sb, name(6, "held up"));
+        outbox.push_all(sb);
+        assert!(!now());
+        said.close(false);
+        assert!(outbox.settle(Duration::from_secs(60)) && has(&said.all.lock().0, "content 71"));
+        said.busy.lock().push(5);
+        outbox.push(sb, name(5, "never said"));
+        thread::scope(|s| {
+            let waits = s.spawn(|| outbox.settle(Duration::from_secs(60)));
+            outbox.close();
+            assert!(waits.join().expect("no panic"), "nobody is there to be told");
+        });
     }
 
     #[test]

@@ -143,6 +143,7 @@ mod tests {
             point: point.into(),
             fstype: fstype.into(),
             source: "none".into(),
+            flags: String::new(),
         }
     }
 

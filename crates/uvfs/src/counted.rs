@@ -44,6 +44,9 @@ impl Driver for Counted {
     fn features(&self) -> Features {
         self.0.features()
     }
+    fn may_block(&self, inode: &Inode<'_>) -> bool {
+        self.0.may_block(inode)
+    }
     fn root(&self, op: &Op) -> Result<NewInode> {
         self.0.root(op)
     }

@@ -58,6 +58,11 @@ pub trait Driver: Send + Sync + 'static {
     fn name(&self) -> &'static str;
     /// What this driver is like.
     fn features(&self) -> Features;
+    /// Whether calls on this inode may take long, where [`Features::may_block`] says that some do. Asked before each request of a
+    /// front end: it must not wait.
+    fn may_block(&self, inode: &Inode<'_>) -> bool {
+        true
+    }
     /// The root directory. Called once, at mount.
     fn root(&self, op: &Op) -> Result<NewInode>;
     /// The file system is in `cache` now, with this root; nobody has looked anything up in it yet. Once for

@@ -330,7 +330,8 @@ pub struct Features {
     /// [`Driver::permission`](crate::Driver::permission). The whole tree then walks the longer way.
     pub revalidates: bool,
     /// Others change the file system too, and the driver tells the cache of it
-    /// ([`Cache::name_changed`](uvfs_cache::Cache::name_changed) and its neighbours), which tells front ends. What it
+    /// ([`Cache::name_changed`](uvfs_cache::Cache::name_changed) and its neighbours), which tells front ends; or puts it into
+    /// the cache itself and has them told ([`Cache::tell_of_name`](uvfs_cache::Cache::tell_of_name)). What it
     /// answers with [`Ttl::Forever`] then holds until it is told of, or until all is suspect.
     pub watched: bool,
     /// Calls are made on another file system in the caller's name, and that file system has others who change it.

@@ -93,7 +93,7 @@ impl Vfs {
 
     /// Whether calls on this inode may wait for something slow: its driver says so.
     pub fn may_block(&self, inode: &Inode<'_>) -> bool {
-        self.sup(inode).is_ok_and(|s| s.features.may_block)
+        self.sup(inode).is_ok_and(|s| s.features.may_block && s.driver.may_block(inode))
     }
 
     /// Whether a front end must come here for each read and write: see

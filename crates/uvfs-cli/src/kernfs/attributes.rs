@@ -31,6 +31,10 @@ impl Value {
 }
 
 impl Attribute for Value {
+    fn may_block(&self) -> bool {
+        false
+    }
+
     fn show(&self, _: &Call<'_>, out: &mut Vec<u8>) -> Result<()> {
         out.extend_from_slice(&self.0.lock());
         Ok(())
@@ -53,6 +57,10 @@ impl Counter {
 }
 
 impl Attribute for Counter {
+    fn may_block(&self) -> bool {
+        false
+    }
+
     fn show(&self, _: &Call<'_>, out: &mut Vec<u8>) -> Result<()> {
         writeln!(out, "{}", self.0.load(Ordering::Relaxed)).map_err(|_| Errno::NOMEM)
     }

@@ -2,8 +2,11 @@
 //! say so and count as ignored. Here is what all share, and the tests of mounting itself.
 
 mod control;
+mod endings;
 mod kernfs;
 mod manners;
+mod metrics;
+mod remount;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -41,29 +44,37 @@ const MOUNTING: &[Test] = &[
 
 fn main() {
     let reason = missing();
-    let plain =
-        [PLAIN, control::PLAIN, kernfs::PLAIN, manners::PLAIN].into_iter().flatten().map(|&(name, test)| {
+    let plain = [PLAIN, control::PLAIN, kernfs::PLAIN, manners::PLAIN, metrics::PLAIN, remount::PLAIN]
+        .into_iter()
+        .flatten()
+        .map(|&(name, test)| {
             Trial::test(name, move || {
                 test();
                 Ok(())
             })
         });
-    let mounting = [MOUNTING, control::MOUNTING, kernfs::MOUNTING, manners::MOUNTING]
-        .into_iter()
-        .flatten()
-        .map(|&(name, test)| {
-            let reason = reason.clone();
-            Trial::ignorable_test(name, move || match reason {
-                Some(reason) => {
-                    eprintln!("skipped: {name}: {reason}");
-                    Ok(Completion::ignored_with(reason))
-                }
-                None => {
-                    test();
-                    Ok(Completion::Completed)
-                }
-            })
-        });
+    let mounting = [
+        MOUNTING,
+        control::MOUNTING,
+        endings::MOUNTING,
+        kernfs::MOUNTING,
+        manners::MOUNTING,
+        metrics::MOUNTING,
+        remount::MOUNTING,
+    ];
+    let mounting = mounting.into_iter().flatten().map(|&(name, test)| {
+        let reason = reason.clone();
+        Trial::ignorable_test(name, move || match reason {
+            Some(reason) => {
+                eprintln!("skipped: {name}: {reason}");
+                Ok(Completion::ignored_with(reason))
+            }
+            None => {
+                test();
+                Ok(Completion::Completed)
+            }
+        })
+    });
     libtest_mimic::run(&Arguments::from_args(), plain.chain(mounting).collect()).exit();
 }
 

@@ -3,19 +3,18 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::{Dir, SOON, Server, Test, is_mounted, run, uvfs};
 
-pub const PLAIN: &[Test] = &[
-    ("completions_for_each_shell", completions_for_each_shell),
-    ("manual_pages", manual_pages),
-    ("the_helper_refuses_what_it_cannot_do", the_helper_refuses_what_it_cannot_do),
-];
+pub const PLAIN: &[Test] =
+    &[("completions_for_each_shell", completions_for_each_shell), ("manual_pages", manual_pages)];
 
 pub const MOUNTING: &[Test] = &[
     ("the_helper_mounts_and_the_list_shows_it", the_helper_mounts_and_the_list_shows_it),
     ("a_service_manager_is_told", a_service_manager_is_told),
+    ("the_first_five_minutes_of_the_readme", the_first_five_minutes_of_the_readme),
 ];
 
 fn completions_for_each_shell() {
@@ -30,7 +29,7 @@ fn completions_for_each_shell() {
 fn manual_pages() {
     let dir = Dir::new();
     assert!(run(&["man", dir.text()]).status.success());
-    for page in ["uvfs.1", "uvfs-mount.1", "uvfs-umount.1", "uvfs-stat.1"] {
+    for page in ["uvfs.1", "uvfs-mount.1", "uvfs-umount.1", "uvfs-remount.1", "uvfs-stat.1"] {
         let text = fs::read_to_string(dir.path().join(page)).expect(page);
         assert!(text.contains(".TH"), "{page}");
     }
@@ -41,17 +40,10 @@ fn manual_pages() {
 }
 
 /// The program under the name by which mount(8) calls it.
-fn helper(dir: &Dir) -> Command {
+pub fn helper(dir: &Dir) -> Command {
     let name = dir.path().join("mount.uvfs");
     symlink(env!("CARGO_BIN_EXE_uvfs"), &name).expect("a link");
     Command::new(name)
-}
-
-fn the_helper_refuses_what_it_cannot_do() {
-    let place = Dir::new();
-    let output = helper(&place).args(["tmpfs", "/", "-o", "remount,ro"]).output().expect("it starts");
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("unmount it"));
 }
 
 fn the_helper_mounts_and_the_list_shows_it() {
@@ -78,4 +70,31 @@ fn a_service_manager_is_told() {
     let n = manager.recv(&mut said).expect("it says that it is ready");
     assert_eq!(said[..n].trim_ascii_end(), b"READY=1");
     assert!(is_mounted(dir.path()));
+}
+
+/// Each line of it, but for the build, with this program and a directory of its own.
+fn the_first_five_minutes_of_the_readme() {
+    let (dir, tree) = (Dir::new(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+    let readme = fs::read_to_string(tree.join("README.md")).expect("the README");
+    let (_, after) = readme.split_once("## The first five minutes").expect("its heading");
+    let script =
+        after.split("```").nth(1).and_then(|block| block.strip_prefix("sh\n")).expect("a block of lines");
+    let script: String = script
+        .lines()
+        .skip_while(|line| line.starts_with("cargo "))
+        .fold("".into(), |all, line| all + line + "\n");
+    let script =
+        script.replace("target/release/uvfs", env!("CARGO_BIN_EXE_uvfs")).replace("/tmp/uvfs", dir.text());
+    let (script, image) = match Path::new("/sbin/mke2fs").exists() {
+        true => (script.as_str(), true),
+        false => (script.split("truncate").next().unwrap_or_default(), false),
+    };
+    let output = Command::new("sh").args(["-exc", script]).current_dir(&tree).output().expect("sh");
+    let said = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let _ = fs::remove_file(format!("{}.img", dir.text()));
+    assert!(output.status.success(), "{said:?}");
+    for word in ["uvfs-cli", "1500", "hits"].iter().chain(image.then_some(&"architecture.md")) {
+        assert!(said.0.contains(word), "{word}: {said:?}");
+    }
+    assert!(!is_mounted(dir.path()));
 }

@@ -38,6 +38,10 @@ pub trait Attribute: Send + Sync + 'static {
     fn kind(&self) -> Kind {
         Kind::Text
     }
+    /// Whether its calls may take long; always the same. Those of one that says no are made by a thread that others need.
+    fn may_block(&self) -> bool {
+        true
+    }
     /// Appends the text to `out`, which is empty.
     fn show(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<()> {
         Err(Errno::IO)

@@ -66,7 +66,7 @@ pub struct Options {
     /// Whether the children of the root directory are tagged ([`Meta::namespaced`]).
     pub namespaced: bool,
     /// Whether attributes may take long to show or store: a front end then does not call them from a thread
-    /// that others need.
+    /// that others need, but for those that [say otherwise](super::Attribute::may_block).
     pub may_block: bool,
 }
 

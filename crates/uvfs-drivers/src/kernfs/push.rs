@@ -10,6 +10,9 @@
 //! change was, but what the tree says at the moment of the store, under the inode's lock: the last one to store
 //! has seen both. The tree lock is taken inside the inode's for that; nobody calls a cache with the tree
 //! lock held.
+//!
+//! Front ends are told last, so that who asks the cache because of it finds what is true now. They note it and tell their kernels
+//! from a thread of their own: a change that is made by a call of an attribute waits for nobody.
 
 use std::sync::Arc;
 
@@ -39,6 +42,7 @@ impl Engine {
                 if let Some(dir) = cache.changed(sb, dir, mode::S_IFDIR) {
                     cache.invalidate(&dir, name);
                     self.mend(&dir);
+                    cache.tell_of_name(&dir, name);
                 }
             });
         });
@@ -50,6 +54,7 @@ impl Engine {
             view.each_cache(|cache, sb| {
                 if let Some(inode) = cache.changed(sb, ino, fmt) {
                     self.mend(&inode);
+                    cache.tell_of_attr(&inode);
                 }
             });
         });

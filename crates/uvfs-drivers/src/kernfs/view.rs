@@ -1,7 +1,7 @@
 //! The driver: one superblock's view of the tree.
 //!
-//! Answers hold for ever in the cache, because every change is pushed there ([`super::push`]); a front end's
-//! kernel is told to ask each time, which the cache answers. That a name is hidden or being removed is an answer
+//! Answers hold for ever in the cache, and in a front end's kernel, because both are told of every change
+//! ([`super::push`]); but for the policies that ask at each use, whose kernels have to ask too. That a name is hidden or being removed is an answer
 //! that is not kept: no negative entry may be left, for activation is on its way. (Nor is it an error: who waits for
 //! another's question is told that one's error, and may have come after the activation.)
 //! Names cannot be made or removed through a view (EPERM); owners may change mode, owner and times.
@@ -75,8 +75,19 @@ impl Driver for View {
 
     fn features(&self) -> Features {
         let Options { policy, may_block, .. } = self.engine.options;
-        let revalidates = policy != Policy::Uvfs;
-        Features { may_block, revalidates, direct_io: true, ..Features::default() }
+        let watched = policy == Policy::Uvfs;
+        Features { may_block, revalidates: !watched, watched, direct_io: true, ..Features::default() }
+    }
+
+    /// Names and attributes of nodes are in memory, under a lock that is held for moments.
+    fn may_block(&self, inode: &Inode<'_>) -> bool {
+        let held = self.engine.inner(inode.ino());
+        let inner = held.as_ref().and_then(|held| held.get());
+        inner.is_some_and(|inner| matches!(&inner.body, Body::Attribute(attribute) if attribute.may_block()))
+    }
+
+    fn ttl(&self) -> Ttl {
+        if self.engine.options.policy == Policy::Uvfs { Ttl::Forever } else { NOT_KEPT }
     }
 
     fn root(&self, _op: &Op) -> Result<NewInode> {

@@ -70,6 +70,11 @@ impl Frontend {
         self.core.outbox.get().map(Outbox::notices).unwrap_or_default()
     }
 
+    /// Waits until the kernel has been told of all changes that were made before, for at most `time`; whether it has.
+    pub(crate) fn settle(&self, time: Duration) -> bool {
+        self.core.outbox.get().is_none_or(|outbox| outbox.settle(time))
+    }
+
     /// The session has ended: nobody is there to be told, and what has the device must let it go, so that
     /// the kernel answers those who still wait.
     pub(crate) fn stop_telling(&self) {

@@ -72,6 +72,8 @@ fn a_removed_attribute_is_gone_at_once() {
     let file = File::open(mnt.path("n")).expect("open");
     assert_eq!(number(&file), 0);
     node.remove();
+    // What is read is the program's answer, which is gone already; names are the kernel's.
+    assert!(mnt.mounted.settle(SOON));
     let errno = |error: std::io::Error| error.raw_os_error();
     assert_eq!(fs::metadata(mnt.path("n")).err().and_then(errno), Some(libc::ENOENT));
     assert_eq!(file.read_at(&mut [0; 4], 0).err().and_then(errno), Some(libc::ENODEV));

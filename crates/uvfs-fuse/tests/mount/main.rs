@@ -12,6 +12,7 @@ mod mirror;
 mod nodes;
 mod outside;
 mod privileges;
+mod published;
 mod slow;
 mod sys;
 mod unmount;
@@ -36,6 +37,7 @@ fn main() {
         nodes::TESTS,
         outside::TESTS,
         privileges::TESTS,
+        published::TESTS,
         slow::TESTS,
         unmount::TESTS,
         walks::TESTS,

@@ -46,6 +46,8 @@ struct Args {
 
 /// Longer than anything takes that ends at all.
 const LATE: Duration = Duration::from_secs(20);
+/// A mount that takes so long is worth a look at what it waits for.
+const SLOW: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
@@ -128,7 +130,7 @@ fn run(args: &Args) -> Result<()> {
 fn once(args: &Args, dir: &Path, end: End, micros: u64, worst: &mut Worst) -> Result<String> {
     let limit = |millis: u64| if millis == 0 { LATE } else { Duration::from_millis(millis) };
     let begun = Instant::now();
-    let (mut server, through) = start(dir, &args.transport)?;
+    let (mut server, through) = start(dir, &args.transport, limit(args.again).min(SLOW))?;
     let again = begun.elapsed();
     fs::create_dir(dir.join("d"))?;
     for name in ["a", "b"] {
@@ -149,7 +151,7 @@ fn once(args: &Args, dir: &Path, end: End, micros: u64, worst: &mut Worst) -> Re
     if end == End::Kill {
         unmount(dir, UnmountFlags::DETACH)?;
     } else {
-        ensure!(status.success(), "the server has ended with {status}");
+        ensure!(status.success(), "the server has ended with {status}: {}", said(&mut server));
     }
     ensure!(again <= limit(args.again), "the mount took {again:.0?}");
     worst.back = worst.back.max(back);
@@ -158,23 +160,58 @@ fn once(args: &Args, dir: &Path, end: End, micros: u64, worst: &mut Worst) -> Re
     Ok(through)
 }
 
-fn start(dir: &Path, transport: &str) -> Result<(Child, String)> {
+/// Starts a server and waits until it has mounted. What it did instead is printed where that takes longer than `limit`.
+fn start(dir: &Path, transport: &str, limit: Duration) -> Result<(Child, String)> {
     let mut server = Command::new(std::env::current_exe()?)
         .args(["--transport", transport, "--serve"])
         .arg(dir)
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()?;
-    let said = server.stdout.take().context("its output")?;
-    let mut line = String::new();
-    BufReader::new(said).read_line(&mut line)?;
+    let output = server.stdout.take().context("its output")?;
+    let (say, hear) = channel();
+    let reader = thread::spawn(move || {
+        let mut line = String::new();
+        let outcome = BufReader::new(output).read_line(&mut line).map(|_| line);
+        let _ = say.send(outcome);
+    });
+    let line = hear.recv_timeout(limit).or_else(|_| {
+        println!("slow: no mount after {limit:.0?}; the server's threads: {}", threads(server.id()));
+        hear.recv()
+    })??;
+    let _ = reader.join();
     match line.trim() {
         through @ ("dev" | "uring") => Ok((server, through.to_owned())),
         problem => {
             server.kill()?;
             server.wait()?;
-            bail!("the server does not mount: {problem}");
+            bail!("the server does not mount: {problem} {}", said(&mut server));
         }
     }
+}
+
+/// What a server that has ended had to complain of.
+fn said(server: &mut Child) -> String {
+    let mut said = String::new();
+    if let Some(stderr) = &mut server.stderr {
+        let _ = stderr.read_to_string(&mut said);
+    }
+    said.trim().to_owned()
+}
+
+/// Name, state and place in the kernel of each thread of a process.
+fn threads(pid: u32) -> String {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return "none".into() };
+    let of = |task: &Path, file: &str| fs::read_to_string(task.join(file)).unwrap_or_default();
+    let states = tasks.flatten().map(|task| {
+        let task = task.path();
+        let stat = of(&task, "stat");
+        let state = stat.rsplit(") ").next().unwrap_or_default().chars().next().unwrap_or('?');
+        let stack = of(&task, "stack");
+        let top: Vec<_> = stack.lines().filter_map(|line| line.split(' ').nth(1)).take(6).collect();
+        format!("{} {state} {}", of(&task, "comm").trim(), top.join(" < "))
+    });
+    states.collect::<Vec<_>>().join("; ")
 }
 
 /// Threads that work below `dir` until something fails; each says when that was.
@@ -226,12 +263,8 @@ fn all_back(
 ) -> Result<Duration> {
     for n in 0..count {
         let Ok((number, why)) = backs.recv_timeout(LATE) else {
-            let states = fs::read_dir("/proc/self/task")?.flatten().map(|task| {
-                let of = |file| fs::read_to_string(task.path().join(file)).unwrap_or_default();
-                format!("{} {}", of("stat").split(' ').nth(2).unwrap_or_default(), of("wchan"))
-            });
-            let states: Vec<_> = states.collect();
-            println!("FAIL ends: {n} of {count} clients are back after {LATE:?}; threads: {states:?}");
+            let states = threads(std::process::id());
+            println!("FAIL ends: {n} of {count} clients are back after {LATE:?}; threads: {states}");
             // What hangs cannot be joined.
             std::process::exit(1);
         };

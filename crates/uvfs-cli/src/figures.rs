@@ -1,0 +1,145 @@
+//! What is counted, by name: the one source of `.uvfs`, of `uvfs stat` and of `--metrics`.
+//!
+//! A figure is taken out of a [`Snapshot`], everything that is counted looked at once. Plain values, nothing is locked here.
+
+use uvfs::counters::{Call as DriverCall, Counters};
+use uvfs::{Bail, CacheCounters};
+use uvfs_fuse::{Lookups, Notices, Requests, Shortages};
+
+/// Figures that are levels, which go up and down; what they change by in a second says nothing. The others only grow.
+const LEVELS: [&str; 8] = [
+    "inodes",
+    "dentries",
+    "dentries_negative",
+    "bytes",
+    "bytes_hash",
+    "lookups_held",
+    "calls_now",
+    "memory/mark",
+];
+
+/// Whether the figure of this path is a level.
+pub fn is_level(path: &str) -> bool {
+    LEVELS.contains(&path)
+}
+
+/// Everything that is counted, looked at once.
+pub struct Snapshot {
+    pub cache: CacheCounters,
+    pub counters: Counters,
+    pub lookups: Lookups,
+    pub shortages: Shortages,
+    pub notices: Notices,
+    pub requests: Requests,
+}
+
+/// One figure.
+pub struct Figure {
+    /// Its file in `.uvfs`.
+    pub path: String,
+    /// What it says; that of its directory where that has figures of one kind.
+    pub help: &'static str,
+    of: Box<dyn Fn(&Snapshot) -> u64 + Send + Sync>,
+}
+
+impl Figure {
+    fn new(path: &str, help: &'static str, of: impl Fn(&Snapshot) -> u64 + Send + Sync + 'static) -> Self {
+        Self { path: path.to_owned(), help, of: Box::new(of) }
+    }
+
+    /// Its value.
+    pub fn of(&self, snapshot: &Snapshot) -> u64 {
+        (self.of)(snapshot)
+    }
+}
+
+const REQUESTS: &str = "Requests of the kernel that it makes once, or never, where it keeps what it knows";
+const NOTICES: &str = "What the kernel was told of changes that were not made through the mount";
+const CALLS: &str = "Calls of the file system that were begun";
+const BAILS: &str = "Walks without references that gave up, by reason";
+
+/// All of them, those of one directory one after the other.
+pub fn all() -> Vec<Figure> {
+    let mut all = of_the_cache();
+    all.extend([
+        Figure::new("requests/lookup", REQUESTS, |s| s.requests.lookup),
+        Figure::new("requests/getattr", REQUESTS, |s| s.requests.getattr),
+        Figure::new("requests/readdir", REQUESTS, |s| s.requests.readdir),
+        Figure::new("requests/opendir", REQUESTS, |s| s.requests.opendir),
+        Figure::new("requests/open", REQUESTS, |s| s.requests.open),
+        Figure::new("requests/release", REQUESTS, |s| s.requests.release),
+        Figure::new("notices/names", NOTICES, |s| s.notices.names),
+        Figure::new("notices/nodes", NOTICES, |s| s.notices.nodes),
+        Figure::new("notices/epochs", NOTICES, |s| s.notices.epochs),
+        Figure::new("notices/all", NOTICES, |s| s.notices.all),
+    ]);
+    all.extend(of_memory());
+    let call = |call: DriverCall| {
+        Figure::new(&format!("calls/{}", call.name()), CALLS, move |s| s.counters.calls(call))
+    };
+    let bail = |bail: Bail| {
+        Figure::new(&format!("bails/{}", bail.name()), BAILS, move |s| s.counters.bails().get(bail))
+    };
+    all.extend(DriverCall::ALL.into_iter().map(call));
+    all.extend(Bail::ALL.into_iter().map(bail));
+    all
+}
+
+fn of_the_cache() -> Vec<Figure> {
+    vec![
+        Figure::new("inodes", "Inodes that are cached", |s| s.cache.inodes),
+        Figure::new("dentries", "Names that are cached", |s| s.cache.dentries),
+        Figure::new("dentries_negative", "Names that are known not to exist", |s| s.cache.negative),
+        Figure::new("bytes", "Memory committed for what is cached", |s| s.cache.bytes),
+        Figure::new("bytes_hash", "Memory of that for hash tables", |s| s.cache.hash_bytes),
+        Figure::new("hits", "Walks and names that the cache answered alone", |s| s.counters.hits()),
+        Figure::new("misses", "Names that the file system was asked for", |s| s.counters.misses()),
+        Figure::new("lock_waits", "Times that a thread waited for a lock of the caches", |s| {
+            s.counters.lock_waits()
+        }),
+        Figure::new("name_waits", "Times that a thread waited for another's lookup of the same name", |s| {
+            s.counters.name_waits()
+        }),
+        Figure::new("lookups_given", "Nodes that the kernel was given", |s| s.lookups.given),
+        Figure::new("lookups_forgotten", "Nodes that the kernel has given back", |s| s.lookups.forgotten),
+        Figure::new("lookups_held", "Nodes that the kernel has", |s| {
+            s.lookups.given.saturating_sub(s.lookups.forgotten)
+        }),
+        Figure::new("calls_now", "Calls of the file system that have not returned", |s| {
+            s.counters.calls_now()
+        }),
+    ]
+}
+
+fn of_memory() -> Vec<Figure> {
+    vec![
+        Figure::new("memory/mark", "Bytes of the limit in force; 0 for none", |s| s.cache.mark),
+        Figure::new("memory/evicted", "Names that were evicted", |s| s.cache.evicted),
+        Figure::new("memory/evicted_ahead", "Names that were evicted before their place was needed", |s| {
+            s.cache.evicted_ahead
+        }),
+        Figure::new("memory/steps", "Steps of the thread that keeps the limit", |s| s.shortages.steps),
+        Figure::new("memory/pressed", "Times that the system was short of memory", |s| s.shortages.pressed),
+        Figure::new("memory/pruned", "Nodes that the kernel was asked to forget", |s| s.shortages.pruned),
+        Figure::new("memory/invalidated", "Names that were invalidated to have the kernel forget", |s| {
+            s.shortages.invalidated
+        }),
+        Figure::new("memory/waited", "Requests that waited for memory", |s| s.shortages.waited),
+        Figure::new("memory/refused", "Requests that got no memory", |s| s.shortages.refused),
+        Figure::new("memory/plain", "Entries that were listed without their nodes", |s| s.shortages.plain),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_paths_of_their_own() {
+        let figures = all();
+        let paths: std::collections::HashSet<_> = figures.iter().map(|figure| &figure.path).collect();
+        assert_eq!(paths.len(), figures.len());
+        assert!(figures.iter().all(|figure| figure.path.matches('/').count() <= 1));
+        assert!(LEVELS.iter().all(|level| figures.iter().any(|figure| figure.path == *level)));
+    }
+}

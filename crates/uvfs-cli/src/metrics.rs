@@ -1,0 +1,262 @@
+//! `--metrics ADDRESS:PORT`: the figures of `.uvfs` for Prometheus, at `/metrics` by HTTP.
+//!
+//! The port is taken before anything is mounted. One thread answers one client after the other and closes the connection: a
+//! client has [`PATIENCE`] for its request and for taking the answer, a request [`HEAD_MAX`] bytes, and who waits meanwhile
+//! stands in the kernel's queue, which has a limit. So slow and hostile clients cost that thread's time and 8 KiB, and
+//! nothing of the file system's, none of whose locks is held here. No more is answered than GET of one path.
+//!
+//! The text is Prometheus' exposition format, version 0.0.4: a family for each figure, or for each directory of figures of one
+//! kind, whose names are labels then.
+
+use std::fmt::Write as _;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::control::Control;
+use crate::figures::{self, Figure, Snapshot};
+
+/// Bytes of a request at the most.
+const HEAD_MAX: usize = 8 << 10;
+/// For how long a client is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Headers of a request at the most.
+const HEADERS_MAX: usize = 64;
+/// Directories of `.uvfs` that are one family, and the label that tells their figures apart.
+const LABELLED: [(&str, &str); 4] =
+    [("requests", "request"), ("notices", "about"), ("calls", "call"), ("bails", "reason")];
+
+/// A port that is taken, and nobody is answered at yet.
+pub struct Listener {
+    socket: TcpListener,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// Takes the port. `for_all`: the address may be one that other machines reach.
+    pub fn bind(address: SocketAddr, for_all: bool) -> Result<Self> {
+        if !address.ip().is_loopback() && !for_all {
+            bail!(
+                "--metrics {address}: this address may be reached from other machines; give one of this machine's own \
+                 (127.0.0.1:{0}, [::1]:{0}), or add --metrics-for-all",
+                address.port()
+            );
+        }
+        let taken = TcpListener::bind(address).and_then(|socket| Ok((socket.local_addr()?, socket)));
+        let (address, socket) = taken.map_err(|error| match error.kind() {
+            ErrorKind::AddrInUse => {
+                anyhow::anyhow!(
+                    "--metrics {address}: the port is in use; give another one, or 0 for any that is free"
+                )
+            }
+            _ => anyhow::anyhow!("--metrics {address}: cannot listen there: {error}"),
+        })?;
+        Ok(Self { socket, address })
+    }
+
+    /// Where the figures are.
+    pub fn url(&self) -> String {
+        format!("http://{}/metrics", self.address)
+    }
+
+    /// Answers from now on, for as long as the process lives.
+    pub fn serve(self, control: Arc<Control>) -> Result<()> {
+        let serve = move || {
+            loop {
+                match self.socket.accept() {
+                    Ok((client, _)) => {
+                        if let Err(error) = answer(&client, &control) {
+                            tracing::debug!(%error, "a client of --metrics has not got its answer");
+                        }
+                    }
+                    Err(error) => {
+                        // No descriptors, for instance: the next one might be lucky.
+                        tracing::warn!(%error, "--metrics");
+                        thread::sleep(PATIENCE);
+                    }
+                }
+            }
+        };
+        thread::Builder::new().name("uvfs-metrics".into()).spawn(serve).context("cannot start a thread")?;
+        Ok(())
+    }
+}
+
+/// Status line, further headers, body.
+type Response = (&'static str, &'static str, String);
+
+fn answer(client: &TcpStream, control: &Control) -> io::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    let Some(asked) = read(client, deadline)? else { return Ok(()) };
+    let (status, headers, body) = match asked {
+        Err(refused) => refused,
+        Ok(()) => match control.snapshot() {
+            Ok(snapshot) => (
+                "200 OK",
+                "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n",
+                text(control.figures(), &snapshot, &control.about()),
+            ),
+            Err(_) => plain("503 Service Unavailable", "the mount has ended\n"),
+        },
+    };
+    let response = format!(
+        "HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    write(client, response.as_bytes(), deadline + PATIENCE)
+}
+
+fn plain(status: &'static str, body: &str) -> Response {
+    (status, "Content-Type: text/plain; charset=utf-8\r\n", body.to_owned())
+}
+
+/// Reads a request, as far as it is of interest; what to say where it is not for the figures. `None`: nobody is there.
+fn read(mut client: &TcpStream, deadline: Instant) -> io::Result<Option<Result<(), Response>>> {
+    let mut head = [0; HEAD_MAX];
+    let mut len = 0;
+    loop {
+        let read = left(deadline).and_then(|time| {
+            client.set_read_timeout(Some(time))?;
+            client.read(&mut head[len..])
+        });
+        match read {
+            Ok(0) => return Ok(None),
+            Ok(more) => len += more,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return Ok(Some(Err(plain("408 Request Timeout", "no request has come in time\n"))));
+            }
+            Err(error) => return Err(error),
+        }
+        match asked(&head[..len]) {
+            None if len < HEAD_MAX => {}
+            None => {
+                let refused = plain("431 Request Header Fields Too Large", "too long\n");
+                return Ok(Some(Err(refused)));
+            }
+            Some(asked) => return Ok(Some(asked)),
+        }
+    }
+}
+
+/// What a request is for; `None` where it has not come as a whole.
+fn asked(head: &[u8]) -> Option<Result<(), Response>> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(head) {
+        Ok(httparse::Status::Partial) => return None,
+        Ok(httparse::Status::Complete(_)) => {}
+        Err(error) => {
+            return Some(Err(plain("400 Bad Request", &format!("this is no request: {error}\n"))));
+        }
+    }
+    let path = request.path.unwrap_or_default().split('?').next().unwrap_or_default();
+    Some(match request.method {
+        _ if path != "/metrics" => Err(plain("404 Not Found", "what there is: /metrics\n")),
+        Some("GET") => Ok(()),
+        _ => Err(("405 Method Not Allowed", "Allow: GET\r\n", String::new())),
+    })
+}
+
+fn write(mut client: &TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        client.set_write_timeout(Some(left(deadline)?))?;
+        match client.write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    client.shutdown(std::net::Shutdown::Write)
+}
+
+/// What is left until then; an error where nothing is.
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// What is said of the mount besides figures: names and values of labels.
+pub type About = [(&'static str, String); 3];
+
+/// The figures as Prometheus reads them.
+pub fn text(figures: &[Figure], snapshot: &Snapshot, about: &About) -> String {
+    let labels: Vec<_> = about.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+    let mut out = String::new();
+    family(&mut out, "uvfs_info", "gauge", "What is mounted, through what, by which uvfs");
+    let _ = writeln!(out, "uvfs_info{{{}}} 1", labels.join(","));
+    let mut last = String::new();
+    for figure in figures {
+        let (kind, end) = if figures::is_level(&figure.path) { ("gauge", "") } else { ("counter", "_total") };
+        let (dir, name) = figure.path.split_once('/').unwrap_or(("", &figure.path));
+        let label = LABELLED.iter().find(|(labelled, _)| *labelled == dir);
+        let (called, label) = match label {
+            Some((_, label)) => (format!("uvfs_{dir}{end}"), format!("{{{label}=\"{name}\"}}")),
+            None => (format!("uvfs_{}{end}", figure.path.replace('/', "_")), String::new()),
+        };
+        if called != last {
+            family(&mut out, &called, kind, figure.help);
+        }
+        let _ = writeln!(out, "{called}{label} {}", figure.of(snapshot));
+        last = called;
+    }
+    out
+}
+
+fn family(out: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = writeln!(out, "# HELP {name} {help}.\n# TYPE {name} {kind}");
+}
+
+/// As it stands in a label's value.
+fn escaped(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(request: &str) -> Option<&'static str> {
+        asked(request.as_bytes()).map(|asked| asked.map_or_else(|(status, ..)| &status[..3], |()| "200"))
+    }
+
+    #[test]
+    fn only_the_figures_are_to_be_had() {
+        for (request, expected) in [
+            ("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", Some("200")),
+            ("GET /metrics?name=x HTTP/1.0\r\n\r\n", Some("200")),
+            ("GET /metrics HTTP/1.1\r\nHost: a\r\n", None),
+            ("", None),
+            ("HEAD /metrics HTTP/1.1\r\n\r\n", Some("405")),
+            ("POST /metrics HTTP/1.1\r\n\r\nx", Some("405")),
+            ("GET / HTTP/1.1\r\n\r\n", Some("404")),
+            ("GET /metrics/../etc HTTP/1.1\r\n\r\n", Some("404")),
+            ("\x16\x03\x01\x02", Some("400")),
+            ("GET\r\n\r\n", Some("400")),
+        ] {
+            assert_eq!(status(request), expected, "{request:?}");
+        }
+        let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(HEADERS_MAX + 1));
+        assert_eq!(status(&many), Some("400"));
+    }
+
+    #[test]
+    fn other_machines_are_let_in_only_where_that_is_asked_for() {
+        let refused = Listener::bind(([0, 0, 0, 0], 0).into(), false).map(|_| ()).expect_err("refused");
+        assert!(refused.to_string().contains("--metrics-for-all"), "{refused}");
+        assert!(Listener::bind(([0, 0, 0, 0], 0).into(), true).is_ok());
+        let first = Listener::bind(([127, 0, 0, 1], 0).into(), false).expect("a free port");
+        let second = Listener::bind(first.address, false).map(|_| ()).expect_err("taken");
+        assert!(second.to_string().contains("the port is in use"), "{second}");
+    }
+
+    #[test]
+    fn values_of_labels_are_escaped() {
+        assert_eq!(escaped("a\\b\"c\nd"), r#"a\\b\"c\nd"#);
+    }
+}

@@ -1,0 +1,96 @@
+//! `uvfs remount DIR -o OPTIONS`, and `mount -o remount,OPTIONS DIR`: what can be changed of a mount that is there.
+//!
+//! Flags are the kernel's (`uvfs_fuse::remount`), the memory limit is written to `.uvfs/bytes_limit`. Everything else is as it was when
+//! the mount was made, which `.uvfs/options` says. mount(8) repeats options of fstab(5) that nobody wants to change, so an option
+//! is refused only where it would change something.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use uvfs_fuse::{MountedAt, Options};
+
+use crate::options::{self, Parsed};
+
+/// What can be changed, for who tried to change something else.
+const CHANGEABLE: &str = "ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, async, dirsync, atime and its like, and memory=BYTES";
+
+/// Changes what `options` say.
+pub fn run(dir: &Path, options: &[String]) -> Result<()> {
+    let MountedAt { dir, flags, source, .. } = uvfs_fuse::mounted_at(dir)?;
+    let made = Made::read(&dir, &source.to_string_lossy())?;
+    let source = made.source.split(':').next().unwrap_or_default();
+    let was = parsed(&made.options, &flags, &[], source)?;
+    let wanted = parsed(&made.options, &flags, options, source)?;
+    let fixed = options::fixed_that_differ(&was, &wanted);
+    if !fixed.is_empty() {
+        let unknown = if made.is_known { "" } else { ", and with ctl=off nobody knows what they were" };
+        bail!(
+            "{} cannot be changed while {} is mounted{unknown}; what can: {CHANGEABLE}; for the rest unmount it and mount it again",
+            fixed.join(", "),
+            dir.display(),
+        );
+    }
+    let names_memory =
+        options.iter().flat_map(|list| list.split(',')).any(|option| option.starts_with("memory="));
+    let memory = names_memory.then_some(wanted.memory);
+    // The limit is set by writing a file of the mount.
+    if !flags.read_only {
+        set_memory(&dir, memory)?;
+    }
+    uvfs_fuse::remount(&dir, &wanted.mount)?;
+    if flags.read_only {
+        set_memory(&dir, memory)?;
+    }
+    Ok(())
+}
+
+/// Options as they were when the mount was made, then the flags of now, then what is wanted.
+fn parsed(made: &str, flags: &Options, wanted: &[String], source: &str) -> Result<Parsed> {
+    let before =
+        options::parse(&[made.to_owned()], source).context("the options that it was mounted with")?;
+    let mut all = vec![made.to_owned(), options::flags(flags, before.mount.dirsync)];
+    all.extend_from_slice(wanted);
+    options::parse(&all, source)
+}
+
+/// How the mount was made.
+struct Made {
+    source: String,
+    options: String,
+    is_known: bool,
+}
+
+impl Made {
+    /// `shown`: what mount(8) shows as the source, which is the best guess where nothing else is known.
+    fn read(dir: &Path, shown: &str) -> Result<Self> {
+        let read = |name: &str| {
+            let file = dir.join(".uvfs").join(name);
+            match fs::read_to_string(&file) {
+                Ok(text) => Ok(Some(text.trim_end_matches('\n').to_owned())),
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
+            }
+        };
+        Ok(match (read("source")?, read("options")?) {
+            (Some(source), Some(options)) => Self { source, options, is_known: true },
+            _ => Self { source: shown.to_owned(), options: "ctl=off".into(), is_known: false },
+        })
+    }
+}
+
+fn set_memory(dir: &Path, bytes: Option<u64>) -> Result<()> {
+    let Some(bytes) = bytes else { return Ok(()) };
+    let file = dir.join(".uvfs/bytes_limit");
+    let now = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    if now.trim().parse() == Ok(bytes) {
+        return Ok(());
+    }
+    match fs::write(&file, bytes.to_string()) {
+        Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => {
+            bail!("memory= cannot be changed while {} is read-only: remount it with rw first", dir.display())
+        }
+        outcome => outcome.with_context(|| format!("cannot write {}", file.display())),
+    }
+}
