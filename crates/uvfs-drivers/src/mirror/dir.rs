@@ -41,12 +41,15 @@ struct Entry {
     cookie: u64,
 }
 
+/// Is given an entry: name, number, type bits and cookie.
+type Each<'e> = dyn FnMut(&[u8], u64, u32, u64) + 'e;
+
 /// A directory of the host that is read.
 trait Source {
     /// Goes on after this cookie of the host's; 0: from the start.
     fn seek(&self, cookie: u64) -> Result<()>;
-    /// Hands out the next few entries: name, number, type bits and cookie. Whether it came to the end.
-    fn read(&self, each: &mut dyn FnMut(&[u8], u64, u32, u64)) -> Result<bool>;
+    /// Hands out the next few entries. Whether it came to the end.
+    fn read(&self, each: &mut Each<'_>) -> Result<bool>;
 }
 
 struct Stream<S = OwnedFd> {
@@ -314,7 +317,7 @@ impl Source for OwnedFd {
         seek(self, SeekFrom::Start(cookie)).map(drop)
     }
 
-    fn read(&self, each: &mut dyn FnMut(&[u8], u64, u32, u64)) -> Result<bool> {
+    fn read(&self, each: &mut Each<'_>) -> Result<bool> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut dir = RawDir::new(self, &mut buffer);
         loop {
@@ -368,7 +371,7 @@ mod tests {
             Ok(())
         }
 
-        fn read(&self, each: &mut dyn FnMut(&[u8], u64, u32, u64)) -> Result<bool> {
+        fn read(&self, each: &mut Each<'_>) -> Result<bool> {
             let (entries, mut at) = (self.entries.lock(), self.at.lock());
             let from = (*at).min(entries.len());
             let next: Vec<_> = entries.iter().skip(from).take(self.few).collect();
