@@ -8,7 +8,7 @@
 #                and mount it once more with -o preload: no name is asked for then
 # --live N       stat N files under `ulimit -n 256`, and say what the server takes (default 1000000; 0: not)
 # --memory SIZE  and within this limit (may be given several times; default 64M): the server's resident memory may grow by that,
-#                a tenth of it, and what a mount takes whatever is in it
+#                a twentieth of it, and what a mount takes whatever is in it
 #
 # Needs root. The tree is made in a tmpfs. Prints PASS, FAIL or SKIPPED for each part, and "N passed, N failed, N skipped".
 set -uo pipefail
@@ -149,8 +149,8 @@ preloaded() {
 # Resident memory of the server in bytes.
 memory() { awk '/^VmRSS/ { print $2 * 1024 }' "/proc/$server/status"; }
 
-# What a mount takes besides: buffers and stacks of its threads, the heap's own.
-fixed=$((12 << 20))
+# What a mount takes besides: buffers and stacks of its threads.
+fixed=$((6 << 20))
 
 live() {
     local limit=$1 options=allow_other empty full seen bytes
@@ -171,7 +171,7 @@ live() {
     bytes=$(cat "$mnt/.uvfs/bytes_limit")
     if [ "$bytes" = 0 ]; then
         :
-    elif [ $((full - empty)) -le $((bytes + bytes / 10 + fixed)) ]; then
+    elif [ $((full - empty)) -le $((bytes + bytes / 20 + fixed)) ]; then
         pass "within memory=$limit the server grew by $((full - empty)) bytes"
     else
         fail "within memory=$limit the server grew by $((full - empty)) bytes"

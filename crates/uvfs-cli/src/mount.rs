@@ -96,7 +96,9 @@ pub fn run(args: &args::Mount) -> Result<()> {
         .spawn(move || signalled.serve())
         .context("cannot start a thread")?;
     let outcome = how_it_ended(&mounted, what);
-    preload.inspect(|preload| preload.stop());
+    if let Some(preload) = &preload {
+        preload.stop();
+    }
     kernfs::command::end_all();
     end_record(recording.as_deref());
     if let (Err(error), true) = (&outcome, args.daemon_child) {

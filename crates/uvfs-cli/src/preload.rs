@@ -74,9 +74,9 @@ impl Preload {
         for nth in 0..threads {
             let (this, vfs) = (Arc::clone(self), Arc::clone(vfs));
             let started = thread::Builder::new().name("uvfs-preload".into()).spawn(move || this.run(&vfs));
-            match started {
-                Err(error) if nth == 0 => return Err(error),
-                _ => {}
+            // Fewer will do.
+            if nth == 0 {
+                started?;
             }
         }
         let this = Arc::clone(self);

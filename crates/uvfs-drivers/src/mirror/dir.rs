@@ -41,12 +41,15 @@ struct Entry {
     cookie: u64,
 }
 
+/// Is given an entry: name, number, type bits and cookie.
+type Each<'e> = dyn FnMut(&[u8], u64, u32, u64) + 'e;
+
 /// A directory of the host that is read.
 trait Source {
     /// Goes on after this cookie of the host's; 0: from the start.
     fn seek(&self, cookie: u64) -> Result<()>;
-    /// Hands out the next few entries: name, number, type bits and cookie. Whether it came to the end.
-    fn read(&self, each: &mut dyn FnMut(&[u8], u64, u32, u64)) -> Result<bool>;
+    /// Hands out the next few entries. Whether it came to the end.
+    fn read(&self, each: &mut Each<'_>) -> Result<bool>;
 }
 
 struct Stream<S = OwnedFd> {
@@ -314,7 +317,7 @@ impl Source for OwnedFd {
         seek(self, SeekFrom::Start(cookie)).map(drop)
     }
 
-    fn read(&self, each: &mut dyn FnMut(&[u8], u64, u32, u64)) -> Result<bool> {
+    fn read(&self, each: &mut Each<'_>) -> Result<bool> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut dir = RawDir::new(self, &mut buffer);
         loop {
@@ -350,8 +353,6 @@ fn type_bits(kind: FileType) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
 
     /// Entries in the order of their hashes, several of which may be equal; the host's cookie is the next one's hash.
@@ -366,13 +367,12 @@ mod tests {
 
     impl Source for &Hashed {
         fn seek(&self, cookie: u64) -> Result<()> {
-            *self.at.lock().unwrap() =
-                self.entries.lock().unwrap().partition_point(|(hash, _)| *hash < cookie);
+            *self.at.lock() = self.entries.lock().partition_point(|(hash, _)| *hash < cookie);
             Ok(())
         }
 
-        fn read(&self, each: &mut dyn FnMut(&[u8], u64, u32, u64)) -> Result<bool> {
-            let (entries, mut at) = (self.entries.lock().unwrap(), self.at.lock().unwrap());
+        fn read(&self, each: &mut Each<'_>) -> Result<bool> {
+            let (entries, mut at) = (self.entries.lock(), self.at.lock());
             let from = (*at).min(entries.len());
             let next: Vec<_> = entries.iter().skip(from).take(self.few).collect();
             for (nth, (_, name)) in next.iter().enumerate() {
@@ -412,7 +412,7 @@ mod tests {
                 return names;
             }
             if remove {
-                source.entries.lock().unwrap().retain(|(_, name)| !names.contains(name));
+                source.entries.lock().retain(|(_, name)| !names.contains(name));
             }
             kept = Some(stream);
         }
