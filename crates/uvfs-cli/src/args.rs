@@ -90,7 +90,7 @@ pub struct Mount {
     /// Go into the background; return when the mount is ready, or with its error
     #[arg(short, long, help_heading = "How")]
     pub daemon: bool,
-    /// Show the figures of .uvfs to Prometheus, at http://ADDRESS:PORT/metrics: 127.0.0.1:9180, [::1]:9180; port 0 is any that
+    /// Show the figures of .uvfs to Prometheus, at /metrics of an address of this machine, such as 127.0.0.1:9180; port 0 is any that
     /// is free, and .uvfs/metrics says which
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = address, help_heading = "How")]
     pub metrics: Option<SocketAddr>,

@@ -64,20 +64,22 @@ pub fn remount(dir: &Path, options: &Options) -> Result<(), MountError> {
 /// The flags that mountinfo has in these words. What it does not name is as mount(2) has it by default, not as we do.
 fn flags(words: &str) -> Options {
     let has = |word: &str| words.split(',').any(|other| other == word);
-    let mut options = Options::default();
-    options.read_only = has("ro");
-    options.suid = !has("nosuid");
-    options.dev = !has("nodev");
-    options.exec = !has("noexec");
-    options.sync = has("sync");
-    options.dirsync = has("dirsync");
-    options.atime = match () {
+    let atime = match () {
         () if has("noatime") => Atime::Never,
         () if has("nodiratime") => Atime::NotDirectories,
         () if has("relatime") => Atime::Relative,
         () => Atime::Strict,
     };
-    options
+    Options {
+        read_only: has("ro"),
+        suid: !has("nosuid"),
+        dev: !has("nodev"),
+        exec: !has("noexec"),
+        sync: has("sync"),
+        dirsync: has("dirsync"),
+        atime,
+        ..Options::default()
+    }
 }
 
 #[cfg(test)]
