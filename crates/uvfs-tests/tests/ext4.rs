@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -304,7 +304,7 @@ struct Text(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Text {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(data)
+        self.0.lock().write(data)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -338,7 +338,7 @@ fn names_are_found_where_the_last_one_was() {
             context.lstat(&entry.name).unwrap();
         }
         opened.end_of_record().unwrap();
-        let lines = uses.0.lock().unwrap().iter().filter(|byte| **byte == b'\n').count();
+        let lines = uses.0.lock().iter().filter(|byte| **byte == b'\n').count();
         // The directory's inode, its block, and the file's inode twice until it was checked.
         assert!(lines < 5 * names.len(), "{recipe}, {feature}: {lines} blocks for {} names", names.len());
         // In another order, and what is not there.
