@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tempfile::TempDir;
 use uvfs::{Cred, Errno, Vfs};
 use uvfs_drivers::ext4::Ext4;
