@@ -212,22 +212,19 @@ impl Mounted {
         }
     }
 
-    /// Whether it stands in the table of mounts, also after its session has ended: then the connection was aborted, by
+    /// Whether its session has ended and it still stands in the table of mounts: then the connection was aborted, by
     /// `/sys/fs/fuse/connections` or by an unmount that was forced while it was in use.
     pub fn is_listed(&self) -> bool {
         let is_it = |other: &Mount| (&other.id, &other.dev) == (&self.mount.id, &self.mount.dev);
-        let Ok(mounts) = mountinfo::mounts() else { return false };
-        if !mounts.iter().any(is_it) || self.session.outcome.lock().is_none() {
-            return mounts.iter().any(is_it);
-        }
         // An unmount by force aborts first and takes it out of the table then.
         let is_gone = |mounts: &[Mount]| !mounts.iter().any(is_it);
-        if mountinfo::wait_until(FORCED, is_gone).unwrap_or(false) {
+        let has_ended = self.session.outcome.lock().is_some();
+        if !has_ended || mountinfo::wait_until(FORCED, is_gone).unwrap_or(true) {
             return false;
         }
-        // Who has its numbers now may be a successor, which answers. What is mounted over it is not asked.
-        let is_on_top = mountinfo::at(&self.mount.point).is_ok_and(|top| top.as_ref().is_some_and(is_it));
-        !is_on_top || device::is_dead(&self.mount.point)
+        // A successor may have the same numbers, and answers. What is mounted over it is not asked.
+        let is_on_top = mountinfo::at(self.dir()).is_ok_and(|top| top.as_ref().is_some_and(is_it));
+        !is_on_top || device::is_dead(self.dir())
     }
 
     /// Waits for at most `time`; whether it has been unmounted by then.
@@ -270,8 +267,9 @@ impl Mounted {
         self.frontend.notices()
     }
 
-    /// Waits until the kernel has been told of all changes that were made behind it before this call, for at most `time`; whether
-    /// it has. Who made them sees them through the mount then. Not to be called by a driver: it may be what is waited for.
+    /// Waits until the kernel has been told of all changes made behind it that the cache was told of before this call, for at most
+    /// `time`; whether it has. Who made them in a published tree sees them through the mount then; of those in a mirror's source the
+    /// cache is told by its watcher, a moment later. A name that somebody looks up meanwhile may be believed for a second more. Not to be called by a driver: it may be what is waited for.
     pub fn settle(&self, time: Duration) -> bool {
         self.frontend.settle(time)
     }

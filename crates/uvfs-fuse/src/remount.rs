@@ -3,8 +3,12 @@
 //! The kernel keeps them; the server is not asked and need not know.
 
 use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
@@ -31,11 +35,11 @@ pub struct MountedAt {
 /// # Errors
 /// A sentence, where nothing is mounted there, or something else.
 pub fn mounted_at(dir: &Path) -> Result<MountedAt, MountError> {
-    let mount = mount_at(dir)?;
-    Ok(MountedAt { dir: mount.point, flags: flags(&mount.flags), source: mount.source })
+    let mount = find(dir)?;
+    Ok(MountedAt { flags: flags(&mount.flags), dir: mount.point, source: mount.source })
 }
 
-fn mount_at(dir: &Path) -> Result<Mount, MountError> {
+fn find(dir: &Path) -> Result<Mount, MountError> {
     let dir = device::absolute(dir).map_err(|error| MountError::at(dir, error))?;
     let mount = mountinfo::at(&dir).map_err(|error| MountError::os("cannot read mountinfo", error))?;
     match mount {
@@ -54,9 +58,18 @@ fn mount_at(dir: &Path) -> Result<Mount, MountError> {
 /// # Errors
 /// A sentence: nothing of uvfs is mounted there, this user may not, or a file is open for writing that would become read-only.
 pub fn remount(dir: &Path, options: &Options) -> Result<(), MountError> {
-    let mount = mount_at(dir)?;
-    let dir = mount.point;
-    match rustix::mount::mount_remount(&dir, options.flags() | unsaid(&mount.flags, options), c"") {
+    let mount = find(dir)?;
+    let dir = mount.point.clone();
+    // Who owns the mount may put something else there: what is changed is what was looked at.
+    let held = held(&mount).map_err(|error| MountError::at(&dir, error))?;
+    let held = held.ok_or_else(|| MountError::NotMounted(dir.clone()))?;
+    let path = format!("/proc/self/fd/{}", held.as_raw_fd());
+    // What is not said of access times stays as it was.
+    let atime = match options.atime {
+        Atime::Relative | Atime::NotDirectories => MountFlags::RELATIME,
+        Atime::Strict | Atime::Never => MountFlags::empty(),
+    };
+    match rustix::mount::mount_remount(path, options.flags() | atime | kept(&mount.flags, options), c"") {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::Writing(dir)),
         Err(Errno::PERM) => Err(MountError::NotRoot(dir)),
@@ -64,17 +77,22 @@ pub fn remount(dir: &Path, options: &Options) -> Result<(), MountError> {
     }
 }
 
-/// What has to be said for a remount beside the flags of `options`, where mountinfo has these words now.
-fn unsaid(words: &str, options: &Options) -> MountFlags {
+/// The root of the mount, which is not asked; `None` where something else is there now.
+fn held(mount: &Mount) -> io::Result<Option<impl AsFd + AsRawFd + use<>>> {
+    let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(&mount.point, how, Mode::empty())?;
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", dir.as_raw_fd()))?;
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    Ok((id.map(str::trim) == Some(&mount.id)).then_some(dir))
+}
+
+/// Flags that others may have set, and that stay: mount(2) takes away whatever is not named.
+fn kept(words: &str, options: &Options) -> MountFlags {
     let has = |word: &str| words.split(',').any(|other| other == word);
     let mut kept = MountFlags::empty();
-    // mount(2) takes away whatever is not named.
-    for (word, flag) in [("nosymfollow", MountFlags::NOSYMFOLLOW), ("lazytime", MountFlags::LAZYTIME)] {
-        kept.set(flag, has(word));
-    }
+    kept.set(MountFlags::NOSYMFOLLOW, has("nosymfollow"));
+    kept.set(MountFlags::LAZYTIME, has("lazytime"));
     kept.set(MountFlags::NODIRATIME, options.atime == Atime::Never && has("noatime") && has("nodiratime"));
-    // But what is not said of access times stays as it was.
-    kept.set(MountFlags::RELATIME, matches!(options.atime, Atime::Relative | Atime::NotDirectories));
     kept
 }
 
@@ -105,6 +123,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_held_is_the_mount_that_was_found() {
+        let proc = mountinfo::at(Path::new("/proc")).expect("/proc is there").expect("it is mounted");
+        assert!(held(&proc).expect("/proc").is_some());
+        let other = Mount { point: "/".into(), ..proc };
+        assert!(held(&other).expect("the root").is_none());
+    }
+
+    #[test]
     fn flags_are_what_the_kernel_says() {
         let now = flags("ro,nosuid,relatime,rw,user_id=0,sync");
         assert!(now.read_only && !now.suid && now.dev && now.exec && now.sync && !now.dirsync);
@@ -119,8 +145,8 @@ mod tests {
         let now = flags(words);
         assert!(now.allow_other && now.atime == Atime::Never);
         let others = MountFlags::NOSYMFOLLOW | MountFlags::LAZYTIME;
-        assert_eq!(unsaid(words, &now), others | MountFlags::NODIRATIME);
-        assert_eq!(unsaid(words, &Options::default()), others | MountFlags::RELATIME);
-        assert_eq!(unsaid("rw,noatime", &now), MountFlags::empty());
+        assert_eq!(kept(words, &now), others | MountFlags::NODIRATIME);
+        assert_eq!(kept(words, &Options::default()), others);
+        assert_eq!(kept("rw,noatime", &now), MountFlags::empty());
     }
 }
