@@ -54,7 +54,7 @@ pub enum Command {
     Umount(Umount),
     /// Change the options of a mount that is there
     #[command(
-        after_help = "What can be changed: ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, async, dirsync, atime and its like, \
+        after_help = "What can be changed: ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, async, atime and its like, \
                             and memory=BYTES. All but the last need root."
     )]
     Remount(Remount),

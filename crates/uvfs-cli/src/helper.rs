@@ -4,11 +4,16 @@
 //! It is called as `mount.uvfs SOURCE DIR [-sfnv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`; of the options those that are
 //! mount(8)'s own business are taken away. The file system goes into the background, or a boot would
 //! wait for it.
+//!
+//! mount(8) does not hand on what is its default anyway: `suid` and `dev` come here as nothing at all, and what a user may
+//! not have as `nosuid,nodev`. So where root mounts, what is not named has mount(8)'s default, and not that of `uvfs mount`.
+//! A remount changes only what is named.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use rustix::process::geteuid;
 
 use crate::args::Mount;
 
@@ -16,6 +21,9 @@ use crate::args::Mount;
 const NAME: &str = "mount.uvfs";
 /// The same, where mount(8) goes by the kernel's name of the type.
 const NAME_FUSE: &str = "mount.fuse.uvfs";
+
+/// What mount(8) leaves out because it is its default, and `uvfs mount` does not do unless asked to.
+const UNSAID: &str = "suid,dev";
 
 /// Options of fstab lines that say something to mount(8), systemd or the boot, and nothing to a file system.
 const THEIRS: &[&str] = &["auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev"];
@@ -27,7 +35,7 @@ const SHOWN: &[&str] = &["user_id", "group_id", "max_read", "blksize", "fd", "ro
 pub fn asked(arguments: &[OsString]) -> Option<Result<Asked>> {
     let (name, rest) = arguments.split_first()?;
     let name = Path::new(name).file_name()?;
-    (name == OsStr::new(NAME) || name == OsStr::new(NAME_FUSE)).then(|| read(rest))
+    (name == OsStr::new(NAME) || name == OsStr::new(NAME_FUSE)).then(|| read(rest, geteuid().is_root()))
 }
 
 /// What mount(8) asks for.
@@ -40,7 +48,7 @@ pub struct Asked {
     pub fake: bool,
 }
 
-fn read(arguments: &[OsString]) -> Result<Asked> {
+fn read(arguments: &[OsString], root: bool) -> Result<Asked> {
     let mut places = Vec::new();
     let mut options = Vec::new();
     let (mut fake, mut remount) = (false, false);
@@ -61,6 +69,10 @@ fn read(arguments: &[OsString]) -> Result<Asked> {
         bail!("usage: {NAME} SOURCE DIR [-sfnv] [-o OPTIONS]");
     };
     let source = source.to_str().with_context(|| format!("{NAME}: {} is not UTF-8", source.display()))?;
+    if root && !remount {
+        // First, so that what is said holds.
+        options.insert(0, UNSAID.to_owned());
+    }
     let mount = Mount {
         source: Some(source.to_owned()),
         dir: Some(PathBuf::from(dir)),
@@ -93,8 +105,18 @@ fn ours(list: &OsStr, remount: &mut bool) -> Result<String> {
 mod tests {
     use super::*;
 
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
     fn read(line: &str) -> Option<Result<Asked>> {
-        asked(&line.split(' ').map(OsString::from).collect::<Vec<_>>())
+        asked(&words(line))
+    }
+
+    /// What a line of arguments asks to be mounted with, in the end.
+    fn options(arguments: &str, root: bool) -> uvfs_fuse::Options {
+        let asked = super::read(&words(arguments), root).expect("a good line");
+        crate::options::parse(&asked.mount.options, "tmpfs").expect("good options").mount
     }
 
     #[test]
@@ -103,7 +125,7 @@ mod tests {
             read("/sbin/mount.uvfs tmpfs /mnt -n -o rw,noauto,nofail,x-systemd.automount,size=1g -t uvfs");
         let Asked { mount, fake, remount } = asked.expect("its name").expect("a good line");
         assert_eq!((mount.source.as_deref(), mount.dir), (Some("tmpfs"), Some("/mnt".into())));
-        assert_eq!(mount.options, ["rw,size=1g"]);
+        assert_eq!(mount.options.last().map(String::as_str), Some("rw,size=1g"));
         assert!(mount.daemon && !fake && !remount);
         assert!(read("mount.uvfs tmpfs /mnt -fv").expect("its name").expect("a good line").fake);
     }
@@ -115,6 +137,19 @@ mod tests {
         let Asked { mount, remount, .. } = read(line).expect("its name").expect("a good line");
         assert!(remount);
         assert_eq!(mount.options, ["rw,nosuid,relatime,allow_other,ro"]);
+    }
+
+    /// `mount -o suid,dev` and `mount` without `-o` are one line here; `user` in fstab(5) comes with `nosuid,nodev`.
+    #[test]
+    fn what_is_not_said_is_as_mount_has_it() {
+        let plain = options("tmpfs /mnt -o rw", true);
+        assert!(plain.suid && plain.dev);
+        let user = options("tmpfs /mnt -o rw,nosuid,nodev,user", true);
+        assert!(!user.suid && !user.dev);
+        let not_root = options("tmpfs /mnt", false);
+        assert!(!not_root.suid && !not_root.dev);
+        let remount = options("tmpfs /mnt -o rw,remount", true);
+        assert!(!remount.suid && !remount.dev);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `--metrics ADDRESS:PORT`: the figures of `.uvfs` for Prometheus, at `/metrics` by HTTP.
 //!
 //! The port is taken before anything is mounted. One thread answers one client after the other and closes the connection: a
-//! client has [`PATIENCE`] for its request and for taking the answer, a request [`HEAD_MAX`] bytes, and who waits meanwhile
+//! client has [`PATIENCE`] for its request and as much again for taking the answer, a request [`HEAD_MAX`] bytes, and who waits meanwhile
 //! stands in the kernel's queue, which has a limit. So slow and hostile clients cost that thread's time and 8 KiB, and
 //! nothing of the file system's, none of whose locks is held here. No more is answered than GET of one path.
 //!
@@ -92,6 +92,7 @@ type Response = (&'static str, &'static str, String);
 fn answer(client: &TcpStream, control: &Control) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let Some(asked) = read(client, deadline)? else { return Ok(()) };
+    let refused = asked.is_err();
     let (status, headers, body) = match asked {
         Err(refused) => refused,
         Ok(()) => match control.snapshot() {
@@ -107,7 +108,23 @@ fn answer(client: &TcpStream, control: &Control) -> io::Result<()> {
         "HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     );
-    write(client, response.as_bytes(), deadline + PATIENCE)
+    let deadline = deadline + PATIENCE;
+    write(client, response.as_bytes(), deadline)?;
+    // Who was too slow sends nothing.
+    if refused && !status.starts_with("408") { drain(client, deadline) } else { Ok(()) }
+}
+
+/// Takes what still comes. Who sends to a socket that is closed is reset, and may lose the answer.
+fn drain(mut client: &TcpStream, deadline: Instant) -> io::Result<()> {
+    let mut dropped = [0; HEAD_MAX];
+    loop {
+        client.set_read_timeout(Some(left(deadline)?))?;
+        match client.read(&mut dropped) {
+            Ok(0) => return Ok(()),
+            Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+    }
 }
 
 fn plain(status: &'static str, body: &str) -> Response {

@@ -231,10 +231,10 @@ pub fn memory(text: &str) -> Result<u64> {
     }
 }
 
-/// The flags among the options of a mount, as text that [`parse`] takes. `dirsync`: it was on before, and can only be said so.
-pub fn flags(mount: &Options, dirsync: bool) -> String {
+/// The flags among the options of a mount that can be changed, as text that [`parse`] takes.
+pub fn flags(mount: &Options) -> String {
     let pick = |on: bool, yes: &'static str, no: &'static str| if on { yes } else { no };
-    let mut words = vec![
+    let words = [
         pick(mount.read_only, "ro", "rw"),
         pick(mount.suid, "suid", "nosuid"),
         pick(mount.dev, "dev", "nodev"),
@@ -247,8 +247,13 @@ pub fn flags(mount: &Options, dirsync: bool) -> String {
             Atime::Strict => "strictatime",
         },
     ];
-    words.extend((mount.dirsync || dirsync).then_some("dirsync"));
     words.join(",")
+}
+
+/// Options that the kernel shows of a mount and that cannot be changed, as text that [`parse`] takes.
+pub fn shown_and_fixed(mount: &Options) -> String {
+    let words = [("dirsync", mount.dirsync), ("allow_other", mount.allow_other)];
+    words.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect::<Vec<_>>().join(",")
 }
 
 /// Names of options that cannot be changed while it is mounted, and differ.
@@ -256,6 +261,8 @@ pub fn fixed_that_differ(was: &Parsed, wanted: &Parsed) -> Vec<&'static str> {
     let (old, new) = (&was.mount, &wanted.mount);
     let mut names = Vec::new();
     let mut differs = |name, differs: bool| names.extend(differs.then_some(name));
+    // A remount with another one is not refused by the kernel: nothing happens.
+    differs("dirsync", old.dirsync != new.dirsync);
     differs("allow_other", old.allow_other != new.allow_other);
     differs("fsname", old.fsname != new.fsname);
     differs("noprune", old.prune != new.prune);
@@ -366,9 +373,15 @@ mod tests {
             [parsed("ro,size=1m,timeout=1").expect("valid"), parsed("size=2m,ctl=off").expect("valid")];
         assert_eq!(fixed_that_differ(&both[0], &both[1]), ["timeout", "ctl", "size"]);
         assert!(fixed_that_differ(&both[1], &parsed("ro,memory=1g,ctl=off").expect("valid")).is_empty());
-        for text in ["ro,nosuid,nodev,noexec,sync,noatime", "rw,suid,dev,exec,async,relatime,dirsync"] {
-            assert_eq!(flags(&parsed(text).expect("valid").mount, false), text);
+        for text in ["ro,nosuid,nodev,noexec,sync,noatime", "rw,suid,dev,exec,async,relatime"] {
+            assert_eq!(flags(&parsed(text).expect("valid").mount), text);
         }
+        let fixed = "dirsync,allow_other";
+        assert_eq!(shown_and_fixed(&parsed(fixed).expect("valid").mount), fixed);
+        assert_eq!(
+            fixed_that_differ(&both[0], &parsed(&format!("ro,size=1m,timeout=1,{fixed}")).expect("valid")),
+            ["dirsync", "allow_other"]
+        );
         for bad in ["x", "-1", "inf", "nan", "1e300"] {
             assert!(error(&format!("timeout={bad}"), "tmpfs").contains("expected seconds"));
         }

@@ -60,7 +60,7 @@ pub struct Preload {
 }
 
 impl Preload {
-    /// Goes through `vfs` from now on, with a thread for each processor.
+    /// Goes through `vfs` from now on, with two threads for each processor, [`THREADS`] at the most.
     ///
     /// # Errors
     /// No thread can be started.
@@ -233,6 +233,7 @@ mod tests {
     use std::fs;
 
     use uvfs::VfsConfig;
+    use uvfs_drivers::generated::{Call, Generated};
     use uvfs_drivers::mirror::Mirror;
 
     use super::*;
@@ -301,18 +302,26 @@ mod tests {
 
     #[test]
     fn it_ends_with_the_mount() {
-        let dir = source(FILES);
-        let (_mirror, vfs) = mirror(&dir, 0);
+        let spec = format!("depth=0,files={FILES}").parse().expect("a specification");
+        let driver = Arc::new(Generated::new(spec).expect("a driver"));
+        let control = driver.control();
+        let vfs = Vfs::new(VfsConfig::default(), driver).expect("a file system");
+        let gate = control.gate(Call::Readdir, 1);
         let preload = Arc::<Preload>::default();
         preload.start(&vfs).unwrap();
+        assert!(gate.reached(Duration::from_secs(300)), "nothing is listed");
         preload.stop();
-        let end = wait(&preload);
-        assert!(matches!(end, End::Unmounted | End::Done));
-        // Threads hold the file system no longer than it takes to look up one name each.
+        assert_eq!(wait(&preload), End::Unmounted);
+        let released = Arc::downgrade(&vfs);
+        drop(vfs);
+        gate.open();
+        // The threads hold the file system no longer than it takes to end the call that one of them is in.
         let deadline = Instant::now() + Duration::from_secs(300);
-        while Arc::strong_count(&vfs) > 1 {
+        while released.strong_count() > 0 {
             assert!(Instant::now() < deadline, "a thread goes on");
-            thread::sleep(Duration::from_millis(1));
+            thread::yield_now();
         }
+        let (asked, found) = (control.calls(Call::Lookup), preload.files.load(Relaxed));
+        assert_eq!((asked, found), (0, 0), "{preload}");
     }
 }

@@ -6,24 +6,31 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use uvfs_fuse::{MountedAt, Options};
 
 use crate::options::{self, Parsed};
+use crate::source;
 
 /// What can be changed, for who tried to change something else.
-const CHANGEABLE: &str = "ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, async, dirsync, atime and its like, and memory=BYTES";
+const CHANGEABLE: &str =
+    "ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, async, atime and its like, and memory=BYTES";
 
-/// Changes what `options` say.
+/// Changes what `options` say: all of it, or nothing where that can be known before.
 pub fn run(dir: &Path, options: &[String]) -> Result<()> {
     let MountedAt { dir, flags, source, .. } = uvfs_fuse::mounted_at(dir)?;
     let made = Made::read(&dir, &source.to_string_lossy())?;
     let source = made.source.split(':').next().unwrap_or_default();
-    let was = parsed(&made.options, &flags, &[], source)?;
-    let wanted = parsed(&made.options, &flags, options, source)?;
-    let fixed = options::fixed_that_differ(&was, &wanted);
+    let was = parsed(&made.options, &flags, &[], source).context("the options that it was mounted with")?;
+    let mut wanted = parsed(&made.options, &flags, options, source)?;
+    // As when it was mounted.
+    wanted.mount.read_only |= source::is_read_only(source);
+    let names_memory =
+        options.iter().flat_map(|list| list.split(',')).any(|option| option.starts_with("memory="));
+    let mut fixed = options::fixed_that_differ(&was, &wanted);
+    fixed.extend((names_memory && !made.is_known).then_some("memory"));
     if !fixed.is_empty() {
         let unknown = if made.is_known { "" } else { ", and with ctl=off nobody knows what they were" };
         bail!(
@@ -32,25 +39,29 @@ pub fn run(dir: &Path, options: &[String]) -> Result<()> {
             dir.display(),
         );
     }
-    let names_memory =
-        options.iter().flat_map(|list| list.split(',')).any(|option| option.starts_with("memory="));
-    let memory = names_memory.then_some(wanted.memory);
-    // The limit is set by writing a file of the mount.
-    if !flags.read_only {
-        set_memory(&dir, memory)?;
+    let limit = if names_memory { Limit::to_set(&dir, wanted.memory)? } else { None };
+    if limit.is_some() && flags.read_only && wanted.mount.read_only {
+        bail!("memory= cannot be changed while {} is read-only: remount it with rw first", dir.display());
     }
-    uvfs_fuse::remount(&dir, &wanted.mount)?;
-    if flags.read_only {
-        set_memory(&dir, memory)?;
+    // The limit is set by writing a file of the mount; its owner may do that, while the flags are root's.
+    let (before, after) = if flags.read_only { (None, limit) } else { (limit, None) };
+    if let Some(limit) = &before {
+        limit.write(limit.wanted)?;
     }
-    Ok(())
+    if options::flags(&flags) != options::flags(&wanted.mount)
+        && let Err(error) = uvfs_fuse::remount(&dir, &wanted.mount)
+    {
+        if let Some(limit) = &before {
+            limit.write(limit.now).context("memory= has been changed all the same")?;
+        }
+        return Err(error.into());
+    }
+    after.map_or(Ok(()), |limit| limit.write(limit.wanted))
 }
 
 /// Options as they were when the mount was made, then the flags of now, then what is wanted.
 fn parsed(made: &str, flags: &Options, wanted: &[String], source: &str) -> Result<Parsed> {
-    let before =
-        options::parse(&[made.to_owned()], source).context("the options that it was mounted with")?;
-    let mut all = vec![made.to_owned(), options::flags(flags, before.mount.dirsync)];
+    let mut all = vec![made.to_owned(), options::shown_and_fixed(flags), options::flags(flags)];
     all.extend_from_slice(wanted);
     options::parse(&all, source)
 }
@@ -80,17 +91,24 @@ impl Made {
     }
 }
 
-fn set_memory(dir: &Path, bytes: Option<u64>) -> Result<()> {
-    let Some(bytes) = bytes else { return Ok(()) };
-    let file = dir.join(".uvfs/bytes_limit");
-    let now = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    if now.trim().parse() == Ok(bytes) {
-        return Ok(());
+/// The limit of the cache's memory.
+struct Limit {
+    file: PathBuf,
+    now: u64,
+    wanted: u64,
+}
+
+impl Limit {
+    /// What is to be done for a limit of `wanted` bytes, if anything.
+    fn to_set(dir: &Path, wanted: u64) -> Result<Option<Self>> {
+        let file = dir.join(".uvfs/bytes_limit");
+        let now = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let now = now.trim().parse().with_context(|| format!("{} is no number", file.display()))?;
+        Ok((now != wanted).then_some(Self { file, now, wanted }))
     }
-    match fs::write(&file, bytes.to_string()) {
-        Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => {
-            bail!("memory= cannot be changed while {} is read-only: remount it with rw first", dir.display())
-        }
-        outcome => outcome.with_context(|| format!("cannot write {}", file.display())),
+
+    fn write(&self, bytes: u64) -> Result<()> {
+        fs::write(&self.file, bytes.to_string())
+            .with_context(|| format!("cannot write {}", self.file.display()))
     }
 }

@@ -48,6 +48,11 @@ pub struct Opened {
 /// A line about something, as it is now.
 pub type Said = Box<dyn Fn() -> String + Send + Sync>;
 
+/// Whether nothing can be changed in what has this name.
+pub fn is_read_only(name: &str) -> bool {
+    name == "ext4"
+}
+
 impl Source {
     /// Understands SOURCE.
     pub fn parse(text: &str) -> Result<Self> {
@@ -87,7 +92,7 @@ impl Source {
 
     /// Whether nothing in it can be changed, so that the mount says so too.
     pub fn is_read_only(&self) -> bool {
-        matches!(self, Self::Ext4(_))
+        is_read_only(self.name())
     }
 
     /// Refuses a directory that cannot be mounted on: one within what would be mirrored there, or around it.

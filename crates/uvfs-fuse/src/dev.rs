@@ -104,6 +104,7 @@ impl Connection {
             page_size,
             acls: frontend.keeps_acls(),
             unseen: frontend.changes_unseen(),
+            fixed_links: frontend.fixed_links(),
             uring: rings,
         };
         let transport = exchange(&device, &frontend, wishes)?;

@@ -134,6 +134,11 @@ impl Frontend {
         self.core.vfs.passes_through(&root) && !self.core.vfs.watched(&root)
     }
 
+    /// Whether the kernel may keep the targets of symbolic links.
+    pub(crate) fn fixed_links(&self) -> bool {
+        self.core.vfs.fixed_links(&self.core.vfs.root())
+    }
+
     /// The threads that read requests: they may wait for drivers.
     pub(crate) fn readers(&self) -> Arc<Readers> {
         Arc::clone(&self.core.readers)

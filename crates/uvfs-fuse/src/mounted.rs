@@ -26,6 +26,9 @@ use crate::options::Options;
 /// How long a session that failed may take to say why.
 const SETTLE: Duration = Duration::from_secs(1);
 
+/// How long an unmount by force may take from the abort to its end.
+const FORCED: Duration = Duration::from_millis(200);
+
 /// A mounted file system. Dropping it unmounts, lazily if need be.
 pub struct Mounted {
     mount: Mount,
@@ -213,8 +216,15 @@ impl Mounted {
     /// `/sys/fs/fuse/connections` or by an unmount that was forced while it was in use.
     pub fn is_listed(&self) -> bool {
         let is_it = |other: &Mount| (&other.id, &other.dev) == (&self.mount.id, &self.mount.dev);
-        // A successor may have the same numbers, and answers.
-        mountinfo::mounts().is_ok_and(|mounts| mounts.iter().any(is_it)) && device::is_dead(self.dir())
+        // An unmount by force aborts first and takes it out of the table then.
+        let is_gone = |mounts: &[Mount]| !mounts.iter().any(is_it);
+        let has_ended = self.session.outcome.lock().is_some();
+        if !has_ended || mountinfo::wait_until(FORCED, is_gone).unwrap_or(true) {
+            return false;
+        }
+        // A successor may have the same numbers, and answers. What is mounted over it is not asked.
+        let is_on_top = mountinfo::at(self.dir()).is_ok_and(|top| top.as_ref().is_some_and(is_it));
+        !is_on_top || device::is_dead(self.dir())
     }
 
     /// Waits for at most `time`; whether it has been unmounted by then.

@@ -3,10 +3,16 @@
 //! Reading it asks no file system anything, so it also works for a mount whose server is dead.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+const TABLE: &str = "/proc/self/mountinfo";
 
 /// One mount. Its id and device number are given to others once it is gone, so that only all of
 /// this together tells one mount from another, and only while it is known to live.
@@ -61,8 +67,25 @@ impl Mount {
 
 /// All mounts of this process's namespace, in the order in which they were made.
 pub(crate) fn mounts() -> io::Result<Vec<Mount>> {
-    let text = fs::read("/proc/self/mountinfo")?;
+    let text = fs::read(TABLE)?;
     Ok(text.split(|&byte| byte == b'\n').filter_map(parse).collect())
+}
+
+/// Waits until `is_so` of all mounts, for at most `time`; whether it was.
+pub(crate) fn wait_until(time: Duration, is_so: impl Fn(&[Mount]) -> bool) -> io::Result<bool> {
+    let deadline = Instant::now() + time;
+    // It tells of changes since it was opened.
+    let table = File::open(TABLE)?;
+    while !is_so(&mounts()?) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&table, PollFlags::PRI)], Some(&left)) {
+            Ok(0) => return Ok(false),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(true)
 }
 
 /// What a walk to `point` ends in: the last mount made there.
@@ -130,6 +153,12 @@ mod tests {
         assert_eq!(mount.flags, "rw,nosuid,rw,user_id=0");
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"36 35 0:42 / /mnt rw"), None);
+    }
+
+    #[test]
+    fn what_does_not_come_is_not_waited_for() {
+        assert!(wait_until(Duration::ZERO, |mounts| !mounts.is_empty()).expect("/proc is there"));
+        assert!(!wait_until(Duration::from_millis(10), <[Mount]>::is_empty).expect("/proc is there"));
     }
 
     #[test]

@@ -25,7 +25,8 @@ pub struct MountedAt {
     pub dir: PathBuf,
     /// What mount(8) shows as the source: what is mounted, or the option `fsname`.
     pub source: OsString,
-    /// Its flags: `read_only`, `suid`, `dev`, `exec`, `sync`, `dirsync` and `atime`. The rest is as by default.
+    /// What the kernel knows of its options: `read_only`, `suid`, `dev`, `exec`, `sync`, `dirsync`, `atime` and `allow_other`. The
+    /// rest is as by default.
     pub flags: Options,
 }
 
@@ -51,7 +52,8 @@ fn find(dir: &Path) -> Result<Mount, MountError> {
     }
 }
 
-/// Makes the flags of the mount on `dir` those of `options`, all of them; see [`MountedAt::flags`].
+/// Makes the flags of the mount on `dir` those of `options`: `read_only`, `suid`, `dev`, `exec`, `sync` and `atime`. The kernel heeds no
+/// other `dirsync`; flags that [`Options`] has no word for stay.
 ///
 /// # Errors
 /// A sentence: nothing of uvfs is mounted there, this user may not, or a file is open for writing that would become read-only.
@@ -67,7 +69,7 @@ pub fn remount(dir: &Path, options: &Options) -> Result<(), MountError> {
         Atime::Relative | Atime::NotDirectories => MountFlags::RELATIME,
         Atime::Strict | Atime::Never => MountFlags::empty(),
     };
-    match rustix::mount::mount_remount(path, options.flags() | atime | kept(&mount.flags), c"") {
+    match rustix::mount::mount_remount(path, options.flags() | atime | kept(&mount.flags, options), c"") {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::Writing(dir)),
         Err(Errno::PERM) => Err(MountError::NotRoot(dir)),
@@ -84,14 +86,14 @@ fn held(mount: &Mount) -> io::Result<Option<impl AsFd + AsRawFd + use<>>> {
     Ok((id.map(str::trim) == Some(&mount.id)).then_some(dir))
 }
 
-/// Flags that others may have set, and that stay.
-fn kept(words: &str) -> MountFlags {
-    let of = |word| match word {
-        "nosymfollow" => MountFlags::NOSYMFOLLOW,
-        "lazytime" => MountFlags::LAZYTIME,
-        _ => MountFlags::empty(),
-    };
-    words.split(',').map(of).collect()
+/// Flags that others may have set, and that stay: mount(2) takes away whatever is not named.
+fn kept(words: &str, options: &Options) -> MountFlags {
+    let has = |word: &str| words.split(',').any(|other| other == word);
+    let mut kept = MountFlags::empty();
+    kept.set(MountFlags::NOSYMFOLLOW, has("nosymfollow"));
+    kept.set(MountFlags::LAZYTIME, has("lazytime"));
+    kept.set(MountFlags::NODIRATIME, options.atime == Atime::Never && has("noatime") && has("nodiratime"));
+    kept
 }
 
 /// The flags that mountinfo has in these words. What it does not name is as mount(2) has it by default, not as we do.
@@ -111,6 +113,7 @@ fn flags(words: &str) -> Options {
         sync: has("sync"),
         dirsync: has("dirsync"),
         atime,
+        allow_other: has("allow_other"),
         ..Options::default()
     }
 }
@@ -132,12 +135,18 @@ mod tests {
         let now = flags("ro,nosuid,relatime,rw,user_id=0,sync");
         assert!(now.read_only && !now.suid && now.dev && now.exec && now.sync && !now.dirsync);
         assert_eq!(now.atime, Atime::Relative);
-        assert_eq!(
-            kept("rw,nosymfollow,relatime,rw,lazytime"),
-            MountFlags::NOSYMFOLLOW | MountFlags::LAZYTIME
-        );
-        assert_eq!(kept("ro,nosuid,rw"), MountFlags::empty());
         let now = flags("rw,noexec,nodev");
         assert!(!now.read_only && now.suid && !now.dev && !now.exec && now.atime == Atime::Strict);
+    }
+
+    #[test]
+    fn flags_without_an_option_stay() {
+        let words = "rw,nosuid,noatime,nodiratime,nosymfollow,rw,user_id=0,allow_other,lazytime";
+        let now = flags(words);
+        assert!(now.allow_other && now.atime == Atime::Never);
+        let others = MountFlags::NOSYMFOLLOW | MountFlags::LAZYTIME;
+        assert_eq!(kept(words, &now), others | MountFlags::NODIRATIME);
+        assert_eq!(kept(words, &Options::default()), others);
+        assert_eq!(kept("rw,noatime", &now), MountFlags::empty());
     }
 }

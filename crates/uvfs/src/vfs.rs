@@ -113,6 +113,11 @@ impl Vfs {
         self.sup(inode).is_ok_and(|s| s.features.passes_through)
     }
 
+    /// Whether targets of symbolic links never change: see [`Features::fixed_links`](crate::Features::fixed_links).
+    pub fn fixed_links(&self, inode: &Inode<'_>) -> bool {
+        self.sup(inode).is_ok_and(|s| s.features.fixed_links)
+    }
+
     /// Whether the inode's file system keeps access control lists: see [`Features::acl`](crate::Features::acl).
     pub fn keeps_acls(&self, inode: &Inode<'_>) -> bool {
         self.sup(inode).is_ok_and(|s| s.features.acl)

@@ -395,6 +395,10 @@ fn ext4_images() {
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
     assert!(mounts.lines().any(|line| line.contains(dir.text()) && line.contains(" ro,")), "{mounts}");
+    // Nor does a remount make it another.
+    assert!(run(&["remount", "-o", "rw", dir.text()]).status.success());
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    assert!(mounts.lines().any(|line| line.contains(dir.text()) && line.contains(" ro,")), "{mounts}");
     server.signal(Signal::TERM);
     assert!(server.ended().success());
     let trace = fs::read_to_string(trace).expect("a trace");

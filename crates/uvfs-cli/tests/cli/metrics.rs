@@ -156,6 +156,8 @@ fn metrics_answer_after_bad_clients() {
         let said = ask(&address, request).0;
         assert!(said.starts_with(status), "{request}: {said}");
     }
+    let body = "x".repeat(8 << 20);
+    assert!(ask(&address, &format!("POST /metrics HTTP/1.1\r\n\r\n{body}")).0.contains(" 405 "));
     // Several that say nothing, half of something, and nothing any more; one that sends without end.
     let _silent = [client(&address), client(&address)];
     let mut half = client(&address);

@@ -11,6 +11,7 @@ pub const PLAIN: &[Test] = &[("remount_of_what_is_no_mount", remount_of_what_is_
 pub const MOUNTING: &[Test] = &[
     ("remount_read_only_and_back", remount_read_only_and_back),
     ("remount_refuses_what_cannot_be_changed", remount_refuses_what_cannot_be_changed),
+    ("remount_leaves_what_has_no_name_here", remount_leaves_what_has_no_name_here),
     ("remount_changes_the_memory_limit", remount_changes_the_memory_limit),
     ("remount_without_the_control_directory", remount_without_the_control_directory),
 ];
@@ -61,8 +62,10 @@ fn remount_read_only_and_back() {
     remount(&dir, "rw,relatime");
     assert!(is_writable(&dir) && flags(&dir).starts_with("rw,nosuid,nodev,relatime"), "{}", flags(&dir));
     let open = File::create(dir.path().join("open")).expect("create");
-    let (_, said) = refused(&["remount", "-o", "ro", dir.text()]);
-    assert!(said.contains("open for writing") && is_writable(&dir), "{said}");
+    let limit = || fs::read_to_string(dir.path().join(".uvfs/bytes_limit")).expect("read");
+    let before = limit();
+    let (_, said) = refused(&["remount", "-o", "ro,memory=64m", dir.text()]);
+    assert!(said.contains("open for writing") && is_writable(&dir) && limit() == before, "{said}");
     drop(open);
     // The last write to it is on its way.
     assert!(within(SOON, || run(&["remount", "-o", "ro", dir.text()]).status.success()));
@@ -85,6 +88,7 @@ fn remount_refuses_what_cannot_be_changed() {
         ("ro,timeout=2", "timeout"),
         ("allow_other", "allow_other"),
         ("ctl=off", "ctl"),
+        ("exec,dirsync", "dirsync"),
         ("transport=dev,mode=700", "mode"),
     ] {
         let (status, said) = refused(&["remount", "-o", options, dir.text()]);
@@ -99,6 +103,20 @@ fn remount_refuses_what_cannot_be_changed() {
     remount(&dir, "size=1m,timeout=1");
 }
 
+fn remount_leaves_what_has_no_name_here() {
+    let dir = Dir::new();
+    let _server = Server::start(&["-o", "dirsync,allow_other", "tmpfs", dir.text()]);
+    let mount = Command::new("mount").args(["-i", "-o", "remount,bind,nosymfollow", dir.text()]).status();
+    let is_set = mount.is_ok_and(|status| status.success()) && flags(&dir).contains("nosymfollow");
+    remount(&dir, "ro,dirsync,allow_other");
+    assert!(!is_writable(&dir) && flags(&dir).contains("dirsync"), "{}", flags(&dir));
+    if is_set {
+        assert!(flags(&dir).contains("nosymfollow"), "{}", flags(&dir));
+    } else {
+        eprintln!("skipped: nosymfollow, which this system has not");
+    }
+}
+
 fn remount_changes_the_memory_limit() {
     let dir = Dir::new();
     let _server = Server::start(&["generated:depth=1,dirs=2,files=10", dir.text()]);
@@ -106,8 +124,8 @@ fn remount_changes_the_memory_limit() {
     remount(&dir, "memory=64m,ro");
     assert_eq!(limit().trim(), (64 << 20).to_string());
     assert!(flags(&dir).starts_with("ro"));
-    let (_, said) = refused(&["remount", "-o", "memory=32m", dir.text()]);
-    assert!(said.contains("rw first"), "{said}");
+    let (_, said) = refused(&["remount", "-o", "suid,memory=32m", dir.text()]);
+    assert!(said.contains("rw first") && flags(&dir).contains("nosuid"), "{said}");
     remount(&dir, "rw,memory=32m");
     assert_eq!(limit().trim(), (32 << 20).to_string());
     assert!(refused(&["remount", "-o", "memory=1k", dir.text()]).1.contains("at least 4m"));
@@ -115,8 +133,11 @@ fn remount_changes_the_memory_limit() {
 
 fn remount_without_the_control_directory() {
     let dir = Dir::new();
-    let _server = Server::start(&["-o", "ctl=off,size=1m", "tmpfs", dir.text()]);
-    remount(&dir, "ro,ctl=off");
+    let _server = Server::start(&["-o", "ctl=off,size=1m,allow_other", "tmpfs", dir.text()]);
+    // mount(8) repeats what the kernel shows.
+    remount(&dir, "ro,ctl=off,allow_other");
+    assert!(!is_writable(&dir));
+    assert!(refused(&["remount", "-o", "rw,memory=64m", dir.text()]).1.contains("nobody knows"));
     assert!(!is_writable(&dir));
     assert!(refused(&["remount", "-o", "rw,size=1m", dir.text()]).1.contains("nobody knows"));
 }

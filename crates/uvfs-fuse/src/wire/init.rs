@@ -11,6 +11,8 @@
 //! - POSIX_ACL and DONT_MASK only where the root's driver keeps access control lists: the kernel then asks for the
 //!   list of what is not the caller's own, once as long as it knows the inode. Both or none: a default list takes
 //!   the place of the umask, so that the kernel must not apply it.
+//! - CACHE_SYMLINKS only where the root's driver promises that the target of a link does not change: nothing makes the kernel
+//!   forget a target but the end of the inode;
 //! - OVER_IO_URING only where rings are ready to be registered: a kernel that was promised some answers nobody
 //!   until it has them.
 //!
@@ -59,8 +61,7 @@ const WANTED: u64 = flag::ASYNC_READ
     | flag::DO_READDIRPLUS
     | flag::PARALLEL_DIROPS
     | flag::NO_OPENDIR_SUPPORT
-    | flag::HANDLE_KILLPRIV_V2
-    | flag::CACHE_SYMLINKS;
+    | flag::HANDLE_KILLPRIV_V2;
 
 /// What we would like beside what is always asked for.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +72,8 @@ pub(crate) struct Wishes {
     pub acls: bool,
     /// Others change files and nobody tells of it: the kernel shall judge by the times whether its pages are good.
     pub unseen: bool,
+    /// Targets of symbolic links do not change: the kernel shall keep them.
+    pub fixed_links: bool,
     /// Rings are ready.
     pub uring: bool,
 }
@@ -107,6 +110,9 @@ impl Greeting {
         }
         if wishes.unseen {
             wanted |= flag::AUTO_INVAL_DATA;
+        }
+        if wishes.fixed_links {
+            wanted |= flag::CACHE_SYMLINKS;
         }
         if wishes.uring {
             wanted |= flag::OVER_IO_URING;
@@ -163,15 +169,17 @@ mod tests {
         }
     }
 
-    const NONE: Wishes = Wishes { page_size: 4096, acls: false, unseen: false, uring: false };
+    const NONE: Wishes =
+        Wishes { page_size: 4096, acls: false, unseen: false, fixed_links: false, uring: false };
 
     #[test]
     fn only_what_is_offered_and_wanted_is_agreed() {
         assert_eq!(agreed(&LINUX_6_18, NONE), WANTED | flag::INIT_EXT);
         assert_eq!(agreed(&InitIn { flags: flag::ASYNC_DIO, ..LINUX_6_18 }, NONE), flag::ASYNC_DIO);
-        let all = Wishes { acls: true, uring: true, ..NONE };
+        let all = Wishes { acls: true, fixed_links: true, uring: true, ..NONE };
         let lists = flag::POSIX_ACL | flag::DONT_MASK;
-        assert_eq!(agreed(&LINUX_6_18, all), WANTED | flag::INIT_EXT | lists | flag::OVER_IO_URING);
+        let wished = lists | flag::CACHE_SYMLINKS | flag::OVER_IO_URING;
+        assert_eq!(agreed(&LINUX_6_18, all), WANTED | flag::INIT_EXT | wished);
         // One without the other is worse than neither.
         let half = InitIn { flags: flag::POSIX_ACL | flag::MAX_PAGES, ..LINUX_6_18 };
         assert_eq!(agreed(&half, all), flag::MAX_PAGES);

@@ -18,6 +18,7 @@ pub const TESTS: &[Test] = &[
     ("published_a_second_walk_asks_for_nothing", Needs::Mount, a_second_walk_asks_for_nothing),
     ("published_each_change_is_seen", Needs::Mount, each_change_is_seen),
     ("published_changes_beside_walks_are_seen", Needs::Mount, changes_beside_walks_are_seen),
+    ("published_links_follow_what_they_lead_to", Needs::Mount, links_follow_what_they_lead_to),
     ("published_a_file_that_removes_itself", Needs::Mount, a_file_that_removes_itself),
 ];
 
@@ -162,4 +163,23 @@ fn a_file_that_removes_itself() {
         told(&mnt);
         assert!(!mnt.path("delete").exists() && names(&mnt).is_empty());
     }
+}
+
+fn links_follow_what_they_lead_to() {
+    let (mnt, root) = tree();
+    let [one, two] = ["one", "two"].map(|name| root.add_dir(name, Meta::new(0o755)).expect("a directory"));
+    let node = add(&one, "n");
+    root.add_symlink("link", Meta::new(0o777), &node).expect("a link");
+    let link = mnt.path("link");
+    for (dir, name) in [(&one, "n"), (&two, "m"), (&one, "k")] {
+        node.rename(dir, name, None).expect("a rename");
+        told(&mnt);
+        let shown = fs::read_link(&link).expect("readlink");
+        assert_eq!(shown.file_name().and_then(|name| name.to_str()), Some(name), "{}", shown.display());
+        assert_eq!(fs::read(&link).expect("what it leads to"), b"x\n");
+    }
+    one.rename(&two, "moved", None).expect("a rename of the directory");
+    told(&mnt);
+    assert_eq!(fs::read_link(&link).expect("readlink"), Path::new("two/moved/k"));
+    assert_eq!(fs::read(&link).expect("what it leads to"), b"x\n");
 }
