@@ -227,7 +227,7 @@ pub(crate) fn absolute(dir: &Path) -> io::Result<PathBuf> {
 
 /// Whether nobody answers any more. The root's attributes may be in the kernel for ever, so it is made to ask: what is dead
 /// answers at once, and what hangs is not waited for.
-fn is_dead(dir: &Path) -> bool {
+pub(crate) fn is_dead(dir: &Path) -> bool {
     let (said, answer) = channel();
     let dir = dir.to_owned();
     let asking = move || {

@@ -32,11 +32,13 @@ mod groups;
 mod memory;
 mod names;
 mod outside;
+mod revalidated;
 mod tally;
 
 pub(crate) use files::Write;
 use memory::Shortage;
 pub(crate) use outside::start as tell_of_changes;
+use revalidated::Revalidated;
 use tally::{Count, Tally};
 
 /// Threads that may wait for drivers at the same time.
@@ -85,6 +87,7 @@ struct Core {
     pending: Arc<Pending>,
     /// OPENDIR may be answered ENOSYS.
     spares_opendir: AtomicBool,
+    revalidated: Revalidated,
     /// Ends the telling of changes with this front end.
     outbox: OnceLock<Outbox>,
 }
@@ -107,6 +110,7 @@ impl Frontend {
                 names_at_most,
                 pending: Arc::default(),
                 spares_opendir: AtomicBool::new(false),
+                revalidated: Revalidated::default(),
                 outbox,
             }),
         }
@@ -211,13 +215,12 @@ impl Frontend {
         self.route(who, node, reply, move |mut reply, core, op, inode| {
             match inode.and_then(|inode| act(core, op, &inode)) {
                 Err(Errno::NOMEM) if core.vfs.cache().memory_limit() != 0 => {
-                    let (core, op) = (Arc::clone(core), op.clone());
-                    let theirs = Arc::clone(&core);
+                    let (core, theirs) = (Arc::clone(core), Arc::clone(core));
                     // From before this request's other wait ends, to after the answer.
                     let waiting = core.waiting(node, For::Memory);
                     reply.waits();
                     core.pool.submit(move || {
-                        reply.send(theirs.patiently(&op, node, act));
+                        reply.send(theirs.patiently(who, node, act));
                         drop(waiting);
                     });
                 }
@@ -228,18 +231,20 @@ impl Frontend {
 }
 
 impl Core {
-    /// `act` until there is memory for it, for [`MEMORY_PATIENCE`] at most.
+    /// `act` until there is memory for it, for [`MEMORY_PATIENCE`] at most. The caller's groups are read anew: it may be those
+    /// for which there was none.
     fn patiently<T>(
         &self,
-        op: &Op,
+        who: Who,
         node: NodeId,
         act: impl for<'c> Fn(&'c Core, &Op, &Inode<'c>) -> Result<T>,
     ) -> Result<T> {
         self.short.waited.fetch_add(1, Relaxed);
         let outcome = self.vfs.cache().with_patience(Instant::now() + MEMORY_PATIENCE, || {
-            let outcome = self.inode(node).and_then(|inode| {
+            let (op, inode) = self.op_on(who, self.inode(node));
+            let outcome = inode.and_then(|inode| {
                 let _asking = self.vfs.may_block(&inode).then(|| self.waiting(node, For::Driver));
-                act(self, op, &inode)
+                act(self, &op, &inode)
             });
             if matches!(outcome, Err(Errno::NOMEM)) { None } else { Some(outcome) }
         });

@@ -209,11 +209,12 @@ impl Mounted {
         }
     }
 
-    /// Whether it stands in the table of mounts, also after its session has ended: then the connection was aborted, by
+    /// Whether its session has ended and it still stands in the table of mounts: then the connection was aborted, by
     /// `/sys/fs/fuse/connections` or by an unmount that was forced while it was in use.
     pub fn is_listed(&self) -> bool {
         let is_it = |other: &Mount| (&other.id, &other.dev) == (&self.mount.id, &self.mount.dev);
-        mountinfo::mounts().is_ok_and(|mounts| mounts.iter().any(is_it))
+        // A successor may have the same numbers, and answers.
+        mountinfo::mounts().is_ok_and(|mounts| mounts.iter().any(is_it)) && device::is_dead(self.dir())
     }
 
     /// Waits for at most `time`; whether it has been unmounted by then.
@@ -256,8 +257,9 @@ impl Mounted {
         self.frontend.notices()
     }
 
-    /// Waits until the kernel has been told of all changes that were made behind it before this call, for at most `time`; whether
-    /// it has. Who made them sees them through the mount then. Not to be called by a driver: it may be what is waited for.
+    /// Waits until the kernel has been told of all changes made behind it that the cache was told of before this call, for at most
+    /// `time`; whether it has. Who made them in a published tree sees them through the mount then; of those in a mirror's source the
+    /// cache is told by its watcher, a moment later. A name that somebody looks up meanwhile may be believed for a second more. Not to be called by a driver: it may be what is waited for.
     pub fn settle(&self, time: Duration) -> bool {
         self.frontend.settle(time)
     }

@@ -28,9 +28,9 @@ pub(crate) struct Mount {
 /// Flags change while it is the same mount.
 impl PartialEq for Mount {
     fn eq(&self, other: &Self) -> bool {
-        let all =
-            |it: &Self| (it.id.clone(), it.dev.clone(), it.root.clone(), it.point.clone(), it.fstype.clone());
-        all(self) == all(other) && self.source == other.source
+        let Self { id, dev, root, point, fstype, source, flags: _ } = self;
+        (id, dev, root, point, fstype, source)
+            == (&other.id, &other.dev, &other.root, &other.point, &other.fstype, &other.source)
     }
 }
 

@@ -14,6 +14,12 @@
 //! **A node that the kernel does not know** although it was handed out is in a reply on its way, with old
 //! attributes perhaps. It is named again after a while, for as long as it counts as handed out.
 //!
+//! **A name that the kernel asks for again**, because its time was over, gets its new time without the directory's lock, maybe after
+//! it was said that the name leads elsewhere (`frontend/revalidated.rs`). Where such an answer was given in the last second
+//! ([`LATE`]) the name is said again a second later, for which [`Outbox::settle`] does not wait; or it is taken away at once where it was
+//! no directory's and leads nowhere. So such a name is wrong for a second at most, unless who asked takes longer than that from
+//! being woken to storing the answer. Where many are to be said again ([`ECHOES`]) all names are to be asked for again instead.
+//!
 //! **Too much to say** ([`ROOM`]), or that anything of a superblock may be different: what was to be said of it is left out, all
 //! names are to be asked for again, each node of it that the kernel holds is gone through (for a directory first a name that it
 //! cannot have, to wait for the requests in it), and all names are to be asked for again once more. Where that waits, the
@@ -52,6 +58,10 @@ const TIMES_MAX: u32 = 600;
 const MOMENTS: u32 = 4;
 /// Between two times that everything is gone through.
 const REST: Duration = Duration::from_millis(50);
+/// How long the kernel may take from getting an answer to storing it.
+pub(crate) const LATE: Duration = Duration::from_secs(1);
+/// Names that may wait to be said again.
+const ECHOES: usize = 1024;
 /// A name that no directory has.
 const NO_NAME: &[u8] = b".";
 
@@ -67,8 +77,21 @@ pub(crate) trait Nodes: Send + Sync + 'static {
     fn waits(&self, node: NodeId) -> Wait;
     /// Whether it holds the node, or is about to.
     fn is_held(&self, node: NodeId) -> bool;
+    /// What an answer about a name that the kernel had may leave behind, where the name leads elsewhere now.
+    fn late(&self, dir: NodeId, name: &[u8]) -> Late;
     /// Some of the nodes of a superblock that it holds, and whether they are directories; where to go on.
     fn held(&self, sb: SbId, from: u32) -> (Vec<(NodeId, bool)>, Option<u32>);
+}
+
+/// What an answer may leave behind that the kernel stores late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Late {
+    /// There was none.
+    Nothing,
+    /// A name that leads where it did.
+    Name,
+    /// One of no directory, that leads nowhere any more.
+    Dead,
 }
 
 /// Something to be said.
@@ -91,11 +114,31 @@ impl Notice {
 
 struct Queued {
     number: u64,
+    /// Who settles so many things waits for this: counted from 1, and 0 for a part of everything.
+    settles: u64,
     since: Instant,
     sb: SbId,
     notice: Notice,
     /// How often it was put off.
     times: u32,
+    /// It was said before.
+    echo: bool,
+}
+
+impl Queued {
+    fn about(&self) -> About {
+        let Self { number, settles, since, .. } = *self;
+        About { number, settles, since, node: self.notice.node() }
+    }
+}
+
+/// What there is to know of something that is to be said.
+#[derive(Clone, Copy)]
+struct About {
+    number: u64,
+    settles: u64,
+    since: Instant,
+    node: NodeId,
 }
 
 #[derive(Default)]
@@ -107,8 +150,8 @@ struct State {
     queue: VecDeque<Queued>,
     /// Number of the next thing to be said.
     next: u64,
-    /// What is being said, since when it waits, and its node.
-    saying: Option<(u64, Instant, NodeId)>,
+    /// What is being said.
+    saying: Option<About>,
     /// Everything below this number has been said, or covered by an epoch.
     covered: u64,
     /// Superblocks of which everything is to be said; since when, where that is not covered; and from when on.
@@ -120,6 +163,8 @@ struct State {
     going_since: Option<Instant>,
     /// What was put off, by the time until when, and by number.
     again: BTreeMap<(Instant, u64), Queued>,
+    /// Names that are to be said again, and when.
+    echoes: VecDeque<(Instant, SbId, Notice)>,
     /// The second thread looks by itself.
     ticking: bool,
     closed: bool,
@@ -137,21 +182,39 @@ impl State {
 
     /// Whether anything below a number has not been said.
     fn has_to_say(&self, upto: u64) -> bool {
-        let waits = self.queued().any(|queued| queued.number < upto);
-        let saying = self.saying.is_some_and(|(number, ..)| number < upto);
-        waits || saying || !self.all.is_empty() || !self.going.is_empty()
+        let waits = self.queued().map(Queued::about).chain(self.saying).any(|about| about.settles <= upto);
+        waits || !self.all.is_empty() || !self.going.is_empty()
     }
 
     fn add(&mut self, sb: SbId, notice: Notice, now: Instant) {
         let number = self.next;
         self.next += 1;
-        self.queue.push_back(Queued { number, since: now, sb, notice, times: 0 });
+        self.queue.push_back(Queued {
+            number,
+            settles: number + 1,
+            since: now,
+            sb,
+            notice,
+            times: 0,
+            echo: false,
+        });
+    }
+
+    /// What is to be said again by now goes into the queue; whether anything does.
+    fn echo(&mut self, now: Instant) -> bool {
+        let due = self.echoes.partition_point(|(due, ..)| *due <= now);
+        for (_, sb, notice) in self.echoes.drain(..due).collect::<Vec<_>>() {
+            self.add(sb, notice, now);
+            self.queue.back_mut().into_iter().for_each(|queued| queued.echo = true);
+        }
+        due != 0
     }
 
     /// Everything of a superblock is to be said, and with it what waits to be said of it.
     fn everything(&mut self, sb: SbId, now: Instant) {
         self.queue.retain(|queued| queued.sb != sb);
         self.again.retain(|_, queued| queued.sb != sb);
+        self.echoes.retain(|(_, of, _)| *of != sb);
         if !self.all.contains(&sb) {
             self.all.push(sb);
         }
@@ -163,10 +226,10 @@ impl State {
     fn overdue(&mut self, now: Instant) -> Option<(Vec<NodeId>, Vec<SbId>)> {
         let late = |since: Instant| now.saturating_duration_since(since) >= PATIENCE;
         let uncovered = || {
-            let queued = self.queued().map(|queued| (queued.number, queued.since, queued.notice.node()));
-            queued.chain(self.saying).filter(|(number, ..)| *number >= self.covered)
+            let queued = self.queued().map(Queued::about);
+            queued.chain(self.saying).filter(|about| about.number >= self.covered)
         };
-        let waits = uncovered().any(|(_, since, _)| late(since));
+        let waits = uncovered().any(|about| late(about.since));
         let (all, going) = (self.all_since.is_some_and(late), self.going_since.is_some_and(late));
         if !waits && !all && !going {
             if uncovered().next().is_none() {
@@ -174,7 +237,7 @@ impl State {
             }
             return None;
         }
-        let nodes = uncovered().map(|(.., node)| node).collect();
+        let nodes = uncovered().map(|about| about.node).collect();
         self.covered = self.next;
         let mut sbs = Vec::new();
         // Each once; the first thread comes to the rest, or is at it.
@@ -266,6 +329,7 @@ impl Outbox {
         state.closed = true;
         state.queue.clear();
         state.again.clear();
+        state.echoes.clear();
         let _kernel = state.kernel.take();
         drop(state);
         self.0.work.notify_all();
@@ -273,7 +337,8 @@ impl Outbox {
         self.0.said.notify_all();
     }
 
-    /// Waits until all has been said that was pushed before, for at most `time`; whether it has.
+    /// Waits until all has been said that was pushed before, for at most `time`; whether it has. What is to be said a
+    /// second time may come later.
     pub(crate) fn settle(&self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
         let mut state = self.0.state.lock();
@@ -353,6 +418,9 @@ impl Shared {
                 return None;
             }
             let now = Instant::now();
+            if state.echo(now) && !state.ticking {
+                self.tick.notify_one();
+            }
             let rested = state.not_before.is_none_or(|at| at <= now);
             if !state.all.is_empty() && rested {
                 state.not_before = Some(now + REST);
@@ -366,10 +434,12 @@ impl Shared {
                 _ => state.queue.pop_front(),
             };
             if let Some(queued) = queued {
-                state.saying = Some((queued.number, queued.since, queued.notice.node()));
+                state.saying = Some(queued.about());
                 return Some(Job::One(queued));
             }
-            let until = due.into_iter().chain(state.not_before.filter(|_| !state.all.is_empty())).min();
+            let echo = state.echoes.front().map(|&(due, ..)| due);
+            let rested = state.not_before.filter(|_| !state.all.is_empty());
+            let until = [due, echo, rested].into_iter().flatten().min();
             match until {
                 Some(until) => drop(self.work.wait_until(&mut state, until)),
                 None => self.work.wait(&mut state),
@@ -377,10 +447,24 @@ impl Shared {
         }
     }
 
-    /// A notice of our own.
+    /// Has a name said again; false where too many are.
+    fn again(&self, sb: SbId, notice: Notice) -> bool {
+        let mut state = self.state.lock();
+        // What has just been said was that name's second time.
+        state.echoes.retain(|(.., other)| *other != notice);
+        let fits = state.echoes.len() < ECHOES;
+        if fits && !state.closed {
+            state.echoes.push_back((Instant::now() + LATE, sb, notice));
+        }
+        fits
+    }
+
+    /// A part of everything that is said by itself.
     fn later(&self, sb: SbId, notice: Notice) {
         let mut state = self.state.lock();
         state.add(sb, notice, Instant::now());
+        // Who waits for everything waits for this too, whatever its number.
+        state.queue.back_mut().into_iter().for_each(|queued| queued.settles = 0);
         if !state.ticking {
             self.tick.notify_one();
         }
@@ -420,8 +504,7 @@ impl Teller {
                 if !free(dir) {
                     return false;
                 }
-                self.shared.counts.names.fetch_add(1, Relaxed);
-                let _ = self.say(&Message::Name { dir, name });
+                self.name(queued, dir, name);
                 if **name == *NO_NAME {
                     // Of a directory that could not be gone through with the others: see `everything`.
                     self.epoch();
@@ -431,6 +514,20 @@ impl Teller {
                 self.node(dir, true)
             }
             Notice::Node { node, content } => (!content || free(node)) && self.node(node, content),
+        }
+    }
+
+    fn name(&self, queued: &Queued, dir: NodeId, name: &[u8]) {
+        let counts = &self.shared.counts;
+        counts.names.fetch_add(1, Relaxed);
+        let late = if queued.echo { Late::Nothing } else { self.shared.nodes.late(dir, name) };
+        let message =
+            if late == Late::Dead { Message::Gone { dir, name } } else { Message::Name { dir, name } };
+        let _ = self.say(&message);
+        if late == Late::Name && !self.shared.again(queued.sb, queued.notice.clone()) {
+            // Instead of all those: it reaches names that are being asked for.
+            self.shared.state.lock().echoes.clear();
+            self.epoch();
         }
     }
 
@@ -529,6 +626,8 @@ mod tests {
         unknown: Mutex<Vec<NodeId>>,
         /// Nodes at which a request waits.
         busy: Mutex<Vec<NodeId>>,
+        /// What answers about names leave behind.
+        late: Mutex<Option<Late>>,
     }
 
     impl Said {
@@ -561,9 +660,8 @@ mod tests {
                 Message::Node { node, content: true } => format!("content {node}"),
                 Message::Node { node, content: false } => format!("attributes {node}"),
                 Message::Epoch => "epoch".into(),
-                Message::Gone { .. } | Message::Prune { .. } | Message::Poll { .. } => {
-                    unreachable!("said by others")
-                }
+                Message::Gone { dir, name } => format!("gone {dir} {}", String::from_utf8_lossy(name)),
+                Message::Prune { .. } | Message::Poll { .. } => unreachable!("said by others"),
             });
             self.0.moved.notify_all();
             let unknown =
@@ -578,6 +676,9 @@ mod tests {
         }
         fn is_held(&self, node: NodeId) -> bool {
             self.0.unknown.lock().contains(&node)
+        }
+        fn late(&self, _: NodeId, _: &[u8]) -> Late {
+            self.0.late.lock().unwrap_or(Late::Nothing)
         }
         fn held(&self, _: SbId, from: u32) -> (Vec<(NodeId, bool)>, Option<u32>) {
             if from == 0 { (vec![(1, true), (70, false)], Some(7)) } else { (vec![(71, false)], None) }
@@ -659,9 +760,15 @@ mod tests {
         said.busy.lock().push(5);
         outbox.push(sb, name(5, "never said"));
         thread::scope(|s| {
-            let waits = s.spawn(|| outbox.settle(Duration::from_secs(60)));
+            let begun = Instant::now();
+            let waits = s.spawn(|| outbox.settle(Duration::from_secs(600)));
+            // It is woken for nothing until it is there.
+            while outbox.0.said.notify_all() == 0 && begun.elapsed() < Duration::from_secs(60) {
+                thread::yield_now();
+            }
             outbox.close();
             assert!(waits.join().expect("no panic"), "nobody is there to be told");
+            assert!(begun.elapsed() < Duration::from_secs(300), "it was not woken");
         });
     }
 
@@ -708,6 +815,48 @@ mod tests {
         said.unknown.lock().clear();
         outbox.push(sb, Notice::Node { node: 10, content: false });
         said.until(|all| has(all, "attributes 10"));
+    }
+
+    #[test]
+    fn a_name_that_is_being_asked_for_again_is_said_twice_or_taken_away() {
+        let (said, outbox) = outbox();
+        let [sb, _] = sbs();
+        let times = |all: &[String], what: &str| all.iter().filter(|said| *said == what).count();
+        outbox.push(sb, name(5, "once"));
+        said.until(|all| has(all, "name 5 once") && has(all, "content 5"));
+        *said.late.lock() = Some(Late::Name);
+        outbox.push(sb, name(6, "twice"));
+        assert!(outbox.settle(Duration::from_secs(60)));
+        *said.late.lock() = Some(Late::Dead);
+        outbox.push(sb, name(7, "dead"));
+        let all = said.until(|all| times(all, "name 6 twice") == 2);
+        assert!(has(&all, "gone 7 dead") && !has(&all, "name 7 dead") && times(&all, "name 5 once") == 1);
+        // As late as it is said, an answer that was given before has been stored.
+        let waits = || outbox.0.state.lock().echoes.len();
+        assert_eq!(waits(), 0, "a second time is the last");
+        *said.late.lock() = Some(Late::Name);
+        let before = times(&said.all.lock().0, "epoch");
+        (0..=ECHOES).for_each(|nth| outbox.push(sb, name(8, &nth.to_string())));
+        (0..3).for_each(|_| outbox.push(sb, name(9, "the same")));
+        assert!(outbox.settle(Duration::from_secs(60)));
+        assert!(waits() <= ECHOES && times(&said.all.lock().0, "epoch") > before);
+    }
+
+    /// By who began to wait before it had a number.
+    #[test]
+    fn what_everything_could_not_say_yet_is_waited_for() {
+        let (said, outbox) = outbox();
+        let [sb, _] = sbs();
+        said.busy.lock().push(70);
+        let upto = outbox.0.state.lock().next;
+        outbox.0.later(sb, Notice::Node { node: 70, content: true });
+        outbox.start().expect("threads");
+        // Put off by now.
+        said.until(|all| has(all, "attributes 70"));
+        assert!(outbox.0.state.lock().has_to_say(upto));
+        said.busy.lock().clear();
+        assert!(outbox.settle(Duration::from_secs(60)) && has(&said.all.lock().0, "content 70"));
+        assert!(!outbox.0.state.lock().has_to_say(upto));
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub struct Options {
     /// `noprune` is false: where the kernel holds more than the memory limit allows, ask it to forget by
     /// FUSE_NOTIFY_PRUNE, if it has that. Without, and on older kernels, names are invalidated.
     pub prune: bool,
-    /// Threads that read requests from `/dev/fuse` (two at least); two more where they may have to wait for the driver.
+    /// Threads that read requests from `/dev/fuse` (two at least); two more where requests about the root may wait for the driver.
     pub threads: usize,
     /// `transport`: what requests are to come through. The default is what the environment variable `UVFS_TRANSPORT` says,
     /// if it is one of the names, else [`TransportKind::Auto`].
@@ -48,8 +48,8 @@ pub struct Options {
 /// What requests are to come through; see [`Mounted::transport`](crate::Mounted::transport) for what they do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportKind {
-    /// `auto`: io_uring where the kernel offers it for FUSE and lets this process use it, and the driver never makes requests
-    /// wait; else `/dev/fuse`.
+    /// `auto`: io_uring where the kernel offers it for FUSE and lets this process use it, and requests about the root never wait
+    /// for the driver; else `/dev/fuse`.
     #[default]
     Auto,
     /// `uring`: io_uring; without it the mount fails.

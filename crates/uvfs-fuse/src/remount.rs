@@ -3,14 +3,18 @@
 //! The kernel keeps them; the server is not asked and need not know.
 
 use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 use crate::device;
 use crate::error::MountError;
-use crate::mountinfo;
+use crate::mountinfo::{self, Mount};
 use crate::options::{Atime, Options};
 
 /// A mount of uvfs, as the kernel knows it.
@@ -30,6 +34,11 @@ pub struct MountedAt {
 /// # Errors
 /// A sentence, where nothing is mounted there, or something else.
 pub fn mounted_at(dir: &Path) -> Result<MountedAt, MountError> {
+    let mount = find(dir)?;
+    Ok(MountedAt { flags: flags(&mount.flags), dir: mount.point, source: mount.source })
+}
+
+fn find(dir: &Path) -> Result<Mount, MountError> {
     let dir = device::absolute(dir).map_err(|error| MountError::at(dir, error))?;
     let mount = mountinfo::at(&dir).map_err(|error| MountError::os("cannot read mountinfo", error))?;
     match mount {
@@ -38,7 +47,7 @@ pub fn mounted_at(dir: &Path) -> Result<MountedAt, MountError> {
         Some(mount) if mount.fstype != device::FSTYPE => {
             Err(MountError::NotFuse { dir, fstype: mount.fstype })
         }
-        Some(mount) => Ok(MountedAt { dir, flags: flags(&mount.flags), source: mount.source }),
+        Some(mount) => Ok(mount),
     }
 }
 
@@ -47,18 +56,42 @@ pub fn mounted_at(dir: &Path) -> Result<MountedAt, MountError> {
 /// # Errors
 /// A sentence: nothing of uvfs is mounted there, this user may not, or a file is open for writing that would become read-only.
 pub fn remount(dir: &Path, options: &Options) -> Result<(), MountError> {
-    let MountedAt { dir, .. } = mounted_at(dir)?;
+    let mount = find(dir)?;
+    let dir = mount.point.clone();
+    // Who owns the mount may put something else there: what is changed is what was looked at.
+    let held = held(&mount).map_err(|error| MountError::at(&dir, error))?;
+    let held = held.ok_or_else(|| MountError::NotMounted(dir.clone()))?;
+    let path = format!("/proc/self/fd/{}", held.as_raw_fd());
     // What is not said of access times stays as it was.
     let atime = match options.atime {
         Atime::Relative | Atime::NotDirectories => MountFlags::RELATIME,
         Atime::Strict | Atime::Never => MountFlags::empty(),
     };
-    match rustix::mount::mount_remount(&dir, options.flags() | atime, c"") {
+    match rustix::mount::mount_remount(path, options.flags() | atime | kept(&mount.flags), c"") {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::Writing(dir)),
         Err(Errno::PERM) => Err(MountError::NotRoot(dir)),
         Err(error) => Err(MountError::os(format!("cannot remount {}", dir.display()), error)),
     }
+}
+
+/// The root of the mount, which is not asked; `None` where something else is there now.
+fn held(mount: &Mount) -> io::Result<Option<impl AsFd + AsRawFd + use<>>> {
+    let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(&mount.point, how, Mode::empty())?;
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", dir.as_raw_fd()))?;
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    Ok((id.map(str::trim) == Some(&mount.id)).then_some(dir))
+}
+
+/// Flags that others may have set, and that stay.
+fn kept(words: &str) -> MountFlags {
+    let of = |word| match word {
+        "nosymfollow" => MountFlags::NOSYMFOLLOW,
+        "lazytime" => MountFlags::LAZYTIME,
+        _ => MountFlags::empty(),
+    };
+    words.split(',').map(of).collect()
 }
 
 /// The flags that mountinfo has in these words. What it does not name is as mount(2) has it by default, not as we do.
@@ -87,10 +120,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_held_is_the_mount_that_was_found() {
+        let proc = mountinfo::at(Path::new("/proc")).expect("/proc is there").expect("it is mounted");
+        assert!(held(&proc).expect("/proc").is_some());
+        let other = Mount { point: "/".into(), ..proc };
+        assert!(held(&other).expect("the root").is_none());
+    }
+
+    #[test]
     fn flags_are_what_the_kernel_says() {
         let now = flags("ro,nosuid,relatime,rw,user_id=0,sync");
         assert!(now.read_only && !now.suid && now.dev && now.exec && now.sync && !now.dirsync);
         assert_eq!(now.atime, Atime::Relative);
+        assert_eq!(
+            kept("rw,nosymfollow,relatime,rw,lazytime"),
+            MountFlags::NOSYMFOLLOW | MountFlags::LAZYTIME
+        );
+        assert_eq!(kept("ro,nosuid,rw"), MountFlags::empty());
         let now = flags("rw,noexec,nodev");
         assert!(!now.read_only && now.suid && !now.dev && !now.exec && now.atime == Atime::Strict);
     }

@@ -345,7 +345,7 @@ pub struct Features {
     /// The cache *is* the directory tree (tmpfs): nothing is evicted, every directory is
     /// complete, `lookup` and `readdir` of the driver are never called.
     pub resident: bool,
-    /// Calls may wait for something slow: front ends must not make them from a worker thread.
+    /// Calls may wait for something slow: a front end must make them where others can be answered meanwhile.
     pub may_block: bool,
     /// Answers depend on who asks, so concurrent lookups of one name may not share an answer.
     pub lookup_depends_on_cred: bool,
@@ -368,7 +368,8 @@ pub struct Features {
     /// answers with [`Ttl::Forever`] then holds until it is told of, or until all is suspect.
     pub watched: bool,
     /// Calls are made on another file system in the caller's name, and that file system has others who change it.
-    /// Front ends name the caller's supplementary groups and tell appending writes as such; names of extended
+    /// Front ends name the caller's supplementary groups where something is changed or opened or an attribute's value read (the rest
+    /// they may ask with user and group alone), and tell appending writes as such; names of extended
     /// attributes that the VFS does not know (access control lists) are the driver's affair, and the umask is.
     pub passes_through: bool,
     /// The driver keeps access control lists: see [`Driver::acl`](crate::Driver::acl). One that `passes_through` is asked

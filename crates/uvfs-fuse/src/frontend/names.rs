@@ -14,8 +14,9 @@ impl Frontend {
         self.core.tally.add(Count::Lookup, 1);
         let cached = match self.core.inode(dir) {
             Ok(dir) => {
-                let found = self.core.vfs.lookup_cached(&self.core.op(who), &dir, name);
-                found.map(|found| found.and_then(|found| self.core.looked(&dir, found)))
+                let op = self.core.op(who);
+                let found = self.core.vfs.lookup_cached(&op, &dir, name);
+                found.map(|found| found.and_then(|found| self.core.looked(&op, &dir, name, found)))
             }
             Err(error) => Some(Err(error)),
         };
@@ -24,7 +25,7 @@ impl Frontend {
             None => {
                 let name = name.to_vec();
                 self.answer_anybody(who, dir, reply, move |core, op, dir| {
-                    core.looked(dir, core.vfs.lookup(op, dir, &name)?)
+                    core.looked(op, dir, &name, core.vfs.lookup(op, dir, &name)?)
                 });
             }
         }
@@ -120,9 +121,16 @@ impl Frontend {
 }
 
 impl Core {
-    fn looked(&self, dir: &Inode<'_>, found: Found<'_>) -> Result<Looked> {
+    fn looked(&self, op: &Op, dir: &Inode<'_>, name: &[u8], found: Found<'_>) -> Result<Looked> {
         match found {
-            Found::Node(inode, attr) => Ok(Looked::Found(self.hand_out(&inode, attr))),
+            Found::Node(inode, attr) => {
+                let held = inode.lookups() != 0;
+                let mut entry = self.hand_out(&inode, attr);
+                if held {
+                    self.revalidated(op, dir, name, &inode, &mut entry);
+                }
+                Ok(Looked::Found(entry))
+            }
             Found::Absent(ttl) => {
                 let ttl = self.names_lifetime(dir, self.lifetime(ttl));
                 if ttl.is_zero() { Err(Errno::NOENT) } else { Ok(Looked::Absent(ttl)) }

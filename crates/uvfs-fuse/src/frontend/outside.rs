@@ -6,8 +6,9 @@
 //! **A reply on its way against a change.** A node's attributes are read, its lookup is counted, the reply is sent and
 //! arrives; meanwhile the attributes change. The cache is told of the change first. If the count comes before
 //! that, the outbox finds the node held, and names it until the kernel knows it. If it comes after, who composes the
-//! reply sees the doubt (`Core::describe_counted`). A full fence on either side. Names need no such thing: the kernel
-//! lets no name be invalidated while somebody looks in that directory.
+//! reply sees the doubt (`Core::describe_counted`). A full fence on either side. Of names the kernel
+//! lets none be invalidated while somebody looks it up in that directory, but for those that it has and asks for again
+//! (`revalidated.rs`).
 
 use std::fs::File;
 use std::io;
@@ -21,7 +22,7 @@ use uvfs::{InodeId, Outside, SbId};
 use super::{Core, FIRST_ISSUED, Frontend};
 use crate::messages::Message;
 use crate::mounted::Notices;
-use crate::notify::{Kernel, Nodes, Notice, Outbox};
+use crate::notify::{Kernel, Late, Nodes, Notice, Outbox};
 use crate::pending::Wait;
 use crate::transport::{NodeId, ROOT};
 
@@ -119,6 +120,10 @@ impl Nodes for Weak<Core> {
     fn is_held(&self, node: NodeId) -> bool {
         let Some(core) = self.upgrade() else { return false };
         node >= FIRST_ISSUED && core.inode(node).is_ok_and(|inode| inode.lookups() != 0)
+    }
+
+    fn late(&self, dir: NodeId, name: &[u8]) -> Late {
+        self.upgrade().map_or(Late::Nothing, |core| core.late(dir, name))
     }
 
     fn held(&self, sb: SbId, from: u32) -> (Vec<(NodeId, bool)>, Option<u32>) {

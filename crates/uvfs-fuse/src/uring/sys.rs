@@ -9,7 +9,7 @@
 //! An entry's *head* is what the kernel's interface calls `fuse_uring_req_header`: 128 bytes for the header of the request or of
 //! the answer, 128 for the operation's structure, 32 that belong to the entry. Its *payload* is what follows: names and data of
 //! a request, the whole body of an answer. Heads stand together in the first page of an area; payloads are reserved for the
-//! largest write and become memory when they are used. Huge pages are refused, so that a small answer costs 4 KiB, not 2 MiB.
+//! largest write and become memory when they are used. Huge pages are refused, so that a small answer costs a page, not 2 MiB.
 //!
 //! The ring belongs to one thread (`SINGLE_ISSUER`), and the kernel copies requests into entries only while that thread is in a system
 //! call of the ring (`DEFER_TASKRUN`): that is why [`Ring::trim`] cannot lose a request.
@@ -456,13 +456,14 @@ mod tests {
         let mut entries = Entry::several(3, 10, 8, 5000).expect("memory");
         assert_eq!(entries.iter().map(Entry::id).collect::<Vec<_>>(), (10..18).collect::<Vec<_>>());
         for (n, entry) in entries.iter_mut().enumerate() {
-            assert_eq!((entry.queue(), entry.room(1 << 30).len()), (3, 8192));
-            entry.room(8192).fill(n as u8);
+            let whole = 5000usize.next_multiple_of(page_size());
+            assert_eq!((entry.queue(), entry.room(1 << 30).len()), (3, whole));
+            entry.room(5000).fill(n as u8);
             entry.answer(100 + n as u64, 0, n);
             entry.iovecs();
         }
         for (n, entry) in entries.iter_mut().enumerate() {
-            assert!(entry.room(8192).iter().all(|byte| *byte == n as u8));
+            assert!(entry.room(5000).iter().all(|byte| *byte == n as u8));
             assert_eq!(entry.payload().len(), n);
             assert_eq!(entry.header()[8..16], (100 + n as u64).to_ne_bytes());
         }

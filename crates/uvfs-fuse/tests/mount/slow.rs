@@ -18,7 +18,7 @@ use crate::fixture::{Fixture, Needs, tmpfs, within};
 
 pub const TESTS: &[Test] = &[
     ("waiting_lookups_delay_no_other_name", Needs::Mount, waiting_lookups_delay_no_other_name),
-    ("a_mount_ends_though_its_driver_hangs", Needs::Mount, a_mount_ends_though_its_driver_hangs),
+    ("a_mount_ends_though_its_driver_hangs", Needs::Root, a_mount_ends_though_its_driver_hangs),
     ("concurrent_lookups_of_one_name_ask_once", Needs::Mount, concurrent_lookups_of_one_name_ask_once),
     ("who_is_killed_does_not_wait_for_the_driver", Needs::Mount, who_is_killed_does_not_wait_for_the_driver),
     ("other_signals_interrupt_no_call", Needs::Mount, other_signals_interrupt_no_call),
@@ -30,9 +30,13 @@ pub const TESTS: &[Test] = &[
 const SOON: Duration = Duration::from_secs(30);
 
 fn generated(spec: &str) -> (Fixture, Control) {
+    generated_with(spec, &Options::default())
+}
+
+fn generated_with(spec: &str, options: &Options) -> (Fixture, Control) {
     let driver = Generated::new(spec.parse::<Spec>().expect("a specification")).expect("a driver");
     let control = driver.control();
-    (Fixture::new(Arc::new(driver), &Options::default()), control)
+    (Fixture::new(Arc::new(driver), options), control)
 }
 
 /// Names of the root's files, from the tree itself: reading the directory would look them up.
@@ -47,12 +51,9 @@ fn file_names(control: &Control, count: usize) -> Vec<String> {
 /// Sixteen times as many lookups wait as there are threads that read requests; one more is answered, and what is cached, and
 /// another file system inside, as `.uvfs` is.
 fn waiting_lookups_delay_no_other_name() {
-    let driver = Generated::new("depth=0,files=100,may-block".parse::<Spec>().expect("a specification"));
-    let driver = driver.expect("a driver");
-    let control = driver.control();
     let mut options = Options::default();
     options.threads = 4;
-    let mnt = Fixture::new(Arc::new(driver), &options);
+    let (mnt, control) = generated_with("depth=0,files=100,may-block", &options);
     mnt.vfs.mount_control(tmpfs(), false).expect("a directory inside");
     let names = file_names(&control, 66);
     let (cached, names) = names.split_first().expect("66 names");
@@ -88,7 +89,9 @@ fn waiting_lookups_delay_no_other_name() {
 /// More lookups than there are threads that read requests hang in the driver, and so do these threads: that the mount is gone is
 /// noticed all the same, and nobody waits for them.
 fn a_mount_ends_though_its_driver_hangs() {
-    let (mnt, control) = generated("depth=0,files=100,may-block");
+    let mut options = Options::default();
+    options.threads = 4;
+    let (mnt, control) = generated_with("depth=0,files=100,may-block", &options);
     let names = file_names(&control, 32);
     let gates: Vec<_> = (1..=32).map(|n| control.gate(Call::Lookup, n)).collect();
     let look = |name: &String| {

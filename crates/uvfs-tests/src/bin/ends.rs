@@ -175,16 +175,23 @@ fn start(dir: &Path, transport: &str, limit: Duration) -> Result<(Child, String)
         let outcome = BufReader::new(output).read_line(&mut line).map(|_| line);
         let _ = say.send(outcome);
     });
-    let line = hear.recv_timeout(limit).or_else(|_| {
+    let heard = hear.recv_timeout(limit).or_else(|_| {
         println!("slow: no mount after {limit:.0?}; the server's threads: {}", threads(server.id()));
-        hear.recv()
-    })??;
-    let _ = reader.join();
+        hear.recv_timeout(LATE)
+    });
+    let line = match heard {
+        Ok(line) => line.unwrap_or_else(|error| error.to_string()),
+        Err(_) => format!("not within {LATE:.0?} more."),
+    };
     match line.trim() {
-        through @ ("dev" | "uring") => Ok((server, through.to_owned())),
+        through @ ("dev" | "uring") => {
+            let _ = reader.join();
+            Ok((server, through.to_owned()))
+        }
         problem => {
             server.kill()?;
             server.wait()?;
+            let _ = reader.join();
             bail!("the server does not mount: {problem} {}", said(&mut server));
         }
     }
