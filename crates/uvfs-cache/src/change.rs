@@ -155,7 +155,7 @@ impl<'c> NameGuard<'c> {
         if let Some(death) = &mut death {
             death.commit();
         }
-        // Not there: it was invalidated meanwhile, which is as good.
+        // Not there: it was invalidated meanwhile, which is as good; so it may be with what was listed.
         if let Some(dentry) = listed.or_else(|| cache.find_locked(&locked, 0, self.dir.index(), &words)) {
             cache.kill(&mut locked, 0, dentry, &mut after);
         }
@@ -254,7 +254,7 @@ impl Cache {
         }
     }
 
-    /// Under the bucket's lock: take a dentry out, dead. What it held is left in `after`.
+    /// Under the bucket's lock: take a dentry out, dead. What it held is left in `after`. Not there: nothing happens.
     pub(crate) fn kill<const N: usize>(
         &self,
         locked: &mut Locked<'_, N>,
@@ -262,8 +262,10 @@ impl Cache {
         dentry: u32,
         after: &mut Aftermath,
     ) {
+        if !locked.remove(which, dentry) {
+            return;
+        }
         let d = self.dentries.get(dentry);
-        locked.remove(which, dentry);
         let inode = d.inode.load(Ordering::Relaxed);
         let mut tail = 0;
         let mut clear = || tail = d.seq.write(|| d.clear());

@@ -77,7 +77,7 @@ impl BlockId {
     }
 
     /// From a word that is one of [`BlockId::to_word`] or 0, which is not looked at: another word may make an id of a slot without a
-    /// block, which is copied from as if there were one. It cannot be pinned.
+    /// block, which is copied from as if there were one. It cannot be pinned, nor killed.
     #[inline(always)]
     pub const fn from_own_word(word: u64) -> Option<Self> {
         match NonZeroU64::new(word) {
@@ -290,6 +290,10 @@ impl Blocks {
     /// or it is gone already.
     #[must_use]
     pub fn kill(&self, id: BlockId) -> bool {
+        if id.life() & 1 == 0 {
+            // Of no block (`BlockId::from_own_word`).
+            return false;
+        }
         let (there, gone) = (id.life() << INDEX_BITS, (id.life() + 1) << INDEX_BITS);
         let word = &self.words.get(id.index()).word;
         // Acquire: pairs with the release of a pin's end, what was read under it was read before the slot is filled

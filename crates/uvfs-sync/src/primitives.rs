@@ -4,7 +4,7 @@
 //! code runs under the model checker (`RUSTFLAGS="--cfg loom"`). loom has no `madvise`,
 //! `membarrier` or thread identity; what stands in for them is here or in `sys.rs`. With
 //! `--cfg count_stores` each thread counts what it stores (`shared_stores`); what is stored by one
-//! thread only and is no business of others but as a figure is a [`Tally`], and is not counted.
+//! thread at a time and is no business of others but as a figure is a [`Tally`], and is not counted.
 
 #[cfg(not(any(loom, count_stores)))]
 pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
@@ -59,8 +59,8 @@ fn note_store() {
     crate::counted::note();
 }
 
-/// A figure that one thread keeps of what it does: only its owner adds (a plain load and store, no
-/// read-modify-write), and must give it a cache line that no other thread stores to; anybody reads.
+/// A figure that one thread at a time keeps, its owner or who holds a lock: only that one adds (a plain load and store, no
+/// read-modify-write), on a cache line that no other thread stores to meanwhile; anybody reads.
 #[derive(Debug, Default)]
 pub struct Tally(std::sync::atomic::AtomicU64);
 

@@ -257,7 +257,7 @@ impl Client {
 }
 
 /// Sends the messages that a fuzzer's input says: of each a byte that is the operation, one that chooses the node (0 to 6: one that was given
-/// out; 7: the root) and in its upper half the handle that the body begins with (below 8: one that was given out), two bytes
+/// out; 7: the root), the user (8: not root) and in its upper half the handle that the body begins with (below 8: one that was given out), two bytes
 /// of length, and the body.
 ///
 /// # Errors
@@ -272,16 +272,32 @@ pub fn from_input(mut input: &[u8]) -> Result<()> {
         let node = known(&client.nodes, choice & 7).filter(|_| choice & 7 != 7).unwrap_or(1);
         let mut out = Out(Vec::with_capacity(HEADER + body.len()));
         out.u32((HEADER + body.len()) as u32).u32((*opcode).into()).u64(client.unique).u64(node);
-        out.u32(0).u32(0).u32(0).u32(0).bytes(body);
+        let user = if choice & 8 == 0 { 0 } else { 1000 };
+        out.u32(user).u32(user).u32(0).u32(0).bytes(body);
         let mut bytes = out.0;
         if let (Some(handle), Some(place)) =
             (known(&client.handles, choice >> 4), bytes.get_mut(HEADER..HEADER + 8))
         {
             place.copy_from_slice(&handle.to_ne_bytes());
         }
-        one(&dispatch, &mut client, &Message { bytes, most: 1 << 20 }, &mut outcome)?;
+        let most = asked_for(*opcode, &bytes[HEADER..]);
+        one(&dispatch, &mut client, &Message { bytes, most }, &mut outcome)?;
     }
     Ok(())
+}
+
+/// The most that the answer to a message with this body may hold, where the message says it.
+fn asked_for(opcode: u8, body: &[u8]) -> usize {
+    let size = |at: usize| {
+        let bytes = body.get(at..at + 4).and_then(|size| size.try_into().ok());
+        bytes.map_or(usize::MAX, |size| u32::from_ne_bytes(size) as usize)
+    };
+    match opcode {
+        15 | 28 | 44 => size(16),
+        // The size itself, where 0 is asked for.
+        22 | 23 => size(0).max(8),
+        _ => 1 << 20,
+    }
 }
 
 /// Sends `messages` messages that follow from `seed`.

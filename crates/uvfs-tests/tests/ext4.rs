@@ -268,26 +268,30 @@ fn a_map_that_goes_around_is_damage() {
     vfs.release(file);
 }
 
-/// A directory of 268 blocks: its own, and one without a name in it as often as it takes; and one that is all holes.
+/// A directory of 268 blocks: its own, and two without a name in them by turns; and one that is all holes.
 #[test]
 fn a_directory_that_goes_around_is_damage() {
     if skipped() {
         return;
     }
     let small = Small::new("ext2-1k");
-    let [table, unused] = [0, 1].map(|block| small.ask(&format!("bmap file-20000 {block}"), "") as u32);
-    for block in 1..12 {
-        debugfs(&small.image, &format!("sif empty block[{block}] {unused}")).unwrap();
+    let [table, one, two] = [0, 1, 2].map(|block| small.ask(&format!("bmap file-20000 {block}"), "") as u32);
+    for (block, turn) in (1..12).zip([one, two].into_iter().cycle()) {
+        debugfs(&small.image, &format!("sif empty block[{block}] {turn}")).unwrap();
     }
     debugfs(&small.image, &format!("sif empty block[IND] {table}")).unwrap();
     for dir in ["empty", "deep"] {
         debugfs(&small.image, &format!("sif {dir} size {}", 268 * 1024)).unwrap();
     }
     let mut image = small.bytes();
-    let [table, unused] = [table, unused].map(|block| block as usize * 1024);
-    put(&mut image[..table + 1024], table as u64, std::iter::repeat(unused as u32 / 1024));
-    put(&mut image[..unused + 1024], unused as u64, [0, 1024].into_iter().chain(std::iter::repeat(0)));
-    let vfs = vfs(image);
+    let mut fill = |block: u32, words: &mut dyn Iterator<Item = u32>| {
+        let at = block as usize * 1024;
+        put(&mut image[..at + 1024], at as u64, words);
+        image.clone()
+    };
+    fill(table, &mut [two, one].into_iter().cycle());
+    let without = [one, two].map(|block| fill(block, &mut [0, 1024].into_iter().chain(std::iter::repeat(0))));
+    let vfs = vfs(without[1].clone());
     let context = vfs.context(Cred::root());
     for dir in ["empty", "deep"] {
         assert!(context.lstat(dir.as_bytes()).unwrap().is_dir());
@@ -297,6 +301,27 @@ fn a_directory_that_goes_around_is_damage() {
         }
     }
     assert!(context.lstat(b"deep/d0").unwrap().is_dir());
+    // Full of names, and listed a few of them at a time.
+    let names = || (0..85).flat_map(|n| [11, if n < 84 { 12 } else { 16 } | 1 << 16, u32::from(b'a')]);
+    let with = [one, two].map(|block| fill(block, &mut names()));
+    let vfs = self::vfs(with[1].clone());
+    let op = vfs.op(&Cred::root());
+    let uvfs::Found::Node(dir, _) = vfs.lookup(&op, &vfs.root(), b"empty").unwrap() else {
+        panic!("no directory")
+    };
+    let (mut cookie, mut met) = (0, 0);
+    let end = loop {
+        let mut batch = 0;
+        let read = vfs.readdir(&op, &dir, cookie, &mut |entry| {
+            (cookie, batch) = (entry.cookie, batch + 1);
+            batch < 24
+        });
+        met += batch;
+        if read.is_err() || batch == 0 {
+            break read;
+        }
+    };
+    assert_eq!(end, Err(Errno::UCLEAN), "{met} names");
 }
 
 /// What was written to it.

@@ -172,6 +172,11 @@ impl Blocks {
         self.record.get()
     }
 
+    /// Whether a block of metadata is in memory now.
+    pub(super) fn holds(&self, block: u64) -> bool {
+        self.device.holds(block)
+    }
+
     fn used(&self, block: u64) {
         if let Some(record) = self.record.get() {
             record.used(block);

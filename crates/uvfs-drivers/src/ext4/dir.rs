@@ -230,8 +230,12 @@ impl Fs {
             return self.each_inline(dir, from, look);
         }
         let block_size = self.sup.block_size as u64;
+        let (first, blocks) = (from / block_size, self.dir_blocks(dir)?);
         let mut pass = Pass::new(self, dir);
-        for index in from / block_size..self.dir_blocks(dir)? {
+        if first < blocks {
+            pass.look_back(first)?;
+        }
+        for index in first..blocks {
             let block = pass.block(index)?;
             let base = index * block_size;
             if !each_of(block.entries(&self.sup), base, from, look).in_block(block.at).of(dir.ino)? {
@@ -266,7 +270,9 @@ impl Fs {
             return Ok(found);
         }
         let place = place::after(self.number, dir.ino);
-        if let Some(ino) = place.and_then(|place| self.find_next(dir, name, place)) {
+        // An index leads to a name at once: no other block is read first.
+        let hint = place.filter(|place| !self.is_indexed(dir) || self.blocks.holds(place.at));
+        if let Some(ino) = hint.and_then(|place| self.find_next(dir, name, place)) {
             return Ok(Some(ino));
         }
         if self.is_indexed(dir)
@@ -364,7 +370,11 @@ impl Fs {
             if index >= self.dir_blocks(dir).ok()? {
                 return None;
             }
-            block = self.dir_block(dir, index).ok()?;
+            let at = self.metadata_run(dir, index).ok()?.at;
+            if self.is_indexed(dir) && !self.blocks.holds(at) {
+                return None;
+            }
+            block = self.dir_block_at(dir, index, at).ok()?;
         }
     }
 

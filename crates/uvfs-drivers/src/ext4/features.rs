@@ -28,6 +28,8 @@ pub(super) const RO_SPARSE_SUPER: u32 = 0x1;
 const RO_BIGALLOC: u32 = 0x200;
 /// Metadata has a CRC-32C.
 pub(super) const RO_METADATA_CSUM: u32 = 0x400;
+/// Files may have blocks in common, and one file a block more than once.
+pub(super) const RO_SHARED_BLOCKS: u32 = 0x4000;
 
 /// Directories may have an index.
 pub(super) const COMPAT_DIR_INDEX: u32 = 0x20;

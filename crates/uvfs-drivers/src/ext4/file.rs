@@ -53,8 +53,8 @@ impl Fs {
         Ok(())
     }
 
-    /// The next byte of data, or of a hole, from an offset on. A map may lead to one block again and again, on purpose: that is damage, and so
-    /// are more runs than the image has room for.
+    /// The next byte of data, or of a hole, from an offset on. A map may lead to one block again and again, on purpose: that is damage
+    /// (but in an image that shares blocks), and so are more runs than the image has room for.
     pub(super) fn seek_file(&self, node: &Node, offset: u64, what: Seek) -> Result<u64> {
         if offset >= node.size {
             return Err(Errno::NXIO.into());
@@ -72,7 +72,9 @@ impl Fs {
             if run.block.is_some() == (what == Seek::Data) {
                 return Ok(at);
             }
-            if let Some(block) = run.block {
+            if let Some(block) = run.block
+                && !self.sup.has_ro_compat(features::RO_SHARED_BLOCKS)
+            {
                 witness.meet(block).of(node.ino)?;
             }
             at = (at / block_size).saturating_add(run.len).saturating_mul(block_size);

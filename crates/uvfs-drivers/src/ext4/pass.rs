@@ -1,9 +1,14 @@
 //! A pass through the blocks of a directory, and how one ends that goes in circles.
 //!
 //! A map of blocks may lead to one block, or one table, as often as it likes, so a small image can claim a directory of terabytes. No
-//! file has a block twice, and to remember all of them would take memory as the image likes. So a [`Witness`] remembers one: another one whenever
+//! directory has a block twice, and to remember all of them would take memory as the image likes. So a [`Witness`] remembers one: another one whenever
 //! twice as many were met, so that circles are found, and others at random in between: whoever makes an image does not know which. A
 //! pass through a few blocks again and again ends after a small multiple of so many.
+//!
+//! Who lists a directory a few names at a time begins a pass with each call: it compares its first block with one before it, which another
+//! call chooses anew ([`Pass::look_back`]).
+//!
+//! The data of files may be shared on purpose (`shared_blocks`): there a witness is not asked.
 //!
 //! The map is asked once for each run of blocks. Everything here is one call's own.
 
@@ -61,6 +66,20 @@ pub(super) struct Pass<'f, 'n> {
 impl<'f, 'n> Pass<'f, 'n> {
     pub(super) fn new(fs: &'f Fs, dir: &'n Node) -> Self {
         Self { fs, dir, run: Stored { len: 0, at: 0 }, first: 0, witness: Witness::new(fs.number) }
+    }
+
+    /// The pass begins at block `first`: damage where that is the same as the one before it that chance chooses.
+    pub(super) fn look_back(&self, first: u64) -> Result<()> {
+        if first == 0 {
+            return Ok(());
+        }
+        let before = RandomState::new().hash_one(first) % first;
+        let at = |index| self.fs.metadata_run(self.dir, index).map(|run| run.at);
+        // What is wrong with the map is for the pass to tell.
+        if let (Ok(before), Ok(first)) = (at(before), at(first)) {
+            ensure(before != first, "a block that is in a file twice").in_block(first).of(self.dir.ino)?;
+        }
+        Ok(())
     }
 
     /// A block, its checksum right. Each is asked for once.

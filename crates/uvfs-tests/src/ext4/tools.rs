@@ -1,10 +1,11 @@
 //! Programs of e2fsprogs, and the kernel's own mount of an image.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 use anyhow::{Context as _, Result, bail};
+use parking_lot::RwLock;
 use tempfile::TempDir;
 
 /// Where programs of the system administrator stand, which others have not in their PATH.
@@ -19,9 +20,31 @@ pub fn run(name: &str, args: &[&str]) -> Result<String> {
     run_with(name, args, |status| status == 0)
 }
 
+/// Held for reading while a program is started, for writing while something is unmounted. What is forked has all open files of this
+/// process until it is the program: another thread's child would keep a mount busy whose files have been closed here.
+static STARTING: RwLock<()> = RwLock::new(());
+
 fn run_with(name: &str, args: &[&str], is_fine: impl Fn(i32) -> bool) -> Result<String> {
-    let output = Command::new(program(name)).args(args).stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("cannot run {name}"))?;
+    let child = {
+        let _starting = STARTING.read();
+        started(name, args)?
+    };
+    end_of(child, name, args, is_fine)
+}
+
+fn umount(dir: &Path) -> Result<()> {
+    let (_nobody_starts, args) = (STARTING.write(), [text(dir)]);
+    end_of(started("umount", &args)?, "umount", &args, |status| status == 0).map(drop)
+}
+
+fn started(name: &str, args: &[&str]) -> Result<Child> {
+    let mut command = Command::new(program(name));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().with_context(|| format!("cannot run {name}"))
+}
+
+fn end_of(child: Child, name: &str, args: &[&str], is_fine: impl Fn(i32) -> bool) -> Result<String> {
+    let output = child.wait_with_output().with_context(|| format!("cannot wait for {name}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.code().is_some_and(is_fine) {
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -92,14 +115,14 @@ impl KernelMount {
     /// Unmounts it, and waits for the image to be written.
     pub fn unmount(mut self) -> Result<()> {
         self.mounted = false;
-        run("umount", &[text(self.dir.path())]).map(drop)
+        umount(self.dir.path())
     }
 }
 
 impl Drop for KernelMount {
     fn drop(&mut self) {
         if self.mounted
-            && let Err(error) = run("umount", &[text(self.dir.path())])
+            && let Err(error) = umount(self.dir.path())
         {
             eprintln!("{error:#}");
         }
