@@ -28,6 +28,11 @@ pub(super) struct Inherited {
     pub(super) default: Option<Arc<Acl>>,
 }
 
+/// The permissions without a list.
+fn bare(perm: Perm) -> Perm {
+    Perm { mode: perm.mode & !Perm::ACL, ..perm }
+}
+
 impl Vfs {
     /// The permission to do `want` with an inode that has these attributes; EACCES. A trusted operation has it.
     pub(crate) fn require(&self, op: &Op, inode: &Inode<'_>, attr: &Attr, want: Access) -> Result<()> {
@@ -53,9 +58,17 @@ impl Vfs {
             }
             let list = sup.driver.acl(op, inode, AclKind::Access)?;
             let now = Perm::from(&inode.attr());
-            // Mode, owner and list shall be of one moment. If there is no list, the attributes have changed, too.
-            if let Some(list) = list.filter(|_| now == perm || look == LOOKS) {
-                return Ok(list.allows(&op.cred, perm.uid, perm.gid, want));
+            match list {
+                // Mode, owner and list shall be of one moment.
+                Some(list) if now == perm || look == LOOKS => {
+                    return Ok(list.allows(&op.cred, perm.uid, perm.gid, want));
+                }
+                // Where attributes only say that there may be one, each answer to anybody may say so again: none is
+                // believed, and the group's bits are its permissions. (Elsewhere the attributes have changed, too.)
+                None if sup.features.passes_through && (bare(now) == bare(perm) || look == LOOKS) => {
+                    return Ok(verdict(&op.cred, bare(now), want) == Verdict::Granted);
+                }
+                _ => {}
             }
             perm = now;
         }
