@@ -131,8 +131,10 @@ preloaded() {
     start 20000 allow_other,preload
     for _ in $(seq 600); do
         said=$(cat "$mnt/.uvfs/preload")
-        [ "${said#running}" != "$said" ] || break
-        sleep 0.5
+        case $said in
+            running* | 'not begun') sleep 0.5 ;;
+            *) break ;;
+        esac
     done
     printf 'preload: %s\n' "$said"
     before=$(grep -E '^calls/(lookup|getattr) ' "$mnt/.uvfs/stats")

@@ -15,7 +15,7 @@ use uvfs::types::{Access, Attr, Errno, Op, Result, SetAttr, SetTime, StatFs, Ttl
 use uvfs_cache::Life;
 
 use super::Mirror;
-use super::file::Opened;
+use super::file::{Opened, again};
 use super::identity;
 use super::node::Node;
 use super::reach::{At, proc_path};
@@ -75,17 +75,29 @@ impl Mirror {
         }
     }
 
+    /// A truncation may have to wait for somebody's lease: then it is no operation any more (see [`Mirror::open_file`]).
     pub(super) fn set_attr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {
+        let turn = self.budget.turn();
         let (node, at) = self.reach_inode(inode)?;
-        let outcome = self.apply(op, &node, &at, set);
+        let outcome = match self.apply(op, &node, &at, set, OFlags::NONBLOCK) {
+            Err(Errno::AGAIN) if set.size.is_some() => {
+                let _of_the_way = (self.budget.permit()?, self.budget.permit()?);
+                drop(turn);
+                let outcome = self.apply(op, &node, &at, set, OFlags::empty());
+                self.settle(inode, &at);
+                return outcome;
+            }
+            outcome => outcome,
+        };
         self.settle(inode, &at);
         outcome
     }
 
-    fn apply(&self, op: &Op, node: &Node, target: &At<'_>, set: &SetAttr) -> Result<()> {
+    /// `how` a file is opened to be truncated.
+    fn apply(&self, op: &Op, node: &Node, target: &At<'_>, set: &SetAttr, how: OFlags) -> Result<()> {
         let _acting = self.server.act_as(&op.cred)?;
         if let Some(size) = set.size {
-            truncate(node, target, size, set.opened)?;
+            truncate(node, target, size, set.opened, how)?;
         }
         let owner = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
         if owner != (None, None) {
@@ -105,13 +117,13 @@ impl Mirror {
 }
 
 /// Cuts or extends a file. Who has it `opened` for writing may, whatever its mode is by now.
-fn truncate(node: &Node, target: &At<'_>, size: u64, opened: bool) -> Result<()> {
+fn truncate(node: &Node, target: &At<'_>, size: u64, opened: bool, how: OFlags) -> Result<()> {
     let writable = |open: &Opened| open.access.contains(Access::WRITE);
     if opened && let Some(open) = node.find_open(writable) {
         return ftruncate(&open.fd, size);
     }
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    ftruncate(open(proc_path(target), flags, Mode::empty())?, size)
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | how;
+    ftruncate(again(|| open(proc_path(target), flags, Mode::empty()))?, size)
 }
 
 fn timespec(time: Option<SetTime>) -> Timespec {

@@ -7,22 +7,22 @@
 //!
 //! Only who has the capabilities of root can do this. A server without them works for its own user alone.
 //!
-//! The *effective* ids are changed, and not only those that files are looked at with: that says whether it was done
-//! (setfsuid(2) does not), takes all capabilities away with the ids of root and gives them back with these, and needs
-//! none for the way back, because the saved ids stay. Real and saved ids stay as they are, so that no user may send signals to
-//! the thread or trace it. It costs nothing for who is the server's own user and group, two short system calls for
-//! another user, and two more for each of a group and supplementary groups that are not the server's.
+//! The user that files are looked at with is changed (setfsuid(2)), and not the effective one: who is that may change the
+//! scheduling of the thread (sched_setscheduler(2), sched_setaffinity(2), setpriority(2)), which would stay slow for everybody. So no
+//! user may send signals to it or trace it either. Of groups the effective one is changed, which no such permission looks at.
+//! It costs nothing for who is the server's own user and group, six short system calls for another user, and two more for
+//! each of a group and supplementary groups that are not the server's.
 //!
 //! Between two calls a thread is always the server itself: it reads requests and looks for files as that, too.
 
 use std::marker::PhantomData;
 
+use rustix::fs::Gid;
+use rustix::process::RawGid;
 use rustix::process::{getegid, geteuid, getgroups};
 use rustix::thread::{
-    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities, capabilities_secure_bits,
-    set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups, set_thread_res_gid,
 };
-use rustix::{fs::Gid, fs::Uid, process::RawGid};
 use uvfs::types::{Cred, Errno, Result};
 
 use super::sys;
@@ -33,8 +33,6 @@ pub(super) struct Server {
     gid: u32,
     groups: Vec<Gid>,
     caps: CapabilitySets,
-    /// The kernel takes capabilities away with the effective user, and gives just these back.
-    fixup: bool,
     privileged: bool,
 }
 
@@ -46,7 +44,7 @@ pub(super) struct Acting<'s> {
     _thread: PhantomData<*const ()>,
 }
 
-/// What is not the server's own, or may not be.
+/// What is not the server's own now.
 #[derive(Clone, Copy, Default)]
 struct Changed {
     groups: bool,
@@ -65,17 +63,15 @@ impl Server {
         let needed =
             CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::CHOWN | CapabilitySet::FOWNER;
         let uid = geteuid().as_raw();
-        let fixed = CapabilitiesSecureBits::NO_SETUID_FIXUP;
-        let fixup = capabilities_secure_bits().is_ok_and(|bits| !bits.contains(fixed));
+        let groups = getgroups()?;
         Ok(Self {
             uid,
             gid: getegid().as_raw(),
-            groups: getgroups()?,
-            // Without the saved id there would be no way back.
+            // A user namespace may refuse to set groups, or have no name for some of these: there would be no way back.
             privileged: uid == 0
-                && sys::saved_uid()? == 0
-                && caps.effective.contains(needed | CapabilitySet::DAC_OVERRIDE),
-            fixup: fixup && caps.effective == caps.permitted,
+                && caps.effective.contains(needed | CapabilitySet::DAC_OVERRIDE)
+                && set_thread_groups(&groups).is_ok(),
+            groups,
             caps,
         })
     }
@@ -111,23 +107,21 @@ impl Server {
             // They would mean that nothing is to be changed.
             return Err(Errno::INVAL);
         }
-        // What is half done is undone by the guard, also where it was refused: each is noted first.
+        // What is half done is undone by the guard. What was refused is not done, and might be refused to it as well.
         if cred.uid != 0 && !self.has_groups(&cred.groups) {
-            acting.changed.groups = true;
             let groups: Vec<Gid> = cred.groups.iter().map(|&group| gid(group)).collect();
             set_thread_groups(&groups)?;
+            acting.changed.groups = true;
         }
         if cred.gid != self.gid {
-            acting.changed.group = true;
             set_thread_res_gid(None, gid(cred.gid), None)?;
+            acting.changed.group = true;
         }
         if cred.uid != 0 {
+            sys::set_fs_uid(cred.uid)?;
             acting.changed.user = true;
-            set_thread_res_uid(None, Uid::from_raw(cred.uid), None)?;
-            if !self.fixup {
-                // Those that do not concern files override quotas and reserved space, say, and are not the caller's.
-                set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..self.caps })?;
-            }
+            // Not only those that concern files, which go with root's id: others override quotas and reserved space, say.
+            set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..self.caps })?;
         }
         Ok(acting)
     }
@@ -141,12 +135,10 @@ impl Server {
 impl Acting<'_> {
     fn undo(&self) -> Result<()> {
         let (server, changed) = (self.server, self.changed);
-        // First: the groups need the capabilities.
+        // First: the groups need the capabilities. The user does not, being the effective one.
         if changed.user {
-            set_thread_res_uid(None, Uid::from_raw(server.uid), None)?;
-            if !server.fixup {
-                set_capabilities(None, server.caps)?;
-            }
+            sys::set_fs_uid(server.uid)?;
+            set_capabilities(None, server.caps)?;
         }
         if changed.group {
             set_thread_res_gid(None, gid(server.gid), None)?;

@@ -23,9 +23,7 @@ pub(super) fn rename_to_free<F: AsFd, T: AsFd>(from: (F, &[u8]), to: (T, &[u8]),
     let claim = claim(&to.0, to.1, is_dir)?;
     let renamed = renameat(&from.0, OsStr::from_bytes(from.1), &to.0, OsStr::from_bytes(to.1));
     if renamed.is_err() && open_below(&to.0, to.1, OFlags::empty()).is_ok_and(|fd| is(&claim, fd)) {
-        let flags = if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        // Where that fails somebody else has the name, or the file system is read-only by now.
-        let _ = unlinkat(&to.0, OsStr::from_bytes(to.1), flags);
+        remove(&to.0, to.1, is_dir);
     }
     renamed
 }
@@ -38,12 +36,23 @@ fn claim(dir: impl AsFd, name: &[u8], is_dir: bool) -> Result<Identity> {
     let path = OsStr::from_bytes(name);
     let made = if is_dir {
         mkdirat(&dir, path, Mode::empty())?;
-        open_below(&dir, name, OFlags::DIRECTORY)?
+        open_below(&dir, name, OFlags::DIRECTORY)
     } else {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        openat(&dir, path, flags, Mode::empty())?
+        Ok(openat(&dir, path, flags, Mode::empty())?)
     };
-    Ok(identity::look(made)?.id)
+    let look = made.and_then(identity::look);
+    if look.is_err() {
+        // It was made a moment ago, and would have the name for good.
+        remove(&dir, name, is_dir);
+    }
+    Ok(look?.id)
+}
+
+/// Where that fails somebody else has the name, or the file system is read-only by now.
+fn remove(dir: impl AsFd, name: &[u8], is_dir: bool) {
+    let flags = if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+    let _ = unlinkat(dir, OsStr::from_bytes(name), flags);
 }
 
 #[cfg(test)]

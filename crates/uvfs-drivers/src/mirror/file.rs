@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use foldhash::fast::FixedState;
 use parking_lot::RwLock;
+use rustix::fs::fcntl_setfl;
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom, fallocate, fdatasync, fsync, open, seek};
 use rustix::io::{ReadWriteFlags, pread, pwrite, pwritev2};
 use uvfs::Inode;
@@ -67,7 +68,7 @@ impl Files {
     }
 }
 
-fn again<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
+pub(super) fn again<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match call() {
             Err(Errno::INTR) => {}
@@ -93,7 +94,12 @@ impl Mirror {
                 drop(turn);
                 self.open_at(op, &at, how(access))?
             }
-            opened => opened?,
+            opened => {
+                let fd = opened?;
+                // Some file systems (FUSE servers, hierarchical storage) would go by it at each read and write.
+                fcntl_setfl(&fd, OFlags::empty())?;
+                fd
+            }
         };
         Ok(self.keep_open(&node, fd, access, permit))
     }

@@ -224,7 +224,7 @@ fn attr_of(stat: &Statx) -> Attr {
         atime: time(&stat.stx_atime),
         mtime: time(&stat.stx_mtime),
         ctime: time(&stat.stx_ctime),
-        // The host checks them.
+        // Not asked here: see `Mirror::shown`.
         acl: false,
     }
 }

@@ -245,7 +245,6 @@ impl Driver for Mirror {
     }
 
     fn setattr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {
-        let _turn = self.budget.turn();
         self.set_attr(op, inode, set)
     }
 

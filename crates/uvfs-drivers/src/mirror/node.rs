@@ -11,7 +11,7 @@
 //! What nodes take of memory is said to the cache ([`Beside`]), whose limit so bounds both: an inode that goes there takes its
 //! node with it.
 //!
-//! Order of locks: identity's shard, then number's shard; a node's state alone. None is held across a system call.
+//! Order of locks: identity's shard, then number's shard, then a node's state, under which nothing is locked. None is held across a system call.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashSet};

@@ -1,6 +1,8 @@
-//! Calls that no safe wrapper offers: file handles, the saved user id, the heap.
+//! Calls that no safe wrapper offers: file handles, the user that a thread works on files as, the heap.
 //!
 //! Safe from outside: each call is given buffers whose sizes it is told, and changes nothing but what its name says.
+//! `set_fs_uid` changes the calling thread alone; who calls it sees to it that the thread gets its own identity
+//! back ([`super::caller`]).
 
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd};
@@ -57,12 +59,15 @@ pub(super) fn handle(fd: impl AsFd, bytes: &mut [u8; HANDLE_MAX]) -> Result<(i32
     Ok((raw.kind, len))
 }
 
-/// The saved user id of this thread.
-pub(super) fn saved_uid() -> Result<u32> {
-    let (mut real, mut effective, mut saved) = (0, 0, 0);
-    // SAFETY: the three numbers live for the call.
-    let done = unsafe { libc::getresuid(&raw mut real, &raw mut effective, &raw mut saved) };
-    if done == 0 { Ok(saved) } else { Err(last_error()) }
+/// Sets the user id that this thread works on files with. Whether it was allowed to is looked up.
+pub(super) fn set_fs_uid(uid: u32) -> Result<()> {
+    // SAFETY: changes the calling thread's credentials, no memory. The second call, with an id that is none,
+    // changes nothing and says what holds.
+    let now = unsafe {
+        libc::syscall(libc::SYS_setfsuid, uid);
+        libc::syscall(libc::SYS_setfsuid, u32::MAX)
+    };
+    if now as u32 == uid { Ok(()) } else { Err(Errno::PERM) }
 }
 
 /// All threads of the process allocate from one heap from now on (where the C library is glibc). To be called early. The memory of

@@ -3,9 +3,9 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use uvfs::{Access, Cred, Errno, OpenFlags};
+use uvfs::{Access, Cred, Errno, OpenFlags, SetAttr};
 
 use crate::Fs;
 
@@ -65,6 +65,8 @@ fn beside_leases() {
         .stdout(Stdio::piped())
         .spawn();
     let Ok(mut holder) = holder else { return println!("skipped: no perl") };
+    // Six that open and one that truncates.
+    const WAITING: u64 = 7;
     let mut held = String::new();
     BufReader::new(holder.stdout.take().unwrap()).read_line(&mut held).unwrap();
     if held != "held\n" {
@@ -72,13 +74,17 @@ fn beside_leases() {
         return println!("skipped: no leases");
     }
     let (op, file) = (fs.root_op(), fs.inode("/leased"));
+    // Each is counted as an operation as it begins; nobody else is at work.
+    let begun = fs.mirror.operations();
+    let empty = SetAttr { size: Some(0), ..SetAttr::default() };
     std::thread::scope(|scope| {
         let open = || fs.vfs.open(&op, &file, Access::READ, false);
         let opening: Vec<_> = (0..6).map(|_| scope.spawn(open)).collect();
-        // Each is counted as an operation as it begins; nobody else is at work.
-        let begun = fs.mirror.operations();
-        while fs.mirror.operations() < begun.min(1) + 6 {
-            std::thread::yield_now();
+        let truncating = scope.spawn(|| fs.vfs.setattr(&op, &file, &empty));
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while fs.mirror.operations() < begun + WAITING {
+            assert!(Instant::now() < deadline, "not all have begun");
+            std::thread::sleep(Duration::from_millis(1));
         }
         let me = fs.vfs.context(Cred::root());
         for _ in 0..20 {
@@ -89,6 +95,7 @@ fn beside_leases() {
         for open in opening {
             fs.vfs.release(open.join().unwrap().unwrap());
         }
+        assert_eq!(truncating.join().unwrap().unwrap().size, 0);
     });
     holder.wait().unwrap();
     println!("went on beside leases");
