@@ -195,7 +195,7 @@ impl Cache {
 
     #[inline]
     pub(crate) fn sb_of(&self, inode: u32) -> &Superblock {
-        self.superblock(SbId(self.inodes_private.get(inode).sb.load(Ordering::Relaxed) as u16))
+        self.superblock(self.inodes_private.get(inode).sb_id())
     }
 
     /// All superblocks there ever were; an ended one has nothing in it.
@@ -319,7 +319,7 @@ impl Cache {
         private.nlookup.store(0, Ordering::Relaxed);
         private.value.store(fresh.private, Ordering::Relaxed);
         private.alias.store(0, Ordering::Relaxed);
-        private.sb.store(u32::from(sb.0), Ordering::Relaxed);
+        private.set_sb(sb, resident);
         private.dir.store(dir, Ordering::Relaxed);
         private.deadline.store(deadline, Ordering::Relaxed);
         if let Some(state) = self.dir_state_at(dir) {
@@ -443,7 +443,7 @@ impl Cache {
     #[inline(never)]
     pub(crate) fn end_inode(&self, index: u32) {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
-        let sb = SbId(private.sb.load(Ordering::Relaxed) as u16);
+        let sb = private.sb_id();
         let superblock = self.superblock(sb);
         let attr = published.copy(|| private);
         let value = private.value.load(Ordering::Relaxed);
@@ -622,7 +622,7 @@ impl Objects for Numbers<'_> {
         self.0.inodes_private.get(index).hash.load(Ordering::Relaxed)
     }
     fn rehash(&self, index: u32, key: Key) -> u64 {
-        let sb = SbId(self.0.inodes_private.get(index).sb.load(Ordering::Relaxed) as u16);
+        let sb = self.0.inodes_private.get(index).sb_id();
         number_hash(sb, self.0.inodes.get(index).ino(), key)
     }
     fn store_hash(&self, index: u32, hash: u32) {

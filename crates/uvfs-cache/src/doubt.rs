@@ -77,8 +77,11 @@ impl NameGuard<'_> {
     /// After something was published under this name by a change of our own: was it changed from elsewhere
     /// in between? Then the name, and the inode that was `made`, are not believed.
     pub(crate) fn doubt_if_late(&self, made: Option<&InodeRef<'_>>) {
+        if self.dir.private_half().is_resident() {
+            return;
+        }
         let superblock = self.cache.sb_of(self.dir.index());
-        if superblock.resident || !superblock.watched.load(Ordering::Relaxed) {
+        if !superblock.watched.load(Ordering::Relaxed) {
             return;
         }
         if let Some(inode) = made.filter(|inode| superblock.changes.since(inode.ino(), self.asked.changes)) {

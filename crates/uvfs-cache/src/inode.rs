@@ -20,6 +20,7 @@ use uvfs_sync::seqcount::{LifeSeq, SeqCount};
 use uvfs_sync::slot;
 
 use crate::attr::{Attr, Time, mode};
+use crate::types::SbId;
 
 /// The slot is an inode that lives.
 pub(crate) const LIVE: u32 = 1 << 16;
@@ -77,7 +78,7 @@ pub(crate) struct Private {
     pub dir: AtomicU32,
     /// A directory's one dentry; of a symbolic link the slot of its kept target. 0: none.
     pub alias: AtomicU32,
-    /// Superblock.
+    /// Superblock, and [`RESIDENT`].
     pub sb: AtomicU32,
     /// Until when the attributes are believed.
     pub deadline: AtomicU32,
@@ -86,6 +87,28 @@ pub(crate) struct Private {
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Published>() == 64 && size_of::<Private>() == 56);
+
+/// Beside the superblock's number: the superblock is resident. (Its inodes are never compared by their superblock.)
+const RESIDENT: u32 = 1 << 31;
+
+impl Private {
+    /// The superblock; stays what it is for the whole of a life.
+    #[inline(always)]
+    pub(crate) fn sb_id(&self) -> SbId {
+        SbId(self.sb.load(Ordering::Relaxed) as u16)
+    }
+
+    /// Whether the superblock is resident, without a look at it.
+    #[inline(always)]
+    pub(crate) fn is_resident(&self) -> bool {
+        self.sb.load(Ordering::Relaxed) & RESIDENT != 0
+    }
+
+    /// Before a life begins.
+    pub(crate) fn set_sb(&self, sb: SbId, resident: bool) {
+        self.sb.store(u32::from(sb.0) | if resident { RESIDENT } else { 0 }, Ordering::Relaxed);
+    }
+}
 
 /// Permission bits and owner, as a walk checks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +140,7 @@ fn plain_blocks(size: u64) -> u64 {
 
 impl Published {
     /// Mode and flags.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn mode_and_flags(&self) -> u32 {
         self.mode.load(Ordering::Relaxed)
     }
@@ -144,6 +167,7 @@ impl Published {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn ino(&self) -> u64 {
         self.ino.load(Ordering::Relaxed)
     }
@@ -199,12 +223,14 @@ impl Published {
         }
     }
 
-    /// Store what has changed (most updates move a time or two); inside `seq.write`, under the lock
-    /// (or before the slot is found).
-    fn store(&self, private: &Private, attr: &Attr) {
+    /// Store what differs from `old`, which stands here (or everything where that is `None`); inside `seq.write`, under the
+    /// lock, or before the slot is found. Inlined where the change is made, with it: of what it leaves alone nothing is
+    /// compared (most move a time or two).
+    #[inline(always)]
+    fn store(&self, private: &Private, old: Option<&Attr>, attr: &Attr) {
         let mut flags = self.mode.load(Ordering::Relaxed) & !(MODE | ODD_BLOCKS | ACL);
-        let put = |word: &AtomicU32, v: u32| {
-            if word.load(Ordering::Relaxed) != v {
+        let put = |word: &AtomicU32, old: Option<u32>, v: u32| {
+            if old != Some(v) {
                 word.store(v, Ordering::Relaxed);
             }
         };
@@ -219,7 +245,7 @@ impl Published {
                 attr.size
             }
         };
-        put(&self.low, size as u32);
+        self.low.store(size as u32, Ordering::Relaxed);
         if attr.blocks != plain_blocks(if attr.is_device() { 0 } else { size }) {
             flags |= ODD_BLOCKS;
             private.blocks.store(attr.blocks, Ordering::Relaxed);
@@ -227,15 +253,18 @@ impl Published {
         if attr.acl {
             flags |= ACL;
         }
-        put(&self.nlink, attr.nlink);
-        put(&self.uid, attr.uid);
-        put(&self.gid, attr.gid);
-        put(&self.mode, attr.mode & MODE | flags);
-        for (word, t) in self.times.iter().zip([attr.atime, attr.mtime, attr.ctime]) {
-            if word.load(Ordering::Relaxed) != t.pack() {
+        put(&self.nlink, old.map(|old| old.nlink), attr.nlink);
+        put(&self.uid, old.map(|old| old.uid), attr.uid);
+        put(&self.gid, old.map(|old| old.gid), attr.gid);
+        self.mode.store(attr.mode & MODE | flags, Ordering::Relaxed);
+        let put = |word: &AtomicU64, old: Option<Time>, t: Time| {
+            if old != Some(t) {
                 word.store(t.pack(), Ordering::Relaxed);
             }
-        }
+        };
+        put(&self.times[0], old.map(|old| old.atime), attr.atime);
+        put(&self.times[1], old.map(|old| old.mtime), attr.mtime);
+        put(&self.times[2], old.map(|old| old.ctime), attr.ctime);
     }
 
     /// Begin a life in a slot that nobody can find. Its last life's readers are sent away by the
@@ -246,15 +275,16 @@ impl Published {
             self.stamp.set(life, self.stamp.halves().1 & !1);
             self.mode.store(LIVE | flags, Ordering::Relaxed);
             self.ino.store(attr.ino, Ordering::Relaxed);
-            self.store(private, attr);
+            self.store(private, None, attr);
         });
     }
 
     /// Change the attributes under the inode's lock. The walk sequence moves only if permissions
     /// did.
+    #[inline(always)]
     pub(crate) fn change(&self, private: &Private, old: &Attr, new: &Attr) {
         let permissions = Perm::from(old) != Perm::from(new);
-        let store = || self.seq.write(|| self.store(private, new));
+        let store = || self.seq.write(|| self.store(private, Some(old), new));
         if new.is_dir() && permissions { self.stamp.write(store) } else { store() }
     }
 

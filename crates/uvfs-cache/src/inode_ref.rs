@@ -12,7 +12,7 @@ use crate::attr::{Attr, mode};
 use crate::cache::Cache;
 use crate::clock::{NEVER, SUSPECT, is_epoch};
 use crate::dir::DirState;
-use crate::inode::{self, DEAD, ROOT};
+use crate::inode::{self, DEAD, Perm, ROOT};
 use crate::inodes::Asked;
 use crate::types::{InodeId, Life, NotEmpty, SbId};
 
@@ -47,6 +47,7 @@ impl Drop for InodeRef<'_> {
 struct Unlock<'a>(&'a inode::Private);
 
 impl Drop for Unlock<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.0.refs.unlock();
     }
@@ -63,10 +64,12 @@ impl<'c> InodeRef<'c> {
         self.index
     }
 
+    #[inline(always)]
     fn published(&self) -> &'c inode::Published {
         self.cache.inodes.get(self.index)
     }
 
+    #[inline(always)]
     pub(crate) fn private_half(&self) -> &'c inode::Private {
         self.cache.inodes_private.get(self.index)
     }
@@ -82,8 +85,9 @@ impl<'c> InodeRef<'c> {
     }
 
     /// The superblock it belongs to.
+    #[inline]
     pub fn sb(&self) -> SbId {
-        SbId(self.private_half().sb.load(Ordering::Relaxed) as u16)
+        self.private_half().sb_id()
     }
 
     /// The cache it lives in.
@@ -108,16 +112,32 @@ impl<'c> InodeRef<'c> {
         p.copy(|| self.private_half())
     }
 
+    /// Permission bits, owner and group, of one moment; see [`InodeRef::attr`].
+    #[inline]
+    pub fn perm(&self) -> Perm {
+        let p = self.published();
+        if let Some(seq) = p.seq.begin() {
+            let perm = p.perm();
+            if p.seq.check(seq) {
+                return perm;
+            }
+        }
+        (&self.attr()).into()
+    }
+
     /// Inode number; never changes.
+    #[inline]
     pub fn ino(&self) -> u64 {
         self.published().ino()
     }
 
     /// Type bits (`S_IFMT`); never change.
+    #[inline]
     pub fn fmt(&self) -> u32 {
         self.published().mode_and_flags() & mode::S_IFMT
     }
 
+    #[inline]
     fn lock(&self) -> Unlock<'c> {
         let private = self.private_half();
         private.refs.lock();
@@ -126,13 +146,24 @@ impl<'c> InodeRef<'c> {
 
     /// Change attributes, in one step that readers see whole or not at all. Type and inode number
     /// stay what they are. `f` runs under the inode's lock: it must not block nor call the cache.
+    #[inline]
     pub fn update<R>(&self, f: impl FnOnce(&mut Attr) -> R) -> R {
         let _lock = self.lock();
-        self.cache.sb_of(self.index()).changes.note(self.ino());
+        // A resident superblock's inodes are not asked for: no answer can be late.
+        if !self.private_half().is_resident() {
+            self.note_change();
+        }
         self.change(f)
     }
 
-    /// Under the inode's lock.
+    /// Under the inode's lock, before a change: see `changes.rs`.
+    #[inline(never)]
+    fn note_change(&self) {
+        self.cache.sb_of(self.index()).changes.note(self.ino());
+    }
+
+    /// Under the inode's lock. In one piece with `f`: what that leaves alone is then neither compared nor stored.
+    #[inline(always)]
     fn change<R>(&self, f: impl FnOnce(&mut Attr) -> R) -> R {
         let (published, private) = (self.published(), self.private_half());
         let old = published.copy(|| private);
@@ -232,8 +263,9 @@ impl<'c> InodeRef<'c> {
 
     /// Whether the attributes' time to live has passed. On a resident superblock it never does, and nothing is read
     /// that references write.
+    #[inline]
     pub fn expired(&self) -> bool {
-        if self.cache.sb_of(self.index()).resident {
+        if self.private_half().is_resident() {
             return false;
         }
         let deadline = self.private_half().deadline.load(Ordering::Relaxed);
@@ -264,6 +296,7 @@ impl<'c> InodeRef<'c> {
     }
 
     /// Whether this is a directory that was removed.
+    #[inline]
     pub fn is_dead(&self) -> bool {
         self.published().mode_and_flags() & DEAD != 0
     }

@@ -195,9 +195,9 @@ impl Cache {
 
     /// The superblock and inode number of `at`; `None` where it is not what it was.
     pub fn number(&self, at: Pos) -> Option<(SbId, u64)> {
-        let sb = self.inodes_private.get(at.index).sb.load(Ordering::Relaxed);
+        let sb = self.inodes_private.get(at.index).sb_id();
         let ino = self.inodes.get(at.index).ino();
-        self.check(at).then_some((SbId(sb as u16), ino))
+        self.check(at).then_some((sb, ino))
     }
 
     /// Look at one candidate of a scan.

@@ -10,7 +10,7 @@ use crate::driver::Inode;
 use crate::ops::acl::Inherited;
 use crate::ops::{answer_life, cache_errno, check_name, fresh, is_dir};
 use crate::permission;
-use crate::types::{Access, Attr, Errno, Make, Op, PATH_MAX, Result, mode};
+use crate::types::{Access, Attr, Errno, Make, Op, PATH_MAX, Perm, Result, mode};
 use crate::vfs::Vfs;
 
 /// Mode bits besides the type.
@@ -127,7 +127,7 @@ impl Vfs {
         if matches!(fmt, mode::S_IFCHR | mode::S_IFBLK) && !op.trusted && !op.cred.is_root() {
             return Err(Errno::PERM);
         }
-        let (mode, gid) = inherit(op, &parent, wanted.mode);
+        let (mode, gid) = inherit(op, parent, wanted.mode);
         let Inherited { mode, acl, default } = self.inherited(op, &sup, dir, mode)?;
         let what = if fmt == mode::S_IFDIR { Room::Dir } else { Room::Node };
         let room = guard.reserve(what).map_err(|e| cache_errno(e, sup.features))?;
@@ -202,7 +202,7 @@ fn check_new(name: &[u8]) -> Result<()> {
 /// In a set-group-id directory the group is inherited, and by directories the bit. A set-group-id
 /// executable for a group that the caller is no member of is made without the bit. Trusted
 /// callers have seen to that last rule themselves: only they know the supplementary groups.
-fn inherit(op: &Op, parent: &Attr, mode: u32) -> (u32, u32) {
+fn inherit(op: &Op, parent: Perm, mode: u32) -> (u32, u32) {
     const SGID_RUN: u32 = mode::S_ISGID | 0o010;
     if parent.mode & mode::S_ISGID == 0 {
         return (mode, op.cred.gid);
