@@ -213,8 +213,7 @@ impl Cache {
         let (index, dir) = self.alloc_node(sb, true)?;
         let root = self.fill_inode(sb, index, dir, fresh, ROOT, self.clock.epoch());
         let id = root.id();
-        // The superblock's own reference, dropped as a name's.
-        self.inodes_private.get(index).refs.get_anchor();
+        // In the place of a name's reference: the superblock's own, dropped as one.
         self.superblock(sb).root.store(id.as_u64(), Ordering::Relaxed);
         Ok(root)
     }
@@ -277,8 +276,8 @@ impl Cache {
         }
     }
 
-    /// Begin an inode's life; the reference returned is its only one. `dir`: directory state, for
-    /// directories. `epoch`: that in which the driver was asked.
+    /// Begin an inode's life with two references, the one returned and that of its name, which the caller makes. `dir`:
+    /// directory state, for directories. `epoch`: that in which the driver was asked.
     pub(crate) fn fill_inode(
         &self,
         sb: SbId,
@@ -290,7 +289,9 @@ impl Cache {
     ) -> InodeRef<'_> {
         let deadline = self.deadline(sb, fresh.life, epoch);
         let life = self.fill_slot(sb, index, dir, fresh, flags, deadline);
-        self.start_inode(index, life)
+        // Last, as in `start_inode`.
+        self.inodes_private.get(index).refs.start_anchored(life);
+        InodeRef::new(self, index, life)
     }
 
     /// Last: who gets a reference by this life finds the inode finished (rule 16).

@@ -19,6 +19,7 @@ use crate::dir::DirState;
 use crate::guard::NameGuard;
 use crate::inode_ref::{Death, InodeRef};
 use crate::types::{CacheError, Fresh, Life, Room, SbId};
+use crate::walk::Child;
 
 /// Room for a change, made before the driver is asked; dropping it gives it back.
 #[derive(Debug)]
@@ -127,7 +128,8 @@ impl<'c> NameGuard<'c> {
             drop(self.cache.hash_number(room.sb, index, &fresh.attr, || inode.clone()));
         }
         let deadline = self.cache.deadline(room.sb, fresh.life, self.asked.epoch);
-        self.cache.publish(self, room, &inode, deadline, None);
+        self.found.store(0, Ordering::Relaxed);
+        self.cache.publish_held(self, room, &inode, deadline, None);
         self.doubt_if_late(Some(&inode));
         inode
     }
@@ -137,6 +139,7 @@ impl<'c> NameGuard<'c> {
         // What is known of the inode is not better because it has one more name.
         let deadline =
             if inode.expired() { SUSPECT } else { self.cache.deadline(room.sb, life, self.asked.epoch) };
+        self.found.store(0, Ordering::Relaxed);
         self.cache.publish(self, room, inode, deadline, None);
         self.doubt_if_late(None);
     }
@@ -145,7 +148,7 @@ impl<'c> NameGuard<'c> {
     pub fn remove(&self, mut death: Option<Death<'c>>) {
         let cache = self.cache;
         let words = self.words();
-        let listed = cache.unlist(&self.dir, &words);
+        let listed = cache.unlist(self, &words);
         if let Some(state) = self.state {
             // Before the name goes: an answer on its way from now on is late (rule 10).
             state.moved();
@@ -211,42 +214,55 @@ impl Cache {
         found
     }
 
-    /// The dentry of a name in a resident directory whose right the caller has: nobody else changes it, so that it is
+    /// What a name in a resident directory leads to whose right the caller has: nobody else changes it, so that it is
     /// found without a lock.
-    fn find_guarded(&self, dir: u32, words: &NameWords<'_>) -> Option<u32> {
-        let accept = |dentry| {
-            let d = self.dentries.get(dentry);
-            let seq = d.seq.begin()?;
-            // A negative entry would be that of another superblock's directory, which had the index before.
-            let is = d.is(dir, words, &self.tails) && d.inode.load(Ordering::Relaxed) != 0;
-            (is && d.seq.check(seq)).then_some(dentry)
-        };
+    pub(crate) fn find_guarded(&self, dir: u32, words: &NameWords<'_>) -> Option<Child> {
         loop {
+            let accept = |dentry| self.is_guarded(dentry, dir, words);
             match self.names.scan(&self.hashes_at(words, dir), accept, || ()) {
-                Scan::Hit(dentry) => return Some(dentry),
+                Scan::Hit(child) => return Some(child),
                 Scan::Miss(()) => return None,
                 Scan::Moved => spin_loop(),
             }
         }
     }
 
+    /// Whether a dentry is that of the name, for [`Cache::find_guarded`].
+    fn is_guarded(&self, dentry: u32, dir: u32, words: &NameWords<'_>) -> Option<Child> {
+        let d = self.dentries.get(dentry);
+        let seq = d.seq.begin()?;
+        if !d.is(dir, words, &self.tails) {
+            return None;
+        }
+        // A negative entry would be that of another superblock's directory, which had the index before.
+        let child = Child::new(dentry, seq, d.inode.load(Ordering::Relaxed), d.meta());
+        (child.inode != 0 && d.seq.check(seq)).then_some(child)
+    }
+
     /// Take an entry out of a resident directory's list, before its dentry changes: who lists
     /// under the index's mutex finds only dentries that are in use. The caller has the right to the
     /// name, and of a resident superblock nothing goes away by itself: the dentry that comes back stays the name's.
-    fn unlist(&self, dir: &InodeRef<'_>, words: &NameWords<'_>) -> Option<u32> {
-        if !self.sb_of(dir.index()).resident {
+    fn unlist(&self, guard: &NameGuard<'_>, words: &NameWords<'_>) -> Option<u32> {
+        if !guard.dir.private_half().is_resident() {
             return None;
         }
-        let (dentry, state) = (self.find_guarded(dir.index(), words)?, dir.dir_state()?);
+        let dir = guard.dir.index();
+        // Found already, most often.
+        let child = match guard.found.load(Ordering::Relaxed) {
+            0 => None,
+            found => self.is_guarded(found, dir, words),
+        };
+        let Child { dentry, .. } = child.or_else(|| self.find_guarded(dir, words))?;
+        let state = guard.state?;
         let cookie = self.dentries_private.get(dentry).cookie.load(Ordering::Relaxed);
         state.entries().remove(cookie);
         Some(dentry)
     }
 
     /// Put an entry at the end of a resident directory's list, after its dentry was published.
-    fn list(&self, dir: &InodeRef<'_>, dentry: u32) {
-        if self.sb_of(dir.index()).resident
-            && let Some(state) = dir.dir_state()
+    fn list(&self, guard: &NameGuard<'_>, dentry: u32) {
+        if guard.dir.private_half().is_resident()
+            && let Some(state) = guard.state
         {
             let mut index = state.entries();
             let cookie = index.push(dentry);
@@ -308,6 +324,23 @@ impl Cache {
     pub(crate) fn publish(
         &self,
         guard: &NameGuard<'_>,
+        room: Reserved<'_>,
+        inode: &InodeRef<'_>,
+        deadline: u32,
+        revision: Option<u64>,
+    ) -> bool {
+        self.inodes_private.get(inode.index()).refs.get_anchor();
+        self.publish_held(guard, room, inode, deadline, revision)
+    }
+
+    /// [`Cache::publish`] of an inode that has the name's reference already.
+    ///
+    /// The dentry holds its inode, from before it can be found: who finds it may end it, and
+    /// gives back a reference then; and an inode with one reference is taken for one that only
+    /// its name holds, so the caller's must not be the only one.
+    fn publish_held(
+        &self,
+        guard: &NameGuard<'_>,
         mut room: Reserved<'_>,
         inode: &InodeRef<'_>,
         deadline: u32,
@@ -318,10 +351,6 @@ impl Cache {
         let d = self.dentries.get(dentry);
         let mut after = Aftermath::default();
         let mut spare = false;
-        // The dentry holds its inode, from before it can be found: who finds it may end it, and
-        // gives back a reference then; and an inode with one reference is taken for one that only
-        // its name holds, so the caller's must not be the only one.
-        self.inodes_private.get(inode.index()).refs.get_anchor();
         loop {
             let (mut locked, [h]) = self.lock_names_bucket([(guard.dir.index(), &words)], spare);
             // Under the lock, as an invalidation moves it: either we see it moved, or the invalidation
@@ -361,7 +390,7 @@ impl Cache {
             parent.into_id();
         }
         drop(room);
-        self.list(&guard.dir, dentry);
+        self.list(guard, dentry);
         self.finish(after, guard.dir.sb(), &guard.dir);
         true
     }
@@ -420,9 +449,9 @@ impl Cache {
     ) {
         let (from_words, to_words) = (from.words(), to.words());
         let same_dir = from.dir.id() == to.dir.id();
-        self.unlist(&to.dir, &to_words);
+        self.unlist(to, &to_words);
         if !same_dir {
-            self.unlist(&from.dir, &from_words);
+            self.unlist(from, &from_words);
         }
         for guard in [from, to] {
             if let Some(state) = guard.dir.dir_state() {
@@ -464,7 +493,7 @@ impl Cache {
                 parent.into_id();
             }
             if !same_dir {
-                self.list(&to.dir, moved);
+                self.list(to, moved);
             }
             // The moved dentry no longer counts in, nor holds, the old parent.
             if let Some(state) = from.dir.dir_state() {

@@ -49,6 +49,11 @@ impl DirIndex {
     }
 
     fn find(&self, cookie: u64) -> Option<(usize, usize)> {
+        // Most often names go in the order in which they came.
+        let first = self.chunks.first()?;
+        if first.cookies.front() == Some(&cookie) {
+            return Some((0, 0));
+        }
         let c = self.chunks.partition_point(|c| c.cookies.back().is_none_or(|last| *last < cookie));
         let at = self.chunks.get(c)?.cookies.binary_search(&cookie).ok()?;
         Some((c, at))

@@ -22,7 +22,7 @@ use std::task::{Context, Poll, Waker};
 use crossbeam_utils::CachePadded;
 use uvfs_sync::blhash::Key;
 use uvfs_sync::order::{self, Class};
-use uvfs_sync::primitives::{Condvar, Mutex};
+use uvfs_sync::primitives::{AtomicU32, Condvar, Mutex};
 
 use crate::cache::Cache;
 use crate::dentry::{INLINE, NameWords};
@@ -244,6 +244,8 @@ pub struct NameGuard<'c> {
     /// The directory's, which is held.
     pub(crate) state: Option<&'c DirState>,
     name: Bytes,
+    /// In a resident directory: the dentry that [`NameGuard::find`] has found, where to look first when the name goes.
+    pub(crate) found: AtomicU32,
     /// `None`: the other guard of a pair of colliding names owns the entry.
     key: Option<u64>,
     /// The directory's revision when the right was got, that is before the driver is asked (rule 10).
@@ -272,6 +274,7 @@ impl<'c> NameGuard<'c> {
             asked: dir.cache().ask(dir.sb()),
             dir: dir.clone(),
             name: Bytes::new(name),
+            found: AtomicU32::new(0),
             key,
             outcome: Ok(()),
         }

@@ -158,7 +158,24 @@ impl<'c> NameGuard<'c> {
     /// What the cache knows of the name. Nobody else changes it while the guard is held, but it
     /// may be evicted or expire.
     pub fn find(&self) -> Known<'c> {
-        self.cache.find(&self.dir, self.name())
+        self.find_resident().unwrap_or_else(|| self.cache.find(&self.dir, self.name()))
+    }
+
+    /// [`NameGuard::find`] in a resident directory, where nothing expires or is evicted, and who has the right to a name
+    /// sees it as it is, wherever its directory is moved meanwhile. `None`: the usual way is to be taken.
+    fn find_resident(&self) -> Option<Known<'c>> {
+        if !self.dir.private_half().is_resident() {
+            return None;
+        }
+        let Some(child) = self.cache.find_guarded(self.dir.index(), &self.words()) else {
+            return self.state?.is_complete(&self.cache.clock).then_some(Known::Negative);
+        };
+        if self.cache.inodes.get(child.inode).is_doubted() {
+            return None;
+        }
+        let inode = self.cache.hold_child(&child).ok()?;
+        self.found.store(child.dentry, Ordering::Relaxed);
+        Some(Known::Hit(inode))
     }
 }
 

@@ -72,6 +72,12 @@ pub struct Child {
 }
 
 impl Child {
+    /// What stands in a dentry, as it was read under `seq`.
+    #[inline]
+    pub(crate) fn new(dentry: u32, seq: u32, inode: u32, meta: u32) -> Self {
+        Self { dentry, seq, inode, meta }
+    }
+
     /// Type bits (`S_IFMT`) of what the name leads to.
     #[inline(always)]
     pub fn fmt(&self) -> u32 {

@@ -92,9 +92,19 @@ impl<P: Policy> LockRef<P> {
     /// Start a new life with one reference, held by the caller. The slot is the caller's alone:
     /// it was dead and has been handed out by the allocator.
     pub fn start(&self, life: u32) {
+        self.start_with(life, Self::ONE);
+    }
+
+    /// [`LockRef::start`] and [`LockRef::get_anchor`] in one.
+    pub fn start_anchored(&self, life: u32) {
+        self.start_with(life, 2 * Self::ONE | ANCHOR);
+    }
+
+    #[inline]
+    fn start_with(&self, life: u32, references: u64) {
         debug_assert_ne!(life, 0, "life 0 is never issued");
         debug_assert_eq!(self.count(), 0, "start of a slot in use");
-        let word = u64::from(life) << LIFE_SHIFT | Self::ONE;
+        let word = u64::from(life) << LIFE_SHIFT | references;
         // Release: who takes a reference by expecting this life sees the slot as it was filled.
         match P::HELD {
             Held::Carry => self.0.store(word, Ordering::Release),
