@@ -183,10 +183,7 @@ impl Cache {
         spare: bool,
     ) -> (Locked<'a, N>, [Hashes; N]) {
         loop {
-            let hashes = names.map(|(dir, words)| {
-                let h = self.names.hashes(|key| words.hash(key));
-                BlHash::derive(&h, |h| h ^ u64::from(dir))
-            });
+            let hashes: [Hashes; N] = std::array::from_fn(|i| self.hashes_at(names[i].1, names[i].0));
             let each: [&Hashes; N] = std::array::from_fn(|i| &hashes[i]);
             if let Some(locked) = self.names.lock(each, spare) {
                 return (locked, hashes);

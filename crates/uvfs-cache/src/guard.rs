@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crossbeam_utils::CachePadded;
+use uvfs_sync::alone::{self, Alone};
 use uvfs_sync::blhash::Key;
 use uvfs_sync::order::{self, Class};
 use uvfs_sync::primitives::{AtomicU32, Condvar, Mutex};
@@ -142,9 +143,13 @@ struct Taken {
     waiters: Vec<Arc<Waiter>>,
 }
 
-/// One shard: the names that are taken, in no order. Most often there is none, and seldom more than a few, which are
-/// compared faster than they would be hashed again.
-type Shard = Mutex<Vec<Taken>>;
+/// One shard: the names that are taken, in no order. Seldom more than a few, which are compared faster than they would be
+/// hashed again; and most often one at the most, which then stands in `alone`, and nobody waits for it.
+#[derive(Default)]
+struct Shard {
+    alone: Alone,
+    list: Mutex<Vec<Taken>>,
+}
 
 /// Names that are taken, each with who waits for it.
 pub(crate) struct NameLocks {
@@ -158,25 +163,29 @@ impl NameLocks {
         use std::hash::{BuildHasher, RandomState};
         // Fixed under the model checker, whose runs must repeat.
         let seed = |n: u64| if cfg!(loom) { n } else { RandomState::new().hash_one(n) };
-        Self {
-            shards: std::array::from_fn(|_| CachePadded::new(Mutex::new(Vec::new()))),
-            key: Key(seed(1), seed(2)),
-        }
+        Self { shards: std::array::from_fn(|_| CachePadded::default()), key: Key(seed(1), seed(2)) }
     }
 
     fn key(&self, dir: u32, name: &NameWords<'_>) -> u64 {
-        name.hash(self.key) ^ u64::from(dir).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        let key = name.hash(self.key) ^ u64::from(dir).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        key.max(alone::LEAST)
     }
 
+    #[inline]
     fn shard(&self, key: u64) -> &Shard {
         &self.shards[(key >> 32) as usize % SHARDS]
     }
 
     fn take(&self, key: u64) -> Result<(), Pending> {
-        let mut shard = self.shard(key).lock();
-        match shard.iter_mut().find(|taken| taken.key == key) {
+        let shard = self.shard(key);
+        if shard.alone.take(key) {
+            return Ok(());
+        }
+        let mut list = shard.list.lock();
+        list.extend(shard.alone.share().map(|key| Taken { key, waiters: Vec::new() }));
+        match list.iter_mut().find(|taken| taken.key == key) {
             None => {
-                shard.push(Taken { key, waiters: Vec::new() });
+                list.push(Taken { key, waiters: Vec::new() });
                 Ok(())
             }
             Some(taken) => {
@@ -196,10 +205,18 @@ impl NameLocks {
     }
 
     fn release(&self, key: u64, outcome: Outcome) {
+        let shard = self.shard(key);
+        if shard.alone.release(key) {
+            return;
+        }
         let waiters = {
-            let mut shard = self.shard(key).lock();
-            let at = shard.iter().position(|taken| taken.key == key);
-            at.map(|at| shard.swap_remove(at).waiters).unwrap_or_default()
+            let mut list = shard.list.lock();
+            let at = list.iter().position(|taken| taken.key == key);
+            let waiters = at.map(|at| list.swap_remove(at).waiters).unwrap_or_default();
+            if list.is_empty() {
+                shard.alone.unshare();
+            }
+            waiters
         };
         if waiters.is_empty() {
             return;

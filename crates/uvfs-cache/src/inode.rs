@@ -284,8 +284,19 @@ impl Published {
     #[inline(always)]
     pub(crate) fn change(&self, private: &Private, old: &Attr, new: &Attr) {
         let permissions = Perm::from(old) != Perm::from(new);
-        let store = || self.seq.write(|| self.store(private, Some(old), new));
-        if new.is_dir() && permissions { self.stamp.write(store) } else { store() }
+        if new.is_dir() && permissions {
+            // Copies: else what is changed most often, and in one piece with what changes it, would have to stand in memory for this.
+            self.change_for_walks(private, &{ *old }, &{ *new });
+        } else {
+            self.seq.write(|| self.store(private, Some(old), new));
+        }
+    }
+
+    /// What walks check has changed.
+    #[cold]
+    #[inline(never)]
+    fn change_for_walks(&self, private: &Private, old: &Attr, new: &Attr) {
+        self.stamp.write(|| self.seq.write(|| self.store(private, Some(old), new)));
     }
 
     /// Mark a directory as removed; under its lock.

@@ -29,6 +29,7 @@
 //! Not for use in a forked child or in a signal handler.
 
 pub mod active;
+pub mod alone;
 pub mod arena;
 pub mod barrier;
 pub mod bitlock;

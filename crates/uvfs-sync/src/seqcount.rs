@@ -62,7 +62,7 @@ impl SeqCount {
 
     /// Change what the sequence guards. The caller excludes other writers. `f` must only store:
     /// it may not block, and a panic in it aborts.
-    #[inline]
+    #[inline(always)]
     pub fn write<R>(&self, f: impl FnOnce() -> R) -> R {
         let unwind = AbortOnUnwind;
         let seq = self.0.load(Ordering::Relaxed);
@@ -147,7 +147,7 @@ impl LifeSeq {
     }
 
     /// As [`SeqCount::write`].
-    #[inline]
+    #[inline(always)]
     pub fn write<R>(&self, f: impl FnOnce() -> R) -> R {
         let unwind = AbortOnUnwind;
         let (life, seq) = self.halves();

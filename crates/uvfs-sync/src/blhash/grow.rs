@@ -259,6 +259,10 @@ impl BlHash {
             }
             grower.cursor += 1;
         }
+        // The next in turn are moved with the next insert or remove: each entry is hashed anew, from a line of its own.
+        for bucket in grower.cursor..grower.cursor + MOVE_STEP {
+            Self::prefetch_entries(from.heads.get(bucket), objects);
+        }
     }
 
     /// Move all entries of one bucket; false when there is no memory for it now.

@@ -85,11 +85,15 @@ impl Line {
         }
     }
 
+    /// Under the head's lock: empty the slots from this one on.
     pub(super) fn clear_from(&self, slot: usize) {
         for i in slot..SLOTS {
             self.slots[i].store(0, Ordering::Relaxed);
-            self.set_tag(i, 0);
         }
+        let kept = |slots: usize| 1u64.checked_shl(8 * slots as u32).map_or(u64::MAX, |bit| bit - 1);
+        self.tags.store(self.tags.load(Ordering::Relaxed) & kept(slot), Ordering::Relaxed);
+        let more = self.more_tags.load(Ordering::Relaxed) & kept(slot.saturating_sub(8)) as u32;
+        self.more_tags.store(more, Ordering::Relaxed);
     }
 }
 

@@ -327,7 +327,7 @@ impl BlHash {
             epoch,
             tables: 0,
             buckets: [[0; N]; 2],
-            tags: [0, 1].map(|step| hashes.map(|h| tag_of(h.hash[step]))),
+            tags: std::array::from_fn(|step| std::array::from_fn(|i| tag_of(hashes[i].hash[step]))),
             spare: [0; N],
             _order: Held::new(Class::Bucket),
         };
@@ -338,7 +338,7 @@ impl BlHash {
         }
         for step in 0..tables {
             let table = &self.tables[(current_of(epoch) + step) & 1];
-            let hash = hashes.map(|h| h.hash[step]);
+            let hash = std::array::from_fn(|i| hashes[i].hash[step]);
             // A re-key that began or ended before we have the locks has changed where entries
             // belong; one that begins after visits our buckets only when we let go of them.
             let emptied = step + 1 < tables;

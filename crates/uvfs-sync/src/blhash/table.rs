@@ -104,10 +104,11 @@ impl Table {
 
     /// Lock the buckets that the hashes belong to, in rising order; one lock if they are the same.
     /// False, with nothing locked: `valid` says that the table is not the one to look in any more.
-    pub(super) fn lock(
+    #[inline]
+    pub(super) fn lock<const N: usize>(
         &self,
-        hashes: &[u64],
-        buckets: &mut [u32],
+        hashes: &[u64; N],
+        buckets: &mut [u32; N],
         emptied: bool,
         valid: impl Fn() -> bool,
     ) -> bool {

@@ -5,10 +5,11 @@
 //! is the kernel's inode lock for these operations, but as a right that is held, like the right
 //! to a name, and no lock: a slow driver call delays only who wants the same inode.
 //!
-//! Taken last of all (after names), and one at a time. Costs two uncontended locks of a shard.
+//! Taken last of all (after names), and one at a time. Costs two read-modify-writes where nobody else's is of the same shard.
 
 use parking_lot::{Condvar, Mutex};
 use uvfs_cache::InodeId;
+use uvfs_sync::alone::{self, Alone};
 
 /// Power of two.
 const SHARDS: usize = 64;
@@ -17,10 +18,29 @@ const SHARDS: usize = 64;
 #[derive(Default)]
 #[repr(align(64))]
 struct Shard {
+    /// An inode whose turn is taken, and none else's of the shard.
+    alone: Alone,
     /// Inodes whose turn is taken, in no order. Seldom more than a few, which are compared faster than they
     /// would be hashed again.
-    taken: Mutex<Vec<InodeId>>,
+    taken: Mutex<Vec<u64>>,
     given_back: Condvar,
+}
+
+impl Shard {
+    /// Waits for the turn of an inode, among others.
+    #[cold]
+    fn wait_for(&self, id: u64) {
+        let mut taken = self.taken.lock();
+        loop {
+            // After each wait: the list may have been empty meanwhile.
+            taken.extend(self.alone.share());
+            if !taken.contains(&id) {
+                break;
+            }
+            self.given_back.wait(&mut taken);
+        }
+        taken.push(id);
+    }
 }
 
 /// The turns of all inodes.
@@ -31,7 +51,7 @@ pub(crate) struct Turns {
 /// An inode's turn; dropping it lets the next one.
 pub(crate) struct Turn<'t> {
     shard: &'t Shard,
-    id: InodeId,
+    id: u64,
 }
 
 impl Turns {
@@ -41,23 +61,28 @@ impl Turns {
 
     /// Waits for the inode's turn.
     pub(crate) fn take(&self, id: InodeId) -> Turn<'_> {
-        let hash = id.as_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        // A key for its life, which is never 0.
+        let id = id.as_u64().max(alone::LEAST);
+        let hash = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let shard = &self.shards[hash as usize % SHARDS];
-        let mut taken = shard.taken.lock();
-        while taken.contains(&id) {
-            shard.given_back.wait(&mut taken);
+        if !shard.alone.take(id) {
+            shard.wait_for(id);
         }
-        taken.push(id);
-        drop(taken);
         Turn { shard, id }
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
+        if self.shard.alone.release(self.id) {
+            return;
+        }
         let mut taken = self.shard.taken.lock();
         if let Some(at) = taken.iter().position(|id| *id == self.id) {
             taken.swap_remove(at);
+        }
+        if taken.is_empty() {
+            self.shard.alone.unshare();
         }
         drop(taken);
         // All of them: who waits for another inode of the shard must not swallow the wakeup.
