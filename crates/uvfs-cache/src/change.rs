@@ -13,7 +13,7 @@ use uvfs_sync::order::{Class, Held};
 use uvfs_sync::primitives::{MutexGuard, Ordering, spin_loop};
 
 use crate::cache::{Cache, Names, is_dir};
-use crate::clock::SUSPECT;
+use crate::clock::{NEVER, SUSPECT};
 use crate::dentry::{NameWords, Published};
 use crate::dir::DirState;
 use crate::guard::NameGuard;
@@ -124,10 +124,13 @@ impl<'c> NameGuard<'c> {
         let inode = self.cache.fill_inode(room.sb, index, state, fresh, 0, self.asked.epoch);
         // If another one of that number is cached still (its file is gone), this one is not found
         // by number.
-        if !self.cache.superblock(room.sb).resident {
+        if !self.dir.private_half().is_resident() {
             drop(self.cache.hash_number(room.sb, index, &fresh.attr, || inode.clone()));
         }
-        let deadline = self.cache.deadline(room.sb, fresh.life, self.asked.epoch);
+        let deadline = match self.dir.private_half().is_resident() {
+            true => NEVER,
+            false => self.cache.deadline(room.sb, fresh.life, self.asked.epoch),
+        };
         self.found.store(0, Ordering::Relaxed);
         self.cache.publish_held(self, room, &inode, deadline, None);
         self.doubt_if_late(Some(&inode));

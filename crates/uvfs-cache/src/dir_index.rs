@@ -35,10 +35,12 @@ impl DirIndex {
         if self.chunks.last().is_none_or(|c| c.cookies.len() == CHUNK) {
             self.chunks.push(Chunk::default());
         }
+        let large = self.chunks.len() > 1;
         if let Some(last) = self.chunks.last_mut() {
             if last.cookies.len() == last.cookies.capacity() {
                 // Small directories stay small; chunks of large ones are exact.
-                let more = last.cookies.len().clamp(4, CHUNK - last.cookies.len());
+                let (len, rest) = (last.cookies.len(), CHUNK - last.cookies.len());
+                let more = if large { rest } else { len.clamp(4, rest) };
                 last.cookies.reserve_exact(more);
                 last.dentries.reserve_exact(more);
             }

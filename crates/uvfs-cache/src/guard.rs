@@ -288,7 +288,7 @@ impl<'c> NameGuard<'c> {
             cache: dir.cache(),
             state,
             revision: state.map_or(0, |d| d.revision()),
-            asked: dir.cache().ask(dir.sb()),
+            asked: dir.cache().ask_below(dir),
             dir: dir.clone(),
             name: Bytes::new(name),
             found: AtomicU32::new(0),

@@ -285,11 +285,13 @@ impl Published {
     pub(crate) fn change(&self, private: &Private, old: &Attr, new: &Attr) {
         let permissions = Perm::from(old) != Perm::from(new);
         if new.is_dir() && permissions {
-            // Copies: else what is changed most often, and in one piece with what changes it, would have to stand in memory for this.
+            // Copies: else what is changed most often, in one piece with what changes it, would stand in memory for this.
             self.change_for_walks(private, &{ *old }, &{ *new });
-        } else {
-            self.seq.write(|| self.store(private, Some(old), new));
+            return;
         }
+        let section = self.seq.open();
+        self.store(private, Some(old), new);
+        self.seq.close(section);
     }
 
     /// What walks check has changed.

@@ -199,6 +199,15 @@ impl Cache {
         Asked { changes: self.superblock(sb).changes.count(), epoch: self.clock.asked() }
     }
 
+    /// [`Cache::ask`] about what is in a directory. Nobody is asked about a resident superblock's.
+    #[inline]
+    pub(crate) fn ask_below(&self, dir: &InodeRef<'_>) -> Asked {
+        if dir.private_half().is_resident() {
+            return Asked { changes: 0, epoch: self.clock.epoch() };
+        }
+        self.ask(dir.sb())
+    }
+
     /// The inode that `fresh` describes, known or new, as the driver says it is, who was asked after `asked`. With it
     /// comes whether what `fresh` tells is still so: if not, it was changed meanwhile, and what is cached stands (a new inode has expired).
     /// A known inode keeps its driver's value; what `fresh` tells of that is not kept. The inode leaves the

@@ -31,6 +31,19 @@ impl Drop for AbortOnUnwind {
     }
 }
 
+/// A write section; see [`SeqCount::open`].
+#[must_use = "dropping it aborts"]
+pub struct Section {
+    seq: u32,
+    unwind: AbortOnUnwind,
+}
+
+impl std::fmt::Debug for Section {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Section({})", self.seq)
+    }
+}
+
 impl SeqCount {
     /// A new, even counter.
     pub fn new() -> Self {
@@ -64,18 +77,33 @@ impl SeqCount {
     /// it may not block, and a panic in it aborts.
     #[inline(always)]
     pub fn write<R>(&self, f: impl FnOnce() -> R) -> R {
+        let section = self.open();
+        let r = f();
+        self.close(section);
+        r
+    }
+
+    /// [`SeqCount::write`] in two steps, where a closure would keep in memory what is changed. A section that is dropped
+    /// aborts.
+    #[inline(always)]
+    pub fn open(&self) -> Section {
         let unwind = AbortOnUnwind;
         let seq = self.0.load(Ordering::Relaxed);
         debug_assert_eq!(seq & 1, 0, "two writers in one seqcount");
         self.0.store(seq.wrapping_add(1), Ordering::Relaxed);
         // A reader that sees one of the stores of `f` must see the odd value too.
         fence(Ordering::Release);
-        let r = f();
+        Section { seq, unwind }
+    }
+
+    /// Ends a section of this sequence.
+    #[inline(always)]
+    pub fn close(&self, section: Section) {
+        let Section { seq, unwind } = section;
         self.0.store(seq.wrapping_add(2), Ordering::Release);
         // Not dropped: it may be that the thread unwinds already, and this section runs in a
         // destructor on its way.
         std::mem::forget(unwind);
-        r
     }
 }
 

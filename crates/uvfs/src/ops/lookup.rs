@@ -116,10 +116,13 @@ impl Vfs {
     /// Whether a driver that wants to be asked vouches for what the cache knows of a name; else the
     /// name is forgotten. It is then looked up anew: until the driver has answered that, or somebody else
     /// has asked it meanwhile, the cache does not know it.
+    #[inline]
     pub(crate) fn vouched(&self, dir: &Inode<'_>, name: &[u8], child: Option<u64>) -> bool {
-        if !self.revalidates(dir) {
-            return true;
-        }
+        !self.revalidates(dir) || self.vouched_by_driver(dir, name, child)
+    }
+
+    #[inline(never)]
+    fn vouched_by_driver(&self, dir: &Inode<'_>, name: &[u8], child: Option<u64>) -> bool {
         // Unmounted meanwhile: there is nobody to ask, and what is cached is all there is.
         let Ok(sup) = self.sup(dir) else { return true };
         let vouched = sup.driver.revalidate(dir.ino(), name, child);

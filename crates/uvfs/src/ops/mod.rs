@@ -131,6 +131,7 @@ impl Vfs {
     }
 
     /// Whether the inode's driver wants to be asked about names and permissions at each use.
+    #[inline]
     pub(crate) fn revalidates(&self, inode: &Inode<'_>) -> bool {
         self.mounts.any_revalidates() && self.sup(inode).is_ok_and(|sup| sup.features.revalidates)
     }
