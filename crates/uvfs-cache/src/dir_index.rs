@@ -38,9 +38,9 @@ impl DirIndex {
         let large = self.chunks.len() > 1;
         if let Some(last) = self.chunks.last_mut() {
             if last.cookies.len() == last.cookies.capacity() {
-                // Small directories stay small; chunks of large ones are exact.
+                // Small directories stay small; chunks of large ones are exact, and made in fewer steps.
                 let (len, rest) = (last.cookies.len(), CHUNK - last.cookies.len());
-                let more = if large { rest } else { len.clamp(4, rest) };
+                let more = len.max(if large { CHUNK / 4 } else { 4 }).min(rest);
                 last.cookies.reserve_exact(more);
                 last.dentries.reserve_exact(more);
             }

@@ -260,7 +260,8 @@ impl BlHash {
             grower.cursor += 1;
         }
         // The next in turn are moved with the next insert or remove: each entry is hashed anew, from a line of its own.
-        for bucket in grower.cursor..grower.cursor + MOVE_STEP {
+        let end = from.buckets().min(u64::from(grower.cursor + MOVE_STEP)) as u32;
+        for bucket in grower.cursor..end {
             Self::prefetch_entries(from.heads.get(bucket), objects);
         }
     }

@@ -81,7 +81,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
         Err(Errno::NOENT)
     } else if name.len() > NAME_MAX {
         Err(Errno::NAMETOOLONG)
-    } else if name.iter().any(|&b| b == b'/' || b == 0) {
+    } else if name.iter().fold(false, |bad, &b| bad | (b == b'/') | (b == 0)) {
         Err(Errno::INVAL)
     } else {
         Ok(())
