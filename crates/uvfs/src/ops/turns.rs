@@ -61,8 +61,7 @@ impl Turns {
 
     /// Waits for the inode's turn.
     pub(crate) fn take(&self, id: InodeId) -> Turn<'_> {
-        // A key for its life, which is never 0.
-        let id = id.as_u64().max(alone::LEAST);
+        let id = id.as_u64().saturating_add(alone::LEAST);
         let hash = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let shard = &self.shards[hash as usize % SHARDS];
         if !shard.alone.take(id) {
