@@ -131,7 +131,7 @@ impl<'c> NameGuard<'c> {
             true => NEVER,
             false => self.cache.deadline(room.sb, fresh.life, self.asked.epoch),
         };
-        self.found.store(0, Ordering::Relaxed);
+        self.found.set(0);
         self.cache.publish_held(self, room, &inode, deadline, None);
         self.doubt_if_late(Some(&inode));
         inode
@@ -142,7 +142,7 @@ impl<'c> NameGuard<'c> {
         // What is known of the inode is not better because it has one more name.
         let deadline =
             if inode.expired() { SUSPECT } else { self.cache.deadline(room.sb, life, self.asked.epoch) };
-        self.found.store(0, Ordering::Relaxed);
+        self.found.set(0);
         self.cache.publish(self, room, inode, deadline, None);
         self.doubt_if_late(None);
     }
@@ -248,7 +248,7 @@ impl Cache {
         }
         let dir = guard.dir.index();
         // Found already, most often.
-        let child = match guard.found.load(Ordering::Relaxed) {
+        let child = match guard.found.get() {
             0 => None,
             found => self.is_guarded(found, dir, words),
         };

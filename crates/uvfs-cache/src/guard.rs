@@ -23,7 +23,7 @@ use crossbeam_utils::CachePadded;
 use uvfs_sync::alone::{self, Alone};
 use uvfs_sync::blhash::Key;
 use uvfs_sync::order::{self, Class};
-use uvfs_sync::primitives::{AtomicU32, Condvar, Mutex};
+use uvfs_sync::primitives::{Condvar, Hint, Mutex};
 
 use crate::cache::Cache;
 use crate::dentry::{INLINE, NameWords};
@@ -262,7 +262,7 @@ pub struct NameGuard<'c> {
     pub(crate) state: Option<&'c DirState>,
     name: Bytes,
     /// In a resident directory: the dentry that [`NameGuard::find`] has found, where to look first when the name goes.
-    pub(crate) found: AtomicU32,
+    pub(crate) found: Hint,
     /// `None`: the other guard of a pair of colliding names owns the entry.
     key: Option<u64>,
     /// The directory's revision when the right was got, that is before the driver is asked (rule 10).
@@ -291,7 +291,7 @@ impl<'c> NameGuard<'c> {
             asked: dir.cache().ask_below(dir),
             dir: dir.clone(),
             name: Bytes::new(name),
-            found: AtomicU32::new(0),
+            found: Hint::new(),
             key,
             outcome: Ok(()),
         }

@@ -174,7 +174,7 @@ impl<'c> NameGuard<'c> {
             return None;
         }
         let inode = self.cache.hold_child(&child).ok()?;
-        self.found.store(child.dentry, Ordering::Relaxed);
+        self.found.set(child.dentry);
         Some(Known::Hit(inode))
     }
 }

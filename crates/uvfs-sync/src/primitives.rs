@@ -124,6 +124,29 @@ impl Stat {
     }
 }
 
+/// A hint, of which whoever reads it makes sure: a plain word under the model checker too, and on a line that is its owner's.
+#[derive(Debug, Default)]
+pub struct Hint(std::sync::atomic::AtomicU32);
+
+impl Hint {
+    /// None.
+    pub const fn new() -> Self {
+        Self(std::sync::atomic::AtomicU32::new(0))
+    }
+
+    /// The hint now; 0: none.
+    #[inline]
+    pub fn get(&self) -> u32 {
+        self.0.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Replace it.
+    #[inline]
+    pub fn set(&self, hint: u32) {
+        self.0.store(hint, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
 /// A mutex without poisoning.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(#[cfg(not(loom))] parking_lot::Mutex<T>, #[cfg(loom)] loom::sync::Mutex<T>);

@@ -97,7 +97,7 @@ impl<P: Policy> LockRef<P> {
 
     /// [`LockRef::start`] and [`LockRef::get_anchor`] in one.
     pub fn start_anchored(&self, life: u32) {
-        self.start_with(life, 2 * Self::ONE | ANCHOR);
+        self.start_with(life, (2 * Self::ONE) | ANCHOR);
     }
 
     #[inline]
