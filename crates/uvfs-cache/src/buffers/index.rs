@@ -14,7 +14,7 @@
 use std::io;
 
 use uvfs_sync::blocks::BlockId;
-use uvfs_sync::pages::{FrameId, Frames};
+use uvfs_sync::pages::{FrameAt, FrameId, Frames};
 use uvfs_sync::primitives::{AtomicU64, Ordering};
 
 /// Bits of the number that one node resolves. One under loom, which counts every access.
@@ -92,6 +92,21 @@ impl Index {
         match self.nodes.load(leaf, slot(block, 1)) {
             None => Entry::Stale,
             // The leaf is still that, so it is an entry, or 0.
+            Some(word) => Entry::Is(BlockId::from_own_word(word)),
+        }
+    }
+
+    /// Where a leaf is, for who looks at it again ([`Index::entry_at`]).
+    #[inline]
+    pub(super) fn at(&self, leaf: FrameId) -> FrameAt {
+        self.nodes.at(leaf)
+    }
+
+    /// As [`Index::entry`], by where the leaf was.
+    #[inline(always)]
+    pub(super) fn entry_at(&self, leaf: FrameAt, block: u64) -> Entry {
+        match self.nodes.load_at(leaf, slot(block, 1)) {
+            None => Entry::Stale,
             Some(word) => Entry::Is(BlockId::from_own_word(word)),
         }
     }
