@@ -3,7 +3,7 @@
 //! A leaf of the index stands for 64 neighbouring blocks, so few leaves cover what a thread works on, and the cost of
 //! finding a block is the same for one as for thousands of them: there is no list to go through. What is remembered
 //! is where a leaf is, with its life. It holds on to nothing: a leaf that was freed, or has become another one, is
-//! recognised by its life when it is used ([`Index::entry_at`]), and so is a block that was evicted, by its own. Nothing
+//! recognised by its life when it is used ([`Index::entry`]), and so is a block that was evicted, by its own. Nothing
 //! has to be flushed when a device goes, a block is evicted or a thread ends, and nobody has to be interrupted for it.
 //!
 //! Keys are a device's number, which is never issued twice, and the leaf's. The others are direct-mapped and *step aside*
@@ -22,7 +22,7 @@
 use std::cell::Cell;
 
 use uvfs_sync::blocks::BlockId;
-use uvfs_sync::pages::{FrameAt, FrameId};
+use uvfs_sync::pages::FrameAt;
 use uvfs_sync::tallies::{self, BUFFERS};
 
 use super::index::{Entry, FAN_BITS, Index, NUMBER_BITS};
@@ -186,8 +186,8 @@ fn find_missed(index: &Index, tag: u64, block: u64) -> Option<BlockId> {
 
 /// The leaf, and the entry.
 #[inline]
-fn walk(index: &Index, block: u64) -> (Option<FrameId>, Option<BlockId>) {
-    let Some(leaf) = index.leaf(block) else { return (None, None) };
+fn walk(index: &Index, block: u64) -> (Option<FrameAt>, Option<BlockId>) {
+    let Some(leaf) = index.leaf(block).map(|leaf| index.at(leaf)) else { return (None, None) };
     match index.entry(leaf, block) {
         Entry::Is(id) => (Some(leaf), id),
         Entry::Stale => (None, None),
@@ -198,7 +198,7 @@ impl Known {
     /// What the leaf says of a block, if it is the block's.
     #[inline(always)]
     fn find(self, index: &Index, key: u64, block: u64) -> Entry {
-        if self.key == key { index.entry_at(self.leaf, block) } else { Entry::Stale }
+        if self.key == key { index.entry(self.leaf, block) } else { Entry::Stale }
     }
 }
 
@@ -257,7 +257,7 @@ impl Lookaside {
         count(if place.get().key == key { STALE } else { MISSES });
         let (leaf, id) = walk(index, block);
         if let Some(leaf) = leaf {
-            let known = Known { key, leaf: index.at(leaf) };
+            let known = Known { key, leaf };
             place.set(known);
             self.last.set(known);
         }
@@ -275,7 +275,7 @@ impl Lookaside {
         let (leaf, id) = walk(index, block);
         if self.mode.get() == Mode::Aside && tag != 0 {
             if let Some(leaf) = leaf {
-                self.last.set(Known { key: key(tag, block), leaf: index.at(leaf) });
+                self.last.set(Known { key: key(tag, block), leaf });
             }
             self.left.set(self.left.get() - 1);
             if self.left.get() == 0 {
