@@ -10,7 +10,9 @@ tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 
 mkdir -p "$tree/dir/deep/er" "$tree/names" "$tree/empty"
-for n in $(seq 1 90); do : >"$tree/names/name-$n"; done
+# Long names: few of them make an indexed directory of several blocks, and each costs every execution a walk.
+long=$(printf 'n%.0s' $(seq 1 200))
+for n in $(seq 1 24); do : >"$tree/names/$long-$n"; done
 printf 'short' >"$tree/file"
 head -c 3000 /dev/zero | tr '\0' x >"$tree/dir/larger"
 ln -s file "$tree/fast"

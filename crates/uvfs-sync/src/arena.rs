@@ -181,6 +181,34 @@ impl<T: Slot> Arena<T> {
         return &self.memory[index];
     }
 
+    /// Where a slot is, for [`Arena::at`].
+    #[inline]
+    pub fn address(&self, index: u32) -> usize {
+        #[cfg(not(loom))]
+        return std::ptr::from_ref(self.get(index)).addr();
+        #[cfg(loom)]
+        return (index & self.mask) as usize;
+    }
+
+    /// The slot at an address, and its index; `None` where no slot of this arena begins there. The check is none that a load of the slot
+    /// waits for, as it does for an index that is masked, scaled and added.
+    #[inline(always)]
+    pub fn at(&self, address: usize) -> Option<(&T, u32)> {
+        #[cfg(not(loom))]
+        {
+            let base = self.memory.base().cast::<T>();
+            let offset = address.wrapping_sub(base.addr().get());
+            let index = offset / size_of::<T>();
+            if index > self.mask as usize || !offset.is_multiple_of(size_of::<T>()) {
+                return None;
+            }
+            // SAFETY: as in `get`: the address is that of slot `index`, which is not above the mask.
+            Some((unsafe { &*base.as_ptr().with_addr(address) }, index as u32))
+        }
+        #[cfg(loom)]
+        return self.memory.get(address).map(|slot| (slot, address as u32));
+    }
+
     /// Ask for a slot's line before it is needed. A hint: it reads and stores nothing.
     #[inline(always)]
     pub fn prefetch(&self, index: u32) {

@@ -266,7 +266,7 @@ impl Blocks {
     #[inline(always)]
     #[must_use]
     pub fn read(&self, id: BlockId, offset: usize, out: &mut [u8]) -> bool {
-        copy_out(self.words_of(id.place()), offset, out);
+        copy_out(self.words_from(id.place(), offset / 8), offset % 8, out);
         // Pairs with the fence of `fill`: see the module's head.
         fence(Ordering::Acquire);
         self.lives.get(id.place()).life.load(Ordering::Relaxed) == id.life()
@@ -349,15 +349,24 @@ impl Blocks {
 
     #[inline]
     fn words_of(&self, index: u32) -> &[AtomicU64] {
-        let (at, len) = (((index & self.mask) as usize) << (self.shift - 3), self.size() / 8);
+        self.words_from(index, 0)
+    }
+
+    /// A block's words from this one on.
+    #[inline(always)]
+    fn words_from(&self, index: u32, first: usize) -> &[AtomicU64] {
+        let (at, len) = (((index & self.mask) as usize) << self.shift, self.size() / 8);
+        assert!(first <= len, "a word of another block");
         #[cfg(not(loom))]
         // SAFETY: the reservation spans mask + 1 blocks and is aligned to a page; its bytes are zero or were stored as
-        // such words, of which every value is valid; the slice borrows from self, which owns the mapping.
+        // such words, of which every value is valid; first is not above len; the slice borrows from self, which owns the
+        // mapping. (Which block is added last: a reader waits for that alone.)
         return unsafe {
-            std::slice::from_raw_parts(self.memory.base().cast::<AtomicU64>().as_ptr().add(at), len)
+            let words = self.memory.base().cast::<AtomicU64>().as_ptr().add(first).byte_add(at);
+            std::slice::from_raw_parts(words, len - first)
         };
         #[cfg(loom)]
-        return &self.memory[at..at + len];
+        return &self.memory[at / 8 + first..at / 8 + len];
     }
 }
 

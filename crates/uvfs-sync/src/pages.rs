@@ -74,6 +74,19 @@ impl FrameId {
     }
 }
 
+/// A frame by its address, for who looks at it again and again ([`Frames::load_at`]). To another arena than its own it is gone.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameAt {
+    address: usize,
+    /// How often the frame had been freed.
+    freed: u32,
+}
+
+impl FrameAt {
+    /// Of no arena.
+    pub const NOWHERE: Self = Self { address: usize::MAX, freed: 0 };
+}
+
 #[derive(Debug)]
 #[repr(transparent)]
 struct Frame<const W: usize>([AtomicU64; W]);
@@ -289,6 +302,21 @@ impl<const W: usize> Frames<W> {
         // stored (with release) for the frame's next owner, the moved life is seen below.
         let value = self.frames.get(id.index).0[word].load(Ordering::Acquire);
         (self.lives.get(id.index).0.load(Ordering::Relaxed) == id.life - 1).then_some(value)
+    }
+
+    /// Where a frame is.
+    #[inline]
+    pub fn at(&self, id: FrameId) -> FrameAt {
+        FrameAt { address: self.frames.address(id.index), freed: id.life.wrapping_sub(1) }
+    }
+
+    /// As [`Frames::load`], by the frame's address.
+    #[inline(always)]
+    pub fn load_at(&self, at: FrameAt, word: usize) -> Option<u64> {
+        let (frame, index) = self.frames.at(at.address)?;
+        // Acquire: as in `load`.
+        let value = frame.0[word].load(Ordering::Acquire);
+        (self.lives.get(index).0.load(Ordering::Relaxed) == at.freed).then_some(value)
     }
 
     /// One word of a frame that the caller owns.

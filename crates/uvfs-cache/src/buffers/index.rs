@@ -14,7 +14,7 @@
 use std::io;
 
 use uvfs_sync::blocks::BlockId;
-use uvfs_sync::pages::{FrameId, Frames};
+use uvfs_sync::pages::{FrameAt, FrameId, Frames};
 use uvfs_sync::primitives::{AtomicU64, Ordering};
 
 /// Bits of the number that one node resolves. One under loom, which counts every access.
@@ -86,10 +86,16 @@ impl Index {
         Some(node)
     }
 
-    /// A block's entry in its leaf, if the leaf is still that.
+    /// Where a leaf is, as [`Index::entry`] finds it.
     #[inline]
-    pub(super) fn entry(&self, leaf: FrameId, block: u64) -> Entry {
-        match self.nodes.load(leaf, slot(block, 1)) {
+    pub(super) fn at(&self, leaf: FrameId) -> FrameAt {
+        self.nodes.at(leaf)
+    }
+
+    /// A block's entry in its leaf, if the leaf is still that.
+    #[inline(always)]
+    pub(super) fn entry(&self, leaf: FrameAt, block: u64) -> Entry {
+        match self.nodes.load_at(leaf, slot(block, 1)) {
             None => Entry::Stale,
             // The leaf is still that, so it is an entry, or 0.
             Some(word) => Entry::Is(BlockId::from_own_word(word)),
@@ -190,7 +196,7 @@ mod tests {
     use uvfs_sync::blocks::Blocks;
 
     fn found(index: &Index, block: u64) -> Option<BlockId> {
-        match index.entry(index.leaf(block)?, block) {
+        match index.entry(index.at(index.leaf(block)?), block) {
             Entry::Is(id) => id,
             Entry::Stale => panic!("a leaf that was just found is stale"),
         }
@@ -233,7 +239,7 @@ mod tests {
         let ids = [1, 2].map(|slot| blocks.fill(slot, &[]).unwrap().id());
         index.insert(1 << 20, ids[0]).unwrap();
         index.insert(7, ids[0]).unwrap();
-        let leaf = index.leaf(7).unwrap();
+        let leaf = index.at(index.leaf(7).unwrap());
         assert_eq!(index.entry(leaf, 7), Entry::Is(Some(ids[0])));
         index.remove(7);
         assert_eq!(index.entry(leaf, 7), Entry::Stale);

@@ -2,7 +2,7 @@
 //!
 //! A leaf of the index stands for 64 neighbouring blocks, so few leaves cover what a thread works on, and the cost of
 //! finding a block is the same for one as for thousands of them: there is no list to go through. What is remembered
-//! is a leaf's frame with its life. It holds on to nothing: a leaf that was freed, or has become another one, is
+//! is where a leaf is, with its life. It holds on to nothing: a leaf that was freed, or has become another one, is
 //! recognised by its life when it is used ([`Index::entry`]), and so is a block that was evicted, by its own. Nothing
 //! has to be flushed when a device goes, a block is evicted or a thread ends, and nobody has to be interrupted for it.
 //!
@@ -11,6 +11,10 @@
 //! hit saves balances what a look costs; else they are left alone for [`PAUSE`] lookups, after the next bad window for twice as many and
 //! so on up to [`PAUSE_MAX`], and then get another window. The last leaf costs one comparison and always takes part.
 //!
+//! Who looks blocks up in a row waits for the loads that lead from a number to its block, so few instructions stand between
+//! them: a leaf is remembered by its address, which is checked beside the load and not before it, and which of the two
+//! looks finds it is the processor's guess.
+//!
 //! An *isolated* thread ([`isolate`]) goes to the tree each time, and leaves nothing behind here.
 //!
 //! Everything here belongs to one thread. Figures are kept per thread too ([`tallies`]).
@@ -18,7 +22,7 @@
 use std::cell::Cell;
 
 use uvfs_sync::blocks::BlockId;
-use uvfs_sync::pages::FrameId;
+use uvfs_sync::pages::FrameAt;
 use uvfs_sync::tallies::{self, BUFFERS};
 
 use super::index::{Entry, FAN_BITS, Index, NUMBER_BITS};
@@ -31,6 +35,10 @@ const WINDOW: u32 = 2 * PLACES as u32;
 const PAUSE: u32 = 4096;
 /// And at the most.
 const PAUSE_MAX: u32 = 1 << 16;
+
+/// One in so many hits of the others makes its leaf the last one: who goes back and forth between leaves does not have to store which,
+/// and the processor learns which of the two looks finds what.
+const STAY: u64 = 8;
 
 /// Bits of a leaf's number, below the device's in a key.
 const LEAF_BITS: u32 = NUMBER_BITS - FAN_BITS;
@@ -89,27 +97,34 @@ fn count(word: usize) {
     }
 }
 
-/// What a device's keys begin with; 0 where numbers are used up: such a device is looked up in its tree.
+/// Of a hit: what is remembered was missed before, and counted.
+#[inline(always)]
+fn count_hit(word: usize) {
+    if cfg!(not(loom)) {
+        tallies::count_again(word);
+    }
+}
+
+/// What makes a leaf's number a device's key; 0 where numbers are used up: such a device is looked up in its tree.
 pub(super) fn tag(device: u64) -> u64 {
     if (1..LAST_DEVICE).contains(&device) { device << LEAF_BITS } else { 0 }
 }
 
+/// The key of a block's leaf. Another one for each device and leaf.
+#[inline(always)]
+fn key(tag: u64, block: u64) -> u64 {
+    tag | block >> FAN_BITS
+}
+
 /// A leaf of a device.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
 struct Known {
     key: u64,
-    leaf: FrameId,
+    leaf: FrameAt,
 }
 
-impl Known {
-    /// What the leaf says of a block, if it is the block's.
-    #[inline(always)]
-    fn find(self, index: &Index, tag: u64, block: u64) -> Entry {
-        if self.key == tag | block >> FAN_BITS { index.entry(self.leaf, block) } else { Entry::Stale }
-    }
-}
-
-const UNKNOWN: Known = Known { key: NOTHING, leaf: FrameId::from_bits(0) };
+const UNKNOWN: Known = Known { key: NOTHING, leaf: FrameAt::NOWHERE };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -125,8 +140,8 @@ pub(super) struct Lookaside {
     mode: Cell<Mode>,
     /// Looks without a hit until the window is over, or lookups until the pause is.
     left: Cell<u32>,
-    /// Of the window.
-    hits: Cell<u32>,
+    /// Of the window, which may never end.
+    hits: Cell<u64>,
     /// The next pause.
     pause: Cell<u32>,
     table: [Cell<Known>; PLACES],
@@ -149,30 +164,41 @@ pub(super) fn find(index: &Index, tag: u64, block: u64) -> Option<BlockId> {
         // Whose threads share it.
         return walk(index, block).1;
     }
+    let key = key(tag, block);
     // No more than this inside `with`, or it is a call and its arguments go through memory.
-    let last = MINE.with(|mine| mine.last.get());
-    match last.find(index, tag, block) {
-        Entry::Is(id) => {
-            count(LAST);
-            id
-        }
-        Entry::Stale => find_beyond(index, tag, block),
+    if let Entry::Is(id) = MINE.with(|mine| mine.last.get()).find(index, key, block) {
+        count_hit(LAST);
+        return id;
     }
+    let (known, is_on) = MINE.with(|mine| (mine.place(tag, block).get(), mine.mode.get() == Mode::On));
+    if is_on && let Entry::Is(id) = known.find(index, key, block) {
+        count_hit(TABLE);
+        MINE.with(|mine| mine.hit(known));
+        return id;
+    }
+    find_missed(index, tag, block)
 }
 
-/// Not the last leaf: one of the others, as a rule.
 #[inline(never)]
-fn find_beyond(index: &Index, tag: u64, block: u64) -> Option<BlockId> {
-    MINE.with(|mine| mine.find_beyond(index, tag, block))
+fn find_missed(index: &Index, tag: u64, block: u64) -> Option<BlockId> {
+    MINE.with(|mine| mine.find_missed(index, tag, block))
 }
 
 /// The leaf, and the entry.
 #[inline]
-fn walk(index: &Index, block: u64) -> (Option<FrameId>, Option<BlockId>) {
-    let Some(leaf) = index.leaf(block) else { return (None, None) };
+fn walk(index: &Index, block: u64) -> (Option<FrameAt>, Option<BlockId>) {
+    let Some(leaf) = index.leaf(block).map(|leaf| index.at(leaf)) else { return (None, None) };
     match index.entry(leaf, block) {
         Entry::Is(id) => (Some(leaf), id),
         Entry::Stale => (None, None),
+    }
+}
+
+impl Known {
+    /// What the leaf says of a block, if it is the block's.
+    #[inline(always)]
+    fn find(self, index: &Index, key: u64, block: u64) -> Entry {
+        if self.key == key { index.entry(self.leaf, block) } else { Entry::Stale }
     }
 }
 
@@ -191,38 +217,43 @@ impl Lookaside {
     /// As [`find`], for who has one in hand.
     #[cfg(test)]
     pub(super) fn find(&self, index: &Index, tag: u64, block: u64) -> Option<BlockId> {
-        match self.last.get().find(index, tag, block) {
-            Entry::Is(id) => id,
-            Entry::Stale => self.find_beyond(index, tag, block),
+        let key = key(tag, block);
+        if let Entry::Is(id) = self.last.get().find(index, key, block) {
+            return id;
         }
-    }
-
-    #[inline(always)]
-    fn find_beyond(&self, index: &Index, tag: u64, block: u64) -> Option<BlockId> {
-        let known = self.place(tag | block >> FAN_BITS).get();
+        let known = self.place(tag, block).get();
         if self.mode.get() == Mode::On
-            && let Entry::Is(id) = known.find(index, tag, block)
+            && let Entry::Is(id) = known.find(index, key, block)
         {
-            count(TABLE);
-            self.last.set(known);
-            self.hits.set(self.hits.get().saturating_add(1));
+            self.hit(known);
             return id;
         }
         self.find_missed(index, tag, block)
     }
 
     #[inline(always)]
-    fn place(&self, key: u64) -> &Cell<Known> {
-        &self.table[(key ^ key >> LEAF_BITS) as usize % PLACES]
+    fn place(&self, tag: u64, block: u64) -> &Cell<Known> {
+        // By the leaf's low bits and the device's.
+        &self.table[((tag >> (LEAF_BITS - FAN_BITS) ^ block) >> FAN_BITS) as usize % PLACES]
     }
 
-    #[inline(never)]
+    /// One of the others.
+    #[inline(always)]
+    fn hit(&self, known: Known) {
+        let hits = self.hits.get() + 1;
+        self.hits.set(hits);
+        if hits.is_multiple_of(STAY) {
+            self.last.set(known);
+        }
+    }
+
+    #[inline(always)]
     fn find_missed(&self, index: &Index, tag: u64, block: u64) -> Option<BlockId> {
         if self.mode.get() != Mode::On || tag == 0 {
             return self.find_without(index, tag, block);
         }
-        let key = tag | block >> FAN_BITS;
-        let place = self.place(key);
+        let key = key(tag, block);
+        let place = self.place(tag, block);
         count(if place.get().key == key { STALE } else { MISSES });
         let (leaf, id) = walk(index, block);
         if let Some(leaf) = leaf {
@@ -244,7 +275,7 @@ impl Lookaside {
         let (leaf, id) = walk(index, block);
         if self.mode.get() == Mode::Aside && tag != 0 {
             if let Some(leaf) = leaf {
-                self.last.set(Known { key: tag | block >> FAN_BITS, leaf });
+                self.last.set(Known { key: key(tag, block), leaf });
             }
             self.left.set(self.left.get() - 1);
             if self.left.get() == 0 {
@@ -258,7 +289,7 @@ impl Lookaside {
     /// A window is over: do they pay?
     #[cold]
     fn judge(&self) {
-        if self.hits.replace(0) >= WINDOW {
+        if self.hits.replace(0) >= u64::from(WINDOW) {
             self.pause.set(PAUSE);
             self.left.set(WINDOW);
         } else {

@@ -253,10 +253,17 @@ impl Device {
         self.array_missed(block, offset, within)
     }
 
-    /// Whether a block is in memory. It may go, or come, at once; nothing is read for it, and it does not count as used.
+    /// Which a block is that is in memory: another one each time that it is read again. It may go, or come, at once; nothing is read for
+    /// it, and it does not count as used.
+    #[inline(always)]
+    pub fn which(&self, block: u64) -> Option<BlockId> {
+        self.find(block).filter(|id| self.blocks.is_there(*id))
+    }
+
+    /// Whether a block is in memory, as far as [`Device::which`] can tell.
     #[inline(always)]
     pub fn holds(&self, block: u64) -> bool {
-        self.find(block).is_some_and(|id| self.blocks.is_there(id))
+        self.which(block).is_some()
     }
 
     #[cold]

@@ -116,6 +116,10 @@ impl Core {
                 }
                 added += 1;
             }
+            // The last ones, as a rule. Where they are not, the kernel asks on: what ends a stream is an empty answer.
+            if added > 0 && names.entries.len() < BATCH {
+                return Ok(());
+            }
         }
     }
 

@@ -17,7 +17,8 @@ use uvfs_tests::ext4::tools::{mke2fs, scratch};
 /// Looks up and reads what is in an ext4 image from one thread and from several, without a mount, and prints how that scales. It is
 /// the driver that is asked, each time: nothing is answered by the cache of names. Each thread has files of its own.
 /// `null` is work that shares nothing: what the machine gives. `lookup` finds a name in a directory, and its inode; `read` reads up to 4 KiB
-/// of a file by its inode's number.
+/// of a file by its inode's number. `apart` is the same where each thread has the image opened for itself, with a cache of its own: what
+/// it scales like is the machine and the kernel, and what `lookup` or `read` scale less is what the driver shares.
 #[derive(Parser)]
 struct Args {
     /// The image; without one, a directory is put into a new one.
@@ -112,30 +113,42 @@ fn image(args: &Args, dir: &Path) -> Result<PathBuf> {
 fn run(args: &Args) -> Result<()> {
     let dir = scratch()?;
     let image = image(args, dir.path())?;
-    let opened = Ext4::open(&image).with_context(|| image.display().to_string())?;
-    let vfs = Vfs::new(VfsConfig::default(), opened.clone())?;
-    let op = vfs.op(&Cred::root());
-    let files = files(&vfs)?;
-    ensure!(files.len() >= 64 * args.threads, "only {} files are in the image", files.len());
+    // One for all, and then one for each thread.
+    let opened = (0..=args.threads).map(|_| Ext4::open(&image).with_context(|| image.display().to_string()));
+    let opened = opened.collect::<Result<Vec<_>>>()?;
+    let vfs = opened.iter().map(|opened| Ok(Vfs::new(VfsConfig::default(), opened.clone())?));
+    let vfs = vfs.collect::<Result<Vec<_>>>()?;
+    let op = vfs[0].op(&Cred::root());
+    let files = vfs.iter().map(|vfs| files(vfs)).collect::<Result<Vec<_>>>()?;
+    let len = files[0].len();
+    ensure!(len >= 64 * args.threads, "only {len} files are in the image");
     // Neighbours belong to one thread, as if each walked a part of the tree.
-    let part = files.len() / args.threads.max(1);
-    let of = |thread: usize, step: u64| &files[(thread % args.threads) * part + step as usize % part];
+    let part = len / args.threads.max(1);
+    let of = |image: usize, thread: usize, step: u64| {
+        &files[image][(thread % args.threads) * part + step as usize % part]
+    };
     let null = |thread: usize, step: u64| {
         let mut x = step ^ thread as u64;
         (0..100).for_each(|_| x = black_box(x).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ x >> 29);
     };
-    let lookup = |thread: usize, step: u64| {
-        let file = of(thread, step);
-        assert!(black_box(opened.lookup(&op, &file.dir, &file.name)).is_ok());
+    let look_up = |image: usize, thread: usize, step: u64| {
+        let file = of(image, thread, step);
+        assert!(black_box(opened[image].lookup(&op, &file.dir, &file.name)).is_ok());
     };
-    let read = |thread: usize, step: u64| {
-        let (file, mut buffer) = (of(thread, step), [0; 4096]);
+    let read = |image: usize, thread: usize, step: u64| {
+        let (file, mut buffer) = (of(image, thread, step), [0; 4096]);
         if file.is_reg {
             let open = driver::File { inode: &file.node, handle: 0 };
-            assert!(black_box(opened.read(&op, open, 0, &mut buffer)).is_ok());
+            assert!(black_box(opened[image].read(&op, open, 0, &mut buffer)).is_ok());
         }
     };
-    let phases: [(&str, Work<'_>); 3] = [("null", &null), ("lookup", &lookup), ("read", &read)];
+    let phases: [(&str, Work<'_>); 5] = [
+        ("null", &null),
+        ("lookup", &|thread, step| look_up(0, thread, step)),
+        ("lookup, apart", &|thread, step| look_up(1 + thread, thread, step)),
+        ("read", &|thread, step| read(0, thread, step)),
+        ("read, apart", &|thread, step| read(1 + thread, thread, step)),
+    ];
     let time = Duration::from_millis(args.millis);
     for (name, work) in phases {
         measure(1, time / 4, work)?;

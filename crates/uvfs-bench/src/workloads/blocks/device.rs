@@ -42,7 +42,8 @@ pub(super) struct Looking<'t> {
 impl Local for Looking<'_> {
     #[inline(always)]
     fn find(&mut self, block: u64) -> Option<u64> {
-        self.device.holds(block).then_some(1)
+        // Which it is, as the others say where: what comes next waits for it.
+        self.device.which(block).map(|id| id.to_word())
     }
 
     #[inline(always)]
