@@ -20,6 +20,7 @@ use uvfs::types::{Errno, Result};
 use super::identity::{self, Identity};
 use super::mounts::{self, Mount};
 use super::reach::{At, moved, open_across, proc_path};
+use super::sys;
 
 /// `STATX_MNT_ID_UNIQUE`.
 const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
@@ -91,6 +92,18 @@ impl Base {
         }
     }
 
+    /// Whether the mount is there. Where the kernel can be asked (Linux 6.8) nothing is opened: the host may be about to
+    /// unmount it.
+    pub(super) fn lives(&self) -> bool {
+        match self {
+            Self::Source(_) => true,
+            Self::Inside(inside) if inside.which.root.is_none() => {
+                sys::mount_lives(inside.which.number).unwrap_or(true)
+            }
+            Self::Inside(inside) => !matches!(inside.open(), Err(errno) if moved(errno)),
+        }
+    }
+
     /// The directory where it begins.
     ///
     /// # Errors
@@ -109,7 +122,8 @@ impl Inside {
         match self.open_at(&path) {
             Err(errno) if moved(errno) => {
                 let now = self.find()?;
-                let fd = self.open_at(&now).map_err(|errno| if moved(errno) { Errno::STALE } else { errno })?;
+                let fd =
+                    self.open_at(&now).map_err(|errno| if moved(errno) { Errno::STALE } else { errno })?;
                 *self.path.lock() = now;
                 Ok(fd)
             }

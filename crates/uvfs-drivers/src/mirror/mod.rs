@@ -101,6 +101,8 @@ pub struct Mirror {
     handles: bool,
     /// Whether there are access control lists.
     lists: bool,
+    /// Files' sizes say nothing of what can be read.
+    made: bool,
     server: Arc<Server>,
     budget: Arc<Budget>,
     files: Files,
@@ -184,9 +186,9 @@ impl Mirror {
         lists: bool,
         (server, budget, streams, permits): (Arc<Server>, Arc<Budget>, usize, Vec<Permit>),
     ) -> Result<Arc<Self>> {
-        let (seen, handles) = {
+        let (seen, handles, made) = {
             let at = base.open()?;
-            (identity::look(&at)?, identity::has_handles(&at))
+            (identity::look(&at)?, identity::has_handles(&at), identity::is_made(&at))
         };
         let table = Table::new(numbering);
         let root = table.meet(&seen.id, seen.attr.ino, seen.attr.fmt()).number;
@@ -198,6 +200,7 @@ impl Mirror {
             ttl,
             handles,
             lists,
+            made,
             server,
             budget,
             files: Files::default(),
@@ -262,7 +265,9 @@ impl Driver for Mirror {
     fn features(&self) -> Features {
         Features {
             may_block: true,
-            fixed_links: true,
+            // Targets in proc change while it stays one link.
+            fixed_links: !self.made,
+            direct_io: self.made,
             passes_through: true,
             acl: self.lists,
             watched: self.outside.watches(),

@@ -109,9 +109,11 @@ impl Mirror {
         }
         // Before the first event, which may say that it ended.
         self.outside.watches.store(true, Release);
-        let started = self.base.open().map_err(Refused::errno).and_then(|base| {
-            Watcher::start(base.as_fd(), Arc::new(Ear(Arc::downgrade(self))))
-        });
+        let started = self
+            .base
+            .open()
+            .map_err(Refused::errno)
+            .and_then(|base| Watcher::start(base.as_fd(), Arc::new(Ear(Arc::downgrade(self)))));
         match started {
             Ok(watcher) => {
                 let _ = self.outside.watcher.set(watcher);

@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use foldhash::fast::FixedState;
 use parking_lot::Mutex;
@@ -49,7 +49,6 @@ type Device = ((u32, u32), u64);
 pub struct Submounts {
     shown: Arc<Mutex<Vec<Shown>>>,
     stop: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// What is said of one mount.
@@ -69,6 +68,7 @@ struct Inside {
     parent: u64,
     path: PathBuf,
     mirror: Weak<Mirror>,
+    device: u16,
     root: InodeId,
     /// Where: the number of the directory in the parent, and the name.
     at: (u64, Box<[u8]>),
@@ -83,7 +83,8 @@ enum Fail {
 
 impl From<Errno> for Fail {
     fn from(errno: Errno) -> Self {
-        if moved(errno) { Self::Later } else { Self::Never(errno.to_string()) }
+        let passes = matches!(errno, Errno::NOMEM | Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::IO);
+        if passes || moved(errno) { Self::Later } else { Self::Never(errno.to_string()) }
     }
 }
 
@@ -119,11 +120,11 @@ impl Submounts {
         };
         let again = follower.pass();
         let stopped = Arc::clone(&stop);
-        let thread = thread::Builder::new()
+        thread::Builder::new()
             .name("uvfs-mounts".into())
             .spawn(move || follower.run(&table, &stopped, again))
             .map_err(|error| Refused(format!("no thread to follow mounts with: {error}")))?;
-        Ok(Self { shown, stop, thread: Some(thread) })
+        Ok(Self { shown, stop })
     }
 
     /// How changes by others come to be seen in each of them, a line each.
@@ -144,10 +145,8 @@ impl Submounts {
 
 impl Drop for Submounts {
     fn drop(&mut self) {
+        // Not waited for: what is mounted inside may not answer.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
@@ -193,8 +192,10 @@ impl Follower {
                 Some((mount, parent, path))
             })
             .collect();
-        let stays = |mount: &Mount, parent: u64| {
-            wanted.iter().any(|(other, on, _)| other.is(mount) && *on == parent)
+        let stays = |inside: &Inside| {
+            let same = wanted.iter().find(|(mount, on, _)| mount.is(&inside.mount) && *on == inside.parent);
+            // With a directory above it, it has moved by itself.
+            same.is_some_and(|(.., path)| *path == inside.path || leads_to(&vfs, path, inside.root))
         };
         self.left_out.retain(|(mount, ..)| wanted.iter().any(|(other, ..)| other.is(mount)));
         self.take_away(&vfs, &outer, stays);
@@ -207,20 +208,20 @@ impl Follower {
     }
 
     /// Unmounts what is not there any more, and what is mounted inside that first.
-    fn take_away(&mut self, vfs: &Vfs, outer: &Arc<Mirror>, stays: impl Fn(&Mount, u64) -> bool) {
+    fn take_away(&mut self, vfs: &Vfs, outer: &Arc<Mirror>, stays: impl Fn(&Inside) -> bool) {
         let mut gone = Vec::new();
         for inside in &self.list {
-            let Inside { mount, parent, mirror, .. } = inside;
-            let there = mirror
-                .upgrade()
-                .is_some_and(|mirror| !matches!(mirror.base.open(), Err(errno) if moved(errno)));
-            if !there || !stays(mount, *parent) || gone.contains(parent) {
-                gone.push(mount.id);
+            let lives = inside.mirror.upgrade().is_some_and(|mirror| mirror.base.lives());
+            if !lives || !stays(inside) || gone.contains(&inside.parent) {
+                gone.push(inside.mount.id);
             }
         }
         for at in (0..self.list.len()).rev() {
             if gone.contains(&self.list[at].mount.id) {
-                let Inside { parent, root, at: (dir, name), .. } = self.list.remove(at);
+                let Inside { parent, root, device, at: (dir, name), .. } = self.list.remove(at);
+                if device != 0 && !self.list.iter().any(|inside| inside.device == device) {
+                    self.devices.retain(|_, number| *number != device);
+                }
                 if let Ok(root) = vfs.inode(root) {
                     let _ = vfs.unmount(&root);
                 }
@@ -295,7 +296,12 @@ impl Follower {
         if point.fmt() != mode::S_IFDIR {
             return Err(Fail::Never("a file is mounted there".into()));
         }
-        let mirror = outer.inside(mount, path, |device| self.number(device))?;
+        let mut device = 0;
+        let mirror = outer.inside(mount, path, |of| {
+            let (number, mount) = self.number(of)?;
+            device = number;
+            Some(Numbering::Device { device, mount })
+        })?;
         if let Err(why) = mirror.watch() {
             let (point, ttl) = (mount.point.display(), mirror.ttl);
             (self.say)(&format!(
@@ -307,11 +313,11 @@ impl Follower {
         parent.mounts_changed(dir.ino(), name.as_bytes());
         let at = (dir.ino(), name.as_bytes().into());
         let (mount, path) = (mount.clone(), path.to_owned());
-        Ok(Inside { mount, parent: on, path, mirror: Arc::downgrade(&mirror), root, at })
+        Ok(Inside { mount, parent: on, path, mirror: Arc::downgrade(&mirror), device, root, at })
     }
 
     /// A number for the device and one for the mount. That of a file system with an id is the same the next time.
-    fn number(&mut self, device: Device) -> Option<Numbering> {
+    fn number(&mut self, device: Device) -> Option<(u16, u32)> {
         let mount = self.next;
         self.next = mount.checked_add(1).filter(|next| *next <= MOUNTS)?;
         let known = self.devices.get(&device).copied();
@@ -324,7 +330,7 @@ impl Follower {
         };
         let number = known.or_else(free)?;
         self.devices.insert(device, number);
-        Some(Numbering::Device { device: number, mount })
+        Some((number, mount))
     }
 
     /// Where several mirrors show a device, what is done through one is news to the others.
@@ -370,6 +376,12 @@ fn way<'v, 'p>(vfs: &'v Vfs, path: &'p Path) -> std::result::Result<(Inode<'v>, 
         }
     }
     Ok((dir, name))
+}
+
+/// Whether a path leads to this root.
+fn leads_to(vfs: &Vfs, path: &Path, root: InodeId) -> bool {
+    let Ok((dir, name)) = way(vfs, path) else { return false };
+    step(vfs, &dir, name).is_ok_and(|inode| inode.id() == root)
 }
 
 fn step<'v>(vfs: &'v Vfs, dir: &Inode<'v>, name: &OsStr) -> Result<Inode<'v>> {

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_move, unmount,
+};
 use uvfs::{Context, Cred, Errno, Vfs, VfsConfig};
 use uvfs_drivers::mirror::{Mirror, Submounts};
 
@@ -167,6 +169,7 @@ fn each_device_is_watched() {
     mount("none", fs.src("proc"), "proc", MountFlags::empty(), None).unwrap();
     fs.points.push(fs.src("proc"));
     until(|| fs.is_there("/proc/self/stat"));
+    assert!(fs.vfs.direct_io(&fs.me().resolve(b"/proc/version").unwrap()));
     let coherence = fs.submounts.as_ref().unwrap().coherence();
     assert!(coherence.contains("a: watched") && coherence.contains("proc: not watched"), "{coherence}");
     until(|| fs.said.lock().iter().any(|said| said.contains("proc") && said.contains("not at once")));
@@ -198,6 +201,30 @@ fn what_is_unmounted_gives_what_is_underneath() {
     fs.mount("other/a").unwrap();
     until(|| !fs.is_there("/other/a/third") && fs.is_there("/other/a"));
     assert!(!fs.is_there("/other/a/under"));
+}
+
+/// One mount is not taken for another that came in its place, whatever numbers that was given.
+#[test]
+fn mounts_that_change_places() {
+    let Some(mut fs) = Across::new("mounts_that_change_places", &["a", "a/deep"]) else { return };
+    sh(&fs.src("a"), "echo text > one; echo text > deep/two");
+    assert!(fs.is_there("/a/one") && fs.is_there("/a/deep/two"));
+    fs.unmount("a/deep");
+    fs.unmount("a");
+    fs.mount("a").unwrap();
+    sh(&fs.src("a"), "echo text > three");
+    until(|| fs.is_there("/a/three"));
+    assert!(!fs.is_there("/a/one") && !fs.is_there("/a/deep"));
+    // A mount that is moved is found where it is. (Not out of a shared mount, which a parent may be.)
+    fs::create_dir(fs.src("b")).unwrap();
+    let own = mount_change(fs.src("a"), MountPropagationFlags::PRIVATE);
+    if own.is_err() || mount_move(fs.src("a"), fs.src("b")).is_err() {
+        return println!("skipped: the rest of mounts_that_change_places: mounts cannot be moved here");
+    }
+    fs.points = vec![fs.src("b")];
+    until(|| fs.is_there("/b/three") && !fs.is_there("/a/three"));
+    sh(&fs.src("a"), "echo text > under");
+    until(|| fs.is_there("/a/under"));
 }
 
 #[test]
