@@ -5,6 +5,7 @@
 //! is another mount, which has not those inside that came later. So the paths of mounts make no circle.
 //! Nothing here is shared.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -48,15 +49,21 @@ pub(super) fn inside(all: &[Mount], on: u64, source: &Path) -> Vec<(Mount, u64)>
     let mut found = Vec::new();
     let mut next = vec![(on, source.to_owned())];
     while let Some((on, top)) = next.pop() {
+        // The first mount of a namespace may be said to be on itself.
+        let all = all.iter().filter(|mount| mount.on != mount.id);
         let below = |mount: &&Mount| mount.on == on && mount.point != top && mount.point.starts_with(&top);
-        let here: Vec<_> = all.iter().filter(below).collect();
-        let hides = |other: &Mount, mount: &Mount| {
-            other.point != mount.point && mount.point.starts_with(&other.point)
+        let here: Vec<_> = all.clone().filter(below).collect();
+        let points: HashSet<_> = here.iter().map(|mount| mount.point.as_path()).collect();
+        let hidden = |mount: &Mount| {
+            let mut above = mount.point.ancestors().skip(1).take_while(|path| *path != top);
+            above.any(|path| points.contains(path))
         };
-        for mount in here.iter().filter(|mount| !here.iter().any(|other| hides(other, mount))) {
+        for mount in here.iter().filter(|mount| !hidden(mount)) {
             let mut shown = *mount;
             // What is mounted over a mount's root has its place.
-            while let Some(over) = all.iter().find(|over| over.on == shown.id && over.point == shown.point) {
+            let over =
+                |below: &Mount| all.clone().find(|over| over.on == below.id && over.point == below.point);
+            while let Some(over) = over(shown) {
                 shown = over;
             }
             found.push((shown.clone(), on));
