@@ -56,7 +56,8 @@ pub fn run(args: &args::Mount) -> Result<()> {
     let ending = Ending::block()?;
     // First of all, because it may be refused.
     let metrics = args.metrics.map(|address| Listener::bind(address, args.metrics_for_all)).transpose()?;
-    let Opened { vfs, published, recorded, coherence } = source.open(&driver, memory, mount.timeout)?;
+    let Opened { vfs, published, recorded, coherence, submounts } =
+        source.open(&driver, memory, mount.timeout)?;
     let preload = options::has(&driver, "preload").then(Arc::<Preload>::default);
     let about = About {
         source: what.to_owned(),
@@ -99,6 +100,7 @@ pub fn run(args: &args::Mount) -> Result<()> {
     if let Some(preload) = &preload {
         preload.stop();
     }
+    drop(submounts);
     kernfs::command::end_all();
     end_record(recording.as_deref());
     if let (Err(error), true) = (&outcome, args.daemon_child) {

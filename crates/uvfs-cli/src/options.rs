@@ -113,6 +113,11 @@ const KNOWN: &[Known] = &[
     ),
     flag_of(
         Of::Mirror,
+        "xdev",
+        "show what is mounted inside SRC too, also what is mounted there later; without it mount points in SRC are shown empty",
+    ),
+    flag_of(
+        Of::Mirror,
         "preload",
         "fill the cache in the background, until all is in it or memory= is nearly used up (.uvfs/preload says how far it is)",
     ),

@@ -4,7 +4,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -13,11 +13,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 use uvfs::{Counted, Driver, Vfs, VfsConfig};
 use uvfs_drivers::ext4::Ext4;
 use uvfs_drivers::generated::{Generated, Spec};
-use uvfs_drivers::mirror::{self, Mirror};
+use uvfs_drivers::mirror::{self, Mirror, Submounts};
 use uvfs_drivers::tmpfs::{self, Tmpfs};
 
 use crate::kernfs::{self, Published};
-use crate::options::DriverOptions;
+use crate::options::{self, DriverOptions};
 
 /// What can be named as SOURCE.
 const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), or generated:SPEC such as generated:depth=2,files=100";
@@ -43,6 +43,8 @@ pub struct Opened {
     pub recorded: Option<Arc<Ext4>>,
     /// Says how changes by others come to be seen, where there are others.
     pub coherence: Option<Said>,
+    /// What is mounted inside is shown for as long as this lives.
+    pub submounts: Option<Arc<Submounts>>,
 }
 
 /// A line about something, as it is now.
@@ -133,7 +135,7 @@ impl Source {
     /// behind it is believed, where that was said.
     pub fn open(self, options: &DriverOptions, memory: u64, timeout: Option<Duration>) -> Result<Opened> {
         let name = self.name();
-        let (mut published, mut coherence, mut recorded) = (None, None, None);
+        let (mut published, mut mirrored, mut recorded) = (None, None, None);
         let mut config = VfsConfig::default();
         config.cache.memory_limit = memory;
         let driver: Arc<dyn Driver> = match self {
@@ -161,18 +163,34 @@ impl Source {
             }
             Self::Generated(spec) => Arc::new(Generated::new(spec)?),
             Self::Mirror(source) => {
-                let mirror = mirror_of(&source, timeout.unwrap_or(mirror::DEFAULT_TTL))?;
-                let shown = Arc::downgrade(&mirror);
-                let line =
-                    move || shown.upgrade().map_or_else(|| "ended".into(), |mirror| mirror.coherence());
-                coherence = Some(Box::new(line) as Said);
+                let across = options::has(options, "xdev");
+                let mirror = mirror_of(&source, timeout.unwrap_or(mirror::DEFAULT_TTL), across)?;
+                mirrored = Some((Arc::clone(&mirror), across));
                 mirror
             }
             Self::Kernfs(file, spec) => published.insert(Arc::new(Published::new(file, spec)?)).driver(),
         };
         let vfs = Vfs::new(config, Counted::new(driver)).with_context(|| format!("cannot start {name}"))?;
-        Ok(Opened { vfs, published, recorded, coherence })
+        let (mut coherence, mut submounts) = (None, None);
+        if let Some((mirror, across)) = mirrored {
+            if across {
+                let say = |what: &str| eprintln!("uvfs: {what}");
+                submounts = Some(Arc::new(Submounts::follow(&vfs, &mirror, say)?));
+            }
+            coherence = Some(coherence_of(&mirror, submounts.as_ref()));
+        }
+        Ok(Opened { vfs, published, recorded, coherence, submounts })
     }
+}
+
+/// How changes by others come to be seen: a line, and one for each mount inside.
+fn coherence_of(mirror: &Arc<Mirror>, submounts: Option<&Arc<Submounts>>) -> Said {
+    let (mirror, submounts) = (Arc::downgrade(mirror), submounts.map(Arc::downgrade));
+    Box::new(move || {
+        let line = mirror.upgrade().map_or_else(|| "ended".into(), |mirror| mirror.coherence());
+        let submounts = submounts.as_ref().and_then(Weak::upgrade);
+        line + &submounts.map(|inside| inside.coherence()).unwrap_or_default()
+    })
 }
 
 /// Whether a directory is another one or below it, by what they are and not by what they are called.
@@ -184,14 +202,14 @@ fn is_within(dir: &Path, outer: &Path) -> Result<bool> {
 
 /// A mirror, and what the whole process does for one: it opens as many files as it may, leaves the permissions of
 /// what it makes to the caller's umask, and has one heap.
-fn mirror_of(source: &Path, ttl: Duration) -> Result<Arc<Mirror>> {
+fn mirror_of(source: &Path, ttl: Duration, across: bool) -> Result<Arc<Mirror>> {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         tracing::warn!(%error, "the number of open files stays as it is");
     }
     umask(Mode::empty());
     mirror::one_heap();
-    let mirror = Mirror::new(source, ttl)?;
+    let mirror = if across { Mirror::across_mounts(source, ttl) } else { Mirror::new(source, ttl) }?;
     if !mirror.serves_all_users() {
         eprintln!("uvfs: not root: changes are made in the name of this user, and by nobody else");
     }

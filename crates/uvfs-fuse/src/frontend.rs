@@ -130,8 +130,7 @@ impl Frontend {
     /// Whether others change files and nobody tells of it, so that the kernel has to judge by the times whether the pages
     /// that it has are good.
     pub(crate) fn changes_unseen(&self) -> bool {
-        let root = self.core.vfs.root();
-        self.core.vfs.passes_through(&root) && !self.core.vfs.watched(&root)
+        self.core.vfs.changes_unseen(&self.core.vfs.root())
     }
 
     /// Whether the kernel may keep the targets of symbolic links.

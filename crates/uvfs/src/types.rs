@@ -367,6 +367,9 @@ pub struct Features {
     /// the cache itself and has them told ([`Cache::tell_of_name`](uvfs_cache::Cache::tell_of_name)). What it
     /// answers with [`Ttl::Forever`] then holds until it is told of, or until all is suspect.
     pub watched: bool,
+    /// File systems that nobody watches may come to be mounted inside: a front end's kernel has to judge by the times whether
+    /// the pages that it has are good.
+    pub others_inside: bool,
     /// Calls are made on another file system in the caller's name, and that file system has others who change it.
     /// Front ends name the caller's supplementary groups where something is changed or opened or an attribute's value read (the rest
     /// they may ask with user and group alone), and tell appending writes as such; names of extended

@@ -113,6 +113,12 @@ impl Vfs {
         self.sup(inode).is_ok_and(|s| s.features.passes_through)
     }
 
+    /// Whether others may change the inode's file system, or one mounted inside, and nobody tells of it.
+    pub fn changes_unseen(&self, inode: &Inode<'_>) -> bool {
+        self.sup(inode)
+            .is_ok_and(|s| s.features.passes_through && (!s.features.watched || s.features.others_inside))
+    }
+
     /// Whether targets of symbolic links never change: see [`Features::fixed_links`](crate::Features::fixed_links).
     pub fn fixed_links(&self, inode: &Inode<'_>) -> bool {
         self.sup(inode).is_ok_and(|s| s.features.fixed_links)

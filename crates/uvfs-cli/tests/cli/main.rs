@@ -6,6 +6,7 @@ mod endings;
 mod kernfs;
 mod manners;
 mod metrics;
+mod mirror;
 mod remount;
 
 use std::fs::{self, File, OpenOptions};
@@ -60,6 +61,7 @@ fn main() {
         kernfs::MOUNTING,
         manners::MOUNTING,
         metrics::MOUNTING,
+        mirror::MOUNTING,
         remount::MOUNTING,
     ];
     let mounting = mounting.into_iter().flatten().map(|&(name, test)| {

@@ -30,6 +30,8 @@ use super::reach::At;
 
 /// Bytes that are read of a directory at a time.
 const BUFFER: usize = 16 << 10;
+/// What a listing says where the number is known only of who looks at the file.
+const UNKNOWN: u64 = 0xffff_ffff;
 /// Entries that are kept when the next ones are read: who goes on may have had no room for the last few.
 const BEHIND: usize = 32;
 
@@ -170,7 +172,8 @@ impl Mirror {
             }
             for Entry { name, ino, fmt, cookie: after } in next {
                 cookie = *after;
-                if !sink(DirEntry { name, ino: *ino, fmt: *fmt, cookie }) {
+                let ino = self.table.numbering.shown(*ino).unwrap_or(UNKNOWN);
+                if !sink(DirEntry { name, ino, fmt: *fmt, cookie }) {
                     return Ok(());
                 }
             }

@@ -112,9 +112,11 @@ impl Mirror {
     }
 
     /// Keeps hold of a file that has lost its last name, for who still knows it: without it there would be no way to it.
-    /// It goes when the cache lets go of it. Where there are too many, it is given up.
+    /// It goes when the cache lets go of it. Where there are too many, it is given up; and in a mount inside the source, which
+    /// it would keep from being unmounted.
     pub(super) fn keep_unnamed(&self, node: &Node, inode: &Inode<'_>, fd: OwnedFd) {
         if inode.attr().nlink == 0
+            && !self.is_inside()
             && let Ok(_permit) = self.budget.permit()
         {
             let handle = self.files.number();

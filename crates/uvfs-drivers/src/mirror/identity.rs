@@ -8,7 +8,7 @@
 use std::hash::{Hash, Hasher};
 use std::os::fd::AsFd;
 
-use rustix::fs::{AtFlags, Statx, StatxFlags, StatxTimestamp, statx};
+use rustix::fs::{AtFlags, Statx, StatxFlags, StatxTimestamp, fstatfs, statx};
 use uvfs::types::{Attr, Errno, Result, Time, mode};
 
 use super::sys::{self, HANDLE_MAX};
@@ -146,6 +146,27 @@ pub(super) struct Seen {
 /// Whether the file system has handles: asked once, of the root.
 pub(super) fn has_handles(fd: impl AsFd) -> bool {
     FileHandle::of(fd).is_ok()
+}
+
+/// File systems that make what is in a file when it is read, whatever its size: proc, sysfs, debugfs, tracefs, cgroup, cgroup2,
+/// configfs, securityfs, pstore, efivarfs, selinuxfs.
+const MADE: [u32; 11] = [
+    0x9fa0,
+    0x6265_6572,
+    0x6462_6720,
+    0x7472_6163,
+    0x0027_e0eb,
+    0x6367_7270,
+    0x6265_6570,
+    0x7363_6673,
+    0x6165_676c,
+    0xde5e_81e4,
+    0xf97c_ff8c,
+];
+
+/// Whether it is on one of those.
+pub(super) fn is_made(fd: impl AsFd) -> bool {
+    fstatfs(fd).is_ok_and(|figures| MADE.contains(&(figures.f_type as u32)))
 }
 
 /// Looks at an open file, O_PATH or not.

@@ -2,12 +2,14 @@
 //!
 //! Names and attributes are answered from the cache while they may be believed; everything else goes through to the
 //! host. Nothing outside the source is read or written: see [`reach`]. What a caller may do, and whom that belongs to which
-//! it makes, the host's kernel decides: see [`caller`]. Mounts inside the source are shown as empty directories or files.
+//! it makes, the host's kernel decides: see [`caller`]. Mounts inside the source are shown as empty directories or files; or each
+//! by a mirror of its own, mounted there ([`Submounts`]).
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `identity`, `node` | which file it is; what is known of it, and the table |
-//! | `reach` | from a node to its file |
+//! | `base`, `reach` | where it begins; from a node to its file |
+//! | `mounts`, `submounts` | what is mounted inside, and the mirrors of that |
 //! | `caller`, `fds` | in whose name; how many descriptors |
 //! | `claim` | renaming where the host cannot be told to replace nothing |
 //! | `names`, `attr`, `xattr`, `file`, `dir` | the calls |
@@ -18,6 +20,7 @@
 //! `node` (the table), `file` (open files), `dir` (streams) and `fds`.
 
 mod attr;
+mod base;
 mod caller;
 mod claim;
 mod cookie;
@@ -25,16 +28,17 @@ mod dir;
 mod fds;
 mod file;
 mod identity;
+mod mounts;
 mod names;
 mod node;
 mod outside;
 mod reach;
+mod submounts;
 mod sys;
 pub mod watch;
 mod xattr;
 
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
@@ -50,13 +54,16 @@ use uvfs::{Acl, AclKind};
 use uvfs_cache::{Cache, InodeId};
 
 pub use identity::FileHandle;
+pub use submounts::Submounts;
 pub use sys::one_heap;
 
+use base::Base;
 use caller::Server;
 use dir::Streams;
-use fds::Budget;
+use fds::{Budget, Permit};
 use file::Files;
-use node::Table;
+use mounts::Mount;
+use node::{Numbering, Table};
 
 /// How long answers are believed where nothing else is said.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(1);
@@ -84,7 +91,7 @@ struct Mounted {
 /// It is mounted once. What is made through it has the permissions that the caller's umask left, less the umask of this process: a program
 /// that serves others sets that to 0.
 pub struct Mirror {
-    source: OwnedFd,
+    base: Base,
     table: Table,
     /// The root's number.
     root: u64,
@@ -94,13 +101,20 @@ pub struct Mirror {
     handles: bool,
     /// Whether there are access control lists.
     lists: bool,
-    server: Server,
+    /// Files' sizes say nothing of what can be read.
+    made: bool,
+    server: Arc<Server>,
     budget: Arc<Budget>,
     files: Files,
     streams: Streams,
     mounted: OnceLock<Mounted>,
     outside: outside::State,
+    /// For the descriptors that watching it takes, where there may be many.
+    _permits: Vec<Permit>,
 }
+
+/// Descriptors of a watcher: a group, and what ends it.
+const PER_WATCHER: usize = 2;
 
 impl Mirror {
     /// A mirror of this directory, whose answers are believed for so long.
@@ -108,6 +122,23 @@ impl Mirror {
     /// # Errors
     /// Where it is no directory, cannot be opened, or the kernel cannot do what is needed.
     pub fn new(source: &Path, ttl: Duration) -> std::result::Result<Arc<Self>, Refused> {
+        Self::outermost(source, ttl, Numbering::Host)
+    }
+
+    /// The same, where [`Submounts`] are to show what is mounted inside: inode numbers have room for those of other
+    /// devices, and access control lists are asked for, since some may have them.
+    ///
+    /// # Errors
+    /// As [`Mirror::new`].
+    pub fn across_mounts(source: &Path, ttl: Duration) -> std::result::Result<Arc<Self>, Refused> {
+        Self::outermost(source, ttl, Numbering::Device { device: 0, mount: 0 })
+    }
+
+    fn outermost(
+        source: &Path,
+        ttl: Duration,
+        numbering: Numbering,
+    ) -> std::result::Result<Arc<Self>, Refused> {
         let shown = source.display();
         let refused = |errno: Errno| Refused(format!("{shown} cannot be mirrored: {errno}"));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -125,29 +156,64 @@ impl Mirror {
         if let Err(error) = std::fs::read_link(reach::proc_path(&source)) {
             return Err(Refused(format!("/proc/self/fd cannot be used: {error}; is /proc mounted?")));
         }
-        let seen = identity::look(&source).map_err(refused)?;
-        let handles = identity::has_handles(&source);
-        let lists = xattr::has_lists(&source);
-        let table = Table::new();
-        let root = table.meet(&seen.id, seen.attr.ino, seen.attr.fmt()).number;
-        let server = Server::new().map_err(refused)?;
+        let lists = numbering != Numbering::Host || xattr::has_lists(&source);
+        let server = Arc::new(Server::new().map_err(refused)?);
         let budget = Arc::new(Budget::new());
-        let streams = Streams::new(budget.streams);
+        let streams = budget.streams;
+        let base = Base::Source(Arc::new(source));
+        Self::build(base, ttl, numbering, lists, (server, budget, streams, Vec::new())).map_err(refused)
+    }
+
+    /// A mirror of a mount inside, which is at `path` from the source.
+    fn inside(
+        &self,
+        mount: &Mount,
+        path: &Path,
+        number: impl FnOnce(((u32, u32), u64)) -> Option<Numbering>,
+    ) -> Result<Arc<Self>> {
+        let base = self.base.inside(mount, path)?;
+        let numbering = number(base::device_of(base.open()?)?).ok_or(Errno::NFILE)?;
+        let permits = (0..PER_WATCHER).map(|_| self.budget.permit()).collect::<Result<_>>()?;
+        // No directory is kept open: the host could not unmount it.
+        let shared = (Arc::clone(&self.server), Arc::clone(&self.budget), 0, permits);
+        Self::build(base, self.ttl, numbering, self.lists, shared)
+    }
+
+    fn build(
+        base: Base,
+        ttl: Duration,
+        numbering: Numbering,
+        lists: bool,
+        (server, budget, streams, permits): (Arc<Server>, Arc<Budget>, usize, Vec<Permit>),
+    ) -> Result<Arc<Self>> {
+        let (seen, handles, made) = {
+            let at = base.open()?;
+            (identity::look(&at)?, identity::has_handles(&at), identity::is_made(&at))
+        };
+        let table = Table::new(numbering);
+        let root = table.meet(&seen.id, seen.attr.ino, seen.attr.fmt()).number;
         Ok(Arc::new(Self {
-            source,
+            base,
             table,
             root,
             answers: AtomicU64::new(1),
             ttl,
             handles,
             lists,
+            made,
             server,
             budget,
             files: Files::default(),
-            streams,
+            streams: Streams::new(streams),
             mounted: OnceLock::new(),
             outside: outside::State::default(),
+            _permits: permits,
         }))
+    }
+
+    /// Whether it is of a mount inside the source of another one.
+    fn is_inside(&self) -> bool {
+        matches!(self.base, Base::Inside(_))
     }
 
     /// Whether files are told apart by their handles; by number and time of birth otherwise.
@@ -199,10 +265,13 @@ impl Driver for Mirror {
     fn features(&self) -> Features {
         Features {
             may_block: true,
-            fixed_links: true,
+            // Targets in proc change while it stays one link.
+            fixed_links: !self.made,
+            direct_io: self.made,
             passes_through: true,
             acl: self.lists,
             watched: self.outside.watches(),
+            others_inside: self.table.numbering != Numbering::Host,
             ..Features::default()
         }
     }
@@ -212,7 +281,7 @@ impl Driver for Mirror {
             // What others change is told to one cache.
             return Err(Errno::BUSY);
         }
-        let attr = self.shown(self.root, identity::attr(&self.source)?);
+        let attr = self.shown(self.root, identity::attr(self.base.open()?)?);
         Ok(NewInode { attr, private: self.answer_number(), ttl: self.believed() })
     }
 
@@ -335,7 +404,8 @@ impl Driver for Mirror {
     }
 
     fn statfs(&self, _op: &Op) -> Result<StatFs> {
-        attr::figures(&self.source)
+        // One mount has one: that of the source, also where another file system is inside.
+        attr::figures(self.base.source())
     }
 
     fn getxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {

@@ -33,6 +33,10 @@ use super::identity::{FileHandle, Identity, heap};
 const SHARDS: usize = 16;
 /// Numbers that are ours and not the host's begin here.
 const OURS: u64 = 1 << 63;
+/// Where several devices are shown, the numbers of each begin at a multiple of this power of two.
+const OF_DEVICE: u32 = 48;
+/// And ours of each mount at one of this.
+const OF_MOUNT: u32 = 40;
 /// Further names that are remembered of a file with several.
 const OTHER_NAMES: usize = 8;
 /// Directories above one that are looked through for itself: this is done for each that is let go of.
@@ -327,8 +331,38 @@ impl Hash for ByNumber {
     }
 }
 
+/// How the host's inode numbers are shown: files of different devices must not come to have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Numbering {
+    /// As they are.
+    Host,
+    /// With the number of the device (less than 2^15) above those that are small enough. `mount` is another one (less than
+    /// 2^23) for each table.
+    Device { device: u16, mount: u32 },
+}
+
+impl Numbering {
+    /// None for a number that cannot be shown.
+    pub(super) fn shown(self, host: u64) -> Option<u64> {
+        match self {
+            Self::Host => Some(host),
+            Self::Device { .. } if host == 0 || host >> OF_DEVICE != 0 => None,
+            Self::Device { device, .. } => Some(u64::from(device) << OF_DEVICE | host),
+        }
+    }
+
+    /// The first of our own.
+    fn ours(self) -> u64 {
+        match self {
+            Self::Host => OURS,
+            Self::Device { mount, .. } => OURS | u64::from(mount) << OF_MOUNT,
+        }
+    }
+}
+
 /// All nodes.
 pub(super) struct Table {
+    pub(super) numbering: Numbering,
     hasher: RandomState,
     by_id: [Mutex<HashSet<ById, RandomState>>; SHARDS],
     by_number: [RwLock<HashSet<ByNumber, RandomState>>; SHARDS],
@@ -337,12 +371,13 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(numbering: Numbering) -> Self {
         Self {
+            numbering,
             hasher: RandomState::default(),
             by_id: Default::default(),
             by_number: Default::default(),
-            next: AtomicU64::new(OURS),
+            next: AtomicU64::new(numbering.ours()),
             beside: OnceLock::new(),
         }
     }
@@ -367,7 +402,7 @@ impl Table {
             node.count.fetch_add(1, Relaxed);
             return Arc::clone(node);
         }
-        let mut number = host;
+        let mut number = self.numbering.shown(host).unwrap_or(0);
         loop {
             let mut numbers = self.number_shard(number).write();
             if number == 0 || numbers.contains(&number) {
@@ -467,7 +502,7 @@ mod tests {
 
     #[test]
     fn a_number_that_comes_again_while_its_file_is_held_is_another_one() {
-        let table = Table::new();
+        let table = Table::new(Numbering::Host);
         let old = table.meet(&id(1), 7, FILE);
         let new = table.meet(&id(2), 7, FILE);
         assert_eq!(old.number, 7);
@@ -480,7 +515,7 @@ mod tests {
 
     #[test]
     fn a_node_stays_until_each_answer_about_it_is_given_back() {
-        let table = Table::new();
+        let table = Table::new(Numbering::Host);
         let node = table.meet(&id(1), 7, FILE);
         assert!(Arc::ptr_eq(&node, &table.meet(&id(1), 7, FILE)));
         table.let_go(7);
@@ -492,7 +527,7 @@ mod tests {
     /// To the byte: whatever was added is taken away again, whoever holds what longest.
     #[test]
     fn bytes_are_told_of_until_the_last_one_lets_go() {
-        let (table, beside) = (Table::new(), Arc::<Beside>::default());
+        let (table, beside) = (Table::new(Numbering::Host), Arc::<Beside>::default());
         table.tell_of_bytes(Arc::clone(&beside));
         let dir = table.meet(&id(1), 1, DIR);
         let bare = beside.bytes();
@@ -516,7 +551,7 @@ mod tests {
 
     #[test]
     fn of_several_names_another_one_takes_over() {
-        let table = Table::new();
+        let table = Table::new(Numbering::Host);
         let dir = table.meet(&id(1), 1, DIR);
         let node = table.meet(&id(2), 2, FILE);
         let name = || node.place().map(|p| p.name.to_vec());
@@ -533,7 +568,7 @@ mod tests {
 
     #[test]
     fn directories_below_each_other_are_let_go() {
-        let table = Table::new();
+        let table = Table::new(Numbering::Host);
         let (a, b) = (table.meet(&id(1), 1, DIR), table.meet(&id(2), 2, DIR));
         a.seen_at(Place::new(&b, b"a"), false);
         b.seen_at(Place::new(&a, b"b"), false);
@@ -546,7 +581,7 @@ mod tests {
 
     #[test]
     fn a_deep_tree_is_dropped_without_recursion() {
-        let table = Table::new();
+        let table = Table::new(Numbering::Host);
         let mut dir = table.meet(&Identity::Born(0, DIR, Default::default()), 1, DIR);
         for ino in 2..200_000 {
             let node = table.meet(&Identity::Born(ino, DIR, Default::default()), ino, DIR);

@@ -109,7 +109,11 @@ impl Mirror {
         }
         // Before the first event, which may say that it ended.
         self.outside.watches.store(true, Release);
-        let started = Watcher::start(self.source.as_fd(), Arc::new(Ear(Arc::downgrade(self))));
+        let started = self
+            .base
+            .open()
+            .map_err(Refused::errno)
+            .and_then(|base| Watcher::start(base.as_fd(), Arc::new(Ear(Arc::downgrade(self)))));
         match started {
             Ok(watcher) => {
                 let _ = self.outside.watcher.set(watcher);
@@ -129,6 +133,19 @@ impl Mirror {
         }
         let why = self.outside.why_not.lock().clone().unwrap_or_else(|| "not asked for".into());
         format!("not watched, answers are believed for {:?}: {why}", self.ttl)
+    }
+
+    /// What this process does comes from outside too from now on: another mirror of its own shows the same file system.
+    pub(super) fn hear_own(&self) {
+        if let Some(watcher) = self.outside.watcher.get() {
+            watcher.hear_own();
+        }
+    }
+
+    /// Something was mounted on, or unmounted from, this name in the directory of this number.
+    pub(super) fn mounts_changed(&self, dir: u64, name: &[u8]) {
+        self.outside.told.fetch_add(1, AcqRel);
+        self.in_cache(|cache, sb| cache.name_changed(sb, dir, name));
     }
 
     /// What was seen of changes by others.

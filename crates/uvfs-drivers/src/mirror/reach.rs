@@ -1,7 +1,7 @@
 //! From a node to its file: a path below the source, opened without leaving it, and the file compared with the node.
 //!
 //! Every access begins here. The path is put together from the places where the node and its directories were seen last,
-//! and is opened by openat2(2) from the source's descriptor: no symbolic link in it is followed, nothing above the source
+//! and is opened by openat2(2) from where the mirror begins (see `base`): no symbolic link in it is followed, nothing above that
 //! or on another mount is reached. What it leads to is compared with the node's identity, so a file or directory that
 //! was put in the place of another is not taken for it: ESTALE, and the cache forgets the name that led there. What comes
 //! back is an O_PATH descriptor, which is used for this operation and closed.
@@ -19,6 +19,7 @@ use uvfs::Inode;
 use uvfs::types::{Errno, Result, mode};
 
 use super::Mirror;
+use super::base::path_of;
 use super::file::Opened;
 use super::identity;
 use super::node::{Node, Place};
@@ -57,12 +58,18 @@ pub(super) fn proc_path(fd: impl AsFd) -> String {
 
 /// Opens what stands at `path` below `dir` itself: a symbolic link is opened, not followed.
 pub(super) fn open_below(dir: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
-    let resolve = ResolveFlags::BENEATH
-        | ResolveFlags::NO_SYMLINKS
-        | ResolveFlags::NO_MAGICLINKS
-        | ResolveFlags::NO_XDEV;
+    resolve(dir, path, flags, ResolveFlags::NO_XDEV)
+}
+
+/// The same, also where other file systems are mounted on the way.
+pub(super) fn open_across(dir: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
+    resolve(dir, path, flags, ResolveFlags::empty())
+}
+
+fn resolve(dir: impl AsFd, path: &[u8], flags: OFlags, how: ResolveFlags) -> Result<OwnedFd> {
+    let how = how | ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat2(dir, OsStr::from_bytes(path), flags, Mode::empty(), resolve)
+    openat2(dir, OsStr::from_bytes(path), flags, Mode::empty(), how)
 }
 
 /// Whether a failure means that a place is not what it was.
@@ -105,7 +112,7 @@ impl Mirror {
     /// ESTALE where it is in none of its places, and what the host answers.
     pub(super) fn reach(&self, node: &Arc<Node>) -> Result<At<'_>> {
         if node.number == self.root_number() {
-            return Ok(At::Root(self.source.as_fd()));
+            return self.base.open();
         }
         if let Some(place) = node.place() {
             if let Some(fd) = self.try_place(node, &place)? {
@@ -190,23 +197,24 @@ impl Mirror {
     }
 
     fn open_part(&self, base: Option<&OwnedFd>, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
-        open_below(base.unwrap_or(&self.source), path, flags)
+        match base {
+            Some(base) => open_below(base, path, flags),
+            None => open_below(self.base.open()?, path, flags),
+        }
     }
 
     /// A file that somebody has open knows its own path, also where the host has moved it. The path is a hint: it is
     /// opened below the source as any other.
     fn ask_open_file(&self, node: &Node) -> Result<Option<OwnedFd>> {
         let Some(open) = node.find_open(|_| true) else { return Ok(None) };
-        let path_of = |fd: BorrowedFd<'_>| std::fs::read_link(proc_path(fd));
-        let (Ok(source), Ok(file)) = (path_of(self.source.as_fd()), path_of(open.fd.as_fd())) else {
-            return Ok(None);
-        };
+        let base = self.base.open()?;
+        let (Ok(source), Ok(file)) = (path_of(&base), path_of(&open.fd)) else { return Ok(None) };
         let Ok(below) = file.strip_prefix(&source).map(Path::to_owned) else { return Ok(None) };
-        self.open_hint(node, &below)
+        self.open_hint(node, &base, &below)
     }
 
-    fn open_hint(&self, node: &Node, below: &Path) -> Result<Option<OwnedFd>> {
-        match open_below(&self.source, below.as_os_str().as_bytes(), OFlags::empty()) {
+    fn open_hint(&self, node: &Node, base: &At<'_>, below: &Path) -> Result<Option<OwnedFd>> {
+        match open_below(base, below.as_os_str().as_bytes(), OFlags::empty()) {
             Ok(fd) if identity::is(&node.id, &fd)? => Ok(Some(fd)),
             Ok(_) => Ok(None),
             Err(errno) if moved(errno) => Ok(None),

@@ -1,4 +1,4 @@
-//! Calls that no safe wrapper offers: file handles, the user that a thread works on files as, the heap.
+//! Calls that no safe wrapper offers: file handles, mounts by number, the user that a thread works on files as, the heap.
 //!
 //! Safe from outside: each call is given buffers whose sizes it is told, and changes nothing but what its name says.
 //! `set_fs_uid` changes the calling thread alone; who calls it sees to it that the thread gets its own identity
@@ -57,6 +57,39 @@ pub(super) fn handle(fd: impl AsFd, bytes: &mut [u8; HANDLE_MAX]) -> Result<(i32
     }
     bytes[..len].copy_from_slice(&raw.bytes[..len]);
     Ok((raw.kind, len))
+}
+
+/// `statmount` has one number everywhere.
+const STATMOUNT: libc::c_long = 457;
+
+#[repr(C)]
+struct MountRequest {
+    size: u32,
+    spare: u32,
+    /// The one that is unique for ever.
+    mount: u64,
+    /// What is to be told.
+    mask: u64,
+}
+
+/// Whether there is a mount of this number.
+///
+/// # Errors
+/// ENOSYS before Linux 6.8, EPERM where it may not be asked.
+pub(super) fn mount_lives(mount: u64) -> Result<bool> {
+    let request = MountRequest { size: size_of::<MountRequest>() as u32, spare: 0, mount, mask: 0 };
+    let mut told = [0u64; 128];
+    // SAFETY: a request of the size that it says, and a buffer with the size that is given.
+    let done = unsafe {
+        libc::syscall(STATMOUNT, std::ptr::from_ref(&request), told.as_mut_ptr(), size_of_val(&told), 0)
+    };
+    if done == 0 {
+        return Ok(true);
+    }
+    match last_error() {
+        Errno::NOENT => Ok(false),
+        errno => Err(errno),
+    }
 }
 
 /// Sets the user id that this thread works on files with. Whether it was allowed to is looked up.

@@ -6,6 +6,7 @@ mod links;
 mod outside;
 mod semantics;
 mod users;
+mod xdev;
 
 use std::fs;
 use std::path::PathBuf;

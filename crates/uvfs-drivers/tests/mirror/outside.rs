@@ -41,7 +41,7 @@ fn what_is_told_is_looked_at_again() {
 }
 
 /// What another thread, which nobody can wait for, makes so.
-fn until(mut so: impl FnMut() -> bool) {
+pub(crate) fn until(mut so: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     while !so() {
         assert!(std::time::Instant::now() < deadline, "not so for a minute");

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use uvfs::Counted;
 use uvfs::counters::Call;
-use uvfs_drivers::mirror::Mirror;
+use uvfs_drivers::mirror::{FileHandle, Mirror};
 use uvfs_fuse::Options;
 
 use crate::Test;
@@ -37,6 +37,7 @@ pub const TESTS: &[Test] = &[
         mirror_shows_new_content_to_who_has_a_file_open,
     ),
     ("mirror_heeds_lists_when_names_are_looked_up", Needs::Root, mirror_heeds_lists_when_names_are_looked_up),
+    ("mirror_believes_no_list_that_is_not_there", Needs::Root, mirror_believes_no_list_that_is_not_there),
     ("mirror_is_asked_nothing_on_a_second_walk", Needs::Root, mirror_is_asked_nothing_on_a_second_walk),
     (
         "mirror_keeps_the_directory_that_one_works_in",
@@ -165,24 +166,90 @@ fn mirror_shows_new_content_to_who_has_a_file_open() {
     }));
 }
 
+/// Gives a file on the host a list: what its owner may, [`USER`], its group, all but the owner and others at the most, and others.
+fn give_list(path: &std::path::Path, [owner, user, group, mask, other]: [u16; 5]) -> rustix::io::Result<()> {
+    let entry = |tag: u16, bits: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &bits.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let none = u32::MAX;
+    let entries = [(1, owner, none), (2, user, USER), (4, group, none), (16, mask, none), (32, other, none)];
+    let list = entries.iter().flat_map(|&(tag, bits, id)| entry(tag, bits, id));
+    let list: Vec<u8> = 2u32.to_le_bytes().into_iter().chain(list).collect();
+    rustix::fs::setxattr(path, "system.posix_acl_access", &list, rustix::fs::XattrFlags::empty())
+}
+
+/// That there may be a list is not believed: who is let in, or out, by nothing but a list is so while there is one, by the kernel over
+/// a mount and by the library, and when it is gone the mode speaks for itself.
+fn mirror_believes_no_list_that_is_not_there() {
+    const TEST: &str = "mirror_believes_no_list_that_is_not_there";
+    let src = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+    fs::set_permissions(src.path(), Permissions::from_mode(0o755)).expect("chmod");
+    for (name, mode) in [("in", 0o700), ("out", 0o755), ("group", 0o750)] {
+        let dir = src.path().join(name);
+        fs::create_dir(&dir).expect("mkdir");
+        fs::write(dir.join("file"), "text").expect("write");
+        fs::set_permissions(&dir, Permissions::from_mode(mode)).expect("chmod");
+    }
+    // The group's own bits, where attributes say that there may be a list.
+    chown(src.path().join("group"), Some(0), Some(USER)).expect("chown");
+    let mirror = Mirror::new(src.path(), Duration::ZERO).expect("a mirror");
+    if let Err(why) = mirror.watch() {
+        return eprintln!("skipped: {TEST}: changes by others are not seen: {why}");
+    }
+    let mut options = Options::default();
+    options.allow_other = true;
+    let mnt = Fixture::new(mirror.clone(), &options);
+    // What this process does itself is not told of.
+    let tell = |name: &str| {
+        let fd = fs::File::open(src.path().join(name)).expect("open");
+        mirror.object_changed(&FileHandle::of(&fd).expect("a handle, since it is watched"));
+    };
+    let by_library = |name: &str| {
+        let me = mnt.vfs.context(uvfs::Cred::user(USER, USER));
+        me.stat(format!("/{name}/file").as_bytes()).is_ok()
+    };
+    let by_mount = |name: &str| {
+        let script = format!("cd / && stat {0}/file && ls {0} && cat {0}/file", mnt.path(name).display());
+        sh_as(USER, std::path::Path::new("/"), &script).is_ok()
+    };
+    let is = |name: &str, may: bool| {
+        let so = within(Duration::from_secs(20), || by_library(name) == may && by_mount(name) == may);
+        assert!(so, "{name}: {may} by the host, {} by the library", by_library(name));
+        // And stays so.
+        assert_eq!((by_mount(name), by_library(name)), (may, may), "{name}");
+    };
+    let as_the_mode_says = || {
+        is("in", false);
+        is("out", true);
+        is("group", true);
+    };
+    as_the_mode_says();
+    for _ in 0..3 {
+        if give_list(&src.path().join("in"), [7, 5, 0, 5, 0]) == Err(rustix::io::Errno::OPNOTSUPP) {
+            return eprintln!("skipped: {TEST}: no lists on the host's file system");
+        }
+        give_list(&src.path().join("out"), [7, 0, 5, 7, 5]).expect("setxattr");
+        give_list(&src.path().join("group"), [7, 0, 5, 5, 0]).expect("setxattr");
+        ["in", "out", "group"].into_iter().for_each(tell);
+        is("in", true);
+        is("out", false);
+        is("group", false);
+        for name in ["in", "out", "group"] {
+            rustix::fs::removexattr(src.path().join(name), "system.posix_acl_access").expect("removexattr");
+        }
+        // What was a mask becomes the group's bits, on the host as here.
+        fs::set_permissions(src.path().join("in"), Permissions::from_mode(0o700)).expect("chmod");
+        fs::set_permissions(src.path().join("group"), Permissions::from_mode(0o750)).expect("chmod");
+        ["in", "out", "group"].into_iter().for_each(tell);
+        as_the_mode_says();
+    }
+}
+
 /// Over a mount the kernel checks who may look a name up, and lists say it where there are some.
 fn mirror_heeds_lists_when_names_are_looked_up() {
     let it = Mirrored::new();
     let acl = |name: &str, other: u16, group: u16, user: u16, mask: u16| {
-        let entry = |tag: u16, bits: u16, id: u32| {
-            [&tag.to_le_bytes()[..], &bits.to_le_bytes(), &id.to_le_bytes()].concat()
-        };
-        let entries = [
-            (1, 7, u32::MAX),
-            (2, user, USER),
-            (4, group, u32::MAX),
-            (16, mask, u32::MAX),
-            (32, other, u32::MAX),
-        ];
-        let list = entries.iter().flat_map(|&(tag, bits, id)| entry(tag, bits, id));
-        let list: Vec<u8> = 2u32.to_le_bytes().into_iter().chain(list).collect();
-        let none = rustix::fs::XattrFlags::empty();
-        rustix::fs::setxattr(it.host(name), "system.posix_acl_access", &list, none)
+        give_list(&it.host(name), [7, user, group, mask, other])
     };
     for name in ["shut", "open"] {
         fs::create_dir(it.host(name)).expect("mkdir");

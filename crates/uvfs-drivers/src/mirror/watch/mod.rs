@@ -24,7 +24,7 @@ use std::hash::BuildHasher;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 
 use foldhash::fast::RandomState;
@@ -65,6 +65,10 @@ impl Refused {
     pub(super) fn no_handles() -> Self {
         Self("the file system has no handles that files could be told by".into())
     }
+
+    pub(super) fn errno(errno: Errno) -> Self {
+        Self(format!("it cannot be opened: {errno}"))
+    }
 }
 
 impl fmt::Display for Refused {
@@ -98,6 +102,7 @@ struct Tally {
 pub struct Watcher {
     stop: Arc<OwnedFd>,
     tally: Arc<Tally>,
+    own: Arc<AtomicI32>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -133,19 +138,25 @@ impl Watcher {
         let os = |error: Errno| Refused(format!("no thread to watch with: {error}"));
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(os)?);
         let tally = Arc::<Tally>::default();
+        let own = Arc::new(AtomicI32::new(i32::try_from(own).unwrap_or(0)));
         let thread = Thread {
             group,
             stop: Arc::clone(&stop),
             tally: Arc::clone(&tally),
             told,
-            own: i32::try_from(own).unwrap_or(0),
+            own: Arc::clone(&own),
             hash: RandomState::default(),
         };
         let thread = thread::Builder::new()
             .name("uvfs-watch".into())
             .spawn(move || thread.run())
             .map_err(|error| Refused(format!("no thread to watch with: {error}")))?;
-        Ok(Self { stop, tally, thread: Some(thread) })
+        Ok(Self { stop, tally, own, thread: Some(thread) })
+    }
+
+    /// No events are left out any more.
+    pub(super) fn hear_own(&self) {
+        self.own.store(0, Relaxed);
     }
 
     /// What was seen so far.
@@ -213,7 +224,8 @@ struct Thread {
     stop: Arc<OwnedFd>,
     tally: Arc<Tally>,
     told: Arc<dyn Told>,
-    own: i32,
+    /// The process whose events are left out; 0: none.
+    own: Arc<AtomicI32>,
     hash: RandomState,
 }
 
@@ -270,6 +282,7 @@ impl Thread {
     fn batch(&self, bytes: &[u8], seen: &mut HashSet<u64, RandomState>) -> bool {
         seen.clear();
         let mut own_only = true;
+        let own = self.own.load(Relaxed);
         for event in Events::new(bytes) {
             let Some(event) = event.filter(|event| !event.overflow()) else {
                 own_only = false;
@@ -277,7 +290,7 @@ impl Thread {
                 self.told.overflow();
                 continue;
             };
-            if event.pid == self.own && self.own != 0 {
+            if event.pid == own && own != 0 {
                 self.tally.own.fetch_add(1, Relaxed);
                 continue;
             }
@@ -442,7 +455,7 @@ mod tests {
             stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap()),
             tally: Arc::default(),
             told: heard.clone(),
-            own: 0,
+            own: Arc::default(),
             hash: RandomState::default(),
         };
         thread.batch(&[1; 30], &mut HashSet::default());

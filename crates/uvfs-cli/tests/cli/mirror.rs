@@ -1,0 +1,72 @@
+//! A mirror of a directory with other file systems inside, as users meet it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::io::Errno;
+
+use super::{Dir, SOON, Server, Test, within};
+
+pub const MOUNTING: &[Test] = &[("what_is_mounted_inside_is_shown", what_is_mounted_inside_is_shown)];
+
+/// What a test has mounted.
+struct Points(Vec<PathBuf>);
+
+impl Points {
+    fn mount(&mut self, point: PathBuf) -> bool {
+        fs::create_dir_all(&point).expect("mkdir");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&point).status();
+        let mounted = mounted.is_ok_and(|status| status.success());
+        if mounted {
+            self.0.push(point);
+        }
+        mounted
+    }
+}
+
+impl Drop for Points {
+    fn drop(&mut self) {
+        for point in self.0.iter().rev() {
+            let _ = Command::new("umount").arg("-l").arg(point).status();
+        }
+    }
+}
+
+fn read(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok()
+}
+
+fn what_is_mounted_inside_is_shown() {
+    let (src, dir) = (Dir::new(), Dir::new());
+    let mut points = Points(Vec::new());
+    if !points.mount(src.path().join("a")) {
+        return eprintln!("skipped: what_is_mounted_inside_is_shown: cannot mount a tmpfs");
+    }
+    let host = |name: &str| src.path().join(name);
+    let seen = |name: &str| dir.path().join(name);
+    fs::write(host("a/file"), "one").expect("write");
+    let source = format!("mirror:{}", src.text());
+    let server = Server::start(&["-o", "xdev", &source, dir.text()]);
+    assert_eq!(read(&seen("a/file")).as_deref(), Some("one"));
+    // The kernel knows this as a directory of the same file system.
+    fs::create_dir(host("late")).expect("mkdir");
+    fs::write(host("late/under"), "under").expect("write");
+    assert!(within(SOON, || read(&seen("late/under")).is_some()));
+    assert!(points.mount(host("late")));
+    fs::write(host("late/upper"), "upper").expect("write");
+    assert!(within(SOON, || read(&seen("late/upper")).is_some()));
+    assert_eq!(read(&seen("late/under")), None);
+    let coherence = read(&seen(".uvfs/coherence")).expect("a file");
+    assert!(coherence.contains("\na: ") && coherence.contains("\nlate: "), "{coherence}");
+    let across = fs::rename(seen("a/file"), seen("late/file")).expect_err("another device");
+    assert_eq!(across.raw_os_error(), Some(Errno::XDEV.raw_os_error()));
+    // Nothing that is only known keeps it.
+    let unmounted = Command::new("umount").arg(host("late")).status().expect("umount");
+    assert!(unmounted.success());
+    points.0.pop();
+    assert!(within(SOON, || read(&seen("late/under")).as_deref() == Some("under")));
+    assert_eq!(read(&seen("late/upper")), None);
+    assert!(within(SOON, || !read(&seen(".uvfs/coherence")).expect("a file").contains("late")));
+    drop(server);
+}
