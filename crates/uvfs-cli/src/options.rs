@@ -69,7 +69,10 @@ const KNOWN: &[Known] = &[
     flag("relatime", "likewise (default)"),
     flag("strictatime", "likewise"),
     flag("allow_other", "let other users in than the one who mounts; permissions are checked"),
-    flag("default_permissions", "the kernel checks permissions (always on)"),
+    flag(
+        "default_permissions",
+        "the kernel checks permissions also with timeout=0, where the server does otherwise (not on a mirror)",
+    ),
     flag("defaults", "nothing; for fstab(5)"),
     value(Of::Mount, "fsname", "NAME", "what mount(8) and df(1) show as the source"),
     value(
@@ -200,7 +203,8 @@ fn set(parsed: &mut Parsed, name: &str, value: &str) -> Result<()> {
         "nodiratime" => mount.atime = Atime::NotDirectories,
         "strictatime" => mount.atime = Atime::Strict,
         "allow_other" => mount.allow_other = true,
-        "default_permissions" | "defaults" => {}
+        "default_permissions" => mount.default_permissions = true,
+        "defaults" => {}
         "noprune" => mount.prune = false,
         "transport" => match value.parse() {
             Ok(kind) => mount.transport = kind,
