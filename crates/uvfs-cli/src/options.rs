@@ -71,7 +71,11 @@ const KNOWN: &[Known] = &[
     flag("allow_other", "let other users in than the one who mounts; permissions are checked"),
     flag(
         "default_permissions",
-        "the kernel checks permissions also with timeout=0, where the server does otherwise (not on a mirror)",
+        "the kernel checks permissions (default but with timeout=0 and without allow_other, where the server does)",
+    ),
+    flag(
+        "nodefault_permissions",
+        "the server checks them with timeout=0 and allow_other, too: only where FIFOs, sockets, devices and mounts inside are no secret. Not on a mirror",
     ),
     flag("defaults", "nothing; for fstab(5)"),
     value(Of::Mount, "fsname", "NAME", "what mount(8) and df(1) show as the source"),
@@ -203,7 +207,8 @@ fn set(parsed: &mut Parsed, name: &str, value: &str) -> Result<()> {
         "nodiratime" => mount.atime = Atime::NotDirectories,
         "strictatime" => mount.atime = Atime::Strict,
         "allow_other" => mount.allow_other = true,
-        "default_permissions" => mount.default_permissions = true,
+        "default_permissions" => mount.default_permissions = Some(true),
+        "nodefault_permissions" => mount.default_permissions = Some(false),
         "defaults" => {}
         "noprune" => mount.prune = false,
         "transport" => match value.parse() {

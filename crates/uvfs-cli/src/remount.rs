@@ -33,9 +33,9 @@ pub fn run(dir: &Path, options: &[String]) -> Result<()> {
     let mut fixed = options::fixed_that_differ(&was, &wanted);
     fixed.extend((names_memory && !made.is_known).then_some("memory"));
     // Elsewhere it is as it was; mount(8) repeats it where the kernel shows it.
-    let server_checks = was.mount.timeout == Some(Duration::ZERO) && source != "mirror";
-    let differs = wanted.mount.default_permissions && !was.mount.default_permissions;
-    fixed.extend((server_checks && differs).then_some("default_permissions"));
+    let may_differ = was.mount.timeout == Some(Duration::ZERO) && source != "mirror";
+    let kernel = |of: &Parsed| of.mount.default_permissions.unwrap_or(of.mount.allow_other);
+    fixed.extend((may_differ && kernel(&was) != kernel(&wanted)).then_some("default_permissions"));
     if !fixed.is_empty() {
         let unknown = if made.is_known { "" } else { ", and with ctl=off nobody knows what they were" };
         bail!(

@@ -33,8 +33,9 @@ pub struct Options {
     pub atime: Atime,
     /// `allow_other`: other users than the one who mounts may use it; permissions are checked.
     pub allow_other: bool,
-    /// `default_permissions`: the kernel checks permissions also where it may believe nothing; see [`Permissions`].
-    pub default_permissions: bool,
+    /// `default_permissions`, `nodefault_permissions`: who checks permissions where the kernel may believe nothing, whoever may use
+    /// the mount; see [`Permissions`].
+    pub default_permissions: Option<bool>,
     /// `timeout`: how long the kernel may believe names, attributes and that a name does not
     /// exist. `None`: as long as the driver says.
     pub timeout: Option<Duration>,
@@ -54,8 +55,9 @@ pub enum Permissions {
     /// The kernel, by the attributes that it was told (its mount option `default_permissions`).
     Kernel,
     /// The server, on each request: where the kernel may believe nothing (`timeout=0`), it would have to ask for the attributes
-    /// of each directory before it goes through. Not on a mirror, whose root and
-    /// capabilities are the host's to judge.
+    /// of each directory before it goes through. Not on a mirror, whose root and capabilities are the host's to judge; nor,
+    /// unless it is asked for, where others than the one who mounts are let in (`allow_other`): there is much that a kernel does
+    /// without asking (docs/semantics.md), among it to open FIFOs.
     Server,
 }
 
@@ -121,7 +123,7 @@ impl Default for Options {
             dirsync: false,
             atime: Atime::default(),
             allow_other: false,
-            default_permissions: false,
+            default_permissions: None,
             timeout: None,
             prune: true,
             threads: thread::available_parallelism().map_or(2, NonZeroUsize::get).max(2),
@@ -164,7 +166,8 @@ impl Options {
     /// Who checks permissions where `vfs` is mounted with these.
     pub(crate) fn permissions(&self, vfs: &Vfs) -> Permissions {
         let believes = self.timeout.is_none_or(|timeout| !timeout.is_zero());
-        if believes || self.default_permissions || vfs.passes_through(&vfs.root()) {
+        let asked = self.default_permissions.unwrap_or(self.allow_other);
+        if believes || asked || vfs.passes_through(&vfs.root()) {
             Permissions::Kernel
         } else {
             Permissions::Server

@@ -160,6 +160,7 @@ fn asking() -> Options {
     options.suid = options.allow_other;
     options.dev = options.allow_other;
     options.timeout = Some(Duration::ZERO);
+    options.default_permissions = Some(false);
     options
 }
 
@@ -253,9 +254,15 @@ fn who_checks_permissions_is_shown() {
     };
     let mut options = asking();
     assert_eq!(shown(&options), (Permissions::Server, false));
-    options.default_permissions = true;
+    options.default_permissions = Some(true);
     assert_eq!(shown(&options), (Permissions::Kernel, true));
-    options.default_permissions = false;
+    options.default_permissions = None;
+    let kernel = options.allow_other;
+    let whose = if kernel { Permissions::Kernel } else { Permissions::Server };
+    assert_eq!(shown(&options), (whose, kernel), "what others could have unmounted");
+    options.allow_other = false;
+    assert_eq!(shown(&options), (Permissions::Server, false));
+    options.default_permissions = Some(false);
     options.timeout = Some(Duration::from_nanos(1));
     assert_eq!(shown(&options), (Permissions::Kernel, true));
     options.timeout = None;
