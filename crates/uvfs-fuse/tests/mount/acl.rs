@@ -249,7 +249,7 @@ fn compare(mount: &Path, host: &Path, seed: u64, kernel: bool) {
     for number in 0..OPERATIONS {
         let step = step(&mut random);
         let is_pipe = || {
-            lstat(&host.join(step.name)).is_ok_and(|it| FileType::from_raw_mode(it.st_mode) == FileType::Fifo)
+            lstat(host.join(step.name)).is_ok_and(|it| FileType::from_raw_mode(it.st_mode) == FileType::Fifo)
         };
         if !kernel && matches!(step.call, Call::Open(_)) && is_pipe() {
             continue;
