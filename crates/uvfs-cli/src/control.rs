@@ -85,6 +85,12 @@ impl Control {
         ]
     }
 
+    /// Who checks them.
+    fn permissions(&self) -> &'static str {
+        let mounted = self.mounted.get().and_then(Weak::upgrade);
+        mounted.map_or("none (not mounted yet)", |mounted| mounted.permissions().name())
+    }
+
     fn transport(&self) -> &'static str {
         let mounted = self.mounted.get().and_then(Weak::upgrade);
         mounted.map_or("none (not mounted yet)", |mounted| mounted.transport().name())
@@ -148,6 +154,7 @@ impl Control {
         self.say(root, "metrics", |control, out| {
             line(out, control.about.metrics.as_deref().unwrap_or("none (see uvfs mount --metrics)"))
         })?;
+        self.say(root, "permissions", |control, out| line(out, control.permissions()))?;
         self.say(root, "transport", |control, out| line(out, control.transport()))?;
         self.say(root, "version", |_, out| line(out, env!("CARGO_PKG_VERSION")))?;
         for (index, (name, _)) in self.about.lines.iter().enumerate() {

@@ -69,7 +69,14 @@ const KNOWN: &[Known] = &[
     flag("relatime", "likewise (default)"),
     flag("strictatime", "likewise"),
     flag("allow_other", "let other users in than the one who mounts; permissions are checked"),
-    flag("default_permissions", "the kernel checks permissions (always on)"),
+    flag(
+        "default_permissions",
+        "the kernel checks permissions (default but with timeout=0 and without allow_other, where the server does)",
+    ),
+    flag(
+        "nodefault_permissions",
+        "the server checks them with timeout=0 and allow_other, too: only where FIFOs, sockets, devices and mounts inside are no secret. Not on a mirror",
+    ),
     flag("defaults", "nothing; for fstab(5)"),
     value(Of::Mount, "fsname", "NAME", "what mount(8) and df(1) show as the source"),
     value(
@@ -205,7 +212,9 @@ fn set(parsed: &mut Parsed, name: &str, value: &str) -> Result<()> {
         "nodiratime" => mount.atime = Atime::NotDirectories,
         "strictatime" => mount.atime = Atime::Strict,
         "allow_other" => mount.allow_other = true,
-        "default_permissions" | "defaults" => {}
+        "default_permissions" => mount.default_permissions = Some(true),
+        "nodefault_permissions" => mount.default_permissions = Some(false),
+        "defaults" => {}
         "noprune" => mount.prune = false,
         "transport" => match value.parse() {
             Ok(kind) => mount.transport = kind,

@@ -7,6 +7,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use uvfs_fuse::{MountedAt, Options};
@@ -31,6 +32,10 @@ pub fn run(dir: &Path, options: &[String]) -> Result<()> {
         options.iter().flat_map(|list| list.split(',')).any(|option| option.starts_with("memory="));
     let mut fixed = options::fixed_that_differ(&was, &wanted);
     fixed.extend((names_memory && !made.is_known).then_some("memory"));
+    // Elsewhere it is as it was; mount(8) repeats it where the kernel shows it.
+    let may_differ = was.mount.timeout == Some(Duration::ZERO) && source != "mirror";
+    let kernel = |of: &Parsed| of.mount.default_permissions.unwrap_or(of.mount.allow_other);
+    fixed.extend((may_differ && kernel(&was) != kernel(&wanted)).then_some("default_permissions"));
     if !fixed.is_empty() {
         let unknown = if made.is_known { "" } else { ", and with ctl=off nobody knows what they were" };
         bail!(

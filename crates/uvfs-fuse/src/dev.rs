@@ -102,7 +102,8 @@ impl Connection {
         let page_size = page_size() as u32;
         let wishes = Wishes {
             page_size,
-            acls: frontend.keeps_acls(),
+            acls: frontend.has_acls_checked(),
+            unmasked: frontend.masks(),
             unseen: frontend.changes_unseen(),
             fixed_links: frontend.fixed_links(),
             uring: rings,

@@ -23,7 +23,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use crate::error::MountError;
 use crate::mountinfo::{self, Mount};
-use crate::options::Options;
+use crate::options::{Options, Permissions};
 
 /// What `/proc/mounts` shows as the type.
 pub(crate) const FSTYPE: &str = "fuse.uvfs";
@@ -42,42 +42,47 @@ pub(crate) fn mount_point(dir: &Path) -> Result<PathBuf, MountError> {
 }
 
 /// Mounts on `dir` and returns the device through which the kernel asks.
-pub(crate) fn attach(dir: &Path, options: &Options) -> Result<OwnedFd, MountError> {
+pub(crate) fn attach(dir: &Path, options: &Options, permissions: Permissions) -> Result<OwnedFd, MountError> {
     let device = match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         Ok(device) => device,
         Err(error) => {
             return match error.raw_os_error() {
                 Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => Err(MountError::NoDevice),
-                Some(libc::EACCES | libc::EPERM) => attach_by_helper(dir, options),
+                Some(libc::EACCES | libc::EPERM) => attach_by_helper(dir, options, permissions),
                 _ => Err(MountError::os("cannot open /dev/fuse", error)),
             };
         }
     };
-    match attach_directly(&device, dir, options) {
+    match attach_directly(&device, dir, options, permissions) {
         Ok(()) => Ok(device.into()),
-        Err(Errno::PERM) => attach_by_helper(dir, options),
+        Err(Errno::PERM) => attach_by_helper(dir, options, permissions),
         Err(Errno::NODEV) => Err(MountError::NoDevice),
         Err(error) => Err(MountError::os(format!("cannot mount on {}", dir.display()), error)),
     }
 }
 
-fn attach_directly(device: &File, dir: &Path, options: &Options) -> Result<(), Errno> {
+fn attach_directly(
+    device: &File,
+    dir: &Path,
+    options: &Options,
+    permissions: Permissions,
+) -> Result<(), Errno> {
     let data = format!(
         "fd={},rootmode={:o},user_id={},group_id={},{}",
         device.as_raw_fd(),
         libc::S_IFDIR,
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),
-        options.fuse_options(),
+        options.fuse_options(permissions),
     );
     let data = CString::new(data).map_err(|_| Errno::INVAL)?;
     rustix::mount::mount(options.fsname(), dir, FSTYPE, options.flags(), data.as_c_str())
 }
 
-fn attach_by_helper(dir: &Path, options: &Options) -> Result<OwnedFd, MountError> {
+fn attach_by_helper(dir: &Path, options: &Options, permissions: Permissions) -> Result<OwnedFd, MountError> {
     let os = |error| MountError::os("cannot talk to fusermount3", error);
     let (ours, theirs) = UnixStream::pair().map_err(os)?;
-    let text = options.for_fusermount();
+    let text = options.for_fusermount(permissions);
     // The socket goes over as standard input, so that no other descriptor has to survive an exec.
     let child =
         helper(&["-o", &text, "--"], dir).env("_FUSE_COMMFD", "0").stdin(OwnedFd::from(theirs)).spawn();

@@ -8,27 +8,29 @@
 //!
 //! Any thread may call any method. A method answers at once where the driver never waits or the
 //! cache has the answer, and where the caller is a thread that reads requests beside others ([`Readers`]); all else goes
-//! to the [`Pool`]. Permissions are the kernel's business (`default_permissions`): every operation is
-//! `trusted`. On unmount the kernel sends no forgets: the VFS goes with all its references.
+//! to the [`Pool`]. Permissions are the kernel's business (`default_permissions`) and every operation is
+//! `trusted`, unless the kernel may believe nothing: then each request is checked by the VFS, for a caller of whom it asks what
+//! it has to know ([`credentials`]); what goes by a handle was checked when that was opened. On unmount the kernel sends no forgets: the VFS goes with all its references.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use uvfs::{Attr, Cred, Errno, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs, mode};
+use uvfs::{Attr, Cred, Errno, Inode, InodeId, Op, Powers, Result, StatFs, Ttl, Vfs, mode};
 
 use crate::notify::Outbox;
+use crate::options::Permissions;
 use crate::pending::{For, Pending, Waiting};
 use crate::pool::Pool;
 use crate::readers::Readers;
 use crate::transport::{Asked, Attributes, Caller, Entry, NodeId, ROOT, Reply};
 
 mod attrs;
+mod credentials;
 mod dirs;
 mod files;
 #[cfg(test)]
 pub(crate) mod fixture;
-mod groups;
 mod memory;
 mod names;
 mod outside;
@@ -74,11 +76,13 @@ struct Core {
     root: InodeId,
     /// `-o timeout=`: in place of what the driver says.
     timeout: Option<Duration>,
+    /// Who checks them.
+    permissions: Permissions,
     tally: Tally,
     short: Shortage,
     pool: Pool,
     readers: Arc<Readers>,
-    /// The root's driver keeps access control lists, and the kernel checks them.
+    /// The root's driver keeps access control lists.
     acls: bool,
     /// Set where the kernel cannot be told at once that names have changed: where others change them, they are then
     /// believed for so long at the most.
@@ -93,7 +97,7 @@ struct Core {
 }
 
 impl Frontend {
-    pub(crate) fn new(vfs: Arc<Vfs>, timeout: Option<Duration>) -> Self {
+    pub(crate) fn new(vfs: Arc<Vfs>, timeout: Option<Duration>, permissions: Permissions) -> Self {
         let (root, acls) = (vfs.root().id(), vfs.keeps_acls(&vfs.root()));
         let (tally, short, pool) = (Tally::default(), Shortage::default(), Pool::new(WAITING_MAX));
         let (names_at_most, outbox) = (OnceLock::new(), OnceLock::new());
@@ -102,6 +106,7 @@ impl Frontend {
                 vfs,
                 root,
                 timeout,
+                permissions,
                 tally,
                 short,
                 pool,
@@ -122,8 +127,17 @@ impl Frontend {
         self.core.spares_opendir.store(spare_opendir, Relaxed);
     }
 
+    pub(crate) fn permissions(&self) -> Permissions {
+        self.core.permissions
+    }
+
     /// Whether the kernel shall check access control lists.
-    pub(crate) fn keeps_acls(&self) -> bool {
+    pub(crate) fn has_acls_checked(&self) -> bool {
+        self.core.acls && !self.core.checks()
+    }
+
+    /// Whether the umask is ours to apply: where a directory may have a default list, which takes the place of it.
+    pub(crate) fn masks(&self) -> bool {
         self.core.acls
     }
 
@@ -277,11 +291,25 @@ impl Core {
         if id == self.root { ROOT } else { id.as_u64() }
     }
 
+    /// Whether permissions are ours to check.
+    fn checks(&self) -> bool {
+        self.permissions == Permissions::Server
+    }
+
     fn op(&self, who: Caller) -> Op {
         let mut op = self.vfs.op(&Cred::user(who.uid, who.gid));
-        op.trusted = true;
+        if self.checks() {
+            op.powers = Powers::asked(credentials::of, who.pid);
+        } else {
+            op.trusted = true;
+        }
         op.umask = who.umask;
         op
+    }
+
+    /// [`Core::op`] of who has been permitted it.
+    fn op_permitted(&self, who: Caller) -> Op {
+        Op { trusted: true, ..self.op(who) }
     }
 
     /// [`Core::op`] and the inode that it is about, with the caller's supplementary groups where the outcome may depend on them:
@@ -306,7 +334,7 @@ impl Core {
     /// [`Core::op`], with the caller's supplementary groups.
     fn op_of_member(&self, who: Caller) -> Result<Op> {
         let mut op = self.op(who);
-        op.cred.groups = groups::of(who.pid)?.into();
+        op.cred.groups = credentials::of(who.pid, who.uid)?.groups;
         Ok(op)
     }
 
@@ -316,7 +344,7 @@ impl Core {
     /// without naming the groups.
     fn op_to_write(&self, who: Caller, inode: &Inode<'_>) -> Result<Op> {
         const SGID: u32 = mode::S_ISGID;
-        if who.uid != 0 && inode.fmt() == mode::S_IFREG {
+        if who.uid != 0 && !self.checks() && inode.fmt() == mode::S_IFREG {
             let attr = inode.attr();
             if attr.mode & (SGID | 0o010) == SGID && attr.gid != who.gid {
                 return self.op_of_member(who);
@@ -331,8 +359,9 @@ impl Core {
     fn op_for_acl(&self, op: &Op, who: Caller, inode: &Inode<'_>) -> Result<Op> {
         let mut op = op.clone();
         let attr = inode.attr();
-        if who.uid != 0 && attr.mode & mode::S_ISGID != 0 && attr.gid != who.gid {
-            op.cred.groups = groups::of(who.pid)?.into();
+        let is_bound = who.uid != 0 && !self.checks();
+        if is_bound && attr.mode & mode::S_ISGID != 0 && attr.gid != who.gid {
+            op.cred.groups = credentials::of(who.pid, who.uid)?.groups;
         }
         Ok(op)
     }
@@ -457,7 +486,9 @@ mod tests {
     fn entries_are_kept_unless_the_kernel_is_made_to_forget() {
         let fixture = Fixture::new();
         let kept = || {
-            let opened = fixture.frontend.opendir(ROOT).expect("opened");
+            let (sent, opened) = fixture::reply();
+            fixture.frontend.opendir(fixture::ANYBODY, ROOT, sent);
+            let opened = opened.recv().expect("an answer").expect("opened");
             assert_eq!(opened.cache_dir, opened.keep_cache);
             opened.cache_dir
         };
@@ -471,7 +502,9 @@ mod tests {
         let opened = |resident, spare| {
             let fixture = Fixture::with(Features { resident, ..Features::default() });
             fixture.frontend.kernel_can(spare);
-            fixture.frontend.opendir(ROOT).map(drop)
+            let (sent, opened) = fixture::reply();
+            fixture.frontend.opendir(fixture::ANYBODY, ROOT, sent);
+            opened.recv().expect("an answer").map(drop)
         };
         assert_eq!(opened(true, false), Ok(()));
         assert_eq!(opened(false, true), Ok(()));

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use uvfs::{Errno, Vfs};
 
 use crate::frontend::Frontend;
+use crate::options::Permissions;
 use crate::wire::request::split;
 use crate::wire::{Answer, Dispatcher, IN_HEADER, Port};
 
@@ -61,7 +62,7 @@ impl Port for Ear {
 impl Dispatch {
     /// A front end of `vfs`.
     pub fn new(vfs: Arc<Vfs>) -> Self {
-        let frontend = Arc::new(Frontend::new(vfs, None));
+        let frontend = Arc::new(Frontend::new(vfs, None, Permissions::Kernel));
         let (ear, answers) = channel();
         Self { dispatcher: Dispatcher::new(frontend, None), ear, answers: Mutex::new(answers) }
     }

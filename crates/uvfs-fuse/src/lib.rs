@@ -37,5 +37,5 @@ pub use device::unmount;
 pub use error::MountError;
 pub use mounted::{Lookups, Mounted, Notices, Requests, Shortages, Unmounted, mount};
 pub use mountinfo::{Listed, listed};
-pub use options::{Atime, Options, TransportKind};
+pub use options::{Atime, Options, Permissions, TransportKind};
 pub use remount::{MountedAt, mounted_at, remount};

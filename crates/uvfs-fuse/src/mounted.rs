@@ -21,7 +21,7 @@ use crate::device::{self, Detach};
 use crate::error::MountError;
 use crate::frontend::{self, Frontend};
 use crate::mountinfo::{self, Mount};
-use crate::options::Options;
+use crate::options::{Options, Permissions};
 
 /// How long a session that failed may take to say why.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -142,10 +142,11 @@ fn told(outcome: &Outcome) -> io::Result<()> {
 /// in the parent.
 pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, MountError> {
     let dir = device::mount_point(dir)?;
-    let fuse = device::attach(&dir, options)?;
+    let permissions = options.permissions(&vfs);
+    let fuse = device::attach(&dir, options, permissions)?;
     let ours = mountinfo::at(&dir).ok().flatten();
     let give_up = GiveUp::new(move || ours.iter().for_each(device::abort));
-    let frontend = Arc::new(Frontend::new(vfs, options.timeout));
+    let frontend = Arc::new(Frontend::new(vfs, options.timeout, permissions));
     let started = start(fuse, &frontend, options, &give_up).and_then(|(session, pressure, transport)| {
         // The first question, to be sure that there is an answer.
         match device::first_question(&dir) {
@@ -282,6 +283,11 @@ impl Mounted {
     /// The file of the system's memory pressure that lowers the limit; "none" and why, where there is none.
     pub fn pressure(&self) -> &str {
         &self.pressure
+    }
+
+    /// Who checks permissions.
+    pub fn permissions(&self) -> Permissions {
+        self.frontend.permissions()
     }
 
     /// What requests come through.

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::mount::MountFlags;
+use uvfs::Vfs;
 
 /// Options of a mount. The defaults are those of other FUSE file systems: `rw`, `nosuid`,
 /// `nodev`, `exec`, usable by the user who mounts only.
@@ -32,6 +33,9 @@ pub struct Options {
     pub atime: Atime,
     /// `allow_other`: other users than the one who mounts may use it; permissions are checked.
     pub allow_other: bool,
+    /// `default_permissions`, `nodefault_permissions`: who checks permissions where the kernel may believe nothing, whoever may use
+    /// the mount; see [`Permissions`].
+    pub default_permissions: Option<bool>,
     /// `timeout`: how long the kernel may believe names, attributes and that a name does not
     /// exist. `None`: as long as the driver says.
     pub timeout: Option<Duration>,
@@ -43,6 +47,28 @@ pub struct Options {
     /// `transport`: what requests are to come through. The default is what the environment variable `UVFS_TRANSPORT` says,
     /// if it is one of the names, else [`TransportKind::Auto`].
     pub transport: TransportKind,
+}
+
+/// Who checks permissions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permissions {
+    /// The kernel, by the attributes that it was told (its mount option `default_permissions`).
+    Kernel,
+    /// The server, on each request: where the kernel may believe nothing (`timeout=0`), it would have to ask for the attributes
+    /// of each directory before it goes through. Not on a mirror, whose root and capabilities are the host's to judge; nor,
+    /// unless it is asked for, where others than the one who mounts are let in (`allow_other`): there is much that a kernel does
+    /// without asking (docs/semantics.md), among it to open FIFOs.
+    Server,
+}
+
+impl Permissions {
+    /// A word for it: "kernel" or "server".
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Server => "server",
+        }
+    }
 }
 
 /// What requests are to come through; see [`Mounted::transport`](crate::Mounted::transport) for what they do.
@@ -97,6 +123,7 @@ impl Default for Options {
             dirsync: false,
             atime: Atime::default(),
             allow_other: false,
+            default_permissions: None,
             timeout: None,
             prune: true,
             threads: thread::available_parallelism().map_or(2, NonZeroUsize::get).max(2),
@@ -136,15 +163,34 @@ impl Options {
         self.flagged().fold(MountFlags::empty(), |all, (_, flag)| all | flag)
     }
 
+    /// Who checks permissions where `vfs` is mounted with these.
+    pub(crate) fn permissions(&self, vfs: &Vfs) -> Permissions {
+        let believes = self.timeout.is_none_or(|timeout| !timeout.is_zero());
+        let asked = self.default_permissions.unwrap_or(self.allow_other);
+        if believes || asked || vfs.passes_through(&vfs.root()) {
+            Permissions::Kernel
+        } else {
+            Permissions::Server
+        }
+    }
+
     /// The options that the kernel's FUSE takes as text.
-    pub(crate) fn fuse_options(&self) -> &'static str {
-        // Always: everything above relies on the kernel having checked permissions.
-        if self.allow_other { "default_permissions,allow_other" } else { "default_permissions" }
+    pub(crate) fn fuse_options(&self, permissions: Permissions) -> &'static str {
+        match (permissions, self.allow_other) {
+            (Permissions::Kernel, true) => "default_permissions,allow_other",
+            (Permissions::Kernel, false) => "default_permissions",
+            (Permissions::Server, true) => "allow_other",
+            (Permissions::Server, false) => "",
+        }
     }
 
     /// All of it, as fusermount3 takes it after `-o`.
-    pub(crate) fn for_fusermount(&self) -> String {
-        let mut text = format!("{},subtype=uvfs,fsname=", self.fuse_options());
+    pub(crate) fn for_fusermount(&self, permissions: Permissions) -> String {
+        let mut text = match self.fuse_options(permissions) {
+            "" => String::new(),
+            options => format!("{options},"),
+        };
+        text.push_str("subtype=uvfs,fsname=");
         for c in self.fsname().chars() {
             if matches!(c, ',' | '\\') {
                 text.push('\\');
@@ -175,7 +221,10 @@ mod tests {
     fn options_reach_mount_and_fusermount() {
         let mut options = Options { fsname: Some(r"a,b\c".into()), ..Options::default() };
         assert_eq!(options.flags(), MountFlags::NOSUID | MountFlags::NODEV);
-        assert_eq!(options.for_fusermount(), r"default_permissions,subtype=uvfs,fsname=a\,b\\c,nosuid,nodev");
+        assert_eq!(
+            options.for_fusermount(Permissions::Kernel),
+            r"default_permissions,subtype=uvfs,fsname=a\,b\\c,nosuid,nodev"
+        );
         options.read_only = true;
         options.suid = true;
         options.exec = false;
@@ -185,7 +234,8 @@ mod tests {
             options.flags(),
             MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME
         );
-        let text = options.for_fusermount();
+        assert!(options.for_fusermount(Permissions::Server).starts_with("allow_other,subtype"));
+        let text = options.for_fusermount(Permissions::Kernel);
         assert!(text.starts_with("default_permissions,allow_other,"), "{text}");
         assert!(text.ends_with(",ro,nodev,noexec,noatime,suid"), "{text}");
     }

@@ -17,7 +17,7 @@ pub(crate) type NodeId = u64;
 /// The kernel's id for the root of a mount.
 pub(crate) const ROOT: NodeId = 1;
 
-/// Who made a request. Supplementary groups are not told; the kernel has checked permissions.
+/// Who made a request. Supplementary groups and capabilities are not told.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
     pub uid: u32,

@@ -10,6 +10,7 @@
 //! share it behind an `Arc`. Pure functions of values; who may set a list, and when one is asked for, stands in
 //! `ops/acl.rs`, when mode bits alone decide in `permission.rs`.
 
+use crate::powers::Who;
 use crate::types::{Access, Cred, Errno, Result};
 
 /// Most entries of a list: what fits into an extended attribute.
@@ -246,16 +247,20 @@ impl Acl {
     /// that is about the caller decides; of several groups one that grants suffices, and if none
     /// does, what others may is not for a member of any. Knows nothing of root.
     pub fn allows(&self, cred: &Cred, owner: u32, group: u32, want: Access) -> bool {
+        self.allows_who(cred, owner, group, want)
+    }
+
+    pub(crate) fn allows_who(&self, who: &impl Who, owner: u32, group: u32, want: Access) -> bool {
         let mask = self.0.iter().find(|entry| entry.tag == AclTag::Mask);
         let mask = mask.map_or(Access::all(), |entry| entry.perm);
         let mut member = false;
         for AclEntry { tag, perm } in &self.0 {
             let bounded = *perm & mask;
             match *tag {
-                AclTag::UserObj if cred.uid == owner => return perm.contains(want),
-                AclTag::User(uid) if cred.uid == uid => return bounded.contains(want),
-                AclTag::GroupObj if cred.in_group(group) => member = true,
-                AclTag::Group(gid) if cred.in_group(gid) => member = true,
+                AclTag::UserObj if who.uid() == owner => return perm.contains(want),
+                AclTag::User(uid) if who.uid() == uid => return bounded.contains(want),
+                AclTag::GroupObj if who.in_group(group) => member = true,
+                AclTag::Group(gid) if who.in_group(gid) => member = true,
                 AclTag::Other => return !member && perm.contains(want),
                 _ => continue,
             }

@@ -42,6 +42,7 @@ mod namei;
 mod ops;
 mod permission;
 mod pin;
+mod powers;
 pub mod types;
 mod vfs;
 
@@ -54,6 +55,7 @@ pub use namei::bailout::{Bail, BailCounts};
 pub use namei::context::{Context, Entry};
 pub use namei::handle::Handle;
 pub use permission::Protected;
+pub use powers::{Ask, Capability, Has, Powers};
 pub use types::*;
 pub use uvfs_cache::{Balance, Counters as CacheCounters, Held, InodeId, Leaf, Outside, SbId};
 pub use vfs::{Vfs, VfsConfig};

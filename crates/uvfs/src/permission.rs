@@ -9,10 +9,10 @@
 //! concern while they give its group nothing; else the list has the last word ([`Verdict::List`]), which only its
 //! driver knows: see `ops/acl.rs`.
 //!
-//! There are no capabilities: user id 0 has the overrides that the
-//! kernel gives to CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_CHOWN, CAP_FSETID, CAP_MKNOD and
-//! CAP_SYS_ADMIN.
+//! Capabilities are those of [`Capability`]. User id 0 has them all, unless a front end says what
+//! the caller has ([`crate::Powers`]); that is asked for last, where nothing else decides.
 
+use crate::powers::{Capability, Who};
 use crate::types::{Access, Attr, Cred, Errno, Op, Perm, Result, mode};
 
 /// The `fs.protected_*` rules (see proc(5)): they stop a process from being led astray by files
@@ -42,7 +42,7 @@ impl Default for Protected {
     }
 }
 
-/// What mode bits and root's overrides say.
+/// What mode bits and overrides say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Granted,
@@ -53,34 +53,47 @@ pub(crate) enum Verdict {
 
 /// Whether the mode bits, or root's overrides, grant all of `want`. Not where a list has to be asked.
 #[inline]
-pub(crate) fn granted(cred: &Cred, perm: Perm, want: Access) -> bool {
+pub(crate) fn granted(who: &impl Who, perm: Perm, want: Access) -> bool {
     // What owner, group and all others may, everybody may: the usual directory needs no look at who asks.
     // A list may say otherwise of some; its bit is none of those wanted.
     let all = perm.mode & perm.mode >> 3 & perm.mode >> 6 & want.bits();
-    all | perm.mode & Perm::ACL == want.bits() || verdict(cred, perm, want) == Verdict::Granted
+    all | perm.mode & Perm::ACL == want.bits() || verdict(who, perm, want) == Verdict::Granted
 }
 
 /// Who decides, and how.
-pub(crate) fn verdict(cred: &Cred, perm: Perm, want: Access) -> Verdict {
+pub(crate) fn verdict(who: &impl Who, perm: Perm, want: Access) -> Verdict {
     let mode = perm.mode;
-    // Root may search any directory, but runs only what somebody may run.
-    let overrides = cred.is_root()
-        && (mode & mode::S_IFMT == mode::S_IFDIR || !want.contains(Access::EXEC) || mode & 0o111 != 0);
-    let class = if cred.uid == perm.uid {
+    let class = if who.uid() == perm.uid {
         mode >> 6
     } else if mode & Perm::ACL != 0 && mode & 0o070 != 0 {
-        return if overrides { Verdict::Granted } else { Verdict::List };
-    } else if cred.in_group(perm.gid) {
+        // Where capabilities have to be asked for, the list is asked first.
+        let granted = who.is_known() && overrides(who, mode, want);
+        return if granted { Verdict::Granted } else { Verdict::List };
+    } else if (mode >> 3 ^ mode) & want.bits() != 0 && who.in_group(perm.gid) {
         mode >> 3
     } else {
+        // Or a member of a group that may do as much of it as others.
         mode
     };
-    if class & want.bits() == want.bits() || overrides { Verdict::Granted } else { Verdict::Denied }
+    if class & want.bits() == want.bits() || overrides(who, mode, want) {
+        Verdict::Granted
+    } else {
+        Verdict::Denied
+    }
 }
 
-/// Whether the caller owns the inode or is root.
+/// Whether a capability permits what mode bits and lists do not. All directories may be searched then, but what nobody may
+/// run is not run.
+pub(crate) fn overrides(who: &impl Who, mode: u32, want: Access) -> bool {
+    let is_dir = mode & mode::S_IFMT == mode::S_IFDIR;
+    let reads = !want.contains(Access::WRITE) && (is_dir || !want.contains(Access::EXEC));
+    let runs = is_dir || !want.contains(Access::EXEC) || mode & 0o111 != 0;
+    reads && who.has(Capability::DacReadSearch) || runs && who.has(Capability::DacOverride)
+}
+
+/// Whether the caller owns the inode, or may do what its owner may.
 pub(crate) fn owns(op: &Op, attr: &Attr) -> bool {
-    op.trusted || op.cred.is_root() || op.cred.uid == attr.uid
+    op.trusted || op.cred.uid == attr.uid || op.has(Capability::Fowner)
 }
 
 /// EPERM unless [`owns`].
@@ -91,16 +104,13 @@ pub(crate) fn require_owner(op: &Op, attr: &Attr) -> Result<()> {
 /// EPERM where a sticky directory keeps `victim` from everyone but its owner, the directory's
 /// owner and root.
 pub(crate) fn require_unstuck(op: &Op, dir: &Attr, victim: &Attr) -> Result<()> {
-    if dir.mode & mode::S_ISVTX != 0 && !owns(op, victim) && !owns(op, dir) {
-        Err(Errno::PERM)
-    } else {
-        Ok(())
-    }
+    let sticky = dir.mode & mode::S_ISVTX != 0 && op.cred.uid != dir.uid;
+    if sticky && !owns(op, victim) { Err(Errno::PERM) } else { Ok(()) }
 }
 
 /// Whether the caller may keep a set-group-id bit for group `gid`.
-pub(crate) fn keeps_sgid(cred: &Cred, gid: u32) -> bool {
-    cred.is_root() || cred.in_group(gid)
+pub(crate) fn keeps_sgid(op: &Op, gid: u32) -> bool {
+    op.in_group(gid) || op.has(Capability::Fsetid)
 }
 
 /// The mode that is left once set-id privileges are dropped (write, truncation, chown).
@@ -110,7 +120,7 @@ pub(crate) fn keeps_sgid(cred: &Cred, gid: u32) -> bool {
 /// to find them out for this case.
 pub(crate) fn without_privileges(op: &Op, mode: u32, gid: u32) -> u32 {
     let mut left = mode & !mode::S_ISUID;
-    if mode & 0o010 != 0 || !keeps_sgid(&op.cred, gid) {
+    if mode & mode::S_ISGID != 0 && (mode & 0o010 != 0 || !keeps_sgid(op, gid)) {
         left &= !mode::S_ISGID;
     }
     left

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acl::Acl;
+use crate::powers::Powers;
 
 pub use rustix::io::Errno;
 pub use uvfs_cache::Perm;
@@ -95,6 +96,8 @@ pub struct Op {
     /// Permissions were checked by who calls (a FUSE kernel under `default_permissions`): the
     /// VFS then does not check them again. Type, name, emptiness and loop checks are always made.
     pub trusted: bool,
+    /// What the caller may beyond `cred`, where a front end has to find it out. Only checks ask for it.
+    pub powers: Powers,
     /// Permission bits that new nodes do not get, unless their directory has a default access control
     /// list, which then takes the place of it.
     pub umask: u32,

@@ -211,7 +211,7 @@ impl Vfs {
 }
 
 fn op_of(cred: Cred) -> Op {
-    Op { cred, now: now(), trusted: false, umask: 0 }
+    Op { cred, now: now(), trusted: false, powers: Default::default(), umask: 0 }
 }
 
 /// CLOCK_REALTIME.

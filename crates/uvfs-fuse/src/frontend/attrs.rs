@@ -1,6 +1,6 @@
 //! Attributes and extended attributes.
 
-use uvfs::{AclKind, Attr, Errno, Inode, Op, Result, SetAttr, SetTime, XattrFlags, mode};
+use uvfs::{Access, AclKind, Attr, Errno, Inode, Op, Result, SetAttr, SetTime, XattrFlags, mode};
 
 use super::tally::Count;
 use super::{Core, Frontend, Who};
@@ -23,10 +23,31 @@ impl Frontend {
         }
     }
 
-    pub(crate) fn setattr(&self, who: Caller, node: NodeId, set: SetAttr, reply: impl Reply<Attributes>) {
+    /// `fh`: the open file by which the size is set.
+    pub(crate) fn setattr(
+        &self,
+        who: Caller,
+        node: NodeId,
+        set: SetAttr,
+        fh: Option<u64>,
+        reply: impl Reply<Attributes>,
+    ) {
         self.answer(who, node, reply, move |core, op, inode| {
+            // Also one that is open for reading only (O_RDONLY with O_TRUNC), which permits nothing.
+            let opened = fh.is_some_and(|fh| !core.checks() || core.vfs.is_open_for(fh, Access::WRITE));
+            let set = SetAttr { opened, ..set };
             let attr = core.set(op, inode, set)?;
             Ok(core.attributes_of_changed(inode, attr))
+        });
+    }
+
+    /// access(2), and chdir(2), where the kernel does not check; `mask` is that of access(2). To ENOSYS it does not ask again.
+    pub(crate) fn access(&self, who: Caller, node: NodeId, mask: u32, reply: impl Reply<()>) {
+        if !self.core.checks() {
+            return reply.send(Err(Errno::NOSYS));
+        }
+        self.answer_anybody(who, node, reply, move |core, op, inode| {
+            core.vfs.access(op, inode, Access::from_bits_truncate(mask))
         });
     }
 
@@ -116,7 +137,9 @@ impl Core {
     /// in the mount, and takes any answer but a list or ENODATA for the outcome of the check.
     fn xattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
         match self.vfs.getxattr(op, inode, name) {
-            Err(Errno::OPNOTSUPP) if self.acls && AclKind::of_xattr(name).is_some() => Err(Errno::NODATA),
+            Err(Errno::OPNOTSUPP) if self.acls && !self.checks() && AclKind::of_xattr(name).is_some() => {
+                Err(Errno::NODATA)
+            }
             outcome => outcome,
         }
     }

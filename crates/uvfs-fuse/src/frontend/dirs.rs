@@ -13,7 +13,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use uvfs::{Attr, DirEntry, Errno, Found, Inode, Op, Result};
+use uvfs::{Access, Attr, DirEntry, Errno, Found, Inode, Op, Result};
 
 use super::tally::Count;
 use super::{Core, FIRST_ISSUED, Frontend, Who};
@@ -33,20 +33,24 @@ impl Frontend {
     /// # Errors
     /// ENOSYS, after which the kernel opens and closes directories by itself and keeps the entries of all. What it keeps it
     /// compares with the directory's time of change, which is asked for where it may not be believed any more.
-    pub(crate) fn opendir(&self, dir: NodeId) -> Result<Opened> {
-        let core = &self.core;
-        core.tally.add(Count::Opendir, 1);
-        if core.spares_opendir.load(Relaxed) && core.timeout.is_none() && core.vfs.is_all_resident() {
-            return Err(Errno::NOSYS);
+    pub(crate) fn opendir(&self, who: Caller, dir: NodeId, reply: impl Reply<Opened>) {
+        self.core.tally.add(Count::Opendir, 1);
+        if !self.core.checks() {
+            return reply.send(self.core.opendir(dir));
         }
-        let keep = core.inode(dir).is_ok_and(|dir| core.is_coherent(&dir)) && !core.short.is_new();
-        Ok(Opened { fh: 0, keep_cache: keep, cache_dir: keep, direct_io: false })
+        self.answer_anybody(who, dir, reply, move |core, op, inode| {
+            core.vfs.access(op, inode, Access::READ)?;
+            core.opendir(dir)
+        });
     }
 
     pub(crate) fn readdir(&self, who: Caller, dir: NodeId, cookie: u64, reply: impl DirReply) {
         self.core.tally.add(Count::Readdir, 1);
         self.route(Who::Anybody(who), dir, reply, move |mut reply, core, op, dir| {
-            let outcome = dir.and_then(|dir| core.list(op, &dir, cookie, &mut reply));
+            // It was opened with permission; what is said of the entries beside their names, the kernel does not believe
+            // where permissions are ours.
+            let op = Op { trusted: true, ..op.clone() };
+            let outcome = dir.and_then(|dir| core.list(&op, &dir, cookie, &mut reply));
             reply.send(outcome);
         });
     }
@@ -92,6 +96,14 @@ impl Names {
 }
 
 impl Core {
+    fn opendir(&self, dir: NodeId) -> Result<Opened> {
+        if self.spares_opendir.load(Relaxed) && self.timeout.is_none() && self.vfs.is_all_resident() {
+            return Err(Errno::NOSYS);
+        }
+        let keep = self.inode(dir).is_ok_and(|dir| self.is_coherent(&dir)) && !self.short.is_new();
+        Ok(Opened { fh: 0, keep_cache: keep, cache_dir: keep, direct_io: false })
+    }
+
     fn list<'c>(&'c self, op: &Op, dir: &Inode<'c>, cookie: u64, reply: &mut impl DirReply) -> Result<()> {
         if cookie < AFTER_DOT && !reply.add(b".", AFTER_DOT, &self.describe(dir, dir.attr())) {
             return Ok(());

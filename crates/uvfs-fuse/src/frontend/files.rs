@@ -13,6 +13,9 @@ use super::{Core, Frontend, Who};
 use crate::pending::For;
 use crate::transport::{Caller, DataReply, Entry, NodeId, Opened, Reply};
 
+/// Among the flags of an open: the file is to be executed.
+const FMODE_EXEC: i32 = 0x20;
+
 /// Flags of one `write` request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
@@ -180,7 +183,11 @@ impl Frontend {
 impl Core {
     fn open(&self, op: &Op, inode: &Inode<'_>, flags: i32) -> Result<Opened> {
         // O_TRUNC does not come here: the kernel truncates in a request of its own.
-        let fh = self.vfs.open(op, inode, access(flags), false)?;
+        let fh = if flags & FMODE_EXEC != 0 && self.checks() {
+            self.vfs.open_to_run(op, inode)?
+        } else {
+            self.vfs.open(op, inode, access(flags), false)?
+        };
         Ok(self.opened(inode, fh))
     }
 

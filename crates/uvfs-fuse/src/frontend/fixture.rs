@@ -10,6 +10,7 @@ use uvfs::{
 };
 
 use super::{Frontend, Write};
+use crate::options::Permissions;
 use crate::pending::{For, Waiting};
 use crate::transport::{Asked, Attributes, Caller, Entry, Looked, NodeId, ROOT, Reply};
 
@@ -139,7 +140,7 @@ impl Fixture {
         let gate = Arc::<Gate>::default();
         let driver = Numbered { features, gate: Arc::clone(&gate) };
         let vfs = Vfs::new(VfsConfig::default(), Arc::new(driver)).expect("a VFS");
-        Self { frontend: Arc::new(Frontend::new(Arc::clone(&vfs), None)), vfs, gate }
+        Self { frontend: Arc::new(Frontend::new(Arc::clone(&vfs), None, Permissions::Kernel)), vfs, gate }
     }
 
     fn lookup(&self, name: &[u8]) -> mpsc::Receiver<Result<Looked>> {
@@ -188,7 +189,7 @@ impl Fixture {
     pub(crate) fn change(&self, node: NodeId) -> (Attributes, Entry) {
         let (sent, changed) = reply();
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-        self.frontend.setattr(ANYBODY, node, set, sent);
+        self.frontend.setattr(ANYBODY, node, set, None, sent);
         let (sent, linked) = reply();
         self.frontend.link(ANYBODY, node, ROOT, b"another name", sent);
         let got = "an answer";

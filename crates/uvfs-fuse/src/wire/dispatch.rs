@@ -16,7 +16,7 @@ use super::request::{Head, Operation};
 use super::{IN_HEADER, Port};
 use crate::frontend::{Frontend, Write};
 use crate::messages::Message;
-use crate::transport::{Caller, Opened, Reply};
+use crate::transport::{Caller, Reply};
 
 /// `fuse_write_in.write_flags`: pages that the kernel writes back.
 const WRITE_CACHE: u32 = 1 << 0;
@@ -119,6 +119,7 @@ impl Dispatcher {
                 | Op::ReadLink
                 | Op::Open { .. }
                 | Op::OpenDir
+                | Op::Access { .. }
                 | Op::Read { .. }
                 | Op::ReadDir { .. }
                 | Op::StatFs
@@ -150,7 +151,8 @@ impl Dispatcher {
             Operation::GetAttr => frontend.getattr(who, node, reply),
             Operation::ReadLink => frontend.readlink(who, node, reply),
             Operation::Open { flags } => frontend.open(who, node, flags, reply),
-            Operation::OpenDir => Reply::<Opened>::send(reply, frontend.opendir(node)),
+            Operation::OpenDir => frontend.opendir(who, node, reply),
+            Operation::Access { mask } => frontend.access(who, node, mask, reply),
             Operation::Read { fh, offset, size } => frontend.read(who, node, fh, offset, size, reply),
             Operation::ReadDir { cookie, size, plus } => {
                 frontend.readdir(who, node, cookie, Listing::new(reply, size as usize, plus));
@@ -193,7 +195,7 @@ impl Dispatcher {
     fn change<P: Port>(&self, head: &Head, operation: Operation<'_>, reply: Answering<P>) {
         let (frontend, who, node) = (&self.0.frontend, head.caller, head.node);
         match operation {
-            Operation::SetAttr(set) => frontend.setattr(who, node, set, reply),
+            Operation::SetAttr { set, fh } => frontend.setattr(who, node, set, fh, reply),
             Operation::Write { fh, offset, write_flags, flags, data } => {
                 let kill_priv = write_flags & WRITE_KILL_SUIDGID != 0;
                 // Pages that the kernel writes back belong where they are.

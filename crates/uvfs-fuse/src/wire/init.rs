@@ -10,7 +10,8 @@
 //! - AUTO_INVAL_DATA only where others change files and nobody tells of it;
 //! - POSIX_ACL and DONT_MASK only where the root's driver keeps access control lists: the kernel then asks for the
 //!   list of what is not the caller's own, once as long as it knows the inode. Both or none: a default list takes
-//!   the place of the umask, so that the kernel must not apply it.
+//!   the place of the umask, so that the kernel must not apply it. DONT_MASK alone where the lists are checked here: with
+//!   POSIX_ACL the kernel would check permissions, too, whatever the mount says.
 //! - CACHE_SYMLINKS only where the root's driver promises that the target of a link does not change: nothing makes the kernel
 //!   forget a target but the end of the inode;
 //! - OVER_IO_URING only where rings are ready to be registered: a kernel that was promised some answers nobody
@@ -70,6 +71,8 @@ pub(crate) struct Wishes {
     pub page_size: u32,
     /// The kernel shall check access control lists.
     pub acls: bool,
+    /// It shall leave the umask to the server.
+    pub unmasked: bool,
     /// Others change files and nobody tells of it: the kernel shall judge by the times whether its pages are good.
     pub unseen: bool,
     /// Targets of symbolic links do not change: the kernel shall keep them.
@@ -105,8 +108,10 @@ impl Greeting {
         }
         let mut wanted = WANTED | flag::INIT_EXT;
         let lists = flag::POSIX_ACL | flag::DONT_MASK;
-        if wishes.acls && init.flags & lists == lists {
-            wanted |= lists;
+        match wishes.acls {
+            true if init.flags & lists == lists => wanted |= lists,
+            false if wishes.unmasked => wanted |= flag::DONT_MASK,
+            _ => {}
         }
         if wishes.unseen {
             wanted |= flag::AUTO_INVAL_DATA;
@@ -169,20 +174,28 @@ mod tests {
         }
     }
 
-    const NONE: Wishes =
-        Wishes { page_size: 4096, acls: false, unseen: false, fixed_links: false, uring: false };
+    const NONE: Wishes = Wishes {
+        page_size: 4096,
+        acls: false,
+        unmasked: false,
+        unseen: false,
+        fixed_links: false,
+        uring: false,
+    };
 
     #[test]
     fn only_what_is_offered_and_wanted_is_agreed() {
         assert_eq!(agreed(&LINUX_6_18, NONE), WANTED | flag::INIT_EXT);
         assert_eq!(agreed(&InitIn { flags: flag::ASYNC_DIO, ..LINUX_6_18 }, NONE), flag::ASYNC_DIO);
-        let all = Wishes { acls: true, fixed_links: true, uring: true, ..NONE };
+        let all = Wishes { acls: true, unmasked: true, fixed_links: true, uring: true, ..NONE };
         let lists = flag::POSIX_ACL | flag::DONT_MASK;
         let wished = lists | flag::CACHE_SYMLINKS | flag::OVER_IO_URING;
         assert_eq!(agreed(&LINUX_6_18, all), WANTED | flag::INIT_EXT | wished);
         // One without the other is worse than neither.
         let half = InitIn { flags: flag::POSIX_ACL | flag::MAX_PAGES, ..LINUX_6_18 };
         assert_eq!(agreed(&half, all), flag::MAX_PAGES);
+        let ours = Wishes { unmasked: true, ..NONE };
+        assert_eq!(agreed(&LINUX_6_18, ours), WANTED | flag::INIT_EXT | flag::DONT_MASK);
     }
 
     #[test]

@@ -137,7 +137,11 @@ pub(crate) enum Operation<'a> {
     },
     BatchForget(Forgets<'a>),
     GetAttr,
-    SetAttr(SetAttr),
+    /// `fh`: the open file by which the size is set.
+    SetAttr {
+        set: SetAttr,
+        fh: Option<u64>,
+    },
     ReadLink,
     Symlink {
         name: &'a [u8],
@@ -204,6 +208,9 @@ pub(crate) enum Operation<'a> {
         datasync: bool,
     },
     OpenDir,
+    Access {
+        mask: u32,
+    },
     ReadDir {
         cookie: u64,
         size: u32,
@@ -361,6 +368,7 @@ impl<'a> Operation<'a> {
                 Ok(Self::FsyncDir { datasync: s.u32()? & FSYNC_DATA != 0 })
             }
             opcode::OPENDIR => Ok(Self::OpenDir),
+            opcode::ACCESS => Ok(Self::Access { mask: s.u32()? }),
             opcode::POLL => {
                 Ok(Self::Poll { fh: s.u64()?, kh: s.u64()?, notify: s.u32()? & POLL_SCHEDULE_NOTIFY != 0 })
             }
@@ -378,10 +386,9 @@ impl<'a> Operation<'a> {
             opcode::DESTROY => Ok(Self::Destroy),
             // No file of ours has any.
             opcode::IOCTL => Err(Errno::NOTTY),
-            // The kernel never asks again and does without. Closing needs no flush here; permissions and locks are the
+            // The kernel never asks again and does without. Closing needs no flush here; locks are the
             // kernel's; it copies ranges itself, as it takes STATX for GETATTR where no birth time is kept.
             opcode::FLUSH
-            | opcode::ACCESS
             | opcode::BMAP
             | opcode::GETLK..=opcode::SETLKW
             | opcode::COPY_FILE_RANGE
@@ -399,7 +406,7 @@ impl<'a> Operation<'a> {
             opcode::LOOKUP => Self::Lookup { name: p.any_name()? },
             opcode::FORGET => Self::Forget { count: s.u64()? },
             opcode::GETATTR => Self::GetAttr,
-            opcode::SETATTR => Self::SetAttr(set_attr(s)?),
+            opcode::SETATTR => set_attr(s)?,
             opcode::READLINK => Self::ReadLink,
             opcode::SYMLINK => Self::Symlink { name: p.name()?, target: p.string(TARGET_MAX)? },
             opcode::MKNOD => Self::MkNod { mode: s.u32()?, rdev: s.u32()?, umask: s.u32()?, name: p.name()? },
@@ -468,10 +475,10 @@ mod fattr {
     pub(super) const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-fn set_attr(s: &mut Fields<'_>) -> Result<SetAttr> {
+fn set_attr<'a>(s: &mut Fields<'a>) -> Result<Operation<'a>> {
     let valid = s.u32()?;
     s.u32()?;
-    s.u64()?; // The handle: that there is one is enough.
+    let fh = s.u64()?;
     let size = s.u64()?;
     s.u64()?; // The owner of a lock.
     let sec = [s.i64()?, s.i64()?, s.i64()?];
@@ -483,7 +490,7 @@ fn set_attr(s: &mut Fields<'_>) -> Result<SetAttr> {
     let has = |bit: u32| valid & bit != 0;
     let time = |i: usize| Time::new(sec[i], nsec[i].min(999_999_999));
     let set_time = |i: usize, now: u32| if has(now) { SetTime::Now } else { SetTime::At(time(i)) };
-    Ok(SetAttr {
+    let set = SetAttr {
         mode: has(fattr::MODE).then_some(mode),
         uid: has(fattr::UID).then_some(uid),
         gid: has(fattr::GID).then_some(gid),
@@ -492,8 +499,9 @@ fn set_attr(s: &mut Fields<'_>) -> Result<SetAttr> {
         mtime: has(fattr::MTIME).then(|| set_time(1, fattr::MTIME_NOW)),
         ctime: has(fattr::CTIME).then(|| time(2)),
         kill_suidgid: has(fattr::KILL_SUIDGID),
-        opened: has(fattr::SIZE) && has(fattr::FH),
-    })
+        opened: false,
+    };
+    Ok(Operation::SetAttr { set, fh: (has(fattr::SIZE) && has(fattr::FH)).then_some(fh) })
 }
 
 impl InitIn {

@@ -155,19 +155,19 @@ fn requests_are_taken_apart() {
 fn attributes_to_set_are_those_that_are_named() {
     let requests = requests();
     let all = &requests[3].1;
-    let Ok(Operation::SetAttr(set)) = Operation::parse(opcode::SETATTR, all, &[]) else {
+    let Ok(Operation::SetAttr { set, fh }) = Operation::parse(opcode::SETATTR, all, &[]) else {
         panic!("no SETATTR")
     };
     assert_eq!((set.mode, set.uid, set.gid, set.size), (Some(0o644), Some(7), Some(8), Some(4096)));
     // ATIME_NOW is named beside the time.
     assert!(matches!(set.atime, Some(SetTime::Now)));
     assert!(matches!(set.mtime, Some(SetTime::At(time)) if time == Time::new(-2, 20)));
-    assert!(set.opened && !set.kill_suidgid && set.ctime.is_none());
+    assert!(fh == Some(3) && !set.kill_suidgid && set.ctime.is_none());
     let none = [&words(&[1 << 11]), &all[4..]].concat();
-    let Ok(Operation::SetAttr(set)) = Operation::parse(opcode::SETATTR, &none, &[]) else {
+    let Ok(Operation::SetAttr { set, fh }) = Operation::parse(opcode::SETATTR, &none, &[]) else {
         panic!("no SETATTR")
     };
-    assert!(set.kill_suidgid && !set.opened);
+    assert!(set.kill_suidgid && fh.is_none());
     assert_eq!((set.mode, set.uid, set.gid, set.size), (None, None, None, None));
     assert!(set.atime.is_none() && set.mtime.is_none() && set.ctime.is_none());
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{
     Access, AtFlags, CWD, FileType, Gid, Mode, OFlags, RawMode, Uid, XattrFlags, accessat, chmod, chownat,
@@ -241,13 +242,24 @@ fn look(root: &Path) -> BTreeMap<PathBuf, String> {
     seen
 }
 
-fn compare(mount: &Path, host: &Path, seed: u64) {
+/// `kernel`: it checks permissions. Else it opens FIFOs by itself, and who may is not compared.
+fn compare(mount: &Path, host: &Path, seed: u64, kernel: bool) {
     let mut random = Random(seed);
     let mut done = [0; 2];
     for number in 0..OPERATIONS {
         let step = step(&mut random);
+        let is_pipe = || {
+            lstat(host.join(step.name)).is_ok_and(|it| FileType::from_raw_mode(it.st_mode) == FileType::Fifo)
+        };
+        if !kernel && matches!(step.call, Call::Open(_)) && is_pipe() {
+            continue;
+        }
         let [here, there] = [mount, host].map(|root| perform_as(root, &step));
-        assert_eq!(here, there, "the mount and the host, seed {seed}, operation {number}: {step:?}");
+        // What else is wrong the kernel says before it asks for permission.
+        let denied = matches!(there, Err(Errno::ACCESS | Errno::PERM)) && here.is_err();
+        if kernel || !denied {
+            assert_eq!(here, there, "the mount and the host, seed {seed}, operation {number}: {step:?}");
+        }
         done[usize::from(here.is_ok())] += 1;
         // Seldom enough that what the kernel knows of lists has time to become wrong.
         if number % 20 == 19 {
@@ -268,8 +280,15 @@ fn lists_are_as_on_the_hosts_tmpfs() {
         eprintln!("skipped: comparing with the host needs a tmpfs at /dev/shm");
         return;
     }
-    for seed in 1..=4 {
-        let mnt = Fixture::tmpfs();
+    for seed in 1..=6 {
+        // The last two with the server in the kernel's place.
+        let kernel = seed <= 4;
+        let mnt = Fixture::tmpfs_with(|options| {
+            if !kernel {
+                options.timeout = Some(Duration::ZERO);
+                options.default_permissions = Some(false);
+            }
+        });
         let host = tempfile::tempdir_in(shm).expect("a directory");
         for root in [&*mnt, host.path()] {
             fs::set_permissions(root, Permissions::from_mode(0o777)).expect("chmod");
@@ -279,7 +298,7 @@ fn lists_are_as_on_the_hosts_tmpfs() {
                 // A umask of this thread only, which ends with the scope.
                 #[expect(deprecated, reason = "unsound for descriptors only, which stay shared")]
                 rustix::thread::unshare(rustix::thread::UnshareFlags::FS).expect("unshare");
-                compare(&mnt, host.path(), seed);
+                compare(&mnt, host.path(), seed, kernel);
             });
         });
     }

@@ -3,6 +3,7 @@
 
 mod acl;
 mod basic;
+mod checked;
 mod dirs;
 mod failing;
 mod fixture;
@@ -29,6 +30,7 @@ fn main() {
     let tests = [
         acl::TESTS,
         basic::TESTS,
+        checked::TESTS,
         dirs::TESTS,
         failing::TESTS,
         made::TESTS,

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use crate::acl::{Acl, AclEntry, AclKind};
 use crate::driver::Inode;
 use crate::mount::SuperRef;
-use crate::permission::{self, Verdict, verdict};
+use crate::permission::{self, Verdict, overrides, verdict};
+use crate::powers::Who;
 use crate::types::{Access, Attr, Errno, Op, Perm, Result, SetAttr, mode};
 use crate::vfs::Vfs;
 
@@ -39,11 +40,16 @@ impl Vfs {
         if op.trusted {
             return Ok(());
         }
-        let granted = match verdict(&op.cred, attr.into(), want) {
+        let granted = match verdict(op, attr.into(), want) {
             Verdict::Granted => true,
             Verdict::Denied => false,
-            Verdict::List => self.granted_by_list(op, inode, attr.into(), want)?,
+            Verdict::List => {
+                self.granted_by_list(op, inode, attr.into(), want)?
+                    || !op.is_known() && overrides(op, attr.mode, want)
+            }
         };
+        // A group may have been denied what others are not.
+        op.certain()?;
         if granted { Ok(()) } else { Err(Errno::ACCESS) }
     }
 
@@ -51,7 +57,7 @@ impl Vfs {
     fn granted_by_list(&self, op: &Op, inode: &Inode<'_>, mut perm: Perm, want: Access) -> Result<bool> {
         let sup = self.sup(inode)?;
         for look in 1..=LOOKS {
-            match verdict(&op.cred, perm, want) {
+            match verdict(op, perm, want) {
                 Verdict::Granted => return Ok(true),
                 Verdict::Denied => return Ok(false),
                 Verdict::List => {}
@@ -61,12 +67,12 @@ impl Vfs {
             match list {
                 // Mode, owner and list shall be of one moment.
                 Some(list) if now == perm || look == LOOKS => {
-                    return Ok(list.allows(&op.cred, perm.uid, perm.gid, want));
+                    return Ok(list.allows_who(op, perm.uid, perm.gid, want));
                 }
                 // Where attributes only say that there may be one, each answer to anybody may say so again: none is
                 // believed, and the group's bits are its permissions. (Elsewhere the attributes have changed, too.)
                 None if sup.features.passes_through && (bare(now) == bare(perm) || look == LOOKS) => {
-                    return Ok(verdict(&op.cred, bare(now), want) == Verdict::Granted);
+                    return Ok(verdict(op, bare(now), want) == Verdict::Granted);
                 }
                 _ => {}
             }
@@ -78,7 +84,7 @@ impl Vfs {
 
     /// Whether the permission to search a directory is a question that its driver has to be asked.
     pub(crate) fn search_needs_list(&self, op: &Op, dir: &Inode<'_>) -> bool {
-        !op.trusted && verdict(&op.cred, (&dir.attr()).into(), Access::EXEC) == Verdict::List
+        !op.trusted && verdict(op, (&dir.attr()).into(), Access::EXEC) == Verdict::List
     }
 
     /// The list, where there is one; nobody is asked for an access list that is known not to be there.
@@ -163,7 +169,7 @@ impl Vfs {
             mode = mode & !RWX | list.mode();
         }
         // Trusted or not: no front end's kernel does this for us.
-        if !permission::keeps_sgid(&op.cred, attr.gid) {
+        if !permission::keeps_sgid(op, attr.gid) {
             mode &= !mode::S_ISGID;
         }
         let list = list.filter(|list| !list.is_minimal()).map(Arc::new);

@@ -9,6 +9,7 @@
 use crate::driver::{Driver, Inode};
 use crate::ops::is_dir;
 use crate::permission;
+use crate::powers::{Capability, Who};
 use crate::types::{Access, Attr, Errno, Op, Result, SetAttr, SetTime, mode};
 use crate::vfs::Vfs;
 
@@ -17,6 +18,7 @@ pub(crate) const MAX_FILE: u64 = i64::MAX as u64;
 
 /// Mode bits besides the type.
 const BITS: u32 = 0o7777;
+const SET_ID: u32 = mode::S_ISUID | mode::S_ISGID;
 
 /// What else is known of a change.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,6 +65,7 @@ impl Vfs {
             mode if sup.features.passes_through && named => mode.map(|mode| mode & BITS),
             _ => new_mode(op, &attr, set, how),
         };
+        op.certain()?;
         let set = SetAttr { mode, kill_suidgid: false, opened: set.opened || how.opened, ..*set };
         self.set_with_list(op, &sup, inode, &attr, &set)?;
         self.attr_now(op, inode)
@@ -70,16 +73,16 @@ impl Vfs {
 
     /// Permissions, in the kernel's order.
     fn check(&self, op: &Op, inode: &Inode<'_>, attr: &Attr, set: &SetAttr, how: How) -> Result<()> {
-        let root = op.cred.is_root();
         let owner = op.cred.uid == attr.uid;
-        if set.size.is_some() && !how.opened {
+        let may_give = || op.has(Capability::Chown);
+        if set.size.is_some() && !how.opened && !set.opened {
             self.require(op, inode, attr, Access::WRITE)?;
         }
-        if set.uid.is_some_and(|uid| !(root || owner && uid == attr.uid)) {
+        if set.uid.is_some_and(|uid| !(owner && uid == attr.uid || may_give())) {
             return Err(Errno::PERM);
         }
-        let own_group = |gid| owner && (op.cred.in_group(gid) || gid == attr.gid);
-        if set.gid.is_some_and(|gid| !(root || own_group(gid))) {
+        let own_group = |gid| owner && (gid == attr.gid || op.in_group(gid));
+        if set.gid.is_some_and(|gid| !(own_group(gid) || may_give())) {
             return Err(Errno::PERM);
         }
         // A chown of nothing is anybody's, unless it would take set-id bits away.
@@ -99,14 +102,24 @@ impl Vfs {
     }
 
     /// Takes set-id bits away before data is changed by who may not keep them. One look where
-    /// there are none, which is nearly always.
-    pub(crate) fn kill_privileges(&self, op: &Op, driver: &dyn Driver, inode: &Inode<'_>) -> Result<()> {
+    /// there are none, which is nearly always. `always`: it is known already that the caller may not.
+    pub(crate) fn kill_privileges(
+        &self,
+        op: &Op,
+        driver: &dyn Driver,
+        inode: &Inode<'_>,
+        always: bool,
+    ) -> Result<()> {
         let left = |attr: &Attr| permission::without_privileges(op, attr.mode, attr.gid);
         let attr = inode.attr();
         // Where the work is done in the caller's name, they go there.
         if left(&attr) == attr.mode || self.passes_through(inode) {
             return Ok(());
         }
+        if !always && op.has(Capability::Fsetid) {
+            return Ok(());
+        }
+        op.certain()?;
         let _turn = self.turns.take(inode.id());
         let attr = inode.attr();
         let mode = left(&attr);
@@ -122,13 +135,14 @@ fn new_mode(op: &Op, attr: &Attr, set: &SetAttr, how: How) -> Option<u32> {
     let gid = set.gid.unwrap_or(attr.gid);
     let mut mode = set.mode.map_or(attr.mode & BITS, |mode| mode & BITS);
     // A trusted caller saw to it itself: only it knows the supplementary groups.
-    if set.mode.is_some() && !op.trusted && !permission::keeps_sgid(&op.cred, gid) {
+    if set.mode.is_some() && mode & mode::S_ISGID != 0 && !op.trusted && !permission::keeps_sgid(op, gid) {
         mode &= !mode::S_ISGID;
     }
     let chown = how.chown || set.uid.is_some() || set.gid.is_some();
-    let unprivileged = !op.trusted && !op.cred.is_root();
-    let cut = set.kill_suidgid || (set.size.is_some() && unprivileged);
-    if (chown && !attr.is_dir()) || (cut && attr.is_reg()) {
+    let unprivileged = || mode & SET_ID != 0 && !op.trusted && !op.has(Capability::Fsetid);
+    if (chown && !attr.is_dir())
+        || attr.is_reg() && (set.kill_suidgid || set.size.is_some() && unprivileged())
+    {
         mode = permission::without_privileges(op, mode, attr.gid);
     }
     (set.mode.is_some() || mode != attr.mode & BITS).then_some(mode)

@@ -10,6 +10,7 @@ use crate::driver::Inode;
 use crate::ops::acl::Inherited;
 use crate::ops::{answer_life, cache_errno, check_name, fresh, is_dir};
 use crate::permission;
+use crate::powers::{Capability, Who};
 use crate::types::{Access, Attr, Errno, Make, Op, PATH_MAX, Perm, Result, mode};
 use crate::vfs::Vfs;
 
@@ -124,10 +125,11 @@ impl Vfs {
         sup.writable()?;
         let parent = self.may_add(op, dir)?;
         let fmt = wanted.mode & mode::S_IFMT;
-        if matches!(fmt, mode::S_IFCHR | mode::S_IFBLK) && !op.trusted && !op.cred.is_root() {
+        if matches!(fmt, mode::S_IFCHR | mode::S_IFBLK) && !op.trusted && !op.has(Capability::Mknod) {
             return Err(Errno::PERM);
         }
         let (mode, gid) = inherit(op, parent, wanted.mode);
+        op.certain()?;
         let Inherited { mode, acl, default } = self.inherited(op, &sup, dir, mode)?;
         let what = if fmt == mode::S_IFDIR { Room::Dir } else { Room::Node };
         let room = guard.reserve(what).map_err(|e| cache_errno(e, sup.features))?;
@@ -209,7 +211,7 @@ fn inherit(op: &Op, parent: Perm, mode: u32) -> (u32, u32) {
     }
     let mode = if mode & mode::S_IFMT == mode::S_IFDIR {
         mode | mode::S_ISGID
-    } else if mode & SGID_RUN == SGID_RUN && !op.trusted && !permission::keeps_sgid(&op.cred, parent.gid) {
+    } else if mode & SGID_RUN == SGID_RUN && !op.trusted && !permission::keeps_sgid(op, parent.gid) {
         mode & !mode::S_ISGID
     } else {
         mode

@@ -177,6 +177,23 @@ impl Vfs {
         self.open_permitted(op, inode, access, cuts)
     }
 
+    /// Opens a regular file for reading by who executes it: that is what the permission is asked for.
+    ///
+    /// # Errors
+    /// EACCES, also of what is no regular file, and what the driver answers.
+    pub fn open_to_run(&self, op: &Op, inode: &Inode<'_>) -> Result<u64> {
+        if inode.fmt() != mode::S_IFREG {
+            return Err(Errno::ACCESS);
+        }
+        self.permit(op, inode, Access::EXEC)?;
+        self.open_permitted(op, inode, Access::READ, false)
+    }
+
+    /// Whether a handle is open for `want`.
+    pub fn is_open_for(&self, fh: u64, want: Access) -> bool {
+        self.files.get(fh, want).is_ok()
+    }
+
     /// [`Vfs::open`] where the caller may: a file that it has just made, whatever its mode.
     pub(crate) fn open_permitted(
         &self,
@@ -308,8 +325,8 @@ impl Vfs {
     }
 
     fn before_change(&self, op: &Op, file: &OpenFile, kill_priv: bool) -> Result<()> {
-        if kill_priv || !(op.trusted || op.cred.is_root()) {
-            self.kill_privileges(op, &*file.base.driver, &file.inode())?;
+        if kill_priv || !(op.trusted || op.is_root()) {
+            self.kill_privileges(op, &*file.base.driver, &file.inode(), kill_priv)?;
         }
         Ok(())
     }

@@ -139,7 +139,7 @@ impl Vfs {
     /// The permission to look for names in a directory; ENOTDIR where it is none.
     pub(crate) fn search(&self, op: &Op, dir: &Inode<'_>) -> Result<()> {
         require_dir(dir)?;
-        if op.trusted || (op.cred.is_root() && !self.revalidates(dir)) {
+        if op.trusted || (op.is_root() && !self.revalidates(dir)) {
             return Ok(());
         }
         self.require(op, dir, &self.perm_now(op, dir)?, Access::EXEC)
@@ -165,7 +165,7 @@ impl Vfs {
     /// The permission to take the name of `victim` out of `dir`.
     pub(crate) fn may_remove(&self, op: &Op, dir: &Inode<'_>, victim: &Inode<'_>) -> Result<()> {
         // Root may do so in any directory, sticky or not.
-        if op.trusted || (op.cred.is_root() && !dir.expired() && !self.revalidates(dir)) {
+        if op.trusted || (op.is_root() && !dir.expired() && !self.revalidates(dir)) {
             return Ok(());
         }
         let attr = self.perm_now(op, dir)?;

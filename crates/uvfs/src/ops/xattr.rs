@@ -10,6 +10,7 @@
 use crate::acl::{AclKind, parse};
 use crate::driver::Inode;
 use crate::permission;
+use crate::powers::{Capability, Who};
 use crate::types::{Access, Errno, Op, Result, XattrFlags, mode};
 use crate::vfs::Vfs;
 
@@ -72,7 +73,7 @@ impl Vfs {
         match space {
             Space::User if !holds_user_names(inode) => return Err(Errno::NODATA),
             Space::User | Space::Other => self.permit(op, inode, Access::READ)?,
-            Space::Trusted if !(op.trusted || op.cred.is_root()) => return Err(Errno::NODATA),
+            Space::Trusted if !(op.trusted || op.has(Capability::SysAdmin)) => return Err(Errno::NODATA),
             Space::Trusted | Space::Security | Space::System => {}
         }
         usable?;
@@ -124,10 +125,11 @@ impl Vfs {
         let mut names = self.list_names(op, &sup, inode)?;
         names.extend(sup.driver.listxattr(op, inode)?);
         // A FUSE kernel passes the list on as it is: here trust does not make it visible.
-        if op.cred.is_root() {
+        let is_trusted = |name: &[u8]| name.starts_with(b"trusted.");
+        if !names.split(|&b| b == 0).any(is_trusted) || op.has(Capability::SysAdmin) {
             return Ok(names);
         }
-        let visible = names.split_inclusive(|&b| b == 0).filter(|name| !name.starts_with(b"trusted."));
+        let visible = names.split_inclusive(|&b| b == 0).filter(|name| !is_trusted(name));
         Ok(visible.flatten().copied().collect())
     }
 
@@ -153,7 +155,7 @@ impl Vfs {
             }
             Space::Other => self.permit(op, inode, Access::WRITE)?,
             Space::System => {}
-            Space::Trusted | Space::Security if op.trusted || op.cred.is_root() => {}
+            Space::Trusted | Space::Security if op.trusted || op.has(Capability::SysAdmin) => {}
             Space::Trusted | Space::Security => return Err(Errno::PERM),
         }
         usable

@@ -1,0 +1,163 @@
+//! What FUSE does not tell of who made a request, and proc(5) does: supplementary groups and capabilities.
+//!
+//! Costs three system calls, one of which has the kernel print all that is known of a process, so it is for requests only
+//! whose outcome may depend on them. Nothing is kept: a process may change its groups between two requests, and nobody
+//! would tell. It does not change them while it waits for an answer, nor does its number become another's.
+//!
+//! The process has what it has with the user id that it acts with. The kernel may do something in the name of another one
+//! (access(2) for the real user, overlayfs for who mounted it): those have no capabilities that we could see.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
+
+use uvfs::{Errno, Has, Result};
+
+/// All of it fits at once, with some hundred groups.
+const USUAL: usize = 4096;
+
+/// What comes last of what is looked for.
+const LAST: &[u8] = b"\nCapEff:";
+
+/// What a process has that asks as user `uid`. Nothing for one that is gone, or that is not in our process namespace: it
+/// then counts as no member of any group.
+///
+/// # Errors
+/// EMFILE and the like: with fewer groups than there are, something else would be done than was asked.
+pub(super) fn of(pid: u32, uid: u32) -> Result<Has> {
+    let status = File::open(format!("/proc/{pid}/status")).and_then(|mut status| read(&mut status));
+    match status {
+        Ok(text) => {
+            let has = parse(&text, uid);
+            let foreign = has.capabilities != 0 && !is_in_our_user_namespace(pid);
+            Ok(if foreign { Has { capabilities: 0, ..has } } else { has })
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) => {
+            Ok(Has::default())
+        }
+        Err(error) => Err(error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)),
+    }
+}
+
+/// Capabilities of another user namespace say nothing here. Where it cannot be seen which one it is, it is another.
+fn is_in_our_user_namespace(pid: u32) -> bool {
+    static OURS: OnceLock<Option<(u64, u64)>> = OnceLock::new();
+    let of = |who: &str| {
+        let namespace = fs::metadata(format!("/proc/{who}/ns/user")).ok()?;
+        Some((namespace.dev(), namespace.ino()))
+    };
+    let ours = *OURS.get_or_init(|| of("self"));
+    ours.is_some() && of(&pid.to_string()) == ours
+}
+
+/// Reads up to the end of the last line that is looked for. (A read of this file stops where it likes.)
+fn read(status: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut text = vec![0; USUAL];
+    let mut len = 0;
+    loop {
+        match status.read(&mut text[len..])? {
+            0 => break,
+            read => len += read,
+        }
+        let line = find(&text[..len], LAST);
+        if line.is_some_and(|at| text[at + LAST.len()..len].contains(&b'\n')) {
+            break;
+        }
+        if len == text.len() {
+            text.resize(2 * len, 0);
+        }
+    }
+    text.truncate(len);
+    Ok(text)
+}
+
+fn find(text: &[u8], what: &[u8]) -> Option<usize> {
+    text.windows(what.len()).position(|part| part == what)
+}
+
+/// The words of the line that begins like this.
+fn words<'t>(text: &'t [u8], line: &[u8]) -> impl Iterator<Item = &'t str> {
+    let rest = find(text, line).map_or(&[][..], |at| &text[at + line.len()..]);
+    let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    line.split(u8::is_ascii_whitespace)
+        .filter_map(|word| str::from_utf8(word).ok())
+        .filter(|word| !word.is_empty())
+}
+
+fn parse(text: &[u8], uid: u32) -> Has {
+    let numbers = |line| words(text, line).filter_map(|word| word.parse().ok()).collect::<Vec<u32>>();
+    let capabilities = |line| {
+        words(text, line).next().and_then(|word| u64::from_str_radix(word, 16).ok()).unwrap_or_default()
+    };
+    // Real, effective, saved, and the one that files are looked at with.
+    let capabilities = match numbers(b"\nUid:")[..] {
+        [_, _, _, fs] if fs == uid => capabilities(LAST),
+        // access(2): what the real user could make effective, where that is root.
+        [0, _, _, _] if uid == 0 => capabilities(b"\nCapPrm:"),
+        _ => 0,
+    };
+    Has { groups: numbers(b"\nGroups:").into(), capabilities }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Yields so many bytes at a time.
+    struct Slow<'t>(&'t [u8], usize);
+
+    impl Read for Slow<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let len = self.1.min(buffer.len());
+            self.0.read(&mut buffer[..len])
+        }
+    }
+
+    fn status(uids: [u32; 4], groups: &str) -> String {
+        let [real, effective, saved, fs] = uids;
+        format!(
+            "Name:\tGroups: 1\nUmask:\t0022\nUid:\t{real}\t{effective}\t{saved}\t{fs}\nGid:\t9\t9\t9\t9\n\
+             Groups:\t{groups}\nNStgid:\t7\nCapInh:\t0000000000000800\nCapPrm:\t00000000000000ff\n\
+             CapEff:\t0000000000000006\nCapBnd:\t000001ffffffffff\n"
+        )
+    }
+
+    #[test]
+    fn groups_are_read_however_many_there_are() {
+        for count in [0, 1, 5, 200, 5000] {
+            let all: Vec<u32> = (0..count).map(|n| 100_000 + n).collect();
+            let list: String = all.iter().map(|gid| format!("{gid} ")).collect();
+            let text = status([4; 4], &list);
+            for step in [1, 100, 1 << 20] {
+                let read = read(&mut Slow(text.as_bytes(), step)).expect("a text");
+                let has = parse(&read, 4);
+                assert_eq!(
+                    has,
+                    Has { groups: all.clone().into(), capabilities: 6 },
+                    "{count} in steps of {step}"
+                );
+            }
+        }
+        assert_eq!(parse(b"", 0), Has::default());
+    }
+
+    #[test]
+    fn capabilities_are_those_of_the_user_who_asks() {
+        let of = |uids, uid| parse(status(uids, "").as_bytes(), uid).capabilities;
+        assert_eq!(of([0; 4], 0), 6);
+        assert_eq!(of([5; 4], 5), 6);
+        assert_eq!(of([5, 0, 0, 0], 5), 0, "access(2) of a set-user-id program");
+        assert_eq!(of([0, 5, 5, 5], 0), 0xff, "access(2) of root in a user's place");
+        assert_eq!(of([5; 4], 0), 0, "somebody else's work");
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_no_member() {
+        // Larger than any process's number.
+        assert_eq!(of(u32::MAX, 0), Ok(Has::default()));
+        let own = of(std::process::id(), rustix::process::geteuid().as_raw()).expect("we are there");
+        let all = fs::read(format!("/proc/{}/status", std::process::id())).expect("we are there");
+        assert_eq!(own, parse(&all, rustix::process::geteuid().as_raw()));
+    }
+}
