@@ -24,6 +24,7 @@ use crate::readers::Readers;
 use crate::transport::{Asked, Attributes, Caller, Entry, NodeId, ROOT, Reply};
 
 mod attrs;
+mod backing;
 mod dirs;
 mod files;
 #[cfg(test)]
@@ -35,6 +36,8 @@ mod outside;
 mod revalidated;
 mod tally;
 
+use backing::Backings;
+pub(crate) use backing::Kernel;
 pub(crate) use files::Write;
 use memory::Shortage;
 pub(crate) use outside::start as tell_of_changes;
@@ -88,6 +91,7 @@ struct Core {
     /// OPENDIR may be answered ENOSYS.
     spares_opendir: AtomicBool,
     revalidated: Revalidated,
+    backings: Backings,
     /// Ends the telling of changes with this front end.
     outbox: OnceLock<Outbox>,
 }
@@ -111,6 +115,7 @@ impl Frontend {
                 pending: Arc::default(),
                 spares_opendir: AtomicBool::new(false),
                 revalidated: Revalidated::default(),
+                backings: Backings::default(),
                 outbox,
             }),
         }
@@ -376,6 +381,9 @@ impl Core {
         } else if !inode.expired() {
             entry.attr = inode.attr();
         }
+        if let Some(attr) = self.attr_if_written(inode) {
+            (entry.attr, entry.attr_ttl) = (attr, Duration::ZERO);
+        }
         entry
     }
 
@@ -424,6 +432,9 @@ impl Core {
     }
 
     fn attributes(&self, inode: &Inode<'_>, attr: Attr) -> Attributes {
+        if let Some(attr) = self.attr_if_written(inode) {
+            return Attributes { node: self.node_of(inode.id()), attr, ttl: Duration::ZERO };
+        }
         let ttl = self.lifetime(self.vfs.ttl(inode));
         Attributes { node: self.node_of(inode.id()), attr, ttl }
     }

@@ -91,6 +91,27 @@ impl Server {
         if self.privileged { self.act_as(cred).map(Some) } else { Ok(None) }
     }
 
+    /// Whether files may be lent: see [`Server::lend_as`].
+    pub(super) fn can_lend(&self) -> bool {
+        self.privileged && self.caps.effective.contains(CapabilitySet::SYS_ADMIN)
+    }
+
+    /// Works in the name of `cred` until the guard goes, with one capability: to lend a kernel a file that it reads and writes in
+    /// this name then, whoever does. So it has none of root's either: who is not the file's owner takes its set-id bits
+    /// away by writing, and nobody goes beyond quotas.
+    ///
+    /// # Errors
+    /// EPERM without the right to lend, and as [`Server::act_as`].
+    pub(super) fn lend_as(&self, cred: &Cred) -> Result<Acting<'_>> {
+        if !self.can_lend() {
+            return Err(Errno::PERM);
+        }
+        let mut acting = self.act_as(cred)?;
+        acting.changed.user = true;
+        set_capabilities(None, CapabilitySets { effective: CapabilitySet::SYS_ADMIN, ..self.caps })?;
+        Ok(acting)
+    }
+
     /// Works in the name of `cred` until the guard goes.
     ///
     /// # Errors

@@ -11,6 +11,7 @@
 //! | `caller`, `fds` | in whose name; how many descriptors |
 //! | `claim` | renaming where the host cannot be told to replace nothing |
 //! | `names`, `attr`, `xattr`, `file`, `dir` | the calls |
+//! | `lend` | files whose data the kernel of a front end reads and writes |
 //! | `cookie` | places in directories |
 //! | `outside`, [`watch`] | what others have changed, and how that is learnt |
 //!
@@ -25,6 +26,7 @@ mod dir;
 mod fds;
 mod file;
 mod identity;
+mod lend;
 mod names;
 mod node;
 mod outside;
@@ -34,14 +36,14 @@ pub mod watch;
 mod xattr;
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, open};
-use uvfs::driver::{Driver, File, Inode, Rename};
+use uvfs::driver::{Borrower, Driver, File, Inode, Rename};
 use uvfs::types::{
     Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, Result, Seek, SetAttr,
     StatFs, Ttl, XattrFlags,
@@ -94,6 +96,8 @@ pub struct Mirror {
     handles: bool,
     /// Whether there are access control lists.
     lists: bool,
+    /// Whether open files may be lent.
+    lends: bool,
     server: Server,
     budget: Arc<Budget>,
     files: Files,
@@ -131,6 +135,7 @@ impl Mirror {
         let table = Table::new();
         let root = table.meet(&seen.id, seen.attr.ino, seen.attr.fmt()).number;
         let server = Server::new().map_err(refused)?;
+        let lends = server.can_lend() && watch::elsewhere(source.as_fd()).is_ok_and(|kind| kind.is_none());
         let budget = Arc::new(Budget::new());
         let streams = Streams::new(budget.streams);
         Ok(Arc::new(Self {
@@ -141,6 +146,7 @@ impl Mirror {
             ttl,
             handles,
             lists,
+            lends,
             server,
             budget,
             files: Files::default(),
@@ -201,6 +207,7 @@ impl Driver for Mirror {
             may_block: true,
             fixed_links: true,
             passes_through: true,
+            lends: self.lends,
             acl: self.lists,
             watched: self.outside.watches(),
             ..Features::default()
@@ -307,6 +314,10 @@ impl Driver for Mirror {
 
     fn release(&self, file: File<'_>) {
         self.close_file(file);
+    }
+
+    fn lend(&self, op: &Op, file: File<'_>, direct: bool, to: Option<&mut Borrower<'_>>) -> Result<()> {
+        self.lend_file(op, file, direct, to)
     }
 
     fn read(&self, _op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -14,7 +14,9 @@ impl Frontend {
         self.core.tally.add(Count::Getattr, 1);
         match self.core.inode(node) {
             // No driver is asked for what the cache still vouches for.
-            Ok(inode) if !inode.expired() => reply.send(Ok(self.core.attributes(&inode, inode.attr()))),
+            Ok(inode) if !inode.expired() && !self.core.is_written(&inode) => {
+                reply.send(Ok(self.core.attributes(&inode, inode.attr())))
+            }
             Ok(_) => self.answer_anybody(who, node, reply, |core, op, inode| {
                 let attr = core.vfs.getattr(op, inode)?;
                 Ok(core.attributes(inode, attr))

@@ -40,7 +40,7 @@ impl Frontend {
             return Err(Errno::NOSYS);
         }
         let keep = core.inode(dir).is_ok_and(|dir| core.is_coherent(&dir)) && !core.short.is_new();
-        Ok(Opened { fh: 0, keep_cache: keep, cache_dir: keep, direct_io: false })
+        Ok(Opened { fh: 0, keep_cache: keep, cache_dir: keep, direct_io: false, backing: None })
     }
 
     pub(crate) fn readdir(&self, who: Caller, dir: NodeId, cookie: u64, reply: impl DirReply) {

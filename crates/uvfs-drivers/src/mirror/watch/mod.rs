@@ -174,10 +174,15 @@ const ELSEWHERE: [(u32, &str); 14] = [
     (0x794c_7630, "overlayfs"),
 ];
 
+/// The name of the file system of `source`, where it is one of [`ELSEWHERE`].
+pub(super) fn elsewhere(source: BorrowedFd<'_>) -> Result<Option<&'static str>, Errno> {
+    let kind = rustix::fs::fstatfs(source)?.f_type;
+    Ok(ELSEWHERE.iter().find(|(magic, _)| *magic == kind as u32).map(|(_, name)| *name))
+}
+
 /// A group with a mark on the file system of `source`.
 fn mark(source: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
-    let kind = rustix::fs::fstatfs(source).map_err(|errno| Refused(format!("statfs: {errno}")))?.f_type;
-    if let Some((_, name)) = ELSEWHERE.iter().find(|(magic, _)| *magic == kind as u32) {
+    if let Some(name) = elsewhere(source).map_err(|errno| Refused(format!("statfs: {errno}")))? {
         return Err(Refused(format!("on {name} this kernel does not learn of all of them")));
     }
     let with_target = sys::group(true).map(|group| (group, true));
