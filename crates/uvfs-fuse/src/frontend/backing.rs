@@ -242,3 +242,47 @@ impl Core {
             .then(|| self.vfs.look(&self.vfs.op(&Cred::root()), inode).unwrap_or_else(|_| inode.attr()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READS: How = How { access: Access::READ, direct: false };
+    const WRITES: How = How { access: Access::WRITE, direct: false };
+
+    #[test]
+    fn all_who_have_an_inode_open_agree_until_the_last_one_closes_it() {
+        let backings = Backings::default();
+        assert_eq!(backings.join(7, 1, READS), None);
+        // Two are the first: the later one gives its number back, and takes the other's.
+        assert_eq!(backings.enter(7, 1, READS, Some(11)), (Some(11), None));
+        assert_eq!(backings.enter(7, 2, WRITES, Some(12)), (Some(11), Some(12)));
+        // Who was refused goes along, too.
+        assert_eq!(backings.enter(7, 3, READS, None), (Some(11), None));
+        assert_eq!(backings.join(7, 4, READS), Some(Some(11)));
+        assert_eq!([1, 2, 3].map(|fh| backings.leave(fh)), [None; 3]);
+        assert_eq!((backings.leave(4), backings.leave(4)), (Some(11), None));
+        // Where the first one was refused, all are, and a number that came too late is not needed.
+        assert_eq!(backings.enter(7, 5, WRITES, None), (None, None));
+        assert_eq!(backings.enter(7, 6, WRITES, Some(13)), (None, Some(13)));
+        assert_eq!(backings.join(7, 7, WRITES), Some(None));
+        assert!(!backings.is_written(7), "these writes come to us");
+        assert_eq!([5, 6, 7].map(|fh| backings.leave(fh)), [None; 3]);
+        assert_eq!(backings.join(7, 8, READS), None);
+        assert!(backings.table.lock().nodes.is_empty() && backings.table.lock().files.is_empty());
+    }
+
+    #[test]
+    fn an_inode_is_written_while_somebody_can() {
+        let backings = Backings::default();
+        backings.enter(7, 1, READS, Some(11));
+        assert!(!backings.is_written(7));
+        backings.join(7, 2, WRITES);
+        backings.join(7, 3, WRITES);
+        assert!(backings.is_written(7) && !backings.is_written(8));
+        backings.leave(2);
+        assert!(backings.is_written(7));
+        backings.leave(3);
+        assert!(!backings.is_written(7) && backings.writers.load(SeqCst) == 0);
+    }
+}

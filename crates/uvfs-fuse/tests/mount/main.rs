@@ -6,6 +6,7 @@ mod basic;
 mod dirs;
 mod failing;
 mod fixture;
+mod lent;
 mod made;
 mod memory;
 mod mirror;
@@ -31,6 +32,7 @@ fn main() {
         basic::TESTS,
         dirs::TESTS,
         failing::TESTS,
+        lent::TESTS,
         made::TESTS,
         memory::TESTS,
         mirror::TESTS,
