@@ -50,6 +50,7 @@ struct Changed {
     groups: bool,
     group: bool,
     user: bool,
+    capabilities: bool,
 }
 
 fn gid(raw: RawGid) -> Gid {
@@ -107,8 +108,7 @@ impl Server {
             return Err(Errno::PERM);
         }
         let mut acting = self.act_as(cred)?;
-        acting.changed.user = true;
-        set_capabilities(None, CapabilitySets { effective: CapabilitySet::SYS_ADMIN, ..self.caps })?;
+        acting.leave(CapabilitySet::SYS_ADMIN)?;
         Ok(acting)
     }
 
@@ -142,7 +142,7 @@ impl Server {
             sys::set_fs_uid(cred.uid)?;
             acting.changed.user = true;
             // Not only those that concern files, which go with root's id: others override quotas and reserved space, say.
-            set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..self.caps })?;
+            acting.leave(CapabilitySet::empty())?;
         }
         Ok(acting)
     }
@@ -154,11 +154,19 @@ impl Server {
 }
 
 impl Acting<'_> {
+    /// Takes away all capabilities but these.
+    fn leave(&mut self, effective: CapabilitySet) -> Result<()> {
+        self.changed.capabilities = true;
+        set_capabilities(None, CapabilitySets { effective, ..self.server.caps })
+    }
+
     fn undo(&self) -> Result<()> {
         let (server, changed) = (self.server, self.changed);
         // First: the groups need the capabilities. The user does not, being the effective one.
         if changed.user {
             sys::set_fs_uid(server.uid)?;
+        }
+        if changed.capabilities || changed.user {
             set_capabilities(None, server.caps)?;
         }
         if changed.group {

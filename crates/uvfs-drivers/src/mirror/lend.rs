@@ -32,6 +32,13 @@ use super::Mirror;
 use super::file::{Opened, again};
 use super::reach::proc_path;
 
+impl Opened {
+    /// Whether the kernel that it is lent to may write to it.
+    pub(super) fn is_written(&self) -> bool {
+        self.access.contains(Access::WRITE) && self.lent.load(Relaxed)
+    }
+}
+
 impl Mirror {
     pub(super) fn lend_file(
         &self,
@@ -67,7 +74,7 @@ impl Mirror {
 
     /// A file is released: what others than we have written through it the cache does not know.
     pub(super) fn look_after_lending(&self, inode: &Inode<'_>, file: &Opened) {
-        if file.access.contains(Access::WRITE) && file.lent.load(Relaxed) {
+        if file.is_written() {
             self.settle(inode, &file.fd);
         }
     }
