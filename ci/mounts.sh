@@ -46,7 +46,7 @@ give_up() {
 
 # Builds what is needed; the mount under test is made of the same sources.
 build() {
-    cargo build --quiet --release -p uvfs-cli -p uvfs-tests || return
+    cargo build --quiet --release -p uvfs-cli -p uvfs-suites || return
     target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
     tools=$target/release
 }

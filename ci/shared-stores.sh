@@ -17,8 +17,8 @@ case $(uname -sm) in
     "Linux x86_64" | "Linux aarch64") ;;
     *) printf 'skipped: shared stores: not written for %s\n0 passed, 0 failed, 1 skipped\n' "$(uname -sm)"; exit 0 ;;
 esac
-cargo build --quiet --release -p uvfs-tests --bin shared_stores
-RUSTFLAGS="--cfg count_stores" cargo build --quiet --target-dir "$target/count_stores" -p uvfs-tests --bin shared_stores
+cargo build --quiet --release -p uvfs-suites --bin shared_stores
+RUSTFLAGS="--cfg count_stores" cargo build --quiet --target-dir "$target/count_stores" -p uvfs-suites --bin shared_stores
 
 status=0
 printf '\nas it is shipped\n'

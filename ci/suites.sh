@@ -59,6 +59,7 @@ on_mounts() {
     run "lockstep" 1800 "$tools/lockstep" --a "$A" --b "$B" --seeds "$(pick 1..12 1..200)"
     mkdir "$A/linear" && run "linear" 300 "$tools/linear" --dir "$A/linear" --no-links --seconds "$(pick 10 60)"
     run "bigdir" 1800 "$tools/bigdir" --dir "$A" --host "$B" --entries "$(pick 20000 1000000)" && grep entries: "$work/log"
+    run "storm on a mirror" 600 "$tools/mirror_storm" --seconds "$(pick 2 60)" --turn 400 --patience 60000 --changes 20
 }
 
 pjd() {

@@ -65,8 +65,8 @@ step "format" 60 cargo fmt --all --check
 step "clippy" 600 cargo clippy --quiet --workspace --all-targets -- -D warnings
 step "documentation" 600 env RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --quiet --workspace --no-deps --document-private-items
 # Tests that mount say so if they cannot; --show-output lets that be seen, and be counted.
-# Of the programs only `uvfs` has tests of its own; the others need no second build.
-step "tests" 900 cargo test --quiet --workspace --lib --bin uvfs --test "*" --no-fail-fast -- --show-output
+# Of the programs only `uvfs` has tests of its own; those of uvfs-suites run below, as they are shipped, and need no second build.
+step "tests" 900 cargo test --quiet --workspace --exclude uvfs-suites --lib --bin uvfs --test "*" --no-fail-fast -- --show-output
 step "documentation tests" 300 cargo test --quiet --workspace --no-fail-fast --doc
 step "loom" 600 ci/loom.sh
 step "ThreadSanitizer" 600 ci/tsan.sh

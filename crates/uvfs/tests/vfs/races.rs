@@ -1,13 +1,11 @@
 //! Many threads at once: what must never be seen while names change, and that the tree is whole
 //! afterwards.
 
-mod common;
-
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{Mem, Store, root, touch, user, vfs, vfs_of};
+use crate::common::{Mem, Store, root, touch, user, vfs, vfs_of};
 use uvfs::{Context, Errno, OpenFlags, RenameFlags, Vfs, mode};
 
 /// Small and repeatable.

@@ -3,13 +3,11 @@
 //! The right error comes back; what the cache believes afterwards is what the driver has; and when
 //! the file system is unmounted nothing of it is left.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{Mem, Store, root, vfs_of};
+use crate::common::{Mem, Store, root, vfs_of};
 use uvfs::driver::{File, Rename};
 use uvfs::{
     Access, Answer, Attr, Cred, DirEntry, Driver, Errno, Features, Inode, Make, NewInode, Op, OpenFlags,

@@ -1,6 +1,5 @@
 //! The cache against a reference model: random changes of names on a resident superblock, every
 //! result compared, and nothing left over at the end.
-#![cfg(not(loom))]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

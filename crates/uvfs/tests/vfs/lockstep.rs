@@ -1,15 +1,13 @@
 //! Random system calls by several users, on a [`Vfs`](uvfs::Vfs) and on the host's tmpfs: every
 //! answer is the same, and so is the tree that is left. Failing sequences shrink.
 
-mod common;
-
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use common::host::Host;
-use common::inside::Inside;
-use common::script::{Call, Sys, outcome};
-use common::{Mem, host};
+use crate::common::host::Host;
+use crate::common::inside::Inside;
+use crate::common::script::{Call, Sys, outcome};
+use crate::common::{Mem, host};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use uvfs::{Access, Cred, OpenFlags, RenameFlags, SetTime, Time, Vfs, VfsConfig, XattrFlags, mode};

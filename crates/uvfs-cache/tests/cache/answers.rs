@@ -1,6 +1,5 @@
 //! What a driver's answers, evictions and callbacks leave behind, on a superblock that is not
 //! resident.
-#![cfg(not(loom))]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -1,11 +1,9 @@
 //! File systems mounted inside file systems.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::{Mem, errno, root, touch, user, vfs, vfs_of};
+use crate::common::{Mem, errno, root, touch, user, vfs, vfs_of};
 use uvfs::{Errno, OpenFlags, RenameFlags, Vfs};
 
 /// A tree with `d` and a second file system on it, which has `f` and `e`.

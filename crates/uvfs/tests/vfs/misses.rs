@@ -1,11 +1,9 @@
 //! Drivers with a tree of their own: what is asked of them, when, and how often.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Store, errno, root, user, vfs_of};
+use crate::common::{Store, errno, root, user, vfs_of};
 use uvfs::{Cred, Errno, Found, OpenFlags, RenameFlags, Ttl, Vfs, mode};
 
 const FILE: u32 = mode::S_IFREG | 0o644;

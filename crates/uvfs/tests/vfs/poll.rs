@@ -1,14 +1,12 @@
 //! Waiting for an open file to become ready.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use common::{root, touch, vfs, vfs_of};
+use crate::common::{root, touch, vfs, vfs_of};
 use parking_lot::Mutex;
 use uvfs::{
     Access, Answer, Attr, Cred, Driver, Errno, Features, Inode, NewInode, Op, OpenFlags, PollEvents, Result,

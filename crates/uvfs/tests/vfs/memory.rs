@@ -1,11 +1,9 @@
 //! What the VFS tells a driver where the memory limit stands in the way.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::{Store, errno, root, vfs_of};
+use crate::common::{Store, errno, root, vfs_of};
 use uvfs::{Errno, mode};
 
 /// Each inode that a driver brought is let go of once.

@@ -1,5 +1,4 @@
 //! Names and blocks under one memory limit: each finds room where the other has filled it.
-#![cfg(not(loom))]
 
 use std::io;
 use std::sync::Arc;

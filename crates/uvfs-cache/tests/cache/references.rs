@@ -1,6 +1,5 @@
 //! References that are counted per thread: the end of an inode comes with its last reference,
 //! whoever took and dropped the others, and whatever else happens meanwhile.
-#![cfg(not(loom))]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};

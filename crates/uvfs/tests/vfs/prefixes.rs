@@ -1,11 +1,9 @@
 //! A path that is walked again and again: whatever changes on the way to it shows at once.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{Mem, errno, root, touch, user, vfs};
+use crate::common::{Mem, errno, root, touch, user, vfs};
 use uvfs::{Context, Errno, RenameFlags, Vfs};
 
 const DIRS: [&str; 4] = ["/first", "/first/second", "/first/second/third", "/first/second/third/fourth"];

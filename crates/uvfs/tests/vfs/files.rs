@@ -1,11 +1,9 @@
 //! Open files: handles, what they allow, how long they live; directories that are read.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::{Mem, errno, root, touch, user, vfs, vfs_of};
+use crate::common::{Mem, errno, root, touch, user, vfs, vfs_of};
 use uvfs::{Access, Cred, Errno, Fallocate, OpenFlags, RenameFlags, Seek, Vfs};
 
 fn mem() -> (Arc<Mem>, Arc<Vfs>) {
@@ -151,7 +149,7 @@ fn umask_takes_bits_away() {
     root.mknod(b"f", 0o666, 0).unwrap();
     drop(root.open(b"o", RW | OpenFlags::CREATE, 0o4777).unwrap());
     for (path, bits) in [("d", 0o750), ("f", 0o640), ("o", 0o4750)] {
-        assert_eq!(common::bits(&root, path), bits, "{path}");
+        assert_eq!(crate::common::bits(&root, path), bits, "{path}");
     }
 }
 

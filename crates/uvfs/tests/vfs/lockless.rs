@@ -2,11 +2,9 @@
 //!
 //! One test only: the counters are the process's.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{Store, errno, root, touch, user, vfs, vfs_of};
+use crate::common::{Store, errno, root, touch, user, vfs, vfs_of};
 use std::time::Duration;
 use uvfs::{Bail, BailCounts, Cred, Errno, Time, Ttl, counters, mode};
 

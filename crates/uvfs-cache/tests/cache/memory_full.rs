@@ -1,5 +1,4 @@
 //! What the memory limit must not do: refuse while something could be given up, never end, be exceeded.
-#![cfg(not(loom))]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};

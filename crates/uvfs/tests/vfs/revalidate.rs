@@ -1,11 +1,9 @@
 //! Drivers that vouch for their names and permissions at each use.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::{Mem, Store, errno, root, touch, user, vfs_of};
+use crate::common::{Mem, Store, errno, root, touch, user, vfs_of};
 use uvfs::{Context, Cred, Errno, OpenFlags, RenameFlags, Vfs, mode};
 
 const FILE: u32 = mode::S_IFREG | 0o644;

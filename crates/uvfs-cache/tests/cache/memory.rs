@@ -1,5 +1,4 @@
 //! The limit on memory: kept whatever streams through, by giving up what nobody needs and was not used.
-#![cfg(not(loom))]
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,10 +1,8 @@
 //! Who may do what: mode bits, sticky directories, groups, and the order of errors.
 
-mod common;
-
 use std::fmt::Write as _;
 
-use common::{compare, host, inside, script};
+use crate::common::{compare, host, inside, script};
 
 /// Owner, group member and other against every combination of bits: `access` says what the
 /// bits of the right class say, and root may all but execute what nobody may.
@@ -251,7 +249,7 @@ fn the_order_of_errors() {
 /// host's settings are not ours to change.
 fn inside_with(rules: uvfs::Protected, text: &str) {
     let config = uvfs::VfsConfig { protected: rules, ..uvfs::VfsConfig::default() };
-    let vfs = uvfs::Vfs::new(config, std::sync::Arc::new(common::Mem::default())).unwrap();
+    let vfs = uvfs::Vfs::new(config, std::sync::Arc::new(crate::common::Mem::default())).unwrap();
     script::run(text, &mut inside::Inside::new(&vfs), false);
 }
 
@@ -341,9 +339,9 @@ fn protected_fifos_and_files() {
 
 #[test]
 fn read_only_file_systems() {
-    let mut driver = common::Mem::default();
+    let mut driver = crate::common::Mem::default();
     driver.read_only = true;
-    let vfs = common::vfs_of(std::sync::Arc::new(driver));
+    let vfs = crate::common::vfs_of(std::sync::Arc::new(driver));
     let text = "
         stat / : d755 0:0 2
         ls / : ok
@@ -373,10 +371,10 @@ fn read_only_file_systems() {
 
 #[test]
 fn trusted_operations_are_not_checked() {
-    let vfs = common::vfs();
-    let root = common::root(&vfs);
+    let vfs = crate::common::vfs();
+    let root = crate::common::root(&vfs);
     root.mkdir(b"d", 0o1700).unwrap();
-    common::touch(&root, "d/f");
+    crate::common::touch(&root, "d/f");
     let op = uvfs::Op { trusted: true, ..vfs.op(&uvfs::Cred::user(9, 9)) };
     let dir = root.resolve(b"d").unwrap();
     vfs.mkdir(&op, &dir, b"e", 0o755).unwrap();
@@ -385,7 +383,7 @@ fn trusted_operations_are_not_checked() {
     let set = uvfs::SetAttr { mode: Some(0o777), ..uvfs::SetAttr::default() };
     assert_eq!(vfs.setattr(&op, &dir, &set).unwrap().mode & 0o7777, 0o777);
     // Not a question of permission.
-    assert_eq!(common::errno(vfs.mkdir(&op, &dir, b".", 0o755)), Some(uvfs::Errno::EXIST));
-    assert_eq!(common::errno(vfs.rmdir(&op, &vfs.root(), b"x")), Some(uvfs::Errno::NOENT));
+    assert_eq!(crate::common::errno(vfs.mkdir(&op, &dir, b".", 0o755)), Some(uvfs::Errno::EXIST));
+    assert_eq!(crate::common::errno(vfs.rmdir(&op, &vfs.root(), b"x")), Some(uvfs::Errno::NOENT));
     let _ = host::protected();
 }

@@ -1,5 +1,4 @@
 //! Rule 6: names that were chosen to collide.
-#![cfg(not(loom))]
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::{Attr, Cache, Config, Fresh, Life, Lookup, Peek, SbOptions};

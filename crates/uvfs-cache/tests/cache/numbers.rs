@@ -1,5 +1,4 @@
 //! Inodes by number, and all inodes of a superblock.
-#![cfg(not(loom))]
 
 use std::collections::HashMap;
 use std::sync::Arc;

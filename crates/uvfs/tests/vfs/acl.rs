@@ -1,12 +1,10 @@
 //! Access control lists, as the host's kernel has them on a tmpfs; and what they cost where there is none.
 
-mod common;
-
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::{Mem, Store, bits, compare, errno, root, touch, user, vfs_of};
+use crate::common::{Mem, Store, bits, compare, errno, root, touch, user, vfs_of};
 use uvfs::{
     Access, Acl, AclEntry, AclKind, AclTag, Attr, Bail, Cred, Driver, Errno, Found, Op, Vfs, VfsConfig,
     XattrFlags, counters, mode,
@@ -14,7 +12,7 @@ use uvfs::{
 
 /// A list as scripts have it.
 fn list(text: &str) -> Acl {
-    Acl::from_xattr(&common::script::acl_bytes(text).unwrap()).unwrap().unwrap()
+    Acl::from_xattr(&crate::common::script::acl_bytes(text).unwrap()).unwrap().unwrap()
 }
 
 #[test]

@@ -1,5 +1,4 @@
 //! The marks below the limit: free slots ahead of need, a lowered limit, and what is given up later.
-#![cfg(not(loom))]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

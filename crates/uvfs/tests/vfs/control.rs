@@ -1,10 +1,8 @@
 //! The control directory: a name in the root that no listing shows and no driver is asked for.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{Mem, Store, errno, root, touch, user, vfs_of};
+use crate::common::{Mem, Store, errno, root, touch, user, vfs_of};
 use uvfs::{Cred, DirEntry, Driver, Errno, Found, OpenFlags, RenameFlags, Ttl, Vfs, mode};
 
 /// What stands at the root of the tree.

@@ -3,8 +3,6 @@
 //! [`Mem`] is resident (the cache is the tree), [`Store`] keeps a tree of its own and is asked
 //! for what the cache misses. Both are as simple as can be: one mutex each, no limits.
 
-#![allow(dead_code, unused_imports, reason = "each test binary uses its part")]
-
 pub mod host;
 pub mod inside;
 pub mod mem;
@@ -36,13 +34,6 @@ pub fn root(vfs: &Vfs) -> Context<'_> {
 /// A user's context, with no umask.
 pub fn user(vfs: &Vfs, uid: u32, gid: u32) -> Context<'_> {
     let mut context = vfs.context(Cred::user(uid, gid));
-    context.umask(0);
-    context
-}
-
-/// A user's context with supplementary groups.
-pub fn member<'v>(vfs: &'v Vfs, uid: u32, gid: u32, groups: &[u32]) -> Context<'v> {
-    let mut context = vfs.context(Cred { uid, gid, groups: groups.into() });
     context.umask(0);
     context
 }

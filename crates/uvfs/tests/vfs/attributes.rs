@@ -1,8 +1,6 @@
 //! chmod, chown, times, sizes, and what becomes of set-id bits; extended attributes.
 
-mod common;
-
-use common::compare;
+use crate::common::compare;
 
 #[test]
 fn chmod() {

@@ -1,8 +1,6 @@
 //! Paths: components, symbolic links, trailing slashes, `.` and `..`, lengths.
 
-mod common;
-
-use common::compare;
+use crate::common::compare;
 
 #[test]
 fn components() {

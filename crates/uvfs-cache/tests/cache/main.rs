@@ -1,0 +1,13 @@
+//! The cache as the VFS uses it, one topic a file. One program, because each would take seconds to link.
+
+#![cfg(not(loom))]
+
+mod answers;
+mod buffers;
+mod hostile;
+mod marks;
+mod memory;
+mod memory_full;
+mod model;
+mod numbers;
+mod references;

@@ -1,0 +1,20 @@
+//! The VFS as its users meet it, one topic a file. One program, because each would take seconds to link.
+
+mod common;
+
+mod acl;
+mod attributes;
+mod control;
+mod faults;
+mod files;
+mod lockless;
+mod lockstep;
+mod memory;
+mod misses;
+mod mounts;
+mod paths;
+mod permissions;
+mod poll;
+mod prefixes;
+mod races;
+mod revalidate;
