@@ -382,7 +382,7 @@ impl Core {
             entry.attr = inode.attr();
         }
         if let Some(attr) = self.attr_if_written(inode) {
-            (entry.attr, entry.attr_ttl) = (attr, Duration::ZERO);
+            entry.attr = attr;
         }
         entry
     }
@@ -432,10 +432,8 @@ impl Core {
     }
 
     fn attributes(&self, inode: &Inode<'_>, attr: Attr) -> Attributes {
-        if let Some(attr) = self.attr_if_written(inode) {
-            return Attributes { node: self.node_of(inode.id()), attr, ttl: Duration::ZERO };
-        }
         let ttl = self.lifetime(self.vfs.ttl(inode));
+        let attr = self.attr_if_written(inode).unwrap_or(attr);
         Attributes { node: self.node_of(inode.id()), attr, ttl }
     }
 }

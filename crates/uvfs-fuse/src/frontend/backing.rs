@@ -13,9 +13,9 @@
 //! all writers. Those that a file gets while it is lent go with the next write, root's too.
 //!
 //! **Attributes.** Nobody tells of these writes, not in time: an event comes a moment later. So while somebody has a file that is lent open for
-//! writing, no attributes of it are answered out of the cache ([`Core::attr_if_written`]), nor may the kernel keep them: stores through
-//! a mapping change the times, and it does not notice. When such a file is released the driver looks at it, before it counts as
-//! closed here.
+//! writing, no attributes of it are answered out of the cache ([`Core::attr_if_written`]). The kernel may keep them: of its own writes it knows, and
+//! sees which answers are older; only what stores through a mapping do to the times it learns when the mapping ends, by the event. When such
+//! a file is released the driver looks at it, before it counts as closed here.
 //!
 //! One mutex for all, held for some instructions; never while a driver or the kernel is called. Two who are
 //! first at the same time both borrow, and one of them gives it back. Without passthrough nothing is locked here, and without

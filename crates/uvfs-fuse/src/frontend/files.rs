@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
 
 use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek};
 
@@ -48,11 +47,8 @@ impl Frontend {
                 made => made?,
             };
             // Before the kernel can write to it: what was seen when it was made is right.
-            let mut entry = core.hand_out(&inode, attr);
+            let entry = core.hand_out(&inode, attr);
             let opened = core.opened(op, &inode, fh, flags).inspect_err(|_| core.uncount_lookup(&inode))?;
-            if core.is_written(&inode) {
-                entry.attr_ttl = Duration::ZERO;
-            }
             Ok((entry, opened))
         });
     }
