@@ -56,8 +56,9 @@ impl Figure {
 
 const REQUESTS: &str = "Requests of the kernel that it makes once, or never, where it keeps what it knows";
 const NOTICES: &str = "What the kernel was told of changes that were not made through the mount";
-const PASSTHROUGH: &str =
-    "Files that the kernel could read and write in the source by itself when they were opened";
+const PASSED: &str = "Files that were opened to be read and written in the source by the kernel itself";
+const NOT_PASSED: &str =
+    "Files that were opened to be read and written by requests, though the kernel could be lent some";
 const CALLS: &str = "Calls of the file system that were begun";
 const BAILS: &str = "Walks without references that gave up, by reason";
 
@@ -71,8 +72,8 @@ pub fn all() -> Vec<Figure> {
         Figure::new("requests/opendir", REQUESTS, |s| s.requests.opendir),
         Figure::new("requests/open", REQUESTS, |s| s.requests.open),
         Figure::new("requests/release", REQUESTS, |s| s.requests.release),
-        Figure::new("passthrough/opens", PASSTHROUGH, |s| s.passthrough.opens),
-        Figure::new("passthrough/refused", PASSTHROUGH, |s| s.passthrough.refused),
+        Figure::new("passthrough/opens", PASSED, |s| s.passthrough.opens),
+        Figure::new("passthrough/refused", NOT_PASSED, |s| s.passthrough.refused),
         Figure::new("notices/names", NOTICES, |s| s.notices.names),
         Figure::new("notices/nodes", NOTICES, |s| s.notices.nodes),
         Figure::new("notices/epochs", NOTICES, |s| s.notices.epochs),

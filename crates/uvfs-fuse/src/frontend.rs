@@ -376,13 +376,13 @@ impl Core {
     fn describe_counted(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
         fence(SeqCst);
         let mut entry = self.describe(inode, attr);
-        if inode.is_doubted() {
+        // First: once it is not written any more, the cache is right.
+        if let Some(attr) = self.attr_if_written(inode) {
+            entry.attr = attr;
+        } else if inode.is_doubted() {
             entry.attr_ttl = Duration::ZERO;
         } else if !inode.expired() {
             entry.attr = inode.attr();
-        }
-        if let Some(attr) = self.attr_if_written(inode) {
-            entry.attr = attr;
         }
         entry
     }
@@ -433,7 +433,6 @@ impl Core {
 
     fn attributes(&self, inode: &Inode<'_>, attr: Attr) -> Attributes {
         let ttl = self.lifetime(self.vfs.ttl(inode));
-        let attr = self.attr_if_written(inode).unwrap_or(attr);
         Attributes { node: self.node_of(inode.id()), attr, ttl }
     }
 }

@@ -101,7 +101,8 @@ pub struct Passthrough {
     pub agreed: bool,
     /// Files that were opened so.
     pub opens: u64,
-    /// Files that were opened without, though it was agreed: with set-id bits, or on a file system that is stacked on another.
+    /// Files that were opened without, though it was agreed: small ones that are read, those with set-id bits, on a file system that
+    /// is stacked on another.
     pub refused: u64,
 }
 

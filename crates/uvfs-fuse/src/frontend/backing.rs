@@ -9,7 +9,8 @@
 //! - a number is given back by us. The kernel has let go of a file before it sends RELEASE, so after the last RELEASE the next
 //!   open may decide anew.
 //!
-//! Not lent is what has set-id bits when it is first opened: they go with a write or stay by who writes, and there is one identity for
+//! Not lent is a small file that is first opened to be read: to borrow it and to give it back costs more than to read it, once, into pages
+//! that the kernel keeps from one open to the next (of a hot open, read and close the server's part was half as much again). Nor is what has set-id bits when it is first opened: they go with a write or stay by who writes, and there is one identity for
 //! all writers. Those that a file gets while it is lent go with the next write, root's too.
 //!
 //! **Attributes.** Nobody tells of these writes, not in time: an event comes a moment later. So while somebody has a file that is lent open for
@@ -32,6 +33,9 @@ use uvfs::{Access, Attr, Cred, Inode, Op, Result, mode};
 use super::{Core, Frontend};
 use crate::mounted::Passthrough;
 use crate::transport::{BackingId, NodeId};
+
+/// Files of fewer bytes are not lent to who reads them: as many as the kernel reads ahead in one request.
+const SMALL: u64 = 128 << 10;
 
 /// A kernel that can be lent files.
 pub(crate) trait Kernel: Send + Sync {
@@ -205,7 +209,11 @@ impl Core {
         fh: u64,
         how: How,
     ) -> Option<BackingId> {
-        if inode.attr().mode & (mode::S_ISUID | mode::S_ISGID) != 0 {
+        let attr = inode.attr();
+        if !how.access.contains(Access::WRITE) && attr.size < SMALL {
+            return None;
+        }
+        if attr.mode & (mode::S_ISUID | mode::S_ISGID) != 0 {
             return None;
         }
         let mut id = None;
