@@ -317,7 +317,7 @@ fn nodes_are_put_on_the_wire() {
     let made = bytes(&[&entry_bytes(12), &open]);
     assert_eq!(said(|reply| reply.send(Ok((entry, opened)))), Ok(made));
     let dir = Opened { fh: 0, keep_cache: false, cache_dir: true, direct_io: false, backing: Some(3) };
-    assert_eq!(said(|reply| reply.send(Ok(dir))), Ok(bytes(&[&longs(&[0]), &words(&[8, 0])])));
+    assert_eq!(said(|reply| reply.send(Ok(dir))), Ok(bytes(&[&longs(&[0]), &words(&[8 | 128, 3])])));
 }
 
 #[test]
