@@ -96,6 +96,14 @@ impl Control {
         mounted.map_or("none (not mounted yet)", |mounted| mounted.transport().name())
     }
 
+    fn passthrough(&self) -> &'static str {
+        match self.mounted.get().and_then(Weak::upgrade).map(|mounted| mounted.passthrough().agreed) {
+            Some(true) => "on",
+            Some(false) => "off",
+            None => "off (not mounted yet)",
+        }
+    }
+
     /// From now on what the kernel has been told can be counted too.
     pub fn set_mounted(&self, mounted: &Arc<Mounted>) {
         let _ = self.mounted.set(Arc::downgrade(mounted));
@@ -118,6 +126,7 @@ impl Control {
             mounted.as_ref().map_or(Lookups { given: 0, forgotten: 0 }, |mounted| mounted.lookups());
         let shortages = mounted.as_ref().map(|mounted| mounted.shortages()).unwrap_or_default();
         let notices = mounted.as_ref().map(|mounted| mounted.notices()).unwrap_or_default();
+        let passthrough = mounted.as_ref().map(|mounted| mounted.passthrough()).unwrap_or_default();
         let requests = mounted.map(|mounted| mounted.requests()).unwrap_or_default();
         Ok(Snapshot {
             cache: vfs.cache().counters(),
@@ -126,11 +135,12 @@ impl Control {
             shortages,
             notices,
             requests,
+            passthrough,
         })
     }
 
     fn fill(self: &Arc<Self>, root: &Node) -> uvfs::Result<()> {
-        for dir in ["calls", "bails", "memory", "notices", "requests"] {
+        for dir in ["calls", "bails", "memory", "notices", "passthrough", "requests"] {
             root.add_dir(dir, own(0o755))?;
         }
         for (index, figure) in self.figures.iter().enumerate() {
@@ -160,6 +170,8 @@ impl Control {
         for (index, (name, _)) in self.about.lines.iter().enumerate() {
             self.say(root, name, move |control, out| line(out, control.about.lines[index].1()))?;
         }
+        let passthrough = root.find("passthrough", None).ok_or(Errno::NOENT)?;
+        self.say(&passthrough, "state", |control, out| line(out, control.passthrough()))?;
         self.add_knobs(root)?;
         let memory = root.find("memory", None).ok_or(Errno::NOENT)?;
         self.say(&memory, "pressure", |control, out| match control.mounted.get().and_then(Weak::upgrade) {

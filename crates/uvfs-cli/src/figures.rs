@@ -4,7 +4,7 @@
 
 use uvfs::counters::{Call as DriverCall, Counters};
 use uvfs::{Bail, CacheCounters};
-use uvfs_fuse::{Lookups, Notices, Requests, Shortages};
+use uvfs_fuse::{Lookups, Notices, Passthrough, Requests, Shortages};
 
 /// Figures that are levels, which go up and down; what they change by in a second says nothing. The others only grow.
 const LEVELS: [&str; 8] = [
@@ -31,6 +31,7 @@ pub struct Snapshot {
     pub shortages: Shortages,
     pub notices: Notices,
     pub requests: Requests,
+    pub passthrough: Passthrough,
 }
 
 /// One figure.
@@ -55,6 +56,9 @@ impl Figure {
 
 const REQUESTS: &str = "Requests of the kernel that it makes once, or never, where it keeps what it knows";
 const NOTICES: &str = "What the kernel was told of changes that were not made through the mount";
+const PASSED: &str = "Files that were opened to be read and written in the source by the kernel itself";
+const NOT_PASSED: &str =
+    "Files that were opened to be read and written by requests, though the kernel could be lent some";
 const CALLS: &str = "Calls of the file system that were begun";
 const BAILS: &str = "Walks without references that gave up, by reason";
 
@@ -68,6 +72,8 @@ pub fn all() -> Vec<Figure> {
         Figure::new("requests/opendir", REQUESTS, |s| s.requests.opendir),
         Figure::new("requests/open", REQUESTS, |s| s.requests.open),
         Figure::new("requests/release", REQUESTS, |s| s.requests.release),
+        Figure::new("passthrough/opens", PASSED, |s| s.passthrough.opens),
+        Figure::new("passthrough/refused", NOT_PASSED, |s| s.passthrough.refused),
         Figure::new("notices/names", NOTICES, |s| s.notices.names),
         Figure::new("notices/nodes", NOTICES, |s| s.notices.nodes),
         Figure::new("notices/epochs", NOTICES, |s| s.notices.epochs),

@@ -103,6 +103,12 @@ const KNOWN: &[Known] = &[
     ),
     value(
         Of::Mount,
+        "passthrough",
+        "auto|off",
+        "whether the kernel reads and writes a mirror's files in the source by itself where it can (default), or asks for each",
+    ),
+    value(
+        Of::Mount,
         "ctl",
         "show|hide|off",
         "the directory .uvfs with counters and knobs in the root: listed, found by name only (default), or not there",
@@ -220,6 +226,11 @@ fn set(parsed: &mut Parsed, name: &str, value: &str) -> Result<()> {
             Ok(kind) => mount.transport = kind,
             Err(()) => bail!("transport={value}: expected auto, uring or dev"),
         },
+        "passthrough" => match value {
+            "auto" => mount.passthrough = true,
+            "off" => mount.passthrough = false,
+            _ => bail!("passthrough={value}: expected auto or off"),
+        },
         "fsname" => mount.fsname = Some(value.to_owned()),
         "timeout" => mount.timeout = Some(seconds(value)?),
         "memory" => parsed.memory = memory(value)?,
@@ -282,6 +293,7 @@ pub fn fixed_that_differ(was: &Parsed, wanted: &Parsed) -> Vec<&'static str> {
     differs("noprune", old.prune != new.prune);
     differs("timeout", old.timeout != new.timeout);
     differs("transport", old.transport != new.transport);
+    differs("passthrough", old.passthrough != new.passthrough);
     differs("ctl", was.ctl != wanted.ctl);
     for (name, value) in &wanted.driver {
         differs(name, !was.driver.iter().any(|(other, old)| (other, old) == (name, value)));
@@ -349,6 +361,7 @@ mod tests {
         for known in KNOWN {
             let option = shown(known).replace("=SECONDS", "=1").replace("show|hide|off", "show");
             let option = option.replace("memory=BYTES", "memory=64m").replace("auto|uring|dev", "uring");
+            let option = option.replace("auto|off", "off");
             let source = known.of.source().unwrap_or("tmpfs");
             assert!(parse(std::slice::from_ref(&option), source).is_ok(), "{option}");
         }
@@ -380,6 +393,7 @@ mod tests {
         assert!(foreign.contains("for ext4") && foreign.contains("size=BYTES"), "{foreign}");
         assert!(error("ro=1", "tmpfs").contains("takes no value"));
         assert!(error("timeout", "tmpfs").contains("timeout=SECONDS"));
+        assert!(error("passthrough=on", "mirror").contains("auto or off"));
         assert!(error("ctl=maybe", "generated").contains("show, hide or off"));
         assert!(error("memory=1k", "generated").contains("at least 4m"));
         assert!(error("memory=lots", "tmpfs").contains("such as 64m"));

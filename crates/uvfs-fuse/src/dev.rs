@@ -11,20 +11,40 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
 
-use crate::frontend::Frontend;
-use crate::options::TransportKind;
+use uvfs::Errno;
+
+use crate::frontend::{Frontend, Kernel};
+use crate::options::{Options, TransportKind};
 use crate::readers::Readers;
+use crate::transport::BackingId;
 use crate::uring::{self, Handler, RingPort, Rings};
-use crate::wire::init::{Greeting, Wishes};
+use crate::wire::init::{Agreed, Greeting, Wishes};
 use crate::wire::request::{Head, Operation, split};
 use crate::wire::{Answer, Dispatcher, IN_HEADER, MAX_REQUEST, OUT_HEADER, Port};
 
 mod sys;
 
 pub(crate) use sys::page_size;
+
+/// Files that the kernel is lent, by the device: also where requests come by rings.
+struct Lender(Weak<File>);
+
+impl Kernel for Lender {
+    fn borrow(&self, file: BorrowedFd<'_>) -> uvfs::Result<BackingId> {
+        sys::lend(self.0.upgrade().ok_or(Errno::NOTCONN)?.as_fd(), file)
+    }
+
+    fn give_back(&self, id: BackingId) {
+        // Where the device is gone, the kernel has given everything back by itself.
+        let Some(device) = self.0.upgrade() else { return };
+        if let Err(error) = sys::take_back(device.as_fd(), id) {
+            tracing::warn!(%error, id, "a file that the kernel was lent is not given back");
+        }
+    }
+}
 
 /// What requests come through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,12 +111,8 @@ pub(crate) struct Running {
 
 impl Connection {
     /// Greets the kernel on a mounted FUSE device (the INIT exchange).
-    pub(crate) fn greet(
-        device: OwnedFd,
-        frontend: Arc<Frontend>,
-        threads: usize,
-        kind: TransportKind,
-    ) -> io::Result<Self> {
+    pub(crate) fn greet(device: OwnedFd, frontend: Arc<Frontend>, options: &Options) -> io::Result<Self> {
+        let (threads, kind) = (options.threads.max(2), options.transport);
         let device = File::from(device);
         let rings = rings(kind, frontend.may_wait())?;
         let page_size = page_size() as u32;
@@ -106,14 +122,20 @@ impl Connection {
             unmasked: frontend.masks(),
             unseen: frontend.changes_unseen(),
             fixed_links: frontend.fixed_links(),
+            passthrough: options.passthrough && frontend.lends(),
             uring: rings,
         };
-        let transport = exchange(&device, &frontend, wishes)?;
+        let agreed = exchange(&device, &frontend, wishes)?;
+        let transport = if agreed.uring() { Transport::Uring } else { Transport::Dev };
         if kind == TransportKind::Uring && transport != Transport::Uring {
             return Err(io::Error::new(ErrorKind::Unsupported, NO_RINGS));
         }
         let (readers, spare) = (frontend.readers(), if frontend.may_wait() { SPARE } else { 0 });
-        let dispatcher = Arc::new(Dispatcher::new(frontend, Some(Arc::new(device.try_clone()?))));
+        let shared = Arc::new(device.try_clone()?);
+        if agreed.passthrough() {
+            frontend.kernel_borrows(Box::new(Lender(Arc::downgrade(&shared))));
+        }
+        let dispatcher = Arc::new(Dispatcher::new(frontend, Some(shared)));
         Ok(Self { device, dispatcher, transport, threads, readers, spare })
     }
 
@@ -183,8 +205,8 @@ fn rings(kind: TransportKind, may_wait: bool) -> io::Result<bool> {
     }
 }
 
-/// Answers INIT; what requests will come through.
-fn exchange(device: &File, frontend: &Frontend, wishes: Wishes) -> io::Result<Transport> {
+/// Answers INIT; what was agreed.
+fn exchange(device: &File, frontend: &Frontend, wishes: Wishes) -> io::Result<Agreed> {
     let mut buffer = vec![0; MAX_REQUEST];
     loop {
         let Some(len) = receive(device, &mut buffer)? else {
@@ -208,7 +230,7 @@ fn exchange(device: &File, frontend: &Frontend, wishes: Wishes) -> io::Result<Tr
         match answer {
             Ok(Greeting::Agreed(agreed)) => {
                 frontend.kernel_can(agreed.spares_opendir());
-                return Ok(if agreed.uring() { Transport::Uring } else { Transport::Dev });
+                return Ok(agreed);
             }
             Ok(Greeting::Again) => {}
             Err(_) => {

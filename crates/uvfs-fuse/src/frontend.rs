@@ -26,6 +26,7 @@ use crate::readers::Readers;
 use crate::transport::{Asked, Attributes, Caller, Entry, NodeId, ROOT, Reply};
 
 mod attrs;
+mod backing;
 mod credentials;
 mod dirs;
 mod files;
@@ -37,6 +38,8 @@ mod outside;
 mod revalidated;
 mod tally;
 
+use backing::Backings;
+pub(crate) use backing::Kernel;
 pub(crate) use files::Write;
 use memory::Shortage;
 pub(crate) use outside::start as tell_of_changes;
@@ -92,6 +95,7 @@ struct Core {
     /// OPENDIR may be answered ENOSYS.
     spares_opendir: AtomicBool,
     revalidated: Revalidated,
+    backings: Backings,
     /// Ends the telling of changes with this front end.
     outbox: OnceLock<Outbox>,
 }
@@ -116,6 +120,7 @@ impl Frontend {
                 pending: Arc::default(),
                 spares_opendir: AtomicBool::new(false),
                 revalidated: Revalidated::default(),
+                backings: Backings::default(),
                 outbox,
             }),
         }
@@ -399,7 +404,10 @@ impl Core {
     fn describe_counted(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
         fence(SeqCst);
         let mut entry = self.describe(inode, attr);
-        if inode.is_doubted() {
+        // First: once it is not written any more, the cache is right.
+        if let Some(attr) = self.attr_if_written(inode) {
+            entry.attr = attr;
+        } else if inode.is_doubted() {
             entry.attr_ttl = Duration::ZERO;
         } else if !inode.expired() {
             entry.attr = inode.attr();

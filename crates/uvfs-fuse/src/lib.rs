@@ -35,7 +35,7 @@ mod wire;
 pub use dev::Transport;
 pub use device::unmount;
 pub use error::MountError;
-pub use mounted::{Lookups, Mounted, Notices, Requests, Shortages, Unmounted, mount};
+pub use mounted::{Lookups, Mounted, Notices, Passthrough, Requests, Shortages, Unmounted, mount};
 pub use mountinfo::{Listed, listed};
 pub use options::{Atime, Options, Permissions, TransportKind};
 pub use remount::{MountedAt, mounted_at, remount};

@@ -94,6 +94,18 @@ pub struct Requests {
     pub release: u64,
 }
 
+/// What becomes of open files that the kernel could read and write by itself; see [`Mounted::passthrough`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passthrough {
+    /// The driver lends files, and the kernel takes them.
+    pub agreed: bool,
+    /// Files that were opened so.
+    pub opens: u64,
+    /// Files that were opened without, though it was agreed: small ones that are read, those with set-id bits, on a file system that
+    /// is stacked on another.
+    pub refused: u64,
+}
+
 /// See [`Mounted::lookups`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookups {
@@ -177,8 +189,7 @@ fn start(
     let balancer = balance::start(fuse.try_clone()?, frontend, options.prune)?;
     let pressure = balancer.watches().to_owned();
     let notices = fuse.try_clone()?;
-    let connection =
-        Connection::greet(fuse, Arc::clone(frontend), options.threads.max(2), options.transport)?;
+    let connection = Connection::greet(fuse, Arc::clone(frontend), options)?;
     let transport = connection.transport();
     frontend::tell_of_changes(notices, frontend)?;
     let running = connection.start(give_up)?;
@@ -278,6 +289,11 @@ impl Mounted {
     /// Some of the requests that the kernel has made since the mount.
     pub fn requests(&self) -> Requests {
         self.frontend.requests()
+    }
+
+    /// Whether, and how often since the mount, the kernel reads and writes files of the host's by itself.
+    pub fn passthrough(&self) -> Passthrough {
+        self.frontend.passthrough()
     }
 
     /// The file of the system's memory pressure that lowers the limit; "none" and why, where there is none.

@@ -17,6 +17,9 @@ pub(crate) type NodeId = u64;
 /// The kernel's id for the root of a mount.
 pub(crate) const ROOT: NodeId = 1;
 
+/// What the kernel calls a file of the host's that it was lent.
+pub(crate) type BackingId = i32;
+
 /// Who made a request. Supplementary groups and capabilities are not told.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
@@ -66,6 +69,8 @@ pub(crate) struct Opened {
     pub cache_dir: bool,
     /// The page cache is not to be used: the content is made when it is read.
     pub direct_io: bool,
+    /// The kernel reads and writes the file that it was lent under this number by itself. It keeps no pages of its own then.
+    pub backing: Option<BackingId>,
 }
 
 /// The answer to getxattr and listxattr: a size where the caller asked for one, else the bytes.

@@ -10,7 +10,7 @@ use uvfs_cache::Cache;
 
 use crate::acl::{Acl, AclKind};
 use crate::counters::{Call, begin};
-use crate::driver::{Driver, File, Inode, Rename};
+use crate::driver::{Borrower, Driver, File, Inode, Rename};
 use crate::types::{
     Access, Answer, Attr, DirEntry, Fallocate, Features, Make, NewInode, Op, Perm, PollEvents, Result, Seek,
     SetAttr, StatFs, Ttl, XattrFlags,
@@ -58,6 +58,9 @@ impl Driver for Counted {
     }
     fn ttl(&self) -> Ttl {
         self.0.ttl()
+    }
+    fn lend(&self, op: &Op, file: File<'_>, direct: bool, to: Option<&mut Borrower<'_>>) -> Result<()> {
+        self.0.lend(op, file, direct, to)
     }
     counted! {
         Lookup: fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer>;

@@ -9,6 +9,7 @@
 //! [`Inode::update`]; that holds for the parents' times and link counts too. What a driver
 //! returns as [`NewInode`] is published by the VFS afterwards: publishing cannot fail.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -50,6 +51,9 @@ pub struct File<'a> {
     /// What [`Driver::open`] returned.
     pub handle: u64,
 }
+
+/// What takes a descriptor that a driver lends: see [`Driver::lend`].
+pub type Borrower<'a> = dyn FnMut(BorrowedFd<'_>) -> Result<()> + 'a;
 
 /// A file system.
 #[allow(unused_variables)]
@@ -158,6 +162,17 @@ pub trait Driver: Send + Sync + 'static {
     }
     /// The last user of an open file is gone.
     fn release(&self, file: File<'_>) {}
+    /// From now until it is released the data of an open file is read and written by the front end's kernel, in the file that
+    /// the driver has behind it, and the driver hears nothing of it; when the file is released it looks what has become of the inode.
+    /// `to` is called, once at the most, with a descriptor of that file, by a thread that has the identity and the rights
+    /// which the kernel is to read and write with; without it the kernel has the inode's file already. `direct`: O_DIRECT.
+    /// Asked only with [`Features::lends`].
+    ///
+    /// # Errors
+    /// EINVAL where the file behind it cannot be read and written directly, and what `to` answers; it is not lent then.
+    fn lend(&self, op: &Op, file: File<'_>, direct: bool, to: Option<&mut Borrower<'_>>) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
     /// Read up to `buf.len()` bytes; fewer only at the end of the file. May update atime.
     fn read(&self, op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         Err(Errno::INVAL)

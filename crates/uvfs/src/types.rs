@@ -378,6 +378,9 @@ pub struct Features {
     /// they may ask with user and group alone), and tell appending writes as such; names of extended
     /// attributes that the VFS does not know (access control lists) are the driver's affair, and the umask is.
     pub passes_through: bool,
+    /// Files that are open have files of the host's behind them, which a front end's kernel may read and write by itself: see
+    /// [`Driver::lend`](crate::Driver::lend).
+    pub lends: bool,
     /// The driver keeps access control lists: see [`Driver::acl`](crate::Driver::acl). One that `passes_through` is asked
     /// for them as extended attributes, by a front end's kernel that checks them.
     pub acl: bool,

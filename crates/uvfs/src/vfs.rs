@@ -119,6 +119,11 @@ impl Vfs {
             .is_ok_and(|s| s.features.passes_through && (!s.features.watched || s.features.others_inside))
     }
 
+    /// Whether a front end's kernel may read and write open files by itself: see [`Features::lends`](crate::Features::lends).
+    pub fn lends(&self, inode: &Inode<'_>) -> bool {
+        self.sup(inode).is_ok_and(|s| s.features.lends)
+    }
+
     /// Whether targets of symbolic links never change: see [`Features::fixed_links`](crate::Features::fixed_links).
     pub fn fixed_links(&self, inode: &Inode<'_>) -> bool {
         self.sup(inode).is_ok_and(|s| s.features.fixed_links)

@@ -36,14 +36,13 @@ impl Mirror {
         if node.covered() {
             return Ok(inode.attr());
         }
+        // Wherever it is by now: it may have been moved out of the source, or have no name any more.
+        if let Some(open) = node.find_open(|_| true) {
+            return Ok(self.shown(node.number, identity::attr(&open.fd)?));
+        }
         let seen = match self.reach(&node) {
             Ok(at) => identity::attr(&at),
-            // Moved out of the source or without a name: who has it open knows it still.
-            Err(Errno::STALE) => match node.find_open(|_| true) {
-                Some(open) => identity::attr(&open.fd),
-                None if inode.attr().nlink == 0 || inode.is_dead() => return Ok(inode.attr()),
-                None => Err(Errno::STALE),
-            },
+            Err(Errno::STALE) if inode.attr().nlink == 0 || inode.is_dead() => return Ok(inode.attr()),
             Err(errno) => Err(errno),
         };
         Ok(self.shown(node.number, seen?))

@@ -50,6 +50,7 @@ struct Changed {
     groups: bool,
     group: bool,
     user: bool,
+    capabilities: bool,
 }
 
 fn gid(raw: RawGid) -> Gid {
@@ -91,6 +92,26 @@ impl Server {
         if self.privileged { self.act_as(cred).map(Some) } else { Ok(None) }
     }
 
+    /// Whether files may be lent: see [`Server::lend_as`].
+    pub(super) fn can_lend(&self) -> bool {
+        self.privileged && self.caps.effective.contains(CapabilitySet::SYS_ADMIN)
+    }
+
+    /// Works in the name of `cred` until the guard goes, with one capability: to lend a kernel a file that it reads and writes in
+    /// this name then, whoever does. So it has none of root's either: who is not the file's owner takes its set-id bits
+    /// away by writing, and nobody goes beyond quotas.
+    ///
+    /// # Errors
+    /// EPERM without the right to lend, and as [`Server::act_as`].
+    pub(super) fn lend_as(&self, cred: &Cred) -> Result<Acting<'_>> {
+        if !self.can_lend() {
+            return Err(Errno::PERM);
+        }
+        let mut acting = self.act_as(cred)?;
+        acting.leave(CapabilitySet::SYS_ADMIN)?;
+        Ok(acting)
+    }
+
     /// Works in the name of `cred` until the guard goes.
     ///
     /// # Errors
@@ -121,7 +142,7 @@ impl Server {
             sys::set_fs_uid(cred.uid)?;
             acting.changed.user = true;
             // Not only those that concern files, which go with root's id: others override quotas and reserved space, say.
-            set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..self.caps })?;
+            acting.leave(CapabilitySet::empty())?;
         }
         Ok(acting)
     }
@@ -133,11 +154,19 @@ impl Server {
 }
 
 impl Acting<'_> {
+    /// Takes away all capabilities but these.
+    fn leave(&mut self, effective: CapabilitySet) -> Result<()> {
+        self.changed.capabilities = true;
+        set_capabilities(None, CapabilitySets { effective, ..self.server.caps })
+    }
+
     fn undo(&self) -> Result<()> {
         let (server, changed) = (self.server, self.changed);
         // First: the groups need the capabilities. The user does not, being the effective one.
         if changed.user {
             sys::set_fs_uid(server.uid)?;
+        }
+        if changed.capabilities || changed.user {
             set_capabilities(None, server.caps)?;
         }
         if changed.group {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use foldhash::fast::FixedState;
 use parking_lot::RwLock;
@@ -32,7 +32,15 @@ pub(super) struct Opened {
     pub(super) handle: u64,
     pub(super) fd: OwnedFd,
     pub(super) access: Access,
+    /// See `lend`.
+    pub(super) lent: AtomicBool,
     _permit: Permit,
+}
+
+impl Opened {
+    fn new(handle: u64, fd: OwnedFd, access: Access, permit: Permit) -> Arc<Self> {
+        Arc::new(Self { handle, fd, access, lent: AtomicBool::new(false), _permit: permit })
+    }
 }
 
 type Shard = RwLock<HashMap<u64, Arc<Opened>, FixedState>>;
@@ -59,7 +67,7 @@ impl Files {
         handle
     }
 
-    fn get(&self, handle: u64) -> Result<Arc<Opened>> {
+    pub(super) fn get(&self, handle: u64) -> Result<Arc<Opened>> {
         self.shard(handle).read().get(&handle).cloned().ok_or(Errno::BADF)
     }
 
@@ -106,7 +114,7 @@ impl Mirror {
 
     /// Somebody has a file open: the handle.
     pub(super) fn keep_open(&self, node: &Node, fd: OwnedFd, access: Access, permit: Permit) -> u64 {
-        let file = Arc::new(Opened { handle: self.files.number(), fd, access, _permit: permit });
+        let file = Opened::new(self.files.number(), fd, access, permit);
         node.opened(Arc::clone(&file));
         self.files.insert(file)
     }
@@ -117,10 +125,9 @@ impl Mirror {
     pub(super) fn keep_unnamed(&self, node: &Node, inode: &Inode<'_>, fd: OwnedFd) {
         if inode.attr().nlink == 0
             && !self.is_inside()
-            && let Ok(_permit) = self.budget.permit()
+            && let Ok(permit) = self.budget.permit()
         {
-            let handle = self.files.number();
-            node.opened(Arc::new(Opened { handle, fd, access: Access::empty(), _permit }));
+            node.opened(Opened::new(self.files.number(), fd, Access::empty(), permit));
         }
     }
 
@@ -137,6 +144,7 @@ impl Mirror {
         if let Some(node) = self.table.of(file.inode.ino()) {
             node.closed(&open);
         }
+        self.look_after_lending(file.inode, &open);
     }
 
     pub(super) fn read_file(&self, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -13,6 +13,7 @@
 //! | `caller`, `fds` | in whose name; how many descriptors |
 //! | `claim` | renaming where the host cannot be told to replace nothing |
 //! | `names`, `attr`, `xattr`, `file`, `dir` | the calls |
+//! | `lend` | files whose data the kernel of a front end reads and writes |
 //! | `cookie` | places in directories |
 //! | `outside`, [`watch`] | what others have changed, and how that is learnt |
 //!
@@ -28,6 +29,7 @@ mod dir;
 mod fds;
 mod file;
 mod identity;
+mod lend;
 mod mounts;
 mod names;
 mod node;
@@ -39,13 +41,14 @@ pub mod watch;
 mod xattr;
 
 use std::fmt;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, open};
-use uvfs::driver::{Driver, File, Inode, Rename};
+use uvfs::driver::{Borrower, Driver, File, Inode, Rename};
 use uvfs::types::{
     Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, Result, Seek, SetAttr,
     StatFs, Ttl, XattrFlags,
@@ -103,6 +106,8 @@ pub struct Mirror {
     lists: bool,
     /// Files' sizes say nothing of what can be read.
     made: bool,
+    /// Whether open files may be lent.
+    lends: bool,
     server: Arc<Server>,
     budget: Arc<Budget>,
     files: Files,
@@ -186,10 +191,13 @@ impl Mirror {
         lists: bool,
         (server, budget, streams, permits): (Arc<Server>, Arc<Budget>, usize, Vec<Permit>),
     ) -> Result<Arc<Self>> {
-        let (seen, handles, made) = {
+        let (seen, handles, made, lends) = {
             let at = base.open()?;
-            (identity::look(&at)?, identity::has_handles(&at), identity::is_made(&at))
+            let lends = server.can_lend() && watch::elsewhere(at.as_fd())?.is_none();
+            (identity::look(&at)?, identity::has_handles(&at), identity::is_made(&at), lends)
         };
+        // What is made when it is read asks who writes, and the kernel would say: somebody with the capability that lending takes.
+        let lends = lends && !made;
         let table = Table::new(numbering);
         let root = table.meet(&seen.id, seen.attr.ino, seen.attr.fmt()).number;
         Ok(Arc::new(Self {
@@ -201,6 +209,7 @@ impl Mirror {
             handles,
             lists,
             made,
+            lends,
             server,
             budget,
             files: Files::default(),
@@ -269,6 +278,7 @@ impl Driver for Mirror {
             fixed_links: !self.made,
             direct_io: self.made,
             passes_through: true,
+            lends: self.lends,
             acl: self.lists,
             watched: self.outside.watches(),
             others_inside: self.table.numbering != Numbering::Host,
@@ -376,6 +386,10 @@ impl Driver for Mirror {
 
     fn release(&self, file: File<'_>) {
         self.close_file(file);
+    }
+
+    fn lend(&self, op: &Op, file: File<'_>, direct: bool, to: Option<&mut Borrower<'_>>) -> Result<()> {
+        self.lend_file(op, file, direct, to)
     }
 
     fn read(&self, _op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -17,6 +17,7 @@ use uvfs::types::mode;
 use uvfs_cache::{Cache, SbId};
 
 use super::Mirror;
+use super::file::Opened;
 use super::identity::FileHandle;
 use super::node::{Node, Place};
 use super::watch::{Counts, Handle, Refused, Told, Watcher};
@@ -59,10 +60,8 @@ fn stamp(suspect: u64) -> u16 {
 struct Ear(Weak<Mirror>);
 
 impl Ear {
-    fn tell(&self, tell: impl FnOnce(&Mirror)) {
-        if let Some(mirror) = self.0.upgrade() {
-            tell(&mirror);
-        }
+    fn tell<T: Default>(&self, tell: impl FnOnce(&Mirror) -> T) -> T {
+        self.0.upgrade().map_or_else(T::default, |mirror| tell(&mirror))
     }
 }
 
@@ -76,8 +75,8 @@ impl Told for Ear {
         self.tell(|mirror| mirror.moved_on_the_host(&of(handle), &of(dir), name));
     }
 
-    fn object(&self, handle: Handle<'_>, content: bool) {
-        self.tell(|mirror| mirror.changed(&FileHandle::new(handle.kind, handle.bytes), content));
+    fn object(&self, handle: Handle<'_>, content: bool) -> bool {
+        self.tell(|mirror| mirror.changed(&FileHandle::new(handle.kind, handle.bytes), content))
     }
 
     fn overflow(&self) {
@@ -178,12 +177,13 @@ impl Mirror {
         self.changed(handle, true);
     }
 
-    fn changed(&self, handle: &FileHandle, content: bool) {
+    /// Whether that was to be expected: the content of a file that the kernel of a front end writes to.
+    fn changed(&self, handle: &FileHandle, content: bool) -> bool {
         self.outside.told.fetch_add(1, AcqRel);
-        if let Some(node) = self.table.with_handle(handle) {
-            node.not_bare();
-            self.in_cache(|cache, sb| cache.inode_changed(sb, node.number, node.fmt(), content));
-        }
+        let Some(node) = self.table.with_handle(handle) else { return false };
+        node.not_bare();
+        self.in_cache(|cache, sb| cache.inode_changed(sb, node.number, node.fmt(), content));
+        content && node.find_open(Opened::is_written).is_some()
     }
 
     /// Anything may have changed: every name and every attribute is asked for again. In proportion to what is known, or

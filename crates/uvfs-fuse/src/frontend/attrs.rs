@@ -14,9 +14,15 @@ impl Frontend {
         self.core.tally.add(Count::Getattr, 1);
         match self.core.inode(node) {
             // No driver is asked for what the cache still vouches for.
-            Ok(inode) if !inode.expired() => reply.send(Ok(self.core.attributes(&inode, inode.attr()))),
+            Ok(inode) if !self.core.is_written(&inode) && !inode.expired() => {
+                reply.send(Ok(self.core.attributes(&inode, inode.attr())))
+            }
             Ok(_) => self.answer_anybody(who, node, reply, |core, op, inode| {
-                let attr = core.vfs.getattr(op, inode)?;
+                // In this order: once it is not written any more, the cache is right.
+                let attr = match core.is_written(inode) {
+                    true => core.vfs.look(op, inode)?,
+                    false => core.vfs.getattr(op, inode)?,
+                };
                 Ok(core.attributes(inode, attr))
             }),
             Err(error) => reply.send(Err(error)),

@@ -101,7 +101,7 @@ impl Core {
             return Err(Errno::NOSYS);
         }
         let keep = self.inode(dir).is_ok_and(|dir| self.is_coherent(&dir)) && !self.short.is_new();
-        Ok(Opened { fh: 0, keep_cache: keep, cache_dir: keep, direct_io: false })
+        Ok(Opened { fh: 0, keep_cache: keep, cache_dir: keep, direct_io: false, backing: None })
     }
 
     fn list<'c>(&'c self, op: &Op, dir: &Inode<'c>, cookie: u64, reply: &mut impl DirReply) -> Result<()> {

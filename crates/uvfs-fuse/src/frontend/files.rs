@@ -8,6 +8,7 @@ use std::task::Waker;
 
 use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek};
 
+use super::backing::How;
 use super::tally::Count;
 use super::{Core, Frontend, Who};
 use crate::pending::For;
@@ -48,7 +49,10 @@ impl Frontend {
                 Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => return Err(Errno::STALE),
                 made => made?,
             };
-            Ok((core.hand_out(&inode, attr), core.opened(&inode, fh)))
+            // Before the kernel can write to it: what was seen when it was made is right.
+            let entry = core.hand_out(&inode, attr);
+            let opened = core.opened(op, &inode, fh, flags).inspect_err(|_| core.uncount_lookup(&inode))?;
+            Ok((entry, opened))
         });
     }
 
@@ -61,7 +65,7 @@ impl Frontend {
         self.core.tally.add(Count::Release, 1);
         // Also where the node is not known: the handle is.
         self.route(Who::Anybody(who), node, reply, move |reply, core, _, _| {
-            core.vfs.release(fh);
+            core.close(fh);
             reply.send(Ok(()));
         });
     }
@@ -83,7 +87,7 @@ impl Frontend {
 
     /// Closes a handle that the kernel was not given in the end.
     pub(crate) fn close(&self, fh: u64) {
-        self.core.vfs.release(fh);
+        self.core.close(fh);
     }
 
     /// At the kernel's offset, also for O_APPEND: the kernel holds the file's lock and has put the data into its page
@@ -188,13 +192,22 @@ impl Core {
         } else {
             self.vfs.open(op, inode, access(flags), false)?
         };
-        Ok(self.opened(inode, fh))
+        self.opened(op, inode, fh, flags)
     }
 
-    fn opened(&self, inode: &Inode<'_>, fh: u64) -> Opened {
+    /// The answer to who has opened a file; where it cannot be given, the file is closed.
+    fn opened(&self, op: &Op, inode: &Inode<'_>, fh: u64, flags: i32) -> Result<Opened> {
+        let how = How { access: access(flags), direct: flags & libc::O_DIRECT != 0 };
+        let backing = self.lend(op, inode, fh, how).inspect_err(|_| self.close(fh))?;
         // Nobody but this kernel changes the file where the driver says so and no timeout was set, or it is told.
-        let keep_cache = self.is_coherent(inode);
-        Opened { fh, keep_cache, cache_dir: false, direct_io: self.vfs.direct_io(inode) }
+        let keep_cache = self.is_coherent(inode) && backing.is_none();
+        Ok(Opened { fh, keep_cache, cache_dir: false, direct_io: self.vfs.direct_io(inode), backing })
+    }
+
+    fn close(&self, fh: u64) {
+        // In this order: what the driver has seen when it released the file is right, and until then it is asked.
+        self.vfs.release(fh);
+        self.take_back(fh);
     }
 
     fn write(&self, op: &Op, inode: &Inode<'_>, write: Write, data: &[u8]) -> Result<u32> {

@@ -16,6 +16,9 @@ impl Frontend {
             Ok(dir) => {
                 let op = self.core.op(who);
                 let found = self.core.vfs.lookup_cached(&op, &dir, name);
+                // Its attributes are its driver's to say.
+                let asks = |found: &Result<Found<'_>>| matches!(found, Ok(Found::Node(inode, _)) if self.core.is_written(inode));
+                let found = found.filter(|found| !asks(found));
                 found.map(|found| found.and_then(|found| self.core.looked(&op, &dir, name, found)))
             }
             Err(error) => Some(Err(error)),

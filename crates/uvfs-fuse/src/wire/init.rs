@@ -14,6 +14,7 @@
 //!   POSIX_ACL the kernel would check permissions, too, whatever the mount says.
 //! - CACHE_SYMLINKS only where the root's driver promises that the target of a link does not change: nothing makes the kernel
 //!   forget a target but the end of the inode;
+//! - PASSTHROUGH only where the root's driver lends files; it excludes WRITEBACK_CACHE;
 //! - OVER_IO_URING only where rings are ready to be registered: a kernel that was promised some answers nobody
 //!   until it has them.
 //!
@@ -52,6 +53,7 @@ pub(crate) mod flag {
     pub(crate) const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
+    pub(crate) const PASSTHROUGH: u64 = 1 << 37;
     pub(crate) const OVER_IO_URING: u64 = 1 << 41;
 }
 
@@ -77,6 +79,8 @@ pub(crate) struct Wishes {
     pub unseen: bool,
     /// Targets of symbolic links do not change: the kernel shall keep them.
     pub fixed_links: bool,
+    /// The kernel may be lent files of the host's, to read and write by itself.
+    pub passthrough: bool,
     /// Rings are ready.
     pub uring: bool,
 }
@@ -119,6 +123,9 @@ impl Greeting {
         if wishes.fixed_links {
             wanted |= flag::CACHE_SYMLINKS;
         }
+        if wishes.passthrough {
+            wanted |= flag::PASSTHROUGH;
+        }
         if wishes.uring {
             wanted |= flag::OVER_IO_URING;
         }
@@ -145,6 +152,9 @@ impl Greeting {
         put(24, &1u32.to_ne_bytes());
         put(28, &agreed.max_pages.to_ne_bytes());
         put(32, &((agreed.flags >> 32) as u32).to_ne_bytes());
+        // How deep file systems may be stacked below: with 1, files that are lent are on none that is stacked itself. One
+        // level is left for what is stacked on this one, as overlayfs is.
+        put(36, &u32::from(agreed.passthrough()).to_ne_bytes());
         out
     }
 }
@@ -153,6 +163,11 @@ impl Agreed {
     /// OPENDIR may be answered ENOSYS.
     pub(crate) fn spares_opendir(&self) -> bool {
         self.flags & flag::NO_OPENDIR_SUPPORT != 0
+    }
+
+    /// Files may be lent.
+    pub(crate) fn passthrough(&self) -> bool {
+        self.flags & flag::PASSTHROUGH != 0
     }
 
     /// Requests come by rings once those are registered.
@@ -180,6 +195,7 @@ mod tests {
         unmasked: false,
         unseen: false,
         fixed_links: false,
+        passthrough: false,
         uring: false,
     };
 
@@ -187,9 +203,10 @@ mod tests {
     fn only_what_is_offered_and_wanted_is_agreed() {
         assert_eq!(agreed(&LINUX_6_18, NONE), WANTED | flag::INIT_EXT);
         assert_eq!(agreed(&InitIn { flags: flag::ASYNC_DIO, ..LINUX_6_18 }, NONE), flag::ASYNC_DIO);
-        let all = Wishes { acls: true, unmasked: true, fixed_links: true, uring: true, ..NONE };
+        let all =
+            Wishes { acls: true, unmasked: true, fixed_links: true, passthrough: true, uring: true, ..NONE };
         let lists = flag::POSIX_ACL | flag::DONT_MASK;
-        let wished = lists | flag::CACHE_SYMLINKS | flag::OVER_IO_URING;
+        let wished = lists | flag::CACHE_SYMLINKS | flag::PASSTHROUGH | flag::OVER_IO_URING;
         assert_eq!(agreed(&LINUX_6_18, all), WANTED | flag::INIT_EXT | wished);
         // One without the other is worse than neither.
         let half = InitIn { flags: flag::POSIX_ACL | flag::MAX_PAGES, ..LINUX_6_18 };
@@ -210,13 +227,18 @@ mod tests {
 
     #[test]
     fn the_answer_has_the_layout_of_the_protocol() {
-        let greeting = Greeting::to(&LINUX_6_18, Wishes { uring: true, ..NONE }).expect("agreed");
+        let greeting =
+            Greeting::to(&LINUX_6_18, Wishes { passthrough: true, uring: true, ..NONE }).expect("agreed");
         let out = greeting.encode();
         assert_eq!(out[8..12], 131_072u32.to_ne_bytes());
         assert_eq!(out[12..16], ((WANTED | flag::INIT_EXT) as u32).to_ne_bytes());
         assert_eq!((&out[16..18], &out[18..20]), (&64u16.to_ne_bytes()[..], &48u16.to_ne_bytes()[..]));
         assert_eq!((&out[20..24], &out[24..28]), (&(1u32 << 20).to_ne_bytes()[..], &1u32.to_ne_bytes()[..]));
-        assert_eq!((&out[28..30], &out[32..36]), (&256u16.to_ne_bytes()[..], &(1u32 << 9).to_ne_bytes()[..]));
-        assert!(out[36..].iter().all(|byte| *byte == 0));
+        assert_eq!(
+            (&out[28..30], &out[32..36]),
+            (&256u16.to_ne_bytes()[..], &(1u32 << 9 | 1 << 5).to_ne_bytes()[..])
+        );
+        assert_eq!(out[36..40], 1u32.to_ne_bytes());
+        assert!(out[40..].iter().all(|byte| *byte == 0));
     }
 }

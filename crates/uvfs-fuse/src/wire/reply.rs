@@ -26,6 +26,7 @@ const BLOCK_SIZE: u32 = 4096;
 const FOPEN_DIRECT_IO: u32 = 1 << 0;
 const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 const FOPEN_CACHE_DIR: u32 = 1 << 3;
+const FOPEN_PASSTHROUGH: u32 = 1 << 7;
 
 /// Two fields of 32 bits as one word: a structure is then an array of words, which costs no more than its stores.
 #[inline]
@@ -96,9 +97,10 @@ fn opened(opened: &Opened) -> [u64; 2] {
         (opened.direct_io, FOPEN_DIRECT_IO),
         (opened.keep_cache, FOPEN_KEEP_CACHE),
         (opened.cache_dir, FOPEN_CACHE_DIR),
+        (opened.backing.is_some(), FOPEN_PASSTHROUGH),
     ];
     let flags = flags.iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag);
-    [opened.fh, pair(flags, 0)]
+    [opened.fh, pair(flags, opened.backing.map_or(0, i32::cast_unsigned))]
 }
 
 /// `struct fuse_statfs_out`.

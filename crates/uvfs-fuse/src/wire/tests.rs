@@ -311,13 +311,13 @@ fn nodes_are_put_on_the_wire() {
     let attributes = Attributes { node: 12, attr: ATTR, ttl: Duration::new(5, 6) };
     let expected = bytes(&[&longs(&[5]), &words(&[6, 0]), &attr_bytes(12)]);
     assert_eq!(said(|reply| Reply::<Attributes>::send(reply, Ok(attributes))), Ok(expected));
-    let opened = Opened { fh: 21, keep_cache: true, cache_dir: false, direct_io: true };
+    let opened = Opened { fh: 21, keep_cache: true, cache_dir: false, direct_io: true, backing: None };
     let open = bytes(&[&longs(&[21]), &words(&[3, 0])]);
     assert_eq!(said(|reply| Reply::<Opened>::send(reply, Ok(opened))), Ok(open.clone()));
     let made = bytes(&[&entry_bytes(12), &open]);
     assert_eq!(said(|reply| reply.send(Ok((entry, opened)))), Ok(made));
-    let dir = Opened { fh: 0, keep_cache: false, cache_dir: true, direct_io: false };
-    assert_eq!(said(|reply| reply.send(Ok(dir))), Ok(bytes(&[&longs(&[0]), &words(&[8, 0])])));
+    let dir = Opened { fh: 0, keep_cache: false, cache_dir: true, direct_io: false, backing: Some(3) };
+    assert_eq!(said(|reply| reply.send(Ok(dir))), Ok(bytes(&[&longs(&[0]), &words(&[8 | 128, 3])])));
 }
 
 #[test]

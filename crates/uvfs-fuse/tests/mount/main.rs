@@ -7,6 +7,7 @@ mod checked;
 mod dirs;
 mod failing;
 mod fixture;
+mod lent;
 mod made;
 mod memory;
 mod mirror;
@@ -33,6 +34,7 @@ fn main() {
         checked::TESTS,
         dirs::TESTS,
         failing::TESTS,
+        lent::TESTS,
         made::TESTS,
         memory::TESTS,
         mirror::TESTS,

@@ -21,7 +21,7 @@ use foldhash::fast::FixedState;
 use parking_lot::RwLock;
 use uvfs_cache::{Cache, InodeId, SbId};
 
-use crate::driver::{Driver, File, Inode};
+use crate::driver::{Borrower, Driver, File, Inode};
 use crate::mount::Super;
 use crate::ops::attr::{How, MAX_FILE};
 use crate::pin::Pinned;
@@ -227,6 +227,15 @@ impl Vfs {
     pub fn release(&self, fh: u64) {
         // Out of the shard's lock: the last user's drop calls the driver.
         drop(self.files.remove(fh));
+    }
+
+    /// A front end's kernel is to read and write an open file by itself from now on; see [`Driver::lend`].
+    ///
+    /// # Errors
+    /// EBADF, and what the driver answers.
+    pub fn lend(&self, op: &Op, fh: u64, direct: bool, to: Option<&mut Borrower<'_>>) -> Result<()> {
+        let file = self.files.get(fh, Access::empty())?;
+        file.with(|driver, file| driver.lend(op, file, direct, to))
     }
 
     /// Reads at `offset`; fewer bytes than asked for only at the end of the file.

@@ -105,6 +105,15 @@ impl Vfs {
         Ok(attr)
     }
 
+    /// The attributes as the driver sees them now, whatever the cache has: of a file that is [lent](Vfs::lend) for writing, whose
+    /// changes nobody tells of. The cache keeps nothing of it.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn look(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
+        self.sup(inode)?.driver.getattr(op, inode)
+    }
+
     /// The permission to do `want` with an inode: EROFS before EACCES.
     pub(crate) fn permit(&self, op: &Op, inode: &Inode<'_>, want: Access) -> Result<()> {
         if want.contains(Access::WRITE)

@@ -49,8 +49,9 @@ pub trait Told: Send + Sync + 'static {
     fn name(&self, dir: Handle<'_>, name: &[u8]);
     /// A rename has given this file `name` in the directory `dir`. Both names are told of besides.
     fn moved(&self, handle: Handle<'_>, dir: Handle<'_>, name: &[u8]);
-    /// Attributes were changed; with `content`, what is in the file too.
-    fn object(&self, handle: Handle<'_>, content: bool);
+    /// Attributes were changed; with `content`, what is in the file too. Whether that was to be expected, as a write through the
+    /// mount is that a user's process makes by itself: events gather then as they do after those of our own.
+    fn object(&self, handle: Handle<'_>, content: bool) -> bool;
     /// Events were lost: anything may have changed.
     fn overflow(&self);
     /// No event will come any more.
@@ -185,10 +186,15 @@ const ELSEWHERE: [(u32, &str); 14] = [
     (0x794c_7630, "overlayfs"),
 ];
 
+/// The name of the file system of `source`, where it is one of [`ELSEWHERE`].
+pub(super) fn elsewhere(source: BorrowedFd<'_>) -> Result<Option<&'static str>, Errno> {
+    let kind = rustix::fs::fstatfs(source)?.f_type;
+    Ok(ELSEWHERE.iter().find(|(magic, _)| *magic == kind as u32).map(|(_, name)| *name))
+}
+
 /// A group with a mark on the file system of `source`.
 fn mark(source: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
-    let kind = rustix::fs::fstatfs(source).map_err(|errno| Refused(format!("statfs: {errno}")))?.f_type;
-    if let Some((_, name)) = ELSEWHERE.iter().find(|(magic, _)| *magic == kind as u32) {
+    if let Some(name) = elsewhere(source).map_err(|errno| Refused(format!("statfs: {errno}")))? {
         return Err(Refused(format!("on {name} this kernel does not learn of all of them")));
     }
     let with_target = sys::group(true).map(|group| (group, true));
@@ -278,7 +284,7 @@ impl Thread {
     }
 
     /// What was read at once. All of it happened before the first of it is told, so that each thing is told once.
-    /// Whether there was nothing but our own doing.
+    /// Whether there was nothing but our own doing, and what was to be expected.
     fn batch(&self, bytes: &[u8], seen: &mut HashSet<u64, RandomState>) -> bool {
         seen.clear();
         let mut own_only = true;
@@ -294,21 +300,23 @@ impl Thread {
                 self.tally.own.fetch_add(1, Relaxed);
                 continue;
             }
-            own_only = false;
             self.tally.events.fetch_add(1, Relaxed);
-            self.tell(&event, seen);
+            own_only &= self.tell(&event, seen);
         }
         own_only
     }
 
-    fn tell(&self, event: &Event<'_>, seen: &mut HashSet<u64, RandomState>) {
+    /// Whether it was to be expected.
+    fn tell(&self, event: &Event<'_>, seen: &mut HashSet<u64, RandomState>) -> bool {
+        let mut expected = !event.of_names();
         if let Some((handle, dir, name)) = event.moved() {
             self.told.moved(handle, dir, name);
         }
         for place in event.places() {
             let Some(place) = place else {
                 self.tally.overflows.fetch_add(1, Relaxed);
-                return self.told.overflow();
+                self.told.overflow();
+                return false;
             };
             match place {
                 // Where only a file's attributes or content changed, its name is told besides, and leads where it did.
@@ -321,11 +329,12 @@ impl Thread {
                 Place::Object(handle) => {
                     let content = event.of_content();
                     if seen.insert(self.hash.hash_one((handle, content))) {
-                        self.told.object(handle, content);
+                        expected &= self.told.object(handle, content);
                     }
                 }
             }
         }
+        expected
     }
 }
 
@@ -371,8 +380,9 @@ mod tests {
         fn name(&self, dir: Handle<'_>, name: &[u8]) {
             self.note(format!("name {} {}", hex(dir), String::from_utf8_lossy(name)));
         }
-        fn object(&self, handle: Handle<'_>, content: bool) {
+        fn object(&self, handle: Handle<'_>, content: bool) -> bool {
             self.note(format!("object {} {content}", hex(handle)));
+            false
         }
         fn moved(&self, handle: Handle<'_>, dir: Handle<'_>, name: &[u8]) {
             self.note(format!("moved {} {} {}", hex(handle), hex(dir), String::from_utf8_lossy(name)));

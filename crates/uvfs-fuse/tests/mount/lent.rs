@@ -1,0 +1,289 @@
+//! Files of a mirror that the kernel reads and writes by itself: one file, one page cache, and attributes that are right at once.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use uvfs_drivers::mirror::Mirror;
+use uvfs_fuse::{Options, Passthrough};
+
+use crate::Test;
+use crate::fixture::{Fixture, Needs, sh_as, within};
+use crate::sys::Shared;
+
+pub const TESTS: &[Test] = &[
+    ("lent_files_are_one_file_on_both_sides", Needs::Root, lent_files_are_one_file_on_both_sides),
+    ("lent_files_have_their_size_at_once", Needs::Root, lent_files_have_their_size_at_once),
+    ("lent_files_may_be_open_in_several_ways", Needs::Root, lent_files_may_be_open_in_several_ways),
+    ("lent_files_outlive_their_names", Needs::Root, lent_files_outlive_their_names),
+    ("lent_files_have_rights_and_limits", Needs::Root, lent_files_have_rights_and_limits),
+    ("lent_files_lose_set_id_bits", Needs::Root, lent_files_lose_set_id_bits),
+    ("lent_files_can_be_executed_on_the_host", Needs::Root, lent_files_can_be_executed_on_the_host),
+    ("files_are_not_lent_where_it_is_off", Needs::Root, files_are_not_lent_where_it_is_off),
+];
+
+const USER: u32 = 4321;
+
+struct Lent {
+    mnt: Fixture,
+    src: TempDir,
+}
+
+impl Lent {
+    /// A mirror that lends, and whose answers are believed; none, said, where files cannot be lent.
+    fn new(test: &str) -> Option<Self> {
+        let it = Self::with(true);
+        if !it.state().agreed {
+            eprintln!("skipped: {test}: this kernel has no FUSE passthrough, or not for $TMPDIR");
+            return None;
+        }
+        Some(it)
+    }
+
+    fn with(passthrough: bool) -> Self {
+        let src = tempfile::tempdir().expect("a temporary directory");
+        fs::set_permissions(src.path(), Permissions::from_mode(0o1777)).expect("chmod");
+        let mut options = Options::default();
+        (options.allow_other, options.suid, options.passthrough) = (true, true, passthrough);
+        // For an hour: what is right at once is not right because it was asked for once more.
+        let mirror = Mirror::new(src.path(), Duration::from_secs(3600)).expect("a mirror");
+        Self { mnt: Fixture::new(mirror, &options), src }
+    }
+
+    fn state(&self) -> Passthrough {
+        self.mnt.mounted.passthrough()
+    }
+
+    fn host(&self, name: &str) -> PathBuf {
+        self.src.path().join(name)
+    }
+
+    /// Opens a file of the mount to read and write, which must be lent.
+    fn open(&self, name: &str) -> File {
+        let before = self.state();
+        let file =
+            File::options().read(true).write(true).create(true).truncate(false).open(self.mnt.path(name));
+        let file = file.expect("open");
+        assert_eq!(self.state(), Passthrough { opens: before.opens + 1, ..before });
+        file
+    }
+}
+
+fn read(file: &File, offset: u64) -> String {
+    let mut text = [0; 64];
+    let len = file.read_at(&mut text, offset).expect("read");
+    String::from_utf8_lossy(&text[..len]).into_owned()
+}
+
+fn lent_files_are_one_file_on_both_sides() {
+    let Some(it) = Lent::new("lent_files_are_one_file_on_both_sides") else { return };
+    let ours = it.open("file");
+    ours.write_all_at(b"from the mount", 0).expect("write");
+    let host = File::options().read(true).write(true).open(it.host("file")).expect("open");
+    assert_eq!(read(&host, 0), "from the mount");
+    host.write_all_at(b"host", 5).expect("write");
+    assert_eq!(read(&ours, 0), "from hostmount");
+    let (mut mine, mut theirs) = (Shared::map(&ours, 14), Shared::map(&host, 14));
+    mine.write(0, b"F");
+    assert_eq!((theirs.read(0, 1).as_slice(), read(&host, 0).as_str()), (&b"F"[..], "From hostmount"));
+    theirs.write(13, b"!");
+    assert_eq!((mine.read(13, 1).as_slice(), read(&ours, 0).as_str()), (&b"!"[..], "From hostmoun!"));
+    mine.sync();
+    // A mapping needs no descriptor, and keeps nobody from opening the file.
+    drop(ours);
+    mine.write(1, b"R");
+    assert_eq!(read(&it.open("file"), 0), "FRom hostmoun!");
+    assert_eq!(theirs.read(1, 1), b"R");
+}
+
+fn lent_files_have_their_size_at_once() {
+    let Some(it) = Lent::new("lent_files_have_their_size_at_once") else { return };
+    let path = it.mnt.path("file");
+    fs::hard_link(&path, it.mnt.path("none")).expect_err("nothing is there yet");
+    let file = it.open("file");
+    fs::hard_link(&path, it.mnt.path("other")).expect("link");
+    let all = |size: u64| {
+        let listed = sh_as(0, &it.mnt, "ls -l file | awk '{print $5}'").expect("ls").parse();
+        let sizes = [fs::metadata(&path), fs::metadata(it.mnt.path("other")), file.metadata()];
+        assert!(sizes.iter().all(|meta| meta.as_ref().is_ok_and(|meta| meta.size() == size)), "{sizes:?}");
+        assert_eq!(listed, Ok(size));
+    };
+    all(0);
+    for round in 1..20 {
+        file.write_all_at(b"0123456789", round * 10 - 10).expect("write");
+        all(round * 10);
+    }
+    file.set_len(33).expect("truncate");
+    all(33);
+    let mut append = OpenOptions::new().append(true).open(&path).expect("open");
+    let mut host = OpenOptions::new().append(true).open(it.host("file")).expect("open");
+    append.write_all(b"mount").expect("write");
+    host.write_all(b"host").expect("write");
+    append.write_all(b"mount").expect("write");
+    all(47);
+    assert_eq!(read(&file, 30), "012mounthostmount");
+    let before = fs::metadata(&path).expect("stat").mtime_nsec();
+    let written = within(Duration::from_secs(60), || {
+        file.write_all_at(b"x", 0).expect("write");
+        fs::metadata(&path).expect("stat").mtime_nsec() != before
+    });
+    assert!(written, "the time of change stands still");
+    // What it was when it was closed the cache knows, without an event.
+    file.write_all_at(b"end", 100).expect("write");
+    drop((file, append));
+    assert_eq!(fs::metadata(&path).expect("stat").size(), 103);
+    assert!(within(Duration::from_secs(60), || it.mnt.vfs_attr("file").size == 103));
+}
+
+fn lent_files_may_be_open_in_several_ways() {
+    let Some(it) = Lent::new("lent_files_may_be_open_in_several_ways") else { return };
+    let block = vec![b'x'; 4096];
+    fs::write(it.host("file"), &block).expect("write");
+    let path = it.mnt.path("file");
+    for round in 0..50u8 {
+        let writes = OpenOptions::new().write(true).open(&path).expect("to write");
+        let reads = File::open(&path).expect("to read");
+        let direct = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path);
+        let appends = OpenOptions::new().append(true).open(&path).expect("to append");
+        writes.write_all_at(&[round], 7).expect("write");
+        assert_eq!(read(&reads, 7).as_bytes()[0], round);
+        match direct {
+            Ok(direct) => assert_eq!(direct.read_at(&mut [0; 1], 0).is_ok(), it.host_reads_bytes_directly()),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EINVAL)),
+        }
+        reads.write_at(b"x", 0).expect_err("it is open to read");
+        writes.read_at(&mut [0], 0).expect_err("it is open to write");
+        // In any order, and each time the last one leaves nothing behind that the next would have to agree with.
+        if round % 2 == 0 {
+            drop((writes, appends));
+            assert_eq!(read(&reads, 7).as_bytes()[0], round);
+        } else {
+            drop(reads);
+            writes.write_all_at(b"y", 0).expect("write");
+        }
+    }
+    // Cut when it is opened, made anew, read and written by several processes.
+    let script = "for i in $(seq 20); do echo $i > file & cat file >/dev/null & echo $i >> file & done; wait; echo end > file; cat file";
+    assert_eq!(sh_as(0, &it.mnt, script), Ok("end".into()));
+    // A small file that is only read is not worth lending, a large one is; who comes later goes along.
+    fs::write(it.host("large"), vec![b'x'; 128 << 10]).expect("write");
+    for (name, lent) in [("small", 0), ("large", 2)] {
+        OpenOptions::new().create(true).append(true).open(it.host(name)).expect("make");
+        let before = it.state().opens;
+        let reads = File::open(it.mnt.path(name)).expect("to read");
+        let writes = OpenOptions::new().write(true).open(it.mnt.path(name)).expect("to write");
+        writes.write_all_at(b"text", 0).expect("write");
+        assert_eq!((&read(&reads, 0)[..4], it.state().opens - before), ("text", lent), "{name}");
+    }
+}
+
+impl Lent {
+    /// Whether the host reads a byte with O_DIRECT: some file systems do.
+    fn host_reads_bytes_directly(&self) -> bool {
+        let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(self.host("file"));
+        direct.is_ok_and(|file| file.read_at(&mut [0; 1], 0).is_ok())
+    }
+}
+
+fn lent_files_outlive_their_names() {
+    let Some(it) = Lent::new("lent_files_outlive_their_names") else { return };
+    let removed = it.open("removed");
+    removed.write_all_at(b"removed", 0).expect("write");
+    fs::remove_file(it.mnt.path("removed")).expect("rm");
+    removed.write_all_at(b"R", 0).expect("write");
+    assert_eq!((read(&removed, 0).as_str(), removed.metadata().expect("fstat").size()), ("Removed", 7));
+    let again = it.open("removed");
+    again.write_all_at(b"another", 0).expect("write");
+    assert_eq!(read(&removed, 0), "Removed");
+    // Replaced by the host below the name.
+    let old = it.open("file");
+    old.write_all_at(b"old", 0).expect("write");
+    fs::write(it.host("new"), "newer").expect("write");
+    fs::rename(it.host("new"), it.host("file")).expect("rename");
+    fs::rename(it.mnt.path("removed"), it.mnt.path("moved")).expect("rename");
+    assert_eq!((read(&old, 0).as_str(), read(&again, 0).as_str()), ("old", "another"));
+    old.write_all_at(b"O", 0).expect("write");
+    assert_eq!(fs::read(it.host("file")).expect("read"), b"newer");
+    assert_eq!(fs::read(it.mnt.path("moved")).expect("read"), b"another");
+}
+
+fn lent_files_have_rights_and_limits() {
+    let Some(it) = Lent::new("lent_files_have_rights_and_limits") else { return };
+    sh_as(USER, &it.mnt, "umask 077; echo mine > mine").expect("make");
+    // Root has it open, and so has lent it in root's name.
+    let _root = it.open("mine");
+    sh_as(USER, &it.mnt, "echo more >> mine; cat mine").expect("the owner's");
+    sh_as(USER + 1, &it.mnt, "cat mine").expect_err("another's");
+    sh_as(USER + 1, &it.mnt, "echo >> mine").expect_err("another's");
+    let made = fs::metadata(it.host("mine")).expect("stat");
+    assert_eq!((made.uid(), made.mode() & 0o777, made.size()), (USER, 0o600, 10));
+    // A limit of who writes is met, and what fits is written.
+    let limited =
+        "trap '' XFSZ; ulimit -f 1; dd if=/dev/zero of=large bs=2048 count=1 status=none || stat -c %s large";
+    let large: u64 = sh_as(USER, &it.mnt, limited).expect("dd").parse().expect("a size");
+    assert_eq!((large % 512, fs::metadata(it.host("large")).expect("stat").size()), (0, large));
+    assert!(large < 2048);
+}
+
+fn lent_files_lose_set_id_bits() {
+    let Some(it) = Lent::new("lent_files_lose_set_id_bits") else { return };
+    let mode = |name: &str| {
+        let modes =
+            [it.host(name), it.mnt.path(name)].map(|path| fs::metadata(path).expect("stat").mode() & 0o7777);
+        assert_eq!(modes[0], modes[1], "{name}");
+        modes[0]
+    };
+    // Bits that it gets while it is lent: it was lent in root's name, and the user must not keep them.
+    let held = it.open("tool");
+    fs::set_permissions(it.mnt.path("tool"), Permissions::from_mode(0o6777)).expect("chmod");
+    sh_as(USER, &it.mnt, "printf x | dd of=tool conv=notrunc status=none").expect("write");
+    assert_eq!(mode("tool"), 0o777);
+    drop(held);
+    // Bits that it has already: it is not lent, and root keeps them.
+    fs::set_permissions(it.mnt.path("tool"), Permissions::from_mode(0o6777)).expect("chmod");
+    let refused = || {
+        let before = it.state().refused;
+        let file = OpenOptions::new().write(true).open(it.mnt.path("tool")).expect("open");
+        (it.state().refused > before).then_some(file)
+    };
+    let mut held = None;
+    // The kernel says that a file is closed when it comes to it.
+    assert!(within(Duration::from_secs(60), || {
+        held = refused();
+        held.is_some()
+    }));
+    held.expect("it was opened").write_all_at(b"root", 0).expect("write");
+    assert_eq!(mode("tool"), 0o6777);
+    sh_as(USER, &it.mnt, "printf x | dd of=tool conv=notrunc status=none").expect("write");
+    assert_eq!(mode("tool"), 0o777);
+}
+
+/// Who has written a file and closed it leaves nothing behind that writes, though others read on.
+fn lent_files_can_be_executed_on_the_host() {
+    let Some(it) = Lent::new("lent_files_can_be_executed_on_the_host") else { return };
+    let writes = it.open("tool");
+    let reads = File::open(it.mnt.path("tool")).expect("open");
+    writes.write_all_at(&fs::read("/bin/true").expect("a program"), 0).expect("write");
+    writes.set_permissions(Permissions::from_mode(0o755)).expect("chmod");
+    let runs = || std::process::Command::new(it.host("tool")).status().map(|status| status.success());
+    assert_eq!(
+        runs().map_err(|error| error.raw_os_error()),
+        Err(Some(libc::ETXTBSY)),
+        "it is open for writing"
+    );
+    drop(writes);
+    assert!(within(Duration::from_secs(60), || matches!(runs(), Ok(true))), "{:?}", runs());
+    sh_as(0, &it.mnt, "./tool").expect("through the mount");
+    drop(reads);
+}
+
+fn files_are_not_lent_where_it_is_off() {
+    let it = Lent::with(false);
+    assert_eq!(it.state(), Passthrough::default());
+    fs::write(it.mnt.path("file"), "text").expect("write");
+    assert_eq!(fs::read(it.host("file")).expect("read"), b"text");
+    assert_eq!((fs::read(it.mnt.path("file")).expect("read"), it.state().opens), (b"text".to_vec(), 0));
+}
