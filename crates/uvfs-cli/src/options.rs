@@ -105,7 +105,7 @@ const KNOWN: &[Known] = &[
         Of::Mount,
         "passthrough",
         "auto|off",
-        "whether the kernel reads and writes a mirror's files in the source by itself where it can (default), or asks for each",
+        "whether the kernel reads and writes a mirror's files in the source by itself where it can, or asks for each (default)",
     ),
     value(
         Of::Mount,

@@ -47,7 +47,7 @@ pub struct Options {
     /// `transport`: what requests are to come through. The default is what the environment variable `UVFS_TRANSPORT` says,
     /// if it is one of the names, else [`TransportKind::Auto`].
     pub transport: TransportKind,
-    /// `passthrough=off` is false: where the driver lends open files of the host's and the kernel takes them (FUSE passthrough), it
+    /// `passthrough=auto` is true: where the driver lends open files of the host's and the kernel takes them (FUSE passthrough), it
     /// reads and writes them by itself.
     pub passthrough: bool,
 }
@@ -131,7 +131,7 @@ impl Default for Options {
             prune: true,
             threads: thread::available_parallelism().map_or(2, NonZeroUsize::get).max(2),
             transport: env::var("UVFS_TRANSPORT").ok().and_then(|name| name.parse().ok()).unwrap_or_default(),
-            passthrough: true,
+            passthrough: false,
         }
     }
 }
