@@ -92,3 +92,17 @@ impl Mirror {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::is_plain;
+
+    #[test]
+    fn what_asks_who_writes_is_not_lent() {
+        for dir in ["/proc", "/sys"] {
+            assert!(File::open(dir).is_ok_and(|dir| !is_plain(dir)), "{dir}");
+        }
+    }
+}

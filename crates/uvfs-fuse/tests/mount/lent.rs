@@ -325,7 +325,7 @@ fn lent_files_and_mappings_that_outlive_them() {
     }
 }
 
-/// The kernel keeps pages of what it has read by requests. Nobody reads them after the file was lent.
+/// The kernel keeps pages of small files that it has read by requests. Nobody reads them after the file was lent.
 fn lent_files_leave_no_old_pages() {
     let Some(it) = Lent::new("lent_files_leave_no_old_pages") else { return };
     if let Err(why) = it.mirror.watch() {
@@ -333,15 +333,20 @@ fn lent_files_leave_no_old_pages() {
         return;
     }
     let path = it.mnt.path("file");
-    fs::write(it.host("file"), "first").expect("write");
-    for round in 0..200 {
+    fs::write(it.host("file"), "at first").expect("write");
+    assert_eq!(fs::read_to_string(&path).expect("read"), "at first");
+    assert_eq!(it.state().opens, 0);
+    it.all_closed();
+    let mut mapped = Shared::map(&it.open("file"), 8);
+    for round in 0..50 {
+        it.all_closed();
         let text = format!("text {round:3}");
-        assert_eq!(fs::read(&path).expect("read"), fs::read(it.host("file")).expect("read"));
+        it.open("file").write_all_at(text.as_bytes(), 0).expect("write");
         it.all_closed();
-        let file = it.open("file");
-        file.write_all_at(text.as_bytes(), 0).expect("write");
-        drop(file);
+        assert_eq!(fs::read_to_string(&path).expect("read"), text);
         it.all_closed();
+        let text = format!("page {round:3}");
+        mapped.write(0, text.as_bytes());
         assert_eq!(fs::read_to_string(&path).expect("read"), text);
     }
 }
