@@ -470,7 +470,7 @@ impl Follower {
             Err(why) => return self.not_shown(mount, path, why),
         };
         self.absent.retain(|absent| !absent.mount.is(&mount));
-        if !self.mirror_of(inside.parent, outer).is_some_and(|now| Arc::as_ptr(&now) == parent.as_ptr()) {
+        if self.mirror_of(inside.parent, outer).is_none_or(|now| Arc::as_ptr(&now) != parent.as_ptr()) {
             // What it is mounted on was taken away meanwhile.
             let _ = vfs.inode(inside.root).and_then(|root| vfs.unmount(&root));
             return;
