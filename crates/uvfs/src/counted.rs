@@ -59,8 +59,17 @@ impl Driver for Counted {
     fn ttl(&self) -> Ttl {
         self.0.ttl()
     }
-    fn lend(&self, op: &Op, file: File<'_>, direct: bool, to: Option<&mut Borrower<'_>>) -> Result<()> {
-        self.0.lend(op, file, direct, to)
+    fn offer(&self, op: &Op, file: File<'_>, to: &mut Borrower<'_>) -> Result<()> {
+        self.0.offer(op, file, to)
+    }
+    fn lend(&self, file: File<'_>) -> Result<()> {
+        self.0.lend(file)
+    }
+    fn was_lent(&self, inode: &Inode<'_>) -> bool {
+        self.0.was_lent(inode)
+    }
+    fn takes_direct(&self, file: File<'_>) -> Result<()> {
+        self.0.takes_direct(file)
     }
     counted! {
         Lookup: fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer>;

@@ -162,16 +162,34 @@ pub trait Driver: Send + Sync + 'static {
     }
     /// The last user of an open file is gone.
     fn release(&self, file: File<'_>) {}
-    /// From now until it is released the data of an open file is read and written by the front end's kernel, in the file that
-    /// the driver has behind it, and the driver hears nothing of it; when the file is released it looks what has become of the inode.
-    /// `to` is called, once at the most, with a descriptor of that file, by a thread that has the identity and the rights
-    /// which the kernel is to read and write with; without it the kernel has the inode's file already. `direct`: O_DIRECT.
-    /// Asked only with [`Features::lends`].
+    /// Offers the front end's kernel the file that the driver has behind an open one, to read and write it by itself: `to` is called, once at
+    /// the most, with a descriptor of that file, by a thread that has the identity and the rights which the kernel is to read and
+    /// write with. This, and the next three, are asked only with [`Features::lends`].
     ///
     /// # Errors
-    /// EINVAL where the file behind it cannot be read and written directly, and what `to` answers; it is not lent then.
-    fn lend(&self, op: &Op, file: File<'_>, direct: bool, to: Option<&mut Borrower<'_>>) -> Result<()> {
+    /// Any where it is better not lent, and what `to` answers.
+    fn offer(&self, op: &Op, file: File<'_>, to: &mut Borrower<'_>) -> Result<()> {
         Err(Errno::OPNOTSUPP)
+    }
+    /// From now until it is released the data of an open file is read and written by the front end's kernel, in the file that was
+    /// offered for its inode, and the driver hears nothing of it; when the file is released it looks what has become of the inode.
+    ///
+    /// # Errors
+    /// It is not lent then.
+    fn lend(&self, file: File<'_>) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+    /// Whether an open file of this inode was lent since the cache has known the inode: somebody may have it mapped even where nobody
+    /// has it open.
+    fn was_lent(&self, inode: &Inode<'_>) -> bool {
+        false
+    }
+    /// Whether the file behind an open one can be read and written with O_DIRECT.
+    ///
+    /// # Errors
+    /// EINVAL where it cannot.
+    fn takes_direct(&self, file: File<'_>) -> Result<()> {
+        Ok(())
     }
     /// Read up to `buf.len()` bytes; fewer only at the end of the file. May update atime.
     fn read(&self, op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -1,6 +1,6 @@
 //! What a caller may beyond what its user and group are allowed: supplementary groups and capabilities.
 //!
-//! A library's user is told by its [`Cred`](crate::Cred), and user id 0 has every capability. A front end whose requests name
+//! A library's user is told by its [`Cred`], and user id 0 has every capability. A front end whose requests name
 //! a user, a group and a process only ([`Powers::asked`]) is asked for the rest, by the first check of an operation whose
 //! outcome depends on it: most are decided by owner and mode bits, and to ask costs as much as many an operation.
 //! Nothing is kept from one operation to the next.

@@ -124,6 +124,11 @@ impl Vfs {
         self.sup(inode).is_ok_and(|s| s.features.lends)
     }
 
+    /// Whether it has done so with this one: see [`Driver::was_lent`].
+    pub fn was_lent(&self, inode: &Inode<'_>) -> bool {
+        self.sup(inode).is_ok_and(|s| s.features.lends && s.driver.was_lent(inode))
+    }
+
     /// Whether targets of symbolic links never change: see [`Features::fixed_links`](crate::Features::fixed_links).
     pub fn fixed_links(&self, inode: &Inode<'_>) -> bool {
         self.sup(inode).is_ok_and(|s| s.features.fixed_links)

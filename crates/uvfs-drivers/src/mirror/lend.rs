@@ -4,33 +4,47 @@
 //! The kernel opens the file anew for each open of the mount's file, as that was opened; of the descriptor that it is lent it takes which file it is,
 //! and the identity of the thread that lends. One is lent for all who have the file open at a time, so:
 //!
-//! - the identity is that of who opened it first, without root's capabilities ([`Server::lend_as`](super::caller::Server::lend_as)): set-id bits go
-//!   with a write, and the host's kernel counts space as it does for that user. What others write is counted
-//!   as the file's owner's, as ever; only the reserve of a full file system is the first user's or nobody's;
+//! - the identity is that of who opened it first, and of root's capabilities it has one, CAP_SYS_ADMIN, without which nothing can be
+//!   lent ([`Server::lend_as`](super::caller::Server::lend_as)): so the file system, and security modules, find that one in whoever
+//!   reads and writes. Set-id bits go with a write, and the host's kernel counts space as it does for that user. What others write is counted
+//!   as the file's owner's, as ever; only the reserve of a full file system is the first user's or nobody's. A file that has set-id bits already is not
+//!   lent: they go with a write or stay by who writes, and there is one identity for all writers;
 //! - the descriptor is one for reading. It may stay with the kernel for longer than who opened the file for writing, and would keep the host
 //!   from executing it.
 //!
-//! Files of which the host's server decides by the identity who may write what (NFS), and others that the watcher does not know
-//! either, are not lent.
+//! Because of that capability only files of file systems are lent that keep what is written, and ask nothing of who writes but for limits and set-id
+//! bits ([`PLAIN`]). Not lent are those that make contents when they are read, and ask at a write what capabilities the writer has (proc, sysfs,
+//! cgroup), those whose server decides by the identity (NFS), and what is stacked, which the kernel does not take.
+//!
+//! A node whose file was lent stays marked ([`Node::was_lent`](super::node::Node::was_lent)): mappings of the host's pages last when the file is closed.
 //!
 //! Attributes in the cache are not right while a file that is lent is written. Front ends ask then each time
 //! ([`Vfs::look`](uvfs::Vfs::look)). When it is released the host is asked once more, so that the cache is right before the events of these writes
 //! have come, which are somebody else's and mean *look again*. Stores through a mapping that outlives the descriptor are told of
 //! with the mapping's end, as those in the source are.
 //!
-//! Nothing is locked here.
+//! Nothing is locked here. The mark is set before the answer to the open that is lent, and looked for by later ones after the front end has found
+//! that nobody has the file open in this way any more: its lock puts the two in order.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::{Mode, OFlags, fcntl_setfl, open};
+use rustix::fs::{Mode, OFlags, fcntl_setfl, fstat, fstatfs, open};
 use uvfs::Inode;
 use uvfs::driver::{Borrower, File};
-use uvfs::types::{Access, Op, Result};
+use uvfs::types::{Access, Errno, Op, Result, mode};
 
 use super::Mirror;
 use super::file::{Opened, again};
 use super::reach::proc_path;
+
+/// ext2, ext3 and ext4, XFS, Btrfs, F2FS, bcachefs, tmpfs.
+const PLAIN: [u32; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45_1a4e, 0x0102_1994];
+
+/// Whether it is on one of those.
+pub(super) fn is_plain(fd: impl AsFd) -> bool {
+    fstatfs(fd).is_ok_and(|figures| PLAIN.contains(&(figures.f_type as u32)))
+}
 
 impl Opened {
     /// Whether the kernel that it is lent to may write to it.
@@ -40,28 +54,27 @@ impl Opened {
 }
 
 impl Mirror {
-    pub(super) fn lend_file(
-        &self,
-        op: &Op,
-        file: File<'_>,
-        direct: bool,
-        to: Option<&mut Borrower<'_>>,
-    ) -> Result<()> {
+    /// Otherwise the kernel finds out after the answer, and calls it EIO.
+    pub(super) fn can_be_direct(&self, file: File<'_>) -> Result<()> {
         let file = self.files.get(file.handle)?;
-        if direct {
-            // Otherwise the kernel finds out after the answer, and calls it EIO.
-            fcntl_setfl(&file.fd, OFlags::DIRECT)?;
-            fcntl_setfl(&file.fd, OFlags::empty())?;
-        }
-        if let Some(to) = to {
-            self.hand_over(op, &file, to)?;
-        }
-        file.lent.store(true, Relaxed);
+        fcntl_setfl(&file.fd, OFlags::DIRECT)?;
+        fcntl_setfl(&file.fd, OFlags::empty())
+    }
+
+    pub(super) fn lend_file(&self, file: File<'_>) -> Result<()> {
+        let open = self.files.get(file.handle)?;
+        self.table.of(file.inode.ino()).ok_or(Errno::STALE)?.mark_lent();
+        open.lent.store(true, Relaxed);
         Ok(())
     }
 
-    fn hand_over(&self, op: &Op, file: &Opened, to: &mut Borrower<'_>) -> Result<()> {
+    pub(super) fn offer_file(&self, op: &Op, file: File<'_>, to: &mut Borrower<'_>) -> Result<()> {
+        let file = self.files.get(file.handle)?;
         let _turn = self.budget.turn();
+        // What the cache has of its mode may be old.
+        if fstat(&file.fd)?.st_mode & (mode::S_ISUID | mode::S_ISGID) != 0 {
+            return Err(Errno::PERM);
+        }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let readable = match file.access.contains(Access::WRITE) {
             true => Some(again(|| open(proc_path(&file.fd), flags, Mode::empty()))?),
@@ -76,6 +89,20 @@ impl Mirror {
     pub(super) fn look_after_lending(&self, inode: &Inode<'_>, file: &Opened) {
         if file.is_written() {
             self.settle(inode, &file.fd);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::is_plain;
+
+    #[test]
+    fn what_asks_who_writes_is_not_lent() {
+        for dir in ["/proc", "/sys"] {
+            assert!(File::open(dir).is_ok_and(|dir| !is_plain(dir)), "{dir}");
         }
     }
 }

@@ -42,7 +42,6 @@ pub mod watch;
 mod xattr;
 
 use std::fmt;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
@@ -194,11 +193,9 @@ impl Mirror {
     ) -> Result<Arc<Self>> {
         let (seen, handles, made, lends) = {
             let at = base.open()?;
-            let lends = server.can_lend() && watch::elsewhere(at.as_fd())?.is_none();
+            let lends = server.can_lend() && lend::is_plain(&at);
             (identity::look(&at)?, identity::has_handles(&at), identity::is_made(&at), lends)
         };
-        // What is made when it is read asks who writes, and the kernel would say: somebody with the capability that lending takes.
-        let lends = lends && !made;
         let table = Table::new(numbering);
         let root = table.meet(&seen.id, seen.attr.ino, seen.attr.fmt()).number;
         Ok(Arc::new(Self {
@@ -389,8 +386,20 @@ impl Driver for Mirror {
         self.close_file(file);
     }
 
-    fn lend(&self, op: &Op, file: File<'_>, direct: bool, to: Option<&mut Borrower<'_>>) -> Result<()> {
-        self.lend_file(op, file, direct, to)
+    fn offer(&self, op: &Op, file: File<'_>, to: &mut Borrower<'_>) -> Result<()> {
+        self.offer_file(op, file, to)
+    }
+
+    fn lend(&self, file: File<'_>) -> Result<()> {
+        self.lend_file(file)
+    }
+
+    fn was_lent(&self, inode: &Inode<'_>) -> bool {
+        self.table.of(inode.ino()).is_some_and(|node| node.was_lent())
+    }
+
+    fn takes_direct(&self, file: File<'_>) -> Result<()> {
+        self.can_be_direct(file)
     }
 
     fn read(&self, _op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -17,7 +17,7 @@ use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::atomic::{
-    AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 use std::sync::{Arc, OnceLock};
 
@@ -54,6 +54,9 @@ const TABLE_MIN: usize = 1024;
 
 /// What is multiplied by the number of files that are known.
 const _: () = assert!(size_of::<Node>() <= 112);
+
+/// Bits of a mode below those of the type.
+const FMT_SHIFT: u32 = mode::S_IFMT.trailing_zeros();
 
 /// Where a node was seen.
 #[derive(Clone)]
@@ -105,8 +108,10 @@ pub(super) struct Node {
     pub(super) id: Identity,
     /// The mount's inode number.
     pub(super) number: u64,
-    /// Type bits, which are 16.
-    fmt: u16,
+    /// Type bits, without the 12 below, which are 0.
+    fmt: u8,
+    /// See [`Node::was_lent`].
+    lent: AtomicBool,
     /// See [`Node::bare`].
     bare: AtomicU16,
     count: AtomicU32,
@@ -118,7 +123,17 @@ pub(super) struct Node {
 impl Node {
     /// Type bits.
     pub(super) fn fmt(&self) -> u32 {
-        self.fmt.into()
+        u32::from(self.fmt) << FMT_SHIFT
+    }
+
+    /// Whether a file of it was lent. That stays: a mapping outlives the open file, and whoever has one keeps the cache's inode, and so this.
+    pub(super) fn was_lent(&self) -> bool {
+        self.lent.load(Acquire)
+    }
+
+    /// See [`Node::was_lent`].
+    pub(super) fn mark_lent(&self) {
+        self.lent.store(true, Release);
     }
 
     /// When it was last seen to have no extended attributes; 0: not known.
@@ -415,7 +430,8 @@ impl Table {
             let node = Arc::new(Node {
                 id: id.clone(),
                 number,
-                fmt: (fmt & mode::S_IFMT) as u16,
+                fmt: ((fmt & mode::S_IFMT) >> FMT_SHIFT) as u8,
+                lent: AtomicBool::new(false),
                 bare: AtomicU16::new(0),
                 count: AtomicU32::new(1),
                 beside,

@@ -6,29 +6,37 @@
 //!
 //! - all who have an inode open at a time agree: one number for all, or none has one (EIO otherwise). So how the first one opens it
 //!   holds until the last one has closed it;
-//! - a number is given back by us. The kernel has let go of a file before it sends RELEASE, so after the last RELEASE the next
-//!   open may decide anew.
+//! - a number is given back by us. The kernel agrees to another one after it has sent the last RELEASE.
 //!
 //! Not lent is a small file that is first opened to be read: to borrow it and to give it back costs more than to read it, once, into pages
-//! that the kernel keeps from one open to the next (of a hot open, read and close the server's part was half as much again). Nor is what has set-id bits when it is first opened: they go with a write or stay by who writes, and there is one identity for
-//! all writers. Those that a file gets while it is lent go with the next write, root's too.
+//! that the kernel keeps from one open to the next (of a hot open, read and close the server's part was half as much again). Nor is what the driver
+//! does not offer ([`Driver::offer`](uvfs::driver::Driver::offer)), such as one that has set-id bits.
+//!
+//! **Mappings.** One that was made through an open file that is lent is of the file behind it, and keeps nobody from sending RELEASE: it goes on when nobody has the
+//! file open. Who reads by requests then, out of pages of the mount's own, does not see what is stored through it. So a file that was lent once is lent
+//! again, a small one too, and where that cannot be it is read and written by requests without pages ([`Way::Direct`]), as long as the kernel knows the
+//! inode, which it does while somebody has it mapped. The driver remembers it ([`Driver::was_lent`](uvfs::driver::Driver::was_lent)). A mapping that
+//! was made through a file that is open by requests keeps that open: before its end, nobody is lent the file. Pages that are left of
+//! opens by requests the kernel drops when it is answered an open that is lent, and nobody reads them.
 //!
 //! **Attributes.** Nobody tells of these writes, not in time: an event comes a moment later. So while somebody has a file that is lent open for
 //! writing, no attributes of it are answered out of the cache ([`Core::attr_if_written`]). The kernel may keep them: of its own writes it knows, and
 //! sees which answers are older; only what stores through a mapping do to the times it learns when the mapping ends, by the event. When such
 //! a file is released the driver looks at it, before it counts as closed here.
 //!
-//! One mutex for all, held for some instructions; never while a driver or the kernel is called. Two who are
-//! first at the same time both borrow, and one of them gives it back. Without passthrough nothing is locked here, and without
-//! writers one word is read.
+//! One mutex for all who open and close, held for some instructions; never while a driver or the kernel is called. Two who are
+//! first at the same time both borrow, and one of them gives it back. Who is lent a file marks it after it is in the table and before the answer; who opens it by
+//! requests looks for the mark after it is in the table. So who does not see the mark was there before anybody had the file lent, and nobody has until it
+//! is closed. Without passthrough nothing is locked here. Who asks for attributes reads one word, which inodes share whose numbers are alike, and locks the table if
+//! it says that one of them is open for writing.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use parking_lot::Mutex;
-use uvfs::{Access, Attr, Cred, Inode, Op, Result, mode};
+use uvfs::{Access, Attr, Cred, Errno, Inode, Op, Result};
 
 use super::{Core, Frontend};
 use crate::mounted::Passthrough;
@@ -36,6 +44,9 @@ use crate::transport::{BackingId, NodeId};
 
 /// Files of fewer bytes are not lent to who reads them: as many as the kernel reads ahead in one request.
 const SMALL: u64 = 128 << 10;
+
+/// Words that say whether an inode is open for writing.
+const WRITERS: usize = 1024;
 
 /// A kernel that can be lent files.
 pub(crate) trait Kernel: Send + Sync {
@@ -53,13 +64,25 @@ pub(super) struct How {
     pub direct: bool,
 }
 
+/// How the kernel is to read and write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By itself, under this number.
+    Lent(BackingId),
+    /// By requests, into its pages.
+    Pages,
+    /// By requests, one for each call.
+    Direct,
+}
+
 /// See the module.
-#[derive(Default)]
 pub(super) struct Backings {
     kernel: OnceLock<Box<dyn Kernel>>,
     table: Mutex<Table>,
-    /// Of all files that are lent: how many are open for writing.
-    writers: AtomicUsize,
+    /// Of files that are lent, and whose inodes have this remainder: how many are open for writing.
+    writers: Box<[AtomicU32; WRITERS]>,
+    /// The kernel has said that it will never take any.
+    hopeless: AtomicBool,
     lent: AtomicU64,
     refused: AtomicU64,
 }
@@ -85,7 +108,25 @@ struct Open {
     writes: bool,
 }
 
+impl Default for Backings {
+    fn default() -> Self {
+        Self {
+            kernel: OnceLock::new(),
+            table: Mutex::default(),
+            writers: Box::new([const { AtomicU32::new(0) }; WRITERS]),
+            hopeless: AtomicBool::new(false),
+            lent: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+}
+
 impl Backings {
+    fn writers(&self, node: NodeId) -> &AtomicU32 {
+        // Node ids are numbers of places in a table, below a generation.
+        &self.writers[node as usize % WRITERS]
+    }
+
     /// One more has the inode open, in the way that it is open already; none where it is not.
     fn join(&self, node: NodeId, fh: u64, how: How) -> Option<Option<BackingId>> {
         let mut table = self.table.lock();
@@ -115,7 +156,7 @@ impl Backings {
         entry.open += 1;
         if writes {
             entry.writers += 1;
-            self.writers.fetch_add(1, SeqCst);
+            self.writers(node).fetch_add(1, SeqCst);
         }
         table.files.insert(fh, Open { node, writes });
     }
@@ -127,7 +168,7 @@ impl Backings {
         let entry = table.nodes.get_mut(&node)?;
         if writes {
             entry.writers -= 1;
-            self.writers.fetch_sub(1, SeqCst);
+            self.writers(node).fetch_sub(1, SeqCst);
         }
         entry.open -= 1;
         if entry.open > 0 {
@@ -142,7 +183,7 @@ impl Backings {
     }
 
     fn is_written(&self, node: NodeId) -> bool {
-        self.writers.load(SeqCst) > 0
+        self.writers(node).load(SeqCst) > 0
             && self.table.lock().nodes.get(&node).is_some_and(|node| node.writers > 0)
     }
 }
@@ -169,36 +210,34 @@ impl Frontend {
 }
 
 impl Core {
-    /// The number under which the kernel reads and writes a file that was just opened; none where it asks us.
+    /// How the kernel is to read and write a file that was just opened.
     ///
     /// # Errors
-    /// What the driver answers where others have the file open in this way and it cannot be.
-    pub(super) fn lend(&self, op: &Op, inode: &Inode<'_>, fh: u64, how: How) -> Result<Option<BackingId>> {
+    /// EINVAL for O_DIRECT where the driver does not take it, and what it answers where it cannot lend what it has offered.
+    pub(super) fn lend(&self, op: &Op, inode: &Inode<'_>, fh: u64, how: How) -> Result<Way> {
         let backings = &self.backings;
-        let Some(kernel) = backings.kernel.get() else { return Ok(None) };
+        let Some(kernel) = backings.kernel.get() else { return Ok(Way::Pages) };
         // Without a handle nothing is read or written.
         if fh == 0 || !self.vfs.lends(inode) {
-            return Ok(None);
+            return Ok(Way::Pages);
+        }
+        if how.direct {
+            // Also by requests: who opened it first must not make a difference.
+            self.vfs.takes_direct(fh)?;
         }
         let node = self.node_of(inode.id());
-        let way = match backings.join(node, fh, how) {
-            Some(way) => way,
-            None => {
-                let id = self.borrow(&**kernel, op, inode, fh, how);
-                let (way, not_needed) = backings.enter(node, fh, how, id);
-                not_needed.into_iter().for_each(|id| kernel.give_back(id));
-                if way == id {
-                    backings.count(way);
-                    return Ok(way);
-                }
-                way
-            }
-        };
-        if way.is_some() {
-            self.vfs.lend(op, fh, how.direct, None)?;
+        let id = backings.join(node, fh, how).unwrap_or_else(|| {
+            let id = self.borrow(&**kernel, op, inode, fh, how);
+            let (id, not_needed) = backings.enter(node, fh, how, id);
+            not_needed.into_iter().for_each(|id| kernel.give_back(id));
+            id
+        });
+        backings.count(id);
+        match id {
+            Some(id) => self.vfs.lend(fh).map(|()| Way::Lent(id)),
+            None if self.vfs.was_lent(inode) => Ok(Way::Direct),
+            None => Ok(Way::Pages),
         }
-        backings.count(way);
-        Ok(way)
     }
 
     fn borrow(
@@ -209,19 +248,21 @@ impl Core {
         fh: u64,
         how: How,
     ) -> Option<BackingId> {
-        let attr = inode.attr();
-        if !how.access.contains(Access::WRITE) && attr.size < SMALL {
-            return None;
-        }
-        if attr.mode & (mode::S_ISUID | mode::S_ISGID) != 0 {
+        let hopeless = &self.backings.hopeless;
+        let small = !how.access.contains(Access::WRITE) && inode.attr().size < SMALL;
+        if hopeless.load(Relaxed) || small && !self.vfs.was_lent(inode) {
             return None;
         }
         let mut id = None;
         let mut borrow = |file: BorrowedFd<'_>| {
-            id = Some(kernel.borrow(file)?);
+            let borrowed = kernel.borrow(file);
+            if let Err(Errno::LOOP | Errno::OPNOTSUPP) = borrowed {
+                hopeless.store(true, Relaxed);
+            }
+            id = Some(borrowed?);
             Ok(())
         };
-        match self.vfs.lend(op, fh, how.direct, Some(&mut borrow)) {
+        match self.vfs.offer(op, fh, &mut borrow) {
             Ok(()) => id,
             Err(error) => {
                 tracing::debug!(%error, "a file is not lent to the kernel");
@@ -291,6 +332,15 @@ mod tests {
         backings.leave(2);
         assert!(backings.is_written(7));
         backings.leave(3);
-        assert!(!backings.is_written(7) && backings.writers.load(SeqCst) == 0);
+        assert!(!backings.is_written(7) && backings.writers.iter().all(|count| count.load(SeqCst) == 0));
+    }
+
+    #[test]
+    fn an_inode_is_not_written_because_another_one_is_that_shares_its_word() {
+        let backings = Backings::default();
+        backings.enter(7, 1, WRITES, Some(11));
+        assert!(backings.is_written(7) && !backings.is_written(7 + WRITERS as NodeId));
+        backings.leave(1);
+        assert!(!backings.is_written(7));
     }
 }

@@ -8,7 +8,7 @@ use std::task::Waker;
 
 use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek};
 
-use super::backing::How;
+use super::backing::{How, Way};
 use super::tally::Count;
 use super::{Core, Frontend, Who};
 use crate::pending::For;
@@ -198,10 +198,12 @@ impl Core {
     /// The answer to who has opened a file; where it cannot be given, the file is closed.
     fn opened(&self, op: &Op, inode: &Inode<'_>, fh: u64, flags: i32) -> Result<Opened> {
         let how = How { access: access(flags), direct: flags & libc::O_DIRECT != 0 };
-        let backing = self.lend(op, inode, fh, how).inspect_err(|_| self.close(fh))?;
+        let way = self.lend(op, inode, fh, how).inspect_err(|_| self.close(fh))?;
+        let backing = if let Way::Lent(id) = way { Some(id) } else { None };
         // Nobody but this kernel changes the file where the driver says so and no timeout was set, or it is told.
-        let keep_cache = self.is_coherent(inode) && backing.is_none();
-        Ok(Opened { fh, keep_cache, cache_dir: false, direct_io: self.vfs.direct_io(inode), backing })
+        let keep_cache = self.is_coherent(inode) && way == Way::Pages;
+        let direct_io = self.vfs.direct_io(inode) || way == Way::Direct;
+        Ok(Opened { fh, keep_cache, cache_dir: false, direct_io, backing })
     }
 
     fn close(&self, fh: u64) {

@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -11,7 +12,7 @@ use uvfs_drivers::mirror::Mirror;
 use uvfs_fuse::{Options, Passthrough};
 
 use crate::Test;
-use crate::fixture::{Fixture, Needs, sh_as, within};
+use crate::fixture::{Fixture, Needs, drop_caches, sh_as, within};
 use crate::sys::Shared;
 
 pub const TESTS: &[Test] = &[
@@ -22,6 +23,8 @@ pub const TESTS: &[Test] = &[
     ("lent_files_have_rights_and_limits", Needs::Root, lent_files_have_rights_and_limits),
     ("lent_files_lose_set_id_bits", Needs::Root, lent_files_lose_set_id_bits),
     ("lent_files_can_be_executed_on_the_host", Needs::Root, lent_files_can_be_executed_on_the_host),
+    ("lent_files_and_mappings_that_outlive_them", Needs::Root, lent_files_and_mappings_that_outlive_them),
+    ("lent_files_leave_no_old_pages", Needs::Root, lent_files_leave_no_old_pages),
     ("files_are_not_lent_where_it_is_off", Needs::Root, files_are_not_lent_where_it_is_off),
 ];
 
@@ -30,6 +33,7 @@ const USER: u32 = 4321;
 struct Lent {
     mnt: Fixture,
     src: TempDir,
+    mirror: Arc<Mirror>,
 }
 
 impl Lent {
@@ -50,7 +54,14 @@ impl Lent {
         (options.allow_other, options.suid, options.passthrough) = (true, true, passthrough);
         // For an hour: what is right at once is not right because it was asked for once more.
         let mirror = Mirror::new(src.path(), Duration::from_secs(3600)).expect("a mirror");
-        Self { mnt: Fixture::new(mirror, &options), src }
+        Self { mnt: Fixture::new(Arc::clone(&mirror) as _, &options), src, mirror }
+    }
+
+    /// Waits until the kernel has said that all files are closed, which it does a moment after.
+    fn all_closed(&self) {
+        let opened = || self.state().opens + self.state().refused;
+        let closed = || self.mnt.mounted.requests().release == opened();
+        assert!(within(Duration::from_secs(60), closed), "{:?}", self.state());
     }
 
     fn state(&self) -> Passthrough {
@@ -278,6 +289,68 @@ fn lent_files_can_be_executed_on_the_host() {
     assert!(within(Duration::from_secs(60), || matches!(runs(), Ok(true))), "{:?}", runs());
     sh_as(0, &it.mnt, "./tool").expect("through the mount");
     drop(reads);
+}
+
+/// A mapping stays when its descriptor is closed, and who opens the file then reads what is stored through it.
+fn lent_files_and_mappings_that_outlive_them() {
+    let Some(it) = Lent::new("lent_files_and_mappings_that_outlive_them") else { return };
+    // A small file is read by requests otherwise, and so is one with set-id bits.
+    for (name, mode) in [("small", 0o644), ("set-id", 0o4644)] {
+        fs::write(it.host(name), "zeros").expect("write");
+        let file = it.open(name);
+        let mut mapped = Shared::map(&file, 5);
+        drop(file);
+        it.all_closed();
+        fs::set_permissions(it.mnt.path(name), Permissions::from_mode(mode)).expect("chmod");
+        // The mapping keeps the inode, where nobody has it open.
+        drop_caches();
+        let reads = File::open(it.mnt.path(name)).expect("open");
+        assert_eq!(read(&reads, 0), "zeros");
+        mapped.write(0, b"HELLO");
+        assert_eq!(read(&reads, 0), "HELLO", "{name}");
+        let again = File::open(it.mnt.path(name)).expect("open");
+        mapped.write(0, b"WORLD");
+        assert_eq!((read(&reads, 0).as_str(), read(&again, 0).as_str()), ("WORLD", "WORLD"), "{name}");
+        if mode == 0o644 {
+            assert_eq!(Shared::map_to_read(&again, 5).read(0, 5), b"WORLD");
+        }
+        drop((reads, again));
+        it.all_closed();
+        let writes = OpenOptions::new().write(true).open(it.mnt.path(name)).expect("open");
+        writes.write_all_at(b"write", 0).expect("write");
+        assert_eq!(
+            (mapped.read(0, 5).as_slice(), fs::read(it.host(name)).expect("read")),
+            (&b"write"[..], b"write".to_vec())
+        );
+        drop(writes);
+        it.all_closed();
+    }
+}
+
+/// The kernel keeps pages of small files that it has read by requests. Nobody reads them after the file was lent.
+fn lent_files_leave_no_old_pages() {
+    let Some(it) = Lent::new("lent_files_leave_no_old_pages") else { return };
+    if let Err(why) = it.mirror.watch() {
+        eprintln!("skipped: lent_files_leave_no_old_pages: {why}");
+        return;
+    }
+    let path = it.mnt.path("file");
+    fs::write(it.host("file"), "at first").expect("write");
+    assert_eq!(fs::read_to_string(&path).expect("read"), "at first");
+    assert_eq!(it.state().opens, 0);
+    it.all_closed();
+    let mut mapped = Shared::map(&it.open("file"), 8);
+    for round in 0..50 {
+        it.all_closed();
+        let text = format!("text {round:3}");
+        it.open("file").write_all_at(text.as_bytes(), 0).expect("write");
+        it.all_closed();
+        assert_eq!(fs::read_to_string(&path).expect("read"), text);
+        it.all_closed();
+        let text = format!("page {round:3}");
+        mapped.write(0, text.as_bytes());
+        assert_eq!(fs::read_to_string(&path).expect("read"), text);
+    }
 }
 
 fn files_are_not_lent_where_it_is_off() {

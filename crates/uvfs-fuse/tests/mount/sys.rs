@@ -13,10 +13,17 @@ pub struct Shared {
 
 impl Shared {
     pub fn map(file: &File, len: usize) -> Self {
+        Self::map_to(file, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Of a file that is open for reading: it is not to be written.
+    pub fn map_to_read(file: &File, len: usize) -> Self {
+        Self::map_to(file, len, ProtFlags::READ)
+    }
+
+    fn map_to(file: &File, len: usize, what: ProtFlags) -> Self {
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-        let start = unsafe {
-            mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)
-        };
+        let start = unsafe { mmap(ptr::null_mut(), len, what, MapFlags::SHARED, file, 0) };
         let start = NonNull::new(start.expect("a mapping").cast()).expect("no mapping at 0");
         Self { start, len }
     }

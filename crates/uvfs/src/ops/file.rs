@@ -229,13 +229,31 @@ impl Vfs {
         drop(self.files.remove(fh));
     }
 
-    /// A front end's kernel is to read and write an open file by itself from now on; see [`Driver::lend`].
+    /// A front end's kernel may be lent what is behind an open file; see [`Driver::offer`].
     ///
     /// # Errors
     /// EBADF, and what the driver answers.
-    pub fn lend(&self, op: &Op, fh: u64, direct: bool, to: Option<&mut Borrower<'_>>) -> Result<()> {
+    pub fn offer(&self, op: &Op, fh: u64, to: &mut Borrower<'_>) -> Result<()> {
         let file = self.files.get(fh, Access::empty())?;
-        file.with(|driver, file| driver.lend(op, file, direct, to))
+        file.with(|driver, file| driver.offer(op, file, to))
+    }
+
+    /// A front end's kernel reads and writes an open file by itself from now on; see [`Driver::lend`].
+    ///
+    /// # Errors
+    /// EBADF, and what the driver answers.
+    pub fn lend(&self, fh: u64) -> Result<()> {
+        let file = self.files.get(fh, Access::empty())?;
+        file.with(|driver, file| driver.lend(file))
+    }
+
+    /// Whether an open file can be lent with O_DIRECT; see [`Driver::takes_direct`].
+    ///
+    /// # Errors
+    /// EBADF, and what the driver answers.
+    pub fn takes_direct(&self, fh: u64) -> Result<()> {
+        let file = self.files.get(fh, Access::empty())?;
+        file.with(|driver, file| driver.takes_direct(file))
     }
 
     /// Reads at `offset`; fewer bytes than asked for only at the end of the file.

@@ -1,4 +1,5 @@
-//! The VFS as its users meet it, one topic a file. One program, because each would take seconds to link.
+//! The VFS as its users meet it, one topic a file. One program, because each would take seconds to link; but for `lockless`, which looks at
+//! what the process counts.
 
 mod common;
 
@@ -7,7 +8,6 @@ mod attributes;
 mod control;
 mod faults;
 mod files;
-mod lockless;
 mod lockstep;
 mod memory;
 mod misses;

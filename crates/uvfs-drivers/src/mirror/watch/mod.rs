@@ -187,7 +187,7 @@ const ELSEWHERE: [(u32, &str); 14] = [
 ];
 
 /// The name of the file system of `source`, where it is one of [`ELSEWHERE`].
-pub(super) fn elsewhere(source: BorrowedFd<'_>) -> Result<Option<&'static str>, Errno> {
+fn elsewhere(source: BorrowedFd<'_>) -> Result<Option<&'static str>, Errno> {
     let kind = rustix::fs::fstatfs(source)?.f_type;
     Ok(ELSEWHERE.iter().find(|(magic, _)| *magic == kind as u32).map(|(_, name)| *name))
 }
