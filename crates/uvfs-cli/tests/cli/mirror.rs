@@ -57,6 +57,9 @@ fn what_is_mounted_inside_is_shown() {
     fs::write(host("late/upper"), "upper").expect("write");
     assert!(within(SOON, || read(&seen("late/upper")).is_some()));
     assert_eq!(read(&seen("late/under")), None);
+    let size = |path: PathBuf| rustix::fs::statvfs(path).map(|it| it.f_blocks * it.f_frsize);
+    assert_eq!(size(seen("late/upper")), size(host("late/upper")));
+    assert_eq!(size(dir.path().into()), size(src.path().into()));
     let coherence = read(&seen(".uvfs/coherence")).expect("a file");
     assert!(coherence.contains("\na: ") && coherence.contains("\nlate: "), "{coherence}");
     let across = fs::rename(seen("a/file"), seen("late/file")).expect_err("another device");

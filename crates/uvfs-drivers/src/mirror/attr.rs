@@ -133,9 +133,9 @@ fn timespec(time: Option<SetTime>) -> Timespec {
     }
 }
 
-/// Figures of the file system that the source is on.
-pub(super) fn figures(source: impl AsFd) -> Result<StatFs> {
-    let figures = fstatvfs(source)?;
+/// Figures of the file system that a directory is on.
+pub(super) fn figures(dir: impl AsFd) -> Result<StatFs> {
+    let figures = fstatvfs(dir)?;
     let unit = if figures.f_frsize == 0 { figures.f_bsize } else { figures.f_frsize };
     Ok(StatFs {
         bsize: u32::try_from(unit).unwrap_or(u32::MAX),

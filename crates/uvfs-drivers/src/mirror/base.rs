@@ -93,13 +93,14 @@ impl Base {
     }
 
     /// Whether the mount is there. Where the kernel can be asked (Linux 6.8) nothing is opened: the host may be about to
-    /// unmount it.
-    pub(super) fn lives(&self) -> bool {
+    /// unmount it. Before that, what is not to be `touched`, because it may not answer, is said to be.
+    pub(super) fn lives(&self, touched: bool) -> bool {
         match self {
             Self::Source(_) => true,
             Self::Inside(inside) if inside.which.root.is_none() => {
                 sys::mount_lives(inside.which.number).unwrap_or(true)
             }
+            Self::Inside(_) if !touched => true,
             Self::Inside(inside) => !matches!(inside.open(), Err(errno) if moved(errno)),
         }
     }

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `identity`, `node` | which file it is; what is known of it, and the table |
 //! | `base`, `reach` | where it begins; from a node to its file |
-//! | `mounts`, `submounts` | what is mounted inside, and the mirrors of that |
+//! | `mounts`, `submounts`, `numbers` | what is mounted inside, the mirrors of that, and what their files are numbered by |
 //! | `caller`, `fds` | in whose name; how many descriptors |
 //! | `claim` | renaming where the host cannot be told to replace nothing |
 //! | `names`, `attr`, `xattr`, `file`, `dir` | the calls |
@@ -33,6 +33,7 @@ mod lend;
 mod mounts;
 mod names;
 mod node;
+mod numbers;
 mod outside;
 mod reach;
 mod submounts;
@@ -233,7 +234,7 @@ impl Mirror {
     }
 
     /// How many operations were done on the source. What the cache answers is none; neither are reading and writing files
-    /// that are open, nor the figures of the file system.
+    /// that are open, nor the figures of its file system.
     pub fn operations(&self) -> u64 {
         self.budget.taken()
     }
@@ -427,8 +428,9 @@ impl Driver for Mirror {
     }
 
     fn statfs(&self, _op: &Op) -> Result<StatFs> {
-        // One mount has one: that of the source, also where another file system is inside.
-        attr::figures(self.base.source())
+        // Where something is opened for it.
+        let _turn = self.is_inside().then(|| self.budget.turn());
+        attr::figures(self.base.open()?)
     }
 
     fn getxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {

@@ -6,21 +6,23 @@
 //! else's: such file systems have the events of this process too.
 //!
 //! One thread goes through the table of mounts when the kernel says that it has changed, and mounts and unmounts here
-//! what was mounted and unmounted there; what could not be for a passing reason is tried again each second. It alone has
-//! the list; what is shown of it is behind a mutex that nothing is called with. It ends with the [`Submounts`], holds the
-//! VFS weakly, and may be kept waiting by a file system that does not answer.
+//! what was mounted and unmounted there; what could not be for a passing reason is tried again after a second, and then less
+//! and less often. It alone has the list; what is shown of it is behind a mutex that nothing is called with. It ends with
+//! the [`Submounts`] and holds the VFS weakly.
+//!
+//! A file system that may not answer, which its kind in the table says ([`LOCAL`]), is looked at for the first time by a
+//! thread of its own, and so is what is mounted on one: it is shown when it has answered, and keeps nobody waiting until then.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::hash::BuildHasher;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use foldhash::fast::FixedState;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::Timespec;
@@ -30,6 +32,7 @@ use uvfs::{CONTROL_NAME, Counted, Cred, Found, Inode, InodeId, Op, Vfs};
 use super::base::{device_of, mount_of, path_of};
 use super::mounts::{self, Mount};
 use super::node::Numbering;
+use super::numbers::{Number, Numbers};
 use super::reach::moved;
 use super::{Mirror, Refused};
 
@@ -37,13 +40,57 @@ use super::{Mirror, Refused};
 /// the other.
 const LEFT_OUT: [(&str, &str); 2] =
     [("autofs", "it is of autofs"), ("fuse.uvfs", "it is of uvfs, which could come to show itself")];
-/// Devices that have a number at the most.
-const DEVICES: u64 = (1 << 15) - 1;
-/// Mounts there may have been at the most: each has a range of numbers for ever.
-const MOUNTS: u32 = 1 << 23;
-
-/// Whom files are numbered for: the number that stat(2) shows of a device, and its file system's own id.
-type Device = ((u32, u32), u64);
+/// Kinds of file system that answer by themselves: no network, no process and no other file system is behind them.
+const LOCAL: [&str; 42] = [
+    "bcachefs",
+    "binfmt_misc",
+    "bpf",
+    "btrfs",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "cramfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "efivarfs",
+    "erofs",
+    "exfat",
+    "ext2",
+    "ext3",
+    "ext4",
+    "f2fs",
+    "hfsplus",
+    "hugetlbfs",
+    "iso9660",
+    "jfs",
+    "minix",
+    "mqueue",
+    "msdos",
+    "nilfs2",
+    "nsfs",
+    "ntfs3",
+    "proc",
+    "pstore",
+    "ramfs",
+    "resctrl",
+    "romfs",
+    "securityfs",
+    "selinuxfs",
+    "squashfs",
+    "sysfs",
+    "tmpfs",
+    "tracefs",
+    "udf",
+    "vfat",
+    "xfs",
+];
+/// How many of the others are waited for at a time.
+const AT_ONCE: usize = 8;
+/// How long they are waited for at the start.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Seconds until what has failed is tried again: at first, and at the most.
+const AGAIN: (i64, i64) = (1, 64);
 
 /// The mirrors of what is mounted inside, for as long as this lives.
 pub struct Submounts {
@@ -68,29 +115,73 @@ struct Inside {
     parent: u64,
     path: PathBuf,
     mirror: Weak<Mirror>,
-    device: u16,
     root: InodeId,
     /// Where: the number of the directory in the parent, and the name.
     at: (u64, Box<[u8]>),
+    /// Whether it, or what it is on, may not answer.
+    far: bool,
+    /// Gone on the host, and something is mounted in it here.
+    gone: bool,
+    _number: Number,
+}
+
+/// One that is not.
+struct Absent {
+    mount: Mount,
+    path: PathBuf,
+    why: Fail,
 }
 
 /// Why a mount is not shown.
+#[derive(PartialEq, Eq)]
 enum Fail {
+    /// It may be when another one has answered.
+    Waits(&'static str),
     /// It may be in a moment.
-    Later,
+    Later(String),
+    /// Not unless mounts change.
     Never(String),
+}
+
+/// Why the table is gone through.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Changed,
+    Time,
+    Answer,
+}
+
+impl Fail {
+    /// Whether it is to be tried again now.
+    fn is_due(&self, cause: Cause) -> bool {
+        match self {
+            Self::Waits(_) => true,
+            Self::Later(_) => cause != Cause::Answer,
+            // The number of a mount may be another one's by now.
+            Self::Never(_) => cause == Cause::Changed,
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Waits(why) => format!("not yet: {why}"),
+            Self::Later(why) => format!("not yet: {why}"),
+            Self::Never(why) => why.clone(),
+        }
+    }
 }
 
 impl From<Errno> for Fail {
     fn from(errno: Errno) -> Self {
         let passes = matches!(errno, Errno::NOMEM | Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::IO);
-        if passes || moved(errno) { Self::Later } else { Self::Never(errno.to_string()) }
+        if passes || moved(errno) { Self::Later(errno.to_string()) } else { Self::Never(errno.to_string()) }
     }
 }
 
 impl Submounts {
     /// Shows what is mounted inside the source of `mirror`, the root of `vfs` (see [`Mirror::across_mounts`]), from now on:
-    /// what is mounted already when this returns. `say` is told, a sentence each, what is not shown, or not watched, and why.
+    /// what is mounted already when this returns, but for what takes more than two seconds to answer, which is shown when it
+    /// has. `say` is told, a sentence each, what is not shown, or not watched, and why.
     ///
     /// # Errors
     /// Where the kernel does not say which mount a file is on (before Linux 5.8), or there is no thread.
@@ -102,23 +193,28 @@ impl Submounts {
         let refused = |why: Errno| Refused(format!("mounts inside cannot be followed: {why}"));
         let source = mirror.base.source();
         let here = mount_of(source).map_err(refused)?;
-        let devices = HashMap::from([(device_of(source).map_err(refused)?, 0)]);
+        let numbers = Numbers::new(device_of(source).map_err(refused)?);
         let table = File::open(mounts::TABLE)
             .map_err(|error| Refused(format!("{} cannot be read: {error}", mounts::TABLE)))?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(refused)?);
+        let answered = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused)?;
         let shown = Arc::<Mutex<Vec<Shown>>>::default();
+        let (sender, answers) = channel();
         let mut follower = Follower {
             vfs: Arc::downgrade(vfs),
             outer: Arc::downgrade(mirror),
             here,
             list: Vec::new(),
-            left_out: Vec::new(),
-            devices,
-            next: 1,
+            absent: Vec::new(),
+            pending: Vec::new(),
+            answers,
+            sender,
+            answered: Arc::new(answered),
+            numbers,
             shown: Arc::clone(&shown),
             say: Box::new(say),
         };
-        let again = follower.pass();
+        let again = follower.first();
         let stopped = Arc::clone(&stop);
         thread::Builder::new()
             .name("uvfs-mounts".into())
@@ -157,34 +253,91 @@ struct Follower {
     here: u64,
     /// Each after the one that it is on.
     list: Vec<Inside>,
-    left_out: Vec<(Mount, PathBuf, String)>,
-    devices: HashMap<Device, u16>,
-    /// What the next mirror's own numbers are told from others' by.
-    next: u32,
+    absent: Vec<Absent>,
+    /// Those that a thread is waiting for.
+    pending: Vec<(Mount, PathBuf)>,
+    answers: Receiver<Answer>,
+    sender: Sender<Answer>,
+    /// Of `answers`.
+    answered: Arc<OwnedFd>,
+    numbers: Arc<Numbers>,
     shown: Arc<Mutex<Vec<Shown>>>,
     say: Box<dyn Fn(&str) + Send>,
 }
 
+/// What has come of a mount that a thread was waiting for.
+struct Answer {
+    mount: Mount,
+    path: PathBuf,
+    /// The mirror that it was mounted in.
+    parent: Weak<Mirror>,
+    outcome: std::result::Result<New, Fail>,
+}
+
+/// One that is shown from now on, and why it is not watched.
+type New = (Inside, Option<String>);
+
 impl Follower {
+    /// The first pass. Those that may not answer are waited for, not for long.
+    fn first(&mut self) -> bool {
+        let end = Instant::now() + PATIENCE;
+        let mut again = self.pass(Cause::Changed);
+        while !self.pending.is_empty() {
+            let left = end.saturating_duration_since(Instant::now());
+            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let answered = Arc::clone(&self.answered);
+            match poll(&mut [PollFd::new(&answered, PollFlags::IN)], Some(&left)) {
+                Ok(0) => break,
+                Ok(_) | Err(Errno::INTR) => again = self.pass(Cause::Answer),
+                Err(_) => break,
+            }
+        }
+        for (mount, _) in &self.pending {
+            (self.say)(&format!(
+                "{} does not answer: it is shown empty until it does",
+                mount.point.display()
+            ));
+        }
+        again
+    }
+
     fn run(mut self, table: &File, stop: &OwnedFd, mut again: bool) {
-        let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let answered = Arc::clone(&self.answered);
+        let mut wait = AGAIN.0;
         loop {
-            let mut fds =
-                [PollFd::new(table, PollFlags::PRI), PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN)];
-            match poll(&mut fds, again.then_some(&second)) {
+            let mut fds = [
+                PollFd::new(table, PollFlags::PRI),
+                PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
+                PollFd::new(&answered, PollFlags::IN),
+            ];
+            let time = Timespec { tv_sec: wait, tv_nsec: 0 };
+            let cause = match poll(&mut fds, again.then_some(&time)) {
                 Ok(_) if !fds[1].revents().is_empty() => return,
-                Ok(_) | Err(Errno::INTR) => again = self.pass(),
+                Ok(0) => Cause::Time,
+                Ok(_) if !fds[0].revents().is_empty() => Cause::Changed,
+                Ok(_) => Cause::Answer,
+                Err(Errno::INTR) => continue,
                 Err(errno) => {
                     return (self.say)(&format!("what is mounted from now on is not noticed: {errno}"));
                 }
-            }
+            };
+            wait = match cause {
+                Cause::Changed => AGAIN.0,
+                Cause::Time => AGAIN.1.min(wait * 2),
+                Cause::Answer => wait,
+            };
+            again = self.pass(cause);
         }
     }
 
     /// Does here what was done on the host. Whether something is to be tried again.
-    fn pass(&mut self) -> bool {
+    fn pass(&mut self, cause: Cause) -> bool {
+        let _ = rustix::io::read(&self.answered, &mut [0u8; 8]);
         let (Some(vfs), Some(outer)) = (self.vfs.upgrade(), self.outer.upgrade()) else { return false };
         let (Ok(all), Ok(source)) = (mounts::all(), path_of(outer.base.source())) else { return true };
+        while let Ok(answer) = self.answers.try_recv() {
+            self.arrived(&vfs, &outer, &all, answer);
+        }
         let wanted: Vec<_> = mounts::inside(&all, self.here, &source)
             .into_iter()
             .filter_map(|(mount, parent)| {
@@ -197,39 +350,40 @@ impl Follower {
             // With a directory above it, it has moved by itself.
             same.is_some_and(|(.., path)| *path == inside.path || leads_to(&vfs, path, inside.root))
         };
-        self.left_out.retain(|(mount, ..)| wanted.iter().any(|(other, ..)| other.is(mount)));
-        self.take_away(&vfs, &outer, stays);
-        let mut again = false;
-        for (mount, parent, path) in wanted {
-            again |= self.add(&vfs, &outer, &all, (mount, parent, path));
+        self.absent.retain(|absent| wanted.iter().any(|(other, ..)| other.is(&absent.mount)));
+        let busy = self.take_away(&vfs, &outer, stays);
+        for wanted in wanted {
+            self.add(&vfs, &outer, &all, wanted, cause);
         }
         self.show();
-        again
+        busy || self.absent.iter().any(|absent| matches!(absent.why, Fail::Later(_)))
     }
 
-    /// Unmounts what is not there any more, and what is mounted inside that first.
-    fn take_away(&mut self, vfs: &Vfs, outer: &Arc<Mirror>, stays: impl Fn(&Inside) -> bool) {
-        let mut gone = Vec::new();
-        for inside in &self.list {
-            let lives = inside.mirror.upgrade().is_some_and(|mirror| mirror.base.lives());
-            if !lives || !stays(inside) || gone.contains(&inside.parent) {
-                gone.push(inside.mount.id);
+    /// Unmounts what is not there any more, and what is mounted inside that first. Whether something could not be.
+    fn take_away(&mut self, vfs: &Vfs, outer: &Arc<Mirror>, stays: impl Fn(&Inside) -> bool) -> bool {
+        let mut stay = vec![self.here];
+        for inside in &mut self.list {
+            let lives = || inside.mirror.upgrade().is_some_and(|mirror| mirror.base.lives(!inside.far));
+            inside.gone |= !stay.contains(&inside.parent) || !lives() || !stays(inside);
+            if !inside.gone {
+                stay.push(inside.mount.id);
             }
         }
+        let mut busy = false;
         for at in (0..self.list.len()).rev() {
-            if gone.contains(&self.list[at].mount.id) {
-                let Inside { parent, root, device, at: (dir, name), .. } = self.list.remove(at);
-                if device != 0 && !self.list.iter().any(|inside| inside.device == device) {
-                    self.devices.retain(|_, number| *number != device);
-                }
-                if let Ok(root) = vfs.inode(root) {
-                    let _ = vfs.unmount(&root);
-                }
-                if let Some(parent) = self.mirror_of(parent, outer) {
-                    parent.mounts_changed(dir, &name);
-                }
+            if !self.list[at].gone {
+                continue;
+            }
+            if vfs.inode(self.list[at].root).and_then(|root| vfs.unmount(&root)) == Err(Errno::BUSY) {
+                busy = true;
+                continue;
+            }
+            let Inside { parent, at: (dir, name), .. } = self.list.remove(at);
+            if let Some(parent) = self.mirror_of(parent, outer) {
+                parent.mounts_changed(dir, &name);
             }
         }
+        busy
     }
 
     /// The mirror that shows a mount.
@@ -237,100 +391,107 @@ impl Follower {
         if mount == self.here {
             return Some(Arc::clone(outer));
         }
-        self.list.iter().find(|inside| inside.mount.id == mount)?.mirror.upgrade()
+        self.list.iter().find(|inside| inside.mount.id == mount && !inside.gone)?.mirror.upgrade()
     }
 
-    /// Shows a mount, unless it is shown or known not to be. Whether it is to be tried again.
+    /// Shows a mount, unless it is shown or known not to be.
     fn add(
         &mut self,
-        vfs: &Vfs,
+        vfs: &Arc<Vfs>,
         outer: &Arc<Mirror>,
         all: &[Mount],
         (mount, parent, path): (Mount, u64, PathBuf),
-    ) -> bool {
-        if let Some(inside) = self.list.iter_mut().find(|inside| inside.mount.is(&mount)) {
+        cause: Cause,
+    ) {
+        if let Some(inside) = self.list.iter_mut().find(|inside| !inside.gone && inside.mount.is(&mount)) {
             inside.path = path;
-            return false;
+            return;
         }
-        let left_out = |id: u64| self.left_out.iter().any(|(other, ..)| other.id == id);
-        if left_out(mount.id) {
-            return false;
+        let known = self.absent.iter().find(|absent| absent.mount.is(&mount));
+        if known.is_some_and(|absent| !absent.why.is_due(cause))
+            || self.pending.iter().any(|(other, _)| other.is(&mount))
+        {
+            return;
         }
-        let of_kind = LEFT_OUT.iter().find(|(kind, _)| *kind == mount.fstype);
-        let outcome = match of_kind {
-            Some((_, why)) => Err(Fail::Never((*why).into())),
-            None if left_out(parent) => Err(Fail::Never("what it is mounted on is not shown".into())),
-            None => self.mount(vfs, outer, &mount, parent, &path),
+        let step = match self.prepare(vfs, outer, &mount, parent, &path) {
+            Ok(step) => step,
+            Err(why) => return self.not_shown(mount, path, why),
         };
-        match outcome {
-            Ok(inside) => {
-                self.list.push(inside);
-                self.share(outer, all, &mount.dev);
-                false
-            }
-            Err(Fail::Later) => true,
-            Err(Fail::Never(why)) => {
-                (self.say)(&format!("{} is shown empty: {why}", mount.point.display()));
-                self.left_out.push((mount, path, why));
-                false
-            }
+        if !step.far {
+            let parent = Arc::downgrade(&step.parent);
+            let outcome = step.mount();
+            return self.arrived(vfs, outer, all, Answer { mount, path, parent, outcome });
+        }
+        if self.pending.len() >= AT_ONCE {
+            return self.not_shown(mount, path, Fail::Waits("others are waited for"));
+        }
+        match step.mount_aside(self.sender.clone(), Arc::clone(&self.answered)) {
+            Ok(()) => self.pending.push((mount, path)),
+            Err(error) => self.not_shown(mount, path, Fail::Later(format!("no thread: {error}"))),
         }
     }
 
-    fn mount(
-        &mut self,
-        vfs: &Vfs,
+    /// What mounting it takes, unless that is known to fail. Nothing is asked of any file system.
+    fn prepare(
+        &self,
+        vfs: &Arc<Vfs>,
         outer: &Arc<Mirror>,
         mount: &Mount,
         on: u64,
         path: &Path,
-    ) -> std::result::Result<Inside, Fail> {
-        let parent = self.mirror_of(on, outer).ok_or(Fail::Later)?;
-        let (dir, name) = way(vfs, path)?;
-        // From now on the name leads to what stands for a mount.
-        parent.mounts_changed(dir.ino(), name.as_bytes());
-        let point = step(vfs, &dir, name)?;
-        if point.sb() != dir.sb() || !parent.table.of(point.ino()).is_some_and(|node| node.covered()) {
-            return Err(Fail::Later);
+    ) -> std::result::Result<Step, Fail> {
+        if let Some((_, why)) = LEFT_OUT.iter().find(|(kind, _)| *kind == mount.fstype) {
+            return Err(Fail::Never((*why).into()));
         }
-        if point.fmt() != mode::S_IFDIR {
-            return Err(Fail::Never("a file is mounted there".into()));
+        let never = |absent: &Absent| absent.mount.id == on && matches!(absent.why, Fail::Never(_));
+        if self.absent.iter().any(never) {
+            return Err(Fail::Never("what it is mounted on is not shown".into()));
         }
-        let mut device = 0;
-        let mirror = outer.inside(mount, path, |of| {
-            let (number, mount) = self.number(of)?;
-            device = number;
-            Some(Numbering::Device { device, mount })
-        })?;
-        if let Err(why) = mirror.watch() {
-            let (point, ttl) = (mount.point.display(), mirror.ttl);
-            (self.say)(&format!(
-                "changes that others make in {point} are seen after {ttl:?}, and not at once: {why}"
-            ));
-        }
-        vfs.mount(&point, Counted::new(mirror.clone()))?;
-        let root = mirror.mounted.get().ok_or(Fail::Later)?.root;
-        parent.mounts_changed(dir.ino(), name.as_bytes());
-        let at = (dir.ino(), name.as_bytes().into());
-        let (mount, path) = (mount.clone(), path.to_owned());
-        Ok(Inside { mount, parent: on, path, mirror: Arc::downgrade(&mirror), device, root, at })
+        let parent =
+            self.mirror_of(on, outer).ok_or(Fail::Waits("what it is mounted on is not shown yet"))?;
+        let on_far = self.list.iter().any(|inside| inside.mount.id == on && inside.far);
+        Ok(Step {
+            vfs: Arc::clone(vfs),
+            outer: Arc::clone(outer),
+            parent,
+            mount: mount.clone(),
+            on,
+            path: path.to_owned(),
+            far: on_far || !LOCAL.contains(&mount.fstype.as_str()),
+            numbers: Arc::clone(&self.numbers),
+        })
     }
 
-    /// A number for the device and one for the mount. That of a file system with an id is the same the next time.
-    fn number(&mut self, device: Device) -> Option<(u16, u32)> {
-        let mount = self.next;
-        self.next = mount.checked_add(1).filter(|next| *next <= MOUNTS)?;
-        let known = self.devices.get(&device).copied();
-        let free = || {
-            let key = if device.1 == 0 { FixedState::default().hash_one(device.0) } else { device.1 };
-            let first = FixedState::default().hash_one(key) % DEVICES;
-            let numbers = (0..DEVICES).map(|nth| ((first + nth) % DEVICES + 1) as u16);
-            let mut free = numbers.filter(|number| !self.devices.values().any(|taken| taken == number));
-            free.next()
+    fn arrived(&mut self, vfs: &Vfs, outer: &Arc<Mirror>, all: &[Mount], answer: Answer) {
+        let Answer { mount, path, parent, outcome } = answer;
+        self.pending.retain(|(other, _)| !other.is(&mount));
+        let (inside, unwatched) = match outcome {
+            Ok(new) => new,
+            Err(why) => return self.not_shown(mount, path, why),
         };
-        let number = known.or_else(free)?;
-        self.devices.insert(device, number);
-        Some((number, mount))
+        self.absent.retain(|absent| !absent.mount.is(&mount));
+        if self.mirror_of(inside.parent, outer).is_none_or(|now| Arc::as_ptr(&now) != parent.as_ptr()) {
+            // What it is mounted on was taken away meanwhile.
+            let _ = vfs.inode(inside.root).and_then(|root| vfs.unmount(&root));
+            return;
+        }
+        self.list.push(inside);
+        self.share(outer, all, &mount.dev);
+        if let Some(why) = unwatched {
+            (self.say)(&why);
+        }
+    }
+
+    /// Said where it is for good, once.
+    fn not_shown(&mut self, mount: Mount, path: PathBuf, why: Fail) {
+        let before = self.absent.iter().position(|absent| absent.mount.is(&mount));
+        let before = before.map(|at| self.absent.swap_remove(at));
+        if let Fail::Never(said) = &why
+            && !before.is_some_and(|before| before.why == why)
+        {
+            (self.say)(&format!("{} is shown empty: {said}", mount.point.display()));
+        }
+        self.absent.push(Absent { mount, path, why });
     }
 
     /// Where several mirrors show a device, what is done through one is news to the others.
@@ -349,13 +510,85 @@ impl Follower {
             let how = How::By(Weak::clone(&inside.mirror));
             Shown { path: inside.path.clone(), how }
         });
-        let not = self.left_out.iter().map(|(_, path, why)| {
-            let how = How::Not(why.clone());
+        let not = self.absent.iter().map(|absent| {
+            let how = How::Not(absent.why.shown());
+            Shown { path: absent.path.clone(), how }
+        });
+        let known = |mount: &Mount| self.absent.iter().any(|absent| absent.mount.is(mount));
+        let pending = self.pending.iter().filter(|(mount, _)| !known(mount)).map(|(_, path)| {
+            let how = How::Not("not yet: it has not answered".into());
             Shown { path: path.clone(), how }
         });
-        let mut all: Vec<_> = by.chain(not).collect();
+        let mut all: Vec<_> = by.chain(not).chain(pending).collect();
         all.sort_by(|one, other| one.path.cmp(&other.path));
         *self.shown.lock() = all;
+    }
+}
+
+/// What mounting one takes.
+struct Step {
+    vfs: Arc<Vfs>,
+    outer: Arc<Mirror>,
+    parent: Arc<Mirror>,
+    mount: Mount,
+    on: u64,
+    path: PathBuf,
+    far: bool,
+    numbers: Arc<Numbers>,
+}
+
+impl Step {
+    /// By a thread of its own, which answers when the file system has.
+    fn mount_aside(self, sender: Sender<Answer>, answered: Arc<OwnedFd>) -> std::io::Result<()> {
+        let work = move || {
+            let (mount, path, parent) = (self.mount.clone(), self.path.clone(), Arc::downgrade(&self.parent));
+            let outcome = self.mount();
+            let _ = sender.send(Answer { mount, path, parent, outcome });
+            let _ = rustix::io::write(&*answered, &1u64.to_ne_bytes());
+        };
+        thread::Builder::new().name("uvfs-mount".into()).spawn(work).map(drop)
+    }
+
+    fn mount(self) -> std::result::Result<New, Fail> {
+        let Self { vfs, outer, parent, mount, on, path, far, numbers } = self;
+        let (dir, name) = way(&vfs, &path)?;
+        // From now on the name leads to what stands for a mount.
+        parent.mounts_changed(dir.ino(), name.as_bytes());
+        let point = step(&vfs, &dir, name)?;
+        if point.sb() != dir.sb() || !parent.table.of(point.ino()).is_some_and(|node| node.covered()) {
+            return Err(Fail::Later("it is not seen there".into()));
+        }
+        if point.fmt() != mode::S_IFDIR {
+            return Err(Fail::Never("a file is mounted there".into()));
+        }
+        let mut number = None;
+        let mirror = outer.inside(&mount, &path, |of| {
+            let Number { device, mount, .. } = *number.insert(numbers.take(of)?);
+            Some(Numbering::Device { device, mount })
+        })?;
+        let unwatched = mirror.watch().err().map(|why| {
+            let (point, ttl) = (mount.point.display(), mirror.ttl);
+            format!("changes that others make in {point} are seen after {ttl:?}, and not at once: {why}")
+        });
+        vfs.mount(&point, Counted::new(mirror.clone()))?;
+        let mut number = number.ok_or(Errno::NFILE)?;
+        number.keep();
+        let root = mirror.mounted.get().ok_or(Errno::STALE)?.root;
+        parent.mounts_changed(dir.ino(), name.as_bytes());
+        let at = (dir.ino(), name.as_bytes().into());
+        let mirror = Arc::downgrade(&mirror);
+        let inside = Inside {
+            mount,
+            parent: on,
+            path: path.clone(),
+            mirror,
+            root,
+            at,
+            far,
+            gone: false,
+            _number: number,
+        };
+        Ok((inside, unwatched))
     }
 }
 
@@ -365,7 +598,7 @@ fn op(vfs: &Vfs) -> Op {
 
 /// The directory that a path leads to but for its last name, and that.
 fn way<'v, 'p>(vfs: &'v Vfs, path: &'p Path) -> std::result::Result<(Inode<'v>, &'p OsStr), Fail> {
-    let name = path.file_name().ok_or(Fail::Later)?;
+    let name = path.file_name().ok_or(Errno::NOENT)?;
     let mut dir = vfs.root();
     for (nth, component) in path.iter().enumerate() {
         if nth == 0 && component.as_bytes() == CONTROL_NAME {

@@ -1,7 +1,9 @@
 //! What is mounted inside the source, shown.
 
 use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,6 +43,11 @@ impl Drop for Across {
 impl Across {
     /// None, said, where nothing can be mounted.
     fn new(test: &str, points: &[&str]) -> Option<Self> {
+        Self::after(test, points, |_| ())
+    }
+
+    /// The same, and something is done when these are mounted and nothing is followed yet.
+    fn after(test: &str, points: &[&str], act: impl FnOnce(&mut Self)) -> Option<Self> {
         if !is_root(test) {
             return None;
         }
@@ -60,6 +67,7 @@ impl Across {
                 return None;
             }
         }
+        act(&mut this);
         let say = move |what: &str| said.lock().push(what.to_owned());
         this.submounts = Some(Submounts::follow(&this.vfs, &mirror, say).unwrap());
         Some(this)
@@ -76,6 +84,19 @@ impl Across {
         mount("none", &point, "tmpfs", MountFlags::empty(), Some(c"size=1m"))?;
         self.points.push(point);
         Ok(())
+    }
+
+    /// Mounts what does not answer until this is dropped. None, said, where that cannot be.
+    fn mount_dead(&mut self, test: &str, name: &str) -> Option<fs::File> {
+        let point = self.src(name);
+        fs::create_dir_all(&point).unwrap();
+        let mounted = fs::File::options().read(true).write(true).open("/dev/fuse").and_then(|server| {
+            let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
+            mount("none", &point, "fuse", MountFlags::empty(), Some(&*CString::new(options).unwrap()))?;
+            Ok(server)
+        });
+        self.points.push(point);
+        mounted.inspect_err(|error| println!("skipped: {test}: no FUSE: {error}")).ok()
     }
 
     fn bind(&mut self, from: &str, to: &str) {
@@ -296,4 +317,61 @@ fn what_cannot_be_gone_into_is_shown_empty_and_said() {
     until(|| fs.said.lock().iter().any(|said| said.contains("two is shown empty")));
     until(|| fs.me().stat(b"/two").unwrap().size == 0);
     assert!(fs.submounts.as_ref().unwrap().coherence().contains("two: shown empty: a file is mounted there"));
+}
+
+/// Broken if it is looked at by who shows the others.
+#[test]
+fn what_does_not_answer_keeps_nobody_waiting() {
+    let test = "what_does_not_answer_keeps_nobody_waiting";
+    let mut dead = None;
+    let Some(mut fs) = Across::after(test, &["a"], |fs| dead = fs.mount_dead(test, "dead")) else { return };
+    if dead.is_none() {
+        return;
+    }
+    fs::write(fs.src("a/file"), "text").unwrap();
+    assert!(fs.is_there("/a/file"));
+    assert!(fs.said.lock().iter().any(|said| said.contains("dead does not answer")));
+    // Nor who comes later.
+    fs.mount("late").unwrap();
+    fs::write(fs.src("late/file"), "text").unwrap();
+    until(|| fs.is_there("/late/file"));
+    fs.unmount("a");
+    until(|| !fs.is_there("/a/file"));
+    assert_eq!(fs.me().stat(b"/dead").unwrap().nlink, 2);
+    let coherence = || fs.submounts.as_ref().unwrap().coherence();
+    assert!(coherence().contains("dead: shown empty: not yet: it has not answered"), "{}", coherence());
+    drop(dead);
+    until(|| !coherence().contains("not yet"));
+}
+
+#[test]
+fn figures_are_those_of_the_mount() {
+    let Some(fs) = Across::new("figures_are_those_of_the_mount", &["a"]) else { return };
+    let size = |path: &str| {
+        let figures = fs.me().statfs(path.as_bytes()).unwrap();
+        figures.blocks * u64::from(figures.bsize)
+    };
+    fs::create_dir(fs.src("a/dir")).unwrap();
+    assert_eq!((size("/a"), size("/a/dir")), (1 << 20, 1 << 20));
+    assert_ne!(size("/plain"), 1 << 20);
+}
+
+/// Broken if what could not be unmounted is not known any more.
+#[test]
+fn what_is_in_use_here_is_taken_away_later() {
+    let Some(mut fs) = Across::new("what_is_in_use_here_is_taken_away_later", &["a"]) else { return };
+    fs::create_dir(fs.src("a/dir")).unwrap();
+    until(|| fs.is_there("/a/dir"));
+    let other = Mirror::new(&fs.base.path().join("outside"), Duration::ZERO).unwrap();
+    fs.vfs.mount(&fs.me().resolve(b"/a/dir").unwrap(), other).unwrap();
+    let root = fs.me().resolve(b"/a/dir").unwrap().id();
+    fs.unmount("a");
+    fs::create_dir(fs.src("a/under")).unwrap();
+    // When this one is seen, that one was to be taken away.
+    fs.mount("b").unwrap();
+    fs::create_dir(fs.src("b/dir")).unwrap();
+    until(|| fs.is_there("/b/dir"));
+    assert!(!fs.is_there("/a/under"));
+    fs.vfs.unmount(&fs.vfs.inode(root).unwrap()).unwrap();
+    until(|| fs.is_there("/a/under"));
 }
