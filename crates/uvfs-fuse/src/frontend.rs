@@ -40,6 +40,7 @@ mod tally;
 
 use backing::Backings;
 pub(crate) use backing::Kernel;
+pub(crate) use credentials::can_be_seen as callers_can_be_seen;
 pub(crate) use files::Write;
 use memory::Shortage;
 pub(crate) use outside::start as tell_of_changes;
@@ -304,7 +305,7 @@ impl Core {
     fn op(&self, who: Caller) -> Op {
         let mut op = self.vfs.op(&Cred::user(who.uid, who.gid));
         if self.checks() {
-            op.powers = Powers::asked(credentials::of, who.pid);
+            op.powers = Powers::asked(credentials::known, who.pid);
         } else {
             op.trusted = true;
         }

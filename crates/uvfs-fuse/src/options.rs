@@ -9,6 +9,8 @@ use std::time::Duration;
 use rustix::mount::MountFlags;
 use uvfs::Vfs;
 
+use crate::frontend;
+
 /// Options of a mount. The defaults are those of other FUSE file systems: `rw`, `nosuid`,
 /// `nodev`, `exec`, usable by the user who mounts only.
 #[derive(Clone, Debug)]
@@ -58,7 +60,8 @@ pub enum Permissions {
     /// The kernel, by the attributes that it was told (its mount option `default_permissions`).
     Kernel,
     /// The server, on each request: where the kernel may believe nothing (`timeout=0`), it would have to ask for the attributes
-    /// of each directory before it goes through. Not on a mirror, whose root and capabilities are the host's to judge; nor,
+    /// of each directory before it goes through. Not where `/proc` is of another process namespace, in which callers are not to
+    /// be found; not on a mirror, whose root and capabilities are the host's to judge; nor,
     /// unless it is asked for, where others than the one who mounts are let in (`allow_other`): there is much that a kernel does
     /// without asking (docs/semantics.md), among it to open FIFOs.
     Server,
@@ -171,7 +174,7 @@ impl Options {
     pub(crate) fn permissions(&self, vfs: &Vfs) -> Permissions {
         let believes = self.timeout.is_none_or(|timeout| !timeout.is_zero());
         let asked = self.default_permissions.unwrap_or(self.allow_other);
-        if believes || asked || vfs.passes_through(&vfs.root()) {
+        if believes || asked || vfs.passes_through(&vfs.root()) || !frontend::callers_can_be_seen() {
             Permissions::Kernel
         } else {
             Permissions::Server

@@ -4,8 +4,9 @@
 //! whose outcome may depend on them. Nothing is kept: a process may change its groups between two requests, and nobody
 //! would tell. It does not change them while it waits for an answer, nor does its number become another's.
 //!
-//! The process has what it has with the user id that it acts with. The kernel may do something in the name of another one
-//! (access(2) for the real user, overlayfs for who mounted it): those have no capabilities that we could see.
+//! The process has what it has with the user id that it acts with, and its groups with the real one too (access(2)). The kernel
+//! may do something in the name of another user (overlayfs for who mounted it, a worker of io_uring): of those
+//! nothing can be seen. Nor can anything where /proc is of another process namespace.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -20,24 +21,72 @@ const USUAL: usize = 4096;
 /// What comes last of what is looked for.
 const LAST: &[u8] = b"\nCapEff:";
 
-/// What a process has that asks as user `uid`. Nothing for one that is gone, or that is not in our process namespace: it
-/// then counts as no member of any group.
+/// What a process has that asks as user `uid`. Nothing where that cannot be seen: it then counts as no member of any group,
+/// which is for where members may only do more.
 ///
 /// # Errors
 /// EMFILE and the like: with fewer groups than there are, something else would be done than was asked.
 pub(super) fn of(pid: u32, uid: u32) -> Result<Has> {
-    let status = File::open(format!("/proc/{pid}/status")).and_then(|mut status| read(&mut status));
-    match status {
-        Ok(text) => {
-            let has = parse(&text, uid);
-            let foreign = has.capabilities != 0 && !is_in_our_user_namespace(pid);
-            Ok(if foreign { Has { capabilities: 0, ..has } } else { has })
-        }
-        Err(error) if error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) => {
-            Ok(Has::default())
-        }
-        Err(error) => Err(error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)),
+    Ok(look(pid, uid)?.unwrap_or_default())
+}
+
+/// As [`of`], for who checks permissions: members of a group may be denied what others are not.
+///
+/// # Errors
+/// As [`of`]; EACCES where the process is gone, is not in our process namespace, is hidden from us, or where the kernel acts
+/// in the name of somebody else.
+pub(super) fn known(pid: u32, uid: u32) -> Result<Has> {
+    look(pid, uid)?.ok_or(Errno::ACCESS)
+}
+
+/// Whether /proc is that of the process namespace in which this process is, and requests count. In another one's, a number is
+/// somebody else's.
+pub(crate) fn can_be_seen() -> bool {
+    static SEEN: OnceLock<bool> = OnceLock::new();
+    *SEEN.get_or_init(|| {
+        let own = std::process::id().to_string();
+        let same =
+            fs::read_link("/proc/self").is_ok_and(|to| to.as_os_str().as_encoded_bytes() == own.as_bytes());
+        // Our number in each namespace from that of /proc down to ours. No such line: there are no namespaces.
+        same && fs::read("/proc/self/status").is_ok_and(|text| words(&text, b"\nNSpid:").count() <= 1)
+    })
+}
+
+/// `None` where it cannot be seen.
+fn look(pid: u32, uid: u32) -> Result<Option<Has>> {
+    if !can_be_seen() {
+        return Ok(None);
     }
+    let status = File::open(format!("/proc/{pid}/status")).and_then(|mut status| read(&mut status));
+    let text = match status {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)),
+    };
+    let Some(mut has) = parse(&text, uid) else { return Ok(None) };
+    if has.capabilities != 0 && !is_in_our_user_namespace(pid) {
+        has.capabilities = 0;
+    }
+    if let Some(unmapped) = unmapped_group() {
+        has.groups = has.groups.iter().copied().filter(|gid| *gid != unmapped).collect::<Vec<_>>().into();
+    }
+    Ok(Some(has))
+}
+
+/// What proc(5) calls all groups that have no number in our user namespace, unless that has them all: to be in one of those
+/// makes nobody a member of the group that has this number here.
+fn unmapped_group() -> Option<u32> {
+    static GROUP: OnceLock<Option<u32>> = OnceLock::new();
+    *GROUP.get_or_init(|| {
+        let map = fs::read_to_string("/proc/self/gid_map").ok()?;
+        if map.split_ascii_whitespace().eq(["0", "0", "4294967295"]) {
+            return None;
+        }
+        let number = fs::read_to_string("/proc/sys/kernel/overflowgid").ok();
+        Some(number.and_then(|text| text.trim().parse().ok()).unwrap_or(65534))
+    })
 }
 
 /// Capabilities of another user namespace say nothing here. Where it cannot be seen which one it is, it is another.
@@ -85,7 +134,8 @@ fn words<'t>(text: &'t [u8], line: &[u8]) -> impl Iterator<Item = &'t str> {
         .filter(|word| !word.is_empty())
 }
 
-fn parse(text: &[u8], uid: u32) -> Has {
+/// `None` where the process has not got the user id: these are not the groups of who asks.
+fn parse(text: &[u8], uid: u32) -> Option<Has> {
     let numbers = |line| words(text, line).filter_map(|word| word.parse().ok()).collect::<Vec<u32>>();
     let capabilities = |line| {
         words(text, line).next().and_then(|word| u64::from_str_radix(word, 16).ok()).unwrap_or_default()
@@ -95,9 +145,10 @@ fn parse(text: &[u8], uid: u32) -> Has {
         [_, _, _, fs] if fs == uid => capabilities(LAST),
         // access(2): what the real user could make effective, where that is root.
         [0, _, _, _] if uid == 0 => capabilities(b"\nCapPrm:"),
-        _ => 0,
+        [real, _, _, _] if real == uid => 0,
+        _ => return None,
     };
-    Has { groups: numbers(b"\nGroups:").into(), capabilities }
+    Some(Has { groups: numbers(b"\nGroups:").into(), capabilities })
 }
 
 #[cfg(test)]
@@ -132,32 +183,41 @@ mod tests {
             for step in [1, 100, 1 << 20] {
                 let read = read(&mut Slow(text.as_bytes(), step)).expect("a text");
                 let has = parse(&read, 4);
-                assert_eq!(
-                    has,
-                    Has { groups: all.clone().into(), capabilities: 6 },
-                    "{count} in steps of {step}"
-                );
+                let all = Has { groups: all.clone().into(), capabilities: 6 };
+                assert_eq!(has, Some(all), "{count} in steps of {step}");
             }
         }
-        assert_eq!(parse(b"", 0), Has::default());
+        assert_eq!(parse(b"", 0), None);
     }
 
     #[test]
     fn capabilities_are_those_of_the_user_who_asks() {
-        let of = |uids, uid| parse(status(uids, "").as_bytes(), uid).capabilities;
-        assert_eq!(of([0; 4], 0), 6);
-        assert_eq!(of([5; 4], 5), 6);
-        assert_eq!(of([5, 0, 0, 0], 5), 0, "access(2) of a set-user-id program");
-        assert_eq!(of([0, 5, 5, 5], 0), 0xff, "access(2) of root in a user's place");
-        assert_eq!(of([5; 4], 0), 0, "somebody else's work");
+        let of = |uids, uid| parse(status(uids, "7").as_bytes(), uid).map(|has| has.capabilities);
+        assert_eq!(of([0; 4], 0), Some(6));
+        assert_eq!(of([5; 4], 5), Some(6));
+        assert_eq!(of([5, 0, 0, 0], 5), Some(0), "access(2) of a set-user-id program");
+        assert_eq!(of([0, 5, 5, 5], 0), Some(0xff), "access(2) of root in a user's place");
+        assert_eq!(of([5; 4], 0), None, "somebody else's work");
+        assert_eq!(of([0; 4], 5), None, "root's work in a user's name");
     }
 
     #[test]
-    fn a_process_that_is_gone_is_no_member() {
+    fn a_process_that_is_gone_is_no_member_and_is_permitted_nothing() {
         // Larger than any process's number.
         assert_eq!(of(u32::MAX, 0), Ok(Has::default()));
-        let own = of(std::process::id(), rustix::process::geteuid().as_raw()).expect("we are there");
+        assert_eq!(known(u32::MAX, 0), Err(Errno::ACCESS));
+        // In another process namespace.
+        assert_eq!(known(0, 0), Err(Errno::ACCESS));
+    }
+
+    #[test]
+    fn a_process_has_what_proc_says() {
+        if !can_be_seen() {
+            return eprintln!("skipped: /proc is of another process namespace");
+        }
+        let uid = rustix::process::geteuid().as_raw();
         let all = fs::read(format!("/proc/{}/status", std::process::id())).expect("we are there");
-        assert_eq!(own, parse(&all, rustix::process::geteuid().as_raw()));
+        assert_eq!(known(std::process::id(), uid).ok(), parse(&all, uid));
+        assert_eq!(known(std::process::id(), uid + 1), Err(Errno::ACCESS), "in another's name");
     }
 }

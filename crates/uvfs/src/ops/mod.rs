@@ -25,6 +25,7 @@ use crate::counters;
 use crate::driver::Inode;
 use crate::mount::SuperRef;
 use crate::permission;
+use crate::powers::Who;
 use crate::types::{Access, Answer, Attr, Errno, Features, NAME_MAX, NewInode, Op, Perm, Result, Ttl, mode};
 use crate::vfs::Vfs;
 
@@ -162,7 +163,8 @@ impl Vfs {
         }
         if !dir.expired() && !self.revalidates(dir) {
             let perm = dir.perm();
-            if op.trusted || permission::granted(&op.cred, perm, want) {
+            // The user id alone says nothing of who has to be asked for.
+            if op.trusted || op.is_known() && permission::granted(&op.cred, perm, want) {
                 return Ok(perm);
             }
         }
