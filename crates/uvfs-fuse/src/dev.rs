@@ -5,7 +5,7 @@
 //! with several readers. Each reader has a descriptor of its own, cloned so that the kernel keeps a list of requests for
 //! each; an answer goes back by the descriptor that its request came from.
 //!
-//! A reader waits for a driver only while another one reads (`readers.rs`). They end when the kernel says that the mount is gone or was aborted. What is no request
+//! Not all readers read at once (`leaders.rs`). A reader waits for a driver only while another one is left (`readers.rs`). They end when the kernel says that the mount is gone or was aborted. What is no request
 //! (the kernel sends none such) is logged, and the next one read.
 
 use std::cell::Cell;
@@ -17,6 +17,7 @@ use std::sync::{Arc, Weak};
 use uvfs::Errno;
 
 use crate::frontend::{Frontend, Kernel};
+use crate::leaders::{Leaders, Watching};
 use crate::options::{Options, TransportKind};
 use crate::readers::Readers;
 use crate::transport::BackingId;
@@ -107,6 +108,7 @@ impl GiveUp {
 pub(crate) struct Running {
     rings: Option<Rings>,
     readers: Arc<Readers>,
+    _watching: Option<Watching>,
 }
 
 impl Connection {
@@ -160,18 +162,22 @@ impl Connection {
                 Some(Rings::register(self.device.as_fd(), give_up, || self.dispatcher.another())?)
             }
         };
+        let few = self.threads / 2;
+        let leaders = (count > few.max(1)).then(|| Leaders::new(few));
+        let watching = leaders.as_ref().map(Leaders::watch);
         for number in 0..count {
             let device = match number {
                 0 => self.device.try_clone()?,
                 _ if cloned => sys::clone_device(self.device.as_fd())?,
                 _ => self.device.try_clone()?,
             };
-            let reader = Reader { device: Arc::new(device), dispatcher: self.dispatcher.another() };
+            let (dispatcher, leaders) = (self.dispatcher.another(), leaders.clone());
+            let reader = Reader { device: Arc::new(device), dispatcher, leaders };
             let name = format!("uvfs-fuse/{number}");
             let give_up = give_up.clone();
             self.readers.start(name, move || give_up.unless_well(|| reader.run()))?;
         }
-        Ok(Running { rings, readers: self.readers })
+        Ok(Running { rings, readers: self.readers, _watching: watching })
     }
 }
 
@@ -290,16 +296,25 @@ fn transmit(mut device: &File, unique: u64, answer: Answer<'_>, room: &[u8]) -> 
 struct Reader {
     device: Arc<File>,
     dispatcher: Dispatcher,
+    /// Where there are more readers than may read at once.
+    leaders: Option<Arc<Leaders>>,
 }
 
 impl Reader {
     fn run(&self) -> io::Result<()> {
         let mut buffer = vec![0; MAX_REQUEST];
+        let place = self.leaders.as_ref().map(|leaders| leaders.join());
         while let Some(len) = receive(&self.device, &mut buffer)? {
+            if let Some(place) = &place {
+                place.begin();
+            }
             let port = DevPort { device: Arc::clone(&self.device), room: Vec::new() };
             match split(&buffer[..len]) {
                 Ok((header, structure, payload)) => self.dispatcher.handle(header, structure, payload, port),
                 Err(error) => tracing::warn!(%error, len, "what the kernel sent is no request"),
+            }
+            if let Some(place) = &place {
+                place.end();
             }
         }
         Ok(())

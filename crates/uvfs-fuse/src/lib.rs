@@ -16,6 +16,7 @@ mod error;
 mod frontend;
 #[doc(hidden)]
 pub mod fuzz;
+mod leaders;
 mod mark;
 mod messages;
 mod mounted;

@@ -44,7 +44,8 @@ pub struct Options {
     /// `noprune` is false: where the kernel holds more than the memory limit allows, ask it to forget by
     /// FUSE_NOTIFY_PRUNE, if it has that. Without, and on older kernels, names are invalidated.
     pub prune: bool,
-    /// Threads that read requests from `/dev/fuse` (two at least); two more where requests about the root may wait for the driver.
+    /// Threads that may read requests from `/dev/fuse` (two at least); two more where requests about the root may wait for the driver. As
+    /// long as requests are short, half of `threads` read, and the others sleep.
     pub threads: usize,
     /// `transport`: what requests are to come through. The default is what the environment variable `UVFS_TRANSPORT` says,
     /// if it is one of the names, else [`TransportKind::Auto`].

@@ -1,0 +1,476 @@
+//! Which of the threads that could read requests do: leaders read and answer, followers sleep.
+//!
+//! The kernel wakes the thread that has waited longest. With as many readers as there may be slow requests, every request is
+//! then answered by another thread, on another processor's caches, and two clients keep two of them awake where one would do: it
+//! finds the next request when it has answered one. So as long as requests are short only some read (the pattern
+//! is Leader/Followers, Schmidt et al., 2000).
+//!
+//! A leader does not know beforehand that a request will be slow: it may come upon a disk, or a driver that hangs, or remove a file of
+//! gigabytes. To hand its place on before each such request would wake somebody every time. Instead a thread of its own, the *watch*, looks
+//! at the leaders each millisecond while there are requests, and lets all read as soon as one sleeps in
+//! a request for longer than that, or runs for much longer, or most sleep when it looks: then they wait for something,
+//! and more threads do more. So the price of a slow request is one or two [`TICK`]s for those that
+//! come behind it, once in a while. [`HOLD`] after the last such sight there are only the leaders again: a reader that finds too many
+//! when it has answered becomes a follower.
+//!
+//! One mutex, a leaf, is taken twice a request; the watch sleeps while there are none, and so do the followers.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+/// How often the watch looks.
+const TICK: Duration = Duration::from_millis(1);
+/// How long all read after the last slow request.
+const HOLD: Duration = Duration::from_millis(100);
+/// Looks in a row that found the same request, after which it is slow though its thread did not sleep. On a busy machine it may
+/// have waited for a processor all the time; more threads would only make that worse.
+const MUCH: u32 = 8;
+/// Looks in a row that found nothing, after which the watch sleeps.
+const QUIET: u32 = 4;
+/// The share of sleeping leaders from which on requests are slow, of [`Watch::asleep`]'s 256.
+const MANY: u32 = 128;
+
+/// See the module.
+pub(crate) struct Leaders {
+    /// How many lead while requests are short.
+    few: usize,
+    state: Mutex<State>,
+    /// For followers: a place is free.
+    free: Condvar,
+    /// For the watch: there are requests, or it is to end.
+    begun: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Readers that are no followers.
+    leading: usize,
+    /// Any number may lead.
+    all: bool,
+    /// The watch is awake.
+    watched: bool,
+    closed: bool,
+    /// By a number that is given once.
+    readers: BTreeMap<u32, Turn>,
+    next: u32,
+}
+
+/// What a reader does.
+struct Turn {
+    /// Linux's number of its thread.
+    thread: u32,
+    /// Counts the requests.
+    request: u64,
+    /// It is at that request; else it waits for the next.
+    busy: bool,
+}
+
+/// A thread's place among those that read. Only that thread uses it.
+pub(crate) struct Place<'l> {
+    leaders: &'l Leaders,
+    number: u32,
+}
+
+/// Ends the watch when dropped, and waits for that.
+pub(crate) struct Watching {
+    leaders: Arc<Leaders>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Lets all lead when dropped, from then on.
+struct Closing<'l>(&'l Leaders);
+
+impl Leaders {
+    /// Lets `few` lead (one at least) while requests are short.
+    pub(crate) fn new(few: usize) -> Arc<Self> {
+        let (state, free, begun) = Default::default();
+        Arc::new(Self { few: few.max(1), state, free, begun })
+    }
+
+    /// Starts the watch. All lead from when it has ended, or cannot be started.
+    pub(crate) fn watch(self: &Arc<Self>) -> Watching {
+        let leaders = Arc::clone(self);
+        let watch = move || {
+            // Also where it panics: all lead, then.
+            let _closing = Closing(&leaders);
+            Watch::default().run(&leaders);
+        };
+        let thread = thread::Builder::new().name("uvfs-watch".into()).spawn(watch);
+        if let Err(error) = &thread {
+            tracing::warn!(%error, "no thread to look for slow requests: all threads read");
+            self.close();
+        }
+        Watching { leaders: Arc::clone(self), thread: thread.ok() }
+    }
+
+    /// The calling thread is a reader from now on: returns when it may read.
+    pub(crate) fn join(&self) -> Place<'_> {
+        let mut state = self.state.lock();
+        let number = state.next;
+        state.next += 1;
+        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        state.readers.insert(number, Turn { thread, request: 0, busy: false });
+        // Until it leads it counts as one, so that it is dropped as one whatever happens.
+        state.leading += 1;
+        let place = Place { leaders: self, number };
+        self.follow(&mut state);
+        drop(state);
+        place
+    }
+
+    /// Waits while there are too many leaders besides the caller, which is one when this begins and when it ends.
+    fn follow(&self, state: &mut parking_lot::MutexGuard<'_, State>) {
+        if state.all || state.leading <= self.few {
+            return;
+        }
+        state.leading -= 1;
+        while !state.all && state.leading >= self.few {
+            self.free.wait(state);
+        }
+        state.leading += 1;
+    }
+
+    fn close(&self) {
+        let mut state = self.state.lock();
+        (state.closed, state.all) = (true, true);
+        self.begun.notify_all();
+        self.free.notify_all();
+    }
+}
+
+impl Place<'_> {
+    /// It has read a request.
+    pub(crate) fn begin(&self) {
+        let mut state = self.leaders.state.lock();
+        if let Some(turn) = state.readers.get_mut(&self.number) {
+            turn.request += 1;
+            turn.busy = true;
+        }
+        if !state.watched {
+            state.watched = true;
+            self.leaders.begun.notify_one();
+        }
+    }
+
+    /// It has done with that: returns when it may read the next.
+    pub(crate) fn end(&self) {
+        let mut state = self.leaders.state.lock();
+        if let Some(turn) = state.readers.get_mut(&self.number) {
+            turn.busy = false;
+        }
+        self.leaders.follow(&mut state);
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut state = self.leaders.state.lock();
+        state.readers.remove(&self.number);
+        state.leading -= 1;
+        // Whoever takes the place finds out whether there is anything left to read, and hands it on so, too.
+        self.leaders.free.notify_one();
+    }
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.leaders.close();
+        if let Some(thread) = self.thread.take() {
+            // Its panic was told when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the watch remembers from look to look.
+#[derive(Default)]
+struct Watch {
+    /// By reader: the request at which it was, and in how many looks in a row before this one.
+    seen: BTreeMap<u32, (u64, u32)>,
+    /// Mean share of leaders at a request that slept, of 256; the last eight looks or so.
+    asleep: u32,
+    /// Looks in a row without a request.
+    quiet: u32,
+    /// When the last slow request was seen.
+    slow: Option<Instant>,
+}
+
+/// A reader at a request.
+struct Busy {
+    reader: u32,
+    thread: u32,
+    request: u64,
+    /// In how many looks in a row before this one it was at the same request.
+    looks: u32,
+    asleep: bool,
+}
+
+impl Watch {
+    fn run(mut self, leaders: &Leaders) {
+        let mut state = leaders.state.lock();
+        while !state.closed {
+            if !state.watched {
+                leaders.begun.wait(&mut state);
+                continue;
+            }
+            // While all lead nobody is held up by what it does not see.
+            let time = if state.all { HOLD / 4 } else { TICK };
+            leaders.begun.wait_for(&mut state, time);
+            let mut busy = self.look(&state);
+            // A thread is asked after without the mutex: that takes as long as a request.
+            parking_lot::MutexGuard::unlocked(&mut state, || {
+                for reader in &mut busy {
+                    reader.asleep = is_asleep(reader.thread);
+                }
+            });
+            let slow = self.is_slow(&busy, &state);
+            self.decide(slow, leaders, &mut state);
+        }
+    }
+
+    /// Who is at a request.
+    fn look(&mut self, state: &State) -> Vec<Busy> {
+        let before = std::mem::take(&mut self.seen);
+        let mut busy = Vec::new();
+        self.quiet += 1;
+        for (&reader, turn) in &state.readers {
+            let &Turn { thread, request, .. } = turn;
+            let seen = before.get(&reader).copied();
+            if turn.busy || seen.is_none_or(|seen| seen.0 != request) {
+                self.quiet = 0;
+            }
+            let looks = seen.filter(|seen| turn.busy && seen.0 == request).map_or(0, |seen| seen.1);
+            self.seen.insert(reader, (request, looks + u32::from(turn.busy)));
+            if turn.busy {
+                busy.push(Busy { reader, thread, request, looks, asleep: false });
+            }
+        }
+        busy
+    }
+
+    /// Whether requests are slow; of `busy` only those count as asleep that are at the same request still: who has done with
+    /// it may sleep because there is none.
+    fn is_slow(&mut self, busy: &[Busy], state: &State) -> bool {
+        let mut slow = false;
+        for one in busy {
+            let same = |turn: &Turn| turn.busy && turn.request == one.request;
+            let asleep = one.asleep && state.readers.get(&one.reader).is_some_and(same);
+            slow |= one.looks >= MUCH || (one.looks > 0 && asleep);
+            self.asleep = (self.asleep * 7 + if asleep { 256 } else { 0 }) / 8;
+        }
+        slow || self.asleep > MANY
+    }
+
+    fn decide(&mut self, slow: bool, leaders: &Leaders, state: &mut State) {
+        let now = Instant::now();
+        if slow {
+            self.slow = Some(now);
+        } else if self.slow.is_some_and(|then| now.duration_since(then) > HOLD) {
+            self.slow = None;
+        }
+        let all = self.slow.is_some() || state.closed;
+        if all && !state.all {
+            leaders.free.notify_all();
+        }
+        state.all = all;
+        if self.quiet >= QUIET && !all {
+            state.watched = false;
+            *self = Self::default();
+        }
+    }
+}
+
+/// Whether a thread of this process waits for something; not where /proc does not say.
+fn is_asleep(thread: u32) -> bool {
+    // "running" of one that runs or could; else the system call in which it is.
+    let call = fs::read(format!("/proc/self/task/{thread}/syscall"));
+    call.is_ok_and(|call| !call.starts_with(b"running"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::{self, Receiver, Sender};
+
+    use super::*;
+
+    /// A thread that reads: it sends its number when it may read, then waits to be told what to do next.
+    struct Thread {
+        orders: Sender<Order>,
+        may_read: Receiver<()>,
+    }
+
+    enum Order {
+        /// Begins a request.
+        Begin,
+        /// Ends it.
+        End,
+    }
+
+    fn thread(leaders: &Arc<Leaders>) -> Thread {
+        let (orders, ordered) = mpsc::channel();
+        let (may, may_read) = mpsc::channel();
+        let leaders = Arc::clone(leaders);
+        thread::spawn(move || {
+            let place = leaders.join();
+            may.send(()).expect("the test listens");
+            while let Ok(order) = ordered.recv() {
+                match order {
+                    Order::Begin => place.begin(),
+                    Order::End => {
+                        place.end();
+                        // The test may have ended.
+                        let _ = may.send(());
+                    }
+                }
+            }
+        });
+        Thread { orders, may_read }
+    }
+
+    impl Thread {
+        fn order(&self, order: Order) {
+            self.orders.send(order).expect("the thread listens");
+        }
+
+        /// Waits until it may read.
+        fn reads(&self) {
+            self.may_read.recv_timeout(Duration::from_secs(60)).expect("it may read");
+        }
+
+        fn follows(&self) -> bool {
+            self.may_read.try_recv().is_err()
+        }
+    }
+
+    /// Waits for what the state becomes.
+    fn until(leaders: &Leaders, what: impl Fn(&State) -> bool) {
+        let began = Instant::now();
+        while !what(&leaders.state.lock()) {
+            assert!(began.elapsed() < Duration::from_secs(60), "it never came to that");
+            thread::yield_now();
+        }
+    }
+
+    /// A reader that leads, and one that follows.
+    fn two() -> (Arc<Leaders>, Thread, Thread) {
+        let leaders = Leaders::new(1);
+        let one = thread(&leaders);
+        one.reads();
+        let other = thread(&leaders);
+        until(&leaders, |state| state.readers.len() == 2 && state.leading == 1);
+        (leaders, one, other)
+    }
+
+    #[test]
+    fn who_follows_takes_the_place_of_who_ends() {
+        let (leaders, one, other) = two();
+        one.order(Order::Begin);
+        one.order(Order::End);
+        one.reads();
+        assert!(other.follows(), "two lead");
+        drop(one);
+        other.reads();
+        until(&leaders, |state| state.readers.len() == 1 && state.leading == 1);
+    }
+
+    #[test]
+    fn all_read_while_one_sleeps_in_a_request_and_then_few_again() {
+        let (leaders, one, other) = two();
+        let watching = leaders.watch();
+        one.order(Order::Begin);
+        // It sleeps for its next order.
+        other.reads();
+        one.order(Order::End);
+        one.reads();
+        until(&leaders, |state| !state.all);
+        // The first one to end a request finds one too many.
+        other.order(Order::Begin);
+        other.order(Order::End);
+        until(&leaders, |state| state.leading == 1);
+        assert!(other.follows());
+        // And the watch sleeps.
+        until(&leaders, |state| !state.watched);
+        drop(watching);
+        other.reads();
+    }
+
+    #[test]
+    fn without_a_watch_all_read() {
+        let (_leaders, _one, other) = {
+            let (leaders, one, other) = two();
+            drop(leaders.watch());
+            (leaders, one, other)
+        };
+        other.reads();
+    }
+
+    /// One reader's looks at the watch: whether it is found slow at a look, for each.
+    fn looks(count: u32, turn: impl Fn(u32) -> (u64, bool), asleep: impl Fn(u32) -> bool) -> Vec<bool> {
+        let mut watch = Watch::default();
+        let look = |at| {
+            let (request, busy) = turn(at);
+            let readers = BTreeMap::from([(0, Turn { thread: 1, request, busy })]);
+            let state = State { readers, ..State::default() };
+            let mut busy = watch.look(&state);
+            busy.iter_mut().for_each(|reader| reader.asleep = asleep(at));
+            watch.is_slow(&busy, &state)
+        };
+        (0..count).map(look).collect()
+    }
+
+    #[test]
+    fn a_request_is_slow_that_sleeps_at_two_looks_or_runs_for_many() {
+        assert_eq!(looks(3, |_| (7, true), |_| true), [false, true, true]);
+        let running = looks(MUCH + 1, |_| (7, true), |_| false);
+        assert_eq!(running.iter().position(|slow| *slow), Some(MUCH as usize));
+        // Each look finds another.
+        assert!(looks(100, |at| (u64::from(at), true), |_| false).iter().all(|slow| !slow));
+        // One in three sleeps, as it may for a lock.
+        assert!(looks(100, |at| (u64::from(at), true), |at| at % 3 == 0).iter().all(|slow| !slow));
+        // All sleep, each for less than a tick.
+        assert!(looks(100, |at| (u64::from(at), true), |_| true)[10..].iter().all(|slow| *slow));
+        // None is at a request.
+        assert!(looks(100, |_| (7, false), |_| true).iter().all(|slow| !slow));
+    }
+
+    #[test]
+    fn a_thread_that_waits_is_asleep_and_one_that_runs_is_not() {
+        let (told, numbers) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (tell, until_stop) = (told.clone(), Arc::clone(&stop));
+        let number = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let spins = thread::spawn(move || {
+            tell.send(number()).expect("the test listens");
+            while !until_stop.load(Ordering::Relaxed) {}
+        });
+        let spinning = numbers.recv().expect("its number");
+        let sleeps = thread::spawn(move || {
+            told.send(number()).expect("the test listens");
+            let _ = ended.recv();
+        });
+        let sleeping = numbers.recv().expect("its number");
+        let began = Instant::now();
+        while !is_asleep(sleeping) {
+            assert!(began.elapsed() < Duration::from_secs(60), "it does not fall asleep");
+        }
+        assert!((0..100).all(|_| !is_asleep(spinning)));
+        stop.store(true, Ordering::Relaxed);
+        drop(end);
+        spins.join().expect("it ends");
+        sleeps.join().expect("it ends");
+        assert!(!is_asleep(spinning), "it is gone");
+    }
+}
