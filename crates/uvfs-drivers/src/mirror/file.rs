@@ -21,6 +21,7 @@ use uvfs::types::{Access, Errno, Fallocate, Op, Result, Seek, mode};
 
 use super::Mirror;
 use super::fds::Permit;
+use super::kept::Keep;
 use super::node::Node;
 use super::reach::{At, proc_path};
 
@@ -35,11 +36,13 @@ pub(super) struct Opened {
     /// See `lend`.
     pub(super) lent: AtomicBool,
     _permit: Permit,
+    /// Where it has no name: goes after the descriptor.
+    _keep: Option<Keep>,
 }
 
 impl Opened {
-    fn new(handle: u64, fd: OwnedFd, access: Access, permit: Permit) -> Arc<Self> {
-        Arc::new(Self { handle, fd, access, lent: AtomicBool::new(false), _permit: permit })
+    fn new(handle: u64, fd: OwnedFd, access: Access, permit: Permit, keep: Option<Keep>) -> Arc<Self> {
+        Arc::new(Self { handle, fd, access, lent: AtomicBool::new(false), _permit: permit, _keep: keep })
     }
 }
 
@@ -114,7 +117,7 @@ impl Mirror {
 
     /// Somebody has a file open: the handle.
     pub(super) fn keep_open(&self, node: &Node, fd: OwnedFd, access: Access, permit: Permit) -> u64 {
-        let file = Opened::new(self.files.number(), fd, access, permit);
+        let file = Opened::new(self.files.number(), fd, access, permit, None);
         node.opened(Arc::clone(&file));
         self.files.insert(file)
     }
@@ -127,7 +130,8 @@ impl Mirror {
             && !self.is_inside()
             && let Ok(permit) = self.budget.permit()
         {
-            node.opened(Opened::new(self.files.number(), fd, Access::empty(), permit));
+            let keep = Some(self.kept.one_more());
+            node.opened(Opened::new(self.files.number(), fd, Access::empty(), permit, keep));
         }
     }
 

@@ -29,6 +29,7 @@ mod dir;
 mod fds;
 mod file;
 mod identity;
+mod kept;
 mod lend;
 mod mounts;
 mod names;
@@ -65,6 +66,7 @@ use caller::Server;
 use dir::Streams;
 use fds::{Budget, Permit};
 use file::Files;
+use kept::Kept;
 use mounts::Mount;
 use node::{Numbering, Table};
 
@@ -111,6 +113,7 @@ pub struct Mirror {
     server: Arc<Server>,
     budget: Arc<Budget>,
     files: Files,
+    kept: Arc<Kept>,
     streams: Streams,
     mounted: OnceLock<Mounted>,
     outside: outside::State,
@@ -211,6 +214,7 @@ impl Mirror {
             server,
             budget,
             files: Files::default(),
+            kept: Arc::default(),
             streams: Streams::new(streams),
             mounted: OnceLock::new(),
             outside: outside::State::default(),
@@ -322,12 +326,14 @@ impl Driver for Mirror {
     }
 
     fn setattr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {
-        self.set_attr(op, inode, set)
+        self.kept.with_room(|| self.set_attr(op, inode, set))
     }
 
     fn create(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>) -> Result<NewInode> {
-        let _turn = self.budget.turn();
-        self.make(op, dir, name, make)
+        self.kept.with_room(|| {
+            let _turn = self.budget.turn();
+            self.make(op, dir, name, make)
+        })
     }
 
     fn create_open(
@@ -338,13 +344,17 @@ impl Driver for Mirror {
         make: &Make<'_>,
         access: Access,
     ) -> Result<(NewInode, Option<u64>)> {
-        let _turn = self.budget.turn();
-        self.make_open(op, dir, name, make, access).map(|(new, handle)| (new, Some(handle)))
+        self.kept.with_room(|| {
+            let _turn = self.budget.turn();
+            self.make_open(op, dir, name, make, access).map(|(new, handle)| (new, Some(handle)))
+        })
     }
 
     fn link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, name: &[u8]) -> Result<()> {
-        let _turn = self.budget.turn();
-        self.add_link(op, inode, dir, name)
+        self.kept.with_room(|| {
+            let _turn = self.budget.turn();
+            self.add_link(op, inode, dir, name)
+        })
     }
 
     fn unlink(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()> {
@@ -358,8 +368,10 @@ impl Driver for Mirror {
     }
 
     fn rename(&self, op: &Op, rename: &Rename<'_>) -> Result<()> {
-        let _turn = self.budget.turn();
-        self.move_name(op, rename)
+        self.kept.with_room(|| {
+            let _turn = self.budget.turn();
+            self.move_name(op, rename)
+        })
     }
 
     fn readdir(
@@ -407,11 +419,11 @@ impl Driver for Mirror {
     }
 
     fn write(&self, op: &Op, file: File<'_>, offset: u64, data: &[u8], append: bool) -> Result<usize> {
-        self.write_file(op, file, offset, data, append)
+        self.kept.with_room(|| self.write_file(op, file, offset, data, append))
     }
 
     fn fallocate(&self, op: &Op, file: File<'_>, how: Fallocate, offset: u64, len: u64) -> Result<()> {
-        self.allocate_file(op, file, how, offset, len)
+        self.kept.with_room(|| self.allocate_file(op, file, how, offset, len))
     }
 
     fn seek(&self, _op: &Op, file: File<'_>, offset: u64, what: Seek) -> Result<u64> {
@@ -445,8 +457,10 @@ impl Driver for Mirror {
         value: &[u8],
         flags: XattrFlags,
     ) -> Result<()> {
-        let _turn = self.budget.turn();
-        self.set_xattr(op, inode, name, value, flags)
+        self.kept.with_room(|| {
+            let _turn = self.budget.turn();
+            self.set_xattr(op, inode, name, value, flags)
+        })
     }
 
     fn listxattr(&self, _op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {

@@ -1,0 +1,130 @@
+//! Files that are kept though they have no name any more ([`Mirror::keep_unnamed`](super::Mirror)), and the room that they take.
+//!
+//! The host gives it back when the last descriptor goes, and that is when the kernel of a mount has forgotten the file: by a message
+//! that nobody waits for, and that it holds back behind requests (FORGET; fuse(4)). So who removes a file and
+//! makes another at once may find the device full of what was removed. What finds no room is therefore tried again whenever a
+//! kept file goes, for [`PATIENCE`] at most; where none is kept it fails at once.
+//!
+//! The mutex is a leaf.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use uvfs::types::{Errno, Result};
+
+/// Long for a kernel to forget what nobody has any more, and short for who is told that the device is full.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Kept {
+    count: Mutex<Count>,
+    less: Condvar,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Count {
+    now: usize,
+    /// Those that have gone.
+    gone: u64,
+}
+
+/// One file that is kept. To be dropped after its descriptor.
+pub(super) struct Keep(Arc<Kept>);
+
+impl Kept {
+    pub(super) fn one_more(self: &Arc<Self>) -> Keep {
+        self.count.lock().now += 1;
+        Keep(Arc::clone(self))
+    }
+
+    /// `act`, which does nothing where it fails for want of room, until there is some or no more will come.
+    pub(super) fn with_room<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
+        let mut until = None;
+        loop {
+            let gone = self.count.lock().gone;
+            match act() {
+                Err(Errno::NOSPC | Errno::DQUOT)
+                    if self.goes(gone, *until.get_or_insert_with(|| Instant::now() + PATIENCE)) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Waits until another file than the first `gone` has gone; false where none is kept, or it takes longer.
+    fn goes(&self, gone: u64, until: Instant) -> bool {
+        let mut count = self.count.lock();
+        while count.gone == gone {
+            if count.now == 0 || self.less.wait_until(&mut count, until).timed_out() {
+                return false;
+            }
+        }
+        Instant::now() < until
+    }
+}
+
+impl Drop for Keep {
+    fn drop(&mut self) {
+        let mut count = self.0.count.lock();
+        count.now -= 1;
+        count.gone += 1;
+        self.0.less.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn without_a_kept_file_want_of_room_is_told_at_once() {
+        let tries = Cell::new(0);
+        let full = || -> Result<()> {
+            tries.set(tries.get() + 1);
+            Err(Errno::NOSPC)
+        };
+        assert_eq!(Kept::default().with_room(full), Err(Errno::NOSPC));
+        assert_eq!(tries.get(), 1);
+    }
+
+    #[test]
+    fn what_finds_no_room_is_tried_as_kept_files_go() {
+        let kept = Arc::<Kept>::default();
+        let mut files: Vec<_> = (0..3).map(|_| kept.one_more()).collect();
+        let (tries, theirs) = (Arc::<AtomicU32>::default(), Arc::clone(&kept));
+        let count = Arc::clone(&tries);
+        // Two have to go.
+        let act = move || match count.fetch_add(1, Ordering::SeqCst) {
+            n if n < 2 => Err(Errno::DQUOT),
+            n => Ok(n),
+        };
+        let acting = thread::spawn(move || theirs.with_room(act));
+        for tried in 1..=2 {
+            while tries.load(Ordering::SeqCst) < tried {
+                thread::yield_now();
+            }
+            files.pop();
+        }
+        assert_eq!(acting.join().expect("no panic"), Ok(2));
+    }
+
+    #[test]
+    fn one_that_went_while_it_was_tried_counts() {
+        let kept = Arc::<Kept>::default();
+        let file = Cell::new(Some(kept.one_more()));
+        let act = || if file.take().is_some() { Err(Errno::NOSPC) } else { Ok(()) };
+        assert_eq!(kept.with_room(act), Ok(()));
+    }
+
+    #[test]
+    fn a_file_that_stays_is_not_waited_for_for_ever() {
+        let kept = Arc::<Kept>::default();
+        let _file = kept.one_more();
+        assert_eq!(kept.with_room(|| -> Result<()> { Err(Errno::NOSPC) }), Err(Errno::NOSPC));
+    }
+}
