@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}"
 
 passed=0 failed=0 skipped=0
-failures=()
+failures=() reasons=()
 logs=$(mktemp -d)
 running=
 trap '[ -z "$running" ] || kill "$running" 2>/dev/null; rm -rf "$logs"' EXIT
@@ -46,11 +46,23 @@ step() {
         [ "$f" -gt 0 ] || f=1
         [ "$status" != 124 ] || printf '%s: still running after %s s\n' "$name" "$limit"
         failures+=("$name")
+        reasons+=("$log")
     elif [ $((p + f + s)) = 0 ]; then
         p=1
     fi
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     printf -- '--- %s: passed %s, failed %s, skipped %s; %s s\n' "$name" "$p" "$f" "$s" $((SECONDS - start))
+}
+
+# Prints why a step failed, of its log: what failed tests said, and what our scripts say failed; else its last lines.
+why() {
+    local found
+    found=$(awk '
+        /^failures:$/ { failed = 1 }
+        failed || /^FAIL/ || /^error/ { print }
+        /^test result: / { failed = 0 }
+    ' "$1" | cut -c1-400 | head -n 80) || true
+    if [ -n "$found" ]; then printf '%s\n' "$found"; else tail -n 20 "$1" | cut -c1-400; fi
 }
 
 # skip NAME WHY: a step that cannot run here.
@@ -82,6 +94,10 @@ else
 fi
 
 printf '\n%s s\n' "$SECONDS"
-[ ${#failures[@]} = 0 ] || printf 'failed: %s\n' "${failures[@]}"
+# Once more at the end, which is what is left of a log that is cut.
+for i in "${!failures[@]}"; do
+    printf '\nfailed: %s\n' "${failures[i]}"
+    why "${reasons[i]}"
+done
 printf '%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
 [ "$failed" = 0 ]
