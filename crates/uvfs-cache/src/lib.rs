@@ -69,7 +69,7 @@ pub use inode_ref::{Death, InodeRef};
 pub use inodes::Asked;
 pub use lookup::{Known, Lookup};
 pub use marks::Balance;
-pub use pressure::{Held, Leaf};
+pub use pressure::{Held, Leaf, Overdraft};
 pub use readdir::{DirScan, DirSink};
 pub use symlink::TARGET_MAX;
 pub use types::{

@@ -8,6 +8,8 @@
 //! The mutexes protect the count and the list of wakers; both are leaves, and no waker is called with either. Where
 //! nobody waits, a forget pays for a fence and a load.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::OnceLock;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -19,6 +21,8 @@ use crate::types::{InodeId, SbId};
 
 /// Between two looks of who waits for memory, where nobody says anything.
 const LOOK: Duration = Duration::from_millis(100);
+/// The same for who holds up others meanwhile.
+const LOOK_OFTEN: Duration = Duration::from_millis(10);
 
 /// See the module's head.
 #[derive(Debug, Default)]
@@ -35,6 +39,29 @@ pub(crate) struct Pressure {
     /// Until when there is no use in looking for something to evict: nanoseconds since `start`.
     barren: AtomicU64,
     start: OnceLock<Instant>,
+}
+
+/// See [`Cache::overdraw`].
+#[derive(Debug)]
+pub struct Overdraft {
+    before: bool,
+    /// It is of one thread.
+    thread: PhantomData<*const ()>,
+}
+
+thread_local! {
+    static OVERDRAWN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What the calling thread may have beyond a limit, in bytes.
+pub(crate) fn beyond(limit: u64) -> u64 {
+    if OVERDRAWN.get() { limit / 25 } else { 0 }
+}
+
+impl Drop for Overdraft {
+    fn drop(&mut self) {
+        OVERDRAWN.set(self.before);
+    }
 }
 
 impl Pressure {
@@ -146,11 +173,17 @@ impl Cache {
             let eased = self.pressure.eased.lock();
             if *eased == before {
                 // Other references than a kernel's are dropped without a word: a look at times.
-                drop(self.pressure.eases.wait_for(eased, left.min(LOOK)));
+                drop(self.pressure.eases.wait_for(eased, left.min(LOOK_OFTEN)));
             }
         };
         self.pressure.waiting.fetch_sub(1, Ordering::Relaxed);
         result
+    }
+
+    /// The calling thread may have 4% more memory than the limit allows while this lives: for who cannot be made to wait, because
+    /// what would give memory back waits for him. To be asked for where it is seen that it does.
+    pub fn overdraw(&self) -> Overdraft {
+        Overdraft { before: OVERDRAWN.replace(true), thread: PhantomData }
     }
 
     /// Look at some names of a superblock, going around in arena order: up to `max` inodes that could be

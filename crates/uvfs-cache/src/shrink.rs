@@ -29,6 +29,7 @@ use uvfs_sync::slab::{CHUNK, SPAN};
 use uvfs_sync::slot;
 
 use crate::cache::{Cache, Names, Numbers};
+use crate::pressure::beyond;
 use crate::types::{CacheError, SbId};
 use crate::{dentry, inode};
 
@@ -183,7 +184,7 @@ impl Cache {
             return true;
         }
         self.arm();
-        self.committed() + bytes <= limit
+        self.committed() + bytes <= limit + beyond(limit)
     }
 
     /// Note uses from three quarters of the limit on, so that something is known when it is reached.

@@ -132,6 +132,11 @@ fn of_memory() -> Vec<Figure> {
         }),
         Figure::new("memory/waited", "Requests that waited for memory", |s| s.shortages.waited),
         Figure::new("memory/refused", "Requests that got no memory", |s| s.shortages.refused),
+        Figure::new(
+            "memory/overdrawn",
+            "Times that a request that was waited for had more than the limit allows",
+            |s| s.shortages.overdrawn,
+        ),
         Figure::new("memory/plain", "Entries that were listed without their nodes", |s| s.shortages.plain),
     ]
 }

@@ -265,6 +265,7 @@ impl Core {
     ) -> Result<T> {
         self.short.waited.fetch_add(1, Relaxed);
         let outcome = self.vfs.cache().with_patience(Instant::now() + MEMORY_PATIENCE, || {
+            let _overdraft = self.short.overdraw(&self.vfs);
             let (op, inode) = self.op_on(who, self.inode(node));
             let outcome = inode.and_then(|inode| {
                 let _asking = self.vfs.may_block(&inode).then(|| self.waiting(node, For::Driver));
@@ -580,6 +581,28 @@ mod tests {
         while about() != Wait::No {
             yield_now();
         }
+    }
+
+    /// What the kernel would be asked to forget waits for the directory in which the lookup is.
+    #[test]
+    fn who_is_waited_for_by_what_would_make_room_goes_beyond_the_limit() {
+        const LIMIT: u64 = 4 << 20;
+        let fixture = Fixture::new();
+        fixture.vfs.cache().set_memory_limit(LIMIT);
+        let (answered, waits) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            scope.spawn(|| fixture.frontend.while_invalidating(move || waits.recv()));
+            let overdrawn = || fixture.frontend.shortages().overdrawn;
+            let files = (0..).take_while(|file| {
+                fixture.look(*file).expect("a node, however full the cache is");
+                overdrawn() == 0
+            });
+            assert!(files.count() > 1000, "the kernel holds them all");
+            drop(answered);
+        });
+        let committed = fixture.vfs.cache().committed();
+        assert!(LIMIT < committed && committed <= LIMIT + LIMIT / 20, "{committed} bytes");
+        assert_eq!(fixture.frontend.shortages().refused, 0);
     }
 
     #[test]

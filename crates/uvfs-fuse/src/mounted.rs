@@ -59,6 +59,8 @@ pub struct Shortages {
     pub waited: u64,
     /// Those of them that got none within a second: ENOMEM.
     pub refused: u64,
+    /// Times that one of them was given some beyond the limit, because what would have made room waited for it.
+    pub overdrawn: u64,
     /// Entries of directories that were listed without their nodes.
     pub plain: u64,
     /// Times that the system said that programs wait for memory, and the limit was lowered for a while.

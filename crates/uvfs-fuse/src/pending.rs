@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::transport::NodeId;
 
 /// A request that has been waiting for longer may go on for ever.
-const MOMENT: Duration = Duration::from_millis(2);
+pub(crate) const MOMENT: Duration = Duration::from_millis(2);
 
 /// What waits at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -75,14 +75,15 @@ impl<D: Write> Kernel<D> {
     }
 
     /// The kernel has a directory locked while it changes a name of it, and a lookup that waits for memory keeps it from
-    /// locking it: each would wait for the other until the lookup gives up. One that waits for a driver may never, and
+    /// locking it: each waits for the other until the lookup is given memory beyond the limit (it is seen too late that it waits; or, with
+    /// `anywhere`, only its directory has names). One that waits for a driver may never, and
     /// everybody who looks for a name there would wait behind this thread, which all who are short of memory need.
     fn forget_by_name(&mut self, leaves: &[Leaf], frontend: &Frontend, anywhere: bool) -> bool {
         let mut told = 0;
         let names = leaves.iter().filter_map(|leaf| frontend.name_of(leaf));
         let names = names.filter(|(dir, _)| !frontend.is_waited_in(*dir, anywhere));
         for (dir, name) in names.take(BATCH_BY_NAME) {
-            match self.send(&Message::Gone { dir, name: &name }) {
+            match frontend.while_invalidating(|| self.send(&Message::Gone { dir, name: &name })) {
                 Ok(()) => told += 1,
                 // It does not know the directory, or not the name: forgotten already.
                 Err(Errno::NOENT | Errno::NOTDIR) => {}

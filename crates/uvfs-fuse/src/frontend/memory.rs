@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use uvfs::{Balance, Held, Leaf, SbId, Vfs};
+use uvfs::{Balance, Held, Leaf, Overdraft, SbId, Vfs};
 
 use super::Frontend;
 use crate::mounted::Shortages;
-use crate::pending::Wait;
+use crate::pending::{MOMENT, Wait};
 use crate::transport::NodeId;
 
 /// For how long after the kernel was last made to forget something it may be again.
@@ -29,6 +29,10 @@ pub(super) struct Shortage {
     pub(super) waited: AtomicU64,
     /// Those of them that got none.
     pub(super) refused: AtomicU64,
+    /// Those of them that got some beyond the limit.
+    overdrawn: AtomicU64,
+    /// When a name began to be invalidated that is not yet, if one is.
+    invalidating: Mutex<Option<Instant>>,
     /// Entries of directories that were listed without their nodes.
     pub(super) plain: AtomicU64,
     /// When the kernel was last asked to forget something.
@@ -43,6 +47,17 @@ impl Shortage {
     /// Whether the kernel has been made to forget something of late.
     pub(super) fn is_new(&self) -> bool {
         self.last.lock().is_some_and(|last| last.elapsed() < NEW)
+    }
+
+    /// Leave to go beyond the limit, where the thread that keeps it waits to invalidate a name. The kernel changes a directory with its
+    /// lock held, and who looks for a name there has that until he is answered: so each would wait for the other until he is refused,
+    /// and everybody else for both. The kernel's locks are not known here, so whoever waits goes on.
+    pub(super) fn overdraw(&self, vfs: &Vfs) -> Option<Overdraft> {
+        let stuck = self.invalidating.lock().is_some_and(|began| began.elapsed() >= MOMENT);
+        stuck.then(|| {
+            self.overdrawn.fetch_add(1, Relaxed);
+            vfs.cache().overdraw()
+        })
     }
 
     fn asked(&self) {
@@ -97,6 +112,14 @@ impl Frontend {
         self.core.short.pruned.fetch_add(nodes as u64, Relaxed);
     }
 
+    /// Invalidates a name by `write`, which may wait for a request that waits for memory.
+    pub(crate) fn while_invalidating<T>(&self, write: impl FnOnce() -> T) -> T {
+        *self.core.short.invalidating.lock() = Some(Instant::now());
+        let done = write();
+        *self.core.short.invalidating.lock() = None;
+        done
+    }
+
     /// The kernel was told to look so many names up again.
     pub(crate) fn count_invalidated(&self, names: usize) {
         if names > 0 {
@@ -112,6 +135,7 @@ impl Frontend {
             invalidated: short.invalidated.load(Relaxed),
             waited: short.waited.load(Relaxed),
             refused: short.refused.load(Relaxed),
+            overdrawn: short.overdrawn.load(Relaxed),
             plain: short.plain.load(Relaxed),
             pressed: short.pressed.load(Relaxed),
             steps: short.steps.load(Relaxed),
