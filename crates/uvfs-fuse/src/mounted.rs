@@ -229,6 +229,7 @@ impl Mounted {
     /// Whether its session has ended and it still stands in the table of mounts: then the connection was aborted, by
     /// `/sys/fs/fuse/connections` or by an unmount that was forced while it was in use.
     pub fn is_listed(&self) -> bool {
+        // By these alone: it may have been moved.
         let is_it = |other: &Mount| (&other.id, &other.dev) == (&self.mount.id, &self.mount.dev);
         // An unmount by force aborts first and takes it out of the table then.
         let is_gone = |mounts: &[Mount]| !mounts.iter().any(is_it);
@@ -236,9 +237,12 @@ impl Mounted {
         if !has_ended || mountinfo::wait_until(FORCED, is_gone).unwrap_or(true) {
             return false;
         }
-        // A successor may have the same numbers, and answers. What is mounted over it is not asked.
-        let is_on_top = mountinfo::at(self.dir()).is_ok_and(|top| top.as_ref().is_some_and(is_it));
-        !is_on_top || device::is_dead(self.dir())
+        let Some(listed) = mountinfo::mounts().ok().and_then(|all| all.into_iter().find(is_it)) else {
+            return false;
+        };
+        // A successor may have the same numbers, here or elsewhere, and answers. What is mounted over it is not asked.
+        let is_on_top = mountinfo::at(&listed.point).is_ok_and(|top| top.as_ref().is_some_and(is_it));
+        if is_on_top { device::is_dead(&listed.point) } else { listed == self.mount }
     }
 
     /// Waits for at most `time`; whether it has been unmounted by then.

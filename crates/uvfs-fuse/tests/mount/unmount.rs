@@ -18,6 +18,11 @@ pub const TESTS: &[Test] = &[
     ("an_unmount_from_outside_is_noticed", Needs::Root, an_unmount_from_outside_is_noticed),
     ("the_vfs_goes_with_the_mount", Needs::Mount, the_vfs_goes_with_the_mount),
     ("a_mount_over_ours_is_left_alone", Needs::Root, a_mount_over_ours_is_left_alone),
+    (
+        "a_mount_that_is_gone_is_not_taken_for_its_successor",
+        Needs::Mount,
+        a_mount_that_is_gone_is_not_taken_for_its_successor,
+    ),
     ("bad_mount_points_are_named", Needs::Mount, bad_mount_points_are_named),
     ("read_only_is_read_only", Needs::Mount, read_only_is_read_only),
     ("what_proc_mounts_says", Needs::Mount, what_proc_mounts_says),
@@ -68,6 +73,17 @@ fn the_vfs_goes_with_the_mount() {
     drop(mnt);
     let gone = crate::fixture::within(SOON, || weak.upgrade().is_none());
     assert!(gone, "somebody holds the VFS of a mount that is gone");
+}
+
+/// Numbers of mounts and devices are given again at once, so that a mount elsewhere has those of one that has gone.
+fn a_mount_that_is_gone_is_not_taken_for_its_successor() {
+    for _ in 0..5 {
+        let gone = Fixture::tmpfs();
+        assert_eq!(gone.mounted.unmount().expect("unmount"), Unmounted::Clean);
+        gone.mounted.wait().expect("a clean end");
+        let _next = Fixture::tmpfs();
+        assert!(!gone.mounted.is_listed());
+    }
 }
 
 fn a_mount_over_ours_is_left_alone() {

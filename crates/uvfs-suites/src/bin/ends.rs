@@ -118,6 +118,11 @@ fn run(args: &Args) -> Result<()> {
             args.rounds, worst.back, worst.gone, worst.again
         );
     }
+    // A thread that was joined may be listed for a moment still: the kernel tells who waits for it before it takes it off the list.
+    let patience = Instant::now() + LATE;
+    while tasks()? > before.1 && Instant::now() < patience {
+        thread::yield_now();
+    }
     let after = (descriptors()?, tasks()?);
     ensure!(before == after, "descriptors and threads were {before:?} and are {after:?}");
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
