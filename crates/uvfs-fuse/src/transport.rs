@@ -34,6 +34,7 @@ pub(crate) struct Caller {
 /// A node handed to the kernel, which has one lookup more on it when the reply is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
+    /// 0 in a listing: only the name, its type and a number (`attr.ino`) are known.
     pub node: NodeId,
     pub generation: u64,
     pub attr: Attr,

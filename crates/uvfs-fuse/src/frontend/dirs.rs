@@ -185,11 +185,11 @@ impl Core {
     }
 }
 
-/// An entry whose name is known but which could not be looked up: listed all the same, under an
-/// id that is never issued and that nothing is believed about, so that its next user asks by name
-/// and gets the error.
+/// An entry whose name is known but which could not be looked up: listed without a node, of which the kernel takes the name,
+/// the type and a number, and forgets nothing that it knew (with another node it would drop what is mounted there); so its
+/// next user asks by name and gets the error.
 fn unknown(seen: &Name) -> Entry {
-    let node = (seen.ino % FIRST_ISSUED).max(ROOT + 1);
-    let attr = Attr { ino: seen.ino, mode: seen.fmt, nlink: 1, ..Attr::default() };
-    Entry { node, generation: 0, attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO }
+    let ino = (seen.ino % FIRST_ISSUED).max(ROOT + 1);
+    let attr = Attr { ino, mode: seen.fmt, nlink: 1, ..Attr::default() };
+    Entry { node: 0, generation: 0, attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO }
 }

@@ -360,12 +360,16 @@ impl<P: Port> DirReply for Listing<P> {
         }
         if self.plus {
             self.entries.extend_from_slice(bytes(entry(node)).as_flattened());
-            if !matches!(name, b"." | b"..") && matches!(self.answering.way, Some(Way::Shared(_))) {
+            if node.node != 0
+                && !matches!(name, b"." | b"..")
+                && matches!(self.answering.way, Some(Way::Shared(_)))
+            {
                 self.held.push(node.node);
             }
         }
         let kind = (node.attr.mode & mode::S_IFMT) >> 12;
-        let dirent = [node.node, next, pair(name.len() as u32, kind)];
+        let number = if node.node == 0 { node.attr.ino } else { node.node };
+        let dirent = [number, next, pair(name.len() as u32, kind)];
         self.entries.extend_from_slice(bytes(dirent).as_flattened());
         self.entries.extend_from_slice(name);
         self.entries.resize(end, 0);

@@ -10,8 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::mount::UnmountFlags;
-use uvfs_drivers::generated::{Call, Control, Generated, Spec};
-use uvfs_fuse::Options;
+use uvfs::{Errno, Vfs, VfsConfig};
+use uvfs_drivers::generated::{Call, Control, Fault, Generated, Kind, Spec};
+use uvfs_fuse::{Options, Unmounted};
 
 use crate::Test;
 use crate::fixture::{Fixture, Needs, tmpfs, within};
@@ -24,6 +25,11 @@ pub const TESTS: &[Test] = &[
     ("other_signals_interrupt_no_call", Needs::Mount, other_signals_interrupt_no_call),
     ("the_tree_is_what_the_driver_says", Needs::Mount, the_tree_is_what_the_driver_says),
     ("an_entry_that_fails_is_listed", Needs::Mount, an_entry_that_fails_is_listed),
+    (
+        "what_is_mounted_on_an_entry_that_fails_stays",
+        Needs::Root,
+        what_is_mounted_on_an_entry_that_fails_stays,
+    ),
     ("a_read_only_driver_says_erofs", Needs::Mount, a_read_only_driver_says_erofs),
 ];
 
@@ -195,6 +201,21 @@ fn an_entry_that_fails_is_listed() {
         let error = fs::symlink_metadata(entry.path()).expect_err("the lookup fails");
         assert_eq!(error.raw_os_error(), Some(libc::EIO));
     }
+}
+
+/// A listing that says another node of a name has the kernel drop the name, and what is mounted there.
+fn what_is_mounted_on_an_entry_that_fails_stays() {
+    let (mnt, control) = generated("depth=1,dirs=3,files=5,ttl=0,negative-ttl=0");
+    let dirs = || fs::read_dir(&*mnt).expect("readdir").map(|entry| entry.expect("an entry"));
+    let dir = dirs().find(|entry| entry.path().is_dir()).expect("a directory").path();
+    let vfs = Vfs::new(VfsConfig::default(), tmpfs()).expect("a VFS");
+    let above = uvfs_fuse::mount(vfs, &dir, &Options::default()).expect("a mount inside");
+    fs::write(dir.join("file"), "above").expect("write");
+    control.fault(Fault::always(Call::Lookup, Kind::Fail(Errno::IO)));
+    assert_eq!(dirs().count(), 8);
+    control.clear_faults();
+    assert_eq!(fs::read(dir.join("file")).expect("it is mounted still"), b"above");
+    assert_eq!(above.unmount().expect("unmount"), Unmounted::Clean);
 }
 
 fn a_read_only_driver_says_erofs() {
