@@ -291,11 +291,11 @@ impl Watch {
     }
 }
 
-/// Whether a thread of this process waits for something; not where /proc does not say.
+/// Whether a thread of this process waits for something. Where /proc does not say, it may: all read, then.
 fn is_asleep(thread: u32) -> bool {
     // "running" of one that runs or could; else the system call in which it is.
     let call = fs::read(format!("/proc/self/task/{thread}/syscall"));
-    call.is_ok_and(|call| !call.starts_with(b"running"))
+    !call.is_ok_and(|call| call.starts_with(b"running"))
 }
 
 #[cfg(test)]
@@ -471,6 +471,5 @@ mod tests {
         drop(end);
         spins.join().expect("it ends");
         sleeps.join().expect("it ends");
-        assert!(!is_asleep(spinning), "it is gone");
     }
 }

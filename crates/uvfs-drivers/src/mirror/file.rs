@@ -107,8 +107,11 @@ impl Mirror {
             }
             opened => {
                 let fd = opened?;
-                // Some file systems (FUSE servers, hierarchical storage) would go by it at each read and write.
-                fcntl_setfl(&fd, OFlags::empty())?;
+                // Some file systems (FUSE servers, hierarchical storage) would go by it at each read and write; those whose files
+                // are lent do not.
+                if !self.lends {
+                    fcntl_setfl(&fd, OFlags::empty())?;
+                }
                 fd
             }
         };

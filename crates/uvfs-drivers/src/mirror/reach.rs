@@ -37,7 +37,7 @@ const LEVELS: usize = 1 << 10;
 pub(super) enum At<'m> {
     Root(BorrowedFd<'m>),
     Own(OwnedFd),
-    /// Of a file without a name, which somebody has open or still knows.
+    /// Of a file that somebody has open, or still knows though it has no name.
     Kept(Arc<Opened>),
 }
 

@@ -103,6 +103,15 @@ impl Mirror {
         Ok(list.map(Arc::new))
     }
 
+    /// A file that is not to be changed. What somebody has open need not be looked for: a kernel asks for capabilities before the first
+    /// write to each file.
+    fn reach_to_ask(&self, node: &Node, inode: &Inode<'_>) -> Result<At<'_>> {
+        match node.find_open(|_| true) {
+            Some(open) => Ok(At::Kept(open)),
+            None => self.reach_inode(inode).map(|(_, at)| at),
+        }
+    }
+
     pub(super) fn get_xattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
         let node = self.node(inode)?;
         if node.covered() || (asked_of_each(name) && self.is_bare(&node)) {
@@ -110,7 +119,7 @@ impl Mirror {
         }
         let _turn = self.budget.turn();
         let bare = self.bare_now();
-        let (_, at) = self.reach_inode(inode)?;
+        let at = self.reach_to_ask(&node, inode)?;
         let path = proc_path(&at);
         if !asked_of_each(name) {
             let _acting = self.server.act_as(&op.cred)?;
@@ -136,7 +145,7 @@ impl Mirror {
         }
         let _turn = self.budget.turn();
         let bare = self.bare_now();
-        let (_, at) = self.reach_inode(inode)?;
+        let at = self.reach_to_ask(&node, inode)?;
         let path = proc_path(&at);
         let names = whole(|bytes| listxattr(&path, bytes), || listxattr_query(&path))?;
         if let Some(bare) = bare.filter(|_| names.is_empty() && has_none(&path)) {
