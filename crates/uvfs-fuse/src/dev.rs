@@ -23,7 +23,7 @@ use crate::readers::Readers;
 use crate::transport::BackingId;
 use crate::uring::{self, Handler, RingPort, Rings};
 use crate::wire::init::{Agreed, Greeting, Wishes};
-use crate::wire::request::{Head, Operation, split};
+use crate::wire::request::{Head, Operation, data_len, split};
 use crate::wire::{Answer, Dispatcher, IN_HEADER, MAX_REQUEST, OUT_HEADER, Port};
 
 mod sys;
@@ -193,6 +193,9 @@ impl Running {
 /// Readers besides those that there are otherwise, where some may wait for a driver meanwhile.
 const SPARE: usize = 2;
 
+/// Bytes that take longer to copy than most requests take in all.
+const LARGE: usize = 64 << 10;
+
 const NO_RINGS: &str = "transport=uring: this kernel does not offer FUSE over io_uring; use transport=auto";
 
 /// Whether to ask for rings. A thread of theirs cannot wait for a driver, for nobody else can answer what comes to its
@@ -305,12 +308,14 @@ impl Reader {
         let mut buffer = vec![0; MAX_REQUEST];
         let place = self.leaders.as_ref().map(|leaders| leaders.join());
         while let Some(len) = receive(&self.device, &mut buffer)? {
-            if let Some(place) = &place {
-                place.begin();
-            }
             let port = DevPort { device: Arc::clone(&self.device), room: Vec::new() };
             match split(&buffer[..len]) {
-                Ok((header, structure, payload)) => self.dispatcher.handle(header, structure, payload, port),
+                Ok((header, structure, payload)) => {
+                    if let Some(place) = &place {
+                        place.begin(data_len(header, structure, payload) >= LARGE);
+                    }
+                    self.dispatcher.handle(header, structure, payload, port);
+                }
                 Err(error) => tracing::warn!(%error, len, "what the kernel sent is no request"),
             }
             if let Some(place) = &place {

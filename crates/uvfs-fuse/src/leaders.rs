@@ -52,6 +52,8 @@ struct State {
     leading: usize,
     /// Any number may lead.
     all: bool,
+    /// A large request has come since the watch looked.
+    large: bool,
     /// The watch is awake.
     watched: bool,
     closed: bool,
@@ -100,7 +102,7 @@ impl Leaders {
             let _closing = Closing(&leaders);
             Watch::default().run(&leaders);
         };
-        let thread = thread::Builder::new().name("uvfs-watch".into()).spawn(watch);
+        let thread = thread::Builder::new().name("uvfs-fuse/watch".into()).spawn(watch);
         if let Err(error) = &thread {
             tracing::warn!(%error, "no thread to look for slow requests: all threads read");
             self.close();
@@ -144,9 +146,16 @@ impl Leaders {
 }
 
 impl Place<'_> {
-    /// It has read a request.
-    pub(crate) fn begin(&self) {
+    /// It has read a request, which is known to be slow if it is `large`.
+    pub(crate) fn begin(&self, large: bool) {
         let mut state = self.leaders.state.lock();
+        if large {
+            state.large = true;
+            if !state.all {
+                state.all = true;
+                self.leaders.free.notify_all();
+            }
+        }
         if let Some(turn) = state.readers.get_mut(&self.number) {
             turn.request += 1;
             turn.busy = true;
@@ -235,6 +244,7 @@ impl Watch {
                 }
             });
             let slow = self.is_slow(&busy, &state);
+            let slow = slow | std::mem::take(&mut state.large);
             self.decide(slow, leaders, &mut state);
         }
     }
@@ -314,6 +324,8 @@ mod tests {
     enum Order {
         /// Begins a request.
         Begin,
+        /// Begins one with much data.
+        BeginLarge,
         /// Ends it.
         End,
     }
@@ -327,7 +339,8 @@ mod tests {
             may.send(()).expect("the test listens");
             while let Ok(order) = ordered.recv() {
                 match order {
-                    Order::Begin => place.begin(),
+                    Order::Begin => place.begin(false),
+                    Order::BeginLarge => place.begin(true),
                     Order::End => {
                         place.end();
                         // The test may have ended.
@@ -403,6 +416,14 @@ mod tests {
         // And the watch sleeps.
         until(&leaders, |state| !state.watched);
         drop(watching);
+        other.reads();
+    }
+
+    /// Nobody looks: there is no watch.
+    #[test]
+    fn a_large_request_lets_all_read_at_once() {
+        let (_leaders, one, other) = two();
+        one.order(Order::BeginLarge);
         other.reads();
     }
 

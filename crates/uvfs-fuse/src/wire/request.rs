@@ -89,6 +89,17 @@ pub(crate) fn structure(op: u32) -> usize {
     }
 }
 
+/// How many bytes of a file a request asks for or brings; 0 where it is about something else.
+pub(crate) fn data_len(header: &[u8; IN_HEADER], structure: &[u8], payload: &[u8]) -> usize {
+    /// Behind handle and offset.
+    const SIZE: usize = 16;
+    match Head::parse(header).opcode {
+        opcode::READ => structure.get(SIZE..).and_then(|rest| Fields(rest).u32().ok()).unwrap_or(0) as usize,
+        opcode::WRITE => payload.len(),
+        _ => 0,
+    }
+}
+
 /// A request in one piece as its three parts; EIO if it is shorter than its header, or another length than that says.
 pub(crate) fn split(request: &[u8]) -> Result<(&[u8; IN_HEADER], &[u8], &[u8])> {
     let (header, rest) = request.split_first_chunk::<IN_HEADER>().ok_or(Errno::IO)?;
