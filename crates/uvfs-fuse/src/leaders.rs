@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// How often the watch looks.
 const TICK: Duration = Duration::from_millis(1);
@@ -29,9 +29,9 @@ const TICK: Duration = Duration::from_millis(1);
 const HOLD: Duration = Duration::from_millis(100);
 /// Looks in a row that found the same request, after which it is slow though its thread did not sleep. On a busy machine it may
 /// have waited for a processor all the time; more threads would only make that worse.
-const MUCH: u32 = 8;
+const MUCH: u32 = 4;
 /// Looks in a row that found nothing, after which the watch sleeps.
-const QUIET: u32 = 4;
+const QUIET: u32 = 2;
 /// The share of sleeping leaders from which on requests are slow, of [`Watch::asleep`]'s 256.
 const MANY: u32 = 128;
 
@@ -126,7 +126,7 @@ impl Leaders {
     }
 
     /// Waits while there are too many leaders besides the caller, which is one when this begins and when it ends.
-    fn follow(&self, state: &mut parking_lot::MutexGuard<'_, State>) {
+    fn follow(&self, state: &mut MutexGuard<'_, State>) {
         if state.all || state.leading <= self.few {
             return;
         }
@@ -237,12 +237,13 @@ impl Watch {
             let time = if state.all { HOLD / 4 } else { TICK };
             leaders.begun.wait_for(&mut state, time);
             let mut busy = self.look(&state);
-            // A thread is asked after without the mutex: that takes as long as a request.
-            parking_lot::MutexGuard::unlocked(&mut state, || {
-                for reader in &mut busy {
-                    reader.asleep = is_asleep(reader.thread);
-                }
-            });
+            // A thread is asked after without the mutex: that takes as long as a request. Not where time says enough: who knows what
+            // /proc is.
+            if busy.iter().all(|reader| reader.looks < MUCH) {
+                MutexGuard::unlocked(&mut state, || {
+                    busy.iter_mut().for_each(|reader| reader.asleep = is_asleep(reader.thread));
+                });
+            }
             let slow = self.is_slow(&busy, &state);
             let slow = slow | std::mem::take(&mut state.large);
             self.decide(slow, leaders, &mut state);
@@ -492,5 +493,9 @@ mod tests {
         drop(end);
         spins.join().expect("it ends");
         sleeps.join().expect("it ends");
+        while fs::exists(format!("/proc/self/task/{sleeping}")).unwrap_or(false) {
+            thread::yield_now();
+        }
+        assert!(is_asleep(sleeping), "nothing is said of it");
     }
 }

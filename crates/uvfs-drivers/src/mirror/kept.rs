@@ -3,7 +3,8 @@
 //! The host gives it back when the last descriptor goes, and that is when the kernel of a mount has forgotten the file: by a message
 //! that nobody waits for, and that it holds back behind requests (FORGET; fuse(4)). So who removes a file and
 //! makes another at once may find the device full of what was removed. What finds no room is therefore tried again whenever a
-//! kept file goes, for [`PATIENCE`] at most; where none is kept it fails at once.
+//! kept file goes, for [`PATIENCE`] at most; where none is kept it fails at once, and so it does after somebody has waited in vain, until
+//! one goes or comes: who has a removed file open may keep it for long.
 //!
 //! The mutex is a leaf.
 
@@ -28,6 +29,8 @@ struct Count {
     now: usize,
     /// Those that have gone.
     gone: u64,
+    /// None of those that are kept went while somebody waited for it.
+    stay: bool,
 }
 
 /// One file that is kept. To be dropped after its descriptor.
@@ -35,7 +38,10 @@ pub(super) struct Keep(Arc<Kept>);
 
 impl Kept {
     pub(super) fn one_more(self: &Arc<Self>) -> Keep {
-        self.count.lock().now += 1;
+        let mut count = self.count.lock();
+        count.now += 1;
+        count.stay = false;
+        drop(count);
         Keep(Arc::clone(self))
     }
 
@@ -56,7 +62,11 @@ impl Kept {
     fn goes(&self, gone: u64, until: Instant) -> bool {
         let mut count = self.count.lock();
         while count.gone == gone {
-            if count.now == 0 || self.less.wait_until(&mut count, until).timed_out() {
+            if count.now == 0 || count.stay {
+                return false;
+            }
+            if self.less.wait_until(&mut count, until).timed_out() {
+                count.stay = count.gone == gone;
                 return false;
             }
         }
@@ -69,6 +79,7 @@ impl Drop for Keep {
         let mut count = self.0.count.lock();
         count.now -= 1;
         count.gone += 1;
+        count.stay = false;
         self.0.less.notify_all();
     }
 }
@@ -125,6 +136,14 @@ mod tests {
     fn a_file_that_stays_is_not_waited_for_for_ever() {
         let kept = Arc::<Kept>::default();
         let _file = kept.one_more();
-        assert_eq!(kept.with_room(|| -> Result<()> { Err(Errno::NOSPC) }), Err(Errno::NOSPC));
+        let full = || kept.with_room(|| -> Result<()> { Err(Errno::NOSPC) });
+        assert_eq!(full(), Err(Errno::NOSPC));
+        // Nor by each one again.
+        assert!(kept.count.lock().stay);
+        let began = Instant::now();
+        (0..1000).for_each(|_| assert_eq!(full(), Err(Errno::NOSPC)));
+        assert!(began.elapsed() < 500 * PATIENCE, "each waits");
+        drop(kept.one_more());
+        assert!(!kept.count.lock().stay, "another one has gone");
     }
 }
