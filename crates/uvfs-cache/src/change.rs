@@ -18,6 +18,7 @@ use crate::dentry::{NameWords, Published};
 use crate::dir::DirState;
 use crate::guard::NameGuard;
 use crate::inode_ref::{Death, InodeRef};
+use crate::inodes::Asked;
 use crate::types::{CacheError, Fresh, Life, Room, SbId};
 use crate::walk::Child;
 
@@ -172,6 +173,33 @@ impl<'c> NameGuard<'c> {
 }
 
 impl Cache {
+    /// Room for an inode that no name leads to ([`Cache::create_nameless`]), made before the driver is asked.
+    ///
+    /// # Errors
+    /// `NoMemory`.
+    pub fn reserve_nameless(&self, sb: SbId) -> Result<Reserved<'_>, CacheError> {
+        let inode = self.alloc_inode(sb)?;
+        Ok(Reserved { cache: self, sb, dir: None, dentry: 0, tail: 0, inode, state: 0 })
+    }
+
+    /// A new inode without a name, as O_TMPFILE makes one, of a driver that was asked after `asked`. It leaves the cache with its last
+    /// reference, unless it is linked before.
+    pub fn create_nameless(&self, mut room: Reserved<'_>, asked: Asked, fresh: &Fresh) -> InodeRef<'_> {
+        let (sb, index) = (room.sb, std::mem::take(&mut room.inode));
+        debug_assert_ne!(index, 0, "not reserved as nameless");
+        if self.superblock(sb).resident {
+            let life = self.fill_slot(sb, index, 0, fresh, 0, NEVER);
+            return self.start_inode(index, life);
+        }
+        // Not believed until it is known not to be late: who changes the inode before it is found by its number has noted that.
+        let life = self.fill_slot(sb, index, 0, fresh, 0, SUSPECT);
+        let inode = self.start_inode(index, life);
+        // As in `create`: where another one of that number is cached still, this one is not found by number.
+        drop(self.hash_number(sb, index, &fresh.attr, || inode.clone()));
+        inode.believe_unless_late(asked, fresh.life);
+        inode
+    }
+
     /// The superblock's rename mutex: who moves a directory to another parent holds it, so that no
     /// loop can come about. Taken before the names.
     pub fn lock_renames(&self, sb: SbId) -> RenameLock<'_> {

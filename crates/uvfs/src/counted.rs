@@ -71,6 +71,9 @@ impl Driver for Counted {
     fn takes_direct(&self, file: File<'_>) -> Result<()> {
         self.0.takes_direct(file)
     }
+    fn is_linkable(&self, inode: &Inode<'_>) -> bool {
+        self.0.is_linkable(inode)
+    }
     counted! {
         Lookup: fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer>;
         Revalidate: fn revalidate(&self, dir: u64, name: &[u8], child: Option<u64>) -> bool;
@@ -79,6 +82,8 @@ impl Driver for Counted {
         Setattr: fn setattr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()>;
         Create: fn create(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>) -> Result<NewInode>;
         Create: fn create_open(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>, access: Access)
+            -> Result<(NewInode, Option<u64>)>;
+        Create: fn tmpfile(&self, op: &Op, dir: &Inode<'_>, make: &Make<'_>, access: Access, linkable: bool)
             -> Result<(NewInode, Option<u64>)>;
         Link: fn link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, name: &[u8]) -> Result<()>;
         Unlink: fn unlink(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()>;

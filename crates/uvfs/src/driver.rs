@@ -125,6 +125,23 @@ pub trait Driver: Send + Sync + 'static {
     ) -> Result<(NewInode, Option<u64>)> {
         self.create(op, dir, name, make).map(|new| (new, None))
     }
+    /// Make a regular file that has no name (O_TMPFILE), with a link count of 0, on the file system that `dir` is in; nothing of `dir`
+    /// changes. It is opened in the same step or, where there is no value, by [`Driver::open`] after this. `linkable`: it may be given a name.
+    fn tmpfile(
+        &self,
+        op: &Op,
+        dir: &Inode<'_>,
+        make: &Make<'_>,
+        access: Access,
+        linkable: bool,
+    ) -> Result<(NewInode, Option<u64>)> {
+        Err(Errno::OPNOTSUPP)
+    }
+    /// Whether [`Driver::link`] may be asked to give this inode a name, whose link count is 0: it was made by [`Driver::tmpfile`] and has
+    /// never had one. Asked in the inode's turn.
+    fn is_linkable(&self, inode: &Inode<'_>) -> bool {
+        false
+    }
     /// Add a name for `inode`, and update its link count and ctime and `dir`'s times.
     fn link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, name: &[u8]) -> Result<()> {
         Err(Errno::ROFS)

@@ -350,6 +350,26 @@ impl Driver for Mirror {
         })
     }
 
+    fn tmpfile(
+        &self,
+        op: &Op,
+        dir: &Inode<'_>,
+        make: &Make<'_>,
+        access: Access,
+        linkable: bool,
+    ) -> Result<(NewInode, Option<u64>)> {
+        self.kept.with_room(|| {
+            let _turn = self.budget.turn();
+            let (new, handle) = self.make_nameless(op, dir, make, access, linkable)?;
+            Ok((new, Some(handle)))
+        })
+    }
+
+    /// The host knows, who is asked to link it.
+    fn is_linkable(&self, _inode: &Inode<'_>) -> bool {
+        true
+    }
+
     fn link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, name: &[u8]) -> Result<()> {
         self.kept.with_room(|| {
             let _turn = self.budget.turn();

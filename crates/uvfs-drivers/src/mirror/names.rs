@@ -117,6 +117,32 @@ impl Mirror {
         Ok((new, handle.ok_or(Errno::STALE)?))
     }
 
+    /// Makes a regular file without a name, open from the start: as long as it has none, that descriptor is the way to it.
+    pub(super) fn make_nameless(
+        &self,
+        op: &Op,
+        dir: &Inode<'_>,
+        make: &Make<'_>,
+        access: Access,
+        linkable: bool,
+    ) -> Result<(NewInode, u64)> {
+        let (node, at) = self.reach_inode(dir)?;
+        let permit = self.budget.permit()?;
+        let umask = if self.has_default_list(&node, &at) { 0 } else { op.umask & 0o777 };
+        let permissions = Mode::from_raw_mode(make.mode & 0o7777 & !umask);
+        // Without this it may be linked.
+        let bound = if linkable { OFlags::empty() } else { OFlags::EXCL };
+        let acting = self.server.act_as(&op.cred)?;
+        let fd = openat(&at, c".", OFlags::TMPFILE | OFlags::CLOEXEC | bound | how(access), permissions);
+        drop(acting);
+        let fd = fd?;
+        let seen = identity::look(&fd)?;
+        let node = self.table.meet(&seen.id, seen.attr.ino, seen.attr.fmt());
+        let attr = self.shown(node.number, seen.attr);
+        let new = NewInode { attr, private: self.answer_number(), ttl: self.believed() };
+        Ok((new, self.keep_open(&node, fd, access, permit)))
+    }
+
     /// What the cache is told of what was made, and its descriptor.
     fn made(
         &self,

@@ -19,10 +19,10 @@ pub(super) fn charge(kind: AclKind, acl: &Acl) -> u64 {
 }
 
 /// What a new inode has besides its attributes, if anything.
-pub(super) fn extra_of(make: &Make<'_>) -> Option<Extra> {
+pub(super) fn extra_of(make: &Make<'_>, linkable: bool) -> Option<Extra> {
     let acls = [make.acl.cloned(), make.default_acl.cloned()];
-    let some = make.target.is_some() || acls.iter().any(Option::is_some);
-    some.then(|| Extra { target: make.target.unwrap_or_default().into(), acls, ..Extra::default() })
+    let some = linkable || make.target.is_some() || acls.iter().any(Option::is_some);
+    some.then(|| Extra { target: make.target.unwrap_or_default().into(), acls, linkable, ..Extra::default() })
 }
 
 impl Tmpfs {

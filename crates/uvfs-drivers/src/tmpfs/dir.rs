@@ -54,7 +54,7 @@ impl Tmpfs {
         if !self.inodes.take(1) {
             return Err(Errno::NOSPC);
         }
-        let made = self.new_inode(op, make);
+        let made = self.new_inode(op, make, false);
         match &made {
             Ok(new) => change(dir, op.now, Change { entries: 1, subdirs: i64::from(new.attr.is_dir()) }),
             Err(_) => self.inodes.give(1),
@@ -62,8 +62,18 @@ impl Tmpfs {
         made
     }
 
-    fn new_inode(&self, op: &Op, make: &Make<'_>) -> Result<NewInode> {
-        let private = extra_of(make).map_or(Ok(0), |extra| self.new_node(extra))?;
+    /// A file without a name counts as an inode from the start, as one with a name does.
+    pub(super) fn make_nameless(&self, op: &Op, make: &Make<'_>, linkable: bool) -> Result<NewInode> {
+        if !self.inodes.take(1) {
+            return Err(Errno::NOSPC);
+        }
+        let mut made = self.new_inode(op, make, linkable).inspect_err(|_| self.inodes.give(1))?;
+        made.attr.nlink = 0;
+        Ok(made)
+    }
+
+    fn new_inode(&self, op: &Op, make: &Make<'_>, linkable: bool) -> Result<NewInode> {
+        let private = extra_of(make, linkable).map_or(Ok(0), |extra| self.new_node(extra))?;
         let dir = self.new_dir(make.mode, make.uid, make.gid, op.now);
         let dir = Attr { acl: make.acl.is_some(), ..dir };
         if make.mode & mode::S_IFMT == mode::S_IFDIR {
@@ -79,9 +89,12 @@ impl Tmpfs {
         Ok(NewInode { attr, private, ttl: Ttl::Forever })
     }
 
-    /// Each further name counts as an inode: names take memory too.
+    /// Each name but the first counts as an inode: names take memory too.
     pub(super) fn add_link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>) -> Result<()> {
-        if !self.inodes.take(1) {
+        // In the inode's turn, in which the first name is given too.
+        if inode.attr().nlink == 0 {
+            self.named(inode);
+        } else if !self.inodes.take(1) {
             return Err(Errno::NOSPC);
         }
         let added = inode.update(|attr| {
@@ -96,6 +109,20 @@ impl Tmpfs {
         }
         change(dir, op.now, Change { entries: 1, subdirs: 0 });
         Ok(())
+    }
+
+    /// Whether it was made without a name and may be given one.
+    pub(super) fn may_be_named(&self, inode: &Inode<'_>) -> bool {
+        self.with_extra(inode, |extra| extra.linkable).unwrap_or(false)
+    }
+
+    /// It has a name now: when that goes it has had one.
+    fn named(&self, inode: &Inode<'_>) {
+        if let Some(node) = self.node(inode)
+            && let Some(extra) = node.extra.write().as_mut()
+        {
+            extra.linkable = false;
+        }
     }
 
     pub(super) fn remove_name(&self, op: &Op, dir: &Inode<'_>, inode: &Inode<'_>) {

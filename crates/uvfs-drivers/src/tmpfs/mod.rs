@@ -26,8 +26,8 @@ use std::sync::Arc;
 use uvfs::acl::{Acl, AclKind};
 use uvfs::driver::{Driver, File, Inode, Rename};
 use uvfs::types::{
-    Attr, Errno, Fallocate, Features, Make, NAME_MAX, NewInode, Op, Result, Seek, SetAttr, StatFs, Ttl,
-    XattrFlags,
+    Access, Attr, Errno, Fallocate, Features, Make, NAME_MAX, NewInode, Op, Result, Seek, SetAttr, StatFs,
+    Ttl, XattrFlags,
 };
 use uvfs_cache::mapping::Memory;
 use uvfs_sync::segvec::SegVec;
@@ -125,6 +125,21 @@ impl Driver for Tmpfs {
 
     fn create(&self, op: &Op, dir: &Inode<'_>, _name: &[u8], make: &Make<'_>) -> Result<NewInode> {
         self.make(op, dir, make)
+    }
+
+    fn tmpfile(
+        &self,
+        op: &Op,
+        _dir: &Inode<'_>,
+        make: &Make<'_>,
+        _access: Access,
+        linkable: bool,
+    ) -> Result<(NewInode, Option<u64>)> {
+        self.make_nameless(op, make, linkable).map(|new| (new, None))
+    }
+
+    fn is_linkable(&self, inode: &Inode<'_>) -> bool {
+        self.may_be_named(inode)
     }
 
     fn link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, _name: &[u8]) -> Result<()> {

@@ -37,6 +37,8 @@ pub(super) struct Extra {
     pub(super) xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
     /// Access control lists, by their kind.
     pub(super) acls: [Option<Arc<Acl>>; 2],
+    /// It has never had a name, and may be given one.
+    pub(super) linkable: bool,
 }
 
 impl Tmpfs {

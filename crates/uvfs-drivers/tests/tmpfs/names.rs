@@ -1,7 +1,7 @@
 //! What names do to link counts, sizes and times of inodes and directories.
 
 use uvfs::driver::Inode;
-use uvfs::types::{Attr, Cred, Errno, RenameFlags, SetTime, Time, mode};
+use uvfs::types::{Access, Attr, Cred, Errno, RenameFlags, SetTime, Time, mode};
 
 use crate::Fs;
 
@@ -164,4 +164,34 @@ fn renames_move_entries_and_subdirectories() {
     assert_eq!((victim.attr().nlink, sub.attr().nlink), (0, 2));
     drop((a, b, sub, file, old, victim));
     assert_eq!(fs.tmpfs.usage().inodes, 5, "root, a, b, victim and the file");
+}
+
+/// Each is an inode from the start, and one with its first name; who has had a name and lost it can be given none.
+#[test]
+fn files_without_a_name_count_as_inodes_and_are_named_once() {
+    let fs = Fs::new("nr_inodes=3");
+    let (op, root) = (fs.at(100), fs.vfs.root());
+    let make = |linkable| fs.vfs.tmpfile(&op, &root, 0o640, Access::WRITE, linkable);
+    let before = shape(&root);
+    let (file, attr, fh) = make(true).unwrap();
+    assert_eq!((attr.mode, attr.nlink), (mode::S_IFREG | 0o640, 0));
+    let (bound, _, bound_fh) = make(false).unwrap();
+    assert_eq!(make(true).err(), Some(Errno::NOSPC));
+    assert_eq!(shape(&root), before);
+    assert_eq!(fs.vfs.link(&op, &bound, &root, b"bound").err(), Some(Errno::NOENT));
+    fs.vfs.release(bound_fh);
+    drop(bound);
+    assert_eq!(fs.vfs.write(&op, fh, 0, b"data", false, false), Ok(4));
+    // Its first name costs nothing, the second does.
+    assert_eq!(fs.vfs.link(&op, &file, &root, b"first").unwrap().nlink, 1);
+    assert_eq!(fs.vfs.link(&op, &file, &root, b"second").unwrap().nlink, 2);
+    assert_eq!(make(true).err(), Some(Errno::NOSPC));
+    fs.unlink("first");
+    fs.unlink("second");
+    assert_eq!(file.attr().nlink, 0);
+    assert_eq!(fs.vfs.link(&op, &file, &root, b"third").err(), Some(Errno::NOENT));
+    fs.vfs.release(fh);
+    drop(file);
+    assert_eq!(fs.tmpfs.usage().inodes, 1);
+    assert_eq!(fs.tmpfs.usage().bytes, 0);
 }

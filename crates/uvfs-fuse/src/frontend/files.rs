@@ -56,6 +56,24 @@ impl Frontend {
         });
     }
 
+    /// Makes a regular file without a name and opens it. `flags` are those of `open`: with O_EXCL it can never be given a name.
+    pub(crate) fn tmpfile(
+        &self,
+        who: Caller,
+        dir: NodeId,
+        permissions: u32,
+        flags: i32,
+        reply: impl Reply<(Entry, Opened)>,
+    ) {
+        self.answer(who, dir, reply, move |core, op, dir| {
+            let linkable = flags & libc::O_EXCL == 0;
+            let (inode, attr, fh) = core.vfs.tmpfile(op, dir, permissions, access(flags), linkable)?;
+            let entry = core.hand_out(&inode, attr);
+            let opened = core.opened(op, &inode, fh, flags).inspect_err(|_| core.uncount_lookup(&inode))?;
+            Ok((entry, opened))
+        });
+    }
+
     pub(crate) fn open(&self, who: Caller, node: NodeId, flags: i32, reply: impl Reply<Opened>) {
         self.core.tally.add(Count::Open, 1);
         self.answer(who, node, reply, move |core, op, inode| core.open(op, inode, flags));

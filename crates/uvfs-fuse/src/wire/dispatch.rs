@@ -134,6 +134,7 @@ impl Dispatcher {
                 | Op::MkNod { .. }
                 | Op::MkDir { .. }
                 | Op::Create { .. }
+                | Op::TmpFile { .. }
                 | Op::Link { .. }
                 | Op::Unlink { .. }
                 | Op::RmDir { .. }
@@ -180,6 +181,9 @@ impl Dispatcher {
             }
             Operation::Create { name, mode, umask, flags } => {
                 frontend.create(Caller { umask, ..who }, dir, name, mode, flags, reply);
+            }
+            Operation::TmpFile { mode, umask, flags } => {
+                frontend.tmpfile(Caller { umask, ..who }, dir, mode, flags, reply);
             }
             Operation::Link { node, name } => frontend.link(who, node, dir, name, reply),
             Operation::Unlink { name } => frontend.unlink(who, dir, name, reply),

@@ -195,6 +195,11 @@ pub(crate) enum Operation<'a> {
         umask: u32,
         flags: i32,
     },
+    TmpFile {
+        mode: u32,
+        umask: u32,
+        flags: i32,
+    },
     Read {
         fh: u64,
         offset: u64,
@@ -366,6 +371,8 @@ impl<'a> Operation<'a> {
                 Self::names(opcode, &mut s, &mut p)
             }
             opcode::SETXATTR..=opcode::REMOVEXATTR => Self::xattrs(opcode, &mut s, &mut p),
+            // With it comes a name that means nothing.
+            opcode::TMPFILE => Ok(Self::TmpFile { flags: s.i32()?, mode: s.u32()?, umask: s.u32()? }),
             opcode::OPEN => Ok(Self::Open { flags: s.i32()? }),
             opcode::READ..=opcode::WRITE | opcode::READDIR | opcode::READDIRPLUS => {
                 Self::data(opcode, &mut s, &mut p)
@@ -405,7 +412,6 @@ impl<'a> Operation<'a> {
             | opcode::COPY_FILE_RANGE
             | opcode::COPY_FILE_RANGE_64
             | opcode::SYNCFS
-            | opcode::TMPFILE
             | opcode::STATX => Err(Errno::NOSYS),
             // DAX mappings, CUSE, and what will be invented.
             _ => Err(Errno::NOSYS),

@@ -11,6 +11,7 @@ mod lent;
 mod made;
 mod memory;
 mod mirror;
+mod nameless;
 mod nodes;
 mod outside;
 mod privileges;
@@ -38,6 +39,7 @@ fn main() {
         made::TESTS,
         memory::TESTS,
         mirror::TESTS,
+        nameless::TESTS,
         nodes::TESTS,
         outside::TESTS,
         privileges::TESTS,

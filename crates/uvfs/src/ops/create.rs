@@ -1,4 +1,4 @@
-//! New names: mknod, mkdir, symlink, link.
+//! New names: mknod, mkdir, symlink, link; and files that have none yet.
 //!
 //! The order of errors is the kernel's: the directory cannot be searched, the name exists
 //! (before anything is said of permissions), read-only, no write permission, what the driver
@@ -8,7 +8,7 @@ use uvfs_cache::Room;
 
 use crate::driver::Inode;
 use crate::ops::acl::Inherited;
-use crate::ops::{answer_life, cache_errno, check_name, fresh, is_dir};
+use crate::ops::{answer_life, cache_errno, check_name, fresh, is_dir, require_dir};
 use crate::permission;
 use crate::powers::{Capability, Who};
 use crate::types::{Access, Attr, Errno, Make, Op, PATH_MAX, Perm, Result, mode};
@@ -151,11 +151,48 @@ impl Vfs {
         Ok(Made { inode, attr: new.attr, fh })
     }
 
+    /// Makes a regular file without a name (O_TMPFILE) on the file system of `dir`, and opens it whatever its mode. It ends when it is
+    /// closed and forgotten, unless it is linked before, which `linkable` allows. Owner, group and permissions are those of a file that is made in
+    /// `dir`, of which nothing changes.
+    ///
+    /// # Errors
+    /// ENOTDIR, EROFS, EACCES (a name may not be added to `dir`), ENOSPC or ENOMEM (the cache is full), and what the driver answers: EOPNOTSUPP
+    /// where it has no such files.
+    pub fn tmpfile<'v>(
+        &'v self,
+        op: &Op,
+        dir: &Inode<'v>,
+        mode: u32,
+        access: Access,
+        linkable: bool,
+    ) -> Result<(Inode<'v>, Attr, u64)> {
+        require_dir(dir)?;
+        let sup = self.sup(dir)?;
+        sup.writable()?;
+        let attr = self.perm_now(op, dir)?;
+        // Not `may_add`: a directory that is removed has a file system too.
+        self.require(op, dir, &attr, Access::WRITE | Access::EXEC)?;
+        let (mode, gid) = inherit(op, (&attr).into(), mode::S_IFREG | mode & BITS);
+        op.certain()?;
+        let Inherited { mode, acl, .. } = self.inherited(op, &sup, dir, mode)?;
+        let asked = self.cache.ask(sup.id);
+        let room = self.cache.reserve_nameless(sup.id).map_err(|e| cache_errno(e, sup.features))?;
+        let (uid, acl) = (op.cred.uid, acl.as_ref());
+        let make = Make { mode, uid, gid, rdev: 0, target: None, acl, default_acl: None };
+        let (new, handle) = sup.driver.tmpfile(op, dir, &make, access, linkable)?;
+        let inode = self.cache.create_nameless(room, asked, &fresh(sup.features, &new));
+        let fh = match handle {
+            Some(handle) => self.adopt_handle(&sup, &inode, access, handle),
+            None => self.open_permitted(op, &inode, access, false)?,
+        };
+        Ok((inode, new.attr, fh))
+    }
+
     /// Gives `inode` one more name.
     ///
     /// # Errors
     /// EEXIST, EROFS, EXDEV (another file system), EPERM (a directory, or another's file under
-    /// `protected_hardlinks`), EACCES, ENOENT (the inode has no name left, or the directory is
+    /// `protected_hardlinks`), EACCES, ENOENT (the inode has no name left, or never had one and may not have any; or the directory is
     /// removed), EMLINK, ENOSPC or ENOMEM, and what the driver answers.
     pub fn link<'v>(&'v self, op: &Op, inode: &Inode<'v>, dir: &Inode<'v>, name: &[u8]) -> Result<Attr> {
         self.search(op, dir)?;
@@ -181,7 +218,7 @@ impl Vfs {
         // driver's raising it. If it went before, there is nothing left to link to.
         let _turn = self.turns.take(inode.id());
         match inode.attr().nlink {
-            0 => return Err(Errno::NOENT),
+            0 if !sup.driver.is_linkable(inode) => return Err(Errno::NOENT),
             u32::MAX => return Err(Errno::MLINK),
             _ => {}
         }
