@@ -509,16 +509,21 @@ mod tests {
 
     #[test]
     fn only_a_kernel_that_can_opens_directories_by_itself() {
-        let opened = |resident, spare| {
-            let fixture = Fixture::with(Features { resident, ..Features::default() });
+        let opened = |resident, watched, limit, spare| {
+            let fixture = Fixture::with(Features { resident, watched, ..Features::default() });
+            fixture.frontend.core.vfs.cache().set_memory_limit(limit);
             fixture.frontend.kernel_can(spare);
             let (sent, opened) = fixture::reply();
             fixture.frontend.opendir(fixture::ANYBODY, ROOT, sent);
             opened.recv().expect("an answer").map(drop)
         };
-        assert_eq!(opened(true, false), Ok(()));
-        assert_eq!(opened(false, true), Ok(()));
-        assert_eq!(opened(true, true), Err(Errno::NOSYS));
+        assert_eq!(opened(true, false, 0, false), Ok(()));
+        assert_eq!(opened(true, false, 0, true), Err(Errno::NOSYS));
+        assert_eq!(opened(true, false, 1 << 30, true), Err(Errno::NOSYS));
+        assert_eq!(opened(false, false, 0, true), Err(Errno::NOSYS));
+        // Others change it, or names are evicted.
+        assert_eq!(opened(false, true, 0, true), Ok(()));
+        assert_eq!(opened(false, false, 1 << 30, true), Ok(()));
     }
 
     /// Says which thread sends.

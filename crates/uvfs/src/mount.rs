@@ -125,6 +125,11 @@ impl Super {
         if self.features.resident { Ttl::Forever } else { self.driver.ttl() }
     }
 
+    /// Whether what its driver says holds until it is changed through the VFS: nothing else comes to be said of it, now or later.
+    fn is_lasting(&self) -> bool {
+        self.ttl() == Ttl::Forever && !self.features.watched && !self.features.others_inside
+    }
+
     /// EROFS where the file system takes no changes.
     pub(crate) fn writable(&self) -> Result<()> {
         if self.features.read_only { Err(Errno::ROFS) } else { Ok(()) }
@@ -395,6 +400,11 @@ impl Mounts {
     /// Whether all file systems are resident, the control file system excepted.
     pub(crate) fn is_all_resident(&self) -> bool {
         self.table.load().supers.iter().all(|s| s.features.resident || s.hidden_in.is_some())
+    }
+
+    /// Whether all that is said of any file system holds for ever, the control file system excepted.
+    pub(crate) fn is_all_lasting(&self) -> bool {
+        self.table.load().supers.iter().all(|s| s.hidden_in.is_some() || s.is_lasting())
     }
 }
 

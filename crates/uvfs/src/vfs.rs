@@ -145,6 +145,12 @@ impl Vfs {
         self.mounts.is_all_resident()
     }
 
+    /// Whether what is said of any file system holds for ever, the control directory excepted: nobody changes it but through this
+    /// VFS, and it need not be asked for again.
+    pub fn is_all_lasting(&self) -> bool {
+        self.mounts.is_all_lasting()
+    }
+
     /// How long a front end may let its own kernel believe what it is told of this inode.
     pub fn ttl(&self, inode: &Inode<'_>) -> Ttl {
         self.sup(inode).map_or(Ttl::For(Duration::ZERO), |s| s.ttl())

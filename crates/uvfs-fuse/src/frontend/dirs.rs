@@ -97,11 +97,17 @@ impl Names {
 
 impl Core {
     fn opendir(&self, dir: NodeId) -> Result<Opened> {
-        if self.spares_opendir.load(Relaxed) && self.timeout.is_none() && self.vfs.is_all_resident() {
+        if self.spares_opendir.load(Relaxed) && self.timeout.is_none() && self.keeps_all_listings() {
             return Err(Errno::NOSYS);
         }
         let keep = self.inode(dir).is_ok_and(|dir| self.is_coherent(&dir)) && !self.short.is_new();
         Ok(Opened { fh: 0, keep_cache: keep, cache_dir: keep, direct_io: false, backing: None })
+    }
+
+    /// Whether the kernel may keep the entries of every directory from now on. Not where names come to be evicted: it would be made to forget
+    /// them, and then ask for those that it has in a listing one by one.
+    fn keeps_all_listings(&self) -> bool {
+        self.vfs.is_all_resident() || self.vfs.is_all_lasting() && self.vfs.cache().memory_limit() == 0
     }
 
     fn list<'c>(&'c self, op: &Op, dir: &Inode<'c>, cookie: u64, reply: &mut impl DirReply) -> Result<()> {
