@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::fs::{FileType, Mode};
 use tempfile::TempDir;
 use uvfs::{Cred, Errno, Vfs};
 use uvfs_drivers::ext4::Ext4;
@@ -411,7 +412,37 @@ fn what_is_not_read_is_refused_by_name() {
     assert!(refusal(&image).contains("too short"));
     std::fs::write(&image, vec![1; 1 << 20]).unwrap();
     assert!(refusal(&image).contains("no ext2"));
-    assert!(refusal(dir.path()).contains("opened") && refusal(Path::new("/none")).contains("opened"));
+    assert!(refusal(Path::new("/none")).contains("opened"));
+}
+
+/// Whether it is refused within some seconds: to open a FIFO may wait for ever.
+fn refused_soon(path: PathBuf) -> Option<String> {
+    let (answer, answered) = mpsc::channel();
+    // Not joined where it hangs: the process ends with it.
+    thread::spawn(move || answer.send(refusal(&path)));
+    answered.recv_timeout(Duration::from_secs(20)).ok()
+}
+
+#[test]
+fn what_is_no_file_is_refused_and_not_opened() {
+    let dir = scratch().unwrap();
+    let fifo = dir.path().join("fifo");
+    let made = rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0);
+    made.unwrap();
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&fifo, &link).unwrap();
+    let socket = dir.path().join("socket");
+    let _bound = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for (path, kind) in [
+        (fifo, "a FIFO"),
+        (link, "a FIFO"),
+        (socket, "a socket"),
+        ("/dev/null".into(), "a character device"),
+        (dir.path().into(), "a directory"),
+    ] {
+        let text = refused_soon(path).expect("an answer, and no waiting");
+        assert!(text.contains(kind) && text.contains("name one"), "{text}");
+    }
 }
 
 #[test]

@@ -40,9 +40,12 @@ mod xattr;
 use std::fmt;
 use std::fs;
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::{Mode, OFlags};
 use uvfs::acl::{Acl, AclKind};
 use uvfs::driver::{Driver, File, Inode};
 use uvfs::types::{
@@ -89,6 +92,30 @@ struct Fs {
     tables: Vec<Table>,
 }
 
+/// Opens what may be an image. It is looked at before, with a descriptor that opens nothing, and what was looked at is opened then: to open a FIFO
+/// waits for who writes, and to open a device may do something to it.
+fn open_image(path: &Path, cannot: impl Fn(io::Error) -> Refused) -> std::result::Result<fs::File, Refused> {
+    let held = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let held = fs::File::from(held.map_err(|errno| cannot(errno.into()))?);
+    let found = held.metadata().map_err(&cannot)?.file_type();
+    let kind = match found {
+        _ if found.is_file() || found.is_block_device() => {
+            let opened = fs::File::open(format!("/proc/self/fd/{}", held.as_raw_fd()));
+            return opened.map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => {
+                    Refused::new("it cannot be opened by way of /proc/self/fd: is /proc mounted?".into())
+                }
+                _ => cannot(error),
+            });
+        }
+        _ if found.is_dir() => "a directory",
+        _ if found.is_fifo() => "a FIFO",
+        _ if found.is_socket() => "a socket",
+        _ => "a character device",
+    };
+    Err(Refused::new(format!("it is {kind}, where an image is a file or a block device: name one of these")))
+}
+
 /// The driver.
 pub struct Ext4 {
     fs: Fs,
@@ -103,13 +130,8 @@ impl Ext4 {
     /// A sentence: it cannot be opened, is no such file system, has a feature that is not read, or is damaged
     /// where nothing else could be found.
     pub fn open(path: &Path) -> std::result::Result<Arc<Self>, Refused> {
-        let opened = fs::File::open(path).and_then(|file| {
-            if file.metadata()?.is_dir() {
-                return Err(Errno::ISDIR.into());
-            }
-            Image::new(file)
-        });
-        let image = opened.map_err(|error| Refused::new(format!("it cannot be opened: {error}")))?;
+        let cannot = |error: io::Error| Refused::new(format!("it cannot be opened: {error}"));
+        let image = Image::new(open_image(path, cannot)?).map_err(cannot)?;
         Self::new(&path.display().to_string(), Box::new(image))
     }
 
