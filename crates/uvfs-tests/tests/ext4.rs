@@ -15,7 +15,7 @@ use uvfs_drivers::ext4::Ext4;
 use uvfs_tests::ext4::mutate::{bases, try_one};
 use uvfs_tests::ext4::populate::{Amount, populate};
 use uvfs_tests::ext4::recipes::{RECIPES, Recipe, by_name};
-use uvfs_tests::ext4::snapshot::{mount, of_image};
+use uvfs_tests::ext4::snapshot::{Depth, differences, mount, of_image};
 use uvfs_tests::ext4::tools::{debugfs, missing, mke2fs, scratch, text};
 
 /// Longest time for a walk through a damaged image, on a machine that does much else.
@@ -442,6 +442,23 @@ fn what_is_no_file_is_refused_and_not_opened() {
     ] {
         let text = refused_soon(path).expect("an answer, and no waiting");
         assert!(text.contains(kind) && text.contains("name one"), "{text}");
+    }
+}
+
+/// What the feature was taken from keeps the types, in what is the upper half of the name's length without it.
+#[test]
+fn types_that_are_left_over_are_no_part_of_a_length() {
+    if skipped() {
+        return;
+    }
+    for recipe in ["ext2-1k", "ext2-4k-small-inodes", "ext4-1k", "inline-data"] {
+        let small = Small::new(recipe);
+        let right = of_image(&Ext4::open(&small.image).unwrap()).unwrap();
+        debugfs(&small.image, "feature -filetype").unwrap();
+        let opened = Ext4::open(&small.image).unwrap();
+        let found = of_image(&opened).unwrap();
+        assert_eq!(differences(&right, &found, Depth::Everything, 3), Vec::<String>::new(), "{recipe}");
+        assert_eq!(opened.faults(), 0);
     }
 }
 

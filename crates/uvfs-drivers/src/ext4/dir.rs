@@ -68,7 +68,6 @@ impl<'b> Entries<'b> {
         ensure(len >= SHORTEST && len.is_multiple_of(4), "length of a directory entry")?;
         let record = slice(self.area, self.at, len, what)?;
         let (name_len, kind) = name_len(self.sup, head);
-        ensure(name_len <= NAME_MAX, "length of a name")?;
         let name = slice(record, HEAD, name_len, "a name longer than its entry")?;
         let ino = u32_at(head, 0);
         if ino != 0 && !self.sound {
@@ -93,12 +92,11 @@ impl<'b> Iterator for Entries<'b> {
 }
 
 /// The length of an entry's name, and the type that it says.
+///
+/// Without the feature the type is the upper half of the length, and zero, as no name is so long; but who takes the feature away leaves the types
+/// where they are, and then they say nothing.
 fn name_len(sup: &Superblock, head: &[u8]) -> (usize, u8) {
-    if sup.has_incompat(features::FILETYPE) {
-        (u8_at(head, 6).into(), u8_at(head, 7))
-    } else {
-        (u16_at(head, 6).into(), 0)
-    }
+    (u8_at(head, 6).into(), if sup.has_incompat(features::FILETYPE) { u8_at(head, 7) } else { 0 })
 }
 
 /// The length of an entry; 64 KiB do not fit into its field.

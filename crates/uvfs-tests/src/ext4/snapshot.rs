@@ -154,7 +154,7 @@ pub fn of_image(image: &Arc<Ext4>) -> Result<Snapshot> {
         let name = || String::from_utf8_lossy(&path).into_owned();
         let item = image_item(&vfs, &op, &inode).with_context(name)?;
         if item.attr.is_dir() {
-            for (name, ino) in list(&vfs, &op, &inode).with_context(name)? {
+            for (name, ino, fmt) in list(&vfs, &op, &inode).with_context(name)? {
                 let below = join(&path, &name);
                 let text = || format!("{:?}", String::from_utf8_lossy(&below));
                 let Found::Node(child, attr) = vfs.lookup(&op, &inode, &name).with_context(text)? else {
@@ -162,6 +162,9 @@ pub fn of_image(image: &Arc<Ext4>) -> Result<Snapshot> {
                 };
                 if attr.ino != ino {
                     return Err(anyhow!("{} is listed as {ino} and found as {}", text(), attr.ino));
+                }
+                if attr.fmt() != fmt {
+                    return Err(anyhow!("{} is listed as a {fmt:o} and found as a {:o}", text(), attr.fmt()));
                 }
                 waiting.push((below, child));
             }
@@ -171,14 +174,17 @@ pub fn of_image(image: &Arc<Ext4>) -> Result<Snapshot> {
     Ok(found)
 }
 
-/// All names of a directory, read in several turns, and their inodes' numbers.
-fn list(vfs: &Vfs, op: &Op, dir: &Inode<'_>) -> Result<Vec<(Vec<u8>, u64)>> {
-    let mut found: Vec<(Vec<u8>, u64)> = Vec::new();
+/// A name, and its inode's number and type as the directory has them.
+type Listed = (Vec<u8>, u64, u32);
+
+/// All names of a directory, read in several turns.
+fn list(vfs: &Vfs, op: &Op, dir: &Inode<'_>) -> Result<Vec<Listed>> {
+    let mut found: Vec<Listed> = Vec::new();
     let mut cookie = 0;
     loop {
         let before = found.len();
         vfs.readdir(op, dir, cookie, &mut |entry: DirEntry<'_>| {
-            found.push((entry.name.to_vec(), entry.ino));
+            found.push((entry.name.to_vec(), entry.ino, entry.fmt));
             cookie = entry.cookie;
             found.len() - before < 50
         })?;
