@@ -499,6 +499,18 @@ fn nothing_can_be_changed() {
 }
 
 #[test]
+fn no_more_is_free_than_there_is() {
+    if skipped() {
+        return;
+    }
+    let small = Small::new("ext4-4k");
+    debugfs(&small.image, "set_bg 0 free_blocks_count 2048").unwrap();
+    debugfs(&small.image, "set_bg 0 checksum calc").unwrap();
+    let statfs = vfs(small.bytes()).context(Cred::root()).statfs(b"/").unwrap();
+    assert!(statfs.bfree == statfs.blocks && statfs.bavail < statfs.bfree, "{statfs:?}");
+}
+
+#[test]
 fn damaged_images_end_in_errors() {
     if skipped() {
         return;

@@ -153,9 +153,12 @@ impl Ext4 {
         };
         let (free_blocks, free_inodes) = fs.read_groups().map_err(damaged)?;
         fs.root_node().map_err(damaged)?;
+        let blocks = fs.sup.blocks - fs.overhead();
+        // Whoever shows what is used takes one from the other.
+        let free_blocks = free_blocks.min(blocks);
         let figures = StatFs {
             bsize: fs.sup.block_size as u32,
-            blocks: fs.sup.blocks - fs.overhead(),
+            blocks,
             bfree: free_blocks,
             bavail: free_blocks.saturating_sub(fs.sup.reserved),
             files: fs.sup.inodes.into(),
