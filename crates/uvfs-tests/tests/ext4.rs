@@ -88,7 +88,9 @@ impl Small {
         let tree = dir.path().join("tree");
         std::fs::create_dir(&tree).unwrap();
         populate(&tree, Amount::SMALL, 3).unwrap();
-        let image = by_name(recipe).unwrap().make(dir.path(), &tree, "8M", false).unwrap();
+        let recipe = by_name(recipe).unwrap();
+        let size = if recipe.block_size() > 4096 { "24M" } else { "8M" };
+        let image = recipe.make(dir.path(), &tree, size, false).unwrap();
         Self { dir, image }
     }
 
@@ -462,6 +464,36 @@ fn types_that_are_left_over_are_no_part_of_a_length() {
     }
 }
 
+/// An entry of 64 KiB, in both forms that its length has.
+#[test]
+fn an_entry_may_fill_a_block_of_64_kib() {
+    if skipped() {
+        return;
+    }
+    let small = Small::new("ext2-64k");
+    for _ in 0..4 {
+        debugfs(&small.image, "expand_dir deep").unwrap();
+    }
+    let places = [1, 2, 3, 4].map(|block| small.ask(&format!("bmap deep {block}"), "") * 65536);
+    let mut image = small.bytes();
+    let file = small.ask("stat file-1000", "Inode:") as u32;
+    let forms = [(0, None), (65535, Some(b"one")), (0, Some(b"two")), (65535, None)];
+    for (place, (len, name)) in places.into_iter().zip(forms) {
+        let name = name.map(|name: &[u8; 3]| u32::from_le_bytes([name[0], name[1], name[2], 0]));
+        let (ino, kind) = if name.is_some() { (file, 3 | 1 << 8) } else { (0, 0) };
+        put(&mut image, place, [ino, len | kind << 16, name.unwrap_or(0)]);
+    }
+    let vfs = vfs(image);
+    let context = vfs.context(Cred::root());
+    let mut names: Vec<_> = context.readdir(b"deep").unwrap().into_iter().map(|e| e.name).collect();
+    names.sort();
+    assert_eq!(names, [&b"d0"[..], b"hard", b"one", b"two"]);
+    for name in ["deep/one", "deep/two"] {
+        assert_eq!(context.lstat(name.as_bytes()).unwrap().ino, file.into(), "{name}");
+    }
+    assert_eq!(context.lstat(b"deep/three"), Err(Errno::NOENT));
+}
+
 #[test]
 fn many_threads_read_the_same() {
     if skipped() {
@@ -508,6 +540,101 @@ fn no_more_is_free_than_there_is() {
     debugfs(&small.image, "set_bg 0 checksum calc").unwrap();
     let statfs = vfs(small.bytes()).context(Cred::root()).statfs(b"/").unwrap();
     assert!(statfs.bfree == statfs.blocks && statfs.bavail < statfs.bfree, "{statfs:?}");
+}
+
+/// Where data and holes begin, as `seek` says, up to the end.
+fn seams(mut seek: impl FnMut(u64, uvfs::Seek) -> Option<u64>) -> Vec<u64> {
+    let (mut found, mut at) = (Vec::new(), 0);
+    for what in [uvfs::Seek::Data, uvfs::Seek::Hole].into_iter().cycle() {
+        let Some(next) = seek(at, what) else { break };
+        found.push(next);
+        at = next;
+    }
+    found
+}
+
+fn host_seams(file: &std::fs::File) -> Vec<u64> {
+    seams(|at, what| {
+        let from = match what {
+            uvfs::Seek::Data => rustix::fs::SeekFrom::Data(at),
+            uvfs::Seek::Hole => rustix::fs::SeekFrom::Hole(at),
+        };
+        rustix::fs::seek(file, from).ok()
+    })
+}
+
+/// A file of nearly three TiB, or 15: one step for each hole, however long, and none for each of its blocks.
+#[test]
+fn holes_of_terabytes_are_a_few_steps() {
+    if skipped() {
+        return;
+    }
+    const TIB: u64 = 1 << 40;
+    for (recipe, end) in [("ext2-4k-small-inodes", 3 * TIB), ("ext4-4k", 15 * TIB), ("ext2-64k", 100 * TIB)] {
+        let dir = scratch().unwrap();
+        let tree = dir.path().join("tree");
+        std::fs::create_dir(&tree).unwrap();
+        let host = std::fs::File::create_new(tree.join("far")).unwrap();
+        let places = [0, 1 << 20, 3 << 30, 5 << 30, 6 << 30, TIB + 65536, 2 * TIB, end - 65536];
+        for place in places {
+            std::os::unix::fs::FileExt::write_all_at(&host, &[1; 65536], place).unwrap();
+        }
+        let image = by_name(recipe).unwrap().make(dir.path(), &tree, "64M", false).unwrap();
+        let opened = Ext4::open(&image).unwrap();
+        let vfs = mount(&opened).unwrap();
+        let op = vfs.op(&Cred::root());
+        let uvfs::Found::Node(node, attr) = vfs.lookup(&op, &vfs.root(), b"far").unwrap() else {
+            panic!("no file")
+        };
+        assert_eq!(attr.size, end);
+        let file = vfs.open(&op, &node, uvfs::Access::READ, false).unwrap();
+        let uses = Text::default();
+        opened.record(Box::new(uses.clone())).unwrap();
+        assert_eq!(seams(|at, what| vfs.seek(&op, file, at, what).ok()), host_seams(&host), "{recipe}");
+        let mut buffer = vec![9; 1 << 20];
+        for place in [TIB, end / 2 - 12345, end - (1 << 20)] {
+            let mut right = vec![8; 1 << 20];
+            assert_eq!(vfs.read(&op, file, place, &mut buffer), Ok(1 << 20));
+            std::os::unix::fs::FileExt::read_exact_at(&host, &mut right, place).unwrap();
+            assert!(buffer == right, "{recipe}: at {place}");
+        }
+        vfs.release(file);
+        opened.end_of_record().unwrap();
+        let lines = uses.0.lock().iter().filter(|byte| **byte == b'\n').count();
+        assert!(lines < 300, "{recipe}: {lines} blocks");
+    }
+}
+
+/// Tables full of zeros, of which one leads to another 256 times: as damage they are found out, and not gone through.
+#[test]
+fn a_map_of_empty_tables_that_goes_around_ends() {
+    if skipped() {
+        return;
+    }
+    let small = Small::new("ext2-1k");
+    let tables = [0, 1, 2].map(|block| small.ask(&format!("bmap file-20000 {block}"), "") as u32);
+    debugfs(&small.image, &format!("sif file-1 block[TIND] {}", tables[0])).unwrap();
+    debugfs(&small.image, "sif file-1 size 17179869184").unwrap();
+    let mut image = small.bytes();
+    for (table, to) in tables.into_iter().zip([tables[1], tables[2], 0]) {
+        let at = u64::from(table) * 1024;
+        put(&mut image[..at as usize + 1024], at, std::iter::repeat(to));
+    }
+    let opened = Ext4::new("test", Box::new(image)).unwrap();
+    let vfs = mount(&opened).unwrap();
+    let op = vfs.op(&Cred::root());
+    let uvfs::Found::Node(node, _) = vfs.lookup(&op, &vfs.root(), b"file-1").unwrap() else {
+        panic!("no file")
+    };
+    let file = vfs.open(&op, &node, uvfs::Access::READ, false).unwrap();
+    let uses = Text::default();
+    opened.record(Box::new(uses.clone())).unwrap();
+    assert_eq!(vfs.seek(&op, file, 1024, uvfs::Seek::Data), Err(Errno::UCLEAN));
+    vfs.release(file);
+    opened.end_of_record().unwrap();
+    let lines = uses.0.lock().iter().filter(|byte| **byte == b'\n').count();
+    // Three tables a step, and no more steps than twice as many as the image has blocks.
+    assert!(lines <= 3 * 2 * 8192 + 10, "{lines} blocks");
 }
 
 #[test]

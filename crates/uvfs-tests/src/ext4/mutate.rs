@@ -47,7 +47,8 @@ fn base(recipe: &Recipe, dir: &Path, tree: &Path) -> Result<Vec<u8>> {
     }
     args.extend(["-N".into(), "400".into()]);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    mke2fs(&image, &args, Some(tree), "4M")?;
+    let size = if recipe.block_size() > 4096 { "16M" } else { "4M" };
+    mke2fs(&image, &args, Some(tree), size)?;
     if !recipe.tune.is_empty() {
         run("tune2fs", &[recipe.tune, &[text(&image)]].concat())?;
     }

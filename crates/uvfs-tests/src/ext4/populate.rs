@@ -28,7 +28,7 @@ pub struct Amount {
     pub far: u64,
     /// Bytes of the large file.
     pub large: usize,
-    /// Longest value of an attribute: mke2fs fails where one does not fit, the kernel says so.
+    /// Longest value of an attribute: mke2fs fails where one does not fit, the kernel says so. 0: no attributes.
     pub value: usize,
 }
 
@@ -55,7 +55,9 @@ pub fn populate(dir: &Path, amount: Amount, seed: u64) -> Result<()> {
     links(dir)?;
     nodes(dir)?;
     names(&dir.join("names"), amount.names)?;
-    attributes(dir, amount, &mut rng)?;
+    if amount.value > 0 {
+        attributes(dir, amount, &mut rng)?;
+    }
     owners_and_times(dir)
 }
 
