@@ -12,7 +12,7 @@ use rustix::fs::{FileType, Mode};
 use tempfile::TempDir;
 use uvfs::{Cred, Errno, Vfs};
 use uvfs_drivers::ext4::Ext4;
-use uvfs_tests::ext4::mutate::{bases, try_one};
+use uvfs_tests::ext4::mutate::{Damage, bases, try_one};
 use uvfs_tests::ext4::populate::{Amount, populate};
 use uvfs_tests::ext4::recipes::{RECIPES, Recipe, by_name};
 use uvfs_tests::ext4::snapshot::{Depth, differences, mount, of_image};
@@ -644,12 +644,31 @@ fn damaged_images_end_in_errors() {
     }
     let dir = scratch().unwrap();
     let bases = bases(dir.path()).unwrap();
-    let (mut whole, mut met) = (0, 0);
-    for seed in 0..200 {
-        let (seen, _) = try_one(&bases, seed, LIMIT).unwrap();
-        whole += u64::from(!seen.refused);
-        met += u64::from(!seen.errors.is_empty());
+    for how in [Damage::Anywhere, Damage::Mended] {
+        let (mut whole, mut met) = (0, 0);
+        for seed in 0..200 {
+            let (seen, _) = try_one(&bases, seed, how, LIMIT).unwrap();
+            whole += u64::from(!seen.refused);
+            met += u64::from(!seen.errors.is_empty());
+        }
+        // Else it is not the damage that is tested.
+        assert!(whole > 100 && met > 40, "{how:?}: {whole} were read, {met} met damage");
     }
-    // Else it is not the damage that is tested.
-    assert!(whole > 100 && met > 40, "{whole} were read, {met} met damage");
+}
+
+/// A whole image stays as it is, in which case the sums are the format's; and of damaged ones none is told by its sums.
+#[test]
+fn checksums_that_are_made_right_are_right() {
+    if skipped() {
+        return;
+    }
+    let dir = scratch().unwrap();
+    let bases = bases(dir.path()).unwrap();
+    for base in &bases {
+        let mut image = base.image.clone();
+        base.map.mend(&mut image);
+        let place = image.iter().zip(&base.image).position(|(one, two)| one != two);
+        assert_eq!(place, None, "{}", base.name);
+        assert!(base.map.parts.iter().flatten().count() > 100, "{}", base.name);
+    }
 }

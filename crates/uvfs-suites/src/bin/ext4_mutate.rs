@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use uvfs_tests::ext4::mutate::{bases, damaged, try_one};
+use uvfs_tests::ext4::mutate::{Damage, bases, damaged, try_one};
 use uvfs_tests::ext4::tools::scratch;
 
 /// Walks through randomly damaged ext2, ext3 and ext4 images. Needs mke2fs.
@@ -23,6 +23,9 @@ struct Args {
     /// Most memory that walking may take beyond what the images to begin with took, in MiB.
     #[arg(long, default_value_t = 128)]
     memory: u64,
+    /// Damage structures of metadata, and make their checksums right then: the driver's other checks must do.
+    #[arg(long)]
+    mend: bool,
     /// Write the first image to this file, and do nothing else.
     #[arg(long)]
     save: Option<std::path::PathBuf>,
@@ -38,8 +41,9 @@ fn peak() -> u64 {
 fn run(args: &Args) -> Result<bool> {
     let dir = scratch()?;
     let bases = bases(dir.path()).context("making the images to begin with")?;
+    let how = if args.mend { Damage::Mended } else { Damage::Anywhere };
     if let Some(path) = &args.save {
-        let (name, image) = damaged(&bases, args.seed);
+        let (name, image) = damaged(&bases, args.seed, how);
         std::fs::write(path, image)?;
         println!("seed {}, from {name}: {}", args.seed, path.display());
         return Ok(true);
@@ -48,7 +52,7 @@ fn run(args: &Args) -> Result<bool> {
     let mut longest = Duration::ZERO;
     let before = peak();
     for seed in args.seed..args.seed.saturating_add(args.images) {
-        match try_one(&bases, seed, Duration::from_secs(args.limit)) {
+        match try_one(&bases, seed, how, Duration::from_secs(args.limit)) {
             Ok((seen, time)) => {
                 refused += u64::from(seen.refused);
                 found += seen.found;

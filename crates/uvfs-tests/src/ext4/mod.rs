@@ -1,6 +1,7 @@
 //! ext4 images: made with mke2fs by [`recipes`], filled by [`populate`], read by uvfs and by the kernel
-//! ([`snapshot`]), and damaged at random ([`mutate`]).
+//! ([`snapshot`]), and damaged at random ([`mutate`]), with right checksums if need be ([`mend`]).
 
+pub mod mend;
 pub mod mutate;
 pub mod populate;
 pub mod recipes;

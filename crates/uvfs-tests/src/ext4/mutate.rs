@@ -1,11 +1,10 @@
 //! Damaged images, and a walk through all that can be reached in one.
 //!
 //! Damage is drawn from a seed: bits are flipped, blocks zeroed, copied over each other or taken from another image,
-//! numbers replaced by ones that stand at a limit, ends cut off. Whatever comes of it, the walk must end in
+//! numbers replaced by ones that stand at a limit, ends cut off; or structures are damaged so that checksums are right. Whatever comes of it, the walk must end in
 //! time, without a panic, and with errors that say what they are.
 
-use std::collections::BTreeMap;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::mpsc;
@@ -17,6 +16,7 @@ use fastrand::Rng;
 use uvfs::{Access, Attr, Cred, Errno, Found, Inode, Op, Seek, Vfs, VfsConfig, mode};
 use uvfs_drivers::ext4::Ext4;
 
+use super::mend::{Kind, Map, Part};
 use super::populate::{Amount, populate};
 use super::recipes::{RECIPES, Recipe};
 use super::tools::{e2fsck, mke2fs, run, text};
@@ -28,13 +28,34 @@ const ENTRIES: u64 = 200_000;
 /// Memory for what a walk caches.
 const MEMORY: u64 = 16 << 20;
 
+/// A whole image.
+pub struct Base {
+    /// Its recipe's name.
+    pub name: &'static str,
+    /// Its bytes.
+    pub image: Vec<u8>,
+    /// Pieces where there is something: most of an image is empty.
+    used: Vec<usize>,
+    /// Its metadata.
+    pub map: Map,
+}
+
+impl Base {
+    fn new(name: &'static str, image: Vec<u8>) -> Self {
+        let is_used = |at: &usize| image[*at..at + PIECE].iter().any(|&b| b != 0);
+        let used = (0..image.len()).step_by(PIECE).filter(is_used).collect();
+        let map = Map::new(&image);
+        Self { name, image, used, map }
+    }
+}
+
 /// Whole images to begin with, small ones of every recipe.
-pub fn bases(dir: &Path) -> Result<Vec<(&'static str, Vec<u8>)>> {
+pub fn bases(dir: &Path) -> Result<Vec<Base>> {
     let tree = dir.join("tree");
     std::fs::create_dir(&tree)?;
     populate(&tree, Amount::SMALL, 7)?;
     let usable = RECIPES.iter().filter(|recipe| !recipe.args.join(" ").contains("ext3"));
-    usable.map(|recipe| Ok((recipe.name, base(recipe, dir, &tree)?))).collect()
+    usable.map(|recipe| Ok(Base::new(recipe.name, base(recipe, dir, &tree)?))).collect()
 }
 
 /// An image without a journal, which is never read and would take most of the damage.
@@ -56,22 +77,97 @@ fn base(recipe: &Recipe, dir: &Path, tree: &Path) -> Result<Vec<u8>> {
     Ok(std::fs::read(&image)?)
 }
 
-/// A damaged copy of one of the images.
-pub fn damaged(bases: &[(&'static str, Vec<u8>)], seed: u64) -> (&'static str, Vec<u8>) {
-    let mut rng = Rng::with_seed(seed);
-    let (name, base) = &bases[rng.usize(..bases.len())];
-    let mut image = base.clone();
-    // Where there is something: most of an image is empty.
-    let used: Vec<usize> =
-        (0..image.len() / PIECE).filter(|n| image[n * PIECE..][..PIECE].iter().any(|&b| b != 0)).collect();
-    for _ in 0..1 + rng.u32(..6) {
-        let at = used[rng.usize(..used.len())] * PIECE;
-        damage(&mut image, at, &mut rng, bases);
-    }
-    (name, image)
+/// How images are damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// Anywhere.
+    Anywhere,
+    /// In structures of metadata, and all their checksums are made right then.
+    Mended,
 }
 
-fn damage(image: &mut Vec<u8>, at: usize, rng: &mut Rng, bases: &[(&'static str, Vec<u8>)]) {
+/// A damaged copy of one of the images.
+pub fn damaged(bases: &[Base], seed: u64, how: Damage) -> (&'static str, Vec<u8>) {
+    let mut rng = Rng::with_seed(seed);
+    let base = &bases[rng.usize(..bases.len())];
+    let mut image = base.image.clone();
+    for _ in 0..1 + rng.u32(..6) {
+        if how == Damage::Mended {
+            damage_part(&mut image, base, bases, &mut rng);
+        } else {
+            let at = base.used[rng.usize(..base.used.len())];
+            damage(&mut image, at, &mut rng, bases);
+        }
+    }
+    if how == Damage::Mended {
+        base.map.mend(&mut image);
+    }
+    (base.name, image)
+}
+
+/// One of a kind, each kind as often as the others; but of a superblock seldom anything is left to read.
+fn a_part(map: &Map, rng: &mut Rng) -> Part {
+    loop {
+        let parts = &map.parts[rng.usize(..map.parts.len())];
+        let part = parts[rng.usize(..parts.len())];
+        if part.kind != Kind::Super && !matches!(part.kind, Kind::Group(_)) || rng.u32(..20) == 0 {
+            return part;
+        }
+    }
+}
+
+/// Damages a structure, so that it is like a right one most of the time.
+fn damage_part(image: &mut [u8], base: &Base, bases: &[Base], rng: &mut Rng) {
+    let Part { at, len, .. } = a_part(&base.map, rng);
+    // Headers, and what comes first, are met more often than what comes last.
+    let near = if rng.bool() { len.min(64) } else { len };
+    let half = at + rng.usize(..near / 2) * 2;
+    let word = at + rng.usize(..near / 4) * 4;
+    match rng.u32(..9) {
+        0 => (0..1 + rng.u32(..8)).for_each(|_| image[at + rng.usize(..near)] ^= 1 << rng.u32(..8)),
+        1 | 2 => {
+            let limits = [0, 1, 2, 4, 7, 8, 11, 12, 16, 0xff, 0x100, 0x7fff, 0x8000, 0x8001, 0xfffc, 0xffff];
+            image[half..half + 2].copy_from_slice(&u16::to_le_bytes(limits[rng.usize(..limits.len())]));
+        }
+        3..=5 => {
+            let number = a_number(image, word, base, rng);
+            image[word..word + 4].copy_from_slice(&number.to_le_bytes());
+        }
+        6 => {
+            let from = a_part(&base.map, rng);
+            image.copy_within(from.at..from.at + from.len.min(len), at);
+        }
+        7 => {
+            let other = &bases[rng.usize(..bases.len())];
+            let from = a_part(&other.map, rng);
+            let from = &other.image[from.at..from.at + from.len.min(len)];
+            image[at..at + from.len()].copy_from_slice(from);
+        }
+        _ if rng.bool() => {
+            let (from, to) = (rng.usize(..len / 4) * 4, rng.usize(..len / 4) * 4);
+            image.copy_within(at + from..at + from + (len - from.max(to)).min(64), at + to);
+        }
+        _ => image[word..(word + 32).min(at + len)].fill(0),
+    }
+}
+
+/// What may stand in a word and do harm: a limit, a neighbour of what it was, a structure's block, a file's number.
+fn a_number(image: &[u8], word: usize, base: &Base, rng: &mut Rng) -> u32 {
+    let limits = [0, 1, 2, 11, 12, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, u32::MAX];
+    let was = u32::from_le_bytes([image[word], image[word + 1], image[word + 2], image[word + 3]]);
+    match rng.u32(..5) {
+        0 => limits[rng.usize(..limits.len())],
+        1 => was.wrapping_add(1),
+        2 => was.wrapping_sub(1),
+        3 => (a_part(&base.map, rng).at / base.map.block_size) as u32,
+        _ => match a_part(&base.map, rng).kind {
+            Kind::Inode(ino) | Kind::Dir(ino, _) | Kind::Extents(ino) => ino,
+            _ => was ^ 1 << rng.u32(..32),
+        },
+    }
+}
+
+fn damage(image: &mut Vec<u8>, at: usize, rng: &mut Rng, bases: &[Base]) {
     // A cut may have come before.
     if at + PIECE > image.len() {
         return;
@@ -98,7 +194,7 @@ fn damage(image: &mut Vec<u8>, at: usize, rng: &mut Rng, bases: &[(&'static str,
             image.copy_within(from..from + PIECE, at);
         }
         7 => {
-            let (_, other) = &bases[rng.usize(..bases.len())];
+            let other = &bases[rng.usize(..bases.len())].image;
             let from = rng.usize(..other.len() / PIECE) * PIECE;
             image[at..at + PIECE].copy_from_slice(&other[from..from + PIECE]);
         }
@@ -126,6 +222,19 @@ struct Walk<'v> {
     seen: Seen,
     entries: u64,
     buffer: Vec<u8>,
+    /// Of each directory that was found, which one it was found in.
+    parents: HashMap<u64, u64>,
+    /// An answer that cannot be, whatever the image says.
+    wrong: Option<String>,
+}
+
+/// What a directory lists.
+#[derive(Default)]
+struct Listing {
+    /// Names, numbers of inodes, and where to go on after each.
+    names: Vec<(Vec<u8>, u64, u64)>,
+    /// It came to its end.
+    whole: bool,
 }
 
 /// Walks through the image and reads something of everything.
@@ -142,8 +251,12 @@ pub fn walk(name: &str, image: Vec<u8>) -> Result<Seen> {
     config.cache.max_inodes = 1 << 20;
     let vfs = Vfs::new(config, opened)?;
     let op = vfs.op(&Cred::root());
-    let mut walk = Walk { vfs: &vfs, op, seen: Seen::default(), entries: 0, buffer: vec![0; 1 << 16] };
+    let (buffer, parents) = (vec![0; 1 << 16], HashMap::new());
+    let mut walk = Walk { vfs: &vfs, op, seen: Seen::default(), entries: 0, buffer, parents, wrong: None };
     walk.all();
+    if let Some(wrong) = walk.wrong {
+        bail!("an answer that cannot be: {wrong}");
+    }
     match walk.seen.errors.keys().find(|errno| !is_expected(Errno::from_raw_os_error(**errno))) {
         Some(errno) => bail!("an answer was {}", Errno::from_raw_os_error(*errno)),
         None => Ok(walk.seen),
@@ -160,19 +273,40 @@ impl<'v> Walk<'v> {
         answer.map_err(|errno| *self.seen.errors.entry(errno.raw_os_error()).or_default() += 1).ok()
     }
 
+    /// Holds an answer to what is so in any image.
+    fn expect(&mut self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds && self.wrong.is_none() {
+            self.wrong = Some(what());
+        }
+    }
+
     fn all(&mut self) {
         let root = self.vfs.root();
         let statfs = self.vfs.statfs(&self.op, &root);
-        self.note(statfs);
-        let mut dirs = HashSet::from([root.ino()]);
+        if let Some(found) = self.note(statfs) {
+            let few =
+                found.bavail <= found.blocks && found.bfree <= found.blocks && found.ffree <= found.files;
+            self.expect(few, || format!("{found:?}"));
+        }
         let mut waiting = vec![root];
+        self.parents.insert(waiting[0].ino(), waiting[0].ino());
         while let Some(dir) = waiting.pop() {
             self.file(&dir);
-            for name in self.names(&dir) {
-                let Some(Found::Node(node, attr)) = self.look(&dir, &name) else { continue };
+            let listing = self.names(&dir);
+            let listed: HashSet<_> = listing.names.iter().map(|(name, ino, _)| (&**name, *ino)).collect();
+            for (name, ..) in &listing.names {
+                let Some(Found::Node(node, attr)) = self.look(&dir, name) else { continue };
+                let is_listed = listed.contains(&(&**name, attr.ino)) || !listing.whole;
+                self.expect(is_listed, || format!("{name:?} is found as {} only", attr.ino));
                 if !attr.is_dir() {
                     self.file(&node);
-                } else if dirs.insert(attr.ino) {
+                    continue;
+                }
+                let parent = self.parents.insert(attr.ino, dir.ino());
+                self.expect(parent.is_none_or(|parent| parent == dir.ino()), || {
+                    format!("directory {} is in {} and in {parent:?}", attr.ino, dir.ino())
+                });
+                if parent.is_none() {
                     waiting.push(node);
                 }
             }
@@ -181,22 +315,51 @@ impl<'v> Walk<'v> {
 
     fn look(&mut self, dir: &Inode<'v>, name: &[u8]) -> Option<Found<'v>> {
         let answer = self.vfs.lookup(&self.op, dir, name);
-        self.note(answer)
+        let found = self.note(answer)?;
+        if let Found::Node(_, attr) = &found {
+            self.expect(attr.nlink > 0 && attr.ino != self.vfs.root().ino(), || format!("{attr:?}"));
+        }
+        Some(found)
     }
 
-    fn names(&mut self, dir: &Inode<'_>) -> Vec<Vec<u8>> {
-        let (mut names, mut left) = (Vec::new(), ENTRIES - self.entries);
+    fn names(&mut self, dir: &Inode<'_>) -> Listing {
+        let (mut found, mut left) = (Listing::default(), ENTRIES - self.entries);
         let answer = self.vfs.readdir(&self.op, dir, 0, &mut |entry| {
-            names.push(entry.name.to_vec());
+            found.names.push((entry.name.to_vec(), entry.ino, entry.cookie));
             left = left.saturating_sub(1);
             left > 0
         });
         self.entries = ENTRIES - left;
+        found.whole = answer.is_ok() && left > 0;
         self.note(answer);
+        let is_name = |name: &[u8]| {
+            !matches!(name, b"" | b"." | b"..")
+                && name.len() < 256
+                && !name.iter().any(|b| matches!(b, 0 | b'/'))
+        };
+        let right = found.names.iter().all(|(name, ino, cookie)| is_name(name) && *ino > 0 && *cookie > 2);
+        let ordered = found.names.windows(2).all(|pair| pair[0].2 < pair[1].2);
+        self.expect(right && ordered, || format!("directory {} lists {:?}", dir.ino(), found.names));
         // From the middle of an entry, as a client may ask.
         let answer = self.vfs.readdir(&self.op, dir, 21, &mut |_| false);
         self.note(answer);
-        names
+        self.rest(dir, &found);
+        found
+    }
+
+    /// The second half of a listing is the same where one goes on there.
+    fn rest(&mut self, dir: &Inode<'_>, listing: &Listing) {
+        let Some((first, rest)) = listing.names.split_at_checked(listing.names.len() / 2) else { return };
+        let Some((.., cookie)) = first.last() else { return };
+        let mut same = rest.iter();
+        let mut differs = false;
+        let answer = self.vfs.readdir(&self.op, dir, *cookie, &mut |entry| {
+            differs |= same.next().is_none_or(|(name, ino, _)| (&**name, *ino) != (entry.name, entry.ino));
+            !differs
+        });
+        let ended = self.note(answer).is_none() || !listing.whole || same.next().is_none();
+        let is_part = !differs || !listing.whole;
+        self.expect(is_part && ended, || format!("directory {} goes on otherwise after {cookie}", dir.ino()));
     }
 
     fn file(&mut self, inode: &Inode<'_>) {
@@ -207,13 +370,16 @@ impl<'v> Walk<'v> {
         for name in self.note(names).unwrap_or_default().split(|&b| b == 0).filter(|n| !n.is_empty()) {
             if !name.starts_with(b"system.") {
                 let value = self.vfs.getxattr(&self.op, inode, name);
-                self.note(value.or_else(unusable));
+                let value = self.note(value.or_else(unusable)).unwrap_or_default();
+                self.expect(value.len() <= 65536, || format!("an attribute of {} bytes", value.len()));
             }
         }
         match attr.fmt() {
             mode::S_IFLNK => {
                 let target = self.vfs.readlink(&self.op, inode);
-                self.note(target);
+                let Some(target) = self.note(target) else { return };
+                let right = target.len() as u64 == attr.size && !target.is_empty() && !target.contains(&0);
+                self.expect(right, || format!("a link of {} bytes to {target:?}", attr.size));
             }
             mode::S_IFREG => self.contents(inode, &attr),
             _ => {}
@@ -230,8 +396,11 @@ impl<'v> Walk<'v> {
         for offset in offsets {
             let mut buffer = std::mem::take(&mut self.buffer);
             let read = self.vfs.read(&self.op, handle, offset, &mut buffer);
+            let most = attr.size.saturating_sub(offset).min(buffer.len() as u64);
             self.buffer = buffer;
-            self.note(read);
+            if let Some(len) = self.note(read) {
+                self.expect(len as u64 == most, || format!("{len} bytes at {offset} of {}", attr.size));
+            }
         }
         let mut at = 0;
         for step in 0..100 {
@@ -241,7 +410,14 @@ impl<'v> Walk<'v> {
                 // Past the end: of data, or of the file.
                 Err(Errno::NXIO) => break,
                 found => match self.note(found) {
-                    Some(next) => at = next,
+                    Some(next) => {
+                        let goes_on = next >= at && (next > at || what == Seek::Data);
+                        let within = next < attr.size || next == attr.size && what == Seek::Hole;
+                        self.expect(goes_on && within, || {
+                            format!("{what:?} after {at} at {next} of {}", attr.size)
+                        });
+                        at = next;
+                    }
                     None => break,
                 },
             }
@@ -262,8 +438,8 @@ fn unusable(errno: Errno) -> uvfs::Result<Vec<u8>> {
 ///
 /// # Errors
 /// What must not happen: a panic, too long a time, an error that says something else.
-pub fn try_one(bases: &[(&'static str, Vec<u8>)], seed: u64, limit: Duration) -> Result<(Seen, Duration)> {
-    let (name, image) = damaged(bases, seed);
+pub fn try_one(bases: &[Base], seed: u64, how: Damage, limit: Duration) -> Result<(Seen, Duration)> {
+    let (name, image) = damaged(bases, seed, how);
     let start = Instant::now();
     let (answer, answered) = mpsc::channel();
     // Not joined where it hangs: the process ends with it.
