@@ -15,7 +15,8 @@ use uvfs_sync::primitives::{MutexGuard, Ordering, spin_loop};
 use crate::cache::{Cache, Names, is_dir};
 use crate::clock::{NEVER, SUSPECT};
 use crate::dentry::{NameWords, Published};
-use crate::dir::DirState;
+use crate::dir::{DirState, Entries};
+use crate::dir_index::DirIndex;
 use crate::guard::NameGuard;
 use crate::inode_ref::{Death, InodeRef};
 use crate::inodes::Asked;
@@ -89,6 +90,33 @@ impl Aftermath {
     /// rest is then finished as for a negative entry.
     pub(crate) fn take_inode(&mut self) -> u32 {
         std::mem::take(&mut self.dead[0].inode)
+    }
+}
+
+/// Where the two names of a rename stand in the lists of resident directories; none where the lists stay as they are.
+///
+/// The list of the new name is held from before the names change until it says the same: who lists sees the target, or
+/// what took its place, and never both or neither. The list of the old name in another directory leads to what has gone
+/// until it is told: who finds it there sees that it has another parent. (It is in use all the while, because nobody else
+/// has the right to its name.)
+struct Relisting {
+    same_dir: bool,
+    source: Option<u64>,
+    target: Option<u64>,
+}
+
+impl Relisting {
+    fn lock<'a>(&self, to: &'a NameGuard<'_>) -> Option<Entries<'a>> {
+        (self.source.is_some() || self.target.is_some()).then(|| to.state.map(DirState::entries))?
+    }
+
+    /// The name has left this directory's list for another one's.
+    fn leave(&self, from: &NameGuard<'_>) {
+        if let Some(source) = self.source.filter(|_| !self.same_dir)
+            && let Some(state) = from.state
+        {
+            state.entries().remove(source);
+        }
     }
 }
 
@@ -267,10 +295,9 @@ impl Cache {
         (child.inode != 0 && d.seq.check(seq)).then_some(child)
     }
 
-    /// Take an entry out of a resident directory's list, before its dentry changes: who lists
-    /// under the index's mutex finds only dentries that are in use. The caller has the right to the
-    /// name, and of a resident superblock nothing goes away by itself: the dentry that comes back stays the name's.
-    fn unlist(&self, guard: &NameGuard<'_>, words: &NameWords<'_>) -> Option<u32> {
+    /// The dentry of a name of a resident directory. The caller has the right to the
+    /// name, and of a resident superblock nothing goes away by itself: the dentry stays the name's.
+    fn listed_as(&self, guard: &NameGuard<'_>, words: &NameWords<'_>) -> Option<u32> {
         if !guard.dir.private_half().is_resident() {
             return None;
         }
@@ -280,10 +307,19 @@ impl Cache {
             0 => None,
             found => self.is_guarded(found, dir, words),
         };
-        let Child { dentry, .. } = child.or_else(|| self.find_guarded(dir, words))?;
-        let state = guard.state?;
-        let cookie = self.dentries_private.get(dentry).cookie.load(Ordering::Relaxed);
-        state.entries().remove(cookie);
+        Some(child.or_else(|| self.find_guarded(dir, words))?.dentry)
+    }
+
+    /// Where a dentry stands in its directory's list.
+    fn cookie(&self, dentry: u32) -> u64 {
+        self.dentries_private.get(dentry).cookie.load(Ordering::Relaxed)
+    }
+
+    /// Take an entry out of a resident directory's list, before its dentry changes: who lists
+    /// under the index's mutex finds only dentries that are in use. See [`Cache::listed_as`].
+    fn unlist(&self, guard: &NameGuard<'_>, words: &NameWords<'_>) -> Option<u32> {
+        let dentry = self.listed_as(guard, words)?;
+        guard.state?.entries().remove(self.cookie(dentry));
         Some(dentry)
     }
 
@@ -292,10 +328,13 @@ impl Cache {
         if guard.dir.private_half().is_resident()
             && let Some(state) = guard.state
         {
-            let mut index = state.entries();
-            let cookie = index.push(dentry);
-            self.dentries_private.get(dentry).cookie.store(cookie, Ordering::Relaxed);
+            self.list_last(&mut state.entries(), dentry);
         }
+    }
+
+    fn list_last(&self, index: &mut DirIndex, dentry: u32) {
+        let cookie = index.push(dentry);
+        self.dentries_private.get(dentry).cookie.store(cookie, Ordering::Relaxed);
     }
 
     /// Under the bucket's lock: take a dentry out, dead. What it held is left in `after`. Not there: nothing happens.
@@ -476,11 +515,7 @@ impl Cache {
         mut death: Option<Death<'c>>,
     ) {
         let (from_words, to_words) = (from.words(), to.words());
-        let same_dir = from.dir.id() == to.dir.id();
-        self.unlist(to, &to_words);
-        if !same_dir {
-            self.unlist(from, &from_words);
-        }
+        let lists = self.relisting(from, &from_words, to, &to_words);
         for guard in [from, to] {
             if let Some(state) = guard.dir.dir_state() {
                 state.moved();
@@ -489,6 +524,7 @@ impl Cache {
         let mut after = Aftermath::default();
         let names = [(from.dir.index(), &from_words), (to.dir.index(), &to_words)];
         let moved = loop {
+            let mut entries = lists.lock(to);
             let (mut locked, [_, to_hash]) = self.lock_names_bucket(names, true);
             let moved = self.find_locked(&locked, 0, from.dir.index(), &from_words);
             let target = self.find_locked(&locked, 1, to.dir.index(), &to_words);
@@ -496,7 +532,7 @@ impl Cache {
             match moved {
                 Some(moved) if locked.relocate(0, 1, &to_hash, moved).is_err() => {
                     // No overflow line was to be had: everything is as it was.
-                    drop(locked);
+                    drop((locked, entries));
                     self.names.maintain(&Names(self));
                     continue;
                 }
@@ -514,14 +550,16 @@ impl Cache {
                 self.rewrite(moved, to.dir.index(), &to_words, std::mem::take(&mut room.tail), &mut after);
                 self.dentries.get(moved).hash.store(BlHash::to_store(&to_hash), Ordering::Relaxed);
             }
+            drop(locked);
+            if let Some(entries) = &mut entries {
+                self.relist(entries, &lists, moved);
+            }
             break moved;
         };
-        if let Some(moved) = moved {
+        lists.leave(from);
+        if moved.is_some() {
             if let Some(parent) = room.dir.take() {
                 parent.into_id();
-            }
-            if !same_dir {
-                self.list(to, moved);
             }
             // The moved dentry no longer counts in, nor holds, the old parent.
             if let Some(state) = from.dir.dir_state() {
@@ -534,6 +572,39 @@ impl Cache {
         drop(death);
         from.doubt_if_late(None);
         to.doubt_if_late(None);
+    }
+
+    /// What a rename will do to the lists of its directories.
+    fn relisting(
+        &self,
+        from: &NameGuard<'_>,
+        from_words: &NameWords<'_>,
+        to: &NameGuard<'_>,
+        to_words: &NameWords<'_>,
+    ) -> Relisting {
+        let same_dir = from.dir.id() == to.dir.id();
+        let target = self.listed_as(to, to_words).map(|dentry| self.cookie(dentry));
+        // A name that changes in its directory, and replaces no other, stays where it is.
+        let stays = same_dir && target.is_none();
+        let source = if stays { None } else { self.listed_as(from, from_words) };
+        Relisting { same_dir, source: source.map(|dentry| self.cookie(dentry)), target }
+    }
+
+    /// In the hold of the list of `to` in which the names changed: what moved gets the place of what it replaced, or
+    /// is the latest in the directory that it came to.
+    fn relist(&self, index: &mut DirIndex, lists: &Relisting, moved: Option<u32>) {
+        if let Some(source) = lists.source.filter(|_| lists.same_dir) {
+            index.remove(source);
+        }
+        match (moved, lists.target) {
+            (Some(moved), Some(cookie)) => {
+                index.replace(cookie, moved);
+                self.dentries_private.get(moved).cookie.store(cookie, Ordering::Relaxed);
+            }
+            (Some(moved), None) => self.list_last(index, moved),
+            (None, Some(cookie)) => index.remove(cookie),
+            (None, None) => {}
+        }
     }
 
     /// Under the locks of a rename: give a dentry its new parent and name. A directory's walk

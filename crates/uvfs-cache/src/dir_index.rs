@@ -1,9 +1,13 @@
 //! The entries of a resident directory in the order of their making (design rule 15).
 //!
 //! Each entry gets the next number of a counter that never goes back; the number is its `readdir`
-//! cookie. Entries stand in chunks sorted by number, so a reader resumes behind any cookie in
+//! cookie. Entries stand in chunks sorted by number, so a reader resumes below any cookie in
 //! O(log n), whether or not the entry it stopped at still exists, and an entry that nobody touched
 //! is neither skipped nor repeated however many others come and go. 12 bytes an entry.
+//!
+//! A reader goes from the highest number down: what is made while it reads comes above it. So a listing ends, however
+//! fast entries are made, and nobody has to remember where it began. An entry that takes another one's name takes its
+//! number too.
 //!
 //! Removing an entry moves the shorter side of its chunk: most often names go in the order in which they came, or
 //! the other way round. Plain data: the directory's mutex protects it.
@@ -51,8 +55,11 @@ impl DirIndex {
     }
 
     fn find(&self, cookie: u64) -> Option<(usize, usize)> {
-        // Most often names go in the order in which they came.
-        let first = self.chunks.first()?;
+        // Most often names go in the order in which they are listed, or in that in which they came.
+        let (first, last) = (self.chunks.first()?, self.chunks.last()?);
+        if last.cookies.back() == Some(&cookie) {
+            return Some((self.chunks.len() - 1, last.cookies.len() - 1));
+        }
         if first.cookies.front() == Some(&cookie) {
             return Some((0, 0));
         }
@@ -72,13 +79,22 @@ impl DirIndex {
         }
     }
 
-    /// Entries with cookies of `from` and above, in order.
-    pub(crate) fn from(&self, from: u64) -> impl Iterator<Item = (u64, u32)> {
-        let c = self.chunks.partition_point(|c| c.cookies.back().is_none_or(|last| *last < from));
-        let at = self.chunks.get(c).map_or(0, |c| c.cookies.partition_point(|k| *k < from));
-        self.chunks[c.min(self.chunks.len())..].iter().enumerate().flat_map(move |(i, chunk)| {
-            let skip = if i == 0 { at } else { 0 };
-            chunk.cookies.iter().copied().zip(chunk.dentries.iter().copied()).skip(skip)
+    /// Put another dentry in an entry's place. O(log n).
+    pub(crate) fn replace(&mut self, cookie: u64, dentry: u32) {
+        if let Some((c, at)) = self.find(cookie) {
+            self.chunks[c].dentries[at] = dentry;
+        }
+    }
+
+    /// Entries with cookies below `end`, the highest first.
+    pub(crate) fn below(&self, end: u64) -> impl Iterator<Item = (u64, u32)> {
+        let c = self.chunks.partition_point(|c| c.cookies.front().is_some_and(|first| *first < end));
+        let chunks = &self.chunks[..c];
+        // Of the last of these only: what is in the others is below it.
+        let at = chunks.last().map_or(0, |c| c.cookies.partition_point(|k| *k < end));
+        chunks.iter().rev().enumerate().flat_map(move |(i, chunk)| {
+            let len = if i == 0 { at } else { chunk.cookies.len() };
+            chunk.cookies.range(..len).copied().zip(chunk.dentries.range(..len).copied()).rev()
         })
     }
 
@@ -97,27 +113,32 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest! {
-        /// Rule 15: whatever is pushed and removed, the index lists what an ordered map lists, and no cookie comes
-        /// again.
+        /// Rule 15: whatever is pushed, replaced and removed, the index lists what an ordered map lists, and no cookie
+        /// comes again.
         #[test]
-        fn rule15_lists_like_an_ordered_map(ops in prop::collection::vec((any::<bool>(), any::<u16>()), 0..2000)) {
+        fn rule15_lists_like_an_ordered_map(ops in prop::collection::vec((0u8..4, any::<u16>()), 0..2000)) {
             let mut index = DirIndex::default();
             let mut model = BTreeMap::new();
             let mut last = 0;
-            for (i, (push, pick)) in ops.into_iter().enumerate() {
-                if push || model.is_empty() {
+            for (i, (op, pick)) in ops.into_iter().enumerate() {
+                if op < 2 || model.is_empty() {
                     let cookie = index.push(i as u32);
                     prop_assert!(cookie > last, "a reader that stopped at a removed entry goes on in the wrong place");
                     last = cookie;
                     model.insert(cookie, i as u32);
                 } else {
                     let cookie = *model.keys().nth(pick as usize % model.len()).unwrap();
-                    model.remove(&cookie);
-                    index.remove(cookie);
+                    if op == 2 {
+                        model.remove(&cookie);
+                        index.remove(cookie);
+                    } else {
+                        model.insert(cookie, i as u32);
+                        index.replace(cookie, i as u32);
+                    }
                 }
-                let from = u64::from(pick);
-                let got: Vec<_> = index.from(from).take(20).collect();
-                let want: Vec<_> = model.range(from..).take(20).map(|(k, v)| (*k, *v)).collect();
+                let end = u64::from(pick) % (last + 2);
+                let got: Vec<_> = index.below(end).take(20).collect();
+                let want: Vec<_> = model.range(..end).rev().take(20).map(|(k, v)| (*k, *v)).collect();
                 prop_assert_eq!(got, want);
             }
         }

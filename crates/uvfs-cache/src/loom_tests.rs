@@ -13,6 +13,7 @@
 mod doubt;
 mod exchange;
 mod hit;
+mod listing;
 mod numbers;
 
 use std::sync::Arc;
@@ -66,7 +67,11 @@ impl World {
         Self::with_hook(resident, Box::new(|_, _| {}))
     }
     fn with_hook(resident: bool, on_evict: EvictHook) -> Self {
-        let cache = Cache::new(Config { max_inodes: 4, max_negative: 2, ..Config::default() }).unwrap();
+        Self::of(4, resident, on_evict)
+    }
+    /// The slot that nobody gets is one of `max_inodes`.
+    fn of(max_inodes: u32, resident: bool, on_evict: EvictHook) -> Self {
+        let cache = Cache::new(Config { max_inodes, max_negative: 2, ..Config::default() }).unwrap();
         let sb = cache.add_superblock(SbOptions { resident, on_evict }).unwrap();
         drop(cache.make_root(sb, &fresh(1, true)).unwrap());
         Self { cache, sb }

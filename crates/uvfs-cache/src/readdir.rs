@@ -2,12 +2,14 @@
 //!
 //! Entries are copied out a batch at a time under the directory's index mutex; the reader gets them
 //! with nothing held. A dentry in the list is in use: it is taken out of the list, under the same
-//! mutex, before it changes hands (see [`crate::change`]).
+//! mutex, before it changes hands (see [`crate::change`]). A name that is replaced keeps its place in the list, and the
+//! one dentry gives way to the other in one hold of the mutex: who lists sees one of them.
 
 use uvfs_sync::primitives::{Ordering, spin_loop};
 
 use crate::cache::Cache;
 use crate::clock::NEVER;
+use crate::dir_index::FIRST_COOKIE;
 use crate::inode_ref::InodeRef;
 
 const BATCH: usize = 64;
@@ -48,23 +50,24 @@ impl DirScan<'_> {
 }
 
 impl Cache {
-    /// Hand out the entries of a resident directory from `cookie` on (0: the start), in the order
-    /// of their making. An entry that exists all the while is handed out exactly once, whatever
-    /// happens to others. O(log n) to resume. `sink` is called with nothing held.
+    /// Hand out the entries of a resident directory after `cookie` (0: from the start), the latest made first.
+    /// An entry that exists all the while is handed out exactly once, whatever happens to others, and so
+    /// is a name that others replace by renames. What is made after the start is not handed out, so that a listing ends.
+    /// O(log n) to resume. `sink` is called with nothing held.
     pub fn read_dir(&self, dir: &InodeRef<'_>, cookie: u64, sink: DirSink<'_>) {
         let Some(state) = dir.dir_state() else { return };
-        let mut from = cookie;
+        let mut end = if cookie < FIRST_COOKIE { u64::MAX } else { cookie };
         let mut batch = Batch::default();
         loop {
             batch.entries.clear();
             batch.names.clear();
             {
                 let index = state.entries();
-                for (cookie, dentry) in index.from(from).take(BATCH) {
-                    from = cookie + 1;
-                    self.listed(dir.index(), dentry, from, &mut batch);
+                for (cookie, dentry) in index.below(end).take(BATCH) {
+                    end = cookie;
+                    self.listed(dir.index(), dentry, cookie, &mut batch);
                 }
-                if batch.entries.is_empty() && index.from(from).next().is_none() {
+                if batch.entries.is_empty() && index.below(end).next().is_none() {
                     return;
                 }
             }
@@ -79,7 +82,7 @@ impl Cache {
         }
     }
 
-    /// Copy an entry of the list, unless it is just being renamed into another directory.
+    /// Copy an entry of the list, unless it has just been renamed into another directory.
     fn listed(&self, dir: u32, dentry: u32, next: u64, batch: &mut Batch) {
         let d = self.dentries.get(dentry);
         let mut name = [0; 256];

@@ -4,6 +4,7 @@ mod acl;
 mod attrs;
 mod contents;
 mod limits;
+mod listing;
 mod names;
 
 use std::sync::Arc;

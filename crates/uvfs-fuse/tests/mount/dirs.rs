@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::mem::MaybeUninit;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use rustix::fs::{Mode, OFlags, RawDir};
 
@@ -14,9 +17,19 @@ pub const TESTS: &[Test] = &[
     ("dot_and_dotdot", Needs::Mount, dot_and_dotdot),
     ("a_stream_can_be_rewound_and_resumed", Needs::Mount, a_stream_can_be_rewound_and_resumed),
     ("a_removed_directory_is_empty", Needs::Mount, a_removed_directory_is_empty),
+    (
+        "a_stream_ends_whatever_is_done_to_what_was_read",
+        Needs::Mount,
+        a_stream_ends_whatever_is_done_to_what_was_read,
+    ),
+    (
+        "a_name_that_is_replaced_meanwhile_is_seen_once",
+        Needs::Mount,
+        a_name_that_is_replaced_meanwhile_is_seen_once,
+    ),
 ];
 
-fn names(dir: &std::path::Path) -> BTreeSet<String> {
+fn names(dir: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(dir).expect("readdir");
     entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
 }
@@ -115,4 +128,92 @@ fn a_removed_directory_is_empty() {
     }
     let create = rustix::fs::openat(&dir, "file", OFlags::CREATE | OFlags::WRONLY, 0o600.into());
     assert_eq!(create.map(drop), Err(rustix::io::Errno::NOENT));
+}
+
+/// Reads the directory a buffer of 600 bytes at a time, and calls `each` with every name but `.` and `..`: before the next
+/// buffer is asked for, for most of them. How often each name came.
+fn read_slowly(dir: &Path, most: usize, mut each: impl FnMut(&str)) -> BTreeMap<String, usize> {
+    let dir = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("opendir");
+    let mut buffer = [MaybeUninit::uninit(); 600];
+    let mut stream = RawDir::new(&dir, &mut buffer);
+    let (mut seen, mut total) = (BTreeMap::new(), 0);
+    while let Some(entry) = stream.next() {
+        let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
+        if !name.starts_with('.') {
+            total += 1;
+            assert!(total <= most, "the listing does not end");
+            each(&name);
+            *seen.entry(name).or_default() += 1;
+        }
+    }
+    seen
+}
+
+/// Whatever is done to each entry when it has been read: renamed, replaced, taken away and brought back, or made more of.
+fn a_stream_ends_whatever_is_done_to_what_was_read() {
+    const FILES: usize = 1000;
+    type Change = fn(&Path, &str);
+    let changes: [Change; 4] = [
+        |dir, name| fs::rename(dir.join(name), dir.join(format!("{name}.new"))).expect("rename"),
+        |dir, name| {
+            fs::write(dir.join("temporary"), "new").expect("create");
+            fs::rename(dir.join("temporary"), dir.join(name)).expect("rename");
+        },
+        |dir, name| {
+            fs::rename(dir.join(name), dir.join("../away")).expect("rename");
+            fs::rename(dir.join("../away"), dir.join(name)).expect("rename");
+        },
+        |dir, name| fs::write(dir.join(format!("{name}.more")), "").expect("create"),
+    ];
+    let mnt = Fixture::tmpfs();
+    for (i, change) in changes.into_iter().enumerate() {
+        let dir = mnt.path(&format!("dir{i}"));
+        fs::create_dir(&dir).expect("mkdir");
+        for file in 0..FILES {
+            fs::write(dir.join(format!("{file:04}")), "").expect("create");
+        }
+        let seen = read_slowly(&dir, 4 * FILES, |name| change(&dir, name));
+        for file in 0..FILES {
+            let name = format!("{file:04}");
+            assert_eq!(seen.get(&name), Some(&1), "{name}, change {i}");
+        }
+        // Who begins anew sees all that is there.
+        let now = read_slowly(&dir, 4 * FILES, |_| ());
+        let made = if i == 3 { 2 * FILES } else { FILES };
+        assert_eq!(now.len(), made, "change {i}");
+        assert!(now.values().all(|&times| times == 1), "change {i}: {now:?}");
+    }
+}
+
+/// Names that another thread replaces all the time are there in each listing, once.
+fn a_name_that_is_replaced_meanwhile_is_seen_once() {
+    const FILES: usize = 300;
+    let mnt = Fixture::tmpfs();
+    let (dir, done) = (mnt.path("dir"), AtomicBool::new(false));
+    fs::create_dir(&dir).expect("mkdir");
+    for file in 0..FILES {
+        fs::write(dir.join(format!("{file:03}")), "").expect("create");
+    }
+    let replace = |from: &Path, step: usize| {
+        let files = (0..).map(|i| i * step % FILES).take_while(|_| !done.load(Ordering::Relaxed));
+        for file in files {
+            fs::write(from, "new").expect("create");
+            fs::rename(from, dir.join(format!("{file:03}"))).expect("rename");
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| replace(&dir.join("temporary"), 7));
+        scope.spawn(|| replace(&mnt.path("elsewhere"), 11));
+        let lister = scope.spawn(|| {
+            for round in 0..30 {
+                let seen = read_slowly(&dir, 2 * FILES, |_| ());
+                for file in 0..FILES {
+                    assert_eq!(seen.get(&format!("{file:03}")), Some(&1), "{file:03} in round {round}");
+                }
+            }
+        });
+        let outcome = lister.join();
+        done.store(true, Ordering::Relaxed);
+        assert!(outcome.is_ok(), "a listing was wrong");
+    });
 }

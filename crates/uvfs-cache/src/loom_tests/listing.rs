@@ -1,0 +1,88 @@
+//! Model checks of listings beside renames: rule 15.
+
+use super::{World, fresh, model};
+use crate::Room;
+
+/// The names of a directory, one a call: what is changed between two calls is seen by the second one.
+fn list(w: &World) -> Vec<Vec<u8>> {
+    let (root, mut names, mut cookie) = (w.root(), Vec::new(), 0);
+    loop {
+        let before = names.len();
+        w.cache.read_dir(&root, cookie, &mut |name, _, _, next| {
+            names.push(name.to_vec());
+            cookie = next;
+            false
+        });
+        if names.len() == before {
+            return names;
+        }
+    }
+}
+
+fn count(names: &[Vec<u8>], name: &[u8]) -> usize {
+    names.iter().filter(|listed| *listed == name).count()
+}
+
+/// Rule 15: a name that is replaced by a rename in its directory is listed once, by whoever lists meanwhile. Planted bug:
+/// rule15-names-change-in-a-hold-of-their-own.
+#[test]
+fn loom_rule15_a_replaced_name_is_listed_once() {
+    for newer in [b"a", b"b"] {
+        model(move || {
+            let w = World::new(true);
+            let older: &[u8; 1] = if newer == b"a" { b"b" } else { b"a" };
+            w.create(older, 5, false);
+            w.create(newer, 6, false);
+            let names = w.during(|w| list(&w), |w| w.rename(b"a", b"b"));
+            assert_eq!(count(&names, b"b"), 1, "{names:?}");
+            assert!(count(&names, b"a") <= 1, "{names:?}");
+            assert_eq!(list(&w), [b"b"]);
+        });
+    }
+}
+
+/// Rule 15: the same for one that is replaced from another directory. Planted bug:
+/// rule15-names-change-in-a-hold-of-their-own.
+#[test]
+fn loom_rule15_a_name_replaced_from_elsewhere_is_listed_once() {
+    model(|| {
+        let w = World::of(6, true, Box::new(|_, _| {}));
+        w.create(b"b", 5, false);
+        let other = w.create(b"d", 6, true);
+        w.create_at(&w.cache.get(other).unwrap(), b"a", 7, false);
+        let names = w.during(
+            |w| list(&w),
+            |w| {
+                let (root, other) = (w.root(), w.cache.get(other).unwrap());
+                let (a, b) = w.cache.lock_names((&other, b"a"), (&root, b"b"));
+                let room = b.reserve(Room::Name).unwrap();
+                w.cache.rename(&a, &b, room, None);
+            },
+        );
+        assert_eq!((count(&names, b"b"), names.len()), (1, 2), "{names:?}");
+    });
+}
+
+/// Rule 15: a file that moves to another directory is in the one or the other, for who lists the old one after it was seen
+/// in the new one too, and is not listed under the name that it has there. Planted bug: rule15-lists-what-has-left.
+#[test]
+fn loom_rule15_what_has_left_is_not_listed() {
+    model(|| {
+        let w = World::new(true);
+        let other = w.create(b"d", 6, true);
+        w.create(b"a", 5, false);
+        let names = w.during(
+            |w| list(&w),
+            |w| {
+                let (root, other) = (w.root(), w.cache.get(other).unwrap());
+                let (a, b) = w.cache.lock_names((&root, b"a"), (&other, b"b"));
+                let room = b.reserve(Room::Name).unwrap();
+                w.cache.rename(&a, &b, room, None);
+            },
+        );
+        assert_eq!((count(&names, b"d"), count(&names, b"b")), (1, 0), "{names:?}");
+        assert!(
+            matches!(w.peek(other, b"b"), crate::Peek::Hit(_, attr) if attr.ino == fresh(5, false).attr.ino)
+        );
+    });
+}
