@@ -51,6 +51,12 @@ in_process() {
     run "model" 900 "$tools/model" --seeds "$(pick 0..500 0..10000)" --ops 500
     run "linear, in process" 300 "$tools/linear" --seconds "$(pick 10 60)"
     run "storm" 300 "$tools/storm" --seconds "$(pick 20 60)"
+    if has mke2fs || [ -x /sbin/mke2fs ]; then
+        run "damaged ext4 images" 600 "$tools/ext4_mutate" --images "$(pick 500 10000)"
+        run "damaged ext4 images, checksums right" 600 "$tools/ext4_mutate" --mend --images "$(pick 1000 20000)"
+    else
+        skip "damaged ext4 images: mke2fs is not installed (e2fsprogs)"
+    fi
 }
 
 on_mounts() {

@@ -221,6 +221,8 @@ fn usage_errors_name_what_is_valid() {
     assert!(said.contains("/none") && said.contains("cannot be opened"), "{said}");
     let (_, said) = refused(&["mount", "ext4:/proc/self/exe", "/"]);
     assert!(said.contains("no ext2, ext3 or ext4"), "{said}");
+    let (_, said) = refused(&["mount", "ext4:/dev/null", "/"]);
+    assert!(said.contains("/dev/null") && said.contains("a character device"), "{said}");
     let (_, said) = refused(&["mount", "generated:depth=deep", "/"]);
     assert!(said.contains("deep"), "{said}");
     let (status, said) = refused(&["mount", "tmpfs"]);

@@ -49,7 +49,7 @@ fn run(args: &Args) -> Result<bool> {
         return Ok(true);
     }
     let (mut refused, mut found, mut damaged, mut failed) = (0, 0, 0, 0);
-    let mut longest = Duration::ZERO;
+    let mut longest = (Duration::ZERO, 0);
     let before = peak();
     for seed in args.seed..args.seed.saturating_add(args.images) {
         match try_one(&bases, seed, how, Duration::from_secs(args.limit)) {
@@ -57,7 +57,7 @@ fn run(args: &Args) -> Result<bool> {
                 refused += u64::from(seen.refused);
                 found += seen.found;
                 damaged += u64::from(!seen.errors.is_empty());
-                longest = longest.max(time);
+                longest = longest.max((time, seed));
             }
             Err(error) => {
                 failed += 1;
@@ -71,9 +71,11 @@ fn run(args: &Args) -> Result<bool> {
         println!("{more} MiB more than before were needed: {} may be", args.memory);
     }
     println!(
-        "{} images: {refused} refused, {damaged} with damage that was met, {found} files found; longest {longest:?}; \
+        "{} images: {refused} refused, {damaged} with damage that was met, {found} files found; longest {:?}, seed {}; \
          memory {} KiB before, {} KiB at most; {failed} failed",
         args.images,
+        longest.0,
+        longest.1,
         before,
         peak()
     );

@@ -4,7 +4,7 @@
 //! [`Map::mend`] makes the checksum of each of them what it must be for the bytes that stand there now. A whole image
 //! stays as it is by that, which a test holds it to.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Where the superblock stands, and how long it is.
 const SUPERBLOCK: usize = 1024;
@@ -58,7 +58,7 @@ pub struct Map {
     /// Where each group's table of inodes begins, in bytes.
     tables: Vec<usize>,
     group_inodes: u32,
-    /// All parts, each kind's together.
+    /// All parts, those of one form together.
     pub parts: Vec<Vec<Part>>,
 }
 
@@ -137,14 +137,33 @@ impl Map {
         for ino in 1..=sup(0) {
             this.inode(image, ino, &mut all);
         }
+        let mut families = BTreeMap::<_, Vec<_>>::new();
         for part in all {
-            let same = |kind: &Kind| std::mem::discriminant(kind) == std::mem::discriminant(&part.kind);
-            match this.parts.iter_mut().find(|parts| same(&parts[0].kind)) {
-                Some(parts) => parts.push(part),
-                None => this.parts.push(vec![part]),
+            families.entry(this.family(image, &part)).or_default().push(part);
+        }
+        this.parts = families.into_values().collect();
+        this
+    }
+
+    /// What has the same form: of inodes those of one type with the same flags, of directories' blocks leaves and nodes of indices.
+    fn family(&self, image: &[u8], part: &Part) -> (u32, usize) {
+        match part.kind {
+            Kind::Super => (0, 0),
+            Kind::Group(_) => (1, 0),
+            Kind::Inode(_) => (2 + u32_at(image, part.at + 0x20), u16_at(image, part.at) >> 12),
+            Kind::Extents(_) => (1, 1),
+            Kind::Table => (1, 2),
+            Kind::Attributes => (1, 3),
+            Kind::Dir(ino, index) => {
+                let is_indexed = u32_at(image, self.inode_at(ino) + 0x20) & INODE_INDEX != 0;
+                (
+                    1,
+                    4 + usize::from(
+                        is_indexed && (index == 0 || is_whole(&image[part.at..part.at + part.len])),
+                    ),
+                )
             }
         }
-        this
     }
 
     fn inode_at(&self, ino: u32) -> usize {
@@ -311,10 +330,14 @@ fn mend_inode(raw: &mut [u8], seed: u32) {
     }
 }
 
+/// Whether a directory's block is one unused entry.
+fn is_whole(block: &[u8]) -> bool {
+    let (len, first) = (block.len(), u16_at(block, 4));
+    u32_at(block, 0) == 0 && (first == len || len == 65536 && matches!(first, 0 | 65535))
+}
+
 fn mend_dir(block: &mut [u8], seed: u32, is_indexed: bool, index: u64) {
-    let len = block.len();
-    let first = u16_at(block, 4);
-    let is_whole = u32_at(block, 0) == 0 && (first == len || len == 65536 && matches!(first, 0 | 65535));
+    let (len, is_whole) = (block.len(), is_whole(block));
     if is_indexed && (index == 0 || is_whole) {
         let at = if is_whole { 8 } else { 32 };
         let (limit, count) = (u16_at(block, at), u16_at(block, at + 2));

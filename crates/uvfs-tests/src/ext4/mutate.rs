@@ -51,11 +51,16 @@ impl Base {
 
 /// Whole images to begin with, small ones of every recipe.
 pub fn bases(dir: &Path) -> Result<Vec<Base>> {
-    let tree = dir.join("tree");
-    std::fs::create_dir(&tree)?;
-    populate(&tree, Amount::SMALL, 7)?;
-    let usable = RECIPES.iter().filter(|recipe| !recipe.args.join(" ").contains("ext3"));
-    usable.map(|recipe| Ok(Base::new(recipe.name, base(recipe, dir, &tree)?))).collect()
+    // Where values may be inodes, with some that are.
+    let (tree, large) = (dir.join("tree"), dir.join("large"));
+    for (tree, value) in [(&tree, 500), (&large, 20_000)] {
+        std::fs::create_dir(tree)?;
+        populate(tree, Amount { value, ..Amount::SMALL }, 7)?;
+    }
+    let has = |recipe: &Recipe, what| recipe.args.join(" ").contains(what);
+    let usable = RECIPES.iter().filter(|recipe| !has(recipe, "ext3"));
+    let tree = |recipe| if has(recipe, "ea_inode") { &large } else { &tree };
+    usable.map(|recipe| Ok(Base::new(recipe.name, base(recipe, dir, tree(recipe))?))).collect()
 }
 
 /// An image without a journal, which is never read and would take most of the damage.
@@ -105,7 +110,7 @@ pub fn damaged(bases: &[Base], seed: u64, how: Damage) -> (&'static str, Vec<u8>
     (base.name, image)
 }
 
-/// One of a kind, each kind as often as the others; but of a superblock seldom anything is left to read.
+/// One of a form, each form as often as the others; but of a superblock seldom anything is left to read.
 fn a_part(map: &Map, rng: &mut Rng) -> Part {
     loop {
         let parts = &map.parts[rng.usize(..map.parts.len())];
@@ -292,9 +297,14 @@ impl<'v> Walk<'v> {
         self.parents.insert(waiting[0].ino(), waiting[0].ino());
         while let Some(dir) = waiting.pop() {
             self.file(&dir);
+            for name in [&b"none"[..], b"nothing", b"0", &[0xff; 255]] {
+                self.look(&dir, name);
+            }
             let listing = self.names(&dir);
             let listed: HashSet<_> = listing.names.iter().map(|(name, ino, _)| (&**name, *ino)).collect();
-            for (name, ..) in &listing.names {
+            // Backwards at first: in the order of a listing no index is used.
+            let (first, rest) = listing.names.split_at(listing.names.len() / 2);
+            for (name, ..) in first.iter().rev().chain(rest) {
                 let Some(Found::Node(node, attr)) = self.look(&dir, name) else { continue };
                 let is_listed = listed.contains(&(&**name, attr.ino)) || !listing.whole;
                 self.expect(is_listed, || format!("{name:?} is found as {} only", attr.ino));
