@@ -78,6 +78,14 @@ struct Name {
     cookie: u64,
 }
 
+/// What became of a name that was read.
+enum Added {
+    Entry,
+    /// It has gone in between.
+    Nothing,
+    NoRoom,
+}
+
 impl Names {
     fn push(&mut self, entry: &DirEntry<'_>) {
         self.bytes.extend_from_slice(entry.name);
@@ -129,10 +137,11 @@ impl Core {
             let Some(last) = names.entries.last() else { return Ok(()) };
             cookie = last.cookie;
             for (bytes, name) in names.iter() {
-                if !self.add(op, dir, bytes, name, reply) {
-                    return Ok(());
+                match self.add(op, dir, bytes, name, reply) {
+                    Added::Entry => added += 1,
+                    Added::Nothing => {}
+                    Added::NoRoom => return Ok(()),
                 }
-                added += 1;
             }
             // The last ones, as a rule. Where they are not, the kernel asks on: what ends a stream is an empty answer.
             if added > 0 && names.entries.len() < BATCH {
@@ -151,7 +160,7 @@ impl Core {
         Ok(names)
     }
 
-    /// Adds one entry; false if there was no room.
+    /// Adds one entry.
     fn add<'c>(
         &'c self,
         op: &Op,
@@ -159,26 +168,25 @@ impl Core {
         name: &[u8],
         seen: &Name,
         reply: &mut impl DirReply,
-    ) -> bool {
-        match self.find(op, dir, name) {
-            Ok(Found::Node(inode, attr)) => {
-                if !reply.plus() {
-                    return reply.add(name, seen.cookie, &self.describe(&inode, attr));
-                }
+    ) -> Added {
+        let added = match self.find(op, dir, name) {
+            Ok(Found::Node(inode, attr)) if reply.plus() => {
                 let added = reply.add(name, seen.cookie, &self.hand_out(&inode, attr));
                 if !added {
                     self.uncount_lookup(&inode);
                 }
                 added
             }
-            Ok(Found::Absent(_)) | Err(Errno::NOENT) => true,
+            Ok(Found::Node(inode, attr)) => reply.add(name, seen.cookie, &self.describe(&inode, attr)),
+            Ok(Found::Absent(_)) | Err(Errno::NOENT) => return Added::Nothing,
             Err(errno) => {
                 if errno == Errno::NOMEM {
                     self.short.plain.fetch_add(1, Relaxed);
                 }
                 reply.add(name, seen.cookie, &unknown(seen))
             }
-        }
+        };
+        if added { Added::Entry } else { Added::NoRoom }
     }
 
     /// What `..` is shown as. The kernel takes nothing but the number from it, so an error (the
@@ -198,4 +206,40 @@ fn unknown(seen: &Name) -> Entry {
     let ino = (seen.ino % FIRST_ISSUED).max(ROOT + 1);
     let attr = Attr { ino, mode: seen.fmt, nlink: 1, ..Attr::default() };
     Entry { node: 0, generation: 0, attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::frontend::fixture::{ANYBODY, Fixture};
+    use crate::transport::Asked;
+
+    /// The names of one reply.
+    struct Listed(Vec<Vec<u8>>, mpsc::Sender<Result<Vec<Vec<u8>>>>);
+
+    impl Asked for Listed {}
+
+    impl DirReply for Listed {
+        fn add(&mut self, name: &[u8], _: u64, _: &Entry) -> bool {
+            self.0.push(name.to_vec());
+            true
+        }
+        fn plus(&self) -> bool {
+            true
+        }
+        fn send(self, outcome: Result<()>) {
+            self.1.send(outcome.map(|()| self.0)).expect("somebody waits for the answer");
+        }
+    }
+
+    /// An empty answer would say that the directory has ended.
+    #[test]
+    fn an_error_behind_names_that_have_gone_is_told() {
+        let fixture = Fixture::new();
+        let (sent, answer) = mpsc::channel();
+        fixture.frontend.readdir(ANYBODY, ROOT, AFTER_DOTDOT, Listed(Vec::new(), sent));
+        assert_eq!(answer.recv().expect("an answer"), Err(Errno::IO));
+    }
 }

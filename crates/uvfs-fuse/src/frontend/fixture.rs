@@ -5,8 +5,8 @@ use std::sync::{Arc, mpsc};
 use parking_lot::{Condvar, Mutex};
 use uvfs::driver::File;
 use uvfs::{
-    Access, Answer, Attr, Driver, Errno, Features, Inode, NewInode, Op, Result, SetAttr, StatFs, Ttl, Vfs,
-    VfsConfig, mode,
+    Access, Answer, Attr, DirEntry, Driver, Errno, Features, Inode, NewInode, Op, Result, SetAttr, StatFs,
+    Ttl, Vfs, VfsConfig, mode,
 };
 
 use super::{Frontend, Write};
@@ -92,6 +92,24 @@ impl Driver for Numbered {
         let file = str::from_utf8(name).ok().and_then(|name| name.parse::<u32>().ok());
         let file = file.ok_or(Errno::NOENT)?;
         Ok(Answer::Found(node(u64::from(file) + 3, mode::S_IFREG | 0o644)))
+    }
+    /// Names that nobody finds any more, as many as are asked for, and then an error.
+    fn readdir(
+        &self,
+        _: &Op,
+        _: &Inode<'_>,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        if cookie > 100 {
+            return Err(Errno::IO);
+        }
+        for cookie in 101.. {
+            if !sink(DirEntry { name: b"gone", ino: cookie, fmt: mode::S_IFREG, cookie }) {
+                break;
+            }
+        }
+        Ok(())
     }
     fn setattr(&self, _: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {
         inode.update(|attr| attr.mode = set.mode.map_or(attr.mode, |bits| mode::S_IFREG | bits));
