@@ -159,6 +159,8 @@ const SCRIPTS: &[&str] = &[
     "printf x >>sgid; stat -c %a sgid",
     "printf x >>locking; stat -c %a locking",
     "fallocate -l 9000 locking; stat -c %a locking",
+    "mknod drop/whiteout c 0 0",
+    "mknod drop/block b 0 0",
     "perl -e 'use Fcntl; sysopen(F, q(open), O_RDONLY | O_TRUNC) or die; print -s q(open)'",
     "perl -e 'use Fcntl; sysopen(F, q(shared), O_RDONLY | O_TRUNC) or die; print -s q(shared)'",
     "./tool",

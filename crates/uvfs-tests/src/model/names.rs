@@ -95,7 +95,8 @@ impl Model {
         if fmt == S_IFDIR {
             return err(Errno::PERM);
         }
-        let device = matches!(fmt, 0o020000 | 0o060000);
+        // The character device 0/0 is nobody's: a whiteout.
+        let device = fmt == 0o060000 || fmt == 0o020000 && rdev != 0;
         let last = self.vacant(who, at, false)?;
         self.may_create(who, last.dir)?;
         if device && who != Who::Root {
