@@ -304,73 +304,54 @@ impl Core {
     }
 
     fn op(&self, who: Caller) -> Op {
-        let mut op = self.vfs.op(&Cred::user(who.uid, who.gid));
-        if self.checks() {
-            op.powers = Powers::asked(credentials::known, who.pid);
-        } else {
-            op.trusted = true;
+        if !self.checks() {
+            return self.op_permitted(who);
         }
-        op.umask = who.umask;
-        op
+        let op = self.vfs.op(&Cred::user(who.uid, who.gid));
+        Op { powers: Powers::asked(credentials::known, who.pid), umask: who.umask, ..op }
     }
 
-    /// [`Core::op`] of who has been permitted it.
+    /// [`Core::op`] of who has been permitted it: by the kernel, or when the file was opened. Groups and capabilities count
+    /// where set-id bits may be kept. A set-group-id bit without group execute is for members of the group, and the kernel leaves
+    /// that to us (HANDLE_KILLPRIV_V2) without naming the groups.
     fn op_permitted(&self, who: Caller) -> Op {
-        Op { trusted: true, ..self.op(who) }
+        let op = self.vfs.op(&Cred::user(who.uid, who.gid));
+        let powers = Powers::asked(credentials::usual, who.pid);
+        Op { trusted: true, powers, umask: who.umask, ..op }
     }
 
-    /// [`Core::op`] and the inode that it is about, with the caller's supplementary groups where the outcome may depend on them:
-    /// where calls are made in the caller's name on another file system, which checks them, and as [`Core::op_to_write`]
-    /// says. Where they cannot be read, nothing is done to the inode.
-    fn op_on<'c>(&self, who: Who, inode: Result<Inode<'c>>) -> (Op, Result<Inode<'c>>) {
-        let (who, inode) = match (who, inode) {
-            (Who::Member(who), Ok(inode)) => (who, inode),
-            (Who::Member(who) | Who::Anybody(who), inode) => return (self.op(who), inode),
-        };
-        let op = if who.uid != 0 && self.vfs.passes_through(&inode) {
-            self.op_of_member(who)
-        } else {
-            self.op_to_write(who, &inode)
-        };
-        match op {
-            Ok(op) => (op, Ok(inode)),
-            Err(errno) => (self.op(who), Err(errno)),
-        }
+    /// The same operation by who was permitted it when the file was opened.
+    fn op_by_handle(&self, op: &Op, who: Caller) -> Op {
+        Op { cred: op.cred.clone(), ..self.op_permitted(who) }
     }
 
-    /// [`Core::op`], with the caller's supplementary groups.
-    fn op_of_member(&self, who: Caller) -> Result<Op> {
-        let mut op = self.op(who);
-        op.cred.groups = credentials::of(who.pid, who.uid)?.groups;
-        Ok(op)
-    }
-
-    /// [`Core::op`], with the caller's supplementary groups where data is changed and the outcome may depend on them: a
-    /// write to, or truncation of, a set-group-id file without group execute drops the bit unless
-    /// the caller is a member of the group, and the kernel leaves that to us (HANDLE_KILLPRIV_V2)
-    /// without naming the groups.
+    /// The operation of a write, which was permitted when the file was opened; pages that are written back come in nobody's
+    /// name. A file system that works in the caller's name is told the supplementary groups where it may keep a
+    /// set-group-id bit for a member.
     fn op_to_write(&self, who: Caller, inode: &Inode<'_>) -> Result<Op> {
-        const SGID: u32 = mode::S_ISGID;
-        if who.uid != 0 && !self.checks() && inode.fmt() == mode::S_IFREG {
+        let mut op = self.op_permitted(who);
+        if who.uid != 0 && self.vfs.passes_through(inode) {
             let attr = inode.attr();
-            if attr.mode & (SGID | 0o010) == SGID && attr.gid != who.gid {
-                return self.op_of_member(who);
+            if attr.mode & (mode::S_ISGID | 0o010) == mode::S_ISGID && attr.gid != who.gid {
+                op.cred.groups = credentials::of(who.pid, who.uid)?.groups;
             }
         }
-        Ok(self.op(who))
+        Ok(op)
     }
 
-    /// `op` with the caller's supplementary groups, where setting an access control list may cost the inode its
-    /// set-group-id bit: it stays for members of the group, and the kernel says which callers are in a
-    /// form of the request that the transport cannot carry.
-    fn op_for_acl(&self, op: &Op, who: Caller, inode: &Inode<'_>) -> Result<Op> {
-        let mut op = op.clone();
-        let attr = inode.attr();
-        let is_bound = who.uid != 0 && !self.checks();
-        if is_bound && attr.mode & mode::S_ISGID != 0 && attr.gid != who.gid {
-            op.cred.groups = credentials::of(who.pid, who.uid)?.groups;
+    /// [`Core::op`] and the inode that it is about, with the caller's supplementary groups where calls are made in the caller's
+    /// name on another file system, which checks them. Where they cannot be read, nothing is done to the inode.
+    fn op_on<'c>(&self, who: Who, inode: Result<Inode<'c>>) -> (Op, Result<Inode<'c>>) {
+        let (Who::Member(caller) | Who::Anybody(caller)) = who;
+        let mut op = self.op(caller);
+        let is_member = matches!(who, Who::Member(_)) && caller.uid != 0;
+        if is_member && inode.as_ref().is_ok_and(|inode| self.vfs.passes_through(inode)) {
+            match credentials::of(caller.pid, caller.uid) {
+                Ok(has) => op.cred.groups = has.groups,
+                Err(errno) => return (op, Err(errno)),
+            }
         }
-        Ok(op)
+        (op, inode)
     }
 
     /// What to tell the kernel where the driver says `ttl`.

@@ -42,7 +42,10 @@ impl Frontend {
             // Also one that is open for reading only (O_RDONLY with O_TRUNC), which permits nothing.
             let opened = fh.is_some_and(|fh| !core.checks() || core.vfs.is_open_for(fh, Access::WRITE));
             let set = SetAttr { opened, ..set };
-            let attr = core.set(op, inode, set)?;
+            let attr = match opened {
+                true => core.set(&core.op_by_handle(op, who), inode, set)?,
+                false => core.set(op, inode, set)?,
+            };
             Ok(core.attributes_of_changed(inode, attr))
         });
     }
@@ -103,29 +106,20 @@ impl Frontend {
         }
         let (name, value) = (name.to_vec(), value.to_vec());
         self.answer(who, node, reply, move |core, op, inode| {
-            if AclKind::of_xattr(&name).is_some() {
-                return core.vfs.setxattr(&core.op_for_acl(op, who, inode)?, inode, &name, &value, flags);
-            }
             core.vfs.setxattr(op, inode, &name, &value, flags)
         });
     }
 
     pub(crate) fn removexattr(&self, who: Caller, node: NodeId, name: &[u8], reply: impl Reply<()>) {
         let name = name.to_vec();
-        self.answer(who, node, reply, move |core, op, inode| {
-            if AclKind::of_xattr(&name).is_some() {
-                return core.vfs.removexattr(&core.op_for_acl(op, who, inode)?, inode, &name);
-            }
-            core.vfs.removexattr(op, inode, &name)
-        });
+        self.answer(who, node, reply, move |core, op, inode| core.vfs.removexattr(op, inode, &name));
     }
 }
 
 impl Core {
     /// Changes attributes, clearing set-id bits as FUSE_HANDLE_KILLPRIV_V2 asks the server to: by
-    /// a change of owner always (directories excepted), by truncation unless the caller may keep
-    /// them. The kernel says in FATTR_KILL_SUIDGID whether the caller has CAP_FSETID; where a
-    /// transport cannot tell, root has it and nobody else.
+    /// a change of owner always (directories excepted), by truncation where the kernel says in
+    /// FATTR_KILL_SUIDGID that the caller lacks CAP_FSETID.
     ///
     /// A truncation comes without times. It sets them even where the size stays: `: > file` is a
     /// way to touch a file, and that it was an open is not told.
@@ -133,7 +127,6 @@ impl Core {
         let owner = set.uid.is_some() || set.gid.is_some();
         set.kill_suidgid |= owner && inode.fmt() != mode::S_IFDIR;
         if set.size.is_some() {
-            set.kill_suidgid |= !op.cred.is_root();
             set.mtime = set.mtime.or(Some(SetTime::Now));
         }
         self.vfs.setattr(op, inode, &set)

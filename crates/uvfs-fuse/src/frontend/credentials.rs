@@ -39,6 +39,20 @@ pub(super) fn known(pid: u32, uid: u32) -> Result<Has> {
     look(pid, uid)?.ok_or(Errno::ACCESS)
 }
 
+/// As [`of`], for a caller who has been permitted what is asked for: root of whom nothing can be seen has every capability, and
+/// anybody else none.
+///
+/// # Errors
+/// As [`of`].
+pub(super) fn usual(pid: u32, uid: u32) -> Result<Has> {
+    if uid != 0 {
+        return of(pid, uid);
+    }
+    // Those of a user namespace of its own, too: its root is ours.
+    let all = Has { capabilities: u64::MAX, ..Has::default() };
+    Ok(seen(pid, uid)?.unwrap_or(all))
+}
+
 /// Whether /proc is that of the process namespace in which this process is, and requests count. In another one's, a number is
 /// somebody else's.
 pub(crate) fn can_be_seen() -> bool {
@@ -54,6 +68,15 @@ pub(crate) fn can_be_seen() -> bool {
 
 /// `None` where it cannot be seen.
 fn look(pid: u32, uid: u32) -> Result<Option<Has>> {
+    let mut has = seen(pid, uid)?;
+    if let Some(has) = has.as_mut().filter(|has| has.capabilities != 0 && !is_in_our_user_namespace(pid)) {
+        has.capabilities = 0;
+    }
+    Ok(has)
+}
+
+/// As [`look`], with capabilities that may be those of another user namespace.
+fn seen(pid: u32, uid: u32) -> Result<Option<Has>> {
     if !can_be_seen() {
         return Ok(None);
     }
@@ -66,9 +89,6 @@ fn look(pid: u32, uid: u32) -> Result<Option<Has>> {
         Err(error) => return Err(error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)),
     };
     let Some(mut has) = parse(&text, uid) else { return Ok(None) };
-    if has.capabilities != 0 && !is_in_our_user_namespace(pid) {
-        has.capabilities = 0;
-    }
     if let Some(unmapped) = unmapped_group() {
         has.groups = has.groups.iter().copied().filter(|gid| *gid != unmapped).collect::<Vec<_>>().into();
     }

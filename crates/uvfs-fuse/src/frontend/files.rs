@@ -174,7 +174,7 @@ impl Frontend {
         self.answer(who, node, reply, move |core, op, _| {
             // The handle is permission enough. Untrusted, so that the VFS clears set-id bits where
             // the caller may not keep them: here the kernel leaves that to us without a flag.
-            let op = Op { trusted: false, ..op.clone() };
+            let op = Op { trusted: false, ..core.op_by_handle(op, who) };
             core.vfs.fallocate(&op, fh, how, range.0, range.1)
         });
     }

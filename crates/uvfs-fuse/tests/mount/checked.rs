@@ -11,6 +11,7 @@ use uvfs_fuse::{Options, Permissions};
 
 use crate::Test;
 use crate::fixture::{Fixture, Needs};
+use crate::sys::Shared;
 
 pub const TESTS: &[Test] = &[
     ("who_checks_permissions_is_shown", Needs::Mount, who_checks_permissions_is_shown),
@@ -18,6 +19,11 @@ pub const TESTS: &[Test] = &[
         "the_server_permits_what_the_hosts_kernel_does",
         Needs::Root,
         the_server_permits_what_the_hosts_kernel_does,
+    ),
+    (
+        "what_was_stored_is_written_back_to_set_id_files",
+        Needs::Root,
+        what_was_stored_is_written_back_to_set_id_files,
     ),
     ("another_namespaces_root_is_none_here", Needs::Root, another_namespaces_root_is_none_here),
 ];
@@ -49,6 +55,10 @@ const WHO: &[(&str, &[&str])] = &[
     (
         "fowner",
         &["--reuid=1002", "--regid=1002", "--clear-groups", "--inh-caps=+fowner", "--ambient-caps=+fowner"],
+    ),
+    (
+        "keeper",
+        &["--reuid=1002", "--regid=1002", "--clear-groups", "--inh-caps=+fsetid", "--ambient-caps=+fsetid"],
     ),
     (
         "chowner",
@@ -159,6 +169,7 @@ const SCRIPTS: &[&str] = &[
     "printf x >>sgid; stat -c %a sgid",
     "printf x >>locking; stat -c %a locking",
     "fallocate -l 9000 locking; stat -c %a locking",
+    "truncate -s 1 locking; stat -c %a locking",
     "mknod drop/whiteout c 0 0",
     "mknod drop/block b 0 0",
     "perl -e 'use Fcntl; sysopen(F, q(open), O_RDONLY | O_TRUNC) or die; print -s q(open)'",
@@ -197,6 +208,13 @@ fn asking() -> Options {
     options.dev = options.allow_other;
     options.timeout = Some(Duration::ZERO);
     options.default_permissions = Some(false);
+    options
+}
+
+/// The kernel checks here.
+fn told() -> Options {
+    let mut options = asking();
+    (options.timeout, options.default_permissions) = (None, None);
     options
 }
 
@@ -278,6 +296,37 @@ fn the_server_permits_what_the_hosts_kernel_does() {
         let ours = outcomes(&mnt, who, number);
         let differ: Vec<_> = theirs.iter().zip(&ours).filter(|(theirs, ours)| theirs != ours).collect();
         assert!(differ.is_empty(), "{name}, the host's first: {differ:#?}");
+    }
+}
+
+/// The kernel writes back what was stored in nobody's name: that the file was opened for writing is permission enough, whatever
+/// its mode is by now, and its set-id bits stay.
+fn what_was_stored_is_written_back_to_set_id_files() {
+    let host = Host::new();
+    let mounts = [mount(&asking()), mount(&told())];
+    for dir in [host.0.path(), &mounts[0], &mounts[1]] {
+        for (before, after) in [(0o6777, 0o6777), (0o2767, 0o2767), (0o666, 0o6755), (0o666, 0o4000)] {
+            let path = dir.join("file");
+            fs::write(&path, "data").expect("write");
+            let become_ = |mode| fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("chmod");
+            become_(before);
+            let file = fs::File::options().read(true).write(true).open(&path).expect("open");
+            let mut shared = Shared::map(&file, 4);
+            shared.write(0, b"M");
+            become_(after);
+            shared.sync();
+            shared.write(1, b"N");
+            file.sync_all().expect("fsync");
+            drop(file);
+            // By the mapping, which goes after the descriptor.
+            shared.write(2, b"O");
+            drop(shared);
+            crate::fixture::drop_caches();
+            let found =
+                (fs::read(&path).expect("read"), fs::metadata(&path).expect("stat").permissions().mode());
+            assert_eq!(found, (b"MNOa".to_vec(), 0o100_000 | after), "{} {after:o}", dir.display());
+            fs::remove_file(&path).expect("unlink");
+        }
     }
 }
 
