@@ -147,8 +147,9 @@ pub struct SetAttr {
 }
 
 impl SetAttr {
-    /// Whether a field is there, or set-id bits may have to go.
-    pub(crate) fn changes_anything(&self) -> bool {
+    /// Whether a field is there, or set-id bits may have to go. What a driver is told to change without is for
+    /// chown(2) with neither owner nor group, which moves the time of change.
+    pub fn changes_anything(&self) -> bool {
         let Self { mode, uid, gid, size, atime, mtime, ctime, kill_suidgid, opened: _ } = self;
         let times = atime.is_some() || mtime.is_some() || ctime.is_some();
         mode.is_some() || uid.is_some() || gid.is_some() || size.is_some() || times || *kill_suidgid

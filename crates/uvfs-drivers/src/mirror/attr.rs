@@ -99,7 +99,8 @@ impl Mirror {
             truncate(node, target, size, set.opened, how)?;
         }
         let owner = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
-        if owner != (None, None) {
+        // A change of nothing is a chown of neither: it may cost set-id bits, as the host sees fit.
+        if owner != (None, None) || !set.changes_anything() {
             chownat(target, c"", owner.0, owner.1, AtFlags::EMPTY_PATH)?;
         }
         if let Some(mode) = set.mode {

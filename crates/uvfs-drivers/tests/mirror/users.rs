@@ -159,6 +159,28 @@ fn set_id_bits_go_where_the_user_may_not_keep_them() {
     assert_eq!(change(&Cred::root(), "chown"), 0o777);
 }
 
+/// By what the host knows, which may not be what was seen last.
+#[test]
+fn a_chown_of_neither_is_the_hosts() {
+    if !is_root("a_chown_of_neither_is_the_hosts") {
+        return;
+    }
+    let fs = Fs::new();
+    let path = fs.src("tool");
+    file(&path, (USER, OTHER), 0o755);
+    let (op, tool) = (fs.trusted(&user()), fs.inode("/tool"));
+    let before = fs::metadata(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o6745)).unwrap();
+    let attr = fs.vfs.chown(&op, &tool, None, None).unwrap();
+    assert_eq!((attr.mode & 0o7777, bits(&path)), (0o745, 0o745));
+    let changed = |of: &fs::Metadata| (of.ctime(), of.ctime_nsec());
+    assert_ne!(changed(&fs::metadata(&path).unwrap()), changed(&before));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).unwrap();
+    let other = fs.trusted(&Cred::user(OTHER, OTHER));
+    assert_eq!(fs.vfs.chown(&other, &tool, None, None).err(), Some(Errno::PERM));
+    assert_eq!(bits(&path), 0o4755);
+}
+
 #[test]
 fn access_control_lists_are_kept_and_heeded_by_the_host() {
     if !is_root("access_control_lists_are_kept_and_heeded_by_the_host") {

@@ -42,9 +42,10 @@ impl Frontend {
             // Also one that is open for reading only (O_RDONLY with O_TRUNC), which permits nothing.
             let opened = fh.is_some_and(|fh| !core.checks() || core.vfs.is_open_for(fh, Access::WRITE));
             let set = SetAttr { opened, ..set };
-            let attr = match opened {
-                true => core.set(&core.op_by_handle(op, who), inode, set)?,
-                false => core.set(op, inode, set)?,
+            let attr = match set.changes_anything() {
+                true if opened => core.set(&core.op_by_handle(op, who), inode, set)?,
+                true => core.set(op, inode, set)?,
+                false => core.set_nothing(&core.op_by_handle(op, who), inode)?,
             };
             Ok(core.attributes_of_changed(inode, attr))
         });
@@ -130,6 +131,17 @@ impl Core {
             set.mtime = set.mtime.or(Some(SetTime::Now));
         }
         self.vfs.setattr(op, inode, &set)
+    }
+
+    /// A change that names nothing. It is a chown with neither owner nor group, for which set-id bits go, or goes before a write
+    /// or fallocate by who may not keep them; the kernel does not say which. The owner loses them by either. From anybody
+    /// else only the first would have to be refused: it does nothing, and what is then written takes the bits by itself.
+    fn set_nothing(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
+        let op = Op { trusted: false, ..op.clone() };
+        match self.vfs.chown(&op, inode, None, None) {
+            Err(Errno::PERM) => self.vfs.getattr(&op, inode),
+            outcome => outcome,
+        }
     }
 
     /// The value of an extended attribute. A kernel that checks access control lists asks for them everywhere

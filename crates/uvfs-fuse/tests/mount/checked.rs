@@ -170,6 +170,7 @@ const SCRIPTS: &[&str] = &[
     "printf x >>locking; stat -c %a locking",
     "fallocate -l 9000 locking; stat -c %a locking",
     "truncate -s 1 locking; stat -c %a locking",
+    "perl -e 'chown -1, -1, qw(locking sgid)'; stat -c %a locking sgid",
     "mknod drop/whiteout c 0 0",
     "mknod drop/block b 0 0",
     "perl -e 'use Fcntl; sysopen(F, q(open), O_RDONLY | O_TRUNC) or die; print -s q(open)'",

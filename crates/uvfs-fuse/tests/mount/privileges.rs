@@ -10,6 +10,7 @@ pub const TESTS: &[Test] = &[
     ("others_lose_set_id_bits_by_changing_data", Needs::Root, others_lose_set_id_bits_by_changing_data),
     ("root_keeps_set_id_bits", Needs::Root, root_keeps_set_id_bits),
     ("a_change_of_owner_clears_set_id_bits", Needs::Root, a_change_of_owner_clears_set_id_bits),
+    ("a_chown_of_neither_clears_set_id_bits", Needs::Root, a_chown_of_neither_clears_set_id_bits),
     ("permissions_are_checked", Needs::Root, permissions_are_checked),
     ("new_nodes_belong_to_who_made_them", Needs::Root, new_nodes_belong_to_who_made_them),
     ("owners_only_without_allow_other", Needs::Root, owners_only_without_allow_other),
@@ -70,6 +71,29 @@ fn a_change_of_owner_clears_set_id_bits() {
     fs::set_permissions(&dir, Permissions::from_mode(0o6755)).expect("chmod");
     chown(&dir, Some(USER), Some(USER)).expect("chown");
     assert_eq!(format!("{:o}", mode(&dir)), "6755", "directories keep theirs");
+}
+
+/// chown(2) with -1 for both, which the kernel asks for in the words of a change of nothing.
+fn a_chown_of_neither_clears_set_id_bits() {
+    let mnt = Fixture::tmpfs();
+    let path = set_id_file(&mnt);
+    let chown_as = |uid: u32, bits: u32| {
+        fs::set_permissions(&path, Permissions::from_mode(bits)).expect("chmod");
+        sh_as(uid, &mnt, "perl -e 'chown -1, -1, q(tool)'").expect("perl");
+        format!("{:o}", mode(&path))
+    };
+    assert_eq!(chown_as(0, 0o6777), "777");
+    assert_eq!(chown_as(0, 0o6767), "2767", "who may set the bit without group execute keeps it");
+    assert_eq!(chown_as(USER, 0o6777), "6777", "not another's");
+    chown(&path, Some(USER), None).expect("chown");
+    assert_eq!(chown_as(USER, 0o6777), "777");
+    assert_eq!(chown_as(USER, 0o6767), "767", "no member of the group");
+    fs::set_permissions(&path, Permissions::from_mode(0o6777)).expect("chmod");
+    let file = fs::File::open(&path).expect("open");
+    std::os::unix::fs::fchown(&file, None, None).expect("fchown");
+    assert_eq!(format!("{:o}", mode(&path)), "777");
+    chown(&*mnt, None, None).expect("chown");
+    assert_eq!(format!("{:o}", mode(&mnt)), "1777");
 }
 
 fn permissions_are_checked() {

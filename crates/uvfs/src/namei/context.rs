@@ -14,7 +14,6 @@ use crate::namei::handle::Handle;
 use crate::namei::open::open;
 use crate::namei::target::Target;
 use crate::namei::{Last, Parent, Walker};
-use crate::ops::attr::How;
 use crate::ops::rename::Side;
 use crate::permission::{Verdict, verdict};
 use crate::types::{
@@ -314,8 +313,7 @@ impl<'v> Context<'v> {
     }
 
     fn chown_node(&self, inode: &Inode<'v>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        let set = SetAttr { uid, gid, ..SetAttr::default() };
-        self.vfs.change(&self.op(), inode, &set, How { chown: true, opened: false }).map(|_| ())
+        self.vfs.chown(&self.op(), inode, uid, gid).map(|_| ())
     }
 
     /// Sets the times that are given (`None` is UTIME_OMIT). Where none is, not even the path is

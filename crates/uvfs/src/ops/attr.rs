@@ -40,6 +40,16 @@ impl Vfs {
         self.change(op, inode, set, How::default())
     }
 
+    /// Changes owner and group where they are given. Set-id bits of what is no directory go, also where neither is: that is
+    /// then for who may change the mode, and anybody's where there are none.
+    ///
+    /// # Errors
+    /// As [`Vfs::setattr`].
+    pub fn chown(&self, op: &Op, inode: &Inode<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<Attr> {
+        let set = SetAttr { uid, gid, ..SetAttr::default() };
+        self.change(op, inode, &set, How { chown: true, opened: false })
+    }
+
     /// [`Vfs::setattr`], told what else is known.
     pub(crate) fn change(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr, how: How) -> Result<Attr> {
         if set.size.is_some() && is_dir(inode) {
@@ -60,9 +70,8 @@ impl Vfs {
         }
         // What else has to go from the mode, a file system that works in the caller's name sees to itself: it knows
         // the mode, and here it may have been another's chmod ago.
-        let named = set.uid.is_some() || set.gid.is_some() || !how.chown;
         let mode = match set.mode {
-            mode if sup.features.passes_through && named => mode.map(|mode| mode & BITS),
+            mode if sup.features.passes_through => mode.map(|mode| mode & BITS),
             _ => new_mode(op, &attr, set, how),
         };
         op.certain()?;
