@@ -351,6 +351,14 @@ impl Outbox {
         true
     }
 
+    /// Says it in this thread, before a request is answered that has made it so. Not what waits for other requests.
+    pub(crate) fn say(&self, message: &Message<'_>) {
+        let kernel = self.0.state.lock().kernel.clone();
+        if let Some(Err(error)) = kernel.map(|kernel| kernel.tell(message)) {
+            tracing::debug!(%error, ?message, "the kernel does not have it");
+        }
+    }
+
     /// Has something of a superblock said.
     pub(crate) fn push(&self, sb: SbId, notice: Notice) {
         self.put(|state, now| {

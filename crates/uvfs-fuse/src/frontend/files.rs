@@ -6,11 +6,12 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek};
+use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek, mode};
 
 use super::backing::{How, Way};
 use super::tally::Count;
 use super::{Core, Frontend, Who};
+use crate::messages::Message;
 use crate::pending::For;
 use crate::transport::{Caller, DataReply, Entry, NodeId, Opened, Reply};
 
@@ -171,11 +172,11 @@ impl Frontend {
         let Some(how) = fallocate_mode(mode) else {
             return reply.send(Err(Errno::OPNOTSUPP));
         };
-        self.answer(who, node, reply, move |core, op, _| {
+        self.answer(who, node, reply, move |core, op, inode| {
             // The handle is permission enough. Untrusted, so that the VFS clears set-id bits where
             // the caller may not keep them: here the kernel leaves that to us without a flag.
             let op = Op { trusted: false, ..core.op_by_handle(op, who) };
-            core.vfs.fallocate(&op, fh, how, range.0, range.1)
+            core.telling_of_mode(inode, || core.vfs.fallocate(&op, fh, how, range.0, range.1))
         });
     }
 
@@ -232,8 +233,23 @@ impl Core {
 
     fn write(&self, op: &Op, inode: &Inode<'_>, write: Write, data: &[u8]) -> Result<u32> {
         let append = write.append && self.vfs.passes_through(inode);
-        let written = self.vfs.write(op, write.fh, write.offset, data, append, write.kill_priv)?;
+        let act = || self.vfs.write(op, write.fh, write.offset, data, append, write.kill_priv);
+        let written = if write.kill_priv { self.telling_of_mode(inode, act)? } else { act()? };
         u32::try_from(written).map_err(|_| Errno::IO)
+    }
+
+    /// Tells the kernel where set-id bits go with a change of the data: it does not take the mode for changed by that, and would
+    /// run the file as its owner. It has the file open, so this waits for nobody.
+    fn telling_of_mode<T>(&self, inode: &Inode<'_>, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        let before = inode.perm().mode;
+        let outcome = act();
+        if before & (mode::S_ISUID | mode::S_ISGID) != 0
+            && inode.perm().mode != before
+            && let Some(outbox) = self.outbox.get()
+        {
+            outbox.say(&Message::Node { node: self.node_of(inode.id()), content: false });
+        }
+        outcome
     }
 }
 
