@@ -94,8 +94,9 @@ impl Vfs {
         if set.gid.is_some_and(|gid| !(own_group(gid) || may_give())) {
             return Err(Errno::PERM);
         }
-        // A chown of nothing is anybody's, unless it would take set-id bits away.
-        if set.mode.is_some() || (how.chown && new_mode(op, attr, set, how).is_some()) {
+        // A chown of nothing is anybody's, and giving files away CAP_CHOWN's; unless it takes set-id bits away.
+        let chown = how.chown || set.uid.is_some() || set.gid.is_some();
+        if set.mode.is_some() || (chown && new_mode(op, attr, set, how).is_some()) {
             permission::require_owner(op, attr)?;
         }
         match (set.atime, set.mtime) {
