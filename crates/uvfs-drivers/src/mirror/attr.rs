@@ -7,8 +7,8 @@
 use std::os::fd::AsFd;
 
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chmodat, chownat,
-    fstatvfs, ftruncate, open, utimensat,
+    AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chmodat, chownat, fstatvfs,
+    ftruncate, utimensat,
 };
 use uvfs::Inode;
 use uvfs::types::{Access, Attr, Errno, Op, Result, SetAttr, SetTime, StatFs, Ttl, mode};
@@ -18,7 +18,7 @@ use super::Mirror;
 use super::file::{Opened, again};
 use super::identity;
 use super::node::Node;
-use super::reach::{At, proc_path};
+use super::reach::{At, Links};
 
 /// How often the host is asked again for attributes that change all the time.
 const TRIES: u32 = 4;
@@ -96,7 +96,7 @@ impl Mirror {
     fn apply(&self, op: &Op, node: &Node, target: &At<'_>, set: &SetAttr, how: OFlags) -> Result<()> {
         let _acting = self.server.act_as(&op.cred)?;
         if let Some(size) = set.size {
-            truncate(node, target, size, set.opened, how)?;
+            self.truncate(node, target, size, set.opened, how)?;
         }
         let owner = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
         // A change of nothing is a chown of neither: it may cost set-id bits, as the host sees fit.
@@ -104,7 +104,7 @@ impl Mirror {
             chownat(target, c"", owner.0, owner.1, AtFlags::EMPTY_PATH)?;
         }
         if let Some(mode) = set.mode {
-            chmodat(CWD, proc_path(target), Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
+            chmodat(&*self.links, Links::name(target), Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
         }
         // A truncation has set its times.
         let mtime = set.mtime.filter(|&time| set.size.is_none() || time != SetTime::Now);
@@ -114,16 +114,15 @@ impl Mirror {
         }
         Ok(())
     }
-}
 
-/// Cuts or extends a file. Who has it `opened` for writing may, whatever its mode is by now.
-fn truncate(node: &Node, target: &At<'_>, size: u64, opened: bool, how: OFlags) -> Result<()> {
-    let writable = |open: &Opened| open.access.contains(Access::WRITE);
-    if opened && let Some(open) = node.find_open(writable) {
-        return ftruncate(&open.fd, size);
+    /// Cuts or extends a file. Who has it `opened` for writing may, whatever its mode is by now.
+    fn truncate(&self, node: &Node, target: &At<'_>, size: u64, opened: bool, how: OFlags) -> Result<()> {
+        let writable = |open: &Opened| open.access.contains(Access::WRITE);
+        if opened && let Some(open) = node.find_open(writable) {
+            return ftruncate(&open.fd, size);
+        }
+        ftruncate(again(|| self.links.open(target, OFlags::WRONLY | how))?, size)
     }
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | how;
-    ftruncate(again(|| open(proc_path(target), flags, Mode::empty()))?, size)
 }
 
 fn timespec(time: Option<SetTime>) -> Timespec {

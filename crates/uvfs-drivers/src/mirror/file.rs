@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use foldhash::fast::FixedState;
 use parking_lot::RwLock;
 use rustix::fs::fcntl_setfl;
-use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom, fallocate, fdatasync, fsync, open, seek};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fdatasync, fsync, seek};
 use rustix::io::{ReadWriteFlags, pread, pwrite, pwritev2};
 use uvfs::Inode;
 use uvfs::driver::File;
@@ -23,7 +23,7 @@ use super::Mirror;
 use super::fds::Permit;
 use super::kept::Keep;
 use super::node::Node;
-use super::reach::{At, proc_path};
+use super::reach::At;
 
 /// A power of two.
 const SHARDS: u64 = 16;
@@ -93,29 +93,36 @@ impl Mirror {
     /// there is a limited number, but has descriptors of its own as a file that is open.
     pub(super) fn open_file(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
         let turn = self.budget.turn();
+        let permit = self.budget.permit()?;
+        let node = self.node(inode)?;
+        let is_reg = node.fmt() == mode::S_IFREG;
+        if is_reg && let Some(fd) = self.open_directly(op, &node, how(access)) {
+            return self.opened_at_once(&node, fd, access, permit);
+        }
         let (node, at) = self.reach_inode(inode)?;
         // The very file that this was found out of: no other has its identity.
-        if node.fmt() != mode::S_IFREG {
+        if !is_reg {
             return Err(Errno::STALE);
         }
-        let permit = self.budget.permit()?;
-        let fd = match self.open_at(op, &at, how(access) | OFlags::NONBLOCK) {
+        match self.open_at(op, &at, access, OFlags::NONBLOCK) {
             Err(Errno::AGAIN) => {
                 let _of_the_way = self.budget.permit()?;
                 drop(turn);
-                self.open_at(op, &at, how(access))?
+                let fd = self.open_at(op, &at, access, OFlags::empty())?;
+                Ok(self.keep_open(&node, fd, access, permit))
             }
-            opened => {
-                let fd = opened?;
-                // Some file systems (FUSE servers, hierarchical storage) would go by it at each read and write; those whose files
-                // are lent do not.
-                if !self.lends {
-                    fcntl_setfl(&fd, OFlags::empty())?;
-                }
-                fd
-            }
-        };
-        Ok(self.keep_open(&node, fd, access, permit))
+            fd => self.opened_at_once(&node, fd?, access, permit),
+        }
+    }
+
+    /// What was opened without waiting (O_NONBLOCK) is open.
+    fn opened_at_once(&self, node: &Node, fd: OwnedFd, access: Access, permit: Permit) -> Result<u64> {
+        // Some file systems (FUSE servers, hierarchical storage) would go by it at each read and write; those whose files
+        // are lent do not.
+        if !self.lends {
+            fcntl_setfl(&fd, OFlags::empty())?;
+        }
+        Ok(self.keep_open(node, fd, access, permit))
     }
 
     /// Somebody has a file open: the handle.
@@ -138,10 +145,9 @@ impl Mirror {
         }
     }
 
-    fn open_at(&self, op: &Op, at: &At<'_>, how: OFlags) -> Result<OwnedFd> {
-        let (path, how) = (proc_path(at), how | OFlags::CLOEXEC | OFlags::NOCTTY);
+    fn open_at(&self, op: &Op, at: &At<'_>, access: Access, flags: OFlags) -> Result<OwnedFd> {
         let acting = self.server.act_as(&op.cred)?;
-        let opened = again(|| open(&path, how, Mode::empty()));
+        let opened = again(|| self.links.open(at, how(access) | flags));
         drop(acting);
         opened
     }

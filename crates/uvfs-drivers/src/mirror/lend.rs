@@ -29,14 +29,13 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::{Mode, OFlags, fcntl_setfl, fstat, fstatfs, open};
+use rustix::fs::{OFlags, fcntl_setfl, fstat, fstatfs};
 use uvfs::Inode;
 use uvfs::driver::{Borrower, File};
 use uvfs::types::{Access, Errno, Op, Result, mode};
 
 use super::Mirror;
 use super::file::{Opened, again};
-use super::reach::proc_path;
 
 /// ext2, ext3 and ext4, XFS, Btrfs, F2FS, bcachefs, tmpfs.
 const PLAIN: [u32; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45_1a4e, 0x0102_1994];
@@ -75,9 +74,9 @@ impl Mirror {
         if fstat(&file.fd)?.st_mode & (mode::S_ISUID | mode::S_ISGID) != 0 {
             return Err(Errno::PERM);
         }
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let readable = match file.access.contains(Access::WRITE) {
-            true => Some(again(|| open(proc_path(&file.fd), flags, Mode::empty()))?),
+            true => Some(again(|| self.links.open(&file.fd, flags))?),
             false => None,
         };
         let fd = readable.as_ref().map_or(file.fd.as_fd(), AsFd::as_fd);

@@ -48,7 +48,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, open, readlinkat};
 use uvfs::driver::{Borrower, Driver, File, Inode, Rename};
 use uvfs::types::{
     Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, Result, Seek, SetAttr,
@@ -69,6 +69,7 @@ use file::Files;
 use kept::Kept;
 use mounts::Mount;
 use node::{Numbering, Table};
+use reach::Links;
 
 /// How long answers are believed where nothing else is said.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(1);
@@ -112,6 +113,7 @@ pub struct Mirror {
     lends: bool,
     server: Arc<Server>,
     budget: Arc<Budget>,
+    links: Arc<Links>,
     files: Files,
     kept: Arc<Kept>,
     streams: Streams,
@@ -161,15 +163,17 @@ impl Mirror {
             }
             other => other.map_err(refused)?,
         };
-        if let Err(error) = std::fs::read_link(reach::proc_path(&source)) {
-            return Err(Refused(format!("/proc/self/fd cannot be used: {error}; is /proc mounted?")));
-        }
+        let unusable =
+            |error: Errno| Refused(format!("/proc/self/fd cannot be used: {error}; is /proc mounted?"));
+        let links = Links::new().map_err(unusable)?;
+        readlinkat(&links, Links::name(&source), Vec::new()).map_err(unusable)?;
         let lists = numbering != Numbering::Host || xattr::has_lists(&source);
         let server = Arc::new(Server::new().map_err(refused)?);
         let budget = Arc::new(Budget::new());
         let streams = budget.streams;
         let base = Base::Source(Arc::new(source));
-        Self::build(base, ttl, numbering, lists, (server, budget, streams, Vec::new())).map_err(refused)
+        let shared = (server, budget, Arc::new(links));
+        Self::build(base, ttl, numbering, lists, shared, (streams, Vec::new())).map_err(refused)
     }
 
     /// A mirror of a mount inside, which is at `path` from the source.
@@ -183,8 +187,8 @@ impl Mirror {
         let numbering = number(base::device_of(base.open()?)?).ok_or(Errno::NFILE)?;
         let permits = (0..PER_WATCHER).map(|_| self.budget.permit()).collect::<Result<_>>()?;
         // No directory is kept open: the host could not unmount it.
-        let shared = (Arc::clone(&self.server), Arc::clone(&self.budget), 0, permits);
-        Self::build(base, self.ttl, numbering, self.lists, shared)
+        let shared = (Arc::clone(&self.server), Arc::clone(&self.budget), Arc::clone(&self.links));
+        Self::build(base, self.ttl, numbering, self.lists, shared, (0, permits))
     }
 
     fn build(
@@ -192,7 +196,8 @@ impl Mirror {
         ttl: Duration,
         numbering: Numbering,
         lists: bool,
-        (server, budget, streams, permits): (Arc<Server>, Arc<Budget>, usize, Vec<Permit>),
+        (server, budget, links): (Arc<Server>, Arc<Budget>, Arc<Links>),
+        (streams, permits): (usize, Vec<Permit>),
     ) -> Result<Arc<Self>> {
         let (seen, handles, made, lends) = {
             let at = base.open()?;
@@ -213,6 +218,7 @@ impl Mirror {
             lends,
             server,
             budget,
+            links,
             files: Files::default(),
             kept: Arc::default(),
             streams: Streams::new(streams),
@@ -407,7 +413,7 @@ impl Driver for Mirror {
     fn readlink(&self, _op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
         let _turn = self.budget.turn();
         let (_, at) = self.reach_inode(inode)?;
-        Ok(rustix::fs::readlinkat(&at, c"", Vec::new())?.into_bytes())
+        Ok(readlinkat(&at, c"", Vec::new())?.into_bytes())
     }
 
     fn open(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {

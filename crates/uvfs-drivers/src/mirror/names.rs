@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, StatxFlags, linkat, makedev, mkdirat, mknodat, openat,
+    AtFlags, FileType, Mode, OFlags, RenameFlags, StatxFlags, linkat, makedev, mkdirat, mknodat, openat,
     renameat_with, statx, symlinkat, unlinkat,
 };
 use uvfs::Inode;
@@ -22,7 +22,7 @@ use super::claim::rename_to_free;
 use super::file::how;
 use super::identity::{self, Identity, Seen, unpack_dev};
 use super::node::{Node, Place};
-use super::reach::{At, moved, proc_path};
+use super::reach::{At, Links, moved};
 
 /// A name as paths of rustix are.
 fn os(name: &[u8]) -> &OsStr {
@@ -201,7 +201,7 @@ impl Mirror {
         let (dir_node, at) = self.reach_inode(dir)?;
         let acting = self.server.act_as(&op.cred)?;
         // By the descriptor: the very file that was compared, also where it is a symbolic link.
-        let linked = linkat(CWD, proc_path(&file), &at, os(name), AtFlags::SYMLINK_FOLLOW);
+        let linked = linkat(&*self.links, Links::name(&file), &at, os(name), AtFlags::SYMLINK_FOLLOW);
         drop(acting);
         self.settle(dir, &at);
         self.settle(inode, &file);

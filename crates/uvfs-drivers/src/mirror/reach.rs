@@ -6,6 +6,9 @@
 //! was put in the place of another is not taken for it: ESTALE, and the cache forgets the name that led there. What comes
 //! back is an O_PATH descriptor, which is used for this operation and closed.
 //!
+//! A regular file is opened to be read or written by one call less: at once in that way, below the source and no further as
+//! ever, and compared then ([`Mirror::open_directly`]).
+//!
 //! A path of more than 4095 bytes is opened in parts.
 
 use std::ffi::OsStr;
@@ -14,13 +17,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat, openat2};
+use rustix::path::DecInt;
 use uvfs::Inode;
-use uvfs::types::{Errno, Result, mode};
+use uvfs::types::{Errno, Op, Result, mode};
 
 use super::Mirror;
 use super::base::path_of;
-use super::file::Opened;
+use super::file::{Opened, again};
 use super::identity;
 use super::node::{Node, Place};
 
@@ -51,25 +55,61 @@ impl AsFd for At<'_> {
     }
 }
 
-/// The path under which the kernel finds an open file again, whatever happens to its names.
+/// The directory in which the kernel finds open files again, whatever happens to their names: `/proc/self/fd`, which is kept
+/// so that it need not be looked for each time. It is of the process that made it.
+pub(super) struct Links(OwnedFd);
+
+impl Links {
+    /// # Errors
+    /// Where there is no such directory.
+    pub(super) fn new() -> Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        open(c"/proc/self/fd", flags, Mode::empty()).map(Self)
+    }
+
+    /// The name of an open file in it. To be used while the file is open.
+    pub(super) fn name(fd: impl AsFd) -> DecInt {
+        DecInt::from_fd(fd)
+    }
+
+    /// Opens the file behind a descriptor anew.
+    pub(super) fn open(&self, fd: impl AsFd, flags: OFlags) -> Result<OwnedFd> {
+        openat(self, Self::name(fd), flags | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
+    }
+}
+
+impl AsFd for Links {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The path under which the kernel finds an open file again: for calls that take nothing but paths.
 pub(super) fn proc_path(fd: impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
 /// Opens what stands at `path` below `dir` itself: a symbolic link is opened, not followed.
 pub(super) fn open_below(dir: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
-    resolve(dir, path, flags, ResolveFlags::NO_XDEV)
+    resolve(dir, path, flags | OFlags::PATH, ResolveFlags::NO_XDEV)
 }
 
 /// The same, also where other file systems are mounted on the way.
 pub(super) fn open_across(dir: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
-    resolve(dir, path, flags, ResolveFlags::empty())
+    resolve(dir, path, flags | OFlags::PATH, ResolveFlags::empty())
 }
 
 fn resolve(dir: impl AsFd, path: &[u8], flags: OFlags, how: ResolveFlags) -> Result<OwnedFd> {
     let how = how | ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat2(dir, OsStr::from_bytes(path), flags, Mode::empty(), how)
+}
+
+fn add_component(path: &mut Vec<u8>, name: &[u8]) {
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
 }
 
 /// Whether a failure means that a place is not what it was.
@@ -168,6 +208,21 @@ impl Mirror {
     }
 
     fn open_place(&self, place: &Place, newest: bool) -> Result<OwnedFd> {
+        let components = self.components(place, newest)?;
+        let mut path = Vec::with_capacity(256);
+        let mut base = None;
+        for name in components.iter().rev() {
+            if path.len() + name.len() >= PART {
+                base = Some(self.open_part(base.as_ref(), &path, OFlags::DIRECTORY)?);
+                path.clear();
+            }
+            add_component(&mut path, name);
+        }
+        self.open_part(base.as_ref(), &path, OFlags::empty())
+    }
+
+    /// The names that lead to a place, from below.
+    fn components(&self, place: &Place, newest: bool) -> Result<Vec<Box<[u8]>>> {
         let mut components = vec![place.name.clone()];
         let mut dir = Arc::clone(&place.dir);
         while dir.number != self.root_number() {
@@ -181,19 +236,27 @@ impl Mirror {
             components.push(up.name);
             dir = up.dir;
         }
+        Ok(components)
+    }
+
+    /// Opens a regular file in the caller's name where it was seen last, without a look at what is there before. None where that
+    /// fails, whatever it is, or is not the node's file: then [`Mirror::reach`] finds out why.
+    ///
+    /// What the host has put there in the place of that file is so opened for a moment, as by anybody who opens it on the
+    /// host just then: in the name and with the rights of the caller, and without waiting. Never is anything made or cut.
+    pub(super) fn open_directly(&self, op: &Op, node: &Node, how: OFlags) -> Option<OwnedFd> {
+        let components = self.components(&node.place()?, false).ok()?;
         let mut path = Vec::with_capacity(256);
-        let mut base = None;
-        for name in components.iter().rev() {
-            if path.len() + name.len() >= PART {
-                base = Some(self.open_part(base.as_ref(), &path, OFlags::DIRECTORY)?);
-                path.clear();
-            }
-            if !path.is_empty() {
-                path.push(b'/');
-            }
-            path.extend_from_slice(name);
+        components.iter().rev().for_each(|name| add_component(&mut path, name));
+        if path.len() > PART || node.covered() {
+            return None;
         }
-        self.open_part(base.as_ref(), &path, OFlags::empty())
+        let base = self.base.open().ok()?;
+        let flags = how | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let acting = self.server.act_as(&op.cred).ok()?;
+        let opened = again(|| resolve(&base, &path, flags, ResolveFlags::NO_XDEV));
+        drop(acting);
+        opened.ok().filter(|fd| identity::is(&node.id, fd).unwrap_or(false))
     }
 
     fn open_part(&self, base: Option<&OwnedFd>, path: &[u8], flags: OFlags) -> Result<OwnedFd> {

@@ -1,9 +1,10 @@
 //! Files with several names, files whose names go or move on the host, numbers that come again.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::time::Duration;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use uvfs::{Access, Cred, Errno, OpenFlags, SetAttr, mode};
 
 use crate::Fs;
@@ -196,5 +197,28 @@ fn a_file_made_read_only_can_be_written_by_who_made_it() {
         fs.vfs.truncate(&op, handle, 2).unwrap();
         fs.vfs.release(handle);
         assert_eq!(fs::read(fs.src(&name)).unwrap(), b"ma");
+    }
+}
+
+/// Nobody waits for who reads from it, and nothing that is no regular file is taken for one.
+#[test]
+fn what_is_no_file_in_the_place_of_one_is_not_opened() {
+    let fs = Fs::new();
+    let op = fs.root_op();
+    for access in [Access::READ, Access::WRITE, Access::READ | Access::WRITE] {
+        for what in ["fifo", "socket", "dir", "link"] {
+            fs::write(fs.src("file"), b"text").unwrap();
+            let file = fs.inode("/file");
+            fs::rename(fs.src("file"), fs.src("away")).unwrap();
+            match what {
+                "fifo" => mknodat(CWD, fs.src("file"), FileType::Fifo, Mode::RWXU, 0).unwrap(),
+                "socket" => mknodat(CWD, fs.src("file"), FileType::Socket, Mode::RWXU, 0).unwrap(),
+                "dir" => fs::create_dir(fs.src("file")).unwrap(),
+                _ => symlink("away", fs.src("file")).unwrap(),
+            }
+            assert_eq!(fs.vfs.open(&op, &file, access, false), Err(Errno::STALE), "{what}");
+            let remove = if what == "dir" { fs::remove_dir } else { fs::remove_file };
+            remove(fs.src("file")).unwrap();
+        }
     }
 }
