@@ -173,7 +173,8 @@ pub trait Driver: Send + Sync + 'static {
     fn readlink(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
         Err(Errno::INVAL)
     }
-    /// Open a regular file; the value is handed back as [`File::handle`].
+    /// Open a regular file; the value is handed back as [`File::handle`]. Who executes it asks for [`Access::EXEC`] alone: the file is
+    /// read then, which needs no permission to read.
     fn open(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
         Ok(0)
     }

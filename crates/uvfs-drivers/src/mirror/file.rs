@@ -24,6 +24,7 @@ use super::fds::Permit;
 use super::kept::Keep;
 use super::node::Node;
 use super::reach::At;
+use super::sys;
 
 /// A power of two.
 const SHARDS: u64 = 16;
@@ -148,8 +149,14 @@ impl Mirror {
     fn open_at(&self, op: &Op, at: &At<'_>, access: Access, flags: OFlags) -> Result<OwnedFd> {
         let acting = self.server.act_as(&op.cred)?;
         let opened = again(|| self.links.open(at, how(access) | flags));
+        let runs = access == Access::EXEC && opened.as_ref().err() == Some(&Errno::ACCESS);
+        if runs {
+            sys::may_execute(at)
+                .map_err(|errno| if errno == Errno::NOSYS { Errno::ACCESS } else { errno })?;
+        }
         drop(acting);
-        opened
+        // Whoever executes it for the caller reads it, and shows it to nobody: that needs no permission of the caller's.
+        if runs { again(|| self.links.open(at, how(access) | flags)) } else { opened }
     }
 
     pub(super) fn close_file(&self, file: File<'_>) {

@@ -1,4 +1,5 @@
-//! Calls that no safe wrapper offers: file handles, mounts by number, the user that a thread works on files as, the heap.
+//! Calls that no safe wrapper offers: file handles, mounts by number, the user that a thread works on files as and what
+//! that may execute, the heap.
 //!
 //! Safe from outside: each call is given buffers whose sizes it is told, and changes nothing but what its name says.
 //! `set_fs_uid` changes the calling thread alone; who calls it sees to it that the thread gets its own identity
@@ -90,6 +91,20 @@ pub(super) fn mount_lives(mount: u64) -> Result<bool> {
         Errno::NOENT => Ok(false),
         errno => Err(errno),
     }
+}
+
+/// Whether this thread, as it works on files now, may execute a file.
+///
+/// # Errors
+/// EACCES where it may not; ENOSYS before Linux 5.8.
+pub(super) fn may_execute(fd: impl AsFd) -> Result<()> {
+    // By the ids and capabilities that files are opened with, as access(2) does not.
+    let flags = libc::AT_EMPTY_PATH | libc::AT_EACCESS;
+    // SAFETY: the path is a C string.
+    let may = unsafe {
+        libc::syscall(libc::SYS_faccessat2, fd.as_fd().as_raw_fd(), c"".as_ptr(), libc::X_OK, flags)
+    };
+    if may == 0 { Ok(()) } else { Err(last_error()) }
 }
 
 /// Sets the user id that this thread works on files with. Whether it was allowed to is looked up.

@@ -338,3 +338,31 @@ fn set_id_bits_go_from_the_mode_that_the_host_has() {
         fs.vfs.release(handle);
     }
 }
+
+/// As on the host: what may be executed is read by who executes it, whether or not the caller may read it. Where the caller may not
+/// execute it, the host says so, though it was said to have been checked.
+#[test]
+fn what_may_be_executed_is_opened_to_run_and_not_to_read() {
+    if !is_root("what_may_be_executed_is_opened_to_run_and_not_to_read") {
+        return;
+    }
+    let fs = Fs::new();
+    let runs = |name: &str, owner: (u32, u32), bits: u32, cred: &Cred| {
+        file(&fs.src(name), owner, bits);
+        let (op, inode) = (fs.trusted(cred), fs.inode(&format!("/{name}")));
+        assert_eq!(fs.vfs.open(&op, &inode, Access::READ, false), Err(Errno::ACCESS), "{name}");
+        let handle = fs.vfs.open_to_run(&op, &inode)?;
+        let mut text = [0; 8];
+        assert_eq!(fs.vfs.read(&op, handle, 0, &mut text), Ok(5), "{name}");
+        assert_eq!(fs.vfs.write(&op, handle, 0, b"x", false, false), Err(Errno::BADF), "{name}");
+        fs.vfs.release(handle);
+        Ok(())
+    };
+    assert_eq!(runs("others", (0, 0), 0o711, &user()), Ok(()));
+    assert_eq!(runs("all", (0, 0), 0o111, &user()), Ok(()));
+    assert_eq!(runs("owners", (USER, 0), 0o100, &user()), Ok(()));
+    assert_eq!(runs("members", (0, GROUP), 0o710, &user()), Ok(()));
+    assert_eq!(runs("no_member", (0, OTHER), 0o710, &user()), Err(Errno::ACCESS));
+    assert_eq!(runs("roots", (0, 0), 0o700, &user()), Err(Errno::ACCESS));
+    assert_eq!(runs("not_owners", (USER, 0), 0o011, &user()), Err(Errno::ACCESS));
+}

@@ -44,6 +44,7 @@ pub const TESTS: &[Test] = &[
         Needs::Root,
         mirror_keeps_the_directory_that_one_works_in,
     ),
+    ("mirror_runs_what_cannot_be_read", Needs::Root, mirror_runs_what_cannot_be_read),
 ];
 
 const USER: u32 = 4321;
@@ -404,4 +405,40 @@ fn mirror_truncates_what_another_opened() {
     fs::set_permissions(it.host("file"), Permissions::from_mode(0o000)).expect("chmod");
     file.set_len(2).expect("truncate");
     assert_eq!(fs::read(it.host("file")).expect("read"), b"01");
+}
+
+/// Programs that others may execute and not read, also those that the kernel is lent; and what may not be executed is not.
+fn mirror_runs_what_cannot_be_read() {
+    let src = tempfile::tempdir().expect("a temporary directory");
+    fs::set_permissions(src.path(), Permissions::from_mode(0o755)).expect("chmod");
+    for (name, mode) in [("runs", 0o711), ("all", 0o111), ("closed", 0o700), ("group", 0o710)] {
+        let path = src.path().join(name);
+        fs::copy("/bin/cat", &path).expect("copy");
+        // So large that it is lent.
+        fs::File::options().write(true).open(&path).and_then(|file| file.set_len(1 << 20)).expect("extend");
+        chown(&path, Some(0), Some(GROUP)).expect("chown");
+        fs::set_permissions(&path, Permissions::from_mode(mode)).expect("chmod");
+    }
+    fs::write(src.path().join("script"), "#!/bin/sh\n").expect("write");
+    fs::set_permissions(src.path().join("script"), Permissions::from_mode(0o711)).expect("chmod");
+    for passthrough in [false, true] {
+        let mirror = Mirror::new(src.path(), Duration::ZERO).expect("a mirror");
+        let mut options = Options::default();
+        (options.allow_other, options.passthrough) = (true, passthrough);
+        let mnt = Fixture::new(mirror, &options);
+        for dir in [src.path(), &*mnt] {
+            let at = format!("{}, passthrough: {passthrough}", dir.display());
+            for name in ["runs", "all"] {
+                let read = format!("cat {name} > /dev/null");
+                // Before and after: that it was executed gives nobody the right to read it.
+                sh_as(USER, dir, &read).expect_err(&at);
+                assert_eq!(sh_as(USER, dir, &format!("echo text | ./{name}")).as_deref(), Ok("text"), "{at}");
+                sh_as(USER, dir, &read).expect_err(&at);
+            }
+            for name in ["closed", "group", "script"] {
+                let said = sh_as(USER, dir, &format!("./{name} < /dev/null")).expect_err(&at);
+                assert!(said.contains("Permission denied") || said.contains("an't open"), "{said}");
+            }
+        }
+    }
 }
