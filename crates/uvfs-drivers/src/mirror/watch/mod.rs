@@ -444,6 +444,31 @@ mod tests {
         assert!(heard.until(&format!("name {root} last2")).contains(&format!("object {d} false")));
     }
 
+    /// Whoever has it open goes by its link count; also where the name was in another directory, or something took its place.
+    #[test]
+    fn that_a_file_or_directory_lost_a_name_is_told_of_it() {
+        let Some((dir, heard, _watcher)) = watched(std::process::id()) else { return };
+        let (root, open) = (handle_of(dir.path()), |name: &str| File::open(dir.path().join(name)).unwrap());
+        sh(dir.path(), "mkdir d e e2 other; echo text > f; ln f g; ln f other/h; echo x > over; touch ready");
+        heard.until(&format!("name {root} ready"));
+        let file = handle_of(&dir.path().join("f"));
+        let dirs = ["d", "e"].map(|name| handle_of(&dir.path().join(name)));
+        let _held = ["f", "d", "e"].map(open);
+        let steps = [
+            ("rm g", &file),
+            ("rm other/h", &file),
+            ("mv over f", &file),
+            ("rmdir d", &dirs[0]),
+            ("mv -T e2 e", &dirs[1]),
+        ];
+        for (nth, (step, whose)) in steps.into_iter().enumerate() {
+            heard.all.lock().clear();
+            sh(dir.path(), &format!("{step}; touch done{nth}"));
+            let all = heard.until(&format!("name {root} done{nth}"));
+            assert!(all.contains(&format!("object {whose} false")), "{step}: {all:#?}");
+        }
+    }
+
     #[test]
     fn what_this_process_does_is_not_told_of() {
         let Some((dir, heard, watcher)) = watched(std::process::id()) else { return };

@@ -25,11 +25,14 @@ pub(super) fn group(target: bool) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Marks the file system of `source`. `renames`: renames come as one event (Linux 5.17).
+/// Marks the file system of `source`. `renames`: renames come as one event, and events of names tell what a name led to (Linux 5.17).
 pub(super) fn mark(group: &OwnedFd, source: BorrowedFd<'_>, renames: bool) -> Result<(), Errno> {
     let moves = if renames { libc::FAN_RENAME } else { libc::FAN_MOVED_FROM | libc::FAN_MOVED_TO };
     let names = libc::FAN_CREATE | libc::FAN_DELETE | moves;
-    let files = libc::FAN_ATTRIB | libc::FAN_MODIFY | libc::FAN_CLOSE_WRITE | libc::FAN_DELETE_SELF;
+    let files = libc::FAN_ATTRIB | libc::FAN_MODIFY | libc::FAN_CLOSE_WRITE;
+    // That a file lost a name is a change of its attributes, wherever the name was, and what removes a directory's name says
+    // which directory it was, where events tell that: the last link's end says nothing new then.
+    let files = if renames { files } else { files | libc::FAN_DELETE_SELF };
     let flags = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM;
     let mask = names | files | libc::FAN_ONDIR;
     // SAFETY: two descriptors that are open, and a path of the program's own that ends with a nul.
