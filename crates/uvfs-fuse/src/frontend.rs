@@ -70,6 +70,8 @@ pub(crate) struct Frontend {
 enum Who {
     /// The supplementary groups count.
     Member(Caller),
+    /// They do unless the caller owns the inode: then its owner's permissions decide, whatever groups there are.
+    Owner(Caller),
     /// They do not: nothing is changed, and nothing done in the caller's name.
     Anybody(Caller),
 }
@@ -230,6 +232,16 @@ impl Frontend {
         self.answer_to(Who::Anybody(who), node, reply, act);
     }
 
+    /// As [`Frontend::answer`], where the owner of the inode needs no groups. See [`Core::decides_alone`].
+    fn answer_owner<T, R, F>(&self, who: Caller, node: NodeId, reply: R, act: F)
+    where
+        T: 'static,
+        R: Reply<T>,
+        F: for<'c> Fn(&'c Core, &Op, &Inode<'c>) -> Result<T> + Send + 'static,
+    {
+        self.answer_to(Who::Owner(who), node, reply, act);
+    }
+
     fn answer_to<T, R, F>(&self, who: Who, node: NodeId, reply: R, act: F)
     where
         T: 'static,
@@ -320,6 +332,14 @@ impl Core {
         Op { trusted: true, powers, umask: who.umask, ..op }
     }
 
+    /// Whether the caller is let do by its user id what it may with an inode: its owner's permissions are the first entry of
+    /// a list, too. Not where a set-group-id bit stays, or is handed down, by groups, nor where the owner may be another
+    /// one by now and nobody has told.
+    fn decides_alone(&self, who: Caller, inode: &Inode<'_>) -> bool {
+        let attr = inode.attr();
+        attr.uid == who.uid && attr.mode & mode::S_ISGID == 0 && self.vfs.watched(inode) && !inode.expired()
+    }
+
     /// The same operation by who was permitted it when the file was opened.
     fn op_by_handle(&self, op: &Op, who: Caller) -> Op {
         Op { cred: op.cred.clone(), ..self.op_permitted(who) }
@@ -342,10 +362,14 @@ impl Core {
     /// [`Core::op`] and the inode that it is about, with the caller's supplementary groups where calls are made in the caller's
     /// name on another file system, which checks them. Where they cannot be read, nothing is done to the inode.
     fn op_on<'c>(&self, who: Who, inode: Result<Inode<'c>>) -> (Op, Result<Inode<'c>>) {
-        let (Who::Member(caller) | Who::Anybody(caller)) = who;
+        let (Who::Member(caller) | Who::Owner(caller) | Who::Anybody(caller)) = who;
         let mut op = self.op(caller);
-        let is_member = matches!(who, Who::Member(_)) && caller.uid != 0;
-        if is_member && inode.as_ref().is_ok_and(|inode| self.vfs.passes_through(inode)) {
+        let asks = inode.as_ref().is_ok_and(|inode| match who {
+            Who::Anybody(_) => false,
+            Who::Owner(_) if self.decides_alone(caller, inode) => false,
+            Who::Member(_) | Who::Owner(_) => caller.uid != 0 && self.vfs.passes_through(inode),
+        });
+        if asks {
             match credentials::of(caller.pid, caller.uid) {
                 Ok(has) => op.cred.groups = has.groups,
                 Err(errno) => return (op, Err(errno)),

@@ -38,7 +38,10 @@ impl Frontend {
         fh: Option<u64>,
         reply: impl Reply<Attributes>,
     ) {
-        self.answer(who, node, reply, move |core, op, inode| {
+        // Only a member of a group may give it a file, or a file of it the set-group-id bit.
+        let of_group = set.gid.is_some() || set.mode.is_some_and(|bits| bits & mode::S_ISGID != 0);
+        let asks = if of_group { Who::Member(who) } else { Who::Owner(who) };
+        self.answer_to(asks, node, reply, move |core, op, inode| {
             // Also one that is open for reading only (O_RDONLY with O_TRUNC), which permits nothing.
             let opened = fh.is_some_and(|fh| !core.checks() || core.vfs.is_open_for(fh, Access::WRITE));
             let set = SetAttr { opened, ..set };

@@ -122,6 +122,11 @@ impl Default for Backings {
 }
 
 impl Backings {
+    /// Whether files may be lent at all.
+    pub(super) fn is_agreed(&self) -> bool {
+        self.kernel.get().is_some()
+    }
+
     fn writers(&self, node: NodeId) -> &AtomicU32 {
         // Node ids are numbers of places in a table, below a generation.
         &self.writers[node as usize % WRITERS]
@@ -202,7 +207,7 @@ impl Frontend {
     pub(crate) fn passthrough(&self) -> Passthrough {
         let backings = &self.core.backings;
         Passthrough {
-            agreed: backings.kernel.get().is_some(),
+            agreed: backings.is_agreed(),
             opens: backings.lent.load(Relaxed),
             refused: backings.refused.load(Relaxed),
         }

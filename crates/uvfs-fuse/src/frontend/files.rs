@@ -46,7 +46,8 @@ impl Frontend {
         reply: impl Reply<(Entry, Opened)>,
     ) {
         let name = name.to_vec();
-        self.answer(who, dir, reply, move |core, op, dir| {
+        let who = self.who_lends(who, access(flags));
+        self.answer_to(who, dir, reply, move |core, op, dir| {
             let (inode, attr, fh) = match core.vfs.create(op, dir, &name, permissions, access(flags)) {
                 Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => return Err(Errno::STALE),
                 made => made?,
@@ -78,7 +79,15 @@ impl Frontend {
 
     pub(crate) fn open(&self, who: Caller, node: NodeId, flags: i32, reply: impl Reply<Opened>) {
         self.core.tally.add(Count::Open, 1);
-        self.answer(who, node, reply, move |core, op, inode| core.open(op, inode, flags));
+        let who = self.who_lends(who, access(flags));
+        self.answer_to(who, node, reply, move |core, op, inode| core.open(op, inode, flags));
+    }
+
+    /// Who opens a file. What is lent to the kernel to be written is written in the name of who opens it, whose groups may
+    /// say how much room there is.
+    fn who_lends(&self, who: Caller, access: Access) -> Who {
+        let lent = access.contains(Access::WRITE) && self.core.backings.is_agreed();
+        if lent { Who::Member(who) } else { Who::Owner(who) }
     }
 
     pub(crate) fn release(&self, who: Caller, node: NodeId, fh: u64, reply: impl Reply<()>) {

@@ -45,6 +45,7 @@ pub const TESTS: &[Test] = &[
         mirror_keeps_the_directory_that_one_works_in,
     ),
     ("mirror_runs_what_cannot_be_read", Needs::Root, mirror_runs_what_cannot_be_read),
+    ("mirror_asks_for_no_groups_of_an_owner", Needs::Root, mirror_asks_for_no_groups_of_an_owner),
 ];
 
 const USER: u32 = 4321;
@@ -441,4 +442,36 @@ fn mirror_runs_what_cannot_be_read() {
             }
         }
     }
+}
+
+/// To know them takes two more system calls than the request, one of which reads.
+fn mirror_asks_for_no_groups_of_an_owner() {
+    let src = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+    fs::set_permissions(src.path(), Permissions::from_mode(0o755)).expect("chmod");
+    for (name, owner) in [("own", USER), ("others", 0)] {
+        let dir = src.path().join(name);
+        fs::create_dir(&dir).expect("mkdir");
+        fs::set_permissions(&dir, Permissions::from_mode(0o777)).expect("chmod");
+        fs::write(dir.join("file"), "").expect("write");
+        [dir.join("file"), dir].iter().for_each(|path| chown(path, Some(owner), Some(GROUP)).expect("chown"));
+    }
+    let mirror = Mirror::new(src.path(), Duration::ZERO).expect("a mirror");
+    if let Err(why) = mirror.watch() {
+        return eprintln!(
+            "skipped: mirror_asks_for_no_groups_of_an_owner: changes by others are not seen: {why}"
+        );
+    }
+    let mut options = Options::default();
+    options.allow_other = true;
+    let mnt = Fixture::new(mirror, &options);
+    let rounds = 200;
+    // Each round has three requests that the host checks: to open a file, to make one and to remove it.
+    let reads = |name: &str| {
+        let before = requests();
+        let script = format!("cd {name}; for i in $(seq {rounds}); do : < file; : > new; rm new; done");
+        sh_as(USER, &mnt, &script).expect(name);
+        requests() - before
+    };
+    let (own, others) = (reads("own"), reads("others"));
+    assert!(own + 3 * rounds < others, "{own} reads by the owner, {others} by another one");
 }
