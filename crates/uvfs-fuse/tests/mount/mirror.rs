@@ -434,6 +434,10 @@ fn mirror_runs_what_cannot_be_read() {
                 // Before and after: that it was executed gives nobody the right to read it.
                 sh_as(USER, dir, &read).expect_err(&at);
                 assert_eq!(sh_as(USER, dir, &format!("echo text | ./{name}")).as_deref(), Ok("text"), "{at}");
+                // Nor does who says to open(2) that it is to be executed, as the kernel does by itself.
+                let forged =
+                    format!("perl -e 'exit(sysopen(my $file, q({name}), 0x20) ? 0 : $!{{EACCES}} ? 7 : 8)'");
+                assert_eq!(sh_as(USER, dir, &format!("{forged} || echo $?")).as_deref(), Ok("7"), "{at}");
                 sh_as(USER, dir, &read).expect_err(&at);
             }
             for name in ["closed", "group", "script"] {
