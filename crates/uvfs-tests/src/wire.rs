@@ -144,7 +144,7 @@ impl Client {
             43 => out.u64(self.handle()).u64(self.place()).u64(self.place()).u32(self.rng.u32(..64)).u32(0),
             45 => out.u64(self.node()).u32(self.rng.u32(..6)).u32(0).bytes(&self.name()).bytes(&self.name()),
             46 => out.u64(self.handle()).u64(self.place()).u32(self.rng.u32(..6)).u32(0),
-            35 => out.u32(self.rng.u32(..)).u32(0o100_644).u32(0o22).u32(0).bytes(&self.name()),
+            35 | 51 => out.u32(self.rng.u32(..)).u32(0o100_644).u32(0o22).u32(0).bytes(&self.name()),
             _ => {
                 let junk: Vec<u8> = (0..self.rng.usize(..200)).map(|_| self.rng.u8(..)).collect();
                 out.bytes(&junk)
@@ -171,7 +171,7 @@ impl Client {
     fn message(&mut self) -> Message {
         self.unique += 2;
         // Made and looked up more often than removed, so that there is something to remove.
-        let often = [1, 1, 3, 8, 9, 14, 15, 16, 35, 35, 44];
+        let often = [1, 1, 3, 8, 9, 14, 15, 16, 35, 35, 44, 51];
         let opcode =
             if self.rng.bool() { *self.rng.choice(&often).unwrap_or(&1) } else { self.rng.u32(..60) };
         let (body, most) = self.body(opcode);
@@ -211,10 +211,10 @@ impl Client {
     /// Remembers what a good answer gave.
     fn learn(&mut self, opcode: u32, body: &[u8]) {
         let long = |at: usize| body.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_ne_bytes);
-        let node = matches!(opcode, 1 | 6 | 8 | 9 | 13 | 35).then(|| long(0)).flatten();
+        let node = matches!(opcode, 1 | 6 | 8 | 9 | 13 | 35 | 51).then(|| long(0)).flatten();
         let handle = match opcode {
             14 => long(0),
-            35 => long(128),
+            35 | 51 => long(128),
             _ => None,
         };
         for (known, new) in [(&mut self.nodes, node), (&mut self.handles, handle)] {
