@@ -70,7 +70,8 @@ pub(crate) struct Frontend {
 enum Who {
     /// The supplementary groups count.
     Member(Caller),
-    /// They do unless the caller owns the inode: then its owner's permissions decide, whatever groups there are.
+    /// They do unless the caller owns the inode: then its owner's permissions decide, whatever groups there are. See
+    /// [`Core::decides_alone`].
     Owner(Caller),
     /// They do not: nothing is changed, and nothing done in the caller's name.
     Anybody(Caller),
@@ -230,16 +231,6 @@ impl Frontend {
         F: for<'c> Fn(&'c Core, &Op, &Inode<'c>) -> Result<T> + Send + 'static,
     {
         self.answer_to(Who::Anybody(who), node, reply, act);
-    }
-
-    /// As [`Frontend::answer`], where the owner of the inode needs no groups. See [`Core::decides_alone`].
-    fn answer_owner<T, R, F>(&self, who: Caller, node: NodeId, reply: R, act: F)
-    where
-        T: 'static,
-        R: Reply<T>,
-        F: for<'c> Fn(&'c Core, &Op, &Inode<'c>) -> Result<T> + Send + 'static,
-    {
-        self.answer_to(Who::Owner(who), node, reply, act);
     }
 
     fn answer_to<T, R, F>(&self, who: Who, node: NodeId, reply: R, act: F)

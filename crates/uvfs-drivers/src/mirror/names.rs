@@ -128,8 +128,7 @@ impl Mirror {
     ) -> Result<(NewInode, u64)> {
         let (node, at) = self.reach_inode(dir)?;
         let permit = self.budget.permit()?;
-        let umask = if self.has_default_list(&node, &at) { 0 } else { op.umask & 0o777 };
-        let permissions = Mode::from_raw_mode(make.mode & 0o7777 & !umask);
+        let permissions = self.permissions(op, (&node, &at), make);
         // Without this it may be linked.
         let bound = if linkable { OFlags::empty() } else { OFlags::EXCL };
         let acting = self.server.act_as(&op.cred)?;
@@ -157,6 +156,12 @@ impl Mirror {
         met.inspect_err(|_| self.doubt(node, name))
     }
 
+    /// What is asked of the host for something new: a default list takes the place of the umask, and the host applies it.
+    fn permissions(&self, op: &Op, (dir, at): (&Node, &At<'_>), make: &Make<'_>) -> Mode {
+        let umask = if self.has_default_list(dir, at) { 0 } else { op.umask & 0o777 };
+        Mode::from_raw_mode(make.mode & 0o7777 & !umask)
+    }
+
     fn make_below(
         &self,
         op: &Op,
@@ -165,8 +170,7 @@ impl Mirror {
         make: &Make<'_>,
         access: Option<Access>,
     ) -> Result<OwnedFd> {
-        let umask = if self.has_default_list(dir, at) { 0 } else { op.umask & 0o777 };
-        let permissions = Mode::from_raw_mode(make.mode & 0o7777 & !umask);
+        let permissions = self.permissions(op, (dir, at), make);
         let acting = self.server.act_as(&op.cred)?;
         let kind = match make.mode & mode::S_IFMT {
             mode::S_IFREG => {

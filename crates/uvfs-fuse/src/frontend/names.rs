@@ -44,7 +44,7 @@ impl Frontend {
         reply: impl Reply<Entry>,
     ) {
         let name = name.to_vec();
-        self.answer_owner(who, dir, reply, move |core, op, dir| {
+        self.answer_to(Who::Owner(who), dir, reply, move |core, op, dir| {
             let (inode, attr) = core.vfs.mknod(op, dir, &name, mode, rdev)?;
             Ok(core.hand_out(&inode, attr))
         });
@@ -52,7 +52,7 @@ impl Frontend {
 
     pub(crate) fn mkdir(&self, who: Caller, dir: NodeId, name: &[u8], mode: u32, reply: impl Reply<Entry>) {
         let name = name.to_vec();
-        self.answer_owner(who, dir, reply, move |core, op, dir| {
+        self.answer_to(Who::Owner(who), dir, reply, move |core, op, dir| {
             let (inode, attr) = core.vfs.mkdir(op, dir, &name, mode)?;
             Ok(core.hand_out(&inode, attr))
         });
@@ -67,7 +67,7 @@ impl Frontend {
         reply: impl Reply<Entry>,
     ) {
         let (name, target) = (name.to_vec(), target.to_vec());
-        self.answer_owner(who, dir, reply, move |core, op, dir| {
+        self.answer_to(Who::Owner(who), dir, reply, move |core, op, dir| {
             let (inode, attr) = core.vfs.symlink(op, dir, &name, &target)?;
             Ok(core.hand_out(&inode, attr))
         });
@@ -84,12 +84,12 @@ impl Frontend {
 
     pub(crate) fn unlink(&self, who: Caller, dir: NodeId, name: &[u8], reply: impl Reply<()>) {
         let name = name.to_vec();
-        self.answer_owner(who, dir, reply, move |core, op, dir| core.vfs.unlink(op, dir, &name));
+        self.answer_to(Who::Owner(who), dir, reply, move |core, op, dir| core.vfs.unlink(op, dir, &name));
     }
 
     pub(crate) fn rmdir(&self, who: Caller, dir: NodeId, name: &[u8], reply: impl Reply<()>) {
         let name = name.to_vec();
-        self.answer_owner(who, dir, reply, move |core, op, dir| core.vfs.rmdir(op, dir, &name));
+        self.answer_to(Who::Owner(who), dir, reply, move |core, op, dir| core.vfs.rmdir(op, dir, &name));
     }
 
     /// `flags` are those of `renameat2`; one that we do not know is EINVAL.
