@@ -113,7 +113,8 @@ impl Core {
     }
 
     /// Whether the kernel may keep the entries of every directory from now on. Not where names come to be evicted: it would be made to forget
-    /// them, and then ask for those that it has in a listing one by one.
+    /// them, and then ask for those that it has in a listing one by one. If a limit is set after the first directory was opened, that is
+    /// what it costs; if before, the kernel asks each time.
     fn keeps_all_listings(&self) -> bool {
         self.vfs.is_all_resident() || self.vfs.is_all_lasting() && self.vfs.cache().memory_limit() == 0
     }
