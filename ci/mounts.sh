@@ -1,14 +1,14 @@
 # Two directories to compare, for the scripts beside this one (to be sourced, not run).
 #
 # mount_pair [DIR_A DIR_B] sets A and B: the two directories given, or else a uvfs tmpfs (where $fs is mirror: a
-# mirror of a tmpfs of the kernel) that is mounted for the purpose and a tmpfs of the kernel. $work is a scratch directory of the host. All that was mounted or made
+# mirror of a tmpfs of the kernel, by the transport $transport) that is mounted for the purpose and a tmpfs of the kernel. $work is a scratch directory of the host. All that was mounted or made
 # is taken away on exit, however the script ends.
 # pass, fail and skip print one line each and count; summary prints the closing line and sets the exit status.
 # shellcheck shell=bash
 
 passed=0 failed=0 skipped=0
 mounts=()
-fs=${fs:-tmpfs}
+fs=${fs:-tmpfs} transport=${transport:-auto}
 work=$(mktemp -d "${TMPDIR:-/tmp}/uvfs-ci-XXXXXX")
 chmod 755 "$work" # other users' operations are tested too
 
@@ -62,9 +62,9 @@ mount_pair() {
     mkdir "$A" "$B"
     mount -t tmpfs -o mode=1777 uvfs-ci "$B" || give_up "a tmpfs cannot be mounted here"
     mounts+=("$B")
-    local source=tmpfs options=allow_other,suid,dev,mode=1777
+    local source=tmpfs options=allow_other,suid,dev,mode=1777,transport=$transport
     if [ "$fs" = mirror ]; then
-        source=mirror:$work/source options=allow_other,suid,dev
+        source=mirror:$work/source options=allow_other,suid,dev,transport=$transport
         mkdir "$work/source"
         mount -t tmpfs -o mode=1777 uvfs-ci "$work/source" || give_up "a tmpfs cannot be mounted here"
     fi

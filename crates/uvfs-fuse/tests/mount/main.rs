@@ -5,8 +5,10 @@ mod acl;
 mod basic;
 mod checked;
 mod dirs;
+mod emptied;
 mod failing;
 mod fixture;
+mod handles;
 mod lent;
 mod made;
 mod memory;
@@ -34,7 +36,9 @@ fn main() {
         basic::TESTS,
         checked::TESTS,
         dirs::TESTS,
+        emptied::TESTS,
         failing::TESTS,
+        handles::TESTS,
         lent::TESTS,
         made::TESTS,
         memory::TESTS,

@@ -1,6 +1,11 @@
-//! A shared mapping of a file, which needs `unsafe`.
+//! What needs `unsafe`: a shared mapping of a file, and file handles.
 
+use std::ffi::CString;
 use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::ptr::{self, NonNull};
 
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
@@ -55,4 +60,42 @@ impl Drop for Shared {
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok());
     }
+}
+
+/// A file handle, as name_to_handle_at(2) gives it.
+#[derive(Clone)]
+pub struct Handle(Raw);
+
+/// `struct file_handle` with room for the longest one.
+#[repr(C)]
+#[derive(Clone)]
+struct Raw {
+    bytes: u32,
+    kind: i32,
+    handle: [u8; libc::MAX_HANDLE_SZ as usize],
+}
+
+/// The handle of what a path leads to, not through a last symbolic link.
+pub fn handle_of(path: &Path) -> io::Result<Handle> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut raw =
+        Raw { bytes: libc::MAX_HANDLE_SZ as u32, kind: 0, handle: [0; libc::MAX_HANDLE_SZ as usize] };
+    let mut mount = 0;
+    // SAFETY: `raw` is laid out as the structure, and says how many bytes follow its head; the path ends with a zero.
+    let status = unsafe {
+        libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), (&raw mut raw).cast(), &mut mount, 0)
+    };
+    if status == 0 { Ok(Handle(raw)) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Opens what a handle leads to, in the file system that `mount` lies in.
+pub fn open_by_handle(mount: &File, handle: &Handle) -> io::Result<File> {
+    let mut raw = handle.0.clone();
+    // SAFETY: as above; the kernel only reads the structure.
+    let fd = unsafe { libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut raw).cast(), libc::O_RDONLY) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, and nobody else's.
+    Ok(unsafe { File::from_raw_fd(fd) })
 }

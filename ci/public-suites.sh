@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# Runs other people's file system suites on a uvfs mount; a case that fails on the kernel's tmpfs too is the host's.
+#
+#   XFSTESTS=DIR LTP=DIR TEST_SYSCALLS=FILE ci/public-suites.sh [--fs tmpfs|mirror] [--transport auto|dev|uring]
+#
+# XFSTESTS       a built tree of xfstests: its generic tests of the group `quick` (needs contrib/install.sh, for mount(8))
+# LTP            a built tree of the Linux Test Project: its tests of file system calls
+# TEST_SYSCALLS  libfuse's program of that name: all tests, as root and without -u
+#
+# A suite that is not named is skipped by name: none of them is packaged for Debian 12. stress-ng, pjdfstest, fsx and dbench,
+# which are, run in ci/suites.sh. Cases that differ on purpose stand in `accepted` below, each with its reason in docs/semantics.md.
+# Needs root. Prints PASS, FAIL or SKIPPED for each suite, and "N passed, N failed, N skipped" at the end.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+usage() { printf 'usage: %s [--fs tmpfs|mirror] [--transport auto|dev|uring]\n' "$0" >&2; exit 2; }
+fs=tmpfs transport=auto
+while [ $# -gt 0 ]; do
+    case ${1:-}:${2:-} in
+    --fs:tmpfs | --fs:mirror) fs=$2 ;;
+    --transport:auto | --transport:dev | --transport:uring) transport=$2 ;;
+    *) usage ;;
+    esac
+    shift 2
+done
+# shellcheck source=ci/mounts.sh
+. ci/mounts.sh
+build || exit 1
+mount_pair
+
+# Cases that may fail here, one a line.
+accepted() {
+    case $1 in
+    *) ;;
+    esac
+}
+
+# judge SUITE: compares $work/SUITE.a and $work/SUITE.b, the names of the cases that fail here and on the host.
+judge() {
+    local bad
+    accepted "$1" | sort -u >"$work/accepted"
+    bad=$(sort -u "$work/$1.a" | comm -23 - <(sort -u "$work/$1.b") | comm -23 - "$work/accepted")
+    if [ -z "$bad" ]; then
+        pass "$1 on $fs by $transport: $(wc -l <"$work/$1.ran") cases, $(wc -l <"$work/$1.a") fail here, $(wc -l <"$work/$1.b") on the host's tmpfs"
+    else
+        fail "$1 on $fs by $transport: of $(wc -l <"$work/$1.ran") cases these fail here and not on the host's tmpfs: ${bad//$'\n'/ }"
+        return 1
+    fi
+}
+
+# The tests of LTP that work in a directory: others bring devices of their own.
+ltp_cases() {
+    local source test
+    for source in "$LTP"/testcases/kernel/syscalls/*/*.c; do
+        test=${source%.c}
+        [ -x "$test" ] || continue
+        grep -qE 'needs_tmpdir|tst_tmpdir' "$source" || continue
+        grep -qE 'needs_device|mount_device|all_filesystems|needs_rofs|needs_hugetlbfs|tst_acquire_device' "$source" || printf '%s\n' "$test"
+    done
+}
+
+# ltp_in DIR OUT: the names of those that fail there.
+ltp_in() {
+    local test status
+    mkdir "$1/ltp" && chmod 777 "$1/ltp"
+    while read -r test; do
+        status=0
+        (cd "${test%/*}" && TMPDIR=$1/ltp LTPROOT=$LTP timeout --kill-after=10 60 "$test") >"$work/ltp.log" 2>&1 </dev/null || status=$?
+        # 1 is a failure, 2 a broken test, 32 one for another system.
+        if [ $((status & 3)) != 0 ] || [ $status -ge 124 ]; then
+            printf '%s\n' "${test##*/}"
+            grep -hE 'TFAIL|TBROK' "$work/ltp.log" | head -n 3 | cut -c1-200 | sed "s|^|${test##*/} in $1: |" >>"$work/ltp.why"
+        fi
+    done <"$work/ltp.ran" >"$2"
+    rm -rf "$1/ltp"
+}
+
+t_ltp() {
+    [ -n "${LTP:-}" ] || { skip "LTP: set LTP to a built tree of it"; return; }
+    ltp_cases >"$work/ltp.ran"
+    : >"$work/ltp.why"
+    ltp_in "$B" "$work/ltp.b"
+    : >"$work/ltp.why"
+    ltp_in "$A" "$work/ltp.a"
+    judge ltp || true
+    cat "$work/ltp.why"
+}
+
+t_test_syscalls() {
+    [ -n "${TEST_SYSCALLS:-}" ] || { skip "test_syscalls: set TEST_SYSCALLS to libfuse's program"; return; }
+    local side
+    for side in a b; do
+        if [ $side = a ]; then dir=$A; else dir=$B; fi
+        mkdir "$dir/syscalls"
+        timeout --kill-after=10 300 "$TEST_SYSCALLS" "$dir/syscalls" >"$work/test_syscalls.log.$side" 2>&1
+        # A line a test: "+ SECONDS NUMBER [NAME] START", then the same with OK unless it fails.
+        sed -n 's/.* \[\(.*\)\] START$/\1/p' "$work/test_syscalls.log.$side" | sort >"$work/test_syscalls.ran"
+        sed -n 's/.* \[\(.*\)\] OK$/\1/p' "$work/test_syscalls.log.$side" | sort | comm -13 - "$work/test_syscalls.ran" >"$work/test_syscalls.$side"
+        [ -s "$work/test_syscalls.ran" ] || printf 'it did not start\n' >"$work/test_syscalls.$side"
+        rm -rf "$dir/syscalls"
+    done
+    judge test_syscalls || grep -v 'START$\|OK$' "$work/test_syscalls.log.a"
+}
+
+t_xfstests() {
+    [ -n "${XFSTESTS:-}" ] || { skip "xfstests: set XFSTESTS to a built tree of it"; return; }
+    [ -x /sbin/mount.fuse.uvfs ] || { skip "xfstests: contrib/install.sh was not run, and mount(8) does not know uvfs"; return; }
+    [ "$fs" = mirror ] || { skip "xfstests: needs two sources with names of their own: --fs mirror"; return; }
+    local name config=$work/xfstests.config
+    for name in test scratch; do
+        mkdir -p "$work/x/$name" "$work/source/x-$name"
+    done
+    cat >"$config" <<CONFIG
+export FSTYP=fuse FUSE_SUBTYP=.uvfs
+export TEST_DEV=mirror:$work/source/x-test TEST_DIR=$work/x/test
+export SCRATCH_DEV=mirror:$work/source/x-scratch SCRATCH_MNT=$work/x/scratch
+export TEST_FS_MOUNT_OPTS="-o allow_other,suid,dev,transport=$transport" MOUNT_OPTIONS="-o allow_other,suid,dev,transport=$transport"
+CONFIG
+    # xfstests knows the type `fuse` without what comes after the dot.
+    mkdir "$work/bin"
+    printf '#!/bin/sh\n%s "$@" | sed "s/fuse[.]uvfs/fuse/"\n' "$(command -v df)" >"$work/bin/df"
+    chmod +x "$work/bin/df"
+    (cd "$XFSTESTS" && PATH=$work/bin:$PATH HOST_OPTIONS=$config timeout --kill-after=20 7200 ./check -fuse -g generic/quick) >"$work/xfstests.log" 2>&1 </dev/null
+    umount "$work/x/test" "$work/x/scratch" 2>/dev/null
+    sed -n 's|^\(generic/[0-9]*\) .*|\1|p' "$work/xfstests.log" | sort -u >"$work/xfstests.ran"
+    sed -n 's/^Failures: //p' "$work/xfstests.log" | tr ' ' '\n' | grep . | sort -u >"$work/xfstests.a"
+    # The host's tmpfs cannot be both source and judge here: what fails is looked at by hand, and accepted by name.
+    : >"$work/xfstests.b"
+    cp "$work/xfstests.log" "$target/xfstests.log"
+    [ -s "$work/xfstests.ran" ] || { fail "xfstests did not start: $(tail -n 2 "$work/xfstests.log")"; return; }
+    judge xfstests || grep -A 12 'output mismatch' "$work/xfstests.log" | cut -c1-160
+}
+
+t_ltp
+t_test_syscalls
+t_xfstests
+summary

@@ -1,0 +1,114 @@
+//! Directories of 100,000 entries that are emptied while they are listed.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use uvfs::{Cred, Driver, Found, mode};
+use uvfs_drivers::mirror::Mirror;
+use uvfs_fuse::Options;
+
+use crate::Test;
+use crate::fixture::{Fixture, Needs};
+
+pub const TESTS: &[Test] = &[
+    ("a_large_directory_is_emptied_while_it_is_listed", Needs::Mount, on_tmpfs),
+    ("a_large_directory_of_a_mirror_is_emptied_while_it_is_listed", Needs::Mount, on_mirror),
+];
+
+const ENTRIES: usize = 100_000;
+/// Every so many entries one stays.
+const KEPT: usize = 1000;
+
+fn on_tmpfs() {
+    let mnt = Fixture::tmpfs();
+    fs::create_dir(mnt.path("dir")).expect("mkdir");
+    // Made behind the kernel's back, which is quicker; it has not looked at the directory yet.
+    let (vfs, op) = (&mnt.vfs, mnt.vfs.op(&Cred::root()));
+    let dir = vfs.lookup(&op, &vfs.root(), b"dir").expect("a lookup");
+    let Found::Node(dir, _) = dir else { panic!("dir is missing") };
+    for i in 0..ENTRIES {
+        vfs.mknod(&op, &dir, name(i).as_bytes(), mode::S_IFREG | 0o644, 0).expect("mknod");
+    }
+    empty(&mnt.path("dir"));
+}
+
+fn on_mirror() {
+    let src = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+    fs::create_dir(src.path().join("dir")).expect("mkdir");
+    for i in 0..ENTRIES {
+        fs::write(src.path().join("dir").join(name(i)), "").expect("create");
+    }
+    let mirror = Mirror::new(src.path(), std::time::Duration::from_secs(1)).expect("a mirror");
+    let mnt = Fixture::new(mirror as Arc<dyn Driver>, &Options::default());
+    empty(&mnt.path("dir"));
+    assert_eq!(fs::read_dir(src.path()).expect("readdir").count(), 0, "on the host");
+}
+
+fn name(i: usize) -> String {
+    format!("entry-{i:06}")
+}
+
+/// Two threads remove what they list, a third lists all the while. Entries that stay are listed once each time.
+fn empty(dir: &Path) {
+    let kept: HashSet<_> = (0..ENTRIES).step_by(KEPT).map(name).collect();
+    let done = AtomicBool::new(false);
+    let remove = || {
+        for entry in fs::read_dir(dir).expect("opendir") {
+            let entry = entry.expect("readdir");
+            if kept.contains(&*entry.file_name().to_string_lossy()) {
+                continue;
+            }
+            // The other thread may have been first.
+            if let Err(error) = fs::remove_file(entry.path()) {
+                assert_eq!(error.kind(), ErrorKind::NotFound, "{:?}", entry.path());
+            }
+        }
+    };
+    let lists = thread::scope(|s| {
+        let removers = [s.spawn(remove), s.spawn(remove)];
+        let lister = s.spawn(|| {
+            let mut lists = 0;
+            while !done.load(Ordering::Relaxed) {
+                list(dir, &kept);
+                lists += 1;
+            }
+            lists
+        });
+        for remover in removers {
+            remover.join().expect("a remover");
+        }
+        done.store(true, Ordering::Relaxed);
+        lister.join().expect("the lister")
+    });
+    assert!(lists > 0);
+    // A single pass removes all that was there when it began.
+    let left: HashSet<_> = names(dir).into_iter().collect();
+    assert_eq!(left, kept);
+    for name in &kept {
+        fs::remove_file(dir.join(name)).expect("rm");
+    }
+    fs::remove_dir(dir).expect("rmdir");
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("opendir");
+    entries.map(|e| e.expect("readdir").file_name().into_string().expect("UTF-8")).collect()
+}
+
+/// One listing: it ends, nothing is invented or told twice, and what stays is in it.
+fn list(dir: &Path, kept: &HashSet<String>) {
+    let names = names(dir);
+    let seen: HashSet<_> = names.iter().collect();
+    assert_eq!(seen.len(), names.len(), "a name was listed twice");
+    assert!(
+        names
+            .iter()
+            .all(|n| n.strip_prefix("entry-").is_some_and(|i| i.parse::<usize>().is_ok_and(|i| i < ENTRIES)))
+    );
+    assert!(kept.iter().all(|name| seen.contains(name)), "a name that stays is missing");
+}
