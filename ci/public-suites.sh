@@ -29,8 +29,10 @@ mount_pair
 
 # Cases that may fail here, one a line.
 accepted() {
-    case $1 in
-    *) ;;
+    case $1:$fs in
+    # A read from the kernel's pages, or of a lent file, does not come to the host: access times are as with noatime.
+    # File handles hold as long as the kernel knows the file.
+    xfstests:mirror) printf 'generic/%s\n' 003 426 467 477 ;;
     esac
 }
 
@@ -101,6 +103,17 @@ t_test_syscalls() {
     judge test_syscalls || grep -v 'START$\|OK$' "$work/test_syscalls.log.a"
 }
 
+# check_on NAME TYPE TESTS…: what xfstests says goes to $work/xfstests.NAME.
+check_on() {
+    local name=$1 type=$2
+    shift 2
+    (cd "$XFSTESTS" && PATH=$work/bin:$PATH HOST_OPTIONS=$config timeout --kill-after=20 7200 ./check "-$type" "$@") \
+        >"$work/xfstests.$name" 2>&1 </dev/null
+    umount "$work/x/test" "$work/x/scratch" 2>/dev/null
+}
+
+failures() { sed -n 's/^Failures: //p' "$1" 2>/dev/null | tr ' ' '\n' | grep . | sort -u; }
+
 t_xfstests() {
     [ -n "${XFSTESTS:-}" ] || { skip "xfstests: set XFSTESTS to a built tree of it"; return; }
     [ -x /sbin/mount.fuse.uvfs ] || { skip "xfstests: contrib/install.sh was not run, and mount(8) does not know uvfs"; return; }
@@ -119,15 +132,17 @@ CONFIG
     mkdir "$work/bin"
     printf '#!/bin/sh\n%s "$@" | sed "s/fuse[.]uvfs/fuse/"\n' "$(command -v df)" >"$work/bin/df"
     chmod +x "$work/bin/df"
-    (cd "$XFSTESTS" && PATH=$work/bin:$PATH HOST_OPTIONS=$config timeout --kill-after=20 7200 ./check -fuse -g generic/quick) >"$work/xfstests.log" 2>&1 </dev/null
-    umount "$work/x/test" "$work/x/scratch" 2>/dev/null
-    sed -n 's|^\(generic/[0-9]*\) .*|\1|p' "$work/xfstests.log" | sort -u >"$work/xfstests.ran"
-    sed -n 's/^Failures: //p' "$work/xfstests.log" | tr ' ' '\n' | grep . | sort -u >"$work/xfstests.a"
-    # The host's tmpfs cannot be both source and judge here: what fails is looked at by hand, and accepted by name.
-    : >"$work/xfstests.b"
-    cp "$work/xfstests.log" "$target/xfstests.log"
-    [ -s "$work/xfstests.ran" ] || { fail "xfstests did not start: $(tail -n 2 "$work/xfstests.log")"; return; }
-    judge xfstests || grep -A 12 'output mismatch' "$work/xfstests.log" | cut -c1-160
+    check_on mirror fuse -g generic/quick
+    sed -n 's|^\(generic/[0-9]*\) .*|\1|p' "$work/xfstests.mirror" | sort -u >"$work/xfstests.ran"
+    failures "$work/xfstests.mirror" >"$work/xfstests.a"
+    # Only these on the host.
+    sed -e 's/^export FSTYP.*/export FSTYP=tmpfs/' -e 's/_DEV=mirror:[^ ]*x-/_DEV=uvfs-ci-/' -e '/OPT/d' -i "$config"
+    # shellcheck disable=SC2046  # a word a case
+    [ ! -s "$work/xfstests.a" ] || check_on host tmpfs $(cat "$work/xfstests.a")
+    failures "$work/xfstests.host" >"$work/xfstests.b"
+    cp "$work/xfstests.mirror" "$target/xfstests.log"
+    [ -s "$work/xfstests.ran" ] || { fail "xfstests did not start: $(tail -n 2 "$work/xfstests.mirror")"; return; }
+    judge xfstests || grep -A 12 'output mismatch' "$work/xfstests.mirror" | cut -c1-160
 }
 
 t_ltp

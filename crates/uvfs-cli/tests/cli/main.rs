@@ -1,6 +1,7 @@
 //! The command as users meet it. Most tests need root and /dev/fuse; where that is missing they
 //! say so and count as ignored. Here is what all share, and the tests of mounting itself.
 
+mod confined;
 mod control;
 mod endings;
 mod kernfs;
@@ -56,6 +57,7 @@ fn main() {
         });
     let mounting = [
         MOUNTING,
+        confined::MOUNTING,
         control::MOUNTING,
         endings::MOUNTING,
         kernfs::MOUNTING,
