@@ -213,9 +213,9 @@ impl Cache {
         };
         if !published {
             self.negatives.sub(1);
-            self.free_dentry(sb, dentry, tail);
+            self.free_dentry(dentry, tail);
         }
-        self.finish(after, sb, &guard.dir);
+        self.finish(after);
         self.names.maintain(&Names(self));
         published
     }

@@ -175,8 +175,8 @@ impl Cache {
             resident: options.resident,
             watched: AtomicBool::new(false),
             on_evict: options.on_evict,
-            inodes: Slab::new(),
-            dentries: Slab::new(),
+            inodes: Slab::new(u32::from(id)),
+            dentries: Slab::new(u32::from(id)),
             hand: AtomicU64::new(0),
             kernel_hand: AtomicU64::new(0),
             negative_hand: AtomicU64::new(0),
@@ -270,7 +270,7 @@ impl Cache {
         match if dir { self.alloc_dir(sb) } else { Ok(0) } {
             Ok(dir) => Ok((index, dir)),
             Err(e) => {
-                self.free_inode_slot(sb, index, 0);
+                self.free_inode_slot(index, 0);
                 Err(e)
             }
         }
@@ -353,11 +353,37 @@ impl Cache {
         self.dir_state_at(self.inodes_private.get(inode).dir.load(Ordering::Relaxed))
     }
 
-    /// Give an inode slot back that was allocated and not filled.
-    pub(crate) fn free_inode_slot(&self, sb: SbId, index: u32, dir: u32) {
-        self.superblock(sb).inodes.free(&self.inode_pool, index);
+    /// Give an inode slot back, and its directory state (0: none), to the superblock that owns it (design rule 18).
+    pub(crate) fn free_inode_slot(&self, index: u32, dir: u32) {
+        if self.inode_pool.free(index, |owner| &self.owner(owner).inodes) {
+            self.trim_ended(self.inode_pool.owner(index));
+        }
         if dir != 0 {
             self.dirs.free(dir - 1);
+        }
+    }
+
+    /// The only way to give a dentry slot back, and its tail (0: none): to the superblock that owns it, which is not always that
+    /// of the directory at hand (design rule 18). A negative entry does not hold its directory, whose index another superblock may
+    /// have taken since.
+    pub(crate) fn free_dentry(&self, dentry: u32, tail: u32) {
+        self.tails.free(tail);
+        if self.dentry_pool.free(dentry, |owner| &self.owner(owner).dentries) {
+            self.trim_ended(self.dentry_pool.owner(dentry));
+        }
+    }
+
+    /// The superblock whose slabs have this id.
+    #[inline]
+    fn owner(&self, slab: u32) -> &Superblock {
+        self.superblock(SbId(slab as u16))
+    }
+
+    /// A slot of a superblock that has ended came back, the last of its chunk. (Without an owner the chunk has been returned since.)
+    #[cold]
+    fn trim_ended(&self, owner: Option<u32>) {
+        if let Some(id) = owner {
+            self.trim(SbId(id as u16));
         }
     }
 
@@ -433,10 +459,10 @@ impl Cache {
 
     /// Empty a slot that was filled and not started: nobody can have a reference, and the driver is
     /// not told.
-    pub(crate) fn discard_slot(&self, sb: SbId, index: u32) {
+    pub(crate) fn discard_slot(&self, index: u32) {
         let dir = self.inodes_private.get(index).dir.swap(0, Ordering::Relaxed);
         self.inodes.get(index).clear();
-        self.free_inode_slot(sb, index, dir);
+        self.free_inode_slot(index, dir);
     }
 
     /// The inode is dead (this thread made it so): take it out of everything and free the slot.
@@ -462,7 +488,7 @@ impl Cache {
         // The driver may take its time, or the cache.
         order::check(Class::Rename);
         (superblock.on_evict)(&attr, value);
-        self.free_inode_slot(sb, index, dir);
+        self.free_inode_slot(index, dir);
     }
 
     /// Whether there is such a slot. To be asked of an index that comes from outside: an arena would

@@ -47,12 +47,13 @@ impl Drop for Reserved<'_> {
         if let Some(state) = self.dir.as_ref().and_then(|d| d.dir_state()) {
             state.leave();
         }
-        self.cache.tails.free(self.tail);
         if self.dentry != 0 {
-            self.cache.superblock(self.sb).dentries.free(&self.cache.dentry_pool, self.dentry);
+            self.cache.free_dentry(self.dentry, self.tail);
+        } else {
+            self.cache.tails.free(self.tail);
         }
         if self.inode != 0 {
-            self.cache.free_inode_slot(self.sb, self.inode, self.state);
+            self.cache.free_inode_slot(self.inode, self.state);
         }
     }
 }
@@ -69,12 +70,16 @@ impl std::fmt::Debug for RenameLock<'_> {
     }
 }
 
-/// A dentry that was taken out, and what it held.
+/// A dentry that was taken out, and what it held: an inode, and a place in its parent and a reference to it. A negative one
+/// (inode 0) held nothing, and its parent may be gone.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Killed {
     dentry: u32,
     tail: u32,
     inode: u32,
+    parent: u32,
+    /// The name's reference to the inode was the last and is gone already.
+    spent: bool,
 }
 
 /// What is to be done once the locks are gone: nothing is freed or called under them.
@@ -86,10 +91,9 @@ pub(crate) struct Aftermath {
 }
 
 impl Aftermath {
-    /// The inode of the one dentry that was killed, for who has spent its reference already; the
-    /// rest is then finished as for a negative entry.
-    pub(crate) fn take_inode(&mut self) -> u32 {
-        std::mem::take(&mut self.dead[0].inode)
+    /// The caller has taken the last reference to the inode of the one dentry that was killed.
+    pub(crate) fn spend(&mut self) {
+        self.dead[0].spent = true;
     }
 }
 
@@ -195,7 +199,7 @@ impl<'c> NameGuard<'c> {
             cache.kill(&mut locked, 0, dentry, &mut after);
         }
         drop(locked);
-        cache.finish(after, self.dir.sb(), &self.dir);
+        cache.finish(after);
         drop(death);
     }
 }
@@ -349,7 +353,7 @@ impl Cache {
             return;
         }
         let d = self.dentries.get(dentry);
-        let inode = d.inode.load(Ordering::Relaxed);
+        let (inode, parent) = (d.inode.load(Ordering::Relaxed), d.parent.load(Ordering::Relaxed));
         let mut tail = 0;
         let mut clear = || tail = d.seq.write(|| d.clear());
         // A directory that lives on has another name than it had: whoever kept the way to it looks
@@ -363,7 +367,7 @@ impl Cache {
             clear();
         }
         let place = usize::from(after.dead[0].dentry != 0);
-        after.dead[place] = Killed { dentry, tail, inode };
+        after.dead[place] = Killed { dentry, tail, inode, parent, spent: false };
     }
 
     /// Under the bucket's lock: what is cached of a name makes way (a negative entry; before a
@@ -379,11 +383,6 @@ impl Cache {
         if let Some(dentry) = self.find_locked(locked, which, dir, words) {
             self.kill(locked, which, dentry, after);
         }
-    }
-
-    pub(crate) fn free_dentry(&self, sb: SbId, dentry: u32, tail: u32) {
-        self.tails.free(tail);
-        self.superblock(sb).dentries.free(&self.dentry_pool, dentry);
     }
 
     /// Publish a dentry that leads to `inode`. With `revision`: only if the directory's did not
@@ -427,7 +426,7 @@ impl Cache {
             {
                 drop(locked);
                 self.put_name(inode.index());
-                self.finish(after, room.sb, &guard.dir);
+                self.finish(after);
                 return false;
             }
             let old = self.find_locked(&locked, 0, guard.dir.index(), &words);
@@ -458,55 +457,41 @@ impl Cache {
         }
         drop(room);
         self.list(guard, dentry);
-        self.finish(after, guard.dir.sb(), &guard.dir);
+        self.finish(after);
         true
     }
 
-    /// As [`Cache::finish`], of a dentry that holds nothing any more.
-    pub(crate) fn finish_spent(&self, after: Aftermath, sb: SbId) {
-        for dead in after.dead {
-            if dead.dentry != 0 {
-                self.free_dentry(sb, dead.dentry, dead.tail);
-            }
-        }
-        self.names.maintain(&Names(self));
-    }
-
-    /// As [`Cache::finish`], of a negative entry whose directory may be gone.
-    pub(crate) fn finish_negative(&self, after: Aftermath, sb: SbId) {
-        for dead in after.dead {
-            if dead.dentry != 0 {
-                self.free_dentry(sb, dead.dentry, dead.tail);
-                self.negatives.sub(1);
-            }
-        }
-        self.names.maintain(&Names(self));
-    }
-
-    /// After the locks: free dentries, drop what they held, and keep the table in shape. `dir` is
-    /// the directory that the dead names were in.
-    pub(crate) fn finish(&self, after: Aftermath, sb: SbId, dir: &InodeRef<'_>) {
+    /// After the locks: free dentries, drop what they held, and keep the table in shape.
+    pub(crate) fn finish(&self, after: Aftermath) {
         self.tails.free(after.tail);
         for dead in after.dead {
             if dead.dentry == 0 {
                 continue;
             }
-            self.free_dentry(sb, dead.dentry, dead.tail);
+            self.free_dentry(dead.dentry, dead.tail);
             if dead.inode == 0 {
                 self.negatives.sub(1);
+                continue;
+            }
+            if let Some(state) = self.dir_state(dead.parent) {
+                state.leave();
+            }
+            // The inode before its parent, whose last reference this may be: hooks hear of a child first.
+            if dead.spent {
+                self.end_inode(dead.inode);
             } else {
-                if let Some(state) = dir.dir_state() {
-                    state.leave();
-                }
-                self.put_inode(dir.index());
                 self.put_name(dead.inode);
             }
+            self.put_inode(dead.parent);
         }
         self.names.maintain(&Names(self));
     }
 
     /// Give the name of `from` to `to`, replacing what `to` led to (`death`: an empty directory).
     /// `room` was reserved from `to` as [`Room::Name`]. The caller has checked types and loops.
+    ///
+    /// # Panics
+    /// If the directories are of two superblocks: the name's slot would be in the chunk of one and below the other (design rule 18).
     pub fn rename<'c>(
         &'c self,
         from: &NameGuard<'c>,
@@ -514,6 +499,7 @@ impl Cache {
         mut room: Reserved<'c>,
         mut death: Option<Death<'c>>,
     ) {
+        assert_eq!(from.dir.sb(), to.dir.sb(), "a name stays in its superblock");
         let (from_words, to_words) = (from.words(), to.words());
         let lists = self.relisting(from, &from_words, to, &to_words);
         for guard in [from, to] {
@@ -568,7 +554,7 @@ impl Cache {
             self.put_inode(from.dir.index());
         }
         drop(room);
-        self.finish(after, to.dir.sb(), &to.dir);
+        self.finish(after);
         drop(death);
         from.doubt_if_late(None);
         to.doubt_if_late(None);
@@ -647,7 +633,7 @@ impl Cache {
                     }
                     Aftermath::default()
                 });
-                return self.forget_both(locked, [a, b], names, after);
+                return self.forget_both(locked, names, after);
             }
         }
         drop(locked);
@@ -658,7 +644,6 @@ impl Cache {
     fn forget_both(
         &self,
         mut locked: Locked<'_, 2>,
-        guards: [&NameGuard<'_>; 2],
         names: [(u32, &NameWords<'_>); 2],
         mut after: [Aftermath; 2],
     ) {
@@ -666,9 +651,7 @@ impl Cache {
             self.kill_any(&mut locked, i, names[i].0, names[i].1, after);
         }
         drop(locked);
-        for (after, guard) in after.into_iter().zip(guards) {
-            self.finish(after, guard.dir.sb(), &guard.dir);
-        }
+        after.into_iter().for_each(|after| self.finish(after));
     }
 
     /// Under the locks of their buckets.

@@ -188,10 +188,10 @@ impl Tails {
         Ok(Self {
             short_pool: Pool::new(short.capacity()),
             short,
-            short_slab: Slab::new(),
+            short_slab: Slab::new(0),
             long_pool: Pool::new(long.capacity()),
             long,
-            long_slab: Slab::new(),
+            long_slab: Slab::new(0),
         })
     }
 
@@ -225,11 +225,12 @@ impl Tails {
 
     /// Free a tail whose dentry's sequence has moved.
     pub(crate) fn free(&self, tail: Tail) {
-        match tail {
-            0 => {}
-            t if t & 1 == 0 => self.short_slab.free(&self.short_pool, t >> 1),
-            t => self.long_slab.free(&self.long_pool, t >> 1),
-        }
+        // These slabs never end.
+        let _ = match tail {
+            0 => false,
+            t if t & 1 == 0 => self.short_pool.free(t >> 1, |_| &self.short_slab),
+            t => self.long_pool.free(t >> 1, |_| &self.long_slab),
+        };
     }
 
     #[inline]

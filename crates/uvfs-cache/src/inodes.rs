@@ -246,7 +246,7 @@ impl Cache {
             }
             // Another name of it was looked up at the same time, perhaps asked for earlier.
             Err(other) => {
-                self.discard_slot(sb, index);
+                self.discard_slot(index);
                 let current = !is_late() && other.refresh_unless_late(asked, attr, fresh.life);
                 (other, current)
             }

@@ -48,6 +48,8 @@ mod lookup;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod marks;
+#[cfg(all(test, not(loom)))]
+mod owner_tests;
 pub mod prefix;
 mod pressure;
 mod readdir;

@@ -66,7 +66,7 @@ impl Cache {
             state.moved_incomplete();
         }
         drop(locked);
-        self.finish(after, dir.sb(), dir);
+        self.finish(after);
     }
 
     /// The name that a directory is cached under goes, unless it is the one to keep.
@@ -160,15 +160,10 @@ impl Cache {
         // See the module's head.
         state.evicted();
         drop(locked);
-        if !sole {
-            self.finish(after, sb, &dir);
-            return true;
+        if sole {
+            after.spend();
         }
-        // Its reference is spent already.
-        self.end_inode(after.take_inode());
-        state.leave();
-        self.put_inode(dir.index());
-        self.finish_spent(after, sb);
+        self.finish(after);
         true
     }
 
@@ -177,7 +172,8 @@ impl Cache {
     /// parent's index now. A slot that is found is in use, so that its superblock stays what it is.
     fn find_seen(&self, locked: &Locked<'_, 1>, sb: SbId, seen: &Seen, words: &NameWords<'_>) -> Option<u32> {
         let found = self.find_locked(locked, 0, seen.parent, words);
-        found.filter(|dentry| *dentry == seen.slot && self.superblock(sb).dentries.owns(*dentry))
+        let owned = |dentry| self.dentry_pool.owner(dentry) == Some(u32::from(sb.0));
+        found.filter(|dentry| *dentry == seen.slot && owned(*dentry))
     }
 
     /// Names of a file that has several hold it for each other: the name alone goes then, and the
@@ -222,7 +218,7 @@ impl Cache {
             self.kill(&mut locked, 0, dentry, &mut after);
         }
         drop(locked);
-        self.finish_negative(after, sb);
+        self.finish(after);
         negative.is_some()
     }
 
@@ -240,16 +236,17 @@ impl Cache {
                 self.kill(&mut locked, 0, dentry, &mut after);
             }
             drop(locked);
-            match self.get_index(seen.parent) {
-                Some(dir) if seen.inode != 0 => self.finish(after, sb, &dir),
-                _ => self.finish_negative(after, sb),
-            }
+            self.finish(after);
         }
         let root = InodeId::from_u64(superblock.root.swap(0, Ordering::Relaxed));
         if root.as_u64() != 0 {
             self.put_name(root.index());
         }
         self.names.maintain(&Names(self));
+        // Slots that are freed after this trim: inodes that somebody holds, and negative entries that another superblock
+        // is killing now.
+        superblock.inodes.end();
+        superblock.dentries.end();
         self.trim(sb);
         superblock.inodes.in_use() as usize
     }

@@ -48,7 +48,7 @@ pub(crate) struct Targets {
 impl Targets {
     pub(crate) fn new(capacity: u32) -> std::io::Result<Self> {
         let arena = Arena::reserve(capacity.min(if cfg!(loom) { 2 } else { 1 << 24 }))?;
-        Ok(Self { pool: Pool::new(arena.capacity()), arena, slab: Slab::new() })
+        Ok(Self { pool: Pool::new(arena.capacity()), arena, slab: Slab::new(0) })
     }
 
     /// A slot with this target in it; `None` where it is too long, or there is no slot left. Where
@@ -73,7 +73,7 @@ impl Targets {
     /// Free a slot whose inode's sequence has moved (or that nobody was told of); 0: none.
     pub(crate) fn free(&self, index: u32) {
         if index != 0 {
-            self.slab.free(&self.pool, index);
+            self.pool.free(index, |_| &self.slab);
         }
     }
 

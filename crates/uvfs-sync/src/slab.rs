@@ -5,6 +5,9 @@
 //! arena order and be given back chunk by chunk. Allocation and freeing go through a magazine per
 //! thread shard (one uncontended mutex), which is filled from and flushed to the chunks' bitmaps.
 //!
+//! A chunk belongs to one slab, and a slot is always freed to the owner of its chunk (design rule 18). The chunk
+//! itself records its owner, so callers free by the slot alone ([`Pool::free`]) and cannot name a wrong slab.
+//!
 //! Lives: a slot's life is kept in the slot itself. A chunk whose memory was given back reads as
 //! life 0, so the chunk remembers a *floor*, the highest life it ever had; a new life is one above
 //! the larger of the two ([`next_life`]). A slot whose life would wrap is never handed out again.
@@ -13,7 +16,7 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::primitives::{AtomicU32, Mutex, Ordering, SHARDS, Tally, shard};
+use crate::primitives::{AtomicBool, AtomicU32, Mutex, Ordering, SHARDS, Tally, shard};
 use crate::segvec::SegVec;
 
 /// Slots in a chunk.
@@ -35,6 +38,8 @@ pub fn next_life(life: u32, floor: u32) -> Option<u32> {
 struct Chunk {
     state: Mutex<ChunkState>,
     floor: AtomicU32,
+    /// The owner's id plus one; 0: the pool. See [`Pool::owner`].
+    owner: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -101,7 +106,8 @@ impl Pool {
         self.chunks.get(id).expect("a chunk that was handed out")
     }
 
-    fn next_chunk(&self, may_grow: &dyn Fn() -> bool) -> Option<u32> {
+    /// A free chunk, which belongs to the slab `owner` from now on.
+    fn next_chunk(&self, owner: u32, may_grow: &dyn Fn() -> bool) -> Option<u32> {
         let id = {
             let mut spare = self.spare.lock();
             // Asked under the mutex, which counts: two who ask at once cannot both get the last one.
@@ -131,7 +137,37 @@ impl Pool {
             state.used[(slot / 64) as usize] |= 1 << (slot % 64);
         }
         drop(state);
+        chunk.owner.store(owner + 1, Ordering::Relaxed);
         Some(id)
+    }
+
+    /// The id of the slab that owns the chunk of this slot; `None`: no slab does.
+    ///
+    /// Stable while the slot is in use. The owner changes only when [`Slab::trim`] returns the chunk, which must be without
+    /// a used slot, and when the pool hands it out again. A relaxed load sees the owner: the owner was stored before the
+    /// slot was handed out, and whatever led the caller to the slot (a bucket's lock, its own allocation)
+    /// orders that before this load. The next store comes after the slot was freed: the mutexes of the magazine and of the chunk
+    /// order this load before it.
+    #[inline]
+    pub fn owner(&self, index: u32) -> Option<u32> {
+        self.chunks.get(index / CHUNK)?.owner.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// Give a slot back to the slab that owns its chunk; the caller has made the slot dead. `slab_of` finds the slab of an id.
+    /// A slot that no slab owns, or a slab that does not own it, is a bug of the caller: the slot is then lost rather
+    /// than handed out twice. True: the slab has ended and the slot's chunk is empty, so [`Slab::trim`] should be called.
+    #[inline]
+    pub fn free<'s>(&self, index: u32, slab_of: impl FnOnce(u32) -> &'s Slab) -> bool {
+        let Some(owner) = self.owner(index) else {
+            debug_assert!(false, "slot {index} belongs to no slab");
+            return false;
+        };
+        let slab = slab_of(owner);
+        if slab.id != owner {
+            debug_assert!(false, "slot {index} of slab {owner} freed to slab {}", slab.id);
+            return false;
+        }
+        slab.take_back(self, index)
     }
 
     /// The life floor of the chunk that `index` lies in.
@@ -143,6 +179,10 @@ impl Pool {
 /// One user's slots of a [`Pool`].
 #[derive(Debug)]
 pub struct Slab {
+    /// Which of the pool's slabs this is.
+    id: u32,
+    /// Nobody allocates any more: slots that come back go straight to their chunks.
+    ended: AtomicBool,
     magazines: [CachePadded<Magazine>; SHARDS],
     owned: Mutex<Owned>,
 }
@@ -173,16 +213,12 @@ impl Owned {
     }
 }
 
-impl Default for Slab {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Slab {
-    /// A slab that owns nothing yet.
-    pub fn new() -> Self {
+    /// A slab that owns nothing yet. No other slab of its pool has this id, which is below `u32::MAX`.
+    pub fn new(id: u32) -> Self {
         Self {
+            id,
+            ended: AtomicBool::new(false),
             magazines: std::array::from_fn(|_| CachePadded::default()),
             owned: Mutex::new(Owned::default()),
         }
@@ -214,7 +250,7 @@ impl Slab {
         while magazine.len() < MAGAZINE {
             let Some(&id) = owned.partial.last() else {
                 // Not one more for a magazine that has some.
-                match if magazine.is_empty() { pool.next_chunk(may_grow) } else { None } {
+                match if magazine.is_empty() { pool.next_chunk(self.id, may_grow) } else { None } {
                     Some(id) => {
                         pool.chunk(id).state.lock().listed = true;
                         let at = owned.all.partition_point(|other| *other < id);
@@ -238,11 +274,18 @@ impl Slab {
         magazine.reverse();
     }
 
-    /// Give a slot back. The caller has made it dead.
-    pub fn free(&self, pool: &Pool, index: u32) {
+    /// See [`Pool::free`].
+    #[inline]
+    fn take_back(&self, pool: &Pool, index: u32) -> bool {
         let magazine = &self.magazines[shard()];
         let mut free = magazine.free.lock();
         magazine.out.add(ONE_LESS);
+        // Under the magazine's mutex: if `end` came first, it is seen here. If not, the trim after it finds the slot in
+        // the magazine.
+        if self.ended.load(Ordering::Relaxed) {
+            drop(free);
+            return self.flush(pool, &[index]);
+        }
         free.push(index);
         if free.len() >= 2 * MAGAZINE {
             let mut flush = [0; MAGAZINE];
@@ -251,6 +294,13 @@ impl Slab {
             drop(free);
             self.flush(pool, &flush);
         }
+        false
+    }
+
+    /// Nobody allocates any more, and [`Slab::trim`] follows: slots that are freed later make their chunk
+    /// returnable at once ([`Pool::free`] tells).
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
     }
 
     /// A slot that was handed out is not used, and never comes back.
@@ -261,18 +311,22 @@ impl Slab {
         magazine.out.add(ONE_LESS);
     }
 
-    fn flush(&self, pool: &Pool, indices: &[u32]) {
+    /// Slots go back to their chunks; whether one of these is empty now.
+    fn flush(&self, pool: &Pool, indices: &[u32]) -> bool {
         let mut owned = self.owned.lock();
+        let mut empty = false;
         // What was freed together was most often taken together: one hold of a chunk for all of its slots.
         for slots in indices.chunk_by(|a, b| a / CHUNK == b / CHUNK) {
             let id = slots[0] / CHUNK;
             let mut state = pool.chunk(id).state.lock();
             slots.iter().for_each(|index| state.give(index % CHUNK));
+            empty |= state.live == 0;
             if !state.listed {
                 state.listed = true;
                 owned.list(id);
             }
         }
+        empty
     }
 
     /// Return chunks without a used slot to the pool. For each, `highest(first, last + 1)` says the
@@ -303,6 +357,8 @@ impl Slab {
                 let floor = chunk.floor.load(Ordering::Relaxed).max(highest);
                 chunk.floor.store(floor, Ordering::Relaxed);
                 if give_back(id * CHUNK, (id + 1) * CHUNK).is_ok() {
+                    // Before the pool has it: the next owner's store comes after this one.
+                    chunk.owner.store(0, Ordering::Relaxed);
                     given.push(id);
                 }
             }
@@ -366,11 +422,6 @@ impl Slab {
         ids.into_iter().map(|id| (id * CHUNK, (id + 1) * CHUNK)).collect()
     }
 
-    /// Whether the chunk of this slot is owned. Stays so while the slot is in use.
-    pub fn owns(&self, index: u32) -> bool {
-        self.owned.lock().all.binary_search(&(index / CHUNK)).is_ok()
-    }
-
     /// Chunks owned.
     pub fn chunk_count(&self) -> usize {
         self.owned.lock().all.len()
@@ -384,6 +435,97 @@ impl Slab {
     }
 }
 
+/// Rule 18 of slabs.
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::primitives::Arc;
+    use loom::thread::spawn;
+
+    /// Two slabs of one pool of two chunks, of which nobody returns the first.
+    struct Shared {
+        pool: Pool,
+        slabs: [Slab; 2],
+    }
+
+    impl Shared {
+        fn new() -> Self {
+            Self { pool: Pool::new(2 * CHUNK), slabs: [Slab::new(0), Slab::new(1)] }
+        }
+
+        fn alloc(&self, id: usize) -> Option<u32> {
+            self.slabs[id].alloc(&self.pool)
+        }
+
+        fn trim(&self, id: usize) -> usize {
+            self.slabs[id].trim(&self.pool, |_, _| Some(0), |_, _| Ok(()))
+        }
+
+        fn free(&self, slot: u32) {
+            self.pool.free(slot, |owner| &self.slabs[owner as usize]);
+        }
+
+        /// Slots of a slab's own chunks only.
+        fn all_of(&self, id: usize) -> Vec<u32> {
+            let slots: Vec<u32> = std::iter::from_fn(|| self.alloc(id)).collect();
+            for slot in &slots {
+                assert_eq!(self.pool.owner(*slot), Some(id as u32), "slot {slot} handed out by another slab");
+            }
+            slots
+        }
+    }
+
+    /// Rule 18: a slot that one thread frees while its slab is trimmed and another slab allocates goes back to its own
+    /// slab, and a chunk has one owner. Planted bugs: rule18-freed-to-the-slab-at-hand,
+    /// rule18-owner-cleared-after-the-pool-has-it.
+    #[test]
+    fn loom_rule18_a_slot_goes_back_to_the_owner_of_its_chunk() {
+        loom::model(|| {
+            let s = Arc::new(Shared::new());
+            // The first chunk is the second slab's, and nothing of it is free; the other one's is the first slab's.
+            let first: Vec<u32> = (1..CHUNK).map(|_| s.alloc(1).unwrap()).collect();
+            let slot = s.alloc(0).unwrap();
+            assert_eq!((slot / CHUNK, s.alloc(1)), (1, None));
+            let t = s.clone();
+            let kills = spawn(move || t.free(slot));
+            let trimmed = s.trim(0);
+            let taken = s.alloc(1);
+            kills.join().unwrap();
+            assert_eq!(taken.is_some(), trimmed == 1, "a chunk in use was returned");
+            if let Some(taken) = taken {
+                assert_eq!(s.pool.owner(taken), Some(1));
+            }
+            let mut slots = s.all_of(1);
+            slots.extend(s.all_of(0));
+            slots.extend(first.into_iter().chain(taken));
+            slots.sort_unstable();
+            slots.dedup();
+            assert_eq!(slots.len() as u32, 2 * CHUNK - 1, "a slot was lost or handed out twice");
+        });
+    }
+
+    /// Rule 18: a slot that comes back to a slab beside its end does not keep its chunk. Planted bug:
+    /// rule18-the-end-is-not-seen.
+    #[test]
+    fn loom_rule18_no_chunk_stays_with_a_slab_that_has_ended() {
+        loom::model(|| {
+            let s = Arc::new(Shared::new());
+            assert!((1..CHUNK).all(|_| s.alloc(1).is_some()));
+            let slot = s.alloc(0).unwrap();
+            let t = s.clone();
+            let kills = spawn(move || {
+                if t.pool.free(slot, |owner| &t.slabs[owner as usize]) {
+                    t.trim(0);
+                }
+            });
+            s.slabs[0].end();
+            s.trim(0);
+            kills.join().unwrap();
+            assert_eq!((s.slabs[0].chunk_count(), s.pool.chunks_out()), (0, 1));
+        });
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -392,7 +534,7 @@ mod tests {
     #[test]
     fn slots_are_handed_out_once_and_zero_never() {
         let pool = Pool::new(4 * CHUNK);
-        let slab = Slab::new();
+        let slab = Slab::new(0);
         let mut seen = HashSet::new();
         while let Some(i) = slab.alloc(&pool) {
             assert_ne!(i, 0);
@@ -400,7 +542,7 @@ mod tests {
         }
         assert_eq!(seen.len() as u32, 4 * CHUNK - 1);
         for &i in &seen {
-            slab.free(&pool, i);
+            pool.free(i, |_| &slab);
         }
         let again: HashSet<u32> = std::iter::from_fn(|| slab.alloc(&pool)).collect();
         assert_eq!(again, seen);
@@ -409,12 +551,12 @@ mod tests {
     #[test]
     fn chunks_belong_to_one_slab_and_go_back_whole() {
         let pool = Pool::new(4 * CHUNK);
-        let (a, b) = (Slab::new(), Slab::new());
+        let (a, b) = (Slab::new(0), Slab::new(1));
         let first: Vec<u32> = (0..CHUNK + 10).map(|_| a.alloc(&pool).unwrap()).collect();
         let other = b.alloc(&pool).unwrap();
         assert!(first.iter().all(|i| i / CHUNK != other / CHUNK));
         for i in first {
-            a.free(&pool, i);
+            pool.free(i, |_| &a);
         }
         let mut retired = Vec::new();
         assert_eq!(
@@ -432,13 +574,50 @@ mod tests {
         assert_eq!(pool.floor(CHUNK), 41);
     }
 
+    /// Rule 18: a slot is freed by itself; whoever comes with a wrong slab for it, or frees what is free, corrupts nothing.
+    #[test]
+    fn rule18_a_slot_is_freed_to_the_owner_of_its_chunk_only() {
+        let pool = Pool::new(4 * CHUNK);
+        let (a, b) = (Slab::new(0), Slab::new(1));
+        let (of_a, of_b) = (a.alloc(&pool).unwrap(), b.alloc(&pool).unwrap());
+        assert_eq!((pool.owner(of_a), pool.owner(of_b), pool.owner(3 * CHUNK)), (Some(0), Some(1), None));
+        let refused = |slot: u32, slab: &Slab| {
+            let free = std::panic::AssertUnwindSafe(|| pool.free(slot, |_| slab));
+            std::panic::catch_unwind(free).is_err() || !cfg!(debug_assertions)
+        };
+        assert!(refused(of_b, &a) && refused(of_a, &b) && refused(3 * CHUNK, &a) && refused(u32::MAX, &b));
+        assert_eq!((a.in_use(), b.in_use()), (1, 1));
+        pool.free(of_b, |owner| [&a, &b][owner as usize]);
+        assert_eq!((a.in_use(), b.in_use()), (1, 0));
+        assert_eq!(b.trim(&pool, |_, _| Some(1), |_, _| Ok(())), 1);
+        assert_eq!(pool.owner(of_b), None);
+        assert_eq!(a.chunk_count(), 1);
+    }
+
+    /// Rule 18: what is freed to a slab that has ended goes to its chunk at once, and the last slot says so.
+    #[test]
+    fn rule18_a_slab_that_has_ended_keeps_nothing() {
+        let pool = Pool::new(4 * CHUNK);
+        let (keep, slab) = (Slab::new(0), Slab::new(1));
+        let _first = keep.alloc(&pool).unwrap();
+        let slots = [slab.alloc(&pool).unwrap(), slab.alloc(&pool).unwrap()];
+        let trim = || slab.trim(&pool, |_, _| Some(1), |_, _| Ok(()));
+        slab.end();
+        assert_eq!(trim(), 0);
+        assert!(!pool.free(slots[0], |_| &slab));
+        assert!(pool.free(slots[1], |_| &slab));
+        assert_eq!((trim(), slab.chunk_count(), pool.chunks_out()), (1, 0, 1));
+    }
+
     /// Rule 1: memory that could be given back in part only has lost lives all the same.
     #[test]
     fn rule1_a_floor_rises_even_if_giving_back_fails() {
         let pool = Pool::new(4 * CHUNK);
-        let a = Slab::new();
+        let a = Slab::new(0);
         let slots: Vec<u32> = (0..CHUNK + 10).map(|_| a.alloc(&pool).unwrap()).collect();
-        slots.into_iter().for_each(|i| a.free(&pool, i));
+        for slot in slots {
+            pool.free(slot, |_| &a);
+        }
         let refused = |_, _| Err(std::io::Error::from_raw_os_error(libc::EAGAIN));
         assert_eq!(a.trim(&pool, |_, _| None, refused), 0);
         assert_eq!(pool.floor(CHUNK), 0);

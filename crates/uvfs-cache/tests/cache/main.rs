@@ -11,3 +11,4 @@ mod memory_full;
 mod model;
 mod numbers;
 mod references;
+mod superblocks;

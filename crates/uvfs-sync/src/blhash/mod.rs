@@ -181,7 +181,7 @@ impl BlHash {
             tables: [Table::new(buckets)?, Table::new(buckets)?],
             overflow_pool: Pool::new(overflow.capacity()),
             overflow,
-            overflow_slab: Slab::new(),
+            overflow_slab: Slab::new(0),
             epoch: AtomicU32::new(0),
             want_rekey: AtomicBool::new(false),
             left: AtomicU32::new(0),
@@ -373,7 +373,7 @@ impl BlHash {
     }
 
     pub(super) fn free_line(&self, index: u32) {
-        self.overflow_slab.free(&self.overflow_pool, index);
+        self.overflow_pool.free(index, |_| &self.overflow_slab);
     }
 
     /// Objects in the table (approximately, while it changes).

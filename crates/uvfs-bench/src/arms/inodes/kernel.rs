@@ -71,7 +71,7 @@ impl<const PATCHED: bool> Kernel<PATCHED> {
 
     fn put(&self, slot: u32) {
         if self.links.put(slot) {
-            self.slab.free(&self.pool, slot);
+            self.pool.free(slot, |_| &self.slab);
         }
     }
 }
@@ -79,7 +79,7 @@ impl<const PATCHED: bool> Kernel<PATCHED> {
 impl<const PATCHED: bool> Inodes for Kernel<PATCHED> {
     fn new(files: u64) -> Result<Self> {
         let slots = u32::try_from((files + SPARE).next_power_of_two()).context("too many files")?;
-        let this = Self { links: Links::new(files, slots)?, pool: Pool::new(slots), slab: Slab::new() };
+        let this = Self { links: Links::new(files, slots)?, pool: Pool::new(slots), slab: Slab::new(0) };
         (FIRST..FIRST + files).try_for_each(|ino| this.make(ino).map(|_| ()))?;
         Ok(this)
     }
@@ -105,6 +105,8 @@ impl<const PATCHED: bool> Inodes for Kernel<PATCHED> {
     }
 
     fn each(&self, f: &mut dyn FnMut(u64)) {
-        self.links.each(f, &mut |slot| self.slab.free(&self.pool, slot));
+        self.links.each(f, &mut |slot| {
+            self.pool.free(slot, |_| &self.slab);
+        });
     }
 }
