@@ -230,7 +230,7 @@ impl Cache {
             }
             let floor = self.inode_pool.floor(index);
             if next_life(life, floor).is_some() {
-                above_floor(&self.inodes.get(index).seq, floor);
+                above_floor(&self.inodes.get(index).seq, || floor);
                 self.took(sb, index);
                 return Ok(index);
             }
@@ -248,7 +248,7 @@ impl Cache {
             self.dentries.populate(index, index + CHUNK);
             self.dentries_private.populate(index, index + CHUNK);
         }
-        above_floor(seq, self.dentry_pool.floor(index));
+        above_floor(seq, || self.dentry_pool.floor(index));
         self.unused(index);
         self.took(sb, index);
         Ok(index)
@@ -597,9 +597,9 @@ fn begins_chunk(index: u32, slab: &Slab) -> bool {
 
 /// Memory that was given back reads as zero: its sequence goes on above all that it had
 /// (see [`Cache::trim`]).
-fn above_floor(seq: &SeqCount, floor: u32) {
-    if floor != 0 && seq.raw().load(Ordering::Relaxed) == 0 {
-        seq.raw().store(floor * 2, Ordering::Relaxed);
+fn above_floor(seq: &SeqCount, floor: impl Fn() -> u32) {
+    if seq.raw().load(Ordering::Relaxed) == 0 {
+        seq.raw().store(floor() * 2, Ordering::Relaxed);
     }
 }
 

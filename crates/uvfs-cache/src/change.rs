@@ -70,16 +70,15 @@ impl std::fmt::Debug for RenameLock<'_> {
     }
 }
 
-/// A dentry that was taken out, and what it held: an inode, and a place in its parent and a reference to it. A negative one
-/// (inode 0) held nothing, and its parent may be gone.
+/// A dentry that was taken out, and what it held.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Killed {
     dentry: u32,
     tail: u32,
+    /// It held a reference. 0: a negative entry, or the reference is gone already.
     inode: u32,
+    /// It held a reference and is counted there. 0: a negative entry, whose parent may be gone.
     parent: u32,
-    /// The name's reference to the inode was the last and is gone already.
-    spent: bool,
 }
 
 /// What is to be done once the locks are gone: nothing is freed or called under them.
@@ -91,9 +90,9 @@ pub(crate) struct Aftermath {
 }
 
 impl Aftermath {
-    /// The caller has taken the last reference to the inode of the one dentry that was killed.
-    pub(crate) fn spend(&mut self) {
-        self.dead[0].spent = true;
+    /// The inode of the one dentry that was killed, for a caller that has spent its reference already.
+    pub(crate) fn take_inode(&mut self) -> u32 {
+        std::mem::take(&mut self.dead[0].inode)
     }
 }
 
@@ -353,7 +352,8 @@ impl Cache {
             return;
         }
         let d = self.dentries.get(dentry);
-        let (inode, parent) = (d.inode.load(Ordering::Relaxed), d.parent.load(Ordering::Relaxed));
+        let inode = d.inode.load(Ordering::Relaxed);
+        let parent = if inode == 0 { 0 } else { d.parent.load(Ordering::Relaxed) };
         let mut tail = 0;
         let mut clear = || tail = d.seq.write(|| d.clear());
         // A directory that lives on has another name than it had: whoever kept the way to it looks
@@ -367,7 +367,7 @@ impl Cache {
             clear();
         }
         let place = usize::from(after.dead[0].dentry != 0);
-        after.dead[place] = Killed { dentry, tail, inode, parent, spent: false };
+        after.dead[place] = Killed { dentry, tail, inode, parent };
     }
 
     /// Under the bucket's lock: what is cached of a name makes way (a negative entry; before a
@@ -464,12 +464,9 @@ impl Cache {
     /// After the locks: free dentries, drop what they held, and keep the table in shape.
     pub(crate) fn finish(&self, after: Aftermath) {
         self.tails.free(after.tail);
-        for dead in after.dead {
-            if dead.dentry == 0 {
-                continue;
-            }
+        for dead in after.dead.iter().take_while(|dead| dead.dentry != 0) {
             self.free_dentry(dead.dentry, dead.tail);
-            if dead.inode == 0 {
+            if dead.parent == 0 {
                 self.negatives.sub(1);
                 continue;
             }
@@ -477,9 +474,7 @@ impl Cache {
                 state.leave();
             }
             // The inode before its parent, whose last reference this may be: hooks hear of a child first.
-            if dead.spent {
-                self.end_inode(dead.inode);
-            } else {
+            if dead.inode != 0 {
                 self.put_name(dead.inode);
             }
             self.put_inode(dead.parent);

@@ -161,7 +161,8 @@ impl Cache {
         state.evicted();
         drop(locked);
         if sole {
-            after.spend();
+            // Its reference is spent already.
+            self.end_inode(after.take_inode());
         }
         self.finish(after);
         true
