@@ -392,6 +392,23 @@ mod tests {
         changed_superblocks(false);
     }
 
+    /// The chunk that is gone through may be another superblock's by now, name by name.
+    #[test]
+    fn rule18_nothing_is_evicted_from_another_superblocks_chunk() {
+        let cache = Cache::new(Config { max_inodes: 1 << 16, ..Config::default() }).unwrap();
+        let (one, two) = (superblock(&cache), superblock(&cache));
+        let root = cache.root(two).unwrap();
+        drop(visit(&cache, &root, b"file", &fresh(5, mode::S_IFREG, 1)));
+        match cache.lookup(&root, b"absent") {
+            Lookup::Miss(guard) => guard.absent(Life::Forever),
+            other => panic!("{other:?}"),
+        }
+        let slots: Vec<u32> = cache.dentries_of(two).filter(|slot| cache.see(*slot).is_some()).collect();
+        assert_eq!(slots.len(), 2);
+        assert!(slots.iter().all(|slot| !cache.evict_at(one, *slot)), "through the other superblock");
+        assert!(slots.iter().all(|slot| cache.evict_at(two, *slot)));
+    }
+
     /// A hook may use the cache, but that does not evict, and call hooks, in its turn.
     #[test]
     fn a_hook_that_uses_the_cache_does_not_recurse_without_bound() {

@@ -476,8 +476,7 @@ mod loom_tests {
     }
 
     /// Rule 18: a slot that one thread frees while its slab is trimmed and another slab allocates goes back to its own
-    /// slab, and a chunk has one owner. Planted bugs: rule18-freed-to-the-slab-at-hand,
-    /// rule18-owner-cleared-after-the-pool-has-it.
+    /// slab. Planted bug: rule18-freed-to-the-slab-at-hand.
     #[test]
     fn loom_rule18_a_slot_goes_back_to_the_owner_of_its_chunk() {
         loom::model(|| {
@@ -501,6 +500,26 @@ mod loom_tests {
             slots.sort_unstable();
             slots.dedup();
             assert_eq!(slots.len() as u32, 2 * CHUNK - 1, "a slot was lost or handed out twice");
+        });
+    }
+
+    /// Rule 18: a chunk that is returned while another slab looks for one belongs to the slab that gets it. Planted bug:
+    /// rule18-owner-cleared-after-the-pool-has-it.
+    #[test]
+    fn loom_rule18_a_chunk_has_one_owner() {
+        loom::model(|| {
+            let s = Arc::new(Shared::new());
+            assert!((1..CHUNK).all(|_| s.alloc(1).is_some()));
+            let slot = s.alloc(0).unwrap();
+            s.free(slot);
+            let t = s.clone();
+            let taken = spawn(move || t.alloc(1));
+            s.trim(0);
+            if let Some(taken) = taken.join().unwrap() {
+                assert_eq!((taken / CHUNK, s.pool.owner(taken)), (1, Some(1)));
+                s.free(taken);
+                assert_eq!(s.slabs[1].in_use(), u64::from(CHUNK - 1));
+            }
         });
     }
 
