@@ -17,31 +17,35 @@ use crate::inode_ref::InodeRef;
 use crate::types::{CacheError, Fresh, Life, Room, SbId};
 
 impl<'c> NameGuard<'c> {
-    fn is_late(&self) -> bool {
+    pub(crate) fn is_late(&self) -> bool {
         self.state.is_none_or(|d| d.revision() != self.revision)
     }
 
-    /// The driver says that the name leads to this inode. Cached unless late; returned always.
+    /// The driver says that the name leads to this inode; it was asked while this right was held. Cached unless late;
+    /// returned always. An answer that was asked for earlier, as a listing's entry, is told by [`crate::DirScan::found`].
     ///
     /// # Errors
     /// `NoMemory`: there is none for the inode, which was not made: what `fresh` tells of its driver's value
     /// is not kept. (Where there is none for the name, or the directory is dying, the answer still counts.)
     pub fn found(&self, fresh: &Fresh) -> Result<InodeRef<'c>, CacheError> {
+        let (inode, kept) = self.keep(fresh)?;
+        if !kept && !self.is_late() {
+            // It exists and is not cached: what was cached is wrong, and a listing that is under way must not
+            // make the directory complete without it.
+            self.cache.forget_name(&self.dir, self.name());
+        }
+        Ok(inode)
+    }
+
+    /// What a driver that was asked after `self.revision` and `self.asked` says that the name leads to, and whether the
+    /// name is cached. It is not where the answer is late, where the attributes are (the next one asks again), where
+    /// nothing may be kept or it cannot be right (a directory in itself), and where there is no memory for the name or the
+    /// directory is being removed.
+    pub(crate) fn keep(&self, fresh: &Fresh) -> Result<(InodeRef<'c>, bool), CacheError> {
         let cache = self.cache;
         let (inode, current) = cache.inode_by_number(self, fresh)?;
-        if self.is_late() {
-            return Ok(inode);
-        }
-        if !current {
-            // The name is right, but the attributes are not: the next one asks again.
-            cache.forget_name(&self.dir, self.name());
-            return Ok(inode);
-        }
-        if fresh.life == Life::Millis(0) || inode.id() == self.dir.id() {
-            // It exists, and is not cached (nor is what cannot be, a directory in itself): what was cached is wrong, and a listing that is under
-            // way must not make the directory complete without it.
-            cache.forget_name(&self.dir, self.name());
-            return Ok(inode);
+        if self.is_late() || !current || fresh.life == Life::Millis(0) || inode.id() == self.dir.id() {
+            return Ok((inode, false));
         }
         if is_dir(inode.fmt()) {
             // A directory has one name. If it is known under another one, it was moved behind our
@@ -52,19 +56,10 @@ impl<'c> NameGuard<'c> {
                 cache.forget_other_name(&self.dir, None);
             }
         }
-        match self.reserve(Room::Name) {
-            Ok(room) => {
-                let deadline = cache.deadline(room.sb(), fresh.life, self.asked.epoch);
-                cache.publish(self, room, &inode, deadline, Some(self.revision));
-                Ok(inode)
-            }
-            // No memory for the name, or the directory is being removed: the answer counts, caching it does
-            // not. The directory, if it lives on, is not complete without this name.
-            Err(_) => {
-                cache.forget_name(&self.dir, self.name());
-                Ok(inode)
-            }
-        }
+        let Ok(room) = self.reserve(Room::Name) else { return Ok((inode, false)) };
+        let deadline = cache.deadline(room.sb(), fresh.life, self.asked.epoch);
+        let kept = cache.publish(self, room, &inode, deadline, Some(self.revision));
+        Ok((inode, kept))
     }
 
     /// The driver says that there is no such name. Cached as a negative entry, unless late, not to

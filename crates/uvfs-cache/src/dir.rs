@@ -143,7 +143,12 @@ impl DirState {
 
     /// The revision, to remember before the driver is asked for a name.
     pub(crate) fn revision(&self) -> u64 {
-        self.version() / REVISION
+        Self::revision_of(self.version())
+    }
+
+    /// The revision in a version.
+    pub(crate) fn revision_of(version: u64) -> u64 {
+        version / REVISION
     }
 
     /// Revision and evictions, to remember before the driver is asked for all names.

@@ -265,7 +265,7 @@ pub struct NameGuard<'c> {
     pub(crate) found: Hint,
     /// `None`: the other guard of a pair of colliding names owns the entry.
     key: Option<u64>,
-    /// The directory's revision when the right was got, that is before the driver is asked (rule 10).
+    /// The directory's revision before the driver is asked (rule 10): when the right was got, or when a listing began.
     pub(crate) revision: u64,
     /// That time.
     pub(crate) asked: Asked,

@@ -4,13 +4,22 @@
 //! with nothing held. A dentry in the list is in use: it is taken out of the list, under the same
 //! mutex, before it changes hands (see [`crate::change`]). A name that is replaced keeps its place in the list, and the
 //! one dentry gives way to the other in one hold of the mutex: who lists sees one of them.
+//!
+//! A listing from a driver ([`DirScan`]) is an answer about many names, asked for before the right to any of them is had. So each
+//! entry is judged by what the scan remembers from before the driver was asked, and not by what is so when
+//! the entry comes to be cached (rule 10). If a name is removed after the scan began, the directory's revision has moved and
+//! the entry is late. If it is removed after its entry was cached, the removal finds the entry.
 
-use uvfs_sync::primitives::{Ordering, spin_loop};
+use uvfs_sync::primitives::{AtomicBool, Ordering, spin_loop};
 
 use crate::cache::Cache;
 use crate::clock::NEVER;
+use crate::dir::DirState;
 use crate::dir_index::FIRST_COOKIE;
 use crate::inode_ref::InodeRef;
+use crate::inodes::Asked;
+use crate::lookup::Known;
+use crate::types::{CacheError, Fresh};
 
 const BATCH: usize = 64;
 
@@ -32,20 +41,67 @@ struct Batch {
     names: Vec<u8>,
 }
 
-/// A listing that may make a directory complete.
+/// A question to a driver about names of a directory, asked without the right to them: a listing, which may make the
+/// directory complete, or a lookup during which others may ask for the same name.
 #[derive(Debug)]
 pub struct DirScan<'c> {
     dir: InodeRef<'c>,
+    /// Of the directory, before the driver is asked. An eviction moves it too, but not the revision in it: what was
+    /// evicted meanwhile may be cached again, but the directory is not complete.
     version: u64,
-    /// In which the driver is asked.
+    /// That time, for attributes.
+    asked: Asked,
+    /// In which completeness holds.
     epoch: u32,
+    /// An entry was told and not cached.
+    partial: AtomicBool,
 }
 
-impl DirScan<'_> {
-    /// All entries were put into the cache. True if the directory is complete now; false if
-    /// something in it moved since the scan began (rule 10).
+impl<'c> DirScan<'c> {
+    /// The driver says that there is a name in the directory, and what it leads to. Cached unless something in the directory
+    /// was removed, renamed or invalidated since the scan began, or the inode has changed since; returned always. A name that
+    /// is cached already, and leads to the same inode, stays as it is. An entry that is not cached keeps [`DirScan::complete`]
+    /// from making the directory complete.
+    ///
+    /// An entry about which the driver's listing tells only the name is asked for by [`Cache::lookup`] instead.
+    /// Waits for whoever has the right to the name, so the caller holds no right to a name.
+    ///
+    /// # Errors
+    /// `NoMemory`, as of [`crate::NameGuard::found`].
+    pub fn found(&self, name: &[u8], fresh: &Fresh) -> Result<InodeRef<'c>, CacheError> {
+        let cache = self.dir.cache();
+        let same = |inode: &InodeRef<'_>| (inode.ino(), inode.fmt()) == (fresh.attr.ino, fresh.attr.fmt());
+        if let Known::Hit(inode) = cache.find(&self.dir, name)
+            && same(&inode)
+        {
+            return Ok(inode);
+        }
+        let mut guard = cache.lock_name(&self.dir, name);
+        // Not of now: the driver was asked when the scan began.
+        (guard.revision, guard.asked) = (DirState::revision_of(self.version), self.asked);
+        let known = guard.find();
+        if let Known::Hit(inode) = &known
+            && same(inode)
+        {
+            return Ok(inode.clone());
+        }
+        let kept = guard.keep(fresh);
+        if !matches!(kept, Ok((_, true))) {
+            self.partial.store(true, Ordering::Relaxed);
+            // What the cache says of the name is wrong. (Where it says nothing, there is no need to make the other entries late.)
+            if !guard.is_late() && !matches!(known, Known::Unknown) {
+                cache.forget_name(&self.dir, name);
+            }
+        }
+        Ok(kept?.0)
+    }
+
+    /// Every entry was told, by [`DirScan::found`] or (also of an entry that has gone) as the answer to a lookup. True if the directory
+    /// is complete now; false if an entry was not cached, or something in it moved since the scan began (rule 10).
     pub fn complete(self) -> bool {
-        self.dir.dir_state().is_some_and(|d| d.set_complete(self.version, self.epoch))
+        !self.partial.load(Ordering::Relaxed)
+            && self.dir.dir_state().is_some_and(|d| d.set_complete(self.version, self.epoch))
+            && self.dir.cache().clock.stands(self.epoch)
     }
 }
 
@@ -109,12 +165,13 @@ impl Cache {
         }
     }
 
-    /// Begin to list a directory from its driver; each entry is then told by
-    /// [`crate::NameGuard::found`].
+    /// To be called before a driver is asked for the names in a directory; each entry is then told by [`DirScan::found`].
     pub fn begin_scan<'c>(&'c self, dir: &InodeRef<'c>) -> DirScan<'c> {
-        let sb = self.sb_of(dir.index());
         // Before the version: see `DirState::set_complete`.
-        let epoch = if sb.watched.load(Ordering::Relaxed) { self.clock.asked() } else { NEVER };
-        DirScan { epoch, version: dir.dir_state().map_or(0, |d| d.version()), dir: dir.clone() }
+        let asked = self.ask_below(dir);
+        let watched = self.sb_of(dir.index()).watched.load(Ordering::Relaxed);
+        let version = dir.dir_state().map_or(0, |d| d.version());
+        let epoch = if watched { asked.epoch } else { NEVER };
+        DirScan { dir: dir.clone(), version, asked, epoch, partial: AtomicBool::new(false) }
     }
 }

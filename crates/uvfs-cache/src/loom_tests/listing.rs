@@ -1,7 +1,7 @@
-//! Model checks of listings beside renames: rule 15.
+//! Model checks of listings: beside renames (rule 15), and of a driver's entries beside removals (rule 10).
 
 use super::{World, fresh, model};
-use crate::Room;
+use crate::{Peek, Room};
 
 /// The names of a directory, one a call: what is changed between two calls is seen by the second one.
 fn list(w: &World) -> Vec<Vec<u8>> {
@@ -85,4 +85,34 @@ fn loom_rule15_what_has_left_is_not_listed() {
             matches!(w.peek(other, b"b"), crate::Peek::Hit(_, attr) if attr.ino == fresh(5, false).attr.ino)
         );
     });
+}
+
+fn a_listed_name_beside(end: impl Fn(&World) + Clone + Send + Sync + 'static) {
+    model(move || {
+        let w = World::new(false);
+        let root = w.root();
+        let scan = w.cache.begin_scan(&root);
+        // The driver lists "a", which ends, there and here, before or after the cache is told.
+        let end = end.clone();
+        let ends = w.spawn(move |w| end(&w));
+        assert_eq!(scan.found(b"a", &fresh(5, false)).unwrap().ino(), 5);
+        ends.join().unwrap();
+        assert_eq!(w.peek(w.root_id(), b"a"), Peek::Miss, "cached though it has ended");
+        assert!(!scan.complete());
+        assert_eq!(w.peek(w.root_id(), b"b"), Peek::Miss);
+    });
+}
+
+/// Rule 10: an entry of a listing that began before a removal is not cached. Planted bug:
+/// rule10-listed-names-are-of-now.
+#[test]
+fn loom_rule10_a_listed_name_that_is_removed_is_not_cached() {
+    a_listed_name_beside(|w| w.remove(b"a"));
+}
+
+/// Rule 10: the same of an invalidation, which does not have the right to the name. Planted bug:
+/// rule10-listed-names-are-of-now.
+#[test]
+fn loom_rule10_a_listed_name_that_is_invalidated_is_not_cached() {
+    a_listed_name_beside(|w| w.cache.invalidate(&w.root(), b"a"));
 }

@@ -90,7 +90,7 @@ fn an_entry_that_is_not_to_be_cached_keeps_its_directory_incomplete() {
     let root = cache.root(sb).unwrap();
     let scan = cache.begin_scan(&root);
     let answer = Fresh { life: Life::Millis(0), ..fresh(5, S_IFREG, 1) };
-    find(&cache, &root, b"a", &answer);
+    scan.found(b"a", &answer).unwrap();
     assert!(!scan.complete());
     assert_eq!(cache.peek(root.id(), b"a"), Peek::Miss);
 }
@@ -103,7 +103,7 @@ fn an_entry_of_a_dying_directory_keeps_it_incomplete() {
     let dir = find(&cache, &root, b"d", &fresh(5, S_IFDIR, 2));
     let scan = cache.begin_scan(&dir);
     let death = dir.begin_death().unwrap();
-    find(&cache, &dir, b"a", &fresh(6, S_IFREG, 1));
+    scan.found(b"a", &fresh(6, S_IFREG, 1)).unwrap();
     drop(death);
     assert!(!scan.complete());
     assert_eq!(cache.peek(dir.id(), b"a"), Peek::Miss);

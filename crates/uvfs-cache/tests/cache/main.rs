@@ -5,6 +5,7 @@
 mod answers;
 mod buffers;
 mod hostile;
+mod listings;
 mod marks;
 mod memory;
 mod memory_full;

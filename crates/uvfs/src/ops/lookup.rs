@@ -12,7 +12,7 @@ use uvfs_cache::{Life, Lookup, NameGuard, Peek};
 
 use crate::counters;
 use crate::driver::Inode;
-use crate::ops::{answer_life, check_name};
+use crate::ops::{answer_life, check_name, fresh};
 use crate::types::{Access, Answer, Attr, Errno, Found, NAME_MAX, Op, Result, StatFs, Ttl, mode};
 use crate::vfs::Vfs;
 
@@ -141,7 +141,10 @@ impl Vfs {
         check_name(guard.name())?;
         counters::miss();
         if sup.features.lookup_depends_on_cred {
-            return self.ask_privately(op, dir, guard);
+            let name = guard.name().to_vec();
+            // Those who wait for the name ask for themselves.
+            drop(guard);
+            return self.ask_privately(op, dir, &name);
         }
         let (errno, reply) = match sup.driver.lookup(op, guard.dir(), guard.name()) {
             Ok(Answer::Found(new)) => match self.publish(&sup, &guard, &new) {
@@ -169,15 +172,14 @@ impl Vfs {
 
     /// Asks for this caller only: the right to the name is not held meanwhile, and what was
     /// answered is not kept.
-    fn ask_privately<'v>(&'v self, op: &Op, dir: &Inode<'v>, guard: NameGuard<'v>) -> Result<Found<'v>> {
+    fn ask_privately<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Result<Found<'v>> {
         let sup = self.sup(dir)?;
-        let name = guard.name().to_vec();
-        drop(guard);
-        match sup.driver.lookup(op, dir, &name) {
+        // Before the driver is asked: what changes while it answers makes the answer late.
+        let scan = self.cache.begin_scan(dir);
+        match sup.driver.lookup(op, dir, name) {
             Ok(Answer::Found(new)) => {
-                let guard = self.cache.lock_name(dir, &name);
-                let inode = self.publish(&sup, &guard, &new)?;
-                drop(guard);
+                let found = scan.found(name, &fresh(sup.features, &new));
+                let inode = self.told(&sup, &new, found)?;
                 self.landed(op, inode, new.attr)
             }
             Ok(Answer::Absent(_)) | Err(Errno::NOENT) => Ok(Found::Absent(Ttl::For(Duration::ZERO))),

@@ -226,7 +226,17 @@ impl Vfs {
         guard: &NameGuard<'v>,
         new: &NewInode,
     ) -> Result<Inode<'v>> {
-        match guard.found(&fresh(sup.features, new)) {
+        self.told(sup, new, guard.found(&fresh(sup.features, new)))
+    }
+
+    /// Tells the driver what has become of its answer.
+    fn told<'v>(
+        &self,
+        sup: &SuperRef,
+        new: &NewInode,
+        found: std::result::Result<Inode<'v>, CacheError>,
+    ) -> Result<Inode<'v>> {
+        match found {
             Ok(inode) => {
                 sup.driver.published(&inode, new.private);
                 Ok(inode)
