@@ -187,7 +187,7 @@ mod tests {
         assert!(!held.refresh_unless_changed(asked, &file(5, 1).attr, Life::Forever));
         assert!(held.expired());
         assert_eq!((peek(&cache, sb, b"late"), peek(&cache, sb, b"gone")), (Peek::Miss, Peek::Miss));
-        scan.complete();
+        assert!(!scan.complete());
         assert_eq!(peek(&cache, sb, b"never heard of"), Peek::Miss, "listed in the last epoch");
         // And all is well in this one.
         drop(ask(&cache, sb, b"a").found(&file(5, 4)).unwrap());

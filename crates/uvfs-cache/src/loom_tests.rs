@@ -520,7 +520,7 @@ fn loom_rule9_an_evicted_name_is_unknown_not_absent() {
         let w = World::new(false);
         let root = w.root();
         let scan = w.cache.begin_scan(&root);
-        drop(miss(w.cache.lookup(&root, b"a")).found(&fresh(5, false)).unwrap());
+        drop(scan.found(b"a", &fresh(5, false)).unwrap());
         assert!(scan.complete());
         let at = w.at();
         assert!(matches!(w.step(at, b"x"), Step::Absent));

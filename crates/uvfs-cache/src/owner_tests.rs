@@ -11,7 +11,9 @@ use uvfs_sync::primitives::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 use crate::attr::mode::{S_IFDIR, S_IFREG};
 use crate::dentry::NameWords;
-use crate::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Life, Lookup, Peek, Room, SbId, SbOptions};
+use crate::{
+    Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Life, Lookup, Peek, Room, SbId, SbOptions,
+};
 
 const SLOTS: u32 = 1 << 15;
 /// So that a superblock's directories fill more than one chunk.
@@ -87,9 +89,10 @@ impl Storm {
         }
         for i in 0..DIRS {
             if let Known::Hit(dir) = self.cache.find(&root, &dir_name(i)) {
-                NAMES.iter().filter(|name| matches!(self.cache.peek(dir.id(), name), Peek::Hit(..))).for_each(
-                    |name| self.cache.invalidate(&dir, name),
-                );
+                NAMES
+                    .iter()
+                    .filter(|name| matches!(self.cache.peek(dir.id(), name), Peek::Hit(..)))
+                    .for_each(|name| self.cache.invalidate(&dir, name));
             }
             self.cache.invalidate(&root, &dir_name(i));
         }
@@ -211,7 +214,11 @@ fn rule18_every_slot_in_use_lies_in_a_chunk_of_its_superblock() {
             rounds(
                 |storm, _, round| {
                     let sb = storm.superblock(round.is_multiple_of(2));
-                    if round.is_multiple_of(2) { storm.stay(sb) } else { storm.come_and_go(sb, round) }
+                    if round.is_multiple_of(2) {
+                        storm.stay(sb)
+                    } else {
+                        storm.come_and_go(sb, round)
+                    }
                     assert_eq!(storm.cache.drop_superblock(sb), 0);
                 },
                 evicting,

@@ -135,7 +135,7 @@ fn loom_rule9_a_look_takes_no_evicted_name_for_absent() {
         let w = World::new(false);
         let root = w.root();
         let scan = w.cache.begin_scan(&root);
-        drop(miss(w.cache.lookup(&root, b"a")).found(&fresh(5, false)).unwrap());
+        drop(scan.found(b"a", &fresh(5, false)).unwrap());
         assert!(scan.complete());
         let at = w.at();
         let seen = w.during(move |w| w.look(at, b"a"), |w| assert_eq!(w.cache.evict_unused(w.sb, 1), 1));

@@ -164,7 +164,11 @@ fn rule10_attributes_of_a_listing_that_are_older_than_a_change_are_not_stored() 
         |_, inode| inode.refresh(&fresh(5, S_IFREG, 2).attr, Life::Forever),
         |w, inode| {
             assert!(w.cache.inode_changed(w.sb, 5, S_IFREG, false));
-            assert!(inode.refresh_unless_changed(inode.revision(), &fresh(5, S_IFREG, 2).attr, Life::Forever));
+            assert!(inode.refresh_unless_changed(
+                inode.revision(),
+                &fresh(5, S_IFREG, 2).attr,
+                Life::Forever
+            ));
         },
     ];
     for change in changes {

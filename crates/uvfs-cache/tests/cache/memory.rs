@@ -106,7 +106,7 @@ fn a_directory_whose_child_was_evicted_is_not_complete() {
     let (cache, sb) = limited(4 * MIB);
     let root = cache.root(sb).unwrap();
     let scan = cache.begin_scan(&root);
-    drop(visit(&cache, &root, b"a", 2).unwrap());
+    drop(scan.found(b"a", &fresh(2, S_IFREG)).unwrap());
     assert!(scan.complete());
     assert_eq!(cache.peek(root.id(), b"b"), Peek::Negative);
     while cache.evict_unused(sb, 1) > 0 {}

@@ -186,6 +186,25 @@ fn answers_for_one_caller_do_not_serve_another() {
     assert_eq!(errno(even.stat(b"d")), Some(Errno::NOENT));
 }
 
+/// Nobody has the right to a name whose answer depends on the caller while the driver looks it up: what it saw of an inode must not
+/// overwrite what was done since.
+#[test]
+fn late_answers_for_one_caller_change_nothing() {
+    let (store, vfs) = stored(Store::new(Ttl::Forever, true));
+    let ino = store.plant(1, "f", FILE);
+    let held = user(&vfs, 2, 2).resolve(b"f").unwrap();
+    store.shut();
+    std::thread::scope(|s| {
+        let late = s.spawn(|| user(&vfs, 4, 4).stat(b"f").map(|attr| attr.size));
+        store.until_waiting(1);
+        store.resize(ino, 10);
+        held.update(|attr| attr.size = 10);
+        store.unshut();
+        assert_eq!(late.join().unwrap(), Ok(0), "what was so when it was asked for");
+    });
+    assert_eq!(held.attr().size, 10);
+}
+
 #[test]
 fn answers_expire() {
     let ttl = Ttl::For(Duration::from_millis(1000));
