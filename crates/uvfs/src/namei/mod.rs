@@ -15,6 +15,8 @@ pub(crate) mod path;
 pub(crate) mod refwalk;
 pub(crate) mod target;
 pub(crate) mod walk;
+#[cfg(test)]
+mod walk_tests;
 pub(crate) mod who;
 
 use std::borrow::Cow;
@@ -154,14 +156,20 @@ impl<'v> Walker<'_, 'v> {
     pub(crate) fn node(&self, path: &[u8], follow: bool) -> Result<Inode<'v>> {
         let goal = Goal::Node { follow };
         let start = self.start(self.cwd, path)?;
-        let seen = self.lockless(start, path, || match self.walk_lockless(start, path, goal)? {
-            Seen::Child(at, child) => Ok(self.vfs.cache.hold(self.enter(at, &child)?)?),
-            Seen::Node(at) | Seen::Parent { pos: at, .. } => Ok(self.vfs.cache.hold(at)?),
-        });
+        let seen = self.lockless(start, path, || self.hold_end(self.walk_lockless(start, path, goal)?));
         match seen {
             Ok(inode) => Ok(inode),
             Err(fallback) => self.held(start, path, goal, fallback, 0).map(|arrived| arrived.inode),
         }
+    }
+
+    /// A reference to where a walk ended.
+    fn hold_end(&self, seen: Seen<'_>) -> std::result::Result<Inode<'v>, Stop> {
+        let at = match seen {
+            Seen::Child(at, child) => self.enter(at, &child)?,
+            Seen::Node(at) | Seen::Parent { pos: at, .. } => at,
+        };
+        Ok(self.vfs.cache.hold(at)?)
     }
 
     /// The directory of `path`'s last component.

@@ -3,7 +3,8 @@
 //! Nothing shared is stored and no lock is taken. Each directory is a [`Pos`]: an inode and the
 //! walk sequence that was seen. Every step checks that sequence after it has found the child,
 //! so the permission that was read for the directory, its name and the child belong to one
-//! moment. Absence is final where the cache is certain of it.
+//! moment. So does each way out that finds no child: `.` and `..`, also out of a mount. Absence is final where the
+//! cache is certain of it.
 //!
 //! What cannot be decided here stops the walk with a reason ([`Bail`]): a name that is not
 //! cached, a symbolic link, a permission denied by attributes that have expired, a change under
@@ -176,7 +177,7 @@ impl Walker<'_, '_> {
         Ok(at)
     }
 
-    fn walk_asking<'p, A: Ask>(
+    pub(super) fn walk_asking<'p, A: Ask>(
         &self,
         start: &Inode<'_>,
         path: &'p [u8],
@@ -269,7 +270,7 @@ impl Walker<'_, '_> {
     ) -> Result<(), Stop> {
         let start = self.begin(start)?;
         if self.vfs.mounts.any_revalidates() {
-            return self.attr_asking(start, path, follow, attr);
+            return self.attr_asking(start, path, follow, attr, &mut Always::default());
         }
         let (dirs, last) = split(path);
         let at = if dirs.is_empty() { start } else { self.walk_to_end(start, dirs)? };
@@ -290,11 +291,17 @@ impl Walker<'_, '_> {
     /// [`Walker::attr_lockless`] where drivers are asked. What stands in the cache of directory parts was
     /// not asked about, so that is not used.
     #[cold]
-    fn attr_asking(&self, start: Pos, path: &[u8], follow: bool, attr: &mut Attr) -> Result<(), Stop> {
-        let mut ask = Always::default();
+    pub(super) fn attr_asking<A: Ask>(
+        &self,
+        start: Pos,
+        path: &[u8],
+        follow: bool,
+        attr: &mut Attr,
+        ask: &mut A,
+    ) -> Result<(), Stop> {
         let (dirs, last) = split(path);
-        let at = self.walk_dirs(start, dirs, &mut NoTrail, &mut ask)?;
-        self.attr_of_end(at, last, path.len(), follow, attr, &mut ask)
+        let at = self.walk_dirs(start, dirs, &mut NoTrail, ask)?;
+        self.attr_of_end(at, last, path.len(), follow, attr, ask)
     }
 
     /// The attributes of a path of `len` bytes that was walked to its last component.
@@ -481,18 +488,24 @@ impl Walker<'_, '_> {
         if self.is_root(at.id()) {
             return Ok(at);
         }
-        if let Some(up) = self.vfs.mounts.hidden_in(at.id()) {
-            return self.across(cache.pos(up).ok_or(Stop::Bail(Bail::Gone))?);
-        }
-        let mut below = at;
-        // One mount after another, where they are stacked: the walker's root may be in the middle.
-        while let Some(point) = self.vfs.mounts.point_of(below.id()) {
-            if self.is_root(point) {
-                return Ok(at);
+        let up = match self.vfs.mounts.hidden_in(at.id()) {
+            Some(up) => cache.pos(up).ok_or(Stop::Bail(Bail::Gone))?,
+            None => {
+                let mut below = at;
+                // One mount after another, where they are stacked: the walker's root may be in the middle.
+                while let Some(point) = self.vfs.mounts.point_of(below.id()) {
+                    if self.is_root(point) {
+                        return Ok(at);
+                    }
+                    below = cache.pos(point).ok_or(Stop::Bail(Bail::Gone))?;
+                }
+                cache.parent(below)?
             }
-            below = cache.pos(point).ok_or(Stop::Bail(Bail::Gone))?;
-        }
-        self.across(cache.parent(below)?)
+        };
+        let up = self.across(up)?;
+        // The way out of a mount looks at nothing of the mounted root, whose permission was believed. If that changed
+        // before this check, the walk starts over. If it changes later, it was granted when the step was taken.
+        if cache.check(at) { Ok(up) } else { Err(Stop::Bail(Bail::Parent)) }
     }
 }
 

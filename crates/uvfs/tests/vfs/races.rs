@@ -392,3 +392,38 @@ fn a_file_that_is_opened_by_many_ends_when_it_is_replaced() {
     assert_eq!(mem.open.load(Ordering::Relaxed), 0);
     assert_eq!((mem.evicted.lock().len(), vfs.cache().counters().inodes), (ROUNDS, 2));
 }
+
+/// A directory changes between two owners and modes that both deny the search: no walk sees one's owner with the other's
+/// mode, whichever way it leaves the directory.
+#[test]
+fn a_mode_that_is_torn_permits_nothing() {
+    let vfs = vfs();
+    let root = root(&vfs);
+    for dir in [b"d".as_slice(), b"plain"] {
+        root.mkdir(dir, 0o755).unwrap();
+    }
+    vfs.mount(&root.resolve(b"d").unwrap(), Arc::new(Mem::default())).unwrap();
+    vfs.mount_control(Arc::new(Mem::default()), false).unwrap();
+    for dir in ["d", "plain", ".uvfs"] {
+        let inode = root.resolve(dir.as_bytes()).unwrap();
+        touch(&root, &format!("{dir}/f"));
+        root.mkdir(format!("{dir}/e").as_bytes(), 0o755).unwrap();
+        // Walks begin in it: the control directory is not found without references.
+        let mut inside = user(&vfs, 9, 9);
+        inside.chdir(dir.as_bytes()).unwrap();
+        let deny = |n: u32| {
+            inode.update(|attr| {
+                (attr.uid, attr.mode) = if n.is_multiple_of(2) { (0, 0o700) } else { (9, 0o055) }
+            });
+        };
+        deny(0);
+        for way in ["..", "../plain", "e/..", "e/../../plain", "f", ".", "./f", "./..", "/d/.."] {
+            while_changing(20_000, deny, || {
+                let expected = if way.starts_with('/') && dir != "d" { None } else { Some(Errno::ACCESS) };
+                assert_eq!(inside.stat(way.as_bytes()).err(), expected, "{way} of {dir}");
+                assert_eq!(inside.resolve(way.as_bytes()).err(), expected, "{way} of {dir}");
+            });
+        }
+        inode.update(|attr| (attr.uid, attr.mode) = (0, 0o755));
+    }
+}
