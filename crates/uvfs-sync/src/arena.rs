@@ -14,11 +14,14 @@ use std::marker::PhantomData;
 #[cfg(not(loom))]
 use crate::sys::Reservation;
 
+/// Largest alignment of a slot: a page.
+pub const MAX_ALIGN: usize = crate::sys::PAGE;
+
 /// A type that may live in an [`Arena`].
 ///
 /// # Safety
 /// All-zero bytes are a valid value, the type needs no drop, every field is an atomic (or padding
-/// that is never read), and its alignment is at most a page.
+/// that is never read). [`Arena::reserve`] does not compile for one without bytes, or aligned to more than [`MAX_ALIGN`].
 pub unsafe trait Slot: Sync + Send + 'static {
     /// The all-zero value, for loom, whose atomics must be constructed.
     #[cfg(loom)]
@@ -63,6 +66,15 @@ unsafe impl<F: Field, const N: usize> Field for [F; N] {
 
 /// Declare a struct that may live in an [`Arena`], safely: every field has to
 /// be a [`Field`].
+///
+/// It may ask for more alignment, but not for more than [`MAX_ALIGN`](crate::arena::MAX_ALIGN), which is all that an arena has:
+///
+/// ```compile_fail,E0080
+/// uvfs_sync::slot! {
+///     #[repr(align(8192))]
+///     struct Wide { word: uvfs_sync::primitives::AtomicU64 }
+/// }
+/// ```
 #[macro_export]
 macro_rules! slot {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$fmeta:meta])* $fvis:vis $field:ident: $t:ty),* $(,)? }) => {
@@ -75,6 +87,8 @@ macro_rules! slot {
                 Self { $($field: <$t as $crate::arena::Field>::zero()),* }
             }
         }
+
+        const _: () = assert!(align_of::<$name>() <= $crate::arena::MAX_ALIGN, "an arena is aligned to a page");
 
         // SAFETY: `zeroed` compiles only if every field is a `Field`, so the struct is made of
         // atomics for which zero is valid, needs no drop, and may be shared.
@@ -101,11 +115,15 @@ pub struct Arena<T> {
 }
 
 impl<T: Slot> Arena<T> {
+    /// `get` makes references of addresses that are aligned to a page, and `at` divides by the size.
+    const FITS: () = assert!(align_of::<T>() <= MAX_ALIGN && size_of::<T>() > 0);
+
     /// Reserve room for `capacity` slots; on ENOMEM half of it is tried, and so on down to 1024.
     ///
     /// # Errors
     /// ENOMEM when not even that fits. `capacity()` tells what was got.
     pub fn reserve(capacity: u32) -> io::Result<Self> {
+        const { Self::FITS };
         let mut capacity = capacity.max(1);
         loop {
             match Self::exactly(capacity) {
@@ -306,15 +324,29 @@ mod tests {
             arena.get(i).0[3].store(u64::from(i) + 1, Ordering::Relaxed);
         }
         assert_eq!(arena.get(77).0[3].load(Ordering::Relaxed), 78);
-        if cfg!(miri) {
-            assert!(arena.give_back(64, 128).is_err());
-            return;
-        }
         arena.give_back(64, 128).unwrap();
         assert_eq!(arena.get(64).0[3].load(Ordering::Relaxed), 0);
         assert_eq!(arena.get(127).0[3].load(Ordering::Relaxed), 0);
         assert_eq!(arena.get(63).0[3].load(Ordering::Relaxed), 64);
         assert_eq!(arena.get(128).0[3].load(Ordering::Relaxed), 129);
+    }
+
+    /// Advice and memory of slots that are not there: nothing happens.
+    #[test]
+    fn slots_out_of_range_are_not_given_back_nor_asked_for() {
+        let arena = Arena::<Words>::reserve(1 << 12).unwrap();
+        arena.get(4095).0[0].store(1, Ordering::Relaxed);
+        for (from, to) in [(u32::MAX, u32::MAX), (4096, u32::MAX), (u32::MAX, 0), (9, 3)] {
+            arena.populate(from, to);
+            arena.give_back(from, to).unwrap();
+        }
+        for index in [4095, 4096, u32::MAX] {
+            for first in [0, 1, 1 << 20, usize::MAX] {
+                arena.reached(index, first);
+                arena.begin_anew();
+            }
+        }
+        assert_eq!(arena.get(4095).0[0].load(Ordering::Relaxed), 1);
     }
 
     #[test]

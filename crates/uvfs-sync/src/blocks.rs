@@ -8,7 +8,7 @@
 //! never given back; that of bytes may be, while the slot is free.
 //!
 //! What protects what: nobody stores bytes but [`Blocks::fill`], which owns the free slot from the exchange that marks it
-//! until the store that says that the block is there. A pin is counted by an exchange that expects the life, and
+//! until the store that says that the block is there, and [`Blocks::give_back`], which claims free slots in the same way. A pin is counted by an exchange that expects the life, and
 //! [`Blocks::kill`] is one that expects the life and no pin. Of the two the first one wins: either the pin is seen, and the block
 //! stays, or the life has moved, and there is no pin.
 //!
@@ -45,7 +45,7 @@ pub const MAX_SIZE: usize = 64 << 10;
 
 /// Pins of a block, in the low bits of its word.
 const COUNT: u64 = (1 << INDEX_BITS) - 1;
-/// Beside an even life: the slot is being filled.
+/// Beside an even life: the slot is being filled, or its memory given back.
 const FILLING: u64 = COUNT;
 /// The last life that is not begun any more.
 const LAST_LIFE: u64 = (1 << (64 - INDEX_BITS)) - 2;
@@ -330,21 +330,51 @@ impl Blocks {
         was
     }
 
-    /// Return the bytes of slots `from..to` to the system, all of which are the caller's and free. Whole pages only.
+    /// Return the bytes of slots `from..to` to the system, all of which are free. Whole pages only. Two exchanges for each slot.
     ///
     /// # Errors
-    /// What madvise(2) says; the memory is still there then.
+    /// EBUSY where one of them is not free; what madvise(2) says. The memory is still there then.
     pub fn give_back(&self, from: u32, to: u32) -> io::Result<()> {
-        debug_assert!(
-            (from..to).all(|i| self.words.get(i).word.load(Ordering::Relaxed) >> INDEX_BITS & 1 == 0)
-        );
-        #[cfg(not(loom))]
-        return self.memory.give_back((from as usize) << self.shift, (to as usize) << self.shift);
-        #[cfg(loom)]
-        {
-            let _ = (from, to);
-            Err(io::Error::from_raw_os_error(libc::ENOSYS))
-        }
+        // Slot 0, and those behind the last one, are never filled.
+        let slots = from.max(1)..to.min(self.slots);
+        let claimed = slots.clone().take_while(|index| self.claim(*index)).count() as u32;
+        let all = slots.len() as u32;
+        let given = if claimed < all {
+            Err(io::Error::from_raw_os_error(libc::EBUSY))
+        } else {
+            self.drop_bytes((from as usize) << self.shift, (to as usize) << self.shift)
+        };
+        slots.take(claimed as usize).for_each(|index| self.unclaim(index));
+        given
+    }
+
+    /// Keep a free slot from being filled, so that nobody pins it: the bytes of a pinned block are a slice, which must not change.
+    /// False: it is not free. If the claim comes first, `fill` is refused. If a block is there first, the claim is.
+    fn claim(&self, index: u32) -> bool {
+        let word = &self.words.get(index).word;
+        let free = word.load(Ordering::Relaxed);
+        // Acquire: pairs with `kill`'s release; what was read under the last block's pins was read before the bytes go.
+        free & COUNT == 0
+            && free >> INDEX_BITS & 1 == 0
+            && word.compare_exchange(free, free | FILLING, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    fn unclaim(&self, index: u32) {
+        let word = &self.words.get(index).word;
+        // Nobody else stores to a claimed slot's word. Release: the next `fill` stores bytes after they went.
+        word.store(word.load(Ordering::Relaxed) & !COUNT, Ordering::Release);
+    }
+
+    #[cfg(not(loom))]
+    fn drop_bytes(&self, from: usize, to: usize) -> io::Result<()> {
+        self.memory.give_back(from, to)
+    }
+
+    /// What giving back does, where there are no pages.
+    #[cfg(loom)]
+    fn drop_bytes(&self, from: usize, to: usize) -> io::Result<()> {
+        self.memory[from / 8..to / 8].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        Ok(())
     }
 
     #[inline]
@@ -524,6 +554,35 @@ mod loom_tests {
         });
     }
 
+    /// Rule 2: bytes go only while nobody has them pinned: of a fill and a giving back one comes first. Planted bug:
+    /// blocks-give-back-claims-nothing.
+    #[test]
+    fn loom_blocks_bytes_are_given_back_under_no_pin() {
+        check(|| {
+            let (blocks, id) = one();
+            let other = blocks.clone();
+            let t = spawn(move || {
+                if other.kill(id) {
+                    let next = other.fill(1, &[2; MIN_SIZE]);
+                    next.inspect(|pinned| {
+                        let mut got = [0; MIN_SIZE];
+                        pinned.copy(0, &mut got);
+                        assert_eq!(got, [2; MIN_SIZE], "given back under a pin");
+                    });
+                }
+            });
+            if let Some(pinned) = blocks.pin(id) {
+                assert!(blocks.give_back(0, 2).is_err(), "given back under our pin");
+                let mut got = [0; MIN_SIZE];
+                pinned.copy(0, &mut got);
+                assert_eq!(got, [1; MIN_SIZE]);
+            } else {
+                let _ = blocks.give_back(0, 2);
+            }
+            t.join().unwrap();
+        });
+    }
+
     /// Rule 16: who pins by an id that it was not told of in order sees the block whole. A relaxed end of `fill`, or a relaxed
     /// pin, makes this fail.
     #[test]
@@ -594,6 +653,55 @@ mod tests {
         assert!(blocks.fill(1, &[0; 513]).is_none());
         assert!(blocks.pin(BlockId::new(3, 1).unwrap()).is_none());
         assert!(blocks.pin(BlockId::new(u32::MAX >> 4, 7).unwrap()).is_none());
+    }
+
+    /// Planted bugs: blocks-give-back-ignores-blocks, blocks-give-back-takes-the-free-ones, blocks-give-back-keeps-its-claims.
+    #[test]
+    fn bytes_are_given_back_only_where_no_block_is() {
+        let blocks = Blocks::reserve(4096, 8).unwrap();
+        let refused =
+            |from, to| blocks.give_back(from, to).is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY));
+        let pinned: Vec<_> = (1..4).map(|slot| blocks.fill(slot, &[7; 4096]).unwrap()).collect();
+        assert!((1..4).all(|slot| refused(slot, slot + 1)) && refused(0, u32::MAX));
+        assert!(pinned.iter().all(|block| block.iter().all(|byte| *byte == 7)));
+        let ids: Vec<_> = pinned.into_iter().map(|block| block.id()).collect();
+        assert!(refused(0, 9), "blocks are there, if nobody has them pinned");
+        assert!(ids.iter().all(|id| blocks.read(*id, 0, &mut [0; 8])));
+        assert!(blocks.kill(ids[0]) && blocks.kill(ids[2]));
+        assert!(refused(1, 3) && refused(2, 4));
+        // What was refused is as it was: the free slots can be filled.
+        let again = [1, 3].map(|slot| blocks.fill(slot, b"x").unwrap().id());
+        assert!([again[0], ids[1], again[1]].into_iter().all(|id| blocks.kill(id)));
+        blocks.give_back(0, u32::MAX).unwrap();
+        blocks.give_back(5, 2).unwrap();
+        let next = blocks.fill(2, b"").unwrap();
+        assert!(next.id() != ids[1] && next.iter().all(|byte| *byte == 0));
+    }
+
+    /// Somebody who gives back what he does not own: what is pinned stays what it is.
+    #[test]
+    fn a_pinned_block_keeps_its_bytes_whoever_gives_them_back() {
+        let rounds: u64 = if cfg!(miri) { 30 } else { 20_000 };
+        let blocks = Arc::new(Blocks::reserve(4096, 2).unwrap());
+        let done = Arc::new(AtomicU64::new(0));
+        let thief = {
+            let (blocks, done) = (blocks.clone(), done.clone());
+            std::thread::spawn(move || {
+                while done.load(Ordering::Relaxed) == 0 {
+                    let _ = blocks.give_back(1, 2);
+                }
+            })
+        };
+        for _ in 0..rounds {
+            // Refused while the slot is being given back.
+            let Some(pinned) = blocks.fill(1, &[7; 4096]) else { continue };
+            assert!(pinned.iter().all(|byte| *byte == 7));
+            let id = pinned.id();
+            drop(pinned);
+            assert!(blocks.kill(id));
+        }
+        done.store(1, Ordering::Relaxed);
+        thief.join().unwrap();
     }
 
     /// Each block bears its number all over; what is pinned, or copied and accepted, is of one block.

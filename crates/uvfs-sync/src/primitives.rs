@@ -244,13 +244,14 @@ impl Condvar {
     }
 }
 
-/// Threads waiting for a word to change, keyed by its address (a futex's semantics).
-pub mod parking {
+/// Threads waiting for a word to change, keyed by its address (a futex's semantics). Not for other crates: a `validate` that
+/// panics or parks itself, or the key of another one's lock, is undefined behaviour.
+pub(crate) mod parking {
     /// Sleep until [`unpark_all`] of the same key, unless `validate` says that there is nothing to
     /// wait for any more. `validate` runs under the queue's lock, so a waker that changed the word
     /// before it calls `unpark_all` either makes `validate` fail or finds us in the queue.
     #[cfg(not(loom))]
-    pub fn park(key: usize, validate: impl FnOnce() -> bool) {
+    pub(crate) fn park(key: usize, validate: impl FnOnce() -> bool) {
         crate::tallies::count(crate::tallies::LOCK_WAITS);
         // SAFETY: the keys are addresses of words that only this crate parks on, and that stay where they are
         // while somebody does: in its arenas, or in what the sleeper borrows; `validate` and the two
@@ -269,7 +270,7 @@ pub mod parking {
 
     /// Wake everybody who sleeps on `key`.
     #[cfg(not(loom))]
-    pub fn unpark_all(key: usize) {
+    pub(crate) fn unpark_all(key: usize) {
         // SAFETY: as for `park`: the key is an address that only this crate parks on.
         unsafe { parking_lot_core::unpark_all(key, parking_lot_core::DEFAULT_UNPARK_TOKEN) };
     }
@@ -281,7 +282,7 @@ pub mod parking {
 
     /// Model of the parking lot: one queue for all keys; wake-ups for other keys are spurious.
     #[cfg(loom)]
-    pub fn park(_key: usize, validate: impl FnOnce() -> bool) {
+    pub(crate) fn park(_key: usize, validate: impl FnOnce() -> bool) {
         let guard = LOT.0.lock().unwrap();
         if validate() {
             drop(LOT.1.wait(guard).unwrap());
@@ -290,7 +291,7 @@ pub mod parking {
 
     /// Model of the parking lot.
     #[cfg(loom)]
-    pub fn unpark_all(_key: usize) {
+    pub(crate) fn unpark_all(_key: usize) {
         let _guard = LOT.0.lock().unwrap();
         LOT.1.notify_all();
     }

@@ -123,9 +123,14 @@ mod memory {
         #[cold]
         fn ask_ahead(&self, asked: usize, at: usize, first: usize) {
             let to = (at + 1).next_power_of_two().min(self.len);
+            let from = asked.max(first) / PAGE * PAGE;
+            // Nothing is left to ask for: `at` may lie behind the end.
+            if from >= to {
+                return;
+            }
             // Several may come here at once, one of them asks.
             if self.huge.compare_exchange(asked, to, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                self.advise(asked.max(first) / PAGE * PAGE, to, libc::MADV_HUGEPAGE);
+                self.advise(from, to, libc::MADV_HUGEPAGE);
             }
         }
 
@@ -192,6 +197,9 @@ mod memory {
             if from >= to {
                 return Ok(());
             }
+            if !system_pages_fit() {
+                return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+            }
             self.small_pages();
             // SAFETY: the range lies inside our own mapping (from < to <= len). Dropping anonymous
             // pages makes them read as zero, which is a valid value of every slot type (all atomics).
@@ -200,11 +208,27 @@ mod memory {
             if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
         }
 
-        /// Not available from the allocator: who calls this keeps the memory.
+        /// The allocator's memory stays, and is zeroed.
         #[cfg(miri)]
-        pub(crate) fn give_back(&self, _from: usize, _to: usize) -> io::Result<()> {
-            Err(io::Error::from_raw_os_error(libc::ENOSYS))
+        pub(crate) fn give_back(&self, from: usize, to: usize) -> io::Result<()> {
+            let from = from.next_multiple_of(PAGE);
+            let to = to.min(self.len) / PAGE * PAGE;
+            for at in (from..to).step_by(8) {
+                // SAFETY: the word lies inside our own allocation, which is aligned to a page. What is laid over it are
+                // atomics, so it is shared as one.
+                let word = unsafe { self.base.add(at).cast::<std::sync::atomic::AtomicU64>().as_ref() };
+                word.store(0, std::sync::atomic::Ordering::Relaxed);
+            }
+            Ok(())
         }
+    }
+
+    /// Whether the system's pages are not larger than [`PAGE`]: madvise(2) rounds lengths up to whole ones, and would take
+    /// neighbours that are in use.
+    #[cfg(not(miri))]
+    fn system_pages_fit() -> bool {
+        // SAFETY: sysconf(3) takes a number and touches no memory of ours.
+        unsafe { libc::sysconf(libc::_SC_PAGESIZE) == PAGE as libc::c_long }
     }
 
     impl Drop for Reservation {

@@ -159,7 +159,8 @@ struct Queue {
     /// Writers that were announced since the first of them began to wait.
     passed: u32,
     /// Threads that are inside without a mark, and how many guards each of them has.
-    guests: Vec<(u64, u32)>,
+    /// A count that no number of forgotten guards brings round: at 0 the writer would go in.
+    guests: Vec<(u64, u64)>,
     counters: Counters,
 }
 
