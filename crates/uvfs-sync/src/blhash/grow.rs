@@ -232,7 +232,7 @@ impl BlHash {
     fn start_rekey(&self, grower: &mut Grower, epoch: u32) {
         self.want_rekey.store(false, Ordering::Relaxed);
         // Without a new key the old one must do: chains are long, not wrong.
-        let Ok(key) = random_key() else { return };
+        let Ok(key) = random_key(self.rekeys.get() + 1) else { return };
         grower.cursor = 0;
         self.tables[1 - current_of(epoch)].start(key);
         self.rekeys.add(1);

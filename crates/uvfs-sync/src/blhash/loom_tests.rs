@@ -296,6 +296,44 @@ fn loom_rule6_a_rekey_hides_no_entry() {
     }
 }
 
+/// Rule 6, and rule 3 for keys: who still looks in an epoch that is over does not hash with the key of a later one and then
+/// miss what is there. The table's last use ends and its next one begins as in two re-keys, without moving entries: the one
+/// that is looked for stays where it was. Planted bug: rule6-key-without-fence.
+#[test]
+fn loom_rule6_a_recycled_tables_key_hides_no_entry() {
+    let looks: [fn(&World) -> bool; 2] = [
+        |w| {
+            let hashes = w.table.hashes(|key| Objs::full(1, key));
+            hashes.epoch == 0 && w.find(&hashes, 1) == Scan::Miss(())
+        },
+        |w| {
+            let view = w.table.view();
+            let hash = Objs::full(1, view.key());
+            let mut glance = view.glance(hash);
+            let seen = glance.seen();
+            let found = glance.any(|i| i == 1);
+            view.epoch() == 0 && !found && w.table.rules_out(0, hash, seen)
+        },
+    ];
+    for look in looks {
+        model(move || {
+            let w = World::new();
+            w.insert_by_key(1);
+            let missed = during(
+                &w,
+                move |w| look(&w),
+                |w| {
+                    w.table.epoch.store(2, Ordering::Release);
+                    let w = w.clone();
+                    // Another thread, with no fence in between but `start`'s own.
+                    spawn(move || w.table.tables[0].start(random_key(2).unwrap())).join().unwrap();
+                },
+            );
+            assert!(!missed, "a false ENOENT");
+        });
+    }
+}
+
 /// Rule 6: an insert that goes on while all entries move is found afterwards. Planted bug:
 /// rule6-locker-ignores-epoch.
 #[test]

@@ -37,6 +37,10 @@ impl Table {
     /// Make the table usable under a new key. Nobody looks for anything in it; but who locked one of
     /// its (empty) buckets before the last re-key ended may hold it still.
     pub(super) fn start(&self, key: Key) {
+        // A reader may still look here, in an epoch that is over: its hash then mixes an old place and a new key. If it sees
+        // one of these stores, its acquire fence (in `scan`, in `rules_out`) makes it see that the epoch has moved, and it
+        // proves nothing. If it sees none, it has the key that its epoch had.
+        fence(Ordering::Release);
         self.key[0].store(key.0, Ordering::Relaxed);
         self.key[1].store(key.1, Ordering::Relaxed);
         for b in 0..1u32 << START_LEVEL {
