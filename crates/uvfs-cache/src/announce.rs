@@ -12,6 +12,7 @@ use uvfs_sync::primitives::{AtomicBool, Mutex, Ordering};
 
 use crate::attr::mode;
 use crate::cache::Cache;
+use crate::dentry::is_name;
 use crate::inode_ref::InodeRef;
 use crate::types::{InodeId, SbId};
 
@@ -42,6 +43,9 @@ impl Cache {
     /// What `name` leads to in `dir` was changed by the driver itself, and the directory's attributes with it. The cache has that
     /// already, and front ends are told.
     pub fn tell_of_name(&self, dir: &InodeRef<'_>, name: &[u8]) {
+        if !is_name(name) {
+            return;
+        }
         self.announce(|outside| outside.name(dir.sb(), dir.id(), name));
     }
 

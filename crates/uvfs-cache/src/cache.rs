@@ -255,7 +255,14 @@ impl Cache {
     }
 
     /// Room for the tail of a name, filled; 0 where it needs none.
+    /// What a name needs beside its dentry. Every dentry gets its name after this.
+    ///
+    /// # Errors
+    /// `NoMemory`; `Name`.
     pub(crate) fn alloc_tail(&self, sb: SbId, words: &NameWords<'_>) -> Result<u32, CacheError> {
+        if words.is_none() {
+            return Err(CacheError::Name);
+        }
         self.with_room(sb, || self.tails.alloc(words, &|bytes| self.may_grow(bytes)))
     }
 

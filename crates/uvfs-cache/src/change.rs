@@ -128,7 +128,7 @@ impl<'c> NameGuard<'c> {
     /// what `room` says.
     ///
     /// # Errors
-    /// `Dying`: the directory is being removed. `NoMemory`.
+    /// `Dying`: the directory is being removed. `NoMemory`. `Name`: the guard's can be no name.
     pub fn reserve(&self, room: Room) -> Result<Reserved<'c>, CacheError> {
         let cache = self.cache;
         let sb = self.dir.sb();

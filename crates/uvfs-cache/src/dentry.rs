@@ -22,6 +22,8 @@ use uvfs_sync::seqcount::SeqCount;
 use uvfs_sync::slab::{Pool, Slab};
 use uvfs_sync::slot;
 
+/// Longest name. Its length stands in eight bits.
+pub(crate) const NAME_MAX: usize = 255;
 /// Longest name that needs no tail.
 pub(crate) const INLINE: usize = 40;
 /// Bytes of a longer name that stand in the line.
@@ -78,11 +80,18 @@ slot! {
 const _: () = assert!(size_of::<Published>() == 64 && size_of::<Private>() == 16);
 
 /// A name, and its first two words: what is compared and hashed. Most names have no more; the words
-/// of longer ones are made from the bytes where they are needed.
+/// of longer ones are made from the bytes where they are needed. What can be no name, because it is empty or longer than
+/// [`NAME_MAX`], has no bytes here: no dentry in use is without, so nothing matches it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NameWords<'n> {
     name: &'n [u8],
     first: [u64; 2],
+}
+
+/// Whether a file can have this name, as far as its length goes.
+#[inline(always)]
+pub(crate) fn is_name(name: &[u8]) -> bool {
+    (1..=NAME_MAX).contains(&name.len())
 }
 
 /// Up to 8 bytes as a little-endian word, zero-padded, without a call to copy them.
@@ -112,6 +121,7 @@ fn fold(a: u64, b: u64) -> u64 {
 impl<'n> NameWords<'n> {
     #[inline(always)]
     pub(crate) fn new(name: &'n [u8]) -> Self {
+        let name = if is_name(name) { name } else { &[] };
         let first = match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
             (Some(head), Some(_)) if name.len() > 16 => [u64::from_le_bytes(*head), word(&name[8..])],
             // The last eight bytes overlap the first ones: those are shifted out.
@@ -122,6 +132,12 @@ impl<'n> NameWords<'n> {
             _ => [word(name), 0],
         };
         Self { name, first }
+    }
+
+    /// Whether this can be no name.
+    #[inline]
+    pub(crate) fn is_none(&self) -> bool {
+        self.name.is_empty()
     }
 
     #[inline(always)]

@@ -22,6 +22,7 @@ use uvfs_sync::primitives::Ordering;
 
 use crate::attr::mode;
 use crate::cache::Cache;
+use crate::dentry::is_name;
 use crate::guard::NameGuard;
 use crate::inode_ref::InodeRef;
 use crate::types::SbId;
@@ -44,6 +45,9 @@ impl Cache {
     /// What `name` leads to in the directory numbered `dir` was changed behind the cache, and with it the directory's
     /// attributes. Called after the change, with nothing held. Whether the directory is cached at all.
     pub fn name_changed(&self, sb: SbId, dir: u64, name: &[u8]) -> bool {
+        if !is_name(name) {
+            return false;
+        }
         self.superblock(sb).changes.note(name_key(dir, name));
         let Some(dir) = self.changed(sb, dir, mode::S_IFDIR) else { return false };
         self.invalidate(&dir, name);

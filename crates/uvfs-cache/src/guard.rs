@@ -326,7 +326,8 @@ impl Drop for NameGuard<'_> {
 }
 
 impl Cache {
-    /// The right to a name, waiting for who has it.
+    /// The right to a name, waiting for who has it. Of what can be no name (empty, or longer than 255 bytes) too, for which
+    /// [`NameGuard::reserve`] makes no room.
     pub fn lock_name<'c>(&'c self, dir: &InodeRef<'c>, name: &[u8]) -> NameGuard<'c> {
         let key = self.name_locks.key(dir.index(), &NameWords::new(name));
         self.name_locks.take_or_wait(key);

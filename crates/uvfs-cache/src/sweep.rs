@@ -59,6 +59,9 @@ impl Cache {
 
     pub(crate) fn forget_name(&self, dir: &InodeRef<'_>, name: &[u8]) {
         let words = NameWords::new(name);
+        if words.is_none() {
+            return;
+        }
         let mut after = Aftermath::default();
         let (mut locked, _) = self.lock_names_bucket([(dir.index(), &words)], false);
         self.kill_any(&mut locked, 0, dir.index(), &words, &mut after);

@@ -76,6 +76,8 @@ pub enum CacheError {
     Dying,
     /// The inode's life is over (ESTALE).
     Stale,
+    /// A name is empty, or longer than 255 bytes (ENAMETOOLONG).
+    Name,
 }
 
 impl fmt::Display for CacheError {
@@ -84,6 +86,7 @@ impl fmt::Display for CacheError {
             Self::NoMemory => "the cache is full",
             Self::Dying => "the directory is being removed",
             Self::Stale => "the inode is gone",
+            Self::Name => "a name is empty or too long",
         })
     }
 }

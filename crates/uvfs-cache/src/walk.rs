@@ -47,7 +47,7 @@ impl Pos {
 pub struct Names<'c>(pub(crate) View<'c>);
 
 impl<'c> Names<'c> {
-    /// Hash a name (1 to 255 bytes).
+    /// Hash a name. What can be no name (empty, or longer than 255 bytes) is found nowhere.
     #[inline(always)]
     pub fn hash<'n>(&self, name: &'n [u8]) -> NameHash<'n> {
         let words = NameWords::new(name);
@@ -237,6 +237,9 @@ impl Cache {
     /// shorter way where nothing but the result is wanted.
     pub fn step(&self, at: Pos, name: &[u8]) -> Step {
         let words = NameWords::new(name);
+        if words.is_none() {
+            return self.absent(at);
+        }
         let accept = |dentry| self.matches(dentry, at.index, at.life(), &words);
         match self.names.scan(&self.hashes_at(&words, at.index), accept, || self.is_complete(at)) {
             Scan::Hit(Match::Positive(child)) => Step::Found(child),

@@ -37,6 +37,7 @@ pub(crate) fn cache_errno(error: CacheError, features: Features) -> Errno {
         CacheError::NoMemory => Errno::NOMEM,
         CacheError::Dying => Errno::NOENT,
         CacheError::Stale => Errno::STALE,
+        CacheError::Name => Errno::NAMETOOLONG,
     }
 }
 
