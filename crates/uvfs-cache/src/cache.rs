@@ -32,6 +32,7 @@ use crate::guard::NameLocks;
 use crate::inode::{self, ROOT};
 use crate::inode_ref::InodeRef;
 use crate::marks::Marks;
+use crate::owned::CacheNumber;
 use crate::prefix::Prefixes;
 use crate::pressure::Pressure;
 use crate::shrink::{DENTRY_CHUNK, INODE_CHUNK, Visited};
@@ -40,6 +41,7 @@ use crate::types::{CacheError, Config, Counters, EvictHook, Fresh, InodeId, Life
 
 /// Dentry and inode cache; see the crate's head.
 pub struct Cache {
+    pub(crate) number: CacheNumber,
     pub(crate) inodes: Arena<inode::Published>,
     pub(crate) inodes_private: Arena<inode::Private>,
     pub(crate) percpu: PercpuRefs,
@@ -122,6 +124,7 @@ impl Cache {
         let inode_slots = inodes.capacity().min(inodes_private.capacity());
         let percpu = PercpuRefs::new().map_err(no_memory)?;
         let cache = Self {
+            number: CacheNumber::next(),
             inode_slots,
             percpu,
             inode_pool: Pool::new(inode_slots),
@@ -536,11 +539,6 @@ impl Cache {
                 got
             }
         }
-    }
-
-    /// Take back a reference that [`InodeRef::into_id`] gave up.
-    pub fn adopt(&self, id: InodeId) -> InodeRef<'_> {
-        InodeRef::new(self, id.index(), id.life())
     }
 
     /// A front end's kernel forgets `n` lookups. Unknown ids and more than was counted are ignored:

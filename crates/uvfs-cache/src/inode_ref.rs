@@ -341,8 +341,8 @@ impl<'c> InodeRef<'c> {
         self.private_half().nlookup.load(Ordering::Relaxed)
     }
 
-    /// Give the reference up without dropping it; [`Cache::adopt`] takes it back.
-    pub fn into_id(self) -> InodeId {
+    /// Give the reference up without dropping it: it is somebody else's from now on.
+    pub(crate) fn into_id(self) -> InodeId {
         let id = self.id();
         std::mem::forget(self);
         id

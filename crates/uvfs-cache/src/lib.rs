@@ -12,6 +12,7 @@
 //! | `dir`, `dir_index` | children, revision, completeness; entries in order |
 //! | `walk` | lookups without references |
 //! | `lookup`, `guard` | lookups with references; the right to a name |
+//! | `owned` | references that borrow no cache |
 //! | `change`, `answer` | publishing changes; drivers' answers |
 //! | `doubt`, `announce` | changes made behind the cache; who else is told |
 //! | `inodes` | inodes by number; all inodes of a superblock |
@@ -50,6 +51,7 @@ mod loom_tests;
 mod marks;
 #[cfg(all(test, not(loom)))]
 mod owner_tests;
+mod owned;
 pub mod prefix;
 mod pressure;
 mod readdir;
@@ -71,6 +73,7 @@ pub use inode_ref::{Death, InodeRef};
 pub use inodes::Asked;
 pub use lookup::{Known, Lookup};
 pub use marks::Balance;
+pub use owned::{Borrowed, OwnedId};
 pub use pressure::{Held, Leaf, Overdraft};
 pub use readdir::{DirScan, DirSink};
 pub use symlink::TARGET_MAX;

@@ -1,11 +1,14 @@
 //! References that are counted per thread: the end of an inode comes with its last reference,
 //! whoever took and dropped the others, and whatever else happens meanwhile.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Life, Lookup, Room, SbId, SbOptions};
+use uvfs_cache::{
+    Attr, Cache, Config, Fresh, InodeId, InodeRef, Life, Lookup, OwnedId, Room, SbId, SbOptions,
+};
 
 struct World {
     cache: Arc<Cache>,
@@ -79,7 +82,7 @@ fn rule2_a_file_that_is_used_often_ends_with_its_last_reference() {
     w.heat(id);
     let late = w.cache.get(id).unwrap();
     let another = late.clone();
-    let forgotten = late.clone().into_id();
+    let forgotten = late.clone().into_owned();
     w.remove(b"f");
     assert_eq!(w.cache.counters().spread, 0);
     for last in [early, late, another] {
@@ -92,6 +95,33 @@ fn rule2_a_file_that_is_used_often_ends_with_its_last_reference() {
     assert_eq!(w.ended(), 1);
     assert!(w.cache.get(id).is_none());
     w.check(1);
+}
+
+/// Planted bug: rule2-anybodys-reference-is-adopted.
+#[test]
+fn rule2_a_reference_is_given_back_by_its_owner_only() {
+    let (w, other) = (World::new(true), World::new(true));
+    // The same index and life in either cache.
+    let ids = [&w, &other].map(|w| w.create(b"f", 5));
+    assert_eq!(ids[0], ids[1]);
+    for stranger in
+        [|w: &World| w.cache.get(w.root().id()).unwrap().into_owned(), |_: &World| OwnedId::default()]
+    {
+        let owned = stranger(&w);
+        let adopt = AssertUnwindSafe(|| drop(other.cache.adopt(owned)));
+        assert!(catch_unwind(adopt).is_err());
+    }
+    let owned = w.cache.get(ids[0]).unwrap().into_owned();
+    assert!(catch_unwind(AssertUnwindSafe(|| other.cache.inode_of(&owned).id())).is_err());
+    // A look counts nothing, and what is made of it is a reference of its own.
+    let another = w.cache.inode_of(&owned).clone();
+    w.remove(b"f");
+    drop(another);
+    assert_eq!(w.ended(), 0);
+    drop(w.cache.adopt(owned));
+    assert_eq!(w.ended(), 1);
+    other.remove(b"f");
+    assert_eq!(other.ended(), 1);
 }
 
 #[test]

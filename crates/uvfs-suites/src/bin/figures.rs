@@ -350,7 +350,7 @@ fn pinned(names: u64, shares: &[f64]) -> Result<()> {
             for i in 0..names {
                 let inode = visit(&cache, &root, format!("{i:012}").as_bytes(), i + 2)?;
                 if is_kept(i) {
-                    held.push(inode.into_id());
+                    held.push(inode.into_owned());
                 }
             }
             let before = cache.committed();

@@ -19,12 +19,11 @@ use std::task::Waker;
 
 use foldhash::fast::FixedState;
 use parking_lot::RwLock;
-use uvfs_cache::{Cache, InodeId, SbId};
+use uvfs_cache::{Borrowed, Cache, OwnedId, SbId};
 
 use crate::driver::{Borrower, Driver, File, Inode};
 use crate::mount::Super;
 use crate::ops::attr::{How, MAX_FILE};
-use crate::pin::Pinned;
 use crate::types::{Access, Errno, Fallocate, Op, PollEvents, Result, Seek, SetAttr, SetTime, mode};
 use crate::vfs::Vfs;
 
@@ -46,15 +45,15 @@ impl Base {
 /// An open regular file. Dropped by its last user, and then told to the driver.
 struct OpenFile {
     base: Arc<Base>,
-    /// With a reference, given back in `drop`.
-    inode: InodeId,
+    /// Given back in `drop`.
+    inode: OwnedId,
     access: Access,
     handle: u64,
 }
 
 impl OpenFile {
-    fn inode(&self) -> Pinned<'_> {
-        Pinned::new(&self.base.cache, self.inode)
+    fn inode(&self) -> Borrowed<'_> {
+        self.base.cache.inode_of(&self.inode)
     }
 
     fn with<R>(&self, act: impl FnOnce(&dyn Driver, File<'_>) -> R) -> R {
@@ -65,7 +64,7 @@ impl OpenFile {
 impl Drop for OpenFile {
     fn drop(&mut self) {
         self.with(Driver::release);
-        drop(self.base.cache.adopt(self.inode));
+        drop(self.base.cache.adopt(std::mem::take(&mut self.inode)));
     }
 }
 
@@ -220,9 +219,9 @@ impl Vfs {
 
     /// A handle for what the driver has opened.
     pub(crate) fn adopt_handle(&self, sup: &Super, inode: &Inode<'_>, access: Access, handle: u64) -> u64 {
-        let id = inode.clone().into_id();
+        let inode = inode.clone().into_owned();
         let mounted = || self.mounts.super_of(sup.id).is_ok();
-        self.files.insert(sup, mounted, |base| OpenFile { base, inode: id, access, handle })
+        self.files.insert(sup, mounted, |base| OpenFile { base, inode, access, handle })
     }
 
     /// Gives a handle back; an unknown one is ignored.
