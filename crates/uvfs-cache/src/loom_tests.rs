@@ -15,6 +15,8 @@ mod exchange;
 mod hit;
 mod listing;
 mod numbers;
+mod prefixes;
+mod references;
 
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@ impl World {
         self.cache.down(&names, at, &names.hash(name))
     }
     /// The stores of an unlink whose inode's slot goes to another one.
-    fn unlink_and_recycle(&self, dentry: u32, id: InodeId, dir: bool) {
+    pub(super) fn unlink_and_recycle(&self, dentry: u32, id: InodeId, dir: bool) {
         let d = self.cache.dentries.get(dentry);
         let inode = self.cache.inodes.get(id.index());
         d.seq.write(|| d.clear());

@@ -13,3 +13,4 @@ mod model;
 mod numbers;
 mod references;
 mod superblocks;
+mod stale;

@@ -5,6 +5,8 @@
 //! first, it would only ever see the beginning: loom looks for races with the last access to a
 //! word, and a writer that loads before it stores hides the reader's.)
 
+mod two;
+
 use loom::cell::UnsafeCell;
 use loom::thread::spawn;
 

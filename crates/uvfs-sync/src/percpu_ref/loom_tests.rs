@@ -264,3 +264,38 @@ fn loom_rule16_who_is_counted_sees_it_filled() {
         user.join().unwrap();
     });
 }
+
+/// Rule 2: who gathers for another's sake (a place that is wanted) hands on what was done with the references that he sums: who
+/// then drops the last one, in the word, comes after all of it. Planted bug: rule2-gather-relaxed.
+#[test]
+fn loom_rule2_the_last_put_comes_after_what_was_gathered() {
+    model(3, || {
+        let world = World::new();
+        world.percpu.spread(&*world, id(1));
+        let user = used(&world, 0);
+        let gatherer = {
+            let world = world.clone();
+            spawn(move || world.percpu.gather(&*world, 1))
+        };
+        let mine = world.end(1);
+        one(&[mine, user.join().unwrap()]);
+        gatherer.join().unwrap();
+        world.over(1);
+    });
+}
+
+/// Rule 2: a place that serves the next life of a slot counts nothing for the last one. Planted bug:
+/// rule2-counted-by-index-alone.
+#[test]
+fn loom_rule2_a_place_counts_for_one_life() {
+    model(2, || {
+        let world = World::new();
+        world.percpu.spread(&*world, id(1));
+        let place = Place::of(world.place(1));
+        let stale = u64::from(LIFE - 1) << 32 | 1;
+        assert!(world.percpu.count::<0>(0, place, id(1)));
+        assert!(!world.percpu.count::<0>(0, place, stale), "a reference to another life");
+        assert!(!world.percpu.count::<1>(0, place, stale), "another life's reference is dropped");
+        assert!(world.percpu.count::<1>(0, place, id(1)));
+    });
+}

@@ -1,0 +1,25 @@
+//! Model checks of the directory parts of paths (`prefix.rs`) with two threads that write.
+
+use super::*;
+
+/// Rule 3: an entry has one writer at a time. Two paths of one slot that are noted at once leave the one or the other, and
+/// never the text of one with the way of the other. Planted bugs: rule3-prefix-has-two-writers,
+/// rule3-prefix-writers-relaxed.
+#[test]
+fn loom_rule3_a_directory_part_has_one_writer() {
+    model(|| {
+        let w = World::new(true);
+        let ids = [w.create(b"d", 5, true), w.create(b"e", 6, true)];
+        let [d, e] = ids.map(|id| w.cache.pos(id).unwrap());
+        let start = w.at();
+        let whence = Whence::new(start.id(), 1, 0);
+        // The first miss only marks the entry.
+        w.cache.note_prefix(whence, b"d", &[start, d]);
+        let other = w.spawn(move |w| w.cache.note_prefix(whence, b"d", &[start, d]));
+        w.cache.note_prefix(whence, b"e", &[start, e]);
+        other.join().unwrap();
+        let found = [b"d", b"e"].map(|text| w.cache.prefix(whence, text));
+        assert!(found[0].is_none_or(|at| at == d), "another's way");
+        assert!(found[1].is_none_or(|at| at == e), "another's way");
+    });
+}

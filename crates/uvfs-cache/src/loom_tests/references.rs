@@ -1,0 +1,45 @@
+//! Model checks of references: those that a front end's kernel holds, and those of a step that waits for nothing.
+
+use super::*;
+
+/// Rule 7: a step into a directory leads into the name's own one, also when it is removed and its slot is another
+/// directory's meanwhile. Planted bugs: rule7-enter-name-not-checked, rule7-enter-reads-the-stamp-last.
+#[test]
+fn loom_rule7_a_directory_that_is_entered_is_the_names_own() {
+    model(|| {
+        let w = World::new(true);
+        let id = w.create(b"d", 5, true);
+        let at = w.at();
+        let child = w.child(at, b"d");
+        let inside =
+            w.during(move |w| w.cache.enter(at, &child), |w| w.unlink_and_recycle(child.dentry, id, true));
+        if let Ok(inside) = inside {
+            assert_eq!(inside.id(), id, "another directory under this name");
+        }
+    });
+}
+
+/// Rule 2: the kernel's first lookup of a file takes its reference before it is counted: a forget in between, of a lookup that
+/// it was not told of, drops no reference that nobody has taken. Planted bug: rule2-lookups-counted-first.
+#[test]
+fn loom_rule2_a_forget_beside_the_first_lookup_drops_no_other_reference() {
+    model(|| {
+        let ended = Arc::new(AtomicU32::new(0));
+        let count = ended.clone();
+        let hook = Box::new(move |_: &Attr, _| drop(count.fetch_add(1, Ordering::Relaxed)));
+        let w = World::with_hook(true, hook);
+        let id = w.create(b"a", 5, false);
+        // Open, and without a name: one reference is all that it has.
+        let open = w.cache.get(id).unwrap();
+        w.remove(b"a");
+        let forgetter = w.spawn(move |w| w.cache.forget(id, 1));
+        open.add_lookups(1);
+        forgetter.join().unwrap();
+        assert_eq!(ended.load(Ordering::Relaxed), 0, "the file ended while it was open");
+        assert_eq!(open.attr().ino, 5);
+        drop(open);
+        w.cache.forget(id, 1);
+        assert_eq!(ended.load(Ordering::Relaxed), 1);
+        assert!(w.cache.get(id).is_none());
+    });
+}
