@@ -16,6 +16,9 @@
 //! them in the table, so that they also go first.
 //! May call the cache; must not call a driver while `writer` is held.
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -222,6 +225,9 @@ pub(crate) struct Mounts {
     /// A sequence: odd while a mount or unmount becomes visible.
     generation: AtomicU32,
     writer: Mutex<()>,
+    /// What a test does while a mount or unmount becomes visible.
+    #[cfg(test)]
+    amid: OnceLock<fn(&Mounts)>,
 }
 
 impl Mounts {
@@ -237,6 +243,8 @@ impl Mounts {
             control: OnceLock::new(),
             generation: AtomicU32::new(0),
             writer: Mutex::new(()),
+            #[cfg(test)]
+            amid: OnceLock::new(),
         }
     }
 
@@ -371,6 +379,8 @@ impl Mounts {
         let revalidates = table.supers.iter().any(|s| s.features.revalidates);
         self.revalidates.fetch_or(revalidates, Ordering::Release);
         self.table.store(Arc::new(table));
+        #[cfg(test)]
+        self.amid.get().into_iter().for_each(|look| look(self));
         self.tops.replace(&tops);
         self.points.replace(&points);
         self.filter.store(filter, Ordering::Release);

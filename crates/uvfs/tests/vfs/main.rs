@@ -12,6 +12,7 @@ mod lockstep;
 mod memory;
 mod misses;
 mod mounts;
+mod moves;
 mod paths;
 mod permissions;
 mod poll;

@@ -37,6 +37,8 @@ pub struct Mem {
     pub changes: AtomicU64,
     /// How often a link looks away before it acts, so that others could come between.
     pub slow_links: AtomicU64,
+    /// Called by each rename before it changes anything.
+    pub renaming: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     /// Access control lists asked for.
     pub acls_asked: AtomicU64,
 }
@@ -164,6 +166,10 @@ impl Driver for Mem {
 
     fn rename(&self, op: &Op, r: &Rename<'_>) -> Result<()> {
         self.change()?;
+        let renaming = self.renaming.lock().clone();
+        if let Some(renaming) = renaming {
+            renaming();
+        }
         let (mut from, mut to) = (0, 0);
         if is_dir(r.inode) {
             (from, to) = (from - 1, to + 1);
