@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use uvfs_sync::arena::Arena;
 use uvfs_sync::blhash::{BlHash, Key, Objects};
 use uvfs_sync::lockref::{Got, LockRef};
-use uvfs_sync::order::{self, Class};
+use uvfs_sync::order::{self, Class, Ordered};
 use uvfs_sync::percpu_ref::{self, PercpuRefs, Place};
 use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Stat, fence};
 use uvfs_sync::segvec::SegVec;
@@ -67,7 +67,7 @@ pub struct Cache {
     pub(crate) armed: AtomicBool,
     pub(crate) visited: Arena<Visited>,
     /// Held by who empties chunks to make room; taken before all locks but rights and renames.
-    pub(crate) room: Mutex<()>,
+    pub(crate) room: Ordered<(), { Class::Room as u8 }>,
     /// Names evicted so far.
     pub(crate) evictions: Stat,
     pub(crate) pressure: Pressure,
@@ -143,7 +143,7 @@ impl Cache {
             armed: AtomicBool::new(false),
             visited: Arena::reserve(dentry_slots).map_err(no_memory)?,
             evictions: Stat::new(),
-            room: Mutex::new(()),
+            room: Ordered::new(()),
             pressure: Pressure::default(),
             listeners: Listeners::default(),
             marks: Marks::default(),
@@ -442,7 +442,7 @@ impl Cache {
     /// others are counted in its word from now on, so that the last of them is noticed. The caller
     /// holds no lock.
     pub(crate) fn put_name(&self, index: u32) {
-        order::check(Class::Rename);
+        order::check(Class::Room);
         if let Some(last) = self.inodes_private.get(index).refs.put_anchor() {
             // Where nothing is spread all references are counted in the word, whatever the place.
             if last {
@@ -496,7 +496,7 @@ impl Cache {
         }
         self.pressure.not_barren();
         // The driver may take its time, or the cache.
-        order::check(Class::Rename);
+        order::check(Class::Room);
         (superblock.on_evict)(&attr, value);
         self.free_inode_slot(index, dir);
     }

@@ -22,7 +22,7 @@ use std::task::{Context, Poll, Waker};
 use crossbeam_utils::CachePadded;
 use uvfs_sync::alone::{self, Alone};
 use uvfs_sync::blhash::Key;
-use uvfs_sync::order::{self, Class};
+use uvfs_sync::order::{Class, Held};
 use uvfs_sync::primitives::{Condvar, Hint, Mutex};
 
 use crate::cache::Cache;
@@ -196,12 +196,14 @@ impl NameLocks {
         }
     }
 
-    fn take_or_wait(&self, key: u64) {
-        order::check(Class::Name);
+    /// Waits for a name; noted for as long as the caller waits for others.
+    fn take_or_wait(&self, key: u64) -> Held {
+        let order = Held::keyed(Class::Name, key);
         while let Err(pending) = self.take(key) {
             // An error was the other one's; who wants the name itself comes again.
             let _ = pending.wait();
         }
+        order
     }
 
     fn release(&self, key: u64, outcome: Outcome) {
@@ -330,7 +332,7 @@ impl Cache {
     /// [`NameGuard::reserve`] makes no room.
     pub fn lock_name<'c>(&'c self, dir: &InodeRef<'c>, name: &[u8]) -> NameGuard<'c> {
         let key = self.name_locks.key(dir.index(), &NameWords::new(name));
-        self.name_locks.take_or_wait(key);
+        drop(self.name_locks.take_or_wait(key));
         NameGuard::new(dir, name, Some(key))
     }
 
@@ -354,9 +356,9 @@ impl Cache {
         let key_of =
             |(dir, name): (&InodeRef<'c>, &[u8])| self.name_locks.key(dir.index(), &NameWords::new(name));
         let (first, second) = (key_of(a), key_of(b));
-        self.name_locks.take_or_wait(first.min(second));
+        let _order = self.name_locks.take_or_wait(first.min(second));
         if first != second {
-            self.name_locks.take_or_wait(first.max(second));
+            drop(self.name_locks.take_or_wait(first.max(second)));
         }
         let other = (first != second).then_some(second);
         (NameGuard::new(a.0, a.1, Some(first)), NameGuard::new(b.0, b.1, other))

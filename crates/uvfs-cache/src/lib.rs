@@ -52,6 +52,8 @@ mod marks;
 #[cfg(all(test, not(loom)))]
 mod owner_tests;
 mod owned;
+#[cfg(all(test, debug_assertions, not(loom)))]
+mod order_tests;
 pub mod prefix;
 mod pressure;
 mod readdir;

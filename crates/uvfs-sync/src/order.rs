@@ -1,23 +1,71 @@
 //! The lock order, asserted in debug builds (docs/locking.md has it in words).
 //!
-//! Each thread keeps a list of the classes it holds. Taking a lock of a class that comes before one it
-//! holds panics, at the first wrong order, not at the first deadlock. In release builds and under
-//! loom (whose threads share a system thread, and which finds deadlocks itself) nothing of it is left.
+//! Each thread keeps a list of the locks it holds: their classes and, where several of a class may be held, their keys.
+//! It panics when it comes to a lock that comes before one it holds, or is the same: at the first wrong order, not at the
+//! first deadlock. In release builds and under loom (whose threads share a system thread, and which finds deadlocks itself)
+//! nothing of it is left.
 
-/// Classes of locks, in the order in which they may be taken. Several of one class may be held
-/// where the document says in which order.
+#[cfg(all(test, debug_assertions, not(loom)))]
+mod tests;
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+use crate::primitives::{Mutex, MutexGuard};
+
+/// Classes of locks, in the order in which they may be taken. Several of one class may be held in the order of
+/// their keys. Where a class says nothing of keys, a thread holds one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
 pub enum Class {
     /// A superblock's rename mutex.
     Rename,
-    /// The right to a name. Checked when it is taken; it may be given back by another thread.
+    /// The right to a name, by the name's 64-bit hash. It may be given back by another thread: it is noted only while who
+    /// takes two waits for the second.
     Name,
+    /// An inode's turn.
+    Turn,
+    /// A file's page index or extra of tmpfs.
+    File,
+    /// The right to empty chunks of names.
+    Room,
+    /// The state of a device.
+    Device,
     /// The list of a resident directory's entries.
     DirIndex,
-    /// Buckets of a hash table.
+    /// Buckets of a hash table: the old table's before the new one's, then by number.
     Bucket,
-    /// The lock bit of an inode.
+    /// The lock bit of an inode, by index (that is, by address).
     InodeBit,
+    /// A kernfs tree, or the locks that it is divided into by number.
+    Tree,
+    /// A thread's free slots.
+    Magazine,
+    /// The chunks of a slab.
+    ChunkList,
+    /// One chunk.
+    Chunk,
+    /// The chunks that no slab has.
+    Pool,
+}
+
+impl Class {
+    const ALL: [Self; 14] = [
+        Self::Rename,
+        Self::Name,
+        Self::Turn,
+        Self::File,
+        Self::Room,
+        Self::Device,
+        Self::DirIndex,
+        Self::Bucket,
+        Self::InodeBit,
+        Self::Tree,
+        Self::Magazine,
+        Self::ChunkList,
+        Self::Chunk,
+        Self::Pool,
+    ];
 }
 
 #[cfg(all(debug_assertions, not(loom)))]
@@ -26,27 +74,34 @@ mod held {
     use std::cell::RefCell;
 
     thread_local! {
-        static HELD: RefCell<Vec<Class>> = const { RefCell::new(Vec::new()) };
+        static HELD: RefCell<Vec<(Class, u64)>> = const { RefCell::new(Vec::new()) };
     }
 
     pub(super) fn check(class: Class) {
         // While a thread ends there may be no list any more.
         let _ = HELD.try_with(|held| {
-            if let Some(later) = held.borrow().iter().find(|held| **held > class) {
+            if let Some((later, _)) = held.borrow().iter().find(|held| held.0 > class) {
                 panic!("lock order: {class:?} is taken while {later:?} is held");
             }
         });
     }
 
-    pub(super) fn enter(class: Class) {
+    pub(super) fn enter(class: Class, key: u64) {
         check(class);
-        let _ = HELD.try_with(|held| held.borrow_mut().push(class));
+        let _ = HELD.try_with(|held| {
+            let mut held = held.borrow_mut();
+            if let Some((_, other)) = held.iter().find(|held| held.0 == class && held.1 >= key) {
+                panic!("lock order: {class:?} {key:#x} is taken while {class:?} {other:#x} is held");
+            }
+            held.push((class, key));
+        });
     }
 
     pub(super) fn leave(class: Class) {
         let _ = HELD.try_with(|held| {
             let mut held = held.borrow_mut();
-            if let Some(at) = held.iter().rposition(|held| *held == class) {
+            // Who lets go of one of a class lets go of all before he takes another one.
+            if let Some(at) = held.iter().rposition(|held| held.0 == class) {
                 held.remove(at);
             }
         });
@@ -58,69 +113,105 @@ mod held {
     use super::Class;
 
     pub(super) fn check(_class: Class) {}
-    pub(super) fn enter(_class: Class) {}
+    pub(super) fn enter(_class: Class, _key: u64) {}
     pub(super) fn leave(_class: Class) {}
 }
 
-/// Panics (in debug builds) if this thread holds a lock that comes after `class`.
+/// Panics (in debug builds) if this thread holds a lock that comes after those of `class`.
 #[inline]
 pub fn check(class: Class) {
     held::check(class);
 }
 
-/// This thread is about to wait for a lock of `class`.
+/// This thread is about to wait for the lock of `class` that has this key among its class.
 #[inline]
-pub fn enter(class: Class) {
-    held::enter(class);
+pub fn enter(class: Class, key: u64) {
+    held::enter(class, key);
 }
 
-/// This thread has given a lock of `class` up.
+/// This thread has given a lock of `class` up: the last one that it took.
 #[inline]
 pub fn leave(class: Class) {
     held::leave(class);
 }
 
-/// [`enter`], and [`leave`] when dropped; to be kept beside a lock's guard.
+/// [`enter`], and [`leave`] when dropped, by the same thread; to be kept beside a lock's guard. Takes up nothing in release builds.
 #[derive(Debug)]
-pub struct Held(Class);
+pub struct Held {
+    #[cfg(all(debug_assertions, not(loom)))]
+    class: Class,
+    _of_one_thread: PhantomData<*const ()>,
+}
 
 impl Held {
-    /// Note a lock, before waiting for it.
+    /// Note the lock of a class of which a thread holds one at a time, before waiting for it.
     #[inline]
     pub fn new(class: Class) -> Self {
-        enter(class);
-        Self(class)
+        Self::keyed(class, 0)
+    }
+
+    /// Note the lock of a class that has this key, before waiting for it.
+    #[inline]
+    pub fn keyed(class: Class, key: u64) -> Self {
+        enter(class, key);
+        Self {
+            #[cfg(all(debug_assertions, not(loom)))]
+            class,
+            _of_one_thread: PhantomData,
+        }
+    }
+
+    /// Take a lock by `lock`, noted first.
+    #[inline]
+    pub fn with<G>(self, lock: impl FnOnce() -> G) -> Noted<G> {
+        Noted { guard: lock(), _held: self }
     }
 }
 
+#[cfg(all(debug_assertions, not(loom)))]
 impl Drop for Held {
     fn drop(&mut self) {
-        leave(self.0);
+        leave(self.class);
     }
 }
 
-#[cfg(all(test, debug_assertions, not(loom)))]
-mod tests {
-    use super::*;
+/// A lock's guard, and the note that it is held.
+#[derive(Debug)]
+pub struct Noted<G> {
+    // First: what is noted is held all the while.
+    guard: G,
+    _held: Held,
+}
 
-    /// Rule 19: the right order passes, again and again.
-    #[test]
-    fn rule19_locks_in_order_are_taken() {
-        for _ in 0..2 {
-            let _rename = Held::new(Class::Rename);
-            check(Class::Name);
-            let _bucket = Held::new(Class::Bucket);
-            let _other_bucket = Held::new(Class::Bucket);
-            let _inode = Held::new(Class::InodeBit);
-        }
-        check(Class::Rename);
+impl<G: Deref> Deref for Noted<G> {
+    type Target = G::Target;
+
+    #[inline]
+    fn deref(&self) -> &G::Target {
+        &self.guard
+    }
+}
+
+impl<G: DerefMut> DerefMut for Noted<G> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.guard
+    }
+}
+
+/// A mutex of a class of which a thread holds one at a time. `CLASS` is a [`Class`] as a number.
+#[derive(Debug, Default)]
+pub struct Ordered<T, const CLASS: u8>(Mutex<T>);
+
+impl<T, const CLASS: u8> Ordered<T, CLASS> {
+    /// A mutex around a value.
+    pub fn new(value: T) -> Self {
+        Self(Mutex::new(value))
     }
 
-    /// Rule 19: the wrong order panics at once. Planted bug: `<` for `>` in `held::check`.
-    #[test]
-    #[should_panic(expected = "Name is taken while Bucket is held")]
-    fn rule19_a_wrong_order_panics() {
-        let _bucket = Held::new(Class::Bucket);
-        check(Class::Name);
+    /// Wait for the mutex.
+    #[inline]
+    pub fn lock(&self) -> Noted<MutexGuard<'_, T>> {
+        Held::new(const { Class::ALL[CLASS as usize] }).with(|| self.0.lock())
     }
 }

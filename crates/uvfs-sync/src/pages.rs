@@ -22,7 +22,8 @@ use std::io;
 use crossbeam_utils::CachePadded;
 
 use crate::arena::{Arena, Slot};
-use crate::primitives::{AtomicU32, AtomicU64, Mutex, Ordering, SHARDS, fence, shard};
+use crate::order::{Class, Ordered};
+use crate::primitives::{AtomicU32, AtomicU64, Ordering, SHARDS, fence, shard};
 use crate::sys::PAGE;
 
 /// Words of a page of file data. Two under loom, which counts every access.
@@ -166,8 +167,8 @@ pub struct Frames<const W: usize> {
     frames: Arena<Frame<W>>,
     lives: Arena<Freed>,
     slots: u32,
-    magazines: [CachePadded<Mutex<Magazine>>; SHARDS],
-    chunks: Mutex<Chunks>,
+    magazines: [CachePadded<Ordered<Magazine, { Class::Magazine as u8 }>>; SHARDS],
+    chunks: Ordered<Chunks, { Class::ChunkList as u8 }>,
     /// Pages of the system's; changed under `chunks`, read without.
     committed: AtomicU64,
     /// Times that giving memory back failed.
@@ -196,8 +197,8 @@ impl<const W: usize> Frames<W> {
             frames: arena,
             lives,
             slots: slots - slots % CHUNK,
-            magazines: std::array::from_fn(|_| CachePadded::new(Mutex::new(Magazine::default()))),
-            chunks: Mutex::new(Chunks::default()),
+            magazines: std::array::from_fn(|_| CachePadded::new(Ordered::new(Magazine::default()))),
+            chunks: Ordered::new(Chunks::default()),
             committed: AtomicU64::new(0),
             kept: AtomicU64::new(0),
         })
@@ -495,7 +496,7 @@ fn change_bytes(word: &AtomicU64, at: usize, bytes: &[u8]) {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::primitives::Arc;
+    use crate::primitives::{Arc, Mutex};
     use loom::thread::spawn;
 
     fn check(f: impl Fn() + Send + Sync + 'static) {

@@ -16,7 +16,8 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::primitives::{AtomicBool, AtomicU32, Mutex, Ordering, SHARDS, Tally, shard};
+use crate::order::{Class, Ordered};
+use crate::primitives::{AtomicBool, AtomicU32, Ordering, SHARDS, Tally, shard};
 use crate::segvec::SegVec;
 
 /// Slots in a chunk.
@@ -36,7 +37,7 @@ pub fn next_life(life: u32, floor: u32) -> Option<u32> {
 
 #[derive(Debug, Default)]
 struct Chunk {
-    state: Mutex<ChunkState>,
+    state: Ordered<ChunkState, { Class::Chunk as u8 }>,
     floor: AtomicU32,
     /// The owner's id plus one; 0: the pool. See [`Pool::owner`].
     owner: AtomicU32,
@@ -77,7 +78,7 @@ impl ChunkState {
 #[derive(Debug)]
 pub struct Pool {
     chunks: SegVec<Chunk>,
-    spare: Mutex<Spare>,
+    spare: Ordered<Spare, { Class::Pool as u8 }>,
     /// Chunks that slabs own. Changed under `spare`.
     out: AtomicU32,
     capacity: u32,
@@ -92,7 +93,12 @@ struct Spare {
 impl Pool {
     /// A pool over `capacity` slots. Slot 0 is never handed out.
     pub fn new(capacity: u32) -> Self {
-        Self { chunks: SegVec::new(), spare: Mutex::new(Spare::default()), out: AtomicU32::new(0), capacity }
+        Self {
+            chunks: SegVec::new(),
+            spare: Ordered::new(Spare::default()),
+            out: AtomicU32::new(0),
+            capacity,
+        }
     }
 
     /// Chunks that are handed out: their memory is, or may at any time be, committed. Exact once who
@@ -184,13 +190,13 @@ pub struct Slab {
     /// Nobody allocates any more: slots that come back go straight to their chunks.
     ended: AtomicBool,
     magazines: [CachePadded<Magazine>; SHARDS],
-    owned: Mutex<Owned>,
+    owned: Ordered<Owned, { Class::ChunkList as u8 }>,
 }
 
 /// Free slots of the threads of a shard.
 #[derive(Debug, Default)]
 struct Magazine {
-    free: Mutex<Vec<u32>>,
+    free: Ordered<Vec<u32>, { Class::Magazine as u8 }>,
     /// Slots that were handed out here less those that came back here (it may be below 0). Stored to under `free`.
     out: Tally,
 }
@@ -220,7 +226,7 @@ impl Slab {
             id,
             ended: AtomicBool::new(false),
             magazines: std::array::from_fn(|_| CachePadded::default()),
-            owned: Mutex::new(Owned::default()),
+            owned: Ordered::new(Owned::default()),
         }
     }
 

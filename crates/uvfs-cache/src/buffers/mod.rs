@@ -39,7 +39,8 @@ use std::io;
 use std::sync::Arc;
 
 use uvfs_sync::blocks::{BlockId, Blocks, MAX_SLOTS};
-use uvfs_sync::primitives::{AtomicU8, Mutex, Ordering, Stat};
+use uvfs_sync::order::{Class, Ordered};
+use uvfs_sync::primitives::{AtomicU8, Ordering, Stat};
 
 use self::charge::Account;
 pub(crate) use self::charge::Registry;
@@ -98,7 +99,7 @@ pub struct Device {
     tag: u64,
     /// Whether uses of blocks are noted ([`SHORT`], [`ARMED`]).
     noting: AtomicU8,
-    state: Mutex<State>,
+    state: Ordered<State, { Class::Device as u8 }>,
     source: Arc<dyn BlockSource>,
     reads: Stat,
     read_blocks: Stat,
@@ -171,7 +172,7 @@ impl Device {
             index,
             tag: lookaside::tag(next_device()),
             noting: AtomicU8::new(0),
-            state: Mutex::new(state),
+            state: Ordered::new(state),
             source,
             reads: Stat::new(),
             read_blocks: Stat::new(),

@@ -20,8 +20,9 @@ mod writer;
 
 use std::io;
 
+use uvfs_sync::order::{Class, Ordered};
 use uvfs_sync::pages::{FrameId, Frames, Pages};
-use uvfs_sync::primitives::{AtomicU64, Mutex, Ordering};
+use uvfs_sync::primitives::{AtomicU64, Ordering};
 
 pub use entry::MAX_INDEX;
 use entry::{Entry, FAN};
@@ -81,7 +82,7 @@ struct Recycled;
 pub struct Mapping {
     root: AtomicU64,
     /// Number of pages.
-    lock: Mutex<u64>,
+    lock: Ordered<u64, { Class::File as u8 }>,
 }
 
 #[cfg(not(loom))]
@@ -96,7 +97,7 @@ impl Default for Mapping {
 impl Mapping {
     /// A mapping without pages.
     pub fn new() -> Self {
-        Self { root: AtomicU64::new(0), lock: Mutex::new(0) }
+        Self { root: AtomicU64::new(0), lock: Ordered::new(0) }
     }
 
     /// Copy from page `index`, starting `offset` bytes into it; what is read must not reach past

@@ -9,6 +9,7 @@
 
 use std::ops::RangeInclusive;
 
+use uvfs_sync::order::Noted;
 use uvfs_sync::pages::PAGE_SIZE;
 use uvfs_sync::primitives::{MutexGuard, Ordering};
 
@@ -24,7 +25,7 @@ pub struct Full;
 pub struct Writer<'m> {
     mapping: &'m Mapping,
     memory: &'m Memory,
-    pages: MutexGuard<'m, u64>,
+    pages: Noted<MutexGuard<'m, u64>>,
 }
 
 impl<'m> Writer<'m> {

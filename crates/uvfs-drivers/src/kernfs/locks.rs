@@ -7,6 +7,7 @@
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use uvfs::types::{Errno, Result};
+use uvfs_sync::order::{Class, Held, Noted};
 use uvfs_sync::percpu_rwsem::{self, PerCpuRwSem};
 
 use super::options::Policy;
@@ -31,18 +32,18 @@ pub(super) enum Locks {
 
 /// Nodes locked for reading.
 pub(super) enum Read<'a> {
-    One(RwLockReadGuard<'a, Part>),
-    PerCpu(percpu_rwsem::ReadGuard<'a, Part>),
-    Hashed([Option<(usize, RwLockReadGuard<'a, Part>)>; TOGETHER]),
-    All(Vec<RwLockReadGuard<'a, Part>>),
+    One(Noted<RwLockReadGuard<'a, Part>>),
+    PerCpu(Noted<percpu_rwsem::ReadGuard<'a, Part>>),
+    Hashed([Option<(usize, Noted<RwLockReadGuard<'a, Part>>)>; TOGETHER]),
+    All(Vec<Noted<RwLockReadGuard<'a, Part>>>),
 }
 
 /// Nodes locked for changes.
 pub(super) enum Write<'a> {
-    One(RwLockWriteGuard<'a, Part>),
-    PerCpu(percpu_rwsem::WriteGuard<'a, Part>),
-    Hashed([Option<(usize, RwLockWriteGuard<'a, Part>)>; TOGETHER]),
-    All(Vec<RwLockWriteGuard<'a, Part>>),
+    One(Noted<RwLockWriteGuard<'a, Part>>),
+    PerCpu(Noted<percpu_rwsem::WriteGuard<'a, Part>>),
+    Hashed([Option<(usize, Noted<RwLockWriteGuard<'a, Part>>)>; TOGETHER]),
+    All(Vec<Noted<RwLockWriteGuard<'a, Part>>>),
 }
 
 /// The place of a node among all: inode numbers count from 1.
@@ -56,6 +57,11 @@ fn shard(ino: u64) -> usize {
 
 fn place_in_shard(ino: u64) -> usize {
     place(ino) / SHARDS
+}
+
+/// The lock of this number is about to be taken.
+fn noted(shard: usize) -> Held {
+    Held::keyed(Class::Tree, shard as u64)
 }
 
 impl Locks {
@@ -73,40 +79,44 @@ impl Locks {
     /// Locks these nodes, [`TOGETHER`] at the most, for reading.
     pub(super) fn read(&self, nodes: &[u64]) -> Read<'_> {
         match self {
-            Self::One(lock) => Read::One(lock.read()),
-            Self::PerCpu(lock) => Read::PerCpu(lock.read()),
-            Self::Hashed(locks) => {
-                Read::Hashed(shards(nodes).map(|s| s.map(|shard| (shard, locks[shard].0.read()))))
-            }
+            Self::One(lock) => Read::One(noted(0).with(|| lock.read())),
+            Self::PerCpu(lock) => Read::PerCpu(noted(0).with(|| lock.read())),
+            Self::Hashed(locks) => Read::Hashed(
+                shards(nodes).map(|s| s.map(|shard| (shard, noted(shard).with(|| locks[shard].0.read())))),
+            ),
         }
     }
 
     /// Locks every node for reading.
     pub(super) fn read_all(&self) -> Read<'_> {
         match self {
-            Self::One(lock) => Read::One(lock.read()),
-            Self::PerCpu(lock) => Read::PerCpu(lock.read()),
-            Self::Hashed(locks) => Read::All(locks.iter().map(|lock| lock.0.read()).collect()),
+            Self::One(lock) => Read::One(noted(0).with(|| lock.read())),
+            Self::PerCpu(lock) => Read::PerCpu(noted(0).with(|| lock.read())),
+            Self::Hashed(locks) => {
+                Read::All(locks.iter().enumerate().map(|(i, lock)| noted(i).with(|| lock.0.read())).collect())
+            }
         }
     }
 
     /// Locks these nodes, [`TOGETHER`] at the most, for changes.
     pub(super) fn write(&self, nodes: &[u64]) -> Write<'_> {
         match self {
-            Self::One(lock) => Write::One(lock.write()),
-            Self::PerCpu(lock) => Write::PerCpu(lock.write()),
-            Self::Hashed(locks) => {
-                Write::Hashed(shards(nodes).map(|s| s.map(|shard| (shard, locks[shard].0.write()))))
-            }
+            Self::One(lock) => Write::One(noted(0).with(|| lock.write())),
+            Self::PerCpu(lock) => Write::PerCpu(noted(0).with(|| lock.write())),
+            Self::Hashed(locks) => Write::Hashed(
+                shards(nodes).map(|s| s.map(|shard| (shard, noted(shard).with(|| locks[shard].0.write())))),
+            ),
         }
     }
 
     /// Locks every node for changes.
     pub(super) fn write_all(&self) -> Write<'_> {
         match self {
-            Self::One(lock) => Write::One(lock.write()),
-            Self::PerCpu(lock) => Write::PerCpu(lock.write()),
-            Self::Hashed(locks) => Write::All(locks.iter().map(|lock| lock.0.write()).collect()),
+            Self::One(lock) => Write::One(noted(0).with(|| lock.write())),
+            Self::PerCpu(lock) => Write::PerCpu(noted(0).with(|| lock.write())),
+            Self::Hashed(locks) => Write::All(
+                locks.iter().enumerate().map(|(i, lock)| noted(i).with(|| lock.0.write())).collect(),
+            ),
         }
     }
 }
@@ -176,5 +186,50 @@ impl NodesMut for Write<'_> {
     fn take(&mut self, ino: u64) -> Option<Box<Entry>> {
         let (part, at) = self.part(ino)?;
         part.take(at, ino)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rule 19: the locks of two nodes are taken by number, whatever the order of the nodes. Planted bugs:
+    /// rule19-tree-in-falling-order, rule19-tree-is-not-noted.
+    #[test]
+    fn rule19_two_nodes_are_locked_by_number() {
+        let locks = Locks::new(Policy::Hashed).unwrap();
+        for nodes in [[1, 2], [2, 1], [3, 3], [130, 1], [2, 130]] {
+            drop(locks.read(&nodes));
+            drop(locks.write(&nodes));
+        }
+        drop((locks.read_all(), ()));
+        drop((locks.write_all(), ()));
+    }
+
+    /// Rule 19: with any policy the tree lock is noted.
+    #[test]
+    #[cfg(debug_assertions)]
+    fn rule19_the_tree_lock_is_noted() {
+        for policy in [Policy::Stock, Policy::Hashed, Policy::Patched, Policy::Uvfs] {
+            let locks = Locks::new(policy).unwrap();
+            let noted = |held: &dyn Fn(&Locks)| {
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| held(&locks))).is_err()
+            };
+            let bit = || drop(Held::new(Class::InodeBit));
+            let readers = noted(&|locks| {
+                let _read = locks.read(&[1]);
+                bit();
+            });
+            let writers = noted(&|locks| {
+                let _write = locks.write(&[1]);
+                bit();
+            });
+            let all = noted(&|locks| {
+                let _write = locks.write_all();
+                bit();
+            });
+            assert!(readers && writers && all, "{policy:?}");
+            bit();
+        }
     }
 }

@@ -50,7 +50,7 @@ impl Tmpfs {
             inode.update(update);
             return Ok(());
         };
-        let mut extra = node.extra.write();
+        let mut extra = node.extra_mut();
         let (had, names) = extra.as_ref().map_or((0, 0), |extra| (extra.acl_charge(kind), extra.listed()));
         let has = acl.as_ref().map_or(0, |acl| charge(kind, acl));
         if has != 0 && had == 0 && names + kind.xattr().len() + 1 > LIST_MAX {

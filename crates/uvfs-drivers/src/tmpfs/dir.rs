@@ -119,7 +119,7 @@ impl Tmpfs {
     /// It has a name now: when that goes it has had one.
     fn named(&self, inode: &Inode<'_>) {
         if let Some(node) = self.node(inode)
-            && let Some(extra) = node.extra.write().as_mut()
+            && let Some(extra) = node.extra_mut().as_mut()
         {
             extra.linkable = false;
         }

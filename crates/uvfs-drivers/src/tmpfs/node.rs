@@ -9,11 +9,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use uvfs::acl::{Acl, AclKind};
 use uvfs::driver::Inode;
 use uvfs::types::{Attr, Errno, Result};
 use uvfs_cache::mapping::{Mapping, PAGE_SIZE};
+use uvfs_sync::order::{Class, Held, Noted};
 
 use super::Tmpfs;
 
@@ -23,10 +24,22 @@ pub(super) struct Node {
     /// Pages by their place in the file; links and nodes without data have none.
     pub(super) mapping: Mapping,
     /// What few inodes have.
-    pub(super) extra: RwLock<Option<Box<Extra>>>,
+    extra: RwLock<Option<Box<Extra>>>,
 }
 
 const _: () = assert!(size_of::<Node>() == 40);
+
+impl Node {
+    /// What few inodes have, to look at.
+    pub(super) fn extra(&self) -> Noted<RwLockReadGuard<'_, Option<Box<Extra>>>> {
+        Held::new(Class::File).with(|| self.extra.read())
+    }
+
+    /// What few inodes have, to change.
+    pub(super) fn extra_mut(&self) -> Noted<RwLockWriteGuard<'_, Option<Box<Extra>>>> {
+        Held::new(Class::File).with(|| self.extra.write())
+    }
+}
 
 /// What few inodes have.
 #[derive(Debug, Default)]
@@ -69,7 +82,7 @@ impl Tmpfs {
             self.bytes.give(charge);
             return Err(Errno::NOSPC);
         };
-        *node.extra.write() = Some(Box::new(extra));
+        *node.extra_mut() = Some(Box::new(extra));
         Ok(u64::from(index) + 1)
     }
 
@@ -82,7 +95,7 @@ impl Tmpfs {
     pub(super) fn forget(&self, attr: &Attr, private: u64) {
         if let (Some(node), Some(index)) = (self.node_at(private), private.checked_sub(1)) {
             let pages = node.mapping.lock(&self.memory).clear();
-            let extra = node.extra.write().take();
+            let extra = node.extra_mut().take();
             self.bytes.give(pages * PAGE_SIZE as u64 + extra.map_or(0, |extra| extra.charge()));
             self.nodes.free(index as u32);
         }
@@ -109,5 +122,39 @@ impl Extra {
         let lists = AclKind::ALL.into_iter().filter(|kind| self.acls[*kind as usize].is_some());
         let lists: usize = lists.map(|kind| kind.xattr().len() + 1).sum();
         lists + self.xattrs.keys().map(|name| name.len() + 1).sum::<usize>()
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use uvfs_cache::mapping::Memory;
+
+    use super::*;
+
+    /// Rule 19: neither of a node's locks is taken while the other one is held. Planted bugs: rule19-extra-is-not-noted,
+    /// rule19-extra-under-the-pages.
+    #[test]
+    fn rule19_a_nodes_locks_are_taken_one_at_a_time() {
+        let (node, memory) = (Node::default(), Memory::reserve(64).unwrap());
+        let panics = |f: &dyn Fn()| catch_unwind(AssertUnwindSafe(f)).is_err();
+        let looks = || drop(node.extra());
+        let changes = || drop(node.extra_mut());
+        for extra in [&looks as &dyn Fn(), &changes] {
+            extra();
+            assert!(panics(&|| {
+                let _pages = node.mapping.lock(&memory);
+                extra();
+            }));
+        }
+        assert!(panics(&|| {
+            let _extra = node.extra();
+            drop(node.mapping.lock(&memory));
+        }));
+        assert!(panics(&|| {
+            let _extra = node.extra_mut();
+            drop(node.mapping.lock(&memory));
+        }));
     }
 }

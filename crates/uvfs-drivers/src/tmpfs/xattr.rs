@@ -42,7 +42,7 @@ impl Tmpfs {
         flags: XattrFlags,
     ) -> Result<()> {
         let node = self.node_or_new(inode)?;
-        let mut extra = node.extra.write();
+        let mut extra = node.extra_mut();
         let old = extra.as_ref().and_then(|extra| extra.xattrs.get(name)).map(|old| charge(name, old));
         match old {
             Some(_) if flags.contains(XattrFlags::CREATE) => return Err(Errno::EXIST),
@@ -65,7 +65,7 @@ impl Tmpfs {
 
     pub(super) fn remove_xattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
         let node = self.node(inode).ok_or(Errno::NODATA)?;
-        let mut extra = node.extra.write();
+        let mut extra = node.extra_mut();
         let value = extra.as_mut().and_then(|extra| extra.xattrs.remove(name)).ok_or(Errno::NODATA)?;
         self.bytes.give(charge(name, &value));
         inode.update(|attr| attr.ctime = op.now);
@@ -74,6 +74,6 @@ impl Tmpfs {
 
     /// Look at what the inode has, if it has anything.
     pub(super) fn with_extra<R>(&self, inode: &Inode<'_>, look: impl FnOnce(&Extra) -> R) -> Option<R> {
-        self.node(inode)?.extra.read().as_deref().map(look)
+        self.node(inode)?.extra().as_deref().map(look)
     }
 }

@@ -6,7 +6,6 @@ use super::line::{Line, SLOTS};
 use super::table::{Table, current_of, is_moving, tag_of, with_level};
 use super::{BlHash, LOAD, Objects, random_key};
 use crate::arena::Arena;
-use crate::bitlock;
 use crate::primitives::{Ordering, fence, shard};
 
 /// Buckets of the old table that an insert or remove moves along while a re-key goes on.
@@ -132,16 +131,16 @@ impl BlHash {
         // Before the lock, and all at once: the hash of each entry stands in a line of its own.
         Self::prefetch_entries(head, objects);
         loop {
-            bitlock::lock(&head.header);
+            table.lock_own(old, false);
             if self.gather(head, grower) {
                 break;
             }
-            bitlock::unlock(&head.header);
+            table.unlock_with(old, |w| w);
             grower.reserve_more();
         }
         let new_head = table.heads.get(new);
         // Nobody locks a bucket of level 0 for longer than it takes to see that.
-        bitlock::lock(&new_head.header);
+        table.lock_own(new, false);
         // One fence for both locks: nothing is stored before it.
         fence(Ordering::Release);
         let mut lines = std::mem::take(&mut grower.lines);
@@ -150,8 +149,8 @@ impl BlHash {
         self.refill(head, grower.entries.iter().filter(|e| !goes(e)), &mut lines);
         self.refill(new_head, grower.entries.iter().filter(|e| goes(e)), &mut lines);
         // New before old: who is sent on by the old bucket's level finds the new one in order.
-        bitlock::unlock_with(&new_head.header, |w| with_level(w, level + 2));
-        bitlock::unlock_with(&head.header, |w| with_level(w, level + 2));
+        table.unlock_with(new, |w| with_level(w, level + 2));
+        table.unlock_with(old, |w| with_level(w, level + 2));
         if split + 1 == 1 << level {
             table.set_size(level + 1, 0);
         } else {
@@ -277,7 +276,7 @@ impl BlHash {
                     None => return false,
                 }
             }
-            bitlock::lock(&head.header);
+            from.lock_own(bucket, true);
             let entry = first_entry(head, &self.overflow);
             let mut freed = 0;
             if let Some((index, tag)) = entry {
@@ -295,7 +294,7 @@ impl BlHash {
             if entry.is_some() {
                 from.unlock(bucket);
             } else {
-                bitlock::unlock_with(&head.header, |w| with_level(w, 0));
+                from.unlock_with(bucket, |w| with_level(w, 0));
             }
             if freed != 0 {
                 self.free_line(freed);

@@ -3,7 +3,6 @@
 use super::line::{Line, SLOTS};
 use super::table::{Table, current_of, tag_of};
 use super::{BlHash, Hashes, LONG_CHAIN};
-use crate::order::Held;
 use crate::primitives::{Ordering, shard};
 
 /// Locked buckets of `N` hashes, in both tables while a re-key goes on. Dropping it unlocks and
@@ -19,7 +18,6 @@ pub struct Locked<'a, const N: usize> {
     pub(super) tags: [[u8; N]; 2],
     /// Overflow lines at hand; freed ones end up here too, and go back after the unlock.
     pub(super) spare: [u32; N],
-    pub(super) _order: Held,
 }
 
 impl<'a, const N: usize> Locked<'a, N> {

@@ -45,7 +45,6 @@ use self::grow::Grower;
 use self::line::Line;
 use self::table::{Looked, START_LEVEL, Table, bucket_of, current_of, is_moving, tag_of};
 use crate::arena::{self, Arena};
-use crate::order::{Class, Held};
 use crate::primitives::{AtomicBool, AtomicU32, Mutex, Ordering, SHARDS, Stat, fence};
 use crate::slab::{Pool, Slab};
 
@@ -329,7 +328,6 @@ impl BlHash {
             buckets: [[0; N]; 2],
             tags: std::array::from_fn(|step| std::array::from_fn(|i| tag_of(hashes[i].hash[step]))),
             spare: [0; N],
-            _order: Held::new(Class::Bucket),
         };
         if spare {
             for s in &mut locked.spare {

@@ -4,6 +4,7 @@ use super::Key;
 use super::line::Line;
 use crate::arena::Arena;
 use crate::bitlock::{self, LOCK, WAIT};
+use crate::order::{self, Class};
 use crate::primitives::{AtomicU64, Ordering, fence, spin_loop};
 
 pub(super) const LEVEL_SHIFT: u32 = 2;
@@ -122,7 +123,7 @@ impl Table {
             }
             let (low, high) = (buckets.iter().min().copied(), buckets.iter().max().copied());
             let (Some(low), Some(high)) = (low, high) else { return false };
-            if !bitlock::lock_if(&self.heads.get(low).header, is_there) {
+            if !self.lock_one(low, emptied) {
                 // The table has ended, or the guess was of a time when it was larger.
                 if !valid() {
                     return false;
@@ -130,8 +131,8 @@ impl Table {
                 spin_loop();
                 continue;
             }
-            if high != low && !bitlock::lock_if(&self.heads.get(high).header, is_there) {
-                bitlock::unlock(&self.heads.get(low).header);
+            if high != low && !self.lock_one(high, emptied) {
+                self.unlock_with(low, |w| w);
                 if !valid() {
                     return false;
                 }
@@ -150,9 +151,9 @@ impl Table {
                 return true;
             }
             if high != low {
-                bitlock::unlock(&self.heads.get(high).header);
+                self.unlock_with(high, |w| w);
             }
-            bitlock::unlock(&self.heads.get(low).header);
+            self.unlock_with(low, |w| w);
             if !valid {
                 return false;
             }
@@ -176,8 +177,30 @@ impl Table {
         let _ = self.heads.give_back(from, to);
     }
 
+    /// Lock a bucket, unless it is gone. `emptied`: the table is the old one of a re-key.
+    fn lock_one(&self, bucket: u32, emptied: bool) -> bool {
+        order::enter(Class::Bucket, u64::from(!emptied) << 32 | u64::from(bucket));
+        let locked = bitlock::lock_if(&self.heads.get(bucket).header, is_there);
+        if !locked {
+            order::leave(Class::Bucket);
+        }
+        locked
+    }
+
+    /// Lock a bucket that nobody but the caller can end, or make. `emptied`: the table is the old one of a re-key.
+    pub(super) fn lock_own(&self, bucket: u32, emptied: bool) {
+        order::enter(Class::Bucket, u64::from(!emptied) << 32 | u64::from(bucket));
+        bitlock::lock(&self.heads.get(bucket).header);
+    }
+
     pub(super) fn unlock(&self, bucket: u32) {
-        bitlock::unlock_with(&self.heads.get(bucket).header, |w| w.wrapping_add(SEQ_ONE));
+        self.unlock_with(bucket, |w| w.wrapping_add(SEQ_ONE));
+    }
+
+    /// Unlock a bucket whose header becomes what `change` makes of it.
+    pub(super) fn unlock_with(&self, bucket: u32, change: impl Fn(u64) -> u64) {
+        bitlock::unlock_with(&self.heads.get(bucket).header, change);
+        order::leave(Class::Bucket);
     }
 }
 

@@ -1,5 +1,8 @@
 //! Tests of the hash: what is in is found, through growth and re-keys.
 
+#[cfg(debug_assertions)]
+mod order;
+
 use std::sync::atomic::AtomicBool as StdBool;
 
 use super::*;

@@ -375,7 +375,8 @@ impl<P: Policy> LockRef<P> {
     #[inline]
     pub fn lock(&self) {
         debug_assert!(self.is_live(), "lock of a slot without a reference");
-        order::enter(Class::InodeBit);
+        // Indices rise with addresses.
+        order::enter(Class::InodeBit, std::ptr::from_ref(self) as u64);
         P::lock(&self.0);
     }
 

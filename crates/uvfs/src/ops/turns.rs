@@ -10,6 +10,7 @@
 use parking_lot::{Condvar, Mutex};
 use uvfs_cache::InodeId;
 use uvfs_sync::alone::{self, Alone};
+use uvfs_sync::order::{Class, Held};
 
 /// Power of two.
 const SHARDS: usize = 64;
@@ -52,6 +53,7 @@ pub(crate) struct Turns {
 pub(crate) struct Turn<'t> {
     shard: &'t Shard,
     id: u64,
+    _order: Held,
 }
 
 impl Turns {
@@ -61,13 +63,14 @@ impl Turns {
 
     /// Waits for the inode's turn.
     pub(crate) fn take(&self, id: InodeId) -> Turn<'_> {
+        let order = Held::new(Class::Turn);
         let id = id.as_u64().saturating_add(alone::LEAST);
         let hash = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let shard = &self.shards[hash as usize % SHARDS];
         if !shard.alone.take(id) {
             shard.wait_for(id);
         }
-        Turn { shard, id }
+        Turn { shard, id, _order: order }
     }
 }
 
@@ -113,10 +116,21 @@ mod tests {
         assert_eq!(seen.into_inner(), 2000);
     }
 
+    /// Rule 19: a thread has one turn at a time. Planted bugs: rule19-turns-in-any-order, rule19-a-turn-is-not-noted.
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "Turn 0x0 is taken while Turn 0x0 is held")]
+    fn rule19_a_second_turn_panics() {
+        let turns = Turns::new();
+        let _one = turns.take(InodeId::from_u64(1));
+        let _other = turns.take(InodeId::from_u64(2));
+    }
+
     #[test]
     fn turns_of_two_inodes_do_not() {
         let turns = Turns::new();
         let _one = turns.take(InodeId::from_u64(1));
-        let _other = turns.take(InodeId::from_u64(2));
+        // A thread has one turn at a time.
+        std::thread::scope(|s| s.spawn(|| drop(turns.take(InodeId::from_u64(2)))).join()).unwrap();
     }
 }
