@@ -210,6 +210,9 @@ impl Drop for Begun {
 mod tests {
     use super::*;
 
+    /// Held by tests that count driver calls: the figures are the process's.
+    static COUNTS: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+
     #[test]
     fn kinds_index_their_counters_and_have_names_of_their_own() {
         let mut names = std::collections::HashSet::new();
@@ -219,8 +222,31 @@ mod tests {
         }
     }
 
+    /// Rule 20: each reason has a figure of its own, which nothing else counts in. Planted bugs: rule20-one-counter-for-all,
+    /// rule20-counters-overlap.
+    #[test]
+    fn rule20_each_reason_has_a_figure_of_its_own() {
+        // No other test of this binary walks a path.
+        let _alone = COUNTS.lock();
+        let before = counters();
+        for (n, reason) in (1..).zip(Bail::ALL) {
+            (0..n).for_each(|_| bail(reason));
+        }
+        drop(Call::ALL.map(begin));
+        for _ in 0..100 {
+            hit();
+            miss();
+            name_wait();
+        }
+        let after = counters();
+        for (n, reason) in (1..).zip(Bail::ALL) {
+            assert_eq!(after.bails().get(reason) - before.bails().get(reason), n, "{}", reason.name());
+        }
+    }
+
     #[test]
     fn a_call_is_under_way_until_it_returns() {
+        let _alone = COUNTS.lock();
         // No other test of this binary calls a driver through `Counted`.
         let before = counters();
         let begun = begin(Call::Fsync);

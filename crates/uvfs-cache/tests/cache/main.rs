@@ -4,6 +4,7 @@
 
 mod answers;
 mod buffers;
+mod chunks;
 mod hostile;
 mod listings;
 mod marks;

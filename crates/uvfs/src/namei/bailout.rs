@@ -120,6 +120,25 @@ impl BailCounts {
 mod tests {
     use super::*;
 
+    /// Rule 20: a reason says what moved, and each has a name of its own. Planted bugs: rule20-a-retry-has-another-reason,
+    /// rule20-two-reasons-of-one-name.
+    #[test]
+    fn rule20_each_retry_has_its_reason() {
+        let retries = [Retry::Bucket, Retry::Dentry, Retry::Inode, Retry::Parent, Retry::Dead]
+            .map(|r| Bail::from(r).name());
+        assert_eq!(retries, ["bucket", "dentry", "inode", "parent", "gone"]);
+        let names: std::collections::HashSet<_> = Bail::ALL.into_iter().map(Bail::name).collect();
+        assert_eq!(names.len(), Bail::ALL.len());
+    }
+
+    /// Rule 20: only where somebody was changing something another attempt is worth it. Planted bug:
+    /// rule20-what-moved-is-not-tried-again.
+    #[test]
+    fn rule20_what_moved_may_pass() {
+        let pass: Vec<_> = Bail::ALL.into_iter().filter(|bail| bail.may_pass()).map(Bail::name).collect();
+        assert_eq!(pass, ["bucket", "dentry", "inode", "parent"]);
+    }
+
     #[test]
     fn reasons_index_their_counters() {
         for (index, reason) in Bail::ALL.into_iter().enumerate() {
