@@ -143,6 +143,9 @@ pub struct Held {
     _of_one_thread: PhantomData<*const ()>,
 }
 
+#[cfg(not(debug_assertions))]
+const _: () = assert!(size_of::<Held>() == 0);
+
 impl Held {
     /// Note the lock of a class of which a thread holds one at a time, before waiting for it.
     #[inline]
