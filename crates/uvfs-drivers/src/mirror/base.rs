@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fstatvfs, statx};
 use uvfs::types::{Errno, Result};
 
-use super::identity::{self, Identity};
+use super::identity::{Handles, Identity};
 use super::mounts::{self, Mount};
 use super::reach::{At, moved, open_across, proc_path};
 use super::sys;
@@ -54,7 +54,7 @@ impl Which {
     fn of(fd: impl AsFd) -> Result<Self> {
         let stat = statx(&fd, c"", AtFlags::EMPTY_PATH, UNIQUE | StatxFlags::INO)?;
         let unique = stat.stx_mask & UNIQUE.bits() != 0;
-        let root = if unique { None } else { Some(identity::look(&fd)?.id) };
+        let root = if unique { None } else { Some(Handles::of(&fd).look(&fd)?.id) };
         Ok(Self { number: stat.stx_mnt_id, device: (stat.stx_dev_major, stat.stx_dev_minor), root })
     }
 }

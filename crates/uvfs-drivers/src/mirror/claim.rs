@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
 use uvfs::types::Result;
 
-use super::identity::{self, Identity};
+use super::identity::{self, Handles, Identity};
 use super::reach::open_below;
 
 /// Renames what has the name `from`, a directory or not, to `to`.
@@ -41,7 +41,7 @@ fn claim(dir: impl AsFd, name: &[u8], is_dir: bool) -> Result<Identity> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&dir, path, flags, Mode::empty())?)
     };
-    let look = made.and_then(identity::look);
+    let look = made.and_then(|fd| Handles::of(&fd).look(fd));
     if look.is_err() {
         // It was made a moment ago, and would have the name for good.
         remove(&dir, name, is_dir);

@@ -2,8 +2,8 @@
 //!
 //! A file is identified by its file handle (name_to_handle_at(2)), which names the inode and its generation: a number
 //! that the host uses again for another file is not mistaken for the old one. Where a file system has no handles of its own,
-//! the kernel makes some up of the number and a generation that mostly is 0: then type and time of birth are part of the
-//! identity. Where it has none at all, number, type and time of birth stand in. Handles are compared and never opened. Nothing here is shared.
+//! the kernel makes some up of the number and a generation that mostly is 0 ([`Handles::MadeUp`]): then type and time of birth
+//! are part of the identity. Where it has none at all, number, type and time of birth stand in. Handles are compared and never opened. Nothing here is shared.
 
 use std::hash::{Hash, Hasher};
 use std::os::fd::AsFd;
@@ -15,8 +15,11 @@ use super::sys::{self, HANDLE_MAX};
 
 /// Handles of the usual file systems have 8 to 20 bytes; longer ones stand in a box.
 const SHORT: usize = 22;
-/// `FILEID_INO64_GEN` and the same with a parent: what the kernel makes for file systems that have no handles of their own.
-const WEAK: [i32; 2] = [0x81, 0x82];
+/// `FILEID_INO64_GEN` and the same with a parent: the types of the handles that the kernel makes up. File systems with handles of
+/// their own use these types too, XFS and EROFS for one.
+const GENERIC: [i32; 2] = [0x81, 0x82];
+/// The type of FUSE. Its handles are the server's node ids, which it may use again with the same generation.
+const FUSE: u32 = 0x6573_5546;
 
 /// A file handle as name_to_handle_at(2) and fanotify(7) tell it: a type and bytes.
 #[derive(Clone, Debug)]
@@ -90,6 +93,52 @@ impl Hash for FileHandle {
     }
 }
 
+/// Which handles a file system has: all files of one have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Handles {
+    /// Its own. They identify a file, and a file can be opened by them.
+    Own,
+    /// The kernel makes them up (Linux 6.5), or a FUSE server does. Those of a [generic](GENERIC) type say no more than a number.
+    MadeUp,
+    None,
+}
+
+impl Handles {
+    /// Those of the file system of an open file, O_PATH or not.
+    ///
+    /// The type of a handle does not tell who made it. But only handles that a file can be opened by come without a flag, and
+    /// the kernel makes up none of these.
+    pub(super) fn of(fd: impl AsFd) -> Self {
+        let is_fuse = fstatfs(&fd).is_ok_and(|figures| figures.f_type as u32 == FUSE);
+        if !is_fuse && sys::has_own_handle(&fd) {
+            Self::Own
+        } else if FileHandle::of(fd).is_ok() {
+            Self::MadeUp
+        } else {
+            Self::None
+        }
+    }
+
+    /// Looks at an open file of such a file system, O_PATH or not.
+    pub(super) fn look(self, fd: impl AsFd) -> Result<Seen> {
+        let stat = stat(&fd)?;
+        let id = match FileHandle::of(fd) {
+            Ok(handle) => self.identity(handle, fmt(&stat), birth(&stat)),
+            Err(Errno::OPNOTSUPP | Errno::OVERFLOW | Errno::NOSYS | Errno::INVAL) => born(&stat),
+            Err(errno) => return Err(errno),
+        };
+        Ok(Seen { id, attr: attr_of(&stat) })
+    }
+
+    fn identity(self, handle: FileHandle, fmt: u32, birth: Time) -> Identity {
+        if self != Self::Own && GENERIC.contains(&handle.kind) {
+            Identity::Weak(Box::new(Weak { handle, fmt, birth }))
+        } else {
+            Identity::Handle(handle)
+        }
+    }
+}
+
 /// Which file it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Identity {
@@ -111,6 +160,11 @@ pub(super) struct Weak {
 }
 
 impl Identity {
+    /// Whether an event that names a handle finds it.
+    pub(super) fn is_found_by_handle(&self) -> bool {
+        matches!(self, Self::Handle(_))
+    }
+
     /// Bytes of memory that are not in place.
     pub(super) fn beside(&self) -> usize {
         match self {
@@ -143,11 +197,6 @@ pub(super) struct Seen {
     pub(super) attr: Attr,
 }
 
-/// Whether the file system has handles: asked once, of the root.
-pub(super) fn has_handles(fd: impl AsFd) -> bool {
-    FileHandle::of(fd).is_ok()
-}
-
 /// File systems that make what is in a file when it is read, whatever its size: proc, sysfs, debugfs, tracefs, cgroup, cgroup2,
 /// configfs, securityfs, pstore, efivarfs, selinuxfs.
 const MADE: [u32; 11] = [
@@ -167,20 +216,6 @@ const MADE: [u32; 11] = [
 /// Whether it is on one of those.
 pub(super) fn is_made(fd: impl AsFd) -> bool {
     fstatfs(fd).is_ok_and(|figures| MADE.contains(&(figures.f_type as u32)))
-}
-
-/// Looks at an open file, O_PATH or not.
-pub(super) fn look(fd: impl AsFd) -> Result<Seen> {
-    let stat = stat(&fd)?;
-    let id = match FileHandle::of(fd) {
-        Ok(handle) if WEAK.contains(&handle.kind) => {
-            Identity::Weak(Box::new(Weak { handle, fmt: fmt(&stat), birth: birth(&stat) }))
-        }
-        Ok(handle) => Identity::Handle(handle),
-        Err(Errno::OPNOTSUPP | Errno::OVERFLOW | Errno::NOSYS | Errno::INVAL) => born(&stat),
-        Err(errno) => return Err(errno),
-    };
-    Ok(Seen { id, attr: attr_of(&stat) })
 }
 
 /// Whether an open file is the one meant.
@@ -264,6 +299,34 @@ mod tests {
             assert_ne!(handle, FileHandle::new(2, &bytes));
             assert_ne!(handle, FileHandle::new(1, &[&bytes[..], &[0]].concat()));
         }
+    }
+
+    /// A file of XFS: the number in 64 bits and the generation in 32, as the generic type 0x81 has them.
+    #[test]
+    fn a_generic_handle_is_weak_only_where_the_kernel_made_it_up() {
+        let bytes = [&128u64.to_ne_bytes()[..], &0u32.to_ne_bytes()].concat();
+        for kind in GENERIC {
+            let handle = FileHandle::new(kind, &bytes);
+            let id = |handles: Handles| handles.identity(handle.clone(), mode::S_IFDIR, Time::new(1, 2));
+            assert_eq!(id(Handles::Own), Identity::Handle(handle.clone()));
+            assert!(id(Handles::Own).is_found_by_handle());
+            assert!(matches!(id(Handles::MadeUp), Identity::Weak(_)));
+        }
+        let other = FileHandle::new(0xf8, &bytes);
+        assert_eq!(Handles::MadeUp.identity(other.clone(), 0, Time::default()), Identity::Handle(other));
+    }
+
+    /// These have no handles of their own in any kernel. What the others have, the tests of a mount say.
+    #[test]
+    fn what_the_kernel_makes_up_is_told_from_what_a_file_system_has() {
+        for path in ["/proc", "/sys"] {
+            let Ok(dir) = std::fs::File::open(path) else { continue };
+            assert_ne!(Handles::of(&dir), Handles::Own, "{path}");
+            assert!(!Handles::of(&dir).look(&dir).unwrap().id.is_found_by_handle(), "{path}");
+        }
+        let shm = std::fs::File::open("/dev/shm").unwrap();
+        assert_eq!(Handles::of(&shm), Handles::Own);
+        assert!(Handles::of(&shm).look(&shm).unwrap().id.is_found_by_handle());
     }
 
     #[test]

@@ -66,6 +66,7 @@ use caller::Server;
 use dir::Streams;
 use fds::{Budget, Permit};
 use file::Files;
+use identity::Handles;
 use kept::Kept;
 use mounts::Mount;
 use node::{Numbering, Table};
@@ -104,7 +105,7 @@ pub struct Mirror {
     /// The next answer's.
     answers: AtomicU64,
     ttl: Duration,
-    handles: bool,
+    handles: Handles,
     /// Whether there are access control lists.
     lists: bool,
     /// Files' sizes say nothing of what can be read.
@@ -202,7 +203,8 @@ impl Mirror {
         let (seen, handles, made, lends) = {
             let at = base.open()?;
             let lends = server.can_lend() && lend::is_plain(&at);
-            (identity::look(&at)?, identity::has_handles(&at), identity::is_made(&at), lends)
+            let handles = Handles::of(&at);
+            (handles.look(&at)?, handles, identity::is_made(&at), lends)
         };
         let table = Table::new(numbering);
         let root = table.meet(&seen.id, seen.attr.ino, seen.attr.fmt()).number;
@@ -235,7 +237,7 @@ impl Mirror {
 
     /// Whether files are told apart by their handles; by number and time of birth otherwise.
     pub fn has_handles(&self) -> bool {
-        self.handles
+        self.handles != Handles::None
     }
 
     /// Whether it can work in the name of other users than its own: only root can.

@@ -49,7 +49,7 @@ impl Mirror {
     /// watcher was told of a file that is not in the table is lost: then it is looked at again.
     fn meet(&self, fd: &OwnedFd, dir: &Arc<Node>, name: &[u8], fmt: Option<u32>) -> Result<NewInode> {
         let told = self.outside.told();
-        let seen = identity::look(fd)?;
+        let seen = self.look(fd)?;
         if fmt.is_some_and(|fmt| fmt != seen.attr.fmt()) {
             return Err(Errno::STALE);
         }
@@ -135,7 +135,7 @@ impl Mirror {
         let fd = openat(&at, c".", OFlags::TMPFILE | OFlags::CLOEXEC | bound | how(access), permissions);
         drop(acting);
         let fd = fd?;
-        let seen = identity::look(&fd)?;
+        let seen = self.look(&fd)?;
         let node = self.table.meet(&seen.id, seen.attr.ino, seen.attr.fmt());
         let attr = self.shown(node.number, seen.attr);
         let new = NewInode { attr, private: self.answer_number(), ttl: self.believed() };

@@ -13,12 +13,12 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use uvfs::Inode;
-use uvfs::types::mode;
+use uvfs::types::{Result, mode};
 use uvfs_cache::{Cache, SbId};
 
 use super::Mirror;
 use super::file::Opened;
-use super::identity::FileHandle;
+use super::identity::{FileHandle, Handles, Seen};
 use super::node::{Node, Place};
 use super::watch::{Counts, Handle, Refused, Told, Watcher};
 
@@ -83,6 +83,13 @@ impl Told for Ear {
         self.tell(Mirror::all_suspect);
     }
 
+    fn is_source(&self, dir: Handle<'_>) -> bool {
+        self.tell(|mirror| {
+            let node = mirror.table.with_handle(&FileHandle::new(dir.kind, dir.bytes));
+            node.is_some_and(|node| node.number == mirror.root)
+        })
+    }
+
     fn ended(&self, why: &str) {
         self.tell(|mirror| {
             *mirror.outside.why_not.lock() = Some(why.to_owned());
@@ -98,12 +105,15 @@ impl Mirror {
     ///
     /// # Errors
     /// Why that cannot be; answers are then believed for a time, as without it.
-    pub fn watch(self: &Arc<Self>) -> Result<(), Refused> {
+    pub fn watch(self: &Arc<Self>) -> std::result::Result<(), Refused> {
         let refused = |why: Refused| {
             *self.outside.why_not.lock() = Some(why.to_string());
             why
         };
-        if !self.handles {
+        if self.made {
+            return Err(refused(Refused::made()));
+        }
+        if self.handles != Handles::Own {
             return Err(refused(Refused::no_handles()));
         }
         // Before the first event, which may say that it ended.
@@ -123,6 +133,17 @@ impl Mirror {
                 Err(refused(why))
             }
         }
+    }
+
+    /// Looks at an open file of the source. Where no event would find it, its answers would hold for ever: the source is not
+    /// watched from then on. What was answered before is found by events, which go on to come.
+    pub(super) fn look(&self, fd: impl AsFd) -> Result<Seen> {
+        let seen = self.handles.look(fd)?;
+        if !seen.id.is_found_by_handle() && self.outside.watches() {
+            *self.outside.why_not.lock() = Some("a file has no handle that events could name it by".into());
+            self.outside.watches.store(false, Release);
+        }
+        Ok(seen)
     }
 
     /// How changes by others come to be seen, in a line.

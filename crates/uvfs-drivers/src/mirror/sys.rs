@@ -60,6 +60,12 @@ pub(super) fn handle(fd: impl AsFd, bytes: &mut [u8; HANDLE_MAX]) -> Result<(i32
     Ok((raw.kind, len))
 }
 
+/// Whether the file has a handle that it can be opened by. Where its file system has none of its own, it has not.
+pub(super) fn has_own_handle(fd: impl AsFd) -> bool {
+    let mut raw = RawHandle { len: 0, kind: 0, bytes: [0; HANDLE_MAX] };
+    handle_with(fd.as_fd().as_raw_fd(), &mut raw, 0).is_ok()
+}
+
 /// `statmount` has one number everywhere.
 const STATMOUNT: libc::c_long = 457;
 

@@ -6,7 +6,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -15,7 +14,7 @@ use uvfs_drivers::mirror::Mirror;
 use uvfs_fuse::Options;
 
 use crate::Test;
-use crate::fixture::{Fixture, Needs, drop_caches, within};
+use crate::fixture::{Fixture, Needs, drop_caches, run, within};
 
 pub const TESTS: &[Test] = &[
     ("a_full_source_is_enospc_until_there_is_room", Needs::Root, a_full_source_is_enospc_until_there_is_room),
@@ -24,15 +23,6 @@ pub const TESTS: &[Test] = &[
     ("a_source_that_is_unmounted_goes_on_for_who_has_it", Needs::Root, a_source_that_is_unmounted_goes_on),
     ("lost_blocks_are_eio_and_nothing_else_is", Needs::Root, lost_blocks_are_eio_and_nothing_else_is),
 ];
-
-/// Runs a program of the host; what it said, if it succeeds.
-fn run(program: &str, args: &[&str]) -> Result<String, String> {
-    let said = Command::new(program).args(args).output().map_err(|error| format!("{program}: {error}"))?;
-    if !said.status.success() {
-        return Err(format!("{program} {args:?}: {}", String::from_utf8_lossy(&said.stderr).trim()));
-    }
-    Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned())
-}
 
 /// A file system of the host on a directory of its own, unmounted when dropped.
 struct Source {

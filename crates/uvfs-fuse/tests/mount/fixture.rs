@@ -147,3 +147,12 @@ pub fn sh_as(uid: u32, dir: &Path, script: &str) -> Result<String, String> {
         Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
     }
 }
+
+/// Runs a program of the host; what it said, if it succeeds.
+pub fn run(program: &str, args: &[&str]) -> Result<String, String> {
+    let said = Command::new(program).args(args).output().map_err(|error| format!("{program}: {error}"))?;
+    if !said.status.success() {
+        return Err(format!("{program} {args:?}: {}", String::from_utf8_lossy(&said.stderr).trim()));
+    }
+    Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned())
+}

@@ -9,6 +9,7 @@ mod emptied;
 mod failing;
 mod fixture;
 mod handles;
+mod kinds;
 mod lent;
 mod made;
 mod memory;
@@ -39,6 +40,7 @@ fn main() {
         emptied::TESTS,
         failing::TESTS,
         handles::TESTS,
+        kinds::TESTS,
         lent::TESTS,
         made::TESTS,
         memory::TESTS,

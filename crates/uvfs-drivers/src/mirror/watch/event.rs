@@ -98,6 +98,16 @@ impl<'a> Event<'a> {
         self.mask & (libc::FAN_MODIFY | libc::FAN_CLOSE_WRITE) != 0
     }
 
+    /// Whether something was opened: told of while the watch is proven.
+    pub(super) fn of_open(&self) -> bool {
+        self.mask & libc::FAN_OPEN != 0
+    }
+
+    /// Whether it says no more than that.
+    pub(super) fn of_open_only(&self) -> bool {
+        self.mask & !libc::FAN_ONDIR == libc::FAN_OPEN
+    }
+
     /// Of a rename: the file, its directory now and its name there.
     pub(super) fn moved(&self) -> Option<(Handle<'a>, Handle<'a>, &'a [u8])> {
         if self.mask & libc::FAN_RENAME == 0 {

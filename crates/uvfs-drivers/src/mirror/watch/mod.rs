@@ -9,8 +9,12 @@
 //! processes, so that nothing of others is lost by that.) Events that the kernel had no room for, and those that cannot be
 //! understood, are told of as *overflow*: anything may have changed.
 //!
+//! **Proven** is each watch before it counts. The source is opened, and an event must say so that names it by the handle by which it is
+//! known. For that moment the mark tells of opens too: nothing is written, so that works where nothing may be, and no program that
+//! uses the source sees it.
+//!
 //! **Refused** is a watch without CAP_SYS_ADMIN, on a file system without handles or of which changes are made elsewhere
-//! (network, FUSE, overlays), and by a kernel that cannot name the directory of an event (before 5.9).
+//! (network, FUSE, overlays), by a kernel that cannot name the directory of an event (before 5.9), and one that is not proven.
 //!
 //! The thread holds no lock while it tells. It ends with the [`Watcher`]; where it ends before, because reading failed,
 //! [`Told::ended`] is called, and nothing is known from then on.
@@ -26,10 +30,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::Timespec;
+use rustix::fs::{Mode, OFlags, Timespec, openat};
 use rustix::io::Errno;
 
 pub use event::Handle;
@@ -43,6 +49,9 @@ const BUFFER: usize = 256 << 10;
 /// do not, they are read at once.
 const GATHER: u32 = 4;
 
+/// How long the event is waited for that proves a watch. It is in the queue before the call returns that it is about.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Who is told. Called from the watcher's thread, one call at a time.
 pub trait Told: Send + Sync + 'static {
     /// `name` in the directory `dir` was made, removed, or leads elsewhere.
@@ -52,6 +61,8 @@ pub trait Told: Send + Sync + 'static {
     /// Attributes were changed; with `content`, what is in the file too. Whether that was to be expected, as a write through the
     /// mount is that a user's process makes by itself: events gather then as they do after those of our own.
     fn object(&self, handle: Handle<'_>, content: bool) -> bool;
+    /// Whether this handle is that by which the source itself is known.
+    fn is_source(&self, dir: Handle<'_>) -> bool;
     /// Events were lost: anything may have changed.
     fn overflow(&self);
     /// No event will come any more.
@@ -64,7 +75,15 @@ pub struct Refused(String);
 
 impl Refused {
     pub(super) fn no_handles() -> Self {
-        Self("the file system has no handles that files could be told by".into())
+        Self("the file system has no handles of its own that files could be told by".into())
+    }
+
+    pub(super) fn made() -> Self {
+        Self("the kernel makes up what is in it, and tells of no change".into())
+    }
+
+    fn not_proven() -> Self {
+        Self("no event came that names the directory by its handle, when it was opened to see whether one would".into())
     }
 
     pub(super) fn errno(errno: Errno) -> Self {
@@ -107,6 +126,27 @@ pub struct Watcher {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Whether an event has come that names the source by its handle.
+#[derive(Default)]
+struct Proof {
+    come: Mutex<bool>,
+    moved: Condvar,
+}
+
+impl Proof {
+    fn comes(&self) {
+        *self.come.lock() = true;
+        self.moved.notify_all();
+    }
+
+    fn within(&self, time: Duration) -> bool {
+        let deadline = Instant::now() + time;
+        let mut come = self.come.lock();
+        while !*come && !self.moved.wait_until(&mut come, deadline).timed_out() {}
+        *come
+    }
+}
+
 impl fmt::Debug for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tally")
@@ -130,29 +170,38 @@ impl Watcher {
     /// # Errors
     /// Why it cannot be watched.
     pub fn start(source: BorrowedFd<'_>, told: Arc<dyn Told>) -> Result<Self, Refused> {
-        Self::start_for(source, told, std::process::id())
+        Self::start_for(source, told, std::process::id(), PATIENCE)
     }
 
-    /// [`Watcher::start`], where `own` is the process whose events are left out (0: none).
-    fn start_for(source: BorrowedFd<'_>, told: Arc<dyn Told>, own: u32) -> Result<Self, Refused> {
-        let group = mark(source)?;
+    /// [`Watcher::start`], where `own` is the process whose events are left out (0: none), and the proof is waited for so long.
+    fn start_for(
+        source: BorrowedFd<'_>,
+        told: Arc<dyn Told>,
+        own: u32,
+        patience: Duration,
+    ) -> Result<Self, Refused> {
+        let group = Arc::new(mark(source)?);
+        let proof = Arc::<Proof>::default();
         let os = |error: Errno| Refused(format!("no thread to watch with: {error}"));
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(os)?);
         let tally = Arc::<Tally>::default();
         let own = Arc::new(AtomicI32::new(i32::try_from(own).unwrap_or(0)));
         let thread = Thread {
-            group,
+            group: Arc::clone(&group),
             stop: Arc::clone(&stop),
             tally: Arc::clone(&tally),
             told,
             own: Arc::clone(&own),
+            proof: Arc::clone(&proof),
             hash: RandomState::default(),
         };
         let thread = thread::Builder::new()
             .name("uvfs-watch".into())
             .spawn(move || thread.run())
             .map_err(|error| Refused(format!("no thread to watch with: {error}")))?;
-        Ok(Self { stop, tally, own, thread: Some(thread) })
+        let watcher = Self { stop, tally, own, thread: Some(thread) };
+        open_and_tell(&group, source)?;
+        if proof.within(patience) { Ok(watcher) } else { Err(Refused::not_proven()) }
     }
 
     /// No events are left out any more.
@@ -215,6 +264,15 @@ fn mark(source: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
     Ok(group)
 }
 
+/// Opens `source`, and has the group told of that. It is told of other opens no longer than that takes.
+fn open_and_tell(group: &OwnedFd, source: BorrowedFd<'_>) -> Result<(), Refused> {
+    let refused = |errno: Errno| Refused(format!("whether events come cannot be found out: {errno}"));
+    sys::tell_of_opens(group, source, true).map_err(refused)?;
+    let opened = openat(source, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    sys::tell_of_opens(group, source, false).map_err(refused)?;
+    opened.map(drop).map_err(refused)
+}
+
 fn no_group(errno: Errno) -> Refused {
     Refused(match errno {
         Errno::PERM => "a file system can be watched by root only (CAP_SYS_ADMIN)".into(),
@@ -226,12 +284,13 @@ fn no_group(errno: Errno) -> Refused {
 }
 
 struct Thread {
-    group: OwnedFd,
+    group: Arc<OwnedFd>,
     stop: Arc<OwnedFd>,
     tally: Arc<Tally>,
     told: Arc<dyn Told>,
     /// The process whose events are left out; 0: none.
     own: Arc<AtomicI32>,
+    proof: Arc<Proof>,
     hash: RandomState,
 }
 
@@ -296,6 +355,12 @@ impl Thread {
                 self.told.overflow();
                 continue;
             };
+            if event.of_open() && self.names_source(&event) {
+                self.proof.comes();
+            }
+            if event.of_open_only() {
+                continue;
+            }
             if event.pid == own && own != 0 {
                 self.tally.own.fetch_add(1, Relaxed);
                 continue;
@@ -304,6 +369,10 @@ impl Thread {
             own_only &= self.tell(&event, seen);
         }
         own_only
+    }
+
+    fn names_source(&self, event: &Event<'_>) -> bool {
+        event.places().any(|place| matches!(place, Some(Place::Object(dir)) if self.told.is_source(dir)))
     }
 
     /// Whether it was to be expected.
@@ -340,19 +409,17 @@ impl Thread {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use std::fs::File;
     use std::path::Path;
     use std::process::Command;
-    use std::time::{Duration, Instant};
-
-    use parking_lot::{Condvar, Mutex};
-
-    use super::*;
 
     #[derive(Default)]
     struct Heard {
         all: Mutex<Vec<String>>,
         moved: Condvar,
+        /// Knows the source by another handle than events name it by.
+        deaf: bool,
     }
 
     impl Heard {
@@ -387,6 +454,9 @@ mod tests {
         fn moved(&self, handle: Handle<'_>, dir: Handle<'_>, name: &[u8]) {
             self.note(format!("moved {} {} {}", hex(handle), hex(dir), String::from_utf8_lossy(name)));
         }
+        fn is_source(&self, _: Handle<'_>) -> bool {
+            !self.deaf
+        }
         fn overflow(&self) {
             self.note("overflow".into());
         }
@@ -412,7 +482,7 @@ mod tests {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
         let heard = Arc::<Heard>::default();
         let source = File::open(dir.path()).expect("open");
-        match Watcher::start_for(source.as_fd(), heard.clone(), own) {
+        match Watcher::start_for(source.as_fd(), heard.clone(), own, PATIENCE) {
             Ok(watcher) => Some((dir, heard, watcher)),
             Err(why) => {
                 eprintln!("skipped: changes by others are not seen: {why}");
@@ -486,11 +556,12 @@ mod tests {
         let Some((dir, heard, _watcher)) = watched(std::process::id()) else { return };
         let group = File::open(dir.path()).unwrap();
         let thread = Thread {
-            group: group.into(),
+            group: Arc::new(group.into()),
             stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap()),
             tally: Arc::default(),
             told: heard.clone(),
             own: Arc::default(),
+            proof: Arc::default(),
             hash: RandomState::default(),
         };
         thread.batch(&[1; 30], &mut HashSet::default());
@@ -498,6 +569,38 @@ mod tests {
         // Reading from what is no group fails, and that is said.
         thread.run();
         assert!(heard.all.lock().iter().any(|heard| heard.starts_with("ended ")));
+    }
+
+    #[test]
+    fn a_watch_whose_events_do_not_name_the_source_is_refused() {
+        let Some((dir, ..)) = watched(0) else { return };
+        let source = File::open(dir.path()).unwrap();
+        let heard = Arc::new(Heard { deaf: true, ..Heard::default() });
+        // The event is in the queue when the waiting begins; a second is for the thread to read it.
+        let why = Watcher::start_for(source.as_fd(), heard, std::process::id(), Duration::from_secs(1));
+        assert_eq!(why.expect_err("nothing is proven"), Refused::not_proven());
+    }
+
+    /// What others open is told of to nobody, and the changes of directories are told of as before.
+    #[test]
+    fn opens_are_not_told_of_once_the_watch_is_proven() {
+        let Some((dir, heard, watcher)) = watched(0) else { return };
+        let root = handle_of(dir.path());
+        sh(dir.path(), "mkdir d; touch ready");
+        heard.until(&format!("name {root} ready"));
+        let d = handle_of(&dir.path().join("d"));
+        heard.all.lock().clear();
+        let before = watcher.counts();
+        sh(dir.path(), "ls >/dev/null; ls d; ls d; touch last");
+        let all = heard.until(&format!("name {root} last"));
+        assert!(
+            !all.contains(&format!("object {root} false")) && !all.contains(&format!("object {d} false")),
+            "{all:?}"
+        );
+        let after = watcher.counts();
+        assert!(after.events - before.events <= 4 && after.overflows == 0, "{before:?} {after:?}");
+        sh(dir.path(), "chmod 700 d; touch done");
+        assert!(heard.until(&format!("name {root} done")).contains(&format!("object {d} false")));
     }
 
     #[test]

@@ -41,6 +41,21 @@ pub(super) fn mark(group: &OwnedFd, source: BorrowedFd<'_>, renames: bool) -> Re
     if outcome == 0 { Ok(()) } else { Err(errno()) }
 }
 
+/// Has what is opened in the file system of `source`, which is marked, told of too; or no more.
+pub(super) fn tell_of_opens(group: &OwnedFd, source: BorrowedFd<'_>, tell: bool) -> Result<(), Errno> {
+    // Taken away, FAN_ONDIR would be missing to the other events.
+    let (act, mask) = if tell {
+        (libc::FAN_MARK_ADD, libc::FAN_OPEN | libc::FAN_ONDIR)
+    } else {
+        (libc::FAN_MARK_REMOVE, libc::FAN_OPEN)
+    };
+    let flags = act | libc::FAN_MARK_FILESYSTEM;
+    // SAFETY: two descriptors that are open, and a path of the program's own that ends with a nul.
+    let outcome =
+        unsafe { libc::fanotify_mark(group.as_raw_fd(), flags, mask, source.as_raw_fd(), c".".as_ptr()) };
+    if outcome == 0 { Ok(()) } else { Err(errno()) }
+}
+
 /// Type and bytes of a file's handle, as name_to_handle_at(2) gives them.
 #[cfg(test)]
 pub(super) fn handle_of(path: &std::path::Path) -> Result<(i32, Vec<u8>), Errno> {
