@@ -219,6 +219,10 @@ fn mirror_of(source: &Path, ttl: Duration, across: bool) -> Result<Arc<Mirror>> 
             source.display()
         );
     }
+    // Even a watch is told of a change a moment after it was made.
+    if ttl.is_zero() {
+        return Ok(mirror);
+    }
     if let Err(why) = mirror.watch() {
         let source = source.display();
         eprintln!(

@@ -8,7 +8,10 @@ use rustix::io::Errno;
 
 use super::{Dir, SOON, Server, Test, within};
 
-pub const MOUNTING: &[Test] = &[("what_is_mounted_inside_is_shown", what_is_mounted_inside_is_shown)];
+pub const MOUNTING: &[Test] = &[
+    ("what_is_mounted_inside_is_shown", what_is_mounted_inside_is_shown),
+    ("without_time_the_first_look_is_right", without_time_the_first_look_is_right),
+];
 
 /// What a test has mounted.
 struct Points(Vec<PathBuf>);
@@ -74,5 +77,42 @@ fn what_is_mounted_inside_is_shown() {
     assert!(within(SOON, || read(&seen("late/under")).as_deref() == Some("under")));
     assert_eq!(read(&seen("late/upper")), None);
     assert!(within(SOON, || !read(&seen(".uvfs/coherence")).expect("a file").contains("late")));
+    drop(server);
+}
+
+/// With `timeout=0` each look asks the host, also where it could be watched: what was changed before a look is seen by it.
+fn without_time_the_first_look_is_right() {
+    let (src, dir) = (Dir::new(), Dir::new());
+    let mut points = Points(Vec::new());
+    // A watch is possible there, whatever the temporary directory is on.
+    if !points.mount(src.path().to_owned()) || !points.mount(src.path().join("inside")) {
+        return eprintln!("skipped: without_time_the_first_look_is_right: cannot mount a tmpfs");
+    }
+    let server =
+        Server::start(&["-o", "timeout=0,xdev,allow_other", &format!("mirror:{}", src.text()), dir.text()]);
+    let asked =
+        "not watched, the host is asked each time\ninside: not watched, the host is asked each time\n";
+    assert_eq!(read(&dir.path().join(".uvfs/coherence")).as_deref(), Some(asked));
+    for at in [".", "inside"] {
+        let (host, seen) = (src.path().join(at), dir.path().join(at));
+        let listed = |name: &str| {
+            fs::read_dir(&seen).expect("a listing").flatten().any(|entry| entry.file_name() == *name)
+        };
+        for round in 0..100 {
+            let name = format!("f{round}");
+            let (there, here) = (host.join(&name), seen.join(&name));
+            assert!(!here.exists() && !listed(&name));
+            fs::write(&there, "x").expect("write");
+            assert!(here.exists() && listed(&name), "{name} in {at}: it was made");
+            fs::write(&there, "longer").expect("write");
+            assert_eq!(fs::metadata(&here).expect("stat").len(), 6, "{name} in {at}");
+            fs::write(&there, "differ").expect("write");
+            assert_eq!(read(&here).as_deref(), Some("differ"), "{name} in {at}");
+            fs::rename(&there, host.join("moved")).expect("rename");
+            assert!(!here.exists() && !listed(&name) && seen.join("moved").exists(), "{name} in {at}");
+            fs::remove_file(host.join("moved")).expect("unlink");
+            assert!(!seen.join("moved").exists(), "{name} in {at}: it was removed");
+        }
+    }
     drop(server);
 }

@@ -31,6 +31,8 @@ pub(super) struct Bare {
 /// Whether, and how, the source is watched.
 #[derive(Default)]
 pub(super) struct State {
+    /// Whether it was to be watched, however that came out.
+    wanted: AtomicBool,
     watches: AtomicBool,
     /// Moves before anything is looked for in the table because it was told of.
     told: AtomicU64,
@@ -45,6 +47,11 @@ impl State {
     /// Whether answers hold until something is told.
     pub(super) fn watches(&self) -> bool {
         self.watches.load(Acquire)
+    }
+
+    /// Whether what is mounted inside is to be watched too.
+    pub(super) fn wanted(&self) -> bool {
+        self.wanted.load(Acquire)
     }
 
     pub(super) fn told(&self) -> u64 {
@@ -106,6 +113,7 @@ impl Mirror {
     /// # Errors
     /// Why that cannot be; answers are then believed for a time, as without it.
     pub fn watch(self: &Arc<Self>) -> std::result::Result<(), Refused> {
+        self.outside.wanted.store(true, Release);
         let refused = |why: Refused| {
             *self.outside.why_not.lock() = Some(why.to_string());
             why
@@ -151,8 +159,15 @@ impl Mirror {
         if self.outside.watches() {
             return "watched".into();
         }
-        let why = self.outside.why_not.lock().clone().unwrap_or_else(|| "not asked for".into());
-        format!("not watched, answers are believed for {:?}: {why}", self.ttl)
+        let believed = if self.ttl.is_zero() {
+            "the host is asked each time".to_owned()
+        } else {
+            format!("answers are believed for {:?}", self.ttl)
+        };
+        match &*self.outside.why_not.lock() {
+            Some(why) => format!("not watched, {believed}: {why}"),
+            None => format!("not watched, {believed}"),
+        }
     }
 
     /// What this process does comes from outside too from now on: another mirror of its own shows the same file system.
