@@ -6,6 +6,8 @@
 //! removed, renamed, evicted or invalidated is returned to who asked, but neither the name nor
 //! the attributes of a known inode are cached.
 
+use std::ops::RangeInclusive;
+
 use uvfs_sync::blhash::BlHash;
 use uvfs_sync::primitives::{Ordering, spin_loop};
 
@@ -15,6 +17,11 @@ use crate::change::Aftermath;
 use crate::guard::NameGuard;
 use crate::inode_ref::InodeRef;
 use crate::types::{CacheError, Fresh, Life, Room, SbId};
+
+/// How many negative entries there may be, where nothing else is said: as many as other names, within these bounds.
+const NEGATIVES: RangeInclusive<u64> = 1 << 13..=1 << 16;
+/// Bytes of one: both halves, and a place in the hash.
+const NEGATIVE_BYTES: u64 = 96;
 
 impl<'c> NameGuard<'c> {
     pub(crate) fn is_late(&self) -> bool {
@@ -160,12 +167,31 @@ impl Cache {
     /// Whether one more negative entry may be kept; makes room by sweeping a few old ones, of another superblock where
     /// this one has none at hand.
     fn room_for_negative(&self, sb: SbId) -> bool {
-        if self.negatives.get() < self.max_negative {
+        let now = self.negatives.get();
+        let most = self.most_negatives(now);
+        if now < most {
             return true;
         }
         let others = self.superblocks().filter(|other| *other != sb && !self.superblock(*other).resident);
         let _ = std::iter::once(sb).chain(others).any(|sb| self.sweep_negatives(sb, 8) > 0);
-        self.negatives.get() < self.max_negative
+        self.negatives.get() < most
+    }
+
+    /// How many negative entries there may be, where there are `now`. Sums over all superblocks only where there are more than a few.
+    fn most_negatives(&self, now: u64) -> u64 {
+        let fit = match self.memory_limit() {
+            0 => u64::MAX,
+            limit => limit / 10 / NEGATIVE_BYTES,
+        };
+        let most = match self.max_negative {
+            0 if now < *NEGATIVES.start() => *NEGATIVES.start(),
+            0 => {
+                let names: u64 = self.superblocks().map(|sb| self.superblock(sb).dentries.in_use()).sum();
+                names.saturating_sub(now).clamp(*NEGATIVES.start(), *NEGATIVES.end())
+            }
+            most => most,
+        };
+        most.min(fit)
     }
 
     /// Cache that a name does not exist. False: the directory's revision moved, or no slot is left.

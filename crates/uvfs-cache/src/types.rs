@@ -52,7 +52,8 @@ impl SbId {
 pub struct Config {
     /// Inodes (and names) that address space is reserved for; halved until the system grants it.
     pub max_inodes: u32,
-    /// Negative entries kept at the most.
+    /// Negative entries kept at the most. 0: as many as there are names that lead somewhere, but 8,192 at least and 65,536 at
+    /// most. With a memory limit never more than fit into a tenth of it, with names of up to 40 bytes.
     pub max_negative: u32,
     /// Ask the system for huge pages: half the time of a lookup among millions of names, and some
     /// MiB more memory for few.
@@ -63,7 +64,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { max_inodes: 1 << 27, max_negative: 1 << 16, huge_pages: false, memory_limit: 0 }
+        Self { max_inodes: 1 << 27, max_negative: 0, huge_pages: false, memory_limit: 0 }
     }
 }
 

@@ -47,6 +47,41 @@ fn all_names_of_a_hard_linked_file_are_evicted() {
     assert_eq!(cache.drop_superblock(sb), 0);
 }
 
+/// Names that are asked for once each, as those of temporary files are, take no more memory than the names that there are.
+#[test]
+fn negative_entries_are_bounded_by_the_other_names_and_by_a_memory_limit() {
+    let ask = |cache: &Cache, root: &InodeRef<'_>, names: std::ops::Range<u32>| {
+        let mut most = 0;
+        for i in names {
+            miss(cache, root, format!("temporary{i}").as_bytes()).absent(Life::Forever);
+            if i % 64 == 0 {
+                most = most.max(cache.counters().negative);
+            }
+        }
+        assert_eq!(
+            cache.counters().dentries - cache.counters().negative,
+            20_000.min(cache.counters().inodes - 1)
+        );
+        most
+    };
+    for (limit, few, many) in [(0, 8192, 20_000), (4 << 20, 4369, 4369)] {
+        let config = Config { max_inodes: 1 << 17, memory_limit: limit, ..Config::default() };
+        let cache = Cache::new(config).unwrap();
+        let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+        let root = cache.make_root(sb, &fresh(1, S_IFDIR, 2)).unwrap();
+        let most = ask(&cache, &root, 0..30_000);
+        assert!(most <= few && most > few / 2, "{most} of {few}, where there is no other name");
+        if limit != 0 {
+            continue;
+        }
+        for i in 0..20_000 {
+            find(&cache, &root, format!("f{i}").as_bytes(), &fresh(10 + i, S_IFREG, 1));
+        }
+        let most = ask(&cache, &root, 30_000..80_000);
+        assert!(most <= many && most > many / 2, "{most} of {many}, where there are 20,000 others");
+    }
+}
+
 /// Not the same few entries again and again: the oldest go too. And not only of the superblock that needs room.
 #[test]
 fn negative_entries_at_their_maximum_make_room_for_new_ones() {
