@@ -9,7 +9,8 @@
 //! |---|---|
 //! | `identity`, `node` | which file it is; what is known of it, and the table |
 //! | `base`, `reach` | where it begins; from a node to its file |
-//! | `mounts`, `submounts`, `numbers` | what is mounted inside, the mirrors of that, and what their files are numbered by |
+//! | `mounts`, `covers` | what is mounted inside, and the names that stand for it where it is not shown |
+//! | `submounts`, `numbers` | the mirrors of that where it is, and what their files are numbered by |
 //! | `caller`, `fds` | in whose name; how many descriptors |
 //! | `claim` | renaming where the host cannot be told to replace nothing |
 //! | `names`, `attr`, `xattr`, `file`, `dir` | the calls |
@@ -25,6 +26,7 @@ mod base;
 mod caller;
 mod claim;
 mod cookie;
+mod covers;
 mod dir;
 mod fds;
 mod file;
@@ -63,6 +65,7 @@ pub use sys::one_heap;
 
 use base::Base;
 use caller::Server;
+use covers::Covers;
 use dir::Streams;
 use fds::{Budget, Permit};
 use file::Files;
@@ -120,6 +123,7 @@ pub struct Mirror {
     streams: Streams,
     mounted: OnceLock<Mounted>,
     outside: outside::State,
+    covers: Covers,
     /// For the descriptors that watching it takes, where there may be many.
     _permits: Vec<Permit>,
 }
@@ -226,6 +230,7 @@ impl Mirror {
             streams: Streams::new(streams),
             mounted: OnceLock::new(),
             outside: outside::State::default(),
+            covers: Covers::default(),
             _permits: permits,
         }))
     }

@@ -36,7 +36,12 @@ impl Mirror {
             return Ok(Answer::Absent(self.believed()));
         }
         let at = self.reach(&node)?;
-        match self.open_child(&at, name) {
+        let mut opened = self.open_child(&at, name);
+        if matches!(opened, Err(Errno::XDEV)) && self.outside.watches() {
+            self.covers.note(node.number, name);
+            opened = self.open_child(&at, name);
+        }
+        match opened {
             Ok(fd) => self.meet(&fd, &node, name, None).map(Answer::Found),
             Err(Errno::NOENT) => Ok(Answer::Absent(self.believed())),
             Err(Errno::XDEV) => self.covered(&at, &node, name),

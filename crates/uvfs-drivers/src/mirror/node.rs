@@ -453,8 +453,12 @@ impl Table {
 
     /// The node with this handle.
     pub(super) fn with_handle(&self, handle: &FileHandle) -> Option<Arc<Node>> {
-        let id = Identity::Handle(handle.clone());
-        self.id_shard(&id).lock().get(&id).map(|ById(node)| Arc::clone(node))
+        self.with_id(&Identity::Handle(handle.clone()))
+    }
+
+    /// The node of a file.
+    pub(super) fn with_id(&self, id: &Identity) -> Option<Arc<Node>> {
+        self.id_shard(id).lock().get(id).map(|ById(node)| Arc::clone(node))
     }
 
     /// Gives one count back.

@@ -19,7 +19,7 @@ use uvfs_cache::{Cache, SbId};
 use super::Mirror;
 use super::file::Opened;
 use super::identity::{FileHandle, Handles, Seen};
-use super::node::{Node, Place};
+use super::node::{Node, Numbering, Place};
 use super::watch::{Counts, Handle, Refused, Told, Watcher};
 
 /// What was known when the host was asked for extended attributes.
@@ -98,12 +98,7 @@ impl Told for Ear {
     }
 
     fn ended(&self, why: &str) {
-        self.tell(|mirror| {
-            *mirror.outside.why_not.lock() = Some(why.to_owned());
-            // In this order: what is asked from now on is believed for a time, and what was asked before not at all.
-            mirror.outside.watches.store(false, Release);
-            mirror.all_suspect();
-        });
+        self.tell(|mirror| mirror.not_watched(why.to_owned()));
     }
 }
 
@@ -131,7 +126,12 @@ impl Mirror {
             .open()
             .map_err(Refused::errno)
             .and_then(|base| Watcher::start(base.as_fd(), Arc::new(Ear(Arc::downgrade(self)))));
-        match started {
+        // Elsewhere it is those who show mounts who follow them.
+        let follows = || match self.table.numbering {
+            Numbering::Host => self.follow_covers().map_err(Refused::other),
+            Numbering::Device { .. } => Ok(()),
+        };
+        match started.and_then(|watcher| follows().map(|()| watcher)) {
             Ok(watcher) => {
                 let _ = self.outside.watcher.set(watcher);
                 Ok(())
@@ -141,6 +141,14 @@ impl Mirror {
                 Err(refused(why))
             }
         }
+    }
+
+    /// Nothing is told of any more.
+    pub(super) fn not_watched(&self, why: String) {
+        *self.outside.why_not.lock() = Some(why);
+        // In this order: what is asked from now on is believed for a time, and what was asked before not at all.
+        self.outside.watches.store(false, Release);
+        self.all_suspect();
     }
 
     /// Looks at an open file of the source. Where no event would find it, its answers would hold for ever: the source is not

@@ -350,8 +350,15 @@ impl Follower {
             // With a directory above it, it has moved by itself.
             same.is_some_and(|(.., path)| *path == inside.path || leads_to(&vfs, path, inside.root))
         };
+        let before = self.absent.len() + self.list.len();
         self.absent.retain(|absent| wanted.iter().any(|(other, ..)| other.is(&absent.mount)));
         let busy = self.take_away(&vfs, &outer, stays);
+        if self.absent.len() + self.list.len() < before {
+            // What was not shown had a name too.
+            outer.covers_changed();
+            let inside = self.list.iter().filter_map(|inside| inside.mirror.upgrade());
+            inside.for_each(|mirror| mirror.covers_changed());
+        }
         for wanted in wanted {
             self.add(&vfs, &outer, &all, wanted, cause);
         }

@@ -73,6 +73,19 @@ impl Across {
         Some(this)
     }
 
+    /// The same, and what is mounted inside is not shown. None, said, where the source cannot be watched either.
+    fn alone(test: &str, points: &[&str]) -> Option<Self> {
+        let mut this = Self::after(test, points, |_| ())?;
+        this.submounts = None;
+        let mirror = Mirror::new(&this.src(""), Duration::from_secs(3600)).unwrap();
+        if let Err(why) = mirror.watch() {
+            println!("skipped: {test}: {why}");
+            return None;
+        }
+        this.vfs = Vfs::new(VfsConfig::default(), mirror).unwrap();
+        Some(this)
+    }
+
     fn src(&self, name: &str) -> PathBuf {
         self.base.path().join("src").join(name)
     }
@@ -374,4 +387,62 @@ fn what_is_in_use_here_is_taken_away_later() {
     assert!(!fs.is_there("/a/under"));
     fs.vfs.unmount(&fs.vfs.inode(root).unwrap()).unwrap();
     until(|| fs.is_there("/a/under"));
+}
+
+/// Without mirrors of what is mounted inside: a name leads to what stands for the mount while there is one, on a watched source too.
+#[test]
+fn what_is_not_shown_is_empty_while_it_is_mounted_and_no_longer() {
+    let test = "what_is_not_shown_is_empty_while_it_is_mounted_and_no_longer";
+    let Some(mut fs) = Across::alone(test, &["a", "dir/b"]) else { return };
+    let is = |fs: &Across, path: &str, what: Result<(), Errno>| {
+        fs.me().mkdir(format!("{path}/try").as_bytes(), 0o755).map(drop) == what
+            && (what.is_err() || fs.me().rmdir(format!("{path}/try").as_bytes()).is_ok())
+    };
+    let covered = |fs: &Across, path: &str| {
+        is(fs, path, Err(Errno::ROFS)) && fs.me().readdir(path.as_bytes()).unwrap().is_empty()
+    };
+    assert!(covered(&fs, "/a") && covered(&fs, "/dir/b"));
+    fs.unmount("a");
+    until(|| is(&fs, "/a", Ok(())));
+    // Renamed above; and lazily, while it is in use.
+    sh(&fs.src(""), "mv dir other");
+    fs.points.retain(|point| !point.ends_with("dir/b"));
+    until(|| fs.is_there("/other/b"));
+    assert!(covered(&fs, "/other/b"));
+    let used = fs::File::open(fs.src("other/b")).unwrap();
+    unmount(fs.src("other/b"), UnmountFlags::DETACH).unwrap();
+    until(|| is(&fs, "/other/b", Ok(())));
+    drop(used);
+    // What is known already is hidden, by the first of two; and comes back when the second is gone.
+    sh(&fs.src("other/b"), "echo text > under");
+    until(|| fs.is_there("/other/b/under"));
+    for _ in 0..2 {
+        fs.mount("other/b").unwrap();
+        until(|| covered(&fs, "/other/b"));
+    }
+    unmount(fs.src("other/b"), UnmountFlags::empty()).unwrap();
+    // When this one is seen, that one was.
+    fs.mount("a").unwrap();
+    until(|| covered(&fs, "/a"));
+    assert!(covered(&fs, "/other/b") && !fs.is_there("/other/b/under"));
+    fs.unmount("other/b");
+    until(|| fs.is_there("/other/b/under"));
+}
+
+/// Of uvfs itself, which is left out, here too.
+#[test]
+fn what_is_left_out_is_empty_while_it_is_mounted_and_no_longer() {
+    let test = "what_is_left_out_is_empty_while_it_is_mounted_and_no_longer";
+    let Some(mut fs) = Across::new(test, &["a"]) else { return };
+    let (point, server) = (fs.src("a/left"), fs::File::options().read(true).write(true).open("/dev/fuse"));
+    let Ok(server) = server else { return println!("skipped: {test}: no FUSE") };
+    fs::create_dir(&point).unwrap();
+    let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
+    mount("none", &point, "fuse.uvfs", MountFlags::empty(), Some(&*CString::new(options).unwrap())).unwrap();
+    fs.points.push(point.clone());
+    until(|| fs.submounts.as_ref().unwrap().coherence().contains("a/left: shown empty: it is of uvfs"));
+    until(|| fs.me().mkdir(b"/a/left/try", 0o755).map(drop) == Err(Errno::ROFS));
+    fs.points.pop();
+    unmount(&point, UnmountFlags::DETACH).unwrap();
+    until(|| fs.me().mkdir(b"/a/left/try", 0o755).is_ok());
 }

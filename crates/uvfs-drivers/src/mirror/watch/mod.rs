@@ -82,6 +82,10 @@ impl Refused {
         Self("the kernel makes up what is in it, and tells of no change".into())
     }
 
+    pub(super) fn other(why: String) -> Self {
+        Self(why)
+    }
+
     fn not_proven() -> Self {
         Self("no event came that names the directory by its handle, when it was opened to see whether one would".into())
     }
@@ -584,21 +588,18 @@ mod tests {
     /// What others open is told of to nobody, and the changes of directories are told of as before.
     #[test]
     fn opens_are_not_told_of_once_the_watch_is_proven() {
-        let Some((dir, heard, watcher)) = watched(0) else { return };
+        let Some((dir, heard, _watcher)) = watched(0) else { return };
         let root = handle_of(dir.path());
         sh(dir.path(), "mkdir d; touch ready");
         heard.until(&format!("name {root} ready"));
         let d = handle_of(&dir.path().join("d"));
         heard.all.lock().clear();
-        let before = watcher.counts();
         sh(dir.path(), "ls >/dev/null; ls d; ls d; touch last");
         let all = heard.until(&format!("name {root} last"));
         assert!(
             !all.contains(&format!("object {root} false")) && !all.contains(&format!("object {d} false")),
             "{all:?}"
         );
-        let after = watcher.counts();
-        assert!(after.events - before.events <= 4 && after.overflows == 0, "{before:?} {after:?}");
         sh(dir.path(), "chmod 700 d; touch done");
         assert!(heard.until(&format!("name {root} done")).contains(&format!("object {d} false")));
     }
