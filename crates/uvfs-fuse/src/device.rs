@@ -195,15 +195,17 @@ pub(crate) fn abort(mount: &Mount) {
     }
 }
 
-/// Unmounts the FUSE file system on `dir`, whoever mounted it. With `lazy` also while it is in
+/// Unmounts the uvfs file system on `dir`, whoever mounted it. With `lazy` also while it is in
 /// use; one whose server has died is always detached, for what it holds is lost already.
 pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
-    let dir = absolute(dir).map_err(|error| MountError::at(dir, error))?;
+    let dir = absolute(dir).map_err(|error| MountError::at_mounted(dir, error))?;
     let mount = mountinfo::at(&dir).map_err(|error| MountError::os("cannot read mountinfo", error))?;
     match mount {
-        None if dir.symlink_metadata().is_err() => return Err(MountError::Missing(dir)),
+        None if dir.symlink_metadata().is_err() => return Err(MountError::NothingThere(dir)),
         None => return Err(MountError::NotMounted(dir)),
-        Some(mount) if !mount.is_fuse() => return Err(MountError::NotFuse { dir, fstype: mount.fstype }),
+        Some(mount) if mount.fstype != FSTYPE => {
+            return Err(MountError::NotFuse { dir, fstype: mount.fstype });
+        }
         Some(_) => {}
     }
     if lazy {

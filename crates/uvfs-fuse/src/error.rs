@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 pub enum MountError {
     /// The directory to mount on does not exist.
     Missing(PathBuf),
+    /// What was said to be a mount does not exist.
+    NothingThere(PathBuf),
     /// What to mount on is not a directory.
     NotDirectory(PathBuf),
     /// A FUSE file system is mounted there whose server has died.
@@ -32,7 +34,7 @@ pub enum MountError {
     },
     /// Nothing is mounted there.
     NotMounted(PathBuf),
-    /// Something is mounted there that is not a FUSE file system.
+    /// Something is mounted there that is not a uvfs file system.
     NotFuse {
         /// Where.
         dir: PathBuf,
@@ -61,7 +63,15 @@ impl MountError {
         Self::Os { doing: doing.into(), error: error.into() }
     }
 
-    /// Sorts out why `dir` could not be looked at.
+    /// Sorts out why the mount point `dir` of something that is mounted could not be looked at.
+    pub(crate) fn at_mounted(dir: &Path, error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENOTDIR) => Self::NothingThere(dir.into()),
+            _ => Self::at(dir, error),
+        }
+    }
+
+    /// Sorts out why `dir`, to be mounted on, could not be looked at.
     pub(crate) fn at(dir: &Path, error: io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::ENOENT) => Self::Missing(dir.into()),
@@ -77,6 +87,9 @@ impl fmt::Display for MountError {
         match self {
             Self::Missing(dir) => {
                 write!(f, "{0} does not exist; make the directory first: mkdir {0}", dir.display())
+            }
+            Self::NothingThere(dir) => {
+                write!(f, "{} does not exist, so nothing is mounted there", dir.display())
             }
             Self::NotDirectory(dir) => {
                 write!(f, "{} is not a directory; mount on a directory", dir.display())

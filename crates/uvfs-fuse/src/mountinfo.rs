@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::device;
+
 const TABLE: &str = "/proc/self/mountinfo";
 
 /// One mount. Its id and device number are given to others once it is gone, so that only all of
@@ -41,12 +43,23 @@ impl PartialEq for Mount {
 }
 
 /// A mount of uvfs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Listed {
     /// What is mounted: the option `fsname`.
     pub source: OsString,
     /// Where.
     pub dir: PathBuf,
+    mount: Mount,
+}
+
+impl Listed {
+    /// Whether its server has died. Waits for an answer for at most a second; a server that gives none is not called dead. False where
+    /// another file system is mounted over it, because that one would answer.
+    pub fn is_dead(&self) -> bool {
+        let is_on_top = at(&self.dir).is_ok_and(|top| top.as_ref() == Some(&self.mount));
+        is_on_top && device::is_dead(&self.dir)
+    }
 }
 
 /// The mounts of uvfs in this process's namespace, in the order in which they were made. Also those whose server is
@@ -56,13 +69,8 @@ pub struct Listed {
 /// Where `/proc` is not mounted.
 pub fn listed() -> io::Result<Vec<Listed>> {
     let ours = mounts()?.into_iter().filter(|mount| mount.fstype == "fuse.uvfs");
-    Ok(ours.map(|mount| Listed { source: mount.source, dir: mount.point }).collect())
-}
-
-impl Mount {
-    pub(crate) fn is_fuse(&self) -> bool {
-        self.fstype == "fuse" || self.fstype.starts_with("fuse.")
-    }
+    let listed = |mount: Mount| Listed { source: mount.source.clone(), dir: mount.point.clone(), mount };
+    Ok(ours.map(listed).collect())
 }
 
 /// All mounts of this process's namespace, in the order in which they were made.
@@ -148,7 +156,7 @@ mod tests {
         let mount = parse(line).expect("a well-formed line");
         assert_eq!((mount.id.as_str(), mount.dev.as_str()), ("36", "0:42"));
         assert_eq!(mount.point, Path::new(r"/mnt/a b\"));
-        assert!(mount.is_fuse());
+        assert_eq!(mount.fstype, "fuse.uvfs");
         assert_eq!(mount.source, "tmp fs");
         assert_eq!(mount.flags, "rw,nosuid,rw,user_id=0");
         assert_eq!(parse(b""), None);

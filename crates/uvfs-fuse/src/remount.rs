@@ -40,10 +40,10 @@ pub fn mounted_at(dir: &Path) -> Result<MountedAt, MountError> {
 }
 
 fn find(dir: &Path) -> Result<Mount, MountError> {
-    let dir = device::absolute(dir).map_err(|error| MountError::at(dir, error))?;
+    let dir = device::absolute(dir).map_err(|error| MountError::at_mounted(dir, error))?;
     let mount = mountinfo::at(&dir).map_err(|error| MountError::os("cannot read mountinfo", error))?;
     match mount {
-        None if dir.symlink_metadata().is_err() => Err(MountError::Missing(dir)),
+        None if dir.symlink_metadata().is_err() => Err(MountError::NothingThere(dir)),
         None => Err(MountError::NotMounted(dir)),
         Some(mount) if mount.fstype != device::FSTYPE => {
             Err(MountError::NotFuse { dir, fstype: mount.fstype })
