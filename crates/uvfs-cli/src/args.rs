@@ -19,13 +19,20 @@ Examples:
   uvfs mount generated:depth=3,files=1000 /mnt
                                         a read-only tree computed from a seed
   uvfs mount ext4:disk.img /mnt         an ext2, ext3 or ext4 image, read-only
-  uvfs mount kernfs:tree.toml /mnt      the tree that a file declares; SIGHUP reads the file again
+  uvfs mount kernfs:tree.toml /mnt      the tree that a file declares
+  uvfs reload /mnt                      read that file again
   uvfs stat --watch /mnt                what the caches of a mount do
   uvfs umount /mnt
 
 Environment:
   UVFS_LOG   what to log on standard error, without -d: error, warn, info, debug, trace, or a
-             filter by module such as uvfs_fuse=debug";
+             filter by module such as uvfs_fuse=debug
+
+Signals, to the process that serves a mount:
+  SIGTERM, SIGINT, SIGQUIT   unmount, and end
+  SIGHUP                     reload what kernfs:FILE declares; ignored by every other mount
+  Others that would end a process are ignored, so that none loses a tmpfs by mistake; the first of
+  each kind is logged. SIGKILL and faults end it: users then get ENOTCONN.";
 
 impl Mount {
     /// What is mounted, and where.
@@ -52,6 +59,12 @@ pub enum Command {
     Mount(Mount),
     /// Unmount a file system, also one whose server has died
     Umount(Umount),
+    /// Have a mount read again the file that declares it, and print what that changed
+    #[command(
+        after_help = "Only what is mounted as kernfs:FILE can be reloaded. What is declared as before stays as it is; a file that cannot \
+                            be used changes nothing, and its error is printed. SIGHUP to the server does the same without waiting for it."
+    )]
+    Reload(Reload),
     /// Change the options of a mount that is there
     #[command(
         after_help = "What can be changed: ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, async, atime and its like, \
@@ -109,6 +122,12 @@ pub struct Umount {
     /// Also while it is in use: the name goes now, the rest when it is no longer used
     #[arg(short, long)]
     pub lazy: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Reload {
+    /// Where it is mounted
+    pub dir: PathBuf,
 }
 
 #[derive(Debug, clap::Args)]

@@ -10,15 +10,15 @@ use std::io::Write;
 use std::sync::{Arc, OnceLock, Weak};
 
 use anyhow::{Context, Result};
-use parking_lot::Mutex;
 use uvfs::{Errno, Vfs};
-use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options, WeakNode, read_write};
+use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options, read_write};
 use uvfs_fuse::{Lookups, Mounted};
 
 use crate::figures::{self, Figure, Snapshot};
 use crate::log;
 use crate::metrics;
 use crate::options;
+use crate::reload::Reloader;
 use crate::source::Said;
 
 /// What is said of the mount.
@@ -29,8 +29,8 @@ pub struct About {
     pub options: String,
     /// Where Prometheus finds the figures.
     pub metrics: Option<String>,
-    /// Whether there is a file about reloading.
-    pub reloads: bool,
+    /// What reloads it, where that can be.
+    pub reloader: Option<Arc<Reloader>>,
     /// Further files, with what says what is in them.
     pub lines: Vec<(&'static str, Said)>,
 }
@@ -41,26 +41,12 @@ pub struct Control {
     about: About,
     figures: Vec<Figure>,
     mounted: OnceLock<Weak<Mounted>>,
-    reload: Mutex<Reload>,
-}
-
-/// How the last reload went.
-struct Reload {
-    said: String,
-    node: Option<WeakNode>,
 }
 
 impl Control {
     /// What will be looked at; nothing of it can be seen yet.
     pub fn new(vfs: &Arc<Vfs>, about: About) -> Arc<Self> {
-        let said = "not reloaded yet".to_owned();
-        Arc::new(Self {
-            vfs: Arc::downgrade(vfs),
-            about,
-            figures: figures::all(),
-            mounted: OnceLock::new(),
-            reload: Mutex::new(Reload { said, node: None }),
-        })
+        Arc::new(Self { vfs: Arc::downgrade(vfs), about, figures: figures::all(), mounted: OnceLock::new() })
     }
 
     /// Puts the control directory into `vfs`. `listed`: whether listings of the root show it.
@@ -107,15 +93,6 @@ impl Control {
     /// From now on what the kernel has been told can be counted too.
     pub fn set_mounted(&self, mounted: &Arc<Mounted>) {
         let _ = self.mounted.set(Arc::downgrade(mounted));
-    }
-
-    /// Notes how a reload went, and wakes who polls for that.
-    pub fn reloaded(&self, said: String) {
-        let mut reload = self.reload.lock();
-        reload.said = said;
-        if let Some(node) = reload.node.as_ref().and_then(WeakNode::upgrade) {
-            node.notify();
-        }
     }
 
     /// Everything that is counted, now.
@@ -178,9 +155,8 @@ impl Control {
             Some(mounted) => line(out, mounted.pressure()),
             None => line(out, "none (not mounted yet)"),
         })?;
-        if self.about.reloads {
-            let node = self.say(root, "reload", |control, out| line(out, &control.reload.lock().said))?;
-            self.reload.lock().node = Some(node.downgrade());
+        if let Some(reloader) = &self.about.reloader {
+            reloader.install(root, own)?;
         }
         Ok(())
     }

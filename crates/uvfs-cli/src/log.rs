@@ -3,7 +3,7 @@
 //!
 //! One filter for the process; who sets it takes a lock that logging reads.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -29,7 +29,10 @@ pub fn start() -> Result<()> {
     })?;
     let (filter, handle) = reload::Layer::new(filter);
     let _ = FILTER.set(handle);
-    tracing_subscriber::registry().with(filter).with(fmt::layer().with_writer(std::io::stderr)).init();
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal()))
+        .init();
     Ok(())
 }
 

@@ -2,8 +2,10 @@
 //!
 //! `args` is what can be typed, `options` what may stand after `-o`, `source` makes the file
 //! system (`kernfs` the one that a file declares), `control` the directory `.uvfs` in it; `mount` and `daemon`
-//! run it, `signals` ends it. `helper` is what mount(8) calls. `stat` reads another's `.uvfs`. Errors are sentences on standard
+//! run it, `signals` ends it, `reload` reloads it. `helper` is what mount(8) calls. `stat` reads another's `.uvfs`. Errors are sentences on standard
 //! error; the exit status is 0, 1 for a failure, 2 for a command that was not understood.
+
+#![deny(clippy::print_stdout, clippy::print_stderr, reason = "they panic where nobody listens: see `print`")]
 
 mod args;
 mod control;
@@ -18,12 +20,15 @@ mod metrics;
 mod mount;
 mod options;
 mod preload;
+mod print;
+mod reload;
 mod remount;
 mod signals;
 mod source;
 mod stat;
 
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -36,15 +41,20 @@ fn main() -> ExitCode {
     let outcome = match helper::asked(&arguments) {
         Some(asked) => asked.and_then(|asked| mount::help(&asked)),
         None => {
-            let args = Args::parse();
             abort_on_panic();
-            log::start().and_then(|()| run(args.command))
+            match Args::try_parse() {
+                Ok(args) => log::start().and_then(|()| run(args.command)),
+                // Of help and version it says on standard output what was asked for.
+                Err(said) if said.use_stderr() => said.exit(),
+                Err(said) => print::written(said.print().and_then(|()| io::stdout().flush())),
+            }
         }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<print::Closed>() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("uvfs: {error:#}");
+            print::say(format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -55,6 +65,7 @@ fn run(command: Command) -> Result<()> {
         Command::Mount(args) if args.list => list::run(),
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => Ok(uvfs_fuse::unmount(&args.dir, args.lazy)?),
+        Command::Reload(args) => reload::run(&args.dir),
         Command::Remount(args) => remount::run(&args.dir, &args.options),
         Command::Stat(args) => stat::run(&args),
         Command::Completions { shell } => generate::completions(shell),

@@ -12,12 +12,14 @@ use nix::sys::signal::Signal;
 use sd_notify::NotifyState;
 
 use crate::control::{About, Control};
-use crate::helper::Asked;
-use crate::kernfs::{self, Published};
+use crate::helper;
+use crate::kernfs;
 use crate::metrics::Listener;
 use crate::options::Ctl;
 use crate::preload::Preload;
-use crate::signals::Ending;
+use crate::print::say;
+use crate::reload::Reloader;
+use crate::signals::{Asked, Signals};
 use crate::source::{self, Opened, Said, Source};
 use crate::{args, daemon, log, options, remount};
 
@@ -25,7 +27,7 @@ use crate::{args, daemon, log, options, remount};
 const GRACE: Duration = Duration::from_secs(1);
 
 /// For mount(8): goes into the background, or only looks whether it could (`-f`); or changes what is mounted.
-pub fn help(asked: &Asked) -> Result<()> {
+pub fn help(asked: &helper::Asked) -> Result<()> {
     if asked.remount {
         let (_, dir) = asked.mount.what()?;
         return if asked.fake { Ok(()) } else { remount::run(dir, &asked.mount.options) };
@@ -53,17 +55,18 @@ pub fn run(args: &args::Mount) -> Result<()> {
     if args.daemon_child {
         daemon::leave_terminal()?;
     }
-    let ending = Ending::block()?;
+    let signals = Signals::block()?;
     // First of all, because it may be refused.
     let metrics = args.metrics.map(|address| Listener::bind(address, args.metrics_for_all)).transpose()?;
     let Opened { vfs, published, recorded, coherence, submounts } =
         source.open(&driver, memory, mount.timeout)?;
     let preload = options::has(&driver, "preload").then(Arc::<Preload>::default);
+    let reloader = published.map(Reloader::new);
     let about = About {
         source: what.to_owned(),
         options: args.options.join(","),
         metrics: metrics.as_ref().map(Listener::url),
-        reloads: published.is_some(),
+        reloader: reloader.clone(),
         lines: lines(coherence, preload.as_ref()),
     };
     let control = Control::new(&vfs, about);
@@ -74,6 +77,9 @@ pub fn run(args: &args::Mount) -> Result<()> {
     let mounted = uvfs_fuse::mount(vfs, dir, &mount).inspect_err(|_| source::forget_record(&driver))?;
     let mounted = Arc::new(mounted);
     control.set_mounted(&mounted);
+    if let Some(reloader) = &reloader {
+        reloader.set_mounted(&mounted);
+    }
     if let Some(metrics) = metrics {
         metrics.serve(Arc::clone(&control))?;
     }
@@ -88,10 +94,11 @@ pub fn run(args: &args::Mount) -> Result<()> {
             tracing::warn!(%error, "cannot tell the service manager that the mount is ready");
         }
         let dir = mounted.dir().display();
-        eprintln!("uvfs: {what} is mounted on {dir}; to end it press Ctrl-C, or: uvfs umount {dir}");
+        say(format_args!("{what} is mounted on {dir}; to end it press Ctrl-C, or: uvfs umount {dir}"));
     }
     let recording = recorded.clone();
-    let signalled = Signalled { ending, published, recorded, control, mounted: Arc::clone(&mounted) };
+    let mut signalled =
+        Signalled { signals, reloader, recorded, what: what.to_owned(), mounted: Arc::clone(&mounted) };
     thread::Builder::new()
         .name("uvfs-signals".into())
         .spawn(move || signalled.serve())
@@ -134,55 +141,35 @@ fn how_it_ended(mounted: &Mounted, what: &str) -> Result<()> {
 /// What was recorded is in its file, or why it is not is said.
 fn end_record(recorded: Option<&Ext4>) {
     if let Some(Err(error)) = recorded.map(Ext4::end_of_record) {
-        eprintln!("uvfs: the record of blocks is not whole: {error}");
+        say(format_args!("the record of blocks is not whole: {error}"));
     }
 }
 
 /// What signals are about.
 struct Signalled {
-    ending: Ending,
-    published: Option<Arc<Published>>,
+    signals: Signals,
+    reloader: Option<Arc<Reloader>>,
     recorded: Option<Arc<Ext4>>,
-    control: Arc<Control>,
+    what: String,
     mounted: Arc<Mounted>,
 }
 
 impl Signalled {
-    /// Reloads at SIGHUP what can be reloaded; ends the mount at any other signal.
-    fn serve(&self) {
+    /// Reloads at SIGHUP what can be reloaded, and ends the mount where that is asked for.
+    fn serve(&mut self) {
         loop {
-            match (self.ending.wait(), &self.published) {
-                (Ok(Signal::SIGHUP), Some(published)) => {
-                    let (published, control) = (Arc::clone(published), Arc::clone(&self.control));
-                    let mounted = Arc::clone(&self.mounted);
-                    // It waits for who reads what goes, a command perhaps: the next signal does not.
-                    let reload = move || reload(&published, &control, &mounted);
-                    if let Err(error) = thread::Builder::new().name("uvfs-reload".into()).spawn(reload) {
-                        tracing::warn!(%error, "no thread to reload with");
-                    }
+            match (self.signals.wait(), &self.reloader) {
+                (Ok(Asked::Reload), Some(reloader)) => reloader.ask(),
+                (Ok(Asked::Reload), None) => {
+                    tracing::warn!("SIGHUP is ignored: {} has nothing to reload", self.what);
                 }
-                (signal, _) => return end(signal, &self.mounted, self.recorded.as_deref()),
+                (Ok(Asked::End(signal)), _) => {
+                    return end(Ok(signal), &self.mounted, self.recorded.as_deref());
+                }
+                (Err(error), _) => return end(Err(error), &self.mounted, self.recorded.as_deref()),
             }
         }
     }
-}
-
-fn reload(published: &Published, control: &Control, mounted: &Mounted) {
-    let said = match published.reload() {
-        Ok(changes) => {
-            format!("{} added, {} changed, {} removed", changes.added, changes.changed, changes.removed)
-        }
-        Err(error) => {
-            eprintln!("uvfs: not reloaded: {error:#}");
-            format!("failed: {error:#}")
-        }
-    };
-    // Who is told sees it.
-    if !mounted.settle(GRACE) {
-        tracing::debug!("the kernel has not been told of all of the reload yet");
-    }
-    tracing::info!(%said, "reloaded");
-    control.reloaded(said);
 }
 
 /// Unmounts at a signal. Where that cannot be, the process ends all the same, and with it
@@ -198,13 +185,13 @@ fn end(signal: Result<Signal>, mounted: &Mounted, recorded: Option<&Ext4>) {
         Ok(Unmounted::Clean) => {}
         Ok(Unmounted::Detached) => {
             let dir = mounted.dir().display();
-            eprintln!("uvfs: {dir} was in use and has been detached; what is open there ends now");
+            say(format_args!("{dir} was in use and has been detached; what is open there ends now"));
             if mounted.wait_for(GRACE) {
                 return;
             }
         }
         Err(error) => {
-            eprintln!("uvfs: not unmounted: {error:#}");
+            say(format_args!("not unmounted: {error:#}"));
             end_record(recorded);
             exit(1);
         }

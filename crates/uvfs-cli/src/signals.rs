@@ -1,31 +1,82 @@
-//! SIGINT, SIGTERM and SIGHUP as something to wait for.
+//! Signals as something to wait for.
 //!
-//! SIGHUP has a mount of what can be reloaded do that, and ends every other.
+//! SIGINT, SIGTERM and SIGQUIT end a mount, SIGHUP reloads it. Every other signal that would end the process by default, and
+//! with it what it holds in memory, is ignored; the first of each kind is logged. Faults (SIGSEGV, SIGABRT …) and the
+//! signals of job control keep their meaning, and the standard library ignores SIGPIPE.
 //! They are blocked before the first thread is started, so that every thread inherits that and
-//! none is interrupted; one thread waits for them.
+//! none is interrupted; one thread waits for them. Commands that a tree runs start with none blocked.
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
 
-/// The signals that end a mount, or reload it.
-pub struct Ending(SigSet);
+/// Signals that are left as they are: faults of this program, job control, and what does nothing by default.
+const LEFT: [Signal; 17] = [
+    Signal::SIGABRT,
+    Signal::SIGBUS,
+    Signal::SIGFPE,
+    Signal::SIGILL,
+    Signal::SIGSEGV,
+    Signal::SIGSYS,
+    Signal::SIGTRAP,
+    Signal::SIGKILL,
+    Signal::SIGSTOP,
+    Signal::SIGTSTP,
+    Signal::SIGTTIN,
+    Signal::SIGTTOU,
+    Signal::SIGCONT,
+    Signal::SIGCHLD,
+    Signal::SIGURG,
+    Signal::SIGWINCH,
+    Signal::SIGPIPE,
+];
 
-impl Ending {
+/// What a signal is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// SIGHUP.
+    Reload,
+    /// To end the mount.
+    End(Signal),
+}
+
+/// The signals that a mount waits for.
+pub struct Signals {
+    waited: SigSet,
+    /// Those that were ignored and logged.
+    told: SigSet,
+}
+
+impl Signals {
     /// Blocks them in this thread and all that it starts.
     pub fn block() -> Result<Self> {
-        let set: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
-        set.thread_block().context("cannot block signals")?;
-        Ok(Self(set))
+        // Real-time signals too. They have no name here, so nothing waits for them and they stay pending.
+        let mut blocked = SigSet::all();
+        LEFT.iter().for_each(|&signal| blocked.remove(signal));
+        blocked.thread_block().context("cannot block signals")?;
+        let waited = Signal::iterator().filter(|signal| !LEFT.contains(signal)).collect();
+        Ok(Self { waited, told: SigSet::empty() })
     }
 
-    /// Waits for the next one.
-    pub fn wait(&self) -> Result<Signal> {
+    /// Waits for the next one that asks for something.
+    pub fn wait(&mut self) -> Result<Asked> {
         loop {
-            match self.0.wait() {
-                Ok(signal) => return Ok(signal),
+            match self.waited.wait() {
+                Ok(Signal::SIGHUP) => return Ok(Asked::Reload),
+                Ok(signal @ (Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT)) => {
+                    return Ok(Asked::End(signal));
+                }
+                Ok(signal) => self.ignore(signal),
                 Err(nix::errno::Errno::EINTR) => {}
                 Err(error) => return Err(error).context("cannot wait for signals"),
             }
+        }
+    }
+
+    fn ignore(&mut self, signal: Signal) {
+        // Once: SIGXFSZ comes with every write beyond a limit.
+        if !self.told.contains(signal) {
+            self.told.add(signal);
+            tracing::warn!("{signal} is ignored: to end the mount use uvfs umount, SIGTERM or SIGINT");
         }
     }
 }

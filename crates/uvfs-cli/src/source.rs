@@ -18,6 +18,7 @@ use uvfs_drivers::tmpfs::{self, Tmpfs};
 
 use crate::kernfs::{self, Published};
 use crate::options::{self, DriverOptions};
+use crate::print;
 
 /// What can be named as SOURCE.
 const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), or generated:SPEC such as generated:depth=2,files=100";
@@ -174,7 +175,7 @@ impl Source {
         let (mut coherence, mut submounts) = (None, None);
         if let Some((mirror, across)) = mirrored {
             if across {
-                let say = |what: &str| eprintln!("uvfs: {what}");
+                let say = |what: &str| print::say(what);
                 submounts = Some(Arc::new(Submounts::follow(&vfs, &mirror, say)?));
             }
             coherence = Some(coherence_of(&mirror, submounts.as_ref()));
@@ -211,7 +212,7 @@ fn mirror_of(source: &Path, ttl: Duration, across: bool) -> Result<Arc<Mirror>> 
     mirror::one_heap();
     let mirror = if across { Mirror::across_mounts(source, ttl) } else { Mirror::new(source, ttl) }?;
     if !mirror.serves_all_users() {
-        eprintln!("uvfs: not root: changes are made in the name of this user, and by nobody else");
+        print::say("not root: changes are made in the name of this user, and by nobody else");
     }
     if !mirror.has_handles() {
         tracing::info!(
@@ -225,9 +226,9 @@ fn mirror_of(source: &Path, ttl: Duration, across: bool) -> Result<Arc<Mirror>> 
     }
     if let Err(why) = mirror.watch() {
         let source = source.display();
-        eprintln!(
-            "uvfs: changes that others make in {source} are seen after {ttl:?}, and not at once: {why}"
-        );
+        print::say(format_args!(
+            "changes that others make in {source} are seen after {ttl:?}, and not at once: {why}"
+        ));
     }
     Ok(mirror)
 }

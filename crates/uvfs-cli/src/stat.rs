@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::args;
 use crate::figures::is_level;
+use crate::print;
 
 /// Figures by name, in the order in which they were told.
 type Figures = Vec<(String, u64)>;
@@ -30,11 +31,7 @@ pub fn run(args: &args::Stat) -> Result<()> {
             table(&figures, since, args.all)
         };
         let clear = if last.is_some() && io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
-        match write!(io::stdout(), "{clear}{text}").and_then(|()| io::stdout().flush()) {
-            // Who read it has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-            outcome => outcome.context("cannot print")?,
-        }
+        print::out(format!("{clear}{text}"))?;
         let Some(seconds) = args.watch else { return Ok(()) };
         last = Some((now, figures));
         thread::sleep(Duration::try_from_secs_f64(seconds).context("--watch takes a number of seconds")?);

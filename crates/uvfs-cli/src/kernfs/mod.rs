@@ -14,6 +14,7 @@ mod place;
 mod spec;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -45,6 +46,12 @@ pub struct Changes {
     pub added: usize,
     pub changed: usize,
     pub removed: usize,
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} added, {} changed, {} removed", self.added, self.changed, self.removed)
+    }
 }
 
 /// A tree that a SPEC declares.

@@ -9,6 +9,7 @@ mod manners;
 mod metrics;
 mod mirror;
 mod remount;
+mod signals;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -65,6 +66,7 @@ fn main() {
         metrics::MOUNTING,
         mirror::MOUNTING,
         remount::MOUNTING,
+        signals::MOUNTING,
     ];
     let mounting = mounting.into_iter().flatten().map(|&(name, test)| {
         let reason = reason.clone();
@@ -251,6 +253,16 @@ fn mount_errors_are_sentences() {
     assert!(refused(&["mount", "tmpfs", none]).1.contains("is not a directory"));
     assert!(refused(&["umount", dir.text()]).1.contains("nothing is mounted"));
     assert!(refused(&["umount", "/proc"]).1.contains("not a uvfs file system"));
+    assert!(refused(&["umount", none]).1.contains("nothing is mounted on"), "a file");
+    for nowhere in
+        [format!("{none}/below"), dir.text().to_owned() + "/nodir", dir.text().to_owned() + "/nodir/below"]
+    {
+        for command in [&["umount"][..], &["remount", "-o", "ro"], &["reload"]] {
+            let (status, said) = refused(&[command, &[&nowhere]].concat());
+            let sentence = format!("uvfs: {nowhere} does not exist, so nothing is mounted there");
+            assert_eq!((status, said.trim()), (1, &*sentence), "{command:?}");
+        }
+    }
 }
 
 fn mount_in_the_foreground_until_sigterm() {

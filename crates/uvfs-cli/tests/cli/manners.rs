@@ -8,10 +8,16 @@ use std::process::{Command, Stdio};
 
 use super::{Dir, SOON, Server, Test, is_mounted, run, uvfs};
 
-pub const PLAIN: &[Test] =
-    &[("completions_for_each_shell", completions_for_each_shell), ("manual_pages", manual_pages)];
+pub const PLAIN: &[Test] = &[
+    ("completions_for_each_shell", completions_for_each_shell),
+    ("manual_pages", manual_pages),
+    ("nobody_need_listen", nobody_need_listen),
+    ("samples_of_the_readme_are_whole", samples_of_the_readme_are_whole),
+];
 
 pub const MOUNTING: &[Test] = &[
+    ("the_list_says_whose_server_has_died", the_list_says_whose_server_has_died),
+    ("nobody_need_listen_to_a_mount", nobody_need_listen_to_a_mount),
     ("the_helper_mounts_and_the_list_shows_it", the_helper_mounts_and_the_list_shows_it),
     ("a_service_manager_is_told", a_service_manager_is_told),
     ("the_first_five_minutes_of_the_readme", the_first_five_minutes_of_the_readme),
@@ -29,14 +35,83 @@ fn completions_for_each_shell() {
 fn manual_pages() {
     let dir = Dir::new();
     assert!(run(&["man", dir.text()]).status.success());
-    for page in ["uvfs.1", "uvfs-mount.1", "uvfs-umount.1", "uvfs-remount.1", "uvfs-stat.1"] {
+    for page in ["uvfs.1", "uvfs-mount.1", "uvfs-umount.1", "uvfs-reload.1", "uvfs-remount.1", "uvfs-stat.1"]
+    {
         let text = fs::read_to_string(dir.path().join(page)).expect(page);
         assert!(text.contains(".TH"), "{page}");
     }
     let mount = fs::read_to_string(dir.path().join("uvfs-mount.1")).expect("a page");
     assert!(mount.contains("nr_inodes") && mount.contains("allow_other"), "the options after -o are in it");
     assert!(String::from_utf8(run(&["man"]).stdout).expect("UTF-8").contains(".TH uvfs 1"));
+    let all = fs::read_to_string(dir.path().join("uvfs.1")).expect("a page");
+    assert!(all.contains("SIGHUP") && all.contains("SIGQUIT"), "signals are in it");
     assert_eq!(run(&["man", "/nowhere/at/all"]).status.code(), Some(1));
+}
+
+/// They are compiled as documentation tests, where a line that begins with `# ` is hidden. Readers who paste it see such a line.
+fn samples_of_the_readme_are_whole() {
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let readme = fs::read_to_string(tree.join("README.md")).expect("the README");
+    let samples: Vec<_> =
+        readme.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(!samples.is_empty());
+    for sample in samples {
+        assert!(sample.contains("fn main()"), "{sample}");
+        assert!(!sample.lines().any(|line| line == "#" || line.starts_with("# ")), "{sample}");
+    }
+}
+
+/// Runs it with a standard output that is closed, and one that is full: no panic, no word in the first case and one line in the other.
+fn unheard(args: &[&str]) {
+    let (theirs, ours) = std::io::pipe().expect("a pipe");
+    drop(theirs);
+    let output = uvfs(args).stdout(ours).output().expect("it starts");
+    assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]), "{args:?}, closed: {output:?}");
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+    let output = uvfs(args).stdout(full).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{args:?}, full: {said}");
+    assert!(
+        said.starts_with("uvfs: cannot write") && said.contains("No space left"),
+        "{args:?}, full: {said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{args:?}, full: {said}");
+}
+
+fn nobody_need_listen() {
+    for args in [&["--help"][..], &["--version"], &["mount", "--help"], &["man"], &["completions", "bash"]] {
+        unheard(args);
+    }
+}
+
+fn nobody_need_listen_to_a_mount() {
+    let (files, dir) = (Dir::new(), Dir::new());
+    let spec = files.path().join("tree.toml");
+    fs::write(&spec, "").expect("write");
+    let _server = Server::start(&[&format!("kernfs:{}", spec.display()), dir.text()]);
+    for args in [
+        &["mount", "--list"][..],
+        &["stat", dir.text()],
+        &["stat", "--json", dir.text()],
+        &["reload", dir.text()],
+    ] {
+        unheard(args);
+    }
+    // It ends where nobody reads on.
+    let (theirs, ours) = std::io::pipe().expect("a pipe");
+    drop(theirs);
+    assert!(uvfs(&["stat", "--watch=0.01", dir.text()]).stdout(ours).status().expect("it starts").success());
+}
+
+fn the_list_says_whose_server_has_died() {
+    let (alive, dead) = (Dir::new(), Dir::new());
+    let _server = Server::start(&["tmpfs", alive.text()]);
+    drop(Server::start(&["tmpfs", dead.text()]));
+    let listed = String::from_utf8(run(&["mount", "--list"]).stdout).expect("UTF-8");
+    let line = |dir: &Dir| listed.lines().find(|line| line.contains(dir.text())).expect("a line").to_owned();
+    assert_eq!(line(&alive), format!("tmpfs on {}", alive.text()));
+    let how = format!("tmpfs on {0} (its server has died; clear it with: uvfs umount {0})", dead.text());
+    assert_eq!(line(&dead), how);
 }
 
 /// The program under the name by which mount(8) calls it.

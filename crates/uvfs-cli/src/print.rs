@@ -1,0 +1,44 @@
+//! Standard output and standard error, written so that neither can end the program.
+//!
+//! `println!` and `eprintln!` panic where the other side has gone or the device is full. A server must not die of the
+//! end of its terminal, and a command must not print a backtrace because `head` has read enough; clippy refuses both macros here.
+
+use std::fmt::{self, Display};
+use std::io::{self, ErrorKind, Write};
+
+use anyhow::{Context, Result};
+
+/// Nobody reads standard output any more. No failure: the program ends without a word, as others do in a pipeline.
+#[derive(Debug)]
+pub struct Closed;
+
+impl Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nobody reads standard output")
+    }
+}
+
+impl std::error::Error for Closed {}
+
+/// Writes `text` to standard output, all of it.
+///
+/// # Errors
+/// [`Closed`]; else why it cannot be written.
+pub fn out(text: impl AsRef<[u8]>) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    written(stdout.write_all(text.as_ref()).and_then(|()| stdout.flush()))
+}
+
+/// What became of writing to standard output, for [`out`] and for code that writes by itself.
+pub fn written(outcome: io::Result<()>) -> Result<()> {
+    match outcome {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Closed.into()),
+        outcome => outcome.context("cannot write to standard output"),
+    }
+}
+
+/// Says a line on standard error. Where that is closed or full nobody can be told, so the error is ignored.
+pub fn say(what: impl Display) {
+    // One write, so that lines of several threads do not mix.
+    let _ = io::stderr().write_all(format!("uvfs: {what}\n").as_bytes());
+}

@@ -1,0 +1,134 @@
+//! Signals to a server, and `uvfs reload`.
+
+use std::fs;
+use std::io::Read;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::{Dir, SOON, Server, Test, is_mounted, refused, run, within};
+
+pub const MOUNTING: &[Test] = &[
+    ("no_signal_ends_a_server_by_mistake", no_signal_ends_a_server_by_mistake),
+    ("signals_that_ask_for_the_end_unmount", signals_that_ask_for_the_end_unmount),
+    ("sighup_is_logged_where_nothing_is_reloaded", sighup_is_logged_where_nothing_is_reloaded),
+    ("reload_prints_what_it_did", reload_prints_what_it_did),
+    ("reload_says_why_it_cannot", reload_says_why_it_cannot),
+    ("a_server_outlives_its_standard_error", a_server_outlives_its_standard_error),
+];
+
+/// The signals whose default is the end of the process, but for faults, SIGKILL and those that ask for the end.
+fn harmless() -> Vec<i32> {
+    let rest =
+        [Signal::ABORT, Signal::BUS, Signal::FPE, Signal::ILL, Signal::SEGV, Signal::SYS, Signal::TRAP];
+    let ending = [Signal::INT, Signal::TERM, Signal::QUIT, Signal::KILL];
+    let stopping = [Signal::STOP, Signal::TSTP, Signal::TTIN, Signal::TTOU];
+    let skipped: Vec<i32> =
+        [&rest[..], &ending, &stopping].concat().iter().map(|signal| signal.as_raw()).collect();
+    // 32 and 33 are the C library's own.
+    (1..=64).filter(|signal| !skipped.contains(signal) && ![32, 33].contains(signal)).collect()
+}
+
+fn no_signal_ends_a_server_by_mistake() {
+    let dir = Dir::new();
+    let mut server = Server::start(&["tmpfs", dir.text()]);
+    fs::write(dir.path().join("file"), "kept").expect("write");
+    for signal in harmless() {
+        let pid = server.0.id();
+        let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {pid}")]).status().expect("sh");
+        assert!(sent.success(), "signal {signal}");
+        assert_eq!(
+            fs::read_to_string(dir.path().join("file")).expect("read"),
+            "kept",
+            "after signal {signal}"
+        );
+    }
+    // The end is asked for last, and signals of a lower number are taken first: all of them have had their effect.
+    server.signal(Signal::TERM);
+    assert!(server.ended().success());
+}
+
+fn signals_that_ask_for_the_end_unmount() {
+    for signal in [Signal::TERM, Signal::INT, Signal::QUIT] {
+        let dir = Dir::new();
+        let mut server = Server::start(&["tmpfs", dir.text()]);
+        server.signal(signal);
+        assert!(server.ended().success(), "{signal:?}");
+        assert!(!is_mounted(dir.path()), "{signal:?}");
+    }
+}
+
+fn sighup_is_logged_where_nothing_is_reloaded() {
+    let dir = Dir::new();
+    let mut server = Server::start(&["tmpfs", dir.text()]);
+    fs::write(dir.path().join("file"), "kept").expect("write");
+    server.signal(Signal::HUP);
+    assert_eq!(fs::read_to_string(dir.path().join("file")).expect("read"), "kept");
+    server.signal(Signal::TERM);
+    assert!(server.ended().success());
+    let mut said = String::new();
+    server.0.stderr.as_mut().expect("a pipe").read_to_string(&mut said).expect("read");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("SIGHUP is ignored") && said.contains("tmpfs"), "{said}");
+}
+
+fn reload_prints_what_it_did() {
+    let (files, dir) = (Dir::new(), Dir::new());
+    let spec = files.path().join("tree.toml");
+    let value = |value: &str| {
+        fs::write(&spec, format!("[[value]]\npath = \"a\"\nvalue = \"{value}\"\n")).expect("write")
+    };
+    value("one");
+    let _server = Server::start(&[&format!("kernfs:{}", spec.display()), dir.text()]);
+    for content in ["two", "three", "four"] {
+        value(content);
+        let output = run(&["reload", dir.text()]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "0 added, 1 changed, 0 removed\n");
+        assert_eq!(fs::read_to_string(dir.path().join("a")).expect("read"), format!("{content}\n"));
+    }
+    fs::write(&spec, "[[value]]\npath = 7\n").expect("write");
+    let (status, said) = refused(&["reload", dir.text()]);
+    assert_eq!(status, 1);
+    assert!(said.starts_with("uvfs: not reloaded: ") && said.contains("tree.toml:2:8:"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(fs::read_to_string(dir.path().join("a")).expect("read"), "four\n");
+}
+
+fn reload_says_why_it_cannot() {
+    let dir = Dir::new();
+    assert!(refused(&["reload", dir.text()]).1.contains("nothing is mounted on"));
+    assert!(refused(&["reload", "/proc"]).1.contains("is not a uvfs file system but proc"));
+    assert!(
+        refused(&["reload", "/nowhere/at/all"]).1.contains("does not exist, so nothing is mounted there")
+    );
+    let server = Server::start(&["tmpfs", dir.text()]);
+    let (_, said) = refused(&["reload", dir.text()]);
+    assert!(
+        said.contains("nothing to reload") && said.contains("tmpfs") && said.contains("kernfs:FILE"),
+        "{said}"
+    );
+    server.signal(Signal::KILL);
+    assert!(within(SOON, || refused(&["reload", dir.text()]).1.contains("has died; clear it")));
+    run(&["umount", dir.text()]);
+    let _server = Server::start(&["-o", "ctl=off", "tmpfs", dir.text()]);
+    let (_, said) = refused(&["reload", dir.text()]);
+    assert!(said.contains("ctl=off") && said.contains("SIGHUP"), "{said}");
+}
+
+/// What is said after the other side of standard error has gone must not panic: a panic ends the server.
+fn a_server_outlives_its_standard_error() {
+    let (files, dir) = (Dir::new(), Dir::new());
+    let spec = files.path().join("tree.toml");
+    fs::write(&spec, "[[counter]]\npath = \"n\"\n").expect("write");
+    let mut server = Server::start(&[&format!("kernfs:{}", spec.display()), dir.text()]);
+    drop(server.0.stderr.take());
+    fs::write(dir.path().join("n"), "7").expect("write");
+    fs::write(&spec, "nonsense").expect("write");
+    // Said on standard error, too.
+    assert!(refused(&["reload", dir.text()]).1.contains("not reloaded"));
+    server.signal(Signal::USR1);
+    assert_eq!(fs::read_to_string(dir.path().join("n")).expect("read"), "7\n");
+    server.signal(Signal::TERM);
+    assert!(server.ended().success());
+}
