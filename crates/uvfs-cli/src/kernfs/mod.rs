@@ -3,9 +3,10 @@
 //! `spec` says what a SPEC may hold (`fields` takes it out of the TOML, `place` says where an error is),
 //! `attributes` and `command` are what its files do, and here it becomes a tree: at first, and again when
 //! the file has changed. A reload leaves alone what is declared as before, with the value that it has by
-//! now; what is not declared any more goes, and so does, to be made anew, what has become another thing.
+//! now. What has become another thing is replaced in one step, so that its name is never absent; what is not declared any more
+//! goes last. Nothing here waits for readers: they finish on the node that they opened.
 //! A SPEC that cannot be used changes nothing.
-//! One mutex: two reloads do not meet. It is held while nodes are removed, which waits for their readers.
+//! One mutex: two reloads do not meet.
 
 mod attributes;
 pub mod command;
@@ -96,39 +97,41 @@ impl Published {
         let mut now = self.now.lock();
         let mut changes = Changes::default();
         let Now { root, nodes } = &mut *now;
-        // What is in a directory before the directory.
-        let gone = nodes.iter().rev().filter(|(path, (old, _))| !stays(old, spec.nodes.get(*path)));
-        let gone: Vec<String> = gone.map(|(path, _)| path.clone()).collect();
-        for path in gone {
-            if let Some((_, node)) = nodes.remove(&path) {
-                node.remove();
-            }
-            if spec.nodes.contains_key(&path) { changes.changed += 1 } else { changes.removed += 1 }
-        }
         if *root != spec.root {
             self.tree.root().set_attr(&permissions(spec.root)).context("cannot change the root directory")?;
             *root = spec.root;
         }
-        // And the directory before what is in it.
-        let was_changed = changes.changed;
+        let gone: Vec<String> =
+            nodes.keys().rev().filter(|path| !spec.nodes.contains_key(*path)).cloned().collect();
+        // A directory before what is in it.
         for (path, declared) in spec.nodes {
             match nodes.get_mut(&path) {
                 Some((old, _)) if *old == declared => continue,
-                Some((old, node)) => {
+                Some((old, node)) if old.what == declared.what => {
                     let set = permissions(declared.permissions);
                     node.set_attr(&set).with_context(|| format!("cannot change {path}"))?;
                     *old = declared;
                     changes.changed += 1;
                 }
-                None => {
+                old => {
+                    if old.is_some() {
+                        changes.changed += 1
+                    } else {
+                        changes.added += 1
+                    }
                     let node = self.add(nodes, &path, &declared);
                     let node = node.with_context(|| format!("cannot make {path}"))?;
                     nodes.insert(path, (declared, node));
-                    changes.added += 1;
                 }
             }
         }
-        changes.added -= was_changed;
+        // And what is in it before the directory.
+        for path in gone {
+            if let Some((_, node)) = nodes.remove(&path) {
+                node.unlink();
+                changes.removed += 1;
+            }
+        }
         Ok(changes)
     }
 
@@ -144,7 +147,7 @@ impl Published {
         };
         let above = above.ok_or(uvfs::Errno::NOENT)?;
         let Permissions { mode, uid, gid } = declared.permissions;
-        let meta = Meta::new(mode).owner(uid, gid);
+        let meta = Meta::new(mode).owner(uid, gid).replacing();
         match &declared.what {
             What::Dir => above.add_dir(name, meta),
             What::Value(text) => above.add_attr(name, meta, Value::new(text)),
@@ -156,11 +159,6 @@ impl Published {
             What::Link { target } => above.add_symlink(name, meta, target.as_str()),
         }
     }
-}
-
-/// Whether a node can stay: it is what it was, but perhaps for its mode and owner.
-fn stays(old: &Declared, new: Option<&Declared>) -> bool {
-    new.is_some_and(|new| new.what == old.what)
 }
 
 fn permissions(Permissions { mode, uid, gid }: Permissions) -> SetAttr {
@@ -243,7 +241,9 @@ mod tests {
         assert_eq!(text(&user, "/a/x"), Ok("kept".into()));
         assert_eq!(user.stat(b"/a/x").expect("stat").mode & 0o777, 0o600);
         assert_eq!(text(&user, "/a/y"), Ok("three\n".into()));
-        assert_eq!(held.read_at(&mut [0; 10], 0), Err(Errno::NODEV), "what was replaced is gone");
+        assert_eq!(held.read_at(&mut [0; 10], 0), Ok(4), "it was open before");
+        assert_eq!(held.read_at(&mut [0; 10], 4), Ok(0));
+        assert_eq!(held.read_at(&mut [0; 10], 0), Err(Errno::NODEV), "what was replaced is not read twice");
         assert_eq!(kept.read_at(&mut [0; 10], 0), Ok(4));
         assert!(user.stat(b"/n").expect("stat").is_dir());
         assert!(user.stat(b"/e/f").expect("stat").is_dir());

@@ -3,6 +3,8 @@
 use std::fs;
 use std::io::Read;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::thread;
 
 use rustix::process::Signal;
 
@@ -14,6 +16,9 @@ pub const MOUNTING: &[Test] = &[
     ("sighup_is_logged_where_nothing_is_reloaded", sighup_is_logged_where_nothing_is_reloaded),
     ("reload_prints_what_it_did", reload_prints_what_it_did),
     ("reload_says_why_it_cannot", reload_says_why_it_cannot),
+    ("no_read_fails_because_of_a_reload", no_read_fails_because_of_a_reload),
+    ("a_reload_waits_for_no_reader", a_reload_waits_for_no_reader),
+    ("root_cannot_write_what_has_no_write_bit", root_cannot_write_what_has_no_write_bit),
     ("a_server_outlives_its_standard_error", a_server_outlives_its_standard_error),
 ];
 
@@ -131,4 +136,83 @@ fn a_server_outlives_its_standard_error() {
     assert_eq!(fs::read_to_string(dir.path().join("n")).expect("read"), "7\n");
     server.signal(Signal::TERM);
     assert!(server.ended().success());
+}
+
+fn no_read_fails_because_of_a_reload() {
+    let (files, dir) = (Dir::new(), Dir::new());
+    let spec = files.path().join("tree.toml");
+    let value = |value: u32| {
+        fs::write(files.path().join("new"), format!("[[value]]\npath = \"d/a\"\nvalue = {value}\n"))
+            .expect("write");
+        fs::rename(files.path().join("new"), &spec).expect("rename");
+    };
+    value(0);
+    let _server = Server::start(&[&format!("kernfs:{}", spec.display()), dir.text()]);
+    let (file, done) = (dir.path().join("d/a"), AtomicBool::new(false));
+    let newest = AtomicU32::new(0);
+    thread::scope(|s| {
+        let reader = s.spawn(|| {
+            let mut reads = 0;
+            while !done.load(SeqCst) {
+                let before = newest.load(SeqCst);
+                let text = fs::read_to_string(&file).expect("it is always there");
+                assert!(text.trim().parse::<u32>().expect("a number") >= before, "{text} after {before}");
+                reads += 1;
+            }
+            reads
+        });
+        for new in 1..=100 {
+            value(new);
+            assert!(run(&["reload", dir.text()]).status.success());
+            // The kernel has been told when the command returns.
+            newest.store(new, SeqCst);
+        }
+        done.store(true, SeqCst);
+        assert!(reader.join().expect("no read failed") > 0);
+    });
+}
+
+/// The command waits for a pipe that is written only when the reload is over.
+fn a_reload_waits_for_no_reader() {
+    let (files, dir) = (Dir::new(), Dir::new());
+    let (spec, pipe, begun) =
+        (files.path().join("tree.toml"), files.path().join("pipe"), files.path().join("begun"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    let tree = |name: &str, value: &str| {
+        let run = format!(": > {}; read line < {}; echo {name}", begun.display(), pipe.display());
+        let command =
+            format!("[[command]]\npath = \"slow\"\nrun = [\"sh\", \"-c\", \"{run}\"]\ntimeout = 3600\n");
+        fs::write(&spec, format!("{command}[[value]]\npath = \"v\"\nvalue = \"{value}\"\n")).expect("write");
+    };
+    tree("old", "one");
+    let _server = Server::start(&[&format!("kernfs:{}", spec.display()), dir.text()]);
+    for gone in [false, true] {
+        let slow = dir.path().join("slow");
+        let reader = thread::spawn(move || fs::read_to_string(slow));
+        assert!(within(SOON, || begun.exists()), "the command runs");
+        fs::remove_file(&begun).expect("unlink");
+        if gone {
+            fs::write(&spec, "[[value]]\npath = \"v\"\nvalue = \"three\"\n").expect("write");
+        } else {
+            tree("new", "two");
+        }
+        assert!(run(&["reload", dir.text()]).status.success());
+        let value = fs::read_to_string(dir.path().join("v")).expect("read");
+        assert_eq!(value, if gone { "three\n" } else { "two\n" });
+        assert!(!reader.is_finished(), "nobody has written to the pipe");
+        fs::write(&pipe, "go\n").expect("the command reads");
+        let text = reader.join().expect("no panic").expect("read");
+        assert_eq!(text, if gone { "new\n" } else { "old\n" });
+    }
+    assert!(!dir.path().join("slow").exists());
+}
+
+fn root_cannot_write_what_has_no_write_bit() {
+    let (files, dir) = (Dir::new(), Dir::new());
+    let spec = files.path().join("tree.toml");
+    fs::write(&spec, "[[value]]\npath = \"v\"\nvalue = 1\n").expect("write");
+    let _server = Server::start(&[&format!("kernfs:{}", spec.display()), dir.text()]);
+    let error = fs::write(dir.path().join("v"), "2").expect_err("mode 0444");
+    assert_eq!(error.raw_os_error(), Some(13), "EACCES");
+    assert_eq!(fs::read_to_string(dir.path().join("v")).expect("read"), "1\n");
 }

@@ -8,7 +8,7 @@
 //! ([`super::push`]); then the call returns. So whoever looks after that sees the change, and a view's
 //! answer that was on its way is late by the cache's own rule.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwapOption, Guard};
@@ -17,9 +17,10 @@ use rustix::time::{ClockId, clock_gettime};
 use uvfs::types::{Attr, Errno, NAME_MAX, Result, SetAttr, SetTime, Time};
 use uvfs_sync::segvec::SegVec;
 
-use super::locks::Locks;
+use super::locks::{Locks, Write};
 use super::node::{Body, Inner, Target};
 use super::options::{Meta, Options, Tag};
+use super::remove::Going;
 use super::tree::{Entry, Link, Nodes, NodesMut};
 use super::view::View;
 
@@ -28,6 +29,8 @@ use super::view::View;
 pub(super) struct Slot {
     inner: ArcSwapOption<Inner>,
     generation: AtomicU32,
+    /// The number of the last node here that was unlinked; 0 where there was none.
+    unlinked: AtomicU64,
 }
 
 /// See the module's head.
@@ -103,6 +106,21 @@ impl Engine {
         guard.as_ref().is_some_and(|inner| inner.ino == ino).then_some(Held(guard))
     }
 
+    /// As [`Engine::free_slot`], for a node that was unlinked.
+    pub(super) fn free_unlinked(&self, ino: u64) {
+        if let Some(slot) = self.slot(ino) {
+            slot.unlinked.store(ino, Ordering::Release);
+        }
+        self.free_slot(ino);
+    }
+
+    /// Why a node that is not in the table cannot be opened: ESTALE where another may have its name by now, so that a kernel looks
+    /// the name up again; ENODEV where it was removed.
+    pub(super) fn missing(&self, ino: u64) -> Errno {
+        let unlinked = self.slot(ino).is_some_and(|slot| slot.unlinked.load(Ordering::Acquire) == ino);
+        if unlinked { Errno::STALE } else { Errno::NODEV }
+    }
+
     pub(super) fn add(
         &self,
         parent: u64,
@@ -115,10 +133,10 @@ impl Engine {
         let inner = new_inner(&self.slots, body)?;
         let mut entry = Box::new(Entry::new(Arc::clone(&inner), meta, Arc::from(name), now()));
         let added = match target {
-            None => self.hang_new(&mut self.locks.write(&[parent, inner.ino]), parent, meta, entry),
+            None => self.hang_new(&mut self.lock_to_hang(parent, &inner, meta), parent, meta, entry),
             Some(Target::Text(text)) => {
                 entry.link = Some(Link { text: text.into(), node: 0 });
-                self.hang_new(&mut self.locks.write(&[parent, inner.ino]), parent, meta, entry)
+                self.hang_new(&mut self.lock_to_hang(parent, &inner, meta), parent, meta, entry)
             }
             Some(Target::Node(node)) => {
                 // The way there leads through nodes that nobody knows beforehand.
@@ -129,26 +147,51 @@ impl Engine {
                 })
             }
         };
-        if let Err(errno) = added {
-            self.free_slot(inner.ino);
-            return Err(errno);
-        }
+        let replaced = match added {
+            Ok(replaced) => replaced,
+            Err(errno) => {
+                self.free_slot(inner.ino);
+                return Err(errno);
+            }
+        };
         self.push_name(parent, name);
+        self.let_go(replaced);
         Ok(inner)
     }
 
-    fn hang_new(&self, nodes: &mut impl NodesMut, parent: u64, meta: &Meta, entry: Box<Entry>) -> Result<()> {
+    /// What is replaced may have nodes below it.
+    fn lock_to_hang(&self, parent: u64, inner: &Inner, meta: &Meta) -> Write<'_> {
+        if meta.replacing { self.locks.write_all() } else { self.locks.write(&[parent, inner.ino]) }
+    }
+
+    /// Hangs a new node; the nodes that it has replaced.
+    fn hang_new(
+        &self,
+        nodes: &mut impl NodesMut,
+        parent: u64,
+        meta: &Meta,
+        entry: Box<Entry>,
+    ) -> Result<Vec<Going>> {
         let above = nodes.entry(parent).filter(|above| !above.removing).ok_or(Errno::NOENT)?;
-        above.dir.as_ref().ok_or(Errno::NOTDIR)?.may_add(&entry.name, entry.tag)?;
+        let dir = above.dir.as_ref().ok_or(Errno::NOTDIR)?;
+        let old = dir.find(&entry.name, entry.tag).filter(|_| meta.replacing).map(|old| old.ino);
+        if old.is_none() {
+            dir.may_add(&entry.name, entry.tag)?;
+        }
         // In a hidden directory everything is hidden, and shows with it.
         let shows = !meta.hidden && above.inner.active.is_active();
         let (inner, time) = (Arc::clone(&entry.inner), entry.owner.ctime);
         nodes.put(entry);
-        nodes.hang(inner.ino, parent, time);
+        // Before it can be found, or a name that was there would be hidden for a moment.
         if shows {
             inner.active.activate();
         }
-        Ok(())
+        let Some(old) = old else {
+            nodes.hang(inner.ino, parent, time);
+            return Ok(Vec::new());
+        };
+        nodes.swap(old, inner.ino, time);
+        Ok(super::remove::cut(nodes, old))
     }
 
     pub(super) fn activate(&self, ino: u64) -> Result<()> {

@@ -6,7 +6,7 @@
 //! neither the node in the tree nor the program's value away from its end for longer than it is held.
 //! An attribute that holds a `Node` of its own tree keeps all of it for ever: use [`Node::downgrade`].
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex};
@@ -32,6 +32,8 @@ pub(super) struct Inner {
     pub(super) active: ActiveRef,
     pub(super) body: Body,
     pub(super) waiters: Waiters,
+    /// It was taken out of the tree without waiting for those who have it open.
+    pub(super) unlinked: AtomicBool,
     /// Somebody is at [`super::Call::remove_self`].
     pub(super) removing_itself: AtomicBool,
     gone: Mutex<bool>,
@@ -51,6 +53,7 @@ impl Inner {
             active: ActiveRef::new(),
             body,
             waiters: Waiters::default(),
+            unlinked: AtomicBool::new(false),
             removing_itself: AtomicBool::new(false),
             gone: Mutex::new(false),
             is_gone: Condvar::new(),
@@ -163,7 +166,7 @@ impl Node {
 
     /// Whether it can be found and used: activated, and its removal has not begun.
     pub fn is_active(&self) -> bool {
-        self.inner.active.is_active()
+        self.inner.active.is_active() && !self.inner.unlinked.load(Ordering::Acquire)
     }
 
     /// Adds a directory.
@@ -256,6 +259,13 @@ impl Node {
     /// itself; see [`Call::remove_self`](super::Call::remove_self). The root loses its children and stays. Twice is once.
     pub fn remove(&self) {
         self.engine.remove(self.inner.ino);
+    }
+
+    /// Removes it and all below it, and waits for nobody. From the beginning on nobody finds them. Calls that are inside go on, and a
+    /// file that is open can be read to the end of one text: an attribute has to bear calls after its removal. Reading from the
+    /// start again, and writing, fail with ENODEV. The root stays as it is. Twice is once.
+    pub fn unlink(&self) {
+        self.engine.unlink_open(self.inner.ino);
     }
 
     /// Wakes who polls: the value is not what was read. Whoever has the file open sees POLLPRI and POLLERR until he has

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use uvfs_sync::lane;
 
+use super::node::Inner;
+
 /// A power of two.
 const SHARDS: u64 = 64;
 /// Bytes of text that a state keeps when its file is closed.
@@ -32,16 +34,30 @@ pub(super) struct State {
 }
 
 /// An open file.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Open {
     /// Of the node. Does not change while the file is open, nor is `state` needed for it: who writes or polls does
     /// not wait for who reads.
     pub(super) ino: AtomicU64,
     /// The node's count of notifications before the text was made; [`UNREAD`].
     pub(super) event: AtomicU64,
+    /// The node, where it was unlinked while this file is open: it is in no table any more. Locked for a look only.
+    kept: Mutex<Option<Arc<Inner>>>,
     /// Whether the node may have a waker for this file.
     pub(super) polled: AtomicBool,
     pub(super) state: Mutex<State>,
+}
+
+impl Open {
+    /// Whether a read begins a text after another one.
+    pub(super) fn begins_anew(&self, offset: u64) -> bool {
+        offset == 0 && self.event.load(Ordering::Relaxed) != UNREAD
+    }
+
+    /// The node that was unlinked while this file is open.
+    pub(super) fn kept(&self) -> Option<Arc<Inner>> {
+        self.kept.lock().clone()
+    }
 }
 
 /// Nothing was read yet: as in sysfs, who polls is told to read.
@@ -86,6 +102,7 @@ impl Opens {
         open.event.store(UNREAD, Ordering::Relaxed);
         open.polled.store(false, Ordering::Relaxed);
         open.state.lock().shown = false;
+        drop(open.kept.lock().take());
         index as u64 * SHARDS + number
     }
 
@@ -99,11 +116,28 @@ impl Opens {
     pub(super) fn remove(&self, handle: u64) {
         let mut shard = self.shard(handle).lock();
         let index = (handle / SHARDS) as usize;
-        let Some(open) = shard.open.get(index) else { return };
+        let Some(open) = shard.open.get(index).cloned() else { return };
         let mut state = open.state.lock();
         state.text.clear();
         state.text.shrink_to(KEPT);
         drop(state);
+        // No node has this number: `keep` passes by what is closed.
+        open.ino.store(0, Ordering::Relaxed);
+        let kept = open.kept.lock().take();
         shard.free.push(index);
+        drop(shard);
+        // Its end may be the end of an attribute, which is the program's code.
+        drop(kept);
+    }
+
+    /// Files that have `inner` open keep it. A file that is opened meanwhile: if its entry comes into the shard before this looks
+    /// there, it keeps the node; if it comes later, the shard's lock lets it see that `inner` is unlinked.
+    pub(super) fn keep(&self, inner: &Arc<Inner>) {
+        for shard in &self.shards {
+            let shard = shard.0.lock();
+            for open in shard.open.iter().filter(|open| open.ino.load(Ordering::Relaxed) == inner.ino) {
+                *open.kept.lock() = Some(Arc::clone(inner));
+            }
+        }
     }
 }

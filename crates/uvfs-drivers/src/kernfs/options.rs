@@ -87,6 +87,7 @@ pub struct Meta {
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) hidden: bool,
+    pub(super) replacing: bool,
     pub(super) namespaced: bool,
     pub(super) tag: Option<Tag>,
 }
@@ -94,7 +95,8 @@ pub struct Meta {
 impl Meta {
     /// Permission bits `mode`, owned by root. (Symbolic links have 0777, whatever is said here.)
     pub const fn new(mode: u32) -> Self {
-        Self { mode: mode & !mode::S_IFMT, uid: 0, gid: 0, hidden: false, namespaced: false, tag: None }
+        let mode = mode & !mode::S_IFMT;
+        Self { mode, uid: 0, gid: 0, hidden: false, replacing: false, namespaced: false, tag: None }
     }
 
     /// Owned by `uid` and `gid`.
@@ -106,6 +108,13 @@ impl Meta {
     /// Not to be found before [`Node::activate`](super::Node::activate).
     pub const fn hidden(mut self) -> Self {
         self.hidden = true;
+        self
+    }
+
+    /// In the place of the node that has the name, if there is one: the name is never absent, and keeps its place in listings. The
+    /// other node goes as by [`Node::unlink`](super::Node::unlink).
+    pub const fn replacing(mut self) -> Self {
+        self.replacing = true;
         self
     }
 

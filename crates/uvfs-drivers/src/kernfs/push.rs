@@ -23,7 +23,7 @@ use super::engine::Engine;
 use super::view::View;
 
 impl Engine {
-    fn each_view(&self, tell: impl Fn(&View)) {
+    pub(super) fn each_view(&self, tell: impl Fn(&View)) {
         let views: Vec<Arc<View>> = {
             let mut views = self.views.lock();
             if views.is_empty() {

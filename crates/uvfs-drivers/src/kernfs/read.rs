@@ -4,7 +4,7 @@
 //! same text: a value that changes meanwhile is seen as it was, whole. Records are made as they are read and
 //! thrown away behind the reader; who goes back begins at the first one again.
 //! Every call, also one that is answered from the text, holds an active reference: ENODEV from the beginning of the
-//! removal on.
+//! removal on. A node that was unlinked instead can be read to the end of one text by files that had it open.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,11 +23,9 @@ const AHEAD: usize = 4096;
 fn with<R>(
     op: &Op,
     engine: &Arc<Engine>,
-    ino: u64,
+    inner: &Arc<Inner>,
     act: impl FnOnce(&dyn Attribute, &Call<'_>, &Inner) -> Result<R>,
 ) -> Result<R> {
-    let held = engine.inner(ino).ok_or(Errno::NODEV)?;
-    let inner = held.get().ok_or(Errno::NODEV)?;
     let active = inner.active.get().ok_or(Errno::NODEV)?;
     let Body::Attribute(attribute) = &inner.body else { return Err(Errno::INVAL) };
     act(&**attribute, &Call::new(op, engine, inner, &active), inner)
@@ -46,7 +44,20 @@ fn copy(text: &[u8], start: u64, offset: u64, buf: &mut [u8]) -> usize {
 pub(super) fn read(op: &Op, engine: &Arc<Engine>, open: &Open, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let mut state = open.state.lock();
     let state = &mut *state;
-    with(op, engine, open.ino.load(Ordering::Relaxed), |attribute, call, inner| match attribute.kind() {
+    let held = engine.inner(open.ino.load(Ordering::Relaxed));
+    let kept;
+    let inner = match held.as_ref().and_then(|held| held.get()) {
+        Some(inner) => inner,
+        None => {
+            // Files keep an unlinked node before the table loses it, so it is missed in one of the two only.
+            kept = open.kept().ok_or(Errno::NODEV)?;
+            &kept
+        }
+    };
+    if inner.unlinked.load(Ordering::Acquire) && open.begins_anew(offset) {
+        return Err(Errno::NODEV);
+    }
+    with(op, engine, inner, |attribute, call, inner| match attribute.kind() {
         Kind::Text => {
             if offset == 0 || !state.shown {
                 begin(open, inner);
@@ -133,7 +144,9 @@ fn records(
 
 /// Writes through an open file.
 pub(super) fn write(op: &Op, engine: &Arc<Engine>, open: &Open, offset: u64, data: &[u8]) -> Result<usize> {
-    with(op, engine, open.ino.load(Ordering::Relaxed), |attribute, call, _| match attribute.kind() {
+    let held = engine.inner(open.ino.load(Ordering::Relaxed)).ok_or(Errno::NODEV)?;
+    let inner = held.get().filter(|inner| !inner.unlinked.load(Ordering::Acquire)).ok_or(Errno::NODEV)?;
+    with(op, engine, inner, |attribute, call, _| match attribute.kind() {
         Kind::Text | Kind::Records => {
             let data = &data[..data.len().min(STORE_MAX)];
             attribute.store(call, data).map(|taken| taken.min(data.len()))

@@ -5,6 +5,10 @@
 //! of the tree, which is looked at again for that: another removal may have been faster. Of two
 //! removals of one node each does all of this. The one that finds the node gone knows that it was out of
 //! the caches and drained before.
+//!
+//! Unlinking waits for nobody: the nodes are taken out of the tree, the caches are told, then files that have the nodes open keep
+//! them, and then the table of nodes loses them. A file that is opened before that is kept; one that is opened later gets
+//! ESTALE, for which a kernel looks the name up again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,9 +20,26 @@ use super::locks::Write;
 use super::node::Inner;
 use super::tree::{Nodes, NodesMut};
 
+/// Takes a subtree out of the tree.
+pub(super) fn cut(nodes: &mut impl NodesMut, top: u64) -> Vec<Going> {
+    let (mut going, mut rest) = (Vec::new(), vec![top]);
+    while let Some(entry) = rest.pop().and_then(|at| nodes.entry(at)) {
+        rest.extend(entry.dir.iter().flat_map(|dir| dir.children()).map(|child| child.ino));
+        let (inner, name) = (Arc::clone(&entry.inner), Arc::clone(&entry.name));
+        going.push(Going { inner, parent: entry.parent, name });
+    }
+    let now = now();
+    for node in going.iter().rev() {
+        nodes.unhang(node.inner.ino, now);
+        nodes.take(node.inner.ino);
+    }
+    going
+}
+
 /// A node that is being removed.
-struct Going {
+pub(super) struct Going {
     inner: Arc<Inner>,
+    /// 0: another node has its name already.
     parent: u64,
     name: Arc<[u8]>,
 }
@@ -41,6 +62,34 @@ impl Engine {
             node.inner.set_gone();
         }
         if let Some(top) = going.first() {
+            self.push_attr(top.parent, mode::S_IFDIR);
+        }
+    }
+
+    /// See [`Node::unlink`](super::Node::unlink).
+    pub(super) fn unlink_open(&self, ino: u64) {
+        if ino == self.root {
+            return;
+        }
+        let going = cut(&mut self.lock_subtree(ino), ino);
+        self.let_go(going);
+    }
+
+    /// The end of nodes that are not in the tree any more.
+    pub(super) fn let_go(&self, going: Vec<Going>) {
+        for node in going.iter().filter(|node| node.parent != 0) {
+            self.push_name(node.parent, &node.name);
+        }
+        for node in &going {
+            // After the caches were told: an open that is refused from here on looks the name up again, and does not find this node.
+            node.inner.unlinked.store(true, Ordering::Release);
+            self.each_view(|view| view.keep_open(&node.inner));
+            self.free_unlinked(node.inner.ino);
+            self.push_attr(node.inner.ino, node.inner.fmt);
+            node.inner.waiters.notify();
+            node.inner.set_gone();
+        }
+        if let Some(top) = going.first().filter(|top| top.parent != 0) {
             self.push_attr(top.parent, mode::S_IFDIR);
         }
     }

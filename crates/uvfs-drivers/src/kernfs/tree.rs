@@ -23,7 +23,7 @@ const FIRST_COOKIE: u64 = 3;
 /// A node.
 pub(super) struct Entry {
     pub(super) inner: Arc<Inner>,
-    /// Of the directory; 0 for the root.
+    /// Of the directory; 0 for the root and for what hangs nowhere.
     pub(super) parent: u64,
     pub(super) name: Arc<[u8]>,
     pub(super) tag: Option<Tag>,
@@ -200,15 +200,23 @@ impl Dir {
     fn add(&mut self, name: &Arc<[u8]>, tag: Option<Tag>, inner: &Arc<Inner>) -> u64 {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
+        self.put(name, tag, inner, cookie);
+        cookie
+    }
+
+    /// Puts a child at a cookie, in the place of the one that is there.
+    fn put(&mut self, name: &Arc<[u8]>, tag: Option<Tag>, inner: &Arc<Inner>, cookie: u64) {
         let map = match (&mut self.names, tag) {
             (Names::Plain(map), _) => map,
             (Names::Tagged(maps), tag) => maps.entry(tag.unwrap_or(Tag(0))).or_default(),
         };
         map.insert(Arc::clone(name), (cookie, Arc::clone(inner)));
-        self.order.insert(cookie, Listed { name: Arc::clone(name), tag, inner: Arc::clone(inner) });
+        let listed = Listed { name: Arc::clone(name), tag, inner: Arc::clone(inner) };
+        if let Some(old) = self.order.insert(cookie, listed) {
+            self.subdirs -= u32::from(old.inner.fmt == mode::S_IFDIR);
+        }
         self.subdirs += u32::from(inner.fmt == mode::S_IFDIR);
         self.revision += 1;
-        cookie
     }
 
     fn remove(&mut self, name: &[u8], tag: Option<Tag>, cookie: u64) {
@@ -306,6 +314,20 @@ pub(super) trait NodesMut: Nodes {
         let cookie = above.dir.as_mut().map_or(0, |dir| dir.add(&name, tag, &inner));
         if let Some(entry) = self.entry_mut(ino) {
             (entry.parent, entry.cookie) = (parent, cookie);
+        }
+    }
+
+    /// Hangs `new`, which is in the tree, in the place of `old`, which has its name and hangs nowhere afterwards.
+    fn swap(&mut self, old: u64, new: u64, now: Time) {
+        let Some(entry) = self.entry_mut(old) else { return };
+        let (parent, cookie) = (std::mem::take(&mut entry.parent), entry.cookie);
+        let Some(entry) = self.entry_mut(new) else { return };
+        (entry.parent, entry.cookie) = (parent, cookie);
+        let (name, tag, inner) = (Arc::clone(&entry.name), entry.tag, Arc::clone(&entry.inner));
+        let Some(above) = self.entry_mut(parent) else { return };
+        (above.owner.mtime, above.owner.ctime) = (now, now);
+        if let Some(dir) = &mut above.dir {
+            dir.put(&name, tag, &inner, cookie);
         }
     }
 

@@ -6,6 +6,7 @@
 //! another's question is told that one's error, and may have come after the activation.)
 //! Names cannot be made or removed through a view (EPERM); owners may change mode, owner and times.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use uvfs::types::{
 use uvfs_cache::{Cache, SbId};
 
 use super::engine::Engine;
-use super::node::Body;
+use super::node::{Body, Inner};
 use super::open::Opens;
 use super::options::{Options, Policy, Tag};
 use super::poll;
@@ -55,6 +56,11 @@ impl View {
         let view = Arc::new(Self { engine, tag, opens: Opens::new(), mounts: Mutex::new(Vec::new()) });
         view.engine.views.lock().push(Arc::downgrade(&view));
         view
+    }
+
+    /// Files that have `inner` open keep it.
+    pub(super) fn keep_open(&self, inner: &Arc<Inner>) {
+        self.opens.keep(inner);
     }
 
     /// Calls `tell` with each cache that the view is mounted in, and the superblock there.
@@ -100,8 +106,8 @@ impl Driver for View {
         self.engine.mend(root);
     }
 
-    fn lookup(&self, _op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
-        let dir = dir.ino();
+    fn lookup(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Answer> {
+        let dir = inode.ino();
         let nodes = self.engine.locks.read(&[dir]);
         let above = nodes.entry(dir).filter(|above| !above.removing).ok_or(Errno::NOENT)?;
         let above = above.dir.as_ref().ok_or(Errno::NOTDIR)?;
@@ -118,7 +124,11 @@ impl Driver for View {
                 self.engine.attr(ino)
             }
         };
-        Ok(attr.map_or(Answer::Absent(NOT_KEPT), |attr| Answer::Found(forever(attr))))
+        match attr {
+            Some(attr) => Ok(Answer::Found(forever(attr))),
+            // Another node has taken its place since the directory was looked at, or none has.
+            None => self.lookup(op, inode, name),
+        }
     }
 
     /// A negative entry is asked about by its name: the lock is held anyway, and what is not there now was not hidden
@@ -203,12 +213,27 @@ impl Driver for View {
         self.engine.readlink(inode.ino())
     }
 
-    fn open(&self, _op: &Op, inode: &Inode<'_>, _access: Access) -> Result<u64> {
+    fn open(&self, _op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
         let ino = inode.ino();
-        let held = self.engine.inner(ino).ok_or(Errno::NODEV)?;
+        let held = self.engine.inner(ino).ok_or_else(|| self.engine.missing(ino))?;
         let inner = held.get().ok_or(Errno::NODEV)?;
         let _active = inner.active.get().ok_or(Errno::NODEV)?;
-        if matches!(inner.body, Body::Attribute(_)) { Ok(self.opens.insert(ino)) } else { Err(Errno::INVAL) }
+        if !matches!(inner.body, Body::Attribute(_)) {
+            return Err(Errno::INVAL);
+        }
+        // As in sysfs, also for root, whom mode bits do not bind: what has no write bit has nothing that takes a write.
+        let mode = self.engine.attr(ino).map_or_else(|| inode.attr().mode, |attr| attr.mode);
+        let refused = |asked: Access, bits: u32| access.contains(asked) && mode & bits == 0;
+        if refused(Access::READ, 0o444) || refused(Access::WRITE, 0o222) {
+            return Err(Errno::ACCESS);
+        }
+        let handle = self.opens.insert(ino);
+        // After the handle is there: see `Opens::keep`.
+        if inner.unlinked.load(Ordering::Acquire) {
+            self.opens.remove(handle);
+            return Err(Errno::STALE);
+        }
+        Ok(handle)
     }
 
     fn release(&self, file: File<'_>) {

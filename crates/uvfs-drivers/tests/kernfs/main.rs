@@ -7,6 +7,7 @@ mod basics;
 mod files;
 mod late;
 mod model;
+mod replaced;
 mod rules;
 
 use std::io::Write as _;
