@@ -49,11 +49,11 @@ mod lookup;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod marks;
-#[cfg(all(test, not(loom)))]
-mod owner_tests;
-mod owned;
 #[cfg(all(test, debug_assertions, not(loom)))]
 mod order_tests;
+mod owned;
+#[cfg(all(test, not(loom)))]
+mod owner_tests;
 pub mod prefix;
 mod pressure;
 mod readdir;

@@ -13,5 +13,5 @@ mod memory_full;
 mod model;
 mod numbers;
 mod references;
-mod superblocks;
 mod stale;
+mod superblocks;
