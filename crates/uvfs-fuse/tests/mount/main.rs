@@ -4,6 +4,7 @@
 mod acl;
 mod basic;
 mod checked;
+mod direct;
 mod dirs;
 mod emptied;
 mod failing;
@@ -36,6 +37,7 @@ fn main() {
         acl::TESTS,
         basic::TESTS,
         checked::TESTS,
+        direct::TESTS,
         dirs::TESTS,
         emptied::TESTS,
         failing::TESTS,

@@ -1,4 +1,4 @@
-//! What needs `unsafe`: a shared mapping of a file, and file handles.
+//! What needs `unsafe`: a shared mapping of a file, file handles, and writes by io_uring.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 
+use io_uring::{IoUring, opcode, types};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 
 /// The first `len` bytes of a file, mapped for reading and writing.
@@ -98,4 +99,51 @@ pub fn open_by_handle(mount: &File, handle: &Handle) -> io::Result<File> {
     }
     // SAFETY: the descriptor is new, and nobody else's.
     Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+/// A page in memory where pages begin, as direct writes want it.
+#[repr(C, align(4096))]
+#[derive(Clone)]
+struct Page([u8; PAGE]);
+
+/// Many writes of a page each, under way at the same time.
+pub struct Writes {
+    ring: IoUring,
+    pages: Vec<Page>,
+}
+
+impl Writes {
+    pub fn new(pages: usize) -> io::Result<Self> {
+        let ring = IoUring::new(pages.next_power_of_two() as u32)?;
+        Ok(Self { ring, pages: vec![Page([0; PAGE]); pages] })
+    }
+
+    /// Fills all pages with `byte`, writes them to `file` from `offset` on, and waits for the last.
+    pub fn write(&mut self, file: &File, offset: usize, byte: u8) -> io::Result<()> {
+        let fd = types::Fd(file.as_raw_fd());
+        for (i, page) in self.pages.iter_mut().enumerate() {
+            page.0.fill(byte);
+            let entry = opcode::Write::new(fd, page.0.as_ptr(), PAGE as u32);
+            let entry = entry.offset((offset + i * PAGE) as u64).build();
+            // SAFETY: the page is not touched and the file stays open until the write has completed, which is waited for below.
+            unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)?;
+        }
+        let mut left = self.pages.len();
+        let mut outcome = Ok(());
+        self.ring.submit_and_wait(left)?;
+        while left > 0 {
+            let Some(done) = self.ring.completion().next() else {
+                self.ring.submit_and_wait(1)?;
+                continue;
+            };
+            left -= 1;
+            if done.result() != PAGE as i32 {
+                outcome = Err(io::Error::from_raw_os_error(-done.result()));
+            }
+        }
+        outcome
+    }
 }
