@@ -1,21 +1,26 @@
 //! `--metrics ADDRESS:PORT`: the figures of `.uvfs` for Prometheus, at `/metrics` by HTTP.
 //!
-//! The port is taken before anything is mounted. One thread answers one client after the other and closes the connection: a
-//! client has [`PATIENCE`] for its request and as much again for taking the answer, a request [`HEAD_MAX`] bytes, and who waits meanwhile
-//! stands in the kernel's queue, which has a limit. So slow and hostile clients cost that thread's time and 8 KiB, and
-//! nothing of the file system's, none of whose locks is held here. No more is answered than GET of one path.
+//! The port is taken before anything is mounted. Each client has a thread for itself, [`PATIENCE`] for its request and as much
+//! again for taking the answer; a request has [`HEAD_MAX`] bytes at the most. At most [`CLIENTS_MAX`] are here at a time. One more
+//! takes the place of the one that came first, whose connection ends: a client that asks is never behind clients that wait. So slow and
+//! hostile clients cost some small threads and nothing of the file system's, none of whose locks is held here. No more is answered than
+//! GET of one path.
+//!
+//! The mutex of [`Clients`] is a leaf, and held for a few steps only.
 //!
 //! The text is Prometheus' exposition format, version 0.0.4: a family for each figure, or for each directory of figures of one
 //! kind, whose names are labels then.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use parking_lot::Mutex;
 
 use crate::control::Control;
 use crate::figures::{self, Figure, Snapshot};
@@ -24,6 +29,10 @@ use crate::figures::{self, Figure, Snapshot};
 const HEAD_MAX: usize = 8 << 10;
 /// For how long a client is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Clients at a time.
+const CLIENTS_MAX: usize = 32;
+/// Bytes of a client's thread's stack: a request and the figures are on it or on the heap.
+const STACK: usize = 256 << 10;
 /// Headers of a request at the most.
 const HEADERS_MAX: usize = 64;
 /// Directories of `.uvfs` that are one family, and the label that tells their figures apart.
@@ -65,24 +74,54 @@ impl Listener {
 
     /// Answers from now on, for as long as the process lives.
     pub fn serve(self, control: Arc<Control>) -> Result<()> {
+        let clients = Arc::new(Clients::default());
         let serve = move || {
             loop {
-                match self.socket.accept() {
-                    Ok((client, _)) => {
-                        if let Err(error) = answer(&client, &control) {
-                            tracing::debug!(%error, "a client of --metrics has not got its answer");
-                        }
-                    }
-                    Err(error) => {
-                        // No descriptors, for instance: the next one might be lucky.
-                        tracing::warn!(%error, "--metrics");
-                        thread::sleep(PATIENCE);
-                    }
+                let served =
+                    self.socket.accept().and_then(|(client, _)| clients.serve(client, control.clone()));
+                if let Err(error) = served {
+                    // No descriptors, for instance: the next one might be lucky.
+                    tracing::warn!(%error, "--metrics");
+                    thread::sleep(PATIENCE);
                 }
             }
         };
         thread::Builder::new().name("uvfs-metrics".into()).spawn(serve).context("cannot start a thread")?;
         Ok(())
+    }
+}
+
+/// Who is being served, in the order in which they came.
+#[derive(Default)]
+struct Clients(Mutex<VecDeque<Arc<TcpStream>>>);
+
+impl Clients {
+    /// Has a thread answer a client.
+    fn serve(self: &Arc<Self>, client: TcpStream, control: Arc<Control>) -> io::Result<()> {
+        let client = Arc::new(client);
+        let first = {
+            let mut here = self.0.lock();
+            here.push_back(client.clone());
+            if here.len() > CLIENTS_MAX { here.pop_front() } else { None }
+        };
+        if let Some(first) = first {
+            // Its thread finds the end of the connection and goes. It may have gone already.
+            let _ = first.shutdown(Shutdown::Both);
+        }
+        let clients = self.clone();
+        let name = "uvfs-metrics".to_owned();
+        let answered = client.clone();
+        let thread = thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
+            if let Err(error) = answer(&answered, &control) {
+                tracing::debug!(%error, "a client of --metrics has not got its answer");
+            }
+            clients.forget(&answered);
+        });
+        thread.map(drop).inspect_err(|_| self.forget(&client))
+    }
+
+    fn forget(&self, client: &Arc<TcpStream>) {
+        self.0.lock().retain(|here| !Arc::ptr_eq(here, client));
     }
 }
 
@@ -189,7 +228,7 @@ fn write(mut client: &TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Res
             Err(error) => return Err(error),
         }
     }
-    client.shutdown(std::net::Shutdown::Write)
+    client.shutdown(Shutdown::Write)
 }
 
 /// What is left until then; an error where nothing is.

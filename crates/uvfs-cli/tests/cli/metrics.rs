@@ -12,6 +12,7 @@ pub const PLAIN: &[Test] = &[("metrics_addresses_are_checked", metrics_addresses
 pub const MOUNTING: &[Test] = &[
     ("metrics_are_what_uvfs_stats_says", metrics_are_what_uvfs_stats_says),
     ("metrics_answer_after_bad_clients", metrics_answer_after_bad_clients),
+    ("metrics_answer_beside_idle_clients", metrics_answer_beside_idle_clients),
     ("metrics_without_the_control_directory", metrics_without_the_control_directory),
 ];
 
@@ -169,6 +170,26 @@ fn metrics_answer_after_bad_clients() {
     assert!(status.contains(" 200 ") && !checked(&body).is_empty());
     let mut said = String::new();
     half.read_to_string(&mut said).expect("an answer");
+    assert!(said.starts_with("HTTP/1.1 408 "), "{said}");
+}
+
+/// More clients than have a place, none of which asks: those that came first go, and a client that asks is answered before any
+/// of them has lost patience.
+fn metrics_answer_beside_idle_clients() {
+    let (server, _dir, address) = mounted("rw");
+    let mut idle: Vec<_> = (0..200).map(|_| client(&address)).collect();
+    for _ in 0..3 {
+        let (status, body) = ask(&address, GET);
+        assert!(status.contains(" 200 ") && !checked(&body).is_empty());
+    }
+    let mut said = String::new();
+    idle[0].read_to_string(&mut said).expect("the end of the connection");
+    assert_eq!(said, "", "it has lost its place");
+    let tasks = || fs::read_dir(format!("/proc/{}/task", server.0.id())).expect("tasks").count();
+    assert!(super::within(SOON, || tasks() < 100), "{} threads", tasks());
+    // The last one has its place still, or was told that it has said nothing in time.
+    let mut said = String::new();
+    idle.pop().expect("a client").read_to_string(&mut said).expect("an answer");
     assert!(said.starts_with("HTTP/1.1 408 "), "{said}");
 }
 
