@@ -103,7 +103,7 @@ fn rule19_two_directories_are_locked_in_one_order() {
     }
 }
 
-/// What a name held is let go of with no lock held: its last reference may end the inode, and call the driver. Planted bug:
+/// A removal lets go of the inode with no lock held: the last reference ends it, and calls the driver. Planted bug:
 /// rule19-finished-under-the-bucket.
 #[test]
 fn rule19_an_inode_ends_with_no_lock_held() {

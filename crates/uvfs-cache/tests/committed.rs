@@ -1,4 +1,4 @@
-//! Rule 18: what the cache says is committed is what the system says.
+//! Rule 18: the cache's figure of committed memory agrees with the system's.
 //!
 //! One test only, in a program of its own: the system's figure is the process's.
 
@@ -12,7 +12,7 @@ use uvfs_cache::attr::mode::{S_IFDIR, S_IFLNK, S_IFREG};
 use uvfs_cache::buffers::{BlockSource, Device};
 use uvfs_cache::{Attr, Cache, Config, Fresh, Life, Lookup, SbId, SbOptions};
 
-/// Enough of each kind that what else the process needs does not count.
+/// Enough of each kind that the rest of the process does not matter.
 const EACH: u64 = 60_000;
 const BLOCK: usize = 4096;
 
@@ -43,8 +43,8 @@ fn superblock(cache: &Cache) -> SbId {
     sb
 }
 
-/// What `change` adds to both figures, or takes away, agrees. Within 3%, where the rule says 5: what a kind of memory adds to
-/// the rest is seen if it is missing from the sum.
+/// `change` adds the same to both figures, or takes it away. Within 3%, where the rule says 5: so a kind of memory that is
+/// missing from the sum shows.
 fn agrees(cache: &Cache, what: &str, change: impl FnOnce()) {
     let before = (cache.committed(), resident().unwrap());
     change();
@@ -57,7 +57,7 @@ fn agrees(cache: &Cache, what: &str, change: impl FnOnce()) {
 }
 
 #[test]
-fn rule18_what_is_committed_is_what_the_system_counts() {
+fn rule18_committed_memory_agrees_with_the_system() {
     if resident().is_none() {
         println!("skipped: no /proc/self/smaps_rollup");
         return;

@@ -1,7 +1,7 @@
 //! The lock order, asserted in debug builds (docs/locking.md has it in words).
 //!
 //! Each thread keeps a list of the locks it holds: their classes and, where several of a class may be held, their keys.
-//! It panics when it comes to a lock that comes before one it holds, or is the same: at the first wrong order, not at the
+//! A thread panics when it takes a lock that comes before one it holds, or that it holds already: at the first wrong order, not at the
 //! first deadlock. In release builds and under loom (whose threads share a system thread, and which finds deadlocks itself)
 //! nothing of it is left.
 
@@ -14,14 +14,14 @@ use std::ops::{Deref, DerefMut};
 use crate::primitives::{Mutex, MutexGuard};
 
 /// Classes of locks, in the order in which they may be taken. Several of one class may be held in the order of
-/// their keys. Where a class says nothing of keys, a thread holds one at a time.
+/// their keys. Of a class without keys a thread holds one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Class {
     /// A superblock's rename mutex.
     Rename,
-    /// The right to a name, by the name's 64-bit hash. It may be given back by another thread: it is noted only while who
-    /// takes two waits for the second.
+    /// The right to a name, by the name's 64-bit hash. It may be given back by another thread: it is noted only while a
+    /// thread that takes two waits for the second.
     Name,
     /// An inode's turn.
     Turn,
@@ -100,7 +100,7 @@ mod held {
     pub(super) fn leave(class: Class) {
         let _ = HELD.try_with(|held| {
             let mut held = held.borrow_mut();
-            // Who lets go of one of a class lets go of all before he takes another one.
+            // A thread that lets go of one lock of a class lets go of all before it takes another one.
             if let Some(at) = held.iter().rposition(|held| held.0 == class) {
                 held.remove(at);
             }

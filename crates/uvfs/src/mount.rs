@@ -225,7 +225,7 @@ pub(crate) struct Mounts {
     /// A sequence: odd while a mount or unmount becomes visible.
     generation: AtomicU32,
     writer: Mutex<()>,
-    /// What a test does while a mount or unmount becomes visible.
+    /// Called by tests while a mount or unmount becomes visible.
     #[cfg(test)]
     amid: OnceLock<fn(&Mounts)>,
 }

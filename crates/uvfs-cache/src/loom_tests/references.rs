@@ -1,9 +1,10 @@
-//! Model checks of references: those that a front end's kernel holds, and those of a step that waits for nothing.
+//! Model checks of a front end's lookups, and of the step into a directory.
 
 use super::*;
 
 /// Rule 7: a step into a directory leads into the name's own one, also when it is removed and its slot is another
-/// directory's meanwhile. Planted bugs: rule7-enter-name-not-checked, rule7-enter-reads-the-stamp-last.
+/// directory's meanwhile. Planted bug: rule7-enter-reads-the-stamp-last (and
+/// rule7-enter-name-not-checked, which a test without threads finds).
 #[test]
 fn loom_rule7_a_directory_that_is_entered_is_the_names_own() {
     model(|| {

@@ -36,7 +36,7 @@ fn empty(cache: &Cache, sb: SbId) {
     (0..NAMES).for_each(|i| cache.lock_name(&root, format!("f{i}").as_bytes()).remove(None));
 }
 
-/// What is given back by one superblock is one other's, and nobody's twice; and none is lost. Planted bugs:
+/// A chunk that one superblock gave back goes to one other, never to two; and none is lost. Planted bugs:
 /// rule18-a-chunk-is-handed-out-twice, rule18-a-chunk-stays-with-its-first-owner, rule18-chunks-are-not-returned.
 #[test]
 fn rule18_a_chunk_that_was_given_back_goes_to_one_superblock() {

@@ -73,7 +73,7 @@ fn rule7_a_name_that_was_removed_is_not_entered() {
     assert_eq!(cache.enter(at, &child), Err(Retry::Dentry), "another directory under this name");
 }
 
-/// Rule 1: what was read of a name stays out of date after the memory of its dentry was given back and used again: the new
+/// Rule 1: a name that was read stays out of date after the memory of its dentry was given back and used again: the new
 /// sequence begins above the old one. Planted bugs: rule1-dentries-begin-below-the-floor,
 /// rule1-dentries-leave-no-floor.
 #[test]

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::*;
 use crate::slab::{CHUNK, Pool, Slab};
 
-/// What a wrong order panics with.
+/// The message of a panic.
 fn panics(f: impl FnOnce()) -> String {
     let panic = catch_unwind(AssertUnwindSafe(f)).expect_err("no panic");
     *panic.downcast::<String>().unwrap()
@@ -20,7 +20,7 @@ fn rule19_locks_in_order_are_taken() {
 }
 
 /// Rule 19: each class panics while a later one, or another one of its own, is held. Planted bugs:
-/// rule19-order-the-other-way-round, rule19-a-class-is-forgotten.
+/// rule19-order-the-other-way-round, rule19-only-the-first-is-compared, rule19-the-same-lock-twice.
 #[test]
 fn rule19_a_wrong_order_of_classes_panics() {
     for (i, first) in Class::ALL.into_iter().enumerate() {
@@ -33,7 +33,7 @@ fn rule19_a_wrong_order_of_classes_panics() {
             assert!(message.contains(&format!("{second:?}")) && message.contains(&format!("{first:?}")));
         }
     }
-    // What was held when it panicked is not held any more.
+    // The panic let go of all.
     check(Class::Rename);
 }
 
@@ -59,7 +59,7 @@ fn rule19_a_wrong_order_of_keys_panics() {
     }
 }
 
-/// Rule 19: what is asserted before a call holds for its class and all before it.
+/// Rule 19: a check allows locks of its class and of those before it.
 #[test]
 fn rule19_a_check_allows_its_own_class() {
     let _room = Held::new(Class::Room);
@@ -81,8 +81,7 @@ fn rule19_a_mutex_is_noted_while_it_is_held() {
     *pool.lock() += 1;
 }
 
-/// Rule 19: who has a limit is asked with a slab's locks held, in their order; so is who tells the lives of a chunk that is
-/// given back. Planted bugs: rule19-magazine-is-not-noted, rule19-chunk-list-is-not-noted, rule19-pool-is-not-noted,
+/// Rule 19: a slab asks for the limit with its locks held in their order, and for the lives of a chunk that it gives back. Planted bugs: rule19-magazine-is-not-noted, rule19-chunk-list-is-not-noted, rule19-pool-is-not-noted,
 /// rule19-chunk-is-not-noted.
 #[test]
 fn rule19_a_slabs_locks_are_noted() {

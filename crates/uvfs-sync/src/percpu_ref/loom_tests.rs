@@ -265,8 +265,8 @@ fn loom_rule16_who_is_counted_sees_it_filled() {
     });
 }
 
-/// Rule 2: who gathers for another's sake (a place that is wanted) hands on what was done with the references that he sums: who
-/// then drops the last one, in the word, comes after all of it. Planted bug: rule2-gather-relaxed.
+/// Rule 2: a thread may gather because another object wants the place. The last put then comes in another thread, in the word,
+/// and after all that was done with the references that were summed. Planted bug: rule2-gather-relaxed.
 #[test]
 fn loom_rule2_the_last_put_comes_after_what_was_gathered() {
     model(3, || {
@@ -285,7 +285,7 @@ fn loom_rule2_the_last_put_comes_after_what_was_gathered() {
 }
 
 /// Rule 2: a place that serves the next life of a slot counts nothing for the last one. Planted bug:
-/// rule2-counted-by-index-alone.
+/// rule2-a-place-ignores-the-life.
 #[test]
 fn loom_rule2_a_place_counts_for_one_life() {
     model(2, || {

@@ -81,7 +81,7 @@ fn opposite(below_a: &str, below_b: &str, flags: RenameFlags) {
 }
 
 /// Rule 12. Planted bugs: rule12-moves-without-the-mutex, rule12-mutex-let-go-at-once, rule12-mutex-not-asked-for,
-/// rule12-loops-are-not-looked-for.
+/// rule12-mutex-for-files-only, rule12-loops-are-not-looked-for.
 #[test]
 fn rule12_opposite_moves_make_no_loop() {
     opposite("a/x", "b/x", RenameFlags::empty());

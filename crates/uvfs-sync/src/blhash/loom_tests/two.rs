@@ -1,8 +1,8 @@
-//! Model checks of who locks the buckets of two hashes at once.
+//! Model checks of lockers of two buckets.
 
 use super::*;
 
-/// Rule 5: who locks two buckets computes both again where one of them was split meanwhile, whichever it is. Planted bugs:
+/// Rule 5: a locker of two buckets computes both again where one of them was split meanwhile, whichever it is. Planted bugs:
 /// rule5-locker-looks-at-the-first-level, rule5-locker-looks-at-the-second-level.
 #[test]
 fn loom_rule5_a_locker_of_two_computes_both_buckets_again() {
