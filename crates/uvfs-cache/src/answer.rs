@@ -48,6 +48,7 @@ impl<'c> NameGuard<'c> {
     /// name is cached. It is not where the answer is late, where the attributes are (the next one asks again), where
     /// nothing may be kept or it cannot be right (a directory in itself), and where there is no memory for the name or the
     /// directory is being removed.
+    #[inline(always)]
     pub(crate) fn keep(&self, fresh: &Fresh) -> Result<(InodeRef<'c>, bool), CacheError> {
         let cache = self.cache;
         let (inode, current) = cache.inode_by_number(self, fresh)?;

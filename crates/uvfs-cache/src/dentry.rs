@@ -118,10 +118,17 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
+/// Out of the way of names that can be: a branch instead of two selections.
+#[cold]
+fn no_name() -> &'static [u8] {
+    &[]
+}
+
 impl<'n> NameWords<'n> {
     #[inline(always)]
     pub(crate) fn new(name: &'n [u8]) -> Self {
-        let name = if is_name(name) { name } else { &[] };
+        // (Empty ones have no bytes as they are.)
+        let name = if name.len() > NAME_MAX { no_name() } else { name };
         let first = match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
             (Some(head), Some(_)) if name.len() > 16 => [u64::from_le_bytes(*head), word(&name[8..])],
             // The last eight bytes overlap the first ones: those are shifted out.
@@ -240,6 +247,7 @@ impl Tails {
     }
 
     /// Free a tail whose dentry's sequence has moved.
+    #[inline]
     pub(crate) fn free(&self, tail: Tail) {
         // These slabs never end.
         let _ = match tail {

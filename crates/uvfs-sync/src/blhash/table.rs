@@ -132,7 +132,7 @@ impl Table {
                 continue;
             }
             if high != low && !self.lock_one(high, emptied) {
-                self.unlock_with(low, |w| w);
+                self.let_go(low);
                 if !valid() {
                     return false;
                 }
@@ -151,9 +151,9 @@ impl Table {
                 return true;
             }
             if high != low {
-                self.unlock_with(high, |w| w);
+                self.let_go(high);
             }
-            self.unlock_with(low, |w| w);
+            self.let_go(low);
             if !valid {
                 return false;
             }
@@ -177,7 +177,14 @@ impl Table {
         let _ = self.heads.give_back(from, to);
     }
 
+    /// Unlock a bucket that was not the right one, as it was.
+    #[cold]
+    fn let_go(&self, bucket: u32) {
+        self.unlock_with(bucket, |w| w);
+    }
+
     /// Lock a bucket, unless it is gone. `emptied`: the table is the old one of a re-key.
+    #[inline(always)]
     fn lock_one(&self, bucket: u32, emptied: bool) -> bool {
         order::enter(Class::Bucket, u64::from(!emptied) << 32 | u64::from(bucket));
         let locked = bitlock::lock_if(&self.heads.get(bucket).header, is_there);
