@@ -616,7 +616,7 @@ mod tests {
             x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             (x >> 33) as usize % n
         };
-        for round in 0..if cfg!(miri) { 60 } else { 5000 } {
+        for round in 0..if cfg!(miri) { 20 } else { 5000 } {
             let offset = next(PAGE_SIZE);
             let len = if round % 2 == 0 { next(20) } else { next(PAGE_SIZE) }.min(PAGE_SIZE - offset);
             if round % 5 == 0 {
@@ -740,7 +740,7 @@ mod tests {
         let pages = Arc::new(Pages::reserve(64).unwrap());
         let shared: Arc<Vec<AtomicU64>> = Arc::new((0..8).map(|_| AtomicU64::new(0)).collect());
         let stop = Arc::new(AtomicBool::new(false));
-        let rounds = if cfg!(miri) { 20 } else { 20_000 };
+        let rounds = if cfg!(miri) { 6 } else { 20_000 };
         let writers: Vec<_> = (0..2)
             .map(|w| {
                 let (pages, shared) = (pages.clone(), shared.clone());

@@ -21,7 +21,7 @@ use crate::primitives::{AtomicBool, AtomicU32, Ordering, SHARDS, Tally, shard};
 use crate::segvec::SegVec;
 
 /// Slots in a chunk.
-pub const CHUNK: u32 = if cfg!(loom) { 64 } else { 1024 };
+pub const CHUNK: u32 = if cfg!(any(loom, miri)) { 64 } else { 1024 };
 /// Slots that are looked at together by who walks through a slab ([`Slab::span`]).
 pub const SPAN: u32 = 64;
 const WORDS: usize = CHUNK as usize / 64;

@@ -72,6 +72,30 @@ impl View {
         };
         caches.iter().for_each(|(cache, sb)| tell(cache, *sb));
     }
+
+    /// What a name in the directory `dir` leads to. `None`: another node has taken its place since the directory was looked at, or
+    /// none has; the caller looks again.
+    fn look(&self, dir: u64, name: &[u8]) -> Result<Option<Answer>> {
+        let nodes = self.engine.locks.read(&[dir]);
+        let above = nodes.entry(dir).filter(|above| !above.removing).ok_or(Errno::NOENT)?;
+        let above = above.dir.as_ref().ok_or(Errno::NOTDIR)?;
+        let Some(child) = above.find_seen(name, self.tag) else {
+            return Ok(Some(Answer::Absent(Ttl::Forever)));
+        };
+        if !child.active.is_active() {
+            return Ok(Some(Answer::Absent(NOT_KEPT)));
+        }
+        let ino = child.ino;
+        let attr = match nodes.entry(ino).map(Entry::attr) {
+            Some(attr) => Some(attr),
+            // Under another lock.
+            None => {
+                drop(nodes);
+                self.engine.attr(ino)
+            }
+        };
+        Ok(attr.map(|attr| Answer::Found(forever(attr))))
+    }
 }
 
 impl Driver for View {
@@ -106,28 +130,12 @@ impl Driver for View {
         self.engine.mend(root);
     }
 
-    fn lookup(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Answer> {
-        let dir = inode.ino();
-        let nodes = self.engine.locks.read(&[dir]);
-        let above = nodes.entry(dir).filter(|above| !above.removing).ok_or(Errno::NOENT)?;
-        let above = above.dir.as_ref().ok_or(Errno::NOTDIR)?;
-        let Some(child) = above.find_seen(name, self.tag) else { return Ok(Answer::Absent(Ttl::Forever)) };
-        if !child.active.is_active() {
-            return Ok(Answer::Absent(NOT_KEPT));
-        }
-        let ino = child.ino;
-        let attr = match nodes.entry(ino).map(Entry::attr) {
-            Some(attr) => Some(attr),
-            // Under another lock.
-            None => {
-                drop(nodes);
-                self.engine.attr(ino)
+    fn lookup(&self, _op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Answer> {
+        loop {
+            // Each repetition is another thread's replacement of the node.
+            if let Some(answer) = self.look(inode.ino(), name)? {
+                return Ok(answer);
             }
-        };
-        match attr {
-            Some(attr) => Ok(Answer::Found(forever(attr))),
-            // Another node has taken its place since the directory was looked at, or none has.
-            None => self.lookup(op, inode, name),
         }
     }
 
