@@ -86,16 +86,7 @@ pub fn run(args: &args::Mount) -> Result<()> {
     if let Some((preload, vfs)) = to_fill {
         preload.start(&vfs).context("cannot start a thread")?;
     }
-    if args.daemon_child {
-        daemon::ready()?;
-    } else {
-        // For a service of systemd's `Type=notify`; nothing where nobody asked.
-        if let Err(error) = sd_notify::notify(false, &[NotifyState::Ready]) {
-            tracing::warn!(%error, "cannot tell the service manager that the mount is ready");
-        }
-        let dir = mounted.dir().display();
-        say(format_args!("{what} is mounted on {dir}; to end it press Ctrl-C, or: uvfs umount {dir}"));
-    }
+    announce(args, what, &mounted)?;
     let recording = recorded.clone();
     let mut signalled =
         Signalled { signals, reloader, recorded, what: what.to_owned(), mounted: Arc::clone(&mounted) };
@@ -114,6 +105,20 @@ pub fn run(args: &args::Mount) -> Result<()> {
         log::tell_system(&format!("{error:#}"));
     }
     outcome
+}
+
+/// Tells whoever started it that it is mounted.
+fn announce(args: &args::Mount, what: &str, mounted: &Mounted) -> Result<()> {
+    if args.daemon_child {
+        return daemon::ready();
+    }
+    // For a service of systemd's `Type=notify`; nothing where nobody asked.
+    if let Err(error) = sd_notify::notify(false, &[NotifyState::Ready]) {
+        tracing::warn!(%error, "cannot tell the service manager that the mount is ready");
+    }
+    let dir = mounted.dir().display();
+    say(format_args!("{what} is mounted on {dir}; to end it press Ctrl-C, or: uvfs umount {dir}"));
+    Ok(())
 }
 
 /// Files of `.uvfs` that not every mount has.

@@ -80,8 +80,9 @@ impl Attribute for Counter {
 pub struct Output(pub Command);
 
 impl Attribute for Output {
-    fn show(&self, _: &Call<'_>, out: &mut Vec<u8>) -> Result<()> {
-        command::run(&self.0, out)
+    fn show(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<()> {
+        let path = || String::from_utf8_lossy(&call.node().path().unwrap_or_default()).into_owned();
+        command::run(&self.0, path, out)
     }
 }
 

@@ -8,19 +8,22 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Stdio};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, pidfd_open, waitid,
 };
 use uvfs::{Errno, Result};
 
 use super::spec::Command;
+
+/// Most bytes of standard error that are logged.
+const COMPLAINTS_MAX: usize = 512;
 
 /// Groups that run, by their first process.
 static RUNNING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
@@ -35,7 +38,7 @@ impl Group {
     fn start(command: &Command) -> io::Result<Self> {
         let mut starting = std::process::Command::new(&command.run[0]);
         starting.args(&command.run[1..]).current_dir(&command.dir).process_group(0);
-        starting.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        starting.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Held while it starts, so that `end_all` does not come between the start and the note of it.
         let mut running = RUNNING.lock();
         let child = starting.spawn()?;
@@ -62,78 +65,132 @@ pub fn end_all() {
     }
 }
 
-/// Runs `command` and appends its standard output to `out`.
+/// Runs `command` and appends its standard output to `out`. Of one that fails a line is logged, with `path`, how it ended, and
+/// the beginning of its standard error.
 ///
 /// # Errors
 /// ETIMEDOUT at its time limit, EFBIG where it says too much, EIO where it ends with a status other than 0; where
 /// it cannot be started, why (ENOENT: no such program).
-pub fn run(command: &Command, out: &mut Vec<u8>) -> Result<()> {
+pub fn run(command: &Command, path: impl FnOnce() -> String, out: &mut Vec<u8>) -> Result<()> {
+    let program = &*command.run[0];
     let errno = |error: &io::Error| Errno::from_io_error(error).unwrap_or(Errno::IO);
-    let mut group = Group::start(command).map_err(|error| {
-        tracing::warn!(program = command.run[0], %error, "the command cannot be started");
-        errno(&error)
-    })?;
-    // None: longer than the clock goes.
-    let deadline = Instant::now().checked_add(command.timeout);
-    let outcome = attend(&mut group, command.limit, deadline, out);
-    if let Err(error) = outcome {
-        tracing::warn!(program = command.run[0], %error, "the command failed");
-        return Err(error);
-    }
-    outcome
-}
-
-/// Reads what it says until it ends.
-fn attend(group: &mut Group, limit: usize, deadline: Option<Instant>, out: &mut Vec<u8>) -> Result<()> {
-    let mut stdout = group.child.stdout.take().ok_or(Errno::IO)?;
-    read_all(&mut stdout, limit, deadline, out)?;
-    let ended = pidfd_open(group.pid, PidfdFlags::empty())?;
-    wait_for(&ended, deadline)?;
-    // It stays to be waited for, so that its number is nobody else's when the group is killed.
-    let status = loop {
-        match waitid(WaitId::Pid(group.pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
-            Err(Errno::INTR) => {}
-            status => break status?.ok_or(Errno::IO)?,
+    let mut group = match Group::start(command) {
+        Ok(group) => group,
+        Err(error) => {
+            tracing::warn!(path = ?path(), program, %error, "the command cannot be started");
+            return Err(errno(&error));
         }
     };
-    if status.exit_status() == Some(0) {
-        return Ok(());
-    }
-    let (code, signal) = (status.exit_status(), status.terminating_signal());
-    tracing::warn!(code, signal, "the command ended badly");
-    Err(Errno::IO)
+    let mut heard = Heard { limit: command.limit, said: 0, out, complaints: Vec::new() };
+    // None: longer than the clock goes.
+    let deadline = Instant::now().checked_add(command.timeout);
+    let ended = attend(&mut group, deadline, &mut heard);
+    let how = match &ended {
+        Ok(status) if status.exit_status() == Some(0) => return Ok(()),
+        Ok(status) => match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => format!("exit status {code}"),
+            (None, signal) => format!("killed by signal {}", signal.unwrap_or(0)),
+        },
+        Err(error) => error.to_string(),
+    };
+    // As a string literal: what a program writes must not look like lines of the log, nor reach a terminal.
+    let stderr = String::from_utf8_lossy(&heard.complaints);
+    tracing::warn!(path = ?path(), program, how, ?stderr, "the command failed");
+    Err(ended.err().unwrap_or(Errno::IO))
 }
 
-fn read_all(
-    stdout: &mut ChildStdout,
+/// What a command says.
+struct Heard<'o> {
+    /// Most bytes of standard output.
     limit: usize,
-    deadline: Option<Instant>,
-    out: &mut Vec<u8>,
-) -> Result<()> {
-    let mut buffer = [0; 4096];
-    let start = out.len();
-    loop {
-        wait_for(&*stdout, deadline)?;
+    said: usize,
+    out: &'o mut Vec<u8>,
+    /// The beginning of standard error.
+    complaints: Vec<u8>,
+}
+
+impl Heard<'_> {
+    /// Whether standard output goes on.
+    fn hear(&mut self, stdout: &mut ChildStdout) -> Result<bool> {
+        let mut buffer = [0; 4096];
         match stdout.read(&mut buffer) {
-            Ok(0) => return Ok(()),
-            Ok(len) if out.len() - start + len > limit => return Err(Errno::FBIG),
-            Ok(len) => out.extend_from_slice(&buffer[..len]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+            Ok(len) if self.said + len > self.limit => Err(Errno::FBIG),
+            Ok(len) => {
+                self.said += len;
+                self.out.extend_from_slice(&buffer[..len]);
+                Ok(len != 0)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
+            Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        }
+    }
+
+    /// Whether standard error goes on. What is beyond the limit is read too, or the command would wait for that.
+    fn hear_complaint(&mut self, stderr: &mut ChildStderr) -> bool {
+        let mut buffer = [0; 4096];
+        match stderr.read(&mut buffer) {
+            Ok(len) => {
+                let room = COMPLAINTS_MAX - self.complaints.len();
+                self.complaints.extend_from_slice(&buffer[..len.min(room)]);
+                len != 0
+            }
+            Err(error) => error.kind() == io::ErrorKind::Interrupted,
         }
     }
 }
 
-/// Waits until a read of `fd` would not wait; ETIMEDOUT at the deadline.
-fn wait_for(fd: &impl AsFd, deadline: Option<Instant>) -> Result<()> {
+/// Reads what it says until it ends; how it ended. Its standard error need not: another process may have that open.
+fn attend(group: &mut Group, deadline: Option<Instant>, heard: &mut Heard<'_>) -> Result<WaitIdStatus> {
+    let (mut stdout, mut stderr) = (group.child.stdout.take(), group.child.stderr.take());
+    let pidfd = pidfd_open(group.pid, PidfdFlags::empty())?;
+    loop {
+        // Its end counts once its output has ended.
+        let first = stdout.as_ref().map_or(pidfd.as_fd(), AsFd::as_fd);
+        let [is_ready, complains] = wait_for(first, stderr.as_ref().map(AsFd::as_fd), deadline)?;
+        if let (true, Some(from)) = (complains, &mut stderr)
+            && !heard.hear_complaint(from)
+        {
+            stderr = None;
+        }
+        let Some(from) = &mut stdout else {
+            // What it said last may be there still, and was seen by the same look.
+            if is_ready && !complains {
+                break;
+            }
+            continue;
+        };
+        if is_ready && !heard.hear(from)? {
+            stdout = None;
+        }
+    }
+    // It stays to be waited for, so that its number is nobody else's when the group is killed.
+    loop {
+        match waitid(WaitId::Pid(group.pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+            Err(Errno::INTR) => {}
+            status => return status?.ok_or(Errno::IO),
+        }
+    }
+}
+
+/// Waits until a read of `first` or of `second` would not wait; of which. ETIMEDOUT at the deadline.
+fn wait_for(
+    first: BorrowedFd<'_>,
+    second: Option<BorrowedFd<'_>>,
+    deadline: Option<Instant>,
+) -> Result<[bool; 2]> {
+    let mut fds: Vec<_> = [Some(first), second]
+        .into_iter()
+        .flatten()
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
     loop {
         let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
         // A time that has run out still lets what is there be seen.
         let time = left.and_then(|left| Timespec::try_from(left).ok());
-        match poll(&mut [PollFd::new(fd, PollFlags::IN)], time.as_ref()) {
+        match poll(&mut fds, time.as_ref()) {
             Ok(0) if left.is_some_and(|left| left.is_zero()) => return Err(Errno::TIMEDOUT),
             Ok(0) | Err(Errno::INTR) => {}
-            Ok(_) => return Ok(()),
+            Ok(_) => return Ok([0, 1].map(|at| fds.get(at).is_some_and(|fd| !fd.revents().is_empty()))),
             Err(errno) => return Err(errno),
         }
     }
@@ -152,7 +209,7 @@ mod tests {
 
     fn output(command: &Command) -> Result<String> {
         let mut out = Vec::new();
-        run(command, &mut out)?;
+        run(command, String::new, &mut out)?;
         Ok(String::from_utf8(out).expect("UTF-8"))
     }
 
@@ -178,12 +235,27 @@ mod tests {
         );
     }
 
+    #[test]
+    fn complaints_are_read_to_the_end_and_kept_in_part() {
+        for script in ["yes why | head -c 1000000 >&2; exit 1", "exec >&-; yes why | head -c 1000000 >&2"] {
+            let mut group = Group::start(&command(&["sh", "-c", script])).expect("it starts");
+            let mut heard = Heard { limit: 10, said: 0, out: &mut Vec::new(), complaints: Vec::new() };
+            let deadline = Instant::now().checked_add(Duration::from_secs(20));
+            assert!(attend(&mut group, deadline, &mut heard).is_ok(), "{script}");
+            assert_eq!(heard.complaints, "why\n".repeat(COMPLAINTS_MAX / 4).into_bytes(), "{script}");
+        }
+        // What goes on with it open is not waited for.
+        let left = command(&["sh", "-c", "sleep 1000 > /dev/null & echo done"]);
+        assert_eq!(output(&left), Ok("done\n".into()));
+    }
+
     /// Who kills a group by number must know that it is the group's.
     #[test]
     fn the_number_is_kept_until_the_group_is_killed() {
         let mut group = Group::start(&command(&["true"])).expect("it starts");
         let stat = format!("/proc/{}/stat", group.pid.as_raw_nonzero());
-        assert_eq!(attend(&mut group, 10, None, &mut Vec::new()), Ok(()));
+        let mut heard = Heard { limit: 10, said: 0, out: &mut Vec::new(), complaints: Vec::new() };
+        assert!(attend(&mut group, None, &mut heard).is_ok());
         assert!(std::fs::exists(&stat).expect("proc"), "it was waited for");
         drop(group);
         assert!(!std::fs::exists(&stat).expect("proc"));

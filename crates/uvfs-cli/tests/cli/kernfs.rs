@@ -1,6 +1,7 @@
 //! `uvfs mount kernfs:SPEC`, by the programs that people use.
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,6 +22,7 @@ pub const MOUNTING: &[Test] = &[
     ("sighup_reloads_a_tree", sighup_reloads_a_tree),
     ("a_spec_that_is_wrong_changes_nothing", a_spec_that_is_wrong_changes_nothing),
     ("a_command_that_hangs_is_killed", a_command_that_hangs_is_killed),
+    ("a_command_that_fails_is_logged_with_what_it_said", a_command_that_fails_is_logged_with_what_it_said),
     ("a_text_is_whole_though_it_changes", a_text_is_whole_though_it_changes),
     ("a_c_program_reads_many_attributes", a_c_program_reads_many_attributes),
 ];
@@ -235,6 +237,23 @@ fn a_command_that_hangs_is_killed() {
     assert!(within(SOON, || !left().contains("sleep 987654")), "the command's child is left behind");
     assert_eq!(tree.read("endless").expect_err("too much").raw_os_error(), Some(27), "EFBIG");
     assert_eq!(tree.read("none").expect_err("no program").raw_os_error(), Some(2), "ENOENT");
+}
+
+fn a_command_that_fails_is_logged_with_what_it_said() {
+    let run = r#"printf 'no \033[31mred\nWARN forged line' >&2; yes | head -c 100000 >&2; exit 3"#;
+    let mut tree = Tree::new(
+        &format!("[[command]]\npath = \"d/bad\"\nrun = [\"sh\", \"-c\", {run:?}]\n").replace(r"\'", "'"),
+    );
+    assert_eq!(tree.read("d/bad").expect_err("it fails").raw_os_error(), Some(5), "EIO");
+    tree.server.signal(Signal::TERM);
+    assert!(tree.server.ended().success());
+    let mut said = String::new();
+    tree.server.0.stderr.as_mut().expect("a pipe").read_to_string(&mut said).expect("read");
+    assert!(said.lines().count() == 1 && said.len() < 2000, "{said}");
+    assert!(!said.trim_end().contains(|c: char| c.is_control()), "{said:?}");
+    for word in ["/d/bad", "exit status 3", r"no \u{1b}[31mred\nWARN forged line"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
 }
 
 fn a_text_is_whole_though_it_changes() {
