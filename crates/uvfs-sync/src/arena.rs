@@ -67,7 +67,7 @@ unsafe impl<F: Field, const N: usize> Field for [F; N] {
 /// Declare a struct that may live in an [`Arena`], safely: every field has to
 /// be a [`Field`].
 ///
-/// It may ask for more alignment, but not for more than [`MAX_ALIGN`](crate::arena::MAX_ALIGN), which is all that an arena has:
+/// It may ask for more alignment, but not for more than [`MAX_ALIGN`], which is all that an arena has:
 ///
 /// ```compile_fail,E0080
 /// uvfs_sync::slot! {
