@@ -36,14 +36,14 @@ pub fn help(asked: &helper::Asked) -> Result<()> {
         return run(&asked.mount);
     }
     let (what, _) = asked.mount.what()?;
-    let source = Source::parse(what)?;
+    let mut source = Source::parse(what)?;
     source.check(&options::parse(&asked.mount.options, source.name())?.driver)
 }
 
 /// Mounts and serves until it is unmounted.
 pub fn run(args: &args::Mount) -> Result<()> {
     let (what, dir) = args.what()?;
-    let source = Source::parse(what)?;
+    let mut source = Source::parse(what)?;
     let options::Parsed { mut mount, ctl, memory, driver } = options::parse(&args.options, source.name())?;
     mount.fsname.get_or_insert_with(|| what.to_owned());
     mount.read_only |= source.is_read_only();

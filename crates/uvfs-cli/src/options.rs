@@ -124,6 +124,8 @@ const KNOWN: &[Known] = &[
         "FILE",
         "write the numbers of the blocks of metadata to a new file in the order of their use, for uvfs-bench blocks --trace",
     ),
+    value(Of::Ext4, "offset", "BYTES", "where the file system begins in a disk image; k, m or g may follow"),
+    value(Of::Ext4, "partition", "N", "which partition of a disk image holds it (GPT or MBR)"),
     flag_of(
         Of::Mirror,
         "xdev",

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 use uvfs::{Counted, Driver, Vfs, VfsConfig};
-use uvfs_drivers::ext4::Ext4;
+use uvfs_drivers::ext4::{Ext4, ImageOptions, Within};
 use uvfs_drivers::generated::{Generated, Spec};
 use uvfs_drivers::mirror::{self, Mirror, Submounts};
 use uvfs_drivers::tmpfs::{self, Tmpfs};
@@ -26,8 +26,8 @@ const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or bl
 /// A file system that was asked for, its own specification understood.
 pub enum Source {
     Tmpfs,
-    /// The image, opened.
-    Ext4(Arc<Ext4>),
+    /// The image's file or device, and the image once [`Source::check`] has opened it.
+    Ext4(PathBuf, Option<Arc<Ext4>>),
     Generated(Spec),
     /// The SPEC's file, and what it declares.
     Kernfs(PathBuf, kernfs::Spec),
@@ -66,10 +66,7 @@ impl Source {
                 let spec = spec.parse();
                 Ok(Self::Generated(spec.with_context(|| format!("{text} is not understood"))?))
             }
-            Some(("ext4", image)) if !image.is_empty() => {
-                let opened = Ext4::open(Path::new(image));
-                Ok(Self::Ext4(opened.with_context(|| format!("{image} is not mounted"))?))
-            }
+            Some(("ext4", image)) if !image.is_empty() => Ok(Self::Ext4(image.into(), None)),
             Some(("kernfs", file)) if !file.is_empty() => {
                 let (file, spec) = kernfs::read(Path::new(file))?;
                 Ok(Self::Kernfs(file, spec))
@@ -86,7 +83,7 @@ impl Source {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Tmpfs => "tmpfs",
-            Self::Ext4(_) => "ext4",
+            Self::Ext4(..) => "ext4",
             Self::Generated(_) => "generated",
             Self::Kernfs(..) => "kernfs",
             Self::Mirror(_) => "mirror",
@@ -117,17 +114,20 @@ impl Source {
         Ok(())
     }
 
-    /// Understands the options of the file system, without making it.
-    pub fn check(&self, options: &DriverOptions) -> Result<()> {
+    /// Understands the options of the file system, without making it; an image is opened, because that may be refused.
+    pub fn check(&mut self, options: &DriverOptions) -> Result<()> {
         match self {
             Self::Tmpfs => tmpfs_options(options).map(drop),
-            Self::Ext4(_) => match record(options) {
-                // It is made when the mount begins; whoever waits for that is told now.
-                Some(file) if Path::new(file).exists() => {
-                    bail!("record={file}: this exists already, and is not overwritten; give another name")
+            Self::Ext4(path, opened) => {
+                *opened = Some(image(path, options)?);
+                match record(options) {
+                    // It is made when the mount begins; whoever waits for that is told now.
+                    Some(file) if Path::new(file).exists() => {
+                        bail!("record={file}: this exists already, and is not overwritten; give another name")
+                    }
+                    _ => Ok(()),
                 }
-                _ => Ok(()),
-            },
+            }
             Self::Generated(_) | Self::Kernfs(..) | Self::Mirror(_) => Ok(()),
         }
     }
@@ -151,7 +151,8 @@ impl Source {
                 Tmpfs::new(options)
                     .context("no memory for a tmpfs of that size; give a smaller one: -o size=")?
             }
-            Self::Ext4(image) => {
+            Self::Ext4(path, opened) => {
+                let image = opened.map_or_else(|| image(&path, options), Ok)?;
                 if let Some(file) = record(options) {
                     let out = std::fs::File::create_new(file);
                     let out = out.with_context(|| format!("record={file}: cannot be made"))?;
@@ -231,6 +232,31 @@ fn mirror_of(source: &Path, ttl: Duration, across: bool) -> Result<Arc<Mirror>> 
         ));
     }
     Ok(mirror)
+}
+
+/// Opens an image as options say.
+fn image(path: &Path, options: &DriverOptions) -> Result<Arc<Ext4>> {
+    let value = |wanted| options.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.as_str());
+    let within = match (value("offset"), value("partition")) {
+        (None, None) => Within::Whole,
+        (Some(text), None) => {
+            let offset = tmpfs::amount(text);
+            Within::Offset(
+                offset.with_context(|| format!("offset={text}: expected bytes, such as 1048576 or 1m"))?,
+            )
+        }
+        (None, Some(text)) => {
+            let number = text.parse().ok().filter(|number| *number > 0);
+            Within::Partition(
+                number.with_context(|| format!("partition={text}: expected a number from 1 on"))?,
+            )
+        }
+        (Some(_), Some(_)) => {
+            bail!("offset= and partition= both say where the file system begins: give one of them")
+        }
+    };
+    let opened = Ext4::open_with(path, ImageOptions { within });
+    opened.with_context(|| format!("{} is not mounted", path.display()))
 }
 
 /// Where the use of an image's blocks is written, if that is asked for.

@@ -16,7 +16,7 @@ use uvfs_tests::ext4::mutate::{Damage, bases, try_one};
 use uvfs_tests::ext4::populate::{Amount, populate};
 use uvfs_tests::ext4::recipes::{RECIPES, Recipe, by_name};
 use uvfs_tests::ext4::snapshot::{Depth, differences, mount, of_image};
-use uvfs_tests::ext4::tools::{debugfs, missing, mke2fs, scratch, text};
+use uvfs_tests::ext4::tools::{debugfs, e2fsck, missing, mke2fs, scratch, text};
 
 /// Longest time for a walk through a damaged image, on a machine that does much else.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -211,6 +211,28 @@ fn directories_are_a_tree_whatever_names_say() {
         }
         let listed: HashSet<_> = context.readdir(b"deep").unwrap().into_iter().map(|e| e.name).collect();
         assert!(listed.contains(&b"self"[..]) && listed.contains(&b"d0"[..]), "{recipe}");
+    }
+}
+
+/// e2fsck is content with any size of a file with inline data, and the kernel reads zeros where nothing is stored.
+#[test]
+fn inline_data_ends_in_zeros() {
+    if skipped() {
+        return;
+    }
+    for size in [61, 200, 9000] {
+        let small = Small::new("inline-data");
+        debugfs(&small.image, &format!("sif file-59 size {size}")).unwrap();
+        e2fsck(&small.image, &[]).unwrap();
+        let mut right = std::fs::read(small.dir.path().join("tree/file-59")).unwrap();
+        right.resize(size, 0);
+        let vfs = vfs(small.bytes());
+        let file = vfs.context(Cred::root()).open(b"file-59", uvfs::OpenFlags::READ, 0).unwrap();
+        for at in [0, 1, 58, 59, 60, size / 2, size - 1] {
+            let mut found = vec![9; size];
+            let len = file.read_at(&mut found, at as u64).unwrap();
+            assert!(found[..len] == right[at..], "{size} bytes, from {at}");
+        }
     }
 }
 

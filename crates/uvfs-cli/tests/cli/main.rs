@@ -392,6 +392,35 @@ fn generated_trees() {
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), (5 * (1 + 3 + 9)).to_string());
 }
 
+/// A disk with one partition of an MBR, in which the image is.
+fn partitioned(image: &str, dir: &str) {
+    let disk = format!("{image}-disk");
+    let mut bytes = vec![0; 1 << 20];
+    bytes[446..462].copy_from_slice(&[0, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 32, 0, 0]);
+    bytes[510..512].copy_from_slice(&[0x55, 0xaa]);
+    bytes.extend(fs::read(image).expect("read"));
+    fs::write(&disk, bytes).expect("write");
+    let source = format!("ext4:{disk}");
+    let (_, said) = refused(&["mount", &source, dir]);
+    assert!(said.contains("partition table (MBR)") && said.contains("partition=1 (offset=1048576"), "{said}");
+    for (option, what) in [
+        ("partition=2", "no partition 2"),
+        ("partition=x", "a number"),
+        ("offset=x", "expected bytes"),
+        ("offset=1m,partition=1", "one of them"),
+        ("offset=2m", "no ext2"),
+    ] {
+        let (_, said) = refused(&["mount", "-o", option, &source, dir]);
+        assert!(said.contains(what), "{option}: {said}");
+    }
+    for option in ["partition=1", "offset=1m", "offset=1048576"] {
+        let mut server = Server::start(&["-o", option, &source, dir]);
+        assert_eq!(fs::read_to_string(Path::new(dir).join("file")).expect("read"), "content", "{option}");
+        server.signal(Signal::TERM);
+        assert!(server.ended().success());
+    }
+}
+
 fn ext4_images() {
     let (dir, files) = (Dir::new(), Dir::new());
     let image = files.path().join("image");
@@ -423,6 +452,7 @@ fn ext4_images() {
     let (heads, lines): (Vec<&str>, Vec<&str>) = trace.lines().partition(|line| line.starts_with('#'));
     let is_block = |line: &&str| line.split(' ').all(|number| number.parse::<u64>().is_ok());
     assert!(heads.len() == 1 && lines.len() > 2 && lines.iter().all(is_block), "{trace}");
+    partitioned(image, dir.text());
     // Nothing is overwritten, least of all the image.
     for taken in [record, format!("record={image}")] {
         let (_, said) = refused(&["mount", "-o", &taken, &source, dir.text()]);

@@ -2,7 +2,7 @@
 //!
 //! File data goes from the image into the reader's buffer; it is neither kept nor checked (the format has no
 //! checksums of data). Inline data is the 60 bytes of the inode's pointers, and what its attribute
-//! `system.data` adds.
+//! `system.data` adds; what the file has beyond it is zeros.
 
 use uvfs::types::{Errno, PATH_MAX, Seek, mode};
 
@@ -24,9 +24,11 @@ impl Fs {
         }
         if node.is_inline() {
             let data = self.inline_data(node)?;
-            let start = usize::try_from(offset).unwrap_or(usize::MAX);
-            let found = start.checked_add(len).and_then(|end| data.get(start..end));
-            buf.copy_from_slice(found.ok_or_else(|| Fault::damage("inline data ends early").of(node.ino))?);
+            // A file that was made longer ends in zeros, which are not stored.
+            let found = usize::try_from(offset).ok().and_then(|start| data.get(start..)).unwrap_or_default();
+            let (stored, rest) = buf.split_at_mut(found.len().min(len));
+            stored.copy_from_slice(&found[..stored.len()]);
+            rest.fill(0);
             return Ok(len);
         }
         self.read_blocks(node, offset, buf)?;
@@ -125,7 +127,7 @@ impl Fs {
         node.sectors(self) == attributes
     }
 
-    /// All of the inline data, which may be longer than the file.
+    /// All of the inline data, which may be longer than the file, or shorter.
     pub(super) fn inline_data(&self, node: &Node) -> Result<Vec<u8>> {
         let mut data = node.pointers().to_vec();
         data.extend_from_slice(self.inline_rest(node)?);

@@ -31,6 +31,7 @@ mod htree;
 mod indirect;
 mod inode;
 mod map;
+mod partition;
 mod pass;
 mod place;
 mod record;
@@ -54,6 +55,7 @@ use uvfs::types::{
 use uvfs_cache::Cache;
 
 pub use blocks::Source;
+pub use partition::Within;
 
 use blocks::{Blocks, Image};
 use fault::{Fault, Log};
@@ -81,6 +83,13 @@ impl fmt::Display for Refused {
 }
 
 impl std::error::Error for Refused {}
+
+/// How an image is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImageOptions {
+    /// Which part of it holds the file system.
+    pub within: Within,
+}
 
 /// The image and its layout, which all rooms read from.
 struct Fs {
@@ -130,9 +139,17 @@ impl Ext4 {
     /// A sentence: it cannot be opened, is no such file system, has a feature that is not read, or is damaged
     /// where nothing else could be found.
     pub fn open(path: &Path) -> std::result::Result<Arc<Self>, Refused> {
+        Self::open_with(path, ImageOptions::default())
+    }
+
+    /// The same, in the way that `options` say.
+    ///
+    /// # Errors
+    /// As [`Ext4::open`]; and the part that was asked for is not there.
+    pub fn open_with(path: &Path, options: ImageOptions) -> std::result::Result<Arc<Self>, Refused> {
         let cannot = |error: io::Error| Refused::new(format!("it cannot be opened: {error}"));
         let image = Image::new(open_image(path, cannot)?).map_err(cannot)?;
-        Self::new(&path.display().to_string(), Box::new(image))
+        Self::with(&path.display().to_string(), Box::new(image), options)
     }
 
     /// The image in `source`, which the log calls `name`.
@@ -140,6 +157,19 @@ impl Ext4 {
     /// # Errors
     /// As [`Ext4::open`].
     pub fn new(name: &str, source: Box<dyn Source>) -> std::result::Result<Arc<Self>, Refused> {
+        Self::with(name, source, ImageOptions::default())
+    }
+
+    /// The image in `source`, in the way that `options` say.
+    ///
+    /// # Errors
+    /// As [`Ext4::open_with`].
+    pub fn with(
+        name: &str,
+        source: Box<dyn Source>,
+        options: ImageOptions,
+    ) -> std::result::Result<Arc<Self>, Refused> {
+        let source = partition::part(source, options.within)?;
         let sup = Superblock::read(&*source)?;
         if sup.marked_damaged {
             tracing::warn!(image = %name, "ext4: it is marked as damaged; e2fsck -fy mends what can be mended");

@@ -22,6 +22,13 @@ pub(super) const ROOT_INO: u32 = 2;
 /// Inodes that are not for users, where the image does not say.
 const FIRST_INO: u32 = 11;
 
+/// Whether a superblock of ours may stand in what begins at this byte.
+pub(super) fn has_magic(source: &dyn Source, start: u64) -> bool {
+    let mut magic = [0; 2];
+    let at = start.checked_add(OFFSET + 0x38);
+    at.is_some_and(|at| source.read_at(&mut magic, at).is_ok()) && u16::from_le_bytes(magic) == MAGIC
+}
+
 /// What the superblock says.
 #[derive(Debug)]
 pub(super) struct Superblock {
@@ -70,10 +77,7 @@ impl Superblock {
         }
         source.read_at(&mut raw, OFFSET).map_err(|e| Refused::new(format!("it cannot be read: {e}")))?;
         if u16_at(&raw, 0x38) != MAGIC {
-            return Err(Refused::new(
-                "it is no ext2, ext3 or ext4 file system (a partitioned disk is one in each partition)"
-                    .into(),
-            ));
+            return Err(Refused::new("it is no ext2, ext3 or ext4 file system".into()));
         }
         let this = Self::parse(&raw)?;
         this.check_checksum(&raw)?;
