@@ -115,10 +115,12 @@ impl Engine {
     }
 
     /// Why a node that is not in the table cannot be opened: ESTALE where another may have its name by now, so that a kernel looks
-    /// the name up again; ENODEV where it was removed.
+    /// the name up again; ENODEV where it was removed. A slot remembers one node. If a later one was unlinked there, nobody knows
+    /// how this one went: it is ESTALE then, and the name tells.
     pub(super) fn missing(&self, ino: u64) -> Errno {
-        let unlinked = self.slot(ino).is_some_and(|slot| slot.unlinked.load(Ordering::Acquire) == ino);
-        if unlinked { Errno::STALE } else { Errno::NODEV }
+        // Numbers of a slot rise with its generation.
+        let stale = self.slot(ino).is_some_and(|slot| slot.unlinked.load(Ordering::Acquire) >= ino);
+        if stale { Errno::STALE } else { Errno::NODEV }
     }
 
     pub(super) fn add(

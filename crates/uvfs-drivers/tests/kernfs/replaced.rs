@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use parking_lot::Mutex;
-use uvfs::{Errno, OpenFlags, Result};
+use uvfs::{Access, Cred, Errno, Found, OpenFlags, Result};
 use uvfs_drivers::kernfs::{Attribute, Call};
 
 use crate::{DIR, FILE, PATIENCE, each, says};
@@ -52,6 +52,21 @@ fn a_replaced_name_is_never_absent() {
             }
             done.store(true, SeqCst);
         });
+    });
+}
+
+/// The place of the node in the table has had other nodes since, which were replaced too.
+#[test]
+fn a_node_that_was_looked_up_before_several_replacements_is_stale() {
+    each(|w| {
+        let root = w.tree.root();
+        root.add_attr("x", FILE, says("text")).unwrap();
+        let op = w.vfs.op(&Cred::root());
+        let Found::Node(old, _) = w.vfs.lookup(&op, &w.vfs.root(), b"x").unwrap() else { panic!("no x") };
+        for _ in 0..10 {
+            root.add_attr("x", FILE.replacing(), says("text")).unwrap();
+            assert_eq!(w.vfs.open(&op, &old, Access::READ, false).err(), Some(Errno::STALE));
+        }
     });
 }
 
