@@ -1,7 +1,7 @@
 //! Model checks of listings: beside renames (rule 15), and of a driver's entries beside removals (rule 10).
 
-use super::{World, fresh, model};
-use crate::{Peek, Room};
+use super::{World, fresh, miss, model};
+use crate::{Life, Peek, Room};
 
 /// The names of a directory, one a call: what is changed between two calls is seen by the second one.
 fn list(w: &World) -> Vec<Vec<u8>> {
@@ -115,4 +115,19 @@ fn loom_rule10_a_listed_name_that_is_removed_is_not_cached() {
 #[test]
 fn loom_rule10_a_listed_name_that_is_invalidated_is_not_cached() {
     a_listed_name_beside(|w| w.cache.invalidate(&w.root(), b"a"));
+}
+
+/// Rule 10: that a name is absent, asked before somebody made it and said so, is not cached. Planted bug:
+/// rule10-a-late-absence-is-cached.
+#[test]
+fn loom_rule10_a_late_absence_is_not_cached() {
+    model(|| {
+        let w = World::new(false);
+        let root = w.root();
+        let guard = miss(w.cache.lookup(&root, b"a"));
+        let t = w.spawn(|w| w.cache.invalidate(&w.root(), b"a"));
+        guard.absent(Life::Forever);
+        t.join().unwrap();
+        assert_eq!(w.peek(root.id(), b"a"), Peek::Miss, "a late absence was cached");
+    });
 }
