@@ -476,6 +476,12 @@ fn mirror_asks_for_no_groups_of_an_owner() {
         sh_as(USER, &mnt, &script).expect(name);
         requests() - before
     };
-    let (own, others) = (reads("own"), reads("others"));
-    assert!(own + 3 * rounds < others, "{own} reads by the owner, {others} by another one");
+    // This process also reads the table of mounts when others mount something. An owner's groups would be read every time.
+    let mut seen = Vec::new();
+    let less = (0..5).any(|_| {
+        let (own, others) = (reads("own"), reads("others"));
+        seen.push((own, others));
+        own + 3 * rounds < others
+    });
+    assert!(less, "(reads by the owner, by another one): {seen:?}");
 }
