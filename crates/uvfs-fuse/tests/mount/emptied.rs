@@ -1,4 +1,4 @@
-//! Directories of 100,000 entries that are emptied while they are listed.
+//! Large directories that are emptied while they are listed.
 
 use std::collections::HashSet;
 use std::fs;
@@ -21,6 +21,10 @@ pub const TESTS: &[Test] = &[
 ];
 
 const ENTRIES: usize = 100_000;
+/// Of a mirror, each of which takes the host some calls.
+const MIRRORED: usize = 30_000;
+/// Listings at most: each takes time from those that remove.
+const LISTS: usize = 5;
 /// Every so many entries one stays.
 const KEPT: usize = 1000;
 
@@ -34,18 +38,18 @@ fn on_tmpfs() {
     for i in 0..ENTRIES {
         vfs.mknod(&op, &dir, name(i).as_bytes(), mode::S_IFREG | 0o644, 0).expect("mknod");
     }
-    empty(&mnt.path("dir"));
+    empty(&mnt.path("dir"), ENTRIES);
 }
 
 fn on_mirror() {
     let src = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
     fs::create_dir(src.path().join("dir")).expect("mkdir");
-    for i in 0..ENTRIES {
+    for i in 0..MIRRORED {
         fs::write(src.path().join("dir").join(name(i)), "").expect("create");
     }
     let mirror = Mirror::new(src.path(), std::time::Duration::from_secs(1)).expect("a mirror");
     let mnt = Fixture::new(mirror as Arc<dyn Driver>, &Options::default());
-    empty(&mnt.path("dir"));
+    empty(&mnt.path("dir"), MIRRORED);
     assert_eq!(fs::read_dir(src.path()).expect("readdir").count(), 0, "on the host");
 }
 
@@ -53,9 +57,9 @@ fn name(i: usize) -> String {
     format!("entry-{i:06}")
 }
 
-/// Two threads remove what they list, a third lists all the while. Entries that stay are listed once each time.
-fn empty(dir: &Path) {
-    let kept: HashSet<_> = (0..ENTRIES).step_by(KEPT).map(name).collect();
+/// Two threads remove what they list, a third lists meanwhile. Entries that stay are listed once each time.
+fn empty(dir: &Path, entries: usize) {
+    let kept: HashSet<_> = (0..entries).step_by(KEPT).map(name).collect();
     let done = AtomicBool::new(false);
     let remove = || {
         for entry in fs::read_dir(dir).expect("opendir") {
@@ -73,7 +77,7 @@ fn empty(dir: &Path) {
         let removers = [s.spawn(remove), s.spawn(remove)];
         let lister = s.spawn(|| {
             let mut lists = 0;
-            while !done.load(Ordering::Relaxed) {
+            while !done.load(Ordering::Relaxed) && lists < LISTS {
                 list(dir, &kept);
                 lists += 1;
             }
