@@ -44,7 +44,7 @@ impl<'c> NameGuard<'c> {
         Ok(inode)
     }
 
-    /// What a driver that was asked after `self.revision` and `self.asked` says that the name leads to, and whether the
+    /// Takes the answer of a driver that was asked after `self.revision` and `self.asked`; its inode, and whether the
     /// name is cached. It is not where the answer is late, where the attributes are (the next one asks again), where
     /// nothing may be kept or it cannot be right (a directory in itself), and where there is no memory for the name or the
     /// directory is being removed.

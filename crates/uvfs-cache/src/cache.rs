@@ -258,7 +258,7 @@ impl Cache {
     }
 
     /// Room for the tail of a name, filled; 0 where it needs none.
-    /// What a name needs beside its dentry. Every dentry gets its name after this.
+    /// Memory that a name needs beside its dentry. Every dentry gets its name after this.
     ///
     /// # Errors
     /// `NoMemory`; `Name`.

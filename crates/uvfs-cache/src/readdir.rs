@@ -88,7 +88,7 @@ impl<'c> DirScan<'c> {
         let kept = guard.keep(fresh);
         if !matches!(kept, Ok((_, true))) {
             self.partial.store(true, Ordering::Relaxed);
-            // What the cache says of the name is wrong. (Where it says nothing, there is no need to make the other entries late.)
+            // The cache is wrong about the name. (Where it says nothing, there is no need to make the other entries late.)
             if !guard.is_late() && !matches!(known, Known::Unknown) {
                 cache.forget_name(&self.dir, name);
             }

@@ -47,7 +47,7 @@ impl Pos {
 pub struct Names<'c>(pub(crate) View<'c>);
 
 impl<'c> Names<'c> {
-    /// Hash a name. What can be no name (empty, or longer than 255 bytes) is found nowhere.
+    /// Hash a name. An empty name, or one longer than 255 bytes, is found nowhere.
     #[inline(always)]
     pub fn hash<'n>(&self, name: &'n [u8]) -> NameHash<'n> {
         let words = NameWords::new(name);
