@@ -1,10 +1,12 @@
-//! A driver's answers: what is found, what is not, and what came too late.
+//! Drivers' answers: inodes that were found, names that do not exist, late answers.
 //!
-//! Only superblocks that are not resident ask. An inode that the cache knows already (another
-//! name of it, a front end that still holds it) is found by its number; the answer's attributes
-//! then replace the cached ones. Rule 10: an answer that was asked for before something in the directory was
-//! removed, renamed, evicted or invalidated is returned to who asked, but neither the name nor
-//! the attributes of a known inode are cached.
+//! Only superblocks that are not resident ask drivers. If the cache already knows the inode (by another
+//! name, or because a front end still holds it), it is found by its number. The answer's attributes then
+//! replace the cached ones.
+//!
+//! Rule 10: an answer is late if something in the directory was removed, renamed, evicted or invalidated
+//! after the driver was asked. The caller gets a late answer, but neither the name nor the attributes of a
+//! known inode are cached.
 
 use std::ops::RangeInclusive;
 
@@ -18,9 +20,10 @@ use crate::inode_ref::InodeRef;
 use crate::names::Aftermath;
 use crate::types::{CacheError, Fresh, Room, SbId, Ttl};
 
-/// How many negative entries there may be, where nothing else is said: as many as other names, within these bounds.
+/// Bounds on the number of negative entries, if none is configured: as many as other names, within these
+/// bounds.
 const NEGATIVES: RangeInclusive<u64> = 1 << 13..=1 << 16;
-/// Bytes of one: both halves, and a place in the hash.
+/// Bytes of one negative entry: both halves, and a place in the hash.
 const NEGATIVE_BYTES: u64 = 96;
 
 impl<'c> NameGuard<'c> {
@@ -28,26 +31,27 @@ impl<'c> NameGuard<'c> {
         self.state.is_none_or(|d| d.revision() != self.revision)
     }
 
-    /// The driver says that the name leads to this inode; it was asked while this right was held. Cached unless late;
-    /// returned always. An answer that was asked for earlier, as a listing's entry, is told by [`crate::DirScan::found`].
+    /// The driver's answer: the name leads to this inode. The driver was asked while this name lock was
+    /// held. Cached unless late; always returned. An answer requested earlier, such as a listing's entry,
+    /// goes to [`crate::DirScan::found`] instead.
     ///
     /// # Errors
-    /// `NoMemory`: there is none for the inode, which was not made: what `fresh` tells of its driver's value
-    /// is not kept. (Where there is none for the name, or the directory is dying, the answer still counts.)
+    /// `NoMemory`: there is none for the inode. It was not made, and the driver's value in `fresh` is not
+    /// kept. (If there is none for the name, or the directory is dying, the answer still counts.)
     pub fn found(&self, fresh: &Fresh) -> Result<InodeRef<'c>, CacheError> {
         let (inode, kept) = self.keep(fresh)?;
         if !kept && !self.is_late() {
-            // It exists and is not cached: what was cached is wrong, and a listing that is under way must not
+            // It exists and is not cached. So the cached state is wrong, and a listing under way must not
             // make the directory complete without it.
             self.cache.forget_name(&self.dir, self.name());
         }
         Ok(inode)
     }
 
-    /// Takes the answer of a driver that was asked after `self.revision` and `self.asked`; its inode, and whether the
-    /// name is cached. It is not where the answer is late, where the attributes are (the next one asks again), where
-    /// nothing may be kept or it cannot be right (a directory in itself), and where there is no memory for the name or the
-    /// directory is being removed.
+    /// Takes an answer for which the driver was asked after `self.revision` and `self.asked`. Returns its
+    /// inode, and whether the name is cached. The name is not cached if the answer or its attributes are
+    /// late (the next lookup asks again), or if its TTL is zero. Nor if it cannot be right (a directory in
+    /// itself), there is no memory for the name, or the directory is being removed.
     #[inline(always)]
     pub(crate) fn keep(&self, fresh: &Fresh) -> Result<(InodeRef<'c>, bool), CacheError> {
         let cache = self.cache;
@@ -56,11 +60,12 @@ impl<'c> NameGuard<'c> {
             return Ok((inode, false));
         }
         if is_dir(inode.fmt()) {
-            // A directory has one name. If it is known under another one, it was moved behind our
-            // back: the old name goes.
+            // A directory has one name. If the cache knows another one, the directory was moved behind the
+            // cache, and the old name goes.
             cache.forget_other_name(&inode, Some((&self.dir, self.name())));
             if cache.is_below(&self.dir, &inode) {
-                // Nothing lies below itself: this directory was moved behind our back, out of the one that is found in it.
+                // Nothing lies below itself: this directory was moved, behind the cache, out of the one
+                // that was found in it.
                 cache.forget_other_name(&self.dir, None);
             }
         }
@@ -70,8 +75,8 @@ impl<'c> NameGuard<'c> {
         Ok((inode, kept))
     }
 
-    /// The driver says that there is no such name. Cached as a negative entry, unless late, not to
-    /// be believed at all, superfluous (the directory is complete), or one too many (rule 9).
+    /// The driver's answer: there is no such name. Cached as a negative entry unless it is late, has a TTL
+    /// of zero, is superfluous (the directory is complete), or exceeds the bound (rule 9).
     pub fn absent(&self, ttl: Ttl) {
         let cache = self.cache;
         let complete = self.state.is_none_or(|d| d.is_complete(&cache.clock));
@@ -81,19 +86,20 @@ impl<'c> NameGuard<'c> {
             && cache.room_for_negative(self.dir.sb())
             && cache.publish_negative(self, ttl);
         if !cached && !self.is_late() {
-            // What was believed of the name until now is wrong.
+            // The cached state of the name was wrong.
             cache.forget_name(&self.dir, self.name());
         }
     }
 }
 
 impl Cache {
-    /// For who changed a file system behind the cache: the inode `ino` of type `fmt` is not what it was. Answers
-    /// about it that are on their way are late from now on (rule 10); what is cached of it, if anything is, comes
-    /// back to be mended ([`InodeRef::update`], [`Cache::invalidate`]). Called after the change. A superblock's root is
-    /// found too.
+    /// Notification of a change behind the cache: the inode `ino` of type `fmt` has changed. Answers about
+    /// it that are on their way are late from now on (rule 10). Its cached inode, if there is one, is
+    /// returned for repair ([`InodeRef::update`], [`Cache::invalidate`]). Call this after the change. A
+    /// superblock's root is found too.
     pub fn changed(&self, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
-        // First: an inode that is not found here is put in after this, and then looks whether it is late.
+        // First. If the inode is not found below, it is inserted after this note, and its inserter then
+        // checks whether it is late.
         self.superblock(sb).changes.note(ino);
         if let Some(root) = self.root(sb).filter(|root| root.ino() == ino) {
             return Some(root);
@@ -101,8 +107,7 @@ impl Cache {
         self.ilookup(sb, ino, fmt)
     }
 
-    /// The inode with the number that `fresh` tells, known or new; and whether what it tells is
-    /// still so.
+    /// The inode with the number in `fresh`, known or new; and whether the answer is still current.
     fn inode_by_number(
         &self,
         guard: &NameGuard<'_>,
@@ -111,8 +116,8 @@ impl Cache {
         self.known_or_new(guard.dir.sb(), guard.asked, || guard.is_late(), fresh)
     }
 
-    /// Let an inode be found by number (not on resident superblocks, which never look); `start` it
-    /// once that is settled. The error is another one of that number that is there already.
+    /// Let an inode be found by number (not on resident superblocks, which never look), and `start` it once
+    /// that is settled. The error is an inode with that number that is already there.
     pub(crate) fn hash_number<'c>(
         &'c self,
         sb: SbId,
@@ -132,9 +137,9 @@ impl Cache {
             };
             let mut other = None;
             locked.for_each_candidate(0, |i| {
-                // Looked at before a reference is taken: what stands in the bucket cannot end its
-                // generation while the bucket is locked, and a reference to some other inode, dropped
-                // here as its last, would want this very lock to end that inode.
+                // Check before taking a reference: an inode in the bucket cannot end its generation while
+                // the bucket is locked. Dropping the last reference to some other inode here would need
+                // this very lock to end that inode.
                 if other.is_none() && self.has_number(i, sb, attr.ino, attr.fmt()) {
                     other = self.is_number(i, sb, attr.ino, attr.fmt());
                 }
@@ -144,7 +149,7 @@ impl Cache {
             }
             self.inodes_private.get(index).hash.store(BlHash::to_store(&h), Ordering::Relaxed);
             if locked.insert(0, &h, index).is_ok() {
-                // Who finds it before this line finds it dead, and the bucket locked.
+                // A reader that finds it before this line finds it dead, and the bucket locked.
                 break Ok(start());
             }
             spare = true;
@@ -153,7 +158,7 @@ impl Cache {
         result
     }
 
-    /// Under `end_inode`: the number leads nowhere from now on.
+    /// Called from `end_inode`: from now on the number leads nowhere.
     pub(crate) fn unhash_number(&self, sb: SbId, index: u32, ino: u64) {
         loop {
             let h = self.numbers.hashes(|key| number_hash(sb, ino, key));
@@ -165,8 +170,8 @@ impl Cache {
         self.numbers.maintain(&Numbers(self));
     }
 
-    /// Whether one more negative entry may be kept; makes room by sweeping a few old ones, of another superblock where
-    /// this one has none at hand.
+    /// Whether one more negative entry may be kept. Makes room by sweeping a few old ones, from another
+    /// superblock if this one has none at hand.
     fn room_for_negative(&self, sb: SbId) -> bool {
         let now = self.negatives.get();
         let most = self.most_negatives(now);
@@ -178,7 +183,8 @@ impl Cache {
         self.negatives.get() < most
     }
 
-    /// How many negative entries there may be, where there are `now`. Sums over all superblocks only where there are more than a few.
+    /// The bound on negative entries while there are `now`. It sums over all superblocks only if there are
+    /// more than a few.
     fn most_negatives(&self, now: u64) -> u64 {
         let fit = match self.memory_limit() {
             0 => u64::MAX,
@@ -208,7 +214,7 @@ impl Cache {
         let deadline = self.deadline(sb, ttl, guard.asked.epoch);
         let mut after = Aftermath::default();
         let mut spare = false;
-        // Counted before it can be found: who finds it may count it out.
+        // Counted before it can be found: a thread that finds it may count it out.
         self.negatives.add(1);
         let published = loop {
             let (mut locked, [h]) = self.lock_names_bucket([(guard.dir.index(), &words)], spare);
@@ -219,7 +225,8 @@ impl Cache {
             d.seq.write(|| {
                 d.set_name(guard.dir.index(), &words, tail);
                 d.set_target(0, 0, deadline);
-                // Inside the sequence: a reader of the slot's last use must not take it for its own.
+                // Inside the sequence: a reader of the slot's last use must not take this entry for its
+                // own.
                 let parent_generation = &self.dentries_private.get(dentry).parent_generation;
                 parent_generation.store(guard.dir.id().generation(), Ordering::Relaxed);
             });

@@ -1,12 +1,12 @@
 //! The cache: arenas, hash tables, superblocks.
 //!
-//! One cache serves all superblocks of a process; chunks of its arenas belong to one superblock
-//! each. This file makes and destroys; the other files of the crate each hold one kind of use:
-//! [`crate::walk`] reads without references, [`crate::guard`] takes names, [`crate::names`]
-//! publishes, [`crate::sweep`] forgets,
-//! [`crate::shrink`] keeps the limit, [`crate::watermark`] what lies below it.
+//! One cache serves all superblocks of a process. Each chunk of its arenas belongs to one superblock. This
+//! file makes and destroys; each of the crate's other files holds one kind of use. [`crate::walk`] reads
+//! without references, [`crate::guard`] holds the name locks, [`crate::names`] publishes and
+//! [`crate::sweep`] forgets. [`crate::shrink`] keeps the memory limit, [`crate::watermark`] a margin below
+//! it.
 //!
-//! Lock order (docs/locking.md): rename mutex, names, directory index, buckets, inode bits, slabs.
+//! Lock order (docs/locking.md): rename mutex, name locks, directory list, buckets, attribute locks, slabs.
 
 use std::sync::{Arc, OnceLock};
 
@@ -61,39 +61,40 @@ pub struct Cache {
     pub(crate) clock: Clock,
     pub(crate) negatives: Stat,
     pub(crate) max_negative: u64,
-    /// Bytes; 0: none.
+    /// The memory limit in bytes; 0: none.
     pub(crate) limit: AtomicU64,
-    /// Whether uses of names are noted, by name in `visited`.
+    /// Whether uses of names are noted, by dentry in `visited`.
     pub(crate) armed: AtomicBool,
     pub(crate) visited: Arena<Visited>,
-    /// Held by who empties chunks to make room; taken before all locks but rights and renames.
+    /// Eviction lock: held by the thread that empties chunks. Only name locks and the rename mutex come
+    /// before it.
     pub(crate) room: Ordered<(), { Class::Eviction as u8 }>,
     /// Names evicted so far.
     pub(crate) evictions: Stat,
     pub(crate) pressure: Pressure,
     pub(crate) listeners: Listeners,
     pub(crate) watermarks: Watermarks,
-    /// Devices whose blocks are charged to the limit too.
+    /// Devices whose blocks count towards the limit too.
     pub(crate) buffers: Arc<Registry>,
-    /// What drivers keep besides.
+    /// Memory that drivers keep besides.
     pub(crate) external: Arc<ExternalBytes>,
     superblocks: SegVec<OnceLock<Superblock>>,
 }
 
-/// What belongs to one superblock.
+/// The state of one superblock.
 pub(crate) struct Superblock {
     pub(crate) resident: bool,
-    /// What its driver says holds until the epoch moves.
+    /// Its driver's answers hold until the epoch moves.
     pub(crate) watched: AtomicBool,
     pub(crate) on_evict: EvictHook,
     pub(crate) changes: Changes,
     pub(crate) inodes: Slab,
     pub(crate) dentries: Slab,
-    /// Where the shrinker goes on.
+    /// Where the shrinker continues.
     pub(crate) hand: AtomicU64,
-    /// Where who asks the kernel to forget goes on.
+    /// Where the search for inodes that the kernel should forget continues.
     pub(crate) kernel_hand: AtomicU64,
-    /// Where who looks for negative entries goes on.
+    /// Where the search for negative entries continues.
     pub(crate) negative_hand: AtomicU64,
     /// Held while a directory moves to another parent (rule 12).
     pub(crate) renames: Mutex<()>,
@@ -111,10 +112,10 @@ fn no_memory(_: std::io::Error) -> CacheError {
 }
 
 impl Cache {
-    /// A cache with nothing in it. Reserves address space, commits next to nothing.
+    /// An empty cache. Reserves address space and commits next to nothing.
     ///
     /// # Errors
-    /// `NoMemory` where not even a small reservation is granted.
+    /// `NoMemory` if the system grants not even a small reservation.
     pub fn new(config: Config) -> Result<Arc<Self>, CacheError> {
         let inodes = Arena::reserve(config.max_inodes).map_err(no_memory)?;
         let inodes_private = Arena::reserve(inodes.capacity()).map_err(no_memory)?;
@@ -192,7 +193,7 @@ impl Cache {
 
     #[inline]
     pub(crate) fn superblock(&self, sb: SbId) -> &Superblock {
-        // An SbId is only made by `add_superblock`, and superblocks are never taken away.
+        // Only `add_superblock` makes an SbId, and no superblock is ever removed.
         self.superblocks.get(u32::from(sb.0)).and_then(OnceLock::get).expect("a superblock of this cache")
     }
 
@@ -201,14 +202,14 @@ impl Cache {
         self.superblock(self.inodes_private.get(inode).sb_id())
     }
 
-    /// All superblocks there ever were; an ended one has nothing in it.
+    /// All superblocks that were ever added; one that has ended is empty.
     pub(crate) fn superblocks(&self) -> impl Iterator<Item = SbId> {
         let made = |id: u16| self.superblocks.get(u32::from(id)).and_then(OnceLock::get).is_some();
         (0..=u16::MAX).take_while(move |id| made(*id)).map(SbId)
     }
 
-    /// The root directory of a superblock, once. The superblock itself holds one reference,
-    /// until [`Cache::drop_superblock`].
+    /// Make the root directory of a superblock, once. The superblock itself holds one reference until
+    /// [`Cache::drop_superblock`].
     ///
     /// # Errors
     /// `NoMemory`.
@@ -216,7 +217,7 @@ impl Cache {
         let (index, dir) = self.alloc_node(sb, true)?;
         let root = self.fill_inode(sb, index, dir, fresh, ROOT, self.clock.epoch());
         let id = root.id();
-        // In the place of a name's reference: the superblock's own, dropped as one.
+        // The superblock's own reference takes the place of a name's, and is dropped as one.
         self.superblock(sb).root.store(id.as_u64(), Ordering::Relaxed);
         Ok(root)
     }
@@ -237,7 +238,7 @@ impl Cache {
                 self.took(sb, index);
                 return Ok(index);
             }
-            // Its next generation would wrap: the slot is never used again (rule 1).
+            // Its next generation would wrap, so the slot is never used again (rule 1).
             slab.retire();
         }
     }
@@ -257,8 +258,8 @@ impl Cache {
         Ok(index)
     }
 
-    /// Room for the tail of a name, filled; 0 where it needs none.
-    /// Memory that a name needs beside its dentry. Every dentry gets its name after this.
+    /// Memory that a name needs beside its dentry: the tail of a long name, filled; 0 if the name needs
+    /// none. Every dentry gets its name after this call.
     ///
     /// # Errors
     /// `NoMemory`; `Name`.
@@ -274,7 +275,7 @@ impl Cache {
         self.with_room(sb, alloc)
     }
 
-    /// An inode slot, and a directory state if it is to be one.
+    /// An inode slot, and a directory state if `dir`.
     pub(crate) fn alloc_node(&self, sb: SbId, dir: bool) -> Result<(u32, u32), CacheError> {
         let index = self.alloc_inode(sb)?;
         match if dir { self.alloc_dir(sb) } else { Ok(0) } {
@@ -286,8 +287,9 @@ impl Cache {
         }
     }
 
-    /// Begin an inode's generation with two references, the one returned and that of its name, which the caller makes. `dir`:
-    /// directory state, for directories. `epoch`: that in which the driver was asked.
+    /// Begin an inode's generation with two references: the returned one, and that of its name, which the
+    /// caller makes. `dir` is the directory state, for directories. `epoch` is the one in which the driver
+    /// was asked.
     pub(crate) fn fill_inode(
         &self,
         sb: SbId,
@@ -304,13 +306,14 @@ impl Cache {
         InodeRef::new(self, index, generation)
     }
 
-    /// Last: who gets a reference by this generation finds the inode finished (rule 16).
+    /// Last: a thread that gets a reference by this generation finds the inode finished (rule 16).
     pub(crate) fn start_inode(&self, index: u32, generation: u32) -> InodeRef<'_> {
         self.inodes_private.get(index).refs.start(generation);
         InodeRef::new(self, index, generation)
     }
 
-    /// Fill both halves of an inode to which no reference can be had yet; its generation. It is believed until `deadline`.
+    /// Fill both halves of an inode to which nobody can get a reference yet; returns its generation. Its
+    /// attributes are trusted until `deadline`.
     pub(crate) fn fill_slot(
         &self,
         sb: SbId,
@@ -323,9 +326,9 @@ impl Cache {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
         let resident = self.superblock(sb).resident;
         let old = published.generation();
-        // `alloc_inode` has seen that there is a next generation.
+        // `alloc_inode` has checked that there is a next generation.
         let generation = next_generation(old, self.inode_pool.floor(index)).unwrap_or(u32::MAX);
-        // Readers of the slot's last generation may still look: rule 3.
+        // Readers of the slot's last generation may still be looking: rule 3.
         fence(Ordering::Release);
         private.nlookup.store(0, Ordering::Relaxed);
         private.value.store(fresh.private, Ordering::Relaxed);
@@ -340,7 +343,7 @@ impl Cache {
         generation
     }
 
-    /// The deadline of what the driver of `sb` said when it was asked in `epoch`.
+    /// The deadline of an answer that the driver of `sb` gave when it was asked in `epoch`.
     pub(crate) fn deadline(&self, sb: SbId, ttl: Ttl, epoch: u32) -> u32 {
         let superblock = self.superblock(sb);
         if superblock.resident {
@@ -363,7 +366,8 @@ impl Cache {
         self.dir_state_at(self.inodes_private.get(inode).dir.load(Ordering::Relaxed))
     }
 
-    /// Give an inode slot back, and its directory state (0: none), to the superblock that owns it (design rule 18).
+    /// Give an inode slot, and its directory state (0: none), back to the superblock that owns the slot
+    /// (design rule 18).
     pub(crate) fn free_inode_slot(&self, index: u32, dir: u32) {
         if self.inode_pool.free(index, |owner| &self.owner(owner).inodes) {
             self.trim_ended(self.inode_pool.owner(index));
@@ -373,9 +377,9 @@ impl Cache {
         }
     }
 
-    /// The only way to give a dentry slot back, and its tail (0: none): to the superblock that owns it, which is not always that
-    /// of the directory at hand (design rule 18). A negative entry does not hold its directory, whose index another superblock may
-    /// have taken since.
+    /// The only way to give back a dentry slot and its tail (0: none). Both go to the superblock that owns
+    /// the slot, which is not always the superblock of the directory at hand (design rule 18). A negative
+    /// entry does not hold its directory, so another superblock may have taken the directory's index since.
     pub(crate) fn free_dentry(&self, dentry: u32, tail: u32) {
         self.tails.free(tail);
         if self.dentry_pool.free(dentry, |owner| &self.owner(owner).dentries) {
@@ -389,7 +393,8 @@ impl Cache {
         self.superblock(SbId(slab as u16))
     }
 
-    /// A slot of a superblock that has ended came back, the last of its chunk. (Without an owner the chunk has been returned since.)
+    /// The last slot of a chunk came back, and the chunk's superblock has ended. (Without an owner the
+    /// chunk has been returned since.)
     #[cold]
     fn trim_ended(&self, owner: Option<u32>) {
         if let Some(id) = owner {
@@ -397,7 +402,7 @@ impl Cache {
         }
     }
 
-    /// Take another reference to an inode of which the caller holds one.
+    /// Take another reference to an inode to which the caller holds one.
     #[inline]
     pub(crate) fn get_again(&self, index: u32, generation: u32) {
         let private = self.inodes_private.get(index);
@@ -410,8 +415,8 @@ impl Cache {
         }
     }
 
-    /// Drop a reference; the last one ends the inode's generation. It is counted in the inode's word or per
-    /// thread as the inode's references are counted now, wherever it was taken.
+    /// Drop a reference; the last one ends the inode's generation. The put is counted where the inode's
+    /// references are counted now (in its word or per thread), wherever the reference was taken.
     #[inline]
     pub(crate) fn put_inode(&self, index: u32) {
         let private = self.inodes_private.get(index);
@@ -438,13 +443,14 @@ impl Cache {
         }
     }
 
-    /// Drop the reference of a name (or of a superblock to its root), which vouched for the inode: all
-    /// others are counted in its word from now on, so that the last of them is noticed. The caller
-    /// holds no lock.
+    /// Drop the reference of a name (or of a superblock to its root), which vouched for the inode. From now
+    /// on all others are counted in the inode's word, so that the last put is noticed. The caller holds no
+    /// lock.
     pub(crate) fn put_name(&self, index: u32) {
         order::check(Class::Eviction);
         if let Some(last) = self.inodes_private.get(index).refs.put_anchor() {
-            // Where nothing is spread all references are counted in the word, whatever the place.
+            // If nothing is spread, all references are counted in the word, even if the inode has a
+            // per-thread reference slot.
             if last {
                 self.end_inode(index);
             }
@@ -461,21 +467,21 @@ impl Cache {
         self.percpu.gather(&Inodes(self), index);
     }
 
-    /// A reference is counted in the word of an inode although it has a place.
+    /// A reference is counted in the word of an inode although the inode has a per-thread reference slot.
     #[cold]
     pub(crate) fn counted_here(&self, index: u32) {
         self.percpu.elsewhere(&Inodes(self), index);
     }
 
-    /// Empty a slot that was filled and not started: nobody can have a reference, and the driver is
-    /// not told.
+    /// Empty a slot that was filled and not started. Nobody can have a reference, and the driver is not
+    /// notified.
     pub(crate) fn discard_slot(&self, index: u32) {
         let dir = self.inodes_private.get(index).dir.swap(0, Ordering::Relaxed);
         self.inodes.get(index).clear();
         self.free_inode_slot(index, dir);
     }
 
-    /// The inode is dead (this thread made it so): take it out of everything and free the slot.
+    /// The inode is dead, and this thread made it so: take it out of everything and free the slot.
     #[cold]
     #[inline(never)]
     pub(crate) fn end_inode(&self, index: u32) {
@@ -490,19 +496,19 @@ impl Cache {
         let dir = private.dir.load(Ordering::Relaxed);
         published.clear();
         private.dir.store(0, Ordering::Relaxed);
-        // The sequence has moved: who copies the target now does not believe it.
+        // The sequence has moved, so a reader that copies the target now discards it.
         if attr.is_symlink() {
             self.targets.free(private.alias.swap(0, Ordering::Relaxed));
         }
         self.pressure.not_barren();
-        // The driver may take its time, or the cache.
+        // The driver may take its time, or use the cache.
         order::check(Class::Eviction);
         (superblock.on_evict)(&attr, value);
         self.free_inode_slot(index, dir);
     }
 
-    /// Whether there is such a slot. To be asked of an index that comes from outside: an arena would
-    /// take another slot for it.
+    /// Whether this slot exists. Ask it of every index that comes from outside: an arena maps an index out
+    /// of range to another slot.
     #[inline(always)]
     pub(crate) fn is_slot(&self, index: u32) -> bool {
         index < self.inode_slots
@@ -515,12 +521,12 @@ impl Cache {
             return None;
         }
         let place = Place::of(&self.inodes_private.get(id.index()).place);
-        // A place that is this generation's is so while the generation lasts.
+        // If the per-thread reference slot is this generation's, it remains so while the generation lasts.
         let got = !place.is_none() && self.percpu.get(place, id.as_u64()) || self.get_here(id);
         got.then(|| InodeRef::new(self, id.index(), id.generation()))
     }
 
-    /// A reference that is counted in the inode's word; whether there is one.
+    /// Take a reference that is counted in the inode's word; false if the generation is over.
     #[inline(never)]
     fn get_here(&self, id: InodeId) -> bool {
         let refs = &self.inodes_private.get(id.index()).refs;
@@ -532,7 +538,7 @@ impl Cache {
                 }
                 true
             }
-            // Being gathered, or this thread has no line.
+            // The references are being gathered, or this thread has no line.
             Got::Spread => {
                 let got = refs.get_generation(id.generation());
                 self.counted_here(id.index());
@@ -541,8 +547,8 @@ impl Cache {
         }
     }
 
-    /// A front end's kernel forgets `n` lookups. Unknown ids and more than was counted are ignored:
-    /// the kernel may forget what it was never told of.
+    /// A front end's kernel forgets `n` lookups. Unknown ids, and more than was counted, are ignored: the
+    /// kernel may forget what it was never told.
     pub fn forget(&self, id: InodeId, n: u64) {
         let Some(inode) = self.get(id) else { return };
         let nlookup = &self.inodes_private.get(id.index()).nlookup;
@@ -554,7 +560,7 @@ impl Cache {
                 Err(now) => old = now,
             }
         };
-        // Each step to zero gives back the one reference that the step from zero took.
+        // Each step to zero returns the one reference that the step from zero took.
         let forgotten = old != 0 && new == 0;
         if forgotten {
             self.put_inode(id.index());
@@ -570,12 +576,12 @@ impl Cache {
         self.get(InodeId::from_u64(self.superblock(sb).root.load(Ordering::Relaxed)))
     }
 
-    /// Put the clock that expiry goes by forward; for tests of drivers.
+    /// Advance the clock that expiry uses; for tests of drivers.
     pub fn advance_clock(&self, ms: u32) {
         self.clock.advance(ms);
     }
 
-    /// Figures of now. O(superblocks).
+    /// Current figures. O(superblocks).
     pub fn counters(&self) -> Counters {
         let mut c =
             Counters { negative: self.negatives.get(), spread: self.percpu.in_use(), ..Counters::default() };
@@ -594,21 +600,22 @@ impl Cache {
     }
 }
 
-/// Whether a slot whose memory was not used yet is the first that is taken of a new chunk, which the slab has besides others: who
-/// has filled one chunk is likely to fill another one, and it is counted as committed from here on.
+/// Whether an unused slot is the first one taken from a new chunk, in a slab that has other chunks. A user
+/// that has filled one chunk is likely to fill another, and the whole chunk counts as committed from here
+/// on.
 fn begins_chunk(index: u32, slab: &Slab) -> bool {
     index.is_multiple_of(CHUNK) && slab.chunk_count() > 1
 }
 
-/// Memory that was given back reads as zero: its sequence goes on above all that it had
-/// (see [`Cache::trim`]).
+/// Memory that was given back reads as zero. The slot's sequence then continues above every value that it
+/// had (see [`Cache::trim`]).
 fn above_floor(seq: &SeqCount, floor: impl Fn() -> u32) {
     if seq.raw().load(Ordering::Relaxed) == 0 {
         seq.raw().store(floor() * 2, Ordering::Relaxed);
     }
 }
 
-/// What the references that are counted per thread belong to.
+/// The owner of the references that are counted per thread.
 pub(crate) struct Inodes<'a>(pub &'a Cache);
 
 impl percpu_ref::Objects for Inodes<'_> {
@@ -620,7 +627,7 @@ impl percpu_ref::Objects for Inodes<'_> {
     }
 }
 
-/// What the name table asks about dentries, under their bucket's lock.
+/// The name table's questions about dentries, under their bucket's lock.
 pub(crate) struct Names<'a>(pub &'a Cache);
 
 impl Objects for Names<'_> {
@@ -638,7 +645,7 @@ impl Objects for Names<'_> {
     }
 }
 
-/// What the table of inode numbers asks about inodes.
+/// The number table's questions about inodes.
 pub(crate) struct Numbers<'a>(pub &'a Cache);
 
 /// Keyed hash of an inode number within its superblock.
@@ -665,7 +672,7 @@ impl Objects for Numbers<'_> {
     }
 }
 
-/// Whether type bits say directory.
+/// Whether the type bits say directory.
 pub(crate) fn is_dir(fmt: u32) -> bool {
     fmt & mode::S_IFMT == mode::S_IFDIR
 }

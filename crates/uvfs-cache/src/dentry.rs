@@ -1,19 +1,19 @@
 //! A dentry: a name in a directory, and what it leads to.
 //!
-//! A dentry exists only while it is hashed; who must hold on to something holds the inode. It
-//! holds a reference to its inode and one to its parent's inode, so an index read from a live
-//! dentry leads to a live inode. A *negative* dentry leads to nothing and holds nothing: it names
-//! its parent by index and generation, and is worthless once that generation is over.
+//! A dentry exists only while it is hashed; code that must hold something holds the inode. A dentry holds a
+//! reference to its inode and one to its parent's inode, so an index read from a live dentry leads to a
+//! live inode. A *negative* dentry leads to nothing and holds nothing. It names its parent by index and
+//! generation, and is worthless once that generation is over.
 //!
-//! **Published** (64 bytes): written inside `seq`, and only by who holds the lock of the bucket
-//! that the dentry is (or is to be) in. `hash` belongs to the hash table: it is read and written
-//! under bucket locks only, outside `seq`.
+//! **Published** (64 bytes): written inside `seq`, and only under the lock of the bucket that the dentry is
+//! in, or is to be in. `hash` belongs to the hash table: it is read and written only under bucket locks,
+//! outside `seq`.
 //!
-//! **Private** (16 bytes): the readdir cookie; a negative entry's parent generation.
+//! **Private** (16 bytes): the readdir cookie, and a negative entry's parent generation.
 //!
-//! Names up to [`INLINE`] bytes stand in the line. Of a longer one the line has the first
-//! [`HEAD`] bytes and the index of a *tail* slot with the rest. Tails are type-stable too, and a
-//! dentry's tail is freed only after the dentry's sequence moved.
+//! Names of up to [`INLINE`] bytes stand in the line. For a longer name the line has the first [`HEAD`]
+//! bytes and the index of a *tail* slot with the rest. Tails are type-stable too. A dentry's tail is freed
+//! only after the dentry's sequence moved.
 
 use uvfs_sync::arena::Arena;
 use uvfs_sync::blhash::Key;
@@ -22,7 +22,7 @@ use uvfs_sync::seqcount::SeqCount;
 use uvfs_sync::slab::{Pool, Slab};
 use uvfs_sync::slot;
 
-/// Longest name. Its length stands in eight bits.
+/// Longest name. Its length is stored in eight bits.
 pub(crate) const NAME_MAX: usize = 255;
 /// Longest name that needs no tail.
 pub(crate) const INLINE: usize = 40;
@@ -43,7 +43,7 @@ slot! {
         pub inode: AtomicU32,
         /// Low 32 bits of the hash, for the table.
         pub hash: AtomicU32,
-        /// Until when this is believed.
+        /// Until when the entry is trusted.
         pub deadline: AtomicU32,
         /// Length of the name (0: not in use), type bits above.
         meta: AtomicU32,
@@ -56,9 +56,9 @@ slot! {
     #[derive(Debug)]
     #[repr(C)]
     pub(crate) struct Private {
-        /// Where `readdir` goes on, in a resident directory.
+        /// The readdir cookie, in a resident directory.
         pub cookie: AtomicU64,
-        /// Generation of the parent, of a negative dentry.
+        /// Generation of the parent; for a negative dentry.
         pub parent_generation: AtomicU32,
         spare: AtomicU32,
     }
@@ -79,16 +79,16 @@ slot! {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Published>() == 64 && size_of::<Private>() == 16);
 
-/// A name, and its first two words: what is compared and hashed. Most names have no more; the words
-/// of longer ones are made from the bytes where they are needed. What can be no name, because it is empty or longer than
-/// [`NAME_MAX`], has no bytes here: no dentry in use is without, so nothing matches it.
+/// A name, and its first two words, for comparing and hashing. Most names have no more; longer names'
+/// further words are made from the bytes where they are needed. An invalid name (empty, or longer than
+/// [`NAME_MAX`]) has no bytes here. No dentry in use has an empty name, so nothing matches it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NameWords<'n> {
     name: &'n [u8],
     first: [u64; 2],
 }
 
-/// Whether a file can have this name, as far as its length goes.
+/// Whether a name of this length is allowed.
 #[inline(always)]
 pub(crate) fn is_name(name: &[u8]) -> bool {
     (1..=NAME_MAX).contains(&name.len())
@@ -100,12 +100,12 @@ pub(crate) fn word(bytes: &[u8]) -> u64 {
     if let Some(whole) = bytes.first_chunk::<8>() {
         u64::from_le_bytes(*whole)
     } else if let (Some(low), Some(high)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        // Two halves that overlap.
+        // Two overlapping halves.
         let shift = 8 * (bytes.len() - 4);
         u64::from(u32::from_le_bytes(*low)) | u64::from(u32::from_le_bytes(*high)) << shift
     } else if let [first, .., last] = bytes {
         let n = bytes.len();
-        // First, middle and last byte; of two, the last two fall together.
+        // First, middle and last byte; with two bytes, the last two coincide.
         u64::from(*first) | u64::from(bytes[n / 2]) << (8 * (n / 2)) | u64::from(*last) << (8 * (n - 1))
     } else {
         bytes.first().map_or(0, |b| u64::from(*b))
@@ -118,7 +118,7 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Out of the way of names that can be: a branch instead of two selections.
+/// Kept out of the path of valid names: a branch instead of two selections.
 #[cold]
 fn no_name() -> &'static [u8] {
     &[]
@@ -127,11 +127,11 @@ fn no_name() -> &'static [u8] {
 impl<'n> NameWords<'n> {
     #[inline(always)]
     pub(crate) fn new(name: &'n [u8]) -> Self {
-        // (Empty ones have no bytes as they are.)
+        // (An empty name has no bytes anyway.)
         let name = if name.len() > NAME_MAX { no_name() } else { name };
         let first = match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
             (Some(head), Some(_)) if name.len() > 16 => [u64::from_le_bytes(*head), word(&name[8..])],
-            // The last eight bytes overlap the first ones: those are shifted out.
+            // The last eight bytes overlap the first ones, so the overlap is shifted out.
             (Some(head), Some(end)) => {
                 let overlap = 8 * (16 - name.len()) as u32;
                 [u64::from_le_bytes(*head), u64::from_le_bytes(*end).checked_shr(overlap).unwrap_or(0)]
@@ -141,7 +141,7 @@ impl<'n> NameWords<'n> {
         Self { name, first }
     }
 
-    /// Whether this can be no name.
+    /// Whether no file can have this name.
     #[inline]
     pub(crate) fn is_none(&self) -> bool {
         self.name.is_empty()
@@ -157,7 +157,7 @@ impl<'n> NameWords<'n> {
         if self.name.len() > INLINE { &self.name[HEAD..] } else { &[] }
     }
 
-    /// What stands in the line.
+    /// The words in the line.
     fn words(&self) -> [u64; WORDS] {
         let mut words = [0; WORDS];
         let end = if self.name.len() > INLINE { HEAD } else { self.name.len() };
@@ -168,10 +168,10 @@ impl<'n> NameWords<'n> {
     }
 
     /// Keyed hash of the name. Folded multiplication with secret words, as in wyhash and foldhash: one
-    /// multiplication for names up to 16 bytes, no data-dependent branch but the length's. The
-    /// parent is mixed in by the caller with an exclusive or, so that a walk can hash all
-    /// components before it knows any parent. Who can make names collide without the key has
-    /// guessed a word of it; chains that get long nevertheless change the key.
+    /// multiplication for names of up to 16 bytes, and no data-dependent branch but the one on the length.
+    /// The caller mixes the parent in with an exclusive or, so that a walk can hash all components before
+    /// it knows any parent. An attacker who makes names collide without the key has guessed a word of it.
+    /// If chains grow long nevertheless, the key changes.
     #[inline(always)]
     pub(crate) fn hash(&self, key: Key) -> u64 {
         let h = fold(self.first[0] ^ key.0, self.first[1] ^ key.1 ^ self.name.len() as u64);
@@ -179,7 +179,7 @@ impl<'n> NameWords<'n> {
     }
 }
 
-/// What comes after the first 16 bytes of a name.
+/// The hash of the bytes after the first 16.
 #[cold]
 fn hash_rest(bytes: &[u8], mut h: u64, key: Key) -> u64 {
     for pair in bytes.chunks(16) {
@@ -189,7 +189,7 @@ fn hash_rest(bytes: &[u8], mut h: u64, key: Key) -> u64 {
     h
 }
 
-/// Long names' tails.
+/// Tails of long names.
 #[derive(Debug)]
 pub(crate) struct Tails {
     short: Arena<ShortTail>,
@@ -200,13 +200,13 @@ pub(crate) struct Tails {
     long_slab: Slab,
 }
 
-/// Which tail slot a name has: 0 none, else index << 1 | long.
+/// A name's tail slot: 0 none, else index << 1 | long.
 type Tail = u32;
 
 impl Tails {
     pub(crate) fn new(capacity: u32) -> std::io::Result<Self> {
         let short = Arena::reserve(capacity.min(1 << 30))?;
-        // No test of a model needs one.
+        // No model's test needs one.
         let long = Arena::reserve(capacity.min(if cfg!(loom) { 1 } else { 1 << 30 }))?;
         Ok(Self {
             short_pool: Pool::new(short.capacity()),
@@ -223,8 +223,8 @@ impl Tails {
         if tail & 1 == 0 { &self.short.get(tail >> 1).words } else { &self.long.get(tail >> 1).words }
     }
 
-    /// Keep the tail of a name; 0 where it needs none. `None`: no slot is left, and `may_grow` does
-    /// not let another chunk of so many bytes be had.
+    /// Keep the tail of a name; 0 if it needs none. `None`: no slot is left, and `may_grow` refuses another
+    /// chunk of that many bytes.
     pub(crate) fn alloc(&self, name: &NameWords<'_>, may_grow: &dyn Fn(u64) -> bool) -> Option<Tail> {
         let bytes = name.tail();
         if bytes.is_empty() {
@@ -238,7 +238,7 @@ impl Tails {
             let may_grow = || may_grow(chunk(size_of::<LongTail>()));
             self.long_slab.alloc_within(&self.long_pool, &may_grow)? << 1 | 1
         };
-        // A reader of the slot's last name may still look here: rule 3.
+        // A reader of the slot's last name may still be looking here: rule 3.
         uvfs_sync::primitives::fence(Ordering::Release);
         for (slot, bytes) in self.words(tail).iter().zip(bytes.chunks(8)) {
             slot.store(word(bytes), Ordering::Relaxed);
@@ -260,7 +260,7 @@ impl Tails {
     #[inline]
     fn matches(&self, tail: Tail, bytes: &[u8]) -> bool {
         let words = self.words(tail);
-        // A stale index may lead to the smaller kind of slot: then the lengths do not fit.
+        // A stale index may lead to the smaller kind of slot; then the lengths do not fit.
         bytes.len().div_ceil(8) <= words.len()
             && bytes.chunks(8).zip(words).all(|(b, w)| w.load(Ordering::Relaxed) == word(b))
     }
@@ -272,22 +272,22 @@ impl Tails {
                 + u64::from(self.long_pool.chunks_out()) * size_of::<LongTail>() as u64)
     }
 
-    /// Give chunks without a tail back to the system. A reader of one finds zeroes, and a dentry whose
-    /// sequence has moved.
+    /// Return chunks without a tail in use to the system. A reader of such a slot finds zeroes, and a
+    /// dentry whose sequence has moved.
     pub(crate) fn trim(&self) {
         self.short_slab.trim(&self.short_pool, |_, _| Some(0), |from, to| self.short.give_back(from, to));
         self.long_slab.trim(&self.long_pool, |_, _| Some(0), |from, to| self.long.give_back(from, to));
     }
 }
 
-/// Type bits of what a dentry leads to.
+/// Type bits of the inode that a dentry leads to.
 #[inline(always)]
 pub(crate) fn fmt_of(meta: u32) -> u32 {
     meta >> 8 & 0xf000
 }
 
 impl Published {
-    /// Length of the name; 0: not in use. Clamped, because it may be of a torn moment.
+    /// Length of the name; 0: not in use. Clamped, because the word may be torn.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         (self.meta.load(Ordering::Relaxed) & 0xff) as usize
@@ -299,7 +299,7 @@ impl Published {
         self.meta.load(Ordering::Relaxed)
     }
 
-    /// Type bits of what it leads to.
+    /// Type bits of the inode that it leads to.
     pub(crate) fn fmt(&self) -> u32 {
         fmt_of(self.meta())
     }
@@ -309,7 +309,7 @@ impl Published {
         if self.len() > INLINE { self.name[WORDS - 1].load(Ordering::Relaxed) as u32 } else { 0 }
     }
 
-    /// Whether this is (parent, name); believed only between `seq.begin` and `seq.check`.
+    /// Whether this is (parent, name). The result counts only between `seq.begin` and `seq.check`.
     #[inline(always)]
     pub(crate) fn is(&self, parent: u32, name: &NameWords<'_>, tails: &Tails) -> bool {
         if self.parent.load(Ordering::Relaxed) != parent || self.len() != name.name.len() {
@@ -320,7 +320,7 @@ impl Published {
         differ(0) | differ(1) == 0 && (name.name.len() <= 16 || self.is_longer(name.name, tails))
     }
 
-    /// The same for what comes after the first 16 bytes.
+    /// The same for the bytes after the first 16.
     #[cold]
     fn is_longer(&self, name: &[u8], tails: &Tails) -> bool {
         let (name, tail) = if name.len() > INLINE { name.split_at(HEAD) } else { (name, &[][..]) };
@@ -329,7 +329,7 @@ impl Published {
             && (tail.is_empty() || tails.matches(self.tail(), tail))
     }
 
-    /// Copy the name out; its length. Believed only between `seq.begin` and `seq.check`.
+    /// Copy the name out; returns its length. The copy counts only between `seq.begin` and `seq.check`.
     pub(crate) fn copy_name(&self, out: &mut [u8; 256], tails: &Tails) -> usize {
         let len = self.len();
         let mut put = |at: usize, w: &AtomicU64| {
@@ -347,7 +347,7 @@ impl Published {
         len
     }
 
-    /// Give the dentry a name, inside `seq.write`; returns the tail of its old one, to be freed
+    /// Give the dentry a name, inside `seq.write`. Returns the tail of its old name, which the caller frees
     /// after the write section.
     pub(crate) fn set_name(&self, parent: u32, name: &NameWords<'_>, tail: Tail) -> Tail {
         let old = self.tail();
@@ -366,7 +366,7 @@ impl Published {
         old
     }
 
-    /// Swap what it leads to with another dentry, inside both sequences.
+    /// Swap the inodes that two dentries lead to, inside both sequences.
     pub(crate) fn swap_targets(&self, other: &Self) {
         let swap = |a: &AtomicU32, b: &AtomicU32, mask: u32| {
             let (x, y) = (a.load(Ordering::Relaxed), b.load(Ordering::Relaxed));
@@ -378,7 +378,7 @@ impl Published {
         swap(&self.meta, &other.meta, !0xff);
     }
 
-    /// Say what the dentry leads to, inside `seq.write`.
+    /// Set the inode that the dentry leads to, inside `seq.write`.
     pub(crate) fn set_target(&self, inode: u32, fmt: u32, deadline: u32) {
         self.inode.store(inode, Ordering::Relaxed);
         self.deadline.store(deadline, Ordering::Relaxed);
@@ -417,7 +417,7 @@ mod tests {
         }
     }
 
-    /// Names that anybody can choose to have one hash where there is no key, and that have not with one.
+    /// Names that anybody can choose so that all have one hash without a key. With a key they differ.
     #[test]
     fn the_key_parts_names_that_collide_without_it() {
         let names: Vec<_> = (0..10_000).map(|i| format!("{i:08}\t").into_bytes()).collect();

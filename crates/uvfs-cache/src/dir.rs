@@ -1,16 +1,16 @@
-//! What a directory has beyond an inode.
+//! The state that a directory has beyond its inode.
 //!
-//! * `word`: children and the *dying* bit in one (design rule 11). Who creates, links or renames into the
-//!   directory counts itself in before it publishes; who removes the directory exchanges exactly
-//!   zero for dying. So either the child is counted and the removal fails with ENOTEMPTY, or the
-//!   directory is dying and the child fails with ENOENT; never both, never neither.
-//! * `state`: the revision, a count of evictions and the *complete* flag in one (rules 9 and 10). The
-//!   revision moves when a child is removed, renamed or invalidated: an answer that was asked for
-//!   before is passed on but not cached. A listing that began before that, or before a child was
-//!   evicted, does not make the directory complete. (An eviction makes no answer late: who has the
-//!   right to a name is the only one who may cache it, so that what goes meanwhile is another one. If it
-//!   did, who must evict to make room for an answer would make just that answer late.) One word, so
-//!   that setting complete and moving the rest cannot cross.
+//! * `word`: children and the *dying* bit in one word (design rule 11). A create, link or rename into the
+//!   directory counts its child in before it publishes. An rmdir exchanges exactly zero for dying. If the
+//!   child comes first, it is counted, and the removal fails with ENOTEMPTY. If the removal comes first,
+//!   the directory is dying, and the child fails with ENOENT. Never both, never neither.
+//! * `state`: the revision, a count of evictions and the *complete* flag in one word (rules 9 and 10), so
+//!   that setting complete and moving the rest cannot cross. The revision moves when a child is removed,
+//!   renamed or invalidated. An answer requested before that is returned but not cached. A listing that
+//!   began before that, or before a child was evicted, does not make the directory complete. An eviction
+//!   makes no answer late: only the holder of a name lock may cache that name, so a name that is evicted
+//!   meanwhile is another one. Otherwise a thread that must evict to make room for an answer would make
+//!   just that answer late.
 //! * `index`: entries in order, of resident directories. Its mutex is taken with no bucket locked.
 
 use std::ops::{Deref, DerefMut};
@@ -24,12 +24,13 @@ use crate::types::{CacheError, NotEmpty};
 
 const DYING: u64 = 1 << 63;
 const COMPLETE: u64 = 1;
-/// An eviction. Their count runs over into the revision, where one too many does no harm.
+/// One eviction. Their count overflows into the revision, where one step too many does no harm.
 const EVICTION: u64 = 2;
 const REVISION: u64 = 1 << 25;
 
-/// State of one directory; lives as long as the directory's inode. A line of its own: directories that are made at the same
-/// time stand next to each other, and each change of names stores here half a dozen times.
+/// State of one directory; lives as long as the directory's inode. It has a cache line of its own.
+/// Directories that are made at the same time stand next to each other, and each change of names stores
+/// here half a dozen times.
 #[derive(Debug)]
 #[cfg_attr(not(loom), repr(align(64)))]
 pub(crate) struct DirState {
@@ -37,7 +38,7 @@ pub(crate) struct DirState {
     state: AtomicU64,
     /// The epoch of the listing that made the directory complete; see [`DirState::set_complete`].
     listed: AtomicU32,
-    /// Entries in the order of their making (resident superblocks only).
+    /// Entries in the order of their creation (resident superblocks only).
     index: Mutex<DirIndex>,
 }
 
@@ -76,10 +77,10 @@ impl Default for DirState {
 }
 
 impl DirState {
-    /// Start over for a new directory; the slot is the caller's alone.
+    /// Start over for a new directory; only the caller has the slot.
     pub(crate) fn reset(&self, complete: bool) {
         self.word.store(0, Ordering::Relaxed);
-        // The revision goes on: a ticket of the slot's last directory finds it moved.
+        // The revision continues: a ticket of the slot's last directory finds it moved.
         let next = (self.state.load(Ordering::Relaxed) & !COMPLETE) + REVISION;
         self.listed.store(if complete { NEVER } else { SUSPECT }, Ordering::Relaxed);
         self.state.store(next | u64::from(complete), Ordering::Release);
@@ -131,9 +132,9 @@ impl DirState {
         self.word.load(Ordering::Relaxed) & !DYING
     }
 
-    /// Whether what is not cached does not exist. Readers read it between two looks at a bucket's
-    /// sequence: an eviction takes the flag away in the hold in which it unhashes, so a reader that
-    /// misses the evicted name sees the flag gone, or the bucket locked or moved.
+    /// Whether every name that is not cached is absent. Readers load it between two looks at a bucket's
+    /// sequence. An eviction clears the flag in the same hold in which it unhashes. So a reader that misses
+    /// the evicted name sees the flag gone, or the bucket locked or moved.
     #[inline]
     pub(crate) fn is_complete(&self, clock: &Clock) -> bool {
         // Relaxed: the scan's own acquire fence follows.
@@ -156,19 +157,19 @@ impl DirState {
         self.state.load(Ordering::Acquire) & !COMPLETE
     }
 
-    /// A child was removed or renamed: what is cached stays the whole truth, what is on its way
-    /// does not.
+    /// A child was removed or renamed: the cached entries remain the whole truth, but answers on their way
+    /// do not count.
     pub(crate) fn moved(&self) {
         self.state.fetch_add(REVISION, Ordering::AcqRel);
     }
 
-    /// A child is invalidated: what is cached is not the whole truth any longer, and what is on its way
-    /// may not be true.
+    /// A child is invalidated: the cached entries are no longer the whole truth, and answers on their way
+    /// may be wrong.
     pub(crate) fn moved_incomplete(&self) {
         self.incomplete(REVISION);
     }
 
-    /// A child is evicted: what is cached is not the whole truth any longer.
+    /// A child is evicted: the cached entries are no longer the whole truth.
     pub(crate) fn evicted(&self) {
         self.incomplete(EVICTION);
     }
@@ -186,8 +187,9 @@ impl DirState {
 
     /// All entries are cached, if nothing moved since `version`; the driver was asked in `epoch`.
     ///
-    /// The epoch is stored after the flag is set: until then, and where a listing of an older epoch stores its own
-    /// last, the directory passes for incomplete. Whoever stores an epoch has listed the directory in it.
+    /// The epoch is stored after the flag is set. Until then, and if a listing of an older epoch stores its
+    /// epoch last, the directory passes for incomplete. A thread that stores an epoch has listed the
+    /// directory in it.
     pub(crate) fn set_complete(&self, version: u64, epoch: u32) -> bool {
         match self.state.compare_exchange(version, version | COMPLETE, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => {}
@@ -206,8 +208,8 @@ mod loom_tests {
     use loom::thread::spawn;
     use uvfs_sync::primitives::{Arc, AtomicU32};
 
-    /// Rule 11: of a create and an rmdir of its directory at most one succeeds, and a create that
-    /// fails leaves nothing behind. Planted bug: rule11-death-ignores-children.
+    /// Rule 11: of a create and an rmdir of its directory at most one succeeds, and a create that fails
+    /// leaves nothing behind. Planted bug: rule11-death-ignores-children.
     #[test]
     fn loom_rule11_rmdir_and_create_exclude_each_other() {
         loom::model(|| {
@@ -221,8 +223,8 @@ mod loom_tests {
         });
     }
 
-    /// Rule 11: who finds the directory empty comes after all that was done to its children. Planted
-    /// bugs: rule11-leave-relaxed, rule11-death-relaxed.
+    /// Rule 11: a removal that finds the directory empty comes after everything that was done to its
+    /// children. Planted bugs: rule11-leave-relaxed, rule11-death-relaxed.
     #[test]
     fn loom_rule11_an_empty_directory_is_seen_empty() {
         loom::model(|| {
@@ -233,7 +235,7 @@ mod loom_tests {
             dir.1.store(1, Ordering::Relaxed);
             dir.0.leave();
             let (empty, seen) = removed.join().unwrap();
-            assert!(!empty || seen == 1, "a child that was there still");
+            assert!(!empty || seen == 1, "the removal missed a child's last change");
         });
     }
 
@@ -252,8 +254,9 @@ mod loom_tests {
         });
     }
 
-    /// Rule 10: a driver that is asked after the revision was seen to move tells what is true since.
-    /// Planted bugs: rule10-revision-relaxed, rule10-moved-relaxed, rule10-moved-incomplete-relaxed.
+    /// Rule 10: a driver that is asked after the revision was seen to move answers with what is true since
+    /// the move. Planted bugs: rule10-revision-relaxed, rule10-moved-relaxed,
+    /// rule10-moved-incomplete-relaxed.
     #[test]
     fn loom_rule10_who_sees_the_revision_sees_the_change() {
         for complete in [true, false] {

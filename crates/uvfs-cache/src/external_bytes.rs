@@ -1,11 +1,12 @@
-//! What drivers keep outside of the cache for each inode in it, counted in the cache's limit.
+//! Memory that drivers keep outside the cache for each cached inode, counted towards the limit.
 //!
-//! A driver that has more to know of an inode than fits into its 64 bits has memory of its own, which grows and shrinks with
-//! what is cached: it goes when [`SbOptions::on_evict`](crate::SbOptions::on_evict) says so. It says here how many bytes these are;
-//! they are part of [`Cache::committed`], so that fewer names are kept where more is kept beside them. Nobody asks before he adds:
-//! what comes with one name is less than what makes room for the next.
+//! A driver that must know more of an inode than fits into its 64 bits keeps memory of its own. That memory
+//! grows and shrinks with the cache, because the driver frees it when
+//! [`SbOptions::on_evict`](crate::SbOptions::on_evict) is called. The driver reports its bytes here. They
+//! are part of [`Cache::committed`], so fewer names are kept if drivers keep more for each. A driver need
+//! not ask before it adds: one name's external bytes are less than making room for the next name frees.
 //!
-//! One figure for a cache; nothing is locked.
+//! One figure per cache; nothing is locked.
 
 use std::sync::Arc;
 
@@ -18,13 +19,13 @@ use crate::cache::Cache;
 pub struct ExternalBytes(AtomicU64);
 
 impl ExternalBytes {
-    /// So many bytes more.
+    /// Add `bytes`.
     pub fn add(&self, bytes: u64) {
         self.0.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// So many bytes less, which were added before: what is taken away and was not would make the figure immense, and the cache
-    /// empty.
+    /// Subtract `bytes`, which were added before. Subtracting more than was added would make the figure
+    /// immense, and the cache empty.
     pub fn sub(&self, bytes: u64) {
         self.0.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -36,7 +37,7 @@ impl ExternalBytes {
 }
 
 impl Cache {
-    /// The figure of what is kept beside this cache. It may be kept longer than the cache.
+    /// The external bytes of this cache. The caller may keep the figure longer than the cache.
     pub fn external_bytes(&self) -> Arc<ExternalBytes> {
         Arc::clone(&self.external)
     }

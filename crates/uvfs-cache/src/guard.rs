@@ -1,18 +1,17 @@
-//! The right to ask about, or change, one name of one directory.
+//! Name locks: the exclusive right to ask about, or change, one name of one directory.
 //!
-//! A name is a 64-bit keyed hash of (directory, bytes) in a small sharded table; it is there while
-//! somebody has the right. This is both the in-lookup placeholder (concurrent misses of one name make
-//! one driver call, rule 13) and what keeps a create, an unlink and a lookup of one name
-//! apart. It is no lock of the cache: it may be held across a driver call, and delays nobody but
-//! who comes for the same name. Two names whose 64-bit hashes collide delay each other; nothing
-//! else happens.
+//! A name is a 64-bit keyed hash of (directory, bytes) in a small sharded table. It stands there while a
+//! thread holds its lock. A name lock is also the in-lookup placeholder (concurrent misses of one name make
+//! one driver call, rule 13). It keeps a create, an unlink and a lookup of one name apart. It is no lock of
+//! the cache: it may be held across a driver call, and delays only threads that want the same name. Two
+//! names whose 64-bit hashes collide delay each other; nothing else happens.
 //!
-//! Who finds the name taken gets a [`Pending`], to be waited for by callback, as a future, or by blocking;
-//! after it, everybody looks again. Only a failed question is passed on as its error, so that a
-//! thousand waiters do not ask a failing driver one after the other.
+//! A thread that finds the name taken gets a [`Pending`]. It can wait by callback, as a future, or by
+//! blocking, and then looks again. Only a failed question is passed on as its error, so that a thousand
+//! waiters do not ask a failing driver one after the other.
 //!
-//! Lock order: after the rename mutex; two names in the order of their hashes. Inside a shard's
-//! mutex nothing else is locked.
+//! Lock order: after the rename mutex; two names in the order of their hashes. Nothing else is locked
+//! inside a shard's mutex.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -31,10 +30,10 @@ use crate::dentry::{INLINE, NameWords};
 use crate::dir::DirState;
 use crate::inode_ref::InodeRef;
 
-/// So many that two threads seldom meet in one.
+/// Enough that two threads seldom meet in one.
 const SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 
-/// What a waiter is told: look again, or the errno that the asker got.
+/// A waiter's result: look again, or the errno that the asker got.
 type Outcome = Result<(), i32>;
 
 #[derive(Default)]
@@ -67,7 +66,7 @@ impl Waiter {
     }
 }
 
-/// Those who are still to be told. A callback that panics must not leave the rest waiting for ever.
+/// Waiters still to be notified. A callback that panics must not leave the rest waiting for ever.
 struct Told {
     waiters: std::vec::IntoIter<Arc<Waiter>>,
     outcome: Outcome,
@@ -81,7 +80,7 @@ impl Drop for Told {
     }
 }
 
-/// Somebody else has the name. Not waiting for it (dropping this) is allowed.
+/// Another thread holds the name lock. The caller need not wait for it (it may drop this).
 pub struct Pending(Arc<Waiter>);
 
 impl std::fmt::Debug for Pending {
@@ -94,7 +93,7 @@ impl Pending {
     /// Block until the name is free again.
     ///
     /// # Errors
-    /// The errno with which the one who asked the driver failed.
+    /// The errno that the asking thread got from the driver.
     pub fn wait(self) -> Result<(), i32> {
         let mut done = self.0.done.lock();
         loop {
@@ -105,7 +104,7 @@ impl Pending {
         }
     }
 
-    /// Call `f` when the name is free again, from the thread that frees it (it holds nothing), or at
+    /// Call `f` when the name is free again, from the thread that frees it (which holds nothing), or at
     /// once if it is free already.
     pub fn on_done(self, f: Box<dyn FnOnce(Result<(), i32>) + Send>) {
         let outcome = {
@@ -137,23 +136,23 @@ impl Future for Pending {
     }
 }
 
-/// A name that is taken, and who waits for it.
+/// A name that is taken, and its waiters.
 struct Taken {
     key: u64,
     waiters: Vec<Arc<Waiter>>,
 }
 
-/// One shard: the names that are taken, in no order. Seldom more than a few, which are compared faster than they would be
-/// hashed again; and most often one at the most, which then stands in `alone`, and nobody waits for it.
+/// One shard: the taken names, in no order. There are seldom more than a few, and comparing them is faster
+/// than hashing them again. Most often there is at most one. It then stands in `alone` and has no waiters.
 #[derive(Default)]
 struct Shard {
     alone: Alone,
     list: Mutex<Vec<Taken>>,
 }
 
-/// Names that are taken, each with who waits for it.
+/// The names that are taken, each with its waiters.
 pub(crate) struct NameLocks {
-    /// A line each: who takes a name must not slow down who takes another one.
+    /// One cache line each: a thread that takes a name must not slow down one that takes another.
     shards: [CachePadded<Shard>; SHARDS],
     key: Key,
 }
@@ -196,11 +195,11 @@ impl NameLocks {
         }
     }
 
-    /// Waits for a name; noted for as long as the caller waits for others.
+    /// Waits for a name. The lock order notes it for as long as the caller waits for others.
     fn take_or_wait(&self, key: u64) -> Held {
         let order = Held::keyed(Class::Name, key);
         while let Err(pending) = self.take(key) {
-            // An error was the other one's; who wants the name itself comes again.
+            // An error was the other asker's; a caller that wants the name itself tries again.
             let _ = pending.wait();
         }
         order
@@ -256,20 +255,22 @@ impl Bytes {
     }
 }
 
-/// The exclusive right to one name; dropping it frees the name.
+/// A held name lock; dropping it frees the name.
 pub struct NameGuard<'c> {
     pub(crate) cache: &'c Cache,
     pub(crate) dir: InodeRef<'c>,
-    /// The directory's, which is held.
+    /// The state of the directory, which is held.
     pub(crate) state: Option<&'c DirState>,
     name: Bytes,
-    /// In a resident directory: the dentry that [`NameGuard::find`] has found, where to look first when the name goes.
+    /// In a resident directory: the dentry that [`NameGuard::find`] found, the first place to look when the
+    /// name goes.
     pub(crate) found: Hint,
     /// `None`: the other guard of a pair of colliding names owns the entry.
     key: Option<u64>,
-    /// The directory's revision before the driver is asked (rule 10): when the right was got, or when a listing began.
+    /// The directory's revision before the driver is asked (rule 10): at the taking of the name lock, or at
+    /// the start of a listing.
     pub(crate) revision: u64,
-    /// That time.
+    /// The epoch and the notes of that moment.
     pub(crate) asked: Asked,
     outcome: Outcome,
 }
@@ -313,7 +314,7 @@ impl<'c> NameGuard<'c> {
         NameWords::new(self.name())
     }
 
-    /// The question failed: who waits for the same name gets this errno.
+    /// The question failed: waiters for the same name get this errno.
     pub fn fail(mut self, errno: i32) {
         self.outcome = Err(errno);
     }
@@ -328,15 +329,15 @@ impl Drop for NameGuard<'_> {
 }
 
 impl Cache {
-    /// The right to a name, waiting for who has it. Of what can be no name (empty, or longer than 255 bytes) too, for which
-    /// [`NameGuard::reserve`] makes no room.
+    /// Take a name lock, waiting for its holder. Invalid names (empty, or longer than 255 bytes) can be
+    /// locked too, but [`NameGuard::reserve`] refuses them.
     pub fn lock_name<'c>(&'c self, dir: &InodeRef<'c>, name: &[u8]) -> NameGuard<'c> {
         let key = self.name_locks.key(dir.index(), &NameWords::new(name));
         drop(self.name_locks.take_or_wait(key));
         NameGuard::new(dir, name, Some(key))
     }
 
-    /// The right to a name, if nobody has it.
+    /// Take a name lock if it is free.
     pub(crate) fn try_lock_name<'c>(
         &'c self,
         dir: &InodeRef<'c>,
@@ -347,7 +348,7 @@ impl Cache {
         Ok(NameGuard::new(dir, name, Some(key)))
     }
 
-    /// The right to two names, in the one order in which all take them. They may be the same name.
+    /// Take two name locks, in the one order that all threads use. The names may be the same.
     pub fn lock_names<'c>(
         &'c self,
         a: (&InodeRef<'c>, &[u8]),

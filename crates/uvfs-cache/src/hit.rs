@@ -1,11 +1,10 @@
 //! The hit: one name below a directory, and what it leads to, in a few dozen instructions.
 //!
-//! The protocol is that of `walk.rs`, told there; here it is done in one piece for the two things
-//! that a walk wants nearly always, the next directory ([`Cache::down`]) and the attributes at the
-//! end ([`Cache::look`]). Whatever is not the usual case (a negative entry, one that may expire, one
-//! that is being changed, or whose attributes are stale, a name in a later slot or line) is left to `step`, in a call that takes and
-//! gives plain words and is marked as cold: nothing that is compared on the way of a hit has to stand
-//! in memory, or to be saved, for it.
+//! `walk.rs` describes the protocol. Here it is done in one piece for the two things that a walk nearly
+//! always wants: the next directory ([`Cache::down`]) and the attributes at the end ([`Cache::look`]).
+//! `step` handles everything unusual: a negative entry, one that may expire, one that is being changed, one
+//! with stale attributes, and a name in a later slot or line. That call takes and returns plain words and
+//! is marked cold. So nothing that a hit compares has to stand in memory, or to be saved, for it.
 //!
 //! Stores nothing, waits for nobody.
 
@@ -21,13 +20,13 @@ use crate::walk::{NameHash, Names, Pos, Retry, Step, TRIES};
 /// Result of [`Cache::peek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peek {
-    /// The inode, and its attributes of the moment in which the name led to it.
+    /// The inode, and its attributes at the moment when the name led to it.
     Hit(InodeId, Attr),
     /// There is certainly no such name.
     Negative,
-    /// Not known without asking.
+    /// Not known without asking the driver.
     Miss,
-    /// The directory's id is not (or no longer) a live directory's.
+    /// The id is not (or no longer) that of a live directory.
     Stale,
 }
 
@@ -36,11 +35,11 @@ pub enum Peek {
 pub enum Stuck {
     /// There is certainly no such name.
     Absent,
-    /// The cache does not know (or not any more).
+    /// The cache does not know (or no longer knows).
     Unknown,
-    /// What the name leads to is a symbolic link, not a directory.
+    /// The name leads to a symbolic link, not a directory.
     Symlink,
-    /// Nor is it that.
+    /// The name leads to neither a directory nor a symbolic link.
     NotDirectory,
     /// Something moved.
     Retry(Retry),
@@ -66,8 +65,8 @@ impl Cache {
             if fmt_of(d.meta()) != mode::S_IFDIR || !self.clock.stands(d.deadline.load(Ordering::Relaxed)) {
                 break;
             }
-            // The child's sequence is read before the name and the parent are checked: it is then
-            // known to be the sequence of what the name led to.
+            // The child's sequence is loaded before the name and the parent are checked. So it is known to
+            // be the sequence of the inode that the name led to.
             let published = self.inodes.get(index);
             let stamp = published.stamp().load();
             let moving = (u64::from(seq) | stamp) & 1 != 0 || published.is_stale();
@@ -79,11 +78,11 @@ impl Cache {
         unpack(self.down_slowly(at.index, at.stamp, name.words.name()))
     }
 
-    /// Attributes of what a name below `at` leads to: one moment's truth. They are stored only where
-    /// the result is good, but perhaps also where it is not.
+    /// Attributes of the inode that a name below `at` leads to: one moment's truth. On success they are in
+    /// `attr`; on failure `attr` may have been overwritten.
     ///
     /// # Errors
-    /// Why there are none; `Symlink` and `NotDirectory` are no reasons here.
+    /// Why there are none; never `Symlink` or `NotDirectory`.
     #[inline(always)]
     pub fn look(
         &self,
@@ -126,8 +125,8 @@ impl Cache {
         }
     }
 
-    /// [`Cache::down`] of what is not the usual case. The position in two words, because a result
-    /// would be returned in memory: index 0 stands for an error.
+    /// [`Cache::down`] of an unusual case. The position is returned in two words, because a result would be
+    /// returned in memory. Index 0 stands for an error.
     #[cold]
     fn down_slowly(&self, index: u32, stamp: u64, name: &[u8]) -> (u32, u64) {
         let at = Pos { index, stamp };
@@ -145,7 +144,7 @@ impl Cache {
         }
     }
 
-    /// [`Cache::look`] of what is not the usual case.
+    /// [`Cache::look`] of an unusual case.
     #[cold]
     fn look_slowly(&self, index: u32, stamp: u64, name: &[u8], attr: &mut Attr) -> Result<InodeId, Stuck> {
         let at = Pos { index, stamp };
@@ -179,8 +178,8 @@ impl Cache {
         self.look_slowly(index, stamp, name, attr)
     }
 
-    /// Look one name up and copy the attributes of what it leads to, storing nothing: the whole
-    /// hit of a front end that needs no reference.
+    /// Look one name up and copy the attributes of its inode, storing nothing. This is the whole hit of a
+    /// front end that needs no reference.
     pub fn peek(&self, dir: InodeId, name: &[u8]) -> Peek {
         let mut attr = Attr::default();
         for _ in 0..TRIES {
@@ -198,9 +197,9 @@ impl Cache {
     }
 }
 
-/// The inode that a dentry most likely leads to: both are made together, from slabs that hand slots
-/// out in the same order, and the root's is one without a name. Where that is right, and the
-/// working set is larger than the processor's caches, two of a hit's three misses are one.
+/// The inode that a dentry most likely leads to. Both are made together, from slabs that hand slots out in
+/// the same order, and the root's inode has no name. If the guess is right and the working set is larger
+/// than the processor's caches, two of a hit's three misses become one.
 #[inline(always)]
 fn likely_inode(dentry: u32) -> u32 {
     dentry.wrapping_add(1)

@@ -1,18 +1,18 @@
 //! The two halves of an inode.
 //!
-//! **Published** (64 bytes, one line): what `stat` reports and a walk checks. Written only when it
-//! really changes, under the inode's lock bit, inside `seq`; a reader copies and checks.
-//! For a directory the upper half of the size is its *walk sequence* instead (next to the generation, so that
-//! one word tells both): it moves when the
-//! name, parent, mode, owner or liveness of the directory changes, and is all that a walk through
-//! it checks, so that creating a file in a directory (mtime, size, nlink) disturbs nobody who
-//! walks through it.
+//! **Published** (64 bytes, one line): what `stat` reports and a walk checks. A writer stores here only
+//! what really changes, under the attribute lock, inside `seq`. A reader copies and checks.
 //!
-//! **Private** (56 bytes): what changes while the inode is in use: the reference word, the front
-//! end's lookup count, the driver's value, the block count of files whose blocks do not follow from
-//! their size.
+//! For a directory, the upper half of the size is its *walk sequence* instead. It stands next to the
+//! generation, so that one word gives both. It moves when the name, parent, mode, owner or liveness of the
+//! directory changes. A walk through the directory checks nothing else, so creating a file there (mtime,
+//! size, nlink) disturbs no such walk.
 //!
-//! Nothing outside the cache's own modules touches a half; [`crate::inode_ref`] is the handle.
+//! **Private** (56 bytes): what changes while the inode is in use. It holds the reference word, the front
+//! end's lookup count and the driver's value. It also holds the block count of files whose blocks do not
+//! follow from their size.
+//!
+//! Only the cache's own modules touch a half; [`crate::inode_ref`] is the handle.
 
 use uvfs_sync::lockref::LockRef;
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering};
@@ -22,22 +22,22 @@ use uvfs_sync::slot;
 use crate::attr::{Attr, Time, mode};
 use crate::types::SbId;
 
-/// The slot is an inode that lives.
+/// The slot holds a live inode.
 pub(crate) const LIVE: u32 = 1 << 16;
-/// A directory that was removed.
+/// A removed directory.
 pub(crate) const DEAD: u32 = 1 << 17;
 /// The root of its superblock.
 pub(crate) const ROOT: u32 = 1 << 18;
-/// `blocks` is not `size` rounded up: it stands in the private half.
+/// `blocks` is not `size` rounded up, so the private half has it.
 const ODD_BLOCKS: u32 = 1 << 19;
-/// What stands here may not be so any more: see `stale.rs`.
+/// The published attributes may be out of date: see `stale.rs`.
 const STALE: u32 = 1 << 24;
-/// There is an access control list.
+/// The inode has an access control list.
 const ACL: u32 = 1 << 20;
 const MODE: u32 = 0xffff;
 
 slot! {
-/// What a hit reads.
+/// The half that a hit reads.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Published {
@@ -46,8 +46,8 @@ pub(crate) struct Published {
     /// Size, or device number of a device.
     low: AtomicU32,
     ino: AtomicU64,
-    /// Generation of the slot (it is also in the private half's reference word). Below it the upper half
-    /// of the size; of a directory the walk sequence.
+    /// Generation of the slot (the private half's reference word has it too). Below it stands the upper
+    /// half of the size, or a directory's walk sequence.
     stamp: GenSeq,
     /// Mode in the low half, flags above.
     mode: AtomicU32,
@@ -59,13 +59,13 @@ pub(crate) struct Published {
 }
 
 slot! {
-/// What changes while the inode is in use.
+/// The half that changes while the inode is in use.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Private {
     /// References, lock bits, generation.
     pub refs: LockRef,
-    /// Where references are counted per thread, if they are: read whenever `refs` is changed.
+    /// The inode's per-thread reference slot, if it has one: read whenever `refs` is changed.
     pub place: AtomicU32,
     /// Hash in the inode table (superblocks that are not resident).
     pub hash: AtomicU32,
@@ -76,11 +76,11 @@ pub(crate) struct Private {
     blocks: AtomicU64,
     /// Index + 1 of the directory state.
     pub dir: AtomicU32,
-    /// A directory's one dentry; of a symbolic link the slot of its kept target. 0: none.
+    /// Of a directory its one dentry; of a symbolic link the slot of its cached target. 0: none.
     pub alias: AtomicU32,
     /// Superblock, and [`RESIDENT`].
     pub sb: AtomicU32,
-    /// Until when the attributes are believed.
+    /// Until when the attributes are trusted.
     pub deadline: AtomicU32,
 }
 }
@@ -88,11 +88,12 @@ pub(crate) struct Private {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Published>() == 64 && size_of::<Private>() == 56);
 
-/// Beside the superblock's number: the superblock is resident. (Its inodes are never compared by their superblock.)
+/// Flag beside the superblock's number: the superblock is resident. (Its inodes are never compared by
+/// superblock.)
 const RESIDENT: u32 = 1 << 31;
 
 impl Private {
-    /// The superblock; stays what it is for the whole of a generation.
+    /// The superblock; constant for the whole generation.
     #[inline(always)]
     pub(crate) fn sb_id(&self) -> SbId {
         SbId(self.sb.load(Ordering::Relaxed) as u16)
@@ -104,7 +105,7 @@ impl Private {
         self.sb.load(Ordering::Relaxed) & RESIDENT != 0
     }
 
-    /// Before a generation begins.
+    /// Set the superblock, before a generation begins.
     pub(crate) fn set_sb(&self, sb: SbId, resident: bool) {
         self.sb.store(u32::from(sb.0) | if resident { RESIDENT } else { 0 }, Ordering::Relaxed);
     }
@@ -122,8 +123,8 @@ pub struct Perm {
 }
 
 impl Perm {
-    /// The bit of `mode` which says that there is an access control list. It stands where the published
-    /// half has it, so that a walk tests it in the word that it has loaded anyway.
+    /// The bit of `mode` for an access control list. It stands where the published half has it, so that a
+    /// walk tests it in the word that it has loaded anyway.
     pub const ACL: u32 = ACL;
 }
 
@@ -145,21 +146,22 @@ impl Published {
         self.mode.load(Ordering::Relaxed)
     }
 
-    /// Whether the attributes are suspect.
+    /// Whether the attributes are stale.
     #[inline(always)]
     pub(crate) fn is_stale(&self) -> bool {
         self.mode_and_flags() & STALE != 0
     }
 
-    /// Under the inode's lock: the attributes are suspect. Both sequences move, also where they were suspect already:
-    /// an answer that was asked for before is late, and who has come through the directory looks again.
+    /// Mark the attributes stale, under the attribute lock. Both sequences move, even if the attributes
+    /// were stale already. So an answer requested earlier is late, and a walk that came through the
+    /// directory looks again.
     pub(crate) fn mark_stale(&self) {
         let word = self.mode.load(Ordering::Relaxed);
         let store = || self.seq.write(|| self.mode.store(word | STALE, Ordering::Relaxed));
         if word & mode::S_IFMT == mode::S_IFDIR { self.stamp.write(store) } else { store() }
     }
 
-    /// Under the inode's lock: the attributes are what the driver says.
+    /// The attributes are the driver's current ones; under the attribute lock.
     pub(crate) fn believe(&self) {
         let word = self.mode.load(Ordering::Relaxed);
         if word & STALE != 0 {
@@ -193,8 +195,8 @@ impl Published {
         }
     }
 
-    /// Copy the attributes; one moment's truth only between `seq.begin` and `seq.check`, or under
-    /// the inode's lock.
+    /// Copy the attributes. The copy is one moment's truth only between `seq.begin` and `seq.check`, or
+    /// under the attribute lock.
     #[inline(always)]
     pub(crate) fn copy<'p>(&self, private: impl FnOnce() -> &'p Private) -> Attr {
         let word = self.mode.load(Ordering::Relaxed);
@@ -223,13 +225,15 @@ impl Published {
         }
     }
 
-    /// Store what differs from `old`, which stands here (or everything where that is `None`); inside `seq.write`, under the
-    /// lock, or before the slot is found. Inlined where the change is made, with it: of what it leaves alone nothing is
-    /// compared (most move a time or two).
+    /// Store what differs from `old`, the present contents (or everything if `old` is `None`). Called
+    /// inside `seq.write`, under the lock, or before the slot can be found. Inlined together with the
+    /// change itself, so that fields which the change leaves alone are not compared (most changes move a
+    /// time or two).
     #[inline(always)]
     fn store(&self, private: &Private, old: Option<&Attr>, attr: &Attr) {
         let mut flags = self.mode.load(Ordering::Relaxed) & !(MODE | ODD_BLOCKS | ACL);
-        // To a model checker each store is one more value that a reader may see: models leave out those that change nothing.
+        // A model checker treats each store as one more value that a reader may see, so models omit stores
+        // that change nothing.
         let put = |word: &AtomicU32, old: Option<u32>, v: u32| {
             if old != Some(v) && !(cfg!(loom) && word.load(Ordering::Relaxed) == v) {
                 word.store(v, Ordering::Relaxed);
@@ -268,11 +272,11 @@ impl Published {
         put(&self.times[2], old.map(|old| old.ctime), attr.ctime);
     }
 
-    /// Begin a generation in a slot that nobody can find. Its last generation's readers are sent away by the
-    /// attribute sequence and by the generation.
+    /// Begin a generation in a slot that nobody can find. The attribute sequence and the generation reject
+    /// readers of the slot's last generation.
     pub(crate) fn fill(&self, private: &Private, generation: u32, attr: &Attr, flags: u32) {
         self.seq.write(|| {
-            // The last generation's end has moved a directory's sequence; it goes on from there.
+            // The end of the last generation moved a directory's sequence; it continues from there.
             self.stamp.set(generation, self.stamp.halves().1 & !1);
             self.mode.store(LIVE | flags, Ordering::Relaxed);
             self.ino.store(attr.ino, Ordering::Relaxed);
@@ -286,7 +290,8 @@ impl Published {
     pub(crate) fn change(&self, private: &Private, old: &Attr, new: &Attr) {
         let permissions = Perm::from(old) != Perm::from(new);
         if new.is_dir() && permissions {
-            // Copies: else what is changed most often, in one piece with what changes it, would stand in memory for this.
+            // Copies: otherwise the most common changes, which are compiled in one piece with this, would
+            // keep their attributes in memory for this call.
             self.change_for_walks(private, &{ *old }, &{ *new });
             return;
         }
@@ -295,14 +300,14 @@ impl Published {
         self.seq.close(section);
     }
 
-    /// What walks check has changed.
+    /// A change of what walks check.
     #[cold]
     #[inline(never)]
     fn change_for_walks(&self, private: &Private, old: &Attr, new: &Attr) {
         self.stamp.write(|| self.seq.write(|| self.store(private, Some(old), new)));
     }
 
-    /// Mark a directory as removed; under its lock.
+    /// Mark a directory as removed; under its attribute lock.
     pub(crate) fn mark_dead(&self) {
         self.stamp.write(|| {
             let word = self.mode.load(Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! A counted reference to an inode, and what may be done with one.
+//! A counted reference to an inode, and the operations on one.
 //!
-//! Holding one keeps the inode's slot in its generation: published and private half stay the inode's.
-//! Changes go through [`InodeRef::update`], under the inode's lock bit, which is last in the lock
-//! order but for the slabs.
+//! Holding one keeps the inode's slot in its generation: both halves remain the inode's. Changes go through
+//! [`InodeRef::update`], under the attribute lock. Only the slabs' locks come after that lock in the lock
+//! order.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use crate::inode::{self, DEAD, Perm, ROOT};
 use crate::types::{InodeId, NotEmpty, SbId, Ttl};
 
 /// A reference; dropping it may end the inode's generation (and call the superblock's evict hook).
-/// Where it is counted is the inode's affair ([`Cache::put_inode`]).
+/// [`Cache::put_inode`] decides where it is counted.
 pub struct InodeRef<'c> {
     cache: &'c Cache,
     index: u32,
@@ -43,7 +43,7 @@ impl Drop for InodeRef<'_> {
     }
 }
 
-/// Unlocks also when the closure of an update panics.
+/// Unlocks even if the closure of an update panics.
 struct Unlock<'a>(&'a inode::Private);
 
 impl Drop for Unlock<'_> {
@@ -84,19 +84,19 @@ impl<'c> InodeRef<'c> {
         InodeId::new(self.index, self.generation)
     }
 
-    /// The superblock it belongs to.
+    /// The superblock of the inode.
     #[inline]
     pub fn sb(&self) -> SbId {
         self.private_half().sb_id()
     }
 
-    /// The cache it lives in.
+    /// The cache of the inode.
     pub fn cache(&self) -> &'c Cache {
         self.cache
     }
 
-    /// All attributes, of one moment. Stores nothing; after a few collisions with a writer it
-    /// waits for that one.
+    /// All attributes, of one moment. Stores nothing; after a few collisions with a writer it waits for
+    /// that writer.
     pub fn attr(&self) -> Attr {
         let p = self.published();
         for _ in 0..8 {
@@ -144,25 +144,26 @@ impl<'c> InodeRef<'c> {
         Unlock(private)
     }
 
-    /// Change attributes, in one step that readers see whole or not at all. Type and inode number
-    /// stay what they are. `f` runs under the inode's lock: it must not block nor call the cache.
+    /// Change attributes, in one step that readers see whole or not at all. Type and inode number stay the
+    /// same. `f` runs under the attribute lock: it must neither block nor call the cache.
     #[inline]
     pub fn update<R>(&self, f: impl FnOnce(&mut Attr) -> R) -> R {
         let _lock = self.lock();
-        // A resident superblock's inodes are not asked for: no answer can be late.
+        // No driver is asked about a resident superblock's inodes, so no answer can be late.
         if !self.private_half().is_resident() {
             self.note_change();
         }
         self.change(f)
     }
 
-    /// Under the inode's lock, before a change: see `changes.rs`.
+    /// Note a change before it is made, under the attribute lock: see `changed_numbers.rs`.
     #[inline(never)]
     fn note_change(&self) {
         self.cache.sb_of(self.index()).changes.note(self.ino());
     }
 
-    /// Under the inode's lock. In one piece with `f`: what that leaves alone is then neither compared nor stored.
+    /// Change attributes under the attribute lock. Inlined together with `f`, so that fields which `f`
+    /// leaves alone are neither compared nor stored.
     #[inline(always)]
     fn change<R>(&self, f: impl FnOnce(&mut Attr) -> R) -> R {
         let (published, private) = (self.published(), self.private_half());
@@ -177,15 +178,15 @@ impl<'c> InodeRef<'c> {
         r
     }
 
-    /// Fresh attributes from the driver, trusted for `ttl` from now. For who knows that nothing has changed since
-    /// the driver was asked; [`InodeRef::refresh_unless_changed`] is for all others.
+    /// Fresh attributes from the driver, trusted for `ttl` from now. Only for callers that know that
+    /// nothing has changed since the driver was asked. All others use [`InodeRef::refresh_unless_changed`].
     pub fn refresh(&self, attr: &Attr, ttl: Ttl) {
         let _lock = self.lock();
         self.cache.sb_of(self.index()).changes.note(self.ino());
         self.believe(attr, ttl, self.cache.clock.epoch());
     }
 
-    /// Under the inode's lock: what the driver said when it was asked in `epoch`.
+    /// Store a driver's answer that was requested in `epoch`; under the attribute lock.
     fn believe(&self, attr: &Attr, ttl: Ttl, epoch: u32) {
         self.change(|a| *a = *attr);
         self.published().believe();
@@ -193,8 +194,8 @@ impl<'c> InodeRef<'c> {
         self.private_half().deadline.store(deadline, Ordering::Relaxed);
     }
 
-    /// The attributes may not be what the cache has: they, and what names lead to the inode, are asked for
-    /// again, and answers that are on their way are late. See [`Cache::inode_changed`].
+    /// The cached attributes may be wrong. The driver is asked again for them, and for the names that lead
+    /// to the inode; answers on their way are late. See [`Cache::inode_changed`].
     pub fn mark_stale(&self) {
         let _lock = self.lock();
         self.cache.sb_of(self.index()).changes.note(self.ino());
@@ -202,20 +203,21 @@ impl<'c> InodeRef<'c> {
         self.private_half().deadline.store(SUSPECT, Ordering::Relaxed);
     }
 
-    /// Whether the attributes are suspect, and not merely old.
+    /// Whether the attributes are stale, and not merely expired.
     pub fn is_stale(&self) -> bool {
         is_epoch(self.private_half().deadline.load(Ordering::Relaxed)) && self.expired()
     }
 
-    /// Moves with every change of the attributes, and with the epoch: to remember before a driver is asked for them.
+    /// Moves with every change of the attributes, and with the epoch. Callers remember it before they ask a
+    /// driver for attributes.
     pub fn revision(&self) -> u64 {
         let epoch = self.cache.clock.asked();
         let _lock = self.lock();
         u64::from(epoch) << 32 | u64::from(self.published().seq.raw().load(Ordering::Relaxed))
     }
 
-    /// What an answer says of this inode that was asked for by who did not know it. False: it is late, and
-    /// nothing is done.
+    /// Store an answer about this inode whose requester did not know the inode. False: the answer is late,
+    /// and nothing is done.
     pub(crate) fn refresh_unless_late(&self, asked: Asked, attr: &Attr, ttl: Ttl) -> bool {
         let _lock = self.lock();
         if self.is_of_the_past(asked.epoch)
@@ -227,8 +229,8 @@ impl<'c> InodeRef<'c> {
         true
     }
 
-    /// The same of an inode that was made of that answer, and filled with it before anybody could find it: who has changed it
-    /// since has noted that, so that there are no attributes to compare.
+    /// The same for an inode that was made from that answer and filled with it before anybody could find
+    /// it. A later writer has noted its change, so there are no attributes to compare.
     pub(crate) fn believe_unless_late(&self, asked: Asked, ttl: Ttl) -> bool {
         let _lock = self.lock();
         if self.is_of_the_past(asked.epoch)
@@ -241,15 +243,16 @@ impl<'c> InodeRef<'c> {
         true
     }
 
-    /// Under the inode's lock: whether who was asked in `epoch` may know less than what stands here. Another name may
-    /// have been asked for after the epoch moved, and is believed: it would serve what was known before the move.
-    /// (A move after this look comes before any answer of the new epoch, which then waits for the lock.)
+    /// Whether an answer requested in `epoch` may know less than the cached state; under the attribute
+    /// lock. Another name may have been asked for after the epoch moved, and its answer is trusted. This
+    /// answer would then replace it with what was known before the move. (A move after this check comes
+    /// before any answer of the new epoch, which then waits for the lock.)
     fn is_of_the_past(&self, epoch: u32) -> bool {
         epoch != self.cache.clock.epoch()
     }
 
-    /// As [`InodeRef::refresh`], unless the attributes changed or the epoch moved since `revision`: then the answer is
-    /// late (rule 10 for attributes), nothing is done and false comes back.
+    /// As [`InodeRef::refresh`], unless the attributes changed or the epoch moved since `revision`. Then
+    /// the answer is late (rule 10 for attributes): nothing is done, and false is returned.
     pub fn refresh_unless_changed(&self, revision: u64, attr: &Attr, ttl: Ttl) -> bool {
         let _lock = self.lock();
         let epoch = (revision >> 32) as u32;
@@ -261,8 +264,8 @@ impl<'c> InodeRef<'c> {
         true
     }
 
-    /// Whether the attributes' time to live has passed. On a resident superblock it never does, and nothing is read
-    /// that references write.
+    /// Whether the attributes' TTL has passed. On a resident superblock it never does, and this reads
+    /// nothing that references write.
     #[inline]
     pub fn expired(&self) -> bool {
         if self.private_half().is_resident() {
@@ -277,8 +280,8 @@ impl<'c> InodeRef<'c> {
         self.private_half().value.load(Ordering::Acquire)
     }
 
-    /// The driver's value; if it is 0, `make` is called and its result set, once for all callers
-    /// (under the inode's lock: `make` must not block for long nor call the cache).
+    /// The driver's value. If it is 0, `make` is called and its result set, once for all callers. `make`
+    /// runs under the attribute lock: it must neither block for long nor call the cache.
     pub fn init_private(&self, make: impl FnOnce() -> u64) -> u64 {
         let value = self.private();
         if value != 0 {
@@ -295,7 +298,7 @@ impl<'c> InodeRef<'c> {
         value
     }
 
-    /// Whether this is a directory that was removed.
+    /// Whether this is a removed directory.
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.published().mode_and_flags() & DEAD != 0
@@ -311,11 +314,11 @@ impl<'c> InodeRef<'c> {
         self.published().mark_dead();
     }
 
-    /// Make sure that the directory has no entry and gets none, to remove it (rule 11). For
-    /// something that is not a directory it always succeeds.
+    /// Make sure that the directory has no entry and gets none, before its removal (rule 11). Always
+    /// succeeds for an inode that is not a directory.
     ///
     /// # Errors
-    /// `NotEmpty`: it has entries, or one is being made, or another removal is under way.
+    /// `NotEmpty`: it has entries, one is being made, or another removal is under way.
     pub fn begin_death(&self) -> Result<Death<'c>, NotEmpty> {
         if let Some(state) = self.dir_state() {
             state.begin_death()?;
@@ -323,25 +326,25 @@ impl<'c> InodeRef<'c> {
         Ok(Death { inode: self.clone(), committed: false })
     }
 
-    /// A front end's kernel looked this up `n` times more.
+    /// A front end's kernel looked this inode up `n` times more.
     pub fn add_lookups(&self, n: u64) {
         if n == 0 {
             return;
         }
-        // The reference before the count: a forget that comes in between, of what it was never told,
-        // would else put one that there is not yet.
+        // The reference before the count. Otherwise a forget in between, of lookups that it was never told
+        // of, would put a reference that does not exist yet.
         self.cache.get_again(self.index, self.generation);
         if self.private_half().nlookup.fetch_add(n, Ordering::AcqRel) != 0 {
             self.cache.put_inode(self.index);
         }
     }
 
-    /// Lookups that a front end's kernel has not forgotten.
+    /// Lookups that a front end's kernel has not forgotten yet.
     pub fn lookups(&self) -> u64 {
         self.private_half().nlookup.load(Ordering::Relaxed)
     }
 
-    /// Give the reference up without dropping it: it is somebody else's from now on.
+    /// Give up the reference without dropping it: another owner has it from now on.
     pub(crate) fn into_id(self) -> InodeId {
         let id = self.id();
         std::mem::forget(self);
@@ -349,7 +352,7 @@ impl<'c> InodeRef<'c> {
     }
 }
 
-/// A directory that is about to be removed; dropping it lets it live on.
+/// The removal of a directory, not yet committed; dropping it cancels the removal.
 #[derive(Debug)]
 pub struct Death<'c> {
     inode: InodeRef<'c>,
@@ -357,13 +360,13 @@ pub struct Death<'c> {
 }
 
 impl<'c> Death<'c> {
-    /// Whom it concerns.
+    /// The directory to be removed.
     pub fn inode(&self) -> &InodeRef<'c> {
         &self.inode
     }
 
-    /// It is removed: no way back. Called under the lock of the bucket that its name is in, so that
-    /// "dead" and "unhashed" are one moment (rule 16).
+    /// Commit the removal. Called under the lock of the bucket that its name is in, so that "dead" and
+    /// "unhashed" are one moment (rule 16).
     pub(crate) fn commit(&mut self) {
         if self.inode.dir_state().is_some() {
             self.inode.mark_dead();

@@ -1,27 +1,28 @@
 //! Dentry and inode cache with lock-free hits, for programs that are file systems in user space.
 //!
-//! An embedder (a FUSE, NFS or 9P server) keeps one [`Cache`], adds a superblock for each file system that it
-//! serves, and looks names up: [`Cache::lookup`] says hit, negative, or miss; a miss is a ticket
-//! ([`NameGuard`]) that is completed with what the back end says. A hit stores nothing that
-//! another thread reads; [`Cache::peek`] does not even take a reference.
+//! An embedder (a FUSE, NFS or 9P server) keeps one [`Cache`] and adds a superblock for each file system
+//! that it serves. [`Cache::lookup`] answers hit, negative, or miss. A miss is a lookup ticket
+//! ([`NameGuard`]): the caller completes it with the back end's answer. A hit stores nothing that another
+//! thread reads. [`Cache::peek`] does not even take a reference.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`attr`] | attributes and their packing |
 //! | `inode`, `dentry` | the published and private halves |
 //! | `dir`, `dir_index` | children, revision, completeness; entries in order |
-//! | `walk` | lookups without references |
-//! | `lookup`, `guard` | lookups with references; the right to a name |
-//! | `owned` | references that borrow no cache |
-//! | `change`, `answer` | publishing changes; drivers' answers |
-//! | `stale`, `listener` | changes made behind the cache; who else is told |
-//! | `inodes` | inodes by number; all inodes of a superblock |
-//! | `symlink` | targets of links |
+//! | `walk`, `hit` | lookups without references |
+//! | `lookup`, `guard` | lookups with references; name locks |
+//! | `owned` | references that do not borrow the cache |
+//! | `names`, `answer` | changes of names; drivers' answers |
+//! | `stale`, `listener` | changes behind the cache; listeners |
+//! | `by_number` | lookups by inode number; all inodes of a superblock |
+//! | `symlink` | cached link targets |
 //! | [`prefix`] | directories by path |
-//! | `readdir`, `sweep` | listing; forgetting |
-//! | `shrink`, `watermark`, `pressure` | the memory limit; room ahead of need; who waits for memory |
-//! | `beside` | what drivers keep for each inode, in the limit too |
+//! | `readdir`, `sweep` | listings; forgetting |
+//! | `shrink`, `watermark`, `pressure` | the memory limit; eviction ahead of need; threads that wait for memory |
+//! | `external_bytes` | memory that drivers keep for each inode and that counts towards the limit |
 //! | [`mapping`] | page index to page |
+//! | [`buffers`] | blocks of a device, by number |
 //! | [`buffers`] | blocks of a device, by number |
 #![deny(unsafe_code)]
 
@@ -84,8 +85,8 @@ pub use types::{
 pub use walk::{Child, NameHash, Names, Pos, Retry, Step};
 pub use watermark::Balance;
 
-/// The byte table of docs/architecture.md: what a file with a name up to 23 bytes costs, hash and
-/// directory list included. The hash's share is its worst measured one.
+/// The byte table of docs/architecture.md: the cost of a file with a name of up to 23 bytes, hash and
+/// directory list included. The hash's share is the worst that was measured.
 #[cfg(not(loom))]
 const _: () = {
     const HASH: usize = 14;

@@ -1,7 +1,7 @@
-//! Looking names up with references: what an embedder calls, and what a walk falls back to.
+//! Lookups with references: for embedders, and for a walk that falls back.
 //!
-//! Nothing is locked. A hit takes a reference from the index with a compare-exchange that expects
-//! the generation, and checks the name again: if the name still leads there, the inode was alive and is
+//! Nothing is locked. A hit takes a reference by index with a compare-exchange that expects the generation.
+//! Then it checks the name again: if the name still leads to that inode, the inode was alive and is now
 //! held.
 
 use uvfs_sync::primitives::{Ordering, spin_loop};
@@ -19,20 +19,20 @@ pub enum Lookup<'c> {
     Hit(InodeRef<'c>, Attr),
     /// There is certainly no such name.
     Negative,
-    /// Not known: ask the driver and tell the guard ([`NameGuard::found`], [`NameGuard::absent`],
-    /// [`NameGuard::fail`]). This is the ticket: it can be kept, and completed from any thread
-    /// that may use the cache.
+    /// Not known: the caller asks the driver and completes the guard with the answer ([`NameGuard::found`],
+    /// [`NameGuard::absent`], [`NameGuard::fail`]). The guard is the lookup ticket. The caller can keep it
+    /// and complete it from any thread that may use the cache.
     Miss(NameGuard<'c>),
-    /// Somebody else is asking, or changing the name: wait and look again.
+    /// Another thread is asking the driver or changing the name: wait and look again.
     Busy(Pending),
 }
 
-/// What is known of a name whose right one has.
+/// What the cache knows of a name whose lock the caller holds.
 #[derive(Debug)]
 pub enum Known<'c> {
-    /// It leads there.
+    /// The name leads to this inode.
     Hit(InodeRef<'c>),
-    /// It does not exist.
+    /// There is no such name.
     Negative,
     /// The driver must be asked.
     Unknown,
@@ -53,7 +53,7 @@ impl Cache {
             Ok(guard) => guard,
             Err(pending) => return Lookup::Busy(pending),
         };
-        // Who had the right before us may have answered while we came for it.
+        // The previous holder of the name lock may have stored an answer before we got the lock.
         match guard.find() {
             Known::Hit(inode) => {
                 let attr = inode.attr();
@@ -64,11 +64,11 @@ impl Cache {
         }
     }
 
-    /// What the cache knows of a name. Waits for nobody, but looks again while something moves:
-    /// each repetition is another thread's progress.
+    /// What the cache knows of a name. Waits for nobody, but looks again while something moves: each
+    /// repetition is another thread's progress.
     pub(crate) fn find<'c>(&'c self, dir: &InodeRef<'c>, name: &[u8]) -> Known<'c> {
         loop {
-            // The directory is held: no position only means that it is being renamed right now.
+            // The directory is held, so no position means only that it is being renamed right now.
             if let Some(at) = self.pos(dir.id()) {
                 match self.step(at, name) {
                     Step::Found(child) => {
@@ -85,7 +85,7 @@ impl Cache {
         }
     }
 
-    /// `..` of a directory: itself for a root, `None` if it was removed.
+    /// `..` of a directory: the root itself for a root, `None` for a removed directory.
     pub fn parent_of<'c>(&'c self, dir: &InodeRef<'c>) -> Option<InodeRef<'c>> {
         loop {
             if dir.is_dead() {
@@ -105,11 +105,11 @@ impl Cache {
         }
     }
 
-    /// Whether a directory has lost its name without being removed (it was invalidated, or never
+    /// Whether a directory has lost its name without being removed (the name was invalidated, or never
     /// cached).
     pub(crate) fn is_nameless(&self, dir: &InodeRef<'_>) -> bool {
-        // Whoever gives it another name keeps its walk sequence odd from before the dentry changes until
-        // the alias leads to the new one: between the two, a look at both would find it nameless.
+        // A writer that gives it another name keeps its walk sequence odd from before the dentry changes
+        // until the alias leads to the new one. A look at both in between would find it nameless.
         let Some(at) = self.pos(dir.id()) else { return false };
         let word = &self.inodes_private.get(dir.index()).alias;
         let alias = word.load(Ordering::Acquire);
@@ -117,7 +117,7 @@ impl Cache {
         match d.seq.begin() {
             Some(seq) => {
                 let other = alias == 0 || d.inode.load(Ordering::Relaxed) != dir.index();
-                // Again: it may have got another name in between (exchanged, found elsewhere).
+                // Check again: it may have got another name in between (exchanged, or found elsewhere).
                 let still = d.seq.check(seq) && word.load(Ordering::Relaxed) == alias && self.check(at);
                 still && other && !dir.is_root()
             }
@@ -125,15 +125,16 @@ impl Cache {
         }
     }
 
-    /// Whether `dir` is `ancestor` or lies below it. Stable while the superblock's rename mutex is
-    /// held; without it, of a moment. O(depth).
+    /// Whether `dir` is `ancestor` or lies below it. Stable while the superblock's rename mutex is held;
+    /// otherwise true of one moment. O(depth).
     ///
-    /// Where directories are moved behind the cache, two answers that are stored at the same time can each be right
-    /// for its moment and make a circle together, until the cache hears of the move. What lies in one counts as below
-    /// everything: nothing is moved there.
+    /// If directories are moved behind the cache, two answers that are stored at the same time can each be
+    /// right for its moment and together form a loop. The loop lasts until the cache is notified of the
+    /// move. A directory in a loop counts as below everything, so nothing is moved there.
     pub fn is_below(&self, dir: &InodeRef<'_>, ancestor: &InodeRef<'_>) -> bool {
         let Some(mut at) = self.get(dir.id()) else { return false };
-        // Brent's way to find a circle: a mark that is set anew after 1, 2, 4, … steps is met again in one.
+        // Brent's algorithm: `mark` is set anew after 1, 2, 4, … steps, and in a loop the walk meets it
+        // again.
         let (mut mark, mut steps, mut next_mark) = (None, 0u64, 1u64);
         loop {
             if at.id() == ancestor.id() || mark == Some(at.id()) {
@@ -155,14 +156,15 @@ impl Cache {
 }
 
 impl<'c> NameGuard<'c> {
-    /// What the cache knows of the name. Nobody else changes it while the guard is held, but it
-    /// may be evicted or expire.
+    /// What the cache knows of the name. No other thread changes it while the guard is held, but it may be
+    /// evicted or expire.
     pub fn find(&self) -> Known<'c> {
         self.find_resident().unwrap_or_else(|| self.cache.find(&self.dir, self.name()))
     }
 
-    /// [`NameGuard::find`] in a resident directory, where nothing expires or is evicted, and who has the right to a name
-    /// sees it as it is, wherever its directory is moved meanwhile. `None`: the usual way is to be taken.
+    /// [`NameGuard::find`] in a resident directory. Nothing there expires or is evicted, and the holder of
+    /// a name lock sees the name as it is, wherever its directory is moved meanwhile. `None`: use the
+    /// general path.
     fn find_resident(&self) -> Option<Known<'c>> {
         if !self.dir.private_half().is_resident() {
             return None;

@@ -1,12 +1,12 @@
 //! Publishing changes of names: create, link, remove, rename, exchange, and drivers' answers.
 //!
-//! Who changes a name has the right to it ([`crate::guard`]), has asked the driver, and has made
-//! all room beforehand ([`NameGuard::reserve`]): what is done here cannot fail.
+//! Callers hold the name lock ([`crate::guard`]), have asked the driver, and have reserved memory
+//! ([`NameGuard::reserve`]), so nothing here can fail.
 //!
-//! Under the lock of the name's bucket a dentry is filled and put in, or marked dead and taken out, in
-//! one hold (rule 16). A reader that finds the entry checks the dentry; one that does not finds the
-//! bucket moved. Rename holds both buckets while both change (rule 12): a scan of either proves no
-//! miss, so the replaced target is never absent and the moved name is never in both places.
+//! Under the lock of the name's bucket a dentry is filled and put in, or marked dead and taken out, in one
+//! hold (rule 16). A reader that finds the entry checks the dentry. A reader that does not find it sees
+//! that the bucket moved. Rename holds both buckets while both change (rule 12), so a scan of either proves
+//! no miss. The replaced target is therefore never absent, and the moved name is never in both places.
 
 use uvfs_sync::blhash::{BlHash, Hashes, Locked, Scan};
 use uvfs_sync::order::{Class, Held};
@@ -23,12 +23,12 @@ use crate::inode_ref::{Death, InodeRef};
 use crate::types::{CacheError, Fresh, Room, SbId, Ttl};
 use crate::walk::Child;
 
-/// Room for a change, made before the driver is asked; dropping it gives it back.
+/// A reservation for a change, made before the driver is asked; dropping it releases it.
 #[derive(Debug)]
 pub struct Reserved<'c> {
     cache: &'c Cache,
     sb: SbId,
-    /// The directory that counts the child in.
+    /// The directory that counted the child in.
     dir: Option<InodeRef<'c>>,
     dentry: u32,
     tail: u32,
@@ -70,18 +70,18 @@ impl std::fmt::Debug for RenameLock<'_> {
     }
 }
 
-/// A dentry that was taken out, and what it held.
+/// A dentry that was taken out, and the references that it held.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Killed {
     dentry: u32,
     tail: u32,
-    /// It held a reference. 0: a negative entry, or the reference is gone already.
+    /// The inode that it held. 0: a negative entry, or the reference is gone already.
     inode: u32,
-    /// It held a reference and is counted there. 0: a negative entry, whose parent may be gone.
+    /// The parent that it held and that counts it. 0: a negative entry, whose parent may be gone.
     parent: u32,
 }
 
-/// What is to be done once the locks are gone: nothing is freed or called under them.
+/// Work for after the locks: nothing is freed or called under them.
 #[derive(Default)]
 pub(crate) struct Aftermath {
     dead: [Killed; 2],
@@ -96,12 +96,14 @@ impl Aftermath {
     }
 }
 
-/// Where the two names of a rename stand in the lists of resident directories; none where the lists stay as they are.
+/// The places of a rename's two names in the lists of resident directories; none if the lists stay as they
+/// are.
 ///
-/// The list of the new name is held from before the names change until it says the same: who lists sees the target, or
-/// what took its place, and never both or neither. The list of the old name in another directory leads to what has gone
-/// until it is told: who finds it there sees that it has another parent. (It is in use all the while, because nobody else
-/// has the right to its name.)
+/// The list of the new name is held from before the names change until the list shows the change. So a
+/// listing sees the target or its replacement, never both or neither. The list of the old name in another
+/// directory still leads to the moved dentry until it is updated. A reader that finds the dentry there sees
+/// that it has another parent. (The dentry stays in use meanwhile, because no other thread holds its name
+/// lock.)
 struct Relisting {
     same_dir: bool,
     source: Option<u64>,
@@ -113,7 +115,7 @@ impl Relisting {
         (self.source.is_some() || self.target.is_some()).then(|| to.state.map(DirState::entries))?
     }
 
-    /// The name has left this directory's list for another one's.
+    /// The name has left this directory's list for another directory's.
     fn leave(&self, from: &NameGuard<'_>) {
         if let Some(source) = self.source.filter(|_| !self.same_dir)
             && let Some(state) = from.state
@@ -124,11 +126,11 @@ impl Relisting {
 }
 
 impl<'c> NameGuard<'c> {
-    /// Make room for a change of this name: a counted place in the directory (rule 11), a dentry, and
-    /// what `room` says.
+    /// Reserve for a change of this name: a counted place in the directory (rule 11), a dentry, and the
+    /// parts that `room` names.
     ///
     /// # Errors
-    /// `Dying`: the directory is being removed. `NoMemory`. `Name`: the guard's can be no name.
+    /// `Dying`: the directory is being removed. `NoMemory`. `Name`: the guard's name is invalid.
     pub fn reserve(&self, room: Room) -> Result<Reserved<'c>, CacheError> {
         let cache = self.cache;
         let sb = self.dir.sb();
@@ -148,14 +150,14 @@ impl<'c> NameGuard<'c> {
         Ok(r)
     }
 
-    /// Publish a new node under this name; it was reserved as `Node` or `Dir`. What was cached of
-    /// the name (nothing, or a negative entry) gives way.
+    /// Publish a new node under this name, reserved as `Node` or `Dir`. It replaces a cached negative entry
+    /// of the name.
     pub fn create(&self, mut room: Reserved<'c>, fresh: &Fresh) -> InodeRef<'c> {
         let (index, state) = (std::mem::take(&mut room.inode), std::mem::take(&mut room.state));
         debug_assert_ne!(index, 0, "create needs Room::Node or Room::Dir");
         let inode = self.cache.fill_inode(room.sb, index, state, fresh, 0, self.asked.epoch);
-        // If another one of that number is cached still (its file is gone), this one is not found
-        // by number.
+        // If another inode with that number is still cached (its file is gone), this one is not found by
+        // number.
         if !self.dir.private_half().is_resident() {
             drop(self.cache.hash_number(room.sb, index, &fresh.attr, || inode.clone()));
         }
@@ -171,7 +173,7 @@ impl<'c> NameGuard<'c> {
 
     /// Publish another name of an inode.
     pub fn link(&self, room: Reserved<'c>, inode: &InodeRef<'c>, ttl: Ttl) {
-        // What is known of the inode is not better because it has one more name.
+        // One more name does not make the known attributes of the inode any fresher.
         let deadline =
             if inode.expired() { SUSPECT } else { self.cache.deadline(room.sb, ttl, self.asked.epoch) };
         self.found.set(0);
@@ -179,7 +181,7 @@ impl<'c> NameGuard<'c> {
         self.mark_stale_if_late(None);
     }
 
-    /// Take the name away: the driver has removed it. With `death`, of a directory.
+    /// Take the name away: the driver has removed it. `death` is given for a directory.
     pub fn remove(&self, mut death: Option<Death<'c>>) {
         let cache = self.cache;
         let words = self.words();
@@ -193,7 +195,7 @@ impl<'c> NameGuard<'c> {
         if let Some(death) = &mut death {
             death.commit();
         }
-        // Not there: it was invalidated meanwhile, which is as good; so it may be with what was listed.
+        // Absence is fine: the name was invalidated meanwhile. That may happen to a listed dentry too.
         if let Some(dentry) = listed.or_else(|| cache.find_locked(&locked, 0, self.dir.index(), &words)) {
             cache.kill(&mut locked, 0, dentry, &mut after);
         }
@@ -204,7 +206,7 @@ impl<'c> NameGuard<'c> {
 }
 
 impl Cache {
-    /// Room for an inode that no name leads to ([`Cache::create_nameless`]), made before the driver is asked.
+    /// Reserve an inode without a name ([`Cache::create_nameless`]), before the driver is asked.
     ///
     /// # Errors
     /// `NoMemory`.
@@ -213,8 +215,8 @@ impl Cache {
         Ok(Reserved { cache: self, sb, dir: None, dentry: 0, tail: 0, inode, state: 0 })
     }
 
-    /// A new inode without a name, as O_TMPFILE makes one, of a driver that was asked after `asked`. It leaves the cache with its last
-    /// reference, unless it is linked before.
+    /// A new inode without a name, as O_TMPFILE makes one. Its driver was asked after `asked`. It leaves
+    /// the cache with its last reference, unless it is linked before.
     pub fn create_nameless(&self, mut room: Reserved<'_>, asked: Asked, fresh: &Fresh) -> InodeRef<'_> {
         let (sb, index) = (room.sb, std::mem::take(&mut room.inode));
         debug_assert_ne!(index, 0, "not reserved as nameless");
@@ -222,23 +224,25 @@ impl Cache {
             let generation = self.fill_slot(sb, index, 0, fresh, 0, NEVER);
             return self.start_inode(index, generation);
         }
-        // Not believed until it is known not to be late: who changes the inode before it is found by its number has noted that.
+        // Not trusted until it is known not to be late: a writer that changed the inode before it could be
+        // found by number has noted the change.
         let generation = self.fill_slot(sb, index, 0, fresh, 0, SUSPECT);
         let inode = self.start_inode(index, generation);
-        // As in `create`: where another one of that number is cached still, this one is not found by number.
+        // As in `create`: if another inode with that number is still cached, this one is not found by
+        // number.
         drop(self.hash_number(sb, index, &fresh.attr, || inode.clone()));
         inode.believe_unless_late(asked, fresh.ttl);
         inode
     }
 
-    /// The superblock's rename mutex: who moves a directory to another parent holds it, so that no
-    /// loop can come about. Taken before the names.
+    /// The superblock's rename mutex. A thread that moves a directory to another parent holds it, so that
+    /// no loop can arise. Taken before the name locks.
     pub fn lock_renames(&self, sb: SbId) -> RenameLock<'_> {
         let order = Held::new(Class::Rename);
         RenameLock { _held: self.superblock(sb).renames.lock(), _order: order }
     }
 
-    /// Hash and lock the buckets of `N` names; hash again when the keys changed meanwhile.
+    /// Hash and lock the buckets of `N` names; hash again if the keys changed meanwhile.
     pub(crate) fn lock_names_bucket<'a, const N: usize>(
         &'a self,
         names: [(u32, &NameWords<'_>); N],
@@ -254,7 +258,7 @@ impl Cache {
         }
     }
 
-    /// Under the bucket's lock: the dentry of a name, positive or negative.
+    /// The dentry of a name, positive or negative; under the bucket's lock.
     pub(crate) fn find_locked<const N: usize>(
         &self,
         locked: &Locked<'_, N>,
@@ -273,8 +277,8 @@ impl Cache {
         found
     }
 
-    /// What a name in a resident directory leads to whose right the caller has: nobody else changes it, so that it is
-    /// found without a lock.
+    /// The child of a name in a resident directory. The caller holds the name lock, so no other thread
+    /// changes the name, and it is found without a lock.
     pub(crate) fn find_guarded(&self, dir: u32, words: &NameWords<'_>) -> Option<Child> {
         loop {
             let accept = |dentry| self.is_guarded(dentry, dir, words);
@@ -293,19 +297,19 @@ impl Cache {
         if !d.is(dir, words, &self.tails) {
             return None;
         }
-        // A negative entry would be that of another superblock's directory, which had the index before.
+        // A negative entry would belong to another superblock's directory that had the index before.
         let child = Child::new(dentry, seq, d.inode.load(Ordering::Relaxed), d.meta());
         (child.inode != 0 && d.seq.check(seq)).then_some(child)
     }
 
-    /// The dentry of a name of a resident directory. The caller has the right to the
-    /// name, and of a resident superblock nothing goes away by itself: the dentry stays the name's.
+    /// The dentry of a name of a resident directory. The caller holds the name lock, and nothing in a
+    /// resident superblock goes away by itself. So the dentry stays the name's.
     fn listed_as(&self, guard: &NameGuard<'_>, words: &NameWords<'_>) -> Option<u32> {
         if !guard.dir.private_half().is_resident() {
             return None;
         }
         let dir = guard.dir.index();
-        // Found already, most often.
+        // Most often it was found already.
         let child = match guard.found.get() {
             0 => None,
             found => self.is_guarded(found, dir, words),
@@ -313,13 +317,13 @@ impl Cache {
         Some(child.or_else(|| self.find_guarded(dir, words))?.dentry)
     }
 
-    /// Where a dentry stands in its directory's list.
+    /// The dentry's cookie: its place in its directory's list.
     fn cookie(&self, dentry: u32) -> u64 {
         self.dentries_private.get(dentry).cookie.load(Ordering::Relaxed)
     }
 
-    /// Take an entry out of a resident directory's list, before its dentry changes: who lists
-    /// under the index's mutex finds only dentries that are in use. See [`Cache::listed_as`].
+    /// Take an entry out of a resident directory's list, before its dentry changes. So a listing under the
+    /// index's mutex finds only dentries that are in use. See [`Cache::listed_as`].
     fn unlist(&self, guard: &NameGuard<'_>, words: &NameWords<'_>) -> Option<u32> {
         let dentry = self.listed_as(guard, words)?;
         guard.state?.entries().remove(self.cookie(dentry));
@@ -340,7 +344,8 @@ impl Cache {
         self.dentries_private.get(dentry).cookie.store(cookie, Ordering::Relaxed);
     }
 
-    /// Under the bucket's lock: take a dentry out, dead. What it held is left in `after`. Not there: nothing happens.
+    /// Take a dentry out, dead, under the bucket's lock. What it held is left in `after`. If it is not
+    /// there, nothing happens.
     pub(crate) fn kill<const N: usize>(
         &self,
         locked: &mut Locked<'_, N>,
@@ -356,12 +361,12 @@ impl Cache {
         let parent = if inode == 0 { 0 } else { d.parent.load(Ordering::Relaxed) };
         let mut tail = 0;
         let mut clear = || tail = d.seq.write(|| d.clear());
-        // A directory that lives on has another name than it had: whoever kept the way to it looks
-        // again. (The end of one that does not moves its sequence too.)
+        // A directory that lives on no longer has this name, so walks that came through it must look again.
+        // (If it ends, its end moves the sequence too.)
         if is_dir(d.fmt()) && self.inodes_private.get(inode).refs.is_live() {
             self.while_moving(&[inode], clear);
         } else if is_dir(d.fmt()) {
-            // Evicted: nobody has a reference, so nobody has its lock either.
+            // Evicted: nobody has a reference, so nobody has its attribute lock either.
             self.inodes.get(inode).stamp().write(clear);
         } else {
             clear();
@@ -370,8 +375,8 @@ impl Cache {
         after.dead[place] = Killed { dentry, tail, inode, parent };
     }
 
-    /// Under the bucket's lock: what is cached of a name makes way (a negative entry; before a
-    /// driver's fresh answer also a positive one that expired).
+    /// Remove the cached entry of a name, under the bucket's lock. It is a negative entry, or before a
+    /// driver's fresh answer perhaps a positive one that expired.
     pub(crate) fn kill_any<const N: usize>(
         &self,
         locked: &mut Locked<'_, N>,
@@ -385,8 +390,8 @@ impl Cache {
         }
     }
 
-    /// Publish a dentry that leads to `inode`. With `revision`: only if the directory's did not
-    /// move (rule 10); else nothing happens and false comes back.
+    /// Publish a dentry that leads to `inode`. With `revision`: only if the directory's revision did not
+    /// move (rule 10). Otherwise nothing happens, and false is returned.
     pub(crate) fn publish(
         &self,
         guard: &NameGuard<'_>,
@@ -401,9 +406,9 @@ impl Cache {
 
     /// [`Cache::publish`] of an inode that has the name's reference already.
     ///
-    /// The dentry holds its inode, from before it can be found: who finds it may end it, and
-    /// gives back a reference then; and an inode with one reference is taken for one that only
-    /// its name holds, so the caller's must not be the only one.
+    /// The dentry holds its inode from before it can be found, because a thread that finds it may end it
+    /// and then drops that reference. An inode with one reference is taken for one that only its name
+    /// holds. So the caller needs a reference besides.
     fn publish_held(
         &self,
         guard: &NameGuard<'_>,
@@ -419,8 +424,8 @@ impl Cache {
         let mut spare = false;
         loop {
             let (mut locked, [h]) = self.lock_names_bucket([(guard.dir.index(), &words)], spare);
-            // Under the lock, as an invalidation moves it: either we see it moved, or the invalidation
-            // comes later and finds what we put in.
+            // Checked under the lock, because an invalidation moves it there. If the invalidation comes
+            // first, we see the revision moved. If we come first, the invalidation finds the new entry.
             if let (Some(expected), Some(state)) = (revision, guard.state)
                 && state.revision() != expected
             {
@@ -439,20 +444,20 @@ impl Cache {
                 self.inodes_private.get(inode.index()).alias.store(dentry, Ordering::Release);
             }
             if locked.insert(0, &h, dentry).is_ok() {
-                // Only now: had it gone first and the new one found no room, the name would have
-                // been absent between two holds.
+                // Only now: if the old entry went first and the new one found no room, the name would be
+                // absent between two holds.
                 if let Some(old) = old {
                     self.kill(&mut locked, 0, old, &mut after);
                 }
                 break;
             }
-            // Not published: back to a free slot, and again with a spare line.
+            // Not published: return it to a free slot, and try again with a spare line.
             d.seq.write(|| d.clear());
             spare = true;
         }
         (room.dentry, room.tail) = (0, 0);
         if let Some(parent) = room.dir.take() {
-            // Its reference is the dentry's from now on; so is the count in `DirState`.
+            // The dentry owns its reference from now on, and the count in `DirState`.
             parent.into_id();
         }
         drop(room);
@@ -461,7 +466,7 @@ impl Cache {
         true
     }
 
-    /// After the locks: free dentries, drop what they held, and keep the table in shape.
+    /// After the locks: free dentries, drop what they held, and maintain the table.
     pub(crate) fn finish(&self, after: Aftermath) {
         self.tails.free(after.tail);
         for dead in after.dead.iter().take_while(|dead| dead.dentry != 0) {
@@ -473,7 +478,8 @@ impl Cache {
             if let Some(state) = self.dir_state(dead.parent) {
                 state.leave();
             }
-            // The inode before its parent, whose last reference this may be: hooks hear of a child first.
+            // The inode before its parent, whose last reference this may be: evict hooks are called for a
+            // child first.
             if dead.inode != 0 {
                 self.put_name(dead.inode);
             }
@@ -482,11 +488,12 @@ impl Cache {
         self.names.maintain(&Names(self));
     }
 
-    /// Give the name of `from` to `to`, replacing what `to` led to (`death`: an empty directory).
+    /// Give the name of `from` to `to`, replacing the inode that `to` led to (`death`: an empty directory).
     /// `room` was reserved from `to` as [`Room::Name`]. The caller has checked types and loops.
     ///
     /// # Panics
-    /// If the directories are of two superblocks: the name's slot would be in the chunk of one and below the other (design rule 18).
+    /// If the directories belong to two superblocks: the name's slot would be in the chunk of one and below
+    /// the other (design rule 18).
     pub fn rename<'c>(
         &'c self,
         from: &NameGuard<'c>,
@@ -512,13 +519,13 @@ impl Cache {
             let moved = moved.filter(|d| self.dentries.get(*d).inode.load(Ordering::Relaxed) != 0);
             match moved {
                 Some(moved) if locked.relocate(0, 1, &to_hash, moved).is_err() => {
-                    // No overflow line was to be had: everything is as it was.
+                    // No overflow line was available: everything is as it was.
                     drop((locked, entries));
                     self.names.maintain(&Names(self));
                     continue;
                 }
                 Some(_) => {}
-                // Invalidated meanwhile. Only the target goes, and who looks for it must ask.
+                // Invalidated meanwhile. Only the target goes, and a later lookup must ask the driver.
                 None => to.dir.dir_state().into_iter().for_each(DirState::moved_incomplete),
             }
             if let Some(death) = &mut death {
@@ -542,7 +549,7 @@ impl Cache {
             if let Some(parent) = room.dir.take() {
                 parent.into_id();
             }
-            // The moved dentry no longer counts in, nor holds, the old parent.
+            // The moved dentry is no longer counted in the old parent, nor holds it.
             if let Some(state) = from.dir.dir_state() {
                 state.leave();
             }
@@ -555,7 +562,7 @@ impl Cache {
         to.mark_stale_if_late(None);
     }
 
-    /// What a rename will do to the lists of its directories.
+    /// The changes that a rename will make to the lists of its directories.
     fn relisting(
         &self,
         from: &NameGuard<'_>,
@@ -565,14 +572,14 @@ impl Cache {
     ) -> Relisting {
         let same_dir = from.dir.id() == to.dir.id();
         let target = self.listed_as(to, to_words).map(|dentry| self.cookie(dentry));
-        // A name that changes in its directory, and replaces no other, stays where it is.
+        // A name that changes within its directory, and replaces no other, keeps its place.
         let stays = same_dir && target.is_none();
         let source = if stays { None } else { self.listed_as(from, from_words) };
         Relisting { same_dir, source: source.map(|dentry| self.cookie(dentry)), target }
     }
 
-    /// In the hold of the list of `to` in which the names changed: what moved gets the place of what it replaced, or
-    /// is the latest in the directory that it came to.
+    /// Called in the hold of the list of `to` in which the names changed. The moved entry gets the place of
+    /// the one that it replaced, or else becomes the latest in its new directory.
     fn relist(&self, index: &mut DirIndex, lists: &Relisting, moved: Option<u32>) {
         if let Some(source) = lists.source.filter(|_| lists.same_dir) {
             index.remove(source);
@@ -588,8 +595,8 @@ impl Cache {
         }
     }
 
-    /// Under the locks of a rename: give a dentry its new parent and name. A directory's walk
-    /// sequence is odd meanwhile.
+    /// Give a dentry its new parent and name, under the locks of a rename. A directory's walk sequence is
+    /// odd meanwhile.
     fn rewrite(&self, dentry: u32, dir: u32, words: &NameWords<'_>, tail: u32, after: &mut Aftermath) {
         let d = self.dentries.get(dentry);
         let inode = d.inode.load(Ordering::Relaxed);
@@ -601,8 +608,8 @@ impl Cache {
         }
     }
 
-    /// Swap what two names lead to (RENAME_EXCHANGE). The dentries keep their names, and their places in
-    /// hash and lists: nothing is absent meanwhile, and nothing can fail.
+    /// Swap the inodes of two names (RENAME_EXCHANGE). The dentries keep their names, and their places in
+    /// hash and lists. So nothing is absent meanwhile, and nothing can fail.
     pub fn exchange<'c>(&'c self, a: &NameGuard<'c>, b: &NameGuard<'c>) {
         let (a_words, b_words) = (a.words(), b.words());
         for guard in [a, b] {
@@ -620,8 +627,8 @@ impl Cache {
             [Some(first), Some(second)] if first == second => {}
             [Some(first), Some(second)] => self.swap_targets(first, second),
             _ => {
-                // One was invalidated meanwhile: the other leads to the wrong inode now, and what is
-                // cached of the directories is not the whole truth.
+                // One was invalidated meanwhile. So the other leads to the wrong inode now, and the
+                // directories' cached entries are not the whole truth.
                 let after = [a, b].map(|guard| {
                     if let Some(state) = guard.dir.dir_state() {
                         state.moved_incomplete();
@@ -649,7 +656,7 @@ impl Cache {
         after.into_iter().for_each(|after| self.finish(after));
     }
 
-    /// Under the locks of their buckets.
+    /// Swap the targets of two dentries, under the locks of their buckets.
     fn swap_targets(&self, first: u32, second: u32) {
         let (a, b) = (self.dentries.get(first), self.dentries.get(second));
         let of = |d: &Published| (d.inode.load(Ordering::Relaxed), is_dir(d.fmt()));
@@ -675,8 +682,8 @@ impl Cache {
         }
     }
 
-    /// Run `f` while the walk sequences of these directories are odd; their locks are taken in the
-    /// order of their indices. Their names' buckets are locked, so they are alive.
+    /// Run `f` while the walk sequences of these directories are odd. Their attribute locks are taken in
+    /// the order of their indices. Their names' buckets are locked, so they are alive.
     fn while_moving(&self, dirs: &[u32], f: impl FnOnce()) {
         let lock = |i: u32| self.inodes_private.get(i).refs.lock();
         let unlock = |i: u32| self.inodes_private.get(i).refs.unlock();

@@ -1,12 +1,12 @@
-//! Who waits for memory, and who is told that it runs short.
+//! Waiting for memory, and notifying watchers that it runs short.
 //!
-//! A front end has a thread that works ahead of those who allocate ([`Cache::balance`]) and has its kernel
-//! forget what it holds on to ([`Cache::held_by_kernel`]). It sleeps, and is woken by a waker of its own
-//! ([`Cache::watch_pressure`]): once, and again only after it has begun to look.
-//! Who finds no memory may try again in [`Cache::with_patience`] as references are dropped.
+//! A front end has a thread that works ahead of allocating threads ([`Cache::balance`]) and makes its
+//! kernel forget what it holds ([`Cache::held_by_kernel`]). That thread sleeps until its waker is called
+//! ([`Cache::watch_pressure`]). The waker is called once, and again only after the thread has begun to
+//! look. A thread that finds no memory may retry in [`Cache::with_patience`] as references are dropped.
 //!
-//! The mutexes protect the count and the list of wakers; both are leaves, and no waker is called with either. Where
-//! nobody waits, a forget pays for a fence and a load.
+//! The mutexes protect the count and the list of wakers. Both are leaves, and no waker is called with
+//! either held. If no thread waits, a forget pays for a fence and a load.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -19,9 +19,9 @@ use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Or
 use crate::cache::{Cache, is_dir};
 use crate::types::{InodeId, SbId};
 
-/// Between two looks of who waits for memory, where nobody says anything.
+/// Time between two looks of a waiter that nobody notifies.
 const LOOK: Duration = Duration::from_millis(100);
-/// The same for who holds up others meanwhile.
+/// The same for a waiter that holds up others meanwhile.
 const LOOK_OFTEN: Duration = Duration::from_millis(10);
 
 /// See the module's head.
@@ -29,14 +29,14 @@ const LOOK_OFTEN: Duration = Duration::from_millis(10);
 pub(crate) struct Pressure {
     /// The watchers were woken, and none has begun to look since.
     rung: AtomicBool,
-    /// Whoever is to be woken.
+    /// Wakers of the watchers.
     watchers: Mutex<Vec<Waker>>,
-    /// Who waits for room.
+    /// Threads that wait for memory.
     waiting: AtomicU32,
-    /// Moves whenever something could be evicted that could not before.
+    /// Moves whenever something can be evicted that could not be before.
     eased: Mutex<u64>,
     eases: Condvar,
-    /// Until when there is no use in looking for something to evict: nanoseconds since `start`.
+    /// Until when a search for something to evict is useless: nanoseconds since `start`.
     barren: AtomicU64,
     start: OnceLock<Instant>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Pressure {
 #[derive(Debug)]
 pub struct Overdraft {
     before: bool,
-    /// It is of one thread.
+    /// Belongs to one thread.
     thread: PhantomData<*const ()>,
 }
 
@@ -53,7 +53,7 @@ thread_local! {
     static OVERDRAWN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What the calling thread may have beyond a limit, in bytes.
+/// Bytes that the calling thread may have beyond a limit.
 pub(crate) fn beyond(limit: u64) -> u64 {
     if OVERDRAWN.get() { limit / 25 } else { 0 }
 }
@@ -65,12 +65,12 @@ impl Drop for Overdraft {
 }
 
 impl Pressure {
-    /// Memory runs short. The caller holds no lock but the right to a name and the mutex of renames.
+    /// Memory runs short. The caller holds no lock but name locks and the rename mutex.
     pub(crate) fn rise(&self) {
-        // Paired with the one in `hear`: who looks sees what has just been taken, or we see that he has
-        // begun to look and wake him once more.
+        // Paired with the fence in `hear`. If our taking of a slot comes first, the watcher sees it when it
+        // looks. If the watcher begins to look first, we see that and wake it once more.
         fence(Ordering::SeqCst);
-        // Load first: this is said again and again.
+        // Load first: this is called again and again.
         if !self.rung.load(Ordering::Relaxed) && !self.rung.swap(true, Ordering::Relaxed) {
             let watchers = self.watchers.lock().clone();
             watchers.iter().for_each(Waker::wake_by_ref);
@@ -88,19 +88,19 @@ impl Pressure {
         !self.watchers.lock().is_empty()
     }
 
-    /// Everything was looked at since `begin`, and nothing could go.
+    /// Everything was searched since `begin`, and nothing could go.
     pub(crate) fn barren_since(&self, begin: Instant) {
         let until = Instant::now() + (4 * begin.elapsed()).min(LOOK);
         self.barren.store(self.nanos(until), Ordering::Relaxed);
     }
 
-    /// Whether that was a moment ago.
+    /// Whether `barren_since` was called a moment ago.
     pub(crate) fn is_barren(&self) -> bool {
         let until = self.barren.load(Ordering::Relaxed);
         until != 0 && self.nanos(Instant::now()) < until
     }
 
-    /// Something went, or may go.
+    /// Something went, or may go now.
     pub(crate) fn not_barren(&self) {
         if self.barren.load(Ordering::Relaxed) != 0 {
             self.barren.store(0, Ordering::Relaxed);
@@ -123,28 +123,29 @@ impl Pressure {
     }
 }
 
-/// Leaves that a front end's kernel holds, and how they stand among the others.
+/// Leaves that a front end's kernel holds, and the number of other names that could go.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
-    /// Inodes that nobody but their name and the kernel holds.
+    /// Inodes that only their name and the kernel hold.
     pub leaves: Vec<Leaf>,
     /// Names met on the way that could be evicted as they are.
     pub evictable: usize,
 }
 
-/// One of [`Held`].
+/// One leaf of [`Held`].
 #[derive(Clone, Copy, Debug)]
 pub struct Leaf {
     /// The inode.
     pub id: InodeId,
     pub(crate) sb: SbId,
-    /// Where its name was.
+    /// The slot where its name was.
     pub(crate) dentry: u32,
 }
 
 impl Cache {
-    /// Wake `waker` when memory runs short, or less of it is to be used than before, until it is given back to
-    /// [`Cache::unwatch_pressure`]. Who watches begins with a look ([`Cache::balance`]): what happened before is not told.
+    /// Wake `waker` when memory runs short, or when less of it may be used than before, until
+    /// [`Cache::unwatch_pressure`]. A watcher begins with a look ([`Cache::balance`]): it is not notified
+    /// of what happened before.
     pub fn watch_pressure(&self, waker: Waker) {
         self.pressure.watchers.lock().push(waker);
     }
@@ -154,12 +155,13 @@ impl Cache {
         self.pressure.watchers.lock().retain(|other| !other.will_wake(waker));
     }
 
-    /// Do what needs memory; as long as there is none, again whenever a kernel has forgotten something,
-    /// until `deadline`. `attempt` answers `None` where there is no memory. The caller holds no lock.
+    /// Attempt something that needs memory. While there is none, attempt it again whenever a kernel has
+    /// forgotten something, until `deadline`. `attempt` returns `None` if there is no memory. The caller
+    /// holds no lock.
     pub fn with_patience<T>(&self, deadline: Instant, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
         self.pressure.waiting.fetch_add(1, Ordering::Relaxed);
-        // Paired with the one in `ease`: who forgets sees that somebody waits, or what he has dropped
-        // is seen by the attempt below.
+        // Paired with the fence in `ease`. If our count comes first, the forgetting thread sees that
+        // somebody waits. If its drop comes first, the attempt below sees what it has dropped.
         fence(Ordering::SeqCst);
         let result = loop {
             let before = *self.pressure.eased.lock();
@@ -172,7 +174,7 @@ impl Cache {
             }
             let eased = self.pressure.eased.lock();
             if *eased == before {
-                // Other references than a kernel's are dropped without a word: a look at times.
+                // References other than a kernel's are dropped without notice, so look from time to time.
                 drop(self.pressure.eases.wait_for(eased, left.min(LOOK_OFTEN)));
             }
         };
@@ -180,14 +182,16 @@ impl Cache {
         result
     }
 
-    /// The calling thread may have 4% more memory than the limit allows while this lives: for who cannot be made to wait, because
-    /// what would give memory back waits for him. To be asked for where it is seen that it does.
+    /// The calling thread may have 4% more memory than the limit allows while this lives. It is for a
+    /// thread that must not wait because whatever would return memory waits for it. Use it only once that
+    /// is seen to be so.
     pub fn overdraw(&self) -> Overdraft {
         Overdraft { before: OVERDRAWN.replace(true), thread: PhantomData }
     }
 
-    /// Look at some names of a superblock, going around in arena order: up to `max` inodes that could be
-    /// evicted if the kernel forgot them, and how many could be at once. At most `pieces` of 64 names are looked at.
+    /// Look at some names of a superblock, cyclically in arena order. Returns up to `max` inodes that could
+    /// be evicted if the kernel forgot them, and how many could be at once. Looks at no more than `pieces`
+    /// of 64 names.
     pub fn held_by_kernel(&self, sb: SbId, max: usize, pieces: u64) -> Held {
         let superblock = self.superblock(sb);
         let mut held = Held::default();
@@ -208,7 +212,7 @@ impl Cache {
         if d.len() == 0 || inode == 0 {
             return;
         }
-        // Only a hint: who is wrongly taken for a leaf is asked for in vain.
+        // Only a hint: the kernel is asked in vain to forget an inode that is wrongly taken for a leaf.
         let private = self.inodes_private.get(inode);
         let id = InodeId::new(inode, private.refs.generation());
         match private.refs.count() {
@@ -218,7 +222,7 @@ impl Cache {
         }
     }
 
-    /// Directory and name of a leaf that is no directory; `None` where it has another one by now, or none.
+    /// Directory and name of a leaf that is no directory; `None` if it now has another name, or none.
     pub fn name_of(&self, leaf: &Leaf) -> Option<(InodeId, Vec<u8>)> {
         let seen = self.see(leaf.dentry).filter(|seen| seen.inode == leaf.id.index())?;
         let inode = self.get(leaf.id).filter(|inode| !is_dir(inode.fmt()))?;
@@ -243,8 +247,8 @@ mod tests {
         }
     }
 
-    /// A watcher that was woken once begins to look while somebody takes a slot: it sees that, or is woken again.
-    /// Planted: either fence left out.
+    /// A watcher that was woken once begins to look while another thread takes a slot. It sees that, or is
+    /// woken again. Planted: either fence left out.
     #[test]
     fn loom_memory_who_takes_is_seen_or_wakes() {
         loom::model(|| {

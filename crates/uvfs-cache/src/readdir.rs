@@ -1,14 +1,15 @@
-//! Listing a resident directory from the cache, and learning that another one is wholly cached.
+//! Listing a resident directory from the cache, and learning that another directory is wholly cached.
 //!
-//! Entries are copied out a batch at a time under the directory's index mutex; the reader gets them
-//! with nothing held. A dentry in the list is in use: it is taken out of the list, under the same
-//! mutex, before it changes hands (see [`crate::names`]). A name that is replaced keeps its place in the list, and the
-//! one dentry gives way to the other in one hold of the mutex: who lists sees one of them.
+//! Entries are copied out a batch at a time under the directory's index mutex; the sink gets them with
+//! nothing held. A dentry in the list is in use: a writer takes it out of the list, under the same mutex,
+//! before the slot changes hands (see [`crate::names`]). A replaced name keeps its place in the list. Its
+//! dentry gives way to the new one in one hold of the mutex, so a listing sees one of them.
 //!
-//! A listing from a driver ([`DirScan`]) is an answer about many names, asked for before the right to any of them is had. So each
-//! entry is judged by what the scan remembers from before the driver was asked, and not by what is so when
-//! the entry comes to be cached (rule 10). If a name is removed after the scan began, the directory's revision has moved and
-//! the entry is late. If it is removed after its entry was cached, the removal finds the entry.
+//! A listing from a driver ([`DirScan`]) is an answer about many names, requested before any of their name
+//! locks is held. So each entry is judged by the state from before the driver was asked, not by the state
+//! when the entry is cached (rule 10). If a name is removed after the scan began, the directory's revision
+//! has moved and the entry is late. If it is removed after its entry was cached, the removal finds the
+//! entry.
 
 use uvfs_sync::primitives::{AtomicBool, Ordering, spin_loop};
 
@@ -23,10 +24,11 @@ use crate::types::{CacheError, Fresh};
 
 const BATCH: usize = 64;
 
-/// What a lister is handed: name, inode number, type bits, cookie to go on from. False stops.
+/// Receives one entry of a listing: name, inode number, type bits, cookie to resume from. False stops the
+/// listing.
 pub type DirSink<'a> = &'a mut dyn FnMut(&[u8], u64, u32, u64) -> bool;
 
-/// An entry that was copied out; its name is the next `len` bytes of the batch's.
+/// An entry that was copied out; its name is the next `len` bytes of the batch's names.
 struct Listed {
     len: usize,
     ino: u64,
@@ -41,30 +43,31 @@ struct Batch {
     names: Vec<u8>,
 }
 
-/// A question to a driver about names of a directory, asked without the right to them: a listing, which may make the
-/// directory complete, or a lookup during which others may ask for the same name.
+/// A question to a driver about names of a directory, asked without their name locks. It is a listing,
+/// which may make the directory complete, or a lookup during which others may ask for the same name.
 #[derive(Debug)]
 pub struct DirScan<'c> {
     dir: InodeRef<'c>,
-    /// Of the directory, before the driver is asked. An eviction moves it too, but not the revision in it: what was
-    /// evicted meanwhile may be cached again, but the directory is not complete.
+    /// The directory's version before the driver is asked. An eviction moves the version too, but not the
+    /// revision in it. So an entry that was evicted meanwhile may be cached again, but the directory does
+    /// not become complete.
     version: u64,
-    /// That time, for attributes.
+    /// The epoch and the notes of that moment, for attributes.
     asked: Asked,
-    /// In which completeness holds.
+    /// The epoch in which completeness holds.
     epoch: u32,
-    /// An entry was told and not cached.
+    /// An entry was reported and not cached.
     partial: AtomicBool,
 }
 
 impl<'c> DirScan<'c> {
-    /// The driver says that there is a name in the directory, and what it leads to. Cached unless something in the directory
-    /// was removed, renamed or invalidated since the scan began, or the inode has changed since; returned always. A name that
-    /// is cached already, and leads to the same inode, stays as it is. An entry that is not cached keeps [`DirScan::complete`]
-    /// from making the directory complete.
+    /// The driver's answer: this name is in the directory and leads to this inode. Always returned. Cached
+    /// unless something in the directory was removed, renamed or invalidated since the scan began, or the
+    /// inode has changed since. A name that is cached already and leads to the same inode stays as it is.
+    /// An entry that is not cached keeps [`DirScan::complete`] from making the directory complete.
     ///
-    /// An entry about which the driver's listing tells only the name is asked for by [`Cache::lookup`] instead.
-    /// Waits for whoever has the right to the name, so the caller holds no right to a name.
+    /// If the driver's listing gives only the name, use [`Cache::lookup`] for that entry instead. Waits for
+    /// the holder of the name lock, so the caller holds no name lock.
     ///
     /// # Errors
     /// `NoMemory`, as of [`crate::NameGuard::found`].
@@ -77,7 +80,7 @@ impl<'c> DirScan<'c> {
             return Ok(inode);
         }
         let mut guard = cache.lock_name(&self.dir, name);
-        // Not of now: the driver was asked when the scan began.
+        // Not the present ones: the driver was asked when the scan began.
         (guard.revision, guard.asked) = (DirState::revision_of(self.version), self.asked);
         let known = guard.find();
         if let Known::Hit(inode) = &known
@@ -88,7 +91,8 @@ impl<'c> DirScan<'c> {
         let kept = guard.keep(fresh);
         if !matches!(kept, Ok((_, true))) {
             self.partial.store(true, Ordering::Relaxed);
-            // The cache is wrong about the name. (Where it says nothing, there is no need to make the other entries late.)
+            // The cache is wrong about the name. (If the cache knows nothing of it, the other entries need
+            // not become late.)
             if !guard.is_late() && !matches!(known, Known::Unknown) {
                 cache.forget_name(&self.dir, name);
             }
@@ -96,8 +100,9 @@ impl<'c> DirScan<'c> {
         Ok(kept?.0)
     }
 
-    /// Every entry was told, by [`DirScan::found`] or (also of an entry that has gone) as the answer to a lookup. True if the directory
-    /// is complete now; false if an entry was not cached, or something in it moved since the scan began (rule 10).
+    /// Every entry was reported, by [`DirScan::found`] or (also an entry that has gone) as the answer to a
+    /// lookup. True if the directory is complete now. False if an entry was not cached, or something in the
+    /// directory moved since the scan began (rule 10).
     pub fn complete(self) -> bool {
         !self.partial.load(Ordering::Relaxed)
             && self.dir.dir_state().is_some_and(|d| d.set_complete(self.version, self.epoch))
@@ -106,10 +111,10 @@ impl<'c> DirScan<'c> {
 }
 
 impl Cache {
-    /// Hand out the entries of a resident directory after `cookie` (0: from the start), the latest made first.
-    /// An entry that exists all the while is handed out exactly once, whatever happens to others, and so
-    /// is a name that others replace by renames. What is made after the start is not handed out, so that a listing ends.
-    /// O(log n) to resume. `sink` is called with nothing held.
+    /// Hand out the entries of a resident directory after `cookie` (0: from the start), the latest first.
+    /// An entry that exists all the while is handed out exactly once, whatever happens to others. So is a
+    /// name that renames replace. An entry that is made after the start is not handed out, so a listing
+    /// ends. O(log n) to resume. `sink` is called with nothing held.
     pub fn read_dir(&self, dir: &InodeRef<'_>, cookie: u64, sink: DirSink<'_>) {
         let Some(state) = dir.dir_state() else { return };
         let mut end = if cookie < FIRST_COOKIE { u64::MAX } else { cookie };
@@ -154,7 +159,7 @@ impl Cache {
                     if parent == dir && len != 0 {
                         batch.names.extend_from_slice(&name[..len]);
                         batch.entries.push(Listed { len, ino, fmt, next });
-                        // Who lists a directory most often looks at its entries next.
+                        // A program that lists a directory most often looks at its entries next.
                         self.names.prefetch(hash);
                     }
                     return;
@@ -165,7 +170,8 @@ impl Cache {
         }
     }
 
-    /// To be called before a driver is asked for the names in a directory; each entry is then told by [`DirScan::found`].
+    /// Call this before asking a driver for the names in a directory; then report each entry to
+    /// [`DirScan::found`].
     pub fn begin_scan<'c>(&'c self, dir: &InodeRef<'c>) -> DirScan<'c> {
         // Before the version: see `DirState::set_complete`.
         let asked = self.ask_below(dir);

@@ -1,25 +1,25 @@
 //! The limit on the cache's memory, and the shrinker that keeps it.
 //!
-//! Memory is counted by what is committed: chunks of the arenas that are handed out, whole, and lines of
-//! the hash tables. Who needs a chunk asks [`Cache::may_grow`] first; where the limit stands in the way
-//! it evicts a few names instead ([`Cache::make_room`]) and takes their slots. So the limit is kept by
-//! those who allocate, in small steps, and no hit waits for it. A thread may do most of it ahead of them
+//! The memory count is what is committed: whole arena chunks in use, and lines of the hash tables. A thread
+//! that needs a chunk asks [`Cache::may_grow`] first. If the limit forbids it, the thread evicts a few
+//! names instead ([`Cache::make_room`]) and takes their slots. So allocating threads keep the limit, in
+//! small steps, and no hit waits for it. A watcher's thread may do most of that work ahead of them
 //! ([`crate::watermark`]).
 //!
 //! Eviction is second chance in arena order (design rule 17). Each name has a byte of its own, outside
-//! all that a sequence guards, that a hit sets while eviction is *armed* and the shrinker clears when it
-//! comes by: at most one store a name and round, and none where memory is no concern. A name that was
-//! not used since the hand passed it last goes, with its inode if nothing else holds that; what is held
-//! (open, mounted on, known to a kernel) or has children stays. New names start unused: a walk over
-//! everything drives out itself, not what is used again and again.
+//! everything that a sequence guards. A hit sets it while eviction is *armed*, and the shrinker clears it
+//! when the hand passes. That costs at most one store per name and round, and none while memory is no
+//! concern. A name that was not used since the hand last passed goes, with its inode if nothing else holds
+//! the inode. An inode that is held (open, mounted on, known to a kernel) or has children stays. New names
+//! start unused, so a walk over everything evicts its own names, not those in repeated use.
 //!
-//! Who has looked at every name and found none that could go has spent some time on it: for four times
-//! as long, but no longer than a tenth of a second, or until an inode goes or a kernel forgets one, only
-//! some tens of thousands are looked at again: in a large cache, a name that is let go of otherwise may
-//! be found a little late.
+//! A thread that looked at every name and found none to evict has spent some time on it. For four times as
+//! long, but at most a tenth of a second, further searches look only at some tens of thousands of names.
+//! The period ends early if an inode goes or a kernel forgets one. In a large cache, a name that is
+//! released in another way may be found a little late.
 //!
-//! The hands advance by pieces of a slab, one piece for each who shrinks, so that several do not meet.
-//! Whoever comes here holds no lock of the cache but the right to a name and the mutex of renames.
+//! The hands advance by pieces of a slab, one piece per shrinking thread, so that several do not meet. Of
+//! the cache's locks, callers hold at most name locks and the rename mutex.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -34,18 +34,18 @@ use crate::types::{CacheError, SbId};
 use crate::{dentry, inode};
 
 slot! {
-    /// Whether a name was used since the shrinker came by.
+    /// Whether a name was used since the shrinker's hand last passed.
     #[derive(Debug)]
     pub(crate) struct Visited { used: AtomicU8 }
 }
 
-/// Names that are evicted by who needs a slot: the slots that are left over serve the next ones.
+/// Names that a thread evicts when it needs a slot: the slots that are left over serve the next ones.
 const STEP: usize = SPAN as usize;
-/// Pieces of a slab that are looked at where all have been looked at a moment ago.
+/// Pieces of a slab that are searched if all have been searched a moment ago.
 pub(crate) const GLANCE: u64 = 512;
 /// Names that the hand looks ahead.
 const FORESEEN: u32 = 8;
-/// How often all chunks are gone through while others take what becomes free.
+/// How often all chunks are gone through while other threads take the slots that become free.
 const ROUNDS: usize = 16;
 
 /// Bytes of a chunk of slots of this size.
@@ -57,7 +57,7 @@ pub(crate) const INODE_CHUNK: u64 = chunk(size_of::<inode::Published>() + size_o
 pub(crate) const DENTRY_CHUNK: u64 =
     chunk(size_of::<dentry::Published>() + size_of::<dentry::Private>() + size_of::<Visited>());
 
-/// This thread makes room.
+/// While this exists, this thread makes room.
 pub(crate) struct Making;
 
 thread_local! {
@@ -65,9 +65,9 @@ thread_local! {
 }
 
 impl Making {
-    /// `None`: it does so already.
+    /// `None`: it makes room already.
     pub(crate) fn begin() -> Option<Self> {
-        // A model's threads share one of the system's; none of them needs room.
+        // A model's threads share one thread of the system; none of them needs room.
         (cfg!(loom) || !MAKING.replace(true)).then_some(Self)
     }
 }
@@ -79,8 +79,9 @@ impl Drop for Making {
 }
 
 impl Cache {
-    /// Bytes committed: chunks that are handed out, hash lines, long names, targets, directories, block buffers, and what drivers
-    /// keep beside ([`Cache::beside`]). A chunk counts as a whole from its first slot on. O(1).
+    /// Bytes committed: chunks in use, hash lines, long names, link targets, directories, block buffers,
+    /// and drivers' external bytes ([`Cache::external_bytes`]). A chunk counts as a whole from its first
+    /// slot on. O(1).
     pub fn committed(&self) -> u64 {
         u64::from(self.inode_pool.chunks_out()) * INODE_CHUNK
             + u64::from(self.dentry_pool.chunks_out()) * DENTRY_CHUNK
@@ -98,8 +99,8 @@ impl Cache {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Set the limit (bytes; 0: none). Where more is committed, what nobody needs is given up and its
-    /// memory returned to the system before this returns; what is in use may still be more.
+    /// Set the limit (bytes; 0: none). If more is committed, this gives up what nobody needs and returns
+    /// its memory to the system. Memory in use may still exceed the limit afterwards.
     pub fn set_memory_limit(&self, bytes: u64) {
         self.limit.store(bytes, Ordering::Relaxed);
         self.arm();
@@ -109,9 +110,9 @@ impl Cache {
     }
 
     /// Give up what nobody needs until no more than `bytes` are committed, and return the memory to the
-    /// system; whether that was reached. O(names).
+    /// system. Returns whether that was reached. O(names).
     pub fn shrink_to(&self, bytes: u64) -> bool {
-        // Blocks first, down to a quarter: a name is asked for again one by one.
+        // Blocks first, down to a quarter: names are asked for again one by one.
         let over = self.committed().saturating_sub(bytes);
         self.buffers_give(over.min(self.buffers.bytes().saturating_sub(bytes / 4)));
         self.shrink_names(bytes);
@@ -120,8 +121,8 @@ impl Cache {
         self.committed() <= bytes
     }
 
-    /// Names give room for so many bytes of blocks; whether they did. Not within a hook, nor a moment after it
-    /// was seen that they cannot.
+    /// Evict names to make room for `bytes` of blocks; returns whether that succeeded. Refused within a
+    /// hook, and for a moment after it was seen that no name can go.
     pub(crate) fn names_give(&self, bytes: u64) -> bool {
         let limit = self.ceiling();
         if limit == 0 || self.pressure.is_barren() {
@@ -130,8 +131,8 @@ impl Cache {
         let Some(_making) = Making::begin() else { return false };
         let (begin, wanted) = (Instant::now(), limit.saturating_sub(bytes));
         let before = self.evictions.get();
-        // A few names at a time, and where that returns no memory, those of one chunk: names that are evenly spread keep
-        // nearly all of it, and evicting most of them would return little.
+        // A few names at a time, and the names of one chunk if that returns no memory. Names that are
+        // evenly spread keep nearly all of it, and evicting most of them would return little.
         for _ in 0..ROUNDS {
             if self.committed() <= wanted {
                 break;
@@ -141,7 +142,7 @@ impl Cache {
             }
         }
         let done = self.committed() <= wanted;
-        // Names that went without giving memory back are free slots for who needs names.
+        // Names that went without returning memory are free slots for other names.
         if !done && self.evictions.get() == before {
             self.pressure.barren_since(begin);
         }
@@ -175,9 +176,9 @@ impl Cache {
         }
     }
 
-    /// Whether so many bytes more may be committed. To be asked before each chunk: it also says when
-    /// uses are to be noted. A slab may hold its mutexes: it takes the list of devices' at most, a leaf, where uses begin or cease
-    /// to be noted.
+    /// Whether `bytes` more may be committed. To be asked before each chunk, because it also decides when
+    /// uses are noted. A slab may hold its mutexes. The call takes at most the list of devices, a leaf,
+    /// when noting of uses begins or ends.
     pub(crate) fn may_grow(&self, bytes: u64) -> bool {
         let limit = self.ceiling();
         if limit == 0 {
@@ -187,7 +188,7 @@ impl Cache {
         self.committed() + bytes <= limit + beyond(limit)
     }
 
-    /// Note uses from three quarters of the limit on, so that something is known when it is reached.
+    /// Note uses from three quarters of the limit on, so that something is known when the limit is reached.
     pub(crate) fn arm(&self) {
         let limit = self.ceiling();
         let armed = limit != 0 && self.committed() > limit / 4 * 3;
@@ -208,7 +209,7 @@ impl Cache {
     #[cold]
     fn note_use(&self, dentry: u32) {
         let used = &self.visited.get(dentry).used;
-        // Load, then store: a name that is used all the time is stored to once a round.
+        // Load, then store: a name in constant use is stored to once a round.
         if used.load(Ordering::Relaxed) == 0 {
             used.store(1, Ordering::Relaxed);
             #[cfg(all(test, not(loom)))]
@@ -224,11 +225,11 @@ impl Cache {
         }
     }
 
-    /// Take a slot by `alloc`, which answers `None` where that needs memory that may not be had; then
-    /// after making room.
+    /// Take a slot by `alloc`. It returns `None` if it needs memory beyond the limit; then room is made,
+    /// and it is called again.
     ///
     /// # Errors
-    /// `NoMemory`: nothing that could make room can be given up.
+    /// `NoMemory`: nothing can be given up that would make room.
     #[inline]
     pub(crate) fn with_room<T>(&self, sb: SbId, alloc: impl Fn() -> Option<T>) -> Result<T, CacheError> {
         match alloc() {
@@ -237,13 +238,13 @@ impl Cache {
         }
     }
 
-    /// `alloc` after giving something up. Most often the slots of a few names do. Where they do not, what
-    /// is free is of another kind, another superblock's, or in other threads' magazines: then chunk
-    /// after chunk is emptied and returned, and its memory is anybody's.
+    /// `alloc` after giving something up. Most often the slots of a few names suffice. If not, the free
+    /// slots are of another kind, another superblock's, or in other threads' magazines. Then chunk after
+    /// chunk is emptied and returned, and any slab can have its memory.
     #[cold]
     fn make_room<T>(&self, sb: SbId, alloc: &dyn Fn() -> Option<T>) -> Option<T> {
         self.run_short(sb);
-        // Not for a hook that was called by who makes room: that could go on without end.
+        // Not for a hook that a thread calls while it makes room: that could go on without end.
         let _making = Making::begin()?;
         if self.buffers_have_much()
             && self.buffers_give(DENTRY_CHUNK + INODE_CHUNK) != 0
@@ -252,13 +253,14 @@ impl Cache {
             return Some(slot);
         }
         if self.pressure.is_barren() {
-            // Without going through all: what has been let go of is found here, or soon.
+            // No full search: names that were released are found here, or soon.
             return if self.evict_within(sb, STEP, GLANCE) == 0 { None } else { alloc() };
         }
         if let Some(slot) = self.few_names(sb, alloc) {
             return Some(slot);
         }
-        // One at a time: what another one has freed of a chunk that he empties is nobody's until he is done.
+        // One thread at a time: slots that others free in a chunk which a thread empties are nobody's until
+        // it is done.
         let _room = self.room.lock();
         for _ in 0..ROUNDS {
             let (begin, before) = (Instant::now(), self.evictions.get());
@@ -267,7 +269,7 @@ impl Cache {
             if slot.is_some() {
                 return slot;
             }
-            // Else others have been faster to take what went.
+            // Otherwise other threads were faster to take the slots.
             if self.evictions.get() == before {
                 self.pressure.barren_since(begin);
                 break;
@@ -276,15 +278,15 @@ impl Cache {
         None
     }
 
-    /// `alloc` in the place of a few names of its superblock.
+    /// `alloc` with the slots of a few names of its superblock.
     fn few_names<T>(&self, sb: SbId, alloc: &dyn Fn() -> Option<T>) -> Option<T> {
         (0..2).find_map(|_| if self.evict_unused(sb, STEP) == 0 { None } else { alloc() })
     }
 
-    /// Empty chunks of names and return them, our own superblock's first, until `alloc` has what it needs.
+    /// Empty chunks of names and return them, our own superblock's first, until `alloc` succeeds.
     fn return_chunks<T>(&self, sb: SbId, alloc: &dyn Fn() -> Option<T>) -> Option<T> {
         for sb in std::iter::once(sb).chain(self.superblocks().filter(|other| *other != sb)) {
-            // Magazines are emptied by this.
+            // This empties magazines.
             self.trim(sb);
             if let Some(slot) = alloc() {
                 return Some(slot);
@@ -302,11 +304,11 @@ impl Cache {
         None
     }
 
-    /// Evict what can go of a chunk of names, used of late or not, and return what has become empty; how
-    /// many went.
+    /// Evict the names of a chunk that can go, recently used or not, and return what has become empty.
+    /// Returns how many went.
     pub(crate) fn empty_chunk(&self, sb: SbId, (from, to): (u32, u32)) -> usize {
         let slab = &self.superblock(sb).dentries;
-        // Somebody else is at it.
+        // Another thread is emptying it.
         if !slab.begin_drain(&self.dentry_pool, from) {
             return 0;
         }
@@ -316,14 +318,14 @@ impl Cache {
         evicted
     }
 
-    /// Evict up to `max` names of a superblock that nobody needs and that were not used of late (two
-    /// rounds at the most, the first of which may only find what was used); how many went. Nothing of
-    /// a resident superblock is evicted.
+    /// Evict up to `max` names of a superblock that nobody needs and that were not used lately; returns how
+    /// many went. It makes at most two rounds, and the first may find only used names. Nothing in a
+    /// resident superblock is evicted.
     pub fn evict_unused(&self, sb: SbId, max: usize) -> usize {
         self.evict_within(sb, max, u64::MAX)
     }
 
-    /// [`Cache::evict_unused`], of so many pieces of the slab at the most.
+    /// [`Cache::evict_unused`], searching at most `spans` pieces of the slab.
     pub(crate) fn evict_within(&self, sb: SbId, max: usize, spans: u64) -> usize {
         let superblock = self.superblock(sb);
         if superblock.resident {
@@ -337,7 +339,7 @@ impl Cache {
             let turn = superblock.hand.fetch_add(1, Ordering::Relaxed);
             let Some((from, to)) = superblock.dentries.span(turn) else { break };
             let gone = (from..to).filter(|dentry| {
-                // Of this piece: what comes after it is another thread's, and may not be committed.
+                // Only in this piece: the next one is another thread's, and may not be committed.
                 if dentry + FORESEEN < to {
                     self.foresee(*dentry);
                 }
@@ -348,8 +350,8 @@ impl Cache {
         evicted
     }
 
-    /// The hand comes by the names after this one soon: what their eviction touches stands anywhere in two tables, and is
-    /// asked for ahead. Hints only: whatever a slot says now, nothing is believed for it.
+    /// Prefetch for the names that the hand reaches next: their eviction touches lines anywhere in two
+    /// tables. Only hints: whatever a slot says now, nothing relies on it.
     fn foresee(&self, dentry: u32) {
         let (far, near) = (self.dentries.get(dentry + FORESEEN), self.dentries.get(dentry + FORESEEN / 2));
         self.names.prefetch(far.hash.load(Ordering::Relaxed));
@@ -359,7 +361,7 @@ impl Cache {
         self.numbers.prefetch(number.load(Ordering::Relaxed));
     }
 
-    /// The hand comes by a name; whether it went.
+    /// The hand passes a name; returns whether it went.
     pub(crate) fn second_chance(&self, sb: SbId, dentry: u32) -> bool {
         let used = &self.visited.get(dentry).used;
         if used.load(Ordering::Relaxed) != 0 {
@@ -372,7 +374,8 @@ impl Cache {
     }
 }
 
-/// Rule 17, counted: while eviction runs, hits store to a name's mark at most once between two visits of the hand.
+/// Rule 17, counted: while eviction runs, hits store to a name's use byte at most once between two visits
+/// of the hand.
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::cell::RefCell;
@@ -389,7 +392,7 @@ mod tests {
     use super::Ordering;
 
     thread_local! {
-        /// Stores of this thread to the mark of a name, by what was stored.
+        /// This thread's stores to the use byte of a name, by the stored value.
         static NOTED: RefCell<HashMap<(u32, u8), u64>> = RefCell::default();
     }
 
@@ -401,7 +404,7 @@ mod tests {
         NOTED.with_borrow(|noted| noted.get(&(dentry, stored)).copied().unwrap_or_default())
     }
 
-    /// Directories, one for each thread that streams, and a name that is used all the time.
+    /// A cache with eviction armed, and a name in constant use.
     struct Armed {
         cache: Arc<Cache>,
         sb: SbId,
@@ -428,7 +431,7 @@ mod tests {
             armed.hot = (1..1024)
                 .find(|slot| armed.cache.see(*slot).is_some_and(|seen| &seen.name[..seen.len] == HOT))
                 .unwrap();
-            // Until something goes.
+            // Until a name is evicted.
             let mut at = 10;
             while armed.cache.counters().evicted == 0 {
                 at = armed.stream(at, 1000);
@@ -446,7 +449,7 @@ mod tests {
             }
         }
 
-        /// Names that were never there before; the next one.
+        /// Look up names that were never there before; returns the next number.
         fn stream(&self, from: u64, count: u64) -> u64 {
             (from..from + count).for_each(|i| self.look(format!("{i:012}").as_bytes(), i));
             from + count
@@ -454,11 +457,14 @@ mod tests {
 
         fn hit(&self, times: usize) {
             for _ in 0..times {
-                assert!(matches!(self.cache.peek(self.root, HOT), Peek::Hit(..)), "what is used stays");
+                assert!(
+                    matches!(self.cache.peek(self.root, HOT), Peek::Hit(..)),
+                    "a name in use was evicted"
+                );
             }
         }
 
-        /// The hand comes by every name once.
+        /// Let the hand pass every name once.
         fn pass(&self) {
             let before = noted(self.hot, 0);
             while noted(self.hot, 0) == before {
@@ -483,7 +489,8 @@ mod tests {
         }
     }
 
-    /// One thread streams, and evicts in order to; another one hits. Each store of a hit but the first follows a visit of the hand.
+    /// One thread streams, and so evicts; another one hits. Each store of a hit but the first follows a
+    /// visit of the hand.
     #[test]
     fn rule17_hits_beside_eviction_store_no_oftener_than_the_hand_comes_by() {
         let armed = Armed::new();
@@ -492,7 +499,7 @@ mod tests {
             let (armed, done) = (&armed, &done);
             let hitting = scope.spawn(move || {
                 while !done.load(Ordering::Relaxed) {
-                    // Where this thread waits for a processor the name may go.
+                    // While this thread waits for a processor, the name may go.
                     let _ = armed.cache.peek(armed.root, HOT);
                 }
                 noted(armed.hot, 1)

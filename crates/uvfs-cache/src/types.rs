@@ -1,13 +1,13 @@
-//! Plain words of the cache's interface: ids, configuration, errors, what a driver tells.
+//! Plain types of the cache's interface: ids, configuration, errors, drivers' answers.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::attr::Attr;
 
-/// Names an inode in its present generation: `generation << 32 | index`. A stale id (the inode is gone, the
-/// slot may serve another one) is recognised and never misread, so a front end can use it as its
-/// node id without a table.
+/// Names an inode in its present generation: `generation << 32 | index`. The cache recognises a stale id
+/// (the inode is gone, and the slot may serve another one) and never misreads it. So a front end can use it
+/// as its node id without a table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InodeId(u64);
 
@@ -15,7 +15,7 @@ impl InodeId {
     pub(crate) const fn new(index: u32, generation: u32) -> Self {
         Self((generation as u64) << 32 | index as u64)
     }
-    /// From the number that [`InodeId::as_u64`] gave.
+    /// From the number that [`InodeId::as_u64`] returned.
     pub const fn from_u64(value: u64) -> Self {
         Self(value)
     }
@@ -53,13 +53,14 @@ impl SbId {
 pub struct Config {
     /// Inodes (and names) that address space is reserved for; halved until the system grants it.
     pub max_inodes: u32,
-    /// Negative entries kept at the most. 0: as many as there are names that lead somewhere, but 8,192 at least and 65,536 at
-    /// most. With a memory limit never more than fit into a tenth of it, with names of up to 40 bytes.
+    /// The most negative entries that are kept. 0: as many as there are positive names, but at least 8,192
+    /// and at most 65,536. A memory limit bounds them too: to as many entries with names of up to 40 bytes
+    /// as fit into a tenth of it.
     pub max_negative: u32,
-    /// Ask the system for huge pages: half the time of a lookup among millions of names, and some
-    /// MiB more memory for few.
+    /// Ask the system for huge pages. They halve the time of a lookup among millions of names, and cost a
+    /// few MiB more memory with few names.
     pub huge_pages: bool,
-    /// Bytes that may be committed, 0: as many as it takes; see `Cache::set_memory_limit`.
+    /// Bytes that may be committed; 0: no limit. See `Cache::set_memory_limit`.
     pub memory_limit: u64,
 }
 
@@ -99,17 +100,18 @@ impl std::error::Error for CacheError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotEmpty;
 
-/// Called with the attributes and the driver's value of an inode that leaves the cache. No lock of the cache is held
-/// but perhaps, where room was made for a change, the right to names and the mutex of renames: the hook must
-/// not ask for either, nor wait for who does. What it needs of the cache's memory is not made room for.
+/// Called with the attributes and the driver's value of an inode that leaves the cache. The hook may run
+/// with name locks and the rename mutex held, if the cache evicted to make room for a change. The hook must
+/// take neither, nor wait for a thread that does. It runs with no other lock of the cache. Its own
+/// allocations never evict.
 pub type EvictHook = Box<dyn Fn(&Attr, u64) + Send + Sync>;
 
-/// What a superblock is like.
+/// Properties of a superblock.
 pub struct SbOptions {
-    /// The cache is the whole truth: every directory is complete, entries are listed from the cache,
-    /// nothing is evicted.
+    /// The cache is the whole truth: every directory is complete, listings come from the cache, nothing is
+    /// evicted.
     pub resident: bool,
-    /// The last reference to an inode is gone. `nlink` 0 means gone for good.
+    /// Called when the last reference to an inode is gone. `nlink` 0 means gone for good.
     pub on_evict: EvictHook,
 }
 
@@ -150,7 +152,7 @@ pub struct Fresh {
     pub ttl: Ttl,
 }
 
-/// What a reservation makes room for.
+/// What a reservation provides for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// A name only (link, rename).
@@ -176,16 +178,16 @@ pub struct Counters {
     pub bytes: u64,
     /// The most that `bytes` may be; 0: no limit.
     pub limit: u64,
-    /// What is kept to of that: less while the system is short of memory.
+    /// The part of `limit` that the cache keeps to: less while the system is short of memory.
     pub watermark: u64,
-    /// Names that were evicted.
+    /// Names evicted.
     pub evicted: u64,
-    /// Those of them that went before somebody needed their place: see `Cache::balance`.
+    /// Names among `evicted` that went before an allocation needed their place: see `Cache::balance`.
     pub evicted_ahead: u64,
     /// Hash chains that were found too long.
     pub long_chains: u64,
-    /// Re-keys of a hash table begun.
+    /// Re-keys of a hash table that were begun.
     pub rekeys: u64,
-    /// Inodes whose references are counted per thread, because they are used often.
+    /// Inodes whose references are counted per thread because they are used often.
     pub spread: u64,
 }

@@ -1,14 +1,19 @@
-//! Looking names up without references, without locks, without storing anything shared.
+//! Lookups without references, without locks and without shared stores.
 //!
-//! The protocol of a hit (design rule 7): the bucket leads to a dentry; its sequence is read, then parent
-//! and whole name, then the inode's index; the inode's sequence is read *before* the dentry's is
-//! checked again, so that the sequence is one of the inode that the name led to; then the
-//! attributes are copied and the inode's sequence, the dentry's, and the parent's walk sequence are
-//! checked. If all stand, the copy is one moment's truth: the dentry led to that inode all the
-//! while (it holds a reference, so the slot was not reused), and the parent was alive, had these
-//! permissions, and was where the walk thought it was.
+//! The protocol of a hit (design rule 7):
 //!
-//! Any failure says [`Retry`] with what moved; the caller tries again a few times and then takes
+//! 1. The bucket leads to a dentry. The reader loads the dentry's sequence, its parent and whole name, then
+//!    the inode's index.
+//! 2. The reader loads the inode's sequence *before* it checks the dentry's again. So that sequence belongs
+//!    to the inode that the name led to.
+//! 3. The reader copies the attributes, then checks the inode's sequence, the dentry's, and the parent's
+//!    walk sequence.
+//!
+//! If all three stand, the copy is one moment's truth. The dentry led to that inode all the while (it holds
+//! a reference, so the slot was not reused). The parent was alive, had these permissions, and was where the
+//! walk thought it was.
+//!
+//! Any failure returns [`Retry`] with what moved. The caller tries again a few times and then takes
 //! references. No function here waits.
 
 use uvfs_sync::blhash::{BlHash, Hashes, Scan, View};
@@ -42,12 +47,12 @@ impl Pos {
     }
 }
 
-/// Where to look for names: taken once for a look or a walk.
+/// A view of the name table, taken once for a look or a walk.
 #[derive(Clone, Copy, Debug)]
 pub struct Names<'c>(pub(crate) View<'c>);
 
 impl<'c> Names<'c> {
-    /// Hash a name. An empty name, or one longer than 255 bytes, is found nowhere.
+    /// Hash a name. A name that is empty or longer than 255 bytes is found nowhere.
     #[inline(always)]
     pub fn hash<'n>(&self, name: &'n [u8]) -> NameHash<'n> {
         let words = NameWords::new(name);
@@ -72,13 +77,13 @@ pub struct Child {
 }
 
 impl Child {
-    /// What stands in a dentry, as it was read under `seq`.
+    /// The contents of a dentry, as read under `seq`.
     #[inline]
     pub(crate) fn new(dentry: u32, seq: u32, inode: u32, meta: u32) -> Self {
         Self { dentry, seq, inode, meta }
     }
 
-    /// Type bits (`S_IFMT`) of what the name leads to.
+    /// Type bits (`S_IFMT`) of the inode that the name leads to.
     #[inline(always)]
     pub fn fmt(&self) -> u32 {
         dentry::fmt_of(self.meta)
@@ -88,9 +93,9 @@ impl Child {
 /// What moved under the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// A bucket was being changed, or the hash keys were.
+    /// A bucket or the hash keys were being changed.
     Bucket,
-    /// The name that was found changed.
+    /// The name that was found has changed.
     Dentry,
     /// The inode's attributes were being changed.
     Inode,
@@ -103,17 +108,17 @@ pub enum Retry {
 /// One component's result.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
-    /// The name leads there.
+    /// The name leads to this child.
     Found(Child),
     /// There is certainly no such name.
     Absent,
-    /// The cache does not know (or not any more).
+    /// The cache does not know (or no longer knows).
     Unknown,
     /// Something moved.
     Retry(Retry),
 }
 
-/// What a scan accepted.
+/// An entry that a scan accepted.
 pub(crate) enum Match {
     Positive(Child),
     Negative,
@@ -124,28 +129,28 @@ pub(crate) enum Match {
 pub(crate) const TRIES: u32 = if cfg!(loom) { 2 } else { 16 };
 
 impl Cache {
-    /// Where to look for names now.
+    /// The current view of the name table.
     #[inline(always)]
     pub fn names(&self) -> Names<'_> {
         Names(self.names.view())
     }
 
-    /// A name is looked for soon: where it would stand in the table is a line that few have in their processor's cache.
-    /// Stores nothing.
+    /// Announce that a name will be looked up soon: prefetch its line in the table, which few processors
+    /// have in their cache. Stores nothing.
     #[inline]
     pub fn prefetch(&self, dir: &InodeRef<'_>, name: &[u8]) {
         let names = self.names();
         self.names.prefetch(names.hash(name).hash as u32 ^ dir.index());
     }
 
-    /// The hashes of (directory, name), for who locks or scans.
+    /// The hashes of (directory, name), for locking or scanning.
     pub(crate) fn hashes_at(&self, name: &NameWords<'_>, dir: u32) -> Hashes {
         let hashes = self.names.hashes(|key| name.hash(key));
         BlHash::derive(&hashes, |h| h ^ u64::from(dir))
     }
 
-    /// Where a walk starts. `None`: the id's generation is over, or (for a moment) the directory is
-    /// being renamed or changes its permissions.
+    /// The position where a walk starts. `None`: the id's generation is over, or (for a moment) the
+    /// directory is being renamed or changes its permissions.
     #[inline(always)]
     pub fn pos(&self, id: InodeId) -> Option<Pos> {
         let published = self.inodes.get(id.index());
@@ -158,7 +163,7 @@ impl Cache {
             {
                 return None;
             }
-            // What is no directory has no walk sequence, and nothing to walk into.
+            // An inode that is no directory has no walk sequence, and nothing to walk into.
             if !is_dir(flags) || !GenSeq::is_odd(stamp) {
                 return Some(Pos { index: id.index(), stamp });
             }
@@ -167,7 +172,7 @@ impl Cache {
         None
     }
 
-    /// [`Cache::pos`] of what is held: its generation goes on, so that only a writer can be in the way.
+    /// [`Cache::pos`] of a held inode. Its generation continues, so only a writer can be in the way.
     #[inline(always)]
     pub fn pos_of(&self, held: &InodeRef<'_>) -> Option<Pos> {
         let stamp = self.inodes.get(held.index()).stamp().load();
@@ -183,33 +188,33 @@ impl Cache {
         self.inodes.get(at.index).stamp().check(at.stamp)
     }
 
-    /// Whether `at` is still as it was, and its attributes have not expired: what was read of it is
-    /// then as good as what its driver would say.
+    /// Whether `at` is still as it was and its attributes have not expired. Then what was read of it is as
+    /// good as its driver's answer.
     pub fn believed(&self, at: Pos) -> bool {
         let deadline = self.inodes_private.get(at.index).deadline.load(Ordering::Relaxed);
         !self.clock.passed(deadline) && self.check(at)
     }
 
-    /// Permissions of `at`; true if [`Cache::check`] holds afterwards.
+    /// Permissions of `at`; valid if [`Cache::check`] succeeds afterwards.
     #[inline]
     pub fn perm(&self, at: Pos) -> Perm {
         self.inodes.get(at.index).perm()
     }
 
-    /// Whether the attributes of `at` are suspect; as [`Cache::perm`].
+    /// Whether the attributes of `at` are stale; valid as for [`Cache::perm`].
     #[inline]
     pub fn is_stale(&self, at: Pos) -> bool {
         self.inodes.get(at.index).is_stale()
     }
 
-    /// The superblock and inode number of `at`; `None` where it is not what it was.
+    /// The superblock and inode number of `at`; `None` if it has changed.
     pub fn number(&self, at: Pos) -> Option<(SbId, u64)> {
         let sb = self.inodes_private.get(at.index).sb_id();
         let ino = self.inodes.get(at.index).ino();
         self.check(at).then_some((sb, ino))
     }
 
-    /// Look at one candidate of a scan.
+    /// Examine one candidate of a scan.
     pub(crate) fn matches(
         &self,
         dentry: u32,
@@ -235,15 +240,15 @@ impl Cache {
             // Changed under us, or a negative entry of the slot's last directory.
             return None;
         }
-        // What an inode's names lead to is asked for again with its attributes.
+        // A lookup of a name also refreshes its inode's attributes, so stale attributes expire the name.
         if self.clock.passed(deadline) || (inode != 0 && self.inodes.get(inode).is_stale()) {
             return Some(Match::Expired);
         }
         Some(if inode == 0 { Match::Negative } else { Match::Positive(Child { dentry, seq, inode, meta }) })
     }
 
-    /// Look one name up below `at`, wherever it may be. [`Cache::down`] and [`Cache::look`] are the
-    /// shorter way where nothing but the result is wanted.
+    /// Look one name up below `at`, in all slots and lines. [`Cache::down`] and [`Cache::look`] are the
+    /// short way if the caller wants only the result.
     pub fn step(&self, at: Pos, name: &[u8]) -> Step {
         let words = NameWords::new(name);
         if words.is_none() {
@@ -258,12 +263,12 @@ impl Cache {
         }
     }
 
-    /// Between the two looks at a bucket's sequence.
+    /// Called between the two looks at a bucket's sequence.
     pub(crate) fn is_complete(&self, at: Pos) -> bool {
         self.dir_state(at.index).is_some_and(|d| d.is_complete(&self.clock))
     }
 
-    /// Absence is believed only of a directory that lives and has not moved.
+    /// Absence is trusted only of a directory that is alive and has not moved.
     pub(crate) fn absent(&self, at: Pos) -> Step {
         if self.check(at) { Step::Absent } else { Step::Retry(Retry::Parent) }
     }
@@ -279,8 +284,8 @@ impl Cache {
     /// What moved.
     pub fn enter(&self, at: Pos, child: &Child) -> Result<Pos, Retry> {
         let published = self.inodes.get(child.inode);
-        // The child's sequence is read before the name and the parent are checked again: it is
-        // then known to be the sequence of what the name led to.
+        // The child's sequence is loaded before the name and the parent are checked again. So it is known
+        // to be the sequence of the inode that the name led to.
         let stamp = published.stamp().load();
         if GenSeq::is_odd(stamp) && is_dir(child.fmt()) {
             return Err(Retry::Inode);
@@ -294,7 +299,7 @@ impl Cache {
         Ok(Pos { index: child.inode, stamp })
     }
 
-    /// Attributes of what `at` leads to: one moment's truth (rule 7).
+    /// Attributes of the inode that `at` leads to: one moment's truth (rule 7).
     ///
     /// # Errors
     /// What moved.
@@ -340,7 +345,7 @@ impl Cache {
         if GenSeq::is_odd(stamp) {
             return Err(Retry::Inode);
         }
-        // The dentry holds its parent, so parent and stamp are of one directory.
+        // The dentry holds its parent, so parent and stamp belong to one directory.
         if !dentry.seq.check(seq) {
             return Err(Retry::Dentry);
         }
@@ -350,7 +355,7 @@ impl Cache {
         Ok(Pos { index: parent, stamp })
     }
 
-    /// A reference to where the walk is: get-unless-dead, then the sequence again.
+    /// A reference to the walk's position: get-unless-dead, then check the sequence again.
     ///
     /// # Errors
     /// What moved.
@@ -359,7 +364,7 @@ impl Cache {
         if self.check(at) { Ok(inode) } else { Err(Retry::Parent) }
     }
 
-    /// A reference to what a name leads to, while it does.
+    /// A reference to the inode that a name leads to, while it does.
     pub(crate) fn hold_child(&self, child: &Child) -> Result<InodeRef<'_>, Retry> {
         let generation = self.inodes.get(child.inode).generation();
         let inode = self.get(InodeId::new(child.inode, generation)).ok_or(Retry::Dentry)?;
@@ -367,7 +372,7 @@ impl Cache {
         if self.still(child) { Ok(inode) } else { Err(Retry::Dentry) }
     }
 
-    /// Attributes by id, storing nothing. `None`: the generation is over, or the attributes expired, or a
+    /// Attributes by id, storing nothing. `None`: the generation is over, the attributes expired, or a
     /// writer was in the way all the time.
     pub fn attr(&self, id: InodeId) -> Option<Attr> {
         if !self.is_slot(id.index()) {

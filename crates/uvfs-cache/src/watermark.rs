@@ -1,16 +1,18 @@
-//! The watermarks below the limit, and what a thread does that keeps them for those who allocate.
+//! The watermarks below the limit, and one step of the thread that keeps them.
 //!
-//! Who needs a slot and finds none evicts a few names himself ([`crate::shrink`]). That is certain, but it makes a lookup
-//! wait for the search. So there are to be free slots: fewer than the *low* watermark of them, and whoever watches is woken
-//! ([`crate::pressure`]); each of its calls of [`Cache::balance`] is then one small step, until the *high* watermark is
-//! reached. Free are slots without an inode or a name, and chunks that the limit still allows. The
-//! watermarks are a thirty-second and a sixteenth of the names that the limit has room for (twice that in small caches).
+//! A thread that needs a slot and finds none evicts a few names itself ([`crate::shrink`]). That always
+//! works, but it makes a lookup wait for the search. So some slots are kept free ahead of need. If fewer
+//! than the *low* watermark are free, the watcher is woken ([`crate::pressure`]). Each of its calls of
+//! [`Cache::balance`] is then one small step, until the *high* watermark is reached. Free slots are those
+//! without an inode or a name, and those of chunks that the limit still allows. The watermarks are a
+//! thirty-second and a sixteenth of the names that the limit has room for (twice that in small caches).
 //!
-//! The limit itself may be lowered for a while ([`Cache::lower_watermarks`]), because the system is short of memory. Who
-//! allocates goes by the lowered one at once; what is committed above it is returned step by step.
+//! The limit itself may be lowered for a while ([`Cache::lower_watermarks`]), because the system is short
+//! of memory. Allocations obey the lowered limit at once; memory committed above it is returned step by
+//! step.
 //!
-//! Nothing here is locked. All figures may be out of date by the time they are used: what they lead to is a
-//! step too many or too few. Whoever comes here holds no lock of the cache.
+//! Nothing here is locked. Any figure may be out of date when it is used; the result is a step too many or
+//! too few. Callers hold no lock of the cache.
 
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering, Stat};
 use uvfs_sync::slab::{CHUNK, SPAN, Slab};
@@ -22,14 +24,14 @@ use crate::types::SbId;
 
 /// The whole limit, in the units of [`Cache::lower_watermarks`].
 const WHOLE: u32 = 16;
-/// One slot in so many tells who takes it to look whether there are enough.
+/// A thread that takes every so-many-th slot checks whether enough are free.
 const LOOK_EVERY: u32 = 64;
-/// So many names that a kernel has forgotten are enough for a step.
+/// This many names that a kernel has forgotten are enough for a step.
 const LITTLE: u64 = 64;
-/// Names that one step searches for at the most.
+/// The most names that one step tries to evict.
 const STEP: u64 = 256;
-/// The least that the high watermark is, if it is not an eighth of all then: what a few who list directories take in the
-/// time that it takes to wake somebody.
+/// The least high watermark, unless that is more than an eighth of all names. A few threads that list
+/// directories take about that many while a watcher wakes.
 const HIGH_MIN: u64 = 2048;
 /// No goal.
 const NONE: u64 = u64::MAX;
@@ -39,13 +41,13 @@ const NONE: u64 = u64::MAX;
 pub(crate) struct Watermarks {
     /// Sixteenths of the limit that may be used now.
     share: AtomicU32,
-    /// Bytes to come down to once; [`NONE`].
+    /// Bytes to come down to once; [`NONE`] without a goal.
     goal: AtomicU64,
-    /// The superblock that was short last.
+    /// The superblock that was last short.
     short: AtomicU32,
     /// Names evicted by [`Cache::balance`].
     ahead: Stat,
-    /// Pieces that were looked at since one went.
+    /// Pieces searched since a name last went.
     barren: AtomicU64,
 }
 
@@ -56,43 +58,43 @@ impl Default for Watermarks {
     }
 }
 
-/// What a step of [`Cache::balance`] came to.
+/// Result of one step of [`Cache::balance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Balance {
-    /// The superblock that was looked at.
+    /// The superblock that the step searched.
     pub sb: SbId,
-    /// Names that have to go before the high watermark is reached; 0: nothing is to be done.
+    /// Names that have to go before the high watermark is reached; 0: nothing to do.
     pub missing: u64,
-    /// Names that went.
+    /// Names evicted.
     pub evicted: u64,
-    /// Those of them that a kernel was asked to forget before.
+    /// Names among `evicted` that a kernel was asked to forget before.
     pub forgotten: u64,
-    /// Nothing went of late, but not every name has been looked at since.
+    /// Recent steps evicted nothing, but not every name has been looked at since.
     pub more: bool,
     /// Whether memory was returned to the system.
     pub returned: bool,
 }
 
 impl Cache {
-    /// The limit in force: the one that was set, or less while the watermarks are lowered; 0: none.
+    /// The limit in force: the configured one, or less while the watermarks are lowered; 0: none.
     pub(crate) fn ceiling(&self) -> u64 {
         match self.memory_limit() {
             0 => 0,
-            // Not 0 however small the limit: that would be none.
+            // Never 0, however small the limit: 0 would mean no limit.
             limit => {
                 (limit / u64::from(WHOLE) * u64::from(self.watermarks.share.load(Ordering::Relaxed))).max(1)
             }
         }
     }
 
-    /// Use only so many sixteenths of the limit (16: all of it; at least 1) until this is said again.
+    /// Use only this many sixteenths of the limit (16: all of it; at least 1) until the next call.
     pub fn lower_watermarks(&self, sixteenths: u32) {
         self.watermarks.share.store(sixteenths.clamp(1, WHOLE), Ordering::Relaxed);
         self.arm();
     }
 
-    /// [`Cache::set_memory_limit`] by who must not wait: where somebody watches the pressure, what is above the
-    /// limit is given up by it, later. Who allocates goes by the new limit at once.
+    /// [`Cache::set_memory_limit`] for callers that must not wait. If a watcher exists, it gives up the
+    /// memory above the limit later. Allocations obey the new limit at once.
     pub fn ask_memory_limit(&self, bytes: u64) {
         if self.pressure.is_watched() {
             self.limit.store(bytes, Ordering::Relaxed);
@@ -103,7 +105,7 @@ impl Cache {
         }
     }
 
-    /// [`Cache::shrink_to`] by who must not wait: likewise.
+    /// [`Cache::shrink_to`] for callers that must not wait, in the same way.
     pub fn ask_shrink(&self, bytes: u64) {
         if self.pressure.is_watched() {
             self.watermarks.goal.store(bytes, Ordering::Relaxed);
@@ -113,17 +115,17 @@ impl Cache {
         }
     }
 
-    /// One step towards the watermarks, by a thread of whoever watches the pressure ([`Cache::watch_pressure`]): at most some
-    /// thousand names are evicted, and some tens of thousands looked at. Where nothing went, the
-    /// caller may see to it that more can ([`Cache::held_by_kernel`]), and should pause before it comes again.
+    /// One step towards the watermarks, made by a watcher's thread ([`Cache::watch_pressure`]). It evicts
+    /// at most some thousand names, and looks at some tens of thousands. If nothing went, the caller may
+    /// ask the kernel to forget names ([`Cache::held_by_kernel`]), and should pause before it calls again.
     pub fn balance(&self) -> Balance {
         self.balance_after(&[])
     }
 
-    /// [`Cache::balance`] by who has had a kernel asked to forget `named`: those of them that it has forgotten go first, so that nobody
-    /// needs to search for them among all that it still holds.
+    /// [`Cache::balance`] for a caller that has asked a kernel to forget `named`. The names among them that
+    /// it has forgotten go first, so nobody needs to search for them among all that it still holds.
     pub fn balance_after(&self, named: &[Leaf]) -> Balance {
-        // From here on who runs short wakes us again: before the look.
+        // Before the look: from here on a thread that runs short wakes us again.
         self.pressure.hear();
         self.arm();
         let sb = SbId(self.watermarks.short.load(Ordering::Relaxed) as u16);
@@ -133,7 +135,7 @@ impl Cache {
         }
         let goal = self.watermarks.goal.load(Ordering::Relaxed);
         let (committed, above) = (self.committed(), self.above());
-        // A hook that needs memory must not make room in its turn.
+        // An evict hook that needs memory must not make room in its turn.
         let _making = Making::begin();
         if above > 0 {
             done.missing = (above / name_bytes()).max(1);
@@ -154,13 +156,13 @@ impl Cache {
         done
     }
 
-    /// Evict those of `named` that the kernel has forgotten, and that nobody else holds; how many went. What is used all the
-    /// time it has asked for again by now.
+    /// Evict the names in `named` that the kernel has forgotten and nobody else holds; returns how many
+    /// went. By now the kernel has looked up again the ones that are in constant use.
     fn evict_forgotten(&self, named: &[Leaf]) -> u64 {
         named.iter().filter(|leaf| self.evict_at(leaf.sb, leaf.dentry)).count() as u64
     }
 
-    /// Whether another step may find what this one has not.
+    /// Whether another step may find what this one did not.
     fn go_on(&self, done: &Balance, anywhere: bool) -> bool {
         let barren = &self.watermarks.barren;
         if done.evicted > 0 || done.returned {
@@ -168,7 +170,7 @@ impl Cache {
             return true;
         }
         let superblock = self.superblock(done.sb);
-        // Two rounds: the first may only find what was used.
+        // Two rounds: the first may find only used names.
         let looked = barren.fetch_add(GLANCE, Ordering::Relaxed) + GLANCE;
         if looked < 2 * superblock.dentries.spans() && !superblock.resident {
             return true;
@@ -177,23 +179,24 @@ impl Cache {
         if !anywhere {
             return false;
         }
-        // The next one, until all have been gone through.
+        // Continue with the next superblock, until all have been searched.
         let next = self.next_after(done.sb);
         self.watermarks.short.store(u32::from(next.0), Ordering::Relaxed);
         next.0 > done.sb.0
     }
 
-    /// What [`Cache::ask_shrink`] asked for cannot be reached, says who has tried.
+    /// The watcher calls this if the goal of [`Cache::ask_shrink`] cannot be reached.
     pub fn give_up_shrinking(&self) {
         self.watermarks.goal.store(NONE, Ordering::Relaxed);
     }
 
-    /// Names that were evicted by [`Cache::balance`], of all.
+    /// All names that [`Cache::balance`] has evicted.
     pub(crate) fn evicted_ahead(&self) -> u64 {
         self.watermarks.ahead.get()
     }
 
-    /// A slot of this superblock was taken. Now and then whoever watches is told, if few are left.
+    /// A slot of this superblock was taken. Now and then this checks how many are left, and wakes the
+    /// watcher if there are few.
     #[inline]
     pub(crate) fn took(&self, sb: SbId, slot: u32) {
         if slot.is_multiple_of(LOOK_EVERY) && self.limit.load(Ordering::Relaxed) != 0 {
@@ -208,8 +211,8 @@ impl Cache {
         }
     }
 
-    /// Whether as much is free as whoever balances would see to: who fills the cache before anybody asks stops where it is
-    /// not, so that nothing is evicted for it. Always without a limit.
+    /// Whether as much is free as a watcher would keep free; always true without a limit. A preload stops
+    /// when this is false, so that nothing is evicted for entries that nobody has asked for.
     pub fn has_spare_room(&self, sb: SbId) -> bool {
         let ceiling = self.ceiling();
         ceiling == 0 || (self.committed() <= ceiling && self.missing(sb) == 0)
@@ -224,12 +227,12 @@ impl Cache {
     }
 
     fn reached(&self, goal: u64) {
-        // Unless another one was set meanwhile.
+        // Unless another goal was set meanwhile.
         let _ = self.watermarks.goal.compare_exchange(goal, NONE, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Bytes that are committed and should not be. Hash lines grow without being asked about: a little more than the
-    /// limit is no reason to empty chunks.
+    /// Bytes that are committed and should not be. Hash lines grow without asking, so a little more than
+    /// the limit is no reason to empty chunks.
     fn above(&self) -> u64 {
         let (ceiling, goal) = (self.ceiling(), self.watermarks.goal.load(Ordering::Relaxed));
         let bytes = if ceiling == 0 { goal } else { goal.min(ceiling + ceiling / 64) };
@@ -242,7 +245,7 @@ impl Cache {
         (names / 16).max(HIGH_MIN.min(names / 8))
     }
 
-    /// Names of a superblock that would have to go for the high watermark.
+    /// Names of a superblock that would have to go to reach the high watermark.
     fn missing(&self, sb: SbId) -> u64 {
         let superblock = self.superblock(sb);
         if superblock.resident || self.ceiling() == 0 {
@@ -250,16 +253,17 @@ impl Cache {
         }
         let free = |slab: &Slab| (slab.chunk_count() as u64 * u64::from(CHUNK)).saturating_sub(slab.in_use());
         let free = free(&superblock.inodes).min(free(&superblock.dentries));
-        // What blocks have beyond their share is theirs only until a name needs it.
+        // Blocks keep memory beyond their share only until a name needs it.
         let fresh = (self.ceiling() + self.buffers_beyond_share()).saturating_sub(self.committed());
         let fresh = fresh / (INODE_CHUNK + DENTRY_CHUNK);
         self.high().saturating_sub(free + fresh * u64::from(CHUNK))
     }
 
-    /// Give up some of the `above` bytes that are too many; how many names went. Blocks first, down to a quarter of what
-    /// may stay: a name is asked for again one by one. Then names that were not used of late; where that returns nothing, a chunk
-    /// is emptied, whose slots nobody gets meanwhile. At last the other blocks. `forgotten`: a kernel gives names up in arena
-    /// order, and with them whole chunks, so that nothing else need be searched for.
+    /// Give up some of the `above` bytes in excess; returns how many names went. Blocks go first, down to a
+    /// quarter of what may stay, because names are asked for again one by one. Names that were not used
+    /// lately go next. If that returns no memory, a chunk is emptied, whose slots nobody gets meanwhile.
+    /// The other blocks go last. `forgotten`: a kernel gives names up in arena order, and so whole chunks
+    /// with them; then no search is needed.
     fn give_back(&self, sb: SbId, above: u64, forgotten: bool) -> usize {
         let before = self.committed();
         let stay = before.saturating_sub(above);
@@ -280,7 +284,8 @@ impl Cache {
         evicted
     }
 
-    /// Empty the chunk that the hand is at: it has gone through what lies before. How many names went.
+    /// Empty the chunk that the hand is at, since the hand has passed the earlier ones. Returns how many
+    /// names went.
     pub(crate) fn empty_next_chunk(&self, sb: SbId) -> usize {
         let superblock = self.superblock(sb);
         let chunks = superblock.dentries.chunks();
@@ -290,7 +295,7 @@ impl Cache {
         self.empty_chunk(sb, chunks[at as usize])
     }
 
-    /// The next superblock whose names may go, around.
+    /// The next superblock whose names may go, cyclically.
     fn next_after(&self, sb: SbId) -> SbId {
         let evicting = |sb: &SbId| !self.superblock(*sb).resident;
         let (upto, after): (Vec<_>, Vec<_>) =
@@ -299,7 +304,7 @@ impl Cache {
     }
 }
 
-/// What a name and its inode take up, the hash's share left out.
+/// Bytes of a name and its inode, without the hash's share.
 const fn name_bytes() -> u64 {
     (INODE_CHUNK + DENTRY_CHUNK) / CHUNK as u64
 }
