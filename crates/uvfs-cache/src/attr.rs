@@ -1,7 +1,7 @@
-//! What `stat` reports, and how it is packed into the published half of an inode.
+//! The attributes that `stat` reports, and how the published half of an inode packs them.
 //!
-//! Plain values: nothing here is shared or locked. [`Attr`] is the unpacked form that callers and
-//! drivers see; `inode.rs` stores it as atomics.
+//! Plain values: nothing here is shared or locked. [`Attr`] is the unpacked form that callers and drivers
+//! see; `inode.rs` stores it as atomics.
 
 /// Type bits of a mode, as in `<sys/stat.h>`.
 pub mod mode {
@@ -19,8 +19,8 @@ pub mod mode {
     pub const S_ISVTX: u32 = 0o1000;
 }
 
-/// A point in time: seconds since 1970 (may be negative) and nanoseconds, in one word: 34 bits of
-/// seconds above 30 of nanoseconds, as the cache keeps it, so that a hit only copies it.
+/// A point in time: seconds since 1970 (may be negative) and nanoseconds, in one word. 34 bits of seconds
+/// stand above 30 bits of nanoseconds, the cache's own format, so that a hit only copies it.
 ///
 /// Times before 1901-12-13 or after 2446-05-10 are clamped to that range, as the kernel clamps to a
 /// file system's range (`timestamp_truncate`); ext4 has the same one.
@@ -33,7 +33,7 @@ pub const TIME_MIN_SEC: i64 = -(1 << 31);
 pub const TIME_MAX_SEC: i64 = (1 << 34) - (1 << 31) - 1;
 
 impl Time {
-    /// The time, or the nearest one that can be held.
+    /// The time, or the nearest representable one.
     pub const fn new(sec: i64, nsec: u32) -> Self {
         if sec < TIME_MIN_SEC {
             Self(0)
@@ -106,7 +106,7 @@ pub struct Attr {
     pub mtime: Time,
     /// Last change of the inode.
     pub ctime: Time,
-    /// There is an access control list, and with it more to say about permissions than `mode` does.
+    /// The inode has an access control list, so `mode` alone does not decide permissions.
     pub acl: bool,
 }
 
@@ -115,8 +115,8 @@ impl Attr {
     pub const fn fmt(&self) -> u32 {
         self.mode & mode::S_IFMT
     }
-    /// Whether a read now moves the access time, as the mount option `relatime` has it: if none was
-    /// stamped since the last change, or for a day. Reads by many then do not all store here.
+    /// Whether a read now moves the access time, by the rules of the mount option `relatime`: if no read
+    /// was stamped since the last change, or for a day. So many readers do not all store here.
     pub fn atime_is_due(&self, now: Time) -> bool {
         const DAY: i64 = 24 * 60 * 60;
         self.atime <= self.mtime

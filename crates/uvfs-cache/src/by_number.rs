@@ -1,20 +1,22 @@
-//! Inodes by number, and all inodes of a superblock one after the other: what is not found by a name.
+//! Inodes by number, and enumeration of a superblock's inodes: every access that is not by name.
 //!
 //! A superblock that is not resident has its inodes hashed by number and type. [`Cache::ipeek`] copies the
-//! attributes and stores nothing; [`Cache::ilookup`] takes a reference; [`Cache::iget`] makes the inode
-//! where there is none. No lock is taken on a hit; insert and remove take the bit lock of one bucket.
+//! attributes and stores nothing. [`Cache::ilookup`] takes a reference. [`Cache::iget`] makes the inode if
+//! there is none. A hit takes no lock; insert and remove take the bit lock of one bucket.
 //!
 //! There is no list of a superblock's inodes: [`Cache::inodes_of`] goes through its chunks in arena order,
-//! beside whoever makes and ends inodes.
+//! concurrently with threads that make and end inodes.
 //!
-//! The kernel's rules (docs/locking.md). *NEW*: an inode is filled before its index stands in a bucket, and its
-//! count is 0 until it is found to be the only one of its number; with a count of 0 nobody gets a reference.
-//! *FREEING*: the count that fell to 0 stays there for this generation, so who finds the number still hashed gets
-//! no reference, and who inserts the number again does not mistake it for one that is there.
+//! The kernel's rules (docs/locking.md). *NEW*: an inode is filled before its index stands in a bucket. Its
+//! count is 0 until it is found to be the only one of its number, and with a count of 0 nobody gets a
+//! reference. *FREEING*: the count that fell to 0 stays there for this generation. So a thread that finds
+//! the number still hashed gets no reference, and a thread that inserts the number again does not take it
+//! for a live one.
 //!
-//! The race of a look at a number with the end of its inode: if the reference comes first, the end is
-//! not the last one's yet. If the end comes first, there is no reference, and the number is absent. What was read of the slot
-//! before the reference was had is read again after it: only then is it of that generation.
+//! The race of a lookup by number against the end of its inode: if the reference comes first, the other put
+//! was not the last. If the end comes first, there is no reference, and the number is absent. Everything
+//! that was read of the slot before the reference was taken is read again after it. Only then is it known
+//! to be of that generation.
 
 use uvfs_sync::blhash::Scan;
 use uvfs_sync::percpu_ref::Place;
@@ -28,7 +30,7 @@ use crate::inode_ref::InodeRef;
 use crate::types::{CacheError, Fresh, InodeId, SbId};
 use crate::walk::TRIES;
 
-/// The moment before a driver was asked what an inode is like: see [`Cache::iget`].
+/// The moment before a driver was asked about an inode: see [`Cache::iget`].
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     /// The superblock's count of changes.
@@ -37,20 +39,20 @@ pub struct Asked {
     pub(crate) epoch: u32,
 }
 
-/// A look at a slot whose number fits.
+/// Result of a look at a slot whose number fits.
 pub(crate) enum Look {
-    /// Its attributes are in place.
+    /// This is the inode, and its attributes were copied.
     Is(InodeId),
-    /// Its time has passed, or its generation has.
+    /// Its TTL has passed, or its generation is over, or it is another inode.
     Not,
     /// It was being changed.
     Moving,
 }
 
 impl Cache {
-    /// The inode `ino` of type `fmt` as it is cached, copied to `attr`, and its id. Stores nothing shared. `None`: not
-    /// cached, or not to be believed any more; what stands in `attr` then says nothing. A resident superblock's inodes are
-    /// not found by number.
+    /// The id of the cached inode `ino` of type `fmt`, with its attributes copied to `attr`. Stores nothing
+    /// shared. `None`: not cached, or no longer trusted; then the contents of `attr` mean nothing. A
+    /// resident superblock's inodes are not found by number.
     #[inline]
     pub fn ipeek(&self, sb: SbId, ino: u64, fmt: u32, attr: &mut Attr) -> Option<InodeId> {
         let view = self.numbers.view();
@@ -71,7 +73,7 @@ impl Cache {
         self.ipeek_slowly(sb, ino, fmt, attr)
     }
 
-    /// Wherever the number may be hashed, and while something moves.
+    /// The same wherever the number may be hashed, and while something moves.
     #[cold]
     #[inline(never)]
     fn ipeek_slowly(&self, sb: SbId, ino: u64, fmt: u32, attr: &mut Attr) -> Option<InodeId> {
@@ -92,7 +94,7 @@ impl Cache {
                 Scan::Miss(()) | Scan::Moved => spin_loop(),
             }
         }
-        // With a reference the attributes can be waited for.
+        // A reader with a reference can wait for the attributes.
         let inode = self.find_number(sb, ino, fmt)?;
         if inode.expired() {
             return None;
@@ -120,8 +122,8 @@ impl Cache {
         if is && !self.clock.passed(deadline) { Look::Is(InodeId::new(index, generation)) } else { Look::Not }
     }
 
-    /// A reference to the inode `ino` of type `fmt`, if it is cached; believed or not ([`InodeRef::expired`]). A resident
-    /// superblock's inodes are not found by number.
+    /// A reference to the inode `ino` of type `fmt`, if it is cached, trusted or not
+    /// ([`InodeRef::expired`]). A resident superblock's inodes are not found by number.
     #[inline]
     pub fn ilookup(&self, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
         let view = self.numbers.view();
@@ -129,14 +131,15 @@ impl Cache {
         let glance = view.glance(hash);
         let (seen, mut fits) = (glance.seen(), false);
         for index in glance {
-            // Likely needed: its line comes together with the published one.
+            // Likely needed: its line arrives together with the published one.
             self.inodes_private.prefetch(index);
             let published = self.inodes.get(index);
             if published.ino() != ino {
                 continue;
             }
             fits = true;
-            // Generation and number may be of two generations here. With the reference they are of one.
+            // Generation and number may belong to two generations here. With the reference they belong to
+            // one.
             if let Some(inode) = self.get(InodeId::new(index, published.generation()))
                 && self.has_number(index, sb, ino, fmt)
             {
@@ -163,14 +166,14 @@ impl Cache {
         }
     }
 
-    /// A reference to what stands in a slot, if that is the inode.
+    /// A reference to the inode in a slot, if it is the right one.
     pub(crate) fn is_number(&self, index: u32, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
-        // A reference first: what is read then is of this generation.
+        // A reference first, so that all later reads are of this generation.
         self.hold_slot(index).filter(|_| self.has_number(index, sb, ino, fmt))
     }
 
-    /// Whether a slot has this number. Of one generation only where the slot is held, or hashed under the number by a
-    /// bucket whose lock the caller holds.
+    /// Whether a slot has this number. The answer is of one generation only if the caller holds the slot,
+    /// or holds the lock of the bucket in which it is hashed under the number.
     #[inline(always)]
     pub(crate) fn has_number(&self, index: u32, sb: SbId, ino: u64, fmt: u32) -> bool {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
@@ -179,8 +182,8 @@ impl Cache {
             && published.mode_and_flags() & mode::S_IFMT == fmt
     }
 
-    /// A reference to what lives in a slot, whatever it is. It is counted in the inode's word, and not noted as
-    /// a use that there will be more of.
+    /// A reference to whatever inode lives in a slot. It is counted in the inode's word, and not noted as a
+    /// sign of frequent use.
     fn hold_slot(&self, index: u32) -> Option<InodeRef<'_>> {
         let private = self.inodes_private.get(index);
         let generation = private.refs.generation();
@@ -193,12 +196,12 @@ impl Cache {
         Some(InodeRef::new(self, index, generation))
     }
 
-    /// To be called before a driver is asked what an inode is like whose answer [`Cache::iget`] is to keep.
+    /// Call this before asking a driver about an inode for [`Cache::iget`].
     pub fn ask(&self, sb: SbId) -> Asked {
         Asked { changes: self.superblock(sb).changes.count(), epoch: self.clock.asked() }
     }
 
-    /// [`Cache::ask`] about what is in a directory. Nobody is asked about a resident superblock's.
+    /// [`Cache::ask`] about the contents of a directory. For a resident superblock no driver is asked.
     #[inline]
     pub(crate) fn ask_below(&self, dir: &InodeRef<'_>) -> Asked {
         if dir.private_half().is_resident() {
@@ -207,10 +210,11 @@ impl Cache {
         self.ask(dir.sb())
     }
 
-    /// The inode that `fresh` describes, known or new, as the driver says it is, who was asked after `asked`. With it
-    /// comes whether what `fresh` tells is still so: if not, it was changed meanwhile, and what is cached stands (a new inode has expired).
-    /// A known inode keeps its driver's value; what `fresh` tells of that is not kept. The inode leaves the
-    /// cache with its last reference, unless it has a name. For superblocks that are not resident: in others every inode is new.
+    /// The inode that `fresh` describes, known or new, with the answer of a driver that was asked after
+    /// `asked`. Also returns whether `fresh` is still current. If not, the inode was changed meanwhile, and
+    /// the cached attributes stand (a new inode has expired). A known inode keeps its driver's value; the
+    /// one in `fresh` is not kept. The inode leaves the cache with its last reference, unless it has a
+    /// name. For superblocks that are not resident: in others every inode is new.
     ///
     /// # Errors
     /// `NoMemory`.
@@ -218,7 +222,7 @@ impl Cache {
         self.known_or_new(sb, asked, || false, fresh)
     }
 
-    /// [`Cache::iget`] for who may know already that the answer is late.
+    /// [`Cache::iget`] for a caller that may know already that the answer is late.
     pub(crate) fn known_or_new(
         &self,
         sb: SbId,
@@ -232,18 +236,18 @@ impl Cache {
             return Ok((inode, current));
         }
         let (index, dir) = self.alloc_node(sb, is_dir(attr.fmt()))?;
-        // Not believed until it is known not to be late.
+        // Not trusted until it is known not to be late.
         let generation = self.fill_slot(sb, index, dir, fresh, 0, SUSPECT);
-        // Not started before it is known to be the only one: with a stale index somebody may look
-        // at this very slot, and must not come to hold what is thrown away.
+        // Not started before it is known to be the only one. A thread with a stale index may look at this
+        // very slot, and must not come to hold an inode that is thrown away.
         Ok(match self.hash_number(sb, index, attr, || self.start_inode(index, generation)) {
             Ok(inode) => {
-                // Known under another name, changed and evicted while the driver was asked? Looked
-                // at once it is found by its number: who changes it from now on changes this one.
+                // Known under another name, changed and evicted while the driver was asked? We check once
+                // it can be found by its number: later writers change this inode.
                 let current = inode.believe_unless_late(asked, fresh.ttl);
                 (inode, current)
             }
-            // Another name of it was looked up at the same time, perhaps asked for earlier.
+            // Another name of it was looked up at the same time, and its driver was perhaps asked earlier.
             Err(other) => {
                 self.discard_slot(index);
                 let current = !is_late() && other.refresh_unless_late(asked, attr, fresh.ttl);
@@ -252,9 +256,10 @@ impl Cache {
         })
     }
 
-    /// Show `f` every inode of a superblock, each with a reference, in arena order, until it says false; how many it
-    /// was shown. Beside others who make and end inodes: each that lives all the while is shown once; of those that begin or end
-    /// meanwhile some are, finished and held, and none is twice in one generation. `f` may keep the reference's clone, and may use the cache.
+    /// Show `f` every inode of a superblock, each with a reference, in arena order, until it returns false.
+    /// Returns how many it was shown. Other threads may make and end inodes meanwhile. An inode that lives
+    /// all the while is shown once. Of those that begin or end meanwhile some are shown, finished and held,
+    /// and none twice in one generation. `f` may keep a clone of the reference, and may use the cache.
     /// O(slots of the superblock's chunks).
     pub fn inodes_of(&self, sb: SbId, f: &mut dyn FnMut(&InodeRef<'_>) -> bool) -> u64 {
         let mut shown = 0;
@@ -264,7 +269,8 @@ impl Cache {
                 if !self.inodes_private.get(index).refs.is_live() {
                     continue;
                 }
-                // The chunk may have gone to another superblock since: held, the slot stays what it is.
+                // The chunk may have gone to another superblock since. Once it is held, the slot keeps its
+                // inode and superblock.
                 let Some(inode) = self.hold_slot(index).filter(|inode| inode.sb() == sb) else { continue };
                 shown += 1;
                 if !f(&inode) {

@@ -1,16 +1,16 @@
 //! When attributes last changed, by inode number: rule 10 for attributes.
 //!
-//! A driver's answer to a lookup describes an inode that was not known when the driver was asked,
-//! and that another name may have led to meanwhile: it was changed, perhaps even evicted again,
-//! and the directory's revision does not tell. So each change of an inode of a superblock whose
-//! driver is asked is counted, and a small table keeps the count of the last one for the number's
-//! hash. Who asks remembers the count; an answer about a number that has changed since is late.
-//! Two numbers with one hash make an answer late that is not: it is asked for once more.
+//! A driver's answer to a lookup may describe an inode that was not known when the driver was asked.
+//! Meanwhile another name may have led to it: it was changed, perhaps even evicted again, and the
+//! directory's revision does not show that. So each change of an inode of a superblock whose driver is
+//! asked is counted. A small table keeps the count of the last change for the number's hash. The asking
+//! thread remembers the count; an answer about a number that has changed since is late. If two numbers
+//! share a hash, an answer may be treated as late although it is not: the driver is asked once more.
 //!
-//! The count is bumped under the inode's lock before the attributes are stored, and looked at
-//! under the same lock: either the answer is found late, or the change comes after it and stands.
-//! Costs one shared count per change; resident superblocks have no table and pay nothing.
-//! loom does not run it (its tests have no second name).
+//! A writer moves the count under the attribute lock before it stores the attributes, and a reader checks
+//! it under the same lock. If the change comes first, the answer is found late. If the answer comes first,
+//! the change comes after it and stands. Costs one shared count per change; resident superblocks have no
+//! table and pay nothing. loom does not run it (its tests have no second name).
 
 use uvfs_sync::primitives::{AtomicU64, Ordering};
 
@@ -34,12 +34,12 @@ impl Changes {
         self.last.get((ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize)
     }
 
-    /// Changes so far: to remember before the driver is asked.
+    /// Changes so far, to remember before the driver is asked.
     pub(crate) fn count(&self) -> u64 {
         if self.last.is_empty() { 0 } else { self.count.load(Ordering::Acquire) }
     }
 
-    /// An inode changes. Under its lock, before the change.
+    /// An inode changes. Called under its attribute lock, before the change.
     pub(crate) fn note(&self, ino: u64) {
         if let Some(slot) = self.slot(ino) {
             slot.fetch_max(self.count.fetch_add(1, Ordering::AcqRel) + 1, Ordering::AcqRel);

@@ -1,27 +1,27 @@
-//! The coarse clock that expiry goes by, and the epoch of caches whose file systems tell of changes.
+//! The coarse clock for expiry, and the epoch of superblocks whose drivers notify of changes.
 //!
-//! What is believed for a time has a *deadline*: milliseconds, 32 bits, wrapping, even.
-//! Only entries with a deadline look at the clock. Deadlines lie at most 2^30 ms (12 days) ahead, so a wrapping
-//! comparison is exact as long as an expired entry is looked at or swept within 24 days; one that is older is
-//! at worst believed again for what its time to live allowed.
+//! An answer with a TTL has a *deadline*: milliseconds, 32 bits, wrapping, even. Only entries with a
+//! deadline look at the clock. Deadlines lie at most 2^30 ms (12 days) ahead. So a wrapping comparison is
+//! exact as long as an expired entry is looked at or swept within 24 days. An older entry is at worst
+//! trusted again for its TTL.
 //!
-//! What a watched superblock's driver says is believed until the cache is told otherwise. In the place of the
-//! deadline stands the *epoch* in which the driver was asked, an odd number: it is believed while that is the
-//! cache's epoch. Who has lost changes moves the epoch, and everything asked for before is suspect in one step (see
-//! `stale.rs`). A hit compares, and stores nothing. An epoch comes again after 2^31 moves; what nobody asked
-//! about in all that time would then be believed again.
+//! A watched superblock's answers are trusted until its driver notifies the cache. In place of the deadline
+//! stands the *epoch* in which the driver was asked, an odd number. The answer is trusted while that is the
+//! cache's epoch. If changes were lost, the epoch moves, and every earlier answer is suspect in one step
+//! (see `stale.rs`). A hit compares, and stores nothing. An epoch recurs after 2^31 moves; an entry that
+//! was not looked at in all that time would then be trusted again.
 
 use uvfs_sync::primitives::{AtomicU32, Ordering};
 
 use crate::types::Ttl;
 
-/// Longest time to live that can be stored.
+/// Longest TTL that can be stored.
 const LONGEST: u32 = 1 << 30;
 
 /// "No deadline" in a slot.
 pub(crate) const NEVER: u32 = 0;
 
-/// The epoch that never is: what has it must be asked for again.
+/// An epoch that never occurs: an entry that has it must be asked for again.
 pub(crate) const SUSPECT: u32 = 1;
 
 /// Whether a deadline is an epoch.
@@ -29,7 +29,8 @@ pub(crate) fn is_epoch(deadline: u32) -> bool {
     deadline & 1 != 0
 }
 
-/// The clock of one cache; tests may put it forward. On a line of its own: hits in watched superblocks read it.
+/// The clock of one cache; tests may advance it. It has its own line, because hits in watched superblocks
+/// read it.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Clock {
@@ -61,7 +62,7 @@ impl Clock {
     pub(crate) fn deadline(&self, ttl: Ttl) -> u32 {
         match ttl {
             Ttl::Forever => NEVER,
-            // Up to one millisecond early, so that what is not to be believed at all never is.
+            // Up to one millisecond early, so that an answer with a TTL of zero is never trusted.
             Ttl::For(time) => {
                 let ms = u32::try_from(time.as_millis()).unwrap_or(u32::MAX).min(LONGEST);
                 match self.now().wrapping_add(ms) & !1 {
@@ -81,31 +82,32 @@ impl Clock {
         deadline != NEVER && self.now().wrapping_sub(deadline) as i32 >= 0
     }
 
-    /// Whether what has this deadline is believed without a look at the clock.
+    /// Whether an entry with this deadline is trusted without a look at the clock.
     #[inline(always)]
     pub(crate) fn stands(&self, deadline: u32) -> bool {
         deadline == NEVER || deadline == self.epoch()
     }
 
-    /// The epoch now. Relaxed: who must see a move has been told of it by who made it; for all others it comes later.
+    /// The epoch now. Relaxed: a thread that must see a move was notified by the thread that made it. For
+    /// all others the move comes later.
     #[inline(always)]
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// The epoch, to remember before a driver is asked. Acquire, with the release of the move: where it is the new one,
-    /// what was changed before the move is seen by who is asked now. (Else an old answer would be stored with
-    /// the new epoch.)
+    /// The epoch, to remember before a driver is asked. Acquire, with the release of the move. If this
+    /// loads the new epoch, the driver sees what was changed before the move. (Otherwise an old answer
+    /// would be stored with the new epoch.)
     pub(crate) fn asked(&self) -> u32 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Everything that was asked for in this epoch or before is suspect.
+    /// Make every answer from this epoch or before suspect.
     pub(crate) fn move_epoch(&self) {
         while self.epoch.fetch_add(2, Ordering::AcqRel).wrapping_add(2) == SUSPECT {}
     }
 
-    /// Put the clock forward.
+    /// Advance the clock.
     pub(crate) fn advance(&self, ms: u32) {
         self.ahead.fetch_add(ms, Ordering::Relaxed);
     }
@@ -137,7 +139,7 @@ mod tests {
         assert!(is_epoch(asked) && clock.stands(asked) && !clock.passed(asked));
         assert!(clock.passed(SUSPECT) && !clock.stands(SUSPECT));
         clock.advance(u32::MAX / 2);
-        assert!(!clock.passed(asked), "time has nothing to do with it");
+        assert!(!clock.passed(asked), "an epoch does not expire with time");
         clock.move_epoch();
         assert!(clock.passed(asked) && !clock.stands(asked));
         assert!(clock.stands(NEVER) && !clock.stands(clock.deadline(Ttl::millis(1000))));

@@ -1,16 +1,16 @@
-//! The entries of a resident directory in the order of their making (design rule 15).
+//! The entries of a resident directory in the order of their creation (design rule 15).
 //!
-//! Each entry gets the next number of a counter that never goes back; the number is its `readdir`
-//! cookie. Entries stand in chunks sorted by number, so a reader resumes below any cookie in
-//! O(log n), whether or not the entry it stopped at still exists, and an entry that nobody touched
-//! is neither skipped nor repeated however many others come and go. 12 bytes an entry.
+//! Each entry gets the next number of a counter that never goes back; the number is its `readdir` cookie.
+//! Entries stand in chunks sorted by number, so a reader resumes below any cookie in O(log n), even if the
+//! entry where it stopped is gone. An untouched entry is neither skipped nor repeated, however many others
+//! come and go. 12 bytes an entry.
 //!
-//! A reader goes from the highest number down: what is made while it reads comes above it. So a listing ends, however
-//! fast entries are made, and nobody has to remember where it began. An entry that takes another one's name takes its
-//! number too.
+//! A reader goes from the highest number down, and new entries come above it. So a listing ends, however
+//! fast entries are made, and nobody has to remember where it began. An entry that takes another one's name
+//! takes its number too.
 //!
-//! Removing an entry moves the shorter side of its chunk: most often names go in the order in which they came, or
-//! the other way round. Plain data: the directory's mutex protects it.
+//! Removing an entry moves the shorter side of its chunk: most often names go in the order in which they
+//! came, or in reverse. Plain data: the directory's mutex protects it.
 
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ pub(crate) struct DirIndex {
 }
 
 impl DirIndex {
-    /// Append an entry; its cookie. Amortised O(1).
+    /// Append an entry; returns its cookie. Amortised O(1).
     pub(crate) fn push(&mut self, dentry: u32) -> u64 {
         let cookie = FIRST_COOKIE + self.made;
         self.made += 1;
@@ -42,7 +42,8 @@ impl DirIndex {
         let large = self.chunks.len() > 1;
         if let Some(last) = self.chunks.last_mut() {
             if last.cookies.len() == last.cookies.capacity() {
-                // Small directories stay small; chunks of large ones are exact, and made in fewer steps.
+                // Small directories stay small; chunks of large ones have exact sizes, and grow in fewer
+                // steps.
                 let (len, rest) = (last.cookies.len(), CHUNK - last.cookies.len());
                 let more = len.max(if large { CHUNK / 4 } else { 4 }).min(rest);
                 last.cookies.reserve_exact(more);
@@ -55,7 +56,7 @@ impl DirIndex {
     }
 
     fn find(&self, cookie: u64) -> Option<(usize, usize)> {
-        // Most often names go in the order in which they are listed, or in that in which they came.
+        // Most often names go in the order in which they are listed, or in which they came.
         let (first, last) = (self.chunks.first()?, self.chunks.last()?);
         if last.cookies.back() == Some(&cookie) {
             return Some((self.chunks.len() - 1, last.cookies.len() - 1));
@@ -68,7 +69,7 @@ impl DirIndex {
         Some((c, at))
     }
 
-    /// Take an entry out. O(log n) and at most a chunk moved.
+    /// Take an entry out. O(log n), and at most a chunk is moved.
     pub(crate) fn remove(&mut self, cookie: u64) {
         let Some((c, at)) = self.find(cookie) else { return };
         let chunk = &mut self.chunks[c];
@@ -90,7 +91,7 @@ impl DirIndex {
     pub(crate) fn below(&self, end: u64) -> impl Iterator<Item = (u64, u32)> {
         let c = self.chunks.partition_point(|c| c.cookies.front().is_some_and(|first| *first < end));
         let chunks = &self.chunks[..c];
-        // Of the last of these only: what is in the others is below it.
+        // Only in the last of these: all entries of the others are below `end`.
         let at = chunks.last().map_or(0, |c| c.cookies.partition_point(|k| *k < end));
         chunks.iter().rev().enumerate().flat_map(move |(i, chunk)| {
             let len = if i == 0 { at } else { chunk.cookies.len() };
@@ -113,8 +114,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest! {
-        /// Rule 15: whatever is pushed, replaced and removed, the index lists what an ordered map lists, and no cookie
-        /// comes again.
+        /// Rule 15: whatever is pushed, replaced and removed, the index lists what an ordered map lists,
+        /// and no cookie is used twice.
         #[test]
         fn rule15_lists_like_an_ordered_map(ops in prop::collection::vec((0u8..4, any::<u16>()), 0..2000)) {
             let mut index = DirIndex::default();
@@ -123,7 +124,7 @@ mod tests {
             for (i, (op, pick)) in ops.into_iter().enumerate() {
                 if op < 2 || model.is_empty() {
                     let cookie = index.push(i as u32);
-                    prop_assert!(cookie > last, "a reader that stopped at a removed entry goes on in the wrong place");
+                    prop_assert!(cookie > last, "a reader that stopped at a removed entry resumes in the wrong place");
                     last = cookie;
                     model.insert(cookie, i as u32);
                 } else {

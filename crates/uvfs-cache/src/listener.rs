@@ -1,10 +1,10 @@
-//! Who else is told of changes that are made behind the cache: front ends, whose kernels keep names, attributes and
-//! pages of their own.
+//! Listeners for changes behind the cache: front ends, whose kernels keep names, attributes and pages of
+//! their own.
 //!
-//! They are told after the cache ([`crate::stale`] has the order), by the thread that told the cache, which holds
-//! nothing; so who asks the cache because of it finds what is true now. A listener must not wait: it notes what
-//! it is told and lets another thread do the rest.
-//! The mutex protects the list and is a leaf; where nobody listens, nobody takes it.
+//! A listener is notified after the cache ([`crate::stale`] has the order), by the thread that notified the
+//! cache. That thread holds nothing, so a listener that asks the cache finds what is true now. A listener
+//! must not wait: it notes the notification and lets another thread do the rest. The mutex protects the
+//! list and is a leaf. Without listeners, no thread takes it.
 
 use std::sync::{Arc, Weak};
 
@@ -16,13 +16,13 @@ use crate::dentry::is_name;
 use crate::inode_ref::InodeRef;
 use crate::types::{InodeId, SbId};
 
-/// Who wants to know of changes that are made behind the cache.
+/// Receives changes that are made behind the cache.
 pub trait Listener: Send + Sync {
-    /// `name` in `dir` may lead elsewhere, or nowhere; the directory's attributes may be others.
+    /// `name` in `dir` may lead elsewhere, or nowhere; the directory's attributes may differ.
     fn name(&self, sb: SbId, dir: InodeId, name: &[u8]);
-    /// The attributes of `inode` may be others; with `content`, what is in the file too.
+    /// The attributes of `inode` may differ; with `content`, the file's content too.
     fn inode(&self, sb: SbId, inode: InodeId, content: bool);
-    /// Anything may be different.
+    /// Anything may differ.
     fn all(&self, sb: SbId);
 }
 
@@ -34,14 +34,14 @@ pub(crate) struct Listeners {
 }
 
 impl Cache {
-    /// From now on `listener` is told of changes made behind the cache, for as long as it lives.
+    /// From now on `listener` is notified of changes behind the cache, for as long as it lives.
     pub fn listen(&self, listener: Weak<dyn Listener>) {
         self.listeners.all.lock().push(listener);
         self.listeners.any.store(true, Ordering::Release);
     }
 
-    /// What `name` leads to in `dir` was changed by the driver itself, and the directory's attributes with it. The cache has that
-    /// already, and front ends are told.
+    /// The driver itself changed what `name` leads to in `dir`, and the directory's attributes with it. The
+    /// cache has the change already; this notifies the front ends.
     pub fn tell_of_name(&self, dir: &InodeRef<'_>, name: &[u8]) {
         if !is_name(name) {
             return;
@@ -49,7 +49,7 @@ impl Cache {
         self.announce(|listener| listener.name(dir.sb(), dir.id(), name));
     }
 
-    /// As [`Cache::tell_of_name`], of an inode's attributes.
+    /// As [`Cache::tell_of_name`], for an inode's attributes.
     pub fn tell_of_attr(&self, inode: &InodeRef<'_>) {
         self.announce(|listener| listener.inode(inode.sb(), inode.id(), false));
     }
@@ -66,9 +66,9 @@ impl Cache {
         all.iter().for_each(|listener| tell(&**listener));
     }
 
-    /// Inodes of `sb` that a front end's kernel holds, each with whether it is a directory, from `from` (0: the start)
-    /// on in arena order, `max` at the most; and where to go on, if that was not all. One that the kernel gets to know
-    /// meanwhile may be missing.
+    /// Inodes of `sb` that a front end's kernel holds, each with whether it is a directory. They come in
+    /// arena order from `from` (0: the start), at most `max`. Also returns where to continue, if that was
+    /// not all. An inode that the kernel learns of meanwhile may be missing.
     pub fn held_nodes(&self, sb: SbId, from: u32, max: usize) -> (Vec<(InodeId, bool)>, Option<u32>) {
         let mut held = Vec::new();
         for (first, end) in self.superblock(sb).inodes.chunks() {

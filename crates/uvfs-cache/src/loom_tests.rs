@@ -1,14 +1,14 @@
 //! Model checks of the cache's protocols, named after the rules of docs/locking.md that they prove.
 //!
-//! Small worlds: three inodes, two threads, one operation each. Each test says which of the bugs that
-//! ci/planted-bugs.sh plants makes it fail.
+//! Small worlds: three inodes, two threads, one operation each. Each test names the bugs of
+//! ci/planted-bugs.sh that make it fail.
 //!
-//! A thread that only reads is the spawned one: it runs after the change and may read old values of
-//! all that it has not been told of, which is every order there is for it. (Run first, it would only
-//! ever see the beginning: loom looks for races with the last access to a word, and a writer that
-//! loads before it stores hides the reader's.) What a reader does before the change is done before it
-//! is spawned, where that loses no race: a whole `peek` beside a removal and a new creation has more
-//! orders than anybody can wait for, its halves have few.
+//! A thread that only reads is the spawned one. It runs after the change and may read old values of
+//! everything that it was not notified of, so it covers every order. (If it ran first, it would only ever
+//! see the beginning. loom looks for races with the last access to a word, and a writer that loads before
+//! it stores hides the reader's access.) Steps that a reader makes before the change are made before it is
+//! spawned, if that loses no race. A whole `peek` beside a removal and a new creation has too many orders
+//! to run; its halves have few.
 
 mod exchange;
 mod hit;
@@ -40,7 +40,7 @@ pub(crate) fn model(f: impl Fn() + Send + Sync + 'static) {
     let f = Arc::new(f);
     b.check(move || {
         let f = f.clone();
-        // loom's own thread has a small stack; a cache is built on it.
+        // loom's own thread has a small stack, and a cache is built on the stack.
         roomy(move || f()).join().unwrap();
     });
 }
@@ -71,7 +71,7 @@ impl World {
     fn with_hook(resident: bool, on_evict: EvictHook) -> Self {
         Self::of(4, resident, on_evict)
     }
-    /// The slot that nobody gets is one of `max_inodes`.
+    /// One of the `max_inodes` slots is never handed out.
     fn of(max_inodes: u32, resident: bool, on_evict: EvictHook) -> Self {
         let cache = Cache::new(Config { max_inodes, max_negative: 2, ..Config::default() }).unwrap();
         let sb = cache.add_superblock(SbOptions { resident, on_evict }).unwrap();
@@ -93,7 +93,7 @@ impl World {
         let room = guard.reserve(if is_dir { Room::Dir } else { Room::Node }).unwrap();
         guard.create(room, &fresh(ino, is_dir)).id()
     }
-    /// A symbolic link "a", its target kept unless it is empty.
+    /// A symbolic link "a"; its target is cached unless it is empty.
     fn link(&self, target: &[u8]) -> (Pos, Child) {
         let root = self.root();
         let guard = self.cache.lock_name(&root, b"a");
@@ -142,7 +142,7 @@ impl World {
         let (locked, _) = self.cache.lock_names_bucket([(dir.index(), &words)], false);
         self.cache.find_locked(&locked, 0, dir.index(), &words).unwrap()
     }
-    /// `read` in another thread while this one does `change`.
+    /// Run `read` in another thread while this one runs `change`.
     fn during<R: Send + 'static>(
         &self,
         read: impl FnOnce(World) -> R + Send + 'static,
@@ -172,7 +172,8 @@ fn miss<'c>(lookup: Lookup<'c>) -> NameGuard<'c> {
     }
 }
 
-/// Rule 1: an id whose slot serves another generation is recognised. Planted bug: rule1-attr-ignores-generation.
+/// Rule 1: an id whose slot serves another generation is recognised. Planted bug:
+/// rule1-attr-ignores-generation.
 #[test]
 fn loom_rule1_an_id_never_reads_another_life() {
     model(|| {
@@ -193,8 +194,8 @@ fn loom_rule1_an_id_never_reads_another_life() {
     });
 }
 
-/// Rule 1: nor does a walk take what is no directory any more for the directory that it was in,
-/// even where a size stands now where the walk sequence stood. Planted bugs:
+/// Rule 1: a walk does not take an inode that is no longer a directory for the directory that it was in,
+/// even if a size now stands in the place of the walk sequence. Planted bugs:
 /// rule1-stamp-ignores-generation, rule1-stamp-without-fence.
 #[test]
 fn loom_rule1_a_position_does_not_outlive_its_directory() {
@@ -216,12 +217,12 @@ fn loom_rule1_a_position_does_not_outlive_its_directory() {
                 published.fill(private, id.generation() + 1, &file, 0);
             },
         );
-        assert!(!(ended && stands), "the directory's end was seen, and its position stands");
+        assert!(!(ended && stands), "the position of an ended directory still stands");
     });
 }
 
-/// Rule 4: a length or index read from a name that is being rewritten leads nowhere wrong. Planted
-/// bug: rule4-length-read-twice.
+/// Rule 4: a length or index read from a name that is being rewritten does no harm. Planted bug:
+/// rule4-length-read-twice.
 #[test]
 fn loom_rule4_a_name_that_changes_length_is_not_misread() {
     model(|| {
@@ -237,7 +238,7 @@ fn loom_rule4_a_name_that_changes_length_is_not_misread() {
     });
 }
 
-/// Rule 3: a name is not matched with the tail of another one whose slot it was. Planted bug:
+/// Rule 3: a name is not matched with the tail of another name that had the slot. Planted bug:
 /// rule3-tail-without-fence.
 #[test]
 fn loom_rule3_a_recycled_tail_is_not_matched() {
@@ -261,12 +262,12 @@ fn loom_rule3_a_recycled_tail_is_not_matched() {
                     .unwrap();
             },
         );
-        assert!(!matched, "a name that never was");
+        assert!(!matched, "matched a name that never existed");
     });
 }
 
-/// Rule 3: attributes that had expired are not believed for the deadline of who has their slot now.
-/// Planted bug: rule3-inode-without-fence.
+/// Rule 3: expired attributes do not take the deadline of the slot's next inode. Planted bug:
+/// rule3-inode-without-fence.
 #[test]
 fn loom_rule3_a_recycled_inode_lends_no_deadline() {
     model(|| {
@@ -293,8 +294,8 @@ fn loom_rule3_a_recycled_inode_lends_no_deadline() {
     });
 }
 
-/// Rule 7: what a hit copies is one moment's truth, also when the name is removed and the inode's
-/// slot is recycled meanwhile. Planted bugs: rule7-name-not-checked.
+/// Rule 7: a hit copies one moment's truth, even if the name is removed and the inode's slot is recycled
+/// meanwhile. Planted bugs: rule7-name-not-checked.
 #[test]
 fn loom_rule7_a_hit_is_one_moments_truth() {
     model(|| {
@@ -316,8 +317,8 @@ fn loom_rule7_a_hit_is_one_moments_truth() {
     });
 }
 
-/// Rule 7: attributes that change under a name that stands are copied before or after. Planted bug:
-/// rule7-copy-not-checked.
+/// Rule 7: attributes that change under an unchanged name are copied before or after the change. Planted
+/// bug: rule7-copy-not-checked.
 #[test]
 fn loom_rule7_attributes_are_of_one_moment() {
     model(|| {
@@ -340,8 +341,8 @@ fn loom_rule7_attributes_are_of_one_moment() {
     });
 }
 
-/// Rule 7: a name that is found leads to its own inode, also when its dentry is recycled meanwhile.
-/// Planted bugs: rule7-dentry-not-checked, rule3-seq-write-without-fence (and its like).
+/// Rule 7: a name that is found leads to its own inode, even if its dentry is recycled meanwhile. Planted
+/// bugs: rule7-dentry-not-checked, rule3-seq-write-without-fence (and its like).
 #[test]
 fn loom_rule7_a_name_leads_to_its_own_inode() {
     model(|| {
@@ -366,7 +367,7 @@ fn loom_rule7_a_name_leads_to_its_own_inode() {
                 guard.link(guard.reserve(Room::Name).unwrap(), &b, Ttl::Forever);
             },
         );
-        assert!(!found, "another file under this name");
+        assert!(!found, "the name led to another file");
     });
 }
 
@@ -388,9 +389,9 @@ fn loom_rule7_a_hit_beside_a_removal() {
     });
 }
 
-/// Rule 7: a name leads to its inode once. Who reads the index again after the checks finds it
-/// unlinked, and copies what is no inode: the fault for which a kernel patch that took no references
-/// for `stat` was withdrawn. Planted bugs: rule7-index-read-again-to-copy,
+/// Rule 7: a hit reads the inode's index once. A reader that reads it again after the checks may find it
+/// unlinked, and then copies something that is no inode. A kernel patch that took no references for `stat`
+/// was withdrawn for this fault. Planted bugs: rule7-index-read-again-to-copy,
 /// rule7-index-read-again-for-the-id.
 #[test]
 fn loom_rule7_the_index_is_read_once() {
@@ -407,7 +408,7 @@ fn loom_rule7_the_index_is_read_once() {
     });
 }
 
-/// Rule 3: nor is a link's target copied from a slot that another link's has taken. Planted bugs:
+/// Rule 3: a link's target is not copied from a slot that another link's target has taken. Planted bugs:
 /// rule3-target-without-fence, rule7-target-not-checked.
 #[test]
 fn loom_rule3_a_recycled_target_is_not_copied() {
@@ -432,7 +433,7 @@ fn loom_rule3_a_recycled_target_is_not_copied() {
     });
 }
 
-/// Rule 16: a target that is seen to be kept is there. Planted bug: rule16-target-relaxed.
+/// Rule 16: a target that is seen as cached is complete. Planted bug: rule16-target-relaxed.
 #[test]
 fn loom_rule16_a_target_is_filled_before_it_is_kept() {
     model(|| {
@@ -457,8 +458,8 @@ fn loom_rule16_a_target_is_filled_before_it_is_kept() {
     });
 }
 
-/// Rule 8: permissions that a walk reads are one moment's, if its position still stands. Planted
-/// bug: rule8-permissions-leave-the-walk-sequence.
+/// Rule 8: permissions that a walk reads are of one moment, if its position still stands. Planted bug:
+/// rule8-permissions-leave-the-walk-sequence.
 #[test]
 fn loom_rule8_a_walk_sees_permissions_of_one_moment() {
     model(|| {
@@ -477,8 +478,8 @@ fn loom_rule8_a_walk_sees_permissions_of_one_moment() {
     });
 }
 
-/// Rule 8: a directory that is renamed away while a walk goes through it stops the walk. Planted
-/// bug: rule8-rename-leaves-the-walk-sequence.
+/// Rule 8: a directory that is renamed away while a walk goes through it stops the walk. Planted bug:
+/// rule8-rename-leaves-the-walk-sequence.
 #[test]
 fn loom_rule8_a_walk_notices_that_its_directory_moved() {
     model(|| {
@@ -490,12 +491,12 @@ fn loom_rule8_a_walk_notices_that_its_directory_moved() {
             move |w| (matches!(w.step(at, b"e"), Step::Found(_)), w.cache.check(inside)),
             |w| w.rename(b"d", b"e"),
         );
-        assert!(!(moved && stands), "seen under its new name, and the walk goes on");
+        assert!(!(moved && stands), "the walk continues although the directory was renamed");
         assert!(!w.cache.check(inside));
     });
 }
 
-/// Rule 8: `..` of a position that stands is the parent of then. Planted bug:
+/// Rule 8: `..` of a position that stands is the parent at that moment. Planted bug:
 /// rule8-parent-not-checked.
 #[test]
 fn loom_rule8_dot_dot_is_the_parent_of_the_same_moment() {
@@ -517,7 +518,7 @@ fn loom_rule8_dot_dot_is_the_parent_of_the_same_moment() {
     });
 }
 
-/// Rule 9: an eviction never makes a name that exists look absent. Planted bugs:
+/// Rule 9: an eviction never makes an existing name look absent. Planted bugs:
 /// rule9-evicted-before-incomplete, rule9-complete-read-before-the-scan.
 #[test]
 fn loom_rule9_an_evicted_name_is_unknown_not_absent() {
@@ -535,7 +536,7 @@ fn loom_rule9_an_evicted_name_is_unknown_not_absent() {
     });
 }
 
-/// Rule 9: who sees that a directory is complete sees its entries. Planted bug:
+/// Rule 9: a reader that sees that a directory is complete sees its entries. Planted bug:
 /// rule9-complete-relaxed.
 #[test]
 fn loom_rule9_who_sees_complete_sees_the_entries() {
@@ -558,8 +559,8 @@ fn loom_rule9_who_sees_complete_sees_the_entries() {
     });
 }
 
-/// Rule 9: a negative entry of a directory that is gone says nothing of the one in its slot, also
-/// while it becomes one of that. Planted bug: rule9-negative-ignores-generation.
+/// Rule 9: a negative entry of an ended directory says nothing about the next directory in its slot, even
+/// while the entry becomes one of that directory. Planted bug: rule9-negative-ignores-generation.
 #[test]
 fn loom_rule9_a_negative_entry_dies_with_its_directory() {
     model(|| {
@@ -598,7 +599,7 @@ fn loom_rule9_a_negative_entry_dies_with_its_directory() {
     });
 }
 
-/// Rule 10: an answer that was asked for before an invalidation is not cached. Planted bugs:
+/// Rule 10: an answer that was requested before an invalidation is not cached. Planted bugs:
 /// rule10-revision-checked-before-the-lock, rule10-invalidate-leaves-the-revision.
 #[test]
 fn loom_rule10_a_late_answer_is_not_cached() {
@@ -608,7 +609,7 @@ fn loom_rule10_a_late_answer_is_not_cached() {
         let guard = miss(w.cache.lookup(&root, b"a"));
         let t = w.spawn(|w| w.cache.invalidate(&w.root(), b"a"));
         let inode = guard.found(&fresh(5, false)).unwrap();
-        assert_eq!(inode.ino(), 5, "the answer is returned all the same");
+        assert_eq!(inode.ino(), 5, "a late answer is still returned");
         t.join().unwrap();
         assert_eq!(w.peek(root.id(), b"a"), Peek::Miss, "a late answer was cached");
     });
@@ -643,8 +644,8 @@ fn loom_rule11_no_child_in_a_removed_directory() {
     });
 }
 
-/// Rule 12: a name that is replaced by a rename is never absent, and leads to the old or the new
-/// file. Planted bug: rule12-target-goes-in-a-hold-of-its-own.
+/// Rule 12: a name that a rename replaces is never absent, and leads to the old or the new file. Planted
+/// bug: rule12-target-goes-in-a-hold-of-its-own.
 #[test]
 fn loom_rule12_a_replaced_target_is_never_absent() {
     model(|| {
@@ -661,8 +662,8 @@ fn loom_rule12_a_replaced_target_is_never_absent() {
     });
 }
 
-/// Rule 13: of two concurrent misses of one name one asks, and the other is woken when the answer
-/// is there. Planted bugs: rule13-nobody-is-told (loom reports the deadlock),
+/// Rule 13: of two concurrent misses of one name one asks, and the other is woken when the answer is there.
+/// Planted bugs: rule13-nobody-is-told (loom reports the deadlock),
 /// rule13-who-comes-second-does-not-look-again.
 #[test]
 fn loom_rule13_concurrent_misses_ask_once() {
@@ -673,7 +674,7 @@ fn loom_rule13_concurrent_misses_ask_once() {
             let root = w.root();
             loop {
                 match w.cache.lookup(&root, b"a") {
-                    Lookup::Hit(..) => panic!("it does not exist"),
+                    Lookup::Hit(..) => panic!("the name does not exist"),
                     Lookup::Negative => return,
                     Lookup::Busy(pending) => pending.wait().unwrap(),
                     Lookup::Miss(guard) => {
@@ -735,20 +736,21 @@ fn loom_rule16_dead_and_unhashed_are_one_moment() {
                 let (root, dir) = (w.root(), w.cache.get(id).unwrap());
                 let guard = w.cache.lock_name(&root, b"d");
                 guard.remove(Some(dir.begin_death().unwrap()));
-                // Held beyond the other's look: not the end of its generation, but its death is seen.
+                // Held beyond the other thread's look, so that it sees the removal rather than the end of
+                // the generation.
                 std::mem::forget(dir);
             },
         );
-        assert!(!(gone && lives), "its name is gone, and who holds it thinks that it is not removed");
+        assert!(!(gone && lives), "its name is gone, and a holder sees it as not removed");
     });
 }
 
-/// Rule 17: who takes a reference by a name, while the inode is evicted, gets a live one or none.
-/// Planted bug: rule17-evicted-though-held.
+/// Rule 17: a reader that takes a reference by name during an eviction gets a live inode or none. Planted
+/// bug: rule17-evicted-though-held.
 #[test]
 fn loom_rule17_what_is_held_is_not_evicted() {
     model(|| {
-        // Stored to and never loaded by who evicts: see this module's head.
+        // The evicting thread stores to it and never loads it: see this module's head.
         let gone = Arc::new(AtomicU32::new(0));
         let (evicting, seen) = (gone.clone(), gone);
         let w = World::with_hook(false, Box::new(move |_, _| evicting.store(1, Ordering::Relaxed)));
@@ -760,7 +762,7 @@ fn loom_rule17_what_is_held_is_not_evicted() {
             move |w| {
                 if let Ok(inode) = w.cache.hold_child(&child) {
                     assert_eq!(inode.ino(), 5);
-                    assert_eq!(seen.load(Ordering::Relaxed), 0, "held, and gone");
+                    assert_eq!(seen.load(Ordering::Relaxed), 0, "an inode ended while it was held");
                 }
             },
             |w| {
@@ -770,8 +772,8 @@ fn loom_rule17_what_is_held_is_not_evicted() {
     });
 }
 
-/// Rules 3 and 8: an entry of the cache of directory parts that is being rewritten for another text leads
-/// to neither's half. Planted bugs: rule8-prefix-without-check, rule8-prefix-ignores-the-text.
+/// Rules 3 and 8: while a prefix entry is rewritten for another text, a reader gets no half of either.
+/// Planted bugs: rule8-prefix-without-check, rule8-prefix-ignores-the-text.
 #[test]
 fn loom_rule8_a_directory_part_that_is_rewritten_is_not_misread() {
     model(|| {
@@ -787,12 +789,12 @@ fn loom_rule8_a_directory_part_that_is_rewritten_is_not_misread() {
         // It leads nowhere from now on, and gives way.
         w.cache.get(ids[0]).unwrap().update(|a| a.uid = 9);
         let found = w.during(move |w| w.cache.prefix(whence, b"d"), |w| note(w, b"e", e));
-        assert_eq!(found, None, "another's way");
+        assert_eq!(found, None, "found another path's position");
         assert_eq!(w.cache.prefix(whence, b"e"), Some(e));
     });
 }
 
-/// Rule 8: a directory part is not believed any more once its directory has gone from there. Planted bug:
+/// Rule 8: a prefix entry is not trusted once its directory has left that path. Planted bug:
 /// rule8-prefix-without-positions.
 #[test]
 fn loom_rule8_a_directory_part_does_not_outlive_its_directory() {
@@ -809,13 +811,13 @@ fn loom_rule8_a_directory_part_does_not_outlive_its_directory() {
             },
             |w| w.remove(b"d"),
         );
-        assert!(!(gone && found.is_some()), "absent, and a way that leads there");
+        assert!(!(gone && found.is_some()), "the name is absent, but its prefix entry still hits");
         assert_eq!(w.cache.prefix(whence, b"d"), None);
     });
 }
 
-/// Rule 8: nor its eviction: who does not find the name any more does not find the way by it either.
-/// Planted bug: rule8-eviction-leaves-the-walk-sequence.
+/// Rule 8: the same for its eviction. A reader that no longer finds the name does not find its prefix entry
+/// either. Planted bug: rule8-eviction-leaves-the-walk-sequence.
 #[test]
 fn loom_rule8_a_directory_part_does_not_outlive_an_eviction() {
     model(|| {
@@ -831,7 +833,7 @@ fn loom_rule8_a_directory_part_does_not_outlive_an_eviction() {
             },
             |w| assert_eq!(w.cache.evict_unused(w.sb, 1), 1),
         );
-        assert!(!(gone && found.is_some()), "evicted, and a way that leads there");
+        assert!(!(gone && found.is_some()), "the name is evicted, but its prefix entry still hits");
     });
 }
 
@@ -850,12 +852,15 @@ fn a_listing_proves_nothing_beside(forget: impl Fn(&World) + Send + Sync + 'stat
             },
             &forget,
         );
-        assert!(!matches!(w.step(start, b"a"), Step::Absent), "the driver has it still");
+        assert!(
+            !matches!(w.step(start, b"a"), Step::Absent),
+            "a false ENOENT: the driver still has the name"
+        );
     });
 }
 
-/// Rule 9: a listing that saw a name before it was invalidated does not make its absence certain. Planted
-/// bug: rule9-invalidate-moves-first.
+/// Rule 9: a listing that saw a name before its invalidation does not prove it absent. Planted bug:
+/// rule9-invalidate-moves-first.
 #[test]
 fn loom_rule9_a_listing_beside_an_invalidation_proves_nothing() {
     a_listing_proves_nothing_beside(|w| w.cache.invalidate(&w.root(), b"a"));

@@ -1,4 +1,4 @@
-//! Rule 19: the locks of the cache are noted, and taken in their order, in debug builds.
+//! Rule 19: in debug builds the locks of the cache are noted, and taken in their order.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -28,17 +28,17 @@ fn create(cache: &Cache, dir: &InodeRef<'_>, name: &[u8], ino: u64, fmt: u32) {
     guard.create(room, &fresh(ino, fmt));
 }
 
-/// That a lock of `class` is noted while `_guard` is held, and not any more when it is dropped.
+/// Check that a lock of `class` is noted while `_guard` is held, and no longer after it is dropped.
 fn noted<G>(class: Class, before: Class, guard: G) {
-    let panic = catch_unwind(AssertUnwindSafe(|| order::check(before))).expect_err("it is not noted");
+    let panic = catch_unwind(AssertUnwindSafe(|| order::check(before))).expect_err("the lock is not noted");
     let message = panic.downcast::<String>().unwrap();
     assert_eq!(*message, format!("lock order: {before:?} is taken while {class:?} is held"));
     drop(guard);
     order::check(Class::Rename);
 }
 
-/// A device's state: `buffers/tests.rs`. Planted bugs: rule19-pages-are-not-noted, rule19-eviction-lock-is-not-noted,
-/// rule19-list-is-not-noted, rule19-attribute-lock-is-not-noted.
+/// A device's state: `buffers/tests.rs`. Planted bugs: rule19-pages-are-not-noted,
+/// rule19-eviction-lock-is-not-noted, rule19-list-is-not-noted, rule19-attribute-lock-is-not-noted.
 #[test]
 fn rule19_each_lock_of_the_cache_is_noted() {
     let (cache, sb) = world();
@@ -54,11 +54,11 @@ fn rule19_each_lock_of_the_cache_is_noted() {
     refs.lock();
     let panic = catch_unwind(AssertUnwindSafe(|| order::check(Class::Bucket)));
     refs.unlock();
-    assert!(panic.is_err(), "an inode's lock bit is not noted");
+    assert!(panic.is_err(), "an attribute lock is not noted");
     order::check(Class::Rename);
 }
 
-/// Two of one superblock's, and two superblocks' one after the other. Planted bug: rule19-rename-is-not-noted.
+/// The rename mutexes of two superblocks, one after the other. Planted bug: rule19-rename-is-not-noted.
 #[test]
 #[should_panic(expected = "Rename 0x0 is taken while Rename 0x0 is held")]
 fn rule19_the_rename_mutex_is_taken_once() {
@@ -68,7 +68,7 @@ fn rule19_the_rename_mutex_is_taken_once() {
     let _other = cache.lock_renames(other);
 }
 
-/// The rename mutex comes before a right to a name, also one that is only waited for. Planted bug:
+/// The rename mutex comes before a name lock, even one that is only waited for. Planted bug:
 /// rule19-names-are-not-noted.
 #[test]
 fn rule19_a_name_is_asked_for_before_all_other_locks() {
@@ -79,7 +79,8 @@ fn rule19_a_name_is_asked_for_before_all_other_locks() {
     assert!(taken.is_err(), "a name was waited for under a directory's list");
 }
 
-/// Two names are taken in the order of their hashes, whichever is named first. Planted bug: rule19-names-as-they-come.
+/// Two names are taken in the order of their hashes, whichever is named first. Planted bug:
+/// rule19-names-as-they-come.
 #[test]
 fn rule19_two_names_are_taken_in_one_order() {
     let (cache, sb) = world();
@@ -96,15 +97,16 @@ fn rule19_two_directories_are_locked_in_one_order() {
     let root = cache.root(sb).unwrap();
     create(&cache, &root, b"x", 5, S_IFDIR);
     create(&cache, &root, b"y", 6, S_IFDIR);
-    // The first exchange has each one's name lead to the other: the second one comes the other way round.
+    // After the first exchange each name leads to the other directory, so the second exchange comes in the
+    // opposite order.
     for _ in 0..2 {
         let (x, y) = cache.lock_names((&root, b"x"), (&root, b"y"));
         cache.exchange(&x, &y);
     }
 }
 
-/// A removal lets go of the inode with no lock held: the last reference ends it, and calls the driver. Planted bug:
-/// rule19-finished-under-the-bucket.
+/// A removal drops the inode with no lock held: the last reference ends it, and calls the driver. Planted
+/// bug: rule19-finished-under-the-bucket.
 #[test]
 fn rule19_an_inode_ends_with_no_lock_held() {
     let (cache, sb) = world();

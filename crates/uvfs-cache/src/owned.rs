@@ -1,9 +1,10 @@
-//! A reference to an inode without a borrow of the cache, for tables that stand beside it: open files, mounts.
+//! References to inodes that do not borrow the cache, for tables that stand beside it: open files, mounts.
 //!
-//! An [`InodeId`] says which inode, and anybody may make one of a number; so no reference is given back by it. An
-//! [`OwnedId`] *is* a reference: it comes of an [`InodeRef`], is not copied, and goes when it is adopted. Each bears the
-//! number of its cache, and no other cache takes it. So safe code may lose a reference, which keeps the inode for good, but
-//! cannot give one back that it does not have. Costs a comparison; nothing is locked, no count is touched.
+//! An [`InodeId`] only names an inode, and any code may make one from a number; so an id cannot return a
+//! reference. An [`OwnedId`] *is* a reference: it is made from an [`InodeRef`], is not copied, and ends
+//! when it is adopted. Each bears the number of its cache, and no other cache accepts it. So safe code may
+//! lose a reference, which keeps the inode for good. It cannot return a reference that it does not have.
+//! Costs a comparison; nothing is locked, no count is touched.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -14,7 +15,7 @@ use crate::cache::Cache;
 use crate::inode_ref::InodeRef;
 use crate::types::InodeId;
 
-/// The number of a cache, which no other one of this process has; 0 is none's.
+/// The number of a cache, unique in this process; 0 belongs to no cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CacheNumber(u64);
 
@@ -25,9 +26,10 @@ impl CacheNumber {
     }
 }
 
-/// One reference, made by [`InodeRef::into_owned`] and taken back by [`Cache::adopt`]. Dropped, it keeps its inode for good.
+/// One reference, made by [`InodeRef::into_owned`] and taken back by [`Cache::adopt`]. If it is dropped,
+/// its inode stays for good.
 ///
-/// An id is none, and each is adopted once:
+/// An id is no reference, and each reference is adopted once:
 ///
 /// ```compile_fail,E0308
 /// fn by_id(cache: &uvfs_cache::Cache, id: uvfs_cache::InodeId) {
@@ -47,13 +49,13 @@ pub struct OwnedId {
 }
 
 impl OwnedId {
-    /// Which inode.
+    /// The inode's id.
     pub fn id(&self) -> InodeId {
         self.id
     }
 }
 
-/// No reference: what is left where one was taken out. No cache adopts it.
+/// No reference: the value left behind when one is taken out. No cache adopts it.
 impl Default for OwnedId {
     fn default() -> Self {
         Self { id: InodeId::new(0, 0), cache: CacheNumber::default() }
@@ -66,7 +68,7 @@ impl fmt::Debug for OwnedId {
     }
 }
 
-/// The inode of an [`OwnedId`], which stays its owner's.
+/// The inode of an [`OwnedId`], whose owner keeps the reference.
 pub struct Borrowed<'o>(ManuallyDrop<InodeRef<'o>>);
 
 impl<'o> Deref for Borrowed<'o> {
@@ -95,7 +97,7 @@ impl Cache {
     /// Take back a reference that [`InodeRef::into_owned`] gave up.
     ///
     /// # Panics
-    /// It is another cache's, or none ([`OwnedId::default`]).
+    /// If the reference belongs to another cache, or is none ([`OwnedId::default`]).
     pub fn adopt(&self, owned: OwnedId) -> InodeRef<'_> {
         self.view_of(owned.id, owned.cache)
     }

@@ -1,8 +1,10 @@
-//! Design rule 18 under a storm: superblocks with and without eviction fill directories, forget them and return chunks, others
-//! end, all in one cache and on the same indices. A checker looks at every slot meanwhile.
+//! Design rule 18 under a storm. Superblocks with and without eviction fill directories, forget them and
+//! return chunks; others end. All share one cache and the same indices. Meanwhile a checker looks at every
+//! slot.
 //!
-//! The slot of a name in use lies in a chunk of its directory's superblock. A negative entry whose directory is gone
-//! lies in a chunk of the superblock that made it. An inode lies in a chunk of its own superblock.
+//! The slot of a name in use lies in a chunk of its directory's superblock. A negative entry whose
+//! directory is gone lies in a chunk of the superblock that made it. An inode lies in a chunk of its own
+//! superblock.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,14 +16,14 @@ use crate::dentry::NameWords;
 use crate::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Lookup, Peek, Room, SbId, SbOptions, Ttl};
 
 const SLOTS: u32 = 1 << 15;
-/// So that a superblock's directories fill more than one chunk.
+/// Enough that a superblock's directories fill more than one chunk.
 const DIRS: u64 = 1300;
 const ROUNDS: usize = if cfg!(debug_assertions) { 24 } else { 100 };
 const NAMES: [&[u8]; 2] = [b"one name", b"another name that is long enough to have a tail of its own"];
 
 struct Storm {
     cache: Arc<Cache>,
-    /// The superblock of each directory that ever was.
+    /// The superblock of each directory that ever existed.
     made: Mutex<HashMap<InodeId, SbId>>,
     /// Names and inodes that the checker has looked at.
     names: AtomicU64,
@@ -54,12 +56,13 @@ impl Storm {
         sb
     }
 
-    /// Before anybody makes a name in it.
+    /// Record a directory's superblock before anybody makes a name in it.
     fn note(&self, dir: &InodeRef<'_>) {
         self.made.lock().insert(dir.id(), dir.sb());
     }
 
-    /// Absent names in many directories of a superblock that evicts, then all of these directories go.
+    /// Look up absent names in many directories of a superblock that evicts; then all of these directories
+    /// go.
     fn come_and_go(&self, sb: SbId, round: usize) {
         let root = self.cache.root(sb).unwrap();
         for i in 0..DIRS {
@@ -97,7 +100,8 @@ impl Storm {
         self.cache.trim(sb);
     }
 
-    /// Files in many directories of a resident superblock, by several ways; none is lost. Then all go.
+    /// Make files in many directories of a resident superblock, in several ways; none may be lost. Then all
+    /// go.
     fn stay(&self, sb: SbId) {
         let root = self.cache.root(sb).unwrap();
         let mut made = Vec::new();
@@ -118,13 +122,14 @@ impl Storm {
         }
         for (i, dir, _) in made {
             let guard = self.cache.lock_name(&root, &dir_name(i));
-            let death = dir.begin_death().expect("a directory without a name");
+            let death = dir.begin_death().expect("an empty directory can be removed");
             guard.remove(Some(death));
         }
         self.cache.trim(sb);
     }
 
-    /// A file under a name that another superblock may have called absent: made, moved there, or exchanged.
+    /// Make a file under a name that another superblock may have called absent: created there, or renamed
+    /// to it.
     fn make_file(&self, dir: &InodeRef<'_>, name: &[u8], i: u64) -> bool {
         let first: &[u8] = if i.is_multiple_of(2) { name } else { b"first name" };
         {
@@ -144,7 +149,7 @@ impl Storm {
         true
     }
 
-    /// Every slot, once.
+    /// Check every slot once.
     fn check(&self) {
         for slot in 1..SLOTS {
             self.check_name(slot);
@@ -164,7 +169,7 @@ impl Storm {
         let owner = cache.dentry_pool.owner(slot).map(|id| SbId(id as u16));
         let parent = cache.inodes_private.get(seen.parent);
         let of = if cache.dentries.get(slot).inode.load(Ordering::Relaxed) != 0 {
-            // It holds its directory.
+            // The dentry holds its directory.
             Some(parent.sb_id())
         } else {
             let generation = cache.dentries_private.get(slot).parent_generation.load(Ordering::Relaxed);
@@ -234,6 +239,6 @@ fn rule18_every_slot_in_use_lies_in_a_chunk_of_its_superblock() {
     ended.into_iter().for_each(|sb| assert_eq!(storm.cache.drop_superblock(sb), 0));
     let c = storm.cache.counters();
     assert_eq!((c.inodes, c.dentries, c.negative), (0, 0, 0));
-    // All but the first chunks, which are never returned.
+    // Everything but the first chunks, which are never returned.
     assert_eq!((storm.cache.inode_pool.chunks_out(), storm.cache.dentry_pool.chunks_out()), (1, 1));
 }

@@ -1,21 +1,21 @@
-//! Directories by path: a front cache for the directory part of paths that are walked again and again.
+//! Directories by path: a front cache for the directory part of paths that are walked repeatedly.
 //!
-//! An entry says: whoever starts in this directory, with these credentials and these mounts, and
-//! walks this text, comes through these positions. A position carries the walk sequence of its
-//! directory, which moves when the directory is renamed, removed or evicted and when its permissions
-//! change. So an entry is checked, not invalidated: if every position still stands, all of them have
-//! stood since the entry was made, and the walk would go the same way; if one does not, the entry
-//! misses. A rename or chmod of a directory costs nothing for what is below it.
+//! An entry states: a walk that starts in this directory, with these credentials and mounts, over this
+//! text, comes through these positions. A position carries the walk sequence of its directory. That
+//! sequence moves when the directory is renamed, removed or evicted and when its permissions change. So an
+//! entry is checked, not invalidated. If every position still stands, all have stood since the entry was
+//! made, and the walk would go the same way. If one does not stand, the entry misses. A rename or chmod of
+//! a directory costs nothing for the entries below it.
 //!
-//! A sequence wraps after 2^31 changes of one directory, which an entry might sit out. Each 2^29
-//! changes of any directory move [`GenSeq::wraps`], which is part of the key. So is the epoch (see `clock.rs`): what was
-//! walked before it moved is suspect.
+//! A sequence wraps after 2^31 changes of one directory, and an entry might survive that. So every 2^29
+//! changes of any directory move [`GenSeq::wraps`], which is part of the key. The epoch (see `clock.rs`) is
+//! part of it too: a walk from before its move is suspect.
 //!
-//! **What protects what.** Fields of an entry are guarded by its `seq`, written by who has set `busy`;
-//! who finds it set lets it be. Readers store nothing. An entry holds no reference and pins nothing.
-//! An entry is made of the second path that misses in its slot, so that a first walk pays for a look
-//! and one store, and stays as long as it leads somewhere: other paths of its slot are walked, and
-//! nothing is stored for them (`ci/shared-stores.sh`). Bounded: [`ENTRIES`] entries of four lines, direct-mapped.
+//! **What protects what.** An entry's `seq` guards its fields. Only the thread that has set `busy` writes
+//! them; a thread that finds it set gives up. Readers store nothing. An entry holds no reference and pins
+//! nothing. The second path that misses in a slot makes its entry, so that a first walk pays for a look and
+//! one store. The entry stays while it leads somewhere. Other paths of its slot are walked, and nothing is
+//! stored for them (`ci/shared-stores.sh`). Bounded: [`ENTRIES`] entries of four lines, direct-mapped.
 
 use uvfs_sync::arena::Arena;
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering};
@@ -26,11 +26,11 @@ use crate::cache::Cache;
 use crate::types::InodeId;
 use crate::walk::Pos;
 
-/// Entries kept at the most: a MiB in all.
+/// Maximum number of entries: a MiB in all.
 pub const ENTRIES: u32 = if cfg!(loom) { 1 } else { 4096 };
 /// Longest text that is kept.
 pub const TEXT_MAX: usize = WORDS * 8;
-/// Positions kept of a walk, its start included.
+/// Most positions of a walk that are kept, its start included.
 pub const DEPTH_MAX: usize = 8;
 const WORDS: usize = if cfg!(loom) { 1 } else { 12 };
 
@@ -39,11 +39,11 @@ slot! {
     #[repr(C, align(64))]
     struct Entry {
         seq: SeqCount,
-        /// Set by who writes.
+        /// Set by the thread that writes.
         busy: AtomicU32,
         /// Length of the text, number of positions above; 0: empty.
         shape: AtomicU32,
-        /// A walk missed since the entry led somewhere; a hint.
+        /// A walk has missed since the entry last led somewhere; a hint.
         missed: AtomicU32,
         key: [AtomicU64; 3],
         text: [AtomicU64; WORDS],
@@ -55,20 +55,20 @@ slot! {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Entry>() == 256);
 
-/// What else than its text a walk depends on.
+/// Everything but its text that a walk depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whence {
-    /// Where it starts.
+    /// The directory where it starts.
     pub start: InodeId,
-    /// A number that stands for the caller's credentials, never used for others.
+    /// A number that stands for the caller's credentials, never reused for others.
     pub who: u32,
-    /// Moves with the mounts, and was read before the walk.
+    /// Moves with the mounts; read before the walk.
     pub mounts: u32,
     wraps: u32,
 }
 
 impl Whence {
-    /// To be made before the walk: it also remembers how often sequences have wrapped.
+    /// Make it before the walk: it also remembers how often sequences have wrapped.
     #[inline(always)]
     pub fn new(start: InodeId, who: u32, mounts: u32) -> Self {
         Self { start, who, mounts, wraps: GenSeq::wraps() }
@@ -91,7 +91,7 @@ struct Text {
 }
 
 impl Text {
-    /// `None`: too long (or nothing) to be kept.
+    /// `None`: too long to be kept, or empty.
     #[inline(always)]
     fn new(bytes: &[u8], whence: &[u64; 3]) -> Option<Self> {
         if bytes.is_empty() || bytes.len() > TEXT_MAX {
@@ -99,8 +99,8 @@ impl Text {
         }
         let mut words = [0; WORDS];
         let (whole, rest) = bytes.as_chunks::<8>();
-        // One multiplication a word, none waiting for another. A slot is all that this chooses:
-        // the text is compared in full.
+        // One multiplication per word, independent of each other. The hash only chooses the slot: the text
+        // is compared in full.
         let mut hash = whence[0] ^ whence[1];
         let mut factor = FACTOR;
         let mut mix = |word: u64| {
@@ -139,8 +139,8 @@ impl Prefixes {
 }
 
 impl Cache {
-    /// Where a walk over `text` (without its last component) would come to, if that is known and still
-    /// true. Stores nothing.
+    /// The position that a walk over `text` (without its last component) would reach, if that is known and
+    /// still true. Stores nothing.
     #[inline]
     pub fn prefix(&self, whence: Whence, text: &[u8]) -> Option<Pos> {
         let key = self.prefix_key(whence);
@@ -168,12 +168,12 @@ impl Cache {
             }
             last = Some(at);
         }
-        // What was checked above was this entry, whole.
+        // So the checks above saw one whole entry.
         if entry.seq.check(seq) { last } else { None }
     }
 
-    /// A walk over `text` came through these positions, its start first and its end last; `whence` was
-    /// known before it began. Not kept where a name on the way may expire.
+    /// Note that a walk over `text` came through these positions, its start first and its end last.
+    /// `whence` was made before the walk. Nothing is kept if a name on the way may expire.
     pub fn note_prefix(&self, whence: Whence, text: &[u8], through: &[Pos]) {
         let key = self.prefix_key(whence);
         let Some(text) = Text::new(text, &key) else { return };
@@ -181,7 +181,7 @@ impl Cache {
             return;
         }
         let entry = self.prefixes.slot(&text);
-        // Two paths of one slot would store at every walk, for all to see, to drive each other out.
+        // Otherwise two paths of one slot would evict each other, with shared stores at every walk.
         if self.is_good(entry, &key) {
             return;
         }
@@ -212,8 +212,8 @@ impl Cache {
         entry.busy.store(0, Ordering::Release);
     }
 
-    /// Whether an entry still leads somewhere, if perhaps for others than `key`'s. Every position
-    /// stands, and no mount and no wrap of a sequence came since. One that is being written is good.
+    /// Whether an entry still leads somewhere, perhaps for another key. Every position stands, and neither
+    /// a mount nor a wrap of a sequence came since. An entry that is being written counts as good.
     fn is_good(&self, entry: &Entry, key: &[u64; 3]) -> bool {
         let Some(seq) = entry.seq.begin() else { return true };
         let count = (entry.shape.load(Ordering::Relaxed) >> 16) as usize;
@@ -232,8 +232,8 @@ impl Cache {
         key
     }
 
-    /// Whether the name of a directory has a deadline, or was asked for in another epoch than this. The name that is looked at here is the
-    /// directory's as long as the position stands, which is checked whenever the entry is used.
+    /// Whether the name of a directory has a deadline, or belongs to another epoch. The name read here is
+    /// the directory's as long as the position stands, which every use of the entry checks.
     fn expires(&self, at: Pos) -> bool {
         let alias = self.inodes_private.get(at.index).alias.load(Ordering::Acquire);
         alias != 0 && !self.clock.stands(self.dentries.get(alias).deadline.load(Ordering::Relaxed))
@@ -255,7 +255,7 @@ mod tests {
         Fresh { attr, private: 0, ttl: Ttl::Forever }
     }
 
-    /// A root with `a` in it and `b` in that, whose names live so long.
+    /// A root with `a` in it and `b` in that; their names have this TTL.
     fn world(ttl: Ttl) -> (Arc<Cache>, SbId) {
         let cache = Cache::new(Config { max_inodes: 1 << 12, ..Config::default() }).unwrap();
         let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
@@ -282,7 +282,7 @@ mod tests {
         Whence::new(cache.root(sb).unwrap().id(), 1, 0)
     }
 
-    /// One test with what moves [`GenSeq::wraps`], which is the process's.
+    /// One test together with the moves of [`GenSeq::wraps`], which is global to the process.
     #[test]
     fn kept_after_the_second_walk_for_the_same_question_until_a_sequence_may_come_round() {
         let (cache, sb) = world(Ttl::Forever);
@@ -315,7 +315,7 @@ mod tests {
         let (cache, sb) = world(Ttl::Forever);
         let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
         (0..2).for_each(|_| cache.note_prefix(ask, TEXT, &way));
-        // Some other text of the same slot.
+        // Another text of the same slot.
         let slot = |text: &[u8]| {
             let text = Text::new(text, &ask.words()).unwrap();
             std::ptr::from_ref(cache.prefixes.slot(&text))
@@ -335,7 +335,7 @@ mod tests {
         (0..2).for_each(|_| cache.note_prefix(ask, TEXT, &way));
         let a = cache.get(way[1].id()).unwrap();
         let held = cache.get(way[2].id()).unwrap();
-        // Somebody holds the directory, so that it lives on; it has no name any more.
+        // The directory is held, so it lives on, but it has no name any more.
         cache.invalidate(&a, b"b");
         assert_eq!(cache.prefix(ask, TEXT), None);
         drop(held);

@@ -1,22 +1,29 @@
-//! What the cache has may not be so any more: changes that were made behind it.
+//! Stale entries: changes that were made behind the cache.
 //!
-//! A *watched* superblock's driver learns of changes that others make, and tells ([`Cache::name_changed`],
-//! [`Cache::inode_changed`], [`Cache::all_suspect`]); what it answered is believed until then, without a time limit.
-//! What it tells says where to look again, not what is there now, so it may come merged, twice or in another order.
+//! The driver of a *watched* superblock learns of changes that others make, and notifies the cache
+//! ([`Cache::name_changed`], [`Cache::inode_changed`], [`Cache::all_suspect`]). Until then its answers are
+//! trusted without a time limit. A notification says where to look again, not what is there now. So
+//! notifications may come merged, twice or in another order.
 //!
-//! - *A name* is forgotten, and its directory's attributes are suspect.
-//! - *An inode's attributes* are suspect: the inode is marked in its published half, so that its names lead nowhere
-//!   before the driver has been asked, by whichever of them it is found.
-//! - *Everything* is suspect: the epoch moves (`clock.rs`). Nothing is walked through, and a hit compares two words.
+//! - *A name* is forgotten, and its directory's attributes are stale.
+//! - *An inode's attributes* are stale. The inode is marked in its published half, so that none of its
+//!   names leads anywhere before the driver has been asked.
+//! - *Everything* is suspect: the epoch moves (`clock.rs`). No structure is walked, and a hit compares two
+//!   words.
 //!
-//! **Answers on their way.** The driver was asked before the change, and what it said comes to be stored after it.
-//! A lookup's name: the directory's revision has moved (rule 10). A lookup's attributes: the inode's number is noted as
-//! changed (`changes.rs`). A getattr's: the attribute sequence has moved. After a move of the epoch: attributes of an inode
-//! that is known are not stored, and what is stored has the epoch in which the driver was asked, and is suspect at once. A name that was made, linked or
-//! renamed through the cache: the change of a name is noted before the name is forgotten, and who has published one
-//! looks at the notes afterwards; one of the two sees the other, because both hold the name's bucket in between.
+//! **Answers on their way.** The driver was asked before the change, and its answer is stored after it.
 //!
-//! Costs: a lock of one bucket and one inode for each change; hits pay for a test of words that they have loaded.
+//! - A lookup's name: the directory's revision has moved (rule 10).
+//! - A lookup's attributes: the inode's number is noted as changed (`changed_numbers.rs`).
+//! - A getattr's attributes: the attribute sequence has moved.
+//! - After a move of the epoch, attributes of a known inode are not stored. Other answers are stored with
+//!   the epoch in which the driver was asked, so they are suspect at once.
+//! - A name that was made, linked or renamed through the cache: its change is noted before the name is
+//!   forgotten, and the writer that has published a name looks at the notes afterwards. One of the two sees
+//!   the other, because both hold the name's bucket in between.
+//!
+//! Costs: a lock of one bucket and one inode for each change. Hits pay for a test of words that they have
+//! loaded.
 
 use uvfs_sync::primitives::Ordering;
 
@@ -27,8 +34,8 @@ use crate::guard::NameGuard;
 use crate::inode_ref::InodeRef;
 use crate::types::SbId;
 
-/// What stands for a name among the numbers of changed inodes. Two names with one key make an answer late
-/// that is not.
+/// A name's key among the numbers of changed inodes. If two names share a key, an answer may be treated as
+/// late although it is not.
 fn name_key(dir: u64, name: &[u8]) -> u64 {
     let start = dir.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ name.len() as u64;
     name.chunks(8).fold(start, |key, bytes| {
@@ -37,13 +44,15 @@ fn name_key(dir: u64, name: &[u8]) -> u64 {
 }
 
 impl Cache {
-    /// From now on what the driver of `sb` says holds until the cache is told otherwise. Before its root is made.
+    /// From now on the answers of the driver of `sb` hold until it notifies the cache. Call this before its
+    /// root is made.
     pub fn watch(&self, sb: SbId) {
         self.superblock(sb).watched.store(true, Ordering::Relaxed);
     }
 
-    /// What `name` leads to in the directory numbered `dir` was changed behind the cache, and with it the directory's
-    /// attributes. Called after the change, with nothing held. Whether the directory is cached at all.
+    /// The inode that `name` leads to in the directory numbered `dir` was changed behind the cache, and the
+    /// directory's attributes with it. Call this after the change, with nothing held. Returns whether the
+    /// directory is cached at all.
     pub fn name_changed(&self, sb: SbId, dir: u64, name: &[u8]) -> bool {
         if !is_name(name) {
             return false;
@@ -56,8 +65,8 @@ impl Cache {
         true
     }
 
-    /// The attributes of the inode `ino` of type `fmt` were changed behind the cache; with `content`, what is in the file
-    /// too. As [`Cache::name_changed`].
+    /// The attributes of the inode `ino` of type `fmt` were changed behind the cache; with `content`, the
+    /// file's content too. Otherwise as [`Cache::name_changed`].
     pub fn inode_changed(&self, sb: SbId, ino: u64, fmt: u32, content: bool) -> bool {
         let Some(inode) = self.changed(sb, ino, fmt) else { return false };
         inode.mark_stale();
@@ -65,11 +74,11 @@ impl Cache {
         true
     }
 
-    /// Changes were lost: nothing that is cached of watched superblocks is believed before their drivers were asked
-    /// again. (Of all of them: there is one epoch. `sb` is whose front end is told.)
+    /// Changes were lost: no cached entry of any watched superblock is trusted before its driver was asked
+    /// again. (This concerns all of them, because there is one epoch. The front end of `sb` is notified.)
     pub fn all_suspect(&self, sb: SbId) {
         self.clock.move_epoch();
-        // It has no name that would be asked for.
+        // It has no name, so no lookup would ask for it.
         if let Some(root) = self.root(sb) {
             root.mark_stale();
         }
@@ -78,8 +87,8 @@ impl Cache {
 }
 
 impl NameGuard<'_> {
-    /// After something was published under this name by a change of our own: was it changed from elsewhere
-    /// in between? Then the name, and the inode that was `made`, are not believed.
+    /// Check after our own change has published something under this name: was the name changed from
+    /// elsewhere in between? If so, the name and the inode that was `made` are not trusted.
     pub(crate) fn mark_stale_if_late(&self, made: Option<&InodeRef<'_>>) {
         if self.dir.private_half().is_resident() {
             return;
@@ -143,9 +152,12 @@ mod tests {
         assert!(inode.expired() && inode.is_stale() && cache.attr(inode.id()).is_none());
         let again = ask(&cache, sb, b"a").found(&file(5, 2)).unwrap();
         assert_eq!(again.id(), inode.id());
-        assert!(matches!(peek(&cache, sb, b"b"), Peek::Hit(_, a) if a.size == 2), "asked once for both");
+        assert!(
+            matches!(peek(&cache, sb, b"b"), Peek::Hit(_, a) if a.size == 2),
+            "one answer served both names"
+        );
         assert!(!inode.is_stale());
-        assert!(!cache.inode_changed(sb, 6, mode::S_IFREG, true), "nobody knows it");
+        assert!(!cache.inode_changed(sb, 6, mode::S_IFREG, true), "the inode is not cached");
     }
 
     #[test]
@@ -163,7 +175,7 @@ mod tests {
             assert!(inode.refresh_unless_changed(inode.revision(), &file(5, 3).attr, Ttl::Forever));
             assert!(!inode.expired() && inode.attr().size == 3);
         }
-        // Our own change of one that is stale leaves it stale.
+        // Our own change of a stale inode leaves it stale.
         cache.inode_changed(sb, 5, mode::S_IFREG, false);
         inode.update(|a| a.uid = 7);
         assert!(inode.expired());
@@ -185,7 +197,7 @@ mod tests {
         assert!(held.expired() && held.is_stale() && cache.root(sb).unwrap().expired());
         let inode = late.found(&file(6, 1)).unwrap();
         drop(late);
-        assert!(inode.expired(), "asked for in the last epoch");
+        assert!(inode.expired(), "requested in the last epoch");
         late_absent.absent(Ttl::Forever);
         drop(late_absent);
         assert!(!held.refresh_unless_changed(asked, &file(5, 1).attr, Ttl::Forever));
@@ -193,14 +205,15 @@ mod tests {
         assert_eq!((peek(&cache, sb, b"late"), peek(&cache, sb, b"gone")), (Peek::Miss, Peek::Miss));
         assert!(!scan.complete());
         assert_eq!(peek(&cache, sb, b"never heard of"), Peek::Miss, "listed in the last epoch");
-        // And all is well in this one.
+        // In this epoch everything works.
         drop(ask(&cache, sb, b"a").found(&file(5, 4)).unwrap());
         ask(&cache, sb, b"gone").absent(Ttl::Forever);
         assert!(matches!(peek(&cache, sb, b"a"), Peek::Hit(_, a) if a.size == 4));
         assert_eq!(peek(&cache, sb, b"gone"), Peek::Negative);
     }
 
-    /// A name is as good as when it was asked for, but its inode is as good as the last answer for any of its names.
+    /// A name is as good as its own last answer, but its inode is as good as the last answer for any of its
+    /// names.
     #[test]
     fn a_late_answer_for_one_name_does_not_spoil_another() {
         let (cache, sb) = world();
@@ -234,14 +247,14 @@ mod tests {
         assert_eq!(peek(&cache, sb, b"written"), Peek::Miss);
         make(b"lost", 8, &|| cache.all_suspect(sb));
         assert_eq!(peek(&cache, sb, b"lost"), Peek::Miss);
-        // Another name of what is stale is no better than its first.
+        // Another name of a stale inode is no better than its first.
         make(b"one", 9, &|| {});
         let Peek::Hit(id, _) = peek(&cache, sb, b"one") else { panic!("one is there") };
         cache.inode_changed(sb, 9, mode::S_IFREG, false);
         let guard = cache.lock_name(&root, b"two");
         guard.link(guard.reserve(Room::Name).unwrap(), &cache.get(id).unwrap(), Ttl::Forever);
         assert_eq!(peek(&cache, sb, b"two"), Peek::Miss);
-        // Renamed by us, while somebody put something else in the place of the new name.
+        // Renamed by us, while another process changed the new name.
         make(b"from", 10, &|| {});
         let (from, to) = cache.lock_names((&root, b"from"), (&root, b"to"));
         let room = to.reserve(Room::Name).unwrap();

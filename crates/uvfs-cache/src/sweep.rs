@@ -1,13 +1,14 @@
 //! Forgetting: invalidation, eviction in arena order, the end of a superblock.
 //!
-//! Where a name that exists is forgotten, its directory's version moves (its revision, unless the name
-//! was only evicted) and its *complete* flag goes in the same hold of the bucket, after the name. No miss is proven while the bucket is locked, so a
-//! reader that misses the name sees the flag gone (rule 9); an answer that is published after the hold
-//! sees the revision moved (rule 10); and a listing that still saw the name began before. An inode that
-//! somebody holds besides its name stays; a directory with children stays (they hold it).
+//! When an existing name is forgotten, its directory's version moves (its revision, unless the name was
+//! only evicted) and its *complete* flag goes. Both happen in the same hold of the bucket, after the name.
+//! No miss is proven while the bucket is locked, so a reader that misses the name sees the flag gone (rule
+//! 9). An answer that is published after the hold sees the revision moved (rule 10). A listing that still
+//! saw the name began before. An inode that has a holder besides its name stays; a directory with children
+//! stays (they hold it).
 //!
-//! Who comes here holds no lock. A dentry is read from its slot without one, so it is looked for again,
-//! by its name, under its bucket's lock.
+//! Callers hold no lock. A dentry is read from its slot without a lock, so the code looks for it again by
+//! its name, under its bucket's lock.
 
 use uvfs_sync::blhash::Locked;
 use uvfs_sync::primitives::Ordering;
@@ -19,7 +20,7 @@ use crate::inode_ref::InodeRef;
 use crate::names::Aftermath;
 use crate::types::{InodeId, SbId};
 
-/// Pieces of a slab that are looked at for negative entries where there may be no more of them: 4096 slots.
+/// Pieces of a slab that are searched for negative entries when their number is at the bound: 4096 slots.
 const NEGATIVE_SPANS: u64 = 64;
 
 /// A dentry as read from its slot without a lock.
@@ -32,13 +33,13 @@ pub(crate) struct Seen {
 }
 
 impl Cache {
-    /// Forget what is cached of a name, because it may be wrong. Answers that are on their way are
-    /// late from now on. The inode, if somebody holds it, lives on without this name.
+    /// Forget a name whose cached entry may be wrong. Answers on their way are late from now on. The inode
+    /// lives on without this name if another holder has it.
     pub fn invalidate(&self, dir: &InodeRef<'_>, name: &[u8]) {
         self.forget_name(dir, name);
     }
 
-    /// Forget all names in a directory, because what is cached of it may be wrong. O(names of the superblock).
+    /// Forget all names in a directory whose cached entries may be wrong. O(names of the superblock).
     pub fn invalidate_children(&self, dir: &InodeRef<'_>) {
         for dentry in self.dentries_of(dir.sb()) {
             if let Some(seen) = self.see(dentry).filter(|seen| seen.parent == dir.index()) {
@@ -72,7 +73,7 @@ impl Cache {
         self.finish(after);
     }
 
-    /// The name that a directory is cached under goes, unless it is the one to keep.
+    /// Forget the cached name of a directory, unless it is the one to keep.
     pub(crate) fn forget_other_name(&self, inode: &InodeRef<'_>, keep: Option<(&InodeRef<'_>, &[u8])>) {
         let alias = self.inodes_private.get(inode.index()).alias.load(Ordering::Acquire);
         let Some(seen) = self.see(alias) else { return };
@@ -104,8 +105,8 @@ impl Cache {
         self.superblock(sb).dentries.chunks().into_iter().flat_map(|(from, to)| from.max(1)..to)
     }
 
-    /// Evict the name in a slot if nobody needs it: a negative one, or a leaf whose inode nobody holds
-    /// but the name. Whether it went. What cannot go costs two or three loads.
+    /// Evict the name in a slot if nobody needs it: a negative one, or a leaf whose inode only the name
+    /// holds. Returns whether it went. A name that cannot go costs two or three loads.
     pub(crate) fn evict_at(&self, sb: SbId, dentry: u32) -> bool {
         let d = self.dentries.get(dentry);
         if d.len() == 0 {
@@ -126,7 +127,8 @@ impl Cache {
         went
     }
 
-    /// Whether the name may be all that holds the inode. To be asked again where that is certain.
+    /// Whether the name may be the only holder of the inode. The caller checks again once it holds the
+    /// bucket.
     fn may_end(&self, inode: u32) -> bool {
         let refs = &self.inodes_private.get(inode).refs;
         refs.is_spread() || refs.count() == 1 || self.has_more_names(inode)
@@ -135,7 +137,7 @@ impl Cache {
     fn evict_one(&self, sb: SbId, seen: &Seen) -> bool {
         let refs = &self.inodes_private.get(seen.inode).refs;
         if refs.is_spread() {
-            // Used by many threads a moment ago, maybe by none now.
+            // Many threads used it a moment ago; perhaps none does now.
             self.gather(seen.inode);
         }
         if refs.count() != 1 && !self.has_more_names(seen.inode) {
@@ -151,10 +153,10 @@ impl Cache {
         if inode == 0 {
             return false;
         }
-        // The last word: from exactly one reference (the name's) to dead, or not at all. Who came
-        // by index a moment ago and holds one keeps the inode, and we the name. A directory with
-        // children, or that takes one, is held by them; its dying word is not asked, because one
-        // that lives on must never look removed to who holds it.
+        // The deciding step: from exactly one reference (the name's) to dead, or not at all. A thread that
+        // came by index a moment ago and holds a reference keeps the inode, and so we keep the name.
+        // Children, also new ones, hold their directory. Its dying word is not used here: a directory that
+        // lives on must never look removed to a holder.
         let sole = self.inodes_private.get(inode).refs.kill_sole();
         if !sole && !self.has_more_names(inode) {
             return false;
@@ -171,24 +173,25 @@ impl Cache {
         true
     }
 
-    /// Under the bucket's lock: the slot, if it is still what was seen of it. Meanwhile its chunk, and the parent's,
-    /// may have been returned and taken by other superblocks, and the same name be found in what has the
-    /// parent's index now. A slot that is found is in use, so that its superblock stays what it is.
+    /// The slot, if it is still as it was seen; under the bucket's lock. Meanwhile its chunk, and the
+    /// parent's, may have been returned and taken by other superblocks. Then the same name may exist in the
+    /// directory that has the parent's index now. A slot that is found is in use, so its superblock does
+    /// not change.
     fn find_seen(&self, locked: &Locked<'_, 1>, sb: SbId, seen: &Seen, words: &NameWords<'_>) -> Option<u32> {
         let found = self.find_locked(locked, 0, seen.parent, words);
         let owned = |dentry| self.dentry_pool.owner(dentry) == Some(u32::from(sb.0));
         found.filter(|dentry| *dentry == seen.slot && owned(*dentry))
     }
 
-    /// Names of a file that has several hold it for each other: the name alone goes then, and the
-    /// last of them takes the inode along.
+    /// The names of a file with several names hold it for each other. Then only the name goes, and the last
+    /// name takes the inode along.
     fn has_more_names(&self, inode: u32) -> bool {
         let attr = self.inodes.get(inode).copy(|| self.inodes_private.get(inode));
         !attr.is_dir() && attr.nlink > 1
     }
 
-    /// Take negative entries away that were not used of late, going around in arena order: `max`, or what is found in
-    /// [`NEGATIVE_SPANS`] pieces; how many went.
+    /// Remove negative entries that were not used lately, cyclically in arena order: at least `max`, or as
+    /// many as [`NEGATIVE_SPANS`] pieces have. Returns how many went.
     pub(crate) fn sweep_negatives(&self, sb: SbId, max: usize) -> usize {
         let superblock = self.superblock(sb);
         let mut gone = 0;
@@ -198,7 +201,7 @@ impl Cache {
             }
             let turn = superblock.negative_hand.fetch_add(1, Ordering::Relaxed);
             let Some((from, to)) = superblock.dentries.span(turn) else { break };
-            // All of a piece that was begun: the hand does not come back to it soon.
+            // All of a piece that was begun: the hand does not return to it soon.
             gone += (from..to)
                 .filter(|dentry| self.is_negative(*dentry) && self.second_chance(sb, *dentry))
                 .count();
@@ -206,7 +209,7 @@ impl Cache {
         gone
     }
 
-    /// As it seems without a lock.
+    /// Whether the slot looks like a negative entry, read without a lock.
     fn is_negative(&self, dentry: u32) -> bool {
         let d = self.dentries.get(dentry);
         d.inode.load(Ordering::Relaxed) == 0 && d.len() != 0
@@ -226,9 +229,9 @@ impl Cache {
         negative.is_some()
     }
 
-    /// End a superblock: every name goes, the root is let go of, memory returns to the system.
-    /// Returns the inodes that somebody still holds (0 unless references leaked, or files are
-    /// open). Nothing else may use the superblock meanwhile.
+    /// End a superblock: every name goes, the root reference is dropped, memory returns to the system.
+    /// Returns the number of inodes that are still held (0 unless references leaked, or files are open).
+    /// Nothing else may use the superblock meanwhile.
     pub fn drop_superblock(&self, sb: SbId) -> usize {
         let superblock = self.superblock(sb);
         for dentry in self.dentries_of(sb) {
@@ -247,17 +250,17 @@ impl Cache {
             self.put_name(root.index());
         }
         self.names.maintain(&Names(self));
-        // Slots that are freed after this trim: inodes that somebody holds, and negative entries that another superblock
-        // is killing now.
+        // Marked ended for the slots that are freed after this trim: of inodes that are still held, and of
+        // negative entries that another superblock is killing now.
         superblock.inodes.end();
         superblock.dentries.end();
         self.trim(sb);
         superblock.inodes.in_use() as usize
     }
 
-    /// Give chunks without a used slot back to the system; how many. A chunk's memory then reads
-    /// as zero, so its floor remembers more than every generation and every sequence that was in it: a
-    /// reader who slept through all of it finds neither again.
+    /// Return chunks without a used slot to the system; returns how many. A chunk's memory then reads as
+    /// zero. So its floor remembers more than every generation and every sequence in it. A reader that
+    /// slept through all of it finds neither again.
     pub fn trim(&self, sb: SbId) -> usize {
         let superblock = self.superblock(sb);
         let inodes = superblock.inodes.trim(
@@ -287,15 +290,15 @@ impl Cache {
     }
 }
 
-/// A number above all these generations, and whose double is above all these sequences. `None`: so close
-/// to the end of the numbers the memory is kept.
+/// A number above all these generations, and whose double is above all these sequences. `None`: the numbers
+/// are so close to their end that the memory is kept.
 fn floor_of<'a>(slots: impl Iterator<Item = (u32, &'a SeqCount)>) -> Option<u32> {
     let floor =
         slots.map(|(generation, seq)| generation.max(seq.raw().load(Ordering::Relaxed) / 2 + 1)).max();
     floor.filter(|floor| *floor < u32::MAX / 2)
 }
 
-/// What was seen of a slot without a lock may belong to another superblock by the time it is looked for.
+/// A slot that was read without a lock may belong to another superblock by the time it is looked for.
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -324,9 +327,10 @@ mod tests {
         }
     }
 
-    /// Two threads shrink `one`. The first has read a slot and not yet locked its bucket; the second takes all that `one`
-    /// has and returns the chunks; another superblock gets them, and a directory in the place of the old one
-    /// with the same name in it. The first goes on: the name that it evicts is the other superblock's.
+    /// Two threads shrink `one`. The first has read a slot and not yet locked its bucket. The second takes
+    /// everything that `one` has and returns the chunks. Another superblock gets them, with a directory in
+    /// the place of the old one and the same name in it. The first continues: the name that it would evict
+    /// is the other superblock's.
     fn changed_superblocks(negative: bool) {
         {
             let cache = Cache::new(Config { max_inodes: 1 << 16, ..Config::default() }).unwrap();
@@ -335,7 +339,7 @@ mod tests {
             let dirs: Vec<_> = (0..3000u64)
                 .map(|i| visit(&cache, &root, format!("d{i}").as_bytes(), &fresh(10 + i, mode::S_IFDIR, 2)))
                 .collect();
-            // The second of a chunk that will be returned.
+            // It lies in a chunk that will be returned.
             let dir = &dirs[2500];
             let put = |dir: &InodeRef<'_>, ino: u64| match (negative, cache.lookup(dir, b"name")) {
                 (true, Lookup::Miss(guard)) => guard.absent(Ttl::Forever),
@@ -346,7 +350,7 @@ mod tests {
             let slot = cache
                 .dentries_of(one)
                 .find(|slot| cache.see(*slot).is_some_and(|seen| &seen.name[..seen.len] == b"name"));
-            // The first thread: `evict_at`, as far as the look at the slot.
+            // The first thread: `evict_at`, up to the look at the slot.
             let seen = cache.see(slot.unwrap()).unwrap();
             // The second thread, and the allocations of the other superblock.
             let index = dir.index();
@@ -362,9 +366,9 @@ mod tests {
                     break dir;
                 }
                 kept.push(dir);
-                assert!(kept.len() < 20_000, "the slot does not come again");
+                assert!(kept.len() < 20_000, "the slot was never reused");
             };
-            // The slot of the old inode is some inode's, whatever it is.
+            // The slot of the old inode now belongs to some inode.
             for i in 0..20_000u64 {
                 if negative || cache.inodes_private.get(seen.inode).refs.count() == 1 {
                     break;
@@ -378,7 +382,7 @@ mod tests {
             }
             put(&dir, 60_000);
             let before = (cache.superblock(one).dentries.in_use(), cache.superblock(two).dentries.in_use());
-            // The first thread goes on.
+            // The first thread continues.
             let went = if negative { cache.evict_negative(one, &seen) } else { cache.evict_one(one, &seen) };
             let after = (cache.superblock(one).dentries.in_use(), cache.superblock(two).dentries.in_use());
             assert!(!went, "a name of the other superblock went; negative: {negative}");
@@ -396,7 +400,7 @@ mod tests {
         changed_superblocks(false);
     }
 
-    /// The chunk that is gone through may be another superblock's by now, name by name.
+    /// The chunk that a thread goes through may become another superblock's, name by name.
     #[test]
     fn rule18_nothing_is_evicted_from_another_superblocks_chunk() {
         let cache = Cache::new(Config { max_inodes: 1 << 16, ..Config::default() }).unwrap();
@@ -413,7 +417,7 @@ mod tests {
         assert!(slots.iter().all(|slot| cache.evict_at(two, *slot)));
     }
 
-    /// A hook may use the cache, but that does not evict, and call hooks, in its turn.
+    /// A hook may use the cache, but its use of the cache does not evict and call hooks in turn.
     #[test]
     fn a_hook_that_uses_the_cache_does_not_recurse_without_bound() {
         static DEPTH: AtomicU64 = AtomicU64::new(0);
@@ -433,7 +437,7 @@ mod tests {
                 let root = cache.root(sb).unwrap();
                 let i = NEXT.fetch_add(1, Std::Relaxed);
                 if let Lookup::Miss(guard) = cache.lookup(&root, format!("{i}").as_bytes()) {
-                    // No room is made for it.
+                    // The cache makes no room for it.
                     let _ = guard.found(&fresh(i, mode::S_IFREG, 1));
                 }
             }

@@ -50,8 +50,8 @@ fn loom_rule12_an_exchange_is_one_step() {
     });
 }
 
-/// Rule 12: a directory that is exchanged with another is never taken for one without a name, which would
-/// make `..` of it ENOENT. Planted bug: rule12-nameless-while-it-moves.
+/// Rule 12: a directory that is exchanged with another never looks nameless, which would make its `..`
+/// ENOENT. Planted bug: rule12-nameless-while-it-moves.
 #[test]
 fn loom_rule12_an_exchanged_directory_is_not_nameless() {
     model(|| {
@@ -59,6 +59,6 @@ fn loom_rule12_an_exchanged_directory_is_not_nameless() {
         let a = w.create(b"a", 5, true);
         w.create(b"b", 6, true);
         let look = move |w: World| w.cache.get(a).is_some_and(|dir| w.cache.is_nameless(&dir));
-        assert!(!w.during(look, |w| w.exchange(b"a", b"b")), "it had a name all the time");
+        assert!(!w.during(look, |w| w.exchange(b"a", b"b")), "a directory with a name looked nameless");
     });
 }

@@ -1,8 +1,8 @@
-//! Model checks of the hit in one piece (`hit.rs`): what `walk.rs` proves of its steps must hold of
-//! [`Cache::look`] and [`Cache::down`] too.
+//! Model checks of the one-piece hit (`hit.rs`): the guarantees of `walk.rs` must hold for [`Cache::look`]
+//! and [`Cache::down`] too.
 //!
-//! The change is made of the bare stores, in the order in which a removal and a creation make
-//! them, where the whole operation has more orders than anybody can wait for.
+//! If the whole operation has too many orders to run, the change consists of the bare stores, in the order
+//! in which a removal and a creation make them.
 
 use super::*;
 use crate::hit::Stuck;
@@ -17,7 +17,7 @@ impl World {
         let names = self.cache.names();
         self.cache.down(&names, at, &names.hash(name))
     }
-    /// The stores of an unlink whose inode's slot goes to another one.
+    /// The stores of an unlink whose inode's slot goes to another inode.
     pub(super) fn unlink_and_recycle(&self, dentry: u32, id: InodeId, dir: bool) {
         let d = self.cache.dentries.get(dentry);
         let inode = self.cache.inodes.get(id.index());
@@ -33,9 +33,9 @@ impl World {
     }
 }
 
-/// Rule 7: attributes under a name are those of its own inode, also when it is unlinked and the slot
-/// is another's meanwhile. Planted bugs: rule7-look-name-not-checked,
-/// rule7-look-index-read-again-to-copy, rule7-look-index-read-again-for-the-id.
+/// Rule 7: attributes under a name are those of its own inode, even if it is unlinked and another inode
+/// gets the slot meanwhile. Planted bugs: rule7-look-name-not-checked, rule7-look-index-read-again-to-copy,
+/// rule7-look-index-read-again-for-the-id.
 #[test]
 fn loom_rule7_a_look_sees_the_names_own_inode() {
     model(|| {
@@ -51,8 +51,8 @@ fn loom_rule7_a_look_sees_the_names_own_inode() {
     });
 }
 
-/// Rule 7: the withdrawn kernel patch's race again, on the short way: beside an unlink the index is
-/// read once. Planted bugs as above.
+/// Rule 7: the withdrawn kernel patch's race again, on the short path: beside an unlink the index is read
+/// once. Planted bugs as above.
 #[test]
 fn loom_rule7_a_look_beside_an_unlink() {
     model(|| {
@@ -67,7 +67,7 @@ fn loom_rule7_a_look_beside_an_unlink() {
     });
 }
 
-/// Rule 7: what a look copies is of one moment. Planted bug: rule7-look-copy-not-checked.
+/// Rule 7: a look copies attributes of one moment. Planted bug: rule7-look-copy-not-checked.
 #[test]
 fn loom_rule7_a_look_copies_one_moment() {
     model(|| {
@@ -105,8 +105,8 @@ fn loom_rule7_a_step_down_leads_into_the_names_own_directory() {
     });
 }
 
-/// Rule 8: permissions that were read before a look or a step down are of the same moment, if it
-/// succeeds. Planted bugs: rule8-look-parent-not-checked, rule8-down-parent-not-checked.
+/// Rule 8: permissions that were read before a successful look or step down are of the same moment. Planted
+/// bugs: rule8-look-parent-not-checked, rule8-down-parent-not-checked.
 #[test]
 fn loom_rule8_a_hit_notices_that_its_directory_changed() {
     for down in [false, true] {
@@ -127,7 +127,7 @@ fn loom_rule8_a_hit_notices_that_its_directory_changed() {
     }
 }
 
-/// Rule 9: nor does the short way take an evicted name for an absent one. Planted bug:
+/// Rule 9: the short path does not take an evicted name for an absent one either. Planted bug:
 /// rule9-look-complete-not-asked.
 #[test]
 fn loom_rule9_a_look_takes_no_evicted_name_for_absent() {

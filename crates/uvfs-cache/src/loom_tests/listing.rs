@@ -3,7 +3,7 @@
 use super::{World, fresh, miss, model};
 use crate::{Peek, Room, Ttl};
 
-/// The names of a directory, one a call: what is changed between two calls is seen by the second one.
+/// The names of a directory, one per call: the second call sees a change that was made between two calls.
 fn list(w: &World) -> Vec<Vec<u8>> {
     let (root, mut names, mut cookie) = (w.root(), Vec::new(), 0);
     loop {
@@ -23,8 +23,8 @@ fn count(names: &[Vec<u8>], name: &[u8]) -> usize {
     names.iter().filter(|listed| *listed == name).count()
 }
 
-/// Rule 15: a name that is replaced by a rename in its directory is listed once, by whoever lists meanwhile. Planted bug:
-/// rule15-names-change-in-a-hold-of-their-own.
+/// Rule 15: a concurrent listing shows a name once while a rename in its directory replaces it. Planted
+/// bug: rule15-names-change-in-a-hold-of-their-own.
 #[test]
 fn loom_rule15_a_replaced_name_is_listed_once() {
     for newer in [b"a", b"b"] {
@@ -41,7 +41,7 @@ fn loom_rule15_a_replaced_name_is_listed_once() {
     }
 }
 
-/// Rule 15: the same for one that is replaced from another directory. Planted bug:
+/// Rule 15: the same for a name that is replaced from another directory. Planted bug:
 /// rule15-names-change-in-a-hold-of-their-own.
 #[test]
 fn loom_rule15_a_name_replaced_from_elsewhere_is_listed_once() {
@@ -63,8 +63,9 @@ fn loom_rule15_a_name_replaced_from_elsewhere_is_listed_once() {
     });
 }
 
-/// Rule 15: a file that moves to another directory is in the one or the other, for who lists the old one after it was seen
-/// in the new one too, and is not listed under the name that it has there. Planted bug: rule15-lists-what-has-left.
+/// Rule 15: a file that moves to another directory is in one of the two, also for a listing of the old
+/// directory after the file was seen in the new one. The old directory does not list it under its new name.
+/// Planted bug: rule15-lists-what-has-left.
 #[test]
 fn loom_rule15_what_has_left_is_not_listed() {
     model(|| {
@@ -92,12 +93,13 @@ fn a_listed_name_beside(end: impl Fn(&World) + Clone + Send + Sync + 'static) {
         let w = World::new(false);
         let root = w.root();
         let scan = w.cache.begin_scan(&root);
-        // The driver lists "a", which ends, there and here, before or after the cache is told.
+        // The driver lists "a". Then "a" ends, both there and in the cache, before or after its entry is
+        // reported.
         let end = end.clone();
         let ends = w.spawn(move |w| end(&w));
         assert_eq!(scan.found(b"a", &fresh(5, false)).unwrap().ino(), 5);
         ends.join().unwrap();
-        assert_eq!(w.peek(w.root_id(), b"a"), Peek::Miss, "cached though it has ended");
+        assert_eq!(w.peek(w.root_id(), b"a"), Peek::Miss, "a name was cached after its end");
         assert!(!scan.complete());
         assert_eq!(w.peek(w.root_id(), b"b"), Peek::Miss);
     });
@@ -110,15 +112,15 @@ fn loom_rule10_a_listed_name_that_is_removed_is_not_cached() {
     a_listed_name_beside(|w| w.remove(b"a"));
 }
 
-/// Rule 10: the same of an invalidation, which does not have the right to the name. Planted bug:
+/// Rule 10: the same for an invalidation, which does not hold the name lock. Planted bug:
 /// rule10-listed-names-are-of-now.
 #[test]
 fn loom_rule10_a_listed_name_that_is_invalidated_is_not_cached() {
     a_listed_name_beside(|w| w.cache.invalidate(&w.root(), b"a"));
 }
 
-/// Rule 10: that a name is absent, asked before somebody made it and said so, is not cached. Planted bug:
-/// rule10-a-late-absence-is-cached.
+/// Rule 10: a negative answer that was requested before somebody made the name and notified the cache is
+/// not cached. Planted bug: rule10-a-late-absence-is-cached.
 #[test]
 fn loom_rule10_a_late_absence_is_not_cached() {
     model(|| {

@@ -1,18 +1,19 @@
-//! Model checks of inodes by number and of the enumeration (`inodes.rs`).
+//! Model checks of inodes by number and of the enumeration (`by_number.rs`).
 //!
-//! The change is made of the bare stores, as in `hit.rs`: the last reference goes, the slot is emptied and filled
-//! for another inode. A reader forgets the reference that it got, so that the end is never its own.
+//! The change consists of the bare stores, as in `hit.rs`: the last reference goes, and the slot is emptied
+//! and filled for another inode. A reader forgets the reference that it got, so that the reader itself
+//! never ends the inode.
 
 use super::*;
 use crate::by_number::Look;
 
 impl World {
-    /// An inode that one reference holds, and no name.
+    /// An inode with one reference and no name.
     fn numbered(&self, ino: u64) -> InodeId {
         let asked = self.cache.ask(self.sb);
         self.cache.iget(self.sb, asked, &fresh(ino, false)).unwrap().0.into_id()
     }
-    /// The last reference goes, unless a reader has one; whether it did.
+    /// Drop the last reference, unless a reader has one; returns whether it was the last.
     fn end(&self, id: InodeId) -> bool {
         let last = self.cache.inodes_private.get(id.index()).refs.put();
         if last {
@@ -30,8 +31,9 @@ impl World {
     }
 }
 
-/// Rule 16: who finds a number that is still hashed, while its inode ends and the slot goes to another one, gets that
-/// inode alive, or none. Planted bugs: rule16-number-not-read-again, rule2-get-ignores-generation.
+/// Rule 16: a reader that finds a number still hashed, while its inode ends and another inode gets the
+/// slot, gets the number's inode alive, or none. Planted bugs: rule16-number-not-read-again,
+/// rule2-get-ignores-generation.
 #[test]
 fn loom_rule16_a_number_leads_to_its_own_inode() {
     model(|| {
@@ -54,8 +56,9 @@ fn loom_rule16_a_number_leads_to_its_own_inode() {
     });
 }
 
-/// Rules 7 and 16: what is copied under a number is one moment's truth about its own inode. Only the look at the slot: a bucket's part
-/// of it has models of its own. Planted bugs: rule7-number-copy-not-checked, rule3-seq-write-without-fence (and its like).
+/// Rules 7 and 16: the copy under a number is one moment's truth about its own inode. This covers only the
+/// look at the slot: the bucket's part has models of its own. Planted bugs: rule7-number-copy-not-checked,
+/// rule3-seq-write-without-fence (and its like).
 #[test]
 fn loom_rule7_attributes_under_a_number_are_its_own() {
     model(|| {
@@ -88,11 +91,11 @@ fn loom_rule16_a_number_that_is_being_changed_is_there() {
             move |w| w.cache.ipeek(w.sb, 5, S_IFREG, &mut Attr::default()).is_some(),
             |w| w.cache.get(id).unwrap().update(|attr| attr.uid = 9),
         );
-        assert!(there, "absent while it is changed");
+        assert!(there, "the number was absent during a change");
     });
 }
 
-/// Rule 16: who enumerates sees no inode that is half made (NEW) or ending (FREEING). Planted bugs:
+/// Rule 16: an enumeration shows no inode that is half made (NEW) or ending (FREEING). Planted bugs:
 /// rule16-enumerates-without-a-reference.
 #[test]
 fn loom_rule16_an_enumeration_sees_finished_inodes() {
@@ -106,7 +109,7 @@ fn loom_rule16_an_enumeration_sees_finished_inodes() {
                     whole(&attr);
                     let own = if inode.id() == id { 5 } else { 6 };
                     assert!(inode.is_root() || attr.ino == own, "not finished, or not its own: {attr:?}");
-                    // Not ended by who enumerates: see this module's head.
+                    // So that the enumeration does not end it: see this module's head.
                     std::mem::forget(inode.clone());
                     true
                 });

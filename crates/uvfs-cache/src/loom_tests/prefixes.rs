@@ -1,10 +1,11 @@
-//! Model checks of the directory parts of paths (`prefix.rs`) with two threads that write.
+//! Model checks of prefix entries (`prefix.rs`) with two threads that write.
 
 use super::*;
 
-/// Rule 3: an entry has one writer at a time. Two paths of one slot that are noted at once leave the one or the other, and
-/// never the text of one with the way of the other. Planted bugs: rule3-prefix-has-two-writers,
-/// rule3-prefix-is-free-at-once, rule3-prefix-begins-relaxed, rule3-prefix-ends-relaxed.
+/// Rule 3: an entry has one writer at a time. Two paths of one slot that are noted at once leave one or the
+/// other, never the text of one with the positions of the other. Planted bugs:
+/// rule3-prefix-has-two-writers, rule3-prefix-is-free-at-once, rule3-prefix-begins-relaxed,
+/// rule3-prefix-ends-relaxed.
 #[test]
 fn loom_rule3_a_directory_part_has_one_writer() {
     model(|| {
@@ -19,7 +20,7 @@ fn loom_rule3_a_directory_part_has_one_writer() {
         w.cache.note_prefix(whence, b"e", &[start, e]);
         other.join().unwrap();
         let found = [b"d", b"e"].map(|text| w.cache.prefix(whence, text));
-        assert!(found[0].is_none_or(|at| at == d), "another's way");
-        assert!(found[1].is_none_or(|at| at == e), "another's way");
+        assert!(found[0].is_none_or(|at| at == d), "found another path's position");
+        assert!(found[1].is_none_or(|at| at == e), "found another path's position");
     });
 }

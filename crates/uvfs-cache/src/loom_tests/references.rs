@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Rule 7: a step into a directory leads into the name's own one, also when it is removed and its slot is another
-/// directory's meanwhile. Planted bug: rule7-enter-reads-the-stamp-last (and
+/// Rule 7: a step into a directory leads into the name's own one, even if it is removed and another
+/// directory gets its slot meanwhile. Planted bug: rule7-enter-reads-the-stamp-last (and
 /// rule7-enter-name-not-checked, which a test without threads finds).
 #[test]
 fn loom_rule7_a_directory_that_is_entered_is_the_names_own() {
@@ -20,8 +20,9 @@ fn loom_rule7_a_directory_that_is_entered_is_the_names_own() {
     });
 }
 
-/// Rule 2: the kernel's first lookup of a file takes its reference before it is counted: a forget in between, of a lookup that
-/// it was not told of, drops no reference that nobody has taken. Planted bug: rule2-lookups-counted-first.
+/// Rule 2: the kernel's first lookup of a file takes its reference before it is counted. So a forget in
+/// between, of a lookup that the kernel was not told of, drops no reference that nobody has taken. Planted
+/// bug: rule2-lookups-counted-first.
 #[test]
 fn loom_rule2_a_forget_beside_the_first_lookup_drops_no_other_reference() {
     model(|| {
@@ -32,7 +33,7 @@ fn loom_rule2_a_forget_beside_the_first_lookup_drops_no_other_reference() {
         });
         let w = World::with_hook(true, hook);
         let id = w.create(b"a", 5, false);
-        // Open, and without a name: one reference is all that it has.
+        // Open, and without a name: it has only this reference.
         let open = w.cache.get(id).unwrap();
         w.remove(b"a");
         let forgetter = w.spawn(move |w| w.cache.forget(id, 1));

@@ -1,9 +1,9 @@
-//! Model checks of changes behind the cache (`stale.rs`, `clock.rs`): what was asked for before one is not believed
-//! after it.
+//! Model checks of changes behind the cache (`stale.rs`, `clock.rs`): an answer requested before a change
+//! is not trusted after it.
 
 use super::*;
 
-/// A change of the truth, and what tells the cache of it.
+/// The truth, and a change of it behind the cache.
 struct Behind(AtomicU32);
 
 impl Behind {
@@ -25,8 +25,9 @@ fn watched() -> World {
     w
 }
 
-/// Rule 10: a getattr's answer that was asked for before a change is not believed after it, also where the attributes
-/// were stale before. Planted bugs: rule10-stale-leaves-the-sequence, rule10-refresh-ignores-the-sequence.
+/// Rule 10: a getattr's answer that was requested before a change is not trusted after it, even if the
+/// attributes were stale before. Planted bugs: rule10-stale-leaves-the-sequence,
+/// rule10-refresh-ignores-the-sequence.
 #[test]
 fn loom_rule10_a_late_getattr_is_not_believed() {
     for stale in [false, true] {
@@ -47,13 +48,13 @@ fn loom_rule10_a_late_getattr_is_not_believed() {
             let answer = behind.attr();
             inode.refresh_unless_changed(asked, &answer, Ttl::Forever);
             t.join().unwrap();
-            assert!(inode.expired() || inode.attr().size == 2, "a late answer is believed");
+            assert!(inode.expired() || inode.attr().size == 2, "a late answer is trusted");
         });
     }
 }
 
-/// Rule 14: a lookup's answer that was asked for before the epoch moved is not believed after it. Planted bug:
-/// rule14-answer-of-the-present-epoch.
+/// Rule 14: a lookup's answer that was requested before the epoch moved is not trusted after it. Planted
+/// bug: rule14-answer-of-the-present-epoch.
 #[test]
 fn loom_rule14_an_answer_of_the_last_epoch_is_not_believed() {
     model(|| {
@@ -70,13 +71,13 @@ fn loom_rule14_an_answer_of_the_last_epoch_is_not_believed() {
         drop(guard);
         t.join().unwrap();
         if let Peek::Hit(_, attr) = w.peek(root.id(), b"a") {
-            assert_eq!(attr.size, 2, "a late answer is believed");
+            assert_eq!(attr.size, 2, "a late answer is trusted");
         }
     });
 }
 
-/// Rule 14: nor is a getattr's. (A lookup looks at the cache once more after it has remembered the epoch; the fence of
-/// that look would hide a relaxed load.) Planted bug: rule14-epoch-relaxed.
+/// Rule 14: the same for a getattr's answer. (A lookup looks at the cache once more after it has remembered
+/// the epoch; the fence of that look would hide a relaxed load.) Planted bug: rule14-epoch-relaxed.
 #[test]
 fn loom_rule14_a_getattr_of_the_last_epoch_is_not_believed() {
     model(|| {
@@ -91,12 +92,12 @@ fn loom_rule14_a_getattr_of_the_last_epoch_is_not_believed() {
         let asked = inode.revision();
         inode.refresh_unless_changed(asked, &behind.attr(), Ttl::Forever);
         t.join().unwrap();
-        assert!(inode.expired() || inode.attr().size == 2, "a late answer is believed");
+        assert!(inode.expired() || inode.attr().size == 2, "a late answer is trusted");
     });
 }
 
-/// Rule 14: nor does another name serve it that was asked for in the new epoch. Planted bug:
-/// rule14-late-attributes-of-the-last-epoch.
+/// Rule 14: another name that was asked for in the new epoch does not serve a late answer either. Planted
+/// bug: rule14-late-attributes-of-the-last-epoch.
 #[test]
 fn loom_rule14_a_late_answer_does_not_spoil_another_name() {
     model(|| {
@@ -115,12 +116,12 @@ fn loom_rule14_a_late_answer_does_not_spoil_another_name() {
         drop(asked);
         t.join().unwrap();
         if let Peek::Hit(_, attr) = w.peek(root.id(), b"b") {
-            assert_eq!(attr.size, 2, "a late answer stands behind a name that is believed");
+            assert_eq!(attr.size, 2, "a trusted name serves a late answer");
         }
     });
 }
 
-/// Rule 14: who knows that the epoch has moved believes nothing of the last one. Planted bug:
+/// Rule 14: a reader that knows that the epoch has moved trusts nothing of the last one. Planted bug:
 /// rule14-hit-ignores-the-epoch.
 #[test]
 fn loom_rule14_a_hit_notices_that_the_epoch_has_moved() {
@@ -137,6 +138,6 @@ fn loom_rule14_a_hit_notices_that_the_epoch_has_moved() {
                 told.store(1, Ordering::Release);
             },
         );
-        assert!(!knew || seen == Peek::Miss, "believed after the epoch moved: {seen:?}");
+        assert!(!knew || seen == Peek::Miss, "trusted after the epoch moved: {seen:?}");
     });
 }
