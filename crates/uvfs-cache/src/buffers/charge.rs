@@ -1,12 +1,14 @@
-//! What buffers take of the cache's memory limit.
+//! The buffers' share of the cache's memory limit.
 //!
-//! A device that has joined a cache adds what it commits to a figure of the cache's ([`Registry`]), which is part of
-//! [`Cache::committed`], and asks before it takes more. Where the limit stands in the way it evicts a block of its own, or names
-//! give way while buffers have less than an eighth of the limit (`Cache::names_give`). Names that need room take
-//! it from buffers while these have more than a quarter ([`Cache::buffers_give`]). In between both help themselves.
+//! A device that has joined a cache adds its committed bytes to a figure of the cache ([`Registry`]), which
+//! is part of [`Cache::committed`], and asks before it takes more. If the limit forbids more, the device
+//! evicts a block of its own. While buffers have less than an eighth of the limit, names are evicted
+//! instead (`Cache::names_give`). Names that need room take it from buffers while these have more than a
+//! quarter ([`Cache::buffers_give`]). In between, each side evicts its own.
 //!
-//! A device does not keep its cache alive: who reads through it may be what the cache is of. An [`Account`] is protected by its
-//! device's mutex. Who may be the last one to let go of a cache does so without that mutex: the cache's end calls others.
+//! A device does not keep its cache alive: the cache may contain a file system that reads through the
+//! device. A device's mutex protects its [`Account`]. A thread that may drop the last reference to a cache
+//! does so without that mutex, because the end of a cache calls other code.
 
 use std::sync::{Arc, Weak};
 
@@ -29,13 +31,13 @@ impl Registry {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Tell all devices whether uses are to be noted, which `armed` says: it is looked at under the lock, so that
-    /// of two who tell, or who tells and who joins, the later one has the newest answer.
+    /// Tell all devices whether to note uses. `armed` is loaded under the lock. So of two calls of this, or
+    /// of this and a join, the later one has the newest value.
     pub(crate) fn arm(&self, armed: &AtomicBool) {
         let devices = self.devices.lock();
         let all: Vec<_> = devices.iter().filter_map(Weak::upgrade).collect();
         all.iter().for_each(|device| device.set_armed(armed.load(Ordering::Relaxed)));
-        // Before the devices: one of them may be gone but for this.
+        // Before the devices: one of them may be kept alive only by this list.
         drop(devices);
     }
 
@@ -61,7 +63,8 @@ impl Cache {
         self.buffers.bytes()
     }
 
-    /// Buffers give memory back to the system until so many bytes are; how many it became. O(blocks).
+    /// Make buffers return memory to the system until `bytes` are returned; returns how many were.
+    /// O(blocks).
     pub(crate) fn buffers_give(&self, bytes: u64) -> u64 {
         let mut given = 0;
         for device in self.buffers.all() {
@@ -73,7 +76,7 @@ impl Cache {
         given
     }
 
-    /// What buffers have beyond a quarter of the limit, which is a name's whenever it needs it.
+    /// Bytes of buffers beyond a quarter of the limit; names may take them whenever they need them.
     pub(crate) fn buffers_beyond_share(&self) -> u64 {
         self.buffers.bytes().saturating_sub(self.ceiling() / 4)
     }
@@ -83,13 +86,13 @@ impl Cache {
         self.buffers.bytes() < self.ceiling() / 8
     }
 
-    /// Whether more is committed than may be: nodes of a device's tree are not asked for beforehand.
+    /// Whether more is committed than allowed: nodes of a device's tree grow without asking.
     pub(super) fn is_over(&self) -> bool {
         let limit = self.ceiling();
         limit != 0 && self.committed() > limit
     }
 
-    /// Who needs room for names asks buffers first.
+    /// Whether a thread that needs room for names asks buffers first.
     pub(crate) fn buffers_have_much(&self) -> bool {
         self.buffers_beyond_share() != 0
     }
@@ -98,7 +101,7 @@ impl Cache {
 /// A device's account. Protected by the device's mutex.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    /// Where it counts; nowhere: nothing limits it.
+    /// The cache whose limit counts; if none, no limit applies.
     cache: Weak<Cache>,
     registry: Option<Arc<Registry>>,
     bytes: u64,
@@ -110,7 +113,7 @@ impl Account {
         self.bytes
     }
 
-    /// The cache whose limit holds, if it is still there.
+    /// The cache whose limit counts, if it still exists.
     pub(super) fn cache(&self) -> Option<Arc<Cache>> {
         self.cache.upgrade()
     }
@@ -137,8 +140,9 @@ impl Drop for Account {
 }
 
 impl Device {
-    /// Have what this device commits count in the limit of a cache from now on, and in that of no other. The device does not keep the cache alive: when
-    /// that is gone, nothing limits the device but its slots.
+    /// From now on this device's committed bytes count towards the limit of `cache`, and of no other. The
+    /// device does not keep the cache alive. Once the cache is gone, only the number of slots limits the
+    /// device.
     pub fn join(self: &Arc<Self>, cache: &Arc<Cache>) {
         let mut state = self.state.lock();
         let account = &mut state.account;
@@ -150,7 +154,8 @@ impl Device {
         if let Some(before) = before {
             before.remove(self);
         }
-        // Under the mutex: of two caches the last one is also the one that knows of it.
+        // Under the mutex: if two caches race, the one that the device joined last is also the one that
+        // lists it.
         cache.buffers.add(self, &cache.armed);
         drop(state);
         cache.arm();

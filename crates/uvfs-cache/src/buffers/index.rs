@@ -1,13 +1,14 @@
 //! Block number to block: a 64-way radix tree that is read without locks.
 //!
-//! An inner entry is the frame of a node, one in a leaf a [`BlockId`]; the root's word has its level besides. The tree
-//! is as high as its largest block number needs, and does not become lower.
+//! An inner entry is the frame of a node, a leaf's entry a [`BlockId`]; the root's word also has its level.
+//! The tree is as high as its largest block number needs, and never becomes lower.
 //!
-//! What protects what: whoever changes the tree holds the device's mutex. Readers take nothing: they load an entry,
-//! then look whether the node that they took it from is still in its generation. A node is filled before it is
-//! published (release), and freed when its last entry goes, which moves its generation. So a reader that was underway, or
-//! one that remembers a leaf ([`super::lookaside`]), is told, and what it found in time was the block's entry then. That there is
-//! nothing, or that a node is gone, says nothing to a reader: who holds the mutex looks again.
+//! What protects what: a thread that changes the tree holds the device's mutex. Readers take no lock. They
+//! load an entry, then check that the node which held it is still in its generation. A node is filled
+//! before it is published (release), and freed when its last entry goes, which moves its generation. So a
+//! reader under way, or one that remembers a leaf ([`super::lookaside`]), notices. An entry that passes the
+//! check was the block's at that time. An empty entry or a freed node proves nothing to a reader: it looks
+//! again under the mutex.
 //!
 //! Cost of a walk: two loads for each six bits of the number.
 
@@ -21,15 +22,15 @@ use uvfs_sync::primitives::{AtomicU64, Ordering};
 pub(super) const FAN_BITS: u32 = if cfg!(loom) { 1 } else { 6 };
 /// Entries of a node.
 const FAN: usize = 1 << FAN_BITS;
-/// Bits of a block number; what is left of a word beside a leaf's number names the device.
+/// Bits of a block number. The remaining bits of a word beside a leaf's number name the device.
 pub(super) const NUMBER_BITS: u32 = if cfg!(loom) { 10 } else { 46 };
 /// The highest block number.
 pub const MAX_BLOCK: u64 = (1 << NUMBER_BITS) - 1;
 
-/// The root's level, above its frame.
+/// Shift of the root's level, above its frame.
 const LEVEL_SHIFT: u32 = 60;
 
-/// Which entry of a leaf.
+/// A block's slot in a node of `level`.
 #[inline]
 fn slot(block: u64, level: u32) -> usize {
     (block >> (FAN_BITS * (level - 1))) as usize % FAN
@@ -52,10 +53,10 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Address space for a tree of so many blocks, wherever they are.
+    /// Address space for a tree of `blocks` blocks, whatever their numbers.
     pub(super) fn reserve(blocks: u32) -> io::Result<Self> {
-        // Enough where each block has a leaf for itself and some share the nodes above. Where they are still farther from each other, who
-        // inserts finds no node, and others have to go.
+        // Enough if each block has a leaf of its own and some share the nodes above. If they are even
+        // farther apart, an insertion finds no node, and other blocks have to go.
         let nodes =
             Frames::reserve(blocks.saturating_mul(2).saturating_add(if cfg!(loom) { 2 } else { 64 }))?;
         Ok(Self { root: AtomicU64::new(0), nodes })
@@ -66,7 +67,7 @@ impl Index {
         self.nodes.committed_bytes()
     }
 
-    /// The leaf that a block is in, if there is one and it stayed.
+    /// The leaf of a block, if there is one and it was not freed meanwhile.
     #[inline]
     pub(super) fn leaf(&self, block: u64) -> Option<FrameId> {
         // Acquire: pairs with the release store that published the root, so the node is filled.
@@ -86,35 +87,35 @@ impl Index {
         Some(node)
     }
 
-    /// Where a leaf is, as [`Index::entry`] finds it.
+    /// The address of a leaf, as [`Index::entry`] takes it.
     #[inline]
     pub(super) fn at(&self, leaf: FrameId) -> FrameAt {
         self.nodes.at(leaf)
     }
 
-    /// A block's entry in its leaf, if the leaf is still that.
+    /// A block's entry in its leaf, if the leaf is still in its generation.
     #[inline(always)]
     pub(super) fn entry(&self, leaf: FrameAt, block: u64) -> Entry {
         match self.nodes.load_at(leaf, slot(block, 1)) {
             None => Entry::Stale,
-            // The leaf is still that, so it is an entry, or 0.
+            // The leaf is still in its generation, so this is an entry, or 0.
             Some(word) => Entry::Is(BlockId::from_own_word(word)),
         }
     }
 
-    /// A block's entry, for who holds the mutex.
+    /// A block's entry; the caller holds the mutex.
     pub(super) fn get(&self, block: u64) -> Option<BlockId> {
         BlockId::from_word(self.nodes.own_word(self.leaf(block)?, slot(block, 1)))
     }
 
-    /// Put a block where there is none. The mutex is held.
+    /// Insert a block that is not there. The mutex is held.
     pub(super) fn insert(&self, block: u64, id: BlockId) -> Result<(), Full> {
         let mut node = self.root_covering(block)?;
         for level in (2..=self.level()).rev() {
             let at = slot(block, level);
             let word = self.nodes.own_word(node, at);
             node = if word == 0 {
-                // Empty, and stays so if what is below cannot be had.
+                // Empty, and it stays so if the level below cannot be allocated.
                 let new = self.nodes.allocate(0, &[]).ok_or(Full)?;
                 self.nodes.store(node, at, new.to_bits());
                 new
@@ -146,17 +147,17 @@ impl Index {
     }
 
     fn set_root(&self, level: u32, node: FrameId) {
-        // Release: the node is filled for who loads it with acquire.
+        // Release: a reader that loads the entry with acquire finds the node filled.
         self.root.store(u64::from(level) << LEVEL_SHIFT | node.to_bits(), Ordering::Release);
     }
 
-    /// Take a block's entry away, and the nodes that are empty then. The mutex is held.
+    /// Remove a block's entry, and the nodes that become empty. The mutex is held.
     pub(super) fn remove(&self, block: u64) {
         let mut level = self.level();
         if level == 0 || block >> (FAN_BITS * level) != 0 {
             return;
         }
-        // The way down, by level.
+        // The path down, by level.
         let mut node = FrameId::from_bits(self.root.load(Ordering::Relaxed));
         let mut way = [node; (NUMBER_BITS.div_ceil(FAN_BITS) + 1) as usize];
         while level > 1 {
@@ -172,7 +173,8 @@ impl Index {
         while level < self.level() && (0..FAN).all(|at| self.nodes.own_word(node, at) == 0) {
             level += 1;
             let above = way[level as usize];
-            // Cleared before what it led to is freed: else a reader would meet a moved generation again and again.
+            // Cleared before the node below is freed: otherwise a reader would meet a moved generation
+            // again and again.
             self.nodes.store(above, slot(block, level), 0);
             self.nodes.free(node);
             node = above;
@@ -180,12 +182,12 @@ impl Index {
     }
 }
 
-/// What a leaf says of a block.
+/// A leaf's answer about a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// It is no leaf any more, or another one.
+    /// It is no longer a leaf, or is another one.
     Stale,
-    /// The block's, if it has one.
+    /// The block's entry, if it has one.
     Is(Option<BlockId>),
 }
 
@@ -229,7 +231,7 @@ mod tests {
         let all: Vec<u64> = map.keys().copied().collect();
         all.iter().for_each(|block| index.remove(*block));
         assert!(all.iter().all(|block| found(&index, *block).is_none()));
-        // All nodes but the root have gone: there is room for as many again.
+        // All nodes but the root are free again.
         assert!(index.committed_bytes() > 0);
     }
 

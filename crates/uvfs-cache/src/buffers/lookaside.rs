@@ -1,23 +1,26 @@
-//! What a thread remembers of the way to its blocks: the last leaf that it was in, and 256 others.
+//! The leaves that a thread remembers: the last leaf that it used (the *last leaf*), and 256 others (the
+//! *table*).
 //!
-//! A leaf of the index stands for 64 neighbouring blocks, so few leaves cover what a thread works on, and the cost of
-//! finding a block is the same for one as for thousands of them: there is no list to go through. What is remembered
-//! is where a leaf is, with its generation. It holds on to nothing: a leaf that was freed, or has become another one, is
-//! recognised by its generation when it is used ([`Index::entry`]), and so is a block that was evicted, by its own. Nothing
-//! has to be flushed when a device goes, a block is evicted or a thread ends, and nobody has to be interrupted for it.
+//! A leaf of the index stands for 64 neighbouring blocks, so few leaves cover a thread's working set.
+//! Finding a block costs the same for one leaf as for thousands: there is no list to search. The lookaside
+//! remembers the address of a leaf, with its generation, and holds no reference. A leaf that was freed, or
+//! became another one, is recognised by its generation when it is used ([`Index::entry`]). A block that was
+//! evicted is recognised by its own generation. So nothing has to be flushed, and no thread interrupted,
+//! when a device goes, a block is evicted or a thread ends.
 //!
-//! Keys are a device's number, which is never issued twice, and the leaf's. The others are direct-mapped and *step aside*
-//! while they do not pay: for each [`WINDOW`] misses there have to be as many hits, about where what a
-//! hit saves balances what a look costs; else they are left alone for [`PAUSE`] lookups, after the next bad window for twice as many and
-//! so on up to [`PAUSE_MAX`], and then get another window. The last leaf costs one comparison and always takes part.
+//! A key consists of a device's number, which is never issued twice, and the leaf's number. The table is
+//! direct-mapped and *steps aside* while it does not pay. Each window of [`WINDOW`] misses needs as many
+//! hits, about the point at which the time saved by hits balances the cost of looks. Otherwise the table is
+//! skipped for [`PAUSE`] lookups, after the next bad window for twice as many, up to [`PAUSE_MAX`]. Then it
+//! gets another window. The last leaf costs one comparison and is always tried.
 //!
-//! Who looks blocks up in a row waits for the loads that lead from a number to its block, so few instructions stand between
-//! them: a leaf is remembered by its address, which is checked beside the load and not before it, and which of the two
-//! looks finds it is the processor's guess.
+//! A thread that looks blocks up in a row waits for the loads that lead from a number to its block. So few
+//! instructions stand between them. A leaf is remembered by its address, which is checked beside the load
+//! and not before it, and the processor predicts which of the two looks finds it.
 //!
 //! An *isolated* thread ([`isolate`]) goes to the tree each time, and leaves nothing behind here.
 //!
-//! Everything here belongs to one thread. Figures are kept per thread too ([`tallies`]).
+//! Everything here belongs to one thread, including the counters ([`tallies`]).
 
 use std::cell::Cell;
 
@@ -27,17 +30,17 @@ use uvfs_sync::tallies::{self, BUFFERS};
 
 use super::index::{Entry, FAN_BITS, Index, NUMBER_BITS};
 
-/// Leaves beside the last one.
+/// Leaves in the table, beside the last leaf.
 const PLACES: usize = if cfg!(loom) { 1 } else { 256 };
-/// Looks without a hit after which it is asked whether they pay: some of these only filled empty places.
+/// Looks without a hit after which the table is judged: some of them only filled empty places.
 const WINDOW: u32 = 2 * PLACES as u32;
-/// Lookups for which they are left alone at first.
+/// Lookups for which the table is skipped at first.
 const PAUSE: u32 = 4096;
-/// And at the most.
+/// The most lookups for which it is skipped.
 const PAUSE_MAX: u32 = 1 << 16;
 
-/// One in so many hits of the others makes its leaf the last one: who goes back and forth between leaves does not have to store which,
-/// and the processor learns which of the two looks finds what.
+/// Every so-many-th table hit makes its leaf the last leaf. A thread that alternates between leaves then
+/// need not store which, and the processor learns which of the two looks finds what.
 const STAY: u64 = 8;
 
 /// Bits of a leaf's number, below the device's in a key.
@@ -47,29 +50,29 @@ const LAST_DEVICE: u64 = u64::MAX >> LEAF_BITS;
 /// A key of no leaf.
 const NOTHING: u64 = u64::MAX;
 
-/// Words of a thread's figures.
+/// Words of a thread's counters.
 const LAST: usize = BUFFERS;
 const TABLE: usize = BUFFERS + 1;
 const MISSES: usize = BUFFERS + 2;
 const STALE: usize = BUFFERS + 3;
 const BYPASSED: usize = BUFFERS + 4;
 
-/// What the lookasides of all threads did since the program began. They only grow.
+/// Activity of the lookasides of all threads since the program began. The counters only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Leaves that were the last one again. (The block itself may be missing there.)
+    /// Lookups that hit the last leaf. (The block itself may be missing there.)
     pub last: u64,
-    /// Leaves that were one of the others.
+    /// Lookups that hit a leaf of the table.
     pub table: u64,
     /// Leaves that were not remembered.
     pub misses: u64,
     /// Leaves that were remembered and had gone.
     pub stale: u64,
-    /// Lookups that went to the tree because the leaves stood aside, or the thread is isolated.
+    /// Lookups that went to the tree because the table stood aside, or the thread is isolated.
     pub bypassed: u64,
 }
 
-/// The figures now. Sums over all threads, of no one moment.
+/// The present counters. Sums over all threads, not of one moment.
 pub fn counters() -> Counters {
     counters_of(tallies::sums())
 }
@@ -91,13 +94,13 @@ fn counters_of(sums: [u64; tallies::WORDS]) -> Counters {
 
 #[inline]
 fn count(word: usize) {
-    // loom's threads are one of the system's.
+    // loom's threads share one thread of the system.
     if cfg!(not(loom)) {
         tallies::count(word);
     }
 }
 
-/// Of a hit: what is remembered was missed before, and counted.
+/// Count a hit: a remembered leaf was missed before, and so counted.
 #[inline(always)]
 fn count_hit(word: usize) {
     if cfg!(not(loom)) {
@@ -105,18 +108,18 @@ fn count_hit(word: usize) {
     }
 }
 
-/// What makes a leaf's number a device's key; 0 where numbers are used up: such a device is looked up in its tree.
+/// The device's part of a key; 0 once numbers are used up: such a device is always looked up in its tree.
 pub(super) fn tag(device: u64) -> u64 {
     if (1..LAST_DEVICE).contains(&device) { device << LEAF_BITS } else { 0 }
 }
 
-/// The key of a block's leaf. Another one for each device and leaf.
+/// The key of a block's leaf, unique for each device and leaf.
 #[inline(always)]
 fn key(tag: u64, block: u64) -> u64 {
     tag | block >> FAN_BITS
 }
 
-/// A leaf of a device.
+/// A remembered leaf of a device.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Known {
@@ -133,16 +136,16 @@ enum Mode {
     Isolated,
 }
 
-/// One thread's.
+/// The lookaside of one thread.
 #[derive(Debug)]
 pub(super) struct Lookaside {
     last: Cell<Known>,
     mode: Cell<Mode>,
-    /// Looks without a hit until the window is over, or lookups until the pause is.
+    /// Looks without a hit until the window ends, or lookups until the pause ends.
     left: Cell<u32>,
-    /// Of the window, which may never end.
+    /// Hits of the window, which may never end.
     hits: Cell<u64>,
-    /// The next pause.
+    /// The length of the next pause.
     pause: Cell<u32>,
     table: [Cell<Known>; PLACES],
 }
@@ -152,20 +155,21 @@ thread_local! {
     static MINE: Lookaside = const { Lookaside::new() };
 }
 
-/// Whether this thread shall do without a lookaside from now on. A thread begins with one.
+/// Whether this thread works without a lookaside from now on. A thread begins with one.
 pub fn isolate(isolated: bool) {
     MINE.with(|mine| mine.isolate(isolated));
 }
 
-/// A block's entry, by this thread's lookaside. `None` may be wrong. `block` is not above the highest one.
+/// A block's entry, through this thread's lookaside. `None` may be wrong. `block` is at most
+/// [`super::MAX_BLOCK`].
 #[inline(always)]
 pub(super) fn find(index: &Index, tag: u64, block: u64) -> Option<BlockId> {
     if cfg!(loom) {
-        // Whose threads share it.
+        // loom's threads would share the lookaside.
         return walk(index, block).1;
     }
     let key = key(tag, block);
-    // No more than this inside `with`, or it is a call and its arguments go through memory.
+    // Nothing more inside `with`, or it becomes a call and its arguments go through memory.
     if let Entry::Is(id) = MINE.with(|mine| mine.last.get()).find(index, key, block) {
         count_hit(LAST);
         return id;
@@ -195,7 +199,7 @@ fn walk(index: &Index, block: u64) -> (Option<FrameAt>, Option<BlockId>) {
 }
 
 impl Known {
-    /// What the leaf says of a block, if it is the block's.
+    /// The leaf's answer about a block, if it is the block's leaf.
     #[inline(always)]
     fn find(self, index: &Index, key: u64, block: u64) -> Entry {
         if self.key == key { index.entry(self.leaf, block) } else { Entry::Stale }
@@ -214,7 +218,7 @@ impl Lookaside {
         }
     }
 
-    /// As [`find`], for who has one in hand.
+    /// As [`find`], with a given lookaside.
     #[cfg(test)]
     pub(super) fn find(&self, index: &Index, tag: u64, block: u64) -> Option<BlockId> {
         let key = key(tag, block);
@@ -233,11 +237,11 @@ impl Lookaside {
 
     #[inline(always)]
     fn place(&self, tag: u64, block: u64) -> &Cell<Known> {
-        // By the leaf's low bits and the device's.
+        // Chosen by the low bits of the leaf and of the device.
         &self.table[((tag >> (LEAF_BITS - FAN_BITS) ^ block) >> FAN_BITS) as usize % PLACES]
     }
 
-    /// One of the others.
+    /// A table hit.
     #[inline(always)]
     fn hit(&self, known: Known) {
         let hits = self.hits.get() + 1;
@@ -268,7 +272,7 @@ impl Lookaside {
         id
     }
 
-    /// The other leaves stand aside.
+    /// The table stands aside.
     #[inline]
     fn find_without(&self, index: &Index, tag: u64, block: u64) -> Option<BlockId> {
         count(BYPASSED);
@@ -286,7 +290,7 @@ impl Lookaside {
         id
     }
 
-    /// A window is over: do they pay?
+    /// A window is over: does the table pay?
     #[cold]
     fn judge(&self) {
         if self.hits.replace(0) >= u64::from(WINDOW) {
@@ -316,7 +320,7 @@ mod tests {
 
     const FAN: u64 = 1 << FAN_BITS;
 
-    /// An index of so many leaves with one block each, and the blocks' memory.
+    /// An index of `n` leaves with one block each, and the blocks' memory.
     fn leaves(n: u32) -> (Index, Blocks) {
         let (index, blocks) = (Index::reserve(n).unwrap(), Blocks::reserve(512, n + 1).unwrap());
         for i in 0..n {
@@ -344,7 +348,7 @@ mod tests {
         const LEAVES: u32 = PLACES as u32 * 3 / 2;
         let (index, _blocks) = leaves(LEAVES);
         let (mine, next) = (Lookaside::new(), Cell::new(0));
-        // Around and around: two thirds of the places are wanted by two.
+        // Cyclically: two leaves compete for half of the places.
         let step = || {
             finds(&mine, &index, tag(1), std::iter::once(u64::from(next.get() % LEAVES) * FAN));
             next.set(next.get() + 1);
@@ -357,7 +361,7 @@ mod tests {
             (0..pause).for_each(|_| step());
             assert_eq!((mine.mode.get(), mine.left.get()), (Mode::On, WINDOW));
         }
-        // Of use again, and for once.
+        // It pays again, and this time for good.
         finds(&mine, &index, tag(1), (0..2 * u64::from(WINDOW)).map(|i| i % 2 * FAN));
         assert_eq!((mine.mode.get(), mine.pause.get()), (Mode::On, 4 * PAUSE));
         (0..20 * WINDOW).take_while(|_| mine.pause.get() != PAUSE).for_each(|_| step());

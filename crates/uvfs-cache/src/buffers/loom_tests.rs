@@ -1,4 +1,5 @@
-//! Model checks of the buffer cache, named after the rules of docs/locking.md. (Pins and copies: `uvfs_sync::blocks`.)
+//! Model checks of the buffer cache, named after the rules of docs/locking.md. (Pins and copies:
+//! `uvfs_sync::blocks`.)
 //!
 //! Devices of two blocks, two threads, one operation each.
 
@@ -13,7 +14,7 @@ use super::lookaside::{Lookaside, tag};
 use super::{BlockSource, Device};
 use crate::loom_tests::{model, roomy};
 
-/// Each block is full of its number; the first reads may fail.
+/// A block's bytes all equal its number; the first reads may fail.
 #[derive(Default)]
 struct Source {
     reads: Stat,
@@ -36,7 +37,7 @@ fn device(failing: u64, slots: u32) -> (Arc<Device>, Arc<Source>) {
     (Arc::new(Device::with(source.clone(), MIN_SIZE, slots).unwrap()), source)
 }
 
-/// The block's first byte, and its last.
+/// The block's byte, after a check that all its bytes are equal.
 fn get(device: &Device, block: u64) -> Result<u8, Option<i32>> {
     let mut out = [0; MIN_SIZE];
     device.get(block).map_err(|error| error.raw_os_error())?.copy(0, &mut out);
@@ -57,7 +58,8 @@ fn loom_buffers_misses_of_one_block_make_one_read() {
     });
 }
 
-/// Rule 13: who waits for a read that fails gets the error, and nobody waits for ever; nothing of it stays.
+/// Rule 13: a thread that waits for a failing read gets the error, and nobody waits for ever; nothing of
+/// the read stays.
 #[test]
 fn loom_buffers_an_error_reaches_all_who_wait_and_is_not_kept() {
     model(|| {
@@ -73,14 +75,14 @@ fn loom_buffers_an_error_reaches_all_who_wait_and_is_not_kept() {
     });
 }
 
-/// Rule 2: a block that gives way to another one is not returned in its place, and one that is returned stays.
+/// Rule 2: a lookup of an evicted block does not return its successor, and a block that is returned stays.
 #[test]
 fn loom_buffers_a_hit_beside_an_eviction_is_the_block() {
     model(|| {
         let (device, _) = device(0, 1);
         assert_eq!(get(&device, 0), Ok(0));
         let other = device.clone();
-        // The only slot: it is free to take, or the block in it is pinned.
+        // The only slot: the other thread can take it, or its block is pinned.
         let t = roomy(move || assert!(matches!(get(&other, 1), Ok(1) | Err(Some(libc::ENOMEM)))));
         if let Some(id) = device.find(0) {
             let mut out = [9; MIN_SIZE];
@@ -93,12 +95,12 @@ fn loom_buffers_a_hit_beside_an_eviction_is_the_block() {
             }
         }
         t.join().unwrap();
-        // Also of a block that has gone.
+        // A block that was evicted can be read again.
         assert_eq!(get(&device, 0), Ok(0));
     });
 }
 
-/// Rule 1: a leaf that a thread remembers and that has become another one is recognised.
+/// Rule 1: a remembered leaf that has become another one is recognised.
 #[test]
 fn loom_buffers_a_stale_leaf_is_recognised() {
     model(|| {

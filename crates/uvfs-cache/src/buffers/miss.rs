@@ -1,17 +1,19 @@
-//! Blocks that are not there: who reads them, who waits, and what is read besides.
+//! Misses: reading blocks, waiting for reads, and read-ahead.
 //!
-//! A block that is being read has a [`Flight`] in the device's table, from the moment in which its slot is taken until its entry stands in
-//! the index (or the read has failed), both under the mutex. So of all who want it one reads, and the others wait for his
-//! flight. It *landed*: they look again. It *failed*: each of them gets the error, and nothing is left of it. Who
-//! reads may fall by the way (a source that panics): his flights land without a block, and one of those who
-//! waited reads.
+//! A block that is being read has a [`Flight`] in the device's table. The flight is there from the taking
+//! of its slot until its entry stands in the index (or the read has failed), both under the mutex. So of
+//! all threads that want a block one reads, and the others wait for its flight. If the flight *landed*,
+//! they look again. If it *failed*, each of them gets the error, and nothing is left of it. A reading
+//! thread may panic (in the source). Then its flights land without a block, and one of the waiting threads
+//! reads.
 //!
-//! *A flight's end against who begins to wait.* The flight is taken out of the table, under the mutex, after the entry is there: who
-//! finds neither flight nor entry reads. Who found the flight waits until its outcome is set; who comes after that does not wait.
+//! *A flight's end against a thread that begins to wait.* The flight is taken out of the table, under the
+//! mutex, after the entry is there. A thread that finds neither flight nor entry reads. A thread that finds
+//! the flight waits until its outcome is set; if the outcome is set first, it does not wait.
 //!
-//! Read-ahead: a miss where the last read of one of four streams ended brings twice as many blocks as that one, up to 128 KiB, in
-//! one read of the source. Blocks that are there, or being read, end it. What fails of it besides the block that was
-//! asked for is not an error: it is as if it had not been tried.
+//! Read-ahead: a miss where the last read of one of four streams ended brings twice as many blocks as that
+//! read, up to 128 KiB, in one read of the source. A block that is there, or being read, ends it. A failure
+//! beyond the requested block is no error: the result is as if nothing more had been tried.
 
 use std::io;
 use std::sync::Arc;
@@ -23,16 +25,16 @@ use super::index::MAX_BLOCK;
 use super::{Buffer, Device, SHORT};
 use crate::cache::Cache;
 
-/// Bytes that are read at once, at the most.
+/// Most bytes of one read.
 const AHEAD: usize = if cfg!(loom) { 16 } else { 128 << 10 };
 /// Streams that are told apart.
 const STREAMS: usize = 4;
-/// Blocks that go for a node of the tree, at the most.
+/// Most blocks that are evicted for a node of the tree.
 const NODE_TRIES: usize = 64;
-/// What names are asked for, where blocks have too little.
+/// Bytes that names are asked for when blocks have too little.
 const ASK: u64 = 256 << 10;
 
-/// An error that several get.
+/// An error that several threads get.
 #[derive(Clone, Debug)]
 struct Failure {
     errno: Option<i32>,
@@ -53,7 +55,7 @@ impl Failure {
     }
 }
 
-/// A block on its way.
+/// A block that is being read.
 #[derive(Debug, Default)]
 pub(super) struct Flight {
     outcome: Mutex<Option<Result<(), Failure>>>,
@@ -61,7 +63,7 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    /// Until it has ended.
+    /// Wait until it has ended.
     fn wait(&self) -> io::Result<()> {
         let mut outcome = self.outcome.lock();
         loop {
@@ -79,7 +81,7 @@ impl Flight {
     }
 }
 
-/// Where reads ended of late.
+/// The places where recent reads ended.
 #[derive(Debug, Default)]
 pub(super) struct ReadAhead {
     streams: [Stream; STREAMS],
@@ -90,14 +92,14 @@ pub(super) struct ReadAhead {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
-    /// Where the next miss is expected; 0: nowhere (block 0 goes on from nothing).
+    /// The expected next miss; 0: none (block 0 continues nothing).
     next: u64,
     /// Blocks of the last read.
     blocks: usize,
 }
 
 impl ReadAhead {
-    /// How many blocks a miss shall bring.
+    /// How many blocks a miss should bring.
     fn wanted(&mut self, block: u64, most: usize) -> usize {
         let goes_on = |stream: &Stream| stream.next == block && block != 0;
         match self.streams.iter().position(goes_on) {
@@ -113,23 +115,23 @@ impl ReadAhead {
         }
     }
 
-    /// So many it is.
+    /// Note that the present miss brings `blocks` blocks.
     fn went(&mut self, block: u64, blocks: usize) {
         self.streams[self.now] = Stream { next: block + blocks as u64, blocks };
     }
 }
 
-/// How a miss goes on.
+/// How a miss continues.
 enum Turn<'d> {
-    /// It is there by now.
+    /// The block is there by now.
     There(Buffer<'d>),
-    /// Somebody reads it.
+    /// Another thread reads it.
     Wait(Arc<Flight>),
-    /// Somebody reads something, into what may then be had.
+    /// Another thread reads some block, whose slot may become available.
     WaitForRoom(Arc<Flight>),
     /// The caller reads it.
     Lead(Lead<'d>),
-    /// No slot is to be had.
+    /// No slot is available.
     Full,
 }
 
@@ -139,17 +141,18 @@ struct Seat {
     flight: Arc<Flight>,
 }
 
-/// The right, and the duty, to read blocks from `first` on. What is left of it when it is dropped lands without a block.
+/// The right, and the duty, to read blocks from `first` on. Flights that are left when it is dropped land
+/// without a block.
 struct Lead<'d> {
     device: &'d Device,
     first: u64,
     seats: std::collections::VecDeque<Seat>,
-    /// A block had to go for it.
+    /// A block was evicted for it.
     evicted: bool,
 }
 
 impl Lead<'_> {
-    /// The first seat's block is read, or is not: its flight ends.
+    /// The first seat's block was read, or was not: its flight ends.
     fn end_first(&mut self, with: Result<(), Failure>) {
         let Some(seat) = self.seats.pop_front() else { return };
         {
@@ -175,25 +178,25 @@ fn out_of_memory() -> io::Error {
 }
 
 impl Device {
-    /// A block that was not found.
+    /// Get a block that was not found.
     #[cold]
     pub(super) fn miss(&self, block: u64) -> io::Result<Buffer<'_>> {
         if block > MAX_BLOCK {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         let mut asked = false;
-        // Held until the end, so that nobody is the last one to let go of it under the mutex.
+        // Held until the end, so that no thread drops the last reference under the mutex.
         let mut cache = None;
         loop {
             match self.begin(block, &mut cache)? {
                 Turn::There(buffer) => return Ok(buffer),
                 Turn::Wait(flight) => flight.wait()?,
                 Turn::Lead(lead) => return self.load(lead, cache.as_deref()),
-                // How the other block's read ends is not our affair.
+                // The result of the other block's read does not matter here.
                 Turn::WaitForRoom(flight) => drop(flight.wait()),
                 Turn::Full if !asked => {
                     asked = true;
-                    // Also where that is not as much as was asked for: one block is wanted.
+                    // Even if that frees less than requested: one block is wanted.
                     let _ = cache.as_ref().map(|cache| cache.names_give(ASK));
                 }
                 Turn::Full => return Err(out_of_memory()),
@@ -201,14 +204,16 @@ impl Device {
         }
     }
 
-    /// How to go on; and the cache whose limit holds, where memory is asked for.
+    /// How to continue; and the cache whose limit counts, if memory is requested.
     fn begin(&self, block: u64, cache: &mut Option<Arc<Cache>>) -> io::Result<Turn<'_>> {
-        // Another cache, if the device has joined one meanwhile. Declared first: it goes after the mutex.
+        // Another cache, if the device has joined one meanwhile. Declared first, so it is dropped after the
+        // mutex.
         let _before;
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if let Some(id) = self.index.get(block) {
-            // Under the mutex nothing is evicted: it has as many pins as can be counted.
+            // Under the mutex nothing is evicted, so a refusal means that the block has the maximum number
+            // of pins.
             return self.blocks.pin(id).map(Turn::There).ok_or_else(out_of_memory);
         }
         if let Some(flight) = state.flights.get(&block) {
@@ -240,14 +245,14 @@ impl Device {
         Ok(Turn::Lead(lead))
     }
 
-    /// Read what is to be read, and put it in its place. The first block is the one that was asked for.
+    /// Read the lead's blocks and put them in place. The first block is the requested one.
     fn load<'d>(&'d self, mut lead: Lead<'d>, cache: Option<&Cache>) -> io::Result<Buffer<'d>> {
         let size = self.block_size();
         let mut bytes = vec![0; lead.seats.len() * size];
         let offset = lead.first * size as u64;
         let mut read = self.read_source(offset, &mut bytes);
         if read.0 < size && lead.seats.len() > 1 {
-            // A block that nobody asked for may be what cannot be read.
+            // A block that nobody asked for may be the unreadable one.
             read = self.read_source(offset, &mut bytes[..size]);
         }
         let (whole, error) = (read.0 / size, read.1);
@@ -272,17 +277,17 @@ impl Device {
         drop(lead);
         let Some(cache) = cache else { return Ok(asked) };
         if cache.is_over() {
-            // Blocks far from each other need more of a tree.
+            // Blocks far from each other need more tree nodes.
             self.give(1);
         }
         if evicted && cache.buffers_have_little() {
-            // For the next one. Whether names could is no matter.
+            // Room for the next miss. Success does not matter.
             cache.names_give(ASK);
         }
         Ok(asked)
     }
 
-    /// As many bytes as there are, and why not more.
+    /// Read as many bytes as there are; returns the count, and why not more.
     fn read_source(&self, offset: u64, out: &mut [u8]) -> (usize, Option<io::Error>) {
         let mut done = 0;
         while done < out.len() {
@@ -297,15 +302,16 @@ impl Device {
         (done, None)
     }
 
-    /// The first block of what is read goes into its slot and into the index. `None`: the tree has no room, and the flight is
-    /// not over.
+    /// Put the first block that was read into its slot and into the index. `None`: the tree has no room,
+    /// and the flight is not over.
     fn land<'d>(&'d self, lead: &mut Lead<'d>, bytes: &[u8]) -> Option<Buffer<'d>> {
         let slot = lead.seats.front()?.slot;
         // Without the mutex: the slot is ours.
         let buffer = self.blocks.fill(slot, bytes)?;
         let id = buffer.id();
         let mut state = self.state.lock();
-        // Blocks that are far from each other may use up the nodes before the slots: others go until there is one.
+        // Blocks far from each other may use up the nodes before the slots. Then others are evicted until
+        // there is a node.
         let entered = (0..NODE_TRIES)
             .any(|_| self.index.insert(lead.first, id).is_ok() || !state.space.evict(self.parts()))
             && self.index.get(lead.first) == Some(id);
@@ -326,11 +332,11 @@ impl Device {
         Some(buffer)
     }
 
-    /// A block that nobody could find ends again, so that its slot is free.
+    /// End a block that nobody could find, so that its slot is free again.
     fn unfill(&self, buffer: Buffer<'_>, id: BlockId) {
         drop(buffer);
         let gone = self.blocks.kill(id);
-        debug_assert!(gone, "nobody else knew of it");
+        debug_assert!(gone, "an unpublished block was pinned");
     }
 }
 
@@ -338,7 +344,7 @@ impl Device {
 mod tests {
     use super::*;
 
-    /// Misses at these blocks; how many blocks each brings.
+    /// Miss at these blocks; returns how many blocks each miss brings.
     fn bring(ahead: &mut ReadAhead, misses: &[u64]) -> Vec<usize> {
         let one = |block: &u64| {
             let n = ahead.wanted(*block, 32);
@@ -353,7 +359,7 @@ mod tests {
         let mut ahead = ReadAhead::default();
         assert_eq!(bring(&mut ahead, &[0, 1, 3, 7, 15, 31, 63, 95]), [1, 2, 4, 8, 16, 32, 32, 32]);
         assert_eq!(bring(&mut ahead, &[1000, 500, 2000]), [1, 1, 1]);
-        // The stream of the beginning is still known.
+        // The first stream is still known.
         assert_eq!(bring(&mut ahead, &[127]), [32]);
     }
 

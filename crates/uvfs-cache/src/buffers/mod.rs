@@ -1,26 +1,28 @@
 //! The buffer cache: blocks of a device, found by number and read in place.
 //!
-//! A [`Device`] is whatever can be read at an offset ([`BlockSource`]), in blocks of one size from 512 bytes to 64 KiB. [`Device::get`]
-//! answers with a pinned block, whose bytes stay where they are while the [`Buffer`] lives; [`Device::read`] copies some bytes out and pins
-//! nothing. Blocks that are not there are read from the source: one read for all who want a block at the same time, and
-//! more blocks at once for who goes on where the last miss was.
+//! A [`Device`] is anything that can be read at an offset ([`BlockSource`]), in blocks of one size from 512
+//! bytes to 64 KiB. [`Device::get`] returns a pinned block, whose bytes stay where they are while the
+//! [`Buffer`] lives. [`Device::read`] copies some bytes out and pins nothing. Missing blocks are read from
+//! the source. Threads that want the same block at the same time share one read, and a sequential reader
+//! gets more blocks at once.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `index` | block number to block, read without locks |
-//! | [`lookaside`] | what a thread remembers of the way |
-//! | `miss` | reads from the source, and who waits for them |
+//! | [`lookaside`] | leaves that a thread remembers |
+//! | `miss` | reads from the source, and waiting for them |
 //! | `space` | slots, and eviction |
 //! | [`charge`](self) | the share of the cache's limit |
 //!
-//! What protects what: a device's one mutex has the shape of the tree, the slots, and who reads which block. It is taken by
-//! misses and evictions, and never held across a read, a wait or a fill. Hits take nothing: a block's entry may be old by the
-//! time it is used, and is then refused by the block's generation ([`uvfs_sync::blocks`]). A device's memory is its own, so
-//! all of it goes with the device. A caller may hold rights to names and an inode's turn, and no lock that comes later in
-//! `docs/locking.md`: room for a block may have to be made by evicting names.
+//! What protects what: a device's one mutex protects the shape of the tree, the slots, and the table of
+//! reads under way. Misses and evictions take it; it is never held across a read, a wait or a fill. Hits
+//! take no lock. A block's entry may be old by the time it is used; then the block's generation refuses it
+//! ([`uvfs_sync::blocks`]). A device has its own memory, so all of it goes with the device. A caller may
+//! hold name locks and an inode lock, and no lock that comes later in `docs/locking.md`, because making
+//! room for a block may evict names.
 //!
-//! Cost of a hit: finding the leaf (one comparison if it is the last one), one entry, and two read-modify-writes for a pin or
-//! none for a copy.
+//! Cost of a hit: finding the leaf (one comparison if it is the last one), one entry, and two
+//! read-modify-writes for a pin or none for a copy.
 
 mod charge;
 mod index;
@@ -50,22 +52,22 @@ use self::miss::{Flight, ReadAhead};
 use self::space::{Parts, Space};
 use crate::cache::Cache;
 
-/// A block that stays where it is while this lives. Derefs to its bytes.
+/// A pinned block: it stays where it is while this lives. Derefs to its bytes.
 pub use uvfs_sync::blocks::Pinned as Buffer;
-/// Sizes of a block.
+/// Limits on the size of a block.
 pub use uvfs_sync::blocks::{MAX_SIZE, MIN_SIZE};
 
-/// Bytes that blocks may take where the cache has no limit, if the address space is there.
+/// Bytes that blocks may take if the cache has no limit and the address space is available.
 const UNLIMITED: u64 = 16 << 30;
-/// Slots that address space is there for in any case. Their memory is the limit's affair.
+/// The fewest slots that address space is reserved for. The limit governs their memory.
 const LEAST_SLOTS: u64 = 64;
 
-/// What blocks are read from.
+/// The device or file that blocks are read from.
 pub trait BlockSource: Send + Sync {
-    /// Read bytes from an offset on, as pread(2) does: it may read less than asked for, and 0 is the end.
+    /// Read bytes from an offset on, as pread(2) does: it may read less than requested, and 0 is the end.
     ///
     /// # Errors
-    /// As the device has them; `Interrupted` is tried again.
+    /// The device's own; `Interrupted` is retried.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize>;
 }
 
@@ -75,7 +77,7 @@ impl BlockSource for std::fs::File {
     }
 }
 
-/// What the mutex protects.
+/// The state that the mutex protects.
 #[derive(Debug)]
 struct State {
     space: Space,
@@ -95,7 +97,7 @@ const ARMED: u8 = 2;
 pub struct Device {
     blocks: Blocks,
     index: Index,
-    /// Of its keys in lookasides.
+    /// The device's part of its keys in lookasides.
     tag: u64,
     /// Whether uses of blocks are noted ([`SHORT`], [`ARMED`]).
     noting: AtomicU8,
@@ -111,32 +113,32 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// What a device did so far.
+/// Activity of a device so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Reads of the source.
     pub reads: u64,
-    /// Blocks that they brought.
+    /// Blocks that those reads brought.
     pub read_blocks: u64,
-    /// Blocks that gave way to others.
+    /// Blocks that were evicted.
     pub evicted: u64,
-    /// Bytes that are committed for blocks and what belongs to them.
+    /// Bytes committed for blocks and their bookkeeping.
     pub bytes: u64,
 }
 
-/// The numbers of devices. Never issued twice.
+/// Numbers for devices. Never issued twice.
 fn next_device() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
 impl Device {
-    /// Blocks of `block_size` bytes of a source, within the memory limit of a cache. Address space is reserved for as many as the limit
-    /// that the cache has now allows for, and nothing is committed.
+    /// Blocks of `block_size` bytes of a source, within the memory limit of a cache. Reserves address space
+    /// for as many as the cache's present limit allows, and commits nothing.
     ///
     /// # Errors
-    /// EINVAL where the size is no power of two or not within [`MIN_SIZE`] and [`MAX_SIZE`]; ENOMEM where next to nothing can be
-    /// reserved.
+    /// EINVAL if the size is no power of two or not within [`MIN_SIZE`] and [`MAX_SIZE`]; ENOMEM if next to
+    /// nothing can be reserved.
     pub fn new(cache: &Arc<Cache>, source: Arc<dyn BlockSource>, block_size: usize) -> io::Result<Arc<Self>> {
         let limit = match cache.memory_limit() {
             0 => UNLIMITED,
@@ -147,8 +149,8 @@ impl Device {
         Ok(device)
     }
 
-    /// Blocks of a source that are within no limit until the device has [joined](Device::join) a cache; so many at a time at the most, or a few
-    /// more, and 16 GiB of them.
+    /// Blocks of a source that no limit governs until the device has [joined](Device::join) a cache. Holds
+    /// at most `blocks` at a time, or a few more, and at most 16 GiB.
     ///
     /// # Errors
     /// As [`Device::new`].
@@ -185,12 +187,13 @@ impl Device {
         self.blocks.size()
     }
 
-    /// A block, pinned: it is not evicted, and its bytes stay where they are, while the answer lives. A block
-    /// that is not there is read, or waited for if somebody reads it already.
+    /// A block, pinned: it is not evicted, and its bytes stay where they are, while the buffer lives. A
+    /// missing block is read; if another thread reads it already, the caller waits for that read.
     ///
     /// # Errors
-    /// What the source said of this block, to all who waited for that read; it is asked again the next time. `UnexpectedEof` where the source
-    /// ends before the block does. EINVAL above [`MAX_BLOCK`]. ENOMEM where every block is pinned, or the limit allows for none.
+    /// The source's error for this block, for all threads that waited for that read; the next call asks the
+    /// source again. `UnexpectedEof` if the source ends before the block does. EINVAL above [`MAX_BLOCK`].
+    /// ENOMEM if every block is pinned, or the limit allows none.
     #[inline(always)]
     pub fn get(&self, block: u64) -> io::Result<Buffer<'_>> {
         if let Some(id) = self.find(block)
@@ -202,10 +205,10 @@ impl Device {
         self.miss(block)
     }
 
-    /// Copy from a block, `offset` bytes into it. A hit stores nothing that other threads read.
+    /// Copy from a block, from `offset` bytes into it. A hit stores nothing that other threads read.
     ///
     /// # Errors
-    /// As [`Device::get`]; EINVAL where the bytes are not all in the block.
+    /// As [`Device::get`]; EINVAL if the bytes are not all in the block.
     #[inline(always)]
     pub fn read(&self, block: u64, offset: usize, out: &mut [u8]) -> io::Result<()> {
         let within = offset.checked_add(out.len()).is_some_and(|end| end <= self.blocks.size());
@@ -219,7 +222,7 @@ impl Device {
         self.read_missed(block, offset, out, within).map(drop)
     }
 
-    /// As [`Device::read`]; the answer is the block's note ([`Buffer::set_note`]).
+    /// As [`Device::read`]; returns the block's note ([`Buffer::set_note`]).
     ///
     /// # Errors
     /// As [`Device::read`].
@@ -236,7 +239,7 @@ impl Device {
         self.read_missed(block, offset, out, within)
     }
 
-    /// The same as [`Device::read`] for so many bytes as the answer has: they need not go through memory.
+    /// As [`Device::read`], for an array of `N` bytes: they need not go through memory.
     ///
     /// # Errors
     /// As [`Device::read`].
@@ -254,8 +257,8 @@ impl Device {
         self.array_missed(block, offset, within)
     }
 
-    /// Which a block is that is in memory: another one each time that it is read again. It may go, or come, at once; nothing is read for
-    /// it, and it does not count as used.
+    /// The identity of a block in memory; it differs each time that the block is read again. The block may
+    /// go, or come, at once. The call reads nothing, and does not count as a use.
     #[inline(always)]
     pub fn which(&self, block: u64) -> Option<BlockId> {
         self.find(block).filter(|id| self.blocks.is_there(*id))
@@ -284,7 +287,7 @@ impl Device {
         Ok(buffer.note())
     }
 
-    /// The block's entry. `None` may be wrong, and an entry old.
+    /// The block's entry. `None` may be wrong, and an entry may be old.
     #[inline(always)]
     fn find(&self, block: u64) -> Option<BlockId> {
         if block > MAX_BLOCK { None } else { lookaside::find(&self.index, self.tag, block) }
@@ -297,7 +300,7 @@ impl Device {
         }
     }
 
-    /// Stored to only where that changes: hits load it.
+    /// Stores only if that changes something, because hits load it.
     fn set_noting(&self, why: u8, on: bool) {
         let is_on = self.noting.load(Ordering::Relaxed) & why != 0;
         match on {
@@ -307,13 +310,13 @@ impl Device {
         };
     }
 
-    /// The cache says whether its memory is nearly used up.
+    /// The cache reports whether its memory is nearly used up.
     fn set_armed(&self, on: bool) {
         self.set_noting(ARMED, on);
     }
 
-    /// Give memory of blocks that nobody has pinned back to the system until so many bytes are; how many it
-    /// became. O(blocks).
+    /// Return memory of unpinned blocks to the system until `bytes` are returned; returns how many were.
+    /// O(blocks).
     pub fn give(&self, bytes: u64) -> u64 {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -322,7 +325,7 @@ impl Device {
         given
     }
 
-    /// What it did so far.
+    /// Activity so far.
     pub fn counters(&self) -> Counters {
         let state = self.state.lock();
         Counters {
@@ -337,7 +340,7 @@ impl Device {
         Parts { blocks: &self.blocks, index: &self.index }
     }
 
-    /// The tree has grown, or become smaller.
+    /// The tree has grown or shrunk.
     fn charge_nodes(&self, state: &mut State) {
         let now = self.index.committed_bytes();
         state.account.add(now.saturating_sub(state.nodes));

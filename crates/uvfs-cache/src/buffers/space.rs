@@ -1,11 +1,12 @@
-//! The slots of a device's blocks: which are free, which block is in which, and who goes.
+//! The slots of a device's blocks: free slots, their blocks, and eviction.
 //!
-//! Slots come in *groups* of 64 KiB of blocks, whose memory is charged to the cache's limit when the group is first used,
-//! and given back, and no longer charged, when it has been emptied as a whole. Where the limit stands in the way of another
-//! group, a block goes instead: second chance in arena order. A block that was used since the hand came by (uses are noted only
-//! while memory is short) stays once more; one that is pinned stays.
+//! Slots come in *groups* of 64 KiB of blocks. A group's memory is charged to the cache's limit when the
+//! group is first used. When the whole group has been emptied, its memory is returned and no longer
+//! charged. If the limit forbids another group, a block goes instead: second chance in arena order. A block
+//! that was used since the hand last passed stays once more (uses are noted only while memory is short). A
+//! pinned block stays.
 //!
-//! Everything here is protected by the device's mutex.
+//! The device's mutex protects everything here.
 
 use uvfs_sync::blocks::{BlockId, Blocks};
 
@@ -15,16 +16,16 @@ use super::index::Index;
 /// Bytes of a group of blocks.
 const GROUP: usize = if cfg!(loom) { 16 } else { 64 << 10 };
 
-/// What a slot is used for.
+/// Use of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Free,
-    /// Somebody reads a block for it.
+    /// A thread reads a block for it.
     Taken,
     Block(u64, BlockId),
 }
 
-/// What the slots of one device are of.
+/// The parts of a device that its slots belong to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts<'d> {
     pub(super) blocks: &'d Blocks,
@@ -32,9 +33,9 @@ pub(super) struct Parts<'d> {
 }
 
 impl Parts<'_> {
-    /// Ends a block that nobody has pinned.
+    /// End a block that nobody has pinned.
     fn evict(self, number: u64, id: BlockId) -> bool {
-        // The index is cleared second: a reader that finds the entry in between finds a generation that is over.
+        // The index is cleared second: a reader that finds the entry in between finds an ended generation.
         let gone = self.blocks.kill(id);
         if gone {
             self.index.remove(number);
@@ -50,21 +51,21 @@ pub(super) struct Space {
     free: Vec<u32>,
     /// Slots of a group.
     len: u32,
-    /// Of each group that was ever used: whether its memory is there.
+    /// For each group that was ever used: whether its memory is there.
     there: Vec<bool>,
     /// Groups whose memory was given back.
     returned: Vec<u32>,
-    /// Where who evicts a block goes on, and who empties groups.
+    /// Where the next eviction, and the next emptying of groups, continues.
     hand: u32,
     group_hand: u32,
-    /// Blocks that went.
+    /// Blocks evicted.
     evicted: u64,
 }
 
 impl Space {
     pub(super) fn new(blocks: &Blocks) -> Self {
         let len = (GROUP / blocks.size()).max(1) as u32;
-        // Slot 0 is none; where that is a whole group, so is that.
+        // Slot 0 is never used; if it is a whole group, that group is not used either.
         let none = usize::from(len == 1);
         Self {
             uses: vec![Use::Free; none],
@@ -83,27 +84,28 @@ impl Space {
         self.evicted
     }
 
-    /// Whether most slots have been used: uses of blocks are to be noted.
+    /// Whether most slots have been used, so that uses of blocks are to be noted.
     pub(super) fn is_short(&self, blocks: &Blocks) -> bool {
         self.uses.len() as u32 > blocks.slots() / 4 * 3
     }
 
-    /// How many blocks of these bytes may be read at once: an eighth of what can be, which where the limit stands in the way is what
-    /// there is. Others need slots meanwhile.
+    /// How many blocks of these bytes may be read at once: an eighth of all possible slots, or of the
+    /// existing ones if the limit forbids more. Other readers need slots meanwhile.
     pub(super) fn at_once(&self, parts: Parts<'_>, account: &Account, bytes: usize) -> usize {
         let free = account.cache().is_none_or(|cache| cache.may_grow(bytes as u64));
         let slots = if free { parts.blocks.slots() as usize } else { self.uses.len() };
         (bytes / parts.blocks.size()).min(slots / 8).max(1)
     }
 
-    /// Ends some block, whose slot is free then; false: all are pinned.
+    /// End some block, whose slot is then free; false: all are pinned.
     pub(super) fn evict(&mut self, parts: Parts<'_>) -> bool {
         let slot = self.evict_one(parts);
         slot.into_iter().for_each(|slot| self.release(slot));
         slot.is_some()
     }
 
-    /// A slot for a block, of which [`Space::enter`] or [`Space::release`] is to be told; `None`: every block is pinned.
+    /// A slot for a block; the caller must follow with [`Space::enter`] or [`Space::release`]. `None`:
+    /// every block is pinned.
     pub(super) fn take(&mut self, parts: Parts<'_>, account: &mut Account) -> Option<u32> {
         if self.free.is_empty() {
             self.add_group(parts, account);
@@ -113,23 +115,23 @@ impl Space {
         Some(slot)
     }
 
-    /// What was taken has this block now.
+    /// A taken slot has this block now.
     pub(super) fn enter(&mut self, slot: u32, number: u64, id: BlockId) {
         self.uses[slot as usize] = Use::Block(number, id);
     }
 
-    /// What was taken is not needed.
+    /// A taken slot is not needed.
     pub(super) fn release(&mut self, slot: u32) {
         self.uses[slot as usize] = Use::Free;
         self.free.push(slot);
     }
 
-    /// The slots of a group. Slot 0 is none.
+    /// The slots of a group. Slot 0 is never used.
     fn group(&self, group: u32) -> std::ops::Range<u32> {
         (group * self.len).max(1)..(group + 1) * self.len
     }
 
-    /// Bytes of a group's blocks, and of what is never given back.
+    /// Bytes of a group's blocks, and bytes that are never returned.
     fn bytes(&self, parts: Parts<'_>) -> (u64, u64) {
         let lasting = (Blocks::overhead() + size_of::<Use>()) as u64;
         (u64::from(self.len) * parts.blocks.size() as u64, u64::from(self.len) * lasting)
@@ -173,8 +175,8 @@ impl Space {
         None
     }
 
-    /// Empty groups and give their memory back until so many bytes are, those first of which nothing was used of
-    /// late; how many it became. O(slots).
+    /// Empty groups and return their memory until `bytes` are returned, first groups without a recently
+    /// used block. Returns how many bytes were returned. O(slots).
     pub(super) fn reclaim(&mut self, parts: Parts<'_>, account: &mut Account, bytes: u64) -> u64 {
         let (memory, _) = self.bytes(parts);
         let (mut emptied, groups) = (Vec::new(), self.there.len() as u32);
@@ -196,11 +198,12 @@ impl Space {
         given as u64 * memory
     }
 
-    /// Whether an empty group's memory could be given back. Locked memory, for one, cannot: it stays charged, and in use.
+    /// Whether an empty group's memory could be returned. Locked memory, for one, cannot: it stays charged,
+    /// and in use.
     fn give_back(&mut self, parts: Parts<'_>, account: &mut Account, group: u32) -> bool {
         let slots = self.group(group);
         let slots = slots.start..slots.end.min(parts.blocks.slots());
-        // From the group's first byte on, also where that is slot 0's.
+        // From the group's first byte on, even if that is slot 0's.
         let given = parts.blocks.give_back(group * self.len, slots.end).is_ok();
         if given {
             account.sub(self.bytes(parts).0);
@@ -212,8 +215,8 @@ impl Space {
         given
     }
 
-    /// End all blocks of a group, unless one of them is pinned or (but where `used_too`) was used of late. Whether nothing is
-    /// in use there.
+    /// End all blocks of a group, unless one of them is pinned or (without `used_too`) was used lately.
+    /// Returns whether no slot of it is in use any more.
     fn empty(&mut self, parts: Parts<'_>, group: u32, used_too: bool) -> bool {
         let stays = |slot: u32| match self.uses[slot as usize] {
             Use::Free => false,

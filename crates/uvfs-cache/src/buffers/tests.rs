@@ -10,14 +10,14 @@ use crate::types::Config;
 
 const SIZE: usize = 512;
 
-/// Each block begins with its number and is full of its lowest byte.
+/// Each block begins with its number; its other bytes are the number's lowest byte.
 fn block(number: u64) -> Vec<u8> {
     let mut bytes = vec![number as u8; SIZE];
     bytes[..8].copy_from_slice(&number.to_le_bytes());
     bytes
 }
 
-/// So many blocks, and half a one. Keeps what was read.
+/// A source of `blocks` blocks and a half, which records its reads.
 #[derive(Default)]
 struct Source {
     blocks: u64,
@@ -30,7 +30,7 @@ impl Source {
         Arc::new(Self { blocks, ..Self::default() })
     }
 
-    /// Reads that began, as (block, blocks).
+    /// The recorded reads, as (block, blocks).
     fn reads(&self) -> Vec<(u64, usize)> {
         std::mem::take(&mut *self.reads.lock())
     }
@@ -52,7 +52,7 @@ impl BlockSource for Source {
     }
 }
 
-/// A device without a limit but its slots.
+/// A device whose only limit is its slots.
 fn device(source: &Arc<Source>, slots: u32) -> Device {
     Device::with(source.clone(), SIZE, slots).unwrap()
 }
@@ -129,7 +129,8 @@ fn a_bad_block_is_an_error_for_itself_only() {
     assert!(device.state.lock().flights.is_empty());
 }
 
-/// Runs `f` in four threads. They are joined one by one, which ThreadSanitizer sees; the end of a scope it does not.
+/// Run `f` in four threads. They are joined one by one, because ThreadSanitizer does not see the end of a
+/// scope.
 fn four(f: impl Fn(u64) + Sync) {
     std::thread::scope(|scope| {
         let f = &f;
@@ -156,7 +157,7 @@ fn misses_of_one_block_make_one_read() {
 fn an_error_reaches_all_and_is_not_kept() {
     let source = Source::of(64);
     let device = device(&source, 64);
-    // In an order in which nothing is read ahead: a block that is there already cannot fail.
+    // In an order without read-ahead: a block that is there already cannot fail.
     for number in (0..64).map(|i| i * 27 % 64) {
         source.bad.lock().insert(number);
         let all = Barrier::new(4);
@@ -169,12 +170,12 @@ fn an_error_reaches_all_and_is_not_kept() {
     }
 }
 
-/// A source that dies.
+/// A source that panics.
 struct Panics;
 
 impl BlockSource for Panics {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-        assert_ne!(offset, 0, "on purpose");
+        assert_ne!(offset, 0, "this source panics on purpose");
         Ok(out.len())
     }
 }
@@ -207,7 +208,7 @@ fn what_is_pinned_stays_and_where_all_is_there_is_no_memory() {
     }
 }
 
-/// A scan over everything does not drive out what is used all the time.
+/// A scan over everything does not evict blocks in constant use.
 #[test]
 fn what_is_used_again_and_again_stays() {
     let source = Source::of(100_000);
@@ -265,12 +266,12 @@ fn a_device_that_joins_counts_there_and_leaves_the_last_one() {
     device.join(&second);
     assert_eq!((first.committed(), second.committed()), (before[0], before[1] + bytes));
     first.set_memory_limit(1 << 20);
-    assert_eq!(device.counters().bytes, bytes, "it gave for a cache that it has left");
+    assert_eq!(device.counters().bytes, bytes, "it returned memory for a cache that it has left");
     for number in (0..100_000).step_by(3) {
         device.get(number).unwrap();
         assert!(second.committed() <= 4 << 20);
     }
-    // Without a cache what limits it is its slots.
+    // Without a cache only its slots limit it.
     drop(second);
     assert_eq!(device.get(99).unwrap()[..], block(99)[..]);
 }
@@ -319,7 +320,7 @@ fn bytes_are_the_blocks_under_a_storm() {
     });
 }
 
-/// Numbers that look random.
+/// Pseudo-random numbers.
 fn fastrand(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     move || {
@@ -330,7 +331,7 @@ fn fastrand(seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
-/// Leaves of another device, and of evicted blocks, are not taken for one's own.
+/// Leaves of another device, and of evicted blocks, are not taken for the device's own.
 #[test]
 fn devices_come_and_go() {
     for round in 0..50_u64 {

@@ -1,4 +1,4 @@
-//! The buffer cache where there is next to no memory, or no node of the tree.
+//! The buffer cache with next to no memory, or no tree node to spare.
 
 use std::sync::Barrier;
 use std::sync::mpsc;
@@ -9,7 +9,8 @@ use super::*;
 
 const SIZE: usize = 512;
 
-/// Every block, each full of its lowest byte; blocks from `slow` on fail, when `go` says so.
+/// Every block is full of its number's lowest byte. Reads of blocks from `slow` on wait for `go`, and then
+/// fail.
 struct Source {
     slow: u64,
     begun: Barrier,
@@ -21,7 +22,7 @@ impl BlockSource for Source {
         let first = offset / SIZE as u64;
         if first >= self.slow {
             self.begun.wait();
-            self.go.lock().recv().expect("who lets it go on");
+            self.go.lock().recv().expect("the test lets the slow read continue");
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         for (number, out) in (first..).zip(out.chunks_mut(SIZE)) {
@@ -36,7 +37,8 @@ fn source(slow: u64) -> (Arc<Source>, mpsc::Sender<()>) {
     (Arc::new(Source { slow, begun: Barrier::new(2), go: Mutex::new(waits) }), go)
 }
 
-/// The only slot is taken for a read that is under way: who misses waits for that, and is not refused; nor is its error his.
+/// The only slot is taken for a read under way. A miss waits for that read and is not refused, nor does it
+/// get that read's error.
 #[test]
 fn who_finds_all_slots_taken_waits_for_one() {
     let (source, go) = source(1000);
@@ -45,7 +47,7 @@ fn who_finds_all_slots_taken_waits_for_one() {
         let slow = scope.spawn(|| device.get(1000).map(drop).unwrap_err().raw_os_error());
         source.begun.wait();
         let other = scope.spawn(|| device.get(7).map(|block| block[0]));
-        // The table has the flight, its seat has, and who waits.
+        // The table holds the flight, its seat does, and the waiting thread does.
         let waits = || device.state.lock().flights.get(&1000).is_some_and(|f| Arc::strong_count(f) > 2);
         while !waits() && !other.is_finished() {
             std::thread::yield_now();
@@ -56,7 +58,7 @@ fn who_finds_all_slots_taken_waits_for_one() {
     });
 }
 
-/// Blocks so far from each other that each has three nodes of the tree for itself.
+/// Blocks so far apart that each has three nodes of the tree for itself.
 #[test]
 fn blocks_far_from_each_other_take_each_others_nodes() {
     let (source, _go) = source(u64::MAX);

@@ -8,7 +8,7 @@ use uvfs_sync::pages::FrameId;
 const FAN_BITS: u32 = if cfg!(loom) { 1 } else { 6 };
 /// Entries of a node.
 pub(super) const FAN: usize = 1 << FAN_BITS;
-/// Bits of an index. Ten levels: a level fits the four bits that it has.
+/// Bits of an index. Ten levels, so that a level fits into its four bits.
 const INDEX_BITS: u32 = 10 * FAN_BITS;
 /// Largest page index: 2^60 - 1.
 pub const MAX_INDEX: u64 = (1 << INDEX_BITS) - 1;
@@ -50,28 +50,28 @@ impl Entry {
         FrameId::from_bits(self.0)
     }
 
-    /// The page that this entry is, if it is one.
+    /// The entry's page, if it is one.
     pub(super) fn page(self) -> Option<FrameId> {
         (!self.is_empty() && !self.is_node()).then(|| self.frame())
     }
 
-    /// Whether a root like this has room for `index`; an empty one has for none.
+    /// Whether a root like this has room for `index`; an empty one never has.
     pub(super) fn covers(self, index: u64) -> bool {
         !self.is_empty() && index >> (FAN_BITS * self.level()) == 0
     }
 
-    /// Which slot of this node leads to `index`.
+    /// The slot of this node that leads to `index`.
     pub(super) fn slot(self, index: u64) -> usize {
         slot_at(self.level(), index)
     }
 
-    /// How many indices one slot of this node stands for.
+    /// How many indices one slot of this node covers.
     pub(super) fn span(self) -> u64 {
         1 << (FAN_BITS * (self.level() - 1))
     }
 }
 
-/// Which slot of a node of `level` leads to `index`.
+/// The slot of a node of `level` that leads to `index`.
 pub(super) fn slot_at(level: u32, index: u64) -> usize {
     (index >> (FAN_BITS * (level - 1))) as usize % FAN
 }

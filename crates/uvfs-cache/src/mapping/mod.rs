@@ -1,19 +1,19 @@
 //! Which page holds which part of a file: a radix tree that is read without locks.
 //!
-//! A [`Mapping`] is one object's tree (page index to page) and its mutex; a [`Memory`] holds the
-//! pages and tree nodes of many mappings. Entries are single words: level, generation and index of a
-//! node or page. The tree is as high as its largest index needs; a lone page 0 needs no node.
+//! A [`Mapping`] is one object's tree (page index to page) and its mutex; a [`Memory`] holds the pages and
+//! tree nodes of many mappings. Entries are single words: level, generation and index of a node or page.
+//! The tree is as high as its largest index needs; a lone page 0 needs no node.
 //!
-//! What protects what: the mutex ([`Mapping::lock`]) the tree's shape and the pages' bytes among
-//! writers. Readers take nothing. They load an entry, then check that the node which they took it
-//! from has not been recycled; and they copy from a page, then check the page's generation. A node or
-//! page that leaves the tree is freed at once, which moves its generation: a reader that was underway
-//! sees the file as it was or looks again, and never another file's bytes. After [`TRIES`]
-//! failures it takes the mutex; [`Memory::locked_reads`] counts those.
+//! What protects what: the mutex ([`Mapping::lock`]) protects the tree's shape, and the pages' bytes among
+//! writers. Readers take no lock. They load an entry, then check that the node which held it has not been
+//! recycled. They copy from a page, then check the page's generation. A node or page that leaves the tree
+//! is freed at once, which moves its generation. So a reader under way sees the file as it was or looks
+//! again, and never gets another file's bytes. After [`TRIES`] failures it takes the mutex;
+//! [`Memory::locked_reads`] counts those.
 //!
-//! A mapping is used with one `Memory` only. Nothing here calls out or sleeps, and the mutex is
-//! taken below whatever lock the owner holds. Cost of a hit: a node visit (two loads) for each six
-//! bits of the index, and the copy.
+//! A mapping is used with one `Memory` only. Nothing here calls out or sleeps. The mutex comes after any
+//! lock that the owner holds. Cost of a hit: a node visit (two loads) for each six bits of the index, and
+//! the copy.
 
 mod entry;
 mod writer;
@@ -41,11 +41,11 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Address space for `pages` pages, or as many as fit ([`Memory::capacity`]), and for as many
-    /// nodes: enough for one node a page, so that even sparse files fill most of the room.
+    /// Address space for `pages` pages, or as many as fit ([`Memory::capacity`]), and for as many nodes:
+    /// one node per page, so that even sparse files can fill most of it.
     ///
     /// # Errors
-    /// ENOMEM where next to nothing can be reserved.
+    /// ENOMEM if next to nothing can be reserved.
     pub fn reserve(pages: u32) -> io::Result<Self> {
         let pages = Pages::reserve(pages)?;
         let nodes = Frames::reserve(pages.capacity().max(1024))?;
@@ -67,17 +67,17 @@ impl Memory {
         self.pages.give_back_failures() + self.nodes.give_back_failures()
     }
 
-    /// Reads that took a mapping's mutex because the pages changed under them again and again.
+    /// Reads that took a mapping's mutex because its pages kept changing.
     pub fn locked_reads(&self) -> u64 {
         self.locked_reads.load(Ordering::Relaxed)
     }
 }
 
-/// The node or page was recycled while it was looked at.
+/// The node or page was recycled while a reader looked at it.
 struct Recycled;
 
-/// One object's pages. The owner empties it ([`Writer::clear`]) before it lets go of it: dropping
-/// a mapping gives nothing back.
+/// One object's pages. The owner empties it ([`Writer::clear`]) before it drops it: dropping a mapping
+/// returns no memory.
 #[derive(Debug)]
 pub struct Mapping {
     root: AtomicU64,
@@ -100,8 +100,8 @@ impl Mapping {
         Self { root: AtomicU64::new(0), lock: Ordered::new(0) }
     }
 
-    /// Copy from page `index`, starting `offset` bytes into it; what is read must not reach past
-    /// the page's end. Where there is no page, `out` is zeroed and the answer is `false`.
+    /// Copy from page `index`, from `offset` bytes into it; the read must not reach past the page's end. If
+    /// there is no page, `out` is zeroed and the result is `false`.
     pub fn read(&self, memory: &Memory, index: u64, offset: usize, out: &mut [u8]) -> bool {
         for _ in 0..TRIES {
             if let Ok(found) = self.try_read(memory, index, offset, out) {
@@ -125,8 +125,8 @@ impl Mapping {
         if memory.pages.read(page, offset, out) { Ok(true) } else { Err(Recycled) }
     }
 
-    /// Walk down. Every entry is loaded once; index, generation and level of what it leads to come from
-    /// that one word.
+    /// Walk down. Every entry is loaded once: that one word gives index, generation and level of the next
+    /// node or page.
     fn find(&self, memory: &Memory, index: u64) -> Result<Option<FrameId>, Recycled> {
         // Acquire: pairs with the release store that published the root, so the node is filled.
         let mut entry = Entry::from_word(self.root.load(Ordering::Acquire));

@@ -23,7 +23,7 @@ mod model {
         Look(u64, u64),
     }
 
-    /// Close together, around the borders of levels, and anywhere.
+    /// Indices close together, around the borders of levels, and anywhere.
     fn index() -> impl Strategy<Value = u64> {
         prop_oneof![
             4 => 0..70u64,
@@ -100,7 +100,7 @@ mod model {
         }
     }
 
-    /// Every node and page comes back: the same room can be filled again and again.
+    /// Every node and page comes back: the same room can be filled repeatedly.
     #[test]
     fn a_full_memory_refuses_without_changing_anything_and_empties_wholly() {
         let memory = Memory::reserve(1024).unwrap();
@@ -108,7 +108,7 @@ mod model {
         for round in 0..5u64 {
             let (dense, sparse) = (Mapping::new(), Mapping::new());
             let mut count = 0;
-            // Every other page needs a tower of nodes of its own: nodes run out before pages.
+            // Every other page needs a tower of nodes of its own, so nodes run out before pages.
             for i in 0u64.. {
                 let far = (i + 1) << 36;
                 if sparse.lock(&memory).write(far, 0, b"far") == Err(Full) {
@@ -142,8 +142,8 @@ mod model {
         mapping.lock(&memory).clear();
     }
 
-    /// Two files whose pages and nodes turn into each other's all the time; each page is stamped
-    /// with its file and index, and a reader meets no other stamp.
+    /// Two files whose pages and nodes turn into each other's all the time. Each page is stamped with its
+    /// file and index, and a reader meets no other stamp.
     #[test]
     fn readers_meet_only_their_own_files_bytes_under_a_storm() {
         let memory = Arc::new(Memory::reserve(256).unwrap());
@@ -214,7 +214,7 @@ mod loom_tests {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(2);
         model.check(move || {
-            // Three pages: whatever is freed is what is handed out next.
+            // Three pages: a freed page is the next one handed out.
             let memory = Memory {
                 pages: Frames::reserve(2).unwrap(),
                 nodes: Frames::reserve(6).unwrap(),
@@ -228,9 +228,9 @@ mod loom_tests {
         assert!(mapping.lock(memory).write(index, 0, bytes).is_ok());
     }
 
-    /// Read page `index` of ours while `change` runs: our bytes, or a hole; whatever else is
-    /// somebody else's. The reader is the spawned thread: loom looks for races with the last store
-    /// to a word, and would overlook those that a writer's own load has come after.
+    /// Read page `index` of ours while `change` runs. The result must be our bytes or a hole; anything else
+    /// is another file's. The reader is the spawned thread: loom looks for races with the last store to a
+    /// word, and would overlook a store that a writer's own load follows.
     fn read_during(s: &Arc<Shared>, index: u64, change: impl FnOnce()) -> bool {
         let reader = {
             let s = s.clone();
@@ -245,8 +245,8 @@ mod loom_tests {
         reader.join().unwrap()
     }
 
-    /// Rule 3. A page leaves our file, becomes theirs and is written: a reader of ours sees our
-    /// bytes or the hole.
+    /// Rule 3. A page leaves our file, becomes theirs and is written: a reader of ours sees our bytes or
+    /// the hole.
     #[test]
     fn loom_rule3_mapping_stores_into_a_recycled_slot_follow_a_release_fence() {
         check(|s| {
@@ -258,8 +258,8 @@ mod loom_tests {
         });
     }
 
-    /// Rule 4. A node leaves our tree and becomes theirs: an entry that is read through it leads to
-    /// our page or nowhere, though index and generation in that entry are valid, theirs.
+    /// Rule 4. A node leaves our tree and becomes theirs. An entry that is read through it leads to our
+    /// page or nowhere, though the index and generation in that entry are valid ones of theirs.
     #[test]
     fn loom_rule4_mapping_load_once_an_entry_belongs_to_the_tree_it_was_reached_through() {
         check(|s| {
@@ -271,7 +271,7 @@ mod loom_tests {
         });
     }
 
-    /// Rule 16: insert fills before it publishes. Both the page (into a lone root) and the node.
+    /// Rule 16: an insertion fills before it publishes, both the page (into a lone root) and the node.
     #[test]
     fn loom_rule16_mapping_an_insertion_is_filled_before_it_is_published() {
         for index in [0, 1] {
@@ -281,7 +281,7 @@ mod loom_tests {
         }
     }
 
-    /// Rule 16, by way of a slot of a node that is there already.
+    /// Rule 16, through a slot of an existing node.
     #[test]
     fn loom_rule16_mapping_an_insertion_into_a_node_is_filled_before_it_is_published() {
         check(|s| {
@@ -299,7 +299,7 @@ mod loom_tests {
                 write(&s.ours, &s.memory, 1, &OURS);
                 s.ours.lock(&s.memory).remove(1);
             });
-            assert!(present, "a page that was there all the time");
+            assert!(present, "a page that was always there was not found");
         });
     }
 }

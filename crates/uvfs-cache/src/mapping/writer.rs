@@ -1,11 +1,11 @@
-//! The tree as its writer sees it: the mutex is held, nothing moves.
+//! The tree for its writer: the mutex is held, and nothing moves.
 //!
-//! What is published was filled before: the entry that leads to it is stored with release, last.
-//! An entry is cleared before what it led to is freed. That order is for progress only: the other
-//! way round a reader would find a moved generation again and again until the entry is gone.
+//! A page or node is filled before it is published: the entry that leads to it is stored last, with
+//! release. An entry is cleared before its page or node is freed. That order is for progress only: in the
+//! other order a reader would find a moved generation again and again until the entry is gone.
 //!
-//! An insertion first takes all the nodes it needs; when there is no room it gives them back and
-//! the tree is as it was.
+//! An insertion first takes all the nodes it needs. If there is no room it gives them back, and the tree is
+//! as it was.
 
 use std::ops::RangeInclusive;
 
@@ -40,7 +40,7 @@ impl<'m> Writer<'m> {
 
     /// As [`Mapping::read`].
     pub fn read(&self, index: u64, offset: usize, out: &mut [u8]) -> bool {
-        // Under the mutex no page of this mapping is freed: the read cannot be refused.
+        // Under the mutex no page of this mapping is freed, so the read cannot be refused.
         let found = self.get(index).page().is_some_and(|page| self.memory.pages.read(page, offset, out));
         if !found {
             out.fill(0);
@@ -48,8 +48,8 @@ impl<'m> Writer<'m> {
         found
     }
 
-    /// Store `bytes` into page `index`, `offset` bytes into it; they must not reach past its end.
-    /// A page is added where there is none, zero but for `bytes`, and the answer is then `true`.
+    /// Store `bytes` into page `index`, from `offset` bytes into it; they must not reach past its end. If
+    /// there is no page, one is added, zero but for `bytes`, and the result is `true`.
     ///
     /// # Errors
     /// [`Full`]: a page had to be added and could not be; nothing changed.
@@ -67,24 +67,24 @@ impl<'m> Writer<'m> {
         Ok(true)
     }
 
-    /// As [`Writer::write`], but adds no page: says whether there is one.
+    /// As [`Writer::write`], but adds no page; returns whether there is one.
     pub fn overwrite(&mut self, index: u64, offset: usize, bytes: &[u8]) -> bool {
         let page = self.get(index).page();
         page.inspect(|page| self.memory.pages.write(*page, offset, bytes)).is_some()
     }
 
-    /// Zero `len` bytes of page `index` if there is one; says whether there is.
+    /// Zero `len` bytes of page `index` if there is one; returns whether there is.
     pub fn zero(&mut self, index: u64, offset: usize, len: usize) -> bool {
         let page = self.get(index).page();
         page.inspect(|page| self.memory.pages.zero(*page, offset, len)).is_some()
     }
 
-    /// Remove one page; says whether there was one.
+    /// Remove one page; returns whether there was one.
     pub fn remove(&mut self, index: u64) -> bool {
         self.remove_range(index..=index) != 0
     }
 
-    /// Remove all pages of a range and say how many there were. Visits the nodes and pages in it.
+    /// Remove all pages of a range; returns how many there were. Visits the nodes and pages in it.
     pub fn remove_range(&mut self, range: RangeInclusive<u64>) -> u64 {
         let root = self.root();
         if root.is_empty() || range.is_empty() {
@@ -103,7 +103,7 @@ impl<'m> Writer<'m> {
         removed
     }
 
-    /// Remove all pages and say how many there were.
+    /// Remove all pages; returns how many there were.
     pub fn clear(&mut self) -> u64 {
         self.remove_range(0..=MAX_INDEX)
     }
@@ -124,7 +124,7 @@ impl<'m> Writer<'m> {
         self.absent_below(root, 0, from).unwrap_or(end)
     }
 
-    /// How many pages lie in a range. Visits the nodes in it.
+    /// The number of pages in a range. Visits the nodes in it.
     pub fn count_range(&self, range: RangeInclusive<u64>) -> u64 {
         if range.is_empty() { 0 } else { self.count_below(self.root(), 0, &range) }
     }
@@ -134,7 +134,7 @@ impl<'m> Writer<'m> {
     }
 
     fn set_root(&mut self, root: Entry) {
-        // Release: what the entry leads to is filled for who loads it with acquire.
+        // Release: a reader that loads the entry with acquire finds its page or node filled.
         self.mapping.root.store(root.word(), Ordering::Release);
     }
 
@@ -166,7 +166,7 @@ impl<'m> Writer<'m> {
         entry
     }
 
-    /// Put a page where there is none.
+    /// Insert a page where there is none.
     fn insert(&mut self, index: u64, page: Entry) -> Result<(), Full> {
         if index > MAX_INDEX {
             return Err(Full);
@@ -200,14 +200,14 @@ impl<'m> Writer<'m> {
             self.raze(branch, page);
             return Err(Full);
         };
-        // Not published yet. The slot is not the first one, where the old root hangs: `top` is the
-        // lowest level that covers `index`, so its highest digit is not 0.
+        // Not published yet. The slot is not the first one, which has the old root: `top` is the lowest
+        // level that covers `index`, so its highest digit is not 0.
         self.set_slot(new_root, slot_at(top, index), branch);
         self.set_root(new_root);
         Ok(())
     }
 
-    /// Nodes above `base` up to `level`, each with one entry, on the way to `index`.
+    /// Nodes above `base` up to `level`, each with one entry, on the path to `index`.
     fn tower(&mut self, base: Entry, level: u32, index: u64) -> Result<Entry, Full> {
         let mut top = base;
         for level in base.level() + 1..=level {
@@ -231,8 +231,8 @@ impl<'m> Writer<'m> {
         }
     }
 
-    /// Remove what lies in `range` from a node whose first index is `first`. Says whether the node
-    /// is empty now; it is the caller's to unhook and free.
+    /// Remove the part of `range` in a node whose first index is `first`. Returns whether the node is empty
+    /// now; then the caller unhooks and frees it.
     fn remove_below(
         &mut self,
         node: Entry,
@@ -299,8 +299,8 @@ impl<'m> Writer<'m> {
     }
 }
 
-/// The slots of a node from the one that leads to `from` on (the first one, if `from` lies before
-/// the node), and the first index of each.
+/// The slots of a node from the one that leads to `from` on (from the first one, if `from` lies before the
+/// node), and the first index of each.
 fn slots(node: Entry, first: u64, from: u64) -> impl Iterator<Item = (usize, u64)> {
     let span = node.span();
     let start = (from.saturating_sub(first) / span) as usize;
