@@ -1,26 +1,28 @@
-//! A key that is held, in one word, while it is the only one of its shard.
+//! A shard's only held key, in one word.
 //!
-//! Rights to many things (names, inodes) stand in a sharded table: a list behind a mutex. Nearly always
-//! the list is empty, and who takes a key and gives it back would lock the mutex twice for it: four read-modify-writes where
-//! two do. So the first key of a shard stands in a word beside the list: 0 (none is held), that key, or *many* (the list tells).
+//! Locks on many things (names, inodes) stand in a sharded table: a list behind a mutex. Nearly always the
+//! list is empty. Taking a key and giving it back would then lock the mutex twice: four read-modify-writes
+//! where two suffice. So the first key of a shard stands in a word beside the list. The word is 0 (no key
+//! is held), that key, or *many* (the list has the keys).
 //!
-//! **What protects what.** From 0 to a key and back the word is changed by compare-exchange, by who takes and who holds that
-//! key. To and from *many* it is changed under the mutex of the list, and the list is empty at all times when
-//! the word is not *many*. The race of who holds a key alone, and gives it back, with who finds the word taken: if
-//! the first is first, the other one finds 0 in its place. If the other one is, it has put the key on the list before it
-//! lets go of the mutex, and the holder, whose exchange fails, finds it there.
+//! **What protects what.** The thread that takes or holds a key changes the word from 0 to the key and
+//! back, by compare-exchange. To and from *many* the word is changed under the mutex of the list. The list
+//! is empty whenever the word is not *many*. The race of a holder that gives its key back against a thread
+//! that finds the word taken: if the holder comes first, the other thread finds 0 in its place. If the
+//! other thread comes first, it puts the key on the list before it releases the mutex, and the holder,
+//! whose exchange fails, finds it there.
 
 use crate::primitives::{AtomicU64, Ordering};
 
-/// The list tells which keys are held.
+/// The list has the keys that are held.
 const MANY: u64 = 1;
 /// The least key.
 pub const LEAST: u64 = 2;
 
-/// Models of other crates go by the list, as if the word were always taken: it has a model of its own.
+/// Models of other crates use the list, as if the word were always taken: the word has a model of its own.
 const LISTED: bool = cfg!(all(loom, not(test)));
 
-/// The word.
+/// The word beside the list.
 #[derive(Debug)]
 pub struct Alone(AtomicU64);
 
@@ -31,28 +33,29 @@ impl Default for Alone {
 }
 
 impl Alone {
-    /// Take a key ([`LEAST`] or more) of a shard in which none is held. False: go by the list.
+    /// Take a key ([`LEAST`] or more) of a shard in which none is held. False: use the list.
     #[inline]
     pub fn take(&self, key: u64) -> bool {
         debug_assert!(key >= LEAST, "not a key");
-        // Acquire: what was done with a right to the shard before happens before.
+        // Acquire: what an earlier holder of a key of this shard did happens before.
         !LISTED && self.0.compare_exchange(0, key, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Give a key back. False: it stands on the list.
+    /// Give a key back. False: it is on the list.
     #[inline]
     pub fn release(&self, key: u64) -> bool {
         !LISTED && self.0.compare_exchange(key, 0, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
-    /// The list tells from now on. The key that was held alone is to be put on it. Under the list's mutex.
+    /// The list has the keys from now on; the caller puts the returned key, which was held alone, on it.
+    /// Called under the list's mutex.
     #[must_use = "the holder will look for the key on the list"]
     pub fn share(&self) -> Option<u64> {
         let held = if LISTED { MANY } else { self.0.swap(MANY, Ordering::AcqRel) };
         (held >= LEAST).then_some(held)
     }
 
-    /// The list is empty. Under its mutex, by who has taken the last key from it.
+    /// The list is empty. Called under its mutex, by the thread that took the last key from it.
     pub fn unshare(&self) {
         if !LISTED {
             self.0.store(0, Ordering::Release);
@@ -91,8 +94,7 @@ mod loom_tests {
                 return;
             }
             let mut list = self.list.lock();
-            let at =
-                list.iter().position(|held| *held == key).expect("a key that is held stands on the list");
+            let at = list.iter().position(|held| *held == key).expect("a held key is on the list");
             list.swap_remove(at);
             if list.is_empty() {
                 self.alone.unshare();
@@ -100,8 +102,9 @@ mod loom_tests {
         }
     }
 
-    /// Rule 13: a key has one holder at a time, who sees what the last one did, whoever else comes for it or for
-    /// another key. Planted bugs: rule13-alone-take-relaxed, rule13-alone-release-relaxed, rule13-alone-forgets.
+    /// Rule 13: a key has one holder at a time, which sees what the last holder did, whoever else comes for
+    /// it or for another key. Planted bugs: rule13-alone-take-relaxed, rule13-alone-release-relaxed,
+    /// rule13-alone-forgets.
     #[test]
     fn loom_rule13_a_key_has_one_holder() {
         for others in [[2, 2], [2, 3]] {
@@ -112,7 +115,7 @@ mod loom_tests {
                 let work = |s: &(Shard, AtomicU32), key: u64| {
                     if s.0.take(key) {
                         if key == 2 {
-                            // Not one step: a second holder's would be lost.
+                            // Two steps: a second holder's addition would be lost.
                             let n = s.1.load(Ordering::Relaxed);
                             s.1.store(n + 1, Ordering::Relaxed);
                         }
@@ -129,7 +132,7 @@ mod loom_tests {
                 for t in threads {
                     done += t.join().unwrap();
                 }
-                assert!(s.0.take(2) && s.0.take(3), "a key that nobody holds");
+                assert!(s.0.take(2) && s.0.take(3), "a key is still held");
                 assert_eq!(s.1.load(Ordering::Relaxed), done);
             });
         }

@@ -1,12 +1,12 @@
-//! Reserved address space holding slots of one type for ever.
+//! Reserved address space that always holds slots of one type.
 //!
-//! What protects what: nothing. A slot consists of atomics only and is valid when all-zero, so a
-//! reference to any slot may be had at any time, whether the slot is in use, free, or its page
-//! was given back to the system (it then reads as zero: generation 0, dead). What a reader *believes*
-//! of a slot is between the slot's sequence and the reader.
+//! What protects what: nothing. A slot consists of atomics only and is valid when all-zero. So a reference
+//! to any slot may exist at any time, whether the slot is in use, free, or its page was given back to the
+//! system. (It then reads as zero: generation 0, dead.) The slot's sequence decides what a reader may trust
+//! of its contents.
 //!
-//! Indices are 32 bits; index 0 is never used for an object, so that 0 can mean "none". Under
-//! loom the slots are built one by one, because loom's atomics are not plain memory.
+//! Indices are 32 bits; index 0 is never used for an object, so that 0 can mean "none". Under loom the
+//! slots are built one by one, because loom's atomics are not plain memory.
 
 use std::io;
 use std::marker::PhantomData;
@@ -20,15 +20,16 @@ pub const MAX_ALIGN: usize = crate::sys::PAGE;
 /// A type that may live in an [`Arena`].
 ///
 /// # Safety
-/// All-zero bytes are a valid value, the type needs no drop, every field is an atomic (or padding
-/// that is never read). [`Arena::reserve`] does not compile for one without bytes, or aligned to more than [`MAX_ALIGN`].
+/// All-zero bytes are a valid value, the type needs no drop, and every field is an atomic (or padding that
+/// is never read). [`Arena::reserve`] does not compile for a type without bytes, or aligned to more than
+/// [`MAX_ALIGN`].
 pub unsafe trait Slot: Sync + Send + 'static {
     /// The all-zero value, for loom, whose atomics must be constructed.
     #[cfg(loom)]
     fn zero() -> Self;
 }
 
-/// What a slot declared by [`slot!`](crate::slot!) may consist of.
+/// The types of which a slot declared by [`slot!`](crate::slot!) may consist.
 ///
 /// # Safety
 /// As for [`Slot`]: all-zero bytes are valid, no drop, every byte is an atomic's.
@@ -64,10 +65,9 @@ unsafe impl<F: Field, const N: usize> Field for [F; N] {
     }
 }
 
-/// Declare a struct that may live in an [`Arena`], safely: every field has to
-/// be a [`Field`].
+/// Declare a struct that may live in an [`Arena`], safely: every field has to be a [`Field`].
 ///
-/// It may ask for more alignment, but not for more than [`MAX_ALIGN`], which is all that an arena has:
+/// It may ask for more alignment, but not for more than [`MAX_ALIGN`], the alignment of an arena:
 ///
 /// ```compile_fail,E0080
 /// uvfs_sync::slot! {
@@ -109,19 +109,19 @@ pub struct Arena<T> {
     #[cfg(loom)]
     memory: Vec<T>,
     capacity: u32,
-    /// Slots reserved less one; their number is a power of two.
+    /// Number of slots reserved, less one; the number is a power of two.
     mask: u32,
     _slots: PhantomData<T>,
 }
 
 impl<T: Slot> Arena<T> {
-    /// `get` makes references of addresses that are aligned to a page, and `at` divides by the size.
+    /// `get` makes references from page-aligned addresses, and `at` divides by the size.
     const FITS: () = assert!(align_of::<T>() <= MAX_ALIGN && size_of::<T>() > 0);
 
-    /// Reserve room for `capacity` slots; on ENOMEM half of it is tried, and so on down to 1024.
+    /// Reserve room for `capacity` slots. On ENOMEM half of it is tried, and so on down to 1024.
     ///
     /// # Errors
-    /// ENOMEM when not even that fits. `capacity()` tells what was got.
+    /// ENOMEM if not even that fits. `capacity()` returns the number that was reserved.
     pub fn reserve(capacity: u32) -> io::Result<Self> {
         const { Self::FITS };
         let mut capacity = capacity.max(1);
@@ -150,15 +150,15 @@ impl<T: Slot> Arena<T> {
         Ok(Self { memory, capacity, mask: slots - 1, _slots: PhantomData })
     }
 
-    /// Ask for huge pages: fewer misses of the TLB where many slots are in use, up to 2 MiB more
-    /// memory where few are.
+    /// Ask for huge pages: fewer TLB misses if many slots are in use, up to 2 MiB more memory if few are.
     pub fn advise_huge_pages(&self) {
         #[cfg(not(loom))]
         self.memory.advise_huge();
     }
 
-    /// Slots are used in rising order, and this one comes next: from `first` bytes on huge pages are asked for ahead of it,
-    /// until memory is given back. For who uses slots densely: what is used of a huge page is committed as a whole.
+    /// Slots are used in rising order, and this one comes next. From `first` bytes on, huge pages are
+    /// requested ahead of it, until memory is given back. For dense use only: a huge page that is used in
+    /// part is committed as a whole.
     #[inline]
     pub fn reached(&self, index: u32, first: usize) {
         #[cfg(not(loom))]
@@ -166,14 +166,14 @@ impl<T: Slot> Arena<T> {
         let _ = (index, first);
     }
 
-    /// Slots `from..to` are going to be used, all of them: their pages are committed at once.
+    /// Slots `from..to` are going to be used, all of them: commit their pages at once.
     pub fn populate(&self, from: u32, to: u32) {
         #[cfg(not(loom))]
         self.memory.populate(from as usize * size_of::<T>(), to as usize * size_of::<T>());
         let _ = (from, to);
     }
 
-    /// Next to no slot is used: they will be used from the first on once more, as [`Arena::reached`] wants it.
+    /// Almost no slot is used: slots will again be used from the first on, as for [`Arena::reached`].
     pub fn begin_anew(&self) {
         #[cfg(not(loom))]
         self.memory.begin_anew();
@@ -184,9 +184,9 @@ impl<T: Slot> Arena<T> {
         self.capacity
     }
 
-    /// The slot at `index`. An index out of range wraps to some slot: one read from memory that
-    /// changed meanwhile must not be able to panic a reader, who finds out by the sequence. (A mask
-    /// and not a comparison: a reader of chained slots waits for this at each step.)
+    /// The slot at `index`. An index out of range wraps to some slot: an index read from memory that
+    /// changed meanwhile must not make a reader panic. The sequence then tells the reader. (A mask and not
+    /// a comparison: a reader of chained slots waits for this at each step.)
     #[inline(always)]
     pub fn get(&self, index: u32) -> &T {
         let index = (index & self.mask) as usize;
@@ -199,7 +199,7 @@ impl<T: Slot> Arena<T> {
         return &self.memory[index];
     }
 
-    /// Where a slot is, for [`Arena::at`].
+    /// The address of a slot, for [`Arena::at`].
     #[inline]
     pub fn address(&self, index: u32) -> usize {
         #[cfg(not(loom))]
@@ -208,8 +208,8 @@ impl<T: Slot> Arena<T> {
         return (index & self.mask) as usize;
     }
 
-    /// The slot at an address, and its index; `None` where no slot of this arena begins there. The check is none that a load of the slot
-    /// waits for, as it does for an index that is masked, scaled and added.
+    /// The slot at an address, and its index; `None` if no slot of this arena begins there. No load of the
+    /// slot waits for the check, unlike for an index that is masked, scaled and added.
     #[inline(always)]
     pub fn at(&self, address: usize) -> Option<(&T, u32)> {
         #[cfg(not(loom))]
@@ -227,7 +227,7 @@ impl<T: Slot> Arena<T> {
         return self.memory.get(address).map(|slot| (slot, address as u32));
     }
 
-    /// Ask for a slot's line before it is needed. A hint: it reads and stores nothing.
+    /// Prefetch a slot's line. A hint: it reads and stores nothing.
     #[inline(always)]
     pub fn prefetch(&self, index: u32) {
         let slot = std::ptr::from_ref(self.get(index));
@@ -239,7 +239,8 @@ impl<T: Slot> Arena<T> {
         let _ = slot;
     }
 
-    /// A copy of what [`Arena::get`] needs, for who looks often: one load less on the way to a slot.
+    /// A copy of the fields that [`Arena::get`] needs, for frequent use: one load less on the way to a
+    /// slot.
     #[inline(always)]
     pub fn view(&self) -> View<'_, T> {
         View {
@@ -252,11 +253,11 @@ impl<T: Slot> Arena<T> {
         }
     }
 
-    /// Give the pages that lie wholly within slots `from..to` back to the system. Nobody may hold
-    /// one of these slots as an object; readers that still look see dead slots (all zero).
+    /// Return the pages that lie wholly within slots `from..to` to the system. Nobody may hold one of these
+    /// slots as an object; readers that still look see dead slots (all zero).
     ///
     /// # Errors
-    /// What `madvise(2)` says; the caller keeps counting the memory then.
+    /// The error of `madvise(2)`; the caller keeps counting the memory then.
     pub fn give_back(&self, from: u32, to: u32) -> io::Result<()> {
         #[cfg(not(loom))]
         return self.memory.give_back(from as usize * size_of::<T>(), to as usize * size_of::<T>());
@@ -331,7 +332,7 @@ mod tests {
         assert_eq!(arena.get(128).0[3].load(Ordering::Relaxed), 129);
     }
 
-    /// Advice and memory of slots that are not there: nothing happens.
+    /// Advice and memory of slots that do not exist: nothing happens.
     #[test]
     fn slots_out_of_range_are_not_given_back_nor_asked_for() {
         let arena = Arena::<Words>::reserve(1 << 12).unwrap();

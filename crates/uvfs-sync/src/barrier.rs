@@ -1,19 +1,20 @@
 //! A full barrier whose cost one side pays for both.
 //!
 //! Two threads that each store one word and then load the other's need a full barrier between the two
-//! steps, or both may miss the other's store. Where one side is met millions of times and the other
-//! rarely, the frequent side calls [`light`], which only keeps the compiler from reordering, and the rare
-//! side calls [`heavy`]: membarrier(2) makes every thread of the process that runs pass a full
-//! barrier; one that does not run has passed one. Where the system call is refused (an old kernel, a
-//! sandbox) both sides fence.
+//! steps. Without it both may miss the other's store. If one side runs millions of times and the other
+//! rarely, the frequent side calls [`light`], which only keeps the compiler from reordering. The rare side
+//! calls [`heavy`]: membarrier(2) makes every running thread of the process pass a full barrier; a thread
+//! that does not run has passed one. If the system call is refused (an old kernel, a sandbox), both sides
+//! fence.
 //!
-//! Who uses one side anywhere must use the other one there too. Nothing here allocates or waits. `light`
-//! costs a load and a branch; `heavy` 0.1 to 2.5 µs, more with more processors that run this process.
+//! A protocol that uses one side must use the other one too. Nothing here allocates or waits. `light` costs
+//! a load and a branch; `heavy` costs 0.1 to 2.5 µs, more with more processors that run this process.
 //!
-//! Under loom there are two models, and each promises something that the pair does not. Sequentially consistent
-//! *fences* also order either side with other such fences, which `light` does not. *Meetings*, read-modify-writes of one word,
-//! do not; but of two sides that pass there, all that the first one did happens before what the second one does, which
-//! in the language's terms takes an acquire and a release besides. Who relies on neither is right under both.
+//! Under loom there are two models, and each promises something that the pair does not. Sequentially
+//! consistent *fences* also order either side with other such fences, which `light` does not. *Meetings*,
+//! read-modify-writes of one word, do not. But if two sides pass there, everything that the first did
+//! happens before what the second does, which in the language's terms takes an acquire and a release
+//! besides. Code that relies on neither is right under both.
 
 #[cfg(not(loom))]
 mod asymmetric {
@@ -25,13 +26,13 @@ mod asymmetric {
     /// Nobody has asked yet: `light` fences, which is right beside either `heavy`.
     const UNKNOWN: u8 = 0;
     const MEMBARRIER: u8 = 1;
-    /// The system call was refused a moment ago: `light` fences from now on, but some thread may have
+    /// The system call was refused a moment ago. `light` fences from now on, but some thread may have
     /// passed one that did not.
     const DRAINING: u8 = 2;
     const FENCE: u8 = 3;
     static KIND: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-    /// Long enough for whatever a processor had begun to store.
+    /// Long enough for any store that a processor had begun.
     pub(super) const DRAIN: Duration = Duration::from_millis(20);
 
     #[inline]
@@ -65,10 +66,10 @@ mod asymmetric {
         }
     }
 
-    /// A sandbox that was entered after we had registered. Those who come from now on fence; those who came
-    /// before have no fence behind them, and are given the time in which every processor empties its
-    /// store buffer many times over. Each `heavy` waits for itself until the first that waited is through:
-    /// one that finds DRAINING began after the change to it; one that finds FENCE began after the wait.
+    /// A sandbox was entered after registration. Threads that come from now on fence. Earlier ones have no
+    /// fence behind them, so they get the time in which every processor empties its store buffer many times
+    /// over. Each `heavy` waits by itself until the first that waited is through: one that finds DRAINING
+    /// began after the change to it, and one that finds FENCE began after the wait.
     #[cold]
     fn drain() {
         let _ = KIND.compare_exchange(MEMBARRIER, DRAINING, Ordering::SeqCst, Ordering::SeqCst);
@@ -89,7 +90,8 @@ mod asymmetric {
     }
 
     thread_local! {
-        /// std's: of the thread that runs the model, whose threads are not threads.
+        /// std's thread-local: it belongs to the thread that runs the model, whose threads are not system
+        /// threads.
         static MEETINGS: Cell<bool> = const { Cell::new(false) };
     }
 
@@ -120,7 +122,7 @@ mod asymmetric {
     }
 }
 
-/// Which of the two models [`light`] and [`heavy`] are from now on, for the models that this thread runs.
+/// Choose the model of [`light`] and [`heavy`] from now on, for the models that this thread runs.
 #[cfg(all(test, loom))]
 pub(crate) fn set_meetings(on: bool) {
     asymmetric::set_meetings(on);
@@ -132,7 +134,7 @@ pub fn light() {
     asymmetric::light();
 }
 
-/// Before the first use: until then [`light`] is a fence.
+/// Call this before the first use: until then [`light`] is a fence.
 pub fn prepare() {
     asymmetric::prepare();
 }

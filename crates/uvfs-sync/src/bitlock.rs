@@ -1,18 +1,18 @@
-//! A lock in one bit of a 64-bit word whose other bits belong to somebody else.
+//! A lock in one bit of a 64-bit word whose other bits have other users.
 //!
-//! Bit [`LOCK`] is the lock, bit [`WAIT`] says that somebody sleeps. Unfair on purpose: a fair
-//! queue hands the lock to threads that are not running, which is how the kernel's lockref fell
-//! from millions to thousands of operations a second and stayed there (Guzik, "vfs: move
-//! d_lockref out of the area used by RCU lookup", 2024). Waiters spin a little, then sleep.
+//! Bit [`LOCK`] is the lock; bit [`WAIT`] says that a thread sleeps. The lock is unfair on purpose. A fair
+//! queue hands the lock to threads that are not running. That is how the kernel's lockref fell from
+//! millions to thousands of operations a second and stayed there (Guzik, "vfs: move d_lockref out of the
+//! area used by RCU lookup", 2024). Waiters spin a little, then sleep.
 //!
-//! Unlocking is a read-modify-write, never a store: the word's other bits may change under a
-//! held lock (design rule 2).
+//! Unlocking is a read-modify-write, never a store: the word's other bits may change under a held lock
+//! (design rule 2).
 
 use crate::primitives::{AtomicU64, Ordering, parking, spin_loop};
 
 /// The lock.
 pub const LOCK: u64 = 1;
-/// Somebody sleeps for the lock.
+/// A thread sleeps for the lock.
 pub const WAIT: u64 = 2;
 
 const SPINS: u32 = if cfg!(loom) { 0 } else { 64 };
@@ -28,16 +28,16 @@ pub fn try_lock(word: &AtomicU64) -> bool {
     old & LOCK == 0 && word.compare_exchange(old, old | LOCK, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-/// Take the lock bit, sleeping if it must. The caller knows that the word stays a lock word
-/// (type-stable memory), and that it may wait for whoever holds it (lock order).
+/// Take the lock bit, sleeping if necessary. The caller guarantees that the word stays a lock word
+/// (type-stable memory), and that it may wait for the holder (lock order).
 #[inline]
 pub fn lock(word: &AtomicU64) {
     lock_if(word, |_| true);
 }
 
-/// [`lock`] while the word is one that may be locked; false once it is not. Who has made it such a word,
-/// under the lock, knows that nobody holds the lock and nobody will take it: the exchange that does
-/// expects a word that `may` has seen.
+/// [`lock`] while `may` allows the word to be locked; false once it does not. A thread that makes `may`
+/// refuse the word, under the lock, knows that nobody holds the lock and nobody will take it. The reason is
+/// that the locking exchange expects a word that `may` has accepted.
 #[inline]
 pub fn lock_if(word: &AtomicU64, may: impl Fn(u64) -> bool) -> bool {
     let old = word.load(Ordering::Relaxed);
@@ -57,7 +57,7 @@ fn lock_slow(word: &AtomicU64, may: &dyn Fn(u64) -> bool) -> bool {
             return false;
         }
         if old & LOCK == 0 {
-            // Others may sleep: WAIT, if set, stays set and our unlock wakes them.
+            // Others may sleep: WAIT, if set, stays set, and our unlock wakes them.
             if word.compare_exchange_weak(old, old | LOCK, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return true;
             }
@@ -73,14 +73,14 @@ fn lock_slow(word: &AtomicU64, may: &dyn Fn(u64) -> bool) -> bool {
         {
             continue;
         }
-        // If the holder unlocks before we are queued, it has cleared LOCK and WAIT and `validate`
-        // fails; if after, it saw WAIT and its unpark_all finds us.
+        // If the holder unlocks before we are queued, it has cleared LOCK and WAIT, and `validate` fails.
+        // If it unlocks after, it saw WAIT, and its unpark_all finds us.
         parking::park(key(word), || word.load(Ordering::Relaxed) & (LOCK | WAIT) == LOCK | WAIT);
         spins = 0;
     }
 }
 
-/// Give the lock bit up, changing the rest of the word by `change` in the same step.
+/// Release the lock bit, and change the rest of the word by `change` in the same step.
 #[inline]
 pub fn unlock_with(word: &AtomicU64, change: impl Fn(u64) -> u64) {
     let mut old = word.load(Ordering::Relaxed);
@@ -98,7 +98,7 @@ pub fn unlock_with(word: &AtomicU64, change: impl Fn(u64) -> u64) {
     }
 }
 
-/// Give the lock bit up.
+/// Release the lock bit.
 #[inline]
 pub fn unlock(word: &AtomicU64) {
     let old = word.fetch_and(!(LOCK | WAIT), Ordering::Release);
@@ -115,7 +115,7 @@ mod loom_tests {
     use loom::cell::UnsafeCell;
 
     struct Shared(AtomicU64, UnsafeCell<u32>);
-    // SAFETY: the cell is only touched under the bit lock, which is what the test proves.
+    // SAFETY: the cell is only touched under the bit lock; the test proves that.
     unsafe impl Sync for Shared {}
     // SAFETY: as above.
     unsafe impl Send for Shared {}

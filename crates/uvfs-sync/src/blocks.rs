@@ -1,26 +1,32 @@
 //! Blocks of a device as memory that is recycled: read in place while pinned, or copied without a pin.
 //!
-//! A block's slot has three parts in arenas of their own. Its *bytes*; its published *generation*, which is all that a
-//! copy without a pin looks at besides; and a private *word* of pins and generation, a cache line for each, that only who
-//! pins and who evicts change. Beside them stands a *note*, for what a user has found out about the bytes (that a checksum
-//! is right): it is 0 when the block begins and goes with it. Generations are odd while the block is there and even while the slot is free, and never come
-//! again: whoever remembers a [`BlockId`] finds out whether it is still that block. Memory of words and generations is
-//! never given back; that of bytes may be, while the slot is free.
+//! A block's slot has three parts in separate arenas: its *bytes*; its published *generation*, the only
+//! other thing that a copy without a pin reads; and a private *word* of pins and generation. Each word has
+//! a cache line, and only pins and evictions change it. Beside them stands a *note*, for something that a
+//! user has found out about the bytes (for example, that a checksum is right). The note is 0 when the block
+//! begins, and ends with it. Generations are odd while the block is there and even while the slot is free,
+//! and never recur. So the holder of a [`BlockId`] can tell whether the slot still has that block. Memory
+//! of words and generations is never given back; that of bytes may be, while the slot is free.
 //!
-//! What protects what: nobody stores bytes but [`Blocks::fill`], which owns the free slot from the exchange that marks it
-//! until the store that says that the block is there, and [`Blocks::give_back`], which claims free slots in the same way. A pin is counted by an exchange that expects the generation, and
-//! [`Blocks::kill`] is one that expects the generation and no pin. Of the two the first one wins: either the pin is seen, and the block
-//! stays, or the generation has moved, and there is no pin.
+//! What protects what: only [`Blocks::fill`] stores bytes. It owns the free slot from the exchange that
+//! marks it until the store that announces the block. [`Blocks::give_back`] claims free slots in the same
+//! way. A pin is counted by an exchange that expects the generation; [`Blocks::kill`] is an exchange that
+//! expects the generation and no pin. If the pin comes first, `kill` sees it, and the block stays. If
+//! `kill` comes first, the generation has moved, and there is no pin.
 //!
-//! *A copy against a recycling.* The bytes are stored after a release fence, and the published generation has moved before it. If
-//! the copy saw one of those stores, its acquire fence makes it see the moved generation, and it is refused. If it saw none, it has
-//! the old block's bytes.
-//! *The last pin against the next block.* The end of a pin releases and `kill` acquires: what was read under
-//! the pin was read before the next block's bytes are stored.
-//! *A note against a recycling.* A note is made under a pin, so it is there before the block ends, and the next `fill` clears it. It is
-//! stored with release: who reads it without a pin, and it is the next block's, sees the moved generation and is refused.
+//! *A copy against a recycling.* The bytes are stored after a release fence, and the published generation
+//! has moved before it. If the copy saw one of those stores, its acquire fence makes it see the moved
+//! generation, and it is refused. If it saw none, it has the old block's bytes.
 //!
-//! Cost: a pin and its end are a read-modify-write each, of a line that others may want; a copy stores nothing.
+//! *The last pin against the next block.* The end of a pin releases and `kill` acquires: what was read
+//! under the pin was read before the next block's bytes are stored.
+//!
+//! *A note against a recycling.* A note is made under a pin, so it is stored before the block ends, and the
+//! next `fill` clears it. It is stored with release: a reader without a pin that loads the next block's
+//! note sees the moved generation and is refused.
+//!
+//! Cost: a pin and its end are a read-modify-write each, of a line that others may want; a copy stores
+//! nothing.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -47,15 +53,15 @@ pub const MAX_SIZE: usize = 64 << 10;
 const COUNT: u64 = (1 << INDEX_BITS) - 1;
 /// Beside an even generation: the slot is being filled, or its memory given back.
 const FILLING: u64 = COUNT;
-/// The last generation that is not begun any more.
+/// From this generation on no block begins.
 const LAST_GENERATION: u64 = (1 << (64 - INDEX_BITS)) - 2;
 
-/// A block in its slot, at a certain time: generation above index. Never 0.
+/// One block in its slot: generation above index. Never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockId(NonZeroU64);
 
 impl BlockId {
-    /// The generation of a block that is there is odd.
+    /// The generation of a present block is odd.
     #[inline]
     const fn new(index: u32, generation: u64) -> Option<Self> {
         Self::from_word(generation << INDEX_BITS | index as u64)
@@ -67,7 +73,7 @@ impl BlockId {
         self.0.get()
     }
 
-    /// From the word that [`BlockId::to_word`] gave; nothing from a 0.
+    /// From the word that [`BlockId::to_word`] returned; `None` from a 0.
     #[inline]
     pub const fn from_word(word: u64) -> Option<Self> {
         match NonZeroU64::new(word) {
@@ -76,8 +82,9 @@ impl BlockId {
         }
     }
 
-    /// From a word that is one of [`BlockId::to_word`] or 0, which is not looked at: another word may make an id of a slot without a
-    /// block, which is copied from as if there were one. It cannot be pinned, nor killed.
+    /// From a word that [`BlockId::to_word`] returned, or 0, without a check. Another word may make an id
+    /// of a slot without a block. A copy from it then proceeds as if there were a block, but it can be
+    /// neither pinned nor killed.
     #[inline(always)]
     pub const fn from_own_word(word: u64) -> Option<Self> {
         match NonZeroU64::new(word) {
@@ -92,7 +99,8 @@ impl BlockId {
         (self.0.get() & (MAX_SLOTS as u64 - 1)) as u32
     }
 
-    /// Its slot, with bits of the generation above it, which whoever has a slot by it masks away: no mask is longer than [`INDEX_BITS`].
+    /// Its slot, with bits of the generation above it. Users of the slot mask these away: no mask is longer
+    /// than [`INDEX_BITS`].
     #[inline(always)]
     const fn place(self) -> u32 {
         self.0.get() as u32
@@ -112,19 +120,19 @@ slot! {
 }
 
 slot! {
-    /// The generation, for who does not pin.
+    /// The generation, for readers that do not pin.
     #[derive(Debug)]
     struct Published { generation: AtomicU64 }
 }
 
 slot! {
-    /// What a user has found out about the bytes.
+    /// A user's finding about the bytes.
     #[derive(Debug)]
     struct Note { note: AtomicU64 }
 }
 
 slot! {
-    /// Whether the block was used since the hand came by.
+    /// Whether the block was used since the hand last passed.
     #[derive(Debug)]
     struct Mark { used: AtomicU8 }
 }
@@ -143,17 +151,17 @@ pub struct Blocks {
     /// Binary logarithm of a block's size.
     shift: u32,
     slots: u32,
-    /// Slots of the memory less one; their number is a power of two.
+    /// Number of slots of the memory, less one; the number is a power of two.
     mask: u32,
 }
 
 impl Blocks {
-    /// Address space for so many blocks, or for as many as fit: on ENOMEM half of it is tried, and so on. Nothing
-    /// is committed.
+    /// Address space for `blocks` blocks, or for as many as fit: on ENOMEM half of it is tried, and so on.
+    /// Nothing is committed.
     ///
     /// # Errors
-    /// EINVAL for a size that is no power of two or not within [`MIN_SIZE`] and [`MAX_SIZE`]; ENOMEM when next to
-    /// nothing can be reserved.
+    /// EINVAL for a size that is no power of two or not within [`MIN_SIZE`] and [`MAX_SIZE`]; ENOMEM if
+    /// next to nothing can be reserved.
     pub fn reserve(size: usize, blocks: u32) -> io::Result<Self> {
         if !size.is_power_of_two() || !(MIN_SIZE..=MAX_SIZE).contains(&size) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -187,7 +195,7 @@ impl Blocks {
         Ok(Self { memory, words, generations, notes, marks, shift, slots, mask })
     }
 
-    /// Slots; 1 is the first that may be used.
+    /// Number of slots; 1 is the first usable one.
     pub fn slots(&self) -> u32 {
         self.slots
     }
@@ -203,8 +211,8 @@ impl Blocks {
         size_of::<Word>() + size_of::<Published>() + size_of::<Note>() + size_of::<Mark>()
     }
 
-    /// A block begins in a free slot, pinned once, with these bytes and zeroes after them. `None`, and nothing happened: the slot
-    /// is not free, is out of generations, or there are too many bytes.
+    /// Begin a block in a free slot, pinned once, with these bytes and zeroes after them. `None`, and
+    /// nothing happened: the slot is not free, is out of generations, or there are too many bytes.
     pub fn fill(&self, index: u32, bytes: &[u8]) -> Option<Pinned<'_>> {
         if index == 0 || index >= self.slots || bytes.len() > self.size() {
             return None;
@@ -215,21 +223,21 @@ impl Blocks {
         if free & COUNT != 0 || generation & 1 == 1 || generation >= LAST_GENERATION {
             return None;
         }
-        // Acquire: pairs with `kill`'s release; what was done with the last block there is over.
+        // Acquire: pairs with `kill`'s release; all use of the last block in the slot is over.
         word.compare_exchange(free, free | FILLING, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        // The published generation moved before: who sees one of these stores sees that.
+        // The published generation moved before: a reader that sees one of these stores sees that.
         fence(Ordering::Release);
         let words = self.words_of(index);
         copy_in(words, 0, bytes);
         self.wipe(words, bytes.len());
         let note = &self.notes.get(index).note;
-        // Not touched where nobody makes notes.
+        // Not touched if nobody makes notes.
         if note.load(Ordering::Relaxed) != 0 {
             note.store(0, Ordering::Relaxed);
         }
         let generation = generation + 1;
         self.generations.get(index).generation.store(generation, Ordering::Relaxed);
-        // Release: who pins sees the bytes.
+        // Release: a thread that pins sees the bytes.
         word.store(generation << INDEX_BITS | 1, Ordering::Release);
         Some(Pinned { blocks: self, id: BlockId::new(index, generation)? })
     }
@@ -244,13 +252,13 @@ impl Blocks {
         }
     }
 
-    /// Keep a block there. `None`: it is gone (or has 2^28 pins).
+    /// Pin a block, so that it stays. `None`: it is gone (or has 2^28 pins).
     #[inline(always)]
     pub fn pin(&self, id: BlockId) -> Option<Pinned<'_>> {
         let word = &self.words.get(id.place()).word;
         let mut old = word.load(Ordering::Relaxed);
         loop {
-            // An even generation is of no block (`BlockId::from_own_word`).
+            // An even generation belongs to no block (`BlockId::from_own_word`).
             if old >> INDEX_BITS != id.generation() || id.generation() & 1 == 0 || old & COUNT == COUNT {
                 return None;
             }
@@ -262,7 +270,8 @@ impl Blocks {
         }
     }
 
-    /// Copy bytes out without a pin; they must lie within the block. `false`: it is gone, and what `out` holds is anybody's.
+    /// Copy bytes out without a pin; they must lie within the block. `false`: the block is gone, and the
+    /// contents of `out` mean nothing.
     #[inline(always)]
     #[must_use]
     pub fn read(&self, id: BlockId, offset: usize, out: &mut [u8]) -> bool {
@@ -272,10 +281,11 @@ impl Blocks {
         self.generations.get(id.place()).generation.load(Ordering::Relaxed) == id.generation()
     }
 
-    /// As [`Blocks::read`]; the answer is the block's note ([`Pinned::set_note`]), none where the block is gone.
+    /// As [`Blocks::read`]; returns the block's note ([`Pinned::set_note`]), or `None` if the block is
+    /// gone.
     #[inline(always)]
     pub fn read_noted(&self, id: BlockId, offset: usize, out: &mut [u8]) -> Option<u64> {
-        // Before the fence in `read`, which pairs with the release of who made the note.
+        // Before the fence in `read`, which pairs with the release of the store of the note.
         let note = self.notes.get(id.index()).note.load(Ordering::Relaxed);
         self.read(id, offset, out).then_some(note)
     }
@@ -286,18 +296,18 @@ impl Blocks {
         self.generations.get(id.place()).generation.load(Ordering::Relaxed) == id.generation()
     }
 
-    /// End a block that nobody has pinned; its slot is the caller's then, to fill or to give back. `false`: somebody has,
-    /// or it is gone already.
+    /// End a block that nobody has pinned. Its slot is then the caller's, to fill or to give back. `false`:
+    /// the block is pinned, or gone already.
     #[must_use]
     pub fn kill(&self, id: BlockId) -> bool {
         if id.generation() & 1 == 0 {
-            // Of no block (`BlockId::from_own_word`).
+            // It belongs to no block (`BlockId::from_own_word`).
             return false;
         }
         let (there, gone) = (id.generation() << INDEX_BITS, (id.generation() + 1) << INDEX_BITS);
         let word = &self.words.get(id.index()).word;
-        // Acquire: pairs with the release of a pin's end, what was read under it was read before the slot is filled
-        // again. Release: pairs with `fill`.
+        // Acquire: pairs with the release of a pin's end; what was read under it was read before the slot
+        // is filled again. Release: pairs with `fill`.
         if word.compare_exchange(there, gone, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return false;
         }
@@ -305,13 +315,13 @@ impl Blocks {
         true
     }
 
-    /// Whether somebody has the block pinned, as far as can be told.
+    /// Whether the block is pinned, as far as can be told.
     pub fn is_pinned(&self, id: BlockId) -> bool {
         let word = self.words.get(id.index()).word.load(Ordering::Relaxed);
         word >> INDEX_BITS == id.generation() && word & COUNT != 0
     }
 
-    /// The block was used. A load, and a store only where none was made since the hand came by.
+    /// The block was used. A load, and a store only if none was made since the hand last passed.
     #[inline]
     pub fn mark(&self, id: BlockId) {
         let used = &self.marks.get(id.index()).used;
@@ -320,7 +330,7 @@ impl Blocks {
         }
     }
 
-    /// Whether the block in this slot was used since the last time that this was asked.
+    /// Whether the block in this slot was used since the last call.
     pub fn take_mark(&self, index: u32) -> bool {
         let used = &self.marks.get(index).used;
         let was = used.load(Ordering::Relaxed) != 0;
@@ -330,12 +340,13 @@ impl Blocks {
         was
     }
 
-    /// Return the bytes of slots `from..to` to the system, all of which are free. Whole pages only. Two exchanges for each slot.
+    /// Return the bytes of slots `from..to`, all of which are free, to the system. Whole pages only. Two
+    /// exchanges per slot.
     ///
     /// # Errors
-    /// EBUSY where one of them is not free; what madvise(2) says. The memory is still there then.
+    /// EBUSY if one of them is not free; or the error of madvise(2). The memory is still there then.
     pub fn give_back(&self, from: u32, to: u32) -> io::Result<()> {
-        // Slot 0, and those behind the last one, are never filled.
+        // Slot 0, and slots behind the last one, are never filled.
         let slots = from.max(1)..to.min(self.slots);
         let claimed = slots.clone().take_while(|index| self.claim(*index)).count() as u32;
         let all = slots.len() as u32;
@@ -348,12 +359,14 @@ impl Blocks {
         given
     }
 
-    /// Keep a free slot from being filled, so that nobody pins it: the bytes of a pinned block are a slice, which must not change.
-    /// False: it is not free. If the claim comes first, `fill` is refused. If a block is there first, the claim is.
+    /// Keep a free slot from being filled, so that nobody pins it: the bytes of a pinned block are a slice,
+    /// which must not change. False: it is not free. If the claim comes first, `fill` is refused. If a
+    /// block comes first, the claim is refused.
     fn claim(&self, index: u32) -> bool {
         let word = &self.words.get(index).word;
         let free = word.load(Ordering::Relaxed);
-        // Acquire: pairs with `kill`'s release; what was read under the last block's pins was read before the bytes go.
+        // Acquire: pairs with `kill`'s release; what was read under the last block's pins was read before
+        // the bytes go.
         free & COUNT == 0
             && free >> INDEX_BITS & 1 == 0
             && word.compare_exchange(free, free | FILLING, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -361,7 +374,8 @@ impl Blocks {
 
     fn unclaim(&self, index: u32) {
         let word = &self.words.get(index).word;
-        // Nobody else stores to a claimed slot's word. Release: the next `fill` stores bytes after they went.
+        // Nobody else stores to a claimed slot's word. Release: the next `fill` stores bytes after they
+        // went.
         word.store(word.load(Ordering::Relaxed) & !COUNT, Ordering::Release);
     }
 
@@ -370,7 +384,7 @@ impl Blocks {
         self.memory.give_back(from, to)
     }
 
-    /// What giving back does, where there are no pages.
+    /// The effect of giving back, without pages.
     #[cfg(loom)]
     fn drop_bytes(&self, from: usize, to: usize) -> io::Result<()> {
         self.memory[from / 8..to / 8].iter().for_each(|word| word.store(0, Ordering::Relaxed));
@@ -382,15 +396,16 @@ impl Blocks {
         self.words_from(index, 0)
     }
 
-    /// A block's words from this one on.
+    /// A block's words from word `first` on.
     #[inline(always)]
     fn words_from(&self, index: u32, first: usize) -> &[AtomicU64] {
         let (at, len) = (((index & self.mask) as usize) << self.shift, self.size() / 8);
         assert!(first <= len, "a word of another block");
         #[cfg(not(loom))]
-        // SAFETY: the reservation spans mask + 1 blocks and is aligned to a page; its bytes are zero or were stored as
-        // such words, of which every value is valid; first is not above len; the slice borrows from self, which owns the
-        // mapping. (Which block is added last: a reader waits for that alone.)
+        // SAFETY: the reservation spans mask + 1 blocks and is aligned to a page; its bytes are zero or
+        // were stored as such words, of which every value is valid; first is not above len; the slice
+        // borrows from self, which owns the mapping. (The block's offset is added last: a reader waits for
+        // that alone.)
         return unsafe {
             let words = self.memory.base().cast::<AtomicU64>().as_ptr().add(first).byte_add(at);
             std::slice::from_raw_parts(words, len - first)
@@ -400,7 +415,7 @@ impl Blocks {
     }
 }
 
-/// A block that stays where it is as long as this lives.
+/// A pinned block: it stays where it is as long as this lives.
 #[derive(Debug)]
 pub struct Pinned<'b> {
     blocks: &'b Blocks,
@@ -408,21 +423,23 @@ pub struct Pinned<'b> {
 }
 
 impl Pinned<'_> {
-    /// Which block.
+    /// The block's id.
     #[inline]
     pub fn id(&self) -> BlockId {
         self.id
     }
 
-    /// What was noted of these bytes since the block began; 0 at first. Notes of several threads at a time: one of them stays.
+    /// The note about these bytes since the block began; 0 at first. If several threads store notes at a
+    /// time, one of them stays.
     #[inline]
     pub fn note(&self) -> u64 {
         self.blocks.notes.get(self.id.index()).note.load(Ordering::Relaxed)
     }
 
-    /// Note something of the bytes. It means what their user wants it to.
+    /// Store a note about the bytes. Its user defines the meaning.
     pub fn set_note(&self, note: u64) {
-        // Release: pairs with the fence of `read`. Who copies what was here before is told by the generation that has moved.
+        // Release: pairs with the fence of `read`. A copy of the slot's earlier contents finds the
+        // generation moved.
         self.blocks.notes.get(self.id.index()).note.store(note, Ordering::Release);
     }
 
@@ -440,9 +457,9 @@ impl Deref for Pinned<'_> {
     #[inline]
     fn deref(&self) -> &[u8] {
         let words = self.blocks.words_of(self.id.place());
-        // SAFETY: the words are plain bytes of that length. Nobody stores to them while the block is pinned: bytes are
-        // stored by `fill` only, which the generation that this pin was counted with keeps out, and those that were
-        // stored before happened before the pin (it acquires); others read.
+        // SAFETY: the words are plain bytes of that length. Nobody stores to them while the block is
+        // pinned: only `fill` stores bytes, and the generation with which this pin was counted keeps it
+        // out. Earlier stores happened before the pin (it acquires). Other threads only read.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), self.blocks.size()) }
     }
 }
@@ -450,7 +467,8 @@ impl Deref for Pinned<'_> {
 impl Drop for Pinned<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: pairs with `kill`. An addition without a look: the pin keeps the generation where it is.
+        // Release: pairs with `kill`. A subtraction without a check: the pin keeps the generation where it
+        // is.
         self.blocks.words.get(self.id.index()).word.fetch_sub(1, Ordering::Release);
     }
 }
@@ -474,7 +492,7 @@ mod loom_tests {
         (blocks, id)
     }
 
-    /// Ends the block if that may be, and puts one of 2s in its place.
+    /// End the block if possible, and put a block of 2s in its place.
     fn recycle(blocks: &Blocks, id: BlockId) -> bool {
         let gone = blocks.kill(id);
         if gone {
@@ -483,8 +501,8 @@ mod loom_tests {
         gone
     }
 
-    /// Rule 2: a pin and an eviction, of which one comes first. `kill` that does not look for pins, and a pin that
-    /// does not look at the generation, make this fail.
+    /// Rule 2: a pin and an eviction; one of them comes first. A `kill` that ignores pins, or a pin that
+    /// ignores the generation, makes this fail.
     #[test]
     fn loom_blocks_a_pinned_block_is_not_evicted_and_an_evicted_one_not_pinned() {
         check(|| {
@@ -500,7 +518,7 @@ mod loom_tests {
         });
     }
 
-    /// Rule 2: the pins of two threads are both counted and both given back.
+    /// Rule 2: the pins of two threads are both counted and both released.
     #[test]
     fn loom_blocks_pins_are_counted() {
         check(|| {
@@ -530,8 +548,9 @@ mod loom_tests {
         });
     }
 
-    /// Rule 3: a note is of the block that it was made of: the next one begins without, and who copies the old one is not
-    /// given the new one's. A `fill` that leaves the note, or a relaxed store of it, makes this fail.
+    /// Rule 3: a note belongs to the block for which it was made. The next block begins without a note, and
+    /// a copy of the old block does not get the new one's note. A `fill` that leaves the note, or a relaxed
+    /// store of it, makes this fail.
     #[test]
     fn loom_blocks_a_note_goes_with_its_block() {
         check(|| {
@@ -544,7 +563,7 @@ mod loom_tests {
                     assert!(note < 2, "the next block's note");
                 }
             });
-            // Another one than who filled it: no fence of `fill` stands before this store.
+            // Not the thread that filled it: no fence of `fill` stands before this store.
             if let Some(next) = blocks.pin(BlockId::new(1, 3).unwrap()) {
                 assert_eq!(next.note(), 0, "the last block's note");
                 next.set_note(2);
@@ -554,8 +573,8 @@ mod loom_tests {
         });
     }
 
-    /// Rule 2: bytes go only while nobody has them pinned: of a fill and a giving back one comes first. Planted bug:
-    /// blocks-give-back-claims-nothing.
+    /// Rule 2: bytes go only while nobody has them pinned: of a fill and a giving back one comes first.
+    /// Planted bug: blocks-give-back-claims-nothing.
     #[test]
     fn loom_blocks_bytes_are_given_back_under_no_pin() {
         check(|| {
@@ -583,14 +602,15 @@ mod loom_tests {
         });
     }
 
-    /// Rule 16: who pins by an id that it was not told of in order sees the block whole. A relaxed end of `fill`, or a relaxed
-    /// pin, makes this fail.
+    /// Rule 16: a thread that pins by an id which reached it without synchronisation sees the block whole.
+    /// A relaxed end of `fill`, or a relaxed pin, makes this fail.
     #[test]
     fn loom_blocks_a_block_is_whole_before_it_can_be_pinned() {
         check(|| {
             let blocks = Arc::new(Blocks::reserve(MIN_SIZE, 1).unwrap());
             let other = blocks.clone();
-            // The reader is the spawned one: it comes after, and may see old values of all that it was not told of.
+            // The reader is the spawned thread: it comes after, and may see old values of everything that
+            // it was not notified of.
             let t = spawn(move || {
                 if let Some(pinned) = other.pin(BlockId::new(1, 1).unwrap()) {
                     let mut got = [0; MIN_SIZE];
@@ -655,7 +675,8 @@ mod tests {
         assert!(blocks.pin(BlockId::new(u32::MAX >> 4, 7).unwrap()).is_none());
     }
 
-    /// Planted bugs: blocks-give-back-ignores-blocks, blocks-give-back-takes-the-free-ones, blocks-give-back-keeps-its-claims.
+    /// Planted bugs: blocks-give-back-ignores-blocks, blocks-give-back-takes-the-free-ones,
+    /// blocks-give-back-keeps-its-claims.
     #[test]
     fn bytes_are_given_back_only_where_no_block_is() {
         let blocks = Blocks::reserve(4096, 8).unwrap();
@@ -665,11 +686,11 @@ mod tests {
         assert!((1..4).all(|slot| refused(slot, slot + 1)) && refused(0, u32::MAX));
         assert!(pinned.iter().all(|block| block.iter().all(|byte| *byte == 7)));
         let ids: Vec<_> = pinned.into_iter().map(|block| block.id()).collect();
-        assert!(refused(0, 9), "blocks are there, if nobody has them pinned");
+        assert!(refused(0, 9), "unpinned blocks are still there");
         assert!(ids.iter().all(|id| blocks.read(*id, 0, &mut [0; 8])));
         assert!(blocks.kill(ids[0]) && blocks.kill(ids[2]));
         assert!(refused(1, 3) && refused(2, 4));
-        // What was refused is as it was: the free slots can be filled.
+        // A refusal changed nothing: the free slots can be filled.
         let again = [1, 3].map(|slot| blocks.fill(slot, b"x").unwrap().id());
         assert!([again[0], ids[1], again[1]].into_iter().all(|id| blocks.kill(id)));
         blocks.give_back(0, u32::MAX).unwrap();
@@ -678,7 +699,7 @@ mod tests {
         assert!(next.id() != ids[1] && next.iter().all(|byte| *byte == 0));
     }
 
-    /// Somebody who gives back what he does not own: what is pinned stays what it is.
+    /// A thread returns bytes that it does not own: a pinned block is unaffected.
     #[test]
     fn a_pinned_block_keeps_its_bytes_whoever_gives_them_back() {
         let rounds: u64 = if cfg!(miri) { 30 } else { 20_000 };
@@ -704,7 +725,7 @@ mod tests {
         thief.join().unwrap();
     }
 
-    /// Each block bears its number all over; what is pinned, or copied and accepted, is of one block.
+    /// Each block is full of its number; a pinned block, or an accepted copy, has the bytes of one block.
     #[test]
     fn bytes_are_one_blocks_under_a_storm_of_recycling() {
         const SLOTS: u32 = 4;

@@ -1,10 +1,10 @@
-//! Atomics that count what this thread stores with them (`RUSTFLAGS="--cfg count_stores"`).
+//! Atomics that count this thread's stores (`RUSTFLAGS="--cfg count_stores"`).
 //!
-//! Transparent wrappers of std's, with the same layout and names, which
-//! [`primitives`](crate::primitives) puts in their place. A store and a read-modify-write (failed
-//! ones too: the processor takes the line for them) add one to a figure of the calling thread;
-//! loads and fences cost what they cost. `ci/shared-stores.sh` proves with it that a hit stores
-//! nothing that another thread reads or writes. Not for use in production.
+//! Transparent wrappers of std's atomics, with the same layout and names, which
+//! [`primitives`](crate::primitives) puts in their place. A store and a read-modify-write add one to a
+//! counter of the calling thread, even if it fails: the processor takes the line for it. Loads and fences
+//! cost what they cost. `ci/shared-stores.sh` uses it to prove that a hit stores nothing that another
+//! thread reads or writes. Not for use in production.
 
 use std::cell::Cell;
 use std::sync::atomic::{self, Ordering};
@@ -13,7 +13,7 @@ thread_local! {
     static STORES: Cell<u64> = const { Cell::new(0) };
 }
 
-/// This thread has stored to memory that others may look at.
+/// This thread has stored to memory that others may read.
 #[inline]
 pub(crate) fn note() {
     // During thread teardown nobody asks any more.

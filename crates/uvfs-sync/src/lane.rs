@@ -1,11 +1,11 @@
-//! A small number for each thread that runs, for arrays with a line per thread.
+//! A small number for each running thread, for arrays with a line per thread.
 //!
-//! Numbers are dense: a thread that ends gives its number back, and the next new thread takes it
-//! over, with whatever stands in the lines of that number. So a line has one writer at a time, and
-//! what the last writer stored happens before what the next one loads (both hold the registry's mutex).
-//! Nobody is told when a thread ends; sums over all lines stay right because no line goes away.
+//! Numbers are dense: a thread that ends returns its number, and the next new thread takes it over, with
+//! the contents of the lines of that number. So a line has one writer at a time. What the last writer
+//! stored happens before what the next one loads (both hold the registry's mutex). Nobody is notified when
+//! a thread ends; sums over all lines stay right because no line goes away.
 //!
-//! More than [`LANES`] threads at a time, and threads that are ending, have no number: they go the way
+//! More than [`LANES`] threads at a time, and threads that are ending, have no number: they use the path
 //! that needs none. Costs one load of a thread-local.
 
 use std::cell::Cell;
@@ -16,25 +16,25 @@ use parking_lot::Mutex;
 /// Threads with a number at one time.
 pub const LANES: u32 = if cfg!(loom) { 2 } else { 1024 };
 
-/// A number that was never handed out is not below this. Raised before the number's first use.
+/// All numbers that were ever handed out are below this. Raised before a number's first use.
 static TOP: AtomicU32 = AtomicU32::new(0);
 static FREE: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 const UNASKED: u32 = u32::MAX;
 const NONE: u32 = u32::MAX - 1;
 
-/// Gives the number back when its thread ends.
+/// Returns the number when its thread ends.
 struct Holder(u32);
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // What is dropped after this has no number any more.
+        // Whatever is dropped after this finds no number.
         let _ = MINE.try_with(|mine| mine.set(NONE));
         FREE.lock().push(self.0);
     }
 }
 
-/// Aligned so that the low bits of its address are free for who uses it as the thread's [`Seat::me`].
+/// Aligned so that the low bits of its address are free for users of [`Seat::me`].
 #[repr(align(64))]
 struct Mine(Cell<u32>);
 
@@ -61,7 +61,7 @@ pub fn known() -> Option<u32> {
     MINE.try_with(Mine::get).ok().filter(|lane| *lane < LANES)
 }
 
-/// This thread's number, below [`LANES`]; it gets one now if there is one to be had.
+/// This thread's number, below [`LANES`]; it gets one now if one is available.
 #[cold]
 pub fn mine() -> Option<u32> {
     match MINE.try_with(Mine::get) {
@@ -70,19 +70,20 @@ pub fn mine() -> Option<u32> {
     }
 }
 
-/// Where a thread's marks stand, and what they say.
+/// A thread's line, and the value that it marks lines with.
 ///
-/// A thread keeps its `me` until it is gone, its number only until its thread-locals are dropped: a guard that is
-/// kept in one may outlive the number. So who marks a line with `me` finds out whether it is his.
+/// A thread keeps its `me` until it is gone, but its number only until its thread-locals are dropped: a
+/// guard kept in a thread-local may outlive the number. So a thread that marks a line with `me` can tell
+/// whether a mark is its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
     /// The thread's number, or [`LANES`] if it has none.
     pub lane: u32,
-    /// Different from that of each other thread that runs; a multiple of 64, never 0.
+    /// Different from that of every other running thread; a multiple of 64, never 0.
     pub me: u64,
 }
 
-/// This thread's seat; it gets a number now if there is one to be had. One load of a thread-local.
+/// This thread's seat; it gets a number now if one is available. One load of a thread-local.
 #[inline]
 pub fn seat() -> Seat {
     let known = MINE.with(|mine| Seat { lane: mine.get(), me: std::ptr::from_ref(mine).addr() as u64 });
@@ -105,7 +106,7 @@ fn take() -> Option<u32> {
         let _ = MINE.try_with(|mine| mine.set(NONE));
         return None;
     };
-    // Where the thread is ending, the holder is dropped here and now.
+    // If the thread is ending, the holder is dropped at once.
     HOLDER.try_with(move |h| h.set(Some(holder))).ok()?;
     let _ = MINE.try_with(|mine| mine.set(lane.unwrap_or(NONE)));
     lane
@@ -142,7 +143,7 @@ mod tests {
             });
             assert_eq!(lanes.len(), 8);
         };
-        // Without giving numbers back, half of these rounds would use them all up.
+        // If numbers were not returned, half of these rounds would use them all up.
         for _ in 0..LANES / 4 {
             round();
         }

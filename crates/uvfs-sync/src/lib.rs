@@ -1,11 +1,11 @@
 //! Building blocks of uvfs whose correctness rests on atomics.
 //!
-//! Everything here is about *type-stable* memory: a slot is only ever reused for the same kind
-//! of object, so a reader needs no reference, no epoch and no registration. It loads, checks a
-//! sequence and retries. All of the project's lock-free `unsafe` stands in this crate; every
-//! shared field is an atomic, so there is no data race in the sense of Rust's memory model.
+//! Everything here concerns *type-stable* memory: a slot is only ever reused for the same kind of object,
+//! so a reader needs no reference, no epoch and no registration. It loads, checks a sequence and retries.
+//! All of the project's lock-free `unsafe` code is in this crate. Every shared field is an atomic, so there
+//! is no data race in the sense of Rust's memory model.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | [`primitives`] | the atomics, mutex and parking lot, swapped for loom's under `--cfg loom`, for counting ones under `--cfg count_stores` |
 //! | [`arena`] | reserved address space holding slots that are valid when all-zero |
@@ -13,14 +13,15 @@
 //! | [`segvec`] | a growing array of ordinary objects whose addresses never change |
 //! | [`small_map`] | numbers to numbers, read without a store, replaced as a whole |
 //! | [`seqcount`] | the sequence of a published half |
-//! | [`bitlock`] | a lock in one bit of a word; who waits is parked |
+//! | [`bitlock`] | a lock in one bit of a word; waiters are parked |
+//! | [`alone`] | a shard's only key, held in one word |
 //! | [`lockref`] | count, lock bits and generation in one word |
-//! | [`percpu_ref`] | the references of what many threads use at once, counted per thread |
+//! | [`percpu_ref`] | references to an object that many threads use at once, counted per thread |
 //! | [`percpu_rwsem`] | a reader-writer lock whose readers share no line |
-//! | [`active`] | who is inside a call of an object, and the way to wait until nobody is |
+//! | [`active`] | active references: whether a thread is inside a call of an object, and waiting until none is |
 //! | [`barrier`] | a full barrier whose cost one side pays for both |
-//! | [`lane`] | a small number for each thread that runs |
-//! | [`tallies`] | figures that each thread keeps and anybody may sum |
+//! | [`lane`] | a small number for each running thread |
+//! | [`tallies`] | counters that each thread keeps and any thread may sum |
 //! | [`order`] | the lock order, asserted in debug builds |
 //! | [`blhash`] | the bit-locked hash: one cache line a bucket, grows while it is read |
 //! | [`pages`] | 4 KiB pages of file data as type-stable memory |

@@ -1,9 +1,9 @@
 //! The lock order, asserted in debug builds (docs/locking.md has it in words).
 //!
-//! Each thread keeps a list of the locks it holds: their classes and, where several of a class may be held, their keys.
-//! A thread panics when it takes a lock that comes before one it holds, or that it holds already: at the first wrong order, not at the
-//! first deadlock. In release builds and under loom (whose threads share a system thread, and which finds deadlocks itself)
-//! nothing of it is left.
+//! Each thread keeps a list of the locks it holds: their classes and, if several of a class may be held,
+//! their keys. A thread panics when it takes a lock that comes before one it holds, or that it holds
+//! already. So the panic comes at the first wrong order, not at the first deadlock. Release builds contain
+//! none of this, nor do loom builds: loom's threads share a system thread, and loom finds deadlocks itself.
 
 #[cfg(all(test, debug_assertions, not(loom)))]
 mod tests;
@@ -13,19 +13,19 @@ use std::ops::{Deref, DerefMut};
 
 use crate::primitives::{Mutex, MutexGuard};
 
-/// Classes of locks, in the order in which they may be taken. Several of one class may be held in the order of
-/// their keys. Of a class without keys a thread holds one at a time.
+/// Classes of locks, in the order in which they may be taken. Several of one class may be held in the order
+/// of their keys. Of a class without keys a thread holds one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Class {
     /// A superblock's rename mutex.
     Rename,
-    /// A name lock, by the name's 64-bit hash. It may be given back by another thread: it is noted only while a
+    /// A name lock, by the name's 64-bit hash. Another thread may release it, so it is noted only while a
     /// thread that takes two waits for the second.
     Name,
-    /// An inode's turn.
+    /// An inode lock.
     InodeLock,
-    /// A file's page index or extra of tmpfs.
+    /// A file's page index, or its extra in tmpfs.
     File,
     /// The eviction lock: one thread at a time empties chunks of names.
     Eviction,
@@ -37,7 +37,7 @@ pub enum Class {
     Bucket,
     /// The attribute lock of an inode, by index (that is, by address).
     AttrLock,
-    /// A kernfs tree, or the locks that it is divided into by number.
+    /// A kernfs tree, or its partial locks by number.
     Tree,
     /// A thread's free slots.
     Magazine,
@@ -45,7 +45,7 @@ pub enum Class {
     ChunkList,
     /// One chunk.
     Chunk,
-    /// The chunks that no slab has.
+    /// The chunks that no slab owns.
     Pool,
 }
 
@@ -78,7 +78,7 @@ mod held {
     }
 
     pub(super) fn check(class: Class) {
-        // While a thread ends there may be no list any more.
+        // While a thread ends the list may be gone.
         let _ = HELD.try_with(|held| {
             if let Some((later, _)) = held.borrow().iter().find(|held| held.0 > class) {
                 panic!("lock order: {class:?} is taken while {later:?} is held");
@@ -100,7 +100,7 @@ mod held {
     pub(super) fn leave(class: Class) {
         let _ = HELD.try_with(|held| {
             let mut held = held.borrow_mut();
-            // A thread that lets go of one lock of a class lets go of all before it takes another one.
+            // A thread that releases one lock of a class releases all of them before it takes another one.
             if let Some(at) = held.iter().rposition(|held| held.0 == class) {
                 held.remove(at);
             }
@@ -123,19 +123,20 @@ pub fn check(class: Class) {
     held::check(class);
 }
 
-/// This thread is about to wait for the lock of `class` that has this key among its class.
+/// This thread is about to wait for the lock of `class` with this key.
 #[inline]
 pub fn enter(class: Class, key: u64) {
     held::enter(class, key);
 }
 
-/// This thread has given a lock of `class` up: the last one that it took.
+/// This thread has released a lock of `class`: the last one that it took.
 #[inline]
 pub fn leave(class: Class) {
     held::leave(class);
 }
 
-/// [`enter`], and [`leave`] when dropped, by the same thread; to be kept beside a lock's guard. Takes up nothing in release builds.
+/// [`enter`], and [`leave`] when dropped, by the same thread; kept beside a lock's guard. Has no size in
+/// release builds.
 #[derive(Debug)]
 pub struct Held {
     #[cfg(all(debug_assertions, not(loom)))]
@@ -147,13 +148,13 @@ pub struct Held {
 const _: () = assert!(size_of::<Held>() == 0);
 
 impl Held {
-    /// Note the lock of a class of which a thread holds one at a time, before waiting for it.
+    /// Note a lock of a class of which a thread holds one at a time, before waiting for it.
     #[inline]
     pub fn new(class: Class) -> Self {
         Self::keyed(class, 0)
     }
 
-    /// Note the lock of a class that has this key, before waiting for it.
+    /// Note the lock of a class with this key, before waiting for it.
     #[inline]
     pub fn keyed(class: Class, key: u64) -> Self {
         enter(class, key);
@@ -178,10 +179,10 @@ impl Drop for Held {
     }
 }
 
-/// A lock's guard, and the note that it is held.
+/// A lock's guard, and the note that the lock is held.
 #[derive(Debug)]
 pub struct Noted<G> {
-    // First: what is noted is held all the while.
+    // First field, so dropped first: the lock is noted for as long as it is held.
     guard: G,
     _held: Held,
 }

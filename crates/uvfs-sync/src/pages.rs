@@ -1,19 +1,19 @@
 //! Frames of file data (and of index nodes) as type-stable memory.
 //!
 //! A frame is an array of atomic words that is only ever reused as a frame of the same arena. Its
-//! *generation* stands in separate memory that is never given back, and moves when the frame is freed:
-//! whoever remembers a [`FrameId`] (index and generation) can tell afterwards whether what it copied
-//! belonged to that generation. A reader needs no lock and no reference, and never sees a torn word.
+//! *generation* stands in separate memory that is never given back, and moves when the frame is freed. So
+//! the holder of a [`FrameId`] (index and generation) can tell afterwards whether its copy belonged to that
+//! generation. A reader needs no lock and no reference, and never sees a torn word.
 //!
-//! What protects what: a live frame belongs to who allocated it. Its owner excludes other writers
-//! by a lock of its own (partial words are load-and-store); readers are excluded by nothing. Which
-//! frames are free: a magazine a shard, each under its mutex, then `chunks` under the one mutex
-//! behind them (order: magazine, chunks).
+//! What protects what: a live frame belongs to the thread or object that allocated it. The owner excludes
+//! other writers by a lock of its own (partial words are load-and-store); nothing excludes readers. Each
+//! shard has a magazine of free frames under its mutex. The other free frames are in `chunks`, under the
+//! one mutex behind them (order: magazine, chunks).
 //!
-//! The race, and its endings: a reader copies words while the frame is freed, recycled and written
-//! for somebody else. Every store into a frame follows a release fence *in the storing thread*
-//! that comes after the generation moved. If the reader saw one of those stores, its acquire fence makes
-//! it see the moved generation, and it drops the copy. If it saw none, it has the old owner's bytes.
+//! The race, and its outcomes: a reader copies words while the frame is freed, recycled and written for
+//! another owner. Every store into a frame follows a release fence *in the storing thread* that comes after
+//! the generation moved. If the reader saw one of those stores, its acquire fence makes it see the moved
+//! generation, and it drops the copy. If it saw none, it has the old owner's bytes.
 //!
 //! Cost: a hit is the words themselves and one load; allocation and freeing an uncontended mutex.
 
@@ -46,15 +46,15 @@ const CHUNK: u32 = if cfg!(loom) { 4 } else { 64 };
 const WHOLE: u64 = u64::MAX >> (64 - CHUNK);
 /// Free frames that a shard keeps for itself.
 const MAGAZINE: usize = if cfg!(loom) { 4 } else { 32 };
-/// Frames beyond what can be promised: frame 0, and what other shards' magazines hold.
+/// Frames beyond the guaranteed capacity: frame 0, and the contents of other shards' magazines.
 const SPARE: u32 = 1 + (SHARDS * MAGAZINE) as u32;
-/// Wholly free chunks that are kept, so that a program which writes and removes one file again
-/// and again does not fault its pages in each time.
+/// Wholly free chunks that are kept, so that a program which writes and removes one file repeatedly does
+/// not fault its pages in each time.
 const IDLE_CHUNKS: usize = 16;
-/// In a magazine: the frame was never touched since the system gave its memory.
+/// In a magazine: the frame was not touched since the system provided its memory.
 const CLEAN: u32 = 1 << 31;
 
-/// A frame at a certain time of its existence. Generations count from 1: all-zero bits are no frame.
+/// A frame in one generation. Generations count from 1: all-zero bits are no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameId {
     index: u32,
@@ -78,7 +78,8 @@ impl FrameId {
     }
 }
 
-/// A frame by its address, for who looks at it again and again ([`Frames::load_at`]). To another arena than its own it is gone.
+/// A frame by its address, for repeated looks ([`Frames::load_at`]). In any arena but its own it counts as
+/// gone.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameAt {
     address: usize,
@@ -87,7 +88,7 @@ pub struct FrameAt {
 }
 
 impl FrameAt {
-    /// Of no arena.
+    /// In no arena.
     pub const NOWHERE: Self = Self { address: usize::MAX, freed: 0 };
 }
 
@@ -116,7 +117,7 @@ unsafe impl Slot for Freed {
     }
 }
 
-/// What is known of [`CHUNK`] neighbouring frames; one bit a frame, or a page of the system's.
+/// State of [`CHUNK`] neighbouring frames; one bit per frame, or per page of the system.
 #[derive(Clone, Copy, Debug, Default)]
 struct Chunk {
     /// Free, and in no magazine.
@@ -125,9 +126,9 @@ struct Chunk {
     retired: u64,
     /// Frames handed out since the memory came from the system: their words may not be zero.
     dirty: u64,
-    /// Pages of the system's that these frames have touched.
+    /// Pages of the system that these frames have touched.
     touched: u64,
-    /// Stands in [`Chunks::partial`].
+    /// The chunk is in [`Chunks::partial`].
     listed: bool,
 }
 
@@ -142,7 +143,7 @@ struct Chunks {
     all: Vec<Chunk>,
     /// Chunks that have free frames, and some that had.
     partial: Vec<u32>,
-    /// How many chunks are wholly free but still hold memory.
+    /// Number of chunks that are wholly free but still hold memory.
     idle: usize,
 }
 
@@ -172,24 +173,24 @@ pub struct Frames<const W: usize> {
     slots: u32,
     magazines: [CachePadded<Ordered<Magazine, { Class::Magazine as u8 }>>; SHARDS],
     chunks: Ordered<Chunks, { Class::ChunkList as u8 }>,
-    /// Pages of the system's; changed under `chunks`, read without.
+    /// Pages of the system; changed under `chunks`, read without.
     committed: AtomicU64,
-    /// Times that giving memory back failed.
+    /// How often giving memory back failed.
     kept: AtomicU64,
 }
 
 impl<const W: usize> Frames<W> {
     /// Bytes of a frame.
     pub const SIZE: usize = W * 8;
-    /// Chunks are whole pages of the system's, or giving them back would take a neighbour's.
+    /// Chunks are whole pages of the system, or giving one back would take a neighbour's memory.
     const WHOLE_PAGES: () = assert!(cfg!(loom) || (W * 8 * CHUNK as usize).is_multiple_of(PAGE) && W <= 512);
 
-    /// Address space for `frames` frames, or for as many as fit: on ENOMEM half of it is tried,
-    /// and so on. Nothing is committed. Some more is reserved than asked for: so much that a shard
-    /// need not look into others' magazines, and a 64th, for frames whose generations are used up.
+    /// Address space for `frames` frames, or for as many as fit: on ENOMEM half of it is tried, and so on.
+    /// Nothing is committed. Some more is reserved than requested: enough that a shard need not look into
+    /// others' magazines, and a 64th for frames whose generations are used up.
     ///
     /// # Errors
-    /// ENOMEM when not even a thousand frames fit.
+    /// ENOMEM if not even a thousand frames fit.
     pub fn reserve(frames: u32) -> io::Result<Self> {
         const { Self::WHOLE_PAGES };
         let wanted = frames.saturating_add(frames / 64).saturating_add(SPARE).min(MAX_SLOTS - CHUNK);
@@ -207,7 +208,7 @@ impl<const W: usize> Frames<W> {
         })
     }
 
-    /// So many frames can be in use at a time for certain; a few more may be.
+    /// The number of frames that can certainly be in use at a time; a few more may be.
     pub fn capacity(&self) -> u32 {
         self.slots.saturating_sub(SPARE)
     }
@@ -222,8 +223,8 @@ impl<const W: usize> Frames<W> {
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// A frame that holds `bytes` at `offset` and zeroes elsewhere; `None` when there is no room.
-    /// The caller publishes it with a release store.
+    /// A frame that holds `bytes` at `offset` and zeroes elsewhere; `None` if there is no room. The caller
+    /// publishes it with a release store.
     pub fn allocate(&self, offset: usize, bytes: &[u8]) -> Option<FrameId> {
         let (index, clean) = self.take()?;
         // Relaxed: the generation moved before the frame went into the magazine that it came out of.
@@ -241,14 +242,14 @@ impl<const W: usize> Frames<W> {
         Some(id)
     }
 
-    /// Give a frame back. Whoever still reads it finds out by its generation. Freeing a frame that is
-    /// not the caller's any more does nothing.
+    /// Give a frame back. A thread that still reads it finds out by its generation. Freeing a frame that
+    /// the caller no longer owns does nothing.
     pub fn free(&self, id: FrameId) {
         let moved = self.generations.get(id.index).0.compare_exchange(
             id.generation - 1,
             id.generation,
-            // Release is not needed for readers (`store_fence` of the next owner is what they
-            // meet); the magazine's mutex carries the moved generation to that owner.
+            // Readers do not need release here (they meet the `store_fence` of the next owner). The
+            // magazine's mutex carries the moved generation to that owner.
             Ordering::Relaxed,
             Ordering::Relaxed,
         );
@@ -261,8 +262,9 @@ impl<const W: usize> Frames<W> {
         }
         let mut magazine = self.magazines[shard()].lock();
         if magazine.len == MAGAZINE {
-            // The oldest half goes: what was freed last is in the processor's cache. The magazine
-            // stays locked meanwhile, so that a frame is always either in one or in its chunk.
+            // The oldest half goes, because the frames freed last are in the processor's cache. The
+            // magazine stays locked meanwhile, so that a frame is always either in a magazine or in its
+            // chunk.
             self.give_back(&magazine.slots[..MAGAZINE / 2], false);
             magazine.slots.copy_within(MAGAZINE / 2.., 0);
             magazine.len = MAGAZINE / 2;
@@ -270,7 +272,7 @@ impl<const W: usize> Frames<W> {
         magazine.push(id.index);
     }
 
-    /// Copy bytes out. `false`: the frame was recycled meanwhile, and what `out` holds is anybody's.
+    /// Copy bytes out. `false`: the frame was recycled meanwhile, and the contents of `out` mean nothing.
     #[inline]
     #[must_use]
     pub fn read(&self, id: FrameId, offset: usize, out: &mut [u8]) -> bool {
@@ -302,13 +304,13 @@ impl<const W: usize> Frames<W> {
     /// One word, of a frame that may be recycled at any time: `None` if it was.
     #[inline]
     pub fn load(&self, id: FrameId, word: usize) -> Option<u64> {
-        // Acquire: what the word leads to was filled before it was stored. And if the word was
+        // Acquire: the object that the word leads to was filled before the word was stored. If the word was
         // stored (with release) for the frame's next owner, the moved generation is seen below.
         let value = self.frames.get(id.index).0[word].load(Ordering::Acquire);
         (self.generations.get(id.index).0.load(Ordering::Relaxed) == id.generation - 1).then_some(value)
     }
 
-    /// Where a frame is.
+    /// The address of a frame.
     #[inline]
     pub fn at(&self, id: FrameId) -> FrameAt {
         FrameAt { address: self.frames.address(id.index), freed: id.generation.wrapping_sub(1) }
@@ -335,14 +337,14 @@ impl<const W: usize> Frames<W> {
         self.frames.get(id.index).0[word].store(value, Ordering::Release);
     }
 
-    /// Comes before every relaxed store into a frame, in the thread that stores: the generation of the
-    /// frame's last owner moved before, so who sees the store sees the moved generation.
+    /// Comes before every relaxed store into a frame, in the storing thread. The generation of the frame's
+    /// last owner moved before, so a reader that sees the store sees the moved generation.
     #[inline]
     fn store_fence(&self) {
         fence(Ordering::Release);
     }
 
-    /// A free frame, and whether its words are zero because nobody has touched them yet.
+    /// A free frame, and whether its words are zero because they were never touched.
     fn take(&self) -> Option<(u32, bool)> {
         let mut magazine = self.magazines[shard()].lock();
         if magazine.len == 0 {
@@ -401,7 +403,7 @@ impl<const W: usize> Frames<W> {
         self.committed.fetch_add(u64::from(new), Ordering::Relaxed);
     }
 
-    /// Frames go from a magazine to their chunks (or, `retired`, out of use for good).
+    /// Move frames from a magazine to their chunks (or, `retired`, out of use for good).
     fn give_back(&self, slots: &[u32], retired: bool) {
         let mut chunks = self.chunks.lock();
         for &slot in slots {
@@ -427,11 +429,11 @@ impl<const W: usize> Frames<W> {
         }
     }
 
-    /// A wholly free chunk's memory goes. The mutex is held meanwhile: nobody takes its frames,
-    /// nor fails for want of them.
+    /// Return a wholly free chunk's memory. The mutex is held meanwhile, so no thread takes its frames, and
+    /// none fails for lack of them.
     fn return_to_system(&self, chunks: &mut Chunks, number: u32) {
         if self.frames.give_back(number * CHUNK, (number + 1) * CHUNK).is_err() {
-            // Locked memory, for one. It stays counted, and its frames stay dirty.
+            // Locked memory, for example. It stays counted, and its frames stay dirty.
             self.kept.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -455,7 +457,7 @@ pub(crate) fn copy_out(words: &[AtomicU64], offset: usize, mut out: &mut [u8]) {
         head.copy_from_slice(&words.next().map_or([0; 8], load_bytes)[skip..skip + n]);
         out = rest;
     }
-    // Arrays, not slices of that length: copying those is a call for each word.
+    // Arrays, not slices of that length: copying a slice is a call for each word.
     let (whole, tail) = out.as_chunks_mut::<8>();
     for (to, word) in whole.iter_mut().zip(words.by_ref()) {
         *to = load_bytes(word);
@@ -521,8 +523,8 @@ mod loom_tests {
         }
     }
 
-    /// Rule 3, the frame is filled by who allocates it. Removing the fence in `read` or the one
-    /// in `store_fence` makes this fail.
+    /// Rule 3: the allocating thread fills the frame. Removing the fence in `read` or the one in
+    /// `store_fence` makes this fail.
     #[test]
     fn loom_rule3_stores_into_a_recycled_slot_follow_a_release_fence() {
         check(|| {
@@ -553,8 +555,8 @@ mod loom_tests {
         });
     }
 
-    /// Rule 3, *in that thread*: who writes into the frame later, under the owner's mutex, is not
-    /// who allocated it. Removing the fence in `write` alone makes this fail.
+    /// Rule 3, *in that thread*: a later writer into the frame, under the owner's mutex, is not the thread
+    /// that allocated it. Removing the fence in `write` alone makes this fail.
     #[test]
     fn loom_rule3_every_writer_of_a_recycled_slot_has_its_own_fence() {
         check(|| {
@@ -577,8 +579,8 @@ mod loom_tests {
         });
     }
 
-    /// Rule 4: index and generation come from one word that is loaded once; a node's word that was
-    /// stored for its next owner is refused.
+    /// Rule 4: index and generation come from one word that is loaded once. A node's word that was stored
+    /// for its next owner is refused.
     #[test]
     fn loom_rule4_a_word_is_loaded_once_and_belongs_to_the_life_it_was_asked_for() {
         check(|| {
@@ -712,7 +714,7 @@ mod tests {
         let kept = (IDLE_CHUNKS as u64 + 2) * u64::from(CHUNK) * PAGE as u64;
         assert!(pages.committed_bytes() <= kept, "{} bytes are kept", pages.committed_bytes());
         assert!(resident() < before + kept + committed / 20);
-        // Memory that was given back reads as zero; generations go on.
+        // Memory that was given back reads as zero; generations continue.
         for id in &ids {
             assert!(!pages.read(*id, 0, &mut [0; 8]));
         }
@@ -729,7 +731,7 @@ mod tests {
     fn small_frames_are_counted_by_the_pages_that_they_touch() {
         let nodes = Frames::<64>::reserve(1 << 12).unwrap();
         assert_eq!(nodes.committed_bytes(), 0);
-        // The first to be handed out are frames 1 to 7 of page 0, then page 1.
+        // The first frames handed out are 1 to 7 of page 0, then those of page 1.
         let ids: Vec<_> = (0..16).map(|_| nodes.allocate(0, &[]).unwrap()).collect();
         let mut pages: Vec<u32> = ids.iter().map(|id| id.index / 8).collect();
         pages.sort_unstable();
@@ -737,7 +739,7 @@ mod tests {
         assert_eq!(nodes.committed_bytes(), (pages.len() * PAGE) as u64);
     }
 
-    /// Owners stamp each frame with its id; a copy that is accepted bears the stamp all over.
+    /// Owners stamp each frame with its id; an accepted copy is full of that stamp.
     #[test]
     fn a_copy_that_is_accepted_is_the_owners_under_a_storm_of_recycling() {
         let pages = Arc::new(Pages::reserve(64).unwrap());

@@ -1,10 +1,10 @@
 //! The one place where std is swapped for loom, or for atomics that count.
 //!
-//! Every other module takes its atomics, fences, mutexes and parking from here, so that the same
-//! code runs under the model checker (`RUSTFLAGS="--cfg loom"`). loom has no `madvise`,
-//! `membarrier` or thread identity; what stands in for them is here or in `sys.rs`. With
-//! `--cfg count_stores` each thread counts what it stores (`shared_stores`); what is stored by one
-//! thread at a time and is no business of others but as a figure is a [`Tally`], and is not counted.
+//! Every other module takes its atomics, fences, mutexes and parking from here, so that the same code runs
+//! under the model checker (`RUSTFLAGS="--cfg loom"`). loom has no `madvise`, `membarrier` or thread
+//! identity; their replacements are here or in `sys.rs`. With `--cfg count_stores` each thread counts its
+//! stores (`shared_stores`). A counter that one thread at a time stores to, and that others only read as a
+//! figure, is a [`Tally`], which is not counted.
 
 #[cfg(not(any(loom, count_stores)))]
 pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
@@ -22,12 +22,12 @@ pub use loom::sync::Arc;
 #[cfg(not(loom))]
 pub use std::sync::Arc;
 
-/// Shards of per-thread structures (counters, free-slot magazines). One under loom, whose
-/// threads have no identity of their own.
+/// Shards of per-thread structures (counters, free-slot magazines). One under loom, whose threads have no
+/// identity of their own.
 pub const SHARDS: usize = if cfg!(loom) { 1 } else { 16 };
 
-/// This thread's shard, below [`SHARDS`]. Threads are dealt out in turn, so that few threads
-/// never share one. Costs a thread-local load.
+/// This thread's shard, below [`SHARDS`]. Shards are dealt out in rotation, so that few threads never share
+/// one. Costs a thread-local load.
 #[inline]
 pub fn shard() -> usize {
     #[cfg(loom)]
@@ -46,21 +46,22 @@ pub fn shard() -> usize {
 }
 
 /// How often this thread has stored to memory that other threads may read or write: stores and
-/// read-modify-writes of the atomics here, figures and mutexes.
+/// read-modify-writes of the atomics here, counters and mutexes.
 #[cfg(count_stores)]
 pub fn shared_stores() -> u64 {
     crate::counted::of_this_thread()
 }
 
-/// Where a store is made that no wrapper sees.
+/// Called at a store that no wrapper sees.
 #[inline]
 fn note_store() {
     #[cfg(count_stores)]
     crate::counted::note();
 }
 
-/// A figure that one thread at a time keeps, its owner or who holds a lock: only that one adds (a plain load and store, no
-/// read-modify-write), on a cache line that no other thread stores to meanwhile; anybody reads.
+/// A counter with one writer at a time: its owner, or the holder of a lock. Only the writer adds (a plain
+/// load and store, no read-modify-write), on a cache line that no other thread stores to meanwhile. Any
+/// thread reads.
 #[derive(Debug, Default)]
 pub struct Tally(std::sync::atomic::AtomicU64);
 
@@ -92,8 +93,8 @@ pub fn spin_loop() {
     std::hint::spin_loop();
 }
 
-/// A figure that synchronises nothing and proves nothing: counters, hints. A plain word under the
-/// model checker too, which would try all orders of what has none.
+/// A counter that synchronises nothing and proves nothing: statistics, hints. A plain word under the model
+/// checker too, which would otherwise try all orders of something that has none.
 #[derive(Debug, Default)]
 pub struct Stat(std::sync::atomic::AtomicU64);
 
@@ -124,12 +125,12 @@ impl Stat {
     }
 }
 
-/// A hint, of which whoever reads it makes sure: a plain word under the model checker too, and on a line that is its owner's.
+/// A hint, which every reader verifies. A plain word under the model checker too, on a line of its owner.
 #[derive(Debug, Default)]
 pub struct Hint(std::sync::atomic::AtomicU32);
 
 impl Hint {
-    /// None.
+    /// No hint.
     pub const fn new() -> Self {
         Self(std::sync::atomic::AtomicU32::new(0))
     }
@@ -191,7 +192,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// Give a mutex to who has waited for it longest, not to who comes by.
+/// Release a mutex to the thread that has waited longest, not to one that comes by.
 #[inline]
 pub fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
     #[cfg(not(loom))]
@@ -205,12 +206,12 @@ pub fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
 pub struct Condvar(#[cfg(not(loom))] parking_lot::Condvar, #[cfg(loom)] loom::sync::Condvar);
 
 impl Condvar {
-    /// A condition nobody waits for.
+    /// A condition that nobody waits for.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Give the mutex up, wait for a notification, take it again. May wake for no reason.
+    /// Release the mutex, wait for a notification, take the mutex again. May wake for no reason.
     #[cfg_attr(loom, allow(unused_mut))]
     pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         #[cfg(not(loom))]
@@ -238,24 +239,24 @@ impl Condvar {
         return self.wait(guard);
     }
 
-    /// Wake all who wait.
+    /// Wake all waiters.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
 }
 
-/// Threads waiting for a word to change, keyed by its address (a futex's semantics). Not for other crates: a `validate` that
-/// panics or parks itself, or the key of another one's lock, is undefined behaviour.
+/// Threads waiting for a word to change, keyed by its address (a futex's semantics). Not for other crates:
+/// a `validate` that panics or parks, or the key of another crate's lock, is undefined behaviour.
 pub(crate) mod parking {
-    /// Sleep until [`unpark_all`] of the same key, unless `validate` says that there is nothing to
-    /// wait for any more. `validate` runs under the queue's lock, so a waker that changed the word
-    /// before it calls `unpark_all` either makes `validate` fail or finds us in the queue.
+    /// Sleep until [`unpark_all`] of the same key, unless `validate` says that there is nothing to wait for
+    /// any more. `validate` runs under the queue's lock. So a waker that changed the word before it calls
+    /// `unpark_all` either makes `validate` fail or finds us in the queue.
     #[cfg(not(loom))]
     pub(crate) fn park(key: usize, validate: impl FnOnce() -> bool) {
         crate::tallies::count(crate::tallies::LOCK_WAITS);
-        // SAFETY: the keys are addresses of words that only this crate parks on, and that stay where they are
-        // while somebody does: in its arenas, or in what the sleeper borrows; `validate` and the two
-        // empty callbacks neither panic nor call into the parking lot.
+        // SAFETY: only this crate parks on these keys. They are addresses of words that stay where they are
+        // while a thread is parked: in its arenas, or in memory that the sleeper borrows. `validate` and
+        // the two empty callbacks neither panic nor call into the parking lot.
         unsafe {
             parking_lot_core::park(
                 key,
@@ -268,7 +269,7 @@ pub(crate) mod parking {
         }
     }
 
-    /// Wake everybody who sleeps on `key`.
+    /// Wake all threads that sleep on `key`.
     #[cfg(not(loom))]
     pub(crate) fn unpark_all(key: usize) {
         // SAFETY: as for `park`: the key is an address that only this crate parks on.

@@ -1,23 +1,23 @@
 //! A growing array of ordinary objects whose addresses never change.
 //!
-//! For what is too irregular for an [`crate::arena`] (mutexes, boxes). Segments double in size up to a few
-//! thousand elements and then stay so, so that no element waits for the making of very many; each is
-//! built once. An element is reached by two loads (four beyond the first 16,320) and never moves, so `&T` may
-//! be kept as long as the array. Elements are never destroyed before the array is: who frees one
-//! resets it.
+//! For objects that are too irregular for an [`crate::arena`] (mutexes, boxes). Segments double in size up
+//! to a few thousand elements and then keep that size, so that no element waits while very many are made.
+//! Each segment is built once. An element is reached by two loads (four beyond the first 16,320) and never
+//! moves, so `&T` may be kept as long as the array. Elements are destroyed only with the array: the thread
+//! that frees one resets it.
 
 use std::sync::OnceLock;
 
 use crate::primitives::{Mutex, Stat};
 
 const FIRST_BITS: u32 = if cfg!(loom) { 2 } else { 6 };
-/// Segments that double.
+/// Number of segments that double.
 const DOUBLING: usize = 8;
 /// Elements in those.
 const DOUBLED: u32 = ((1 << DOUBLING) - 1) << FIRST_BITS;
-/// Elements of a later segment.
+/// Binary logarithm of the elements of a later segment.
 const PAGE_BITS: u32 = 12;
-/// Later segments that are found together.
+/// Binary logarithm of the later segments in a group.
 const GROUP_BITS: u32 = 10;
 const GROUPS: usize = 1 << (32 - PAGE_BITS - GROUP_BITS);
 
@@ -39,7 +39,7 @@ struct Slots {
     next: u32,
 }
 
-/// Where an element is.
+/// The position of an element.
 enum Place {
     Doubling { segment: usize, offset: usize },
     Later { group: usize, segment: usize, offset: usize },
@@ -48,7 +48,7 @@ enum Place {
 #[inline]
 fn place(index: u32) -> Place {
     if index < 1 << FIRST_BITS {
-        // What there are few of is found here, and often.
+        // Arrays with few elements have them all here, and use them often.
         return Place::Doubling { segment: 0, offset: index as usize };
     }
     match index.checked_sub(DOUBLED) {
@@ -127,7 +127,7 @@ impl<T: Default> SegVec<T> {
         (Self::segment_len(index) * size_of::<T>()) as u64
     }
 
-    /// Bytes of the segments that are built (what the elements own besides is not in it).
+    /// Bytes of the segments that were built (without memory that the elements own).
     pub fn bytes(&self) -> u64 {
         self.bytes.get()
     }
@@ -137,8 +137,8 @@ impl<T: Default> SegVec<T> {
         self.alloc_within(&|_| true)
     }
 
-    /// [`SegVec::alloc`] by who has a limit: before a segment is built, `may_grow` is asked whether
-    /// so many bytes may be had, with the array's mutex held (it may load, no more).
+    /// [`SegVec::alloc`] with a limit. Before a segment is built, `may_grow` is asked whether so many bytes
+    /// may be taken, with the array's mutex held (it may load, no more).
     pub fn alloc_within(&self, may_grow: &dyn Fn(u64) -> bool) -> Option<(u32, &T)> {
         let index = {
             let mut slots = self.slots.lock();

@@ -1,16 +1,16 @@
 //! The sequence of a published half.
 //!
-//! Odd while a writer changes the slot. Writers exclude each other by other means (a bucket's or
-//! an inode's lock); readers never wait for one, they look again.
+//! Odd while a writer changes the slot. Writers exclude each other by other means (a bucket's lock or an
+//! attribute lock). Readers never wait for a writer; they look again.
 //!
-//! The race, and its two endings: a reader's loads may run while a writer stores. If any of them
-//! sees a store of the writer, then the writer's odd sequence came before that store (release
-//! fence in [`SeqCount::write`]) and the reader's closing load comes after its own loads (acquire
-//! fence in [`SeqCount::check`]), so the closing load sees at least the odd value and the reader
-//! retries. If none of them does, the reader has the old moment's truth, whole.
+//! The race, and its two outcomes: a reader's loads may run while a writer stores. If any load sees a store
+//! of the writer, the closing load sees at least the odd value, and the reader retries. The reason: the
+//! writer's odd sequence came before that store (release fence in [`SeqCount::write`]), and the reader's
+//! closing load comes after its other loads (acquire fence in [`SeqCount::check`]). If no load sees a store
+//! of the writer, the reader has the old moment's truth, whole.
 //!
-//! The counter wraps after 2^31 changes; a reader would have to sleep through exactly that many
-//! between two of its own instructions. What outlives a walk stores a generation, not a sequence.
+//! The counter wraps after 2^31 changes; a reader would have to sleep through exactly that many between two
+//! of its own instructions. State that outlives a walk stores a generation, not a sequence.
 
 use crate::primitives::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -19,8 +19,8 @@ use crate::primitives::{AtomicU32, AtomicU64, Ordering, fence};
 #[repr(transparent)]
 pub struct SeqCount(AtomicU32);
 
-/// Dropped only if a write section unwinds, and then aborts the process: an odd sequence for
-/// ever would hang readers.
+/// Dropped only if a write section unwinds, and then aborts the process: a sequence that stays odd would
+/// hang readers for ever.
 struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {
@@ -50,7 +50,7 @@ impl SeqCount {
         Self(AtomicU32::new(0))
     }
 
-    /// The bare word, for slots in which it means something else for other kinds of object.
+    /// The bare word, for slots in which it has another meaning for other kinds of object.
     #[inline]
     pub fn raw(&self) -> &AtomicU32 {
         &self.0
@@ -59,8 +59,8 @@ impl SeqCount {
     /// Start reading: the sequence, or `None` while a writer is inside.
     #[inline]
     pub fn begin(&self) -> Option<u32> {
-        // Acquire: pairs with the release store that ended the last write section, so that what
-        // it stored is seen by the loads that follow.
+        // Acquire: pairs with the release store that ended the last write section, so the following loads
+        // see what it stored.
         let seq = self.0.load(Ordering::Acquire);
         (seq & 1 == 0).then_some(seq)
     }
@@ -73,8 +73,8 @@ impl SeqCount {
         self.0.load(Ordering::Relaxed) == seq
     }
 
-    /// Change what the sequence guards. The caller excludes other writers. `f` must only store:
-    /// it may not block, and a panic in it aborts.
+    /// Change the contents that the sequence guards. The caller excludes other writers. `f` must only
+    /// store: it may not block, and a panic in it aborts.
     #[inline(always)]
     pub fn write<R>(&self, f: impl FnOnce() -> R) -> R {
         let section = self.open();
@@ -83,8 +83,8 @@ impl SeqCount {
         r
     }
 
-    /// [`SeqCount::write`] in two steps, where a closure would keep in memory what is changed. A section that is dropped
-    /// aborts.
+    /// [`SeqCount::write`] in two steps, for cases in which a closure would keep the changed values in
+    /// memory. Dropping the section aborts.
     #[inline(always)]
     pub fn open(&self) -> Section {
         let unwind = AbortOnUnwind;
@@ -96,13 +96,12 @@ impl SeqCount {
         Section { seq, unwind }
     }
 
-    /// Ends a section of this sequence.
+    /// End a section of this sequence.
     #[inline(always)]
     pub fn close(&self, section: Section) {
         let Section { seq, unwind } = section;
         self.0.store(seq.wrapping_add(2), Ordering::Release);
-        // Not dropped: it may be that the thread unwinds already, and this section runs in a
-        // destructor on its way.
+        // Not dropped: the thread may be unwinding already, with this section in a destructor on its way.
         std::mem::forget(unwind);
     }
 }
@@ -110,14 +109,14 @@ impl SeqCount {
 /// Bits that are all set in a sequence once in 2^29 changes, before it moves on.
 const WRAP_STEP: u32 = (1 << 30) - 2;
 
-/// See [`GenSeq::wraps`]; a plain word under the model checker too, which comes to no wrap.
+/// See [`GenSeq::wraps`]; a plain word under the model checker too, whose models never reach a wrap.
 static WRAPS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
 
-/// A slot's generation and a sequence in one word, so that one load tells whether both are what they were:
-/// what outlives a look (a position in a walk, a cached path) keeps the whole word.
+/// A slot's generation and a sequence in one word, so that one load tells whether both are unchanged. State
+/// that outlives a look (a position in a walk, a cached path) keeps the whole word.
 ///
-/// Generation in the upper half, sequence in the lower. Where a slot has no use for the sequence the lower
-/// half may hold something else; no generation then begins or ends without the word moving.
+/// Generation in the upper half, sequence in the lower. If a slot has no use for the sequence, the lower
+/// half may hold something else; then no generation begins or ends without the word moving.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct GenSeq(AtomicU64);
@@ -134,7 +133,7 @@ impl GenSeq {
         (word >> 32) as u32
     }
 
-    /// Whether a word is of a moment in which a writer was inside.
+    /// Whether a word was read while a writer was inside.
     #[inline(always)]
     pub const fn is_odd(word: u64) -> bool {
         word & 1 != 0
@@ -162,8 +161,8 @@ impl GenSeq {
         self.0.load(Ordering::Relaxed) == word
     }
 
-    /// Moves at least twice before any sequence has gone once around: what keeps words for longer
-    /// than a walk keeps this with them. (It may go around itself after 2^61 changes.)
+    /// Moves at least twice before any sequence has wrapped once. State that keeps words for longer than a
+    /// walk keeps this with them. (It may wrap itself after 2^61 changes.)
     #[inline(always)]
     pub fn wraps() -> u32 {
         WRAPS.load(std::sync::atomic::Ordering::Acquire)
@@ -185,7 +184,7 @@ impl GenSeq {
         fence(Ordering::Release);
         let r = f();
         if seq & WRAP_STEP == WRAP_STEP {
-            // Before the word moves on: who sees it there sees the count.
+            // Before the word moves on: a reader that sees the moved word sees the count.
             WRAPS.fetch_add(1, std::sync::atomic::Ordering::Release);
         }
         self.0.store(u64::from(generation) << 32 | u64::from(seq.wrapping_add(2)), Ordering::Release);
@@ -200,10 +199,9 @@ mod loom_tests {
     use super::*;
     use crate::primitives::Arc;
 
-    /// Rules 3 and 7: what is copied under an unchanged sequence is one moment's truth.
-    /// Weakening either fence or either ordering above makes this fail. The reader is the spawned
-    /// thread: loom does not see all that a writer that loads before it stores may do to one that
-    /// was there first.
+    /// Rules 3 and 7: a copy under an unchanged sequence is one moment's truth. Weakening either fence or
+    /// either ordering above makes this fail. The reader is the spawned thread: loom does not see every
+    /// effect that a writer which loads before it stores may have on an earlier reader.
     #[test]
     fn loom_rule3_and_7_a_copy_is_one_moments_truth() {
         loom::model(|| {
@@ -228,7 +226,7 @@ mod loom_tests {
         });
     }
 
-    /// The same of a sequence that shares its word with a generation. Planted bugs:
+    /// The same for a sequence that shares its word with a generation. Planted bugs:
     /// rule3-stamp-write-without-fence, rule3-stamp-check-without-fence, rule3-stamp-load-relaxed,
     /// rule3-stamp-end-relaxed.
     #[test]

@@ -1,16 +1,18 @@
-//! Which slots of an arena are in use.
+//! The slots of an arena that are in use.
 //!
-//! A [`Pool`] hands out chunks of [`CHUNK`] slots; a [`Slab`] is one user of the pool (a
-//! superblock) and owns whole chunks, so that everything of one superblock can be enumerated in
-//! arena order and be given back chunk by chunk. Allocation and freeing go through a magazine per
-//! thread shard (one uncontended mutex), which is filled from and flushed to the chunks' bitmaps.
+//! A [`Pool`] hands out chunks of [`CHUNK`] slots. A [`Slab`] is one user of the pool (a superblock) and
+//! owns whole chunks, so that everything of one superblock can be enumerated in arena order and returned
+//! chunk by chunk. Allocation and freeing go through a magazine per thread shard (one uncontended mutex),
+//! which is filled from and flushed to the chunks' bitmaps.
 //!
-//! A chunk belongs to one slab, and a slot is always freed to the owner of its chunk (design rule 18). The chunk
-//! itself records its owner, so callers free by the slot alone ([`Pool::free`]) and cannot name a wrong slab.
+//! A chunk belongs to one slab, and a slot is always freed to the owner of its chunk (design rule 18). The
+//! chunk records its owner, so callers free by the slot alone ([`Pool::free`]) and cannot name a wrong
+//! slab.
 //!
-//! Generations: a slot's generation is kept in the slot itself. A chunk whose memory was given back reads as
-//! generation 0, so the chunk remembers a *floor*, the highest generation it ever had; a new generation is one above
-//! the larger of the two ([`next_generation`]). A slot whose generation would wrap is never handed out again.
+//! Generations: the slot itself has its generation. A chunk whose memory was given back reads as generation
+//! 0, so the chunk remembers a *floor*, the highest generation it ever had. A new generation is one above
+//! the larger of the two ([`next_generation`]). A slot whose generation would wrap is never handed out
+//! again.
 //!
 //! Lock order: magazine, then partial list, then chunk, then pool. Nothing else is locked inside.
 
@@ -22,11 +24,11 @@ use crate::segvec::SegVec;
 
 /// Slots in a chunk.
 pub const CHUNK: u32 = if cfg!(any(loom, miri)) { 64 } else { 1024 };
-/// Slots that are looked at together by who walks through a slab ([`Slab::span`]).
+/// Slots that a walk through a slab visits together ([`Slab::span`]).
 pub const SPAN: u32 = 64;
 const WORDS: usize = CHUNK as usize / 64;
 const MAGAZINE: usize = if cfg!(loom) { 8 } else { 32 };
-/// To add to a count that wraps.
+/// Minus one, for a count that wraps.
 const ONE_LESS: u64 = 1u64.wrapping_neg();
 
 /// The generation that follows `generation` in a chunk with this floor; `None`: the slot must be retired.
@@ -47,7 +49,7 @@ struct Chunk {
 struct ChunkState {
     used: [u64; WORDS],
     live: u32,
-    /// Whether the chunk stands in its owner's partial list.
+    /// Whether the chunk is in its owner's partial list.
     listed: bool,
 }
 
@@ -101,8 +103,8 @@ impl Pool {
         }
     }
 
-    /// Chunks that are handed out: their memory is, or may at any time be, committed. Exact once who
-    /// is changing it is done.
+    /// Chunks that are handed out: their memory is committed, or may be at any time. Exact once concurrent
+    /// changes are done.
     pub fn chunks_out(&self) -> u32 {
         self.out.load(Ordering::Relaxed)
     }
@@ -112,11 +114,12 @@ impl Pool {
         self.chunks.get(id).expect("a chunk that was handed out")
     }
 
-    /// A free chunk, which belongs to the slab `owner` from now on.
+    /// A free chunk, which from now on belongs to the slab `owner`.
     fn next_chunk(&self, owner: u32, may_grow: &dyn Fn() -> bool) -> Option<u32> {
         let id = {
             let mut spare = self.spare.lock();
-            // Asked under the mutex, which counts: two who ask at once cannot both get the last one.
+            // Asked under the mutex that guards the count, so two threads that ask at once cannot both get
+            // the last one.
             if !may_grow() {
                 return None;
             }
@@ -149,19 +152,20 @@ impl Pool {
 
     /// The id of the slab that owns the chunk of this slot; `None`: no slab does.
     ///
-    /// Stable while the slot is in use. The owner changes only when [`Slab::trim`] returns the chunk, which must be without
-    /// a used slot, and when the pool hands it out again. A relaxed load sees the owner: the owner was stored before the
-    /// slot was handed out, and whatever led the caller to the slot (a bucket's lock, its own allocation)
-    /// orders that before this load. The next store comes after the slot was freed: the mutexes of the magazine and of the chunk
-    /// order this load before it.
+    /// Stable while the slot is in use. The owner changes only when [`Slab::trim`] returns the chunk, which
+    /// must be without a used slot, and when the pool hands it out again. A relaxed load sees the owner. It
+    /// was stored before the slot was handed out, and the caller's way to the slot (a bucket's lock, its
+    /// own allocation) orders that before this load. The next store comes after the slot was freed: the
+    /// mutexes of the magazine and of the chunk order this load before it.
     #[inline]
     pub fn owner(&self, index: u32) -> Option<u32> {
         self.chunks.get(index / CHUNK)?.owner.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Give a slot back to the slab that owns its chunk; the caller has made the slot dead. `slab_of` finds the slab of an id.
-    /// A slot that no slab owns, or a slab that does not own it, is a bug of the caller: the slot is then lost rather
-    /// than handed out twice. True: the slab has ended and the slot's chunk is empty, so [`Slab::trim`] should be called.
+    /// Give a slot back to the slab that owns its chunk; the caller has made the slot dead. `slab_of` finds
+    /// the slab of an id. A slot that no slab owns, or a slab that does not own it, is a bug of the caller:
+    /// the slot is then lost rather than handed out twice. True: the slab has ended and the slot's chunk is
+    /// empty, so [`Slab::trim`] should be called.
     #[inline]
     pub fn free<'s>(&self, index: u32, slab_of: impl FnOnce(u32) -> &'s Slab) -> bool {
         let Some(owner) = self.owner(index) else {
@@ -176,7 +180,7 @@ impl Pool {
         slab.take_back(self, index)
     }
 
-    /// The generation floor of the chunk that `index` lies in.
+    /// The generation floor of the chunk of `index`.
     pub fn floor(&self, index: u32) -> u32 {
         self.chunks.get(index / CHUNK).map_or(0, |c| c.floor.load(Ordering::Relaxed))
     }
@@ -185,7 +189,7 @@ impl Pool {
 /// One user's slots of a [`Pool`].
 #[derive(Debug)]
 pub struct Slab {
-    /// Which of the pool's slabs this is.
+    /// This slab's id within the pool.
     id: u32,
     /// Nobody allocates any more: slots that come back go straight to their chunks.
     ended: AtomicBool,
@@ -197,7 +201,7 @@ pub struct Slab {
 #[derive(Debug, Default)]
 struct Magazine {
     free: Ordered<Vec<u32>, { Class::Magazine as u8 }>,
-    /// Slots that were handed out here less those that came back here (it may be below 0). Stored to under `free`.
+    /// Slots handed out here, less those that came back here (it may be below 0). Stored to under `free`.
     out: Tally,
 }
 
@@ -205,14 +209,15 @@ struct Magazine {
 struct Owned {
     /// All chunks, in arena order.
     all: Vec<u32>,
-    /// Chunks with free slots, the lowest last: slots are taken from low chunks, so that high ones become empty.
+    /// Chunks with free slots, the lowest last: slots are taken from low chunks, so that high ones become
+    /// empty.
     partial: Vec<u32>,
-    /// Chunks from which no slot is handed out, because they shall become empty.
+    /// Chunks that hand out no slot, because they are to become empty.
     draining: Vec<u32>,
 }
 
 impl Owned {
-    /// A chunk has free slots.
+    /// Record that a chunk has free slots.
     fn list(&mut self, id: u32) {
         let at = self.partial.partition_point(|other| *other > id);
         self.partial.insert(at, id);
@@ -236,8 +241,8 @@ impl Slab {
         self.alloc_within(pool, &|| true)
     }
 
-    /// [`Slab::alloc`] by who has a limit: where it takes another chunk of the pool, `may_grow` is
-    /// asked first, with mutexes of the pool held (it may load, no more).
+    /// [`Slab::alloc`] with a limit. Before it takes another chunk of the pool, `may_grow` is asked, with
+    /// mutexes of the pool held (it may load, no more).
     #[inline]
     pub fn alloc_within(&self, pool: &Pool, may_grow: &dyn Fn() -> bool) -> Option<u32> {
         let magazine = &self.magazines[shard()];
@@ -255,7 +260,7 @@ impl Slab {
         let mut owned = self.owned.lock();
         while magazine.len() < MAGAZINE {
             let Some(&id) = owned.partial.last() else {
-                // Not one more for a magazine that has some.
+                // No new chunk for a magazine that has some slots.
                 match if magazine.is_empty() { pool.next_chunk(self.id, may_grow) } else { None } {
                     Some(id) => {
                         pool.chunk(id).state.lock().listed = true;
@@ -267,7 +272,7 @@ impl Slab {
                     None => break,
                 }
             };
-            // All that is wanted in one hold of the chunk.
+            // All the slots that are wanted, in one hold of the chunk.
             let mut state = pool.chunk(id).state.lock();
             state.take_into(id * CHUNK, MAGAZINE - magazine.len(), magazine);
             if magazine.len() < MAGAZINE {
@@ -275,8 +280,8 @@ impl Slab {
                 owned.partial.pop();
             }
         }
-        // Popping from the end hands slots out in rising order: neighbours in time are
-        // neighbours in memory.
+        // Popping from the end hands slots out in rising order: neighbours in time are neighbours in
+        // memory.
         magazine.reverse();
     }
 
@@ -286,8 +291,8 @@ impl Slab {
         let magazine = &self.magazines[shard()];
         let mut free = magazine.free.lock();
         magazine.out.add(ONE_LESS);
-        // Under the magazine's mutex: if `end` came first, it is seen here. If not, the trim after it finds the slot in
-        // the magazine.
+        // Under the magazine's mutex. If `end` came first, this load sees it. If not, the trim after it
+        // finds the slot in the magazine.
         if self.ended.load(Ordering::Relaxed) {
             drop(free);
             return self.flush(pool, &[index]);
@@ -303,7 +308,7 @@ impl Slab {
         false
     }
 
-    /// Nobody allocates any more, and [`Slab::trim`] follows: slots that are freed later make their chunk
+    /// Nobody allocates any more, and [`Slab::trim`] follows. Slots that are freed later make their chunk
     /// returnable at once ([`Pool::free`] tells).
     pub fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
@@ -317,11 +322,12 @@ impl Slab {
         magazine.out.add(ONE_LESS);
     }
 
-    /// Slots go back to their chunks; whether one of these is empty now.
+    /// Return slots to their chunks; returns whether one of these is empty now.
     fn flush(&self, pool: &Pool, indices: &[u32]) -> bool {
         let mut owned = self.owned.lock();
         let mut empty = false;
-        // What was freed together was most often taken together: one hold of a chunk for all of its slots.
+        // Slots that were freed together were most often taken together: one hold of a chunk for all of its
+        // slots.
         for slots in indices.chunk_by(|a, b| a / CHUNK == b / CHUNK) {
             let id = slots[0] / CHUNK;
             let mut state = pool.chunk(id).state.lock();
@@ -335,10 +341,10 @@ impl Slab {
         empty
     }
 
-    /// Return chunks without a used slot to the pool. For each, `highest(first, last + 1)` says the
-    /// highest generation that the chunk's slots had (`None` keeps the chunk), and then `give_back` of the
-    /// same slots gives the memory back; an error keeps the chunk. Returns the number of chunks
-    /// given back. O(chunks owned).
+    /// Return chunks without a used slot to the pool. For each, `highest(first, last + 1)` returns the
+    /// highest generation that the chunk's slots had (`None` keeps the chunk). Then `give_back` of the same
+    /// slots returns the memory; an error keeps the chunk. Returns the number of chunks returned. O(chunks
+    /// owned).
     pub fn trim(
         &self,
         pool: &Pool,
@@ -381,7 +387,7 @@ impl Slab {
     }
 
     /// Hand out no slot of the chunk that begins at `first` for now, so that it becomes empty as its slots
-    /// are freed, and [`Slab::trim`] can give it back. False: it is not ours, or that is so already.
+    /// are freed, and [`Slab::trim`] can return it. False: the chunk is not ours, or is drained already.
     pub fn begin_drain(&self, pool: &Pool, first: u32) -> bool {
         let id = first / CHUNK;
         let mut owned = self.owned.lock();
@@ -389,7 +395,7 @@ impl Slab {
         if id == 0 || owned.all.binary_search(&id).is_err() || owned.draining.contains(&id) {
             return false;
         }
-        // As if it were listed: who frees a slot need not list it.
+        // As if it were listed: a thread that frees a slot need not list it.
         pool.chunk(id).state.lock().listed = true;
         owned.partial.retain(|listed| *listed != id);
         owned.draining.push(id);
@@ -406,7 +412,7 @@ impl Slab {
     }
 
     /// The `turn`-th piece of [`SPAN`] slots `(first, last + 1)` of those owned, in arena order and
-    /// around: who walks on with rising turns comes by every slot. `None` where nothing is owned.
+    /// cyclically: a walk with rising turns visits every slot. `None` if nothing is owned.
     pub fn span(&self, turn: u64) -> Option<(u32, u32)> {
         const SPANS: u64 = (CHUNK / SPAN) as u64;
         let owned = self.owned.lock();
@@ -416,13 +422,13 @@ impl Slab {
         Some((first.max(1), first + SPAN))
     }
 
-    /// Pieces that [`Slab::span`] goes through before it comes around.
+    /// Number of pieces that [`Slab::span`] goes through before it repeats.
     pub fn spans(&self) -> u64 {
         self.chunk_count() as u64 * u64::from(CHUNK / SPAN)
     }
 
-    /// Indices of all chunks owned, in arena order: `(first slot, last slot + 1)`. Slots in them
-    /// may be free; who enumerates looks at each slot's own generation or count.
+    /// Indices of all chunks owned, in arena order: `(first slot, last slot + 1)`. Slots in them may be
+    /// free; an enumeration checks each slot's own generation or count.
     pub fn chunks(&self) -> Vec<(u32, u32)> {
         let ids = self.owned.lock().all.clone();
         ids.into_iter().map(|id| (id * CHUNK, (id + 1) * CHUNK)).collect()
@@ -433,10 +439,10 @@ impl Slab {
         self.owned.lock().all.len()
     }
 
-    /// Slots that are handed out; exact once who takes and frees them is done. O(shards).
+    /// Slots that are handed out; exact once concurrent changes are done. O(shards).
     pub fn in_use(&self) -> u64 {
         let sum = self.magazines.iter().fold(0, |n: u64, magazine| n.wrapping_add(magazine.out.get()));
-        // One thread's freeing of a slot may be seen without another's taking of it.
+        // This may see one thread's freeing of a slot without another's taking of it.
         (sum as i64).max(0) as u64
     }
 }
@@ -448,7 +454,7 @@ mod loom_tests {
     use crate::primitives::Arc;
     use loom::thread::spawn;
 
-    /// Two slabs of one pool of two chunks, of which nobody returns the first.
+    /// Two slabs of one pool of two chunks. The first chunk is never returned.
     struct Shared {
         pool: Pool,
         slabs: [Slab; 2],
@@ -471,7 +477,7 @@ mod loom_tests {
             self.pool.free(slot, |owner| &self.slabs[owner as usize]);
         }
 
-        /// Slots of a slab's own chunks only.
+        /// Take all slots that a slab can get; they must come from its own chunks only.
         fn all_of(&self, id: usize) -> Vec<u32> {
             let slots: Vec<u32> = std::iter::from_fn(|| self.alloc(id)).collect();
             for slot in &slots {
@@ -481,13 +487,13 @@ mod loom_tests {
         }
     }
 
-    /// Rule 18: a slot that one thread frees while its slab is trimmed and another slab allocates goes back to its own
-    /// slab. Planted bug: rule18-freed-to-the-slab-at-hand.
+    /// Rule 18: a slot that one thread frees, while its slab is trimmed and another slab allocates, goes
+    /// back to its own slab. Planted bug: rule18-freed-to-the-slab-at-hand.
     #[test]
     fn loom_rule18_a_slot_goes_back_to_the_owner_of_its_chunk() {
         loom::model(|| {
             let s = Arc::new(Shared::new());
-            // The first chunk is the second slab's, and nothing of it is free; the other one's is the first slab's.
+            // The second slab owns the first chunk, with no slot free; the first slab owns the other one.
             let first: Vec<u32> = (1..CHUNK).map(|_| s.alloc(1).unwrap()).collect();
             let slot = s.alloc(0).unwrap();
             assert_eq!((slot / CHUNK, s.alloc(1)), (1, None));
@@ -509,8 +515,8 @@ mod loom_tests {
         });
     }
 
-    /// Rule 18: a chunk that is returned while another slab looks for one belongs to the slab that gets it. Planted bug:
-    /// rule18-owner-cleared-after-the-pool-has-it.
+    /// Rule 18: a chunk that is returned while another slab looks for one belongs to the slab that gets it.
+    /// Planted bug: rule18-owner-cleared-after-the-pool-has-it.
     #[test]
     fn loom_rule18_a_chunk_has_one_owner() {
         loom::model(|| {
@@ -529,7 +535,7 @@ mod loom_tests {
         });
     }
 
-    /// Rule 18: a slot that comes back to a slab beside its end does not keep its chunk. Planted bug:
+    /// Rule 18: a slot that comes back to a slab during its end does not keep its chunk. Planted bug:
     /// rule18-the-end-is-not-seen.
     #[test]
     fn loom_rule18_no_chunk_stays_with_a_slab_that_has_ended() {
@@ -599,7 +605,7 @@ mod tests {
         assert_eq!(pool.floor(CHUNK), 41);
     }
 
-    /// Rule 18: a slot is freed by itself; whoever comes with a wrong slab for it, or frees what is free, corrupts nothing.
+    /// Rule 18: a slot is freed by itself. A wrong slab for it, or a second free, corrupts nothing.
     #[test]
     fn rule18_a_slot_is_freed_to_the_owner_of_its_chunk_only() {
         let pool = Pool::new(4 * CHUNK);
@@ -619,7 +625,8 @@ mod tests {
         assert_eq!(a.chunk_count(), 1);
     }
 
-    /// Rule 18: what is freed to a slab that has ended goes to its chunk at once, and the last slot says so.
+    /// Rule 18: a slot that is freed to an ended slab goes to its chunk at once, and the last slot's free
+    /// returns true.
     #[test]
     fn rule18_a_slab_that_has_ended_keeps_nothing() {
         let pool = Pool::new(4 * CHUNK);
@@ -634,7 +641,7 @@ mod tests {
         assert_eq!((trim(), slab.chunk_count(), pool.chunks_out()), (1, 0, 1));
     }
 
-    /// Rule 1: memory that could be given back in part only has lost generations all the same.
+    /// Rule 1: memory that could be given back only in part has lost generations all the same.
     #[test]
     fn rule1_a_floor_rises_even_if_giving_back_fails() {
         let pool = Pool::new(4 * CHUNK);
@@ -650,7 +657,7 @@ mod tests {
         assert_eq!(pool.floor(CHUNK), 7);
     }
 
-    /// Rule 1: generations only rise, over a chunk that was given back too, and never wrap.
+    /// Rule 1: generations only rise, also over a chunk that was given back, and never wrap.
     #[test]
     fn rule1_a_life_restarts_above_every_life_the_chunk_had() {
         assert_eq!(next_generation(0, 0), Some(1));

@@ -1,17 +1,16 @@
-//! A small map of numbers that is looked at all the time, stored to hardly ever, and read without
-//! storing anything.
+//! A small map of numbers that is read constantly, changed hardly ever, and read without storing anything.
 //!
-//! For what a walk asks about at each step: which directories are mount points. A snapshot behind a
-//! counted pointer would do but for the count. The pairs stand in memory that is never given back,
-//! under one sequence: a reader scans them between two looks at it. Writers exclude each other by
-//! other means. A reader that meets one looks again a few times and then says [`Busy`]: it never
-//! waits. A look costs two loads a pair; put a filter in front of it where most keys are not there.
+//! For a question that a walk asks at each step: which directories are mount points. A snapshot behind a
+//! counted pointer would do, except for the count. The pairs stand in memory that is never given back,
+//! under one sequence: a reader scans them between two looks at it. Writers exclude each other by other
+//! means. A reader that meets one looks again a few times and then returns [`Busy`]: it never waits. A look
+//! costs two loads a pair; put a filter in front of it if most keys are absent.
 
 use crate::primitives::{AtomicU32, AtomicU64, Ordering, spin_loop};
 use crate::segvec::SegVec;
 use crate::seqcount::SeqCount;
 
-/// Looks at a map that is being changed before a reader gives up.
+/// Looks at a map that is being changed, before a reader gives up.
 const TRIES: u32 = if cfg!(loom) { 2 } else { 16 };
 
 /// A map from numbers to numbers.
@@ -38,10 +37,10 @@ impl SmallMap {
         Self::default()
     }
 
-    /// What `key` leads to: one moment's truth.
+    /// The value of `key`: one moment's truth.
     ///
     /// # Errors
-    /// [`Busy`]: ask who has the lock that writers take.
+    /// [`Busy`]: ask again under the writers' lock.
     pub fn get(&self, key: u64) -> Result<Option<u64>, Busy> {
         for _ in 0..TRIES {
             if let Some(seq) = self.seq.begin() {
@@ -56,13 +55,13 @@ impl SmallMap {
     }
 
     fn scan(&self, key: u64) -> Option<u64> {
-        // A length of another moment leads to pairs that are there all the same.
+        // A length of another moment leads to pairs that exist all the same.
         let mut pairs = (0..self.len.load(Ordering::Relaxed)).map_while(|i| self.pairs.get(i));
         let pair = pairs.find(|pair| pair.key.load(Ordering::Relaxed) == key)?;
         Some(pair.value.load(Ordering::Relaxed))
     }
 
-    /// Puts these pairs in the place of all. The caller excludes other writers.
+    /// Replace all pairs by these. The caller excludes other writers.
     pub fn replace(&self, pairs: &[(u64, u64)]) {
         // Room first: nothing is allocated inside the sequence.
         let places: Vec<&Pair> = (0..).map_while(|i| self.pairs.get_or_grow(i)).take(pairs.len()).collect();

@@ -1,8 +1,8 @@
 //! System calls: reserve address space and give pages back; barriers in all threads.
 //!
-//! Safe from outside: a [`Reservation`] owns its mapping and hands out only its base pointer and
-//! length; what is laid over it is [`crate::arena`]'s business. Under Miri the memory comes
-//! from the allocator instead, already committed; loom's arenas are built without it.
+//! The interface is safe: a [`Reservation`] owns its mapping and hands out only its base pointer and
+//! length. [`crate::arena`] governs the use of the memory. Under Miri the memory comes from the allocator
+//! instead, already committed; loom's arenas are built without it.
 
 #[cfg(not(loom))]
 mod memory {
@@ -20,30 +20,30 @@ mod memory {
         /// Bytes mapped in front of `base`.
         #[cfg(not(miri))]
         colour: usize,
-        /// Bytes from the base on up to which huge pages were asked for; [`NO_MORE`].
+        /// Bytes from the base on for which huge pages were requested; [`NO_MORE`].
         #[cfg(not(miri))]
         huge: AtomicUsize,
-        /// Huge pages are to be had for all of it, whatever becomes of it.
+        /// Huge pages are wanted for all of it, whatever is given back.
         #[cfg(not(miri))]
         always_huge: AtomicBool,
     }
 
-    /// No huge pages are to be asked for.
+    /// Huge pages are not to be requested.
     #[cfg(not(miri))]
     const NO_MORE: usize = usize::MAX;
 
-    /// Reservations begin at different distances from the powers of two that large mappings are
-    /// placed at. Slots of the same number in two arenas would otherwise have the same low
-    /// address bits, and caches that guess by a hash of these (AMD's L1 way predictor) guess wrong
-    /// each time: six components took 96 ns instead of 60.
+    /// Reservations begin at different distances from the powers of two at which large mappings are placed.
+    /// Otherwise slots of the same number in two arenas would have the same low address bits. Caches that
+    /// guess by a hash of these (AMD's L1 way predictor) then guess wrong each time: six components took 96
+    /// ns instead of 60.
     #[cfg(not(miri))]
     fn next_colour() -> usize {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         NEXT.fetch_add(1, Ordering::Relaxed) % 64 * 9 * PAGE
     }
 
-    // SAFETY: a Reservation is a range of memory; it has no thread affinity, and all access goes
-    // through whoever lays atomics over it.
+    // SAFETY: a Reservation is a range of memory. It has no thread affinity, and all access goes through
+    // the atomics that its owner lays over it.
     unsafe impl Send for Reservation {}
     // SAFETY: as above; the methods take &self and only pass the range to the kernel.
     unsafe impl Sync for Reservation {}
@@ -52,13 +52,13 @@ mod memory {
         /// Reserve `len` bytes (rounded up to pages), all zero, without committing any.
         ///
         /// # Errors
-        /// ENOMEM where the address space or an overcommit limit is too small.
+        /// ENOMEM if the address space or an overcommit limit is too small.
         #[cfg(not(miri))]
         pub(crate) fn new(len: usize) -> io::Result<Self> {
             let len = len.next_multiple_of(PAGE);
             let colour = next_colour();
-            // SAFETY: an anonymous private mapping at an address of the kernel's choice; it cannot
-            // overlap anything that exists.
+            // SAFETY: an anonymous private mapping at an address of the kernel's choice; it cannot overlap
+            // anything that exists.
             let p = unsafe {
                 libc::mmap(
                     std::ptr::null_mut(),
@@ -99,7 +99,7 @@ mod memory {
             self.base
         }
 
-        /// Ask for huge pages (`MADV_HUGEPAGE`). Advice: a system without them goes on as before.
+        /// Ask for huge pages (`MADV_HUGEPAGE`). Advice: a system without them continues as before.
         #[cfg(not(miri))]
         pub(crate) fn advise_huge(&self) {
             self.always_huge.store(true, Ordering::Relaxed);
@@ -107,9 +107,9 @@ mod memory {
             self.advise(0, self.len, libc::MADV_HUGEPAGE);
         }
 
-        /// Memory is used from the base on, and what is used has come to byte `at`. From `first` bytes on huge pages are asked
-        /// for ahead of that, as much again as there is: fewer faults and misses of the TLB, for at most one huge page that is
-        /// used in part.
+        /// Memory is used from the base on, and use has reached byte `at`. From `first` bytes on, huge
+        /// pages are requested ahead of that, for as much again as is in use. So there are fewer faults and
+        /// TLB misses, for at most one huge page that is used in part.
         #[cfg(not(miri))]
         #[inline]
         pub(crate) fn reached(&self, at: usize, first: usize) {
@@ -124,17 +124,17 @@ mod memory {
         fn ask_ahead(&self, asked: usize, at: usize, first: usize) {
             let to = (at + 1).next_power_of_two().min(self.len);
             let from = asked.max(first) / PAGE * PAGE;
-            // Nothing is left to ask for: `at` may lie behind the end.
+            // Nothing is left to request: `at` may lie behind the end.
             if from >= to {
                 return;
             }
-            // Several may come here at once, one of them asks.
+            // Several threads may come here at once; one of them asks.
             if self.huge.compare_exchange(asked, to, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 self.advise(from, to, libc::MADV_HUGEPAGE);
             }
         }
 
-        /// Memory is given back piece by piece: what comes again may be a small part of a huge page.
+        /// Memory is given back piece by piece: what is used again may be a small part of a huge page.
         #[cfg(not(miri))]
         fn small_pages(&self) {
             if self.huge.load(Ordering::Relaxed) != NO_MORE {
@@ -145,7 +145,8 @@ mod memory {
             }
         }
 
-        /// Next to nothing is used: it will be used from the base on once more, as [`Reservation::reached`] wants it.
+        /// Almost nothing is used: memory will again be used from the base on, as for
+        /// [`Reservation::reached`].
         #[cfg(not(miri))]
         pub(crate) fn begin_anew(&self) {
             if !self.always_huge.load(Ordering::Relaxed) {
@@ -155,13 +156,13 @@ mod memory {
 
         #[cfg(not(miri))]
         fn advise(&self, from: usize, to: usize, advice: libc::c_int) {
-            // SAFETY: within our own mapping (from and to are at most len); the advice changes how it is backed, not what it
-            // holds. Where it is refused all is as it was.
+            // SAFETY: within our own mapping (from and to are at most len). The advice changes how the
+            // memory is backed, not its contents. If it is refused, nothing changes.
             unsafe { libc::madvise(self.base.as_ptr().add(from).cast(), to - from, advice) };
         }
 
-        /// Commit the pages of `from..to` (bytes) at once, which costs less than a fault for each. Where it is refused
-        /// (before Linux 5.14; short of memory) they are committed as they are touched.
+        /// Commit the pages of `from..to` (bytes) at once, which costs less than a fault for each. If that
+        /// is refused (before Linux 5.14; short of memory), they are committed as they are touched.
         #[cfg(not(miri))]
         pub(crate) fn populate(&self, from: usize, to: usize) {
             let (from, to) = (from / PAGE * PAGE, to.min(self.len));
@@ -186,10 +187,10 @@ mod memory {
         #[cfg(miri)]
         pub(crate) fn begin_anew(&self) {}
 
-        /// Give the whole pages of `from..to` (bytes) back to the system; they read as zero after.
+        /// Return the whole pages of `from..to` (bytes) to the system; they read as zero afterwards.
         ///
         /// # Errors
-        /// What `madvise(2)` says; the memory is then unchanged or partly zero.
+        /// The error of `madvise(2)`; the memory is then unchanged or partly zero.
         #[cfg(not(miri))]
         pub(crate) fn give_back(&self, from: usize, to: usize) -> io::Result<()> {
             let from = from.next_multiple_of(PAGE);
@@ -214,8 +215,8 @@ mod memory {
             let from = from.next_multiple_of(PAGE);
             let to = to.min(self.len) / PAGE * PAGE;
             for at in (from..to).step_by(8) {
-                // SAFETY: the word lies inside our own allocation, which is aligned to a page. What is laid over it are
-                // atomics, so it is shared as one.
+                // SAFETY: the word lies inside our own allocation, which is aligned to a page. The slots
+                // over it are atomics, so it is shared as one.
                 let word = unsafe { self.base.add(at).cast::<std::sync::atomic::AtomicU64>().as_ref() };
                 word.store(0, std::sync::atomic::Ordering::Relaxed);
             }
@@ -223,8 +224,8 @@ mod memory {
         }
     }
 
-    /// Whether the system's pages are not larger than [`PAGE`]: madvise(2) rounds lengths up to whole ones, and would take
-    /// neighbours that are in use.
+    /// Whether the system's pages are not larger than [`PAGE`]: madvise(2) rounds lengths up to whole
+    /// pages, and would take neighbours that are in use.
     #[cfg(not(miri))]
     fn system_pages_fit() -> bool {
         // SAFETY: sysconf(3) takes a number and touches no memory of ours.
@@ -266,13 +267,13 @@ fn membarrier_cmd(command: libc::c_int) -> std::io::Result<()> {
 /// Announce that this process will use [`membarrier`].
 ///
 /// # Errors
-/// What membarrier(2) says: ENOSYS, EINVAL, or what a sandbox answers.
+/// The error of membarrier(2): ENOSYS, EINVAL, or a sandbox's answer.
 #[cfg(all(not(loom), not(miri)))]
 pub(crate) fn register_membarrier() -> std::io::Result<()> {
     membarrier_cmd(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
 }
 
-/// A full barrier in every thread of this process that runs.
+/// A full barrier in every running thread of this process.
 ///
 /// # Errors
 /// As above; nothing was done then.

@@ -1,16 +1,16 @@
-//! Figures that each thread keeps of what it does, and that anybody may sum.
+//! Counters that each thread keeps of its work, and that any thread may sum.
 //!
-//! A thread has [`WORDS`] of them in its thread-local storage and is the only one that stores there
-//! (plain load and store), so that counting a hit makes no line go from core to core. Its first
-//! count puts the place into a list; when it ends it adds its figures to those of the threads that
-//! have ended, under the list's mutex, and takes its place out. Sums are taken under that mutex, so
-//! a place that is found in the list is a running thread's.
+//! A thread has [`WORDS`] of them in its thread-local storage. Only that thread stores there (plain load
+//! and store), so counting a hit moves no line from core to core. A thread's first count puts its place
+//! into a list. When the thread ends, it adds its counters to those of the ended threads, under the list's
+//! mutex, and removes its place. Sums are taken under that mutex, so a place in the list belongs to a
+//! running thread.
 //!
-//! A sum is of no one moment: it never misses what happened before it was asked for, and may miss
-//! what happens meanwhile. The figures are the process's, and synchronise nothing. What a thread
-//! counts while its thread-local storage is torn down is lost. What the words mean is the counters'
-//! affair, but for those that this crate counts itself.
-//! Costs two instructions and a test; memory: 576 bytes a thread.
+//! A sum is not of one moment: it includes everything that happened before it was requested, and may miss
+//! what happens meanwhile. The counters are process-wide, and synchronise nothing. Counts that a thread
+//! makes while its thread-local storage is torn down are lost. The users define the meaning of the words,
+//! except for those that this crate counts itself. Costs two instructions and a test; memory: 576 bytes a
+//! thread.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -19,25 +19,25 @@ use parking_lot::Mutex;
 
 use crate::primitives::Tally;
 
-/// Figures of a thread.
+/// Number of counters of a thread.
 pub const WORDS: usize = 72;
 
-/// This crate's word: times that a thread slept because somebody else had a lock.
+/// This crate's word: how often a thread slept because another one held a lock.
 pub const LOCK_WAITS: usize = 0;
 
-/// The first of the words of the block cache; what is below serves the VFS.
+/// The first of the words of the block cache; those below serve the VFS.
 pub const BUFFERS: usize = 64;
 
-/// One thread's figures, and whether they are listed.
+/// One thread's counters, and whether they are listed.
 struct Place {
     words: [Tally; WORDS],
     listed: Cell<bool>,
 }
 
-/// A listed thread's place. Its thread takes it out of the list before it goes.
+/// A listed thread's place. The thread removes it from the list before it ends.
 struct Listed(NonNull<Place>);
 
-// SAFETY: who finds a place in the list uses its words only, which are atomics.
+// SAFETY: a thread that finds a place in the list uses only its words, which are atomics.
 unsafe impl Send for Listed {}
 
 struct List {
@@ -47,15 +47,15 @@ struct List {
 
 static LIST: Mutex<List> = Mutex::new(List { running: Vec::new(), ended: [0; WORDS] });
 
-/// Takes the thread's place out of the list when the thread ends.
+/// Removes the thread's place from the list when the thread ends.
 struct Holder(NonNull<Place>);
 
 impl Drop for Holder {
     fn drop(&mut self) {
         let mut list = LIST.lock();
         list.running.retain(|listed| listed.0 != self.0);
-        // SAFETY: the place is in this thread's storage, which lasts as long as the thread runs, and
-        // has no destructor that could have come before this one.
+        // SAFETY: the place is in this thread's storage, which lasts as long as the thread runs, and has no
+        // destructor that could have run before this one.
         let words = unsafe { &(*self.0.as_ptr()).words };
         list.ended = added(list.ended, words);
     }
@@ -73,7 +73,7 @@ impl Place {
     fn list(&self) {
         self.listed.set(true);
         let place = NonNull::from(self);
-        // Where the thread's storage is being torn down, the place stays out of the list.
+        // If the thread's storage is being torn down, the place stays out of the list.
         let _ = HOLDER.try_with(|holder| {
             LIST.lock().running.push(Listed(place));
             holder.set(Some(Holder(place)));
@@ -87,7 +87,7 @@ thread_local! {
     static HOLDER: Cell<Option<Holder>> = const { Cell::new(None) };
 }
 
-/// Adds one to this thread's figure `word`, below [`WORDS`].
+/// Add one to this thread's counter `word`, below [`WORDS`].
 #[inline(always)]
 pub fn count(word: usize) {
     MINE.with(|mine| {
@@ -98,23 +98,24 @@ pub fn count(word: usize) {
     });
 }
 
-/// As [`count`], for a thread that has counted before: it does not look whether it is listed. (One that has not is in no sum yet.)
+/// As [`count`], for a thread that has counted before: it does not check whether it is listed. (A thread
+/// that has not is in no sum yet.)
 #[inline(always)]
 pub fn count_again(word: usize) {
     MINE.with(|mine| mine.words[word].add(1));
 }
 
-/// This thread's figures.
+/// This thread's counters.
 pub fn mine() -> [u64; WORDS] {
     MINE.with(|mine| added([0; WORDS], &mine.words))
 }
 
-/// The sums over all threads that run and that have run.
+/// The sums over all threads that run or have run.
 pub fn sums() -> [u64; WORDS] {
     let list = LIST.lock();
     list.running.iter().fold(list.ended, |sum, listed| {
-        // SAFETY: the thread is running: it takes its place out of the list, under the mutex that is
-        // held here, before its storage goes.
+        // SAFETY: the thread is running: it removes its place from the list, under the mutex that is held
+        // here, before its storage goes.
         added(sum, unsafe { &(*listed.0.as_ptr()).words })
     })
 }
@@ -145,14 +146,14 @@ mod tests {
                 });
             }
             counted.wait();
-            assert_eq!((since(A), since(B)), (15, 3), "of threads that run");
+            assert_eq!((since(A), since(B)), (15, 3), "sums over running threads");
             summed.wait();
         });
         // A scope ends when its threads' closures have returned: their storage goes a little later.
         while since(B) < 6 {
             std::thread::yield_now();
         }
-        assert_eq!((since(A), since(B)), (15, 6), "of threads that have ended");
+        assert_eq!((since(A), since(B)), (15, 6), "sums that include ended threads");
         let thread = std::thread::spawn(|| count(A));
         thread.join().unwrap();
         assert_eq!(since(A), 16);
