@@ -1,4 +1,4 @@
-//! Models of active references. Numbers of threads are given: loom's threads have none. A wake-up that is lost is a
+//! Models of active references. Thread numbers are given: loom's threads have none. A lost wake-up is a
 //! deadlock, which loom reports.
 
 use super::*;
@@ -6,7 +6,7 @@ use crate::primitives::{Arc, Condvar, Mutex};
 use loom::cell::UnsafeCell;
 use loom::thread::{JoinHandle, spawn};
 
-/// Under both models of the barriers.
+/// Run under both models of the barriers.
 fn model(preemptions: usize, f: impl Fn() + Send + Sync + Copy + 'static) {
     for meetings in [false, true] {
         barrier::set_meetings(meetings);
@@ -16,12 +16,12 @@ fn model(preemptions: usize, f: impl Fn() + Send + Sync + Copy + 'static) {
     }
 }
 
-/// What is called: loom checks that nobody is inside when the removal takes it away.
+/// The object that is called: loom checks that no thread is inside when the removal takes it away.
 struct Object {
     active: ActiveRef,
     value: UnsafeCell<u32>,
 }
-// SAFETY: touched as the active references allow, which is what the tests prove.
+// SAFETY: touched only as the active references allow; the tests prove that.
 unsafe impl Sync for Object {}
 // SAFETY: as above.
 unsafe impl Send for Object {}
@@ -69,10 +69,10 @@ fn calls(object: &Arc<Object>, lane: u32) -> JoinHandle<()> {
     })
 }
 
-/// Two calls and a removal: nobody is inside after drain, and who sleeps is woken. Planted bugs:
-/// active-get-without-light, active-drain-without-heavy, active-drain-fences-only, active-get-ignores-death,
-/// active-end-relaxed, active-scan-relaxed, active-end-without-light, active-end-wakes-nobody,
-/// active-a-call-that-stays-out-wakes-nobody, active-drain-sees-one-line.
+/// Two calls and a removal: no thread is inside after drain, and a sleeper is woken. Planted bugs:
+/// active-get-without-light, active-drain-without-heavy, active-drain-fences-only,
+/// active-get-ignores-death, active-end-relaxed, active-scan-relaxed, active-end-without-light,
+/// active-end-wakes-nobody, active-a-call-that-stays-out-wakes-nobody, active-drain-sees-one-line.
 #[test]
 fn loom_active_nobody_is_inside_after_drain() {
     model(3, || {
@@ -84,8 +84,8 @@ fn loom_active_nobody_is_inside_after_drain() {
     });
 }
 
-/// One call, more interleavings, of a thread that is inside something else: a further slot.
-/// Planted bugs: active-drain-sees-one-slot, active-sleeps-without-a-look.
+/// One call, more interleavings, of a thread that is inside another call: a further slot. Planted bugs:
+/// active-drain-sees-one-slot, active-sleeps-without-a-look.
 #[test]
 fn loom_active_a_call_inside_a_call_is_waited_for() {
     model(3, || {
@@ -104,8 +104,8 @@ fn loom_active_a_call_inside_a_call_is_waited_for() {
     });
 }
 
-/// Calls that have no slot. Planted bugs: active-drain-forgets-the-counted, active-counted-end-wakes-nobody,
-/// active-counted-ignores-death, active-counted-end-relaxed.
+/// Calls that have no slot. Planted bugs: active-drain-forgets-the-counted,
+/// active-counted-end-wakes-nobody, active-counted-ignores-death, active-counted-end-relaxed.
 #[test]
 fn loom_active_a_call_without_a_slot_is_waited_for() {
     model(3, || {
@@ -165,7 +165,7 @@ fn loom_active_all_who_drain_wait() {
             spawn(move || {
                 object.active.deactivate();
                 object.active.drain();
-                // Nobody is inside for us either; the other one may be taking it away.
+                // No call is inside for us either; the other thread may be taking the object away.
             })
         };
         object.active.deactivate();
@@ -203,8 +203,8 @@ fn loom_active_a_broken_call_may_wait_for_the_drain() {
     }
 }
 
-/// A call that breaks its protection is not waited for, can remove the object itself, and comes back only while
-/// it is active. Planted bugs: active-break-keeps-the-slot, active-unbreak-does-not-look,
+/// A call that breaks its protection is not waited for, can remove the object itself, and comes back only
+/// while it is active. Planted bugs: active-break-keeps-the-slot, active-unbreak-does-not-look,
 /// active-unbreak-without-light.
 #[test]
 fn loom_active_a_broken_call_is_not_waited_for() {
@@ -221,7 +221,7 @@ fn loom_active_a_broken_call_is_not_waited_for() {
                         object.look();
                         call.break_protection();
                     }
-                    // What it does in its own removal.
+                    // The steps of its own removal.
                     object.active.deactivate();
                     object.active.drain();
                 })
@@ -234,8 +234,8 @@ fn loom_active_a_broken_call_is_not_waited_for() {
     }
 }
 
-/// Two activate, and the removal waits for a call that got in by either one's step: there is one id. Planted bug:
-/// active-two-ids.
+/// Two threads activate, and the removal waits for a call that got in by either one's step: there is one
+/// id. Planted bug: active-two-ids.
 #[test]
 fn loom_active_two_who_activate_agree_on_the_id() {
     model(2, || {
@@ -253,8 +253,8 @@ fn loom_active_two_who_activate_agree_on_the_id() {
     });
 }
 
-/// Who is in sees the object as it was filled. Planted bugs: active-activate-relaxed, active-look-relaxed,
-/// active-counted-look-relaxed.
+/// A thread that is in sees the object as it was filled. Planted bugs: active-activate-relaxed,
+/// active-look-relaxed, active-counted-look-relaxed.
 #[test]
 fn loom_active_who_is_in_sees_it_filled() {
     for lane in [0, LANES] {

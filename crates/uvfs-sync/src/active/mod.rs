@@ -1,10 +1,11 @@
-//! Active references: who is inside a call of an object, counted nowhere, so that readers of one object share no
-//! line.
+//! Active references: they tell whether a thread is inside a call of an object. They are counted nowhere,
+//! so readers of one object share no line.
 //!
 //! An object that may be removed while it is called carries an [`ActiveRef`]: two words. A call begins with
-//! [`ActiveRef::get`] and ends when its guard is dropped; a removal says [`ActiveRef::deactivate`] and then
-//! [`ActiveRef::drain`], which returns when nobody is inside any more. Each thread has one line of *slots* for
-//! all objects of the process; who is inside has the object's *id* in one of them:
+//! [`ActiveRef::get`] and ends when its guard is dropped. A removal calls [`ActiveRef::deactivate`] and
+//! then [`ActiveRef::drain`], which returns when no thread is inside any more. Each thread has one line of
+//! *slots* for all objects of the process; a thread that is inside a call has the object's *id* in one of
+//! them:
 //!
 //! ```text
 //! get                                     drain
@@ -18,29 +19,34 @@
 //! state says DRAINING ? wake
 //! ```
 //!
-//! *A call against a removal.* The barriers are a pair: of the two threads one sees what the other one stored. If
-//! the call's slot is seen, the removal waits for it, whether it gets in or not. If not, the call's look
-//! at the state comes after the removal's store, and it stays out.
-//! *The end of a call against who wants to sleep.* The same pair. If the scan sees the slot empty, nobody sleeps for it.
-//! If not, the call's second look comes after the store of DRAINING; it wakes, after it has emptied the slot;
-//! and the sleeper looks at the slot once more under the lock of the queue that the waker takes. Either the waker
-//! comes first, and the slot is empty; or the sleeper, and it is found.
-//! *Order.* Every store to a slot is a release, also the one that fills it again for another object; the scan's loads
-//! acquire: what was done inside happens before `drain` returns. `activate` releases, `get` acquires: who is in sees
-//! the object as it was filled.
-//! *Ids* are never used again. (An address would be: a guard that is forgotten leaves in its slot what it has there,
-//! and the next object at that address would be taken for the old one.) An object gets its id at its first
-//! `activate`; who finds none came before that, and stays out. A slot belongs to its guard until that has emptied it.
-//! A guard that outlives its thread's number (one kept in a thread-local) goes on being seen, and the number's next
-//! owner takes other slots.
+//! *A call against a removal.* The barriers are a pair: one of the two threads sees what the other stored.
+//! If the removal sees the call's slot, it waits for the call, whether the call gets in or not. If not, the
+//! call's look at the state comes after the removal's store, and the call stays out.
 //!
-//! A thread without a number, and one that is inside [`SLOTS`] calls, counts itself in the object's own word with
-//! read-modify-writes, where no barrier is needed. A guard that is forgotten is inside its object for ever: `drain` of
-//! that one does not return; and its slot is lost, until the threads with that number have none left and count. A
-//! call that panics ends like any other.
-//! `get` and the drop cost a thread-local, two or three loads, a store and a light barrier each. `drain` costs a
-//! heavy barrier and a look at each thread's line; the first `activate` a read-modify-write of a word that all objects
-//! share. Not for a forked child or a signal handler.
+//! *The end of a call against a removal that wants to sleep.* The same pair. If the scan sees the slot
+//! empty, the removal does not sleep for it. If not, the call's second look comes after the store of
+//! DRAINING, so the call wakes the sleeper after it has emptied the slot. The sleeper looks at the slot
+//! once more under the lock of the queue that the waker takes. If the waker comes first, the slot is empty.
+//! If the sleeper comes first, the waker finds it.
+//!
+//! *Order.* Every store to a slot is a release, also a store that fills it again for another object; the
+//! scan's loads acquire. So what was done inside happens before `drain` returns. `activate` releases and
+//! `get` acquires: a thread that is in sees the object as it was filled.
+//!
+//! *Ids* are never used again. (An address would be: a forgotten guard leaves its value in its slot, and
+//! the next object at that address would be taken for the old one.) An object gets its id at its first
+//! `activate`; a call that finds none came before that, and stays out. A slot belongs to its guard until
+//! the guard has emptied it. A guard that outlives its thread's number (one kept in a thread-local) is
+//! still seen, and the number's next owner takes other slots.
+//!
+//! A thread without a number, or one inside [`SLOTS`] calls already, counts itself in the object's own word
+//! with read-modify-writes, which need no barrier. A forgotten guard is inside its object for ever: `drain`
+//! of that object does not return. Its slot is lost too, until the threads with that number have none left
+//! and count instead. A call that panics ends like any other.
+//!
+//! `get` and the drop cost a thread-local, two or three loads, a store and a light barrier each. `drain`
+//! costs a heavy barrier and a look at each thread's line; the first `activate` a read-modify-write of a
+//! word that all objects share. Not for a forked child or a signal handler.
 
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -54,14 +60,14 @@ use crate::barrier;
 use crate::lane::{self, LANES};
 use crate::primitives::{AtomicU64, Ordering, parking, spin_loop};
 
-/// Calls that a thread may be inside of at one time at no more than their usual cost.
+/// Calls that a thread may be inside of at one time at the usual cost.
 pub const SLOTS: usize = if cfg!(loom) { 2 } else { 16 };
 
 /// Calls may begin.
 const ACTIVE: u64 = 1;
-/// None will begin any more.
+/// No call will begin any more.
 const DEAD: u64 = 2;
-/// Who ends a call wakes.
+/// A thread that ends a call wakes sleepers.
 const DRAINING: u64 = 4;
 /// One call of a thread that has no slot for it.
 const ONE: u64 = 8;
@@ -74,17 +80,17 @@ const STEP: u64 = 2;
 /// A slot of no thread.
 const NOWHERE: usize = usize::MAX;
 
-/// Looks at a slot before who drains goes to sleep.
+/// Looks at a slot before a draining thread goes to sleep.
 const SPINS: u32 = if cfg!(loom) { 0 } else { 64 };
 
-/// What a thread is inside of.
+/// The calls that a thread is inside of.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Line {
     slots: [AtomicU64; SLOTS],
 }
 
-/// In the program's zeroed memory: a page is there once one of its threads calls something.
+/// In the program's zeroed memory: a page is committed once one of its threads calls something.
 #[cfg(not(loom))]
 static LINES: [Line; LANES as usize] =
     [const { Line { slots: [const { AtomicU64::new(0) }; SLOTS] } }; LANES as usize];
@@ -94,7 +100,7 @@ loom::lazy_static! {
         std::array::from_fn(|_| Line { slots: std::array::from_fn(|_| AtomicU64::new(0)) });
 }
 
-/// The last id that was given.
+/// The last id that was issued.
 #[cfg(not(loom))]
 static IDS: AtomicU64 = AtomicU64::new(0);
 #[cfg(loom)]
@@ -102,12 +108,12 @@ loom::lazy_static! {
     static ref IDS: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Whether an object may be called, and the way to wait until it is not.
+/// Whether an object may be called, and the means to wait until no call is left.
 #[derive(Debug)]
 pub struct ActiveRef {
     /// ACTIVE, DEAD, DRAINING, and the calls that have no slot.
     state: AtomicU64,
-    /// What stands for the object in a slot; 0 until it is first activated, then it stays.
+    /// The object's id in slots; 0 until it is first activated, then constant.
     id: AtomicU64,
 }
 
@@ -118,13 +124,13 @@ impl Default for ActiveRef {
 }
 
 impl ActiveRef {
-    /// Hidden: nobody gets in until [`ActiveRef::activate`].
+    /// Hidden: no call gets in until [`ActiveRef::activate`].
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self { state: AtomicU64::new(0), id: AtomicU64::new(0) }
     }
 
-    /// Hidden: nobody gets in until [`ActiveRef::activate`].
+    /// Hidden: no call gets in until [`ActiveRef::activate`].
     #[cfg(loom)]
     pub fn new() -> Self {
         Self { state: AtomicU64::new(0), id: AtomicU64::new(0) }
@@ -134,10 +140,10 @@ impl ActiveRef {
     pub fn activate(&self) -> bool {
         if self.id() == 0 {
             let new = IDS.fetch_add(STEP, Ordering::Relaxed) + STEP;
-            // Relaxed: nobody gets in before the step below. If another one was first, its id counts.
+            // Relaxed: no call gets in before the step below. If another thread was first, its id counts.
             let _ = self.id.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed);
         }
-        // Release: who gets in sees the object as it was filled.
+        // Release: a thread that gets in sees the object as it was filled.
         let may = |state| (state & DEAD == 0).then_some(state | ACTIVE);
         self.state.fetch_update(Ordering::Release, Ordering::Relaxed, may).is_ok()
     }
@@ -153,8 +159,8 @@ impl ActiveRef {
         self.state.load(Ordering::Relaxed) & DEAD != 0
     }
 
-    /// Begin a call. None: the object is hidden, or deactivated. Never waits; a thread may be inside any number
-    /// of calls, of this object too.
+    /// Begin a call. None: the object is hidden, or deactivated. Never waits; a thread may be inside any
+    /// number of calls, of this object too.
     #[inline]
     pub fn get(&self) -> Option<Active<'_>> {
         self.get_at(lane::seat().lane)
@@ -165,12 +171,12 @@ impl ActiveRef {
         let id = self.id();
         if lane < LANES && id != 0 {
             let line = &LINES[lane as usize];
-            // Only this thread fills one. Acquire: a guard of the number's last owner may have emptied it, and
-            // who sees what we store must see what that one did.
+            // Only this thread fills a slot. Acquire: a guard of the number's last owner may have emptied
+            // it, and a thread that sees our store must see what that guard's call did.
             if let Some(at) = line.slots.iter().position(|slot| slot.load(Ordering::Acquire) == 0) {
                 let slot = &line.slots[at];
                 slot.store(id, Ordering::Release);
-                // Between saying that we are inside and looking whether we may be: paired with `drain`'s.
+                // Between storing the id and looking whether we may be inside: paired with `drain`'s.
                 barrier::light();
                 let state = self.state.load(Ordering::Acquire);
                 if state & (ACTIVE | DEAD) == ACTIVE {
@@ -184,7 +190,7 @@ impl ActiveRef {
         self.get_counted()
     }
 
-    /// Begin a call that has no slot. (Nor has one that found no id, but it will stay out.)
+    /// Begin a call that has no slot. (A call that found no id has none either, but it will stay out.)
     #[cold]
     fn get_counted(&self) -> Option<Active<'_>> {
         let may = |state| (state & (ACTIVE | DEAD) == ACTIVE).then_some(state + ONE);
@@ -192,24 +198,25 @@ impl ActiveRef {
         Some(Active::new(self, LANES, NOWHERE))
     }
 
-    /// From now on no call begins. True for the one who did it.
+    /// From now on no call begins. True for the one caller that did it.
     pub fn deactivate(&self) -> bool {
         self.state.fetch_or(DEAD, Ordering::AcqRel) & DEAD == 0
     }
 
-    /// Wait until nobody is inside; after [`ActiveRef::deactivate`] nobody is from then on. Calls that are
-    /// [broken](Active::break_protection) are not waited for. Any number of threads may; one that is inside
-    /// itself would wait for ever.
+    /// Wait until no thread is inside; after [`ActiveRef::deactivate`] that remains so.
+    /// [Broken](Active::break_protection) calls are not waited for. Any number of threads may drain; a
+    /// thread that is inside itself would wait for ever.
     pub fn drain(&self) {
         let old = self.state.fetch_or(DRAINING, Ordering::AcqRel);
-        debug_assert_ne!(old & DEAD, 0, "drain of what was not deactivated");
+        debug_assert_ne!(old & DEAD, 0, "drain of an object that was not deactivated");
         let id = self.id();
         if id == 0 {
-            // Never activated: that would have come before DEAD, and we would see its id, by the acquire above. In
-            // the slots 0 says something else.
+            // Never activated: an activation would have come before DEAD, and we would see its id, by the
+            // acquire above. In the slots 0 has another meaning.
             return;
         }
-        // Paired with those in `get_at` and `gone`: who is not seen in a slot below sees DEAD and DRAINING.
+        // Paired with those in `get_at` and `gone`: a thread that is not seen in a slot below sees DEAD and
+        // DRAINING.
         barrier::heavy();
         for lane in 0..lane::used() {
             for slot in &LINES[lane as usize].slots {
@@ -220,7 +227,7 @@ impl ActiveRef {
         self.sleep_while(|| self.state.load(Ordering::Acquire) >= ONE);
     }
 
-    /// Until who ends a call has made `inside` false, and has called `wake`.
+    /// Sleep until a thread that ends a call has made `inside` false, and has called `wake`.
     fn sleep_while(&self, inside: impl Fn() -> bool) {
         for _ in 0..SPINS {
             if !inside() {
@@ -233,10 +240,10 @@ impl ActiveRef {
         }
     }
 
-    /// The slot does not say any more that this thread is inside: it may be what somebody waits for.
+    /// The slot no longer says that this thread is inside: a removal may be waiting for that.
     #[inline]
     fn gone(&self) {
-        // Between emptying the slot and looking for who sleeps: paired with `drain`'s.
+        // Between emptying the slot and looking for sleepers: paired with `drain`'s.
         barrier::light();
         if self.state.load(Ordering::Relaxed) & DRAINING != 0 {
             self.wake();
@@ -266,7 +273,7 @@ pub struct Active<'a> {
     /// [`NOWHERE`]: counted in the object.
     at: usize,
     broken: Cell<bool>,
-    /// Slots are their thread's.
+    /// Slots belong to their thread.
     _thread: PhantomData<*mut ()>,
 }
 
@@ -281,8 +288,8 @@ impl<'a> Active<'a> {
         (self.at != NOWHERE).then(|| &LINES[self.lane as usize].slots[self.at])
     }
 
-    /// From now on [`ActiveRef::drain`] does not wait for this call: so it may drain (remove) the object
-    /// itself. It may not rely on the object's being there.
+    /// From now on [`ActiveRef::drain`] does not wait for this call, so the call may drain (remove) the
+    /// object itself. It may not rely on the object's presence.
     pub fn break_protection(&self) {
         if !self.broken.replace(true) {
             match self.slot() {
@@ -308,7 +315,7 @@ impl<'a> Active<'a> {
         back
     }
 
-    /// As the beginning of a call.
+    /// As at the beginning of a call.
     fn back_in(&self, slot: &AtomicU64) -> bool {
         slot.store(self.of.id(), Ordering::Release);
         barrier::light();
@@ -328,7 +335,7 @@ impl<'a> Active<'a> {
 
     #[cold]
     fn leave_counted(&self) {
-        // Release: `drain` acquires it. One word: either it sees this, or we see DRAINING.
+        // Release: `drain` acquires it. One word: either `drain` sees this, or we see DRAINING.
         if self.of.state.fetch_sub(ONE, Ordering::Release) & DRAINING != 0 {
             self.of.wake();
         }

@@ -1,4 +1,4 @@
-//! Real threads. What interleavings can break is in `loom_tests`.
+//! Tests with real threads. `loom_tests` covers the interleavings.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::*;
 use crate::primitives::Arc;
 
-/// Long enough for a thread that could go on to do so; that it does not is what the test says.
+/// Long enough for a thread that can continue to do so; the test asserts that it does not.
 const MEANWHILE: Duration = Duration::from_millis(30);
 
 fn active() -> Arc<ActiveRef> {
@@ -42,7 +42,7 @@ fn nobody_gets_in_before_it_is_active_or_after() {
 
 #[test]
 fn drain_waits_for_each_call_however_it_is_counted() {
-    // One in a slot, the last one of more than there are slots, one of a thread without a number.
+    // One call in a slot, the last of more calls than there are slots, one of a thread without a number.
     for pick in 0..3 {
         let active = active();
         let mut calls: Vec<_> = (0..=SLOTS).map(|_| active.get().unwrap()).collect();
@@ -69,7 +69,7 @@ fn drain_does_not_wait_for_an_object_that_was_never_active() {
 
 #[test]
 fn a_guard_that_is_forgotten_is_not_inside_the_next_object_at_its_address() {
-    // A thread of its own: its slot is lost.
+    // A thread of its own, because its slot is lost.
     let place = thread::spawn(|| {
         let mut place = active();
         std::mem::forget(place.get());
@@ -99,7 +99,7 @@ fn a_broken_call_is_not_waited_for() {
         assert!(drained.recv_timeout(MEANWHILE).is_err());
         call.break_protection();
         thread.join().unwrap();
-        // It may drain itself, but is not inside any more.
+        // It may drain the object itself, since it is no longer inside.
         active.drain();
         assert!(!call.unbreak());
         active.drain();

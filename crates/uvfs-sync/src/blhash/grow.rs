@@ -1,6 +1,6 @@
-//! How the table grows and is re-keyed: one bucket at a time, by one thread at a time.
+//! Growth and re-keys of the table: one bucket at a time, by one thread at a time.
 //!
-//! The grower's mutex is only ever tried: who does not get it leaves the work to the next one.
+//! The grower's mutex is only ever tried: a thread that does not get it leaves the work to the next one.
 
 use super::line::{Line, SLOTS};
 use super::table::{Table, current_of, is_moving, tag_of, with_level};
@@ -8,16 +8,16 @@ use super::{BlHash, LOAD, Objects, random_key};
 use crate::arena::Arena;
 use crate::primitives::{Ordering, fence, shard};
 
-/// Buckets of the old table that an insert or remove moves along while a re-key goes on.
+/// Buckets of the old table that an insert or remove moves during a re-key.
 const MOVE_STEP: u32 = 2;
 
-/// Buckets of a table that has ended that an insert or remove retires.
+/// Buckets of an ended table that an insert or remove retires.
 const RETIRE_STEP: u32 = 64;
-/// Bytes of a table from which on it grows by huge pages: a name is looked for anywhere in it, and what it leads to takes
-/// twenty times as much.
+/// Bytes of a table from which on it grows by huge pages: lookups go anywhere in it, and the objects of its
+/// entries take twenty times as much memory.
 const HUGE_FROM: usize = 8 << 20;
-/// A table with a quarter of the load that it is made for is moved into a smaller one, but not for
-/// less than this many buckets.
+/// A table with a quarter of its intended load is moved into a smaller one, if it has more than this many
+/// buckets.
 const SHRINK: u64 = if cfg!(loom) { u64::MAX } else { 4096 };
 
 /// State of the one thread that splits or moves buckets.
@@ -25,7 +25,7 @@ const SHRINK: u64 = if cfg!(loom) { u64::MAX } else { 4096 };
 pub(super) struct Grower {
     /// Next bucket of the old table to move.
     cursor: u32,
-    /// Buckets of the table that is not in use that are still to be retired: these, from the first on.
+    /// Range of buckets of the unused table that are still to be retired.
     retire: std::ops::Range<u32>,
     /// Kept between splits, so that none of them allocates under a lock.
     entries: Vec<(u32, u8)>,
@@ -40,11 +40,11 @@ impl Grower {
 }
 
 impl BlHash {
-    /// After an insert or remove, with nothing locked: split a bucket or move some along, if that
-    /// is due. O(1) buckets.
+    /// Call this after an insert or remove, with nothing locked. If it is due, this splits a bucket or
+    /// moves some. O(1) buckets.
     pub fn maintain(&self, objects: &impl Objects) {
         let moving = is_moving(self.epoch.load(Ordering::Relaxed));
-        // A table that was left behind goes on going until its memory is back.
+        // An ended table keeps this going until its memory is returned.
         let wanted = self.want_rekey.load(Ordering::Relaxed) || self.left.load(Ordering::Relaxed) != 0;
         if !moving && !wanted && !self.counts[shard()].is_due() {
             return;
@@ -54,9 +54,9 @@ impl BlHash {
         }
     }
 
-    /// Finish what is under way: a re-key, and the end of the table that it leaves behind. For who has
-    /// made the table much smaller and wants the memory back; where somebody else is at it, it is left
-    /// to him. O(entries).
+    /// Finish a re-key under way, and the end of the table that it leaves behind. For a caller that has
+    /// made the table much smaller and wants the memory back. If another thread works on it, the work is
+    /// left to that thread. O(entries).
     pub fn settle(&self, objects: &impl Objects) {
         while let Some(mut grower) = self.grow.try_lock() {
             let state = |grower: &Grower| (self.is_moving_now(), grower.cursor, grower.retire.start);
@@ -72,9 +72,9 @@ impl BlHash {
         is_moving(self.epoch.load(Ordering::Relaxed))
     }
 
-    /// One step of whatever is due.
+    /// One step of the work that is due.
     fn work(&self, grower: &mut Grower, objects: &impl Objects) {
-        // The mutex has ordered us behind whoever moved the epoch.
+        // The mutex has ordered us behind the thread that moved the epoch.
         let epoch = self.epoch.load(Ordering::Relaxed);
         if is_moving(epoch) {
             self.move_step(grower, epoch, objects);
@@ -148,7 +148,7 @@ impl BlHash {
         let goes = |e: &(u32, u8)| objects.stored_hash(e.0) & high != 0;
         self.refill(head, grower.entries.iter().filter(|e| !goes(e)), &mut lines);
         self.refill(new_head, grower.entries.iter().filter(|e| goes(e)), &mut lines);
-        // New before old: who is sent on by the old bucket's level finds the new one in order.
+        // New before old: a thread that the old bucket's level sends on finds the new bucket in order.
         table.unlock_with(new, |w| with_level(w, level + 2));
         table.unlock_with(old, |w| with_level(w, level + 2));
         if split + 1 == 1 << level {
@@ -156,7 +156,7 @@ impl BlHash {
         } else {
             table.set_size(level, split + 1);
         }
-        // The next in turn is split a few inserts later.
+        // The next bucket in turn is split a few inserts later.
         let next = if split + 1 == 1 << level { 0 } else { split + 1 };
         Self::prefetch_entries(table.heads.get(next), objects);
         for line in lines.drain(..) {
@@ -166,15 +166,15 @@ impl BlHash {
         true
     }
 
-    /// What stands in a line that nobody locks: a hint.
+    /// Prefetch the entries of a line that nobody locks: a hint.
     fn prefetch_entries(line: &Line, objects: &impl Objects) {
         if cfg!(not(loom)) {
             line.slots.iter().for_each(|slot| objects.prefetch(slot.load(Ordering::Relaxed)));
         }
     }
 
-    /// Read a locked chain into `grower`. False when its vectors are too small (they may not
-    /// grow under a lock).
+    /// Read a locked chain into `grower`. False if its vectors are too small (they may not grow under a
+    /// lock).
     fn gather(&self, head: &Line, grower: &mut Grower) -> bool {
         grower.entries.clear();
         grower.lines.clear();
@@ -200,8 +200,8 @@ impl BlHash {
         }
     }
 
-    /// Write a locked chain anew with these entries, taking overflow lines from `lines`. A chain
-    /// of k lines split in two needs at most k - 1 overflow lines in all, so they suffice.
+    /// Rewrite a locked chain with these entries, taking overflow lines from `lines`. A chain of k lines
+    /// split in two needs at most k - 1 overflow lines in all, so they suffice.
     fn refill<'e>(&self, head: &Line, entries: impl Iterator<Item = &'e (u32, u8)>, lines: &mut Vec<u32>) {
         let mut line = head;
         let mut at = 0;
@@ -235,7 +235,7 @@ impl BlHash {
         grower.cursor = 0;
         self.tables[1 - current_of(epoch)].start(key);
         self.rekeys.add(1);
-        // Release: who sees the epoch sees its key.
+        // Release: a thread that sees the epoch sees its key.
         self.epoch.store(epoch + 1, Ordering::Release);
     }
 
@@ -245,9 +245,9 @@ impl BlHash {
         let to = &self.tables[1 - current_of(epoch)];
         for _ in 0..MOVE_STEP {
             if u64::from(grower.cursor) >= from.buckets() {
-                // Every bucket was emptied under its lock after the epoch became odd, and inserts
-                // since then went to the new table: nothing is left in the old one. Who still
-                // looks there finds that the epoch has moved.
+                // Every bucket was emptied under its lock after the epoch became odd, and inserts since
+                // then went to the new table. So nothing is left in the old one. A reader that still looks
+                // there finds that the epoch has moved.
                 grower.retire = 0..grower.cursor;
                 self.left.store(grower.cursor, Ordering::Relaxed);
                 self.epoch.store(epoch.wrapping_add(1), Ordering::Release);
@@ -258,14 +258,15 @@ impl BlHash {
             }
             grower.cursor += 1;
         }
-        // The next in turn are moved with the next insert or remove: each entry is hashed anew, from a line of its own.
+        // The next buckets in turn are moved with the next insert or remove: each entry is hashed anew,
+        // from a line of its own.
         let end = from.buckets().min(u64::from(grower.cursor + MOVE_STEP)) as u32;
         for bucket in grower.cursor..end {
             Self::prefetch_entries(from.heads.get(bucket), objects);
         }
     }
 
-    /// Move all entries of one bucket; false when there is no memory for it now.
+    /// Move all entries of one bucket; false if there is no memory for it now.
     fn move_bucket(&self, from: &Table, bucket: u32, to: &Table, objects: &impl Objects) -> bool {
         let head = from.heads.get(bucket);
         let mut spare = 0;
@@ -282,8 +283,8 @@ impl BlHash {
             if let Some((index, tag)) = entry {
                 let hash = objects.rehash(index, to.key());
                 let mut target = [0];
-                // The new table stays valid: only this thread, holding the grower, ends a re-key.
-                // Its fence stands for this bucket's lock too: nothing is stored before it.
+                // The new table stays valid: only this thread, holding the grower, ends a re-key. The fence
+                // of this lock serves the old bucket's lock too: nothing is stored before it.
                 to.lock(&[hash], &mut target, false, || true);
                 if self.put(to.heads.get(target[0]), index, tag_of(hash), &mut spare) {
                     self.take(head, index, tag, |line| freed = line);

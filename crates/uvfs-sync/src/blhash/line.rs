@@ -1,6 +1,6 @@
 //! One cache line of a bucket's chain.
 //!
-//! Tags and slots are written under the lock in the head's header, read by anybody.
+//! Tags and slots are written under the lock in the head's header, and read by any thread.
 
 use crate::arena::Slot;
 use crate::primitives::{AtomicU32, AtomicU64, Ordering};
@@ -31,35 +31,35 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Marks of the first eight slots whose tag is (probably) `tag`: a borrow in the byte-wise comparison
+    /// Marks of the first eight slots whose tag is (probably) `tag`. A borrow in the byte-wise comparison
     /// can add a slot, never hide one.
     #[inline(always)]
     pub(super) fn first_marks(&self, tag: u8) -> u64 {
         zero_bytes(self.tags.load(Ordering::Relaxed) ^ (u64::from(tag) * ONES))
     }
 
-    /// The same of the last two slots.
+    /// The same for the last two slots.
     #[inline(always)]
     pub(super) fn last_marks(&self, tag: u8) -> u64 {
         let differ = self.more_tags.load(Ordering::Relaxed) ^ (u32::from(tag) * 0x0101);
         zero_bytes(u64::from(differ & 0xffff) | !0xffff)
     }
 
-    /// What stands in a slot; 0 in one that there is not. Acquire: pairs with the release store of
+    /// The index in a slot; 0 for a slot that does not exist. Acquire: pairs with the release store of
     /// `put`, so that the object is seen as it was filled before it was published (rule 16).
     #[inline(always)]
     pub(super) fn index(&self, slot: usize) -> u32 {
         self.slots.get(slot).map_or(0, |slot| slot.load(Ordering::Acquire))
     }
 
-    /// What stands in all slots whose tag is (probably) `tag`, and in which: most often in none or one, so the marks are
-    /// gone through and not the slots.
+    /// The indices in all slots whose tag is (probably) `tag`, each with its slot. Most often there is none
+    /// or one, so this goes through the marks and not the slots.
     #[inline]
     pub(super) fn candidates(&self, tag: u8) -> Candidates<'_> {
         Candidates { line: self, marks: [self.first_marks(tag), self.last_marks(tag)] }
     }
 
-    /// The slot in which an index with this tag stands.
+    /// The slot of an index with this tag.
     #[inline]
     pub(super) fn slot_of(&self, tag: u8, index: u32) -> Option<usize> {
         self.candidates(tag).find(|(_, found)| *found == index).map(|(slot, _)| slot)
@@ -72,7 +72,7 @@ impl Line {
         }
     }
 
-    /// Under the head's lock: plain load and store do.
+    /// Under the head's lock, so a plain load and store suffice.
     pub(super) fn set_tag(&self, slot: usize, tag: u8) {
         if slot < 8 {
             let shift = 8 * slot;
@@ -85,7 +85,7 @@ impl Line {
         }
     }
 
-    /// Under the head's lock: empty the slots from this one on.
+    /// Empty the slots from this one on; under the head's lock.
     pub(super) fn clear_from(&self, slot: usize) {
         for i in slot..SLOTS {
             self.slots[i].store(0, Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl Line {
 /// See [`Line::candidates`].
 pub(super) struct Candidates<'l> {
     line: &'l Line,
-    /// The highest bit of a byte for each slot that is still to be looked at: eight slots, and the others.
+    /// The highest bit of a byte for each slot still to be looked at: first eight slots, then the others.
     marks: [u64; 2],
 }
 

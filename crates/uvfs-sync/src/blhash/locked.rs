@@ -1,17 +1,17 @@
-//! Buckets that are locked, and what may be done with them: put an index in, take one out.
+//! Locked buckets, and the operations on them: insert an index, remove one.
 
 use super::line::{Line, SLOTS};
 use super::table::{Table, current_of, tag_of};
 use super::{BlHash, Hashes, LONG_CHAIN};
 use crate::primitives::{Ordering, shard};
 
-/// Locked buckets of `N` hashes, in both tables while a re-key goes on. Dropping it unlocks and
-/// moves the buckets' sequences.
+/// Locked buckets of `N` hashes, in both tables during a re-key. Dropping it unlocks them and moves their
+/// sequences.
 #[derive(Debug)]
 pub struct Locked<'a, const N: usize> {
     pub(super) hash: &'a BlHash,
     pub(super) epoch: u32,
-    /// How many of the tables are locked (the old one first).
+    /// Number of tables that are locked (the old one first).
     pub(super) tables: usize,
     pub(super) buckets: [[u32; N]; 2],
     /// The hashes' tags in each of the tables.
@@ -25,7 +25,7 @@ impl<'a, const N: usize> Locked<'a, N> {
         &self.hash.tables[(current_of(self.epoch) + step) & 1]
     }
 
-    /// Insert an object under the `which`-th hash. It has been filled before; this publishes it.
+    /// Insert an object under the `which`-th hash. The object was filled before; this publishes it.
     ///
     /// # Errors
     /// [`Full`]: nothing was changed; lock again with a spare.
@@ -42,7 +42,7 @@ impl<'a, const N: usize> Locked<'a, N> {
         Ok(())
     }
 
-    /// Remove an object that is there under the `which`-th hash. False: it is not.
+    /// Remove an object under the `which`-th hash. False: it is not there.
     pub fn remove(&mut self, which: usize, index: u32) -> bool {
         for step in 0..self.tables {
             let head = self.table(step).heads.get(self.buckets[step][which]);
@@ -95,14 +95,15 @@ impl<'a, const N: usize> Locked<'a, N> {
     fn keep(&mut self, line: u32) {
         match self.spare.iter_mut().find(|s| **s == 0) {
             Some(s) => *s = line,
-            // Taking the slab's locks under a bucket's is allowed (they are last in the order);
-            // it is only avoided where it can be.
+            // Taking the slab's locks under a bucket's is allowed (they are last in the order); it is only
+            // avoided if possible.
             None => self.hash.free_line(line),
         }
     }
 
-    /// The indices in the `which`-th bucket, both tables, whose tag is (probably) that of the hash that was locked: all that
-    /// may have this hash, and few others, each of which would be a miss of the processor's cache.
+    /// The indices in the `which`-th bucket, of both tables, whose tag is (probably) that of the locked
+    /// hash. These are all that may have this hash, and few others; each of the others would be a miss of
+    /// the processor's cache.
     pub fn for_each_candidate(&self, which: usize, mut f: impl FnMut(u32)) {
         for step in 0..self.tables {
             let tag = self.tags[step][which];
@@ -122,7 +123,7 @@ impl<const N: usize> Drop for Locked<'_, N> {
     fn drop(&mut self) {
         for step in (0..self.tables).rev() {
             let mut last = None;
-            // At most two, and equal ones were locked once.
+            // At most two buckets; equal ones were locked once.
             for &bucket in &self.buckets[step] {
                 if last != Some(bucket) {
                     self.table(step).unlock(bucket);
@@ -143,8 +144,7 @@ impl<const N: usize> Drop for Locked<'_, N> {
 pub struct Full;
 
 impl BlHash {
-    /// Put an index into a locked chain. False: full, and `spare` is 0. A spare that was used is
-    /// set to 0.
+    /// Put an index into a locked chain. False: full, and `spare` is 0. A used spare is set to 0.
     pub(super) fn put(&self, head: &Line, index: u32, tag: u8, spare: &mut u32) -> bool {
         let mut line = head;
         let mut length = 1;
@@ -152,7 +152,7 @@ impl BlHash {
             for i in 0..SLOTS {
                 if line.slots[i].load(Ordering::Relaxed) == 0 {
                     line.set_tag(i, tag);
-                    // Release: publishes the object; pairs with the acquire load in `scan_table`.
+                    // Release: publishes the object; pairs with the acquire load in `Line::index`.
                     line.slots[i].store(index, Ordering::Release);
                     return true;
                 }
@@ -179,7 +179,7 @@ impl BlHash {
         true
     }
 
-    /// Where an index with this tag stands in a locked chain.
+    /// The line and slot of an index with this tag in a locked chain.
     fn slot_of<'l>(&'l self, head: &'l Line, index: u32, tag: u8) -> Option<(&'l Line, usize)> {
         let mut line = head;
         loop {
@@ -193,8 +193,8 @@ impl BlHash {
         }
     }
 
-    /// Take an index with this tag out of a locked chain, filling the hole from the chain's end so that chains
-    /// stay as short as they can be. An overflow line that becomes empty goes to `freed`.
+    /// Take an index with this tag out of a locked chain. The chain's last entry fills the hole, so that
+    /// chains stay as short as possible. An overflow line that becomes empty goes to `freed`.
     pub(super) fn take(&self, head: &Line, index: u32, tag: u8, freed: impl FnOnce(u32)) -> bool {
         let mut found = None;
         let (mut line, mut before) = (head, None);
@@ -210,8 +210,8 @@ impl BlHash {
             line = self.overflow.get(next);
         }
         let Some((hole, i)) = found else { return false };
-        // `line` is the last one now. Its last entry moves into the hole: stored there before it
-        // is cleared here; readers that miss it in between find the header locked.
+        // `line` is the last one now. Its last entry moves into the hole: it is stored there before it is
+        // cleared here. Readers that miss it in between find the header locked.
         let Some(last) = (0..SLOTS).rev().find(|&j| line.slots[j].load(Ordering::Relaxed) != 0) else {
             return false;
         };

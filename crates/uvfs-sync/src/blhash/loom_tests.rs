@@ -1,9 +1,9 @@
-//! Model checks of the hash, one a race; named after the rule of docs/locking.md.
+//! Model checks of the hash, one per race; named after the rule of docs/locking.md.
 //!
-//! The reader is always the spawned thread: it then runs after the change and may read old values of
-//! all that it has not been told of, which is every order there is for a thread that only loads. (Run
-//! first, it would only ever see the beginning: loom looks for races with the last access to a
-//! word, and a writer that loads before it stores hides the reader's.)
+//! The reader is always the spawned thread. It then runs after the change and may read old values of
+//! everything that it was not notified of, so it covers every order for a thread that only loads. (If it
+//! ran first, it would only ever see the beginning. loom looks for races with the last access to a word,
+//! and a writer that loads before it stores hides the reader's access.)
 
 mod two;
 
@@ -14,13 +14,13 @@ use super::*;
 use crate::bitlock;
 use crate::primitives::Arc;
 
-/// Objects with hashes that the tests choose; filled before they are put in.
+/// Objects with hashes that the tests choose; filled before they are inserted.
 struct Objs {
     hash: [AtomicU32; 5],
     filled: [AtomicU32; 5],
 }
 
-/// The bits of a hash say the bucket and, in its top byte, the tag.
+/// The bits of a hash select the bucket and, in the top byte, the tag.
 const fn hash(index: u32, bucket: u64) -> Hashes {
     Hashes { epoch: 0, hash: [(index as u64) << 56 | bucket, 0] }
 }
@@ -62,7 +62,7 @@ impl World {
         let objects = Objs { hash: zeroes(), filled: zeroes() };
         Self { table: Arc::new(BlHash::new(8).unwrap()), objects: Arc::new(objects) }
     }
-    /// With objects 1 to `n` in bucket 0, in this order.
+    /// A table with objects 1 to `n` in bucket 0, in this order.
     fn with(n: u32) -> Self {
         let w = Self::new();
         (1..=n).for_each(|i| w.objects.put(&w.table, &hash(i, 0), i, i as usize > super::line::SLOTS));
@@ -77,7 +77,7 @@ impl World {
     fn find_by_key(&self, index: u32) -> Scan<u32, ()> {
         self.find(&self.table.hashes(|key| Objs::full(index, key)), index)
     }
-    /// Whether a glance with this hash (of any key) says for certain that the object is not there.
+    /// Whether a glance with this hash (of any key) proves that the object is absent.
     fn ruled_out(&self, hash: impl Fn(Key) -> u64, index: u32) -> bool {
         let view = self.table.view();
         let hash = hash(view.key());
@@ -104,7 +104,7 @@ fn model(f: impl Fn() + Send + Sync + 'static) {
     b.check(f);
 }
 
-/// `read` in another thread while this one does `change`.
+/// Run `read` in another thread while this one runs `change`.
 fn during<R: 'static>(
     w: &World,
     read: impl FnOnce(World) -> R + Send + 'static,
@@ -137,7 +137,7 @@ fn loom_rule5_a_split_hides_no_entry() {
     }
 }
 
-/// Rule 5: who locks a bucket that is being split ends up with the right one. Planted bug:
+/// Rule 5: a thread that locks a bucket during its split ends up with the right one. Planted bug:
 /// rule5-locker-ignores-level.
 #[test]
 fn loom_rule5_a_locker_computes_its_bucket_again() {
@@ -149,8 +149,8 @@ fn loom_rule5_a_locker_computes_its_bucket_again() {
     });
 }
 
-/// Rule 5: an entry that moves within its chain, because another one leaves, is never missed. Planted
-/// bugs: rule5-lock-without-fence, rule5-scan-without-fence, rule5-header-relaxed,
+/// Rule 5: an entry that moves within its chain, because another one leaves, is never missed. Planted bugs:
+/// rule5-lock-without-fence, rule5-scan-without-fence, rule5-header-relaxed,
 /// rule5-unlock-moves-no-sequence, rule5-miss-not-checked.
 #[test]
 fn loom_rule5_an_entry_that_moves_in_its_chain_is_not_missed() {
@@ -161,8 +161,8 @@ fn loom_rule5_an_entry_that_moves_in_its_chain_is_not_missed() {
     });
 }
 
-/// Rule 5: what a glance misses it does not rule out, if it is there all the time: in a chain that is
-/// changed, in a bucket that is split, in an overflow line. Planted bugs: rule5-glance-relaxed,
+/// Rule 5: a glance does not rule out an entry that is there all the time: in a chain that is changed, in a
+/// bucket that is split, in an overflow line. Planted bugs: rule5-glance-relaxed,
 /// rule5-glance-without-fence, rule5-glance-not-checked, rule5-glance-ignores-level,
 /// rule5-glance-ignores-overflow.
 #[test]
@@ -187,7 +187,7 @@ fn loom_rule5_a_glance_rules_out_no_entry_that_is_there() {
     });
 }
 
-/// Rule 6: nor while all entries move under a new key. Planted bugs: rule6-glance-one-table-only,
+/// Rule 6: the same while all entries move under a new key. Planted bugs: rule6-glance-one-table-only,
 /// rule6-view-relaxed.
 #[test]
 fn loom_rule6_a_glance_rules_out_nothing_that_moves() {
@@ -203,9 +203,9 @@ fn loom_rule6_a_glance_rules_out_nothing_that_moves() {
     }
 }
 
-/// Rule 3: nor is one whose overflow line is recycled meanwhile. Planted bug:
-/// rule3-new-line-without-fence. (The line is cleared directly: what its next user puts into it is
-/// stored under a bucket's lock, which has a fence of its own.)
+/// Rule 3: nor is an entry missed whose overflow line is recycled meanwhile. Planted bug:
+/// rule3-new-line-without-fence. (The line is cleared directly: its next user stores into it under a
+/// bucket's lock, which has a fence of its own.)
 #[test]
 fn loom_rule3_a_recycled_line_hides_no_entry() {
     model(|| {
@@ -225,7 +225,8 @@ fn loom_rule3_a_recycled_line_hides_no_entry() {
     });
 }
 
-/// Rule 16: what is found was filled before. Planted bugs: rule16-put-relaxed, rule16-slot-relaxed.
+/// Rule 16: an object that is found was filled before. Planted bugs: rule16-put-relaxed,
+/// rule16-slot-relaxed.
 #[test]
 fn loom_rule16_an_object_is_filled_before_it_is_found() {
     model(|| {
@@ -234,7 +235,7 @@ fn loom_rule16_an_object_is_filled_before_it_is_found() {
     });
 }
 
-/// Rule 16, by way of a new overflow line. Planted bugs: rule16-link-relaxed, rule16-next-relaxed.
+/// Rule 16, through a new overflow line. Planted bugs: rule16-link-relaxed, rule16-next-relaxed.
 #[test]
 fn loom_rule16_an_object_in_a_new_line_is_filled_before_it_is_found() {
     model(|| {
@@ -257,8 +258,8 @@ fn found_is_filled(w: &World, index: u32, spare: bool) {
     );
 }
 
-/// Rule 12: an entry that moves from one bucket to another with both locked is never absent
-/// from both. Planted bug: rule12-relocate-takes-out-first.
+/// Rule 12: an entry that moves from one bucket to another with both locked is never absent from both.
+/// Planted bug: rule12-relocate-takes-out-first.
 #[test]
 fn loom_rule12_a_moving_entry_is_never_absent() {
     model(|| {
@@ -274,7 +275,7 @@ fn loom_rule12_a_moving_entry_is_never_absent() {
                 assert!(locked.relocate(0, 1, &b, 1).unwrap());
             },
         );
-        // Seen gone from a, it must be found in b, or b is still locked.
+        // A reader that saw it gone from a must find it in b, or b is still locked.
         if in_a == Scan::Miss(()) {
             assert_ne!(in_b, Scan::Miss(()), "absent from both");
         }
@@ -282,8 +283,8 @@ fn loom_rule12_a_moving_entry_is_never_absent() {
     });
 }
 
-/// Rule 6: while all entries move under a new key, one that is there is never missed. Planted
-/// bugs: rule6-one-table-only, rule6-epoch-relaxed, rule6-start-relaxed, rule6-move-without-fence.
+/// Rule 6: while all entries move under a new key, an existing one is never missed. Planted bugs:
+/// rule6-one-table-only, rule6-epoch-relaxed, rule6-start-relaxed, rule6-move-without-fence.
 #[test]
 fn loom_rule6_a_rekey_hides_no_entry() {
     for steps in 1..=3 {
@@ -298,9 +299,10 @@ fn loom_rule6_a_rekey_hides_no_entry() {
     }
 }
 
-/// Rule 6, and rule 3 for keys: who still looks in an epoch that is over does not hash with the key of a later one and then
-/// miss what is there. The table's last use ends and its next one begins as in two re-keys, without moving entries: the one
-/// that is looked for stays where it was. Planted bug: rule6-key-without-fence.
+/// Rule 6, and rule 3 for keys: a reader that still looks in an epoch that is over does not hash with a
+/// later key and then miss an entry that is there. The table's last use ends and its next one begins as in
+/// two re-keys, but without moving entries: the entry that is looked for stays in place. Planted bug:
+/// rule6-key-without-fence.
 #[test]
 fn loom_rule6_a_recycled_tables_key_hides_no_entry() {
     let looks: [fn(&World) -> bool; 2] = [
@@ -336,7 +338,7 @@ fn loom_rule6_a_recycled_tables_key_hides_no_entry() {
     }
 }
 
-/// Rule 6: an insert that goes on while all entries move is found afterwards. Planted bug:
+/// Rule 6: an insert that runs while all entries move is found afterwards. Planted bug:
 /// rule6-locker-ignores-epoch.
 #[test]
 fn loom_rule6_a_rekey_loses_no_insert() {
@@ -364,13 +366,13 @@ fn loom_rule6_a_rekey_loses_no_insert() {
     });
 }
 
-/// Rule 6: a table's memory goes, and is put to use again, only when who still holds one of its buckets
-/// has let go. Planted bug: rule6-retire-breaks-a-lock.
+/// Rule 6: a table's memory goes, and is used again, only after a thread that still holds one of its
+/// buckets has released it. Planted bug: rule6-retire-breaks-a-lock.
 #[test]
 fn loom_rule6_a_table_that_ends_waits_for_a_locker() {
     struct Shared(BlHash, UnsafeCell<u32>);
-    // SAFETY: the cell is only touched under the bucket's lock, or after `retire` took it, which is
-    // what the test proves.
+    // SAFETY: the cell is only touched under the bucket's lock, or after `retire` took it; the test proves
+    // that.
     unsafe impl Sync for Shared {}
     // SAFETY: as above.
     unsafe impl Send for Shared {}
@@ -392,9 +394,8 @@ fn loom_rule6_a_table_that_ends_waits_for_a_locker() {
     });
 }
 
-/// Rule 6: nobody who comes late locks a bucket of a table that has ended, so that nobody's unlock ends
-/// somebody else's lock when the table is put to use again. Planted bugs: rule6-gone-can-be-locked,
-/// rule6-given-back-can-be-locked.
+/// Rule 6: a late thread does not lock a bucket of an ended table. So no unlock ends another thread's lock
+/// when the table is used again. Planted bugs: rule6-gone-can-be-locked, rule6-given-back-can-be-locked.
 #[test]
 fn loom_rule6_a_table_that_has_ended_is_not_locked() {
     model(|| {
@@ -404,13 +405,13 @@ fn loom_rule6_a_table_that_has_ended_is_not_locked() {
         let late = w.table.hashes(|key| Objs::full(1, key));
         during(
             &w,
-            // What the lock is good for is another test's business; here the last unlock matters.
+            // Other tests check what the lock protects; here the last unlock matters.
             move |w| drop(w.table.lock([&late], false)),
             |w| {
                 (0..3).for_each(|_| w.rekey_step());
                 assert_eq!(w.table.left.load(Ordering::Relaxed), 0, "the old table is retired");
                 let header = &w.table.tables[0].heads.get(0).header;
-                assert_eq!(header.load(Ordering::Relaxed), 0, "somebody locked what is no more");
+                assert_eq!(header.load(Ordering::Relaxed), 0, "a bucket of an ended table was locked");
             },
         );
         assert_eq!(w.table.tables[0].heads.get(0).header.load(Ordering::Relaxed), 0);

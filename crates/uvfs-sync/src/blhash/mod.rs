@@ -1,33 +1,32 @@
-//! The bit-locked hash: index in a table of one-line buckets, found without a lock.
+//! The bit-locked hash: indices in a table of one-line buckets, found without a lock.
 //!
-//! A bucket is one cache line: a header (sequence, *split level*, waiters and lock bits), eight
-//! plus two one-byte tags, ten 32-bit indices, and a link to an overflow line of the same shape,
-//! which belongs to the head's sequence. The table grows by linear hashing: one bucket is split
-//! at a time, so an insert never pays for more than one bucket, however large the table is.
+//! A bucket is one cache line: a header (sequence, *split level*, waiters and lock bits), eight plus two
+//! one-byte tags, ten 32-bit indices, and a link. The link leads to an overflow line of the same shape,
+//! which the head's sequence covers too. The table grows by linear hashing: one bucket is split at a time,
+//! so an insert never pays for more than one bucket, however large the table is.
 //!
-//! **What protects what.** Tags, indices and links of a chain are written under the head's lock
-//! bit. A reader takes nothing: candidates it finds are checked by the caller against the object
-//! itself (a dentry's own sequence), so a torn tag or a moved index costs a retry, never a wrong
-//! hit. A *miss* is believed only if the header did not move over the whole scan.
+//! **What protects what.** Tags, indices and links of a chain are written under the head's lock bit. A
+//! reader takes no lock. The caller checks each candidate against the object itself (a dentry's own
+//! sequence), so a torn tag or a moved index costs a retry, never a wrong hit. A *miss* counts only if the
+//! header did not move over the whole scan.
 //!
-//! **Level** (design rule 5). A bucket at level *l* holds exactly the entries whose hash agrees
-//! with the bucket's number in the low *l* bits. Reader and locker check that with the level they
-//! read from the bucket itself; the table's own idea of its size is only a hint. Without that
-//! check a reader that computed its bucket before a split finds nothing in it afterwards: a false
-//! ENOENT.
+//! **Level** (design rule 5). A bucket at level *l* holds exactly the entries whose hash agrees with the
+//! bucket's number in the low *l* bits. Readers and lockers check that with the level that they read from
+//! the bucket itself; the table's own idea of its size is only a hint. Without that check a reader that
+//! computed its bucket before a split would find nothing in it afterwards: a false ENOENT.
 //!
-//! **Re-key** (rule 6). Hashes are keyed with random bits. A chain over [`LONG_CHAIN`] lines is
-//! counted and starts a move of all entries into a second table under a new key, a few buckets
-//! with each insert and remove. While that goes on, readers look into the old table first, then
-//! into the new one: entries move only in that direction, and both buckets are locked while one does.
+//! **Re-key** (rule 6). Hashes are keyed with random bits. A chain over [`LONG_CHAIN`] lines is counted and
+//! starts a move of all entries into a second table under a new key, a few buckets with each insert and
+//! remove. Meanwhile readers look into the old table first, then into the new one. Entries move only in
+//! that direction, and both buckets are locked while one does.
 //!
-//! **Shrinking** is a re-key too: what is left in a table that has become too large moves into the other
-//! one, which begins small. The buckets of a table that has ended are *gone*, after which nobody holds
-//! their locks or can take one, and their memory is given back. When the table is used again its
-//! sequences begin anew; who remembers one of the last use remembers its epoch too.
+//! **Shrinking** is a re-key too: the remaining entries of a table that has become too large move into the
+//! other one, which begins small. The buckets of an ended table become *gone*. After that nobody holds
+//! their locks or can take one, and their memory is given back. When the table is used again its sequences
+//! begin anew. A reader that remembers a sequence of the last use remembers its epoch too.
 //!
-//! Nothing is allocated or first touched under a bucket's lock. Lock order: buckets by table
-//! (old before new), then by number; inside: nothing of this crate.
+//! Nothing is allocated or first touched under a bucket's lock. Lock order: buckets by table (old before
+//! new), then by number. No lock of this crate is taken inside.
 
 mod glance;
 mod grow;
@@ -52,25 +51,25 @@ pub use self::glance::Glance;
 pub use self::locked::{Full, Locked};
 pub use self::table::Seen;
 
-/// Entries a bucket holds on the average before one is split.
+/// Average number of entries per bucket before one is split.
 const LOAD: u64 = 6;
-/// Lines of a chain beyond which the table is re-keyed.
+/// Chain length in lines beyond which the table is re-keyed.
 pub const LONG_CHAIN: usize = 8;
 
-/// The random key of one table; what a name is hashed with.
+/// The random key of one table, with which names are hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(pub u64, pub u64);
 
-/// A name's hashes: under the current table's key and, while a re-key goes on, under the next
-/// one's. Made by [`BlHash::hashes`]; valid while the epoch lasts.
+/// A name's hashes: under the current table's key and, during a re-key, under the next one's. Made by
+/// [`BlHash::hashes`]; valid while the epoch lasts.
 #[derive(Clone, Copy, Debug)]
 pub struct Hashes {
     epoch: u32,
     hash: [u64; 2],
 }
 
-/// The current table as it was when a look (or a whole walk) began: where to look first. What it says
-/// of the table's size is a hint, like the table's own word for it.
+/// The current table as it was when a look (or a whole walk) began: the place to look first. Its size is a
+/// hint, like the table's own size word.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     heads: arena::View<'a, Line>,
@@ -81,7 +80,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// What to hash with.
+    /// The key to hash with.
     #[inline(always)]
     pub fn key(&self) -> Key {
         self.key
@@ -93,8 +92,8 @@ impl<'a> View<'a> {
         self.epoch
     }
 
-    /// The indices (or 0) in the first slots of the hash's bucket whose tag fits: where nearly all
-    /// hits are. What is not among them is not absent for it: [`BlHash::rules_out`].
+    /// The indices (or 0) in the first slots of the hash's bucket whose tag fits: nearly all hits are
+    /// there. An entry that is not among them may still exist: see [`BlHash::rules_out`].
     #[inline(always)]
     pub fn glance(&self, hash: u64) -> Glance<'a> {
         let bucket = bucket_of(hash, self.mask, self.split);
@@ -102,16 +101,16 @@ impl<'a> View<'a> {
     }
 }
 
-/// What the table must be able to ask about an object that it holds the index of. Called under
-/// the lock of the object's bucket, so it must not lock or block.
+/// The table's questions about an object whose index it holds. Called under the lock of the object's
+/// bucket, so implementations must not lock or block.
 pub trait Objects {
-    /// Low 32 bits of the object's hash in the table where it is now.
+    /// Low 32 bits of the object's hash in its present table.
     fn stored_hash(&self, index: u32) -> u32;
     /// The object's whole hash under another key.
     fn rehash(&self, index: u32, key: Key) -> u64;
-    /// The object moves to a table where these are the low 32 bits of its hash.
+    /// The object moves to a table in which these are the low 32 bits of its hash.
     fn store_hash(&self, index: u32, hash: u32);
-    /// Its stored hash is wanted soon. A hint: whatever the index leads to is only brought nearer.
+    /// The stored hash is needed soon. A hint: it only brings the index's object nearer.
     fn prefetch(&self, index: u32) {
         let _ = index;
     }
@@ -122,23 +121,24 @@ pub trait Objects {
 pub enum Scan<R, M> {
     /// The caller's closure accepted a candidate.
     Hit(R),
-    /// Certain: no bucket that could hold it moved during the scan. Carries what `on_miss` read
+    /// Certain: no bucket that could hold it moved during the scan. Carries the value that `on_miss` read
     /// between the two looks at the buckets' sequences.
     Miss(M),
     /// Something moved; look again (or take the lock after a few times).
     Moved,
 }
 
-/// What the threads of one shard have put in, less what they took out.
+/// Entries that the threads of one shard have inserted, less those that they removed.
 #[derive(Debug, Default)]
 struct Count {
     entries: Stat,
-    /// What `entries` was when the table's growth was last looked at from here.
+    /// The value of `entries` when this shard last checked the table's growth.
     looked: Stat,
 }
 
 impl Count {
-    /// Whether as many came or went since the last look as are worth one. Not each time that one comes and one goes.
+    /// Whether enough entries came or went since the last check to make one worthwhile. An insert and a
+    /// remove that alternate do not trigger it each time.
     fn is_due(&self) -> bool {
         let (now, looked) = (self.entries.get(), self.looked.get());
         if now == looked || !now.is_multiple_of(LOAD) {
@@ -149,19 +149,19 @@ impl Count {
     }
 }
 
-/// The hash table. `u32` indices of objects in; the objects themselves are the caller's.
+/// The hash table. It holds `u32` indices of objects; the caller owns the objects.
 #[derive(Debug)]
 pub struct BlHash {
     tables: [Table; 2],
     overflow: Arena<Line>,
     overflow_pool: Pool,
     overflow_slab: Slab,
-    /// Odd while a re-key goes on; the next bit says which table is current.
+    /// Odd during a re-key; the next bit tells which table is current.
     epoch: AtomicU32,
     want_rekey: AtomicBool,
-    /// Buckets of the table that is not in use whose memory was not given back yet.
+    /// Buckets of the unused table whose memory was not given back yet.
     left: AtomicU32,
-    /// Not in a line with what each look reads.
+    /// Not in a line with the fields that each look reads.
     grow: CachePadded<Mutex<Grower>>,
     counts: [CachePadded<Count>; SHARDS],
     long_chains: Stat,
@@ -172,7 +172,7 @@ impl BlHash {
     /// A table for up to about `capacity` objects, keyed with random bits from the system.
     ///
     /// # Errors
-    /// ENOMEM where not even a small reservation fits; an error of `getrandom(2)`.
+    /// ENOMEM if not even a small reservation fits; an error of `getrandom(2)`.
     pub fn new(capacity: u32) -> std::io::Result<Self> {
         let buckets = (capacity / LOAD as u32).max(2 << START_LEVEL).next_power_of_two();
         let overflow = Arena::reserve((buckets / 2).max(if cfg!(loom) { 4 } else { 4096 }))?;
@@ -210,15 +210,15 @@ impl BlHash {
         Hashes { epoch, hash: [hash, next] }
     }
 
-    /// Whether the keys are still the same. Relaxed: asked after a bucket's header was read with
-    /// acquire, or its lock taken. Who moved our entries away did so under that lock and in a later
-    /// epoch, which is then seen; if nobody did, the old epoch's place is as good.
+    /// Whether the keys are still the same. Relaxed, because it is asked after a bucket's header was read
+    /// with acquire, or its lock taken. If our entries were moved away, that happened under that lock and
+    /// in a later epoch, which this load then sees. If they were not, the old epoch's place is as good.
     #[inline]
     fn is_current(&self, epoch: u32) -> bool {
         self.epoch.load(Ordering::Relaxed) == epoch
     }
 
-    /// Derive hashes of the same epoch (mixing a parent into a name's hash).
+    /// Derive hashes of the same epoch (to mix a parent into a name's hash).
     #[inline]
     pub fn derive(h: &Hashes, f: impl Fn(u64) -> u64) -> Hashes {
         Hashes { epoch: h.epoch, hash: [f(h.hash[0]), f(h.hash[1])] }
@@ -229,10 +229,10 @@ impl BlHash {
         h.hash[usize::from(is_moving(h.epoch))] as u32
     }
 
-    /// Look for an object without storing anything. `accept` is shown each index whose tag fits
-    /// and decides; `on_miss` runs after the scan and before the sequences are looked at again.
+    /// Look for an object without storing anything. `accept` is called with each index whose tag fits, and
+    /// decides. `on_miss` runs after the scan and before the sequences are looked at again.
     ///
-    /// [`View::glance`] is the shorter way to most hits.
+    /// [`View::glance`] is the short path for most hits.
     pub fn scan<R, M>(
         &self,
         h: &Hashes,
@@ -246,8 +246,8 @@ impl BlHash {
         let moving = is_moving(h.epoch);
         let mut new = None;
         if moving {
-            // Old first, then new: what was not in the old one when we looked has been moved
-            // before, and the new one has it by now, or it is gone.
+            // Old first, then new: an entry that was not in the old table when we looked was moved before.
+            // The new table has it by now, or it is gone.
             let looked = self.tables[1 - current_of(h.epoch)].look(h.hash[1]);
             if let Some(r) = self.scan_chain(&looked, &mut accept) {
                 return Scan::Hit(r);
@@ -255,8 +255,8 @@ impl BlHash {
             new = Some(looked);
         }
         let m = on_miss();
-        // Pairs with the release fence in `Table::lock`: if any load above saw a store made under
-        // a bucket's lock, one of these sees the lock bit or the moved sequence.
+        // Pairs with the release fence in `Table::lock`: if any load above saw a store made under a
+        // bucket's lock, one of these loads sees the lock bit or the moved sequence.
         fence(Ordering::Acquire);
         let proven = old.proves(h.hash[0], moving)
             && old.stands()
@@ -266,8 +266,8 @@ impl BlHash {
 
     fn scan_chain<R>(&self, at: &Looked<'_>, accept: &mut impl FnMut(u32) -> Option<R>) -> Option<R> {
         let mut line = at.head;
-        // A link read from a line that is being recycled may lead anywhere, even in a circle:
-        // the walk is bounded and the header check decides.
+        // A link read from a line that is being recycled may lead anywhere, even in a circle: the walk is
+        // bounded and the header check decides.
         for _ in 0..1 << 16 {
             for (_, index) in line.candidates(at.tag) {
                 if let Some(r) = accept(index) {
@@ -282,7 +282,8 @@ impl BlHash {
         None
     }
 
-    /// What has this for the low bits of its hash is likely looked for soon. A hint, which stores nothing.
+    /// The object with these low bits of its hash is likely to be looked for soon. A hint, which stores
+    /// nothing.
     #[inline]
     pub fn prefetch(&self, hash: u32) {
         let table = &self.tables[current_of(self.epoch.load(Ordering::Relaxed))];
@@ -300,8 +301,8 @@ impl BlHash {
         View { heads: table.heads.view(), key: table.key(), mask, split, epoch }
     }
 
-    /// Whether a glance that found nothing proves that nothing is there; to be asked after the
-    /// glance, and after whatever must be of the same moment was read. If it does not: `scan`.
+    /// Whether a glance that found nothing proves absence. Call it after the glance, and after reading
+    /// everything that must be of the same moment. If it does not: `scan`.
     #[inline]
     pub fn rules_out(&self, epoch: u32, hash: u64, seen: Seen) -> bool {
         let looked = self.tables[current_of(epoch)].again(seen);
@@ -313,8 +314,9 @@ impl BlHash {
         !elsewhere && looked.proves(hash, false) && looked.stands() && self.is_current(epoch)
     }
 
-    /// Lock the buckets of one hash, or of two in order (rule 12). With `spare`, overflow lines are
-    /// at hand, as [`Full`] asks for. `None`: the keys changed, hash again (both with one epoch).
+    /// Lock the buckets of one hash, or of two in order (rule 12). With `spare`, overflow lines are at
+    /// hand, as [`Full`] asks for. `None`: the keys changed, or the hashes have different epochs; hash
+    /// again (both with one epoch).
     pub fn lock<const N: usize>(&self, hashes: [&Hashes; N], spare: bool) -> Option<Locked<'_, N>> {
         let epoch = hashes[0].epoch;
         if hashes.iter().any(|h| h.epoch != epoch) {
@@ -337,8 +339,8 @@ impl BlHash {
         for step in 0..tables {
             let table = &self.tables[(current_of(epoch) + step) & 1];
             let hash = std::array::from_fn(|i| hashes[i].hash[step]);
-            // A re-key that began or ended before we have the locks has changed where entries
-            // belong; one that begins after visits our buckets only when we let go of them.
+            // A re-key that began or ended before we have the locks has changed where entries belong. One
+            // that begins later visits our buckets only after we release them.
             let emptied = step + 1 < tables;
             let valid = || self.is_current(epoch);
             if !table.lock(&hash, &mut locked.buckets[step], emptied, valid) {
@@ -352,15 +354,15 @@ impl BlHash {
     pub(super) fn new_line(&self) -> Option<u32> {
         let index = self.overflow_slab.alloc(&self.overflow_pool)?;
         let line = self.overflow.get(index);
-        // First touched here, not under a lock. A reader may still be in the line's last chain:
-        // it sees empty slots, and that chain's head has moved.
+        // First touched here, not under a lock. A reader may still be in the line's last chain: it sees
+        // empty slots, and that chain's head has moved.
         fence(Ordering::Release);
         line.next.store(0, Ordering::Relaxed);
         line.clear_from(0);
         Some(index)
     }
 
-    /// Give chunks of overflow lines that nothing hangs on back to the system. Who still reads one finds
+    /// Return chunks of unused overflow lines to the system. A reader that still looks at such a line finds
     /// it empty, and the chain's head moved.
     pub fn trim(&self) {
         self.overflow_slab.trim(
@@ -374,7 +376,7 @@ impl BlHash {
         self.overflow_pool.free(index, |_| &self.overflow_slab);
     }
 
-    /// Objects in the table (approximately, while it changes).
+    /// Objects in the table (approximate while it changes).
     pub fn len(&self) -> u64 {
         self.counts.iter().fold(0u64, |n, c| n.wrapping_add(c.entries.get()))
     }
@@ -384,7 +386,7 @@ impl BlHash {
         self.len() == 0
     }
 
-    /// Bytes of bucket and overflow lines that are in use, or were and are still to be given back.
+    /// Bytes of bucket and overflow lines that are in use, or were used and are not returned yet.
     pub fn bytes(&self) -> u64 {
         let epoch = self.epoch.load(Ordering::Relaxed);
         let current = current_of(epoch);
@@ -403,8 +405,8 @@ impl BlHash {
     }
 }
 
-/// The key of a table that is put to use for the `nth` time. Under the model checker it follows from that: a model must run
-/// the same way each time, and no two keys may be the same.
+/// The key of a table that is put to use for the `nth` time. Under the model checker it follows from `nth`:
+/// a model must run the same way each time, and no two keys may be the same.
 fn random_key(nth: u64) -> std::io::Result<Key> {
     if cfg!(loom) {
         let factor = 2 * nth + 1;

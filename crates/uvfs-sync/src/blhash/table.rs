@@ -1,4 +1,4 @@
-//! One table of heads: where a hash belongs, and how its bucket is locked.
+//! One table of heads: the place of a hash, and the locking of its bucket.
 
 use super::Key;
 use super::line::Line;
@@ -10,7 +10,7 @@ use crate::primitives::{AtomicU64, Ordering, fence, spin_loop};
 pub(super) const LEVEL_SHIFT: u32 = 2;
 pub(super) const LEVEL_MASK: u64 = 0x3f << LEVEL_SHIFT;
 pub(super) const SEQ_ONE: u64 = 1 << 8;
-/// In place of the level plus one: the bucket is no more, and its memory may go at any time.
+/// In place of the level plus one: the bucket no longer exists, and its memory may go at any time.
 const GONE: u32 = 63;
 /// Level of a new table's buckets.
 pub(super) const START_LEVEL: u32 = if cfg!(loom) { 0 } else { 6 };
@@ -18,8 +18,8 @@ pub(super) const START_LEVEL: u32 = if cfg!(loom) { 0 } else { 6 };
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) heads: Arena<Line>,
-    /// Mask of the level and the number of buckets split at this level, packed; a hint for readers, the truth for the
-    /// splitter. Only grows while the table is in use.
+    /// Mask of the level and the number of buckets split at this level, packed. A hint for readers, the
+    /// truth for the splitter. Only grows while the table is in use.
     pub(super) size: AtomicU64,
     /// The key's two words; written only while the table is not in use.
     key: [AtomicU64; 2],
@@ -35,18 +35,19 @@ impl Table {
         Ok(table)
     }
 
-    /// Make the table usable under a new key. Nobody looks for anything in it; but who locked one of
-    /// its (empty) buckets before the last re-key ended may hold it still.
+    /// Make the table usable under a new key. Nobody looks for anything in it. But a thread that locked one
+    /// of its (empty) buckets before the last re-key ended may still hold it.
     pub(super) fn start(&self, key: Key) {
-        // A reader may still look here, in an epoch that is over: its hash then mixes an old place and a new key. If it sees
-        // one of these stores, its acquire fence (in `scan`, in `rules_out`) makes it see that the epoch has moved, and it
-        // proves nothing. If it sees none, it has the key that its epoch had.
+        // A reader may still look here, in an epoch that is over: its hash then mixes an old place and a
+        // new key. If it sees one of these stores, its acquire fence (in `scan`, in `rules_out`) makes it
+        // see that the epoch has moved, and it proves nothing. If it sees none, it has the key of its
+        // epoch.
         fence(Ordering::Release);
         self.key[0].store(key.0, Ordering::Relaxed);
         self.key[1].store(key.1, Ordering::Relaxed);
         for b in 0..1u32 << START_LEVEL {
-            // The sequence goes on from where it was, so that a reader who slept through the
-            // table's last use cannot take this one's header for the one it read.
+            // The sequence continues from its old value, so that a reader that slept through the table's
+            // last use cannot take this header for the one it read.
             let header = &self.heads.get(b).header;
             bitlock::lock(header);
             bitlock::unlock_with(header, |w| with_level(w, START_LEVEL + 1));
@@ -60,8 +61,8 @@ impl Table {
         Key(self.key[0].load(Ordering::Relaxed), self.key[1].load(Ordering::Relaxed))
     }
 
-    /// Buckets at the present level less one, and how many of them are split already. A hint: a bucket
-    /// says by its own level whether it is the right one.
+    /// Number of buckets at the present level, less one, and how many of them are split already. A hint: a
+    /// bucket's own level tells whether it is the right one.
     #[inline(always)]
     pub(super) fn mask_and_split(&self) -> (u32, u32) {
         let size = self.size.load(Ordering::Relaxed);
@@ -73,7 +74,7 @@ impl Table {
         (mask.count_ones(), split)
     }
 
-    /// What [`Table::level_and_split`] is to say.
+    /// Set the values that [`Table::level_and_split`] returns.
     pub(super) fn set_size(&self, level: u32, split: u32) {
         self.size.store(u64::from(mask(level)) << 32 | u64::from(split), Ordering::Relaxed);
     }
@@ -83,32 +84,32 @@ impl Table {
         (1u64 << level) + u64::from(split)
     }
 
-    /// Where the hash probably lives.
+    /// The probable bucket of the hash.
     #[inline]
     fn guess(&self, hash: u64) -> u32 {
         let (mask, split) = self.mask_and_split();
         bucket_of(hash, mask, split)
     }
 
-    /// Begin to look for a hash: the bucket, and its header before anything else of it.
+    /// Begin to look for a hash: the bucket, with its header read before anything else in it.
     #[inline(always)]
     pub(super) fn look(&self, hash: u64) -> Looked<'_> {
         let bucket = self.guess(hash);
         let head = self.heads.get(bucket);
-        // Acquire: pairs with the unlock of whoever changed the chain last. All of a change is
-        // seen, or the header has moved when it is looked at again.
+        // Acquire: pairs with the unlock of the last thread that changed the chain. Either this sees the
+        // whole change, or the header has moved when it is looked at again.
         let header = head.header.load(Ordering::Acquire);
         Looked { head, seen: Seen { header, bucket }, tag: tag_of(hash) }
     }
 
-    /// Go on with a bucket that was looked at.
+    /// Continue with a bucket that was looked at.
     #[inline]
     pub(super) fn again(&self, seen: Seen) -> Looked<'_> {
         Looked { head: self.heads.get(seen.bucket), seen, tag: 0 }
     }
 
-    /// Lock the buckets that the hashes belong to, in rising order; one lock if they are the same.
-    /// False, with nothing locked: `valid` says that the table is not the one to look in any more.
+    /// Lock the buckets to which the hashes belong, in rising order; one lock if they are the same. False,
+    /// with nothing locked: `valid` says that this is no longer the table to look in.
     #[inline]
     pub(super) fn lock<const N: usize>(
         &self,
@@ -124,7 +125,7 @@ impl Table {
             let (low, high) = (buckets.iter().min().copied(), buckets.iter().max().copied());
             let (Some(low), Some(high)) = (low, high) else { return false };
             if !self.lock_one(low, emptied) {
-                // The table has ended, or the guess was of a time when it was larger.
+                // The table has ended, or the guess dates from a time when it was larger.
                 if !valid() {
                     return false;
                 }
@@ -139,8 +140,8 @@ impl Table {
                 spin_loop();
                 continue;
             }
-            // A split may have come between the guess and the lock: then the level differs and
-            // our entries are elsewhere.
+            // A split may have come between the guess and the lock: then the level differs and our entries
+            // are elsewhere.
             let right = |(bucket, hash): (&u32, &u64)| {
                 belongs(self.heads.get(*bucket).header.load(Ordering::Relaxed), *hash, *bucket, emptied)
             };
@@ -161,9 +162,9 @@ impl Table {
         }
     }
 
-    /// After the table's end, when all its buckets are empty: end buckets `from..to`, and give their
-    /// memory back to the system. Who holds one of their locks (an emptied bucket's, since before the
-    /// end) is waited for; from then on nobody can take it. Where the memory stays it is used again.
+    /// End buckets `from..to` after the table's end, when all its buckets are empty, and return their
+    /// memory to the system. This waits for a thread that holds one of their locks (an emptied bucket's,
+    /// since before the end). From then on nobody can take the lock. If the memory stays, it is used again.
     pub(super) fn retire(&self, from: u32, to: u32) {
         for bucket in from..to {
             let header = &self.heads.get(bucket).header;
@@ -171,13 +172,13 @@ impl Table {
             bitlock::unlock_with(header, |w| with_level(w, GONE));
         }
         if cfg!(loom) {
-            // What giving back does, where there are no pages.
+            // The effect of giving back, without pages.
             (from..to).for_each(|bucket| self.heads.get(bucket).header.store(0, Ordering::Relaxed));
         }
         let _ = self.heads.give_back(from, to);
     }
 
-    /// Unlock a bucket that was not the right one, as it was.
+    /// Unlock a bucket that was not the right one, unchanged.
     #[cold]
     fn let_go(&self, bucket: u32) {
         self.unlock_with(bucket, |w| w);
@@ -194,7 +195,8 @@ impl Table {
         locked
     }
 
-    /// Lock a bucket that nobody but the caller can end, or make. `emptied`: the table is the old one of a re-key.
+    /// Lock a bucket that nobody but the caller can end, or make. `emptied`: the table is the old one of a
+    /// re-key.
     pub(super) fn lock_own(&self, bucket: u32, emptied: bool) {
         order::enter(Class::Bucket, u64::from(!emptied) << 32 | u64::from(bucket));
         bitlock::lock(&self.heads.get(bucket).header);
@@ -204,14 +206,14 @@ impl Table {
         self.unlock_with(bucket, |w| w.wrapping_add(SEQ_ONE));
     }
 
-    /// Unlock a bucket whose header becomes what `change` makes of it.
+    /// Unlock a bucket, and change its header by `change`.
     pub(super) fn unlock_with(&self, bucket: u32, change: impl Fn(u64) -> u64) {
         bitlock::unlock_with(&self.heads.get(bucket).header, change);
         order::leave(Class::Bucket);
     }
 }
 
-/// A bucket, and its header before anything else of it was read.
+/// A bucket, and its header, read before anything else in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     pub(super) header: u64,
@@ -227,34 +229,34 @@ pub(super) struct Looked<'a> {
 }
 
 impl Looked<'_> {
-    /// Whether the header, as it was, allows to conclude from what is not in the chain: nobody was
-    /// changing it, and the hash belongs here.
+    /// Whether the header, as it was, allows a conclusion from an absence in the chain: nobody was changing
+    /// the chain, and the hash belongs here.
     #[inline]
     pub(super) fn proves(&self, hash: u64, emptied: bool) -> bool {
         self.seen.header & LOCK == 0 && belongs(self.seen.header, hash, self.seen.bucket, emptied)
     }
 
-    /// Whether the header is still what it was; after an acquire fence. In the table's next use it may
-    /// come to look the same: but who has not found an entry because it was moved out of the table
-    /// sees the epoch in which it was, and asks for the epoch too.
+    /// Whether the header is still the same; called after an acquire fence. In the table's next use it may
+    /// come to look the same. But a reader that misses an entry because it was moved out of the table sees
+    /// the epoch of that move, and it checks the epoch too.
     #[inline]
     pub(super) fn stands(&self) -> bool {
         self.head.header.load(Ordering::Relaxed) & !WAIT == self.seen.header & !WAIT
     }
 }
 
-/// A header whose bucket changed, and has this level (plus one; 0: none) from now on.
+/// The header of a changed bucket that now has this level (plus one; 0: none).
 pub(super) fn with_level(header: u64, level: u32) -> u64 {
     (header & !LEVEL_MASK).wrapping_add(SEQ_ONE) | u64::from(level) << LEVEL_SHIFT
 }
 
-/// Whether there is such a bucket. One whose memory is untouched, or was given back, is not locked by
-/// anybody but who makes it.
+/// Whether this bucket exists. A bucket whose memory is untouched, or was given back, is locked only by the
+/// thread that makes it.
 fn is_there(header: u64) -> bool {
     header & !WAIT != 0 && (header & LEVEL_MASK) >> LEVEL_SHIFT != u64::from(GONE)
 }
 
-/// Where a hash lives in a table of this size: buckets that are split have one bit more.
+/// The bucket of a hash in a table of this size: buckets that are split use one bit more.
 #[inline(always)]
 pub(super) fn bucket_of(hash: u64, mask: u32, split: u32) -> u32 {
     let low = hash as u32 & mask;
@@ -266,8 +268,8 @@ fn mask(level: u32) -> u32 {
     ((1u64 << level) - 1) as u32
 }
 
-/// Whether a bucket with this header holds what has this hash. `emptied`: the table is the old one
-/// of a re-key, which does not split any more, and whose buckets get level 0 when they are emptied.
+/// Whether entries with this hash belong to a bucket with this header. `emptied`: the table is the old one
+/// of a re-key, which no longer splits, and whose buckets get level 0 when they are emptied.
 #[inline]
 pub(super) fn belongs(header: u64, hash: u64, bucket: u32, emptied: bool) -> bool {
     match ((header & LEVEL_MASK) >> LEVEL_SHIFT) as u32 {
@@ -277,7 +279,7 @@ pub(super) fn belongs(header: u64, hash: u64, bucket: u32, emptied: bool) -> boo
     }
 }
 
-/// The table that is current in an epoch; the other one is its successor while a re-key goes on.
+/// The table that is current in an epoch; the other one is its successor during a re-key.
 #[inline]
 pub(super) fn current_of(epoch: u32) -> usize {
     (epoch >> 1 & 1) as usize

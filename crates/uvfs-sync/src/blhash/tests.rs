@@ -1,4 +1,4 @@
-//! Tests of the hash: what is in is found, through growth and re-keys.
+//! Tests of the hash: an entry is found through growth and re-keys.
 
 #[cfg(debug_assertions)]
 mod order;
@@ -97,8 +97,8 @@ fn what_is_in_is_found_and_what_is_out_is_not() {
     assert!((1..=n).all(|i| objects.finds(&table, i) == (i % 2 == 0)));
 }
 
-/// Rule 6: names that all collide under the key start a re-key, during and after which
-/// everything is found, and the long chain is gone.
+/// Rule 6: names that all collide under the key start a re-key. During and after it everything is found,
+/// and the long chain is gone.
 #[test]
 fn rule6_a_long_chain_starts_a_rekey_that_ends() {
     let table = BlHash::new(1 << 16).unwrap();
@@ -123,7 +123,7 @@ fn rule6_a_long_chain_starts_a_rekey_that_ends() {
     assert!((1..=n).all(|i| objects.remove(&table, i)));
 }
 
-/// A table from which most was removed gives its memory back, and grows again; readers miss nothing.
+/// A table from which most was removed returns its memory, and grows again; readers miss nothing.
 #[test]
 fn a_table_that_is_too_large_shrinks() {
     let n = if cfg!(miri) { 200 } else { 100_000u32 };
@@ -160,7 +160,7 @@ fn a_table_that_is_too_large_shrinks() {
     }
 }
 
-/// Readers never miss what stays, while others come and go, the table grows and is re-keyed.
+/// Readers never miss a remaining entry, while others come and go, the table grows and is re-keyed.
 #[test]
 fn readers_miss_nothing_while_the_table_changes() {
     let n = if cfg!(miri) { 200 } else { 20_000u32 };

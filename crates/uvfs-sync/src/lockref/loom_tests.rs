@@ -1,4 +1,4 @@
-//! The models of a lockref: what holds for each policy, and what is only the caches' one's.
+//! Models of a lockref: properties of every policy, and those that only the caches' policy has.
 
 use super::*;
 use crate::primitives::Arc;
@@ -11,9 +11,9 @@ fn model(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
     model.check(f);
 }
 
-/// A slot: the word, and what it stands for.
+/// A slot: the word, and the object that it stands for.
 struct Slot<P>(LockRef<P>, UnsafeCell<u32>);
-// SAFETY: the cell is touched as the word allows, which is what the tests prove.
+// SAFETY: the cell is touched only as the word allows; the tests prove that.
 unsafe impl<P: Policy> Sync for Slot<P> {}
 // SAFETY: as above.
 unsafe impl<P: Policy> Send for Slot<P> {}
@@ -32,7 +32,8 @@ impl<P: Policy> Slot<P> {
     }
 }
 
-/// Of several puts exactly one is the last; a get that expects the generation never succeeds on a dead slot.
+/// Of several puts exactly one is the last; a get that expects the generation never succeeds on a dead
+/// slot.
 fn one_last_put<P: Policy>() {
     let r = Arc::new(LockRef::<P>::new());
     r.start(7);
@@ -97,7 +98,7 @@ fn unlock_loses_no_count<P: Policy>() {
     assert!(!P::is_locked(r.0.load(Ordering::Relaxed)));
 }
 
-/// The one who tears down comes after all that others did with their references.
+/// The teardown comes after everything that others did with their references.
 fn the_last_put_comes_after_all_others<P: Policy>() {
     let slot = Slot::<P>::new();
     slot.0.start(7);
@@ -142,7 +143,7 @@ fn loom_rule2_the_last_put_comes_after_all_others() {
     model(3, the_last_put_comes_after_all_others::<Uvfs>);
 }
 
-/// A stale get that stands in the queue for the lock of the slot's next generation.
+/// A stale get that is in the queue for the lock of the slot's next generation.
 fn a_stale_get_in_the_queue<P: Policy>() {
     let r = Arc::new(LockRef::<P>::new());
     r.start(1);
@@ -163,7 +164,7 @@ fn a_stale_get_in_the_queue<P: Policy>() {
     assert!(!P::is_locked(r.0.load(Ordering::Relaxed)));
 }
 
-/// What the lock is for.
+/// Mutual exclusion.
 fn the_lock_excludes<P: Policy>() {
     let slot = Slot::<P>::new();
     slot.0.start(7);
@@ -183,7 +184,7 @@ fn the_lock_excludes<P: Policy>() {
     assert_eq!(slot.read(), 2);
 }
 
-/// All that holds for any policy.
+/// All properties that hold for any policy.
 fn any_policy<P: Policy>() {
     model(2, one_last_put::<P>);
     model(2, a_stale_get::<P>);
@@ -193,7 +194,7 @@ fn any_policy<P: Policy>() {
     model(2, the_lock_excludes::<P>);
 }
 
-/// Rule 2, for the models of the kernel's lockref that measurements are made with. Planted bugs:
+/// Rule 2, for the models of the kernel's lockref that measurements use. Planted bugs:
 /// rule2-a-start-empties-the-queue, rule2-a-queue-after-one-look.
 #[test]
 fn loom_rule2_stock_keeps_its_count() {
@@ -206,8 +207,8 @@ fn loom_rule2_patched_keeps_its_count() {
     any_policy::<Patched>();
 }
 
-/// Rule 2: a held lock diverts nobody. The lock is never given back here: a get or put that
-/// waited for it would never end. Planted bug: rule2-a-held-lock-diverts.
+/// Rule 2: a held lock diverts no get or put. The lock is never released here: a get or put that waited for
+/// it would never end. Planted bug: rule2-a-held-lock-diverts.
 #[test]
 fn loom_rule2_a_held_lock_delays_no_get_and_no_put() {
     model(3, || {
@@ -247,7 +248,7 @@ fn who_gets_it_sees_it_filled(get: fn(&LockRef) -> bool) {
     });
 }
 
-/// Rule 16: who gets a reference by generation sees the slot as it was filled. Planted bugs:
+/// Rule 16: a thread that gets a reference by generation sees the slot as it was filled. Planted bugs:
 /// rule16-start-relaxed, rule16-get-relaxed, rule16-watched-get-relaxed.
 #[test]
 fn loom_rule16_who_gets_a_life_sees_it_filled() {
@@ -255,7 +256,7 @@ fn loom_rule16_who_gets_a_life_sees_it_filled() {
     who_gets_it_sees_it_filled(|refs| matches!(refs.get_watched(7), Got::Yes | Got::Contended));
 }
 
-/// Rule 2: so does the one who evicts. Planted bugs: rule2-kill-without-acquire,
+/// Rule 2: so does an evicting thread. Planted bugs: rule2-kill-without-acquire,
 /// rule2-kill-ignores-holders.
 #[test]
 fn loom_rule2_an_eviction_comes_after_all_holders() {

@@ -6,19 +6,19 @@
 //! ```
 //!
 //! A slot is dead when its count is 0, and stays so until the allocator starts its next generation. From an
-//! index alone, a reference is taken by a compare-exchange that expects the generation and a count above 0: a
-//! stale index then either finds the generation it remembers, or fails. An unconditional add or subtraction
-//! is only done by who already holds a reference, so the word cannot change hands under it. Of several
-//! who drop their references exactly one sees the 1 before its 0: it owns the teardown.
+//! index alone, a reference is taken by a compare-exchange that expects the generation and a count above 0.
+//! So a stale index either finds the generation that it remembers, or fails. Only a thread that already
+//! holds a reference adds or subtracts unconditionally, so the word cannot change hands under it. If
+//! several threads drop their references, exactly one sees the 1 before its 0: it owns the teardown.
 //!
-//! What a held lock does to gets and puts is the [`Policy`]'s affair. With [`Uvfs`], the usual one, it
-//! does nothing to them: they carry its bits along, so that there is no locked mode to fall into.
+//! The [`Policy`] decides what a held lock does to gets and puts. With [`Uvfs`], the usual one, it does
+//! nothing to them: they carry its bits along, so that there is no locked mode to fall into.
 //!
 //! The two bits above the count are for [`crate::percpu_ref`]. *Spread* says that some references are
-//! counted elsewhere; the count then has a bias, so that it cannot reach 0. *Anchor* says that somebody has
-//! a reference (a name's) that he will not drop before he has taken that bit away and gathered what is
-//! spread: only while it is set may the count be spread, in one step with looking at it.
-//! Cost: one read-modify-write for each get and put; the generation is compared in the same step.
+//! counted elsewhere; the count then has a bias, so that it cannot reach 0. *Anchor* says that some holder
+//! has a reference (a name's) that it drops only after it has cleared that bit and gathered the spread
+//! references. The count may be spread only while the anchor is set, and the same step checks that. Cost:
+//! one read-modify-write for each get and put; the generation is compared in the same step.
 
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -35,7 +35,7 @@ use crate::primitives::{AtomicU64, Ordering, fence, spin_loop};
 const GENERATION_SHIFT: u32 = 32;
 const ANCHOR: u64 = 1 << 31;
 const SPREAD: u64 = 1 << 30;
-/// Exchanges that a get or put tries while the lock is free, where the policy knows another way.
+/// Exchanges that a get or put tries while the lock is free, if the policy has another way.
 const RETRIES: u32 = if cfg!(loom) { 2 } else { 100 };
 
 /// The word. Zero-valid (generation 0: dead), so it may stand in a [`crate::arena::Slot`].
@@ -54,16 +54,16 @@ impl<P: Policy> fmt::Debug for LockRef<P> {
     }
 }
 
-/// What [`LockRef::get_watched`] came to.
+/// Result of [`LockRef::get_watched`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Got {
     /// The generation is over.
     Dead,
     /// A reference.
     Yes,
-    /// A reference, and others were at the word at the same time.
+    /// A reference; other threads changed the word at the same time.
     Contended,
-    /// No reference: they are counted elsewhere, or can be had by [`LockRef::get_generation`].
+    /// No reference: they are counted elsewhere, or can be taken by [`LockRef::get_generation`].
     Spread,
 }
 
@@ -76,8 +76,8 @@ impl<P: Policy> LockRef<P> {
     const ONE: u64 = 1 << P::LOCK_BITS;
     const COUNT: u64 = SPREAD - Self::ONE;
     const LOCK: u64 = Self::ONE - 1;
-    /// References one slot may have (200 million) before the process is stopped, as `Arc` does: a
-    /// directory's children have one each.
+    /// References that one slot may have (200 million) before the process is stopped, as `Arc` does. A
+    /// directory has one for each of its children.
     const MANY: u64 = Self::COUNT / 8 * 7;
     /// The count of a spread word without any reference.
     const BIAS: u64 = SPREAD / 2;
@@ -89,8 +89,8 @@ impl<P: Policy> LockRef<P> {
         Self(AtomicU64::new(0), PhantomData)
     }
 
-    /// Start a new generation with one reference, held by the caller. The slot is the caller's alone:
-    /// it was dead and has been handed out by the allocator.
+    /// Start a new generation with one reference, held by the caller. Only the caller has the slot: it was
+    /// dead, and the allocator has handed it out.
     pub fn start(&self, generation: u32) {
         self.start_with(generation, Self::ONE);
     }
@@ -105,10 +105,11 @@ impl<P: Policy> LockRef<P> {
         debug_assert_ne!(generation, 0, "generation 0 is never issued");
         debug_assert_eq!(self.count(), 0, "start of a slot in use");
         let word = u64::from(generation) << GENERATION_SHIFT | references;
-        // Release: who takes a reference by expecting this generation sees the slot as it was filled.
+        // Release: a thread that takes a reference by expecting this generation sees the slot as it was
+        // filled.
         match P::HELD {
             Held::Carry => self.0.store(word, Ordering::Release),
-            // A stale get may stand in the queue.
+            // A stale get may be in the queue.
             Held::Queue { .. } => {
                 let mut old = self.0.load(Ordering::Relaxed);
                 while let Err(now) = self.0.compare_exchange_weak(
@@ -123,16 +124,16 @@ impl<P: Policy> LockRef<P> {
         }
     }
 
-    /// The generation in the word, dead or not. Nothing of the slot may be believed for it: that takes
-    /// a [`LockRef::get_generation`].
+    /// The generation in the word, dead or not. It proves nothing about the slot's contents: that takes a
+    /// [`LockRef::get_generation`].
     pub fn generation(&self) -> u32 {
         generation_of(self.0.load(Ordering::Relaxed))
     }
 
-    /// Take a reference from an index alone: only if the slot is still of this `generation`.
+    /// Take a reference from an index alone: only if the slot is still in this `generation`.
     #[inline]
     pub fn get_generation(&self, generation: u32) -> bool {
-        // Acquire pairs with `start`: the slot's content is this generation's.
+        // Acquire pairs with `start`: the slot's contents are this generation's.
         let got = self.change(Ordering::Acquire, |old| {
             (generation_of(old) == generation && old & Self::COUNT != 0).then(|| Self::one_more(old))
         });
@@ -157,14 +158,14 @@ impl<P: Policy> LockRef<P> {
     #[inline]
     fn one_more(old: u64) -> u64 {
         if old & Self::COUNT > Self::MANY {
-            // A count that wrapped would free a slot that is in use.
+            // A count that wrapped would free a slot in use.
             std::process::abort();
         }
         old + Self::ONE
     }
 
-    /// Drop a reference. True for exactly one caller: the slot is now dead and the caller's to
-    /// tear down; no get succeeds on it any more.
+    /// Drop a reference. True for exactly one caller: the slot is now dead, and the caller tears it down;
+    /// no get succeeds on it any more.
     #[must_use = "who drops the last reference tears the slot down"]
     #[inline]
     pub fn put(&self) -> bool {
@@ -191,10 +192,10 @@ impl<P: Policy> LockRef<P> {
         last
     }
 
-    /// Turn a count of exactly one into dead, for eviction: whoever else holds a reference, or got
-    /// one from an index a moment ago, keeps the slot. The caller speaks for the one reference.
+    /// Turn a count of exactly one into dead, for eviction. Any other holder, or a thread that got a
+    /// reference from an index a moment ago, keeps the slot. The caller owns the one reference.
     pub fn kill_sole(&self) -> bool {
-        // Acquire, as in `put`, whose last step this is.
+        // Acquire, as in the last step of `put`.
         let killed = self.change(Ordering::Acquire, |old| {
             let sole = old & (Self::COUNT | SPREAD) == Self::ONE;
             sole.then(|| old - Self::ONE)
@@ -202,8 +203,8 @@ impl<P: Policy> LockRef<P> {
         killed.is_some()
     }
 
-    /// Replace the word by what `step` makes of it, as the policy wants it; the word before, or
-    /// `None` where `step` does not want to.
+    /// Replace the word by the result of `step`, in the policy's way. Returns the word before, or `None` if
+    /// `step` refuses.
     #[inline]
     fn change(&self, success: Ordering, step: impl Fn(u64) -> Option<u64>) -> Option<u64> {
         match P::HELD {
@@ -212,7 +213,7 @@ impl<P: Policy> LockRef<P> {
         }
     }
 
-    /// By compare-exchange, whatever the lock is.
+    /// By compare-exchange, whatever the state of the lock.
     #[inline]
     fn exchange(&self, success: Ordering, step: impl Fn(u64) -> Option<u64>) -> Option<u64> {
         let mut old = self.0.load(Ordering::Relaxed);
@@ -259,7 +260,7 @@ impl<P: Policy> LockRef<P> {
         old
     }
 
-    /// As [`LockRef::get_generation`], telling whether others are at it too.
+    /// As [`LockRef::get_generation`]; also tells whether other threads change the word at the same time.
     #[inline]
     pub fn get_watched(&self, generation: u32) -> Got {
         let old = self.0.load(Ordering::Relaxed);
@@ -290,15 +291,15 @@ impl<P: Policy> LockRef<P> {
         self.0.load(Ordering::Relaxed) & SPREAD != 0
     }
 
-    /// Take one more reference, held already, and vouch for the slot by it: whoever drops it does so after
-    /// [`LockRef::unanchor`].
+    /// Take one more reference, for a caller that holds one, and vouch for the slot by it: it is dropped
+    /// only after [`LockRef::unanchor`].
     pub fn get_anchor(&self) {
         let old = self.change(Ordering::Relaxed, |old| Some(Self::one_more(old) | ANCHOR));
         debug_assert!(old.is_some_and(|old| old & Self::COUNT != 0), "get_anchor without a reference");
     }
 
-    /// [`LockRef::unanchor`] and [`LockRef::put`] in one step, where nothing is spread: whether it was the last
-    /// reference. `None`: something is, and nothing was done.
+    /// [`LockRef::unanchor`] and [`LockRef::put`] in one step, if nothing is spread; returns whether it was
+    /// the last reference. `None`: references are spread, and nothing was done.
     #[must_use = "who drops the last reference tears the slot down"]
     pub fn put_anchor(&self) -> Option<bool> {
         // Release as in `put`.
@@ -308,25 +309,25 @@ impl<P: Policy> LockRef<P> {
         Some(Self::was_last(old))
     }
 
-    /// From now on the count is not spread any more. True: it is spread, and the caller has it
-    /// gathered before he drops the reference that he vouched by.
+    /// From now on the count is not spread any more. True: it is spread now, and the caller gathers it
+    /// before it drops the reference by which it vouched.
     #[must_use = "what is spread must be gathered"]
     pub fn unanchor(&self) -> bool {
         let mut old = self.0.load(Ordering::Relaxed);
         if old & ANCHOR != 0 {
-            // Against `spread`, which looks at the bit in the step in which it spreads.
+            // Against `spread`, which checks the bit in the step in which it spreads.
             old = self.0.fetch_and(!ANCHOR, Ordering::Relaxed);
         }
         old & SPREAD != 0
     }
 
-    /// Whether [`LockRef::spread`] would have a chance.
+    /// Whether [`LockRef::spread`] could succeed.
     pub(crate) fn may_spread(&self) -> bool {
         self.0.load(Ordering::Relaxed) & (ANCHOR | SPREAD) == ANCHOR
     }
 
-    /// References may be counted elsewhere from now on, if somebody vouches for this generation. The
-    /// caller holds a reference, or knows that somebody vouches.
+    /// References may be counted elsewhere from now on, if some holder vouches for this generation. The
+    /// caller holds a reference, or knows that a holder vouches.
     pub(crate) fn spread(&self, generation: u32) -> bool {
         let spread = self.change(Ordering::Relaxed, |old| {
             let may = generation_of(old) == generation && old & (ANCHOR | SPREAD) == ANCHOR;
@@ -338,8 +339,8 @@ impl<P: Policy> LockRef<P> {
 
     /// No reference is counted elsewhere any more; `elsewhere` were (it may be below 0).
     pub(crate) fn gather(&self, elsewhere: i64) {
-        // Release: what was done with the references that were dropped elsewhere, and that the caller
-        // has acquired, happens before the teardown.
+        // Release: what was done with the references that were dropped elsewhere, and that the caller has
+        // acquired, happens before the teardown.
         self.change(Ordering::Release, |old| {
             debug_assert!(old & SPREAD != 0, "gather of what is not spread");
             let here = (old & Self::COUNT) as i64 - Self::BIAS as i64;
@@ -348,14 +349,14 @@ impl<P: Policy> LockRef<P> {
                 Some(all) if all > 0 && all <= Self::MANY as i64 => {
                     Some(old & !(SPREAD | Self::COUNT) | all as u64)
                 }
-                // Lost or invented references: as a wrapped count.
+                // Lost or invented references: treated as a wrapped count.
                 _ => std::process::abort(),
             }
         });
     }
 
-    /// Whether references were taken elsewhere and dropped here, or the other way round, so often
-    /// that the bias may not suffice for ever.
+    /// Whether references were taken elsewhere and dropped here, or the other way round, so often that the
+    /// bias may not suffice for ever.
     pub fn has_strayed(&self) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         word & SPREAD != 0 && (word & Self::COUNT).abs_diff(Self::BIAS) > Self::STRAY

@@ -1,21 +1,21 @@
-//! What a get or put does when it meets a held lock: the one thing in which lockrefs differ.
+//! What a get or put does when it meets a held lock: the one difference between lockrefs.
 //!
-//! [`Uvfs`] is what the caches use. [`Stock`] and [`Patched`] model the kernel's lockref before and after
-//! the change that Guzik's mail announces ("vfs: move d_lockref out of the area used by RCU lookup",
-//! 2024), for measurements: there the count may only be changed by compare-exchange while the lock is
-//! free, and who finds it held queues for it, at once or after some spins. One holder then sends all who
-//! come into the queue, and in a steady stream of them the lock is never seen free again. The queue
-//! is a ticket lock: first come, first served, as the kernel's spinlocks are, by spinning.
+//! The caches use [`Uvfs`]. [`Stock`] and [`Patched`] model the kernel's lockref before and after the
+//! change that Guzik's mail announces ("vfs: move d_lockref out of the area used by RCU lookup", 2024), for
+//! measurements. In these models the count may only be changed by compare-exchange while the lock is free.
+//! A thread that finds it held queues for it, at once or after some spins. So one holder sends all arriving
+//! threads into the queue, and in a steady stream of them the lock is never seen free again. The queue is a
+//! ticket lock: first come, first served, by spinning, as the kernel's spinlocks are.
 //!
-//! A policy is a type without values; all is decided when it is compiled. Nothing here is public but
-//! the types: who wants a lockref uses [`super::LockRef`].
+//! A policy is a type without values; everything is decided at compile time. Only the types are public
+//! here: users take [`super::LockRef`].
 
 use std::cell::Cell;
 
 use crate::bitlock;
 use crate::primitives::{AtomicU64, Ordering, spin_loop};
 
-/// How a get or put goes on that finds the lock held.
+/// How a get or put continues that finds the lock held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
     /// As if it were free: the lock's bits are carried along.
@@ -27,11 +27,11 @@ pub enum Held {
     },
 }
 
-/// The lock in the low bits of a lockref's word, and what it does to gets and puts.
+/// The lock in the low bits of a lockref's word, and its effect on gets and puts.
 pub trait Policy: Send + Sync + 'static {
-    /// Low bits of the word that are the lock's, below 30.
+    /// Low bits of the word that belong to the lock, fewer than 30.
     const LOCK_BITS: u32;
-    /// What a get or put does that finds it held.
+    /// What a get or put does when it finds the lock held.
     const HELD: Held;
 
     /// Whether `word` says that the lock is held (or waited for).
@@ -40,11 +40,11 @@ pub trait Policy: Send + Sync + 'static {
     /// Take the lock.
     fn lock(word: &AtomicU64);
 
-    /// Give the lock back.
+    /// Release the lock.
     fn unlock(word: &AtomicU64);
 }
 
-/// A held lock diverts nobody, waiting for it is unfair, and who waits sleeps.
+/// A held lock diverts no get or put, waiting for it is unfair, and waiters sleep.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Uvfs;
 
@@ -68,15 +68,15 @@ impl Policy for Uvfs {
     }
 }
 
-/// Model of the kernel's lockref: who finds the lock held queues.
+/// Model of the kernel's lockref: a thread that finds the lock held queues.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stock;
 
-/// Model of the bounded wait: who finds the lock held looks some times more, then queues.
+/// Model of the bounded wait: a thread that finds the lock held looks some times more, then queues.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Patched;
 
-/// Looks of [`Patched`].
+/// Additional looks of [`Patched`].
 const PATCHED_SPINS: u32 = if cfg!(loom) { 1 } else { 1024 };
 
 macro_rules! queueing {
@@ -104,7 +104,7 @@ macro_rules! queueing {
 queueing!(Stock, 0);
 queueing!(Patched, PATCHED_SPINS);
 
-/// A ticket lock for up to 255 threads in the low 16 bits: who is served, and the next ticket.
+/// A ticket lock for up to 255 threads in the low 16 bits: the ticket that is served, and the next ticket.
 mod ticket {
     use super::{AtomicU64, Ordering, spin_loop};
 
@@ -153,12 +153,12 @@ thread_local! {
     static DIVERTED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Gets and puts of this thread that had to take a lock. Always 0 where nothing but [`Uvfs`] is used.
+/// Gets and puts of this thread that had to take a lock. Always 0 if only [`Uvfs`] is used.
 pub fn diverted() -> u64 {
     DIVERTED.try_with(Cell::get).unwrap_or(0)
 }
 
 pub(super) fn count_diverted() {
-    // A thread that ends has nobody left to ask for it.
+    // Nobody asks for the counter of a thread that ends.
     let _ = DIVERTED.try_with(|d| d.set(d.get() + 1));
 }

@@ -10,7 +10,7 @@ fn panics(f: impl FnOnce()) -> String {
     *panic.downcast::<String>().unwrap()
 }
 
-/// Rule 19: the right order passes, again and again.
+/// Rule 19: the right order passes, repeatedly.
 #[test]
 fn rule19_locks_in_order_are_taken() {
     for _ in 0..2 {
@@ -33,17 +33,18 @@ fn rule19_a_wrong_order_of_classes_panics() {
             assert!(message.contains(&format!("{second:?}")) && message.contains(&format!("{first:?}")));
         }
     }
-    // The panic let go of all.
+    // The panic released all of them.
     check(Class::Rename);
 }
 
-/// Rule 19: classes are numbered as they stand in the order.
+/// Rule 19: classes are numbered in lock order.
 #[test]
 fn rule19_a_class_is_its_number() {
     assert!(Class::ALL.iter().enumerate().all(|(i, class)| *class as usize == i));
 }
 
-/// Rule 19: two of a class are taken in the order of their keys. Planted bug: rule19-keys-are-not-compared.
+/// Rule 19: two locks of a class are taken in the order of their keys. Planted bug:
+/// rule19-keys-are-not-compared.
 #[test]
 fn rule19_a_wrong_order_of_keys_panics() {
     {
@@ -59,7 +60,7 @@ fn rule19_a_wrong_order_of_keys_panics() {
     }
 }
 
-/// Rule 19: a check allows locks of its class and of those before it.
+/// Rule 19: a check allows locks of its own class and of earlier ones.
 #[test]
 fn rule19_a_check_allows_its_own_class() {
     let _room = Held::new(Class::Eviction);
@@ -67,7 +68,7 @@ fn rule19_a_check_allows_its_own_class() {
     assert!(panics(|| check(Class::File)).contains("File is taken while Eviction is held"));
 }
 
-/// Rule 19: a mutex says what class it is of. Planted bug: rule19-a-mutex-is-not-noted.
+/// Rule 19: a mutex notes its class. Planted bug: rule19-a-mutex-is-not-noted.
 #[test]
 fn rule19_a_mutex_is_noted_while_it_is_held() {
     let (chunk, pool) =
@@ -81,8 +82,9 @@ fn rule19_a_mutex_is_noted_while_it_is_held() {
     *pool.lock() += 1;
 }
 
-/// Rule 19: a slab asks for the limit with its locks held in their order, and for the generations of a chunk that it gives back. Planted bugs: rule19-magazine-is-not-noted, rule19-chunk-list-is-not-noted, rule19-pool-is-not-noted,
-/// rule19-chunk-is-not-noted.
+/// Rule 19: a slab asks for the limit, and for the generations of a chunk that it returns, with its locks
+/// held in their order. Planted bugs: rule19-magazine-is-not-noted, rule19-chunk-list-is-not-noted,
+/// rule19-pool-is-not-noted, rule19-chunk-is-not-noted.
 #[test]
 fn rule19_a_slabs_locks_are_noted() {
     let (pool, slab) = (Pool::new(4 * CHUNK), Slab::new(0));

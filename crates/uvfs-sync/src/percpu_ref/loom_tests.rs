@@ -11,19 +11,19 @@ fn model(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
     model.check(f);
 }
 
-/// Two objects, and what they stand for.
+/// Two objects, and the contents that they stand for.
 struct World {
     percpu: PercpuRefs,
     refs: [LockRef; 2],
     places: [AtomicU32; 2],
     cells: [UnsafeCell<u32>; 2],
 }
-// SAFETY: a cell is touched as its object's references allow, which is what the tests prove.
+// SAFETY: a cell is touched only as its object's references allow; the tests prove that.
 unsafe impl Sync for World {}
 // SAFETY: as above.
 unsafe impl Send for World {}
 
-/// Index 0 is nobody's.
+/// Index 0 is never an object.
 impl Objects for World {
     fn refs(&self, index: u32) -> &LockRef {
         &self.refs[index as usize - 1]
@@ -40,7 +40,7 @@ fn id(index: u32) -> u64 {
 }
 
 impl World {
-    /// Nothing lives.
+    /// A world in which no object is alive.
     fn dead() -> Self {
         Self {
             percpu: PercpuRefs::new().unwrap(),
@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// Each object has one reference: of who vouches for it.
+    /// Each object has one reference: that of the holder that vouches for it.
     fn new() -> Arc<Self> {
         let world = Self::dead();
         world.begin(1);
@@ -75,7 +75,7 @@ impl World {
         self.percpu.count::<0>(lane, place, id(index)) || self.refs(index).get_generation(GENERATION)
     }
 
-    /// Use and drop it; whether it was the last.
+    /// Use and drop it; returns whether it was the last.
     fn put(&self, lane: u32, index: u32) -> bool {
         self.read(index);
         let place = Place::of(self.place(index));
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// Who vouches does so no more, and drops his reference.
+    /// The holder withdraws its anchor, and drops its reference.
     fn end(&self, index: u32) -> bool {
         self.read(index);
         let last = self.refs(index).put_anchor();
@@ -125,7 +125,7 @@ fn one(lasts: &[bool]) {
     assert_eq!(lasts.iter().filter(|last| **last).count(), 1, "{lasts:?}");
 }
 
-/// Rule 2: a count that is spread ends once, after all who were counted in it. Planted bugs:
+/// Rule 2: a count that is spread ends once, after all threads that were counted in it. Planted bugs:
 /// rule2-spread-without-light, rule2-gather-without-heavy, rule2-gather-does-not-wait,
 /// rule2-put-anchor-ignores-the-spread.
 #[test]
@@ -142,8 +142,8 @@ fn loom_rule2_a_spread_count_ends_once_and_last() {
     });
 }
 
-/// Rule 2: a reference that was taken in the word may be dropped where it is spread, and the other
-/// way round. Planted bug: rule2-puts-are-not-summed.
+/// Rule 2: a reference that was taken in the word may be dropped in a thread's line, and the other way
+/// round. Planted bug: rule2-puts-are-not-summed.
 #[test]
 fn loom_rule2_references_may_change_sides() {
     model(3, || {
@@ -169,8 +169,8 @@ fn loom_rule2_references_may_change_sides() {
     });
 }
 
-/// Rule 2: who spreads late finds that nobody vouches. Planted bugs: rule2-spread-ignores-the-anchor,
-/// rule2-put-anchor-leaves-the-anchor, rule2-put-anchor-relaxed.
+/// Rule 2: a thread that spreads late finds that nobody vouches. Planted bugs:
+/// rule2-spread-ignores-the-anchor, rule2-put-anchor-leaves-the-anchor, rule2-put-anchor-relaxed.
 #[test]
 fn loom_rule2_spreading_against_the_end() {
     model(3, || {
@@ -214,7 +214,7 @@ fn loom_rule2_a_place_changes_hands() {
     });
 }
 
-/// Rule 2: a thread that ends leaves its words to the next one of its number. Planted bug:
+/// Rule 2: a thread that ends leaves its words to the next one with its number. Planted bug:
 /// rule2-gather-forgets-the-base.
 #[test]
 fn loom_rule2_a_line_changes_hands() {
@@ -242,7 +242,7 @@ fn loom_rule2_a_line_changes_hands() {
     });
 }
 
-/// Rule 16: who is counted at a place sees the object as it was filled. Planted bugs:
+/// Rule 16: a thread that is counted at a place sees the object as it was filled. Planted bugs:
 /// rule16-place-opened-relaxed, rule16-place-looked-at-relaxed.
 #[test]
 fn loom_rule16_who_is_counted_sees_it_filled() {
@@ -265,8 +265,9 @@ fn loom_rule16_who_is_counted_sees_it_filled() {
     });
 }
 
-/// Rule 2: a thread may gather because another object wants the place. The last put then comes in another thread, in the word,
-/// and after all that was done with the references that were summed. Planted bug: rule2-gather-relaxed.
+/// Rule 2: a thread may gather because another object wants the place. The last put then comes in another
+/// thread, in the word, after everything that was done with the summed references. Planted bug:
+/// rule2-gather-relaxed.
 #[test]
 fn loom_rule2_the_last_put_comes_after_what_was_gathered() {
     model(3, || {
@@ -295,7 +296,7 @@ fn loom_rule2_a_place_counts_for_one_life() {
         let stale = u64::from(GENERATION - 1) << 32 | 1;
         assert!(world.percpu.count::<0>(0, place, id(1)));
         assert!(!world.percpu.count::<0>(0, place, stale), "a reference to another generation");
-        assert!(!world.percpu.count::<1>(0, place, stale), "another generation's reference is dropped");
+        assert!(!world.percpu.count::<1>(0, place, stale), "another generation's reference was dropped");
         assert!(world.percpu.count::<1>(0, place, id(1)));
     });
 }

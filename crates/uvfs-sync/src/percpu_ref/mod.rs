@@ -1,13 +1,14 @@
-//! References of what many threads use at once, counted per thread (not per processor: user space
-//! does not know how long it stays on one).
+//! References to objects that many threads use at once, counted per thread. (Not per processor: user space
+//! does not know how long a thread stays on one.)
 //!
 //! A file that two threads open and close has one count, whose line goes from core to core. An object that
-//! is used often ([`often`]) gets one of a few *places*, and references to it are counted in each
-//! thread's own line of that place: gets in one word, puts in another, with plain loads and stores.
-//! The object's [`LockRef`] keeps a bias that nobody can bring to 0. Before the object may be freed it is
-//! *gathered*: the place is closed, everybody who is counting has finished, and the sum is added to the word.
+//! is used often ([`often`]) gets one of a few *places* (per-thread reference slots). References to it are
+//! then counted in each thread's own line of that place: gets in one word, puts in another, with plain
+//! loads and stores. The object's [`LockRef`] keeps a bias, so its count cannot reach 0. Before the object
+//! may be freed it is *gathered*: the place is closed, every thread that is counting has finished, and the
+//! sum is added to the word.
 //!
-//! A thread counts in a section that it marks by bit 0 of the word it is about to change:
+//! A thread counts in a section that it marks by bit 0 of the word that it is about to change:
 //!
 //! ```text
 //! thread                                  who gathers (holds the table's mutex)
@@ -18,23 +19,25 @@
 //!   word = n, not counted
 //! ```
 //!
-//! One of the two sees the other. Either the thread finds the place closed and takes the way of the
-//! word, whose bias is still there; or it is waited for and summed. Words are never reset (only
-//! their thread stores to them): a place remembers the sum at which it was closed last.
+//! One of the two sees the other. If the close comes first, the thread finds the place closed and uses the
+//! object's word, whose bias is still there. If the mark comes first, the gathering thread waits for it and
+//! includes its count. Words are never reset (only their thread stores to them): a place remembers the sum
+//! at its last closing.
 //!
-//! Why it is not freed meanwhile: a count is spread only while somebody *vouches* for the object with a
-//! reference of his own (a name's), and he takes that back, in the word, before he gathers and drops it
-//! ([`LockRef::unanchor`]). Spreading and taking back are steps of one word, so no spread comes after.
+//! Why the object is not freed meanwhile: a count is spread only while a holder *vouches* for the object
+//! with a reference of its own (a name's). The holder withdraws that, in the word, before it gathers and
+//! drops the reference ([`LockRef::unanchor`]). Spreading and withdrawing are steps of one word, so no
+//! spread comes after.
 //!
-//! Why not otherwise: a tree of counters (SNZI) is written at its root by every open and close of a lone
-//! file; epochs (Refcache) delay the end of a file and want every thread to come by; handles kept per thread
-//! must be called back, by this same protocol. What stands here costs about a tenth of a shared count
-//! and leaves the end of a file where it is.
+//! Why not otherwise: every open and close of a lone file writes the root of a tree of counters (SNZI).
+//! Epochs (Refcache) delay the end of a file and need every thread to come by. Handles kept per thread must
+//! be called back, by this same protocol. This design costs about a tenth of a shared count and leaves the
+//! end of a file where it is.
 //!
-//! The table's mutex is a leaf; who gathers holds no lock, because he waits for threads that may have been
-//! preempted in their section (a few instructions). Get and put cost a thread-local, two stores and a
-//! light barrier; spreading is cheap; gathering one heavy barrier and a look at each thread's line.
-//! Not for a forked child or a signal handler.
+//! The table's mutex is a leaf. A gathering thread holds no lock, because it waits for threads that may
+//! have been preempted in their section (a few instructions). Get and put cost a thread-local, two stores
+//! and a light barrier; spreading is cheap; gathering costs one heavy barrier and a look at each thread's
+//! line. Not for a forked child or a signal handler.
 
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -51,14 +54,14 @@ use crate::lockref::LockRef;
 use crate::primitives::{AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::slot;
 
-/// Objects whose references are counted per thread at one time: as many as a program reads again and again (the
-/// files of a sysfs directory, say).
+/// Objects whose references are counted per thread at one time: as many as a program reads repeatedly (for
+/// example, the files of a sysfs directory).
 pub const PLACES: usize = if cfg!(loom) { 1 } else { 512 };
 
-/// Places that are looked at for one that is wanted, where all are taken.
+/// Places that are considered for reuse when all are taken.
 const LOOKS: usize = if cfg!(loom) { 1 } else { 8 };
 
-/// A thread is counting in this word.
+/// The thread is counting in this word.
 const INSIDE: u64 = 1;
 /// One get or put.
 const ONE: u64 = 2;
@@ -72,16 +75,16 @@ struct Line {
 }
 }
 
-/// What is counted: the objects of one arena, by index.
+/// The counted objects: those of one arena, by index.
 pub trait Objects {
     /// The object's count.
     fn refs(&self, index: u32) -> &LockRef;
 
-    /// A word of the object's, for its [`Place`]; 0 in the beginning, and nobody else stores to it.
+    /// A word of the object, for its [`Place`]; 0 in the beginning, and nobody else stores to it.
     fn place(&self, index: u32) -> &AtomicU32;
 }
 
-/// Where an object's references may be counted; a hint, which every use checks. 0 is none.
+/// An object's per-thread reference slot; a hint, which every use checks. 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place(u32);
 
@@ -103,40 +106,40 @@ impl Place {
     }
 }
 
-/// A place, as who gives it away knows it.
+/// A place, as the allocating thread knows it.
 #[derive(Debug, Default)]
 struct Entry {
-    /// Gets less puts of all threads when it was closed.
+    /// Gets less puts of all threads when it was last closed.
     base: u64,
-    /// Gets of all threads when it was looked at last.
+    /// Gets of all threads at the last look.
     seen: u64,
 }
 
 #[derive(Debug)]
 struct Table {
     entries: [Entry; PLACES],
-    /// The place that is looked at next when all are taken.
+    /// The place to look at next when all are taken.
     hand: usize,
 }
 
 /// The places of one arena's objects. An object's id is `generation << 32 | index`, never 0.
 #[derive(Debug)]
 pub struct PercpuRefs {
-    /// Whose the place is; 0: it is closed.
+    /// The owner of each place; 0: it is closed.
     owners: CachePadded<[AtomicU64; PLACES]>,
     lines: Arena<Line>,
     table: Mutex<Table>,
 }
 
 impl PercpuRefs {
-    /// No place is given away. Reserves address space for all threads that may come.
+    /// All places are closed. Reserves address space for all threads that may come.
     ///
     /// # Errors
     /// ENOMEM.
     pub fn new() -> io::Result<Self> {
         barrier::prepare();
         let lines = Arena::reserve(LANES)?;
-        // Nobody counts in another one's line.
+        // No thread counts in another one's line.
         if lines.capacity() < LANES {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         }
@@ -147,7 +150,7 @@ impl PercpuRefs {
         })
     }
 
-    /// Take a reference to the object `id`. False: not here; go by its word, and tell
+    /// Take a reference to the object `id`. False: not counted here; use its word, and call
     /// [`PercpuRefs::elsewhere`].
     #[inline]
     pub fn get(&self, place: Place, id: u64) -> bool {
@@ -161,9 +164,9 @@ impl PercpuRefs {
     }
 
     /// A reference to the object at `index` is counted in its word although it has a place, or had one a
-    /// moment ago: its references are being gathered, or the thread has no line (it gets one now, if
-    /// it can). Many that are taken in one way and dropped in the other make the word's count stray; it
-    /// is gathered before that can matter.
+    /// moment ago. Either its references are being gathered, or the thread has no line (it gets one now, if
+    /// it can). Many references that are taken in one way and dropped in the other make the word's count
+    /// stray. It is gathered before that can matter.
     #[cold]
     pub fn elsewhere(&self, objects: &impl Objects, index: u32) {
         lane::mine();
@@ -172,24 +175,24 @@ impl PercpuRefs {
         }
     }
 
-    /// Count one get (0) or put (1) of the thread whose number is `lane`.
+    /// Count one get (0) or put (1) of the thread with number `lane`.
     #[inline]
     fn count<const PUT: usize>(&self, lane: u32, place: Place, id: u64) -> bool {
         let Some(slot) = place.slot() else { return false };
         let word = &self.lines.get(lane).words[2 * slot + PUT];
         let old = word.load(Ordering::Relaxed);
         word.store(old | INSIDE, Ordering::Relaxed);
-        // Between saying that we count and looking whether we may: paired with the one in `close`.
+        // Between marking that we count and checking whether we may: paired with the one in `close`.
         barrier::light();
-        // Acquire: the object is the generation that `id` says, as it was filled.
+        // Acquire: the object is in the generation of `id`, as it was filled.
         let open = self.owners[slot].load(Ordering::Acquire) == id;
         // Release: what was done with a reference happens before the sum that drops it.
         word.store(if open { old.wrapping_add(ONE) } else { old }, Ordering::Release);
         open
     }
 
-    /// Count the references of `id` per thread from now on, if somebody vouches for it and a place is to
-    /// be had. The caller holds a reference. Does nothing where somebody else is at the table.
+    /// Count the references of `id` per thread from now on, if a holder vouches for it and a place is
+    /// available. The caller holds a reference. Does nothing if another thread is at the table.
     #[cold]
     pub fn spread(&self, objects: &impl Objects, id: u64) {
         let Some(mut table) = self.table.try_lock() else { return };
@@ -199,14 +202,14 @@ impl PercpuRefs {
         }
         let Some(slot) = self.free_place(&mut table, objects) else { return };
         if objects.refs(index).spread((id >> 32) as u32) {
-            // Whoever gathers it waits for the table. Release: `count` says what it is for.
+            // A thread that gathers it waits for the table. Release: `count` says what it is for.
             self.owners[slot].store(id, Ordering::Release);
             objects.place(index).store(slot as u32 + 1, Ordering::Relaxed);
         }
     }
 
-    /// A closed place. Where all are taken some of them are looked at, and one is closed that nobody has
-    /// used since it was looked at last.
+    /// A closed place. If all are taken, this looks at some of them and closes one that nobody has used
+    /// since the last look.
     fn free_place(&self, table: &mut Table, objects: &impl Objects) -> Option<usize> {
         if let Some(slot) = self.owners.iter().position(|owner| owner.load(Ordering::Relaxed) == 0) {
             return Some(slot);
@@ -224,11 +227,11 @@ impl PercpuRefs {
     }
 
     /// Bring all references of the object at `index` back into its word. After [`LockRef::unanchor`] it
-    /// stays so; else it may be spread again at once. The caller holds no lock.
+    /// stays so; otherwise it may be spread again at once. The caller holds no lock.
     #[cold]
     pub fn gather(&self, objects: &impl Objects, index: u32) {
         let mut table = self.table.lock();
-        // Stable under the mutex; another generation's or object's place is none of ours.
+        // Stable under the mutex; the place of another generation or object is not ours.
         if let Some(slot) = Place::of(objects.place(index)).slot()
             && self.owners[slot].load(Ordering::Relaxed) as u32 == index
         {
@@ -236,14 +239,14 @@ impl PercpuRefs {
         }
     }
 
-    /// Close an open place. Its object lives: who vouches for it cannot take that back and then get
-    /// past the table's mutex, which the caller holds.
+    /// Close an open place. Its object is alive: the holder that vouches for it cannot withdraw that and
+    /// then pass the table's mutex, which the caller holds.
     fn close(&self, table: &mut Table, slot: usize, objects: &impl Objects) {
         let id = self.owners[slot].load(Ordering::Relaxed);
         let index = id as u32;
         self.owners[slot].store(0, Ordering::Relaxed);
         objects.place(index).store(0, Ordering::Relaxed);
-        // Paired with the one in `count`: who is not seen inside below, sees the place closed.
+        // Paired with the one in `count`: a thread that is not seen inside below sees the place closed.
         barrier::heavy();
         let sum = self.sum(slot, 0, outside).wrapping_sub(self.sum(slot, 1, outside));
         let base = std::mem::replace(&mut table.entries[slot].base, sum);
@@ -262,11 +265,11 @@ impl PercpuRefs {
     }
 }
 
-/// The word once its thread is not inside. It may have been preempted there.
+/// The word once its thread is not inside. The thread may have been preempted there.
 fn outside(word: &AtomicU64) -> u64 {
     let mut looks = 0;
     loop {
-        // Acquire: what the thread did with the references that it dropped.
+        // Acquire: sees what the thread did with the references that it dropped.
         let now = word.load(Ordering::Acquire);
         if now & INSIDE == 0 {
             return now;
@@ -292,24 +295,24 @@ fn pause(looks: u32) {
 
 /// References that a thread takes to one object before they should be spread.
 const OFTEN: u32 = 64;
-/// What one counts for that was taken at the same time as another thread's.
+/// Weight of a reference that was taken at the same time as another thread's.
 const CONTENDED: u32 = 8;
-/// Objects that a thread watches, one of each number's rest; a power of two, and as many as there are places:
-/// fewer would forget the first of a round of files before it comes again.
+/// Objects that a thread watches, one per remainder of the id. A power of two, and as many as there are
+/// places: fewer would forget the first of a round of files before it comes again.
 const WATCHED: usize = 512;
 
 thread_local! {
-    /// Objects that this thread takes references to, and how often it did of late.
+    /// Objects to which this thread takes references, and how often it did lately.
     static WATCH: [Cell<(u64, u32)>; WATCHED] = const { [const { Cell::new((0, 0)) }; WATCHED] };
 }
 
 /// This thread took a reference to `id` in its word, `contended` by others or not. True: it does so often,
-/// and its references should be spread. That is also for one thread alone: its own line is cheaper than the
-/// word, and others may use the words beside it in the same cache line, which nobody can see.
+/// and its references should be spread. That applies to a single thread too: its own line is cheaper than
+/// the word. Other threads may also use the words beside it in the same cache line, which nobody can see.
 #[inline]
 pub fn often(id: u64, contended: bool) -> bool {
     if cfg!(loom) {
-        // A model must run the same way each time; what is spread has models of its own.
+        // A model must run the same way each time; spreading has models of its own.
         return false;
     }
     let note = |watch: &[Cell<(u64, u32)>; WATCHED]| {

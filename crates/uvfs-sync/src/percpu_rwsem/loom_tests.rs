@@ -1,4 +1,4 @@
-//! Models of the semaphore. Seats are given: loom's threads have none of their own. A wake-up that is lost is a
+//! Models of the semaphore. Seats are given: loom's threads have none of their own. A lost wake-up is a
 //! deadlock, which loom reports.
 
 use super::*;
@@ -6,7 +6,7 @@ use crate::primitives::{Arc, Ordering, spin_loop};
 use loom::cell::UnsafeCell as Cell;
 use loom::thread::{JoinHandle, spawn};
 
-/// Under both models of the barriers.
+/// Run under both models of the barriers.
 fn model(preemptions: usize, f: impl Fn() + Send + Sync + Copy + 'static) {
     for meetings in [false, true] {
         barrier::set_meetings(meetings);
@@ -16,10 +16,10 @@ fn model(preemptions: usize, f: impl Fn() + Send + Sync + Copy + 'static) {
     }
 }
 
-/// loom checks that nobody writes it while somebody else looks.
+/// loom checks that nobody writes it while another thread reads it.
 #[derive(Debug)]
 struct Value(Cell<u32>);
-// SAFETY: touched as the semaphore allows, which is what the tests prove.
+// SAFETY: touched only as the semaphore allows; the tests prove that.
 unsafe impl Sync for Value {}
 // SAFETY: as above.
 unsafe impl Send for Value {}
@@ -88,8 +88,8 @@ fn loom_rwsem_a_writer_is_alone_and_nobody_sleeps_on() {
     }
 }
 
-/// A reader that comes after a writer without sleeping sees what it did. Planted bugs: rwsem-unlock-relaxed,
-/// rwsem-look-relaxed.
+/// A reader that comes after a writer without sleeping sees what the writer did. Planted bugs:
+/// rwsem-unlock-relaxed, rwsem-look-relaxed.
 #[test]
 fn loom_rwsem_a_reader_sees_what_the_writer_did() {
     for sem in [sem, unbatched] {
@@ -116,8 +116,8 @@ fn loom_rwsem_the_fenced_mode_excludes_and_wakes() {
     });
 }
 
-/// The reader ends the fenced mode after its second section and goes on by the light barrier. Planted bugs:
-/// rwsem-reopen-takes-the-writer-away, rwsem-fenced-without-paying.
+/// The reader ends the fenced mode after its second section and continues with the light barrier. Planted
+/// bugs: rwsem-reopen-takes-the-writer-away, rwsem-fenced-without-paying.
 #[test]
 fn loom_rwsem_the_fenced_mode_may_end_beside_a_writer() {
     model(3, || {
@@ -133,7 +133,7 @@ fn loom_rwsem_the_fenced_mode_may_end_beside_a_writer() {
     });
 }
 
-/// One reader ends the fenced mode under another one, which goes in by the light barrier at once.
+/// One reader ends the fenced mode while another one goes in by the light barrier at once.
 #[test]
 fn loom_rwsem_the_fenced_mode_may_end_beside_another_reader() {
     model(2, || {
@@ -145,7 +145,7 @@ fn loom_rwsem_the_fenced_mode_may_end_beside_another_reader() {
     });
 }
 
-/// Two writers and a reader: the writers exclude each other, and the turn goes on. Planted bug:
+/// Two writers and a reader: the writers exclude each other, and the turn is passed on. Planted bug:
 /// rwsem-two-writers.
 #[test]
 fn loom_rwsem_writers_take_turns() {
@@ -158,8 +158,8 @@ fn loom_rwsem_writers_take_turns() {
     });
 }
 
-/// A reader that comes in again does not wait for the writer that waits for it, and its guards may go in either order.
-/// Planted bugs: rwsem-nested-waits, rwsem-first-guard-takes-the-mark.
+/// A reader that comes in again does not wait for the writer that waits for it, and its guards may go in
+/// either order. Planted bugs: rwsem-nested-waits, rwsem-first-guard-takes-the-mark.
 #[test]
 fn loom_rwsem_a_reader_may_come_in_again() {
     for lane in [0, GUEST] {
@@ -181,7 +181,7 @@ fn loom_rwsem_a_reader_may_come_in_again() {
 }
 
 /// A guest whose line is free by now comes in again under a writer that may have passed that line, and
-/// its first guard goes first. Planted bug: rwsem-a-guest-marks-behind-the-writer.
+/// drops its first guard first. Planted bug: rwsem-a-guest-marks-behind-the-writer.
 #[test]
 fn loom_rwsem_a_guest_that_comes_in_again_keeps_the_writer_out() {
     model(3, || {
@@ -198,8 +198,8 @@ fn loom_rwsem_a_guest_that_comes_in_again_keeps_the_writer_out() {
     });
 }
 
-/// A thread whose number goes while it is inside comes in again, and its first guard goes first. Planted bug:
-/// rwsem-a-mark-is-lost-with-the-number.
+/// A thread that loses its number while it is inside comes in again, and drops its first guard first.
+/// Planted bug: rwsem-a-mark-is-lost-with-the-number.
 #[test]
 fn loom_rwsem_a_reader_that_lost_its_number_may_come_in_again() {
     model(3, || {
@@ -226,7 +226,7 @@ fn loom_rwsem_a_thread_without_a_number_is_excluded() {
     });
 }
 
-/// A guard that outlived its thread's number, beside the next owner of that. Planted bug:
+/// A guard that outlived its thread's number, beside the number's next owner. Planted bug:
 /// rwsem-takes-a-mark-for-its-own.
 #[test]
 fn loom_rwsem_a_line_changes_hands() {
@@ -241,7 +241,7 @@ fn loom_rwsem_a_line_changes_hands() {
     });
 }
 
-/// A reader that sleeps is passed by as many writers as the head says, and by no more. Planted bugs:
+/// At most as many writers as the head says pass a sleeping reader. Planted bugs:
 /// rwsem-writers-pass-for-ever, rwsem-let-in-wakes-nobody.
 #[test]
 fn loom_rwsem_a_reader_that_sleeps_is_not_passed_for_ever() {

@@ -1,4 +1,4 @@
-//! The readers' side: in and out. The protocol is in the parent module's head.
+//! The readers' side: in and out. The parent module's head has the protocol.
 
 use super::{Core, DEPTH, FENCED, FENCES, LANES, Line, Queue, SLEEPS, WRITER};
 use crate::barrier;
@@ -6,22 +6,22 @@ use crate::lane::{self, Seat};
 use crate::primitives::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::primitives::{AtomicU64, MutexGuard, fence, spin_loop};
 
-/// Looks at a writer before a reader goes to sleep, some five microseconds: what a sleep and a wake-up cost, of which the
-/// writer would pay its part, and twice what a writer's heavy barrier takes with a reader running. With 128 of them most
-/// readers slept in that barrier, and a write took 2.4 bare barriers where it now takes 1.1. A writer that is not
-/// running is not waited for in this way.
+/// Looks at a writer before a reader goes to sleep: some five microseconds. That is the cost of a sleep and
+/// a wake-up, of which the writer would pay its part. It is also twice the time of a writer's heavy barrier
+/// with a reader running. With 128 looks most readers slept in that barrier, and a write took 2.4 bare
+/// barriers where it now takes 1.1. A reader does not wait in this way for a writer that is not running.
 const SPINS: u32 = if cfg!(loom) { 1 } else { 1024 };
 
-/// How a reader came in, which is how it goes out.
+/// How a reader came in; it goes out the same way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way<'a> {
-    /// Where its mark stands; a guest's is [`Shared::nowhere`](super::Shared), which is nobody's mark.
+    /// The word of its mark; a guest's is [`Shared::nowhere`](super::Shared), which is no thread's mark.
     inside: &'a AtomicU64,
     /// [`Seat::me`].
     me: u64,
 }
 
-/// The mark of a thread with one guard. (A sum, which is one with the thread-local's own offset.)
+/// The mark of a thread with one guard. (A sum, which merges with the thread-local's own offset.)
 #[inline]
 fn once(me: u64) -> u64 {
     me + 1
@@ -33,13 +33,13 @@ impl Core {
     pub(super) fn enter(&self, seat: Seat) -> Way<'_> {
         if seat.lane < LANES {
             let inside = &self.shared.lines.get(seat.lane).inside;
-            // Acquire: a guard of the number's last owner may only just have given the line back, and who sees
-            // that we have gone must see that it has.
+            // Acquire: a guard of the number's last owner may only just have given the line back. A writer
+            // that sees that we have gone must see that it has.
             if inside.load(Acquire) == 0 {
                 inside.store(once(seat.me), Relaxed);
                 // Between the mark and the look for a writer: paired with the one in `announce`.
                 barrier::light();
-                // Acquire: what the last writer did.
+                // Acquire: sees what the last writer did.
                 if self.shared.state.load(Acquire) & (WRITER | FENCED) != 0 {
                     return self.enter_marked(seat);
                 }
@@ -97,8 +97,8 @@ impl Core {
         Way { inside: &line.inside, me: seat.me }
     }
 
-    /// One more section whose reader fenced. The thread that has had enough of them without a write between ends
-    /// the fenced mode.
+    /// Count one more section whose reader fenced. The thread that has had enough of them without a write
+    /// in between ends the fenced mode.
     fn note_fenced(&self, line: &Line, state: u64) {
         if state & FENCED == 0 {
             return;
@@ -112,7 +112,7 @@ impl Core {
         }
     }
 
-    /// Once more, or without a mark of one's own.
+    /// Enter once more, or without a mark of one's own.
     #[cold]
     fn enter_otherwise(&self, seat: Seat) -> Way<'_> {
         if seat.lane < LANES {
@@ -137,8 +137,8 @@ impl Core {
         Way { inside: &self.shared.nowhere, me }
     }
 
-    /// Whether the thread is inside by a mark; only it can make that true or false. Without a number it looks for
-    /// one that it made while it had one.
+    /// Whether the thread is inside by a mark; only the thread itself can make that true or false. Without
+    /// a number it looks for a mark that it made while it had one.
     pub(super) fn marked(&self, seat: Seat) -> bool {
         let by_us = |lane| self.shared.lines.get(lane).inside.load(Relaxed) & !DEPTH == seat.me;
         if seat.lane < LANES { by_us(seat.lane) } else { (0..lane::used()).any(by_us) }
@@ -146,7 +146,7 @@ impl Core {
 
     /// Wait until no writer is announced, unless this thread is inside already: the writer waits for it.
     fn admitted<'a>(&'a self, mut queue: MutexGuard<'a, Queue>, seat: Seat) -> MutexGuard<'a, Queue> {
-        // `state` gains and loses WRITER under the queue's mutex.
+        // WRITER is set and cleared in `state` under the queue's mutex.
         let closed = || self.shared.state.load(Relaxed) & WRITER != 0;
         if !closed() || queue.has_guest(seat.me) || self.marked(seat) {
             return queue;
@@ -172,7 +172,7 @@ impl Core {
         if inside.load(Relaxed) != once(way.me) {
             return self.leave_otherwise(way);
         }
-        // Release: what the reader read happens before what the writer that sees this does.
+        // Release: the reader's reads happen before the actions of the writer that sees this.
         inside.store(0, Release);
         // Between taking the mark back and the look for a writer: paired with `announce`'s.
         barrier::light();
@@ -181,7 +181,7 @@ impl Core {
         }
     }
 
-    /// The mark has been taken back while there may be a writer that sleeps because of it.
+    /// The mark has been taken back, and a writer may sleep because of it.
     #[inline(never)]
     fn leave_watched(&self) {
         // Between taking the mark back and another look: paired with the fence in `sleep_while`.
@@ -212,7 +212,8 @@ impl Core {
         }
     }
 
-    /// A writer that was awake when we looked is asleep, or has seen what we did, once we have the mutex.
+    /// Once we have held the mutex, a writer that was awake when we looked is asleep, or has seen what we
+    /// did.
     #[cold]
     fn wake_writer(&self) {
         drop(self.queue.lock());

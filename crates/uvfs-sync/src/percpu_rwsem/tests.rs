@@ -1,4 +1,4 @@
-//! Real threads. What interleavings can break is in `loom_tests`.
+//! Tests with real threads. `loom_tests` covers the interleavings.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -10,14 +10,14 @@ use std::time::Duration;
 use super::*;
 use crate::primitives::Arc;
 
-/// Long enough for a thread that could go on to do so; that it does not is what the test says.
+/// Long enough for a thread that can continue to do so; the test asserts that it does not.
 const MEANWHILE: Duration = Duration::from_millis(30);
 
 fn sem() -> Arc<PerCpuRwSem<(u64, u64)>> {
     Arc::new(PerCpuRwSem::new((0, 0)).unwrap())
 }
 
-/// A writer in a thread of its own; a message once it was in.
+/// A writer in a thread of its own, which sends a message once it was inside.
 fn writer(sem: &Arc<PerCpuRwSem<(u64, u64)>>) -> (thread::JoinHandle<()>, mpsc::Receiver<()>) {
     let (done, was_in) = mpsc::channel();
     let sem = sem.clone();
@@ -28,7 +28,7 @@ fn writer(sem: &Arc<PerCpuRwSem<(u64, u64)>>) -> (thread::JoinHandle<()>, mpsc::
     (thread, was_in)
 }
 
-/// Until a writer is announced.
+/// Wait until a writer is announced.
 fn announced(sem: &PerCpuRwSem<(u64, u64)>) {
     while sem.core.shared.state.load(Ordering::Relaxed) & WRITER == 0 {
         thread::yield_now();
@@ -37,7 +37,7 @@ fn announced(sem: &PerCpuRwSem<(u64, u64)>) {
 
 fn storm(sem: &Arc<PerCpuRwSem<(u64, u64)>>, seat: impl Fn(u64) -> Seat + Copy + Send + 'static) {
     let stop = Arc::new(AtomicBool::new(false));
-    // On a busy machine the writers could be done before a reader runs.
+    // On a busy machine the writers could otherwise be done before a reader runs.
     let all_run = Arc::new(Barrier::new(4 + 2));
     let readers: Vec<_> = (1..=4)
         .map(|i| {
@@ -110,7 +110,7 @@ fn more_guards_than_a_mark_can_count_keep_the_writer_out() {
     let (thread, was_in) = writer(&sem);
     announced(&sem);
     guards.push(sem.read());
-    // Those that the mark counts first: what is left are guests.
+    // The guards that the mark counts go first: the remaining ones are guests.
     guards.drain(..DEPTH as usize);
     assert!(was_in.recv_timeout(MEANWHILE).is_err());
     drop(guards);
@@ -123,11 +123,12 @@ fn a_guest_that_comes_in_again_keeps_out_the_writer_that_has_passed_its_line() {
     let marks: Vec<_> = (0..DEPTH).map(|_| sem.read()).collect();
     let (thread, was_in) = writer(&sem);
     announced(&sem);
-    // The mark is full; it does not wait all the same.
+    // The mark is full; the reader does not wait all the same.
     let guest = sem.read();
     assert_eq!(sem.core.queue.lock().guests.len(), 1);
     drop(marks);
-    // It has passed the line and sleeps for the guest, unless it is slow, and then this shows nothing.
+    // The writer has passed the line and sleeps because of the guest. (If it is slow, this check shows
+    // nothing.)
     assert!(was_in.recv_timeout(MEANWHILE).is_err());
     let again = sem.read();
     drop(guest);
@@ -137,7 +138,7 @@ fn a_guest_that_comes_in_again_keeps_out_the_writer_that_has_passed_its_line() {
     assert!(sem.core.queue.lock().guests.is_empty());
 }
 
-/// By nothing but public calls; a reader that waits is a test that hangs.
+/// Only public calls; a reader that waits makes the test hang.
 #[test]
 fn a_reader_that_lost_its_number_inside_may_come_in_again() {
     static SEM: std::sync::OnceLock<PerCpuRwSem<u64>> = std::sync::OnceLock::new();
@@ -196,7 +197,7 @@ fn a_guard_that_outlives_its_threads_number_keeps_the_writer_out() {
     while LET_GO.load(Ordering::Acquire) != 1 {
         thread::yield_now();
     }
-    // Whoever has the number now reads beside the guard that is kept.
+    // The thread that has the number now reads beside the kept guard.
     let readers: Vec<_> = (0..4).map(|_| thread::spawn(|| drop((sem.read(), sem.read())))).collect();
     readers.into_iter().for_each(|r| r.join().unwrap());
     let (done, was_in) = mpsc::channel();
@@ -270,7 +271,7 @@ fn writers_come_in_the_order_in_which_they_asked() {
                 sem.write().push(i);
             });
             let stat = Path::new("/proc").join(started.recv().unwrap()).join("stat");
-            // It has asked when it sleeps.
+            // It has asked once it sleeps.
             while !std::fs::read_to_string(&stat).unwrap().contains(") S ") {
                 thread::yield_now();
             }
