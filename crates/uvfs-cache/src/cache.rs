@@ -90,11 +90,11 @@ pub(crate) struct Superblock {
     pub(crate) changes: Changes,
     pub(crate) inodes: Slab,
     pub(crate) dentries: Slab,
-    /// Where the shrinker continues.
+    /// The shrinker's hand: the piece at which it continues.
     pub(crate) hand: AtomicU64,
-    /// Where the search for inodes that the kernel should forget continues.
+    /// The hand of the search for inodes that the kernel should forget.
     pub(crate) kernel_hand: AtomicU64,
-    /// Where the search for negative entries continues.
+    /// The hand of the search for negative entries.
     pub(crate) negative_hand: AtomicU64,
     /// Held while a directory moves to another parent (rule 12).
     pub(crate) renames: Mutex<()>,

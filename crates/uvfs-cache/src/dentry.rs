@@ -32,7 +32,7 @@ const WORDS: usize = INLINE / 8;
 const SHORT_TAIL: usize = 64;
 
 slot! {
-    /// What a hit reads.
+    /// The half that a hit reads.
     #[derive(Debug)]
     #[repr(C, align(64))]
     pub(crate) struct Published {
@@ -52,7 +52,7 @@ slot! {
 }
 
 slot! {
-    /// What changes without the name changing.
+    /// The half that changes without the name changing.
     #[derive(Debug)]
     #[repr(C)]
     pub(crate) struct Private {

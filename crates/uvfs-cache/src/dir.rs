@@ -254,8 +254,8 @@ mod loom_tests {
         });
     }
 
-    /// Rule 10: a driver that is asked after the revision was seen to move answers with what is true since
-    /// the move. Planted bugs: rule10-revision-relaxed, rule10-moved-relaxed,
+    /// Rule 10: a driver that is asked after the revision was seen to move gives an answer that is true
+    /// since the move. Planted bugs: rule10-revision-relaxed, rule10-moved-relaxed,
     /// rule10-moved-incomplete-relaxed.
     #[test]
     fn loom_rule10_who_sees_the_revision_sees_the_change() {

@@ -114,7 +114,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest! {
-        /// Rule 15: whatever is pushed, replaced and removed, the index lists what an ordered map lists,
+        /// Rule 15: whatever is pushed, replaced and removed, the index lists the same as an ordered map,
         /// and no cookie is used twice.
         #[test]
         fn rule15_lists_like_an_ordered_map(ops in prop::collection::vec((0u8..4, any::<u16>()), 0..2000)) {

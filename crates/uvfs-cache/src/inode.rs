@@ -1,6 +1,6 @@
 //! The two halves of an inode.
 //!
-//! **Published** (64 bytes, one line): what `stat` reports and a walk checks. A writer stores here only
+//! **Published** (64 bytes, one line): the fields that `stat` reports and a walk checks. A writer stores here only
 //! what really changes, under the attribute lock, inside `seq`. A reader copies and checks.
 //!
 //! For a directory, the upper half of the size is its *walk sequence* instead. It stands next to the
@@ -8,7 +8,7 @@
 //! directory changes. A walk through the directory checks nothing else, so creating a file there (mtime,
 //! size, nlink) disturbs no such walk.
 //!
-//! **Private** (56 bytes): what changes while the inode is in use. It holds the reference word, the front
+//! **Private** (56 bytes): fields that change while the inode is in use. It holds the reference word, the front
 //! end's lookup count and the driver's value. It also holds the block count of files whose blocks do not
 //! follow from their size.
 //!
@@ -300,7 +300,7 @@ impl Published {
         self.seq.close(section);
     }
 
-    /// A change of what walks check.
+    /// A change of fields that walks check.
     #[cold]
     #[inline(never)]
     fn change_for_walks(&self, private: &Private, old: &Attr, new: &Attr) {

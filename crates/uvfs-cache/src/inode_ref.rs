@@ -245,7 +245,7 @@ impl<'c> InodeRef<'c> {
 
     /// Whether an answer requested in `epoch` may know less than the cached state; under the attribute
     /// lock. Another name may have been asked for after the epoch moved, and its answer is trusted. This
-    /// answer would then replace it with what was known before the move. (A move after this check comes
+    /// answer would then replace it with attributes from before the move. (A move after this check comes
     /// before any answer of the new epoch, which then waits for the lock.)
     fn is_of_the_past(&self, epoch: u32) -> bool {
         epoch != self.cache.clock.epoch()

@@ -27,7 +27,7 @@ pub enum Lookup<'c> {
     Busy(Pending),
 }
 
-/// What the cache knows of a name whose lock the caller holds.
+/// The cache's knowledge of a name whose lock the caller holds.
 #[derive(Debug)]
 pub enum Known<'c> {
     /// The name leads to this inode.
@@ -64,7 +64,7 @@ impl Cache {
         }
     }
 
-    /// What the cache knows of a name. Waits for nobody, but looks again while something moves: each
+    /// The cache's knowledge of a name. Waits for nobody, but looks again while something moves: each
     /// repetition is another thread's progress.
     pub(crate) fn find<'c>(&'c self, dir: &InodeRef<'c>, name: &[u8]) -> Known<'c> {
         loop {
@@ -156,7 +156,7 @@ impl Cache {
 }
 
 impl<'c> NameGuard<'c> {
-    /// What the cache knows of the name. No other thread changes it while the guard is held, but it may be
+    /// The cache's knowledge of the name. No other thread changes it while the guard is held, but it may be
     /// evicted or expire.
     pub fn find(&self) -> Known<'c> {
         self.find_resident().unwrap_or_else(|| self.cache.find(&self.dir, self.name()))

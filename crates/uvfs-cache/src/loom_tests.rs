@@ -4,9 +4,9 @@
 //! ci/planted-bugs.sh that make it fail.
 //!
 //! A thread that only reads is the spawned one. It runs after the change and may read old values of
-//! everything that it was not notified of, so it covers every order. (If it ran first, it would only ever
-//! see the beginning. loom looks for races with the last access to a word, and a writer that loads before
-//! it stores hides the reader's access.) Steps that a reader makes before the change are made before it is
+//! everything that it was not notified of, so it covers every order. If it ran first, it would only ever
+//! see the beginning: loom looks for races with the last access to a word, and a writer that loads before
+//! it stores hides the reader's access. Steps that a reader makes before the change are made before it is
 //! spawned, if that loses no race. A whole `peek` beside a removal and a new creation has too many orders
 //! to run; its halves have few.
 
@@ -194,8 +194,8 @@ fn loom_rule1_an_id_never_reads_another_life() {
     });
 }
 
-/// Rule 1: a walk does not take an inode that is no longer a directory for the directory that it was in,
-/// even if a size now stands in the place of the walk sequence. Planted bugs:
+/// Rule 1: a walk does not take the next inode in a directory's slot for that directory, even if that inode
+/// is a file whose size stands in the place of the walk sequence. Planted bugs:
 /// rule1-stamp-ignores-generation, rule1-stamp-without-fence.
 #[test]
 fn loom_rule1_a_position_does_not_outlive_its_directory() {

@@ -344,7 +344,7 @@ impl Cache {
         self.dentries_private.get(dentry).cookie.store(cookie, Ordering::Relaxed);
     }
 
-    /// Take a dentry out, dead, under the bucket's lock. What it held is left in `after`. If it is not
+    /// Take a dentry out, dead, under the bucket's lock. Its references are left in `after`. If it is not
     /// there, nothing happens.
     pub(crate) fn kill<const N: usize>(
         &self,

@@ -77,7 +77,7 @@ impl Pressure {
         }
     }
 
-    /// A watcher begins to look: what happens from now on wakes it again.
+    /// A watcher begins to look: later events wake it again.
     pub(crate) fn hear(&self) {
         self.rung.store(false, Ordering::Relaxed);
         // Paired with the one in `rise`.
@@ -145,7 +145,7 @@ pub struct Leaf {
 impl Cache {
     /// Wake `waker` when memory runs short, or when less of it may be used than before, until
     /// [`Cache::unwatch_pressure`]. A watcher begins with a look ([`Cache::balance`]): it is not notified
-    /// of what happened before.
+    /// of earlier events.
     pub fn watch_pressure(&self, waker: Waker) {
         self.pressure.watchers.lock().push(waker);
     }

@@ -1,6 +1,6 @@
 //! The limit on the cache's memory, and the shrinker that keeps it.
 //!
-//! The memory count is what is committed: whole arena chunks in use, and lines of the hash tables. A thread
+//! The memory count is the committed memory: whole arena chunks in use, and lines of the hash tables. A thread
 //! that needs a chunk asks [`Cache::may_grow`] first. If the limit forbids it, the thread evicts a few
 //! names instead ([`Cache::make_room`]) and takes their slots. So allocating threads keep the limit, in
 //! small steps, and no hit waits for it. A watcher's thread may do most of that work ahead of them

@@ -152,7 +152,7 @@ pub struct Fresh {
     pub ttl: Ttl,
 }
 
-/// What a reservation provides for.
+/// Contents of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// A name only (link, rename).

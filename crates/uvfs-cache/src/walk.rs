@@ -90,7 +90,7 @@ impl Child {
     }
 }
 
-/// What moved under the walk.
+/// The thing that moved under the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
     /// A bucket or the hash keys were being changed.

@@ -260,10 +260,10 @@ impl Cache {
     }
 
     /// Give up some of the `above` bytes in excess; returns how many names went. Blocks go first, down to a
-    /// quarter of what may stay, because names are asked for again one by one. Names that were not used
-    /// lately go next. If that returns no memory, a chunk is emptied, whose slots nobody gets meanwhile.
-    /// The other blocks go last. `forgotten`: a kernel gives names up in arena order, and so whole chunks
-    /// with them; then no search is needed.
+    /// quarter of the memory that may stay, because names are asked for again one by one. Names that were
+    /// not used lately go next. If that returns no memory, a chunk is emptied, whose slots nobody gets
+    /// meanwhile. The other blocks go last. `forgotten`: a kernel gives names up in arena order, and so
+    /// whole chunks with them; then no search is needed.
     fn give_back(&self, sb: SbId, above: u64, forgotten: bool) -> usize {
         let before = self.committed();
         let stay = before.saturating_sub(above);

@@ -37,7 +37,7 @@ impl Alone {
     #[inline]
     pub fn take(&self, key: u64) -> bool {
         debug_assert!(key >= LEAST, "not a key");
-        // Acquire: what an earlier holder of a key of this shard did happens before.
+        // Acquire: the actions of earlier holders of this shard's keys happen before.
         !LISTED && self.0.compare_exchange(0, key, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 

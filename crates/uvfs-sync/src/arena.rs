@@ -191,9 +191,9 @@ impl<T: Slot> Arena<T> {
     pub fn get(&self, index: u32) -> &T {
         let index = (index & self.mask) as usize;
         #[cfg(not(loom))]
-        // SAFETY: index <= mask, and the reservation spans mask + 1 slots, page-aligned; the
-        // bytes are zero or were written through T's atomics, both valid by `Slot`'s contract;
-        // the reference borrows from self, which owns the mapping.
+        // SAFETY: index <= mask, and the reservation spans mask + 1 slots, page-aligned. The bytes are zero
+        // or were written through T's atomics, both valid by `Slot`'s contract. The reference borrows from
+        // self, which owns the mapping.
         return unsafe { &*self.memory.base().cast::<T>().as_ptr().add(index) };
         #[cfg(loom)]
         return &self.memory[index];

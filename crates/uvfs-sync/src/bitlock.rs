@@ -87,7 +87,7 @@ pub fn unlock_with(word: &AtomicU64, change: impl Fn(u64) -> u64) {
     loop {
         debug_assert_ne!(old & LOCK, 0, "unlock of a lock that is not held");
         let new = change(old) & !(LOCK | WAIT);
-        // Release: what was done under the lock is seen by the next holder's acquire.
+        // Release: the next holder's acquire sees everything that was done under the lock.
         match word.compare_exchange_weak(old, new, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => break,
             Err(now) => old = now,

@@ -402,8 +402,8 @@ impl Blocks {
         let (at, len) = (((index & self.mask) as usize) << self.shift, self.size() / 8);
         assert!(first <= len, "a word of another block");
         #[cfg(not(loom))]
-        // SAFETY: the reservation spans mask + 1 blocks and is aligned to a page; its bytes are zero or
-        // were stored as such words, of which every value is valid; first is not above len; the slice
+        // SAFETY: the reservation spans mask + 1 blocks and is aligned to a page. Its bytes are zero or
+        // were stored as such words, of which every value is valid. first is not above len. The slice
         // borrows from self, which owns the mapping. (The block's offset is added last: a reader waits for
         // that alone.)
         return unsafe {
@@ -655,7 +655,7 @@ mod tests {
         let mut out = [0; 3];
         assert!(blocks.pin(id).is_none() && !blocks.read(id, 0, &mut out));
         let next = blocks.fill(1, b"x").unwrap();
-        assert_eq!(&next[..3], b"x\0\0", "what the last block left");
+        assert_eq!(&next[..3], b"x\0\0", "bytes of the last block remain");
         assert_eq!(blocks.read_noted(id, 0, &mut out), None);
         assert!(blocks.pin(id).is_none() && !blocks.read(id, 0, &mut out));
         assert!(blocks.read(next.id(), 0, &mut out) && out == *b"x\0\0");

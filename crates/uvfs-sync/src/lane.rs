@@ -1,9 +1,9 @@
 //! A small number for each running thread, for arrays with a line per thread.
 //!
 //! Numbers are dense: a thread that ends returns its number, and the next new thread takes it over, with
-//! the contents of the lines of that number. So a line has one writer at a time. What the last writer
-//! stored happens before what the next one loads (both hold the registry's mutex). Nobody is notified when
-//! a thread ends; sums over all lines stay right because no line goes away.
+//! the contents of the lines of that number. So a line has one writer at a time. The last writer's stores
+//! happen before the next one's loads (both hold the registry's mutex). Nobody is notified when a thread
+//! ends; sums over all lines stay right because no line goes away.
 //!
 //! More than [`LANES`] threads at a time, and threads that are ending, have no number: they use the path
 //! that needs none. Costs one load of a thread-local.
@@ -28,7 +28,7 @@ struct Holder(u32);
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // Whatever is dropped after this finds no number.
+        // Any code that runs after this, in later destructors, finds no number.
         let _ = MINE.try_with(|mine| mine.set(NONE));
         FREE.lock().push(self.0);
     }

@@ -134,7 +134,7 @@ mod memory {
             }
         }
 
-        /// Memory is given back piece by piece: what is used again may be a small part of a huge page.
+        /// Memory is given back piece by piece: the part that is used again may be a small part of a huge page.
         #[cfg(not(miri))]
         fn small_pages(&self) {
             if self.huge.load(Ordering::Relaxed) != NO_MORE {

@@ -55,7 +55,7 @@ pub(super) struct Space {
     there: Vec<bool>,
     /// Groups whose memory was given back.
     returned: Vec<u32>,
-    /// Where the next eviction, and the next emptying of groups, continues.
+    /// Hands: the slot at which the next eviction continues, and the group at which the next emptying does.
     hand: u32,
     group_hand: u32,
     /// Blocks evicted.

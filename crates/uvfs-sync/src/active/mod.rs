@@ -33,8 +33,8 @@
 //! scan's loads acquire. So what was done inside happens before `drain` returns. `activate` releases and
 //! `get` acquires: a thread that is in sees the object as it was filled.
 //!
-//! *Ids* are never used again. (An address would be: a forgotten guard leaves its value in its slot, and
-//! the next object at that address would be taken for the old one.) An object gets its id at its first
+//! *Ids* are never used again. An address would be: a forgotten guard leaves its value in its slot, and the
+//! next object at that address would be taken for the old one. An object gets its id at its first
 //! `activate`; a call that finds none came before that, and stays out. A slot belongs to its guard until
 //! the guard has emptied it. A guard that outlives its thread's number (one kept in a thread-local) is
 //! still seen, and the number's next owner takes other slots.

@@ -1,9 +1,9 @@
 //! Model checks of the hash, one per race; named after the rule of docs/locking.md.
 //!
 //! The reader is always the spawned thread. It then runs after the change and may read old values of
-//! everything that it was not notified of, so it covers every order for a thread that only loads. (If it
-//! ran first, it would only ever see the beginning. loom looks for races with the last access to a word,
-//! and a writer that loads before it stores hides the reader's access.)
+//! everything that it was not notified of, so it covers every order for a thread that only loads. If it ran
+//! first, it would only ever see the beginning: loom looks for races with the last access to a word, and a
+//! writer that loads before it stores hides the reader's access.
 
 mod two;
 

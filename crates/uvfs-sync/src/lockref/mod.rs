@@ -166,10 +166,10 @@ impl<P: Policy> LockRef<P> {
 
     /// Drop a reference. True for exactly one caller: the slot is now dead, and the caller tears it down;
     /// no get succeeds on it any more.
-    #[must_use = "who drops the last reference tears the slot down"]
+    #[must_use = "the caller that drops the last reference tears the slot down"]
     #[inline]
     pub fn put(&self) -> bool {
-        // Release: what was done with the reference happens before the teardown.
+        // Release: all use of the reference happens before the teardown.
         let old = match P::HELD {
             Held::Carry => self.0.fetch_sub(Self::ONE, Ordering::Release),
             Held::Queue { .. } => {
@@ -300,7 +300,7 @@ impl<P: Policy> LockRef<P> {
 
     /// [`LockRef::unanchor`] and [`LockRef::put`] in one step, if nothing is spread; returns whether it was
     /// the last reference. `None`: references are spread, and nothing was done.
-    #[must_use = "who drops the last reference tears the slot down"]
+    #[must_use = "the caller that drops the last reference tears the slot down"]
     pub fn put_anchor(&self) -> Option<bool> {
         // Release as in `put`.
         let old = self.change(Ordering::Release, |old| {
@@ -311,7 +311,7 @@ impl<P: Policy> LockRef<P> {
 
     /// From now on the count is not spread any more. True: it is spread now, and the caller gathers it
     /// before it drops the reference by which it vouched.
-    #[must_use = "what is spread must be gathered"]
+    #[must_use = "spread references must be gathered"]
     pub fn unanchor(&self) -> bool {
         let mut old = self.0.load(Ordering::Relaxed);
         if old & ANCHOR != 0 {
@@ -339,10 +339,10 @@ impl<P: Policy> LockRef<P> {
 
     /// No reference is counted elsewhere any more; `elsewhere` were (it may be below 0).
     pub(crate) fn gather(&self, elsewhere: i64) {
-        // Release: what was done with the references that were dropped elsewhere, and that the caller has
+        // Release: all use of the references that were dropped elsewhere, and that the caller has
         // acquired, happens before the teardown.
         self.change(Ordering::Release, |old| {
-            debug_assert!(old & SPREAD != 0, "gather of what is not spread");
+            debug_assert!(old & SPREAD != 0, "gather of a count that is not spread");
             let here = (old & Self::COUNT) as i64 - Self::BIAS as i64;
             let all = elsewhere.checked_mul(Self::ONE as i64).and_then(|n| n.checked_add(here));
             match all {

@@ -1,4 +1,4 @@
-//! What a get or put does when it meets a held lock: the one difference between lockrefs.
+//! The effect of a held lock on gets and puts: the one difference between lockrefs.
 //!
 //! The caches use [`Uvfs`]. [`Stock`] and [`Patched`] model the kernel's lockref before and after the
 //! change that Guzik's mail announces ("vfs: move d_lockref out of the area used by RCU lookup", 2024), for
@@ -31,7 +31,7 @@ pub enum Held {
 pub trait Policy: Send + Sync + 'static {
     /// Low bits of the word that belong to the lock, fewer than 30.
     const LOCK_BITS: u32;
-    /// What a get or put does when it finds the lock held.
+    /// The way in which a get or put continues when it finds the lock held.
     const HELD: Held;
 
     /// Whether `word` says that the lock is held (or waited for).

@@ -11,7 +11,7 @@
 //! A thread counts in a section that it marks by bit 0 of the word that it is about to change:
 //!
 //! ```text
-//! thread                                  who gathers (holds the table's mutex)
+//! thread                                  gathering thread (holds the table's mutex)
 //! word = n | 1                            owner[place] = 0
 //! light barrier                           heavy barrier
 //! owner[place] == id ?                    until bit 0 of every thread's word is clear: wait
@@ -186,7 +186,7 @@ impl PercpuRefs {
         barrier::light();
         // Acquire: the object is in the generation of `id`, as it was filled.
         let open = self.owners[slot].load(Ordering::Acquire) == id;
-        // Release: what was done with a reference happens before the sum that drops it.
+        // Release: all use of a reference happens before the sum that drops it.
         word.store(if open { old.wrapping_add(ONE) } else { old }, Ordering::Release);
         open
     }

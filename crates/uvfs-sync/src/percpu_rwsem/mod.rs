@@ -48,8 +48,8 @@
 //! has spent about the cost of one heavy barrier. So both together never cost much more than twice the cost
 //! of the better one alone.
 //!
-//! *Order.* What a reader did comes before the next write section: the reader takes its mark back with a
-//! release, and the writer's look acquires. What a writer did comes before the next reader: the writer
+//! *Order.* A reader's actions come before the next write section: the reader takes its mark back with a
+//! release, and the writer's look acquires. A writer's actions come before the next reader's: the writer
 //! clears WRITER with a release (the exchange that clears FENCED is part of its release sequence), and
 //! readers look with an acquire. Readers that slept are ordered by the mutex. A thread that takes over a
 //! line finds it empty by an acquire. Otherwise a writer that sees the new owner gone might not have seen

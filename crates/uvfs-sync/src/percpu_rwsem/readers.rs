@@ -39,7 +39,7 @@ impl Core {
                 inside.store(once(seat.me), Relaxed);
                 // Between the mark and the look for a writer: paired with the one in `announce`.
                 barrier::light();
-                // Acquire: sees what the last writer did.
+                // Acquire: what the last writer did is seen.
                 if self.shared.state.load(Acquire) & (WRITER | FENCED) != 0 {
                     return self.enter_marked(seat);
                 }

@@ -58,7 +58,7 @@ impl Core {
     fn wait_for_readers(&self) {
         for lane in 0..lane::used() {
             let line = self.shared.lines.get(lane);
-            // Acquire: what the reader did inside comes before what we do.
+            // Acquire: the reader's actions inside come before ours.
             let inside = || line.inside.load(Acquire) != 0;
             let mut looks = 0;
             while looks < SPINS && inside() {

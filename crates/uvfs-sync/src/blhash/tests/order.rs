@@ -3,7 +3,7 @@
 use super::*;
 use crate::order::{Class, Held};
 
-/// Locks the buckets of each two of a hundred objects, in both orders.
+/// Lock the buckets of every pair among a hundred objects, in both orders.
 fn lock_all_pairs(table: &BlHash, objects: &Objs) {
     for (one, other) in (1..=100).flat_map(|i| (1..=100).map(move |j| (i, j))) {
         let [a, b] = [one, other].map(|index| objects.hashes(table, index));
@@ -18,7 +18,7 @@ fn rule19_two_buckets_are_locked_by_number() {
     lock_all_pairs(&table, &Objs::new(101, None));
 }
 
-/// During a re-key the old table's are locked first. Planted bug: rule19-the-new-table-first.
+/// During a re-key the old table's buckets are locked first. Planted bug: rule19-the-new-table-first.
 #[test]
 fn rule19_buckets_of_the_old_table_are_locked_first() {
     let table = BlHash::new(1 << 16).unwrap();
@@ -26,7 +26,7 @@ fn rule19_buckets_of_the_old_table_are_locked_first() {
     (1..=2000).for_each(|i| objects.insert(&table, i));
     table.want_rekey.store(true, Ordering::Relaxed);
     table.maintain(&objects);
-    assert_eq!(table.epoch.load(Ordering::Relaxed), 1, "no re-key goes on");
+    assert_eq!(table.epoch.load(Ordering::Relaxed), 1, "no re-key is under way");
     lock_all_pairs(&table, &objects);
 }
 
