@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rule10_an_answer_is_late_for_what_changed_since() {
+    fn rule10_an_answer_is_late_if_its_inode_changed_since() {
         let changes = Changes::new(false);
         changes.note(1);
         let asked = changes.count();

@@ -258,7 +258,7 @@ mod loom_tests {
     /// since the move. Planted bugs: rule10-revision-relaxed, rule10-moved-relaxed,
     /// rule10-moved-incomplete-relaxed.
     #[test]
-    fn loom_rule10_who_sees_the_revision_sees_the_change() {
+    fn loom_rule10_a_reader_of_the_revision_sees_the_change() {
         for complete in [true, false] {
             loom::model(move || {
                 let s = Arc::new((DirState::default(), AtomicU32::new(0)));

@@ -189,7 +189,7 @@ mod tests {
 
     /// Two answers that were stored at the same time, each right for its moment: a in b, and b in a.
     #[test]
-    fn what_lies_in_a_circle_is_below_everything() {
+    fn a_directory_in_a_loop_is_below_everything() {
         let cache = Cache::new(Config { max_inodes: 1 << 12, ..Config::default() }).unwrap();
         let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
         let directory = |ino| Fresh {

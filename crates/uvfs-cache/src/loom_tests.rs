@@ -175,7 +175,7 @@ fn miss<'c>(lookup: Lookup<'c>) -> NameGuard<'c> {
 /// Rule 1: an id whose slot serves another generation is recognised. Planted bug:
 /// rule1-attr-ignores-generation.
 #[test]
-fn loom_rule1_an_id_never_reads_another_life() {
+fn loom_rule1_an_id_never_reads_another_generation() {
     model(|| {
         let w = World::new(true);
         let id = w.create(b"a", 5, false);
@@ -539,7 +539,7 @@ fn loom_rule9_an_evicted_name_is_unknown_not_absent() {
 /// Rule 9: a reader that sees that a directory is complete sees its entries. Planted bug:
 /// rule9-complete-relaxed.
 #[test]
-fn loom_rule9_who_sees_complete_sees_the_entries() {
+fn loom_rule9_a_reader_of_complete_sees_the_entries() {
     model(|| {
         let w = World::new(false);
         let at = w.at();

@@ -250,7 +250,7 @@ mod tests {
     /// A watcher that was woken once begins to look while another thread takes a slot. It sees that, or is
     /// woken again. Planted: either fence left out.
     #[test]
-    fn loom_memory_who_takes_is_seen_or_wakes() {
+    fn loom_memory_a_taken_slot_is_seen_or_wakes() {
         loom::model(|| {
             let pressure = loom::sync::Arc::new(Pressure::default());
             let taken = loom::sync::Arc::new(AtomicU32::new(0));

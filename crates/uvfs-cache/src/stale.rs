@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_make_while_it_is_changed_from_elsewhere_is_not_believed() {
+    fn a_name_made_during_a_change_from_elsewhere_is_not_trusted() {
         let (cache, sb) = world();
         let root = cache.root(sb).unwrap();
         let make = |name: &[u8], ino: u64, meanwhile: &dyn Fn()| {

@@ -701,7 +701,7 @@ mod tests {
 
     /// A thread returns bytes that it does not own: a pinned block is unaffected.
     #[test]
-    fn a_pinned_block_keeps_its_bytes_whoever_gives_them_back() {
+    fn a_pinned_block_keeps_its_bytes_if_another_thread_returns_them() {
         let rounds: u64 = if cfg!(miri) { 30 } else { 20_000 };
         let blocks = Arc::new(Blocks::reserve(4096, 2).unwrap());
         let done = Arc::new(AtomicU64::new(0));

@@ -582,7 +582,7 @@ mod loom_tests {
     /// Rule 4: index and generation come from one word that is loaded once. A node's word that was stored
     /// for its next owner is refused.
     #[test]
-    fn loom_rule4_a_word_is_loaded_once_and_belongs_to_the_life_it_was_asked_for() {
+    fn loom_rule4_a_word_is_loaded_once_and_belongs_to_its_generation() {
         check(|| {
             let nodes = Arc::new(Frames::<2>::reserve(2).unwrap());
             let id = nodes.allocate(0, &1u64.to_ne_bytes()).unwrap();
@@ -657,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_promised_can_be_had_whatever_lies_in_magazines() {
+    fn the_capacity_is_available_whatever_magazines_hold() {
         let pages = Arc::new(Pages::reserve(200).unwrap());
         assert!(pages.capacity() >= 200);
         let all: Vec<_> = std::iter::from_fn(|| pages.allocate(0, &[])).collect();
@@ -681,7 +681,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_whose_lives_are_used_up_is_not_handed_out_again() {
+    fn a_frame_whose_generations_are_used_up_is_not_handed_out_again() {
         let pages = Pages::reserve(100).unwrap();
         let id = pages.allocate(0, &[]).unwrap();
         pages.generations.get(id.index).0.store(LAST_GENERATION - 1, Ordering::Relaxed);
@@ -700,7 +700,7 @@ mod tests {
 
     #[test]
     #[cfg(not(miri))]
-    fn what_is_committed_is_what_the_system_counts_and_goes_back_to_it() {
+    fn committed_bytes_match_the_system_and_are_returned() {
         const N: u64 = 16384;
         let pages = Pages::reserve(1 << 20).unwrap();
         let before = resident();

@@ -659,7 +659,7 @@ mod tests {
 
     /// Rule 1: generations only rise, also over a chunk that was given back, and never wrap.
     #[test]
-    fn rule1_a_life_restarts_above_every_life_the_chunk_had() {
+    fn rule1_a_generation_restarts_above_all_that_the_chunk_had() {
         assert_eq!(next_generation(0, 0), Some(1));
         assert_eq!(next_generation(0, 41), Some(42));
         assert_eq!(next_generation(50, 41), Some(51));

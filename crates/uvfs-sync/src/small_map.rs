@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_is_found_and_what_was_replaced_is_not() {
+    fn pairs_are_found_and_replaced_pairs_are_not() {
         let map = SmallMap::new();
         assert_eq!(map.get(1), Ok(None));
         let many: Vec<_> = (1..=200).map(|i| (i, i * 2)).collect();

@@ -61,7 +61,7 @@ fn loom_buffers_misses_of_one_block_make_one_read() {
 /// Rule 13: a thread that waits for a failing read gets the error, and nobody waits for ever; nothing of
 /// the read stays.
 #[test]
-fn loom_buffers_an_error_reaches_all_who_wait_and_is_not_kept() {
+fn loom_buffers_an_error_reaches_all_waiters_and_is_not_kept() {
     model(|| {
         let (device, source) = device(1, 2);
         let other = device.clone();

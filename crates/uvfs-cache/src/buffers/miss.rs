@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_on_gets_more_up_to_a_bound() {
+    fn a_sequential_reader_gets_more_up_to_a_bound() {
         let mut ahead = ReadAhead::default();
         assert_eq!(bring(&mut ahead, &[0, 1, 3, 7, 15, 31, 63, 95]), [1, 2, 4, 8, 16, 32, 32, 32]);
         assert_eq!(bring(&mut ahead, &[1000, 500, 2000]), [1, 1, 1]);

@@ -79,7 +79,7 @@ fn a_block_is_read_once_and_then_found() {
 }
 
 #[test]
-fn what_is_not_there_is_said() {
+fn missing_blocks_and_bad_arguments_are_errors() {
     let source = Source::of(10);
     let device = device(&source, 64);
     let errno = |result: io::Result<Buffer<'_>>| result.unwrap_err().raw_os_error();
@@ -99,7 +99,7 @@ fn what_is_not_there_is_said() {
 }
 
 #[test]
-fn who_goes_on_is_read_ahead_for() {
+fn sequential_reads_are_read_ahead() {
     let source = Source::of(1000);
     let device = device(&source, 2000);
     for number in 0..1000 {
@@ -192,7 +192,7 @@ fn a_source_that_panics_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_is_pinned_stays_and_where_all_is_there_is_no_memory() {
+fn pinned_blocks_stay_and_if_all_are_pinned_there_is_no_memory() {
     let source = Source::of(1000);
     let device = device(&source, 8);
     let slots = device.blocks.slots() - 1;
@@ -210,7 +210,7 @@ fn what_is_pinned_stays_and_where_all_is_there_is_no_memory() {
 
 /// A scan over everything does not evict blocks in constant use.
 #[test]
-fn what_is_used_again_and_again_stays() {
+fn blocks_in_constant_use_stay() {
     let source = Source::of(100_000);
     let device = device(&source, 2048);
     let hot = |number: u64| 90_000 + 64 * number;

@@ -40,7 +40,7 @@ fn source(slow: u64) -> (Arc<Source>, mpsc::Sender<()>) {
 /// The only slot is taken for a read under way. A miss waits for that read and is not refused, nor does it
 /// get that read's error.
 #[test]
-fn who_finds_all_slots_taken_waits_for_one() {
+fn a_miss_that_finds_all_slots_taken_waits_for_one() {
     let (source, go) = source(1000);
     let device = Device::with(source.clone(), SIZE, 1).unwrap();
     std::thread::scope(|scope| {

@@ -156,7 +156,7 @@ fn loom_active_a_slot_changes_hands() {
 
 /// Two removals drain the same object, and both wait. Planted bug: active-drain-is-deactivate.
 #[test]
-fn loom_active_all_who_drain_wait() {
+fn loom_active_all_drains_wait() {
     model(3, || {
         let object = Object::new();
         let caller = calls(&object, 0);
@@ -237,7 +237,7 @@ fn loom_active_a_broken_call_is_not_waited_for() {
 /// Two threads activate, and the removal waits for a call that got in by either one's step: there is one
 /// id. Planted bug: active-two-ids.
 #[test]
-fn loom_active_two_who_activate_agree_on_the_id() {
+fn loom_active_two_activations_agree_on_the_id() {
     model(2, || {
         let object = Object::hidden();
         let other = {
@@ -256,7 +256,7 @@ fn loom_active_two_who_activate_agree_on_the_id() {
 /// A thread that is in sees the object as it was filled. Planted bugs: active-activate-relaxed,
 /// active-look-relaxed, active-counted-look-relaxed.
 #[test]
-fn loom_active_who_is_in_sees_it_filled() {
+fn loom_active_a_call_sees_the_object_filled() {
     for lane in [0, LANES] {
         model(3, move || {
             let object = Object::hidden();

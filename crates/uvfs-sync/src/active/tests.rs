@@ -109,7 +109,7 @@ fn a_broken_call_is_not_waited_for() {
 }
 
 #[test]
-fn calls_never_see_what_was_drained() {
+fn calls_never_see_a_drained_object() {
     const OBJECTS: usize = 64;
     struct Object {
         active: ActiveRef,

@@ -79,7 +79,7 @@ impl Objects for Objs {
 }
 
 #[test]
-fn what_is_in_is_found_and_what_is_out_is_not() {
+fn entries_are_found_and_removed_entries_are_not() {
     let table = BlHash::new(1 << 20).unwrap();
     let n = 200_000;
     let objects = Objs::new(n + 1, None);

@@ -231,7 +231,7 @@ fn loom_rule2_a_held_lock_delays_no_get_and_no_put() {
     });
 }
 
-fn who_gets_it_sees_it_filled(get: fn(&LockRef) -> bool) {
+fn a_get_sees_the_slot_filled(get: fn(&LockRef) -> bool) {
     model(3, move || {
         let slot = Slot::<Uvfs>::new();
         let reader = {
@@ -251,9 +251,9 @@ fn who_gets_it_sees_it_filled(get: fn(&LockRef) -> bool) {
 /// Rule 16: a thread that gets a reference by generation sees the slot as it was filled. Planted bugs:
 /// rule16-start-relaxed, rule16-get-relaxed, rule16-watched-get-relaxed.
 #[test]
-fn loom_rule16_who_gets_a_life_sees_it_filled() {
-    who_gets_it_sees_it_filled(|refs| refs.get_generation(7));
-    who_gets_it_sees_it_filled(|refs| matches!(refs.get_watched(7), Got::Yes | Got::Contended));
+fn loom_rule16_a_get_by_generation_sees_the_slot_filled() {
+    a_get_sees_the_slot_filled(|refs| refs.get_generation(7));
+    a_get_sees_the_slot_filled(|refs| matches!(refs.get_watched(7), Got::Yes | Got::Contended));
 }
 
 /// Rule 2: so does an evicting thread. Planted bugs: rule2-kill-without-acquire,

@@ -245,7 +245,7 @@ fn loom_rule2_a_line_changes_hands() {
 /// Rule 16: a thread that is counted at a place sees the object as it was filled. Planted bugs:
 /// rule16-place-opened-relaxed, rule16-place-looked-at-relaxed.
 #[test]
-fn loom_rule16_who_is_counted_sees_it_filled() {
+fn loom_rule16_a_counted_reference_sees_the_object_filled() {
     model(3, || {
         let world = Arc::new(World::dead());
         let user = {
@@ -288,7 +288,7 @@ fn loom_rule2_the_last_put_comes_after_what_was_gathered() {
 /// Rule 2: a place that serves the next generation of a slot counts nothing for the last one. Planted bug:
 /// rule2-a-place-ignores-the-generation.
 #[test]
-fn loom_rule2_a_place_counts_for_one_life() {
+fn loom_rule2_a_place_counts_for_one_generation() {
     model(2, || {
         let world = World::new();
         world.percpu.spread(&*world, id(1));
