@@ -66,8 +66,8 @@ pub struct Cache {
     /// Whether uses of names are noted, by dentry in `visited`.
     pub(crate) armed: AtomicBool,
     pub(crate) visited: Arena<Visited>,
-    /// Eviction lock: held by the thread that empties chunks. Only name locks and the rename mutex come
-    /// before it.
+    /// Eviction lock: held by the thread that empties chunks. Of the cache's locks only name locks and the
+    /// rename mutex come before it.
     pub(crate) room: Ordered<(), { Class::Eviction as u8 }>,
     /// Names evicted so far.
     pub(crate) evictions: Stat,

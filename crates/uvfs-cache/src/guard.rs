@@ -2,9 +2,9 @@
 //!
 //! A name is a 64-bit keyed hash of (directory, bytes) in a small sharded table. It stands there while a
 //! thread holds its lock. A name lock is also the in-lookup placeholder (concurrent misses of one name make
-//! one driver call, rule 13). It keeps a create, an unlink and a lookup of one name apart. It is no lock of
-//! the cache: it may be held across a driver call, and delays only threads that want the same name. Two
-//! names whose 64-bit hashes collide delay each other; nothing else happens.
+//! one driver call, rule 13). It keeps a create, an unlink and a lookup of one name apart. Unlike the
+//! cache's other locks, it may be held across a driver call. It delays only threads that want the same
+//! name. Two names whose 64-bit hashes collide delay each other; nothing else happens.
 //!
 //! A thread that finds the name taken gets a [`Pending`]. It can wait by callback, as a future, or by
 //! blocking, and then looks again. Only a failed question is passed on as its error, so that a thousand

@@ -25,7 +25,7 @@
 //! the writer, and takes the mark back. Both may happen; then taking the mark back is like the end of a
 //! section.
 //!
-//! *The end of a section against a writer that goes to sleep.* First the same pair of barriers: either the
+//! *The end of a section against a writer that goes to sleep.* First the same pair of barriers. Either the
 //! writer's look comes late enough to find the mark gone, or the reader's look sees WRITER. In the second
 //! case both fence: the reader between taking its mark back and its look for SLEEPS, the writer between
 //! setting SLEEPS and its look at the line. If the writer sees the line empty, it does not sleep. Otherwise
@@ -66,16 +66,16 @@
 //! writer, nor may the writer read through the semaphore: it would wait for itself (debug builds assert the
 //! first).
 //!
-//! *Guests.* Two kinds of thread are on a list under the queue's mutex: one without a number ([`lane`]),
-//! and one whose line is still marked by the number's last owner (a guard kept in a thread-local outlives
-//! the number). Only one thread at a time stores to a line: the line is taken only while it is 0, and given
-//! back by storing 0. A forgotten guard keeps writers out for ever, even after its thread's end; readers
-//! continue.
+//! *Guests.* Two kinds of thread are on a list under the queue's mutex. One has no number ([`lane`]). The
+//! other has a line that is still marked by the number's last owner (a guard kept in a thread-local
+//! outlives the number). Only one thread at a time stores to a line: the line is taken only while it is 0,
+//! and given back by storing 0. A forgotten guard keeps writers out for ever, even after its thread's end;
+//! readers continue.
 //!
 //! *Marks and guests of one thread.* A thread may have both, and give them back in any order. It became a
 //! guest because the mark was full, or the line was another thread's, and the line is free again. Or it
 //! gave its number back while it was inside. The writer looks at each line once, then at the list. So while
-//! a writer is announced nothing may move from the list to a line, and nothing does: a guest that finds
+//! a writer is announced nothing may move from the list to a line, and nothing does. A guest that finds
 //! WRITER takes the mark back, as any reader does, and goes in as a guest again. The other way is safe. A
 //! thread that is inside by a mark is in a line that the writer has not passed, and is on the list, under
 //! its mutex, before that mark goes.
