@@ -3,7 +3,7 @@
 //! ```text
 //! $ cat DIR/level              info
 //! $ echo debug > DIR/level     (echo loud > DIR/level: Invalid argument)
-//! $ cat DIR/ticks              how often the program has come round
+//! $ cat DIR/ticks              the number of the program's rounds
 //! $ ls DIR/jobs                the jobs that run; echo 1 > DIR/jobs/3/cancel ends one, and its directory goes
 //! ```
 
@@ -19,17 +19,17 @@ use uvfs_drivers::kernfs::{Call, Kernfs, Meta, Node, Options, read_write};
 
 const LEVELS: [&str; 4] = ["error", "warn", "info", "debug"];
 
-/// A file that everybody may read.
+/// A file that everyone may read.
 const READ: Meta = Meta::new(0o444);
 /// A file that its owner may also write.
 const WRITE: Meta = Meta::new(0o644);
 
-/// Appends a line; a `Vec` takes all that is written to it.
+/// Appends a line; a `Vec` accepts everything written to it.
 fn line(out: &mut Vec<u8>, value: impl std::fmt::Display) -> Result<()> {
     writeln!(out, "{value}").map_err(|_| Errno::IO)
 }
 
-/// A level that is shown by name, and set by name.
+/// A level that is read and written by name.
 fn publish_level(root: &Node, level: Arc<AtomicUsize>) -> Result<Node> {
     let shown = Arc::clone(&level);
     let show = move |out: &mut Vec<u8>| line(out, LEVELS[shown.load(Relaxed)]);
@@ -41,7 +41,7 @@ fn publish_level(root: &Node, level: Arc<AtomicUsize>) -> Result<Node> {
     root.add_attr("level", WRITE, read_write(show, store))
 }
 
-/// A directory for a job. It is filled before anybody can see it.
+/// A directory for a job. It is complete before anyone can see it.
 fn publish_job(jobs: &Node, number: u64) -> Result<Node> {
     let job = jobs.add_dir(number.to_string(), Meta::new(0o755).hidden())?;
     job.add_attr("name", READ, move |out: &mut Vec<u8>| line(out, format_args!("job {number}")))?;
@@ -49,7 +49,7 @@ fn publish_job(jobs: &Node, number: u64) -> Result<Node> {
     let itself = job.downgrade();
     let show = |_: &mut Vec<u8>| Err(Errno::ACCESS);
     let cancel = move |call: &Call<'_>, _: &[u8]| {
-        // The removal waits for all calls below the job, and this is one: it steps aside.
+        // The removal waits for all calls below the job, and this call is one of them: it must not be waited for.
         call.break_protection();
         if let Some(job) = itself.upgrade() {
             job.remove();
@@ -77,7 +77,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
     let vfs = Vfs::new(VfsConfig::default(), tree.view(None))?;
     let mounted = uvfs_fuse::mount(vfs, Path::new(&dir), &uvfs_fuse::Options::default())?;
     println!("mounted on {}", mounted.dir().display());
-    // What the program is for. Who polls DIR/ticks is woken each time.
+    // The program's own work. Pollers of DIR/ticks are woken each time.
     while !mounted.wait_for(Duration::from_millis(500)) {
         ticks.fetch_add(1, Relaxed);
         ticks_file.notify();

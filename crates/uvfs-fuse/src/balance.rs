@@ -1,14 +1,15 @@
-//! The thread that keeps a mount's memory limit, so that those who ask need not.
+//! The thread that keeps a mount's memory limit, so that requests need not.
 //!
-//! It sleeps until the cache says that free slots run short ([`uvfs::Balance`]), then evicts in small steps until there are enough.
-//! What the kernel holds cannot be evicted: where little else is found, leaves are named to it ([`crate::reclaim`]),
-//! and the FORGETs that come back make the next step. Where nothing helps (files are open, or the kernel uses
-//! all) it pauses, each time for longer, and in the end sleeps until somebody is short again. The
-//! system's own pressure ([`crate::psi`]) lowers the limit for a while ([`crate::watermark`]).
+//! It sleeps until the cache reports that free slots run short ([`uvfs::Balance`]). Then it evicts in small steps
+//! until there are enough. Inodes that the kernel holds cannot be evicted. If it finds little else, it asks the
+//! kernel to forget leaves ([`crate::reclaim`]), and the resulting FORGETs make the next step possible. If nothing
+//! helps (files are open, or the kernel uses everything), it pauses, each time for longer. In the end it sleeps
+//! until memory runs short again. The system's own memory pressure ([`crate::psi`]) lowers the limit for a while
+//! ([`crate::watermark`]).
 //!
-//! One thread for each mount. It holds no lock at all, least of all over a write to the kernel, which may wait, and between
-//! two steps it holds no reference to the front end. It listens for its end in every sleep, so it ends with the
-//! session at once, or with the write that it is in.
+//! One thread for each mount. It holds no lock at all, above all not across a write to the kernel, which may wait.
+//! Between two steps it holds no reference to the front end. It listens for its end in every sleep, so it ends with
+//! the session at once, or after the write that it is in.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,17 +27,17 @@ use crate::psi::{Heard, Psi, Source};
 use crate::reclaim::{BATCH, Kernel};
 use crate::watermark::{WHOLE, Watermark};
 
-/// Names that should be free to be evicted for each that the kernel holds: one in so many.
+/// For each name that the kernel holds, this share of evictable names should be left: one in so many.
 const FREE_SHARE: usize = 8;
-/// Batches of leaves that are looked at for one that is good to be named.
+/// Batches of leaves that are searched for one worth naming to the kernel.
 const TRIES: usize = 8;
-/// A step that evicts fewer, where more are missing, has found little.
+/// A step that evicts fewer than this, while more are missing, has found little.
 const LITTLE: u64 = 64;
-/// The shortest pause: how long the kernel may take to forget a batch.
+/// The shortest pause: the time the kernel may take to forget a batch.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
-/// The longest one; after it, nothing is done before somebody is short of memory.
+/// The longest pause. After it, the thread does nothing until memory runs short.
 const PAUSE_MAX: Duration = Duration::from_millis(256);
-/// Where pauses begin again when somebody is short while nothing helps.
+/// The first pause when memory runs short again while nothing helps.
 const PAUSE_AGAIN: Duration = Duration::from_millis(32);
 
 /// A running thread; it ends when this is dropped.
@@ -46,7 +47,7 @@ pub(crate) struct Balancer {
 }
 
 impl Balancer {
-    /// What is watched for the system's pressure, or why nothing is.
+    /// The watched source of the system's pressure, or why there is none.
     pub(crate) fn watches(&self) -> &str {
         &self.watches
     }
@@ -54,12 +55,13 @@ impl Balancer {
 
 impl Drop for Balancer {
     fn drop(&mut self) {
-        // Not waited for: it may be in a write that waits for the session's threads.
+        // Not waited for: the thread may be in a write that waits for the session's threads.
         self.end.ring();
     }
 }
 
-/// Starts the thread. `device` is the mount's, or a duplicate; `prune`: whether the kernel may be asked by PRUNE.
+/// Starts the thread. `device` is the mount's, or a duplicate. `prune` says whether the kernel may be asked by
+/// PRUNE.
 pub(crate) fn start(device: OwnedFd, frontend: &Arc<Frontend>, prune: bool) -> io::Result<Balancer> {
     let (source, watches) = match Psi::open() {
         Ok(psi) => {
@@ -74,14 +76,14 @@ pub(crate) fn start(device: OwnedFd, frontend: &Arc<Frontend>, prune: bool) -> i
     Ok(Balancer { end, watches })
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Work {
     end: Arc<Bell>,
-    /// Somebody is short of memory.
+    /// Rung when an allocation is short of memory.
     short: Arc<Bell>,
     waker: Waker,
     frontend: Weak<Frontend>,
-    /// It may outlive the front end, and must not be left with a watcher that is none.
+    /// The thread may outlive the front end. It must then remove its watcher, which no longer watches.
     vfs: Weak<Vfs>,
     kernel: Kernel,
     source: Option<Box<dyn Source>>,
@@ -89,11 +91,11 @@ struct Work {
     pause: Duration,
     /// Lookups that the kernel had forgotten at the last step.
     forgotten: u64,
-    /// What it was asked to forget last: the next step finds it without a search.
+    /// Leaves that the kernel was last asked to forget: the next step finds them without a search.
     named: Vec<Leaf>,
 }
 
-/// What comes after a step.
+/// The action after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     /// Another one at once.
@@ -102,17 +104,17 @@ enum Next {
     Pause(Duration),
     /// A pause, and then [`Next::Sleep`].
     Last,
-    /// Nothing, until somebody is short of memory.
+    /// Nothing, until memory runs short.
     Sleep,
 }
 
-/// What ended a sleep.
+/// The reason for the end of a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Woken {
     End,
-    /// Time, or whoever is short of memory.
+    /// The time is over, or memory runs short.
     Go,
-    /// The watermark has moved: what is to be done is another thing now.
+    /// The watermark has moved, so the next action may differ.
     Moved,
 }
 
@@ -145,7 +147,7 @@ impl Work {
     }
 
     fn run(mut self) {
-        // What happened before we watched is not told: a look.
+        // Events before the watcher was registered are not reported, so look once.
         let mut next = Next::Again;
         loop {
             next = match (self.sleep(next), next) {
@@ -193,14 +195,14 @@ impl Work {
         }
     }
 
-    /// The system's pressure, and time, move the watermark; whether they did.
+    /// Moves the watermark by the system's pressure and by time. Returns whether it moved.
     fn move_watermark(&mut self, flags: PollFlags) -> bool {
         let now = Instant::now();
         let pressed = match self.source.as_mut().map_or(Heard::Nothing, |source| source.heard(flags)) {
             Heard::Nothing => false,
             Heard::Pressed => true,
             Heard::Over => {
-                tracing::debug!("the system does not tell of its pressure any more");
+                tracing::debug!("the system no longer reports its memory pressure");
                 self.source = None;
                 false
             }
@@ -216,22 +218,22 @@ impl Work {
     }
 
     fn step(&mut self, frontend: &Frontend) -> Next {
-        // Before the look: who is short after it rings again.
+        // Before the look: an allocation that runs short afterwards rings again.
         self.short.silence();
         let done = frontend.balance(&std::mem::take(&mut self.named));
         if done.missing == 0 {
             self.pause = PAUSE_MIN;
             return Next::Sleep;
         }
-        // What the kernel has forgotten, others may have taken already.
+        // Other threads may have taken the memory that the kernel's FORGETs released.
         let forgotten = frontend.lookups().forgotten;
         let moved = done.evicted > 0 || done.returned || forgotten != self.forgotten;
         self.forgotten = forgotten;
         if moved {
             self.pause = PAUSE_MIN;
         }
-        // The kernel gives what it is asked for. Where that is not enough it is asked again at once: a search among what it
-        // holds would cost more than all the rest.
+        // The kernel forgets the leaves that it is asked for. If that is not enough, ask again at once: a search
+        // among the nodes that it holds would cost more than everything else.
         let on = done.forgotten >= LITTLE && done.missing > done.evicted;
         if on && self.name(frontend, done.sb, 1) {
             return Next::Pause(PAUSE_MIN);
@@ -246,7 +248,8 @@ impl Work {
         self.longer(frontend)
     }
 
-    /// Names leaves to the kernel, if few names can go beside those that it holds; whether it took them.
+    /// Names leaves to the kernel, if few names are evictable besides those that it holds. Returns whether it
+    /// accepted them.
     fn name(&mut self, frontend: &Frontend, sb: SbId, tries: usize) -> bool {
         for nth in 1..=tries {
             let held = frontend.held_by_kernel(sb, BATCH);
@@ -276,7 +279,7 @@ impl Drop for Work {
     fn drop(&mut self) {
         if let Some(vfs) = self.vfs.upgrade() {
             vfs.cache().unwatch_pressure(&self.waker);
-            // Nobody is there to raise it again.
+            // After this, no thread can raise the watermarks again.
             vfs.cache().lower_watermarks(WHOLE);
         }
     }
@@ -288,7 +291,7 @@ mod tests {
     use crate::frontend::fixture::Fixture;
 
     const MIB: u64 = 1 << 20;
-    /// Until something is given up; what is waited for takes milliseconds.
+    /// The time limit of a wait; the events themselves take milliseconds.
     const SOON: Duration = Duration::from_secs(60);
 
     /// A system whose pressure is a bell.
@@ -342,7 +345,8 @@ mod tests {
         }
     }
 
-    /// Looks all files up, each of which the kernel forgets at once where `forget` says so; how many are refused.
+    /// Looks all files up. If `forget` is set, the kernel forgets each at once. Returns how many lookups were
+    /// refused.
     fn walk(fixture: &Fixture, files: usize, forget: bool) -> usize {
         let mut refused = 0;
         for file in 0..files {
@@ -367,7 +371,7 @@ mod tests {
         running.end();
     }
 
-    /// It is asleep while nothing is to be done: whatever time passes, it makes no step.
+    /// It sleeps while there is nothing to do: however much time passes, it makes no step.
     #[test]
     fn it_sleeps_where_there_is_room() {
         let fixture = Fixture::new();
@@ -379,13 +383,13 @@ mod tests {
         assert_eq!(fixture.frontend.shortages().steps, 1);
     }
 
-    /// The kernel (/dev/null) is asked, and forgets nothing: pauses, and an end to them.
+    /// The kernel (/dev/null) is asked, and forgets nothing: the thread pauses, and then stops.
     #[test]
     fn it_gives_up_where_nothing_helps_and_ends_at_once() {
         let fixture = Fixture::new();
         fixture.vfs.cache().set_memory_limit(4 * MIB);
         let running = Running::start(&fixture.frontend, None);
-        // Each refused one has waited for its second, so a few suffice.
+        // Each refused lookup has waited for its second, so a few suffice.
         let mut file = 0;
         while fixture.vfs.cache().committed() < 4 * MIB - MIB / 2 {
             fixture.look(file).expect("there is room");
@@ -422,11 +426,11 @@ mod tests {
             bell.ring();
             until("hearing", || fixture.frontend.shortages().pressed == times);
         }
-        // 16, 12, 9, 7 sixteenths, unless a step up came between.
+        // Shares of 16, 12, 9, 7 sixteenths, unless a step up came between.
         until("lowering", || cache.counters().watermark < 6 * MIB);
         until("shrinking", || cache.committed() <= 6 * MIB);
         running.end();
-        assert_eq!(cache.counters().watermark, 8 * MIB, "nobody is there to raise it again");
+        assert_eq!(cache.counters().watermark, 8 * MIB, "no thread is left to raise it again");
         let source = Fake { bell: Arc::clone(&bell), says: Heard::Over };
         let running = Running::start(&fixture.frontend, Some(source));
         bell.ring();
@@ -436,7 +440,7 @@ mod tests {
         assert_eq!(fixture.frontend.shortages().pressed, 3);
     }
 
-    /// The front end may go first.
+    /// The front end may end first.
     #[test]
     fn it_ends_without_a_front_end() {
         let fixture = Fixture::new();

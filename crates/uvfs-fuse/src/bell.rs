@@ -1,7 +1,7 @@
-//! How a thread that sleeps in poll(2) is woken: an eventfd for each reason.
+//! Waking a thread that sleeps in poll(2): an eventfd for each reason.
 //!
-//! A bell that was rung stays rung until it is silenced, however often it was rung, so a ring between a look and the
-//! sleep is not lost. Any thread may ring; it costs one write(2) that never waits. One thread listens.
+//! A bell stays rung until it is silenced, however often it was rung. So a ring between a look and the sleep is not
+//! lost. Any thread may ring; it costs one write(2) that never waits. One thread listens.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,15 +20,15 @@ impl Bell {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Whoever listens wakes.
+    /// Wakes the listener.
     pub(crate) fn ring(&self) {
-        // It fails where the count is at its end: rung, then.
+        // This fails if the count is at its maximum; the bell is rung then.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Not rung any more.
+    /// Resets the bell.
     pub(crate) fn silence(&self) {
-        // It fails where it was not rung.
+        // This fails if the bell was not rung.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
@@ -49,14 +49,14 @@ impl Wake for Bell {
     }
 }
 
-/// Waits until one of `fds` has what is asked of it, for at most `time` (for ever, without). What each has; nothing
-/// where the time is over, or a signal came.
+/// Waits until one of `fds` has a requested event, for at most `time` (without it, for ever). Returns the events of
+/// each; none if the time ran out or a signal came.
 pub(crate) fn listen<const N: usize>(
     fds: [(BorrowedFd<'_>, PollFlags); N],
     time: Option<Duration>,
 ) -> io::Result<[PollFlags; N]> {
     let mut fds = fds.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags));
-    // A time that does not fit is for ever.
+    // A time out of range means for ever.
     let time = time.and_then(|time| Timespec::try_from(time).ok());
     match poll(&mut fds, time.as_ref()) {
         Ok(_) => Ok(fds.map(|fd| fd.revents())),

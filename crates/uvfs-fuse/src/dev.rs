@@ -1,12 +1,13 @@
-//! The connection to the kernel: `/dev/fuse`, and the rings where there are any.
+//! The connection to the kernel: `/dev/fuse`, and rings if they are in use.
 //!
-//! [`Connection::greet`] answers INIT on a mounted device; [`Connection::start`] begins to answer the rest: through rings
-//! (`uring`) if they were agreed on, with one reader of the device beside them for FORGET and INTERRUPT, else
-//! with several readers. Each reader has a descriptor of its own, cloned so that the kernel keeps a list of requests for
-//! each; an answer goes back by the descriptor that its request came from.
+//! [`Connection::greet`] answers INIT on a mounted device; [`Connection::start`] starts to answer all other
+//! requests. If rings (`uring`) were agreed on, they carry requests, and one reader of the device takes FORGET and
+//! INTERRUPT. Otherwise there are several readers. Each reader has a descriptor of its own, cloned so that the
+//! kernel keeps a request list for each. An answer goes back by the descriptor that its request came from.
 //!
-//! Not all readers read at once (`leaders.rs`). A reader waits for a driver only while another one is left (`readers.rs`). They end when the kernel says that the mount is gone or was aborted. What is no request
-//! (the kernel sends none such) is logged, and the next one read.
+//! Not all readers read at once (`leaders.rs`). A reader waits for a driver only while another one is left
+//! (`readers.rs`). Readers end when the kernel reports that the mount is gone or was aborted. A message that is not
+//! a request (the kernel sends none) is logged, and the reader goes on.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -30,7 +31,7 @@ mod sys;
 
 pub(crate) use sys::page_size;
 
-/// Files that the kernel is lent, by the device: also where requests come by rings.
+/// Lends files to the kernel through the device, also if requests come by rings.
 struct Lender(Weak<File>);
 
 impl Kernel for Lender {
@@ -39,15 +40,15 @@ impl Kernel for Lender {
     }
 
     fn give_back(&self, id: BackingId) {
-        // Where the device is gone, the kernel has given everything back by itself.
+        // If the device is gone, the kernel has returned every file by itself.
         let Some(device) = self.0.upgrade() else { return };
         if let Err(error) = sys::take_back(device.as_fd(), id) {
-            tracing::warn!(%error, id, "a file that the kernel was lent is not given back");
+            tracing::warn!(%error, id, "a file lent to the kernel could not be taken back");
         }
     }
 }
 
-/// What requests come through.
+/// The way by which requests come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// Reads and writes of `/dev/fuse`.
@@ -57,7 +58,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// As the option `transport` has it.
+    /// The name as in the option `transport`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Dev => "dev",
@@ -66,19 +67,19 @@ impl Transport {
     }
 }
 
-/// A device that has greeted the kernel.
+/// A device on which INIT was answered.
 pub(crate) struct Connection {
     device: File,
     dispatcher: Arc<Dispatcher>,
     transport: Transport,
     threads: usize,
     readers: Arc<Readers>,
-    /// Readers besides, where some may be away.
+    /// Additional readers, if some may be away.
     spare: usize,
 }
 
-/// What is done to the mount when a thread that answers requests can go on no more: callers would wait for ever for what it
-/// was to answer, as the others do for what they are asked.
+/// Ends the mount when an answering thread cannot continue. Otherwise callers would wait for ever for that thread's
+/// answers, while the other threads go on.
 #[derive(Clone)]
 pub(crate) struct GiveUp(Arc<dyn Fn() + Send + Sync>);
 
@@ -87,7 +88,8 @@ impl GiveUp {
         Self(Arc::new(how))
     }
 
-    /// Runs a thread; gives up after an error or a panic of its. Nothing is logged: who waits for the end of the session is told.
+    /// Runs a thread, and gives up after an error or a panic. It logs nothing: the waiter for the session's end
+    /// gets the error.
     pub(crate) fn unless_well(self, thread: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         struct Unwinding(Option<GiveUp>);
         impl Drop for Unwinding {
@@ -104,7 +106,7 @@ impl GiveUp {
     }
 }
 
-/// Threads that answer.
+/// The answering threads.
 pub(crate) struct Running {
     rings: Option<Rings>,
     readers: Arc<Readers>,
@@ -112,7 +114,7 @@ pub(crate) struct Running {
 }
 
 impl Connection {
-    /// Greets the kernel on a mounted FUSE device (the INIT exchange).
+    /// Answers the kernel's INIT on a mounted FUSE device.
     pub(crate) fn greet(device: OwnedFd, frontend: Arc<Frontend>, options: &Options) -> io::Result<Self> {
         let (threads, kind) = (options.threads.max(2), options.transport);
         let device = File::from(device);
@@ -141,23 +143,23 @@ impl Connection {
         Ok(Self { device, dispatcher, transport, threads, readers, spare })
     }
 
-    /// What requests come through.
+    /// The way by which requests come.
     pub(crate) fn transport(&self) -> Transport {
         self.transport
     }
 
-    /// Starts to answer. After an error the mount is to be given up: what was started ends with it. Later that
-    /// is done by `give_up`.
+    /// Starts to answer. After an error the caller must give the mount up; the started threads end with it. Later
+    /// errors call `give_up`.
     pub(crate) fn start(self, give_up: &GiveUp) -> io::Result<Running> {
         let count = match self.transport {
             Transport::Dev => self.threads + self.spare,
             Transport::Uring => 1,
         };
-        // Where fusermount3 had to open the device for us, the threads have to share it.
+        // If fusermount3 had to open the device for this process, the threads must share it.
         let cloned = File::options().read(true).write(true).open("/dev/fuse").is_ok();
         let rings = match self.transport {
             Transport::Dev => None,
-            // From the reply to INIT on all callers wait for this.
+            // From the reply to INIT on, all callers wait for this.
             Transport::Uring => {
                 Some(Rings::register(self.device.as_fd(), give_up, || self.dispatcher.another())?)
             }
@@ -182,24 +184,25 @@ impl Connection {
 }
 
 impl Running {
-    /// Answers until the file system is unmounted or aborted; the first error of a thread. Not waited for are threads that are in
-    /// a call of a driver, which may never answer.
+    /// Answers until the file system is unmounted or aborted; returns the first error of a thread. It does not wait
+    /// for threads in a driver's call, which may never return.
     pub(crate) fn run(self) -> io::Result<()> {
         let outcome = self.rings.map_or(Ok(()), Rings::run);
         outcome.and(self.readers.wait())
     }
 }
 
-/// Readers besides those that there are otherwise, where some may wait for a driver meanwhile.
+/// Additional readers, if some may wait for a driver.
 const SPARE: usize = 2;
 
-/// Bytes that take longer to copy than most requests take in all.
+/// A copy of this many bytes takes longer than most requests take in all.
 const LARGE: usize = 64 << 10;
 
 const NO_RINGS: &str = "transport=uring: this kernel does not offer FUSE over io_uring; use transport=auto";
 
-/// Whether to ask for rings. A thread of theirs cannot wait for a driver, for nobody else can answer what comes to its
-/// processor meanwhile; a reader of the device can. So by themselves they are not taken for a driver that may wait.
+/// Whether to ask for rings. A ring's thread cannot wait for a driver, because no other thread can answer requests
+/// on its processor meanwhile. A reader of the device can. So `auto` does not choose rings for a driver that may
+/// wait.
 fn rings(kind: TransportKind, may_wait: bool) -> io::Result<bool> {
     match kind {
         TransportKind::Dev => Ok(false),
@@ -214,15 +217,15 @@ fn rings(kind: TransportKind, may_wait: bool) -> io::Result<bool> {
     }
 }
 
-/// Answers INIT; what was agreed.
+/// Answers INIT; returns the agreement.
 fn exchange(device: &File, frontend: &Frontend, wishes: Wishes) -> io::Result<Agreed> {
     let mut buffer = vec![0; MAX_REQUEST];
     loop {
         let Some(len) = receive(device, &mut buffer)? else {
-            let what = "the mount was gone before the kernel had greeted";
+            let what = "the mount ended before the kernel sent INIT";
             return Err(io::Error::new(ErrorKind::NotConnected, what));
         };
-        let invalid = || io::Error::new(ErrorKind::InvalidData, "the kernel's greeting is not understood");
+        let invalid = || io::Error::new(ErrorKind::InvalidData, "the kernel's INIT request is invalid");
         let (header, structure, payload) = split(&buffer[..len]).map_err(|_| invalid())?;
         let head = Head::parse(header);
         let Ok(Operation::Init(init)) = Operation::parse(head.opcode, structure, payload) else {
@@ -260,9 +263,10 @@ fn receive(mut device: &File, buffer: &mut [u8]) -> io::Result<Option<usize>> {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(len) => return Ok(Some(len)),
             Err(error) => match error.raw_os_error() {
-                // The request was given up while it was read; a signal; nothing there after all.
+                // The request was given up during the read; or a signal came; or there is no request after all.
                 Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
-                // ECONNABORTED: it went when a request had been taken off the queue, and before it was handed over.
+                // ECONNABORTED: the mount ended after the kernel took a request off the queue, before it delivered
+                // it.
                 Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(None),
                 _ => return Err(error),
             },
@@ -270,9 +274,9 @@ fn receive(mut device: &File, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     }
 }
 
-/// Writes one answer; `room` is what [`Answer::Room`] speaks of.
+/// Writes one answer; `room` is the memory that [`Answer::Room`] refers to.
 fn transmit(mut device: &File, unique: u64, answer: Answer<'_>, room: &[u8]) -> io::Result<()> {
-    /// Longer bodies are not copied once more.
+    /// Longer bodies are not copied again.
     const SMALL: usize = 256;
     let (error, body) = match answer {
         Answer::Error(error) => (-error.raw_os_error(), &[][..]),
@@ -299,7 +303,7 @@ fn transmit(mut device: &File, unique: u64, answer: Answer<'_>, room: &[u8]) -> 
 struct Reader {
     device: Arc<File>,
     dispatcher: Dispatcher,
-    /// Where there are more readers than may read at once.
+    /// Present if there are more readers than may read at once.
     leaders: Option<Arc<Leaders>>,
 }
 
@@ -316,7 +320,7 @@ impl Reader {
                     }
                     self.dispatcher.handle(header, structure, payload, port);
                 }
-                Err(error) => tracing::warn!(%error, len, "what the kernel sent is no request"),
+                Err(error) => tracing::warn!(%error, len, "the kernel sent a message that is not a request"),
             }
             if let Some(place) = &place {
                 place.end();
@@ -332,15 +336,15 @@ impl Handler for Dispatcher {
     }
 }
 
-/// The way back of a request that was read from the device.
+/// The answer port of a request that was read from the device.
 struct DevPort {
     device: Arc<File>,
-    /// Empty, or this thread's room, borrowed.
+    /// Empty, or this thread's buffer, borrowed.
     room: Vec<u8>,
 }
 
 thread_local! {
-    /// Stays as large as the largest read, so that a read allocates and clears nothing.
+    /// Stays as large as the largest read, so a read allocates and clears nothing.
     static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -363,11 +367,11 @@ impl Port for DevPort {
         }
         match sent {
             Ok(()) => {}
-            // Who asked has gone, or the mount.
+            // The caller or the mount has gone.
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTCONN)) =>
             {
-                tracing::debug!(%error, unique, "an answer that nobody waits for any more");
+                tracing::debug!(%error, unique, "nobody waits for this answer any more");
             }
             Err(error) => tracing::warn!(%error, unique, "the kernel did not take an answer"),
         }

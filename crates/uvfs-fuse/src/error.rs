@@ -1,18 +1,18 @@
-//! What can go wrong with mounting and unmounting, in sentences for who typed the command.
+//! Errors of mounting and unmounting, as sentences for the user who typed the command.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a mount or unmount failed. Displays as: what is wrong, and what to do about it.
+/// Why a mount or unmount failed. Displays as the cause and the remedy.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MountError {
     /// The directory to mount on does not exist.
     Missing(PathBuf),
-    /// What was said to be a mount does not exist.
+    /// The supposed mount point does not exist.
     NothingThere(PathBuf),
-    /// What to mount on is not a directory.
+    /// The mount point is not a directory.
     NotDirectory(PathBuf),
     /// A FUSE file system is mounted there whose server has died.
     Dead(PathBuf),
@@ -20,40 +20,40 @@ pub enum MountError {
     NoDevice,
     /// Not root, and fusermount3 is not installed.
     NoRight {
-        /// What was to be done: "mount on" or "unmount".
+        /// The attempted action: "mount on" or "unmount".
         doing: &'static str,
-        /// Where.
+        /// The mount point.
         dir: PathBuf,
     },
     /// fusermount3 refused.
     Fusermount {
-        /// Where.
+        /// The mount point.
         dir: PathBuf,
-        /// What it said.
+        /// Its message.
         said: String,
     },
     /// Nothing is mounted there.
     NotMounted(PathBuf),
     /// Something is mounted there that is not a uvfs file system.
     NotFuse {
-        /// Where.
+        /// The mount point.
         dir: PathBuf,
         /// Its type.
         fstype: String,
     },
-    /// Another file system has been mounted over ours.
+    /// Another file system is mounted over this one.
     Covered(PathBuf),
-    /// Files in it are open, or somebody's working directory is in it.
+    /// Files in it are open, or a process has its working directory in it.
     Busy(PathBuf),
     /// It cannot become read-only: a file is open for writing.
     Writing(PathBuf),
-    /// Changing a mount is root's.
+    /// Only root may change a mount.
     NotRoot(PathBuf),
-    /// A system call failed in a way that has no better explanation.
+    /// A system call failed, and there is no better explanation.
     Os {
-        /// What was being done.
+        /// The attempted action.
         doing: String,
-        /// The system's answer.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -63,7 +63,7 @@ impl MountError {
         Self::Os { doing: doing.into(), error: error.into() }
     }
 
-    /// Sorts out why the mount point `dir` of something that is mounted could not be looked at.
+    /// Finds out why the mount point `dir` of an existing mount could not be examined.
     pub(crate) fn at_mounted(dir: &Path, error: io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::ENOENT | libc::ENOTDIR) => Self::NothingThere(dir.into()),
@@ -71,7 +71,7 @@ impl MountError {
         }
     }
 
-    /// Sorts out why `dir`, to be mounted on, could not be looked at.
+    /// Finds out why `dir`, a mount point to be, could not be examined.
     pub(crate) fn at(dir: &Path, error: io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::ENOENT) => Self::Missing(dir.into()),
@@ -118,11 +118,13 @@ impl fmt::Display for MountError {
             ),
             Self::Fusermount { dir, said } => write!(f, "fusermount3 refused {}: {said}", dir.display()),
             Self::NotMounted(dir) => write!(f, "nothing is mounted on {}", dir.display()),
-            Self::NotFuse { dir, fstype } => write!(
-                f,
-                "what is mounted on {0} is not a uvfs file system but {fstype}; use: umount {0}",
-                dir.display()
-            ),
+            Self::NotFuse { dir, fstype } => {
+                write!(
+                    f,
+                    "the mount on {0} is not a uvfs file system but {fstype}; use: umount {0}",
+                    dir.display()
+                )
+            }
             Self::Covered(dir) => write!(
                 f,
                 "another file system has been mounted over {0}; unmount that first: umount {0}",
@@ -149,5 +151,5 @@ impl fmt::Display for MountError {
     }
 }
 
-// No `source`: what the system said is part of the sentence.
+// No `source`: the system's message is part of the sentence.
 impl std::error::Error for MountError {}

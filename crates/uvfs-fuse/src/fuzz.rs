@@ -1,6 +1,6 @@
-//! The dispatcher without a kernel, for tests that send it what no kernel would. Not part of the interface.
+//! The dispatcher without a kernel, for tests with messages that no kernel sends. Not part of the interface.
 //!
-//! Each message goes in as it would come from `/dev/fuse`; what is answered is kept until it is asked for.
+//! Each message enters as it would from `/dev/fuse`. Answers are kept until a test asks for them.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -22,14 +22,14 @@ pub struct Said {
     pub body: Result<Vec<u8>, Errno>,
 }
 
-/// A front end that answers whoever asks.
+/// A front end that answers any sender.
 pub struct Dispatch {
     dispatcher: Dispatcher,
     ear: Sender<Said>,
     answers: Mutex<Receiver<Said>>,
 }
 
-/// The way back of a request to somebody who listens.
+/// The answer port of a request from a test.
 pub(crate) struct Ear {
     said: Sender<Said>,
     room: Vec<u8>,
@@ -43,7 +43,7 @@ impl Ear {
 
 impl Port for Ear {
     fn room(&mut self, len: usize) -> &mut [u8] {
-        // Not zero: what is not written must not be taken for what was read.
+        // Not zero: unwritten bytes must not look like bytes that were read.
         self.room.resize(len, 0xaa);
         &mut self.room
     }
@@ -54,7 +54,7 @@ impl Port for Ear {
             Answer::Body(body) => Ok(body.to_vec()),
             Answer::Room(len) => Ok(self.room[..len].to_vec()),
         };
-        // Who does not listen any more does not want to know.
+        // A sender that no longer listens does not need the answer.
         let _ = self.said.send(Said { unique, body });
     }
 }
@@ -67,7 +67,7 @@ impl Dispatch {
         Self { dispatcher: Dispatcher::new(frontend, None), ear, answers: Mutex::new(answers) }
     }
 
-    /// One message of `/dev/fuse`; false if it is no request at all.
+    /// One message of `/dev/fuse`; false if it is not a request.
     pub fn message(&self, message: &[u8]) -> bool {
         let parts = split(message);
         if let Ok((header, structure, payload)) = parts {
@@ -81,7 +81,7 @@ impl Dispatch {
         self.dispatcher.handle(header, structure, payload, self.ear());
     }
 
-    /// What was answered since the last call.
+    /// The answers since the last call.
     pub fn said(&self) -> Vec<Said> {
         self.answers.lock().try_iter().collect()
     }

@@ -1,19 +1,19 @@
-//! Which of the threads that could read requests do: leaders read and answer, followers sleep.
+//! The choice of the threads that read requests: leaders read and answer, followers sleep.
 //!
-//! The kernel wakes the thread that has waited longest. With as many readers as there may be slow requests, every request is
-//! then answered by another thread, on another processor's caches, and two clients keep two of them awake where one would do: it
-//! finds the next request when it has answered one. So as long as requests are short only some read (the pattern
-//! is Leader/Followers, Schmidt et al., 2000).
+//! The kernel wakes the thread that has waited longest. With as many readers as there may be slow requests, each
+//! request would be answered by another thread, on another processor's caches. Two clients would keep two readers
+//! awake, although one reader finds the next request after each answer. So while requests are short, only some read
+//! (the pattern is Leader/Followers, Schmidt et al., 2000).
 //!
-//! A leader does not know beforehand that a request will be slow: it may come upon a disk, or a driver that hangs, or remove a file of
-//! gigabytes. To hand its place on before each such request would wake somebody every time. Instead a thread of its own, the *watch*, looks
-//! at the leaders each millisecond while there are requests, and lets all read as soon as one sleeps in
-//! a request for longer than that, or runs for much longer, or most sleep when it looks: then they wait for something,
-//! and more threads do more. So the price of a slow request is one or two [`TICK`]s for those that
-//! come behind it, once in a while. [`HOLD`] after the last such sight there are only the leaders again: a reader that finds too many
-//! when it has answered becomes a follower.
+//! A leader does not know in advance that a request is slow: it may need a disk, meet a hanging driver, or remove a
+//! file of gigabytes. Handing over before each such request would cost a wake-up each time. Instead a separate
+//! thread, the *watch*, looks at the leaders each millisecond while there are requests. It lets all readers read in
+//! three cases. A leader sleeps in a request for longer than that; a leader runs for much longer; or most leaders
+//! sleep at its looks, so they wait for something and more threads achieve more. So a slow request occasionally
+//! delays the requests behind it by one or two [`TICK`]s. [`HOLD`] after the last such sight, only the leaders read
+//! again: a reader that finds too many after its answer becomes a follower.
 //!
-//! One mutex, a leaf, is taken twice a request; the watch sleeps while there are none, and so do the followers.
+//! One mutex, a leaf, is taken twice per request. The watch and the followers sleep while there are no requests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,101 +23,101 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// How often the watch looks.
+/// The interval between two looks of the watch.
 const TICK: Duration = Duration::from_millis(1);
-/// How long all read after the last slow request.
+/// For this long after the last slow request all readers read.
 const HOLD: Duration = Duration::from_millis(100);
-/// Looks in a row that found the same request, after which it is slow though its thread did not sleep. On a busy machine it may
-/// have waited for a processor all the time; more threads would only make that worse.
+/// After this many consecutive looks at the same request, it is slow although its thread did not sleep. On a busy
+/// machine the thread may have waited for a processor all the time, and more threads would make that worse.
 const MUCH: u32 = 4;
-/// Looks in a row that found nothing, after which the watch sleeps.
+/// After this many consecutive looks without a request, the watch sleeps.
 const QUIET: u32 = 2;
-/// The share of sleeping leaders from which on requests are slow, of [`Watch::asleep`]'s 256.
+/// If more leaders than this share sleep, requests are slow; in units of [`Watch::asleep`], 256ths.
 const MANY: u32 = 128;
 
 /// See the module.
 pub(crate) struct Leaders {
-    /// How many lead while requests are short.
+    /// The number of leaders while requests are short.
     few: usize,
     state: Mutex<State>,
-    /// For followers: a place is free.
+    /// For followers: a leader's place is free.
     free: Condvar,
-    /// For the watch: there are requests, or it is to end.
+    /// For the watch: there are requests, or it must end.
     begun: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Readers that are no followers.
+    /// Readers that are not followers.
     leading: usize,
-    /// Any number may lead.
+    /// Whether any number may lead.
     all: bool,
-    /// A large request has come since the watch looked.
+    /// Whether a large request has come since the watch's last look.
     large: bool,
-    /// The watch is awake.
+    /// Whether the watch is awake.
     watched: bool,
     closed: bool,
-    /// By a number that is given once.
+    /// By a number that is used once.
     readers: BTreeMap<u32, Turn>,
     next: u32,
 }
 
-/// What a reader does.
+/// The state of a reader.
 struct Turn {
-    /// Linux's number of its thread.
+    /// The thread's id in Linux.
     thread: u32,
     /// Counts the requests.
     request: u64,
-    /// It is at that request; else it waits for the next.
+    /// Whether it is working on that request; otherwise it waits for the next.
     busy: bool,
 }
 
-/// A thread's place among those that read. Only that thread uses it.
+/// A thread's place among the readers. Only that thread uses it.
 pub(crate) struct Place<'l> {
     leaders: &'l Leaders,
     number: u32,
 }
 
-/// Ends the watch when dropped, and waits for that.
+/// Ends the watch when dropped, and waits for its end.
 pub(crate) struct Watching {
     leaders: Arc<Leaders>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Lets all lead when dropped, from then on.
+/// From its drop on, all readers may lead.
 struct Closing<'l>(&'l Leaders);
 
 impl Leaders {
-    /// Lets `few` lead (one at least) while requests are short.
+    /// Lets `few` readers (at least one) lead while requests are short.
     pub(crate) fn new(few: usize) -> Arc<Self> {
         let (state, free, begun) = Default::default();
         Arc::new(Self { few: few.max(1), state, free, begun })
     }
 
-    /// Starts the watch. All lead from when it has ended, or cannot be started.
+    /// Starts the watch. All lead once it has ended, or if it cannot be started.
     pub(crate) fn watch(self: &Arc<Self>) -> Watching {
         let leaders = Arc::clone(self);
         let watch = move || {
-            // Also where it panics: all lead, then.
+            // Also after a panic: then all lead.
             let _closing = Closing(&leaders);
             Watch::default().run(&leaders);
         };
         let thread = thread::Builder::new().name("uvfs-fuse/watch".into()).spawn(watch);
         if let Err(error) = &thread {
-            tracing::warn!(%error, "no thread to look for slow requests: all threads read");
+            tracing::warn!(%error, "cannot start the thread that looks for slow requests: all threads read");
             self.close();
         }
         Watching { leaders: Arc::clone(self), thread: thread.ok() }
     }
 
-    /// The calling thread is a reader from now on: returns when it may read.
+    /// Makes the calling thread a reader; returns when it may read.
     pub(crate) fn join(&self) -> Place<'_> {
         let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         state.readers.insert(number, Turn { thread, request: 0, busy: false });
-        // Until it leads it counts as one, so that it is dropped as one whatever happens.
+        // Until it leads it counts as a leader, so that its drop is right in every case.
         state.leading += 1;
         let place = Place { leaders: self, number };
         self.follow(&mut state);
@@ -125,7 +125,7 @@ impl Leaders {
         place
     }
 
-    /// Waits while there are too many leaders besides the caller, which is one when this begins and when it ends.
+    /// Waits while there are too many leaders besides the caller, which counts as one at the start and at the end.
     fn follow(&self, state: &mut MutexGuard<'_, State>) {
         if state.all || state.leading <= self.few {
             return;
@@ -146,7 +146,7 @@ impl Leaders {
 }
 
 impl Place<'_> {
-    /// It has read a request, which is known to be slow if it is `large`.
+    /// The reader has a request, which is known to be slow if it is `large`.
     pub(crate) fn begin(&self, large: bool) {
         let mut state = self.leaders.state.lock();
         if large {
@@ -166,7 +166,7 @@ impl Place<'_> {
         }
     }
 
-    /// It has done with that: returns when it may read the next.
+    /// The reader has finished the request; returns when it may read the next.
     pub(crate) fn end(&self) {
         let mut state = self.leaders.state.lock();
         if let Some(turn) = state.readers.get_mut(&self.number) {
@@ -181,7 +181,8 @@ impl Drop for Place<'_> {
         let mut state = self.leaders.state.lock();
         state.readers.remove(&self.number);
         state.leading -= 1;
-        // Whoever takes the place finds out whether there is anything left to read, and hands it on so, too.
+        // The follower that takes the place finds out whether there is more to read, and passes the place on
+        // likewise.
         self.leaders.free.notify_one();
     }
 }
@@ -196,31 +197,31 @@ impl Drop for Watching {
     fn drop(&mut self) {
         self.leaders.close();
         if let Some(thread) = self.thread.take() {
-            // Its panic was told when it happened.
+            // A panic was reported when it happened.
             let _ = thread.join();
         }
     }
 }
 
-/// What the watch remembers from look to look.
+/// The watch's memory from look to look.
 #[derive(Default)]
 struct Watch {
-    /// By reader: the request at which it was, and in how many looks in a row before this one.
+    /// By reader: its request, and the number of consecutive earlier looks that saw it.
     seen: BTreeMap<u32, (u64, u32)>,
-    /// Mean share of leaders at a request that slept, of 256; the last eight looks or so.
+    /// The mean share of busy leaders that slept, in 256ths, over about the last eight looks.
     asleep: u32,
-    /// Looks in a row without a request.
+    /// Consecutive looks without a request.
     quiet: u32,
     /// When the last slow request was seen.
     slow: Option<Instant>,
 }
 
-/// A reader at a request.
+/// A reader that works on a request.
 struct Busy {
     reader: u32,
     thread: u32,
     request: u64,
-    /// In how many looks in a row before this one it was at the same request.
+    /// The number of consecutive earlier looks that found it at the same request.
     looks: u32,
     asleep: bool,
 }
@@ -233,12 +234,12 @@ impl Watch {
                 leaders.begun.wait(&mut state);
                 continue;
             }
-            // While all lead nobody is held up by what it does not see.
+            // While all lead, an unseen slow request delays nobody.
             let time = if state.all { HOLD / 4 } else { TICK };
             leaders.begun.wait_for(&mut state, time);
             let mut busy = self.look(&state);
-            // A thread is asked after without the mutex: that takes as long as a request. Not where time says enough: who knows what
-            // /proc is.
+            // Threads are checked without the mutex, because a check takes as long as a request. If the time alone
+            // decides, they are not checked: /proc may be slow.
             if busy.iter().all(|reader| reader.looks < MUCH) {
                 MutexGuard::unlocked(&mut state, || {
                     busy.iter_mut().for_each(|reader| reader.asleep = is_asleep(reader.thread));
@@ -250,7 +251,7 @@ impl Watch {
         }
     }
 
-    /// Who is at a request.
+    /// The readers that work on a request.
     fn look(&mut self, state: &State) -> Vec<Busy> {
         let before = std::mem::take(&mut self.seen);
         let mut busy = Vec::new();
@@ -270,8 +271,8 @@ impl Watch {
         busy
     }
 
-    /// Whether requests are slow; of `busy` only those count as asleep that are at the same request still: who has done with
-    /// it may sleep because there is none.
+    /// Whether requests are slow. A reader of `busy` counts as asleep only if it still works on the same request. A
+    /// reader that has finished may sleep because there is no other.
     fn is_slow(&mut self, busy: &[Busy], state: &State) -> bool {
         let mut slow = false;
         for one in busy {
@@ -302,9 +303,9 @@ impl Watch {
     }
 }
 
-/// Whether a thread of this process waits for something. Where /proc does not say, it may: all read, then.
+/// Whether a thread of this process waits for something. If /proc does not tell, it counts as waiting, so all read.
 fn is_asleep(thread: u32) -> bool {
-    // "running" of one that runs or could; else the system call in which it is.
+    // "running" for a thread that runs or could; otherwise the system call that it is in.
     let call = fs::read(format!("/proc/self/task/{thread}/syscall"));
     !call.is_ok_and(|call| call.starts_with(b"running"))
 }
@@ -316,7 +317,7 @@ mod tests {
 
     use super::*;
 
-    /// A thread that reads: it sends its number when it may read, then waits to be told what to do next.
+    /// A reading thread: it sends a message when it may read, and then waits for the next order.
     struct Thread {
         orders: Sender<Order>,
         may_read: Receiver<()>,
@@ -325,9 +326,9 @@ mod tests {
     enum Order {
         /// Begins a request.
         Begin,
-        /// Begins one with much data.
+        /// Begins a request with much data.
         BeginLarge,
-        /// Ends it.
+        /// Ends the request.
         End,
     }
 
@@ -368,11 +369,11 @@ mod tests {
         }
     }
 
-    /// Waits for what the state becomes.
+    /// Waits until the state satisfies `what`.
     fn until(leaders: &Leaders, what: impl Fn(&State) -> bool) {
         let began = Instant::now();
         while !what(&leaders.state.lock()) {
-            assert!(began.elapsed() < Duration::from_secs(60), "it never came to that");
+            assert!(began.elapsed() < Duration::from_secs(60), "the state was not reached");
             thread::yield_now();
         }
     }
@@ -404,23 +405,23 @@ mod tests {
         let (leaders, one, other) = two();
         let watching = leaders.watch();
         one.order(Order::Begin);
-        // It sleeps for its next order.
+        // It sleeps until its next order.
         other.reads();
         one.order(Order::End);
         one.reads();
         until(&leaders, |state| !state.all);
-        // The first one to end a request finds one too many.
+        // The first reader to end a request finds one leader too many.
         other.order(Order::Begin);
         other.order(Order::End);
         until(&leaders, |state| state.leading == 1);
         assert!(other.follows());
-        // And the watch sleeps.
+        // The watch sleeps too.
         until(&leaders, |state| !state.watched);
         drop(watching);
         other.reads();
     }
 
-    /// Nobody looks: there is no watch.
+    /// There is no watch to notice.
     #[test]
     fn a_large_request_lets_all_read_at_once() {
         let (_leaders, one, other) = two();
@@ -438,7 +439,7 @@ mod tests {
         other.reads();
     }
 
-    /// One reader's looks at the watch: whether it is found slow at a look, for each.
+    /// One reader's looks at the watch: for each, whether the reader is found slow.
     fn looks(count: u32, turn: impl Fn(u32) -> (u64, bool), asleep: impl Fn(u32) -> bool) -> Vec<bool> {
         let mut watch = Watch::default();
         let look = |at| {
@@ -457,13 +458,13 @@ mod tests {
         assert_eq!(looks(3, |_| (7, true), |_| true), [false, true, true]);
         let running = looks(MUCH + 1, |_| (7, true), |_| false);
         assert_eq!(running.iter().position(|slow| *slow), Some(MUCH as usize));
-        // Each look finds another.
+        // Each look finds another request.
         assert!(looks(100, |at| (u64::from(at), true), |_| false).iter().all(|slow| !slow));
         // One in three sleeps, as it may for a lock.
         assert!(looks(100, |at| (u64::from(at), true), |at| at % 3 == 0).iter().all(|slow| !slow));
         // All sleep, each for less than a tick.
         assert!(looks(100, |at| (u64::from(at), true), |_| true)[10..].iter().all(|slow| *slow));
-        // None is at a request.
+        // None works on a request.
         assert!(looks(100, |_| (7, false), |_| true).iter().all(|slow| !slow));
     }
 
@@ -486,7 +487,7 @@ mod tests {
         let sleeping = numbers.recv().expect("its number");
         let began = Instant::now();
         while !is_asleep(sleeping) {
-            assert!(began.elapsed() < Duration::from_secs(60), "it does not fall asleep");
+            assert!(began.elapsed() < Duration::from_secs(60), "the thread does not fall asleep");
         }
         assert!((0..100).all(|_| !is_asleep(spinning)));
         stop.store(true, Ordering::Relaxed);
@@ -496,6 +497,6 @@ mod tests {
         while fs::exists(format!("/proc/self/task/{sleeping}")).unwrap_or(false) {
             thread::yield_now();
         }
-        assert!(is_asleep(sleeping), "nothing is said of it");
+        assert!(is_asleep(sleeping), "a thread that /proc does not show counts as asleep");
     }
 }

@@ -1,8 +1,9 @@
-//! What a FUSE server may say to the kernel unasked (`enum fuse_notify_code` of linux/fuse.h), as bytes.
+//! A FUSE server's notifications to the kernel (`enum fuse_notify_code` of linux/fuse.h), as bytes.
 //!
-//! A message is one write to the device: `fuse_out_header` with the code in the place of an error and 0 in that of a
-//! request, then what belongs to the code. The kernel takes it whole or not at all, and the write returns when it is
-//! done, which for a name may be long: see `notify.rs`. All numbers are the machine's own.
+//! A message is one write to the device: a `fuse_out_header`, then the body of the code. The header has the code in
+//! place of an error, and 0 in place of a request. The kernel takes a message whole or not at all. The write
+//! returns when the kernel has acted on it, which for a name may take long: see `notify.rs`. All numbers are in the
+//! machine's byte order.
 
 use std::io::{self, Write};
 
@@ -18,32 +19,34 @@ const INVAL_ENTRY: i32 = 3;
 const INC_EPOCH: i32 = 8;
 const PRUNE: i32 = 9;
 
-/// FUSE_EXPIRE_ONLY (protocol 7.38): the name is asked for when it is used next, and stays if it leads to the same
-/// node. Kernels that do not know it drop the name, which is as right and costs more: who works in a directory
-/// whose name was dropped finds that it has none until somebody looks it up.
+/// FUSE_EXPIRE_ONLY (protocol 7.38): the kernel asks for the name at its next use, and keeps it if it leads to the
+/// same node. Older kernels drop the name. That is also correct, but costs more: a process in a directory whose
+/// name was dropped finds the directory nameless until somebody looks it up.
 const EXPIRE_ONLY: u32 = 1;
 
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message<'a> {
-    /// A name may lead elsewhere. Waits for requests in that directory that are on their way, so that what they answer
-    /// is covered. ENOENT: the kernel does not have it.
+    /// A name may lead elsewhere. The write waits for requests in that directory that are on their way, so their
+    /// answers are covered. ENOENT: the kernel does not have it.
     Name { dir: Node, name: &'a [u8] },
-    /// A name is not so any more: its dentry goes, and with it a node that nobody uses. Waits as [`Message::Name`] does.
+    /// A name is gone: the kernel drops its dentry, and an unused node with it. Waits as [`Message::Name`] does.
     Gone { dir: Node, name: &'a [u8] },
-    /// Attributes, and with `content` all pages (of a directory: its kept entries), are to be asked for again. With
-    /// `content` it waits for reads that are on their way. ENOENT: the kernel does not have the node.
+    /// The kernel must ask for attributes again, and with `content` for all pages (of a directory: its kept
+    /// entries). With `content` the write waits for reads that are on their way. ENOENT: the kernel does not have
+    /// the node.
     Node { node: Node, content: bool },
-    /// All names are to be asked for again (protocol 7.44, Linux 6.16; EINVAL before). Waits for nobody.
+    /// The kernel must ask for all names again (protocol 7.44, Linux 6.16; EINVAL before). Does not wait.
     Epoch,
-    /// Who polls is to ask again; the number is the kernel's, from a POLL. ENOENT: nobody polls any more.
+    /// A poller must ask again; the number is the kernel's, from a POLL. ENOENT: nobody polls any more.
     Poll { kh: u64 },
-    /// Those of these nodes that nobody uses are to be forgotten (protocol 7.45, Linux 6.18; EINVAL before).
+    /// The kernel is asked to forget those of these nodes that are unused (protocol 7.45, Linux 6.18; EINVAL
+    /// before).
     Prune { nodes: &'a [Node] },
 }
 
 impl Message<'_> {
-    /// The bytes of it.
+    /// The bytes of the message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         match *self {
             Self::Name { dir, name } => entry(dir, name, EXPIRE_ONLY),
@@ -62,7 +65,7 @@ impl Message<'_> {
         }
     }
 
-    /// Says it; returns when the kernel has done it.
+    /// Sends it; returns when the kernel has acted on it.
     pub(crate) fn send(&self, mut device: impl Write) -> io::Result<()> {
         let bytes = self.encode();
         let written = device.write(&bytes)?;
@@ -118,7 +121,7 @@ mod tests {
         assert_eq!(bytes[32..], [5u64.to_ne_bytes(), 6u64.to_ne_bytes()].concat());
     }
 
-    /// Takes what it has room for.
+    /// A writer that accepts at most this many bytes.
     struct Short(usize);
 
     impl Write for Short {

@@ -1,6 +1,6 @@
-//! What is mounted where, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+//! The mounts, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 //!
-//! Reading it asks no file system anything, so it also works for a mount whose server is dead.
+//! Reading it makes no request to any file system, so it also works for a mount whose server is dead.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -16,24 +16,24 @@ use crate::device;
 
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// One mount. Its id and device number are given to others once it is gone, so that only all of
-/// this together tells one mount from another, and only while it is known to live.
+/// One mount. Its id and device number are reused once it is gone. So only all of these fields together identify a
+/// mount, and only while it is known to exist.
 #[derive(Clone, Debug)]
 pub(crate) struct Mount {
     pub id: String,
     /// Device number of its files, as "major:minor".
     pub dev: String,
-    /// What of the file system is mounted: a path in it.
+    /// The mounted part of the file system: a path in it.
     pub root: PathBuf,
     pub point: PathBuf,
     pub fstype: String,
-    /// What is mounted, as `fsname` has it.
+    /// The source, as in the option `fsname`.
     pub source: OsString,
-    /// Flags of the mount, and flags and options of the file system, in words with commas between.
+    /// Flags of the mount, and flags and options of the file system, separated by commas.
     pub flags: String,
 }
 
-/// Flags change while it is the same mount.
+/// Flags may change while the mount stays the same.
 impl PartialEq for Mount {
     fn eq(&self, other: &Self) -> bool {
         let Self { id, dev, root, point, fstype, source, flags: _ } = self;
@@ -46,27 +46,27 @@ impl PartialEq for Mount {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Listed {
-    /// What is mounted: the option `fsname`.
+    /// The source: the option `fsname`.
     pub source: OsString,
-    /// Where.
+    /// The mount point.
     pub dir: PathBuf,
     mount: Mount,
 }
 
 impl Listed {
-    /// Whether its server has died. Waits for an answer for at most a second; a server that gives none is not called dead. False where
-    /// another file system is mounted over it, because that one would answer.
+    /// Whether its server has died. Waits at most a second for an answer; a server that gives none does not count
+    /// as dead. False if another file system is mounted over it, because that one would answer.
     pub fn is_dead(&self) -> bool {
         let is_on_top = at(&self.dir).is_ok_and(|top| top.as_ref() == Some(&self.mount));
         is_on_top && device::is_dead(&self.dir)
     }
 }
 
-/// The mounts of uvfs in this process's namespace, in the order in which they were made. Also those whose server is
-/// dead.
+/// The uvfs mounts in this process's namespace, in the order in which they were made, including those whose server
+/// is dead.
 ///
 /// # Errors
-/// Where `/proc` is not mounted.
+/// If `/proc` is not mounted.
 pub fn listed() -> io::Result<Vec<Listed>> {
     let ours = mounts()?.into_iter().filter(|mount| mount.fstype == "fuse.uvfs");
     let listed = |mount: Mount| Listed { source: mount.source.clone(), dir: mount.point.clone(), mount };
@@ -79,10 +79,10 @@ pub(crate) fn mounts() -> io::Result<Vec<Mount>> {
     Ok(text.split(|&byte| byte == b'\n').filter_map(parse).collect())
 }
 
-/// Waits until `is_so` of all mounts, for at most `time`; whether it was.
+/// Waits until `is_so` holds for the list of mounts, for at most `time`; returns whether it did.
 pub(crate) fn wait_until(time: Duration, is_so: impl Fn(&[Mount]) -> bool) -> io::Result<bool> {
     let deadline = Instant::now() + time;
-    // It tells of changes since it was opened.
+    // The file reports changes since it was opened.
     let table = File::open(TABLE)?;
     while !is_so(&mounts()?) {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -96,7 +96,7 @@ pub(crate) fn wait_until(time: Duration, is_so: impl Fn(&[Mount]) -> bool) -> io
     Ok(true)
 }
 
-/// What a walk to `point` ends in: the last mount made there.
+/// The mount that a walk to `point` ends in: the last mount made there.
 pub(crate) fn at(point: &Path) -> io::Result<Option<Mount>> {
     Ok(mounts()?.into_iter().rfind(|mount| mount.point == point))
 }

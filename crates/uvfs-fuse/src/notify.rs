@@ -1,33 +1,35 @@
-//! Telling the kernel of changes that it did not make: a queue, and the threads that empty it.
+//! Notifying the kernel of changes that it did not make: a queue, and the threads that empty it.
 //!
-//! [`Outbox::push`] waits for nobody. One thread, which holds nothing, says one thing after the other in the order
-//! in which it was told, but for this: the kernel takes a directory's lock to invalidate a name in it, and who looks a
-//! name up in that directory holds it until we have answered. Who then waits for the lock has everybody else wait
-//! who looks for a name there. So where requests about a node wait for a driver (`pending.rs`), what is to be said of it
-//! is put off, for as long as one of them has been there for long.
+//! [`Outbox::push`] does not wait. One thread, which holds no lock, sends one message after the other, in the order
+//! of the pushes, with one exception. To invalidate a name, the kernel takes the directory's lock, and a lookup in
+//! that directory holds the lock until the server has answered. A write that waits for the lock makes all other
+//! lookups there wait too. So while requests about a node wait for a driver (`pending.rs`), messages about that
+//! node are put off, as long as one of the requests has waited for long.
 //!
-//! A second thread looks every few milliseconds, while there is something to say, whether something has waited for
-//! [`PATIENCE`]; it then says what never waits: that all names are to be asked for again (INC_EPOCH), and which nodes'
-//! attributes are. What was waiting is said all the same later, because only that comes after answers that were on their
-//! way, which may be old.
+//! A second thread checks every few milliseconds, while messages are queued, whether one has waited for
+//! [`PATIENCE`]. It then sends the messages that never wait: all names must be asked for again (INC_EPOCH), and so
+//! must the attributes of the waiting nodes. The waiting messages are still sent later. Only they come after
+//! answers that were on their way, which may be old.
 //!
-//! **A node that the kernel does not know** although it was handed out is in a reply on its way, with old
-//! attributes perhaps. It is named again after a while, for as long as it counts as handed out.
+//! **A node that the kernel does not know**, although it was handed out, is in a reply on its way, perhaps with old
+//! attributes. It is named again after a while, for as long as it counts as handed out.
 //!
-//! **A name that the kernel asks for again**, because its time was over, gets its new time without the directory's lock, maybe after
-//! it was said that the name leads elsewhere (`frontend/revalidated.rs`). Where such an answer was given in the last second
-//! ([`LATE`]) the name is said again a second later, for which [`Outbox::settle`] does not wait; or it is taken away at once where it was
-//! no directory's and leads nowhere. So such a name is wrong for a second at most, unless who asked takes longer than that from
-//! being woken to storing the answer. Where many are to be said again ([`ECHOES`]) all names are to be asked for again instead.
+//! **A name that the kernel asks for again**, because its TTL was over, gets its new TTL without the directory's
+//! lock. That may happen after the notification that the name leads elsewhere (`frontend/revalidated.rs`). If such
+//! an answer was given in the last second ([`LATE`]), the name is sent again a second later; [`Outbox::settle`]
+//! does not wait for that. If the name was not a directory's and leads nowhere, the kernel is told at once to drop
+//! it. So such a name is wrong for a second at most, unless the caller takes longer from its wake-up to storing the
+//! answer. If there are many names to send again ([`ECHOES`]), the kernel must ask for all names again instead.
 //!
-//! **Too much to say** ([`ROOM`]), or that anything of a superblock may be different: what was to be said of it is left out, all
-//! names are to be asked for again, each node of it that the kernel holds is gone through (for a directory first a name that it
-//! cannot have, to wait for the requests in it), and all names are to be asked for again once more. Where that waits, the
-//! second thread goes through them too, and says what never waits.
+//! **Too many messages** ([`ROOM`]), or a notification that anything of a superblock may have changed: its queued
+//! messages are dropped, and the kernel must ask for all names again. Then each node of the superblock that the
+//! kernel holds is gone through. (For a directory, first an invalid name is invalidated, to wait for the requests
+//! in it.) Then the kernel must ask for all names again once more. If that waits, the second thread goes through
+//! the nodes too, and sends the messages that never wait.
 //!
-//! The mutex protects the state, is a leaf, and is never held over a write. The threads start with the first thing that
-//! there is to say, and end with the [`Outbox`]. They have the device, which keeps a mount whose session has
-//! broken from ending: who ends a session closes the outbox.
+//! The mutex protects the state, is a leaf, and is never held across a write. The threads start with the first
+//! message, and end with the [`Outbox`]. They hold the device, which keeps a mount whose session has broken from
+//! ending. So the thread that ends a session must close the outbox.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -44,67 +46,68 @@ use crate::mounted::Notices;
 use crate::pending::Wait;
 use crate::transport::NodeId;
 
-/// How long something may wait before all names are to be asked for again.
+/// How long a message may wait before the kernel must ask for all names again.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How often that is looked at while there is something to say.
+/// The interval of that check while messages are queued.
 const TICK: Duration = Duration::from_millis(5);
-/// Things that may wait to be said, those that were put off among them.
+/// The maximum number of waiting messages, including those put off.
 const ROOM: usize = 8192;
-/// The first pause before something that was put off is said, and the longest.
+/// The first pause before a message that was put off is sent, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
-/// How often a node is named that the kernel does not get to know: a minute long.
+/// How often a node is named that the kernel never gets to know: for a minute.
 const TIMES_MAX: u32 = 600;
-/// How often something is put off for requests that have just come.
+/// How often a message is put off for requests that have just come.
 const MOMENTS: u32 = 4;
-/// Between two times that everything is gone through.
+/// The time between two passes over all nodes.
 const REST: Duration = Duration::from_millis(50);
-/// How long the kernel may take from getting an answer to storing it.
+/// The time that the kernel may take from getting an answer to storing it.
 pub(crate) const LATE: Duration = Duration::from_secs(1);
-/// Names that may wait to be said again.
+/// The maximum number of names that wait to be sent again.
 const ECHOES: usize = 1024;
 /// A name that no directory has.
 const NO_NAME: &[u8] = b".";
 
-/// Who is told.
+/// The receiver of messages.
 pub(crate) trait Kernel: Send + Sync + 'static {
-    /// Says it; may take long.
+    /// Sends it; may take long.
     fn tell(&self, message: &Message<'_>) -> io::Result<()>;
 }
 
-/// What the kernel holds, as far as we know.
+/// The nodes that the kernel holds, as far as the server knows.
 pub(crate) trait Nodes: Send + Sync + 'static {
-    /// What waits for a driver at a node.
+    /// Whether requests about a node wait for a driver.
     fn waits(&self, node: NodeId) -> Wait;
-    /// Whether it holds the node, or is about to.
+    /// Whether the kernel holds the node, or is about to.
     fn is_held(&self, node: NodeId) -> bool;
-    /// What an answer about a name that the kernel had may leave behind, where the name leads elsewhere now.
+    /// The possible effect of an answer about a name that the kernel had, now that the name leads elsewhere.
     fn late(&self, dir: NodeId, name: &[u8]) -> Late;
-    /// Some of the nodes of a superblock that it holds, and whether they are directories; where to go on.
+    /// Some of the nodes of a superblock that the kernel holds, and whether they are directories; and where to
+    /// continue.
     fn held(&self, sb: SbId, from: u32) -> (Vec<(NodeId, bool)>, Option<u32>);
 }
 
-/// What an answer may leave behind that the kernel stores late.
+/// The possible effect of an answer that the kernel stores late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Late {
-    /// There was none.
+    /// There was no such answer.
     Nothing,
-    /// A name that leads where it did.
+    /// A name that leads to its old node.
     Name,
-    /// One of no directory, that leads nowhere any more.
+    /// A non-directory's name that leads nowhere now.
     Dead,
 }
 
-/// Something to be said.
+/// A notification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// A name, and its directory's attributes and entries.
     Name { dir: NodeId, name: Box<[u8]> },
-    /// Attributes, and content too.
+    /// Attributes, and with `content` also the content.
     Node { node: NodeId, content: bool },
 }
 
 impl Notice {
-    /// The node whose attributes it is about.
+    /// The node whose attributes it concerns.
     fn node(&self) -> NodeId {
         match *self {
             Self::Name { dir: node, .. } | Self::Node { node, .. } => node,
@@ -114,14 +117,14 @@ impl Notice {
 
 struct Queued {
     number: u64,
-    /// Who settles so many things waits for this: counted from 1, and 0 for a part of everything.
+    /// A settler that waits for this many messages waits for this one: counted from 1. 0 for a part of everything.
     settles: u64,
     since: Instant,
     sb: SbId,
     notice: Notice,
     /// How often it was put off.
     times: u32,
-    /// It was said before.
+    /// Whether it was sent before.
     echo: bool,
 }
 
@@ -132,7 +135,7 @@ impl Queued {
     }
 }
 
-/// What there is to know of something that is to be said.
+/// The relevant facts about a message.
 #[derive(Clone, Copy)]
 struct About {
     number: u64,
@@ -143,35 +146,36 @@ struct About {
 
 #[derive(Default)]
 struct State {
-    /// Who is told; none once it is closed.
+    /// The receiver; `None` once the outbox is closed.
     kernel: Option<Arc<dyn Kernel>>,
-    /// Which threads run: the first one, and the second.
+    /// Whether the first and the second thread run.
     running: (bool, bool),
     queue: VecDeque<Queued>,
-    /// Number of the next thing to be said.
+    /// Number of the next message.
     next: u64,
-    /// What is being said.
+    /// The message being sent.
     saying: Option<About>,
-    /// Everything below this number has been said, or covered by an epoch.
+    /// Every message below this number has been sent, or covered by an epoch.
     covered: u64,
-    /// Superblocks of which everything is to be said; since when, where that is not covered; and from when on.
+    /// Superblocks to go through entirely; since when, if that is not covered; and the earliest time of the next
+    /// pass.
     all: Vec<SbId>,
     all_since: Option<Instant>,
     not_before: Option<Instant>,
-    /// Superblocks that are being gone through, and since when that waits, where it is not covered.
+    /// Superblocks being gone through, and since when that waits, if it is not covered.
     going: Vec<SbId>,
     going_since: Option<Instant>,
-    /// What was put off, by the time until when, and by number.
+    /// Messages that were put off, by the time of the next attempt and by number.
     again: BTreeMap<(Instant, u64), Queued>,
-    /// Names that are to be said again, and when.
+    /// Names to send again, and when.
     echoes: VecDeque<(Instant, SbId, Notice)>,
-    /// The second thread looks by itself.
+    /// Whether the second thread is checking by itself.
     ticking: bool,
     closed: bool,
 }
 
 impl State {
-    /// Whether there may be something that has to be covered if it waits for too long.
+    /// Whether a message may have to be covered if it waits for too long.
     fn is_uncovered(&self) -> bool {
         self.covered != self.next || self.all_since.is_some() || self.going_since.is_some()
     }
@@ -180,7 +184,7 @@ impl State {
         self.queue.iter().chain(self.again.values())
     }
 
-    /// Whether anything below a number has not been said.
+    /// Whether any message below a number has not been sent.
     fn has_to_say(&self, upto: u64) -> bool {
         let waits = self.queued().map(Queued::about).chain(self.saying).any(|about| about.settles <= upto);
         waits || !self.all.is_empty() || !self.going.is_empty()
@@ -200,7 +204,7 @@ impl State {
         });
     }
 
-    /// What is to be said again by now goes into the queue; whether anything does.
+    /// Queues the names that are due to be sent again; returns whether there are any.
     fn echo(&mut self, now: Instant) -> bool {
         let due = self.echoes.partition_point(|(due, ..)| *due <= now);
         for (_, sb, notice) in self.echoes.drain(..due).collect::<Vec<_>>() {
@@ -210,7 +214,7 @@ impl State {
         due != 0
     }
 
-    /// Everything of a superblock is to be said, and with it what waits to be said of it.
+    /// Marks a superblock to be gone through entirely; its queued messages become part of that.
     fn everything(&mut self, sb: SbId, now: Instant) {
         self.queue.retain(|queued| queued.sb != sb);
         self.again.retain(|_, queued| queued.sb != sb);
@@ -221,8 +225,8 @@ impl State {
         self.all_since.get_or_insert(now);
     }
 
-    /// What has waited too long and is not covered yet: nodes whose attributes are to be said, and superblocks with
-    /// all theirs. It is covered from now on.
+    /// The overdue messages that are not covered yet: nodes whose attributes must be asked for again, and
+    /// superblocks with all their nodes. They count as covered from now on.
     fn overdue(&mut self, now: Instant) -> Option<(Vec<NodeId>, Vec<SbId>)> {
         let late = |since: Instant| now.saturating_duration_since(since) >= PATIENCE;
         let uncovered = || {
@@ -240,7 +244,7 @@ impl State {
         let nodes = uncovered().map(|about| about.node).collect();
         self.covered = self.next;
         let mut sbs = Vec::new();
-        // Each once; the first thread comes to the rest, or is at it.
+        // Each once; the first thread gets to the others, or is at it.
         if all {
             self.all_since = None;
             sbs.extend_from_slice(&self.all);
@@ -264,22 +268,22 @@ struct Counts {
 struct Shared {
     nodes: Box<dyn Nodes>,
     state: Mutex<State>,
-    /// There is something to say.
+    /// There is a message to send.
     work: Condvar,
-    /// There is something to look at.
+    /// There is something to check.
     tick: Condvar,
-    /// Something has been said, or it is closed.
+    /// A message was sent, or the outbox is closed.
     said: Condvar,
     counts: Counts,
 }
 
-/// What the first thread does next.
+/// The next task of the first thread.
 enum Job {
     One(Queued),
     All(Vec<SbId>),
 }
 
-/// Where what is to be said is put; dropping it closes it.
+/// The queue of messages; dropping it closes it.
 pub(crate) struct Outbox(Arc<Shared>);
 
 impl Drop for Outbox {
@@ -289,7 +293,7 @@ impl Drop for Outbox {
 }
 
 impl Outbox {
-    /// No thread runs before there is something to say, or [`Outbox::start`].
+    /// No thread runs before the first message, or [`Outbox::start`].
     pub(crate) fn new(kernel: Arc<dyn Kernel>, nodes: Box<dyn Nodes>) -> Self {
         Self(Arc::new(Shared {
             nodes,
@@ -301,7 +305,7 @@ impl Outbox {
         }))
     }
 
-    /// Starts the threads, those that do not run yet.
+    /// Starts those threads that do not run yet.
     pub(crate) fn start(&self) -> io::Result<()> {
         self.start_locked(&mut self.0.state.lock())
     }
@@ -323,7 +327,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Ends the threads, and lets go of who is told; a message that is being said is said first. Nothing more is said.
+    /// Ends the threads, and releases the receiver. A message being sent is finished; no other is sent.
     pub(crate) fn close(&self) {
         let mut state = self.0.state.lock();
         state.closed = true;
@@ -337,8 +341,8 @@ impl Outbox {
         self.0.said.notify_all();
     }
 
-    /// Waits until all has been said that was pushed before, for at most `time`; whether it has. What is to be said a
-    /// second time may come later.
+    /// Waits until all messages pushed before have been sent, for at most `time`; returns whether they have. A
+    /// second sending may come later.
     pub(crate) fn settle(&self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
         let mut state = self.0.state.lock();
@@ -351,19 +355,20 @@ impl Outbox {
         true
     }
 
-    /// Says it in this thread, before a request is answered that has made it so. Not what waits for other requests.
+    /// Sends a message in this thread, before the server answers the request that caused it. Not for messages that
+    /// wait for other requests.
     pub(crate) fn say(&self, message: &Message<'_>) {
         let kernel = self.0.state.lock().kernel.clone();
         if let Some(Err(error)) = kernel.map(|kernel| kernel.tell(message)) {
-            tracing::debug!(%error, ?message, "the kernel does not have it");
+            tracing::debug!(%error, ?message, "the kernel did not accept the notification");
         }
     }
 
-    /// Has something of a superblock said.
+    /// Queues a message about a superblock.
     pub(crate) fn push(&self, sb: SbId, notice: Notice) {
         self.put(|state, now| {
             if state.all.contains(&sb) && state.all_since.is_some() {
-                // What comes before everything is gone through is part of it.
+                // A message that comes before its superblock is gone through is part of that.
             } else if state.queue.len() + state.again.len() < ROOM {
                 state.add(sb, notice, now);
             } else {
@@ -374,7 +379,7 @@ impl Outbox {
         });
     }
 
-    /// Has it said that anything in a superblock may be different.
+    /// Queues a notification that anything in a superblock may have changed.
     pub(crate) fn push_all(&self, sb: SbId) {
         self.put(|state, now| state.everything(sb, now));
     }
@@ -387,7 +392,7 @@ impl Outbox {
         }
         put(&mut state, now);
         if let Err(error) = self.start_locked(&mut state) {
-            tracing::error!(%error, "no thread to tell the kernel of changes; the next change tries again");
+            tracing::error!(%error, "cannot start the thread that notifies the kernel of changes; the next change tries again");
         }
         let ticking = state.ticking;
         drop(state);
@@ -455,10 +460,10 @@ impl Shared {
         }
     }
 
-    /// Has a name said again; false where too many are.
+    /// Has a name sent again; false if there are too many.
     fn again(&self, sb: SbId, notice: Notice) -> bool {
         let mut state = self.state.lock();
-        // What has just been said was that name's second time.
+        // The message just sent was that name's second one.
         state.echoes.retain(|(.., other)| *other != notice);
         let fits = state.echoes.len() < ECHOES;
         if fits && !state.closed {
@@ -467,11 +472,11 @@ impl Shared {
         fits
     }
 
-    /// A part of everything that is said by itself.
+    /// Queues a part of everything as a message of its own.
     fn later(&self, sb: SbId, notice: Notice) {
         let mut state = self.state.lock();
         state.add(sb, notice, Instant::now());
-        // Who waits for everything waits for this too, whatever its number.
+        // A waiter for everything waits for this too, whatever its number.
         state.queue.back_mut().into_iter().for_each(|queued| queued.settles = 0);
         if !state.ticking {
             self.tick.notify_one();
@@ -479,14 +484,14 @@ impl Shared {
     }
 }
 
-/// What each of the threads has. The kernel goes with them, so that the mount ends when they do.
+/// The state of each thread. The kernel goes with them, so that the mount ends when they do.
 struct Teller {
     shared: Arc<Shared>,
     kernel: Arc<dyn Kernel>,
 }
 
 impl Teller {
-    /// The first thread.
+    /// The main loop of the first thread.
     fn run(&self) {
         while let Some(job) = self.shared.next() {
             match job {
@@ -500,7 +505,7 @@ impl Teller {
         }
     }
 
-    /// Says one thing; false where it has to be said again, or was not said.
+    /// Sends one message; false if it must be sent again, or was not sent.
     fn one(&self, queued: &Queued) -> bool {
         let free = |node| match self.shared.nodes.waits(node) {
             Wait::No => true,
@@ -514,11 +519,11 @@ impl Teller {
                 }
                 self.name(queued, dir, name);
                 if **name == *NO_NAME {
-                    // Of a directory that could not be gone through with the others: see `everything`.
+                    // A directory that could not be gone through with the others: see `everything`.
                     self.epoch();
                 }
-                // After the name: requests in the directory that were on their way have been answered, and what they
-                // left in the kept entries goes.
+                // After the name: by now the requests in the directory that were on their way have been answered.
+                // This removes their effect on the kept entries.
                 self.node(dir, true)
             }
             Notice::Node { node, content } => (!content || free(node)) && self.node(node, content),
@@ -533,13 +538,14 @@ impl Teller {
             if late == Late::Dead { Message::Gone { dir, name } } else { Message::Name { dir, name } };
         let _ = self.say(&message);
         if late == Late::Name && !self.shared.again(queued.sb, queued.notice.clone()) {
-            // Instead of all those: it reaches names that are being asked for.
+            // Instead of all those names: an epoch reaches names that are being asked for.
             self.shared.state.lock().echoes.clear();
             self.epoch();
         }
     }
 
-    /// Says that a node's attributes, or content too, are to be asked for again. False: the kernel does not know it yet.
+    /// Notifies that a node's attributes, or also its content, must be asked for again. False: the kernel does not
+    /// know the node yet.
     fn node(&self, node: NodeId, content: bool) -> bool {
         self.shared.counts.nodes.fetch_add(1, Relaxed);
         let unknown = self.say(&Message::Node { node, content }) == Err(Errno::NOENT);
@@ -566,7 +572,7 @@ impl Teller {
         self.epoch();
     }
 
-    /// Goes through the nodes of a superblock that the kernel holds, and whether they are directories, until the end.
+    /// Goes through all nodes of a superblock that the kernel holds, and whether they are directories.
     fn each_held(&self, sb: SbId, mut each: impl FnMut(NodeId, bool)) {
         let mut from = Some(0);
         while let Some(at) = from {
@@ -588,15 +594,15 @@ impl Teller {
                 Some(Errno::INTR) => {}
                 Some(Errno::NOENT) => return Err(Errno::NOENT),
                 errno => {
-                    // ENODEV, or an error that the mount's end brings along: the next one will be the same.
-                    tracing::debug!(%error, ?message, "the kernel was not told");
+                    // ENODEV, or another error caused by the mount's end: the next one will be the same.
+                    tracing::debug!(%error, ?message, "the kernel was not notified");
                     return Err(errno.unwrap_or(Errno::IO));
                 }
             }
         }
     }
 
-    /// The second thread.
+    /// The main loop of the second thread.
     fn look(&self) {
         let shared = &*self.shared;
         let mut state = shared.state.lock();

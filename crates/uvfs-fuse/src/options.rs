@@ -1,4 +1,4 @@
-//! How a file system is mounted; what mount(8) calls options, those of the driver excepted.
+//! Options of a mount in the sense of mount(8), those of the driver excepted.
 
 use std::env;
 use std::num::NonZeroUsize;
@@ -11,65 +11,67 @@ use uvfs::Vfs;
 
 use crate::frontend;
 
-/// Options of a mount. The defaults are those of other FUSE file systems: `rw`, `nosuid`,
-/// `nodev`, `exec`, usable by the user who mounts only.
+/// Options of a mount. The defaults are those of other FUSE file systems: `rw`, `nosuid`, `nodev`, `exec`, and only
+/// the mounting user may use it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// What mount(8) and df(1) show as the source; "uvfs" where not given.
+    /// The source that mount(8) and df(1) show; "uvfs" by default.
     pub fsname: Option<String>,
     /// `ro`: the kernel refuses all changes.
     pub read_only: bool,
-    /// `suid`: set-id bits count when a file is executed. Only root may ask for it.
+    /// `suid`: set-id bits take effect on execution. Only root may ask for it.
     pub suid: bool,
     /// `dev`: device nodes can be opened. Only root may ask for it.
     pub dev: bool,
     /// `exec`: files can be executed.
     pub exec: bool,
-    /// `sync`: as mount(8) has it.
+    /// `sync`: as in mount(8).
     pub sync: bool,
-    /// `dirsync`: as mount(8) has it.
+    /// `dirsync`: as in mount(8).
     pub dirsync: bool,
-    /// What mount(8) shows about access times. The kernel leaves the times of a FUSE file system
-    /// to the file system, so this is for show.
+    /// The access time option that mount(8) shows. It has no other effect: the kernel leaves the times of a FUSE
+    /// file system to the file system.
     pub atime: Atime,
-    /// `allow_other`: other users than the one who mounts may use it; permissions are checked.
+    /// `allow_other`: users other than the mounting one may use it; permissions are checked.
     pub allow_other: bool,
-    /// `default_permissions`, `nodefault_permissions`: who checks permissions where the kernel may believe nothing, whoever may use
-    /// the mount; see [`Permissions`].
+    /// `default_permissions`, `nodefault_permissions`: who checks permissions if the kernel may trust nothing,
+    /// whoever may use the mount; see [`Permissions`].
     pub default_permissions: Option<bool>,
-    /// `timeout`: how long the kernel may believe names, attributes and that a name does not
-    /// exist. `None`: as long as the driver says.
+    /// `timeout`: how long the kernel may trust names, attributes, and the absence of a name. `None`: as long as
+    /// the driver says.
     pub timeout: Option<Duration>,
-    /// `noprune` is false: where the kernel holds more than the memory limit allows, ask it to forget by
-    /// FUSE_NOTIFY_PRUNE, if it has that. Without, and on older kernels, names are invalidated.
+    /// False with `noprune`. If the kernel holds more than the memory limit allows, it is asked to forget by
+    /// FUSE_NOTIFY_PRUNE, if it supports that. Otherwise, and on older kernels, names are invalidated.
     pub prune: bool,
-    /// Threads that may read requests from `/dev/fuse` (two at least); two more where requests about the root may wait for the driver. As
-    /// long as requests are short, half of `threads` read, and the others sleep.
+    /// Threads that may read requests from `/dev/fuse` (at least two). Two are added if requests about the root may
+    /// wait for the driver. While requests are short, half of `threads` read, and the others sleep.
     pub threads: usize,
-    /// `transport`: what requests are to come through. The default is what the environment variable `UVFS_TRANSPORT` says,
-    /// if it is one of the names, else [`TransportKind::Auto`].
+    /// `transport`: the way by which requests come. The default is the value of the environment variable
+    /// `UVFS_TRANSPORT`, if it is one of the names, otherwise [`TransportKind::Auto`].
     pub transport: TransportKind,
-    /// `passthrough=auto` is true: where the driver lends open files of the host's and the kernel takes them (FUSE passthrough), it
-    /// reads and writes them by itself.
+    /// True with `passthrough=auto`. If the driver lends open files of the host and the kernel accepts them (FUSE
+    /// passthrough), the kernel reads and writes them by itself.
     pub passthrough: bool,
 }
 
 /// Who checks permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permissions {
-    /// The kernel, by the attributes that it was told (its mount option `default_permissions`).
+    /// The kernel, by the attributes that it has (its mount option `default_permissions`).
     Kernel,
-    /// The server, on each request: where the kernel may believe nothing (`timeout=0`), it would have to ask for the attributes
-    /// of each directory before it goes through. Not where `/proc` is of another process namespace, in which callers are not to
-    /// be found; not on a mirror, whose root and capabilities are the host's to judge; nor,
-    /// unless it is asked for, where others than the one who mounts are let in (`allow_other`): there is much that a kernel does
-    /// without asking (docs/semantics.md), among it to open FIFOs.
+    /// The server, on each request. If the kernel may trust nothing (`timeout=0`), it would have to ask for the
+    /// attributes of each directory before it passes through. The server does not check in these cases:
+    ///
+    /// - `/proc` is of another process namespace, so callers cannot be found.
+    /// - the root is a mirror: the host judges its root and capabilities.
+    /// - users other than the mounting one may use the mount (`allow_other`), unless it is requested: a kernel does
+    ///   much without asking (docs/semantics.md), such as opening FIFOs.
     Server,
 }
 
 impl Permissions {
-    /// A word for it: "kernel" or "server".
+    /// Its name: "kernel" or "server".
     pub fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -78,11 +80,11 @@ impl Permissions {
     }
 }
 
-/// What requests are to come through; see [`Mounted::transport`](crate::Mounted::transport) for what they do.
+/// The requested way for requests; see [`Mounted::transport`](crate::Mounted::transport) for the actual one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportKind {
-    /// `auto`: io_uring where the kernel offers it for FUSE and lets this process use it, and requests about the root never wait
-    /// for the driver; else `/dev/fuse`.
+    /// `auto`: io_uring, if the kernel offers it for FUSE, this process may use it, and requests about the root
+    /// never wait for the driver. Otherwise `/dev/fuse`.
     #[default]
     Auto,
     /// `uring`: io_uring; without it the mount fails.
@@ -171,7 +173,7 @@ impl Options {
         self.flagged().fold(MountFlags::empty(), |all, (_, flag)| all | flag)
     }
 
-    /// Who checks permissions where `vfs` is mounted with these.
+    /// Who checks permissions if `vfs` is mounted with these options.
     pub(crate) fn permissions(&self, vfs: &Vfs) -> Permissions {
         let believes = self.timeout.is_none_or(|timeout| !timeout.is_zero());
         let asked = self.default_permissions.unwrap_or(self.allow_other);
@@ -192,7 +194,7 @@ impl Options {
         }
     }
 
-    /// All of it, as fusermount3 takes it after `-o`.
+    /// All options, as fusermount3 takes them after `-o`.
     pub(crate) fn for_fusermount(&self, permissions: Permissions) -> String {
         let mut text = match self.fuse_options(permissions) {
             "" => String::new(),
@@ -205,12 +207,12 @@ impl Options {
             }
             text.push(c);
         }
-        // It does not know `nodiratime`, which changes nothing anyway.
+        // It does not know `nodiratime`, which has no effect anyway.
         for (name, _) in self.flagged().filter(|(name, _)| !matches!(*name, "nodiratime" | "strictatime")) {
             text.push(',');
             text.push_str(name);
         }
-        // What is not refused by name must be asked for by name.
+        // Options that were not turned off by name must be turned on by name.
         for (name, wanted) in [("suid", self.suid), ("dev", self.dev)] {
             if wanted {
                 text.push(',');

@@ -1,11 +1,12 @@
-//! Pressure stall information: the system says when programs wait for memory.
+//! Pressure stall information: the system reports when programs wait for memory.
 //!
-//! A *trigger* is set by writing to a file of the kernel's, and poll(2) then says POLLPRI when tasks have waited for
-//! memory that long within a window (Documentation/accounting/psi.rst). The file of our own cgroup is asked first, because
-//! a container's limit is what binds; where there is none, the file of the whole system. Both may be
-//! missing (the kernel was built or booted without, or they may not be opened): then that is said, and nothing is watched.
+//! A *trigger* is set by a write to one of the kernel's files. poll(2) then returns POLLPRI when tasks have waited
+//! for memory that long within a window (Documentation/accounting/psi.rst). The file of this process's own cgroup
+//! is tried first, because a container's limit is the one that binds; then the file of the whole system. Both may
+//! be missing (the kernel was built or booted without them, or they may not be opened). Then the reasons are
+//! reported, and nothing is watched.
 //!
-//! A source is owned and asked by one thread.
+//! One thread owns and polls a source.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -18,29 +19,29 @@ use rustix::event::PollFlags;
 
 use crate::mountinfo::{self, Mount};
 
-/// A tenth of the time, in microseconds; who is not privileged must take a multiple of two seconds as the window. The nul
-/// belongs to it.
+/// A tenth of the time, in microseconds. An unprivileged process must use a window of a multiple of two seconds.
+/// The nul is part of the trigger.
 const TRIGGER: &[u8] = b"some 200000 2000000\0";
 /// The file of the whole system.
 const SYSTEM: &str = "/proc/pressure/memory";
 
-/// What a source had to say.
+/// The report of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     Nothing,
     /// Programs waited for memory.
     Pressed,
-    /// It will not say anything any more.
+    /// It will report nothing more.
     Over,
 }
 
-/// Whoever knows that memory is short.
+/// A source of memory pressure reports.
 pub(crate) trait Source: Send {
-    /// What to poll.
+    /// The descriptor to poll.
     fn fd(&self) -> BorrowedFd<'_>;
-    /// For what.
+    /// The events to poll for.
     fn interest(&self) -> PollFlags;
-    /// What poll(2) said of it.
+    /// Interprets the events that poll(2) returned.
     fn heard(&mut self, flags: PollFlags) -> Heard;
 }
 
@@ -73,7 +74,7 @@ impl Psi {
     fn set(path: &Path) -> io::Result<File> {
         let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
         let mut file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
-        // The trigger is taken whole or not at all, and lives as long as the descriptor.
+        // The kernel accepts the trigger whole or not at all, and keeps it as long as the descriptor.
         file.write_all(TRIGGER)?;
         Ok(file)
     }
@@ -119,14 +120,14 @@ impl fmt::Display for Missing {
     }
 }
 
-/// The file of our own cgroup: `groups` is the content of `/proc/self/cgroup` (cgroups(7)), in which version 2 has the line
-/// `0::PATH`. `None` where it is not mounted where we see it.
+/// The file of this process's own cgroup. `groups` is the content of `/proc/self/cgroup` (cgroups(7)), in which
+/// version 2 has the line `0::PATH`. `None` if it is not mounted where this process sees it.
 fn own_file(groups: &str, mounts: &[Mount]) -> Option<PathBuf> {
     let group = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let mount = mounts.iter().rfind(|mount| mount.fstype == "cgroup2")?;
-    // A container may see a part of the tree only.
+    // A container may see only a part of the tree.
     let below = Path::new(group).strip_prefix(&mount.root).ok()?;
-    // `..`: the group lies outside of our cgroup namespace.
+    // `..`: the group lies outside this cgroup namespace.
     let inside = below.components().all(|part| matches!(part, std::path::Component::Normal(_)));
     inside.then(|| mount.point.join(below).join("memory.pressure"))
 }
@@ -176,7 +177,7 @@ mod tests {
         assert!(text.contains("none: No such file") && text.contains("; "), "{text}");
     }
 
-    /// The kernel takes the trigger and does not end it at once.
+    /// The kernel accepts the trigger and does not end it at once.
     #[test]
     fn the_system_takes_a_trigger() {
         let mut psi = match Psi::open() {

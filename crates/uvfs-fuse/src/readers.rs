@@ -1,12 +1,12 @@
 //! The threads that read requests from the device, and which of them are away in a driver's call.
 //!
-//! All of them read from the kernel's one queue, so any of them may take any request. One that comes upon a request
-//! which may wait for a driver runs it itself, as long as another one is left to read on ([`Readers::leave`]): to hand it
-//! over costs two wake-ups and two changes of threads, several times what most requests take. The last one that is left
-//! hands it over to the [`pool`](crate::pool). So a driver that hangs has at most all readers but one.
+//! All of them read the kernel's one queue, so any of them may take any request. A reader with a request that may
+//! wait for a driver runs it itself, as long as another reader is left ([`Readers::leave`]). A hand-over costs two
+//! wake-ups and two changes of threads, several times the cost of most requests. The last reader left hands such a
+//! request to the [`pool`](crate::pool). So a hanging driver holds at most all readers but one.
 //!
-//! The session has ended when no reader is *here*: neither ended nor away. Who is away is not waited for, because
-//! a driver may never answer; if it does, that reader finds the device gone and ends.
+//! The session has ended when no reader is *here*: each has ended or is away. Readers that are away are not waited
+//! for, because a driver may never answer. If it does, that reader finds the device gone and ends.
 //!
 //! One mutex, a leaf, held for a step of a count.
 
@@ -26,20 +26,20 @@ pub(crate) struct Readers {
 
 #[derive(Default)]
 struct State {
-    /// Those that have not ended and are not away.
+    /// Readers that have not ended and are not away.
     here: usize,
-    /// The first error that one has ended with.
+    /// The first error with which a reader ended.
     failed: Option<io::Error>,
 }
 
-/// A reader's leave to wait for a driver, while others read on.
+/// A reader's permission to wait for a driver, while others read.
 pub(crate) struct Away<'r>(&'r Readers);
 
-/// One reader, from before its thread is started until that ends.
+/// One reader, from before its thread is started until it ends.
 struct Here(Arc<Readers>);
 
 impl Readers {
-    /// Leave for the calling thread, which reads requests, to wait for a driver; none for the last one that is left.
+    /// Permission for the calling reader to wait for a driver; `None` for the last one left.
     pub(crate) fn leave(&self) -> Option<Away<'_>> {
         let mut state = self.state.lock();
         if state.here < 2 {
@@ -66,7 +66,7 @@ impl Readers {
         thread::Builder::new().name(name).spawn(run).map(drop)
     }
 
-    /// Waits until none is here; the first error of those that have ended.
+    /// Waits until no reader is here; returns the first error of those that have ended.
     pub(crate) fn wait(&self) -> io::Result<()> {
         let mut state = self.state.lock();
         while state.here > 0 {
@@ -120,7 +120,7 @@ mod tests {
         assert!(readers.leave().is_none());
         drop(away);
         let away = readers.leave().expect("it has come back");
-        // The other one has ended: who comes back is the last.
+        // The other one has ended, so the returning one is the last.
         drop(two);
         drop(away);
         assert!(readers.leave().is_none());
@@ -132,7 +132,7 @@ mod tests {
         let (answer, driver) = mpsc::channel::<()>();
         let (left, has_left) = mpsc::channel();
         let theirs = Arc::clone(&readers);
-        // So that there is another one when it leaves.
+        // Another reader must be here when it leaves.
         let other = Here::new(&readers);
         let hang = move || {
             let away = theirs.leave();

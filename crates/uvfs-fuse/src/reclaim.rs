@@ -1,14 +1,14 @@
-//! Having the kernel forget: what it knows of a mount cannot be evicted from the cache until it does.
+//! Asking the kernel to forget: inodes that it knows cannot be evicted from the cache before that.
 //!
-//! Leaves are named to it in batches. FUSE_NOTIFY_PRUNE (Linux 6.18, protocol 7.45) drops those of them that nobody uses.
-//! A kernel without it is told, name by name, that the entry is not so any more (FUSE_NOTIFY_INVAL_ENTRY): it drops the
-//! dentry, and with it an inode that nobody uses. That is less good: it may wait for a lookup in the
-//! same directory, it costs a system call a name, what is mounted on a file goes, and a file of which only we do not know that
-//! it is open (O_PATH) shows as deleted in /proc. So directories are spared, and PRUNE is tried first, unless the mount says otherwise.
-//! What the kernel answers from its own dentries looks unused here, so neither is an LRU. What comes of it
-//! is seen by the FORGETs that come back.
+//! Leaves are named to it in batches. FUSE_NOTIFY_PRUNE (Linux 6.18, protocol 7.45) drops those of them that are
+//! unused. A kernel without it gets an invalidation for each name (FUSE_NOTIFY_INVAL_ENTRY): it drops the dentry,
+//! and an unused inode with it. That has disadvantages. It may wait for a lookup in the same directory, and it
+//! costs a system call per name. Mounts on a file go, and a file that is open only with O_PATH, which the server
+//! does not know, shows as deleted in /proc. So directories are spared, and PRUNE is tried first unless the mount
+//! has turned it off.
 //!
-//! Whoever asks holds nothing: the write may wait.
+//! Names that the kernel answers from its own dentries look unused here, so neither way is an LRU. The FORGETs that
+//! come back show the effect. The calling thread holds no lock: the write may wait.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,21 +21,21 @@ use crate::frontend::Frontend;
 use crate::messages::Message;
 use crate::transport::NodeId;
 
-/// Nodes named at once.
+/// Nodes named in one message.
 pub(crate) const BATCH: usize = 512;
-/// Names invalidated in one go: each is a system call.
+/// Names invalidated in one call: each is a system call.
 const BATCH_BY_NAME: usize = 128;
 
-/// How the kernel is asked.
+/// The way to ask the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Prune,
     ByName,
-    /// It cannot be: the mount is gone, or the kernel knows neither.
+    /// Not possible: the mount is gone, or the kernel supports neither.
     Not,
 }
 
-/// The kernel of one mount, and how it is asked.
+/// The kernel of one mount, and the way to ask it.
 pub(crate) struct Kernel<D = File> {
     device: D,
     way: Way,
@@ -49,8 +49,8 @@ impl Kernel {
 }
 
 impl<D: Write> Kernel<D> {
-    /// Asks the kernel to forget these; whether it took the question. By name, only what is elsewhere than where requests
-    /// wait, or, with `anywhere`, than where they may wait for ever.
+    /// Asks the kernel to forget these leaves; returns whether it accepted the request. By name, this skips
+    /// directories in which requests wait; with `anywhere`, only those in which they may wait for ever.
     pub(crate) fn forget(&mut self, leaves: &[Leaf], frontend: &Frontend, anywhere: bool) -> bool {
         if leaves.is_empty() {
             return false;
@@ -74,10 +74,11 @@ impl<D: Write> Kernel<D> {
         self.way == Way::ByName && self.forget_by_name(leaves, frontend, anywhere)
     }
 
-    /// The kernel has a directory locked while it changes a name of it, and a lookup that waits for memory keeps it from
-    /// locking it: each waits for the other until the lookup is given memory beyond the limit (it is seen too late that it waits; or, with
-    /// `anywhere`, only its directory has names). One that waits for a driver may never, and
-    /// everybody who looks for a name there would wait behind this thread, which all who are short of memory need.
+    /// The kernel locks a directory while it changes a name in it, and a lookup that waits for memory already holds
+    /// that lock. They wait for each other until the lookup is given memory beyond the limit. This happens if the
+    /// wait is noticed too late, or, with `anywhere`, if only that directory has names. A lookup that waits for a
+    /// driver may wait for ever. All other lookups there would then wait behind this thread, which everyone short
+    /// of memory needs.
     fn forget_by_name(&mut self, leaves: &[Leaf], frontend: &Frontend, anywhere: bool) -> bool {
         let mut told = 0;
         let names = leaves.iter().filter_map(|leaf| frontend.name_of(leaf));
@@ -85,9 +86,9 @@ impl<D: Write> Kernel<D> {
         for (dir, name) in names.take(BATCH_BY_NAME) {
             match frontend.while_invalidating(|| self.send(&Message::Gone { dir, name: &name })) {
                 Ok(()) => told += 1,
-                // It does not know the directory, or not the name: forgotten already.
+                // It does not know the directory or the name: forgotten already.
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
-                // Somebody has a mount below it, or is at it.
+                // A process has a mount below it, or is using it.
                 Err(Errno::BUSY | Errno::NOTEMPTY | Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => return self.give_up(error),
             }
@@ -99,7 +100,7 @@ impl<D: Write> Kernel<D> {
     fn give_up(&mut self, error: Errno) -> bool {
         match error {
             Errno::INVAL | Errno::NOSYS => tracing::warn!(
-                "this kernel cannot be asked to forget names: the memory limit is kept by refusing"
+                "this kernel cannot be asked to forget names: requests beyond the memory limit are refused"
             ),
             // ENODEV: the mount is gone.
             _ => tracing::debug!(%error, "cannot notify"),
@@ -127,7 +128,7 @@ mod tests {
     const NOTIFY_INVAL_ENTRY: i32 = 3;
     const NOTIFY_PRUNE: i32 = 9;
 
-    /// A device that keeps what is written to it, and knows these codes.
+    /// A device that keeps all messages, and accepts these codes.
     struct Told {
         messages: Vec<Vec<u8>>,
         knows: &'static [i32],
@@ -225,7 +226,7 @@ mod tests {
         invalidates(kernel(&[NOTIFY_PRUNE, NOTIFY_INVAL_ENTRY], Way::ByName));
     }
 
-    /// A lookup there waits for what is to be forgotten: it gives up some time.
+    /// A lookup there waits for memory that is to be released: it gives up after some time.
     #[test]
     fn where_a_lookup_waits_for_memory_names_are_invalidated_in_the_end() {
         let (fixture, _, leaves) = held();
@@ -238,7 +239,7 @@ mod tests {
         assert!(kernel.forget(&leaves, &fixture.frontend, false));
     }
 
-    /// The thread that keeps the limit would hang with it, and all who look for other names there.
+    /// Otherwise the thread that keeps the limit would hang with it, and so would all other lookups there.
     #[test]
     fn where_a_driver_hangs_no_name_is_invalidated() {
         let (fixture, _, leaves) = held_of(Features { may_block: true, ..Features::default() });

@@ -1,6 +1,6 @@
-//! What can be changed of a mount from outside while it is there: its flags, as `mount -o remount` does.
+//! Changes of a mounted file system from outside: its flags, as `mount -o remount` changes them.
 //!
-//! The kernel keeps them; the server is not asked and need not know.
+//! The kernel keeps the flags; the server is not asked and need not know.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,19 +21,19 @@ use crate::options::{Atime, Options};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MountedAt {
-    /// Where: an absolute path.
+    /// The mount point: an absolute path.
     pub dir: PathBuf,
-    /// What mount(8) shows as the source: what is mounted, or the option `fsname`.
+    /// The source that mount(8) shows: the mounted source, or the option `fsname`.
     pub source: OsString,
-    /// What the kernel knows of its options: `read_only`, `suid`, `dev`, `exec`, `sync`, `dirsync`, `atime` and `allow_other`. The
-    /// rest is as by default.
+    /// The options that the kernel knows: `read_only`, `suid`, `dev`, `exec`, `sync`, `dirsync`, `atime` and
+    /// `allow_other`. The others have their defaults.
     pub flags: Options,
 }
 
-/// The mount of uvfs that is topmost on `dir`.
+/// The topmost uvfs mount on `dir`.
 ///
 /// # Errors
-/// A sentence, where nothing is mounted there, or something else.
+/// A sentence, if nothing or another file system is mounted there.
 pub fn mounted_at(dir: &Path) -> Result<MountedAt, MountError> {
     let mount = find(dir)?;
     Ok(MountedAt { flags: flags(&mount.flags), dir: mount.point, source: mount.source })
@@ -52,19 +52,20 @@ fn find(dir: &Path) -> Result<Mount, MountError> {
     }
 }
 
-/// Makes the flags of the mount on `dir` those of `options`: `read_only`, `suid`, `dev`, `exec`, `sync` and `atime`. The kernel heeds no
-/// other `dirsync`; flags that [`Options`] has no word for stay.
+/// Sets the flags of the mount on `dir` to those of `options`: `read_only`, `suid`, `dev`, `exec`, `sync` and
+/// `atime`. The kernel ignores a change of `dirsync`. Flags without a counterpart in [`Options`] stay.
 ///
 /// # Errors
-/// A sentence: nothing of uvfs is mounted there, this user may not, or a file is open for writing that would become read-only.
+/// A sentence: no uvfs file system is mounted there, this user may not change it, or a file is open for writing
+/// that would become read-only.
 pub fn remount(dir: &Path, options: &Options) -> Result<(), MountError> {
     let mount = find(dir)?;
     let dir = mount.point.clone();
-    // Who owns the mount may put something else there: what is changed is what was looked at.
+    // The mount's owner may mount something else there: change only the mount that was examined.
     let held = held(&mount).map_err(|error| MountError::at(&dir, error))?;
     let held = held.ok_or_else(|| MountError::NotMounted(dir.clone()))?;
     let path = format!("/proc/self/fd/{}", held.as_raw_fd());
-    // What is not said of access times stays as it was.
+    // Access time flags that are not given stay as they were.
     let atime = match options.atime {
         Atime::Relative | Atime::NotDirectories => MountFlags::RELATIME,
         Atime::Strict | Atime::Never => MountFlags::empty(),
@@ -77,7 +78,7 @@ pub fn remount(dir: &Path, options: &Options) -> Result<(), MountError> {
     }
 }
 
-/// The root of the mount, which is not asked; `None` where something else is there now.
+/// The root of the mount, without a request to it; `None` if another file system is there now.
 fn held(mount: &Mount) -> io::Result<Option<impl AsFd + AsRawFd + use<>>> {
     let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::open(&mount.point, how, Mode::empty())?;
@@ -86,7 +87,7 @@ fn held(mount: &Mount) -> io::Result<Option<impl AsFd + AsRawFd + use<>>> {
     Ok((id.map(str::trim) == Some(&mount.id)).then_some(dir))
 }
 
-/// Flags that others may have set, and that stay: mount(2) takes away whatever is not named.
+/// Flags that others may have set, and that stay: mount(2) clears every flag that is not given.
 fn kept(words: &str, options: &Options) -> MountFlags {
     let has = |word: &str| words.split(',').any(|other| other == word);
     let mut kept = MountFlags::empty();
@@ -96,7 +97,7 @@ fn kept(words: &str, options: &Options) -> MountFlags {
     kept
 }
 
-/// The flags that mountinfo has in these words. What it does not name is as mount(2) has it by default, not as we do.
+/// The flags for these words of mountinfo. A flag that is not named has mount(2)'s default, not that of uvfs.
 fn flags(words: &str) -> Options {
     let has = |word: &str| words.split(',').any(|other| other == word);
     let atime = match () {

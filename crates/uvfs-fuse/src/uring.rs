@@ -1,17 +1,19 @@
-//! The transport over io_uring: FUSE requests through rings that are shared with the kernel, instead of reads and writes
-//! of `/dev/fuse`.
+//! The transport over io_uring: FUSE requests come through rings that are shared with the kernel, instead of reads
+//! and writes of `/dev/fuse`.
 //!
-//! The kernel has a queue for each processor, and gives a request to the queue of the processor that its caller runs on. Here a
-//! thread with a ring of its own stands at each, bound to that processor: caller and server hand over without
-//! waking another processor, and one system call brings the answer in and the next request back. The kernel uses the rings when
-//! every queue has an entry; until then, and for FORGET and INTERRUPT always, requests come by `/dev/fuse`.
+//! The kernel has a queue for each processor, and gives a request to the queue of its caller's processor. Each
+//! queue is served by a thread with a ring of its own, bound to that processor. So caller and server hand over
+//! without waking another processor, and one system call hands in the answer and fetches the next request. The
+//! kernel uses the rings once every queue has an entry. Until then, and always for FORGET and INTERRUPT, requests
+//! come by `/dev/fuse`.
 //!
-//! From the reply to INIT on that says FUSE_OVER_IO_URING the kernel keeps all callers waiting until the rings are there, so
-//! [`available`] is asked before, and a mount whose rings cannot be registered must be given up.
+//! After a reply to INIT with FUSE_OVER_IO_URING, the kernel keeps all callers waiting until the rings are there.
+//! So [`available`] is asked before, and a mount whose rings cannot be registered must be given up.
 //!
-//! Memory of an idle mount: for each processor a thread, a ring (64 submissions of 128 bytes, 1024 completions of 16), and of 64 reserved
-//! megabytes the pages that were touched, which are the two or three that small requests have used, and 64 KiB of each entry
-//! that has moved data. No thread polls: the one that would be waited for is the one that must run on that processor.
+//! Memory of an idle mount, for each processor: a thread, a ring (64 submissions of 128 bytes, 1024 completions of
+//! 16), and the touched pages of 64 reserved megabytes. These are the two or three that small requests have used,
+//! and 64 KiB of each entry that has moved data. No thread polls: the one that a poller would wait for must run on
+//! the same processor.
 
 use std::fs;
 use std::io;
@@ -34,16 +36,16 @@ mod tests;
 pub(crate) use port::RingPort;
 use queue::Queue;
 
-/// What the kernel says of its readiness; root may write to it.
+/// The kernel's switch for FUSE over io_uring; root may write to it.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Where threads of this process ran before some were bound to processors.
+/// The processors on which this process's threads ran before some were bound.
 static ANYWHERE: OnceLock<CpuSet> = OnceLock::new();
 
-/// To be called by a thread that may have been started by one that is bound to a processor: it is not, then.
+/// Undoes the binding to a processor that a thread may have inherited from its creator.
 pub(crate) fn run_anywhere() {
     if let Some(anywhere) = ANYWHERE.get() {
-        // Refused where it was refused to bind, too.
+        // This is refused if binding was refused too.
         let _ = sched_setaffinity(None, anywhere);
     }
 }
@@ -53,7 +55,7 @@ pub(crate) trait Handler: Send + 'static {
     fn handle(&self, header: &[u8; IN_HEADER], op: &[u8], payload: &[u8], port: RingPort);
 }
 
-/// Whether this process may have rings with this kernel; if not, what is missing and what to do about it.
+/// Whether this process may have rings with this kernel. If not, says what is missing and how to fix it.
 pub(crate) fn available() -> Result<(), String> {
     match fs::read_to_string(SWITCH) {
         Ok(text) if text.starts_with(['Y', 'y', '1']) => {}
@@ -69,15 +71,16 @@ pub(crate) fn available() -> Result<(), String> {
     })
 }
 
-/// Rings of which the kernel knows, and nobody answers yet.
+/// Rings that are registered with the kernel, and not yet answered.
 pub(crate) struct Rings {
     threads: Vec<JoinHandle<io::Result<()>>>,
     go: Vec<Sender<()>>,
 }
 
 impl Rings {
-    /// Starts a thread for each processor, each of which registers its ring with the kernel at `device`, which has been greeted.
-    /// Returns when all have. After an error the mount has to be given up. Each thread gets a handler of its own from `handler`.
+    /// Starts a thread for each processor. Each registers its ring with the kernel at `device`, on which INIT has
+    /// been answered. Returns when all have done so. After an error the mount must be given up. Each thread gets
+    /// its own handler from `handler`.
     pub(crate) fn register<H: Handler>(
         device: BorrowedFd<'_>,
         give_up: &GiveUp,
@@ -99,7 +102,7 @@ impl Rings {
             rings.threads.push(thread::Builder::new().name(name).spawn(begin)?);
             rings.go.push(go);
         }
-        // One that fails before it has said anything drops its sender; ours must not keep us waiting for it.
+        // A thread that fails early drops its sender; this sender must not keep the loop waiting.
         drop(ready);
         let mut registered = 0;
         for outcome in all_ready {
@@ -115,7 +118,7 @@ impl Rings {
     /// Answers until the file system is unmounted or aborted; returns when the last thread has ended.
     pub(crate) fn run(self) -> io::Result<()> {
         for go in self.go {
-            // One that has ended says why below.
+            // A thread that has ended gives the reason below.
             let _ = go.send(());
         }
         let mut outcome = Ok(());
@@ -128,7 +131,7 @@ impl Rings {
     }
 }
 
-/// A ring's thread. It says when its entries are registered, and answers when it is told to.
+/// A ring's thread. It reports that its entries are registered, and answers once it gets the go.
 fn begin<H: Handler>(
     device: OwnedFd,
     queues: &[u16],
@@ -140,7 +143,7 @@ fn begin<H: Handler>(
     if number < CpuSet::MAX_CPU {
         let mut here = CpuSet::new();
         here.set(number);
-        // Where that is forbidden it works as well, with wake-ups from processor to processor.
+        // If that is forbidden, it works as well, with wake-ups between processors.
         if let Err(error) = sched_setaffinity(None, &here) {
             tracing::debug!(%error, number, "not bound to its processor");
         }
@@ -167,7 +170,7 @@ fn processors(which: &str) -> io::Result<Vec<u16>> {
         .ok_or_else(|| io::Error::other(format!("the list of {which} processors reads {text:?}")))
 }
 
-/// `0-3,8` and the like; `None` for anything else, and for nothing.
+/// `0-3,8` and the like; `None` for anything else, and for an empty list.
 fn list(text: &str) -> Option<Vec<u16>> {
     let mut numbers = Vec::new();
     for part in text.split(',') {
@@ -177,9 +180,9 @@ fn list(text: &str) -> Option<Vec<u16>> {
     (!numbers.is_empty()).then_some(numbers)
 }
 
-/// Which thread serves which queues: each processor's own, and those of the ones that are not there dealt out.
+/// The queues that each thread serves: its own processor's, and a share of those of absent processors.
 ///
-/// The kernel numbers its queues from 0 to the number of possible processors, whatever their numbers are.
+/// The kernel numbers its queues from 0 to the number of possible processors, whatever the processors' numbers.
 fn shares(possible: &[u16], online: &[u16]) -> Vec<Vec<u16>> {
     let queues = 0..possible.len() as u16;
     let mut shares: Vec<Vec<u16>> = queues.clone().filter(|n| online.contains(n)).map(|n| vec![n]).collect();

@@ -1,18 +1,18 @@
 //! How far the memory limit is lowered while the system is short of memory.
 //!
-//! In sixteenths of the limit. Each time that the system says so, a quarter of what is in force goes, down to a quarter of
-//! the limit. When it has said nothing for [`HOLD`], a sixteenth comes back, and one more after each [`RISE`]. Plain
-//! values, owned by one thread, which brings the time.
+//! Measured in sixteenths of the limit. Each report of pressure removes a quarter of the current share, down to a
+//! quarter of the limit. After [`HOLD`] without a report, one sixteenth comes back, and one more after each
+//! [`RISE`]. Plain values, owned by one thread, which supplies the time.
 
 use std::time::{Duration, Instant};
 
 /// The whole limit.
 pub(crate) const WHOLE: u32 = 16;
-/// The least.
+/// The smallest share.
 const LEAST: u32 = 4;
-/// How long the watermark stays where it is after the last word of pressure.
+/// How long the watermark stays after the last report of pressure.
 const HOLD: Duration = Duration::from_secs(10);
-/// Between two steps up.
+/// The time between two steps up.
 const RISE: Duration = Duration::from_secs(2);
 
 /// See the module.
@@ -32,13 +32,13 @@ impl Watermark {
         self.share
     }
 
-    /// Programs wait for memory.
+    /// Handles a report of memory pressure.
     pub(crate) fn press(&mut self, now: Instant) {
         self.share = (self.share - self.share / 4).max(LEAST);
         self.rises = Some(now + HOLD);
     }
 
-    /// Time has passed; whether the watermark has risen.
+    /// Handles the passage of time; returns whether the watermark has risen.
     pub(crate) fn pass(&mut self, now: Instant) -> bool {
         if self.rises.is_none_or(|at| now < at) {
             return false;
@@ -48,7 +48,7 @@ impl Watermark {
         true
     }
 
-    /// How long it stays where it is; `None`: until there is pressure.
+    /// How long it stays where it is; `None`: until the next pressure.
     pub(crate) fn stays(&self, now: Instant) -> Option<Duration> {
         self.rises.map(|at| at.saturating_duration_since(now))
     }

@@ -1,35 +1,35 @@
 //! POSIX access control lists: their form as an extended attribute, and the arithmetic on them.
 //!
-//! A list has entries in a fixed order: the owner, named users, the owning group, named groups, the mask,
-//! all others. Named entries want a mask, which bounds what they and the owning group get; the file's
-//! group permission bits then *are* the mask. Directories have a second list, the default, from
-//! which what is made in them gets its own. A list that says no more than mode bits can is not kept as the
-//! access list: mode bits take its place. The rules are those of acl(5).
+//! A list has entries in a fixed order: the owner, named users, the owning group, named groups, the mask, all
+//! others. Named entries require a mask, which bounds their permissions and the owning group's. The file's group
+//! permission bits then *are* the mask. Directories have a second list, the default; new nodes in them derive their
+//! own list from it. A list that says no more than mode bits is not kept as the access list: mode bits replace it.
+//! The rules are those of acl(5).
 //!
-//! An [`Acl`] is valid by construction, whoever it comes from, and never changes: drivers and who checks
-//! share it behind an `Arc`. Pure functions of values; who may set a list, and when one is asked for, stands in
-//! `ops/acl.rs`, when mode bits alone decide in `permission.rs`.
+//! An [`Acl`] is valid by construction, whatever its source, and never changes. Drivers and permission checks share
+//! it behind an `Arc`. Pure functions of values. `ops/acl.rs` says who may set a list and when one is asked for;
+//! `permission.rs` says when mode bits alone decide.
 
 use crate::powers::Who;
 use crate::types::{Access, Cred, Errno, Result};
 
-/// Most entries of a list: what fits into an extended attribute.
+/// Most entries of a list: as many as fit into an extended attribute.
 pub const ENTRIES_MAX: usize = (65536 - HEADER) / ENTRY;
 
-/// The attribute's version, four bytes, little endian as everything in it.
+/// The attribute's version: four bytes, little-endian like all of the value.
 const VERSION: u32 = 2;
 const HEADER: usize = 4;
-/// Tag and permissions of two bytes each, and an id of four.
+/// Tag and permissions, two bytes each, and an id of four.
 const ENTRY: usize = 8;
-/// The id of an entry that names nobody.
+/// The id of an entry without a user or group.
 const NOBODY: u32 = u32::MAX;
 
-/// Which of an inode's two lists.
+/// One of an inode's two lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AclKind {
-    /// The one that permissions are checked by.
+    /// The list that permission checks use.
     Access,
-    /// A directory's, for what is made in it.
+    /// A directory's list for new nodes in it.
     Default,
 }
 
@@ -45,13 +45,13 @@ impl AclKind {
         }
     }
 
-    /// The list that an extended attribute of this name stands for.
+    /// The list that an extended attribute of this name represents.
     pub fn of_xattr(name: &[u8]) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.xattr() == name)
     }
 }
 
-/// Whom an entry is about; in the order in which they stand in a list.
+/// The subject of an entry; in the order of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclTag {
     /// The owner.
@@ -62,7 +62,7 @@ pub enum AclTag {
     GroupObj,
     /// The group with this id.
     Group(u32),
-    /// Nobody: the bound of all entries but those of the owner and of others.
+    /// The bound of all entries except those of the owner and of others.
     Mask,
     /// Everybody else.
     Other,
@@ -92,7 +92,7 @@ impl AclTag {
         }
     }
 
-    /// The place among the kinds of entries.
+    /// The position among the kinds of entries.
     fn rank(self) -> u8 {
         match self {
             Self::UserObj => 0,
@@ -112,9 +112,9 @@ impl AclTag {
 /// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AclEntry {
-    /// Whom it is about.
+    /// The subject.
     pub tag: AclTag,
-    /// What they may.
+    /// Its permissions.
     pub perm: Access,
 }
 
@@ -122,11 +122,11 @@ pub struct AclEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl(Box<[AclEntry]>);
 
-/// The entries of an extended attribute's value, whatever they say; none for a value without entries, which stands
-/// for no list.
+/// The entries of an extended attribute's value, not yet validated. `None` for a value without entries, which means
+/// no list.
 ///
 /// # Errors
-/// EOPNOTSUPP for another version, EINVAL for bytes that are no entries.
+/// EOPNOTSUPP for another version, EINVAL for bytes that are not entries.
 pub(crate) fn parse(value: &[u8]) -> Result<Option<Vec<AclEntry>>> {
     if value.is_empty() {
         return Ok(None);
@@ -141,7 +141,7 @@ pub(crate) fn parse(value: &[u8]) -> Result<Option<Vec<AclEntry>>> {
     }
     let entry = |&[t0, t1, p0, p1, i0, i1, i2, i3]: &[u8; ENTRY]| {
         let tag = AclTag::of_raw(u16::from_le_bytes([t0, t1]), u32::from_le_bytes([i0, i1, i2, i3]))?;
-        // Whether these bits exist is a question of validity, which is asked later.
+        // `Acl::new` checks later whether these bits exist.
         Some(AclEntry { tag, perm: Access::from_bits_retain(u16::from_le_bytes([p0, p1]).into()) })
     };
     let entries: Option<Vec<_>> = entries.iter().map(entry).collect();
@@ -152,8 +152,8 @@ impl Acl {
     /// A list of these entries.
     ///
     /// # Errors
-    /// EINVAL where they are not in order, one that must be there is missing or there twice, a named
-    /// entry has no mask, or permissions are none.
+    /// EINVAL if entries are out of order, a required one is missing or doubled, a named entry has no mask, or
+    /// permission bits are unknown.
     pub fn new(entries: Vec<AclEntry>) -> Result<Self> {
         let ranks = || entries.iter().map(|entry| entry.tag.rank());
         let once = |rank| ranks().filter(|r| *r == rank).count() == 1;
@@ -167,7 +167,7 @@ impl Acl {
         if valid { Ok(Self(entries.into())) } else { Err(Errno::INVAL) }
     }
 
-    /// The list that an extended attribute's value stands for; none for an empty value or one without entries.
+    /// The list that an extended attribute's value represents; `None` for an empty value or one without entries.
     ///
     /// # Errors
     /// EOPNOTSUPP for a version other than 2, EINVAL as [`Acl::new`].
@@ -188,7 +188,7 @@ impl Acl {
         value
     }
 
-    /// How long that value is, in bytes.
+    /// The length of that value in bytes.
     pub fn xattr_len(&self) -> usize {
         HEADER + self.0.len() * ENTRY
     }
@@ -198,16 +198,16 @@ impl Acl {
         &self.0
     }
 
-    /// Whether it says nothing that mode bits could not.
+    /// Whether it says no more than mode bits can.
     pub fn is_minimal(&self) -> bool {
         self.0.len() == 3
     }
 
-    /// The nine permission bits that go with it.
+    /// The nine permission bits that correspond to it.
     pub fn mode(&self) -> u32 {
         self.0.iter().fold(0, |mode, entry| match entry.tag {
             AclTag::UserObj => mode | entry.perm.bits() << 6,
-            // The mask comes after the group, and takes its place.
+            // The mask comes after the group, and replaces it.
             AclTag::GroupObj | AclTag::Mask => mode & !0o070 | entry.perm.bits() << 3,
             AclTag::Other => mode | entry.perm.bits(),
             AclTag::User(_) | AclTag::Group(_) => mode,
@@ -220,14 +220,14 @@ impl Acl {
         self.with_bits(mode, |_, bits| bits)
     }
 
-    /// What is made in a directory that has this as its default list, with the permission bits `mode` wanted:
-    /// the bits that it gets, and its access list if mode bits do not say all of it.
+    /// For a new node in a directory with this default list, with the wanted permission bits `mode`. Returns the
+    /// bits that the node gets, and its access list if mode bits do not express all of it.
     pub fn inherited(&self, mode: u32) -> (u32, Option<Self>) {
         let own = self.with_bits(mode, |listed, wanted| listed & wanted);
         (own.mode(), (!own.is_minimal()).then_some(own))
     }
 
-    /// The list with those permissions changed that mode bits show.
+    /// The list with the permissions changed that correspond to mode bits.
     fn with_bits(&self, mode: u32, change: impl Fn(Access, Access) -> Access) -> Self {
         let masked = self.0.iter().any(|entry| entry.tag == AclTag::Mask);
         let changed = |entry: &AclEntry| {
@@ -243,9 +243,9 @@ impl Acl {
         Self(self.0.iter().map(changed).collect())
     }
 
-    /// Whether it grants all of `want` to this caller, on a file with this owner and group. The first entry
-    /// that is about the caller decides; of several groups one that grants suffices, and if none
-    /// does, what others may is not for a member of any. Knows nothing of root.
+    /// Whether it grants all of `want` to this caller, on a file with this owner and group. The first entry that
+    /// matches the caller decides. Of several matching groups, one that grants suffices; if none does, the entry
+    /// for others does not apply to a member. Knows nothing of root.
     pub fn allows(&self, cred: &Cred, owner: u32, group: u32, want: Access) -> bool {
         self.allows_who(cred, owner, group, want)
     }
@@ -276,7 +276,7 @@ impl Acl {
 mod tests {
     use super::*;
 
-    /// A list as setfacl(1) takes it: "u::rwx,u:7:r-x,g::r--,m::rwx,o::---".
+    /// A list in the syntax of setfacl(1): "u::rwx,u:7:r-x,g::r--,m::rwx,o::---".
     fn list(text: &str) -> Vec<AclEntry> {
         let entry = |entry: &str| {
             let [tag, id, letters] = entry.split(':').collect::<Vec<_>>()[..] else { panic!("{entry}") };
@@ -339,7 +339,7 @@ mod tests {
         for (at, byte) in [(4, 0), (4, 3), (4, 64), (5, 1), (6, 8), (7, 1)] {
             assert_eq!(changed(at, byte), Err(Errno::INVAL), "byte {at} is {byte}");
         }
-        // An id is looked at only where it says something.
+        // An id counts only in an entry that uses it.
         assert_eq!(changed(8, 0), Acl::from_xattr(&good));
         let many = [&[2, 0, 0, 0][..], &[2, 0, 7, 0, 1, 0, 0, 0].repeat(ENTRIES_MAX + 1)].concat();
         assert_eq!(Acl::from_xattr(&many), Err(Errno::INVAL));
@@ -353,7 +353,7 @@ mod tests {
             "u::---,g::---,o::---",
             "u::---,g::---,m::---,o::---",
             "u::---,u:1:---,g::---,m::---,o::---",
-            // The kernel takes one id twice, and ids in any order.
+            // The kernel accepts one id twice, and ids in any order.
             "u::---,u:2:---,u:1:r--,u:2:---,g::---,g:1:---,g:1:---,m::---,o::---",
         ] {
             assert!(Acl::new(list(good)).is_ok(), "{good}");
@@ -393,17 +393,17 @@ mod tests {
             });
             list.allows(cred, 9, 60, bits.fold(Access::empty(), |all, bit| all | bit))
         };
-        // The owner's own entry, whatever others say of the same user, and without the mask.
+        // The owner's own entry decides, whatever other entries say of the same user, and without the mask.
         assert!(may(&member(9, &[60, 71]), "rx") && !may(&member(9, &[60, 71]), "w"));
-        // A named user's first entry, bounded, whatever the groups.
+        // A named user's first entry decides, bounded by the mask, whatever the groups.
         assert!(
             may(&member(1, &[5]), "r") && !may(&member(1, &[60, 71]), "w") && !may(&member(1, &[5]), "x")
         );
-        // Groups: each alone must grant it all, and the mask is their bound.
+        // Groups: one group alone must grant all of it, within the mask.
         assert!(may(&member(2, &[60]), "r") && !may(&member(2, &[60]), "w") && !may(&member(2, &[60]), "x"));
         assert!(may(&member(2, &[60, 70]), "w") && !may(&member(2, &[60, 70]), "rw"));
         assert!(may(&member(2, &[70, 71]), "rw") && !may(&member(2, &[70, 71]), "x"));
-        // A member of a group that does not grant it is no other.
+        // A member of a group that denies access does not get the permissions of others.
         assert!(!may(&member(2, &[70]), "x"));
         assert!(may(&member(2, &[5]), "x") && !may(&member(2, &[5]), "r"));
         assert!(may(&member(2, &[5]), "") && may(&member(2, &[70]), ""));

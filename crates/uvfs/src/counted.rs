@@ -1,7 +1,7 @@
-//! A driver whose calls are counted, around any other.
+//! A wrapper that counts the calls of any driver.
 //!
-//! Nothing is kept here and nothing is changed: each method counts ([`counters`](mod@crate::counters))
-//! and calls the driver's own. Costs a few instructions a call.
+//! It stores nothing and changes nothing: each method counts ([`counters`](mod@crate::counters)) and calls the
+//! driver's own. Costs a few instructions a call.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -26,7 +26,7 @@ impl Counted {
     }
 }
 
-/// Methods that are counted.
+/// Defines the methods that are counted.
 macro_rules! counted {
     ($($call:ident: fn $method:ident(&self $(, $arg:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
         $(fn $method(&self $(, $arg: $type)*) $(-> $result)? {
@@ -37,7 +37,7 @@ macro_rules! counted {
 }
 
 impl Driver for Counted {
-    // Asked once, or answered without doing anything.
+    // These are asked once, or answer without doing anything.
     fn name(&self) -> &'static str {
         self.0.name()
     }
@@ -117,7 +117,7 @@ impl Driver for Counted {
 
 #[cfg(test)]
 mod tests {
-    /// The names of the functions that a source has at this indentation, in an order of their own.
+    /// The names of the functions at this indentation of a source, sorted.
     fn methods<'s>(source: &'s str, start: &'s str) -> Vec<&'s str> {
         let rest = source.lines().filter_map(|line| line.trim_start().split_once(start));
         let names = rest.filter(|(before, _)| before.is_empty() || before.ends_with(": "));
@@ -126,7 +126,7 @@ mod tests {
         names
     }
 
-    /// One that is not would have the trait's own answer in place of the driver's.
+    /// A method that is not forwarded would get the trait's default instead of the driver's answer.
     #[test]
     fn every_method_of_the_trait_is_forwarded() {
         let (_, of_trait) = include_str!("driver.rs").split_once("pub trait Driver").unwrap();

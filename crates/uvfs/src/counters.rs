@@ -1,17 +1,15 @@
-//! What the caches do, in figures: hits, misses, waits, ways off the walk without references, and
-//! driver calls by kind.
+//! Counters of the caches: hits, misses, waits, bail-outs of the lock-free walk, and driver calls by kind.
 //!
-//! Each thread counts for itself ([`uvfs_sync::tallies`]), so that a hit stores nothing that another
-//! thread would have to fetch; [`counters`] sums. The figures are the process's: all
-//! [`Vfs`](crate::Vfs) instances share them, and they only grow. They synchronise nothing: a sum is of no
-//! one moment.
-//! Driver calls are counted in one place, [`Counted`](crate::Counted), for the drivers that stand behind it.
+//! Each thread counts for itself ([`uvfs_sync::tallies`]), so a hit stores nothing that another thread would have
+//! to fetch; [`counters`] sums. The counters are the process's: all [`Vfs`](crate::Vfs) instances share them, and
+//! they only grow. They synchronise nothing: a sum is not of one moment. [`Counted`](crate::Counted) alone counts
+//! driver calls, for the drivers that it wraps.
 
 use uvfs_sync::tallies::{self, BUFFERS, LOCK_WAITS, WORDS};
 
 use crate::namei::bailout::{Bail, BailCounts};
 
-/// Which of a thread's figures is what; the first are those of `uvfs-sync`.
+/// The indices of a thread's counters; the first are those of `uvfs-sync`.
 const HITS: usize = 1;
 const MISSES: usize = 2;
 const NAME_WAITS: usize = 3;
@@ -20,7 +18,7 @@ const BAILS: usize = 5;
 const CALLS: usize = BAILS + Bail::ALL.len();
 const _: () = assert!(HITS > LOCK_WAITS && CALLS + Call::ALL.len() <= BUFFERS);
 
-/// The kinds of driver calls: the methods of [`Driver`](crate::Driver) that may be called again and again.
+/// The kinds of driver calls: the methods of [`Driver`](crate::Driver) that may be called repeatedly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is a method of Driver, documented there")]
 pub enum Call {
@@ -122,7 +120,7 @@ impl Call {
     }
 }
 
-/// Sums over all threads that run and that have run.
+/// Sums over all threads, running and ended.
 #[derive(Clone, Debug)]
 pub struct Counters([u64; WORDS]);
 
@@ -132,66 +130,66 @@ impl Counters {
         self.0[HITS]
     }
 
-    /// Names that the cache did not know and a driver was asked for.
+    /// Names that the cache did not know, for which a driver was asked.
     pub fn misses(&self) -> u64 {
         self.0[MISSES]
     }
 
-    /// Times that a thread had to wait because another had a lock of the caches.
+    /// Waits for a lock of the caches that another thread held.
     pub fn lock_waits(&self) -> u64 {
         self.0[LOCK_WAITS]
     }
 
-    /// Times that a thread waited for another's lookup of the same name.
+    /// Waits for another thread's lookup of the same name.
     pub fn name_waits(&self) -> u64 {
         self.0[NAME_WAITS]
     }
 
-    /// Walks without references that gave up, by reason.
+    /// Lock-free walks that gave up, by reason.
     pub fn bails(&self) -> BailCounts {
         BailCounts::new(|reason| self.0[BAILS + reason as usize])
     }
 
-    /// Calls of this kind that were begun.
+    /// Calls of this kind that began.
     pub fn calls(&self, call: Call) -> u64 {
         self.0[CALLS + call as usize]
     }
 
-    /// Driver calls that were begun and have not returned.
+    /// Driver calls that began and have not returned.
     pub fn calls_now(&self) -> u64 {
         let begun = Call::ALL.iter().fold(0u64, |sum, call| sum.wrapping_add(self.calls(*call)));
-        // A call may have returned on a thread that was summed before the one that it began on.
+        // A call may have returned on a thread that was summed before the thread that began it.
         begun.saturating_sub(self.0[RETURNED])
     }
 }
 
-/// The figures now. Takes a mutex that threads take for their first and last count only.
+/// The counters now. Takes a mutex that threads take only for their first and last count.
 pub fn counters() -> Counters {
     Counters(tallies::sums())
 }
 
-/// A walk or a name that the cache answered alone.
+/// Counts a walk or a name that the cache answered alone.
 #[inline(always)]
 pub(crate) fn hit() {
     tallies::count(HITS);
 }
 
-/// A driver is asked for a name.
+/// Counts a name for which a driver is asked.
 pub(crate) fn miss() {
     tallies::count(MISSES);
 }
 
-/// Another's lookup of a name is waited for.
+/// Counts a wait for another's lookup of a name.
 pub(crate) fn name_wait() {
     tallies::count(NAME_WAITS);
 }
 
-/// A walk without references gives up.
+/// Counts a lock-free walk that gives up.
 pub(crate) fn bail(reason: Bail) {
     tallies::count(BAILS + reason as usize);
 }
 
-/// A driver call begins; it has returned when this is dropped.
+/// Counts a driver call that begins; dropping the result counts its return.
 pub(crate) fn begin(call: Call) -> Begun {
     tallies::count(CALLS + call as usize);
     Begun
@@ -210,7 +208,7 @@ impl Drop for Begun {
 mod tests {
     use super::*;
 
-    /// Held by tests that count driver calls: the figures are the process's.
+    /// Tests that count driver calls hold this: the counters are the process's.
     static COUNTS: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
 
     #[test]
@@ -222,8 +220,8 @@ mod tests {
         }
     }
 
-    /// Rule 20: each reason has a figure of its own, which nothing else counts in. Planted bugs: rule20-one-counter-for-all,
-    /// rule20-counters-overlap.
+    /// Rule 20: each reason has a counter of its own, in which nothing else counts. Planted bugs:
+    /// rule20-one-counter-for-all, rule20-counters-overlap.
     #[test]
     fn rule20_each_reason_has_a_figure_of_its_own() {
         // No other test of this binary walks a path.

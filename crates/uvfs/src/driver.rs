@@ -1,13 +1,13 @@
-//! The trait that a file system implements: the only door between the VFS and drivers.
+//! The trait that a file system implements: the only interface between the VFS and drivers.
 //!
-//! The VFS calls with names guarded (no other operation on the same name of the same directory
-//! runs) and every inode referenced, but with no lock of the cache held: a driver may take as
-//! long as it must and delays nobody but who asks for the same name. Permission, type, name
-//! length, emptiness of resident directories and directory loops have been checked.
+//! The VFS calls a driver with name locks held, so no other operation on the same name of the same directory runs.
+//! It holds a reference to every inode, and no lock of the cache. So a driver may take as long as it must, and
+//! delays only callers that ask for the same name. The VFS has checked permission, type, name length, emptiness of
+//! resident directories, and directory loops.
 //!
-//! Attributes live in the cache. A driver that changes an inode says so with
-//! [`Inode::update`]; that holds for the parents' times and link counts too. What a driver
-//! returns as [`NewInode`] is published by the VFS afterwards: publishing cannot fail.
+//! Attributes live in the cache. A driver that changes an inode reports it with [`Inode::update`]; this includes
+//! the parents' times and link counts. The VFS publishes a returned [`NewInode`] after the call; publishing cannot
+//! fail.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct Rename<'a> {
     pub to_dir: &'a Inode<'a>,
     /// New name.
     pub to_name: &'a [u8],
-    /// What the new name led to; replaced, or swapped where `exchange` says so.
+    /// The inode of the new name; it is replaced, or swapped if `exchange` is set.
     pub target: Option<&'a Inode<'a>>,
     /// RENAME_EXCHANGE.
     pub exchange: bool,
@@ -48,11 +48,11 @@ pub struct Rename<'a> {
 pub struct File<'a> {
     /// The inode.
     pub inode: &'a Inode<'a>,
-    /// What [`Driver::open`] returned.
+    /// The value that [`Driver::open`] returned.
     pub handle: u64,
 }
 
-/// What takes a descriptor that a driver lends: see [`Driver::lend`].
+/// The callback that takes a descriptor which a driver lends: see [`Driver::lend`].
 pub type Borrower<'a> = dyn FnMut(BorrowedFd<'_>) -> Result<()> + 'a;
 
 /// A file system.
@@ -60,61 +60,64 @@ pub type Borrower<'a> = dyn FnMut(BorrowedFd<'_>) -> Result<()> + 'a;
 pub trait Driver: Send + Sync + 'static {
     /// Short name, as in `/proc/mounts` ("tmpfs").
     fn name(&self) -> &'static str;
-    /// What this driver is like.
+    /// The properties of this driver.
     fn features(&self) -> Features;
-    /// Whether calls on this inode may take long, where [`Features::may_block`] says that some do. Asked before each request of a
-    /// front end: it must not wait.
+    /// Whether calls on this inode may take long, for drivers with [`Features::may_block`]. Asked before each
+    /// request of a front end, so it must not wait.
     fn may_block(&self, inode: &Inode<'_>) -> bool {
         true
     }
     /// The root directory. Called once, at mount.
     fn root(&self, op: &Op) -> Result<NewInode>;
-    /// The file system is in `cache` now, with this root; nobody has looked anything up in it yet. Once for
-    /// each mount. For drivers whose tree changes by itself: they tell the cache what is not so any more
-    /// ([`Cache::changed`], [`Cache::invalidate`]). `cache` must not be kept but as a `Weak`: it holds the driver.
+    /// Called once for each mount: the file system is in `cache` now, with this root. Nobody has looked anything up
+    /// in it yet. For drivers whose tree changes by itself: they report outdated state to the cache
+    /// ([`Cache::changed`], [`Cache::invalidate`]). Keep `cache` only as a `Weak`, because the cache holds the
+    /// driver.
     fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {}
-    /// Ask for a name. ENOENT may be told as an error or as [`Answer::Absent`] (which is cached).
+    /// Look a name up. ENOENT may be returned as an error, or as [`Answer::Absent`] (which is cached).
     fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
         Err(Errno::NOSYS)
     }
-    /// What [`Driver::lookup`] found is in the cache now: `inode` is what it is known as, and `private` the value that
-    /// was told. Where [`Inode::private`] is another one, the inode was known before and keeps that; the one that was
-    /// told is forgotten, and [`Driver::evict`] is not called for it. For drivers that count what they have handed out.
+    /// An inode that [`Driver::lookup`] found is in the cache now, as `inode`; `private` is the value from the
+    /// answer. If [`Inode::private`] differs, the cache knew the inode before and keeps its old value. The value
+    /// from the answer is then dropped, without a call of [`Driver::evict`]. For drivers that count the values they
+    /// hand out.
     fn published(&self, inode: &Inode<'_>, private: u64) {}
-    /// Whether `name` in the directory numbered `dir` still leads to the inode numbered `child`, or
-    /// (none) still does not exist. Asked with [`Features::revalidates`] at each use of a name that is
-    /// cached, the last of a path included; an answer of [`Driver::lookup`] is not asked about again.
-    /// Where this says no, the cache forgets the name and looks it up anew. It may wait for a lock of
-    /// the driver, which nothing of the VFS is held under, and must not call the VFS.
+    /// Whether `name` in the directory with number `dir` still leads to the inode with number `child`, or (`None`)
+    /// still does not exist. With [`Features::revalidates`] this is asked at each use of a cached name, the last of
+    /// a path included. It is not asked about a new answer of [`Driver::lookup`]. On false, the cache drops the
+    /// name and looks it up anew. It may wait for a lock of the driver if the VFS is never called with that lock
+    /// held, and must not call the VFS.
     fn revalidate(&self, dir: u64, name: &[u8], child: Option<u64>) -> bool {
         true
     }
-    /// Mode and owner of an inode now (the type is the cache's); none where what is cached stands. Asked
-    /// with [`Features::revalidates`] for each directory that is searched, and for what is opened,
-    /// whoever asks, root too. As [`Driver::revalidate`] otherwise.
+    /// Mode and owner of an inode now (the type comes from the cache), or `None` if the cached ones stand. With
+    /// [`Features::revalidates`] this is asked for each searched directory and each opened inode, for every caller,
+    /// root included. The rules of [`Driver::revalidate`] hold here too.
     fn permission(&self, ino: u64) -> Option<Perm> {
         None
     }
-    /// Fresh attributes; called when their time to live has passed.
+    /// Fresh attributes; called when their TTL has passed.
     fn getattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
         Ok(inode.attr())
     }
-    /// How long attributes that [`Driver::getattr`] fetched, names made by [`Driver::link`] and
-    /// [`Driver::rename`], and what a front end tells its own kernel may be believed. Not asked
-    /// of resident drivers, whose answers hold for ever. Zero means: ask again each time.
+    /// The TTL of attributes that [`Driver::getattr`] fetched, of names made by [`Driver::link`] and
+    /// [`Driver::rename`], and of what a front end tells its own kernel. Not asked of resident drivers, whose
+    /// answers hold for ever. Zero means: ask again each time.
     fn ttl(&self) -> Ttl {
         Ttl::For(std::time::Duration::ZERO)
     }
-    /// Change attributes (including truncation) and the inode in the cache with them.
+    /// Change attributes (truncation included), and the cached inode with them.
     fn setattr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {
         Err(Errno::ROFS)
     }
-    /// Make a node of any type. Updates `dir`'s times and, for a directory, its link count.
+    /// Make a node of any type. Updates `dir`'s times, and its link count if the node is a directory.
     fn create(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>) -> Result<NewInode> {
         Err(Errno::ROFS)
     }
-    /// [`Driver::create`] of a regular file, which is opened in the same step where the driver can: the value is then as
-    /// [`Driver::open`]'s. Where there is none, `open` is called after this. Its mode does not bind who makes a file.
+    /// [`Driver::create`] of a regular file. A driver that can do so opens it in the same step, and returns a value
+    /// as [`Driver::open`] does. On `None`, `open` is called afterwards. The creator's access is not checked
+    /// against the new mode.
     fn create_open(
         &self,
         op: &Op,
@@ -125,8 +128,9 @@ pub trait Driver: Send + Sync + 'static {
     ) -> Result<(NewInode, Option<u64>)> {
         self.create(op, dir, name, make).map(|new| (new, None))
     }
-    /// Make a regular file that has no name (O_TMPFILE), with a link count of 0, on the file system that `dir` is in; nothing of `dir`
-    /// changes. It is opened in the same step or, where there is no value, by [`Driver::open`] after this. `linkable`: it may be given a name.
+    /// Make a regular file without a name (O_TMPFILE), with a link count of 0, on the file system of `dir`; `dir`
+    /// does not change. The driver opens it in the same step, or returns `None` and [`Driver::open`] is called
+    /// afterwards. `linkable`: it may be given a name later.
     fn tmpfile(
         &self,
         op: &Op,
@@ -137,8 +141,8 @@ pub trait Driver: Send + Sync + 'static {
     ) -> Result<(NewInode, Option<u64>)> {
         Err(Errno::OPNOTSUPP)
     }
-    /// Whether [`Driver::link`] may be asked to give this inode a name, whose link count is 0: it was made by [`Driver::tmpfile`] and has
-    /// never had one. Asked in the inode's turn.
+    /// Whether [`Driver::link`] may give a name to this inode, whose link count is 0: [`Driver::tmpfile`] made it,
+    /// and it has never had a name. Asked with the inode lock held.
     fn is_linkable(&self, inode: &Inode<'_>) -> bool {
         false
     }
@@ -150,16 +154,16 @@ pub trait Driver: Send + Sync + 'static {
     fn unlink(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()> {
         Err(Errno::ROFS)
     }
-    /// Remove an empty directory (link count 0 afterwards) and update `dir`.
+    /// Remove an empty directory (link count 0 afterwards), and update `dir`.
     fn rmdir(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()> {
         Err(Errno::ROFS)
     }
-    /// Rename; updates link counts and times of all that is involved.
+    /// Rename; updates link counts and times of all inodes involved.
     fn rename(&self, op: &Op, rename: &Rename<'_>) -> Result<()> {
         Err(Errno::ROFS)
     }
-    /// Hand out entries after `cookie` (0: from the start) until `sink` returns false or the
-    /// directory ends. No lock of the driver may be held while `sink` runs.
+    /// Hand out entries after `cookie` (0: from the start) until `sink` returns false or the directory ends. The
+    /// driver must hold no lock while `sink` runs.
     fn readdir(
         &self,
         op: &Op,
@@ -173,39 +177,41 @@ pub trait Driver: Send + Sync + 'static {
     fn readlink(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
         Err(Errno::INVAL)
     }
-    /// Open a regular file; the value is handed back as [`File::handle`]. Who executes it asks for [`Access::EXEC`] alone: the file is
-    /// read then, which needs no permission to read.
+    /// Open a regular file; the value comes back as [`File::handle`]. A caller that executes the file asks for
+    /// [`Access::EXEC`] alone. The file is read then, which needs no read permission.
     fn open(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
         Ok(0)
     }
     /// The last user of an open file is gone.
     fn release(&self, file: File<'_>) {}
-    /// Offers the front end's kernel the file that the driver has behind an open one, to read and write it by itself: `to` is called, once at
-    /// the most, with a descriptor of that file, by a thread that has the identity and the rights which the kernel is to read and
-    /// write with. This, and the next three, are asked only with [`Features::lends`].
+    /// Offers the front end's kernel the driver's own file behind an open one, so that the kernel reads and writes
+    /// it by itself. Calls `to` at most once, with a descriptor of that file. The calling thread has the identity
+    /// and the rights that the kernel is to read and write with. Asked only with [`Features::lends`].
     ///
     /// # Errors
-    /// Any where it is better not lent, and what `to` answers.
+    /// Any error if the file is better not lent, and what `to` answers.
     fn offer(&self, op: &Op, file: File<'_>, to: &mut Borrower<'_>) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
-    /// From now until it is released the data of an open file is read and written by the front end's kernel, in the file that was
-    /// offered for its inode, and the driver hears nothing of it; when the file is released it looks what has become of the inode.
+    /// From now until release, the front end's kernel reads and writes the data of an open file, in the file that
+    /// was offered for its inode. The driver does not see these calls. At release it checks how the inode has
+    /// changed. Asked only with [`Features::lends`].
     ///
     /// # Errors
-    /// It is not lent then.
+    /// If it answers an error, the file is not lent.
     fn lend(&self, file: File<'_>) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
-    /// Whether an open file of this inode was lent since the cache has known the inode: somebody may have it mapped even where nobody
-    /// has it open.
+    /// Whether an open file of this inode was lent since the cache has known the inode. A program may have it
+    /// mapped even if nobody has it open. Asked only with [`Features::lends`].
     fn was_lent(&self, inode: &Inode<'_>) -> bool {
         false
     }
-    /// Whether the file behind an open one can be read and written with O_DIRECT.
+    /// Whether the file behind an open one can be read and written with O_DIRECT. Asked only with
+    /// [`Features::lends`].
     ///
     /// # Errors
-    /// EINVAL where it cannot.
+    /// EINVAL if it cannot.
     fn takes_direct(&self, file: File<'_>) -> Result<()> {
         Ok(())
     }
@@ -213,8 +219,8 @@ pub trait Driver: Send + Sync + 'static {
     fn read(&self, op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         Err(Errno::INVAL)
     }
-    /// Write at `offset`, or at the end where `append`; updates size, blocks, mtime, ctime. A short count
-    /// only where the space ran out in the middle.
+    /// Write at `offset`, or at the end if `append` is set; updates size, blocks, mtime and ctime. A count is short
+    /// only if the space ran out midway.
     fn write(&self, op: &Op, file: File<'_>, offset: u64, data: &[u8], append: bool) -> Result<usize> {
         Err(Errno::ROFS)
     }
@@ -226,11 +232,11 @@ pub trait Driver: Send + Sync + 'static {
     fn seek(&self, op: &Op, file: File<'_>, offset: u64, what: Seek) -> Result<u64> {
         Err(Errno::OPNOTSUPP)
     }
-    /// What an open file is ready for. `waker`, where there is one, is to be woken once when the answer
-    /// may have become another; it takes the place of the one that this open file had, as with
-    /// `Future::poll`, and goes with [`Driver::release`]. So that no change is lost, either look at
-    /// the state after the waker is where the change looks for it, or do both under one lock. It may be
-    /// woken with locks held: it takes none of the VFS's, calls no driver and does not wait.
+    /// What an open file is ready for. The driver wakes `waker` once when the answer may have changed. As with
+    /// `Future::poll`, a new waker replaces the open file's old one, and [`Driver::release`] drops it. So that no
+    /// change is lost, the driver reads the state after it has stored the waker where changes look for it, or does
+    /// both under one lock. The driver may hold its locks when it wakes: a waker takes no lock of the VFS, calls no
+    /// driver and does not wait.
     fn poll(&self, op: &Op, file: File<'_>, waker: Option<&Waker>) -> Result<PollEvents> {
         Ok(PollEvents::ALWAYS)
     }
@@ -242,9 +248,9 @@ pub trait Driver: Send + Sync + 'static {
     fn fsync_dir(&self, op: &Op, dir: &Inode<'_>, datasync: bool) -> Result<()> {
         Ok(())
     }
-    /// Figures of the whole file system.
+    /// Statistics of the whole file system.
     fn statfs(&self, op: &Op) -> Result<StatFs>;
-    /// The value of an extended attribute; ENODATA where there is none.
+    /// The value of an extended attribute; ENODATA if there is none.
     fn getxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
         Err(Errno::OPNOTSUPP)
     }
@@ -259,25 +265,25 @@ pub trait Driver: Send + Sync + 'static {
     ) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
-    /// All names, each followed by a nul, in one buffer; those of access control lists excepted.
+    /// All names, each followed by a nul, in one buffer, without those of access control lists.
     fn listxattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
         Ok(Vec::new())
     }
-    /// Remove an extended attribute; ENODATA where there is none. Updates ctime.
+    /// Remove an extended attribute; ENODATA if there is none. Updates ctime.
     fn removexattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
-    /// The access or default list of an inode, none where it has none. Asked only with [`Features::acl`]. For the
-    /// access list [`Attr::acl`] must say, in the cache, whether there is one: permission is checked by mode
-    /// bits alone where it does not. (It may also say that there could be one; who then answers that there is none says so
-    /// in the cache first.) May be asked at any time, also while the list is being changed.
+    /// The access or default list of an inode, if it has one. Asked only with [`Features::acl`], at any time, also
+    /// while the list is being changed. [`Attr::acl`] in the cache must say whether there is an access list: if it
+    /// says no, mode bits alone decide. It may say yes if there could be one; a driver that then finds none first
+    /// corrects the cache.
     fn acl(&self, op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
         Err(Errno::OPNOTSUPP)
     }
-    /// Set or remove the access or default list, and with the access list the permission bits `mode`, which say
-    /// the same of owner, mask and others. Updates ctime, mode and [`Attr::acl`] in the cache, under the lock
-    /// that [`Driver::acl`] takes: its answer is never newer than these. Who has the
-    /// inode lock asks: two calls for one inode do not overlap, nor one with [`Driver::setattr`].
+    /// Set or remove the access or default list; with the access list also the permission bits `mode`, which say
+    /// the same of owner, mask and others. Updates ctime, mode and [`Attr::acl`] in the cache under the lock that
+    /// [`Driver::acl`] takes, so that its answer is never newer than these. The caller holds the inode lock: calls
+    /// for one inode do not overlap with each other, nor with [`Driver::setattr`].
     fn set_acl(
         &self,
         op: &Op,
@@ -288,8 +294,8 @@ pub trait Driver: Send + Sync + 'static {
     ) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
-    /// The cache lets go of an inode: nobody can reach `private` again. Where `attr.nlink` is 0
-    /// the file is gone for good and its data may be freed. It may be called from within any operation that needs
-    /// memory, whose names are guarded: it must not call the VFS.
+    /// The cache drops an inode: nobody can reach `private` again. If `attr.nlink` is 0, the file is gone for good
+    /// and its data may be freed. Any operation that needs memory may call this with its name locks held, so it
+    /// must not call the VFS.
     fn evict(&self, attr: &Attr, private: u64) {}
 }

@@ -1,8 +1,8 @@
-//! The Linux VFS's lookup machinery for programs that are file systems in user space.
+//! The Linux VFS's lookup machinery, for file systems in user space.
 //!
-//! A [`Vfs`] is a tree of mounted [`Driver`]s over one cache of names and inodes. Front ends
-//! (a FUSE server, say) call its operations on inodes; programs that want paths make a
-//! [`Context`]. What is cached is looked up without locks and without storing anything shared.
+//! A [`Vfs`] is a tree of mounted [`Driver`]s over one cache of names and inodes. Front ends, such as a FUSE
+//! server, call its operations on inodes. Programs that work with paths make a [`Context`]. A lookup of what is
+//! cached takes no lock and stores nothing shared.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -29,8 +29,8 @@
 //! # Ok::<(), Errno>(())
 //! ```
 //!
-//! `types` has the words that all share, `driver` the one door to file systems; `ops` changes
-//! names and inodes, `namei` walks paths. Errors are the kernel's errnos, in the kernel's order.
+//! `types` has the vocabulary that all modules share, and `driver` the trait that file systems implement. `ops`
+//! changes names and inodes; `namei` walks paths. Errors are the kernel's errnos, in the kernel's order.
 #![deny(unsafe_code)]
 
 pub mod acl;

@@ -1,20 +1,18 @@
 //! Superblocks and where they are mounted.
 //!
-//! Who needs a superblock takes an immutable snapshot of all from behind an [`ArcSwap`], which costs a
-//! store to a line of its own thread. Walks need only to know where a mount point leads to and where
-//! a mounted root hangs: both stand in a [`SmallMap`] each, read without storing anything, and
-//! before those they ask `filter`, one word with a bit set for each mount point's and each mounted
-//! root's hash: the usual component pays one load. A mount or an unmount builds the next snapshot
-//! and both maps under `writer`.
+//! Callers that need a superblock load an immutable snapshot of all from an [`ArcSwap`], which costs a store to a
+//! line of their own thread. Walks need two things: where a mount point leads, and which directory a mounted root
+//! covers. Each is in a [`SmallMap`], read without any store. Before those, walks read `filter`: one word with a
+//! bit for the hash of each mount point and each mounted root. So the usual component pays one load. A mount or
+//! unmount builds the next snapshot and both maps under `writer`.
 //!
-//! A *control* file system ([`CONTROL_NAME`]) covers nothing: its root hangs in another's root directory
-//! under a name that is looked for here instead of in the cache (see `ops/control.rs`), and its `..`
-//! leads there. At most one, for good.
+//! A *control* file system ([`CONTROL_NAME`]) covers nothing. Its root hangs in another's root directory, under a
+//! name that is looked up here instead of in the cache (see `ops/control.rs`), and its `..` leads there. There is
+//! at most one, for good.
 //!
-//! A superblock's last user (table or operation) drops it: root and mount point are let go, the
-//! cache gives up what it has of it. Children are mounted after their parents and stand before
-//! them in the table, so that they also go first.
-//! May call the cache; must not call a driver while `writer` is held.
+//! The last user of a superblock (table or operation) drops it. That releases root and mount point, and the cache
+//! evicts its inodes. Children are mounted after their parents and precede them in the table, so they are dropped
+//! first. May call the cache; must not call a driver while `writer` is held.
 
 #[cfg(test)]
 mod tests;
@@ -36,12 +34,12 @@ use crate::types::{Attr, Errno, Features, Op, Result, Ttl};
 /// The name of the control directory, in the root of a [`Vfs`](crate::Vfs) that has one.
 pub const CONTROL_NAME: &[u8] = b".uvfs";
 
-/// The driver that is told what the cache evicts. While it is mounted it is held here: a count that each end of an inode
+/// The driver that learns of evictions. While it is mounted, this holds it: a count that each end of an inode
 /// raised and lowered would be a line that all threads write to.
 enum Told {
     Mounted(Arc<dyn Driver>),
-    /// The cache keeps its superblocks for good, and must not keep their drivers: who still has inodes of one that
-    /// is unmounted has the driver too, or it has nobody to tell.
+    /// The cache keeps its superblocks for good, and must not keep their drivers. A user with inodes of an
+    /// unmounted driver holds that driver too; otherwise there is no driver to notify.
     Unmounted(Weak<dyn Driver>),
 }
 
@@ -62,14 +60,14 @@ impl Told {
 pub(crate) struct Super {
     /// The cache's name for it.
     pub(crate) id: SbId,
-    /// Who answers for it.
+    /// The driver that answers for it.
     pub(crate) driver: Arc<dyn Driver>,
-    /// What the driver said it is like.
+    /// The driver's features.
     pub(crate) features: Features,
     cache: Arc<Cache>,
     root: Option<Pin>,
     point: Option<Pin>,
-    /// Of a control file system: the directory that it is found in.
+    /// For a control file system: the directory that contains it.
     hidden_in: Option<Pin>,
     told: Arc<ArcSwap<Told>>,
 }
@@ -118,22 +116,22 @@ impl Super {
         self.root.as_ref().map(Pin::id)
     }
 
-    /// The id of the directory that the root covers; none for the first file system.
+    /// The id of the directory that the root covers; `None` for the first file system.
     fn point_id(&self) -> Option<InodeId> {
         self.point.as_ref().map(Pin::id)
     }
 
-    /// How long what its driver says may be believed.
+    /// The TTL of its driver's answers.
     pub(crate) fn ttl(&self) -> Ttl {
         if self.features.resident { Ttl::Forever } else { self.driver.ttl() }
     }
 
-    /// Whether what its driver says holds until it is changed through the VFS: nothing else comes to be said of it, now or later.
+    /// Whether its driver's answers hold until a change through the VFS, and nothing else will ever change them.
     fn is_lasting(&self) -> bool {
         self.ttl() == Ttl::Forever && !self.features.watched && !self.features.others_inside
     }
 
-    /// EROFS where the file system takes no changes.
+    /// EROFS if the file system is read-only.
     pub(crate) fn writable(&self) -> Result<()> {
         if self.features.read_only { Err(Errno::ROFS) } else { Ok(()) }
     }
@@ -167,17 +165,17 @@ struct Table {
 }
 
 impl Table {
-    /// One bit for each id that a walk must not pass without looking here.
+    /// One bit for each id at which a walk must look here.
     fn filter(&self) -> u64 {
         self.covered().fold(0, |bits, (point, root)| bits | bit(point) | bit(root))
     }
 
-    /// Mount points and the roots on them.
+    /// The mount points and their mounted roots.
     fn covered(&self) -> impl Iterator<Item = (InodeId, InodeId)> + '_ {
         self.supers.iter().filter_map(|s| Some((s.point_id()?, s.root_id()?)))
     }
 
-    /// The root that `id` leads to: of the last mount, where mounts are stacked.
+    /// The root that `id` leads to: that of the last mount, if mounts are stacked.
     fn top(&self, id: InodeId) -> Option<InodeId> {
         let mut top = None;
         while let Some((_, root)) = self.covered().find(|(point, _)| *point == top.unwrap_or(id)) {
@@ -197,10 +195,10 @@ fn bit(id: InodeId) -> u64 {
     1 << (id.as_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
 }
 
-/// Where the control file system is.
+/// The place of the control file system.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Control {
-    /// The directory that has it.
+    /// The directory that contains it.
     pub(crate) dir: InodeId,
     /// Its root.
     pub(crate) root: InodeId,
@@ -218,9 +216,9 @@ pub(crate) struct Mounts {
     points: SmallMap,
     /// The control file system, once there is one.
     control: OnceLock<Control>,
-    /// Whether any file system takes no changes.
+    /// Whether any file system is read-only.
     read_only: AtomicBool,
-    /// Whether any wants to be asked about its names.
+    /// Whether any driver revalidates its names.
     revalidates: AtomicBool,
     /// A sequence: odd while a mount or unmount becomes visible.
     generation: AtomicU32,
@@ -255,7 +253,7 @@ impl Mounts {
         Ok(SuperRef { table, index })
     }
 
-    /// The root of what is mounted on `id`: of the last mount, where mounts are stacked.
+    /// The root mounted on `id`: that of the last mount, if mounts are stacked.
     #[inline]
     pub(crate) fn mounted_on(&self, id: InodeId) -> Option<InodeId> {
         if self.may_know(id) { self.look_up(&self.tops, id, Table::top) } else { None }
@@ -279,33 +277,32 @@ impl Mounts {
         }
     }
 
-    /// Whether some file system takes no changes: only then need anybody ask which.
+    /// Whether some file system is read-only. If not, callers need not find out which.
     pub(crate) fn any_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
     }
 
-    /// Whether some file system wants to be asked about its names: only then need a walk find out
-    /// where it is.
+    /// Whether some driver revalidates its names. If not, a walk need not find out its file system.
     #[inline(always)]
     pub(crate) fn any_revalidates(&self) -> bool {
         self.revalidates.load(Ordering::Acquire)
     }
 
-    /// Pairs with the release in [`Mounts::publish`]: who sees the bit sees the table. Who does
+    /// Pairs with the release in [`Mounts::publish`]. A reader that sees the bit sees the table. A reader that does
     /// not see it yet walks as if the mount were still to come.
     #[inline]
     fn may_know(&self, id: InodeId) -> bool {
         self.filter.load(Ordering::Acquire) & bit(id) != 0
     }
 
-    /// Mounts `sup` on `at`; the caller keeps `at` from being removed meanwhile.
+    /// Mounts `sup` on `at`; the caller prevents a concurrent removal of `at`.
     pub(crate) fn insert(&self, mut sup: Super, at: Pin) {
         let _writer = self.writer.lock();
         sup.point = Some(at);
         self.add(sup);
     }
 
-    /// With `writer` held.
+    /// Called with `writer` held.
     fn add(&self, sup: Super) {
         let old = self.table.load_full();
         let mut supers = Vec::with_capacity(old.supers.len() + 1);
@@ -314,7 +311,7 @@ impl Mounts {
         self.publish(Table { supers });
     }
 
-    /// Makes `sup` the control file system in the directory `dir`; EEXIST where there is one.
+    /// Makes `sup` the control file system in the directory `dir`; EEXIST if there is one already.
     pub(crate) fn insert_control(&self, mut sup: Super, dir: Pin, listed: bool) -> Result<()> {
         let _writer = self.writer.lock();
         let control = Control { dir: dir.id(), root: sup.root_id().ok_or(Errno::NOTDIR)?, listed };
@@ -323,7 +320,7 @@ impl Mounts {
         }
         sup.hidden_in = Some(dir);
         self.add(sup);
-        // Who finds it here finds its superblock in the table.
+        // A reader that finds it here finds its superblock in the table.
         self.control.set(control).map_err(|_| Errno::EXIST)
     }
 
@@ -333,18 +330,18 @@ impl Mounts {
         self.control.get()
     }
 
-    /// The directory that the root `id` of the control file system is found in.
+    /// The directory that contains the root `id` of the control file system.
     pub(crate) fn hidden_in(&self, id: InodeId) -> Option<InodeId> {
         self.control().filter(|control| control.root == id).map(|control| control.dir)
     }
 
-    /// Whether a directory's name must stay because of what is mounted there.
+    /// Whether a directory's name must stay because of a mount.
     pub(crate) fn is_busy(&self, dir: InodeId) -> bool {
         self.mounted_on(dir).is_some() || self.hidden_in(dir).is_some()
     }
 
-    /// Unmounts what has the root `root`: EINVAL where that is no mounted root (or the first
-    /// file system's), EBUSY where something is mounted further inside.
+    /// Unmounts the file system with the root `root`. EINVAL if that is not a mounted root (or is the first file
+    /// system's), EBUSY if something is mounted further inside.
     pub(crate) fn remove(&self, root: &Inode<'_>) -> Result<()> {
         let gone;
         {
@@ -360,7 +357,7 @@ impl Mounts {
             let supers = old.supers.iter().filter(|s| s.id != gone.id).cloned().collect();
             self.publish(Table { supers });
         }
-        // Evicts, and so calls the driver: not under the writer's lock.
+        // This evicts and so calls the driver: not under the writer's lock.
         drop(gone);
         Ok(())
     }
@@ -372,8 +369,8 @@ impl Mounts {
         let ids = |found: Option<InodeId>, of: InodeId| Some((of.as_u64(), found?.as_u64()));
         let tops: Vec<_> = table.covered().filter_map(|(point, _)| ids(table.top(point), point)).collect();
         let points: Vec<_> = table.covered().map(|(point, root)| (root.as_u64(), point.as_u64())).collect();
-        // Before a file system is reached it is known to be read-only, and to want to be asked;
-        // afterwards, that may be looked at in vain.
+        // These flags are set before the file system can be reached, so no walk misses them. Afterwards they stay
+        // set, at the cost of needless looks.
         let read_only = table.supers.iter().any(|s| s.features.read_only);
         self.read_only.fetch_or(read_only, Ordering::Release);
         let revalidates = table.supers.iter().any(|s| s.features.revalidates);
@@ -387,17 +384,18 @@ impl Mounts {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Moves with every mount and unmount; `None` while one is becoming visible. To be read before a
-    /// walk whose way is to be remembered.
+    /// Moves with every mount and unmount; `None` while one is becoming visible. Read it before a walk whose
+    /// positions are to be remembered.
     #[inline]
     pub(crate) fn generation(&self) -> Option<u32> {
         let now = self.generation.load(Ordering::Acquire);
         now.is_multiple_of(2).then_some(now)
     }
 
-    /// Whether the mounts are what they were.
+    /// Whether the mounts are unchanged.
     pub(crate) fn stand(&self, generation: Option<u32>) -> bool {
-        // Pairs with the release fence in `publish`: what was seen of a change came with this.
+        // Pairs with the release fence in `publish`: if a reader saw part of a change, it sees the moved
+        // generation.
         fence(Ordering::Acquire);
         generation.is_some() && self.generation() == generation
     }
@@ -412,13 +410,13 @@ impl Mounts {
         self.table.load().supers.iter().all(|s| s.features.resident || s.hidden_in.is_some())
     }
 
-    /// Whether all that is said of any file system holds for ever, the control file system excepted.
+    /// Whether all answers of every file system hold for ever, the control file system excepted.
     pub(crate) fn is_all_lasting(&self) -> bool {
         self.table.load().supers.iter().all(|s| s.hidden_in.is_some() || s.is_lasting())
     }
 }
 
-/// Only the fields that say something.
+/// Only the informative fields.
 impl std::fmt::Debug for Mounts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let table = self.table.load();

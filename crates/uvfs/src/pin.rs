@@ -1,11 +1,10 @@
-//! A reference to an inode that is not tied to a borrow of the cache.
+//! A reference to an inode that does not borrow the cache.
 //!
-//! Tables that live inside the [`Vfs`](crate::Vfs) (open files, mounts) cannot hold an
-//! [`Inode`], which borrows the cache that the same `Vfs` owns. A [`Pin`] owns one reference
-//! and the cache with it. Nothing here is locked: a pin is immutable, and whoever holds it may
-//! look at the inode through [`Pin::inode`], which touches no reference count.
-//! Cost: one `Arc` of the cache per pin; nothing per use. An open file spares itself that one
-//! (see `ops/file.rs`) and has an [`OwnedId`] alone.
+//! Tables inside the [`Vfs`](crate::Vfs) (open files, mounts) cannot hold an [`Inode`], which borrows the cache
+//! that the same `Vfs` owns. A [`Pin`] owns one reference, and the cache with it. This module has no lock: a pin is
+//! immutable, and its holder may use the inode through [`Pin::inode`], which touches no reference count. Cost: one
+//! `Arc` of the cache per pin; nothing per use. An open file avoids that one (see `ops/file.rs`) and has only an
+//! [`OwnedId`].
 
 use std::sync::Arc;
 

@@ -1,24 +1,24 @@
-//! What a caller may beyond what its user and group are allowed: supplementary groups and capabilities.
+//! A caller's rights beyond its user and group: supplementary groups and capabilities.
 //!
-//! A library's user is told by its [`Cred`], and user id 0 has every capability. A front end whose requests name
-//! a user, a group and a process only ([`Powers::asked`]) is asked for the rest, by the first check of an operation whose
-//! outcome depends on it: most are decided by owner and mode bits, and to ask costs as much as many an operation.
-//! Nothing is kept from one operation to the next.
+//! For a library's user the [`Cred`] says all, and user id 0 has every capability. A front end's requests may name
+//! only a user, a group and a process ([`Powers::asked`]). Then the first check whose outcome depends on the rest
+//! asks the front end. Owner and mode bits decide most checks, and asking costs as much as many operations. Nothing
+//! is kept from one operation to the next.
 //!
-//! Where the question fails, the caller has nothing of it; a check that may then grant what a group was denied asks
-//! [`Op::certain`](crate::Op) before it does.
+//! If asking fails, the caller has no such rights. A check that may then grant what a group was denied calls
+//! [`Op::certain`](crate::Op) first.
 
 use std::sync::OnceLock;
 
 use crate::types::{Cred, Groups, Op, Result};
 
-/// A capability that a check here knows, by its number in capabilities(7).
+/// A capability that the checks use, with its number in capabilities(7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Capability {
     /// Change owner and group of any file.
     Chown = 0,
-    /// Read, write and search whatever the mode bits say; execute what somebody may execute.
+    /// Read, write and search whatever the mode bits say; execute files that somebody may execute.
     DacOverride = 1,
     /// Read, and search directories, whatever the mode bits say.
     DacReadSearch = 2,
@@ -32,7 +32,7 @@ pub enum Capability {
     Mknod = 27,
 }
 
-/// What a caller was found to have.
+/// The rights that a caller was found to have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Has {
     /// Supplementary groups.
@@ -41,10 +41,10 @@ pub struct Has {
     pub capabilities: u64,
 }
 
-/// Finds out what the caller of a request has: process and user id.
+/// Looks up the rights of a request's caller: process and user id.
 pub type Ask = fn(pid: u32, uid: u32) -> Result<Has>;
 
-/// See the module. The default is a caller of whom nothing is left open.
+/// See the module. The default is a caller about whom nothing is unknown.
 #[derive(Clone, Debug, Default)]
 pub struct Powers {
     ask: Option<(Ask, u32)>,
@@ -52,25 +52,25 @@ pub struct Powers {
 }
 
 impl Powers {
-    /// Those of the process `pid`, which are asked for by the first who has to know.
+    /// The rights of the process `pid`; the first check that needs them asks.
     pub fn asked(ask: Ask, pid: u32) -> Self {
         Self { ask: Some((ask, pid)), known: OnceLock::new() }
     }
 
-    /// None where the user id says it all.
+    /// `None` if the user id decides.
     fn of(&self, uid: u32) -> Option<&Result<Has>> {
         let (ask, pid) = self.ask?;
         Some(self.known.get_or_init(|| ask(pid, uid)))
     }
 }
 
-/// Whom a permission is asked for.
+/// The subject of a permission check.
 pub(crate) trait Who {
     fn uid(&self) -> u32;
     /// Whether `gid` is the group or one of the supplementary groups.
     fn in_group(&self, gid: u32) -> bool;
     fn has(&self, capability: Capability) -> bool;
-    /// Whether all of this is answered without asking anybody.
+    /// Whether all of this is answered without asking the front end.
     fn is_known(&self) -> bool;
 }
 
@@ -119,12 +119,12 @@ impl Who for Op {
 }
 
 impl Op {
-    /// Whether no mode bits bind the caller, as far as its user id says so.
+    /// Whether mode bits do not bind the caller, if its user id alone decides that.
     pub(crate) fn is_root(&self) -> bool {
         self.is_known() && self.cred.is_root()
     }
 
-    /// The error where the caller's groups and capabilities had to be known and could not be found out.
+    /// The error, if the caller's groups and capabilities were needed and could not be looked up.
     pub(crate) fn certain(&self) -> Result<()> {
         match self.powers.known.get() {
             Some(Err(errno)) => Err(*errno),

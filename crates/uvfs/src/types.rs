@@ -1,6 +1,6 @@
-//! The words that namei, drivers and front ends share: errors, credentials, flags.
+//! The vocabulary that namei, drivers and front ends share: errors, credentials, flags.
 //!
-//! Plain values; nothing here is shared between threads or knows the cache's insides.
+//! Plain values: no type here is shared between threads or knows the cache's internals.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub use rustix::io::Errno;
 pub use uvfs_cache::attr::{Attr, Time, mode};
 pub use uvfs_cache::{Perm, Ttl};
 
-/// What every operation returns; the errors are the kernel's.
+/// The result of every operation; the errors are the kernel's.
 pub type Result<T> = std::result::Result<T, Errno>;
 
 /// Longest name of one path component, in bytes (`NAME_MAX`).
@@ -22,8 +22,8 @@ pub const PATH_MAX: usize = 4095;
 /// Symbolic links followed in one walk before ELOOP.
 pub const MAX_SYMLINKS: u32 = 40;
 
-/// Supplementary groups. Most callers whom an operation is done for have none, or none that are known: that takes no memory,
-/// and no count is shared by who clones it.
+/// Supplementary groups. Most callers have none, or none that are known. That case takes no memory, and its clones
+/// share no reference count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Groups(Option<Arc<[u32]>>);
 
@@ -54,7 +54,7 @@ impl From<Vec<u32>> for Groups {
     }
 }
 
-/// On whose behalf an operation is done. Cheap to clone.
+/// The identity an operation runs with. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cred {
     /// User id that permissions are checked against (the kernel's fsuid).
@@ -74,7 +74,7 @@ impl Cred {
     pub fn user(uid: u32, gid: u32) -> Self {
         Self { uid, gid, groups: Groups::default() }
     }
-    /// Whether mode bits do not bind (CAP_DAC_OVERRIDE, CAP_FOWNER and CAP_FSETID in one).
+    /// Whether mode bits do not bind this caller (CAP_DAC_OVERRIDE, CAP_FOWNER and CAP_FSETID in one).
     pub fn is_root(&self) -> bool {
         self.uid == 0
     }
@@ -92,22 +92,22 @@ pub struct Op {
     pub cred: Cred,
     /// The time to stamp changes with.
     pub now: Time,
-    /// Permissions were checked by who calls (a FUSE kernel under `default_permissions`): the
-    /// VFS then does not check them again. Type, name, emptiness and loop checks are always made.
+    /// The caller of the VFS has checked permissions (a FUSE kernel under `default_permissions`), so the VFS does
+    /// not check them again. It always checks type, name, emptiness and loops.
     pub trusted: bool,
-    /// What the caller may beyond `cred`, where a front end has to find it out. Only checks ask for it.
+    /// The caller's rights beyond `cred`, for front ends that must look them up. Only permission checks ask for it.
     pub powers: Powers,
-    /// Permission bits that new nodes do not get, unless their directory has a default access control
-    /// list, which then takes the place of it.
+    /// Permission bits that new nodes do not get. If the directory has a default access control list, that list
+    /// replaces the umask.
     pub umask: u32,
 }
 
 /// What a name leads to.
 #[derive(Clone, Debug)]
 pub enum Found<'v> {
-    /// The inode (the root of what is mounted there, if something is), and its attributes.
+    /// The inode and its attributes; if something is mounted there, the mounted root.
     Node(uvfs_cache::InodeRef<'v>, Attr),
-    /// There is no such name, and a front end may believe that for so long.
+    /// There is no such name, and a front end may trust that for this long.
     Absent(Ttl),
 }
 
@@ -131,13 +131,13 @@ pub struct SetAttr {
     /// Clear set-id bits as the kernel does for a write or truncate by an unprivileged caller
     /// (FUSE_HANDLE_KILLPRIV_V2's FATTR_KILL_SUIDGID).
     pub kill_suidgid: bool,
-    /// Who asks has the file open for writing: its size may be changed whatever its mode is by now.
+    /// The caller has the file open for writing, so its size may change whatever its mode is by now.
     pub opened: bool,
 }
 
 impl SetAttr {
-    /// Whether a field is there, or set-id bits may have to go. What a driver is told to change without is for
-    /// chown(2) with neither owner nor group, which moves the time of change.
+    /// Whether a field is set, or set-id bits may have to go. A driver gets a change without either for chown(2)
+    /// with neither owner nor group, which moves the change time.
     pub fn changes_anything(&self) -> bool {
         let Self { mode, uid, gid, size, atime, mtime, ctime, kill_suidgid, opened: _ } = self;
         let times = atime.is_some() || mtime.is_some() || ctime.is_some();
@@ -145,7 +145,7 @@ impl SetAttr {
     }
 }
 
-/// A time to set, as `utimensat` tells them apart (permission rules differ).
+/// A time to set, as `utimensat` distinguishes them (their permission rules differ).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
     /// UTIME_NOW.
@@ -154,20 +154,20 @@ pub enum SetTime {
     At(Time),
 }
 
-/// What a new node shall be.
+/// The description of a new node.
 #[derive(Clone, Copy, Debug)]
 pub struct Make<'a> {
     /// Type and permission bits (umask or default list already applied).
     pub mode: u32,
     /// Owner.
     pub uid: u32,
-    /// Group (set-gid directories already taken into account).
+    /// Group (a set-gid directory is already taken into account).
     pub gid: u32,
     /// Device number, for device nodes.
     pub rdev: u32,
     /// Target, for symbolic links.
     pub target: Option<&'a [u8]>,
-    /// The access list, where it says more than `mode` ([`Attr::acl`] then says so). None of this without
+    /// The access list, if it says more than `mode` ([`Attr::acl`] then says so). Always `None` without
     /// [`Features::acl`].
     pub acl: Option<&'a Arc<Acl>>,
     /// The default list, for directories.
@@ -179,11 +179,11 @@ pub struct Make<'a> {
 pub struct NewInode {
     /// Attributes; `ino` identifies the inode within the superblock.
     pub attr: Attr,
-    /// The driver's own value, returned by `Inode::private`. An inode that the cache knows
-    /// already (by `attr.ino`) keeps the value that it has, and this one is forgotten: make such
-    /// values from the number, or on first use with `Inode::init_private`.
+    /// The driver's own value, which `Inode::private` returns. An inode that the cache already knows (by
+    /// `attr.ino`) keeps its value, and this one is dropped. So derive such values from the number, or set them on
+    /// first use with `Inode::init_private`.
     pub private: u64,
-    /// How long name and attributes may be believed.
+    /// The TTL of name and attributes.
     pub ttl: Ttl,
 }
 
@@ -192,7 +192,7 @@ pub struct NewInode {
 pub enum Answer {
     /// The name leads to this inode.
     Found(NewInode),
-    /// There is no such name, and that may be believed for so long.
+    /// There is no such name, and that may be trusted for this long.
     Absent(Ttl),
 }
 
@@ -217,29 +217,29 @@ bitflags::bitflags! {
         const READ = 4;
     }
 
-    /// How [`Context::open`](crate::Context::open) opens, as `open(2)` has it; at least one of
-    /// `READ` and `WRITE` must be there.
+    /// How [`Context::open`](crate::Context::open) opens, as in `open(2)`. At least one of `READ` and `WRITE` must
+    /// be set.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct OpenFlags: u32 {
         /// Reading is wanted (O_RDONLY, O_RDWR).
         const READ = 1;
         /// Writing is wanted (O_WRONLY, O_RDWR).
         const WRITE = 2;
-        /// O_CREAT: make a regular file where there is nothing.
+        /// O_CREAT: make a regular file if there is nothing.
         const CREATE = 4;
-        /// O_EXCL: with `CREATE`, fail with EEXIST where there is something.
+        /// O_EXCL: with `CREATE`, fail with EEXIST if the name exists.
         const EXCL = 8;
-        /// O_TRUNC: cut a regular file to nothing.
+        /// O_TRUNC: truncate a regular file to zero length.
         const TRUNC = 16;
         /// O_APPEND: every write goes to the end.
         const APPEND = 32;
         /// O_DIRECTORY: fail with ENOTDIR on anything but a directory.
         const DIRECTORY = 64;
-        /// O_NOFOLLOW: fail with ELOOP where the last component is a symbolic link.
+        /// O_NOFOLLOW: fail with ELOOP if the last component is a symbolic link.
         const NOFOLLOW = 128;
     }
 
-    /// What an open file is ready for, with the values of `poll(2)`.
+    /// The events an open file is ready for, with the values of `poll(2)`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct PollEvents: u32 {
         /// POLLIN: a read will not wait.
@@ -248,9 +248,9 @@ bitflags::bitflags! {
         const PRI = 0x2;
         /// POLLOUT: a write will not wait.
         const OUT = 0x4;
-        /// POLLERR: comes with `PRI` for an attribute that has changed. Never asked for, always told.
+        /// POLLERR: comes with `PRI` for a changed attribute. Never requested, always reported.
         const ERR = 0x8;
-        /// POLLHUP: the other side is gone. Never asked for, always told.
+        /// POLLHUP: the other side is gone. Never requested, always reported.
         const HUP = 0x10;
         /// POLLRDNORM, the same as `IN`.
         const RDNORM = 0x40;
@@ -269,14 +269,14 @@ bitflags::bitflags! {
 }
 
 impl PollEvents {
-    /// What a file is ready for that never makes its users wait.
+    /// The events of a file that never makes its users wait.
     pub const ALWAYS: Self = Self::IN.union(Self::OUT).union(Self::RDNORM).union(Self::WRNORM);
 }
 
 /// `statfs` figures.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StatFs {
-    /// Block size that the counts below are in.
+    /// The block size that the counts below use.
     pub bsize: u32,
     /// Blocks in all.
     pub blocks: u64,
@@ -301,12 +301,12 @@ pub struct DirEntry<'a> {
     pub ino: u64,
     /// Type bits of the mode (`S_IFMT`).
     pub fmt: u32,
-    /// Where to go on *after* this entry. Cookies 0, 1 and 2 are taken (start, `.`, `..`):
-    /// entries' cookies are 3 or more.
+    /// The cookie to continue *after* this entry. Cookies 0, 1 and 2 are reserved (start, `.`, `..`); entries'
+    /// cookies are 3 or more.
     pub cookie: u64,
 }
 
-/// Where `lseek` looks for.
+/// What `lseek` searches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// SEEK_DATA.
@@ -332,46 +332,49 @@ pub enum Fallocate {
     },
 }
 
-/// What a driver is like; asked once, at mount.
+/// The properties of a driver; asked once, at mount.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Features {
-    /// The cache *is* the directory tree (tmpfs): nothing is evicted, every directory is
-    /// complete, `lookup` and `readdir` of the driver are never called.
+    /// The cache *is* the directory tree (tmpfs). Nothing is evicted, every directory is complete, and the driver's
+    /// `lookup` and `readdir` are never called.
     pub resident: bool,
-    /// Calls may wait for something slow: a front end must make them where others can be answered meanwhile.
+    /// Calls may wait for something slow. A front end must make them where other requests can be answered
+    /// meanwhile.
     pub may_block: bool,
-    /// Answers depend on who asks, so concurrent lookups of one name may not share an answer.
+    /// Answers depend on the caller, so concurrent lookups of one name may not share an answer.
     pub lookup_depends_on_cred: bool,
-    /// What a symbolic link points to never changes while its inode lives, whoever asks: it is kept
-    /// in the cache when it is first asked for. The driver is asked again when `relatime` would have
-    /// the access time moved.
+    /// The target of a symbolic link never changes while its inode lives, for any caller. The cache keeps the
+    /// target after the first readlink. The driver is asked again when `relatime` would move the access time.
     pub fixed_links: bool,
     /// Changes are refused with EROFS before the driver is asked.
     pub read_only: bool,
-    /// A file's content is made when it is read, and may be longer or shorter than its size says: a front
-    /// end must keep none of it, nor cut it off at the size.
+    /// A file's content is made when it is read, and may be longer or shorter than its size. A front end must cache
+    /// none of it, and must not truncate it at the size.
     pub direct_io: bool,
-    /// The driver wants a say at each use of a name and of a directory, cached or not: see
-    /// [`Driver::revalidate`](crate::Driver::revalidate) and
-    /// [`Driver::permission`](crate::Driver::permission). The whole tree then walks the longer way.
+    /// The driver is asked at each use of a name and of a directory, cached or not: see
+    /// [`Driver::revalidate`](crate::Driver::revalidate) and [`Driver::permission`](crate::Driver::permission). The
+    /// slower copy of the walk then serves the whole tree.
     pub revalidates: bool,
-    /// Others change the file system too, and the driver tells the cache of it
-    /// ([`Cache::name_changed`](uvfs_cache::Cache::name_changed) and its neighbours), which tells front ends; or puts it into
-    /// the cache itself and has them told ([`Cache::tell_of_name`](uvfs_cache::Cache::tell_of_name)). What it
-    /// answers with [`Ttl::Forever`] then holds until it is told of, or until all is suspect.
+    /// Others change the file system too, and the driver reports it. It notifies the cache
+    /// ([`Cache::name_changed`](uvfs_cache::Cache::name_changed) and related methods), which notifies front ends.
+    /// Or it changes the cache itself and has front ends notified
+    /// ([`Cache::tell_of_name`](uvfs_cache::Cache::tell_of_name)). Its answers with [`Ttl::Forever`] then hold
+    /// until a report, or until everything is suspect.
     pub watched: bool,
-    /// File systems that nobody watches may come to be mounted inside: a front end's kernel has to judge by the times whether
-    /// the pages that it has are good.
+    /// File systems that nobody watches may be mounted inside. A front end's kernel must then judge its cached
+    /// pages by the file's times.
     pub others_inside: bool,
-    /// Calls are made on another file system in the caller's name, and that file system has others who change it.
-    /// Front ends name the caller's supplementary groups where something is changed or opened or an attribute's value read (the rest
-    /// they may ask with user and group alone), and tell appending writes as such; names of extended
-    /// attributes that the VFS does not know (access control lists) are the driver's affair, and the umask is.
+    /// The driver calls another file system in the caller's name, and others change that file system.
+    ///
+    /// - Front ends name the caller's supplementary groups for requests that change or open something or read an
+    ///   extended attribute's value. The rest they may ask with user and group alone.
+    /// - Front ends mark appending writes as such.
+    /// - The driver handles extended attributes that the VFS does not know (access control lists), and the umask.
     pub passes_through: bool,
-    /// Files that are open have files of the host's behind them, which a front end's kernel may read and write by itself: see
+    /// Files of the host stand behind open files, and a front end's kernel may read and write them by itself: see
     /// [`Driver::lend`](crate::Driver::lend).
     pub lends: bool,
-    /// The driver keeps access control lists: see [`Driver::acl`](crate::Driver::acl). One that `passes_through` is asked
-    /// for them as extended attributes, by a front end's kernel that checks them.
+    /// The driver keeps access control lists: see [`Driver::acl`](crate::Driver::acl). A driver that
+    /// `passes_through` is asked for them as extended attributes, by a front end's kernel that checks them.
     pub acl: bool,
 }

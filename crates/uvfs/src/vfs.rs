@@ -1,9 +1,8 @@
-//! The [`Vfs`]: a cache, the file systems mounted in it, and the files that are open.
+//! The [`Vfs`]: a cache, the file systems mounted in it, and the open files.
 //!
-//! Operations are methods of `Vfs` and stand in `ops/` (on inodes) and `namei/` (on paths);
-//! here is what they share: how it is made, and the door from an inode to its superblock.
-//! Nothing here is locked: the cache, the mount table and the table of open files protect
-//! themselves. Any thread may call anything.
+//! Operations are methods of `Vfs`, defined in `ops/` (on inodes) and `namei/` (on paths). This module has what
+//! they share: construction, and the way from an inode to its superblock. It has no lock of its own: the cache, the
+//! mount table and the table of open files protect themselves. Any thread may call anything.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +20,7 @@ use crate::permission::Protected;
 use crate::pin::Pin;
 use crate::types::{Cred, Errno, Op, Result, Time, Ttl};
 
-/// How a [`Vfs`] is set up.
+/// Configuration of a [`Vfs`].
 #[derive(Clone, Debug, Default)]
 pub struct VfsConfig {
     /// Limits of the cache.
@@ -30,10 +29,9 @@ pub struct VfsConfig {
     pub protected: Protected,
 }
 
-/// A tree of mounted file systems over one cache. Shared as an `Arc`; every method may be
-/// called from any thread.
+/// A tree of mounted file systems over one cache. Shared as an `Arc`; any thread may call any method.
 pub struct Vfs {
-    // Open files first: they are dropped first, and hold inodes of the superblocks after them.
+    // Open files come first, to be dropped first: they hold inodes of the superblocks after them.
     pub(crate) files: Files,
     pub(crate) inode_locks: InodeLocks,
     pub(crate) who: Numbers,
@@ -53,8 +51,8 @@ impl Vfs {
     /// A tree with `root_driver`'s root at `/`.
     ///
     /// # Errors
-    /// ENOMEM where the cache's memory cannot be reserved, ENOTDIR where the driver's root is no
-    /// directory, and whatever the driver answers when asked for it.
+    /// ENOMEM if the cache's memory cannot be reserved. ENOTDIR if the driver's root is not a directory. The
+    /// driver's error if it cannot give its root.
     pub fn new(config: VfsConfig, root_driver: Arc<dyn Driver>) -> Result<Arc<Self>> {
         let cache = Cache::new(config.cache).map_err(|_| Errno::NOMEM)?;
         let op = Op { trusted: true, ..op_of(Cred::root()) };
@@ -71,60 +69,62 @@ impl Vfs {
         }))
     }
 
-    /// The cache, for its counters and for who knows of changes from elsewhere.
+    /// The cache: for its counters, and for callers that report changes from elsewhere.
     pub fn cache(&self) -> &Cache {
         &self.cache
     }
 
-    /// The root directory: of the file system mounted last on `/`.
+    /// The root directory of the file system that was mounted last on `/`.
     pub fn root(&self) -> Inode<'_> {
         self.cross(self.root.inode().clone())
     }
 
-    /// An operation of `cred`, now, whose permissions are checked here; no umask.
+    /// An operation of `cred`, with the current time and no umask, whose permissions the VFS checks.
     pub fn op(&self, cred: &Cred) -> Op {
         op_of(cred.clone())
     }
 
-    /// The inode with this id, referenced. ESTALE where it is gone.
+    /// The inode with this id, referenced. ESTALE if it is gone.
     pub fn inode(&self, id: InodeId) -> Result<Inode<'_>> {
         self.cache.get(id).ok_or(Errno::STALE)
     }
 
-    /// Whether calls on this inode may wait for something slow: its driver says so.
+    /// Whether the driver says that calls on this inode may wait for something slow.
     pub fn may_block(&self, inode: &Inode<'_>) -> bool {
         self.sup(inode).is_ok_and(|s| s.features.may_block && s.driver.may_block(inode))
     }
 
-    /// Whether a front end must come here for each read and write: see
+    /// Whether a front end must call the VFS for each read and write: see
     /// [`Features::direct_io`](crate::Features::direct_io).
     pub fn direct_io(&self, inode: &Inode<'_>) -> bool {
         self.sup(inode).is_ok_and(|s| s.features.direct_io)
     }
 
-    /// Whether changes of this inode by others are told of: see [`Features::watched`](crate::Features::watched).
+    /// Whether the driver reports others' changes of this inode: see
+    /// [`Features::watched`](crate::Features::watched).
     pub fn watched(&self, inode: &Inode<'_>) -> bool {
         self.sup(inode).is_ok_and(|s| s.features.watched)
     }
 
-    /// Whether calls are made on another file system in the caller's name: see
+    /// Whether the driver calls another file system in the caller's name: see
     /// [`Features::passes_through`](crate::Features::passes_through).
     pub fn passes_through(&self, inode: &Inode<'_>) -> bool {
         self.sup(inode).is_ok_and(|s| s.features.passes_through)
     }
 
-    /// Whether others may change the inode's file system, or one mounted inside, and nobody tells of it.
+    /// Whether others may change the inode's file system, or one mounted inside it, without anyone reporting it.
     pub fn changes_unseen(&self, inode: &Inode<'_>) -> bool {
         self.sup(inode)
             .is_ok_and(|s| s.features.passes_through && (!s.features.watched || s.features.others_inside))
     }
 
-    /// Whether a front end's kernel may read and write open files by itself: see [`Features::lends`](crate::Features::lends).
+    /// Whether a front end's kernel may read and write open files by itself: see
+    /// [`Features::lends`](crate::Features::lends).
     pub fn lends(&self, inode: &Inode<'_>) -> bool {
         self.sup(inode).is_ok_and(|s| s.features.lends)
     }
 
-    /// Whether it has done so with this one: see [`Driver::was_lent`].
+    /// Whether an open file of this inode was lent: see [`Driver::was_lent`].
     pub fn was_lent(&self, inode: &Inode<'_>) -> bool {
         self.sup(inode).is_ok_and(|s| s.features.lends && s.driver.was_lent(inode))
     }
@@ -139,36 +139,36 @@ impl Vfs {
         self.sup(inode).is_ok_and(|s| s.features.acl)
     }
 
-    /// Whether the cache is all that there is of each file system, the control directory excepted: see
+    /// Whether every file system lives entirely in the cache, the control directory excepted: see
     /// [`Features::resident`](crate::Features::resident).
     pub fn is_all_resident(&self) -> bool {
         self.mounts.is_all_resident()
     }
 
-    /// Whether what is said of any file system holds for ever, the control directory excepted: nobody changes it but through this
-    /// VFS, and it need not be asked for again.
+    /// Whether every answer of every file system holds for ever, the control directory excepted. Nobody changes
+    /// such a file system except through this VFS, so no driver need be asked again.
     pub fn is_all_lasting(&self) -> bool {
         self.mounts.is_all_lasting()
     }
 
-    /// How long a front end may let its own kernel believe what it is told of this inode.
+    /// How long a front end may let its own kernel trust answers about this inode.
     pub fn ttl(&self, inode: &Inode<'_>) -> Ttl {
         self.sup(inode).map_or(Ttl::For(Duration::ZERO), |s| s.ttl())
     }
 
-    /// Mounts `driver` on the directory `at` (on top of what is mounted there already).
+    /// Mounts `driver` on the directory `at`, on top of an earlier mount there.
     ///
     /// # Errors
-    /// ENOTDIR where `at` or the driver's root is no directory, ENOENT where `at` is removed,
-    /// ENOMEM, and what the driver answers when asked for its root.
+    /// ENOTDIR if `at` or the driver's root is not a directory, ENOENT if `at` is removed, ENOMEM, and the driver's
+    /// error if it cannot give its root.
     pub fn mount(&self, at: &Inode<'_>, driver: Arc<dyn Driver>) -> Result<()> {
         let op = Op { trusted: true, ..op_of(Cred::root()) };
         let at = self.cross(self.inode(at.id())?);
         require_dir(&at)?;
         let (sup, _root) = Super::new(&self.cache, &op, driver)?;
-        // A directory with room reserved is not empty, so it cannot be removed before the mount
-        // shows. If the removal comes first, the reservation fails; if the mount does, the
-        // removal looks at the mounts after it has seen the directory empty, and gives up.
+        // A directory with a reservation is not empty, so it cannot be removed before the mount shows. If the
+        // removal comes first, the reservation fails. If the mount comes first, the removal, which checks the
+        // mounts after it found the directory empty, gives up.
         let guard = self.cache.lock_name(&at, b".");
         let room = guard.reserve(Room::Name).map_err(|e| cache_errno(e, sup.features))?;
         self.mounts.insert(sup, Pin::new(&self.cache, at.clone()));
@@ -176,19 +176,19 @@ impl Vfs {
         Ok(())
     }
 
-    /// Puts the root of `driver` into the root directory under [`CONTROL_NAME`], for
-    /// good: found by that name, listed only where `listed`, whatever the root's own driver has of
-    /// that name. The name cannot be made, renamed or removed, and `..` leads back to the root. Its
-    /// walks take references; all others are what they were.
+    /// Puts the root of `driver` into the root directory under [`CONTROL_NAME`], for good. Lookups of that name
+    /// find it, whatever the root's own driver has under the name. Listings show it only if `listed`. Nobody can
+    /// make, rename or remove the name, and `..` leads back to the root. Walks into it take references; other walks
+    /// are unaffected.
     ///
     /// # Errors
-    /// EEXIST where there is one already, or where the root's driver is resident and has the name;
-    /// ENOTDIR where the driver's root is no directory, ENOMEM, and what the driver answers.
+    /// EEXIST if there is one already, or if the root's driver is resident and has the name. ENOTDIR if the
+    /// driver's root is not a directory, ENOMEM, and the driver's errors.
     pub fn mount_control(&self, driver: Arc<dyn Driver>, listed: bool) -> Result<()> {
         let op = Op { trusted: true, ..op_of(Cred::root()) };
         let root = self.root();
         let (sup, _control) = Super::new(&self.cache, &op, driver)?;
-        // With the right to the name: nobody makes it meanwhile, and no answer about it is awaited.
+        // The name lock is held: nobody makes the name meanwhile, and no lookup of it is under way.
         let guard = self.cache.lock_name(&root, CONTROL_NAME);
         let resident = self.sup(&root)?.features.resident;
         if resident && matches!(guard.find(), Known::Hit(_)) {
@@ -197,18 +197,17 @@ impl Vfs {
         self.mounts.insert_control(sup, Pin::new(&self.cache, root.clone()), listed)?;
         drop(guard);
         if !resident {
-            // What the driver said of the name before.
+            // Drops the driver's earlier answers about the name.
             self.cache.invalidate(&root, CONTROL_NAME);
         }
         Ok(())
     }
 
-    /// Takes the file system away whose root `root` is. What is open or referenced stays
-    /// usable for reading of attributes only: every call that needs the driver says ESTALE, but
-    /// open files work until they are released.
+    /// Unmounts the file system whose root is `root`. Inodes that are open or referenced still give their
+    /// attributes, but every call that needs the driver answers ESTALE. Open files work until they are released.
     ///
     /// # Errors
-    /// EINVAL where `root` is no mounted root, EBUSY where something is mounted inside.
+    /// EINVAL if `root` is not a mounted root, EBUSY if something is mounted inside.
     pub fn unmount(&self, root: &Inode<'_>) -> Result<()> {
         self.mounts.remove(root)?;
         self.files.forget(root.sb());

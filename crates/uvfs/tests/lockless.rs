@@ -1,6 +1,6 @@
-//! What the walk without references decides by itself, and why it gives up where it does.
+//! Decisions of the lock-free walk, and its reasons for giving up.
 //!
-//! One test only, in a program of its own: the counters are the process's.
+//! This is one test in a program of its own, because the counters are the process's.
 
 #[path = "vfs/common/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "this program uses a part of it")]
@@ -92,7 +92,7 @@ fn reasons() {
     an_expired_denial_is_asked_about();
 }
 
-/// What expired attributes deny is for the driver to say: it may have changed its mind.
+/// A denial by expired attributes is for the driver to decide: the permissions may have changed.
 fn an_expired_denial_is_asked_about() {
     let store = std::sync::Arc::new(Store::new(Ttl::For(Duration::from_secs(5)), false));
     let d = store.plant(1, "d", mode::S_IFDIR | 0o700);

@@ -1,34 +1,41 @@
-//! Files that the kernel reads and writes by itself (FUSE passthrough): who has them open, and under which number it has them.
+//! Files that the kernel reads and writes by itself (FUSE passthrough): their openers, and the kernel's numbers for
+//! them.
 //!
-//! A driver that has files of the host's behind its own lends them ([`Vfs::lend`](uvfs::Vfs::lend)); the kernel gives each a number, and an answer to OPEN
-//! or CREATE that names it makes the file's reads, writes and mappings go straight there. No READ and no WRITE comes then,
-//! and there is no second page cache. What the kernel demands:
+//! A driver whose files are files of the host can lend them ([`Vfs::lend`](uvfs::Vfs::lend)). The kernel gives each
+//! a number. An answer to OPEN or CREATE that names the number sends the file's reads, writes and mappings straight
+//! to the host's file. No READ and no WRITE comes then, and there is no second page cache. The kernel requires two
+//! things:
 //!
-//! - all who have an inode open at a time agree: one number for all, or none has one (EIO otherwise). So how the first one opens it
-//!   holds until the last one has closed it;
-//! - a number is given back by us. The kernel agrees to another one after it has sent the last RELEASE.
+//! - All openers of an inode at one time agree: all use one number, or none has one (EIO otherwise). So the first
+//!   open decides until the last close.
+//! - The server returns a number. The kernel accepts another one after it has sent the last RELEASE.
 //!
-//! Not lent is a small file that is first opened to be read: to borrow it and to give it back costs more than to read it, once, into pages
-//! that the kernel keeps from one open to the next (of a hot open, read and close the server's part was half as much again). Nor is what the driver
-//! does not offer ([`Driver::offer`](uvfs::driver::Driver::offer)), such as one that has set-id bits.
+//! A small file that is first opened for reading is not lent. Borrowing and returning it costs more than reading it
+//! once, into pages that the kernel keeps from one open to the next. (Of a hot open, read and close the server's
+//! part was half as much again.) A file that the driver does not offer
+//! ([`Driver::offer`](uvfs::driver::Driver::offer)), such as one with set-id bits, is not lent either.
 //!
-//! **Mappings.** One that was made through an open file that is lent is of the file behind it, and keeps nobody from sending RELEASE: it goes on when nobody has the
-//! file open. Who reads by requests then, out of pages of the mount's own, does not see what is stored through it. So a file that was lent once is lent
-//! again, a small one too, and where that cannot be it is read and written by requests without pages ([`Way::Direct`]), as long as the kernel knows the
-//! inode, which it does while somebody has it mapped. The driver remembers it ([`Driver::was_lent`](uvfs::driver::Driver::was_lent)). A mapping that
-//! was made through a file that is open by requests keeps that open: before its end, nobody is lent the file. Pages that are left of
-//! opens by requests the kernel drops when it is answered an open that is lent, and nobody reads them.
+//! **Mappings.** A mapping made through a lent open file shows the file behind it. It does not delay RELEASE, and
+//! continues when nobody has the file open. A reader by requests, from the mount's own pages, does not see stores
+//! through that mapping. So a file that was lent once is lent again, even a small one. If that is impossible, it is
+//! read and written by requests without pages ([`Way::Direct`]). This holds as long as the kernel knows the inode,
+//! which it does while the file is mapped. The driver remembers it
+//! ([`Driver::was_lent`](uvfs::driver::Driver::was_lent)). A mapping made through a file that is open by requests
+//! keeps that file open, and until its end the file is not lent. Pages may be left from opens by requests. The
+//! kernel drops them when an open is answered with a number, and nobody reads them.
 //!
-//! **Attributes.** Nobody tells of these writes, not in time: an event comes a moment later. So while somebody has a file that is lent open for
-//! writing, no attributes of it are answered out of the cache ([`Core::attr_if_written`]). The kernel may keep them: of its own writes it knows, and
-//! sees which answers are older; only what stores through a mapping do to the times it learns when the mapping ends, by the event. When such
-//! a file is released the driver looks at it, before it counts as closed here.
+//! **Attributes.** Nothing reports these writes in time: an event comes a moment later. So while a lent file is
+//! open for writing, its attributes are not answered from the cache ([`Core::attr_if_written`]). The kernel may
+//! keep them: it knows its own writes, and sees which answers are older. It learns only by the event, when a
+//! mapping ends, what stores through it did to the times. When such a file is released, the driver looks at it
+//! before it counts as closed here.
 //!
-//! One mutex for all who open and close, held for some instructions; never while a driver or the kernel is called. Two who are
-//! first at the same time both borrow, and one of them gives it back. Who is lent a file marks it after it is in the table and before the answer; who opens it by
-//! requests looks for the mark after it is in the table. So who does not see the mark was there before anybody had the file lent, and nobody has until it
-//! is closed. Without passthrough nothing is locked here. Who asks for attributes reads one word, which inodes share whose numbers are alike, and locks the table if
-//! it says that one of them is open for writing.
+//! One mutex for opens and closes, held for some instructions; never while a driver or the kernel is called. Two
+//! concurrent first openers both borrow, and one of them returns its number. A lending opener marks the file after
+//! its entry in the table and before the answer. An opener by requests checks the mark after its own entry. If it
+//! does not see the mark, its entry was there before the file was lent to anybody, and it is lent to nobody until
+//! the file is closed. Without passthrough nothing is locked here. A request for attributes reads one word, shared
+//! by inodes with similar numbers. It locks the table only if the word says that one of them is open for writing.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -42,17 +49,17 @@ use super::{Core, Frontend};
 use crate::mounted::Passthrough;
 use crate::transport::{BackingId, NodeId};
 
-/// Files of fewer bytes are not lent to who reads them: as many as the kernel reads ahead in one request.
+/// Smaller files than this many bytes are not lent to readers: it is the kernel's readahead in one request.
 const SMALL: u64 = 128 << 10;
 
 /// Words that say whether an inode is open for writing.
 const WRITERS: usize = 1024;
 
-/// A kernel that can be lent files.
+/// A kernel that accepts lent files.
 pub(crate) trait Kernel: Send + Sync {
-    /// Lends it a file, with the identity and the rights of this thread.
+    /// Lends it a file, with the identity and rights of this thread.
     fn borrow(&self, file: BorrowedFd<'_>) -> Result<BackingId>;
-    /// The number is not used any more.
+    /// Returns a number that is not used any more.
     fn give_back(&self, id: BackingId);
 }
 
@@ -64,12 +71,12 @@ pub(super) struct How {
     pub direct: bool,
 }
 
-/// How the kernel is to read and write it.
+/// How the kernel is to read and write the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// By itself, under this number.
     Lent(BackingId),
-    /// By requests, into its pages.
+    /// By requests, into the kernel's pages.
     Pages,
     /// By requests, one for each call.
     Direct,
@@ -79,9 +86,9 @@ pub(super) enum Way {
 pub(super) struct Backings {
     kernel: OnceLock<Box<dyn Kernel>>,
     table: Mutex<Table>,
-    /// Of files that are lent, and whose inodes have this remainder: how many are open for writing.
+    /// For each remainder of inode numbers: how many lent files with that remainder are open for writing.
     writers: Box<[AtomicU32; WRITERS]>,
-    /// The kernel has said that it will never take any.
+    /// The kernel has said that it will never accept a file.
     hopeless: AtomicBool,
     lent: AtomicU64,
     refused: AtomicU64,
@@ -93,12 +100,12 @@ struct Table {
     files: HashMap<u64, Open>,
 }
 
-/// An inode that is open.
+/// An open inode.
 struct Node {
-    /// None: by requests, as ever.
+    /// `None`: by requests, as without passthrough.
     id: Option<BackingId>,
     open: usize,
-    /// Of these, for writing, where it is lent.
+    /// How many of these write, if the file is lent.
     writers: usize,
 }
 
@@ -128,11 +135,11 @@ impl Backings {
     }
 
     fn writers(&self, node: NodeId) -> &AtomicU32 {
-        // Node ids are numbers of places in a table, below a generation.
+        // Node ids are indices of slots, below a generation.
         &self.writers[node as usize % WRITERS]
     }
 
-    /// One more has the inode open, in the way that it is open already; none where it is not.
+    /// Adds an opener to an inode that is already open, in the existing way. `None` if it is not open.
     fn join(&self, node: NodeId, fh: u64, how: How) -> Option<Option<BackingId>> {
         let mut table = self.table.lock();
         let id = table.nodes.get(&node)?.id;
@@ -140,8 +147,8 @@ impl Backings {
         Some(id)
     }
 
-    /// The first one has the inode open, in the way of `id`, unless somebody else was faster: the way, and the
-    /// number that is not needed then.
+    /// Adds the first opener of an inode, in the way of `id`, unless another opener came first. Returns the way,
+    /// and `id` if it is not needed.
     fn enter(
         &self,
         node: NodeId,
@@ -166,7 +173,7 @@ impl Backings {
         table.files.insert(fh, Open { node, writes });
     }
 
-    /// One has closed it; the number that nobody uses any more.
+    /// Removes an opener; returns the number that nobody uses any more.
     fn leave(&self, fh: u64) -> Option<BackingId> {
         let mut table = self.table.lock();
         let Open { node, writes } = table.files.remove(&fh)?;
@@ -199,7 +206,7 @@ impl Frontend {
         self.core.vfs.lends(&self.core.vfs.root())
     }
 
-    /// This kernel can be lent files.
+    /// Sets the kernel that accepts lent files.
     pub(crate) fn kernel_borrows(&self, kernel: Box<dyn Kernel>) {
         let _ = self.core.backings.kernel.set(kernel);
     }
@@ -218,7 +225,8 @@ impl Core {
     /// How the kernel is to read and write a file that was just opened.
     ///
     /// # Errors
-    /// EINVAL for O_DIRECT where the driver does not take it, and what it answers where it cannot lend what it has offered.
+    /// EINVAL if the driver does not support O_DIRECT, and the driver's error if it cannot lend a file that it has
+    /// offered.
     pub(super) fn lend(&self, op: &Op, inode: &Inode<'_>, fh: u64, how: How) -> Result<Way> {
         let backings = &self.backings;
         let Some(kernel) = backings.kernel.get() else { return Ok(Way::Pages) };
@@ -227,7 +235,7 @@ impl Core {
             return Ok(Way::Pages);
         }
         if how.direct {
-            // Also by requests: who opened it first must not make a difference.
+            // Also for files by requests: the result must not depend on the first opener.
             self.vfs.takes_direct(fh)?;
         }
         let node = self.node_of(inode.id());
@@ -277,7 +285,7 @@ impl Core {
         }
     }
 
-    /// A file is closed.
+    /// Handles the close of a file.
     pub(super) fn take_back(&self, fh: u64) {
         let Some(kernel) = self.backings.kernel.get() else { return };
         if let Some(id) = self.backings.leave(fh) {
@@ -285,12 +293,12 @@ impl Core {
         }
     }
 
-    /// Whether what the cache has of an inode's attributes is not to be told, because the kernel writes to the file.
+    /// Whether the cached attributes of an inode must not be returned, because the kernel writes to the file.
     pub(super) fn is_written(&self, inode: &Inode<'_>) -> bool {
         self.backings.is_written(self.node_of(inode.id()))
     }
 
-    /// The attributes of an inode that the kernel writes to, as they are now. What the cache has where its driver does not know.
+    /// The current attributes of an inode that the kernel writes to; the cached ones if the driver cannot tell.
     pub(super) fn attr_if_written(&self, inode: &Inode<'_>) -> Option<Attr> {
         self.is_written(inode)
             .then(|| self.vfs.look(&self.vfs.op(&Cred::root()), inode).unwrap_or_else(|_| inode.attr()))
@@ -308,19 +316,19 @@ mod tests {
     fn all_who_have_an_inode_open_agree_until_the_last_one_closes_it() {
         let backings = Backings::default();
         assert_eq!(backings.join(7, 1, READS), None);
-        // Two are the first: the later one gives its number back, and takes the other's.
+        // Both are first: the later one returns its number, and takes the other's.
         assert_eq!(backings.enter(7, 1, READS, Some(11)), (Some(11), None));
         assert_eq!(backings.enter(7, 2, WRITES, Some(12)), (Some(11), Some(12)));
-        // Who was refused goes along, too.
+        // A refused opener uses the same number too.
         assert_eq!(backings.enter(7, 3, READS, None), (Some(11), None));
         assert_eq!(backings.join(7, 4, READS), Some(Some(11)));
         assert_eq!([1, 2, 3].map(|fh| backings.leave(fh)), [None; 3]);
         assert_eq!((backings.leave(4), backings.leave(4)), (Some(11), None));
-        // Where the first one was refused, all are, and a number that came too late is not needed.
+        // If the first one was refused, all are, and a number that came too late is not needed.
         assert_eq!(backings.enter(7, 5, WRITES, None), (None, None));
         assert_eq!(backings.enter(7, 6, WRITES, Some(13)), (None, Some(13)));
         assert_eq!(backings.join(7, 7, WRITES), Some(None));
-        assert!(!backings.is_written(7), "these writes come to us");
+        assert!(!backings.is_written(7), "these writes come by requests");
         assert_eq!([5, 6, 7].map(|fh| backings.leave(fh)), [None; 3]);
         assert_eq!(backings.join(7, 8, READS), None);
         assert!(backings.table.lock().nodes.is_empty() && backings.table.lock().files.is_empty());

@@ -1,12 +1,13 @@
-//! What FUSE does not tell of who made a request, and proc(5) does: supplementary groups and capabilities.
+//! Supplementary groups and capabilities of a request's caller, from proc(5), because FUSE does not send them.
 //!
-//! Costs three system calls, one of which has the kernel print all that is known of a process, so it is for requests only
-//! whose outcome may depend on them. Nothing is kept: a process may change its groups between two requests, and nobody
-//! would tell. It does not change them while it waits for an answer, nor does its number become another's.
+//! This costs three system calls, one of which has the kernel print everything about a process. So it is only for
+//! requests whose outcome may depend on these rights. Nothing is cached: a process may change its groups between
+//! two requests, and nothing would report it. It does not change them while it waits for an answer, nor does its
+//! number pass to another process.
 //!
-//! The process has what it has with the user id that it acts with, and its groups with the real one too (access(2)). The kernel
-//! may do something in the name of another user (overlayfs for who mounted it, a worker of io_uring): of those
-//! nothing can be seen. Nor can anything where /proc is of another process namespace.
+//! The process has its rights with the user id that it acts with, and its groups also with the real one
+//! (access(2)). The kernel may act in the name of another user (overlayfs for its mounter, a worker of io_uring);
+//! then nothing can be seen. Nor can anything if /proc is of another process namespace.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -15,32 +16,32 @@ use std::sync::OnceLock;
 
 use uvfs::{Errno, Has, Result};
 
-/// All of it fits at once, with some hundred groups.
+/// The whole text fits at once, with some hundred groups.
 const USUAL: usize = 4096;
 
-/// What comes last of what is looked for.
+/// The last of the lines that are needed.
 const LAST: &[u8] = b"\nCapEff:";
 
-/// What a process has that asks as user `uid`. Nothing where that cannot be seen: it then counts as no member of any group,
-/// which is for where members may only do more.
+/// The rights of a process that asks as user `uid`. If they cannot be seen, it has none, and counts as a member of
+/// no group. This is only for cases in which members may do more.
 ///
 /// # Errors
-/// EMFILE and the like: with fewer groups than there are, something else would be done than was asked.
+/// EMFILE and the like: with incomplete groups, the operation would differ from the requested one.
 pub(super) fn of(pid: u32, uid: u32) -> Result<Has> {
     Ok(look(pid, uid)?.unwrap_or_default())
 }
 
-/// As [`of`], for who checks permissions: members of a group may be denied what others are not.
+/// As [`of`], for permission checks: members of a group may be denied what others may do.
 ///
 /// # Errors
-/// As [`of`]; EACCES where the process is gone, is not in our process namespace, is hidden from us, or where the kernel acts
-/// in the name of somebody else.
+/// As [`of`]. EACCES if the process is gone, is not in this server's process namespace, or is hidden from it; and
+/// if the kernel acts in another user's name.
 pub(super) fn known(pid: u32, uid: u32) -> Result<Has> {
     look(pid, uid)?.ok_or(Errno::ACCESS)
 }
 
-/// As [`of`], for a caller who has been permitted what is asked for: root of whom nothing can be seen has every capability, and
-/// anybody else none.
+/// As [`of`], for a caller that already has permission. If nothing can be seen, root has every capability, and
+/// other users have none.
 ///
 /// # Errors
 /// As [`of`].
@@ -48,25 +49,25 @@ pub(super) fn usual(pid: u32, uid: u32) -> Result<Has> {
     if uid != 0 {
         return of(pid, uid);
     }
-    // Those of a user namespace of its own, too: its root is ours.
+    // Root of another user namespace counts too: its root is this server's user 0.
     let all = Has { capabilities: u64::MAX, ..Has::default() };
     Ok(seen(pid, uid)?.unwrap_or(all))
 }
 
-/// Whether /proc is that of the process namespace in which this process is, and requests count. In another one's, a number is
-/// somebody else's.
+/// Whether /proc is that of this process's namespace, in which requests count. In another namespace, a number
+/// belongs to another process.
 pub(crate) fn can_be_seen() -> bool {
     static SEEN: OnceLock<bool> = OnceLock::new();
     *SEEN.get_or_init(|| {
         let own = std::process::id().to_string();
         let same =
             fs::read_link("/proc/self").is_ok_and(|to| to.as_os_str().as_encoded_bytes() == own.as_bytes());
-        // Our number in each namespace from that of /proc down to ours. No such line: there are no namespaces.
+        // This process's number in each namespace from that of /proc down to its own. No such line: no namespaces.
         same && fs::read("/proc/self/status").is_ok_and(|text| words(&text, b"\nNSpid:").count() <= 1)
     })
 }
 
-/// `None` where it cannot be seen.
+/// `None` if it cannot be seen.
 fn look(pid: u32, uid: u32) -> Result<Option<Has>> {
     let mut has = seen(pid, uid)?;
     if let Some(has) = has.as_mut().filter(|has| has.capabilities != 0 && !is_in_our_user_namespace(pid)) {
@@ -95,8 +96,8 @@ fn seen(pid: u32, uid: u32) -> Result<Option<Has>> {
     Ok(Some(has))
 }
 
-/// What proc(5) calls all groups that have no number in our user namespace, unless that has them all: to be in one of those
-/// makes nobody a member of the group that has this number here.
+/// proc(5)'s number for all groups without a number in this user namespace, unless the namespace has them all.
+/// Membership in such a group makes nobody a member of the group that has this number here.
 fn unmapped_group() -> Option<u32> {
     static GROUP: OnceLock<Option<u32>> = OnceLock::new();
     *GROUP.get_or_init(|| {
@@ -109,7 +110,7 @@ fn unmapped_group() -> Option<u32> {
     })
 }
 
-/// Capabilities of another user namespace say nothing here. Where it cannot be seen which one it is, it is another.
+/// Capabilities of another user namespace do not count here. A namespace that cannot be seen is another one.
 fn is_in_our_user_namespace(pid: u32) -> bool {
     static OURS: OnceLock<Option<(u64, u64)>> = OnceLock::new();
     let of = |who: &str| {
@@ -120,7 +121,7 @@ fn is_in_our_user_namespace(pid: u32) -> bool {
     ours.is_some() && of(&pid.to_string()) == ours
 }
 
-/// Reads up to the end of the last line that is looked for. (A read of this file stops where it likes.)
+/// Reads up to the end of the last needed line. (A read of this file may stop anywhere.)
 fn read(status: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut text = vec![0; USUAL];
     let mut len = 0;
@@ -145,7 +146,7 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     text.windows(what.len()).position(|part| part == what)
 }
 
-/// The words of the line that begins like this.
+/// The words of the line that begins with `line`.
 fn words<'t>(text: &'t [u8], line: &[u8]) -> impl Iterator<Item = &'t str> {
     let rest = find(text, line).map_or(&[][..], |at| &text[at + line.len()..]);
     let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -154,16 +155,16 @@ fn words<'t>(text: &'t [u8], line: &[u8]) -> impl Iterator<Item = &'t str> {
         .filter(|word| !word.is_empty())
 }
 
-/// `None` where the process has not got the user id: these are not the groups of who asks.
+/// `None` if the process does not have the user id: these are not the caller's groups.
 fn parse(text: &[u8], uid: u32) -> Option<Has> {
     let numbers = |line| words(text, line).filter_map(|word| word.parse().ok()).collect::<Vec<u32>>();
     let capabilities = |line| {
         words(text, line).next().and_then(|word| u64::from_str_radix(word, 16).ok()).unwrap_or_default()
     };
-    // Real, effective, saved, and the one that files are looked at with.
+    // Real, effective, saved, and the one for file access.
     let capabilities = match numbers(b"\nUid:")[..] {
         [_, _, _, fs] if fs == uid => capabilities(LAST),
-        // access(2): what the real user could make effective, where that is root.
+        // For access(2): what the real user could make effective, if that is root.
         [0, _, _, _] if uid == 0 => capabilities(b"\nCapPrm:"),
         [real, _, _, _] if real == uid => 0,
         _ => return None,
@@ -175,7 +176,7 @@ fn parse(text: &[u8], uid: u32) -> Option<Has> {
 mod tests {
     use super::*;
 
-    /// Yields so many bytes at a time.
+    /// Yields at most this many bytes at a time.
     struct Slow<'t>(&'t [u8], usize);
 
     impl Read for Slow<'_> {
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!(of([5; 4], 5), Some(6));
         assert_eq!(of([5, 0, 0, 0], 5), Some(0), "access(2) of a set-user-id program");
         assert_eq!(of([0, 5, 5, 5], 0), Some(0xff), "access(2) of root in a user's place");
-        assert_eq!(of([5; 4], 0), None, "somebody else's work");
+        assert_eq!(of([5; 4], 0), None, "another user's work");
         assert_eq!(of([0; 4], 5), None, "root's work in a user's name");
     }
 
@@ -226,7 +227,7 @@ mod tests {
         // Larger than any process's number.
         assert_eq!(of(u32::MAX, 0), Ok(Has::default()));
         assert_eq!(known(u32::MAX, 0), Err(Errno::ACCESS));
-        // In another process namespace.
+        // A process in another process namespace.
         assert_eq!(known(0, 0), Err(Errno::ACCESS));
     }
 
@@ -236,7 +237,7 @@ mod tests {
             return eprintln!("skipped: /proc is of another process namespace");
         }
         let uid = rustix::process::geteuid().as_raw();
-        let all = fs::read(format!("/proc/{}/status", std::process::id())).expect("we are there");
+        let all = fs::read(format!("/proc/{}/status", std::process::id())).expect("this process exists");
         assert_eq!(known(std::process::id(), uid).ok(), parse(&all, uid));
         assert_eq!(known(std::process::id(), uid + 1), Err(Errno::ACCESS), "in another's name");
     }

@@ -1,14 +1,12 @@
-//! Reading directories.
+//! is after `.`, 2 after `..`.
 //!
-//! A directory stream has no state here: the kernel resumes by cookie, and cookies are the
-//! driver's, so that entries which come and go between two reads make the stream neither repeat
-//! nor skip the others. Cookie 0 is the start, 1 stands after `.`, 2 after `..`.
+//! Names are gathered first, one batch at a time until the kernel's buffer is full, and looked up afterwards. The
+//! VFS then holds nothing of the directory. A name that is gone by then is left out. With READDIRPLUS each entry
+//! carries its node, and the kernel counts a lookup for it. This module counts the same for the entries that it
+//! added, and only for those.
 //!
-//! Names are gathered first, a batch at a time until the kernel's buffer is full, and looked up
-//! afterwards: the VFS then holds nothing of the directory. A name that has gone in between is
-//! left out. With
-//! READDIRPLUS each entry carries its node, and the kernel counts a lookup on it; so do we, for
-//! what was added and only that.
+//! A directory stream has no state here. The kernel resumes by cookie, and cookies are the driver's. So entries
+//! that come and go between two reads make the stream neither repeat nor skip the others. Cookie 0 is the start;
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -27,12 +25,12 @@ const AFTER_DOTDOT: u64 = 2;
 const BATCH: usize = 24;
 
 impl Frontend {
-    /// Any directory may be opened; it has no handle. The kernel keeps the entries where it may keep names; not while it is
-    /// made to forget some, which it would then ask for one by one.
+    /// Any directory may be opened; it has no handle. The kernel may keep the entries if it may keep names. It may
+    /// not while it is asked to forget names, which it would then look up one by one.
     ///
     /// # Errors
-    /// ENOSYS, after which the kernel opens and closes directories by itself and keeps the entries of all. What it keeps it
-    /// compares with the directory's time of change, which is asked for where it may not be believed any more.
+    /// ENOSYS. After it the kernel opens and closes directories by itself, and keeps the entries of all. It
+    /// compares them with the directory's change time, which it requests once that may no longer be trusted.
     pub(crate) fn opendir(&self, who: Caller, dir: NodeId, reply: impl Reply<Opened>) {
         self.core.tally.add(Count::Opendir, 1);
         if !self.core.checks() {
@@ -47,8 +45,8 @@ impl Frontend {
     pub(crate) fn readdir(&self, who: Caller, dir: NodeId, cookie: u64, reply: impl DirReply) {
         self.core.tally.add(Count::Readdir, 1);
         self.route(Who::Anybody(who), dir, reply, move |mut reply, core, op, dir| {
-            // It was opened with permission; what is said of the entries beside their names, the kernel does not believe
-            // where permissions are ours.
+            // The directory was opened with permission. If the server checks permissions, the kernel trusts nothing
+            // about the entries but their names.
             let op = Op { trusted: true, ..op.clone() };
             let outcome = dir.and_then(|dir| core.list(&op, &dir, cookie, &mut reply));
             reply.send(outcome);
@@ -57,8 +55,8 @@ impl Frontend {
 }
 
 impl Frontend {
-    /// Never ENOSYS, after which the kernel would ask for no directory any more, also of a file system inside that has
-    /// something behind it to flush to.
+    /// Never ENOSYS: after it the kernel would send no more of these requests, not even for a file system inside
+    /// that has data to flush.
     pub(crate) fn fsync_dir(&self, who: Caller, dir: NodeId, datasync: bool, reply: impl Reply<()>) {
         self.answer_anybody(who, dir, reply, move |core, op, dir| core.vfs.sync_dir(op, dir, datasync));
     }
@@ -78,10 +76,10 @@ struct Name {
     cookie: u64,
 }
 
-/// What became of a name that was read.
+/// The outcome for a name that was read.
 enum Added {
     Entry,
-    /// It has gone in between.
+    /// The name is gone by now.
     Nothing,
     NoRoom,
 }
@@ -112,9 +110,9 @@ impl Core {
         Ok(Opened { fh: 0, keep_cache: keep, cache_dir: keep, direct_io: false, backing: None })
     }
 
-    /// Whether the kernel may keep the entries of every directory from now on. Not where names come to be evicted: it would be made to forget
-    /// them, and then ask for those that it has in a listing one by one. If a limit is set after the first directory was opened, that is
-    /// what it costs; if before, the kernel asks each time.
+    /// Whether the kernel may keep the entries of every directory from now on. It may not if names are evicted: the
+    /// kernel would have to forget them, and then look up a listing's names one by one. If a limit is set after the
+    /// first directory was opened, that is the cost. If it is set before, the kernel asks each time.
     fn keeps_all_listings(&self) -> bool {
         self.vfs.is_all_resident() || self.vfs.is_all_lasting() && self.vfs.cache().memory_limit() == 0
     }
@@ -131,7 +129,7 @@ impl Core {
         loop {
             let names = match self.gather(op, dir, cookie) {
                 Ok(names) => names,
-                // What was listed before the error is still told; the next call gets the error.
+                // Entries listed before the error are still returned; the next call gets the error.
                 Err(_) if added > 0 => return Ok(()),
                 Err(error) => return Err(error),
             };
@@ -144,7 +142,7 @@ impl Core {
                     Added::NoRoom => return Ok(()),
                 }
             }
-            // The last ones, as a rule. Where they are not, the kernel asks on: what ends a stream is an empty answer.
+            // Usually these are the last ones. If not, the kernel asks again: an empty answer ends a stream.
             if added > 0 && names.entries.len() < BATCH {
                 return Ok(());
             }
@@ -190,8 +188,8 @@ impl Core {
         if added { Added::Entry } else { Added::NoRoom }
     }
 
-    /// What `..` is shown as. The kernel takes nothing but the number from it, so an error (the
-    /// directory has been removed) is no reason to fail.
+    /// The entry for `..`. The kernel uses only its number, so an error (the directory has been removed) is no
+    /// reason to fail.
     fn dotdot<'c>(&'c self, op: &Op, dir: &Inode<'c>) -> Entry {
         match self.find(op, dir, b"..") {
             Ok(Found::Node(parent, attr)) if self.node_of(dir.id()) != ROOT => self.describe(&parent, attr),
@@ -200,9 +198,9 @@ impl Core {
     }
 }
 
-/// An entry whose name is known but which could not be looked up: listed without a node, of which the kernel takes the name,
-/// the type and a number, and forgets nothing that it knew (with another node it would drop what is mounted there); so its
-/// next user asks by name and gets the error.
+/// An entry whose name is known but whose lookup failed. It is listed without a node: the kernel takes its name,
+/// type and number, and drops nothing that it knew. With another node it would drop the mounts on the old one. The
+/// name's next user looks it up and gets the error.
 fn unknown(seen: &Name) -> Entry {
     let ino = (seen.ino % FIRST_ISSUED).max(ROOT + 1);
     let attr = Attr { ino, mode: seen.fmt, nlink: 1, ..Attr::default() };

@@ -1,4 +1,4 @@
-//! A front end without a kernel, for tests: its kernel's part is played here.
+//! A front end without a kernel, for tests, which play the kernel's part.
 
 use std::sync::{Arc, mpsc};
 
@@ -14,7 +14,7 @@ use crate::options::Permissions;
 use crate::pending::{For, Waiting};
 use crate::transport::{Asked, Attributes, Caller, Entry, Looked, NodeId, ROOT, Reply};
 
-/// The name that the driver takes its time for.
+/// The name whose lookup waits.
 const SLOW: &[u8] = b"slow";
 /// The name for which there is never memory.
 const SHORT: &[u8] = b"short";
@@ -29,7 +29,7 @@ impl<T: Send + 'static> Reply<T> for Sent<T> {
     }
 }
 
-/// A place for an answer, and where it comes out.
+/// A reply, and the channel that receives its answer.
 pub(crate) fn reply<T>() -> (Sent<T>, mpsc::Receiver<Result<T>>) {
     let (sent, answer) = mpsc::channel();
     (Sent(sent), answer)
@@ -37,7 +37,7 @@ pub(crate) fn reply<T>() -> (Sent<T>, mpsc::Receiver<Result<T>>) {
 
 pub(crate) const ANYBODY: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
 
-/// Keeps back what comes to it while it is closed.
+/// Blocks calls while it is closed.
 #[derive(Default)]
 struct Gate {
     closed: Mutex<bool>,
@@ -58,7 +58,7 @@ impl Gate {
     }
 }
 
-/// Files that are called by their numbers, as many as one likes.
+/// A driver of files named by their numbers, without end.
 struct Numbered {
     features: Features,
     gate: Arc<Gate>,
@@ -93,7 +93,7 @@ impl Driver for Numbered {
         let file = file.ok_or(Errno::NOENT)?;
         Ok(Answer::Found(node(u64::from(file) + 3, mode::S_IFREG | 0o644)))
     }
-    /// Names that nobody finds any more, as many as are asked for, and then an error.
+    /// As many names as requested, which no lookup finds; then an error.
     fn readdir(
         &self,
         _: &Op,
@@ -135,14 +135,14 @@ pub(crate) struct Fixture {
     gate: Arc<Gate>,
 }
 
-/// A request whose driver does not answer.
+/// A request whose driver call is blocked.
 pub(crate) struct Hanging<T> {
     gate: Arc<Gate>,
     answer: mpsc::Receiver<Result<T>>,
 }
 
 impl<T> Hanging<T> {
-    /// The driver answers.
+    /// Lets the driver answer.
     pub(crate) fn end(self) -> Result<T> {
         self.gate.set(false);
         self.answer.recv().expect("an answer")
@@ -175,7 +175,7 @@ impl Fixture {
         }
     }
 
-    /// A lookup whose driver hangs; only where the driver may block.
+    /// A lookup whose driver call hangs; only for a driver that may block.
     pub(crate) fn look_and_hang(&self) -> Hanging<Looked> {
         self.gate.set(true);
         Hanging { gate: Arc::clone(&self.gate), answer: self.lookup(SLOW) }
@@ -186,7 +186,7 @@ impl Fixture {
         self.lookup(SHORT)
     }
 
-    /// A write whose driver hangs.
+    /// A write whose driver call hangs.
     pub(crate) fn write_and_hang(&self, node: NodeId) -> Hanging<u32> {
         let inode = self.frontend.core.inode(node).expect("a node");
         let opened = self.vfs.open(&self.frontend.core.op(ANYBODY), &inode, Access::WRITE, false);
@@ -198,12 +198,12 @@ impl Fixture {
         Hanging { gate: Arc::clone(&self.gate), answer }
     }
 
-    /// Has it that a request waits.
+    /// Registers a waiting request.
     pub(crate) fn waits(&self, node: NodeId, what: For) -> Waiting {
         self.frontend.core.waiting(node, what)
     }
 
-    /// What the kernel is answered to a change of mode, and to a further name.
+    /// The answers to a change of mode, and to a further name.
     pub(crate) fn change(&self, node: NodeId) -> (Attributes, Entry) {
         let (sent, changed) = reply();
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };

@@ -1,14 +1,14 @@
-//! Changes that others made to what is mounted: from the cache, which was told first, to the kernel.
+//! Changes that others made to the mounted file system: from the cache, which is notified first, to the kernel.
 //!
-//! A listener of the cache (`uvfs::Listener`) puts what it is told into the outbox (`notify.rs`) as the kernel
-//! knows it, by node. It runs in the thread that told the cache and waits for nobody.
+//! A listener of the cache (`uvfs::Listener`) puts each notification into the outbox (`notify.rs`), by node, as the
+//! kernel knows it. It runs in the thread that notified the cache, and does not wait.
 //!
-//! **A reply on its way against a change.** A node's attributes are read, its lookup is counted, the reply is sent and
-//! arrives; meanwhile the attributes change. The cache is told of the change first. If the count comes before
-//! that, the outbox finds the node held, and names it until the kernel knows it. If it comes after, who composes the
-//! reply sees that the inode is stale (`Core::describe_counted`). A full fence on either side. Of names the kernel
-//! lets none be invalidated while somebody looks it up in that directory, but for those that it has and asks for again
-//! (`revalidated.rs`).
+//! **A reply on its way against a change.** A thread reads a node's attributes, counts its lookup and sends the
+//! reply; meanwhile the attributes change. The cache is notified of the change first. If the count comes first, the
+//! outbox finds the node held, and sends notifications until the kernel knows the node. If the notification comes
+//! first, the composer of the reply sees that the inode is stale (`Core::describe_counted`). A full fence is on
+//! either side. While a name is looked up, the kernel delays invalidations of names in that directory. The
+//! exception is a name that the kernel has and asks for again (`revalidated.rs`).
 
 use std::fs::File;
 use std::io;
@@ -26,10 +26,10 @@ use crate::notify::{Kernel, Late, Nodes, Notice, Outbox};
 use crate::pending::Wait;
 use crate::transport::{NodeId, ROOT};
 
-/// Nodes that are gone through at a time.
+/// Nodes that are processed at a time.
 const BATCH: usize = 512;
 
-/// How long names are believed where the kernel cannot be told that all may be wrong.
+/// The TTL of names if the kernel cannot be told that all may be wrong.
 const WITHOUT_EPOCHS: Duration = Duration::from_secs(1);
 
 struct Device(File);
@@ -40,8 +40,9 @@ impl Kernel for Device {
     }
 }
 
-/// From now on the kernel is told of changes; by threads that start now if there will be any in the root's file system,
-/// else when there is one in what is mounted inside. The device has greeted the kernel and answers nobody yet.
+/// From now on the kernel is notified of changes. If the root's file system reports changes, the threads start now;
+/// otherwise with the first change in a file system mounted inside. INIT has been answered on the device, and no
+/// other request is answered yet.
 pub(crate) fn start(device: OwnedFd, frontend: &Arc<Frontend>) -> io::Result<()> {
     let core = &frontend.core;
     let watched = core.vfs.watched(&core.vfs.root());
@@ -51,7 +52,7 @@ pub(crate) fn start(device: OwnedFd, frontend: &Arc<Frontend>) -> io::Result<()>
         if watched {
             tracing::warn!(
                 %error,
-                "this kernel cannot be told at once that names have changed (Linux 6.16 can): it asks again after a second"
+                "this kernel has no way to expire all names at once (Linux 6.16 has): it asks again after a second"
             );
         }
     }
@@ -71,13 +72,13 @@ impl Frontend {
         self.core.outbox.get().map(Outbox::notices).unwrap_or_default()
     }
 
-    /// Waits until the kernel has been told of all changes that were made before, for at most `time`; whether it has.
+    /// Waits until the kernel has been notified of all earlier changes, for at most `time`. Returns whether it has.
     pub(crate) fn settle(&self, time: Duration) -> bool {
         self.core.outbox.get().is_none_or(|outbox| outbox.settle(time))
     }
 
-    /// The session has ended: nobody is there to be told, and what has the device must let it go, so that
-    /// the kernel answers those who still wait.
+    /// The session has ended. The threads that hold the device must release it, so that the kernel answers the
+    /// remaining waiters.
     pub(crate) fn stop_telling(&self) {
         if let Some(outbox) = self.core.outbox.get() {
             outbox.close();
@@ -87,7 +88,7 @@ impl Frontend {
 
 impl Core {
     fn notice(&self, sb: SbId, notice: Notice) {
-        // With that of `Core::describe_counted`.
+        // Pairs with the fence of `Core::describe_counted`.
         fence(SeqCst);
         if let Some(outbox) = self.outbox.get() {
             outbox.push(sb, notice);

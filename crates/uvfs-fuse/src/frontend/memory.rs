@@ -1,6 +1,6 @@
-//! The memory limit, as the thread that keeps it sees the front end ([`crate::balance`]), and what is counted of it.
+//! The memory limit: the front end's interface for the thread that keeps it ([`crate::balance`]), and its counters.
 //!
-//! All of it loads, or adds to figures of the mount; nothing waits. The mutex is a leaf.
+//! Everything here loads, or adds to counters of the mount; nothing waits. The mutexes are leaves.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -15,43 +15,44 @@ use crate::mounted::Shortages;
 use crate::pending::{MOMENT, Wait};
 use crate::transport::NodeId;
 
-/// For how long after the kernel was last made to forget something it may be again.
+/// For this long after the kernel was last asked to forget something, that may happen again.
 const NEW: Duration = Duration::from_secs(10);
 
-/// What was done where the cache had no memory.
+/// Counters and state of memory shortage.
 #[derive(Default)]
 pub(super) struct Shortage {
-    /// Nodes that the kernel was asked to forget.
+    /// The number of nodes that the kernel was asked to forget.
     pruned: AtomicU64,
-    /// Names that the kernel was told to look up again, for the same reason.
+    /// Names that the kernel was asked to look up again, for the same reason.
     invalidated: AtomicU64,
     /// Requests that had to wait for memory.
     pub(super) waited: AtomicU64,
-    /// Those of them that got none.
+    /// Waiting requests that got no memory.
     pub(super) refused: AtomicU64,
-    /// Those of them that got some beyond the limit.
+    /// Waiting requests that got memory beyond the limit.
     overdrawn: AtomicU64,
-    /// When a name began to be invalidated that is not yet, if one is.
+    /// When the invalidation now in progress began, if there is one.
     invalidating: Mutex<Option<Instant>>,
-    /// Entries of directories that were listed without their nodes.
+    /// Directory entries that were listed without their nodes.
     pub(super) plain: AtomicU64,
     /// When the kernel was last asked to forget something.
     last: Mutex<Option<Instant>>,
-    /// Times that the system said that it is short of memory.
+    /// How often the system reported memory pressure.
     pressed: AtomicU64,
     /// Steps of the thread that keeps the limit.
     steps: AtomicU64,
 }
 
 impl Shortage {
-    /// Whether the kernel has been made to forget something of late.
+    /// Whether the kernel was recently asked to forget something.
     pub(super) fn is_new(&self) -> bool {
         self.last.lock().is_some_and(|last| last.elapsed() < NEW)
     }
 
-    /// Leave to go beyond the limit, where the thread that keeps it waits to invalidate a name. The kernel changes a directory with its
-    /// lock held, and who looks for a name there has that until he is answered: so each would wait for the other until he is refused,
-    /// and everybody else for both. The kernel's locks are not known here, so whoever waits goes on.
+    /// Permission to exceed the limit, if the thread that keeps it is waiting to invalidate a name. The kernel
+    /// changes a directory with its lock held, and a lookup in it holds that lock until it is answered. So the two
+    /// would wait for each other until the request is refused, and all other callers for both. The kernel's locks
+    /// are not known here, so any waiting request goes on.
     pub(super) fn overdraw(&self, vfs: &Vfs) -> Option<Overdraft> {
         let stuck = self.invalidating.lock().is_some_and(|began| began.elapsed() >= MOMENT);
         stuck.then(|| {
@@ -66,14 +67,14 @@ impl Shortage {
 }
 
 impl Frontend {
-    /// Whether requests wait in a directory, so that who invalidates a name of it would wait for them; with
+    /// Whether requests wait in a directory, so that an invalidation of a name in it would wait for them. With
     /// `for_ever`, whether that may be for ever.
     pub(crate) fn is_waited_in(&self, dir: NodeId, for_ever: bool) -> bool {
         let pending = &self.core.pending;
         if for_ever { pending.for_driver(dir) == Wait::Long } else { pending.about(dir) != Wait::No }
     }
 
-    /// What is shown.
+    /// The VFS that is mounted.
     pub(crate) fn vfs(&self) -> &Arc<Vfs> {
         &self.core.vfs
     }
@@ -84,29 +85,29 @@ impl Frontend {
         self.core.vfs.cache().balance_after(named)
     }
 
-    /// Nothing more can go now.
+    /// Nothing more can be evicted now.
     pub(crate) fn give_up_shrinking(&self) {
         self.core.vfs.cache().give_up_shrinking();
     }
 
-    /// Nodes that only the kernel holds, up to `max` of them, among some tens of thousands of names.
+    /// Nodes that only the kernel holds, at most `max`, from a search of some ten thousand names.
     pub(crate) fn held_by_kernel(&self, sb: SbId, max: usize) -> Held {
         self.core.vfs.cache().held_by_kernel(sb, max, 512)
     }
 
-    /// Directory and name of a leaf that is no directory.
+    /// Directory and name of a leaf that is not a directory.
     pub(crate) fn name_of(&self, leaf: &Leaf) -> Option<(NodeId, Vec<u8>)> {
         let (dir, name) = self.core.vfs.cache().name_of(leaf)?;
         Some((self.core.node_of(dir), name))
     }
 
-    /// The system said that it is short of memory, or has not for a while: so much of the limit may be used.
+    /// The system reported memory pressure, or has not for a while: this share of the limit may be used.
     pub(crate) fn lower_watermarks(&self, share: u32, pressed: bool) {
         self.core.short.pressed.fetch_add(u64::from(pressed), Relaxed);
         self.core.vfs.cache().lower_watermarks(share);
     }
 
-    /// The kernel was asked to forget so many nodes.
+    /// The kernel was asked to forget this many nodes.
     pub(crate) fn count_pruned(&self, nodes: usize) {
         self.core.short.asked();
         self.core.short.pruned.fetch_add(nodes as u64, Relaxed);
@@ -120,7 +121,7 @@ impl Frontend {
         done
     }
 
-    /// The kernel was told to look so many names up again.
+    /// The kernel was asked to look this many names up again.
     pub(crate) fn count_invalidated(&self, names: usize) {
         if names > 0 {
             self.core.short.asked();

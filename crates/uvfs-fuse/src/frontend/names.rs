@@ -1,6 +1,6 @@
-//! Requests about names: looking up, making, linking, removing, renaming.
+//! Requests about names: lookup, creation, link, removal, rename.
 //!
-//! Each runs with the directory's inode referenced and no lock; the VFS guards the name itself.
+//! Each holds a reference to the directory's inode and no lock; the VFS takes the name lock itself.
 
 use uvfs::{Errno, Found, Inode, Op, RenameFlags, Result};
 
@@ -16,7 +16,7 @@ impl Frontend {
             Ok(dir) => {
                 let op = self.core.op(who);
                 let found = self.core.vfs.lookup_cached(&op, &dir, name);
-                // Its attributes are its driver's to say.
+                // If the kernel writes to the file, its driver must give the attributes.
                 let asks = |found: &Result<Found<'_>>| matches!(found, Ok(Found::Node(inode, _)) if self.core.is_written(inode));
                 let found = found.filter(|found| !asks(found));
                 found.map(|found| found.and_then(|found| self.core.looked(&op, &dir, name, found)))
@@ -92,7 +92,7 @@ impl Frontend {
         self.answer_to(Who::Owner(who), dir, reply, move |core, op, dir| core.vfs.rmdir(op, dir, &name));
     }
 
-    /// `flags` are those of `renameat2`; one that we do not know is EINVAL.
+    /// `flags` are those of `renameat2`; an unknown flag is EINVAL.
     pub(crate) fn rename(
         &self,
         who: Caller,
@@ -106,7 +106,7 @@ impl Frontend {
         };
         let (from_dir, from_name) = (from.0, from.1.to_vec());
         let (to_dir, to_name) = (to.0, to.1.to_vec());
-        // The kernel holds both directories until there is an answer, also between two tries.
+        // The kernel holds both directories until there is an answer, also between two attempts.
         let waits = self.core.waiting(to_dir, For::Memory);
         self.answer(who, from_dir, reply, move |core, op, from_dir| {
             let (_held, _asking) = (&waits, core.waiting(to_dir, For::Driver));
@@ -141,7 +141,7 @@ impl Core {
         }
     }
 
-    /// Looks a name up, in the cache first; this thread may wait.
+    /// Looks a name up, first in the cache; this thread may wait.
     pub(super) fn find<'c>(&'c self, op: &Op, dir: &Inode<'c>, name: &[u8]) -> Result<Found<'c>> {
         match self.vfs.lookup_cached(op, dir, name) {
             Some(found) => found,

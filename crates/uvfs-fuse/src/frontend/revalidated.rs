@@ -1,19 +1,20 @@
-//! Names that the kernel was told again for ever: the one answer about a name that it may take after it was told that the
-//! name leads elsewhere.
+//! Answers that revalidate a name of the kernel for ever: the only ones that the kernel may store after it was
+//! notified that the name leads elsewhere.
 //!
-//! A name is looked up under its directory's lock, which is also taken to invalidate it, but for this: where the kernel has the
-//! name and its time is over (which is what expiring it does), it asks without that lock, and sets the new time whenever it comes
-//! to that. A change between the answer and that moment is told to no effect, and the name stays for ever. So such answers
-//! are noted, by name, and where one was given at most [`LATE`] before a change is told, that is made up for
-//! (`notify.rs`). LATE is how long somebody may be on his way from the answer, which wakes him, to storing it. READDIRPLUS stores
-//! under the directory's lock, and INC_EPOCH reaches names that are being asked for.
+//! The kernel looks a name up under its directory's lock, and takes that lock to invalidate it, with one exception.
+//! If the kernel has the name and its TTL is over (which an expiry causes), it asks without the lock, and stores
+//! the new TTL whenever it gets to it. A notification between the answer and that moment has no effect, and the
+//! name would stay for ever. So such answers are noted, by name. If one was given at most [`LATE`] before a
+//! notification, `notify.rs` makes up for it. LATE bounds the time from the answer, which wakes the caller, to its
+//! store. READDIRPLUS stores under the directory's lock, and INC_EPOCH reaches names that are being asked for.
 //!
-//! **An answer against a change.** The answer is noted and then looked at once more, and the name's time is over at once where
-//! the cache does not say the same any more; the cache is changed before the note is read. A full fence on either side: one
-//! of the two sees the other.
+//! **An answer against a change.** The answering thread notes the answer and then looks the name up again; if the
+//! cache no longer agrees, the TTL becomes zero. The changing thread changes the cache, and then reads the note. A
+//! full fence is on either side. If the note comes first, the changing thread sees it. If the change comes first,
+//! the second look sees it.
 //!
-//! Such an answer is one about a node that the kernel holds already. Others are not noted, and one line is written at most
-//! once in a millisecond. Names that share a place have each other told again, which harms nobody.
+//! Such an answer concerns a node that the kernel already holds. Others are not noted, and one line is written at
+//! most once in a millisecond. Names that share a slot cause harmless repeated notifications of each other.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
@@ -32,7 +33,7 @@ const PLACES: usize = 1024;
 pub(super) struct Revalidated {
     began: Instant,
     hash: RandomState,
-    /// A millisecond, counted from 1, and in the lowest bit whether it was a directory; 0 where nothing was noted.
+    /// A millisecond, counted from 1, with the lowest bit set for a directory; 0 if nothing was noted.
     places: Box<[AtomicU64]>,
 }
 
@@ -56,7 +57,7 @@ impl Revalidated {
         }
     }
 
-    /// Whether the name was noted within [`LATE`] before `now`; whether it led to a directory.
+    /// Whether the name was noted within [`LATE`] before `now`; if so, whether it led to a directory.
     fn noted(&self, dir: NodeId, name: &[u8], now: Instant) -> Option<bool> {
         let stamp = self.place(dir, name).load(Relaxed);
         let at = (stamp >> 1).checked_sub(1)?;
@@ -69,7 +70,7 @@ impl Revalidated {
 }
 
 impl Core {
-    /// The answer to a lookup of `name` in `dir`, of a node that the kernel holds already: see the module.
+    /// Handles the answer to a lookup of `name` in `dir` whose node the kernel already holds: see the module.
     pub(super) fn revalidated(
         &self,
         op: &Op,
@@ -90,7 +91,7 @@ impl Core {
         }
     }
 
-    /// What such an answer may leave behind where `name` in `dir` leads elsewhere.
+    /// The possible effect of such an answer, now that `name` in `dir` leads elsewhere.
     pub(super) fn late(&self, dir: NodeId, name: &[u8]) -> Late {
         fence(SeqCst);
         match self.revalidated.noted(dir, name, Instant::now()) {
@@ -100,7 +101,7 @@ impl Core {
         }
     }
 
-    /// Whether that is certain, as far as can be said without waiting for a driver.
+    /// Whether the name is certainly absent, as far as can be said without waiting for a driver.
     fn leads_nowhere(&self, dir: NodeId, name: &[u8]) -> bool {
         let Ok(dir) = self.inode(dir) else { return false };
         let op = self.op_permitted(crate::transport::Caller { uid: 0, gid: 0, pid: 0, umask: 0 });
@@ -129,7 +130,7 @@ mod tests {
             let (first, second) = (Fixture::name(1), Fixture::name(2));
             fixture.look(1).expect("a node");
             fixture.look(2).expect("a node");
-            assert_eq!(core.late(ROOT, &first), Late::Nothing, "the kernel has just come to know it");
+            assert_eq!(core.late(ROOT, &first), Late::Nothing, "the kernel did not hold it before");
             fixture.look(1).expect("a node");
             let late = if watched { Late::Name } else { Late::Nothing };
             assert_eq!((core.late(ROOT, &first), core.late(ROOT, &second)), (late, Late::Nothing));

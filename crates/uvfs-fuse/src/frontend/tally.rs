@@ -1,8 +1,7 @@
-//! What is counted over the life of a mount: lookups that the kernel has, and requests that one which keeps what it
-//! knows does not make.
+//! Counters over the life of a mount: lookups that the kernel holds, and requests that a caching kernel avoids.
 //!
-//! Relaxed counters. Threads that answer count in lines of their own as far as there are enough of them, since one line
-//! would go from processor to processor with each request; who asks for a figure adds them up.
+//! Relaxed counters. Answering threads count in lines of their own, as long as there are enough lines: a shared
+//! line would move between processors with each request. A reader of a counter adds the lines up.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -13,11 +12,11 @@ use crate::mounted::{Lookups, Requests};
 /// Lines of each mount; a power of two.
 const LINES: usize = 16;
 
-/// See the module. Lookups agree when nothing is outstanding.
+/// See the module. Lookup counts agree when nothing is outstanding.
 #[derive(Default)]
 pub(super) struct Tally([Line; LINES]);
 
-/// What is counted.
+/// The counted events.
 #[derive(Clone, Copy)]
 pub(super) enum Count {
     Given,
@@ -56,12 +55,12 @@ impl Tally {
         self.0[line()].0[what as usize].fetch_add(count, Relaxed);
     }
 
-    /// One node that did not come to be sent.
+    /// Uncounts a node that was not sent after all.
     pub(super) fn take_back(&self) {
         self.0[line()].0[Count::Given as usize].fetch_sub(1, Relaxed);
     }
 
-    /// A line of which more was taken back than given has wrapped; the sum has not.
+    /// A line with more nodes taken back than given has wrapped; the sum has not.
     fn sum(&self, what: Count) -> u64 {
         self.0.iter().fold(0, |sum: u64, line| sum.wrapping_add(line.0[what as usize].load(Relaxed)))
     }
@@ -70,7 +69,7 @@ impl Tally {
 impl Frontend {
     pub(crate) fn lookups(&self) -> Lookups {
         let tally = &self.core.tally;
-        // In this order a forget between the two reads cannot come out ahead of its lookup.
+        // In this order, a forget between the two reads cannot be counted before its lookup.
         let forgotten = tally.sum(Count::Forgotten);
         Lookups { given: tally.sum(Count::Given), forgotten }
     }

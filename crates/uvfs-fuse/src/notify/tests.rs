@@ -1,22 +1,22 @@
-//! The outbox against a kernel that is played here, and writes down what it is told.
+//! The outbox against a fake kernel, which records its messages.
 
 use super::*;
 
-/// What was said, in words; names wait while `closed`.
+/// The messages as text; messages about names wait while `closed`.
 #[derive(Default)]
 struct Said {
     all: Mutex<(Vec<String>, bool)>,
     moved: Condvar,
-    /// Nodes that the kernel does not know, and that are held all the same.
+    /// Nodes that the kernel does not know, although they count as held.
     unknown: Mutex<Vec<NodeId>>,
-    /// Nodes at which a request waits.
+    /// Nodes about which a request waits.
     busy: Mutex<Vec<NodeId>>,
-    /// What answers about names leave behind.
+    /// The effect of answers about names.
     late: Mutex<Option<Late>>,
 }
 
 impl Said {
-    /// Waits for as long as it takes until `holds`; a test that fails here hangs for a minute.
+    /// Waits until `holds`; a failing test hangs for a minute.
     fn until(&self, holds: impl Fn(&[String]) -> bool) -> Vec<String> {
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut all = self.all.lock();
@@ -116,7 +116,7 @@ fn things_are_said_in_the_order_in_which_they_were_told() {
     outbox.push(sb, Notice::Node { node: 6, content: true });
     outbox.push(sb, Notice::Node { node: 7, content: true });
     let all = said.until(|all| has(all, "content 7"));
-    // What the second thread says besides, where this machine is slow, is no part of it.
+    // On a slow machine the second thread's messages come in between; they do not count here.
     let first: Vec<_> = all.iter().filter(|s| s.starts_with("name") || s.starts_with("content")).collect();
     assert_eq!(first, ["name 5 a", "content 5", "content 6", "content 7"]);
     assert!(outbox.notices().names == 1 && outbox.notices().nodes >= 3);
@@ -127,7 +127,7 @@ fn it_is_settled_when_all_that_came_before_has_been_said() {
     let (said, outbox) = outbox();
     let [sb, _] = sbs();
     let now = || outbox.settle(Duration::ZERO);
-    assert!(now(), "there was nothing to say");
+    assert!(now(), "there was no message");
     said.busy.lock().push(5);
     outbox.push(sb, name(5, "put off"));
     assert!(!now() && !outbox.settle(Duration::from_millis(30)));
@@ -145,13 +145,13 @@ fn it_is_settled_when_all_that_came_before_has_been_said() {
     thread::scope(|s| {
         let begun = Instant::now();
         let waits = s.spawn(|| outbox.settle(Duration::from_secs(600)));
-        // It is woken for nothing until it is there.
+        // Until the waiter is there, this wakes nobody.
         while outbox.0.said.notify_all() == 0 && begun.elapsed() < Duration::from_secs(60) {
             thread::yield_now();
         }
         outbox.close();
-        assert!(waits.join().expect("no panic"), "nobody is there to be told");
-        assert!(begun.elapsed() < Duration::from_secs(300), "it was not woken");
+        assert!(waits.join().expect("no panic"), "the receiver is gone");
+        assert!(begun.elapsed() < Duration::from_secs(300), "the waiter was not woken");
     });
 }
 
@@ -214,9 +214,9 @@ fn a_name_that_is_being_asked_for_again_is_said_twice_or_taken_away() {
     outbox.push(sb, name(7, "dead"));
     let all = said.until(|all| times(all, "name 6 twice") == 2);
     assert!(has(&all, "gone 7 dead") && !has(&all, "name 7 dead") && times(&all, "name 5 once") == 1);
-    // As late as it is said, an answer that was given before has been stored.
+    // By then, an answer that was given before has been stored.
     let waits = || outbox.0.state.lock().echoes.len();
-    assert_eq!(waits(), 0, "a second time is the last");
+    assert_eq!(waits(), 0, "a name is not sent a third time");
     *said.late.lock() = Some(Late::Name);
     let before = times(&said.all.lock().0, "epoch");
     (0..=ECHOES).for_each(|nth| outbox.push(sb, name(8, &nth.to_string())));
@@ -225,7 +225,7 @@ fn a_name_that_is_being_asked_for_again_is_said_twice_or_taken_away() {
     assert!(waits() <= ECHOES && times(&said.all.lock().0, "epoch") > before);
 }
 
-/// By who began to wait before it had a number.
+/// Here for a waiter that began before the message had a number.
 #[test]
 fn what_everything_could_not_say_yet_is_waited_for() {
     let (said, outbox) = outbox();
@@ -234,7 +234,7 @@ fn what_everything_could_not_say_yet_is_waited_for() {
     let upto = outbox.0.state.lock().next;
     outbox.0.later(sb, Notice::Node { node: 70, content: true });
     outbox.start().expect("threads");
-    // Put off by now.
+    // It has been put off by now.
     said.until(|all| has(all, "attributes 70"));
     assert!(outbox.0.state.lock().has_to_say(upto));
     said.busy.lock().clear();
@@ -282,7 +282,7 @@ fn lost_changes_of_one_superblock_take_nothing_from_another() {
     assert!(!has(&all, "name 6 part of everything"));
 }
 
-/// One that has come after it was looked whether any waits.
+/// Here the request came after the check for waiting requests.
 #[test]
 fn a_request_that_hangs_keeps_no_attributes_back_after_lost_changes() {
     let (said, outbox) = outbox();
@@ -291,7 +291,7 @@ fn a_request_that_hangs_keeps_no_attributes_back_after_lost_changes() {
     outbox.push_all(sb);
     let all = said.until(|all| has(all, "attributes 70") && has(all, "attributes 71"));
     assert!(!has(&all, "content 70"));
-    // What changes meanwhile is not part of that any more.
+    // A change made meanwhile is not part of that pass any more.
     outbox.push(sb, Notice::Node { node: 9, content: true });
     said.until(|all| has(all, "attributes 9"));
     said.close(false);

@@ -1,11 +1,12 @@
-//! The way back of one request that came through a ring.
+//! The answer port of one request that came through a ring.
 //!
-//! The ring belongs to its thread, so an answer that another thread gives is left in the queue's [`Mailbox`], and the thread
-//! is woken if it sleeps. What is answered inside the call (most of it) goes by a thread-local cell, without a lock.
+//! The ring belongs to its thread, so another thread leaves its answer in the queue's [`Mailbox`], and wakes the
+//! ring's thread if it sleeps. Answers given inside the call (the most) go through a thread-local cell, without a
+//! lock.
 //!
-//! The mailbox's mutex protects the letters and whether the thread sleeps; it is held for a push or a swap. **A letter
-//! against the sleep**: the thread goes to sleep only if there was no letter when it said so, under the mutex; who leaves one
-//! later finds that it sleeps, and rings. In the other order the letter is found.
+//! The mailbox's mutex protects the letters and whether the thread sleeps; it is held for a push or a swap. **A
+//! letter against the sleep**: the thread declares its sleep under the mutex, with no letter there. If the letter
+//! comes first, the thread finds it. If the sleep comes first, the sender of the letter sees it, and rings.
 
 use std::cell::Cell;
 use std::io;
@@ -20,13 +21,13 @@ use super::sys::Entry;
 use crate::bell::Bell;
 use crate::wire::{Answer, Port};
 
-/// What is to be said in an entry.
+/// The content of an answer.
 pub(super) enum Outcome {
     /// A negative error.
     Error(i32),
-    /// What stands in the entry's room: so many bytes.
+    /// This many bytes of the entry's memory.
     Room(usize),
-    /// This, which was kept apart because the entry's memory held the request.
+    /// This body, kept apart because the entry's memory held the request.
     Body(Vec<u8>),
 }
 
@@ -41,13 +42,13 @@ pub(super) struct Letter {
 }
 
 thread_local! {
-    /// Whose thread this is: the address of a mailbox, or 0.
+    /// The mailbox of the ring of this thread: its address, or 0.
     static HERE: Cell<usize> = const { Cell::new(0) };
-    /// What was answered in this thread and not yet taken.
+    /// The answer that was given in this thread and not yet taken.
     static ANSWERED: Cell<Option<Letter>> = const { Cell::new(None) };
 }
 
-/// Where answers of other threads wait for the ring's thread.
+/// Answers of other threads that wait for the ring's thread.
 pub(super) struct Mailbox {
     state: Mutex<State>,
     bell: Bell,
@@ -65,17 +66,17 @@ impl Mailbox {
         Ok(Arc::new(Self { state: Mutex::default(), bell: Bell::new()? }))
     }
 
-    /// What the ring listens to.
+    /// The bell that the ring listens to.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Says that the calling thread is the ring's.
+    /// Declares the calling thread the ring's.
     pub(super) fn is_of_this_thread(self: &Arc<Self>) {
         HERE.set(Arc::as_ptr(self) as usize);
     }
 
-    /// What was answered in the ring's thread since the last call.
+    /// The answer that was given in the ring's thread since the last call.
     pub(super) fn answered() -> Option<Letter> {
         ANSWERED.take()
     }
@@ -98,21 +99,21 @@ impl Mailbox {
         }
     }
 
-    /// Moves what is there to `to`.
+    /// Moves the waiting letters to `to`.
     pub(super) fn collect(&self, to: &mut Vec<Letter>) {
         let mut state = self.state.lock();
         state.asleep = false;
         to.append(&mut state.letters);
     }
 
-    /// Whether the thread may sleep: whoever comes from now on rings.
+    /// Whether the thread may sleep: from now on each sender rings.
     pub(super) fn sleep(&self) -> bool {
         let mut state = self.state.lock();
         state.asleep = state.letters.is_empty();
         state.asleep
     }
 
-    /// Nobody will look any more.
+    /// Ends the mailbox: it is not read any more.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -127,15 +128,15 @@ pub(crate) struct RingPort {
     home: Arc<Mailbox>,
     id: usize,
     unique: u64,
-    /// `None` where the entry's memory holds a request that is still looked at.
+    /// `None` if the entry's memory holds a request that is still in use.
     entry: Option<Entry>,
-    /// Room in its place.
+    /// Memory in its place.
     spare: Vec<u8>,
     sent: bool,
 }
 
 impl RingPort {
-    /// The port of a request that stands in the entry `id`; with the entry, if the request was copied out of it.
+    /// The port of a request in the entry `id`, together with the entry if the request was copied out of it.
     pub(super) fn new(home: &Arc<Mailbox>, id: usize, unique: u64, entry: Option<Entry>) -> Self {
         Self { home: Arc::clone(home), id, unique, entry, spare: Vec::new(), sent: false }
     }
@@ -172,11 +173,11 @@ impl Port for RingPort {
     }
 }
 
-/// Puts `body` where the kernel takes it from.
+/// Puts `body` into the memory from which the kernel takes it.
 pub(super) fn fill(entry: &mut Entry, body: &[u8]) -> Outcome {
     let room = entry.room(body.len());
     if room.len() < body.len() {
-        // Longer than any answer that was asked for.
+        // Longer than any answer that was requested.
         return Outcome::Error(-Errno::IO.raw_os_error());
     }
     room.copy_from_slice(body);
@@ -186,7 +187,7 @@ pub(super) fn fill(entry: &mut Entry, body: &[u8]) -> Outcome {
 impl Drop for RingPort {
     fn drop(&mut self) {
         if !self.sent {
-            // Whoever asked must not wait for ever: the handler has given up, or panicked.
+            // The caller must not wait for ever: the handler has given up, or panicked.
             self.post(self.unique, Outcome::Error(-Errno::IO.raw_os_error()));
         }
     }

@@ -1,20 +1,21 @@
-//! One thread and its ring: takes requests, has them answered, commits the answers.
+//! One thread and its ring: takes requests, has them answered, and commits the answers.
 //!
-//! A thread serves the queue of the processor that it is bound to (requests of callers on that processor), and queues of
-//! processors that are not there. Everything here belongs to that thread; others reach it by the [`Mailbox`] alone.
+//! A thread serves the queue of the processor that it is bound to (requests of callers on that processor), and
+//! queues of absent processors. All of this belongs to that thread; others reach it only through the [`Mailbox`].
 //!
-//! **Depth.** An entry is taken from the time the kernel puts a request into it until the answer is committed, also while the
-//! request waits for a driver on the pool. So depth is elastic: [`CHUNK`] entries to begin with, and that many more whenever fewer
-//! than [`LOW`] are free, up to [`MOST`]. That is much sooner than the last is taken: a request that finds none waits in the kernel for
-//! the next answer on its queue, and new entries do not change that. The kernel takes the entry that it got back last, so those that were needed once lie
-//! idle and cost what was touched of them, of which [`IDLE`] later all but the first pages go back.
+//! **Depth.** An entry is in use from the time the kernel puts a request into it until the answer is committed,
+//! also while the request waits for a driver on the pool. So the depth is elastic: [`CHUNK`] entries at first, and
+//! that many more whenever fewer than [`LOW`] are free, up to [`MOST`]. That is long before the last is taken. A
+//! request that finds no entry waits in the kernel for the next answer on its queue, and new entries do not change
+//! that. The kernel takes the entry that came back last. So entries that were once needed lie idle, and cost their
+//! touched memory; after [`IDLE`] all but their first pages are returned.
 //!
-//! **Copies.** Header, structure and a payload of up to [`SMALL_PAYLOAD`] bytes are copied out, and the port gets the entry: the
-//! answer is written where the kernel takes it from, a read by the driver itself. A longer payload (data to be written) is
-//! looked at where it is, and the entry stays here until the answer comes.
+//! **Copies.** Header, structure and a payload of up to [`SMALL_PAYLOAD`] bytes are copied out, and the port gets
+//! the entry. The answer is written where the kernel takes it from; a read is written there by the driver itself. A
+//! longer payload (data to be written) is used in place, and the entry stays here until the answer comes.
 //!
-//! **The end.** When the mount goes, all entries come back with ENOTCONN. The thread ends then, and does not wait for
-//! requests that still wait for drivers: nobody is there to be answered.
+//! **The end.** When the mount goes, all entries come back with ENOTCONN. Then the thread ends, without waiting for
+//! requests that still wait for drivers: no caller is left.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,27 +28,27 @@ use super::port::{Letter, Mailbox, Outcome, RingPort, fill};
 use super::sys::{Completion, Entry, Ring};
 use crate::wire::{IN_HEADER, MAX_WRITE};
 
-/// Payloads up to this are copied out: two of the longest names fit, and most targets of symbolic links.
+/// Payloads up to this size are copied out: two of the longest names fit, and most symbolic link targets.
 const SMALL_PAYLOAD: usize = 1024;
 /// Entries that are registered at a time for the processor's own queue.
 const CHUNK: usize = 64;
-/// The same for the queue of a processor that is not there; a machine may have room for hundreds of them.
+/// The same for the queue of an absent processor; a machine may have room for hundreds of them.
 const FOREIGN: usize = 4;
-/// Fewer than this free in a queue: more are registered.
+/// If fewer than this are free in a queue, more are registered.
 const LOW: usize = 48;
-/// Entries of one thread at the most: more than there can be requests that wait for drivers.
+/// The most entries of one thread: more than the number of requests that can wait for drivers.
 const MOST: usize = 512;
-/// Bytes of a payload that are kept as memory for ever.
+/// Bytes of a payload whose memory is kept for ever.
 const KEPT: usize = 64 << 10;
-/// When the rest is given back.
+/// The idle time after which the rest is returned.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// A queue of the kernel's that this thread serves.
+/// A kernel queue that this thread serves.
 struct Served {
     queue: u16,
     /// Entries that the kernel has.
     inside: usize,
-    /// Entries at a time.
+    /// Entries registered at a time.
     chunk: usize,
 }
 
@@ -59,7 +60,7 @@ pub(super) struct Queue<H> {
     served: Vec<Served>,
     /// The number of the next entry.
     next: usize,
-    /// Entries whose requests are looked at in place, by number.
+    /// Entries whose requests are used in place, by number.
     kept: Vec<Option<Entry>>,
     /// Requests that are neither committed nor dropped.
     away: usize,
@@ -67,14 +68,14 @@ pub(super) struct Queue<H> {
     fat: Vec<usize>,
     letters: Vec<Letter>,
     copy: Box<[u8; SMALL_PAYLOAD]>,
-    /// There was no memory for more entries.
+    /// Whether there was no memory for more entries.
     full: bool,
-    /// The connection to the kernel is gone.
+    /// Whether the connection to the kernel is gone.
     over: bool,
 }
 
 impl<H: Handler> Queue<H> {
-    /// Registers entries for `queues`, of which the first is this thread's own. To be called by the thread that runs it.
+    /// Registers entries for `queues`, of which the first is this thread's own. Called by the thread that runs it.
     pub(super) fn new(device: OwnedFd, queues: &[u16], handler: H) -> io::Result<Self> {
         let mailbox = Mailbox::new()?;
         let mut ring = Ring::new(device, MOST + queues.len() * FOREIGN)?;
@@ -99,12 +100,12 @@ impl<H: Handler> Queue<H> {
             over: false,
         };
         queue.grow()?;
-        // The kernel would wait for it, and with it all callers.
+        // The kernel would wait for the missing entry, and all callers with it.
         if queue.served.iter().any(|served| served.inside == 0) {
             return Err(io::Error::other("there is no room for entries of all queues"));
         }
         queue.ring.submit()?;
-        // What the kernel refuses, it refuses at once.
+        // The kernel refuses an entry at once or not at all.
         while let Some(completion) = queue.ring.next() {
             match completion {
                 Completion::Ended(_, error) => return Err(io::Error::from_raw_os_error(error)),
@@ -142,15 +143,15 @@ impl<H: Handler> Queue<H> {
             } else if !self.full
                 && let Err(error) = self.grow()
             {
-                // Those that there are go on.
-                tracing::warn!(%error, "no more requests at once than now");
+                // The existing entries go on.
+                tracing::warn!(%error, "no more entries: the number of concurrent requests stays as it is");
                 self.full = true;
             }
             // Only requests that are away can leave a letter.
             if self.away > 0 && !self.mailbox.sleep() {
                 continue;
             }
-            // Who has no entry there is told nothing by the kernel.
+            // If a thread has no entry there, the kernel reports nothing to it.
             let spent = self.served.iter().all(|served| served.inside == 0);
             let time = (spent || !self.fat.is_empty()).then_some(IDLE);
             if !self.ring.wait(time)? {
@@ -160,7 +161,7 @@ impl<H: Handler> Queue<H> {
         }
     }
 
-    /// Has the request in `entry` answered, or begun.
+    /// Has the request in `entry` answered, or started.
     fn serve(&mut self, entry: Entry) -> io::Result<()> {
         self.count(entry.queue(), |inside| inside.saturating_sub(1));
         let (id, header, op) = (entry.id(), *entry.header(), *entry.op());
@@ -188,7 +189,7 @@ impl<H: Handler> Queue<H> {
         }
     }
 
-    /// Commits what other threads have answered.
+    /// Commits the answers of other threads.
     fn collect(&mut self) -> io::Result<()> {
         let mut letters = std::mem::take(&mut self.letters);
         self.mailbox.collect(&mut letters);
@@ -202,7 +203,7 @@ impl<H: Handler> Queue<H> {
     fn commit(&mut self, letter: Letter) -> io::Result<()> {
         self.away -= 1;
         let kept = || self.kept.get_mut(letter.id).and_then(Option::take);
-        // Where the kernel is gone, so are those who asked.
+        // If the kernel is gone, so are the callers.
         let Some(mut entry) = letter.entry.or_else(kept).filter(|_| !self.over) else { return Ok(()) };
         let outcome = match letter.outcome {
             Outcome::Body(body) => fill(&mut entry, &body),
@@ -224,7 +225,7 @@ impl<H: Handler> Queue<H> {
         self.count(entry.queue(), |inside| inside.saturating_sub(1));
         match error {
             libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV => self.over = true,
-            // A request that was ended by somebody else meanwhile: its entry is lost, another one takes its place.
+            // The request was ended by another party meanwhile: its entry is lost, and another one takes its place.
             _ => {
                 tracing::warn!(error = %io::Error::from_raw_os_error(error), "the kernel has refused an answer")
             }
@@ -237,7 +238,7 @@ impl<H: Handler> Queue<H> {
         }
     }
 
-    /// Sees to it that the kernel has entries for the next requests.
+    /// Makes sure that the kernel has entries for the next requests.
     fn grow(&mut self) -> io::Result<()> {
         for served in &mut self.served {
             if served.inside >= LOW.min(served.chunk) || self.next + served.chunk > self.ring.places() {
@@ -258,7 +259,7 @@ impl<H: Handler> Queue<H> {
         }
     }
 
-    /// Nothing has come for a while: gives memory back. What is away stays noted.
+    /// Nothing has come for a while: returns memory. Entries that are away stay noted.
     fn slim(&mut self) {
         let Self { fat, ring, .. } = self;
         fat.retain(|&id| !ring.trim(id, KEPT));
@@ -271,9 +272,10 @@ fn unique(header: &[u8; IN_HEADER]) -> u64 {
     u64::from_ne_bytes(*bytes)
 }
 
-/// A driver's panic costs its own request, whose port says EIO when it is dropped, not those of the whole processor.
+/// A driver's panic costs its own request, whose port answers EIO when it is dropped, not those of the whole
+/// processor.
 fn guarded(handle: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(handle)).is_err() {
-        tracing::error!("a request has ended in a panic");
+        tracing::error!("a request ended in a panic");
     }
 }

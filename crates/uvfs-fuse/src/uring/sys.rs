@@ -1,18 +1,20 @@
-//! The part of the ring transport that is not safe by itself: memory that the kernel writes to, and the ring that tells it
-//! where. Safe from outside.
+//! The unsafe part of the ring transport: memory that the kernel writes to, and the ring that tells it where. The
+//! interface is safe.
 //!
-//! **Who may touch the memory of an entry** is a value: [`Entry`], of which there is one for each entry, and which cannot be
-//! copied. Who has it reads and writes the entry's memory. [`Ring::register`] and [`Ring::commit`] take it, the kernel
-//! has the memory until the ring's thread finds the completion, and [`Ring::next`] gives it back. A ring that is dropped
-//! while the kernel has entries leaves their memory mapped for ever, because nothing says when the kernel has let go of it.
+//! **The right to an entry's memory** is a value: [`Entry`]. There is one for each entry, and it cannot be copied.
+//! Its owner reads and writes the entry's memory. [`Ring::register`] and [`Ring::commit`] take the value. The
+//! kernel has the memory until the ring's thread finds the completion, and [`Ring::next`] returns the value. A ring
+//! that is dropped while the kernel has entries leaves their memory mapped for ever, because nothing says when the
+//! kernel has released it.
 //!
-//! An entry's *head* is what the kernel's interface calls `fuse_uring_req_header`: 128 bytes for the header of the request or of
-//! the answer, 128 for the operation's structure, 32 that belong to the entry. Its *payload* is what follows: names and data of
-//! a request, the whole body of an answer. Heads stand together in the first page of an area; payloads are reserved for the
-//! largest write and become memory when they are used. Huge pages are refused, so that a small answer costs a page, not 2 MiB.
+//! An entry's *head* is `fuse_uring_req_header` in the kernel's interface: 128 bytes for the header of the request
+//! or the answer, 128 for the operation's structure, and 32 for the entry itself. Its *payload* is the rest: names
+//! and data of a request, the whole body of an answer. Heads are together in the first page of an area. Payloads
+//! are reserved for the largest write, and become memory when they are used. Huge pages are refused, so that a
+//! small answer costs a page, not 2 MiB.
 //!
-//! The ring belongs to one thread (`SINGLE_ISSUER`), and the kernel copies requests into entries only while that thread is in a system
-//! call of the ring (`DEFER_TASKRUN`): that is why [`Ring::trim`] cannot lose a request.
+//! The ring belongs to one thread (`SINGLE_ISSUER`). The kernel copies requests into entries only while that thread
+//! is in a system call of the ring (`DEFER_TASKRUN`), so [`Ring::trim`] cannot lose a request.
 
 use std::io;
 use std::mem;
@@ -30,34 +32,34 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use crate::dev::page_size;
 use crate::wire::IN_HEADER;
 
-/// `FUSE_IO_URING_CMD_REGISTER`: an entry and its memory, from which the kernel takes it.
+/// `FUSE_IO_URING_CMD_REGISTER`: registers an entry and its memory.
 const REGISTER: u32 = 1;
-/// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: the answer in an entry, which is free for the next request afterwards.
+/// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: commits the answer in an entry, which is then free for the next request.
 const COMMIT_AND_FETCH: u32 = 2;
 
-// What io_uring_register(2) does to the table of rings that a task has: put one in, take one out.
+// The operations of io_uring_register(2) on a task's table of rings: insert one, remove one.
 const REGISTER_RING_FDS: u32 = 20;
 const UNREGISTER_RING_FDS: u32 = 21;
 
-/// Bytes of the operation's structure at the most.
+/// The largest size of an operation's structure in bytes.
 pub(super) const OP: usize = 128;
 
 // Offsets in a head.
 const OP_AT: usize = 128;
 const COMMIT_ID_AT: usize = 264;
 const PAYLOAD_SIZE_AT: usize = 272;
-/// `struct iovec` of the head and of the payload, which registering points to.
+/// The `struct iovec` of the head and of the payload, to which the registration points.
 const IOVECS_AT: usize = 288;
-/// Bytes of a head as the kernel knows it.
+/// Bytes of a head in the kernel's interface.
 const HEAD: usize = 288;
-/// From one head to the next.
+/// The distance from one head to the next.
 const STRIDE: usize = 320;
 const _: () = assert!(IOVECS_AT + 2 * mem::size_of::<libc::iovec>() <= STRIDE && STRIDE.is_multiple_of(64));
 
-/// What an eventfd's poll completes with, where entries have their numbers.
+/// The user data of an eventfd's poll completion, in place of an entry's number.
 const BELL: u64 = u64::MAX;
 
-/// Memory of some entries.
+/// The memory of some entries.
 struct Area {
     base: NonNull<u8>,
     len: usize,
@@ -67,9 +69,9 @@ struct Area {
     payload: usize,
 }
 
-// SAFETY: plain memory; who may touch which part of it is said by the entries, of which there is one for each part.
+// SAFETY: plain memory. The entries, of which there is one for each part, say which thread may touch which part.
 unsafe impl Send for Area {}
-// SAFETY: as above; the fields are never changed.
+// SAFETY: as above; the fields never change.
 unsafe impl Sync for Area {}
 
 impl Area {
@@ -78,11 +80,11 @@ impl Area {
         let payload = payload.next_multiple_of(page_size());
         let len = heads + entries * payload;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a new mapping where the kernel likes.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe { mmap_anonymous(ptr::null_mut(), len, prot, flags)? };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let area = Self { base, len, heads, payload };
-        // SAFETY: our mapping, of that length. Refused where there are no huge pages.
+        // SAFETY: a mapping of this type, of that length. The call fails if there are no huge pages.
         let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxNoHugepage) };
         Ok(area)
     }
@@ -100,7 +102,7 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: our mapping; the last entry is gone, and those that the kernel has are never dropped.
+        // SAFETY: this value's mapping. The last entry is gone, and entries that the kernel has are never dropped.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -116,7 +118,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Memory for `count` entries of a queue, numbered from `first` on, with room for `payload` bytes each.
+    /// Memory for `count` entries of a queue, numbered from `first` on, with `payload` bytes each.
     pub(super) fn several(queue: u16, first: usize, count: usize, payload: usize) -> io::Result<Vec<Self>> {
         let area = Arc::new(Area::new(count, payload)?);
         Ok((0..count).map(|slot| Self { area: Arc::clone(&area), slot, id: first + slot, queue }).collect())
@@ -131,7 +133,8 @@ impl Entry {
     }
 
     fn head(&self) -> &[u8; HEAD] {
-        // SAFETY: inside the mapping, initialized as all mapped memory is; nobody writes to it while we have the right to it.
+        // SAFETY: inside the mapping, and initialized as all mapped memory is. Nobody writes to it while this value
+        // exists.
         unsafe { &*self.area.head(self.slot).cast() }
     }
 
@@ -146,7 +149,7 @@ impl Entry {
         header
     }
 
-    /// The operation's structure, and whatever stands behind it.
+    /// The operation's structure, and the bytes after it.
     pub(super) fn op(&self) -> &[u8; OP] {
         let (op, _) = self.head()[OP_AT..].split_first_chunk().expect("a head is longer");
         op
@@ -157,18 +160,18 @@ impl Entry {
         u64::from_ne_bytes(*bytes)
     }
 
-    /// What follows in the request.
+    /// The rest of the request.
     pub(super) fn payload(&self) -> &[u8] {
         let (bytes, _) = self.head()[PAYLOAD_SIZE_AT..].split_first_chunk().expect("a head is longer");
         let len = (u32::from_ne_bytes(*bytes) as usize).min(self.area.payload);
-        // SAFETY: inside the mapping, initialized; nobody writes to it while we have the right to it.
+        // SAFETY: inside the mapping, initialized. Nobody writes to it while this value exists.
         unsafe { slice::from_raw_parts(self.area.payload(self.slot), len) }
     }
 
-    /// The first `len` bytes of the payload's memory (fewer, where it is smaller), which hold anything.
+    /// The first `len` bytes of the payload's memory (fewer if it is smaller), with arbitrary content.
     pub(super) fn room(&mut self, len: usize) -> &mut [u8] {
         let len = len.min(self.area.payload);
-        // SAFETY: inside the mapping, initialized; nobody else touches it while we have the right to it.
+        // SAFETY: inside the mapping, initialized. Nobody else touches it while this value exists.
         unsafe { slice::from_raw_parts_mut(self.area.payload(self.slot), len) }
     }
 
@@ -182,14 +185,15 @@ impl Entry {
         head[PAYLOAD_SIZE_AT..PAYLOAD_SIZE_AT + 4].copy_from_slice(&len.to_ne_bytes());
     }
 
-    /// The two iovecs of the entry, written; where they are.
+    /// Writes the two iovecs of the entry, and returns their address.
     fn iovecs(&mut self) -> *const libc::iovec {
         let (head, payload) = (self.area.head(self.slot), self.area.payload(self.slot));
         let iovecs = [
             libc::iovec { iov_base: head.cast(), iov_len: HEAD },
             libc::iovec { iov_base: payload.cast(), iov_len: self.area.payload },
         ];
-        // SAFETY: behind the head and before the next one (asserted above), aligned to 32 bytes because `STRIDE` is; ours alone.
+        // SAFETY: behind the head and before the next one (asserted above), aligned to 32 bytes because `STRIDE`
+        // is. They belong to this entry alone.
         unsafe {
             let at = head.add(IOVECS_AT).cast::<[libc::iovec; 2]>();
             at.write(iovecs);
@@ -198,13 +202,13 @@ impl Entry {
     }
 }
 
-/// What has come.
+/// An event of the ring.
 pub(super) enum Completion {
     /// A request is in the entry.
     Request(Entry),
-    /// The kernel has let go of the entry, and why.
+    /// The kernel has released the entry, for this reason.
     Ended(Entry, i32),
-    /// The bell was rung; whether it goes on to be listened to.
+    /// The bell was rung; the flag says whether the ring still listens to it.
     Bell(bool),
 }
 
@@ -213,24 +217,24 @@ type Uring = IoUring<squeue::Entry128, cqueue::Entry>;
 /// A ring of one thread.
 pub(super) struct Ring {
     uring: Uring,
-    /// Its place among the rings of its thread, where it got one.
+    /// Its place among the rings of its thread, if it got one.
     place: Option<u32>,
     /// Also the first of the ring's own files.
     device: OwnedFd,
-    /// The entries that the kernel has, by their numbers.
+    /// The entries that the kernel has, by number.
     inside: Vec<Option<Entry>>,
 }
 
 impl Ring {
-    /// A ring with room for `entries` entries; to be used by this thread only.
+    /// A ring for at most `entries` entries; only this thread may use it.
     pub(super) fn new(device: OwnedFd, entries: usize) -> io::Result<Self> {
         let mut inside = Vec::new();
         inside.resize_with(entries, || None);
         // One more for the bell.
         let completions = (entries + 1).next_power_of_two() as u32;
         let uring = build(completions.min(64), completions)?;
-        // Else each call would count up and down the file of the ring, and each command that of the device, which the
-        // threads of all rings share.
+        // Otherwise each call would change the reference count of the ring's file, and each command that of the
+        // device, which the threads of all rings share.
         uring.submitter().register_files(&[device.as_raw_fd()])?;
         let place = place(&uring, REGISTER_RING_FDS, u32::MAX).ok();
         Ok(Self { uring, place, device, inside })
@@ -241,7 +245,7 @@ impl Ring {
         build(1, 2).map(drop)
     }
 
-    /// Entries that it can have.
+    /// The number of entries that it can have.
     pub(super) fn places(&self) -> usize {
         self.inside.len()
     }
@@ -250,8 +254,8 @@ impl Ring {
     pub(super) fn register(&mut self, mut entry: Entry) -> io::Result<()> {
         let mut sqe = self.command(REGISTER, &entry, 0);
         let iovecs = entry.iovecs();
-        // SAFETY: `Entry128` is `repr(C)` and 128 bytes; of a submission, bytes 16 to 24 are the address and 24 to 28 the length, for
-        // which the builder of commands has no names. All bytes of it are plain numbers.
+        // SAFETY: `Entry128` is `repr(C)` and 128 bytes. In a submission, bytes 16 to 24 are the address and 24 to
+        // 28 the length; the command builder has no names for them. All bytes of it are plain numbers.
         unsafe {
             let at = (&raw mut sqe).cast::<u8>();
             at.add(16).cast::<u64>().write_unaligned(iovecs as u64);
@@ -278,8 +282,8 @@ impl Ring {
         let Some(slot) = self.inside.get_mut(entry.id).filter(|slot| slot.is_none()) else {
             return Err(io::Error::other("an entry that the ring has no place for"));
         };
-        // SAFETY: the memory that the command names is the entry's, which stays in `inside` until the completion comes; the device is
-        // open as long as the ring.
+        // SAFETY: the memory that the command names is the entry's, which stays in `inside` until the completion
+        // comes. The device is open as long as the ring.
         while unsafe { self.uring.submission().push(&sqe) }.is_err() {
             submit(&self.uring)?;
         }
@@ -287,7 +291,7 @@ impl Ring {
         Ok(())
     }
 
-    /// From now on completes with [`Completion::Bell`] when `bell`, an eventfd, is written to.
+    /// From now on a write to `bell`, an eventfd, completes with [`Completion::Bell`].
     pub(super) fn listen(&mut self, bell: BorrowedFd<'_>) -> io::Result<()> {
         let fd = types::Fd(bell.as_fd().as_raw_fd());
         let poll = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build().user_data(BELL);
@@ -299,12 +303,12 @@ impl Ring {
         Ok(())
     }
 
-    /// Hands over what was pushed; errors of it are there to be found afterwards.
+    /// Submits what was pushed; its errors come later as completions.
     pub(super) fn submit(&mut self) -> io::Result<()> {
         submit(&self.uring)
     }
 
-    /// Hands over what was pushed and sleeps until something has come, or `time` is over: false, then.
+    /// Submits what was pushed, and sleeps until an event comes. False if `time` runs out first.
     pub(super) fn wait(&mut self, time: Option<Duration>) -> io::Result<bool> {
         let outcome = match time {
             None => self.enter(None),
@@ -317,15 +321,15 @@ impl Ring {
             Ok(()) => Ok(true),
             Err(error) => match error.raw_os_error() {
                 Some(libc::ETIME) => Ok(false),
-                // What is there already comes first.
+                // First take the completions that are there already.
                 Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(true),
                 _ => Err(error),
             },
         }
     }
 
-    /// io_uring_enter(2), for one completion at least. Who waits for requests does not wait for a disk: without `NO_IOWAIT` a mount
-    /// that nobody uses would look like one that is stuck, in the system's iowait and in `/proc/pressure/io`.
+    /// io_uring_enter(2), for at least one completion. Waiting for requests is not waiting for a disk. Without
+    /// `NO_IOWAIT` an unused mount would look stuck, in the system's iowait and in `/proc/pressure/io`.
     fn enter(&mut self, args: Option<&types::SubmitArgs<'_, '_>>) -> io::Result<()> {
         let pushed = self.uring.submission().len() as u32;
         let mut flags = EnterFlags::GETEVENTS;
@@ -334,8 +338,8 @@ impl Ring {
         flags.set(EnterFlags::REGISTERED_RING, self.place.is_some());
         let ring = self.place.map_or(self.uring.as_raw_fd(), u32::cast_signed);
         let (at, len) = args.map_or((ptr::null(), 0), |args| (ptr::from_ref(args), mem::size_of_val(args)));
-        // SAFETY: what was pushed is as `push` says. The arguments, where there are any, are a `struct io_uring_getevents_arg` and
-        // live as long as this call, as does the time that they point to.
+        // SAFETY: what was pushed is valid, as `push` says. The arguments, if any, are a `struct
+        // io_uring_getevents_arg`. They, and the time that they point to, live as long as this call.
         let done = unsafe { libc::syscall(libc::SYS_io_uring_enter, ring, pushed, 1, flags.bits(), at, len) };
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -347,14 +351,14 @@ impl Ring {
         poll(&mut device, Some(&now)).is_ok() && device[0].revents().contains(PollFlags::ERR)
     }
 
-    /// What has come, if anything.
+    /// The next event, if there is one.
     pub(super) fn next(&mut self) -> Option<Completion> {
         loop {
             let done = self.uring.completion().next()?;
             if done.user_data() == BELL {
                 return Some(Completion::Bell(cqueue::more(done.flags())));
             }
-            // A number that is not inside cannot come; it would be no reason to touch memory.
+            // A number that is not inside cannot come; if it did, no memory would be touched.
             let slot = usize::try_from(done.user_data()).ok().and_then(|id| self.inside.get_mut(id));
             if let Some(entry) = slot.and_then(Option::take) {
                 return Some(match done.result() {
@@ -365,14 +369,14 @@ impl Ring {
         }
     }
 
-    /// Gives back the memory of the payload of entry `id`, if the kernel has it and `next` has nothing: all but the first `keep` bytes.
-    /// Whether the kernel has it.
+    /// Returns the memory of entry `id`'s payload except its first `keep` bytes, if the kernel has the entry and
+    /// `next` has nothing. Returns whether the kernel has it.
     pub(super) fn trim(&mut self, id: usize, keep: usize) -> bool {
         let Some(entry) = self.inside.get(id).and_then(Option::as_ref) else { return false };
         let (keep, payload) = (keep.next_multiple_of(page_size()), entry.area.payload);
         if keep < payload {
-            // SAFETY: inside the mapping, whole pages. They read as zeroes afterwards, and nobody has a reference to them; the
-            // kernel writes to them only while this thread is in a call of the ring.
+            // SAFETY: inside the mapping, whole pages. They read as zeroes afterwards, and nobody has a reference
+            // to them. The kernel writes to them only while this thread is in a call of the ring.
             let _ = unsafe {
                 let from = entry.area.payload(entry.slot).add(keep);
                 madvise(from.cast(), payload - keep, Advice::LinuxDontNeed)
@@ -384,17 +388,17 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // The kernel may write to them until it has cancelled what it has, and nobody says when.
+        // The kernel may write to them until it has cancelled its requests, and nothing says when.
         self.inside.drain(..).flatten().for_each(mem::forget);
-        // Else the ring would live as long as this thread, which has made it.
+        // Otherwise the ring would live as long as this thread, which made it.
         if let Some(number) = self.place {
             let _ = place(&self.uring, UNREGISTER_RING_FDS, number);
         }
     }
 }
 
-/// Hands over what was pushed. That the kernel has no memory for it just now, or was disturbed, is no reason to give the mount
-/// up; completions have room for all that there can be, so that it never asks for them to be taken first.
+/// Submits what was pushed. A temporary lack of kernel memory, or an interruption, is no reason to give the mount
+/// up. The completion queue has room for all possible completions, so the kernel never requires taking them first.
 fn submit(uring: &Uring) -> io::Result<()> {
     loop {
         match uring.submit() {
@@ -407,7 +411,8 @@ fn submit(uring: &Uring) -> io::Result<()> {
     }
 }
 
-/// Gives a ring the place `number` among those of the calling thread (any, if that is `u32::MAX`), or takes it away. Returns the place.
+/// Gives a ring the place `number` among those of the calling thread (any, if that is `u32::MAX`), or removes it.
+/// Returns the place.
 fn place(uring: &Uring, how: u32, number: u32) -> io::Result<u32> {
     /// `struct io_uring_rsrc_update`.
     #[repr(C)]

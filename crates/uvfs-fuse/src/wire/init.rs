@@ -1,41 +1,46 @@
-//! INIT: what is agreed with the kernel before it asks anything, as a function of what it offers and what we want.
+//! INIT: the agreement with the kernel before any other request, as a function of the kernel's offer and the
+//! server's wishes.
 //!
-//! Asked for, each where the kernel has it:
+//! Requested, each if the kernel has it:
 //!
 //! - DO_READDIRPLUS without READDIRPLUS_AUTO: entries always come with their nodes. A node's id is also its inode
-//!   number, so plain entries would have to look every name up all the same; and the automatic form stops
-//!   after the first buffer for callers that stat late, as du and find do (40 000 files on two cores: du 0.6 s
-//!   against 6 s, find without stat 0.45 s against 0.2 s).
+//!   number, so plain entries would need a lookup of each name as well. The automatic form stops after the first
+//!   buffer for callers that stat late, as du and find do. (40 000 files on two cores: du 0.6 s against 6 s, find
+//!   without stat 0.45 s against 0.2 s.)
 //! - HANDLE_KILLPRIV_V2: without it the kernel asks for `security.capability` before every write.
-//! - AUTO_INVAL_DATA only where others change files and nobody tells of it;
-//! - POSIX_ACL and DONT_MASK only where the root's driver keeps access control lists: the kernel then asks for the
-//!   list of what is not the caller's own, once as long as it knows the inode. Both or none: a default list takes
-//!   the place of the umask, so that the kernel must not apply it. DONT_MASK alone where the lists are checked here: with
-//!   POSIX_ACL the kernel would check permissions, too, whatever the mount says.
-//! - CACHE_SYMLINKS only where the root's driver promises that the target of a link does not change: nothing makes the kernel
-//!   forget a target but the end of the inode;
-//! - PASSTHROUGH only where the root's driver lends files; it excludes WRITEBACK_CACHE;
-//! - OVER_IO_URING only where rings are ready to be registered: a kernel that was promised some answers nobody
-//!   until it has them.
+//! - AUTO_INVAL_DATA only if others change files and nobody reports it.
+//! - POSIX_ACL and DONT_MASK only if the root's driver keeps access control lists. The kernel then asks for the
+//!   lists of inodes that the caller does not own, once for as long as it knows the inode. Both or neither: a
+//!   default list replaces the umask, so the kernel must not apply the umask. DONT_MASK alone if the server checks
+//!   the lists: with POSIX_ACL the kernel would check permissions too, whatever the mount says.
+//! - CACHE_SYMLINKS only if the root's driver promises that a link's target does not change: only the end of the
+//!   inode makes the kernel forget a target.
+//! - PASSTHROUGH only if the root's driver lends files; it excludes WRITEBACK_CACHE.
+//! - OVER_IO_URING only if rings are ready to be registered: a kernel with this promise answers no caller until it
+//!   has the rings.
 //!
-//! Not asked for: ASYNC_DIO, because the kernel drops pages before an asynchronous direct write and not again when it ends. A page
-//! that was read in between stays old for good (xfstests generic/451; Linux 6.18). Without it the kernel waits for each write,
-//! and drops the pages afterwards. ATOMIC_O_TRUNC would save a request, but then the kernel asks for the truncation before it looks whether
-//! the file is being executed, and a running program loses its text. WRITEBACK_CACHE: with it the kernel owns size and times of a
-//! file, behind the back of whoever else uses the VFS. POSIX and flock locks stay with the kernel.
-//! EXPORT_SUPPORT needs lookups by id of what the kernel has forgotten.
+//! Not requested:
+//!
+//! - ASYNC_DIO, because the kernel drops pages before an asynchronous direct write, and not again when it ends. A
+//!   page that was read in between stays old for good (xfstests generic/451; Linux 6.18). Without it the kernel
+//!   waits for each write, and drops the pages afterwards.
+//! - ATOMIC_O_TRUNC would save a request. But then the kernel asks for the truncation before it checks whether the
+//!   file is being executed, and a running program loses its text.
+//! - WRITEBACK_CACHE: with it the kernel owns size and times of a file, unseen by other users of the VFS.
+//! - POSIX and flock locks stay with the kernel.
+//! - EXPORT_SUPPORT needs lookups by id of nodes that the kernel has forgotten.
 
 use uvfs::{Errno, Result};
 
 use super::MAX_WRITE;
 use super::request::InitIn;
 
-/// The protocol that is spoken here.
+/// The protocol version of this server.
 const MAJOR: u32 = 7;
 const MINOR: u32 = 45;
-/// Linux 4.20. Before it requests are limited to 128 KiB, and answers of INIT have other sizes still earlier.
+/// Linux 4.20. Before it, requests are limited to 128 KiB; still earlier, answers to INIT have other sizes.
 const OLDEST_MINOR: u32 = 28;
-/// Read-ahead and other requests that nobody waits for, at the same time.
+/// Concurrent read-ahead and other requests that nobody waits for.
 const MAX_BACKGROUND: u16 = 64;
 /// Bytes of `struct fuse_init_out`.
 const INIT_OUT: usize = 64;
@@ -66,26 +71,26 @@ const WANTED: u64 = flag::ASYNC_READ
     | flag::NO_OPENDIR_SUPPORT
     | flag::HANDLE_KILLPRIV_V2;
 
-/// What we would like beside what is always asked for.
+/// Wishes besides the flags that are always requested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wishes {
-    /// Bytes of a page: the kernel counts in them how much one request may move.
+    /// Bytes of a page, the unit in which the kernel counts the size of a request.
     pub page_size: u32,
-    /// The kernel shall check access control lists.
+    /// The kernel checks access control lists.
     pub acls: bool,
-    /// It shall leave the umask to the server.
+    /// The kernel leaves the umask to the server.
     pub unmasked: bool,
-    /// Others change files and nobody tells of it: the kernel shall judge by the times whether its pages are good.
+    /// Others change files and nobody reports it: the kernel must judge its pages by the file's times.
     pub unseen: bool,
-    /// Targets of symbolic links do not change: the kernel shall keep them.
+    /// Targets of symbolic links do not change: the kernel may keep them.
     pub fixed_links: bool,
-    /// The kernel may be lent files of the host's, to read and write by itself.
+    /// The kernel may be lent files of the host, to read and write by itself.
     pub passthrough: bool,
     /// Rings are ready.
     pub uring: bool,
 }
 
-/// What was agreed.
+/// The result of the negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
     pub flags: u64,
@@ -93,16 +98,16 @@ pub(crate) struct Agreed {
     max_pages: u16,
 }
 
-/// What to say to an INIT.
+/// The answer to an INIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Greeting {
     Agreed(Agreed),
-    /// The kernel speaks a newer major version, too: it greets again in ours.
+    /// The kernel also speaks a newer major version: it sends INIT again in this one.
     Again,
 }
 
 impl Greeting {
-    /// The answer to `init`; EPROTO to a kernel that is too old.
+    /// The answer to `init`; EPROTO for a kernel that is too old.
     pub(crate) fn to(init: &InitIn, wishes: Wishes) -> Result<Self> {
         if init.major > MAJOR {
             return Ok(Self::Again);
@@ -129,7 +134,7 @@ impl Greeting {
         if wishes.uring {
             wanted |= flag::OVER_IO_URING;
         }
-        // Not more than is written at a time, or the kernel reads more than there is room for.
+        // Not more than the largest write, or the kernel reads more than there is room for.
         let max_pages = u16::try_from(MAX_WRITE / wishes.page_size.max(1)).unwrap_or(u16::MAX);
         let (flags, max_readahead) = (wanted & init.flags, init.max_readahead.min(MAX_WRITE));
         Ok(Self::Agreed(Agreed { flags, max_readahead, max_pages }))
@@ -145,32 +150,32 @@ impl Greeting {
         put(8, &agreed.max_readahead.to_ne_bytes());
         put(12, &(agreed.flags as u32).to_ne_bytes());
         put(16, &MAX_BACKGROUND.to_ne_bytes());
-        // When so many are under way the kernel sends no more read-ahead.
+        // With this many under way, the kernel sends no more read-ahead.
         put(18, &(MAX_BACKGROUND / 4 * 3).to_ne_bytes());
         put(20, &MAX_WRITE.to_ne_bytes());
-        // Times have all their nanoseconds.
+        // Times have full nanosecond resolution.
         put(24, &1u32.to_ne_bytes());
         put(28, &agreed.max_pages.to_ne_bytes());
         put(32, &((agreed.flags >> 32) as u32).to_ne_bytes());
-        // How deep file systems may be stacked below: with 1, files that are lent are on none that is stacked itself. One
-        // level is left for what is stacked on this one, as overlayfs is.
+        // The permitted depth of stacked file systems below: with 1, lent files are on none that is itself stacked.
+        // One level is left for a file system stacked on this one, such as overlayfs.
         put(36, &u32::from(agreed.passthrough()).to_ne_bytes());
         out
     }
 }
 
 impl Agreed {
-    /// OPENDIR may be answered ENOSYS.
+    /// Whether OPENDIR may be answered with ENOSYS.
     pub(crate) fn spares_opendir(&self) -> bool {
         self.flags & flag::NO_OPENDIR_SUPPORT != 0
     }
 
-    /// Files may be lent.
+    /// Whether files may be lent.
     pub(crate) fn passthrough(&self) -> bool {
         self.flags & flag::PASSTHROUGH != 0
     }
 
-    /// Requests come by rings once those are registered.
+    /// Whether requests come by rings once those are registered.
     pub(crate) fn uring(&self) -> bool {
         self.flags & flag::OVER_IO_URING != 0
     }

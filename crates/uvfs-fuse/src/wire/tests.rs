@@ -1,4 +1,4 @@
-//! Requests and answers as they stand on the wire, byte by byte, and what is made of bytes that are none.
+//! Requests and answers byte by byte as on the wire, and the results of invalid bytes.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn ear() -> (Ear, mpsc::Receiver<Said>) {
     (Ear::new(said), answers)
 }
 
-/// The parts of something, one after the other.
+/// The parts, one after the other.
 fn bytes(parts: &[&[u8]]) -> Vec<u8> {
     parts.concat()
 }
@@ -37,7 +37,7 @@ fn request(opcode: u32, unique: u64, node: u64, rest: &[u8]) -> Vec<u8> {
     bytes(&[&words(&[len, opcode]), &longs(&[unique, node]), &words(&[1000, 100, 77, 0]), rest])
 }
 
-/// What a request is taken for.
+/// The parsed form of a request.
 fn read(opcode: u32, rest: &[u8]) -> String {
     let request = request(opcode, 9, 5, rest);
     let (header, structure, payload) = split(&request).expect("a request");
@@ -75,7 +75,7 @@ fn requests() -> Vec<(u32, Vec<u8>)> {
         (opcode::LINK, bytes(&[&longs(&[6]), b"name\0"])),
         (opcode::OPEN, words(&[0o2, 0])),
         (opcode::CREATE, bytes(&[&words(&[0o301, 0o100_644, 0o22, 0]), b"name\0"])),
-        // A kernel sends a name, which is not looked at.
+        // A kernel sends a name, which is ignored.
         (opcode::TMPFILE, words(&[0o2, 0o100_644, 0o22, 0])),
         (opcode::READ, read.clone()),
         (opcode::WRITE, write),
@@ -162,7 +162,7 @@ fn attributes_to_set_are_those_that_are_named() {
         panic!("no SETATTR")
     };
     assert_eq!((set.mode, set.uid, set.gid, set.size), (Some(0o644), Some(7), Some(8), Some(4096)));
-    // ATIME_NOW is named beside the time.
+    // ATIME_NOW is set together with the time.
     assert!(matches!(set.atime, Some(SetTime::Now)));
     assert!(matches!(set.mtime, Some(SetTime::At(time)) if time == Time::new(-2, 20)));
     assert!(fh == Some(3) && !set.kill_suidgid && set.ctime.is_none());
@@ -209,7 +209,7 @@ fn what_is_cut_off_is_an_error_at_every_length() {
         for len in 0..whole.len() {
             let mut cut = whole[..len].to_vec();
             assert!(split(&cut).is_err(), "its length is told: {opcode}");
-            // As if it were meant so.
+            // The shorter length is declared in the header too.
             if let Some(place) = cut.get_mut(..4) {
                 place.copy_from_slice(&(len as u32).to_ne_bytes());
             }
@@ -219,7 +219,7 @@ fn what_is_cut_off_is_an_error_at_every_length() {
             };
             assert_eq!(Head::parse(header).opcode, opcode);
             let outcome = Operation::parse(opcode, own, payload);
-            // What is not looked at at the end of a structure may be missing; names and data may not.
+            // Unused fields at the end of a structure may be missing; names and data may not.
             assert!(outcome.is_err() || rest.len() <= structure(opcode), "{opcode} cut to {len}");
         }
     }
@@ -227,7 +227,7 @@ fn what_is_cut_off_is_an_error_at_every_length() {
 
 #[test]
 fn a_structure_may_be_longer_than_it_is() {
-    // A ring gives 128 bytes, whatever the operation uses of them.
+    // A ring gives 128 bytes, however many of them the operation uses.
     for (opcode, rest) in requests() {
         let (own, payload) = rest.split_at(structure(opcode));
         let mut area = [0xee; 128];
@@ -261,7 +261,7 @@ fn random_bytes_are_taken_apart_without_harm() {
     }
 }
 
-/// What an answer is on the wire.
+/// An answer as bytes on the wire.
 fn said(answer: impl FnOnce(Answering<Ear>)) -> Result<Vec<u8>, Errno> {
     let fixture = Fixture::new();
     let dispatcher = Dispatcher::new(fixture.frontend.clone(), None);
@@ -343,7 +343,7 @@ fn figures_and_data_are_put_on_the_wire() {
     };
     assert_eq!(said(|reply| reply.fill(8, some)), Ok(b"abc".to_vec()));
     assert_eq!(said(|reply| reply.fill(8, |_| Err(Errno::ISDIR))), Err(Errno::ISDIR));
-    // A driver that says more than there is room for is not believed.
+    // A driver's count that exceeds the buffer is not trusted.
     assert_eq!(said(|reply| reply.fill(2, |_| Ok(99))).map(|body| body.len()), Ok(2));
     let waiting = |mut reply: Answering<Ear>| {
         reply = reply.interruptible(1);
@@ -399,7 +399,7 @@ fn a_node_that_comes_too_late_is_forgotten() {
     let (port, answers) = ear();
     let mut late = Answering::new(port, 17, dispatcher.context()).interruptible(1);
     late.waits();
-    // The process was killed: the request is given up, and then the driver answers.
+    // The process was killed: the request is given up, and the driver answers afterwards.
     dispatcher.context().interrupts.end_with_eintr(17);
     assert_eq!(answers.try_recv(), Ok(Said { unique: 17, body: Err(Errno::INTR) }));
     assert_eq!(fixture.frontend.lookups().forgotten, 0);

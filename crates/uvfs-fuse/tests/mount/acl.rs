@@ -1,8 +1,8 @@
 //! Access control lists: the same random operations on a mount and on the host's tmpfs, result by result.
 //!
-//! They are made by a thread with user ids and umask of its own. After some of them both trees are looked
-//! at as root: owner, mode and the bytes of both lists of everything. What is not compared, because a mount
-//! differs in it (docs/semantics.md): lists of more than a page, and set-group-id after a write.
+//! A thread with user ids and umask of its own makes them. At intervals both trees are compared as root: owner,
+//! mode and the bytes of both lists of every inode. Known differences of a mount (docs/semantics.md) are not
+//! compared: lists of more than a page, and set-group-id after a write.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -46,7 +46,7 @@ const USERS: [Who; 5] =
 const NAMES: [&str; 12] =
     ["a", "b", "f", "a/a", "a/f", "a/g", "b/a", "b/f", "a/a/a", "a/a/f", "b/a/f", "b/a/p"];
 
-/// Numbers that look random, the same in each run with one seed.
+/// Pseudo-random numbers, the same in each run with one seed.
 struct Random(u64);
 
 impl Random {
@@ -93,13 +93,13 @@ fn entry(tag: u16, perm: u32, id: u32) -> Vec<u8> {
     [&tag.to_le_bytes()[..], &(perm as u16).to_le_bytes(), &id.to_le_bytes()].concat()
 }
 
-/// A list that is mostly valid; what its named entries, mask and others get is random.
+/// A list that is mostly valid; the permissions of its named entries, mask and others are random.
 fn list(random: &mut Random) -> Vec<u8> {
     const NOBODY: u32 = u32::MAX;
     let mut value = vec![2, 0, 0, 0];
     let users = random.below(3);
     let groups = random.below(3);
-    // Most of the time something can be done: the usual permissions are drawn more often.
+    // Permissions should often allow something, so the usual ones are drawn more often.
     let perm =
         |random: &mut Random| if random.below(2) == 0 { random.of(&[7, 5, 0]) } else { random.below(8) };
     value.extend(entry(1, perm(random), NOBODY));
@@ -146,7 +146,7 @@ fn step(random: &mut Random) -> Step {
         _ => Call::List,
     };
     let who = random.of(&USERS);
-    // Who may do all things does the most of what makes the tree, else little would be made.
+    // Root makes most of the tree, otherwise little would be made.
     let roots = matches!(call, Call::Mkdir(_) | Call::SetList(..) | Call::Chown(..)) && random.below(3) != 0;
     Step {
         who: if roots { USERS[0] } else { who },
@@ -196,7 +196,7 @@ fn perform(root: &Path, step: &Step) -> Result<String, Errno> {
     }
 }
 
-/// Effective ids of this thread; the saved ones stay root's, to come back.
+/// Sets the effective ids of this thread. The saved ids stay root's, for the way back.
 fn become_user((uid, gid, groups): Who) {
     let groups: Vec<Gid> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
     set_thread_groups(&groups).expect("setgroups");
@@ -218,7 +218,7 @@ fn perform_as(root: &Path, step: &Step) -> Result<String, Errno> {
     outcome
 }
 
-/// Owner, mode and lists of everything.
+/// Owner, mode and lists of every inode.
 fn look(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut seen = BTreeMap::new();
     let mut todo = vec![PathBuf::new()];
@@ -242,7 +242,7 @@ fn look(root: &Path) -> BTreeMap<PathBuf, String> {
     seen
 }
 
-/// `kernel`: it checks permissions. Else it opens FIFOs by itself, and who may is not compared.
+/// `kernel`: the kernel checks permissions. If not, it opens FIFOs by itself, so those opens are not compared.
 fn compare(mount: &Path, host: &Path, seed: u64, kernel: bool) {
     let mut random = Random(seed);
     let mut done = [0; 2];
@@ -255,13 +255,13 @@ fn compare(mount: &Path, host: &Path, seed: u64, kernel: bool) {
             continue;
         }
         let [here, there] = [mount, host].map(|root| perform_as(root, &step));
-        // What else is wrong the kernel says before it asks for permission.
+        // The kernel reports other errors before it asks for permission.
         let denied = matches!(there, Err(Errno::ACCESS | Errno::PERM)) && here.is_err();
         if kernel || !denied {
             assert_eq!(here, there, "the mount and the host, seed {seed}, operation {number}: {step:?}");
         }
         done[usize::from(here.is_ok())] += 1;
-        // Seldom enough that what the kernel knows of lists has time to become wrong.
+        // Rarely enough that the kernel's knowledge of lists has time to become outdated.
         if number % 20 == 19 {
             let [here, there] = [mount, host].map(look);
             let mut names = here.keys().chain(there.keys());
@@ -281,7 +281,7 @@ fn lists_are_as_on_the_hosts_tmpfs() {
         return;
     }
     for seed in 1..=6 {
-        // The last two with the server in the kernel's place.
+        // In the last two the server checks instead of the kernel.
         let kernel = seed <= 4;
         let mnt = Fixture::tmpfs_with(|options| {
             if !kernel {
@@ -327,14 +327,14 @@ fn a_default_list_takes_the_place_of_the_umask() {
             fs::symlink_metadata(mnt.path("d").join(name)).expect("stat").permissions().mode() & 0o7777;
         assert_eq!(format!("{found:o}"), format!("{mode:o}"), "{name}");
     }
-    // The user is named in what 55 made: as an owner of nothing, but for the mask.
+    // The user is named in the list of what 55 made: as an owner of nothing, bounded by the mask.
     assert_eq!(sh_as(77, &mnt.path("d"), "echo more >> g; cat g").as_deref(), Ok("open\nmore"));
     sh_as(77, &mnt.path("d"), "cat f").expect_err("the mask is empty");
     sh_as(78, &mnt.path("d"), "echo more >> g").expect_err("others only read");
     sh_as(77, &mnt.path("d"), "touch e/x; rm e/x").expect("write permission for directories");
 }
 
-/// Who is told by supplementary groups, which no request names.
+/// Membership depends on supplementary groups, which no request names.
 fn members_of_the_group_keep_set_group_id() {
     let mnt = Fixture::tmpfs();
     let value = [vec![2, 0, 0, 0], entry(1, 7, !0), entry(4, 5, !0), entry(32, 5, !0)].concat();
@@ -344,7 +344,7 @@ fn members_of_the_group_keep_set_group_id() {
         fs::write(&path, "").expect("write");
         std::os::unix::fs::chown(&path, Some(55), Some(77)).expect("chown");
         fs::set_permissions(&path, Permissions::from_mode(0o2777)).expect("chmod");
-        // User ids are a thread's own.
+        // A thread has its own user ids.
         let set = || {
             become_user(who);
             let set = setxattr(path.as_path(), ACCESS, &value, XattrFlags::empty());
@@ -358,7 +358,7 @@ fn members_of_the_group_keep_set_group_id() {
     }
 }
 
-/// The kernel asks for lists everywhere in a mount, also where a driver has none.
+/// The kernel asks for lists everywhere in a mount, even if a driver has none.
 fn a_file_system_without_lists_can_stand_inside() {
     let mnt = Fixture::tmpfs();
     fs::set_permissions(&*mnt, Permissions::from_mode(0o755)).expect("chmod");

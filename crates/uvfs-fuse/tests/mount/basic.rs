@@ -1,4 +1,4 @@
-//! What every file system does, through the kernel.
+//! Basic functions of every file system, through the kernel.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -115,7 +115,7 @@ fn nodes_of_all_types() {
     assert!(make("fifo", FileType::Fifo).is_fifo());
     assert!(make("socket", FileType::Socket).is_socket());
     assert!(make("file", FileType::RegularFile).is_file());
-    // The fifo itself is the kernel's; the file system only keeps its name.
+    // The kernel implements the FIFO itself; the file system only keeps its name.
     let echo = format!("echo hello > {0} & cat {0}", mnt.path("fifo").display());
     let output = Command::new("sh").args(["-c", &echo]).output().expect("sh");
     assert_eq!(output.stdout, b"hello\n");
@@ -172,7 +172,7 @@ fn shared_mappings_and_writes_agree() {
     let read = fs::read(&path).expect("read");
     assert_eq!(&read[4000..4019], b"through the mapping");
     assert_eq!(&read[100..113], b"through write");
-    // What is in the driver and not only in the page cache:
+    // The content in the driver, not only in the page cache:
     let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path).expect("O_DIRECT");
     let mut page = [0; 8192];
     direct.read_exact_at(&mut page, 0).expect("read");
@@ -243,14 +243,14 @@ fn times_before_1970_and_now() {
         let time = Timespec { tv_sec, tv_nsec };
         let times = Timestamps { last_access: time, last_modification: time };
         rustix::fs::utimensat(CWD, &path, &times, AtFlags::empty()).expect("utimensat");
-        // Not what the kernel kept of the call: a new lookup of the file system's own answer.
+        // Not the kernel's copy from the call: a new lookup of the file system's own answer.
         let seen = mnt.vfs_attr("old");
         assert_eq!((seen.mtime.sec(), i64::from(seen.mtime.nsec())), (tv_sec, tv_nsec));
         let meta = fs::metadata(&path).expect("stat");
         assert_eq!((meta.mtime(), meta.mtime_nsec()), (tv_sec, tv_nsec));
         assert_eq!((meta.atime(), meta.atime_nsec()), (tv_sec, tv_nsec));
     }
-    // As far off as the kernel lets a caller go: kept as near as can be.
+    // As far as the kernel lets a caller go; stored as near as possible.
     for tv_sec in [i64::MIN, i64::MIN + 1, i64::MAX] {
         let time = Timespec { tv_sec, tv_nsec: 999_999_999 };
         let times = Timestamps { last_access: time, last_modification: time };
@@ -308,8 +308,8 @@ fn locks_are_the_kernels() {
     lock(&two, FlockOperation::NonBlockingLockExclusive).expect("a lock after that");
 }
 
-/// The kernel has been told that there is no such name. Then it appears without the kernel's
-/// doing, and an open with O_CREAT must find it instead of failing or making another.
+/// The kernel has cached that there is no such name. Then the name appears without the kernel's doing. An open with
+/// O_CREAT must find it, and neither fail nor make another file.
 fn a_negative_entry_does_not_hide_a_new_name() {
     let mnt = Fixture::tmpfs();
     let path = mnt.path("late");

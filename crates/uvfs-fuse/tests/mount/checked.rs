@@ -1,5 +1,5 @@
-//! Permissions where the kernel may believe nothing and the server checks them, and where the kernel does: what some users can
-//! do, beside the same on the host's tmpfs, script by script, in directories that root has filled.
+//! Permissions when the kernel may trust nothing and the server checks them, and when the kernel checks. Several
+//! users run the same scripts here and on the host's tmpfs, in directories that root has filled.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -40,7 +40,7 @@ macro_rules! exchange {
     };
 }
 
-/// Two users, one in two groups more, root, root without capabilities, and users with some.
+/// Users: an owner, another one, a member of two more groups, root, root without capabilities, users with some.
 const WHO: &[(&str, &[&str])] = &[
     ("owner", &["--reuid=1001", "--regid=1001", "--clear-groups"]),
     ("other", &["--reuid=1002", "--regid=1002", "--clear-groups"]),
@@ -68,7 +68,7 @@ const WHO: &[(&str, &[&str])] = &[
 const READ: &str = "--inh-caps=+dac_read_search";
 const OVERRIDE: &str = "--inh-caps=+dac_override";
 
-/// What root makes: for a user and a group, in and out of reach.
+/// The files that root makes: for a user and a group, in and out of reach.
 const MADE: &str = "
     umask 0
     printf data >open; printf data >private; printf data >shared; printf data >denied; printf data >nobody
@@ -194,16 +194,16 @@ const SCRIPTS: &[&str] = &[
     "setfacl -d -m u:1002:r room",
 ];
 
-/// Costs set-id bits, which takes more than CAP_CHOWN. A FUSE kernel that checks permissions leaves the bits to the server and the
-/// rest out.
+/// Clears set-id bits, which takes more than CAP_CHOWN. A FUSE kernel that checks permissions leaves these bits to
+/// the server, and does not check the rest.
 const GIVE_AWAY: &str = "chown 1002 locking; stat -c %a locking";
 /// renameat2 (x86_64: 316, elsewhere 276) with RENAME_EXCHANGE, in the current directory.
 const EXCHANGE_FILES: &str = exchange!("tmp/file3", "drop/file4");
-/// Both have to have their parent changed.
+/// Both directories change their parent.
 const EXCHANGE_DIRS: &str = exchange!("drop/dir3", "tmp/dir");
 const EXCHANGE_WITH_DIR: &str = exchange!("tmp/file4", "drop/dir4");
 
-/// What the scripts run.
+/// The programs that the scripts use.
 const TOOLS: &[&str] = &["setpriv", "setfacl", "getfacl", "setfattr", "getfattr", "perl"];
 
 fn asking() -> Options {
@@ -252,8 +252,8 @@ fn run(program: &str, arguments: &[&str], dir: &Path) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&text).into_owned())
 }
 
-/// What the scripts say, one after the other in one directory, so that each finds what those before it have left; each user
-/// begins elsewhere.
+/// The scripts' output, one after the other in one directory, so that each finds the results of those before it.
+/// Each user begins with another script.
 fn outcomes(base: &Path, who: &[&str], number: usize) -> Vec<(&'static str, String)> {
     let dir = base.join(number.to_string());
     fs::create_dir(&dir).expect("mkdir");
@@ -277,7 +277,7 @@ fn outcomes(base: &Path, who: &[&str], number: usize) -> Vec<(&'static str, Stri
         outcome
     };
     let outcomes: Vec<_> = scripts.into_iter().map(|script| (script, next())).collect();
-    // What did not run at all would be the same everywhere.
+    // A script that did not run at all would give the same result everywhere.
     for (script, outcome) in &outcomes {
         let status = outcome.lines().last().and_then(|line| line.strip_prefix("= "));
         assert!(
@@ -309,8 +309,8 @@ fn the_server_permits_what_the_hosts_kernel_does() {
     }
 }
 
-/// The kernel writes back what was stored in nobody's name: that the file was opened for writing is permission enough, whatever
-/// its mode is by now, and its set-id bits stay.
+/// The kernel writes stored data back in nobody's name. The open for writing is permission enough, whatever the
+/// mode is by now, and set-id bits stay.
 fn what_was_stored_is_written_back_to_set_id_files() {
     let host = Host::new();
     let mounts = [mount(&asking()), mount(&told())];
@@ -328,7 +328,7 @@ fn what_was_stored_is_written_back_to_set_id_files() {
             shared.write(1, b"N");
             file.sync_all().expect("fsync");
             drop(file);
-            // By the mapping, which goes after the descriptor.
+            // By the mapping, which ends after the descriptor.
             shared.write(2, b"O");
             drop(shared);
             crate::fixture::drop_caches();

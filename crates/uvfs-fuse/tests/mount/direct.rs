@@ -1,4 +1,4 @@
-//! Direct writes beside the kernel's pages: once a write has ended, nobody reads what was there before.
+//! Direct writes concurrent with the kernel's pages: once a write has ended, no read returns the old data.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -35,8 +35,9 @@ fn on_mirror() {
     storm("asynchronous_direct_writes_leave_no_old_pages_of_a_mirror", &mnt);
 }
 
-/// Each round writes all pages at the same time, by io_uring, while two threads read them through the kernel's pages: these may be
-/// read again between the kernel's look before a write and the write itself. The last rounds also make the file longer.
+/// Each round writes all pages at the same time, by io_uring, while two threads read them through the kernel's
+/// pages. The kernel may read a page again between its check before a write and the write itself. The last rounds
+/// also extend the file.
 fn storm(test: &str, dir: &Path) {
     let path = dir.join("file");
     let file = File::create(&path).expect("create");

@@ -34,7 +34,7 @@ fn names(dir: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// While the stream is read in small pieces, files come and go around the ones that stay.
+/// While the stream is read in small pieces, files come and go around those that stay.
 fn untouched_entries_are_seen_once() {
     let mnt = Fixture::tmpfs();
     let make = |kind: &str, i: u32| fs::write(mnt.path(&format!("{kind}{i:04}")), "").expect("create");
@@ -83,7 +83,7 @@ fn dot_and_dotdot() {
     assert_eq!((in_b["."], in_b[".."]), (ino("a/b"), ino("a")));
     let in_a = numbers("a");
     assert_eq!((in_a["."], in_a[".."], in_a["b"]), (ino("a"), ino("."), ino("a/b")));
-    // In the root, `..` is the root: what is above is not ours.
+    // In the root, `..` is the root: the directory above does not belong to this file system.
     assert_eq!(numbers(".")["."], numbers(".")[".."]);
 }
 
@@ -130,8 +130,8 @@ fn a_removed_directory_is_empty() {
     assert_eq!(create.map(drop), Err(rustix::io::Errno::NOENT));
 }
 
-/// Reads the directory a buffer of 600 bytes at a time, and calls `each` with every name but `.` and `..`: before the next
-/// buffer is asked for, for most of them. How often each name came.
+/// Reads the directory a buffer of 600 bytes at a time. Calls `each` with every name except `.` and `..`, most
+/// often before the next buffer is read. Returns how often each name came.
 fn read_slowly(dir: &Path, most: usize, mut each: impl FnMut(&str)) -> BTreeMap<String, usize> {
     let dir = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("opendir");
     let mut buffer = [MaybeUninit::uninit(); 600];
@@ -149,7 +149,7 @@ fn read_slowly(dir: &Path, most: usize, mut each: impl FnMut(&str)) -> BTreeMap<
     seen
 }
 
-/// Whatever is done to each entry when it has been read: renamed, replaced, taken away and brought back, or made more of.
+/// Each entry changes after it was read: it is renamed, replaced, moved away and back, or others are added.
 fn a_stream_ends_whatever_is_done_to_what_was_read() {
     const FILES: usize = 1000;
     type Change = fn(&Path, &str);
@@ -177,7 +177,7 @@ fn a_stream_ends_whatever_is_done_to_what_was_read() {
             let name = format!("{file:04}");
             assert_eq!(seen.get(&name), Some(&1), "{name}, change {i}");
         }
-        // Who begins anew sees all that is there.
+        // A new listing sees everything that is there.
         let now = read_slowly(&dir, 4 * FILES, |_| ());
         let made = if i == 3 { 2 * FILES } else { FILES };
         assert_eq!(now.len(), made, "change {i}");
@@ -185,7 +185,7 @@ fn a_stream_ends_whatever_is_done_to_what_was_read() {
     }
 }
 
-/// Names that another thread replaces all the time are there in each listing, once.
+/// Names that another thread keeps replacing are in each listing, once.
 fn a_name_that_is_replaced_meanwhile_is_seen_once() {
     const FILES: usize = 300;
     let mnt = Fixture::tmpfs();

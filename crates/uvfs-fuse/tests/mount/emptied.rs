@@ -21,17 +21,17 @@ pub const TESTS: &[Test] = &[
 ];
 
 const ENTRIES: usize = 100_000;
-/// Of a mirror, each of which takes the host some calls.
+/// For a mirror, where each entry takes the host some calls.
 const MIRRORED: usize = 30_000;
-/// Listings at most: each takes time from those that remove.
+/// The most listings: each takes time from the removing threads.
 const LISTS: usize = 5;
-/// Every so many entries one stays.
+/// One in this many entries stays.
 const KEPT: usize = 1000;
 
 fn on_tmpfs() {
     let mnt = Fixture::tmpfs();
     fs::create_dir(mnt.path("dir")).expect("mkdir");
-    // Made behind the kernel's back, which is quicker; it has not looked at the directory yet.
+    // Made behind the kernel, which is faster; the kernel has not looked at the directory yet.
     let (vfs, op) = (&mnt.vfs, mnt.vfs.op(&Cred::root()));
     let dir = vfs.lookup(&op, &vfs.root(), b"dir").expect("a lookup");
     let Found::Node(dir, _) = dir else { panic!("dir is missing") };
@@ -57,7 +57,7 @@ fn name(i: usize) -> String {
     format!("entry-{i:06}")
 }
 
-/// Two threads remove what they list, a third lists meanwhile. Entries that stay are listed once each time.
+/// Two threads remove what they list, while a third lists. Each listing has the entries that stay once.
 fn empty(dir: &Path, entries: usize) {
     let kept: HashSet<_> = (0..entries).step_by(KEPT).map(name).collect();
     let done = AtomicBool::new(false);
@@ -90,7 +90,7 @@ fn empty(dir: &Path, entries: usize) {
         lister.join().expect("the lister")
     });
     assert!(lists > 0);
-    // A single pass removes all that was there when it began.
+    // A single pass removes everything that was there at its start.
     let left: HashSet<_> = names(dir).into_iter().collect();
     assert_eq!(left, kept);
     for name in &kept {
@@ -104,7 +104,7 @@ fn names(dir: &Path) -> Vec<String> {
     entries.map(|e| e.expect("readdir").file_name().into_string().expect("UTF-8")).collect()
 }
 
-/// One listing: it ends, nothing is invented or told twice, and what stays is in it.
+/// One listing: it ends, it invents and repeats no name, and it contains the names that stay.
 fn list(dir: &Path, kept: &HashSet<String>) {
     let names = names(dir);
     let seen: HashSet<_> = names.iter().collect();

@@ -1,5 +1,5 @@
-//! A mirror whose source fails: full, read-only, unmounted, with a device that loses blocks. What the host answers is what
-//! the caller gets, what fsync(2) has acknowledged is on the device afterwards, and when the source is well again so is
+//! A mirror whose source fails: full, read-only, unmounted, or on a device that loses blocks. The caller gets the
+//! host's answer. Data that fsync(2) acknowledged is on the device afterwards. When the source works again, so does
 //! the mirror.
 
 use std::fs::{self, File, OpenOptions};
@@ -39,7 +39,7 @@ impl Source {
         it.mount(test, &["-t", "tmpfs", "-o", options, "uvfs-test"]).then_some(it)
     }
 
-    /// An ext4 of so many MiB. What is read of its device is read from the image, and not from memory.
+    /// An ext4 of `size` MiB. Reads of its device come from the image, not from memory.
     fn ext4(test: &str, size: u64) -> Option<Self> {
         let mut it = Self::empty();
         File::create(&it.image).and_then(|image| image.set_len(size << 20)).expect("an image");
@@ -102,7 +102,7 @@ fn errno<T>(outcome: io::Result<T>) -> Option<Errno> {
     outcome.err().and_then(|error| Errno::from_io_error(&error))
 }
 
-/// Bytes that say where in which file they are.
+/// Bytes that encode the file and their position in it.
 fn pattern(file: usize, len: usize) -> Vec<u8> {
     (0..len / 4).flat_map(|word| ((file << 20 | word) as u32).to_le_bytes()).collect()
 }
@@ -114,7 +114,7 @@ fn a_full_source_is_enospc_until_there_is_room() {
     let (piece, mut there) = (pattern(1, 40_000), 0);
     let refused = loop {
         match fill.write_at(&piece, there) {
-            // As much as there is room for, and then no more.
+            // As much as fits, and then no more.
             Ok(n) => there += n as u64,
             Err(error) => break Errno::from_io_error(&error),
         }
@@ -158,7 +158,7 @@ fn what_is_synced_on_a_full_device_stays() {
         assert!(synced.len() > 10 && synced.len() < 200, "{}", synced.len());
         let dir = File::open(&*mnt).expect("open");
         dir.sync_all().expect("fsync of the directory");
-        // As a machine that stops: what the host has in memory only does not count.
+        // Like a machine that stops: data that the host has only in memory does not count.
         fs::copy(&source.image, source.image.with_extension("copy")).expect("a copy");
     }
     let copy = source.image.with_extension("copy");
@@ -199,7 +199,7 @@ fn a_read_only_source_is_erofs_until_it_is_not() {
     assert_eq!(fs::read_to_string(source.dir.join("moved")).expect("read"), "more text");
 }
 
-/// A lazy unmount takes the source from its place; who has it, and the mirror has, keeps it.
+/// A lazy unmount detaches the source. Processes that hold it keep it, and the mirror is one.
 fn a_source_that_is_unmounted_goes_on() {
     let test = "a_source_that_is_unmounted_goes_on_for_who_has_it";
     let Some(source) = Source::ext4(test, 8) else { return };
@@ -235,7 +235,7 @@ fn lost_blocks_are_eio_and_nothing_else_is() {
     large.sync_all().expect("fsync");
     File::open(mnt.path("small")).and_then(|small| small.sync_all()).expect("fsync");
     drop(large);
-    // The device ends here now.
+    // From now on the device ends here.
     OpenOptions::new()
         .write(true)
         .open(&source.image)
@@ -257,7 +257,7 @@ fn lost_blocks_are_eio_and_nothing_else_is() {
     assert_eq!(fs::metadata(mnt.path("large")).expect("stat").len(), 10 << 20);
 }
 
-/// For each piece of a file that [`pattern`] made whether it is right, or the error.
+/// For each piece of a file made by [`pattern`], whether it is right, or the error.
 fn read_pieces(path: &Path) -> Vec<Result<bool, Option<Errno>>> {
     let file = File::open(path).expect("open");
     let right = pattern(1, 1 << 20);

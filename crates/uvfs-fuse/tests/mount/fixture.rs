@@ -12,17 +12,17 @@ use uvfs::{Access, Attr, Cred, Driver, Found, Vfs, VfsConfig, mode};
 use uvfs_drivers::tmpfs::{Tmpfs, TmpfsOptions};
 use uvfs_fuse::{Mounted, Options};
 
-/// What a test cannot do without.
+/// The requirements of a test.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     /// A mount.
     Mount,
-    /// A mount, and root: to act as another user, to drop the kernel's caches.
+    /// A mount, and root: for acting as another user and for dropping the kernel's caches.
     Root,
 }
 
 impl Needs {
-    /// Why the test cannot run here, if so.
+    /// Why the test cannot run here, if it cannot.
     pub fn missing(self) -> Option<String> {
         let root = rustix::process::geteuid().is_root();
         if self == Self::Root && !root {
@@ -54,7 +54,7 @@ impl Fixture {
         Self { mounted, vfs, dir }
     }
 
-    /// A tmpfs that all may use.
+    /// A tmpfs that all users may use.
     pub fn tmpfs() -> Self {
         Self::tmpfs_with(|_| {})
     }
@@ -71,7 +71,7 @@ impl Fixture {
         self.dir.path().join(name)
     }
 
-    /// Attributes as the VFS has them, the kernel not asked.
+    /// The attributes in the VFS, without a request to the kernel.
     pub fn vfs_attr(&self, name: &str) -> Attr {
         let op = self.vfs.op(&Cred::root());
         match self.vfs.lookup(&op, &self.vfs.root(), name.as_bytes()).expect("a lookup") {
@@ -90,8 +90,8 @@ impl Fixture {
         self.vfs.release(fh);
     }
 
-    /// Waits until the kernel knows no node but the root; false if that takes too long. FORGETs
-    /// come with nobody waiting for them, so there is nothing better to wait on.
+    /// Waits until the kernel knows no node but the root; false if that takes too long. Nothing waits for FORGETs,
+    /// so there is nothing better to wait for.
     pub fn all_forgotten(&self) -> bool {
         within(Duration::from_secs(10), || {
             drop_caches();
@@ -122,7 +122,7 @@ pub fn drop_caches() {
     std::fs::write("/proc/sys/vm/drop_caches", "2").expect("root may drop caches");
 }
 
-/// Asks again and again until it holds, for at most `time`.
+/// Checks repeatedly until it holds, for at most `time`.
 pub fn within(time: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + time;
     loop {
@@ -148,7 +148,7 @@ pub fn sh_as(uid: u32, dir: &Path, script: &str) -> Result<String, String> {
     }
 }
 
-/// Runs a program of the host; what it said, if it succeeds.
+/// Runs a program of the host; returns its output if it succeeds.
 pub fn run(program: &str, args: &[&str]) -> Result<String, String> {
     let said = Command::new(program).args(args).output().map_err(|error| format!("{program}: {error}"))?;
     if !said.status.success() {

@@ -1,4 +1,5 @@
-//! Other ways to a file than its path: file handles, descriptors below /proc, hard links. None leads out of a mirror's source.
+//! Ways to a file without its path: file handles, descriptors below /proc, hard links. None leads out of a mirror's
+//! source.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -25,7 +26,7 @@ pub const TESTS: &[Test] = &[
 
 const SECRET: &str = "not for the users of the mirror";
 
-/// A mirror of `SRC/in`, which asks the host each time, and `SRC/out` beside it, which it must not show.
+/// A mirror of `SRC/in`, which asks the host each time. It must not show its sibling `SRC/out`.
 fn mirrored() -> (Fixture, TempDir) {
     let src = tempfile::tempdir().expect("a temporary directory");
     fs::create_dir(src.path().join("in")).expect("mkdir");
@@ -40,7 +41,7 @@ fn errno<T>(outcome: io::Result<T>) -> Option<Errno> {
     outcome.err().and_then(|error| Errno::from_io_error(&error))
 }
 
-/// What can be read by a handle.
+/// The content that can be read by a handle.
 fn read_by(mnt: &Path, handle: &Handle) -> io::Result<String> {
     let mut text = String::new();
     open_by_handle(&File::open(mnt)?, handle)?.read_to_string(&mut text)?;
@@ -76,7 +77,8 @@ fn a_handle_does_not_lead_out_of_a_mirror() {
     }
 }
 
-/// A directory that a program has open is moved out of the source: nothing in it is reached by way of the descriptor.
+/// A directory that a program has open is moved out of the source. Nothing in it can be reached through the
+/// descriptor.
 fn a_descriptor_does_not_lead_out_of_a_mirror() {
     let (mnt, src) = mirrored();
     fs::create_dir(src.path().join("in/dir")).expect("mkdir");
@@ -102,7 +104,7 @@ fn no_hard_link_leads_out_of_a_mirror() {
     let (mnt, src) = mirrored();
     let outside = src.path().join("out/file");
     fs::write(&outside, SECRET).expect("write");
-    // From the outside in, by path and by descriptor: other file systems for the kernel.
+    // From the outside in, by path and by descriptor: for the kernel these are different file systems.
     let file = File::open(&outside).expect("open");
     let by_fd = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     for from in [&outside, &by_fd] {
@@ -110,7 +112,7 @@ fn no_hard_link_leads_out_of_a_mirror() {
         let link = rustix::fs::linkat(cwd, from, cwd, mnt.path("link"), rustix::fs::AtFlags::SYMLINK_FOLLOW);
         assert_eq!(link, Err(Errno::XDEV));
     }
-    // A name that becomes a symbolic link to the outside is linked as the symbolic link that it is, or not at all.
+    // A name that becomes a symbolic link to the outside is linked as that symbolic link, or not at all.
     fs::write(src.path().join("in/file"), "inside").expect("write");
     assert_eq!(fs::read_to_string(mnt.path("file")).expect("read"), "inside");
     fs::remove_file(src.path().join("in/file")).expect("rm");

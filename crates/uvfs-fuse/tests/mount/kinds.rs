@@ -1,7 +1,8 @@
-//! A mirror of each kind of file system that can be made here, mounted, while another process changes the source: what is shown is
-//! what is there, and `watched` is said of those only whose events come.
+//! A mounted mirror of each kind of file system that can be made here, while another process changes the source.
+//! The mirror must show the source's state, and must report `watched` only for kinds whose events come.
 //!
-//! Each is looked at as the source itself, and as what is mounted inside one. A kind that this machine cannot make is skipped by its name.
+//! Each kind is tested as the source itself, and as a file system mounted inside a source. A kind that this machine
+//! cannot make is skipped by name.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -36,12 +37,12 @@ pub const TESTS: &[Test] = &[
 
 /// How long a change may take to be seen before the test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long the answers of a source that is not watched are believed.
+/// The TTL of a source that is not watched.
 const TTL: Duration = Duration::from_millis(100);
-/// The kinds of which changes by others are told of.
+/// The kinds whose changes by others are reported.
 const WATCHED: [&str; 6] = ["ext4", "xfs", "btrfs", "tmpfs", "squashfs", "erofs"];
 
-/// What another process does in the source, one after the other. Every name is looked for before it is there.
+/// The steps of another process in the source, one after the other. Each name is looked up before it exists.
 const STEPS: [&str; 16] = [
     "echo one > name",
     "echo more >> name",
@@ -60,7 +61,7 @@ const STEPS: [&str; 16] = [
     "rm d; mkdir d; echo again > d/moved",
     "rm -r e soft fifo; mv d e",
 ];
-/// In btrfs numbers of files begin anew in each subvolume.
+/// In btrfs each subvolume numbers its files from the start.
 const SUBVOLUME: &str = "btrfs -q subvolume create sub || btrfs subvolume create sub; echo below > sub/f
     echo more >> sub/f; chmod 600 sub/f
     mkdir sub/d; mv sub/f sub/d/f
@@ -68,16 +69,16 @@ const SUBVOLUME: &str = "btrfs -q subvolume create sub || btrfs subvolume create
 
 /// A file system of some kind on a directory of its own, unmounted when dropped.
 struct Kind {
-    /// What is mirrored, and where in it the file system is.
+    /// The mirrored source, and the file system's place in it.
     source: PathBuf,
     at: PathBuf,
-    /// What is bound there, and stays mounted as long.
+    /// The tmpfs that is bound there; it stays mounted as long.
     tmpfs: Option<Fixture>,
     _base: TempDir,
 }
 
 impl Kind {
-    /// `mount ARGS DIR`, where `make` may make something in the base directory first.
+    /// Runs `mount ARGS DIR`, after `make` in the base directory.
     fn mounted(inside: bool, make: &str, args: &str) -> Result<Self, String> {
         let base = tempfile::tempdir().map_err(|error| error.to_string())?;
         let source = base.path().join("source");
@@ -131,9 +132,9 @@ impl Drop for Kind {
     }
 }
 
-/// A mirror of it, mounted: as the command does it.
+/// A mirror of it, mounted as the command does.
 struct Shown {
-    /// Where the file system is in the mount.
+    /// The file system's place in the mount.
     at: PathBuf,
     coherence: String,
     _submounts: Option<Submounts>,
@@ -156,14 +157,14 @@ impl Shown {
         let of_it = || {
             submounts.coherence().lines().find_map(|line| line.strip_prefix("inside: ")?.to_owned().into())
         };
-        // One of a kind that may not answer comes a moment later.
+        // A kind that may not answer comes a moment later.
         let here = || of_it().is_some_and(|said: String| !said.contains("not yet"));
         assert!(within(PATIENCE, here), "{}", submounts.coherence());
         let coherence = of_it().expect("a line");
         Self { at: mnt.path("inside"), coherence, _submounts: Some(submounts), _mnt: mnt }
     }
 
-    /// Whether what is said of the watch is what this kind of file system can do.
+    /// Checks that the reported watch state is right for this kind of file system.
     fn says_the_truth(&self, kind: &str) {
         let expected =
             if WATCHED.contains(&kind) { "watched" } else { "not watched, answers are believed for 100ms: " };
@@ -171,7 +172,7 @@ impl Shown {
     }
 }
 
-/// All that is below a directory, and of the names that are none that they are none.
+/// Everything below a directory, and for absent names that they are absent.
 fn tree(dir: &Path) -> BTreeMap<PathBuf, String> {
     const NAMES: [&str; 12] = [
         "name", "other", "d", "d/e", "d/e/f", "d/moved", "link", "d/e/link", "e/link", "soft", "sub", "sub/f",
@@ -197,12 +198,12 @@ fn look(path: &Path) -> String {
         true => fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', "")).ok(),
         false => fs::read_link(path).map(|target| target.display().to_string()).ok(),
     };
-    // What a directory's size is, is the file system's affair.
+    // A directory's size depends on the file system.
     let size = if meta.is_dir() { 0 } else { meta.len() };
     format!("{:o} {} {size} {content:?}", meta.mode(), meta.nlink())
 }
 
-/// Something of this kind, once as a source and once inside one; said where there is none.
+/// Tests this kind, as a source and inside one. If it cannot be made, says so.
 fn each(kind: &str, make: impl Fn(bool) -> Result<Kind, String>, test: impl Fn(&Kind)) {
     for inside in [false, true] {
         match make(inside) {
@@ -215,7 +216,7 @@ fn each(kind: &str, make: impl Fn(bool) -> Result<Kind, String>, test: impl Fn(&
 fn changed(kind: &str, image: Option<(&str, u32)>, more: &str) {
     let test = |made: &Kind| {
         let shown = Shown::new(made);
-        // A mount of uvfs inside is left out.
+        // A uvfs mount inside is left out.
         if kind == "fuse" && made.at != made.source {
             return assert!(shown.coherence.starts_with("shown empty: it is of uvfs"), "{}", shown.coherence);
         }
@@ -230,7 +231,7 @@ fn changed(kind: &str, image: Option<(&str, u32)>, more: &str) {
     each(kind, |inside| Kind::writable(kind, image, inside), test);
 }
 
-/// Nothing can be changed in these; that a mirror watches them is proven all the same.
+/// Nothing can be changed in these, but the test still proves that a mirror watches them.
 fn read_only(kind: &str, mkfs: &str) {
     let make = |inside| {
         let tree = "mkdir tree; cd tree; echo one > name; mkdir d; ln name d/moved; ln -s name soft; cd ..";
@@ -278,7 +279,7 @@ fn mirror_of_proc_is_coherent() {
     );
 }
 
-/// Each mount of FUSE has a directory there.
+/// Each FUSE mount has a directory there.
 fn mirror_of_sysfs_is_coherent() {
     each(
         "sysfs",

@@ -1,4 +1,5 @@
-//! Files of a mirror that the kernel reads and writes by itself: one file, one page cache, and attributes that are right at once.
+//! Files of a mirror that the kernel reads and writes by itself: one file, one page cache, and attributes that are
+//! right at once.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
@@ -37,7 +38,7 @@ struct Lent {
 }
 
 impl Lent {
-    /// A mirror that lends, and whose answers are believed; none, said, where files cannot be lent.
+    /// A mirror that lends, with trusted answers. `None`, with a message, if files cannot be lent.
     fn new(test: &str) -> Option<Self> {
         let it = Self::with(true);
         if !it.state().agreed {
@@ -52,12 +53,12 @@ impl Lent {
         fs::set_permissions(src.path(), Permissions::from_mode(0o1777)).expect("chmod");
         let mut options = Options::default();
         (options.allow_other, options.suid, options.passthrough) = (true, true, passthrough);
-        // For an hour: what is right at once is not right because it was asked for once more.
+        // The TTL is an hour, so a value that is right at once was not merely fetched again.
         let mirror = Mirror::new(src.path(), Duration::from_secs(3600)).expect("a mirror");
         Self { mnt: Fixture::new(Arc::clone(&mirror) as _, &options), src, mirror }
     }
 
-    /// Waits until the kernel has said that all files are closed, which it does a moment after.
+    /// Waits until the kernel has reported that all files are closed, which it does a moment later.
     fn all_closed(&self) {
         let opened = || self.state().opens + self.state().refused;
         let closed = || self.mnt.mounted.requests().release == opened();
@@ -72,7 +73,7 @@ impl Lent {
         self.src.path().join(name)
     }
 
-    /// Opens a file of the mount to read and write, which must be lent.
+    /// Opens a file of the mount to read and write; it must be lent.
     fn open(&self, name: &str) -> File {
         let before = self.state();
         let file =
@@ -103,7 +104,7 @@ fn lent_files_are_one_file_on_both_sides() {
     theirs.write(13, b"!");
     assert_eq!((mine.read(13, 1).as_slice(), read(&ours, 0).as_str()), (&b"!"[..], "From hostmoun!"));
     mine.sync();
-    // A mapping needs no descriptor, and keeps nobody from opening the file.
+    // A mapping needs no descriptor, and does not prevent opens of the file.
     drop(ours);
     mine.write(1, b"R");
     assert_eq!(read(&it.open("file"), 0), "FRom hostmoun!");
@@ -142,7 +143,7 @@ fn lent_files_have_their_size_at_once() {
         fs::metadata(&path).expect("stat").mtime_nsec() != before
     });
     assert!(written, "the time of change stands still");
-    // What it was when it was closed the cache knows, without an event.
+    // The cache knows the state at the close, without an event.
     file.write_all_at(b"end", 100).expect("write");
     drop((file, append));
     assert_eq!(fs::metadata(&path).expect("stat").size(), 103);
@@ -167,7 +168,7 @@ fn lent_files_may_be_open_in_several_ways() {
         }
         reads.write_at(b"x", 0).expect_err("it is open to read");
         writes.read_at(&mut [0], 0).expect_err("it is open to write");
-        // In any order, and each time the last one leaves nothing behind that the next would have to agree with.
+        // In any order; and the last close leaves nothing with which the next open would have to agree.
         if round % 2 == 0 {
             drop((writes, appends));
             assert_eq!(read(&reads, 7).as_bytes()[0], round);
@@ -176,10 +177,10 @@ fn lent_files_may_be_open_in_several_ways() {
             writes.write_all_at(b"y", 0).expect("write");
         }
     }
-    // Cut when it is opened, made anew, read and written by several processes.
+    // Truncated at open, made anew, read and written by several processes.
     let script = "for i in $(seq 20); do echo $i > file & cat file >/dev/null & echo $i >> file & done; wait; echo end > file; cat file";
     assert_eq!(sh_as(0, &it.mnt, script), Ok("end".into()));
-    // A small file that is only read is not worth lending, a large one is; who comes later goes along.
+    // A small file that is only read is not worth lending, but a large one is. Later openers use the same way.
     fs::write(it.host("large"), vec![b'x'; 128 << 10]).expect("write");
     for (name, lent) in [("small", 0), ("large", 2)] {
         OpenOptions::new().create(true).append(true).open(it.host(name)).expect("make");
@@ -209,7 +210,7 @@ fn lent_files_outlive_their_names() {
     let again = it.open("removed");
     again.write_all_at(b"another", 0).expect("write");
     assert_eq!(read(&removed, 0), "Removed");
-    // Replaced by the host below the name.
+    // The host replaces the file under the name.
     let old = it.open("file");
     old.write_all_at(b"old", 0).expect("write");
     fs::write(it.host("new"), "newer").expect("write");
@@ -224,14 +225,14 @@ fn lent_files_outlive_their_names() {
 fn lent_files_have_rights_and_limits() {
     let Some(it) = Lent::new("lent_files_have_rights_and_limits") else { return };
     sh_as(USER, &it.mnt, "umask 077; echo mine > mine").expect("make");
-    // Root has it open, and so has lent it in root's name.
+    // Root has it open, so it was lent in root's name.
     let _root = it.open("mine");
     sh_as(USER, &it.mnt, "echo more >> mine; cat mine").expect("the owner's");
     sh_as(USER + 1, &it.mnt, "cat mine").expect_err("another's");
     sh_as(USER + 1, &it.mnt, "echo >> mine").expect_err("another's");
     let made = fs::metadata(it.host("mine")).expect("stat");
     assert_eq!((made.uid(), made.mode() & 0o777, made.size()), (USER, 0o600, 10));
-    // A limit of who writes is met, and what fits is written.
+    // The writer's file size limit takes effect, and the data that fits is written.
     let limited =
         "trap '' XFSZ; ulimit -f 1; dd if=/dev/zero of=large bs=2048 count=1 status=none || stat -c %s large";
     let large: u64 = sh_as(USER, &it.mnt, limited).expect("dd").parse().expect("a size");
@@ -253,7 +254,7 @@ fn lent_files_lose_set_id_bits() {
     sh_as(USER, &it.mnt, "printf x | dd of=tool conv=notrunc status=none").expect("write");
     assert_eq!(mode("tool"), 0o777);
     drop(held);
-    // Bits that it has already: it is not lent, and root keeps them.
+    // Bits that it already has: it is not lent, and root keeps them.
     fs::set_permissions(it.mnt.path("tool"), Permissions::from_mode(0o6777)).expect("chmod");
     let refused = || {
         let before = it.state().refused;
@@ -261,7 +262,7 @@ fn lent_files_lose_set_id_bits() {
         (it.state().refused > before).then_some(file)
     };
     let mut held = None;
-    // The kernel says that a file is closed when it comes to it.
+    // The kernel reports a close with a delay.
     assert!(within(Duration::from_secs(60), || {
         held = refused();
         held.is_some()
@@ -272,7 +273,7 @@ fn lent_files_lose_set_id_bits() {
     assert_eq!(mode("tool"), 0o777);
 }
 
-/// Who has written a file and closed it leaves nothing behind that writes, though others read on.
+/// After a writer closes the file, no writing descriptor is left, although others still read.
 fn lent_files_can_be_executed_on_the_host() {
     let Some(it) = Lent::new("lent_files_can_be_executed_on_the_host") else { return };
     let writes = it.open("tool");
@@ -291,10 +292,10 @@ fn lent_files_can_be_executed_on_the_host() {
     drop(reads);
 }
 
-/// A mapping stays when its descriptor is closed, and who opens the file then reads what is stored through it.
+/// A mapping stays when its descriptor is closed, and later openers read the data stored through it.
 fn lent_files_and_mappings_that_outlive_them() {
     let Some(it) = Lent::new("lent_files_and_mappings_that_outlive_them") else { return };
-    // A small file is read by requests otherwise, and so is one with set-id bits.
+    // Otherwise a small file is read by requests, and so is one with set-id bits.
     for (name, mode) in [("small", 0o644), ("set-id", 0o4644)] {
         fs::write(it.host(name), "zeros").expect("write");
         let file = it.open(name);
@@ -302,7 +303,7 @@ fn lent_files_and_mappings_that_outlive_them() {
         drop(file);
         it.all_closed();
         fs::set_permissions(it.mnt.path(name), Permissions::from_mode(mode)).expect("chmod");
-        // The mapping keeps the inode, where nobody has it open.
+        // The mapping keeps the inode when nobody has it open.
         drop_caches();
         let reads = File::open(it.mnt.path(name)).expect("open");
         assert_eq!(read(&reads, 0), "zeros");
@@ -327,7 +328,7 @@ fn lent_files_and_mappings_that_outlive_them() {
     }
 }
 
-/// The kernel keeps pages of small files that it has read by requests. Nobody reads them after the file was lent.
+/// The kernel keeps pages of small files that it read by requests. Nobody reads them after the file was lent.
 fn lent_files_leave_no_old_pages() {
     let Some(it) = Lent::new("lent_files_leave_no_old_pages") else { return };
     if let Err(why) = it.mirror.watch() {

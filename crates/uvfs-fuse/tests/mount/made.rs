@@ -44,7 +44,7 @@ fn number(file: &File) -> u64 {
     String::from_utf8_lossy(&text[..len]).parse().expect("a number")
 }
 
-/// What a file is ready for of `want` within `time`; errors too.
+/// The events of `want` for which a file is ready within `time`; errors too.
 fn ready(file: &File, want: PollFlags, time: Duration) -> PollFlags {
     let mut fds = [PollFd::new(file, want)];
     poll(&mut fds, Some(&Timespec::try_from(time).expect("a time"))).expect("poll");
@@ -72,7 +72,7 @@ fn a_removed_attribute_is_gone_at_once() {
     let file = File::open(mnt.path("n")).expect("open");
     assert_eq!(number(&file), 0);
     node.remove();
-    // What is read is the program's answer, which is gone already; names are the kernel's.
+    // A read returns the program's answer, which is gone already; the kernel caches names.
     assert!(mnt.mounted.settle(SOON));
     let errno = |error: std::io::Error| error.raw_os_error();
     assert_eq!(fs::metadata(mnt.path("n")).err().and_then(errno), Some(libc::ENOENT));
@@ -85,7 +85,7 @@ fn plain_files_are_ready() {
     let file = File::open(mnt.path("f")).expect("open");
     let both = PollFlags::IN | PollFlags::OUT;
     assert_eq!(ready(&file, both | PollFlags::PRI, Duration::ZERO), both);
-    // And stay what they are for the page cache.
+    // Files of the page cache stay as they are.
     fs::write(mnt.path("m"), [b'a'; 4096]).expect("write");
     let file = fs::OpenOptions::new().read(true).write(true).open(mnt.path("m")).expect("open");
     assert_eq!(Shared::map(&file, 4096).read(0, 2), b"aa");
@@ -120,13 +120,13 @@ fn all_who_poll_are_woken() {
     }
 }
 
-/// Neither the end of a mount nor a notification after it waits for who still polls, nor they for it.
+/// Neither the end of a mount nor a notification after it waits for pollers, nor do they wait for it.
 fn who_polls_is_let_go_at_the_end() {
     let (mnt, node, _) = numbered();
     let file = File::open(mnt.path("n")).expect("open");
     number(&file);
     let waiting = thread::spawn(move || ready(&file, PollFlags::PRI, SOON));
-    // Whether the poll has begun by now or not must not matter.
+    // The result must not depend on whether the poll has begun by now.
     assert!(mnt.mounted.unmount().is_ok());
     drop(mnt);
     node.notify();

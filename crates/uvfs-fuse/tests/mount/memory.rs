@@ -24,7 +24,7 @@ pub const TESTS: &[Test] = &[
 
 const MIB: u64 = 1 << 20;
 const SOON: Duration = Duration::from_secs(60);
-/// Names that 4 MiB have no room for, twice over.
+/// Twice as many names as fit into 4 MiB.
 const DIRS: usize = 20;
 const FILES: usize = 2000;
 
@@ -36,7 +36,7 @@ fn limited(limit: u64, options: &Options) -> Fixture {
     mnt
 }
 
-/// Lists all and asks for the attributes of each; how many.
+/// Lists everything and asks for the attributes of each entry; returns their number.
 fn walk(mnt: &Fixture) -> usize {
     let mut seen = 0;
     let mut dirs = vec![mnt.to_path_buf()];
@@ -73,7 +73,7 @@ fn walks(options: &Options) -> Fixture {
     mnt
 }
 
-/// The kernel is asked to forget, one way or the other, and nobody is refused.
+/// The kernel is asked to forget in either way, and no request is refused.
 fn a_tree_larger_than_the_limit_is_walked() {
     let mnt = walks(&Options::default());
     let shortages = mnt.mounted.shortages();
@@ -101,7 +101,7 @@ fn a_lower_limit_is_reached_through_the_kernel() {
         cache.committed(),
         mnt.mounted.shortages()
     );
-    // It goes on to work.
+    // The mount keeps working.
     assert_eq!(walk(&mnt), DIRS + FILES * (DIRS + 1));
 }
 
@@ -116,7 +116,7 @@ fn walk_without_limit(mnt: &Fixture) {
     }
 }
 
-/// Open files are nobody's to forget: their content is there after the cache was driven through.
+/// Open files cannot be forgotten: their content is there after the cache was driven through.
 fn what_is_open_stays() {
     let mnt = limited(4 * MIB, &Options::default());
     let files: Vec<_> = fs::read_dir(&*mnt)

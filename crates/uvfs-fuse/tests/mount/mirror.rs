@@ -1,4 +1,4 @@
-//! A mirror of a host directory, mounted: in whose name things are done, and what the host changes meanwhile.
+//! A mirror of a host directory, mounted: in whose name operations run, and changes by the host meanwhile.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{Read, Write};
@@ -57,7 +57,7 @@ struct Mirrored {
 }
 
 impl Mirrored {
-    /// Nothing is believed: the host is asked each time.
+    /// Nothing is trusted: the host is asked each time.
     fn new() -> Self {
         let src = tempfile::tempdir().expect("a temporary directory");
         fs::set_permissions(src.path(), Permissions::from_mode(0o1777)).expect("chmod");
@@ -74,7 +74,7 @@ impl Mirrored {
     }
 }
 
-/// A mirror that watches its source; none, said, where that cannot be.
+/// A mirror that watches its source. `None`, with a message, if that is impossible.
 fn watched(test: &str) -> Option<(Fixture, TempDir, Arc<Mirror>)> {
     let src = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
     let mirror = Mirror::new(src.path(), Duration::ZERO).expect("a mirror");
@@ -85,20 +85,20 @@ fn watched(test: &str) -> Option<(Fixture, TempDir, Arc<Mirror>)> {
     Some((Fixture::new(Counted::new(mirror.clone()), &Options::default()), src, mirror))
 }
 
-/// Questions to the driver, and nodes handed out.
+/// Driver calls, and nodes handed out.
 fn asked(mnt: &Fixture) -> ([u64; 3], u64) {
     let calls = uvfs::counters();
     ([Call::Lookup, Call::Getattr, Call::Readdir].map(|call| calls.calls(call)), mnt.mounted.lookups().given)
 }
 
-/// What this process has read: each request of the kernel is one read, and little else is.
+/// This process's count of reads: each request of the kernel is one read, and there are few others.
 fn requests() -> u64 {
     let io = fs::read_to_string("/proc/self/io").expect("io");
     let reads = io.lines().find_map(|line| line.strip_prefix("syscr: ")).expect("syscr");
     reads.parse().expect("a number")
 }
 
-/// The kernel has names, attributes and listings, and is asked by nobody else: what is left is opening directories.
+/// The kernel has names, attributes and listings, and asks for none of them. Only opens of directories are left.
 fn mirror_is_asked_nothing_on_a_second_walk() {
     let Some((mnt, src, mirror)) = watched("mirror_is_asked_nothing_on_a_second_walk") else { return };
     let (dirs, files) = (5, 200);
@@ -113,7 +113,7 @@ fn mirror_is_asked_nothing_on_a_second_walk() {
             sh_as(0, &mnt, "find . -type f -size -9k | wc -l; ls -lR | grep -c 'f[0-9]*$'").expect("a walk");
         text.split_whitespace().map(|n| n.parse().expect("a number")).collect::<Vec<usize>>()
     };
-    // What was changed a moment before the mount may still be told of: until a walk asks for nothing.
+    // A change from just before the mount may still be reported, so repeat until a walk causes no request.
     let quiet = within(Duration::from_secs(60), || {
         assert_eq!(walk(), [dirs * files; 2]);
         let (before, done) = (asked(&mnt), mirror.operations());
@@ -123,7 +123,7 @@ fn mirror_is_asked_nothing_on_a_second_walk() {
     assert!(quiet, "{:?}, {}", asked(&mnt), mirror.operations());
     let before = requests();
     sh_as(0, &mnt, "find . -type f -size -9k").expect("find");
-    // It opens and closes some directories; a request for each file would be a thousand.
+    // It opens and closes some directories; a request for each file would make a thousand.
     assert!(requests() - before < 200, "{}", requests() - before);
     sh_as(0, src.path(), "echo more > d1/more; rm d2/f7; echo longer text > d3/f8; mv d4 moved")
         .expect("changes");
@@ -133,12 +133,12 @@ fn mirror_is_asked_nothing_on_a_second_walk() {
     assert!(!mnt.path("d2/f7").exists() && !mnt.path("d4").exists() && mnt.path("d1/more").exists());
 }
 
-/// Who works in a directory that the host renames, or has it open, goes on there.
+/// A process that works in a directory, or has it open, goes on there after the host renames it.
 fn mirror_keeps_the_directory_that_one_works_in() {
     let Some((mnt, src, _)) = watched("mirror_keeps_the_directory_that_one_works_in") else { return };
     sh_as(0, src.path(), "mkdir -p a/b/c other; echo text > a/b/c/file").expect("make");
     let moves = "mv a other/a2; mv other/a2/b other/b2";
-    // The shell of the mount stays where it is. The new parent has been seen.
+    // The mount's shell stays where it is. It has seen the new parent.
     let script = format!(
         "stat other >/dev/null && cd a/b/c && cat file && (cd {} && {moves}) && sleep 0.1",
         src.path().display()
@@ -147,7 +147,7 @@ fn mirror_keeps_the_directory_that_one_works_in() {
     assert_eq!(sh_as(0, &mnt, &format!("{script}; {patience}")), Ok("text\ntext".into()));
 }
 
-/// Nobody tells of it here: the kernel sees by the times that its pages are old.
+/// Nothing reports the change here: the kernel sees by the times that its pages are old.
 fn mirror_shows_new_content_to_who_has_a_file_open() {
     let it = Mirrored::new();
     fs::write(it.host("file"), "first").expect("write");
@@ -157,7 +157,7 @@ fn mirror_shows_new_content_to_who_has_a_file_open() {
         file.read_exact_at(&mut text, 0).map(|()| text).expect("read")
     };
     assert_eq!(&read(), b"first");
-    // Again and again: two changes within a tick of the clock may have one time.
+    // Repeatedly: two changes within a clock tick may have the same time.
     assert!(within(Duration::from_secs(60), || {
         fs::File::options()
             .write(true)
@@ -168,7 +168,8 @@ fn mirror_shows_new_content_to_who_has_a_file_open() {
     }));
 }
 
-/// Gives a file on the host a list: what its owner may, [`USER`], its group, all but the owner and others at the most, and others.
+/// Gives a file on the host a list: the permissions of the owner, of [`USER`], of the group, the mask, and the
+/// permissions of others.
 fn give_list(path: &std::path::Path, [owner, user, group, mask, other]: [u16; 5]) -> rustix::io::Result<()> {
     let entry = |tag: u16, bits: u16, id: u32| {
         [&tag.to_le_bytes()[..], &bits.to_le_bytes(), &id.to_le_bytes()].concat()
@@ -180,8 +181,8 @@ fn give_list(path: &std::path::Path, [owner, user, group, mask, other]: [u16; 5]
     rustix::fs::setxattr(path, "system.posix_acl_access", &list, rustix::fs::XattrFlags::empty())
 }
 
-/// That there may be a list is not believed: who is let in, or out, by nothing but a list is so while there is one, by the kernel over
-/// a mount and by the library, and when it is gone the mode speaks for itself.
+/// The flag that there may be a list is not trusted. If only a list lets a user in, or keeps it out, that holds
+/// while there is a list, for the kernel over a mount and for the library. When the list is gone, the mode decides.
 fn mirror_believes_no_list_that_is_not_there() {
     const TEST: &str = "mirror_believes_no_list_that_is_not_there";
     let src = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
@@ -192,7 +193,7 @@ fn mirror_believes_no_list_that_is_not_there() {
         fs::write(dir.join("file"), "text").expect("write");
         fs::set_permissions(&dir, Permissions::from_mode(mode)).expect("chmod");
     }
-    // The group's own bits, where attributes say that there may be a list.
+    // The group's own bits, with attributes that say that there may be a list.
     chown(src.path().join("group"), Some(0), Some(USER)).expect("chown");
     let mirror = Mirror::new(src.path(), Duration::ZERO).expect("a mirror");
     if let Err(why) = mirror.watch() {
@@ -201,7 +202,7 @@ fn mirror_believes_no_list_that_is_not_there() {
     let mut options = Options::default();
     options.allow_other = true;
     let mnt = Fixture::new(mirror.clone(), &options);
-    // What this process does itself is not told of.
+    // This process's own changes are not reported.
     let tell = |name: &str| {
         let fd = fs::File::open(src.path().join(name)).expect("open");
         mirror.object_changed(&FileHandle::of(&fd).expect("a handle, since it is watched"));
@@ -217,7 +218,7 @@ fn mirror_believes_no_list_that_is_not_there() {
     let is = |name: &str, may: bool| {
         let so = within(Duration::from_secs(20), || by_library(name) == may && by_mount(name) == may);
         assert!(so, "{name}: {may} by the host, {} by the library", by_library(name));
-        // And stays so.
+        // The result is stable.
         assert_eq!((by_mount(name), by_library(name)), (may, may), "{name}");
     };
     let as_the_mode_says = || {
@@ -239,7 +240,7 @@ fn mirror_believes_no_list_that_is_not_there() {
         for name in ["in", "out", "group"] {
             rustix::fs::removexattr(src.path().join(name), "system.posix_acl_access").expect("removexattr");
         }
-        // What was a mask becomes the group's bits, on the host as here.
+        // The mask's bits become the group's, on the host as here.
         fs::set_permissions(src.path().join("in"), Permissions::from_mode(0o700)).expect("chmod");
         fs::set_permissions(src.path().join("group"), Permissions::from_mode(0o750)).expect("chmod");
         ["in", "out", "group"].into_iter().for_each(tell);
@@ -247,7 +248,7 @@ fn mirror_believes_no_list_that_is_not_there() {
     }
 }
 
-/// Over a mount the kernel checks who may look a name up, and lists say it where there are some.
+/// Over a mount the kernel checks who may look a name up, and lists decide if there are some.
 fn mirror_heeds_lists_when_names_are_looked_up() {
     let it = Mirrored::new();
     let acl = |name: &str, other: u16, group: u16, user: u16, mask: u16| {
@@ -269,10 +270,10 @@ fn mirror_heeds_lists_when_names_are_looked_up() {
             assert_eq!(sh_as(user, std::path::Path::new("/"), &script).is_ok(), may, "{user} {name}");
         }
     }
-    // Of a group the list speaks for itself: what the mode shows is the mask.
+    // For a group the list decides: the mode shows only the mask.
     chown(it.host("open"), Some(0), Some(USER + 2)).expect("chown");
     sh_as(USER + 2, &it.mnt, "stat open/file").expect_err("the group has nothing");
-    // And what is made in a directory with a default list gets that, and no umask.
+    // A new node in a directory with a default list gets that list, and no umask.
     let inherit = "setfacl -d -m g::rwx,o::rwx open && umask 077 && : > open/made && stat -c %a open/made";
     match Command::new("setfacl").arg("--version").output() {
         Ok(_) => assert_eq!(sh_as(0, &it.mnt, inherit), Ok("666".into())),
@@ -398,7 +399,7 @@ fn mirror_truncates_what_another_opened() {
     command.stdout(file.try_clone().expect("dup"));
     match command.status() {
         Err(error) => return println!("skipped: setpriv: {error}"),
-        // By its name the user may not open it.
+        // The user may not open it by its name.
         Ok(status) => assert!(!status.success()),
     }
     file.set_len(3).expect("truncate");
@@ -408,14 +409,14 @@ fn mirror_truncates_what_another_opened() {
     assert_eq!(fs::read(it.host("file")).expect("read"), b"01");
 }
 
-/// Programs that others may execute and not read, also those that the kernel is lent; and what may not be executed is not.
+/// Programs that others may execute and not read, also lent to the kernel. Files that may not be executed are not.
 fn mirror_runs_what_cannot_be_read() {
     let src = tempfile::tempdir().expect("a temporary directory");
     fs::set_permissions(src.path(), Permissions::from_mode(0o755)).expect("chmod");
     for (name, mode) in [("runs", 0o711), ("all", 0o111), ("closed", 0o700), ("group", 0o710)] {
         let path = src.path().join(name);
         fs::copy("/bin/cat", &path).expect("copy");
-        // So large that it is lent.
+        // Large enough to be lent.
         fs::File::options().write(true).open(&path).and_then(|file| file.set_len(1 << 20)).expect("extend");
         chown(&path, Some(0), Some(GROUP)).expect("chown");
         fs::set_permissions(&path, Permissions::from_mode(mode)).expect("chmod");
@@ -431,10 +432,10 @@ fn mirror_runs_what_cannot_be_read() {
             let at = format!("{}, passthrough: {passthrough}", dir.display());
             for name in ["runs", "all"] {
                 let read = format!("cat {name} > /dev/null");
-                // Before and after: that it was executed gives nobody the right to read it.
+                // Before and after: its execution gives nobody the right to read it.
                 sh_as(USER, dir, &read).expect_err(&at);
                 assert_eq!(sh_as(USER, dir, &format!("echo text | ./{name}")).as_deref(), Ok("text"), "{at}");
-                // Nor does who says to open(2) that it is to be executed, as the kernel does by itself.
+                // Nor does an open(2) that claims to be for execution, as the kernel's own open does.
                 let forged =
                     format!("perl -e 'exit(sysopen(my $file, q({name}), 0x20) ? 0 : $!{{EACCES}} ? 7 : 8)'");
                 assert_eq!(sh_as(USER, dir, &format!("{forged} || echo $?")).as_deref(), Ok("7"), "{at}");
@@ -448,7 +449,7 @@ fn mirror_runs_what_cannot_be_read() {
     }
 }
 
-/// To know them takes two more system calls than the request, one of which reads.
+/// Looking the groups up takes two more system calls than the request, one of which reads.
 fn mirror_asks_for_no_groups_of_an_owner() {
     let src = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
     fs::set_permissions(src.path(), Permissions::from_mode(0o755)).expect("chmod");
@@ -469,14 +470,15 @@ fn mirror_asks_for_no_groups_of_an_owner() {
     options.allow_other = true;
     let mnt = Fixture::new(mirror, &options);
     let rounds = 200;
-    // Each round has three requests that the host checks: to open a file, to make one and to remove it.
+    // Each round has three requests that the host checks: opening a file, making one, and removing it.
     let reads = |name: &str| {
         let before = requests();
         let script = format!("cd {name}; for i in $(seq {rounds}); do : < file; : > new; rm new; done");
         sh_as(USER, &mnt, &script).expect(name);
         requests() - before
     };
-    // This process also reads the table of mounts when others mount something. An owner's groups would be read every time.
+    // This process also reads the table of mounts when others mount something. An owner's groups would be read
+    // every time.
     let mut seen = Vec::new();
     let less = (0..5).any(|_| {
         let (own, others) = (reads("own"), reads("others"));

@@ -1,4 +1,4 @@
-//! Files without a name (O_TMPFILE), on mounts as on the kernel's own tmpfs.
+//! Files without a name (O_TMPFILE), on mounts and on the kernel's own tmpfs.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Seek, Write};
@@ -26,7 +26,7 @@ pub const TESTS: &[Test] = &[
     ("drivers_without_nameless_files_say_so", Needs::Mount, drivers_without),
 ];
 
-/// Where the host has a tmpfs of its own.
+/// The host's own tmpfs.
 const HOST: &str = "/dev/shm";
 
 fn nameless(dir: &Path, flags: OFlags, mode: u32) -> rustix::io::Result<OwnedFd> {
@@ -38,7 +38,7 @@ fn link(file: &impl AsFd, to: &Path) -> rustix::io::Result<()> {
     linkat(CWD, way, CWD, to, AtFlags::SYMLINK_FOLLOW)
 }
 
-/// What there is to see of files without names in `dir`, one observation a line.
+/// The observable properties of files without names in `dir`, one per line.
 fn observe(dir: &Path) -> Vec<String> {
     let mut seen = Vec::new();
     let mut note = |what: &str, is: &dyn std::fmt::Debug| seen.push(format!("{what}: {is:?}"));
@@ -52,7 +52,7 @@ fn observe(dir: &Path) -> Vec<String> {
         |dir: &Path| fs::metadata(dir).map(|meta| (meta.mtime_nsec(), meta.ctime_nsec())).expect("stat");
     let before = times(dir);
 
-    // Its mode does not bind its maker; the group is the directory's.
+    // The maker's access is not checked against the mode; the group is the directory's.
     let mut file = File::from(nameless(dir, OFlags::RDWR, 0o4040).expect("O_TMPFILE"));
     note("made", &shape(&file));
     file.write_all(b"without a name").expect("write");
@@ -85,7 +85,7 @@ fn observe(dir: &Path) -> Vec<String> {
     fs::remove_file(dir.join("file")).expect("unlink");
     note("in nothing", &nameless(&dir.join("none"), OFlags::RDWR, 0o600).err());
 
-    // A directory that is removed has a file system too.
+    // A removed directory still belongs to a file system.
     fs::create_dir(dir.join("gone")).expect("mkdir");
     let gone = File::open(dir.join("gone")).expect("open");
     fs::remove_dir(dir.join("gone")).expect("rmdir");
@@ -133,7 +133,7 @@ fn gone_with_its_last_user() {
     rustix::io::write(&file, &[1; 10_000]).expect("write");
     assert_eq!(driver.usage().inodes, before.inodes + 1);
     assert!(driver.usage().bytes >= before.bytes + 10_000);
-    // Whoever looks at it by another way keeps it.
+    // A user that reaches it in another way keeps it.
     let again = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("open once more");
     drop(file);
     assert_eq!(again.metadata().expect("fstat").len(), 10_000);
@@ -145,7 +145,7 @@ fn gone_with_its_last_user() {
     assert!(gone, "{:?}, before {before:?}", driver.usage());
 }
 
-/// Acts as another user, which is this thread's affair alone.
+/// Acts as another user; only this thread changes.
 fn as_user<R>(uid: u32, act: impl FnOnce() -> R) -> R {
     set_thread_res_uid(None, Uid::from_raw(uid), Uid::ROOT).expect("setresuid");
     let outcome = act();

@@ -19,7 +19,7 @@ pub const TESTS: &[Test] = &[
     ("missing_names_are_remembered", Needs::Mount, missing_names_are_remembered),
 ];
 
-/// Every kind of request that hands out a node, then all of them given back.
+/// Every kind of request that hands out a node, then the return of all of them.
 fn every_lookup_is_forgotten() {
     let mnt = Fixture::tmpfs();
     fs::create_dir(mnt.path("dir")).expect("mkdir");
@@ -71,15 +71,15 @@ fn removing_all_leaves_no_inode() {
     }
 }
 
-/// Takes the kernel's own reference away, as no correct front end would, so that the slot of a
-/// removed file is given up while the kernel still holds its id.
+/// Removes the kernel's own reference, as no correct front end would. So the slot of a removed file is released
+/// while the kernel still holds its id.
 fn a_stale_id_is_estale() {
     let mnt = Fixture::tmpfs_with(|options| options.timeout = Some(Duration::ZERO));
     fs::write(mnt.path("victim"), "x").expect("create");
     let held =
         OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(mnt.path("victim")).expect("O_PATH");
     assert!(held.metadata().is_ok());
-    // An answer to come for the file that is written and closed: its RELEASE is not waited for.
+    // The answer for the written and closed file may still come: its RELEASE is not waited for.
     let vfs = &mnt.vfs;
     let op = vfs.op(&Cred::root());
     let id = match vfs.lookup(&op, &vfs.root(), b"victim") {
@@ -92,7 +92,7 @@ fn a_stale_id_is_estale() {
     assert!(stale, "the inode is gone once nobody holds it");
     let error = held.metadata().expect_err("an id that nobody issued");
     assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
-    // The FORGET that the kernel owes for it must do nothing to the slot's next owner.
+    // The FORGET that the kernel still sends for it must not affect the slot's next owner.
     fs::write(mnt.path("next"), "y").expect("create");
     drop(held);
     drop_caches();
@@ -114,7 +114,7 @@ fn inode_numbers_are_unique_and_stay() {
     assert_eq!(unique.len(), 100);
     assert!(mnt.all_forgotten());
     assert_eq!(numbers(), first);
-    // readdir says the same as stat.
+    // readdir and stat agree.
     use std::os::unix::fs::DirEntryExt;
     for entry in fs::read_dir(&*mnt).expect("readdir") {
         let entry = entry.expect("an entry");
@@ -132,10 +132,10 @@ fn timeout_zero_sees_all_changes() {
     assert!(!mnt.path("late").exists());
 }
 
-/// The other side of the test above: without a timeout the kernel does not ask again.
+/// The counterpart of the test above: without a timeout the kernel does not ask again.
 fn missing_names_are_remembered() {
     let mnt = Fixture::tmpfs();
     assert!(!mnt.path("late").exists());
     mnt.make_behind_the_kernels_back("late", b"");
-    assert!(!mnt.path("late").exists(), "the kernel asked again for what it was told to believe");
+    assert!(!mnt.path("late").exists(), "the kernel asked again for a name that it was told to trust");
 }

@@ -1,5 +1,5 @@
-//! Changes that are made behind the mount: the driver tells the cache, the cache the front end, the front end the
-//! kernel. Until it is told, the kernel asks nobody.
+//! Changes made behind the mount: the driver notifies the cache, the cache the front end, the front end the kernel.
+//! Until the notification the kernel asks for nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -50,7 +50,7 @@ struct State {
     waiting: bool,
 }
 
-/// A directory of files that somebody else changes.
+/// A directory of files that another party changes.
 #[derive(Default)]
 struct Elsewhere {
     state: Mutex<State>,
@@ -240,7 +240,7 @@ fn truth(driver: &Elsewhere) -> Vec<(String, u32, u64, String)> {
     nodes.collect()
 }
 
-/// The kernel keeps names, attributes, entries and pages; and what changes is seen.
+/// The kernel keeps names, attributes, entries and pages, and changes are seen.
 fn changes_from_elsewhere_are_seen() {
     let (driver, mnt) = mounted();
     assert_eq!(shown(&mnt), truth(&driver));
@@ -258,7 +258,7 @@ fn changes_from_elsewhere_are_seen() {
         within(PATIENCE, || fs::metadata(mnt.path("file8")).unwrap().permissions().mode() & 0o777 == 0o600)
     );
     assert!(within(PATIENCE, || shown(&mnt) == truth(&driver)), "{:?}", shown(&mnt));
-    // One that is open the whole time.
+    // A file that is open the whole time.
     let open = fs::File::open(mnt.path("file3")).unwrap();
     assert_eq!(open.metadata().unwrap().len(), 5);
     driver.write("file3", "written while it was open");
@@ -268,12 +268,12 @@ fn changes_from_elsewhere_are_seen() {
     assert!(notices.names >= 3 && notices.nodes >= 5, "{notices:?}");
 }
 
-/// Mounts what others change on a directory of a tmpfs that is mounted already.
+/// Mounts a driver with changes by others on a directory of a tmpfs that is already mounted.
 fn mounted_inside() -> (Arc<Elsewhere>, Fixture) {
     let mnt = Fixture::new(tmpfs(), &uvfs_fuse::Options::default());
     let driver = elsewhere();
     let (vfs, op) = (&mnt.vfs, mnt.vfs.op(&Cred::root()));
-    // Not through the mount: the kernel would know it, and not what covers it.
+    // Not through the mount: the kernel would then know the directory, and not the file system that covers it.
     vfs.mkdir(&op, &vfs.root(), b"inside", 0o755).map(drop).unwrap();
     let inside = || match vfs.lookup(&op, &vfs.root(), b"inside") {
         Ok(Found::Node(inode, _)) => inode,
@@ -284,7 +284,7 @@ fn mounted_inside() -> (Arc<Elsewhere>, Fixture) {
     (driver, mnt)
 }
 
-/// The kernel keeps what is in a file system that is not the first one too, and is told of its changes.
+/// The kernel also keeps data of a file system that is not the first one, and is notified of its changes.
 fn changes_in_what_is_mounted_inside_are_seen() {
     let (driver, mnt) = mounted_inside();
     let dir = mnt.path("inside");
@@ -304,7 +304,7 @@ fn changes_in_what_is_mounted_inside_are_seen() {
     assert!(within(PATIENCE, || shown(&dir) == truth(&driver)), "{:?}", shown(&dir));
 }
 
-/// The answer for one directory is none for another: the kernel would not ask again.
+/// The answer for one directory does not hold for another: the kernel would not ask again.
 fn directories_inside_are_made_durable() {
     let (driver, mnt) = mounted_inside();
     let sync = |path: &Path| fs::File::open(path).unwrap().sync_all().unwrap();
@@ -315,7 +315,7 @@ fn directories_inside_are_made_durable() {
     assert_eq!(driver.synced.load(SeqCst), 2);
 }
 
-/// Changes that nobody told of one by one.
+/// Changes that were not reported one by one.
 fn after_lost_changes_everything_is_asked_for_again() {
     let (driver, mnt) = mounted();
     assert_eq!(shown(&mnt), truth(&driver));
@@ -327,14 +327,14 @@ fn after_lost_changes_everything_is_asked_for_again() {
         }
         state.nodes.remove(&b"file5"[..]);
     });
-    assert_ne!(shown(&mnt), truth(&driver), "nobody was told");
+    assert_ne!(shown(&mnt), truth(&driver), "no change was reported");
     driver.tell(|vfs, sb| vfs.cache().all_suspect(sb));
     assert!(within(PATIENCE, || shown(&mnt) == truth(&driver)), "{:?}", shown(&mnt));
     assert!(within(PATIENCE, || open.metadata().unwrap().len() == 17));
     assert!(within(PATIENCE, || mnt.mounted.notices().all == 1));
 }
 
-/// A name in a directory in which somebody waits for an answer cannot be invalidated; it is seen all the same.
+/// A name cannot be invalidated while a request waits in its directory. The change is seen all the same.
 fn a_change_is_seen_while_a_lookup_waits() {
     let (driver, mnt) = mounted();
     assert_eq!(shown(&mnt), truth(&driver));

@@ -1,4 +1,4 @@
-//! Set-id bits and permissions, as other users meet them.
+//! Set-id bits and permissions, from the view of other users.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -24,7 +24,7 @@ fn mode(path: &std::path::Path) -> u32 {
     fs::metadata(path).expect("stat").mode() & 0o7777
 }
 
-/// A world-writable set-id file of root's.
+/// A world-writable set-id file that root owns.
 fn set_id_file(mnt: &Fixture) -> std::path::PathBuf {
     let path = mnt.path("tool");
     fs::write(&path, "data").expect("write");
@@ -50,7 +50,8 @@ fn others_lose_set_id_bits_by_changing_data() {
         let path = set_id_file(&mnt);
         assert_eq!(mode(&path), 0o6777);
         sh_as(USER, &mnt, script).expect(what);
-        // What the kernel would execute it with: times and size it asks for after a write, the mode alone it does not.
+        // The mode with which the kernel would execute it. After a write the kernel asks for times and size, but
+        // not for the mode alone.
         let known = statx(CWD, &path, AtFlags::empty(), StatxFlags::MODE).expect("statx").stx_mode;
         assert_eq!(format!("{:o}", known & 0o7777), "777", "{what}");
         assert_eq!(format!("{:o}", mode(&path)), "777", "{what}");
@@ -78,7 +79,7 @@ fn a_change_of_owner_clears_set_id_bits() {
     assert_eq!(format!("{:o}", mode(&dir)), "6755", "directories keep theirs");
 }
 
-/// chown(2) with -1 for both, which the kernel asks for in the words of a change of nothing.
+/// chown(2) with -1 for both, which the kernel sends as a change of nothing.
 fn a_chown_of_neither_clears_set_id_bits() {
     let mnt = Fixture::tmpfs();
     let path = set_id_file(&mnt);

@@ -1,4 +1,4 @@
-//! Trees that a program publishes: the kernel keeps their names and attributes, and is told of each change.
+//! Trees that a program publishes: the kernel keeps their names and attributes, and is notified of each change.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -45,7 +45,7 @@ fn names(dir: &Path) -> BTreeSet<String> {
 }
 
 fn told(mnt: &Fixture) {
-    assert!(mnt.mounted.settle(SOON), "the kernel was not told");
+    assert!(mnt.mounted.settle(SOON), "the kernel was not notified");
 }
 
 fn a_second_walk_asks_for_nothing() {
@@ -67,8 +67,8 @@ fn a_second_walk_asks_for_nothing() {
         let requests = mnt.mounted.requests();
         [requests.lookup, requests.getattr, requests.readdir]
     };
-    // The first reader of a directory may have been given entries that were not kept yet, and pages with entries are the kernel's to
-    // give up: until a walk asks for nothing.
+    // The first reader of a directory may have got entries that were not cached yet, and the kernel may drop pages
+    // with entries. So repeat until a walk causes no request.
     let unasked = within(SOON, || {
         let before = asked();
         walk();
@@ -152,7 +152,7 @@ fn changes_beside_walks_are_seen() {
     });
 }
 
-/// The change is made by a request in the directory that the kernel is told of.
+/// A request makes the change in the directory of which the kernel is notified.
 fn a_file_that_removes_itself() {
     let (mnt, root) = tree();
     for _ in 0..20 {

@@ -54,8 +54,8 @@ fn file_names(control: &Control, count: usize) -> Vec<String> {
     names.take(count).map(|name| String::from_utf8_lossy(&name).into_owned()).collect()
 }
 
-/// Sixteen times as many lookups wait as there are threads that read requests; one more is answered, and what is cached, and
-/// another file system inside, as `.uvfs` is.
+/// Sixteen times as many lookups wait as there are threads that read requests. One more is answered; so are lookups
+/// of cached names, and of another file system inside, as `.uvfs` is.
 fn waiting_lookups_delay_no_other_name() {
     let mut options = Options::default();
     options.threads = 4;
@@ -92,8 +92,8 @@ fn waiting_lookups_delay_no_other_name() {
     }
 }
 
-/// More lookups than there are threads that read requests hang in the driver, and so do these threads: that the mount is gone is
-/// noticed all the same, and nobody waits for them.
+/// More lookups than reading threads hang in the driver, and so do these threads. The end of the mount is noticed
+/// all the same, and nobody waits for them.
 fn a_mount_ends_though_its_driver_hangs() {
     let mut options = Options::default();
     options.threads = 4;
@@ -108,7 +108,7 @@ fn a_mount_ends_though_its_driver_hangs() {
     for gate in &gates {
         assert!(gate.reached(SOON), "a lookup does not arrive while others wait");
     }
-    // By force: who waits is answered by the kernel.
+    // By force: the kernel answers the waiters.
     let how = UnmountFlags::FORCE | UnmountFlags::DETACH;
     rustix::mount::unmount(&*mnt, how).expect("an unmount");
     assert!(mnt.mounted.wait_for(SOON), "the end is not noticed while the driver hangs");
@@ -133,12 +133,12 @@ fn concurrent_lookups_of_one_name_ask_once() {
     assert_eq!(control.calls(Call::Lookup) - before, 1);
 }
 
-/// A process that asks for a name and gets no answer from the driver.
+/// A process that looks a name up and gets no answer from the driver.
 fn stat(path: &Path) -> Child {
     Command::new("stat").arg(path).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("stat")
 }
 
-/// The driver answers only when the process is gone; what it says then is not lost count of.
+/// The driver answers only when the process is gone; its answer is still counted.
 fn who_is_killed_does_not_wait_for_the_driver() {
     let (mnt, control) = generated("depth=0,files=10,may-block");
     let gate = control.gate(Call::Lookup, 1);
@@ -190,8 +190,8 @@ fn the_tree_is_what_the_driver_says() {
     assert!(control.calls(Call::Readdir) > 0);
 }
 
-/// One of many lookups fails: the directory can be listed all the same, with all names, and the
-/// error is its user's who asks for that name.
+/// One of many lookups fails. The directory can still be listed, with all names. Only the user of that name gets
+/// the error.
 fn an_entry_that_fails_is_listed() {
     let (mnt, _) = generated("depth=1,dirs=5,files=50,ttl=0,negative-ttl=0,fault=lookup:EIO");
     let names: Vec<_> = fs::read_dir(&*mnt).expect("readdir").map(|entry| entry.expect("an entry")).collect();
@@ -203,7 +203,7 @@ fn an_entry_that_fails_is_listed() {
     }
 }
 
-/// A listing that says another node of a name has the kernel drop the name, and what is mounted there.
+/// If a listing gave another node for a name, the kernel would drop the name and the mount on it.
 fn what_is_mounted_on_an_entry_that_fails_stays() {
     let (mnt, control) = generated("depth=1,dirs=3,files=5,ttl=0,negative-ttl=0");
     let dirs = || fs::read_dir(&*mnt).expect("readdir").map(|entry| entry.expect("an entry"));

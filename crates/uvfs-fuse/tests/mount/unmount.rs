@@ -1,4 +1,4 @@
-//! How mounts end, and how they cannot begin.
+//! How mounts end, and how they fail to begin.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -75,7 +75,7 @@ fn the_vfs_goes_with_the_mount() {
     assert!(gone, "somebody holds the VFS of a mount that is gone");
 }
 
-/// Numbers of mounts and devices are given again at once, so that a mount elsewhere has those of one that has gone.
+/// Numbers of mounts and devices are reused at once, so a mount elsewhere gets those of a mount that has gone.
 fn a_mount_that_is_gone_is_not_taken_for_its_successor() {
     for _ in 0..5 {
         let gone = Fixture::tmpfs();

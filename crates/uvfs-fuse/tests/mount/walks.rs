@@ -1,4 +1,4 @@
-//! What a kernel that keeps what it knows asks when a tree is walked again.
+//! The requests of a caching kernel when a tree is walked again.
 
 use std::fs;
 use std::path::Path;
@@ -19,10 +19,10 @@ pub const TESTS: &[Test] = &[
     ("with_a_timeout_no_entries_are_kept", Needs::Mount, with_a_timeout_no_entries_are_kept),
 ];
 
-/// Walks that a kernel has time for to keep everything.
+/// The number of walks in which a kernel has time to cache everything.
 const WALKS: u32 = 50;
 
-/// What a command that looks at everything has asked for, and what it said.
+/// The requests that a command with a full walk causes, and its output.
 fn walk(mnt: &Fixture, command: &[&str]) -> (Requests, Vec<u8>) {
     let before = mnt.mounted.requests();
     let (program, arguments) = command.split_first().expect("a program");
@@ -40,8 +40,8 @@ fn walk(mnt: &Fixture, command: &[&str]) -> (Requests, Vec<u8>) {
     (requests, output.stdout)
 }
 
-/// What a command says that asks for nothing in the end. The entries stand in pages, which are the kernel's to give up when it likes
-/// (some reclaim them ahead of need); it then reads those directories once more.
+/// The output of a command once it causes no request. The entries are in pages that the kernel may drop at any time
+/// (some kernels reclaim them ahead of need). It then reads those directories once more.
 fn walk_unasked(mnt: &Fixture, command: &[&str]) -> Vec<u8> {
     let mut last = Requests::default();
     for _ in 0..WALKS {
@@ -54,8 +54,8 @@ fn walk_unasked(mnt: &Fixture, command: &[&str]) -> Vec<u8> {
     panic!("{command:?} asks each time, at last {last:?}");
 }
 
-/// After the first walk the kernel asks once more for the attributes of each directory that it has read,
-/// because reading may have moved the access time; after that for nothing. Of all times it asks once to open a directory.
+/// After the first walk the kernel asks once more for the attributes of each directory that it has read, because
+/// reading may have moved the access time. After that it asks for nothing. In all it asks once to open a directory.
 fn walk_again(mnt: &Fixture, dirs: u64) {
     // With attributes of everything.
     let find = ["sh", "-c", "find \"$0\" -size -1000000"];

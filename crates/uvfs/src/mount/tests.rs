@@ -26,9 +26,9 @@ impl Driver for Empty {
     }
 }
 
-/// Rule 8: no way is remembered under a generation of the mounts that is becoming visible, and each mount and unmount ends in
-/// a generation of its own. Planted bugs: rule8-mounts-stay-even, rule8-mounts-move-first, rule8-mounts-stay-odd,
-/// rule8-mounts-are-shown-first.
+/// Rule 8: no walk is remembered under a generation of the mounts that is becoming visible, and each mount and
+/// unmount ends in a generation of its own. Planted bugs: rule8-mounts-stay-even, rule8-mounts-move-first,
+/// rule8-mounts-stay-odd, rule8-mounts-are-shown-first.
 #[test]
 fn rule8_no_generation_is_known_while_a_mount_becomes_visible() {
     static SEEN: AtomicU64 = AtomicU64::new(0);

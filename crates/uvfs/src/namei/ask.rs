@@ -1,17 +1,16 @@
-//! Drivers that vouch for their names at each use ([`Features::revalidates`](crate::Features)), in the
-//! walk without references.
+//! Drivers that revalidate their names at each use ([`Features::revalidates`](crate::Features)), in the lock-free
+//! walk.
 //!
-//! A walk is compiled twice. [`Never`] asks nobody and leaves no instruction behind: it is what runs
-//! while no file system of the tree wants to be asked, which is one flag, read once a walk. [`Always`]
-//! finds out of each directory whose it is and lets the driver have its say: on the permission to
-//! search it, and on each name, whether it still leads where the cache says, or is still absent. A name
-//! that the driver does not vouch for is the other walk's affair, which takes it out of the cache and
-//! looks it up anew.
+//! The walk is compiled twice. [`Never`] asks nobody and adds no instruction. It runs while no file system of the
+//! tree revalidates; one flag says so, read once per walk. [`Always`] finds each directory's file system and asks
+//! its driver two things. May the directory be searched? Does each name still lead where the cache says, or is it
+//! still absent? If the driver refutes a name, the walk with references drops it from the cache and looks it up
+//! anew.
 //!
-//! The driver is given numbers that were read while the position stood, so that they belong together.
-//! It may wait for a lock of its own; nothing is held meanwhile. What it says was true when it said it,
-//! and what the cache says was true a moment before: both during the walk.
-//! Costs, for each component: a line of the inode's private half, and two calls of the driver.
+//! The driver gets numbers that were read while the position stood, so they belong together. It may wait for a lock
+//! of its own; the walk holds nothing meanwhile. The driver's answer was true when it was given, and the cache's a
+//! moment before: both during the walk. Costs, per component: a line of the inode's private half, and two calls of
+//! the driver.
 
 use uvfs_cache::Pos;
 
@@ -22,21 +21,21 @@ use crate::namei::walk::Stop;
 use crate::permission;
 use crate::types::Access;
 
-/// Who is asked on the way.
+/// The drivers that the walk asks.
 pub(crate) trait Ask {
-    /// Whether anybody is.
+    /// Whether it asks any.
     const ASKS: bool;
 
-    /// Whether the directory `at` may be searched, as far as can be seen. Comes before [`Ask::vouches`]
-    /// for the names in it.
+    /// Whether the directory `at` may be searched, as far as the walk can see. Comes before [`Ask::vouches`] for
+    /// the names in it.
     fn may_search(&mut self, walker: &Walker<'_, '_>, at: Pos) -> Result<bool, Stop>;
 
-    /// Whether `name`, in the directory that was asked about last, still leads to the inode with the number
-    /// `child`, or (none) still does not exist.
+    /// Whether `name` still leads to the inode with number `child`, or (`None`) still does not exist. The directory
+    /// is the one of the last [`Ask::may_search`].
     fn vouches(&self, name: &[u8], child: Option<u64>) -> bool;
 }
 
-/// Nobody.
+/// Asks no driver.
 pub(crate) struct Never;
 
 impl Ask for Never {
@@ -53,12 +52,12 @@ impl Ask for Never {
     }
 }
 
-/// Each driver that wants it.
+/// Asks each driver that revalidates.
 #[derive(Default)]
 pub(crate) struct Always {
-    /// Of the directory asked about last: kept, because most walks stay in one file system.
+    /// The superblock of the last directory. It is kept because most walks stay in one file system.
     sup: Option<SuperRef>,
-    /// That directory's number, where its driver wants to be asked.
+    /// That directory's number, if its driver revalidates.
     dir: Option<u64>,
 }
 

@@ -1,35 +1,35 @@
-//! Why walks without references gave up.
+//! The reasons for which lock-free walks gave up.
 //!
-//! Each reason has a name, and a figure among the [`counters`](mod@crate::counters).
+//! Each reason has a name, and a count among the [`counters`](mod@crate::counters).
 
 use uvfs_cache::Retry;
 
 /// A reason to walk with references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bail {
-    /// The cache does not know the name, or what it knows has expired.
+    /// The name is unknown to the cache, or its entry has expired.
     NotCached,
     /// A symbolic link is to be followed.
     Symlink,
-    /// No search permission, by attributes that have expired: the driver has the last word.
+    /// No search permission, by attributes that have expired: the driver decides.
     Denied,
-    /// Something other than a directory has components after it.
+    /// Components come after something that is not a directory.
     NotDirectory,
     /// A component is longer than a name may be.
     LongName,
     /// A starting point, mount or directory of the path is gone.
     Gone,
-    /// The hash bucket changed during the look.
+    /// The hash bucket changed during the scan.
     Bucket,
     /// The name changed during the look.
     Dentry,
     /// The inode changed during the look.
     Inode,
-    /// The directory moved or changed its permissions during the look.
+    /// The directory moved, changed its permissions, or was removed during the look.
     Parent,
-    /// The driver does not vouch for the name any more.
+    /// The driver refuted the name.
     Refuted,
-    /// A directory's access control list has to be asked for.
+    /// The permission is left to a directory's access control list.
     Acl,
 }
 
@@ -68,7 +68,7 @@ impl Bail {
         }
     }
 
-    /// Whether the next attempt may do better: somebody was changing what the walk looked at.
+    /// Whether the next attempt may succeed: a writer was changing what the walk looked at.
     pub(crate) const fn may_pass(self) -> bool {
         match self {
             Self::Bucket | Self::Dentry | Self::Inode | Self::Parent => true,
@@ -120,8 +120,8 @@ impl BailCounts {
 mod tests {
     use super::*;
 
-    /// Rule 20: a reason says what moved, and each has a name of its own. Planted bugs: rule20-a-retry-has-another-reason,
-    /// rule20-two-reasons-of-one-name.
+    /// Rule 20: a reason says what moved, and each has a name of its own. Planted bugs:
+    /// rule20-a-retry-has-another-reason, rule20-two-reasons-of-one-name.
     #[test]
     fn rule20_each_retry_has_its_reason() {
         let retries = [Retry::Bucket, Retry::Dentry, Retry::Inode, Retry::Parent, Retry::Dead]
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(names.len(), Bail::ALL.len());
     }
 
-    /// Rule 20: another attempt is worth it only where somebody was changing something. Planted bug:
+    /// Rule 20: another attempt is worthwhile only after a concurrent change. Planted bug:
     /// rule20-changes-are-not-tried-again.
     #[test]
     fn rule20_only_changes_may_pass() {

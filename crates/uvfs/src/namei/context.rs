@@ -1,11 +1,9 @@
-//! [`Context`]: a root, a working directory, credentials and a umask, and the system calls that
-//! take paths.
+//! [`Context`]: a root, a working directory, credentials and a umask, with the system calls that take paths.
 //!
-//! A context is what a process is to the kernel. Paths are bytes; absolute ones start at the
-//! context's root, which `..` does not leave. `stat`, `lstat`, `access` and `readlink` of what is
-//! cached take no reference and store nothing shared. Trailing slashes, `.` and `..` as last components give
-//! the kernel's errors; those that depend on the last component are decided here, the others
-//! in `ops/`.
+//! A context is what a process is to the kernel. Paths are bytes. Absolute paths start at the context's root, and
+//! `..` does not leave it. `stat`, `lstat`, `access` and `readlink` of cached names take no reference and store
+//! nothing shared. Trailing slashes, and `.` and `..` as last components, give the kernel's errors. This module
+//! decides those that depend on the last component; `ops/` decides the others.
 
 use uvfs_cache::TARGET_MAX;
 
@@ -22,7 +20,7 @@ use crate::types::{
 };
 use crate::vfs::Vfs;
 
-/// Who walks paths, and from where.
+/// A caller that walks paths, with its starting points.
 #[derive(Clone, Debug)]
 pub struct Context<'v> {
     vfs: &'v Vfs,
@@ -34,7 +32,7 @@ pub struct Context<'v> {
     who: u32,
 }
 
-/// A directory entry that stands on its own.
+/// An owned directory entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The name.
@@ -54,8 +52,8 @@ impl Vfs {
     }
 }
 
-/// The last component of what shall be made: `.`, `..` and `/` exist already, and only a
-/// directory's name may have a slash after it.
+/// The last component of a new name. `.`, `..` and `/` exist already. Only a directory's name may have a slash
+/// after it.
 fn new_name<'a>(parent: &'a Parent<'_, '_>) -> Result<&'a [u8]> {
     match &parent.last {
         Last::Name(name) => Ok(name),
@@ -91,13 +89,14 @@ impl<'v> Context<'v> {
         &self.cred
     }
 
-    /// Becomes somebody else; root and working directory stay.
+    /// Changes the credentials; root and working directory stay.
     pub fn set_cred(&mut self, cred: Cred) {
         self.who = self.vfs.who.of(&cred);
         self.cred = cred;
     }
 
-    /// Sets the bits that new nodes do not get (where no default access control list says which), and answers with the old ones.
+    /// Sets the bits that new nodes do not get, and returns the old ones. A default access control list overrides
+    /// them.
     pub fn umask(&mut self, mask: u32) -> u32 {
         std::mem::replace(&mut self.umask, mask & 0o777)
     }
@@ -108,8 +107,8 @@ impl<'v> Context<'v> {
         Ok(())
     }
 
-    /// Moves the root; needs search permission there. The working directory stays, so that
-    /// callers usually [`chdir`](Self::chdir) to `/` next. EPERM for anyone but root.
+    /// Moves the root; needs search permission there. The working directory stays, so callers usually
+    /// [`chdir`](Self::chdir) to `/` next. EPERM for anyone but root.
     pub fn chroot(&mut self, path: &[u8]) -> Result<()> {
         let dir = self.searchable(path)?;
         if !self.cred.is_root() {
@@ -130,7 +129,7 @@ impl<'v> Context<'v> {
         self.node(path)
     }
 
-    /// Attributes of what the path leads to.
+    /// The attributes of the inode that the path leads to.
     ///
     /// # Errors
     /// As every operation on paths: ENOENT, ENOTDIR, EACCES (no search permission on the way),
@@ -141,16 +140,16 @@ impl<'v> Context<'v> {
         self.stat_into(path, &mut attr).map(|()| attr)
     }
 
-    /// Attributes; a symbolic link as last component is not followed.
+    /// Like [`Context::stat`], but a symbolic link as last component is not followed.
     #[inline]
     pub fn lstat(&self, path: &[u8]) -> Result<Attr> {
         let mut attr = Attr::default();
         self.lstat_into(path, &mut attr).map(|()| attr)
     }
 
-    /// [`Context::stat`] into a place of the caller's. Where millions are asked for, that spares moving
-    /// what was just written, which takes a fourth as long as the look: a load of 16 bytes waits for the
-    /// stores of eight before it. What stands there after an error says nothing.
+    /// [`Context::stat`] into the caller's buffer. A caller of millions spares the move of the result, which takes
+    /// a fourth as long as the lookup: a load of 16 bytes waits for the stores of eight before it. After an error
+    /// the contents are unspecified.
     ///
     /// # Errors
     /// As [`Context::stat`].
@@ -158,7 +157,7 @@ impl<'v> Context<'v> {
         self.walker().attr(path, true, attr)
     }
 
-    /// [`Context::lstat`] into a place of the caller's.
+    /// [`Context::lstat`] into the caller's buffer.
     ///
     /// # Errors
     /// As [`Context::lstat`].
@@ -207,7 +206,7 @@ impl<'v> Context<'v> {
         self.vfs.symlink(&self.op(), &parent.dir, name, target).map(|_| ())
     }
 
-    /// Gives what `old` leads to (a symbolic link itself) the new name `new`.
+    /// Gives the inode that `old` leads to the new name `new`; a symbolic link is not followed.
     pub fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
         let inode = self.lnode(old)?;
         let parent = self.walker().parent(new)?;
@@ -215,8 +214,8 @@ impl<'v> Context<'v> {
         self.vfs.link(&self.op(), &inode, &parent.dir, name).map(|_| ())
     }
 
-    /// The name of something new that is no directory. A slash after it is ENOENT, unless the
-    /// name exists, which comes first.
+    /// The name of something new that is not a directory. A slash after it is ENOENT. EEXIST comes first if the
+    /// name exists.
     fn new_leaf<'a>(&self, parent: &'a Parent<'v, '_>) -> Result<&'a [u8]> {
         let name = new_name(parent)?;
         if !parent.slash {
@@ -279,8 +278,8 @@ impl<'v> Context<'v> {
         }
     }
 
-    /// [`Context::readlink`] into `buffer`, as `readlink(2)`: what does not fit is cut off; how many
-    /// bytes were put there. Takes no reference and stores nothing shared where the target is kept.
+    /// [`Context::readlink`] into `buffer`, as `readlink(2)`: truncates what does not fit, and returns the number
+    /// of bytes stored. Takes no reference and stores nothing shared if the target is cached.
     pub fn readlink_into(&self, path: &[u8], buffer: &mut [u8]) -> Result<usize> {
         let mut kept = [0; TARGET_MAX];
         let asked;
@@ -302,7 +301,7 @@ impl<'v> Context<'v> {
         self.vfs.setattr(&self.op(), &self.node(path)?, &set).map(|_| ())
     }
 
-    /// Changes owner and group where they are given.
+    /// Changes owner and group, each if given.
     pub fn chown(&self, path: &[u8], uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         self.chown_node(&self.node(path)?, uid, gid)
     }
@@ -316,8 +315,7 @@ impl<'v> Context<'v> {
         self.vfs.chown(&self.op(), inode, uid, gid).map(|_| ())
     }
 
-    /// Sets the times that are given (`None` is UTIME_OMIT). Where none is, not even the path is
-    /// looked at.
+    /// Sets the given times (`None` is UTIME_OMIT). If neither is given, the path is not even looked at.
     pub fn utimens(&self, path: &[u8], atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
         self.set_times(path, true, atime, mtime)
     }
@@ -347,13 +345,13 @@ impl<'v> Context<'v> {
         self.vfs.setattr(&self.op(), &self.node(path)?, &set).map(|_| ())
     }
 
-    /// Whether the caller may do `want`; see [`Vfs::access`]. What is cached is decided without a
-    /// reference, unless it is to be written and some file system is read-only.
+    /// Whether the caller has the access `want`; see [`Vfs::access`]. For cached names it takes no reference,
+    /// unless `want` includes writing and some file system is read-only.
     pub fn access(&self, path: &[u8], want: Access) -> Result<()> {
         if want.contains(Access::WRITE) && self.vfs.mounts.any_read_only() {
             return self.vfs.access(&self.op(), &self.node(path)?, want);
         }
-        // One moment's truth, so that a denial needs no second look.
+        // The attributes are of one moment, so a denial needs no second look.
         let attr = self.stat(path)?;
         match verdict(&self.cred, (&attr).into(), want) {
             Verdict::Granted => Ok(()),
@@ -362,7 +360,7 @@ impl<'v> Context<'v> {
         }
     }
 
-    /// All entries of a directory but `.` and `..`, in the driver's order.
+    /// All entries of a directory except `.` and `..`, in the driver's order.
     pub fn readdir(&self, path: &[u8]) -> Result<Vec<Entry>> {
         let dir = self.node(path)?;
         let mut entries = Vec::new();
@@ -373,7 +371,7 @@ impl<'v> Context<'v> {
         Ok(entries)
     }
 
-    /// Figures of the file system that the path is on.
+    /// Statistics of the file system that the path is on.
     pub fn statfs(&self, path: &[u8]) -> Result<StatFs> {
         self.vfs.statfs(&self.op(), &self.node(path)?)
     }

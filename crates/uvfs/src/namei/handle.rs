@@ -1,8 +1,7 @@
-//! An open file, directory or other node, as an in-process user holds it.
+//! An open file, directory or other node, for an in-process user.
 //!
-//! A handle owns a reference to its inode and, for regular files, a place in the table of open
-//! files; dropping it closes the file. It may be shared between threads: there is no file
-//! position in it, each call names its offset.
+//! A handle owns a reference to its inode and, for regular files, an entry in the table of open files. Dropping the
+//! handle closes the file. Threads may share it: it has no file position, and each call names its offset.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -22,7 +21,7 @@ pub struct Handle<'v> {
     pub(crate) cred: Cred,
     pub(crate) inode: Inode<'v>,
     pub(crate) flags: OpenFlags,
-    /// 0 for everything but regular files.
+    /// 0 except for regular files.
     pub(crate) fh: u64,
 }
 
@@ -32,7 +31,7 @@ impl<'v> Handle<'v> {
         &self.inode
     }
 
-    /// Its attributes, fresh.
+    /// The inode's attributes, fresh.
     pub fn attr(&self) -> Result<Attr> {
         self.vfs.getattr(&self.vfs.op(&self.cred), &self.inode)
     }
@@ -40,8 +39,7 @@ impl<'v> Handle<'v> {
     /// Reads at `offset`; fewer bytes than asked for only at the end of the file.
     ///
     /// # Errors
-    /// EBADF (not open for reading), EISDIR, EINVAL (nothing that can be read), and what the
-    /// driver answers.
+    /// EBADF (not open for reading), EISDIR, EINVAL (not a readable kind of node), and the driver's errors.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         if !self.flags.contains(OpenFlags::READ) {
             return Err(Errno::BADF);
@@ -53,8 +51,7 @@ impl<'v> Handle<'v> {
     /// Writes at `offset`, or at the end if opened with `APPEND`.
     ///
     /// # Errors
-    /// EBADF (not open for writing), EINVAL (nothing that can be written), EFBIG, and what the
-    /// driver answers.
+    /// EBADF (not open for writing), EINVAL (not a writable kind of node), EFBIG, and the driver's errors.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
         if !self.flags.contains(OpenFlags::WRITE) {
             return Err(Errno::BADF);
@@ -77,16 +74,16 @@ impl<'v> Handle<'v> {
         self.vfs.fallocate(&self.vfs.op(&self.cred), self.fh, how, offset, len)
     }
 
-    /// Where the next data or hole begins; see [`Vfs::seek`].
+    /// The offset at which the next data or hole begins; see [`Vfs::seek`].
     pub fn seek(&self, offset: u64, what: Seek) -> Result<u64> {
         self.vfs.seek(&self.vfs.op(&self.cred), self.fh, offset, what)
     }
 
-    /// What it is ready for now, and a waker for when that may have become another thing: one a
-    /// handle, the last one counts.
+    /// What the file is ready for now. `waker` is woken when that may have changed. A handle has one waker: the
+    /// last one counts.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's errors.
     pub fn poll(&self, waker: Option<&Waker>) -> Result<PollEvents> {
         if self.fh == 0 {
             return Ok(PollEvents::ALWAYS);
@@ -94,16 +91,15 @@ impl<'v> Handle<'v> {
         self.vfs.poll(&self.vfs.op(&self.cred), self.fh, waker)
     }
 
-    /// Waits until it is ready for something of `want`, or in error or hung up, for at most `time`;
-    /// what it is then ready for, nothing where the time ran out. Not for two threads at once on one
-    /// handle.
+    /// Waits, for at most `time`, until the file is ready for one of `want`, in error, or hung up. Returns the
+    /// ready events, or none if the time ran out. Two threads must not wait on one handle at once.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's errors.
     pub fn wait(&self, want: PollEvents, time: Duration) -> Result<PollEvents> {
         let told = want | PollEvents::ERR | PollEvents::HUP;
         let waker = Waker::from(Arc::new(Parked(thread::current())));
-        // None: longer than the clock goes.
+        // None: the deadline is beyond the clock's range.
         let deadline = Instant::now().checked_add(time);
         loop {
             let ready = self.poll(Some(&waker))? & told;
@@ -111,14 +107,14 @@ impl<'v> Handle<'v> {
             match left {
                 _ if !ready.is_empty() => return Ok(ready),
                 Some(Duration::ZERO) => return Ok(ready),
-                // A wake-up between the look and this leaves its token: it returns at once.
+                // A wake-up between the poll and this call leaves a token, so this returns at once.
                 Some(left) => thread::park_timeout(left),
                 None => thread::park(),
             }
         }
     }
 
-    /// Makes the file durable; nothing to do for what is not a regular file.
+    /// Makes the file durable; does nothing for other kinds of nodes.
     pub fn sync(&self, data_only: bool) -> Result<()> {
         if self.fh == 0 {
             return Ok(());
@@ -126,14 +122,14 @@ impl<'v> Handle<'v> {
         self.vfs.fsync(&self.vfs.op(&self.cred), self.fh, data_only)
     }
 
-    /// Hands out the entries of a directory after `cookie` until `sink` returns false; see
-    /// [`Vfs::readdir`]. The permission was checked when the directory was opened.
+    /// Hands out the entries of a directory after `cookie` until `sink` returns false; see [`Vfs::readdir`]. The
+    /// open checked the permission.
     pub fn readdir(&self, cookie: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         crate::ops::require_dir(&self.inode)?;
         self.vfs.read_open_dir(&self.vfs.op(&self.cred), &self.inode, cookie, sink)
     }
 
-    /// Figures of the file system.
+    /// Statistics of the file system.
     pub fn statfs(&self) -> Result<StatFs> {
         self.vfs.statfs(&self.vfs.op(&self.cred), &self.inode)
     }
@@ -147,7 +143,7 @@ impl<'v> Handle<'v> {
     }
 }
 
-/// A thread that waits.
+/// A waiting thread.
 struct Parked(Thread);
 
 impl Wake for Parked {

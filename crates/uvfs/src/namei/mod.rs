@@ -1,10 +1,10 @@
 //! From paths to inodes, and the operations that take paths.
 //!
-//! [`walk`] goes through the cache without references and stores nothing; what it cannot decide
-//! it leaves to [`refwalk`], which takes a reference to each directory and asks drivers.
-//! [`ask`] is for drivers that vouch for their names. [`bailout`] names and counts the reasons. [`path`] splits, [`open`] has the rules of
-//! `open(2)`, [`context`] is what callers see.
-//! Imports run downward: this module knows `ops`, which does not know of paths.
+//! [`walk`] goes through the cache without references and stores nothing. If it cannot decide, [`refwalk`] takes
+//! over: it takes a reference to each directory and asks drivers. [`ask`] is for drivers that revalidate their
+//! names. [`bailout`] names and counts the reasons for giving up. [`path`] splits paths, [`open`] has the rules of
+//! `open(2)`, and [`context`] is the interface for callers. Imports run downward: this module knows `ops`, which
+//! does not know of paths.
 
 pub(crate) mod ask;
 pub(crate) mod bailout;
@@ -31,10 +31,10 @@ use crate::namei::walk::{Seen, Stop};
 use crate::types::{Attr, Cred, Errno, PATH_MAX, Result};
 use crate::vfs::Vfs;
 
-/// Attempts without references before the walk takes them.
+/// Lock-free attempts before the walk takes references.
 const LOCKLESS_ATTEMPTS: u32 = 4;
 
-/// What a walk is after.
+/// The purpose of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
     /// The attributes at the end of the path.
@@ -47,7 +47,7 @@ pub(crate) enum Goal {
         /// Whether a symbolic link at the end is followed.
         follow: bool,
     },
-    /// The directory that the last component is to be looked for in.
+    /// The directory in which the last component is to be looked up.
     Parent,
 }
 
@@ -57,7 +57,7 @@ impl Goal {
     }
 }
 
-/// The last component of a path whose directory was looked for.
+/// The last component of a path whose directory was wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Last<'p> {
     /// An ordinary name.
@@ -66,24 +66,24 @@ pub(crate) enum Last<'p> {
     Dot,
     /// `..`
     DotDot,
-    /// There is none: the path is slashes only.
+    /// There is none: the path consists of slashes.
     Root,
 }
 
-/// A directory and what is wanted in it.
+/// A directory, and the name wanted in it.
 #[derive(Debug)]
 pub(crate) struct Parent<'v, 'p> {
-    /// The directory; may be searched by the caller.
+    /// The directory; the caller may search it.
     pub(crate) dir: Inode<'v>,
     /// The last component.
     pub(crate) last: Last<'p>,
-    /// Whether slashes came after it.
+    /// Whether slashes came after the last component.
     pub(crate) slash: bool,
     /// Symbolic links followed so far.
     pub(crate) links: u32,
 }
 
-/// Who walks, and from where.
+/// A caller of a walk, with its starting points.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Walker<'w, 'v> {
     pub(crate) vfs: &'v Vfs,
@@ -94,7 +94,7 @@ pub(crate) struct Walker<'w, 'v> {
     pub(crate) cwd: &'w Inode<'v>,
 }
 
-/// Why a walk without references did not bring what was wanted.
+/// The outcome of a lock-free walk that did not reach its goal.
 enum Fallback<'v> {
     /// The answer is this error.
     Final(Errno),
@@ -103,8 +103,9 @@ enum Fallback<'v> {
 }
 
 impl<'v> Walker<'_, 'v> {
-    /// The attributes of what `path` leads to, put into `attr`. Passed up through four results, the copies
-    /// would cost more than the look: a load of 16 bytes waits for the two stores of eight before it.
+    /// Stores the attributes of the inode that `path` leads to in `attr`. Returning them through four results would
+    /// copy them each time. That costs more than the lookup: a load of 16 bytes waits for the two stores of eight
+    /// before it.
     #[inline(always)]
     pub(crate) fn attr(&self, path: &[u8], follow: bool, attr: &mut Attr) -> Result<()> {
         let start = self.start(self.cwd, path)?;
@@ -118,7 +119,7 @@ impl<'v> Walker<'_, 'v> {
         }
     }
 
-    /// [`Walker::attr`] where the first attempt decided nothing.
+    /// [`Walker::attr`] after a first attempt that decided nothing.
     #[cold]
     fn attr_again(
         &self,
@@ -132,7 +133,7 @@ impl<'v> Walker<'_, 'v> {
         let mut attempt = || self.attr_lockless(start, path, follow, &mut attr);
         let Err(fallback) = self.again(start, path, mounts, stop, &mut attempt) else { return Ok(attr) };
         match self.attr_held(start, path, follow, fallback) {
-            // Of what the walk led to, which is another one now.
+            // The walk's end has been replaced by another inode meanwhile.
             Err(Errno::STALE) => self.attr_held(start, path, follow, Fallback::From(start.clone(), 0)),
             outcome => outcome,
         }
@@ -163,7 +164,7 @@ impl<'v> Walker<'_, 'v> {
         }
     }
 
-    /// A reference to where a walk ended.
+    /// A reference to the end of a walk.
     fn hold_end(&self, seen: Seen<'_>) -> std::result::Result<Inode<'v>, Stop> {
         let at = match seen {
             Seen::Child(at, child) => self.enter(at, &child)?,
@@ -203,14 +204,14 @@ impl<'v> Walker<'_, 'v> {
         }
     }
 
-    /// Where the path starts, if it can be a path at all.
+    /// The start of the path, if the path is valid.
     fn start<'s>(&'s self, relative: &'s Inode<'v>, path: &[u8]) -> Result<&'s Inode<'v>> {
         check_path(path)?;
         Ok(if path.starts_with(b"/") { self.root } else { relative })
     }
 
-    /// Walks without references, by `attempt`, as long as that decides. Else: from where the walk
-    /// stood, if that directory can still be held, or from the start.
+    /// Calls `attempt`, which walks without references, until it decides or there are too many attempts. Otherwise
+    /// the walk goes on from its last position, if that directory can still be held, or from the start.
     #[inline(always)]
     fn lockless<T>(
         &self,
@@ -254,7 +255,7 @@ impl<'v> Walker<'_, 'v> {
             }
         }
         match stop {
-            // The cache knows that nothing has the name of the control directory, but not why.
+            // The cache is certain that the control directory's name is absent: it is never cached.
             Stop::Final(Errno::NOENT) if self.vfs.may_mean_control(path) => counters::bail(Bail::NotCached),
             Stop::Final(errno) if self.vfs.mounts.stand(mounts) => {
                 counters::hit();
@@ -272,8 +273,8 @@ impl<'v> Walker<'_, 'v> {
         Err(Fallback::From(start.clone(), 0))
     }
 
-    /// Goes on with references; from the start, once, where a driver says that a directory on the way is not where it
-    /// was: it has forgotten the name that led there.
+    /// Continues with references. If a driver says that a directory on the way has moved (and it has dropped the
+    /// name that led there), the walk starts over once, from the start.
     #[cold]
     fn held<'p>(
         &self,
@@ -292,7 +293,7 @@ impl<'v> Walker<'_, 'v> {
         }
     }
 
-    /// Whether the walk may not go further up than here.
+    /// Whether this is the walk's root, above which it may not go.
     pub(crate) fn is_root(&self, id: InodeId) -> bool {
         self.root.id() == id
     }

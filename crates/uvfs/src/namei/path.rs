@@ -1,9 +1,9 @@
-//! Splitting paths: one scan over the bytes, one component at a time, nothing allocated.
+//! Splitting paths: one scan over the bytes, one component at a time, without allocation.
 //!
-//! A path is bytes; a slash separates, however many there are. What a component is (`.`, `..`
-//! or a name) and whether it is the last is decided here, once, for both walks.
+//! A path is bytes, and one or more slashes separate components. This module decides, once for both walks, what a
+//! component is (`.`, `..` or a name) and whether it is the last.
 
-/// What kind of component this is.
+/// The kind of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Dot,
@@ -16,19 +16,19 @@ pub(crate) enum Kind {
 pub(crate) struct Component<'p> {
     /// Its bytes.
     pub(crate) name: &'p [u8],
-    /// Where it begins.
+    /// The offset at which it begins.
     pub(crate) start: usize,
-    /// What it is.
+    /// Its kind.
     pub(crate) kind: Kind,
     /// Whether nothing but slashes comes after it.
     pub(crate) last: bool,
-    /// Where the next one begins; the path's length after the last.
+    /// The offset of the next component; after the last one, the path's length.
     pub(crate) next: usize,
-    /// Whether it is last and has a slash after it: only a directory may.
+    /// Whether it is last and a slash follows: only a directory may have that.
     pub(crate) slash: bool,
 }
 
-/// The component that begins at or after `at`; none where only slashes are left.
+/// The component that begins at or after `at`; `None` if only slashes are left.
 #[inline(always)]
 pub(crate) fn component(path: &[u8], at: usize) -> Option<Component<'_>> {
     let start = skip_slashes(path, at);
@@ -43,8 +43,8 @@ pub(crate) fn component(path: &[u8], at: usize) -> Option<Component<'_>> {
     Some(Component { name, start, kind, last, next, slash: last && end < next })
 }
 
-/// The part of a path before its last component, without the slash between them, and that component;
-/// none where the path is slashes only.
+/// The part of a path before its last component, without the slash between them, and that component. There is no
+/// component if the path consists of slashes.
 #[inline(always)]
 pub(crate) fn split(path: &[u8]) -> (&[u8], Option<Component<'_>>) {
     let mut end = path.len();
@@ -74,7 +74,7 @@ fn last_slash(path: &[u8]) -> Option<usize> {
         }
         rest = before;
     }
-    // What is left, and again some of what has been looked at: there is no slash in that.
+    // The remainder, with some bytes that were already scanned and have no slash.
     last_slash_of(*first)
 }
 
@@ -104,8 +104,8 @@ fn skip_slashes(path: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The slash at or after `at`, or the end: eight bytes at a time, because most names end in the
-/// first or second eight.
+/// The slash at or after `at`, or the end. Scans eight bytes at a time, because most names end in the first or
+/// second eight.
 #[inline(always)]
 fn end_of_name(path: &[u8], mut at: usize) -> usize {
     while let Some(bytes) = path.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
@@ -123,7 +123,7 @@ fn end_of_name(path: &[u8], mut at: usize) -> usize {
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 
-/// The high bit of each byte that is zero; above the first such byte perhaps of others.
+/// The high bit of each zero byte; above the first zero byte, other bits may be set too.
 #[inline(always)]
 fn zero_bytes(x: u64) -> u64 {
     x.wrapping_sub(ONES) & !x & (ONES << 7)
@@ -190,7 +190,7 @@ mod tests {
             let (before, last) = split(path.as_bytes());
             let last = last.unwrap();
             assert_eq!((before, last.name), (dirs.as_bytes(), name.as_bytes()), "{path}");
-            // The same component as the scan from the front finds, which is the last.
+            // The scan from the front finds the same component, and it is the last.
             assert_eq!(component(path.as_bytes(), before.len()), Some(last), "{path}");
         }
         for path in ["", "/", "//////////"] {

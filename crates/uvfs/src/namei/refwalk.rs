@@ -1,11 +1,9 @@
-//! The walk with references: it may ask drivers, follows symbolic links, and its errors are
-//! final.
+//! The walk with references: it may ask drivers, it follows symbolic links, and its errors are final.
 //!
-//! It holds the directory that it stands in and nothing else; no lock is held between steps.
-//! A symbolic link's target replaces what it stood for in the text of the path, and the walk
-//! goes on with the new text, from the root if it is absolute. So there is one text and one
-//! position, however deep links are nested; their number is limited ([`MAX_SYMLINKS`]).
-//! Costs two changes of a reference count per component, and what the driver takes.
+//! It holds its current directory and nothing else; it holds no lock between steps. A symbolic link's target
+//! replaces the walked part in the text of the path. The walk goes on with the new text, from the root if that is
+//! absolute. So there is one text and one position, however deep links are nested, and [`MAX_SYMLINKS`] limits
+//! their number. Costs two changes of a reference count per component, and the driver's calls.
 
 use std::borrow::Cow;
 
@@ -20,29 +18,29 @@ pub(crate) struct RefWalk<'w, 'v, 'p> {
     walker: &'w Walker<'w, 'v>,
     op: Op,
     dir: Inode<'v>,
-    /// Attributes of `dir`, where the step there brought them along.
+    /// Attributes of `dir`, if the last step fetched them.
     attr: Option<Attr>,
     text: Cow<'p, [u8]>,
     offset: usize,
     links: u32,
 }
 
-/// Where the walk ended.
+/// The end of a walk.
 #[derive(Debug)]
 pub(crate) struct Arrived<'v, 'p> {
-    /// What the path leads to, or the directory of its last component.
+    /// The inode that the path leads to, or the directory of its last component.
     pub(crate) inode: Inode<'v>,
-    /// Its attributes, where the last step brought them along.
+    /// Its attributes, if the last step fetched them.
     pub(crate) attr: Option<Attr>,
-    /// The last component, where the goal was its directory.
+    /// The last component, if the goal was its directory.
     pub(crate) last: Last<'p>,
-    /// Whether slashes came after it.
+    /// Whether slashes came after the last component.
     pub(crate) slash: bool,
     /// Symbolic links followed.
     pub(crate) links: u32,
 }
 
-/// What a component led to.
+/// The inode or link that a component led to.
 enum Met<'v> {
     Inode(Inode<'v>, Option<Attr>),
     /// A link: the new text, and whether it starts at the root.
@@ -50,7 +48,7 @@ enum Met<'v> {
 }
 
 impl<'w, 'v, 'p> RefWalk<'w, 'v, 'p> {
-    /// A walk that stands in `dir`, before the component at `offset` of `path`.
+    /// A walk whose position is `dir`, before the component at `offset` of `path`.
     pub(crate) fn new(
         walker: &'w Walker<'w, 'v>,
         dir: Inode<'v>,
@@ -105,7 +103,7 @@ impl<'w, 'v, 'p> RefWalk<'w, 'v, 'p> {
         Arrived { inode: self.dir, attr: self.attr, last, slash, links: self.links }
     }
 
-    /// What the component leads to.
+    /// The inode or link that the component leads to.
     fn meet(&self, c: Component<'_>, goal: Goal) -> Result<Met<'v>> {
         let vfs = self.walker.vfs;
         match c.kind {
@@ -142,8 +140,7 @@ impl<'w, 'v, 'p> RefWalk<'w, 'v, 'p> {
     }
 }
 
-/// The target of the link `inode`, after `links` others; ELOOP where those are too many. Never
-/// empty.
+/// The target of the link `inode`, after `links` others; ELOOP if those are too many. Never empty.
 pub(crate) fn follow<'v>(walker: &Walker<'_, 'v>, op: &Op, inode: &Inode<'v>, links: u32) -> Result<Vec<u8>> {
     if links >= MAX_SYMLINKS {
         return Err(Errno::LOOP);
@@ -152,7 +149,7 @@ pub(crate) fn follow<'v>(walker: &Walker<'_, 'v>, op: &Op, inode: &Inode<'v>, li
     if target.is_empty() { Err(Errno::NOENT) } else { Ok(target) }
 }
 
-/// The text with the component replaced by a link's target; what is before it has been walked.
+/// The text with the component replaced by a link's target, without the part that was already walked.
 fn replaced(mut target: Vec<u8>, text: &[u8], c: Component<'_>) -> Vec<u8> {
     if !c.last || c.slash {
         target.push(b'/');

@@ -1,8 +1,8 @@
-//! What a symbolic link points to, read without references where the cache keeps it.
+//! Symbolic link targets, read without references if the cache has them.
 //!
-//! The walk is the one of `stat`; the target is copied in the same look as the attributes. The
-//! driver is asked where it has not promised that its links are fixed, where nobody asked yet, and
-//! where the access time is to be moved, which is its affair.
+//! The walk is that of `stat`, and copies the target in the same look as the attributes. The driver is asked in
+//! three cases: it has not promised fixed links, nobody has read the target yet, or the access time must move,
+//! which is the driver's task.
 
 use uvfs_cache::TARGET_MAX;
 
@@ -12,11 +12,11 @@ use crate::namei::{Goal, Walker};
 use crate::types::Result;
 use crate::vfs::now;
 
-/// Who has a link's target.
+/// The source of a link's target.
 pub(crate) enum Target<'v> {
-    /// The caller, in its buffer: so many bytes.
+    /// The caller's buffer has it: this many bytes.
     Kept(usize),
-    /// The driver, if this is a link at all.
+    /// The driver must be asked, if this is a link at all.
     Ask(Inode<'v>),
 }
 

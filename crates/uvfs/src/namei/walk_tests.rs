@@ -1,5 +1,5 @@
-//! No way out of a directory believes a mode that was not checked: each step of the walk without references is
-//! taken while the directory's mode changes just after it was read.
+//! Every exit from a directory checks the mode that the walk trusted. Each step of the lock-free walk is taken
+//! while the directory's mode changes just after the walk read it.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::types::{Answer, Attr, Cred, Errno, Features, NewInode, Op, Result, St
 use crate::vfs::{Vfs, VfsConfig};
 use uvfs_cache::{InodeId, Pos};
 
-/// A file system in which each directory has the directories `d` and `e`, the file `f` and the link `l` to `e`.
+/// A file system in which each directory has the directories `d` and `e`, the file `f`, and the link `l` to `e`.
 struct Same;
 
 fn node(ino: u64, fmt: u32) -> NewInode {
@@ -52,10 +52,10 @@ impl Driver for Same {
     }
 }
 
-/// Believes what it reads of each directory, and has one of them change right afterwards: as if the mode had been read
-/// while a writer was at it.
+/// Trusts what it reads of each directory, and changes one of them right afterwards, as if a writer had been active
+/// during the read.
 struct Late<const ASKS: bool> {
-    /// Which of the directories asked about.
+    /// The index, in the order of the walk, of the directory that changes.
     which: usize,
     asked: usize,
     changed: Option<InodeId>,
@@ -78,7 +78,7 @@ impl<const ASKS: bool> Ask for Late<ASKS> {
     }
 }
 
-/// How a path is walked, to what the caller of the walk ends with.
+/// The kind of walk, and how its caller ends it.
 #[derive(Clone, Copy, Debug)]
 enum How {
     Node,
@@ -108,7 +108,7 @@ fn walk<const ASKS: bool>(
     }
 }
 
-/// Walks `path` once for each directory that it asks about, which changes then; how many there are.
+/// Walks `path` once for each directory that it asks about, and changes that directory. Returns their number.
 fn changing_each<const ASKS: bool>(walker: &Walker<'_, '_>, how: How, path: &str) -> usize {
     for which in 0.. {
         let mut late = Late::<ASKS> { which, asked: 0, changed: None };
@@ -119,7 +119,7 @@ fn changing_each<const ASKS: bool>(walker: &Walker<'_, '_>, how: How, path: &str
         };
         let stopped = match outcome {
             Err(Stop::Bail(bail)) => bail.may_pass(),
-            // It would go on from there, if that could be held.
+            // A caller would continue from there if it could hold that directory.
             Err(Stop::BailAt(_, at, _)) => at.id() == changed && walker.vfs.cache.hold(at).is_err(),
             Ok(()) | Err(Stop::Final(_)) => false,
         };
@@ -141,7 +141,7 @@ fn a_mode_that_was_believed_is_checked_on_every_way_out() {
     let vfs = Vfs::new(VfsConfig::default(), Arc::new(Same)).unwrap();
     let context = vfs.context(Cred::root());
     let root = vfs.root();
-    // Twice, so that a root stands on a root.
+    // Mounts twice, so that a root is mounted on a root.
     for _ in 0..2 {
         vfs.mount(&context.resolve(b"d").unwrap(), Arc::new(Same)).unwrap();
     }
@@ -154,7 +154,7 @@ fn a_mode_that_was_believed_is_checked_on_every_way_out() {
         for root in [&root, &cwd] {
             let walker = Walker { vfs: &vfs, cred: &cred, who: super::who::NOBODY, root, cwd: &cwd };
             for path in PATHS {
-                // So that the cache knows all of it.
+                // Fills the cache.
                 let _ = context.stat(path.as_bytes());
                 for how in [How::Node, How::Parent, How::Attr] {
                     let asked = changing_each::<false>(&walker, how, path);

@@ -1,10 +1,10 @@
-//! Access control lists in operations: permissions that a list decides, the extended attributes that
-//! stand for lists, what a change of mode does to one, what a new node inherits.
+//! Access control lists in operations: permissions that a list decides, the extended attributes that represent
+//! lists, the effect of a mode change on a list, and the lists that a new node inherits.
 //!
-//! A list is its driver's. It is asked for only where mode bits leave the question open
-//! ([`Verdict::List`]), with nothing held; [`Attr::acl`] says without asking that there is none. Changes are
-//! made in the inode's turn, list and mode by one call of the driver. The rules are the
-//! kernel's, the order of errors too; what lists mean stands in [`crate::acl`].
+//! The driver owns the list. The VFS asks for it only if mode bits leave the question open ([`Verdict::List`]),
+//! with no lock held; [`Attr::acl`] says without a call that there is none. Changes are made with the inode lock
+//! held; one call of the driver changes list and mode. The rules and the order of errors are the kernel's;
+//! [`crate::acl`] says what lists mean.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use crate::powers::Who;
 use crate::types::{Access, Attr, Errno, Op, Perm, Result, SetAttr, mode};
 use crate::vfs::Vfs;
 
-/// Permission bits that a list shows in.
+/// The permission bits that reflect a list.
 const RWX: u32 = 0o777;
-/// Looks at mode and list, while others change them, before what was seen last counts.
+/// The number of looks at mode and list, while others change them, after which the last look counts.
 const LOOKS: u32 = 4;
 
-/// What a new node gets of its directory's default list.
+/// The mode and lists that a new node gets from its directory.
 pub(super) struct Inherited {
     /// Type and permission bits, umask applied.
     pub(super) mode: u32,
@@ -35,7 +35,7 @@ fn bare(perm: Perm) -> Perm {
 }
 
 impl Vfs {
-    /// The permission to do `want` with an inode that has these attributes; EACCES. A trusted operation has it.
+    /// The permission `want` for an inode that has these attributes; EACCES. A trusted operation always has it.
     pub(crate) fn require(&self, op: &Op, inode: &Inode<'_>, attr: &Attr, want: Access) -> Result<()> {
         if op.trusted {
             return Ok(());
@@ -48,7 +48,7 @@ impl Vfs {
                     || !op.is_known() && overrides(op, attr.mode, want)
             }
         };
-        // A group may have been denied what others are not.
+        // A group may have been denied what others may do.
         op.certain()?;
         if granted { Ok(()) } else { Err(Errno::ACCESS) }
     }
@@ -65,12 +65,13 @@ impl Vfs {
             let list = sup.driver.acl(op, inode, AclKind::Access)?;
             let now = Perm::from(&inode.attr());
             match list {
-                // Mode, owner and list shall be of one moment.
+                // Mode, owner and list must be of one moment.
                 Some(list) if now == perm || look == LOOKS => {
                     return Ok(list.allows_who(op, perm.uid, perm.gid, want));
                 }
-                // Where attributes only say that there may be one, each answer to anybody may say so again: none is
-                // believed, and the group's bits are its permissions. (Elsewhere the attributes have changed, too.)
+                // If attributes say only that there may be a list, each answer to any caller may say so again. Such
+                // a bit is then ignored, and the group's bits are its permissions. (Otherwise the attributes have
+                // changed too.)
                 None if sup.features.passes_through && (bare(now) == bare(perm) || look == LOOKS) => {
                     return Ok(verdict(op, bare(now), want) == Verdict::Granted);
                 }
@@ -78,16 +79,17 @@ impl Vfs {
             }
             perm = now;
         }
-        // Attributes that speak of a list, and none. The group's bits are a mask, and nobody's permissions.
+        // The attributes say that there is a list, but there is none. The group's bits are a mask, so nobody gets
+        // permissions from them.
         Ok(false)
     }
 
-    /// Whether the permission to search a directory is a question that its driver has to be asked.
+    /// Whether only the driver's list can decide on the permission to search a directory.
     pub(crate) fn search_needs_list(&self, op: &Op, dir: &Inode<'_>) -> bool {
         !op.trusted && verdict(op, (&dir.attr()).into(), Access::EXEC) == Verdict::List
     }
 
-    /// The list, where there is one; nobody is asked for an access list that is known not to be there.
+    /// The list, if there is one. The driver is not asked for an access list that is known to be absent.
     fn acl_of(
         &self,
         op: &Op,
@@ -103,7 +105,7 @@ impl Vfs {
         }
     }
 
-    /// EOPNOTSUPP where an inode cannot have lists.
+    /// EOPNOTSUPP if the inode cannot have lists.
     fn require_lists(sup: &SuperRef, inode: &Inode<'_>) -> Result<()> {
         if sup.features.acl && !sup.features.passes_through && inode.fmt() != mode::S_IFLNK {
             Ok(())
@@ -115,7 +117,7 @@ impl Vfs {
     /// A list as an extended attribute's value. No permission is needed.
     ///
     /// # Errors
-    /// EOPNOTSUPP, ENODATA, and what the driver answers.
+    /// EOPNOTSUPP, ENODATA, and the driver's errors.
     pub(super) fn get_list(&self, op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Vec<u8>> {
         let sup = self.sup(inode)?;
         Self::require_lists(&sup, inode)?;
@@ -123,7 +125,7 @@ impl Vfs {
         list.map(|list| list.to_xattr()).ok_or(Errno::NODATA)
     }
 
-    /// The names of the extended attributes that lists show as, each followed by a nul.
+    /// The names of the extended attributes that represent lists, each followed by a nul.
     pub(super) fn list_names(&self, op: &Op, sup: &SuperRef, inode: &Inode<'_>) -> Result<Vec<u8>> {
         let mut names = Vec::new();
         if Self::require_lists(sup, inode).is_err() {
@@ -139,12 +141,12 @@ impl Vfs {
         Ok(names)
     }
 
-    /// Sets a list, or removes it. An access list changes the mode, and no list is kept that says no more than
-    /// that; set-group-id goes where the caller is no member of the group.
+    /// Sets or removes a list. An access list changes the mode, and a list that says no more than the mode is not
+    /// kept. The set-group-id bit is cleared if the caller is not a member of the group.
     ///
     /// # Errors
-    /// EROFS, EOPNOTSUPP, EACCES (a default list on what is no directory), EPERM (not the owner), EINVAL, and
-    /// what the driver answers.
+    /// EROFS, EOPNOTSUPP, EACCES (a default list on a non-directory), EPERM (not the owner), EINVAL, and the
+    /// driver's errors.
     pub(super) fn set_list(
         &self,
         op: &Op,
@@ -168,7 +170,7 @@ impl Vfs {
         if let Some(list) = &list {
             mode = mode & !RWX | list.mode();
         }
-        // Trusted or not: no front end's kernel does this for us.
+        // Trusted callers too: no front end's kernel does this for the VFS.
         if !permission::keeps_sgid(op, attr.gid) {
             mode &= !mode::S_ISGID;
         }
@@ -176,7 +178,7 @@ impl Vfs {
         sup.driver.set_acl(op, inode, kind, list, Some(mode))
     }
 
-    /// Changes attributes at the driver, in the inode's turn; a change of mode is one of the list too.
+    /// Changes attributes through the driver, with the inode lock held. A change of mode also changes the list.
     pub(super) fn set_with_list(
         &self,
         op: &Op,
@@ -185,7 +187,7 @@ impl Vfs {
         attr: &Attr,
         set: &SetAttr,
     ) -> Result<()> {
-        // A file system that works in the caller's name changes list and mode in one.
+        // A driver that calls in the caller's name changes list and mode in one step.
         let lists = attr.acl && !sup.features.passes_through;
         let Some(mode) = set.mode.filter(|mode| lists && (mode ^ attr.mode) & RWX != 0) else {
             return sup.driver.setattr(op, inode, set);
@@ -200,8 +202,8 @@ impl Vfs {
         sup.driver.set_acl(op, inode, AclKind::Access, Some(Arc::new(list.with_mode(mode))), Some(mode))
     }
 
-    /// Mode and lists of what is made in `dir` with this mode. A file system that works in the caller's name knows itself
-    /// whether there is a default list or the umask applies.
+    /// Mode and lists of a new node in `dir` with this mode. A driver that calls in the caller's name decides
+    /// itself whether a default list or the umask applies.
     pub(super) fn inherited(&self, op: &Op, sup: &SuperRef, dir: &Inode<'_>, mode: u32) -> Result<Inherited> {
         let fmt = mode & mode::S_IFMT;
         if fmt == mode::S_IFLNK || sup.features.passes_through {

@@ -1,10 +1,9 @@
 //! Changing attributes: owner, group, mode, times, size.
 //!
-//! All in the inode's turn ([`super::inode_locks`]), so that the mode that is stored follows from the
-//! mode that was seen; where there is an access control list, it follows too. Drivers are told the outcome: mode bits are already what must be stored,
-//! and set-id bits that have to go are gone.
-//! Trusted callers have checked permissions; what a change of owner does to set-id bits is done
-//! for them too, since a FUSE kernel leaves it to the server (FUSE_HANDLE_KILLPRIV_V2).
+//! Every change holds the inode lock ([`super::inode_locks`]), so that the stored mode, and an access control list,
+//! follow from the mode that was read. Drivers get the outcome: the mode bits to store, with set-id bits already
+//! cleared. Trusted callers have checked permissions. A change of owner clears set-id bits for them too, because a
+//! FUSE kernel leaves that to the server (FUSE_HANDLE_KILLPRIV_V2).
 
 use crate::driver::{Driver, Inode};
 use crate::ops::is_dir;
@@ -16,32 +15,32 @@ use crate::vfs::Vfs;
 /// Longest file in bytes: offsets are signed.
 pub(crate) const MAX_FILE: u64 = i64::MAX as u64;
 
-/// Mode bits besides the type.
+/// Mode bits without the type.
 const BITS: u32 = 0o7777;
 const SET_ID: u32 = mode::S_ISUID | mode::S_ISGID;
 
-/// What else is known of a change.
+/// Further facts about a change.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct How {
-    /// The file is open for writing: its size may be changed without asking again.
+    /// The file is open for writing: its size may change without another check.
     pub(crate) opened: bool,
-    /// `chown`, even where neither owner nor group is given: set-id bits go.
+    /// `chown`, even with neither owner nor group: set-id bits are cleared.
     pub(crate) chown: bool,
 }
 
 impl Vfs {
-    /// Changes attributes, and answers with what they are afterwards.
+    /// Changes attributes, and returns the attributes afterwards.
     ///
     /// # Errors
-    /// EPERM (not the owner; no member of the new group; times other than now), EACCES (size or
-    /// times without write permission), EISDIR and EINVAL (size of a directory or of something
-    /// else that has none), EFBIG, EROFS, and what the driver answers.
+    /// EPERM (not the owner; no member of the new group; times other than now), EACCES (size or times without write
+    /// permission), EISDIR and EINVAL (size of a directory or of another node without one), EFBIG, EROFS, and the
+    /// driver's errors.
     pub fn setattr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<Attr> {
         self.change(op, inode, set, How::default())
     }
 
-    /// Changes owner and group where they are given. Set-id bits of what is no directory go, also where neither is: that is
-    /// then for who may change the mode, and anybody's where there are none.
+    /// Changes owner and group, each if given. Clears set-id bits of anything but a directory, even if neither is
+    /// given. In that case the caller must be allowed to change the mode, unless there are no set-id bits.
     ///
     /// # Errors
     /// As [`Vfs::setattr`].
@@ -50,7 +49,7 @@ impl Vfs {
         self.change(op, inode, &set, How { chown: true, opened: false })
     }
 
-    /// [`Vfs::setattr`], told what else is known.
+    /// [`Vfs::setattr`] with further facts about the change.
     pub(crate) fn change(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr, how: How) -> Result<Attr> {
         if set.size.is_some() && is_dir(inode) {
             return Err(Errno::ISDIR);
@@ -68,8 +67,8 @@ impl Vfs {
         if set.size.is_some_and(|size| size > MAX_FILE) {
             return Err(Errno::FBIG);
         }
-        // What else has to go from the mode, a file system that works in the caller's name sees to itself: it knows
-        // the mode, and here it may have been another's chmod ago.
+        // A driver that calls in the caller's name clears mode bits itself. It knows the mode; the cached mode may
+        // precede another user's chmod.
         let mode = match set.mode {
             mode if sup.features.passes_through => mode.map(|mode| mode & BITS),
             _ => new_mode(op, &attr, set, how),
@@ -94,16 +93,17 @@ impl Vfs {
         if set.gid.is_some_and(|gid| !(own_group(gid) || may_give())) {
             return Err(Errno::PERM);
         }
-        // A chown of nothing is anybody's, and giving files away CAP_CHOWN's; unless it takes set-id bits away.
+        // A chown that changes nothing is allowed to everyone, and giving files away needs CAP_CHOWN. If it clears
+        // set-id bits, it needs the owner's rights.
         let chown = how.chown || set.uid.is_some() || set.gid.is_some();
         if set.mode.is_some() || (chown && new_mode(op, attr, set, how).is_some()) {
             permission::require_owner(op, attr)?;
         }
         match (set.atime, set.mtime) {
             (None, None) => Ok(()),
-            // The times of a truncation are the writer's.
+            // The writer may set the times of a truncation.
             _ if set.size.is_some() => Ok(()),
-            // Both to now: who may write may also touch.
+            // Both times to now: write permission suffices.
             (Some(SetTime::Now), Some(SetTime::Now)) if !permission::owns(op, attr) => {
                 self.require(op, inode, attr, Access::WRITE)
             }
@@ -111,8 +111,8 @@ impl Vfs {
         }
     }
 
-    /// Takes set-id bits away before data is changed by who may not keep them. One look where
-    /// there are none, which is nearly always. `always`: it is known already that the caller may not.
+    /// Clears set-id bits before a caller that may not keep them changes data. Usually there are none, and this is
+    /// one look. `always`: the caller is known to lack the right to keep them.
     pub(crate) fn kill_privileges(
         &self,
         op: &Op,
@@ -122,7 +122,7 @@ impl Vfs {
     ) -> Result<()> {
         let left = |attr: &Attr| permission::without_privileges(op, attr.mode, attr.gid);
         let attr = inode.attr();
-        // Where the work is done in the caller's name, they go there.
+        // A driver that calls in the caller's name clears them there.
         if left(&attr) == attr.mode || self.passes_through(inode) {
             return Ok(());
         }
@@ -140,11 +140,11 @@ impl Vfs {
     }
 }
 
-/// The permission bits that shall be stored; none where they stay.
+/// The permission bits to store; `None` if they stay.
 fn new_mode(op: &Op, attr: &Attr, set: &SetAttr, how: How) -> Option<u32> {
     let gid = set.gid.unwrap_or(attr.gid);
     let mut mode = set.mode.map_or(attr.mode & BITS, |mode| mode & BITS);
-    // A trusted caller saw to it itself: only it knows the supplementary groups.
+    // A trusted caller has done this itself: only it knows the supplementary groups.
     if set.mode.is_some() && mode & mode::S_ISGID != 0 && !op.trusted && !permission::keeps_sgid(op, gid) {
         mode &= !mode::S_ISGID;
     }

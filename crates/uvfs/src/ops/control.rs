@@ -1,12 +1,11 @@
 //! The control directory: a name in the root that leads into a file system of its own.
 //!
-//! The name is not in the cache and its directory's driver is never asked for it: each operation that
-//! would look for it there, or ask, comes here first. So a walk without references does not find
-//! it; where the cache is certain that there is no such name, and the path has it in it, the walk with
-//! references looks again. That is the only price that other walks pay, and only those that end in
-//! ENOENT. Listings drop what the driver has of that name; where the control directory shall be
-//! listed, it comes last.
-//! Nothing here is locked: where the control directory is never changes once it is set.
+//! The name is not in the cache, and its directory's driver is never asked for it. Each operation that would look
+//! the name up, or ask, comes here first. So a lock-free walk does not find it. If that walk is certain that a name
+//! is absent, and the path contains this name, the walk with references looks again. Other walks pay nothing else,
+//! and only those that end in ENOENT pay that. Listings omit the driver's entry of the same name; if the control
+//! directory is listed, it comes last. This module has no lock: the control directory's place never changes once it
+//! is set.
 
 use crate::driver::Inode;
 use crate::mount::{CONTROL_NAME, Control};
@@ -14,11 +13,11 @@ use crate::types::{DirEntry, Result, mode};
 use crate::vfs::Vfs;
 use uvfs_cache::InodeId;
 
-/// The cookie of the control directory in a listing: after all that a driver has.
+/// The control directory's cookie in a listing: after all cookies of the driver.
 const LAST_COOKIE: u64 = i64::MAX as u64;
 
 impl Vfs {
-    /// The root of the control file system, where that is what `name` in `dir` means.
+    /// The root of the control file system, if `name` in `dir` means that.
     #[inline]
     pub(crate) fn control_at(&self, dir: &Inode<'_>, name: &[u8]) -> Option<InodeId> {
         if name != CONTROL_NAME {
@@ -27,13 +26,13 @@ impl Vfs {
         self.mounts.control().filter(|control| control.dir == dir.id()).map(|control| control.root)
     }
 
-    /// Whether a walk along `path` may come to the control directory. A symbolic link's target may lead
-    /// there too, but links are followed with references.
+    /// Whether a walk along `path` may reach the control directory. A symbolic link's target may lead there too,
+    /// but links are followed with references.
     pub(crate) fn may_mean_control(&self, path: &[u8]) -> bool {
         self.mounts.control().is_some() && path.split(|b| *b == b'/').any(|name| name == CONTROL_NAME)
     }
 
-    /// A listing of the directory that has the control directory; `list` hands out the rest.
+    /// A listing of the control directory's parent; `list` hands out the other entries.
     pub(crate) fn list_around(
         &self,
         control: &Control,

@@ -1,8 +1,8 @@
-//! New names: mknod, mkdir, symlink, link; and files that have none yet.
+//! New names: mknod, mkdir, symlink, link; and files that have no name yet.
 //!
-//! The order of errors is the kernel's: the directory cannot be searched, the name exists
-//! (before anything is said of permissions), read-only, no write permission, what the driver
-//! says. Room is reserved before the driver is asked, so that publishing cannot fail.
+//! The order of errors is the kernel's: the directory cannot be searched, the name exists (before any check of
+//! permissions), read-only, no write permission, the driver's errors. Memory is reserved before the driver is
+//! asked, so that publishing cannot fail.
 
 use uvfs_cache::Room;
 
@@ -14,20 +14,20 @@ use crate::powers::{Capability, Who};
 use crate::types::{Access, Attr, Errno, Make, Op, PATH_MAX, Perm, Result, mode};
 use crate::vfs::Vfs;
 
-/// Mode bits besides the type.
+/// Mode bits without the type.
 const BITS: u32 = 0o7777;
 
-/// What is to be made; owner and group follow from the caller and the directory.
+/// The node to make; owner and group follow from the caller and the directory.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
     mode: u32,
     rdev: u32,
     target: Option<&'a [u8]>,
-    /// To be opened in the same step: a regular file.
+    /// For a regular file that is opened in the same step.
     open: Option<Access>,
 }
 
-/// What was made, and its open file if there was to be one.
+/// The node that was made, and its open file if one was wanted.
 struct Made<'v> {
     inode: Inode<'v>,
     attr: Attr,
@@ -35,14 +35,13 @@ struct Made<'v> {
 }
 
 impl Vfs {
-    /// Makes a regular file, device node, FIFO or socket. `mode` has type bits (none means a
-    /// regular file) and permission bits, of which the operation's umask or the directory's default access
-    /// control list takes some away.
+    /// Makes a regular file, device node, FIFO or socket. `mode` has type bits (none means a regular file) and
+    /// permission bits. The operation's umask or the directory's default access control list clears some of them.
     ///
     /// # Errors
-    /// EEXIST, EPERM (a directory; a device by anyone but root), EINVAL (a symbolic link or no
-    /// such type), ENOTDIR, EACCES, EROFS, ENOENT (the directory is removed), ENOSPC or ENOMEM
-    /// (the cache is full), ENAMETOOLONG, and what the driver answers.
+    /// EEXIST, EPERM (a directory; a device by anyone but root), EINVAL (a symbolic link or an unknown type),
+    /// ENOTDIR, EACCES, EROFS, ENOENT (the directory is removed), ENOSPC or ENOMEM (the cache is full),
+    /// ENAMETOOLONG, and the driver's errors.
     pub fn mknod<'v>(
         &'v self,
         op: &Op,
@@ -62,11 +61,11 @@ impl Vfs {
         self.make(op, dir, name, wanted).map(|made| (made.inode, made.attr))
     }
 
-    /// Makes a regular file and opens it, whatever permissions it has: its mode does not bind its maker.
+    /// Makes a regular file and opens it. The creator's access is not checked against the new mode.
     ///
     /// # Errors
-    /// As [`Vfs::mknod`]; a file that was made and could not be opened (ENFILE, say) stays, where the driver needs two
-    /// steps.
+    /// As [`Vfs::mknod`]. If the driver needs two steps, a file that was made and could not be opened (ENFILE, say)
+    /// stays.
     pub fn create<'v>(
         &'v self,
         op: &Op,
@@ -88,14 +87,14 @@ impl Vfs {
         name: &[u8],
         mode: u32,
     ) -> Result<(Inode<'v>, Attr)> {
-        // Set-id bits of a directory come from its parent, not from who makes it.
+        // Set-id bits of a directory come from its parent, not from its creator.
         let mode = mode::S_IFDIR | mode & (0o777 | mode::S_ISVTX);
         let wanted = Wanted { mode, rdev: 0, target: None, open: None };
         self.make(op, dir, name, wanted).map(|made| (made.inode, made.attr))
     }
 
-    /// Makes a symbolic link. ENOENT for an empty target, ENAMETOOLONG for one that is longer
-    /// than a path may be; other errors as [`Vfs::mknod`].
+    /// Makes a symbolic link. ENOENT for an empty target, ENAMETOOLONG for one that is longer than the longest
+    /// path; other errors as [`Vfs::mknod`].
     pub fn symlink<'v>(
         &'v self,
         op: &Op,
@@ -125,7 +124,7 @@ impl Vfs {
         sup.writable()?;
         let parent = self.may_add(op, dir)?;
         let fmt = wanted.mode & mode::S_IFMT;
-        // The character device 0/0 (a whiteout) is nobody's device.
+        // The character device 0/0 (a whiteout) belongs to no driver and needs no privilege.
         let is_device = fmt == mode::S_IFBLK || fmt == mode::S_IFCHR && wanted.rdev != 0;
         if is_device && !op.trusted && !op.has(Capability::Mknod) {
             return Err(Errno::PERM);
@@ -143,7 +142,7 @@ impl Vfs {
             None => (sup.driver.create(op, dir, name, &make)?, None),
         };
         let inode = guard.create(room, &fresh(sup.features, &new));
-        // What is opened by the driver's own open may wait long, and others may want the name.
+        // The driver's own open may wait long, and other callers may want the name.
         drop(guard);
         let fh = match (open, handle) {
             (Some(access), Some(handle)) => self.adopt_handle(&sup, &inode, access, handle),
@@ -153,13 +152,13 @@ impl Vfs {
         Ok(Made { inode, attr: new.attr, fh })
     }
 
-    /// Makes a regular file without a name (O_TMPFILE) on the file system of `dir`, and opens it whatever its mode. It ends when it is
-    /// closed and forgotten, unless it is linked before, which `linkable` allows. Owner, group and permissions are those of a file that is made in
-    /// `dir`, of which nothing changes.
+    /// Makes a regular file without a name (O_TMPFILE) on the file system of `dir`, and opens it whatever its mode.
+    /// It ends when it is closed and forgotten, unless it gets a name before, which `linkable` allows. Owner, group
+    /// and permissions are those of a file made in `dir`; `dir` does not change.
     ///
     /// # Errors
-    /// ENOTDIR, EROFS, EACCES (a name may not be added to `dir`), ENOSPC or ENOMEM (the cache is full), and what the driver answers: EOPNOTSUPP
-    /// where it has no such files.
+    /// ENOTDIR, EROFS, EACCES (the caller may not add a name to `dir`), ENOSPC or ENOMEM (the cache is full), and
+    /// the driver's errors: EOPNOTSUPP if it has no such files.
     pub fn tmpfile<'v>(
         &'v self,
         op: &Op,
@@ -172,7 +171,7 @@ impl Vfs {
         let sup = self.sup(dir)?;
         sup.writable()?;
         let attr = self.perm_now(op, dir)?;
-        // Not `may_add`: a directory that is removed has a file system too.
+        // Not `may_add`: a removed directory still belongs to a file system.
         self.require(op, dir, &attr, Access::WRITE | Access::EXEC)?;
         let (mode, gid) = inherit(op, (&attr).into(), mode::S_IFREG | mode & BITS);
         op.certain()?;
@@ -194,8 +193,8 @@ impl Vfs {
     ///
     /// # Errors
     /// EEXIST, EROFS, EXDEV (another file system), EPERM (a directory, or another's file under
-    /// `protected_hardlinks`), EACCES, ENOENT (the inode has no name left, or never had one and may not have any; or the directory is
-    /// removed), EMLINK, ENOSPC or ENOMEM, and what the driver answers.
+    /// `protected_hardlinks`), EACCES, ENOENT (see below), EMLINK, ENOSPC or ENOMEM, and the driver's errors.
+    /// ENOENT: the directory is removed, or the inode has no name left, or it never had one and may not get one.
     pub fn link<'v>(&'v self, op: &Op, inode: &Inode<'v>, dir: &Inode<'v>, name: &[u8]) -> Result<Attr> {
         self.search(op, dir)?;
         check_new(name)?;
@@ -216,8 +215,8 @@ impl Vfs {
             return Err(Errno::PERM);
         }
         let room = guard.reserve(Room::Name).map_err(|e| cache_errno(e, sup.features))?;
-        // In the inode's turn: the last name cannot go between the look at the count and the
-        // driver's raising it. If it went before, there is nothing left to link to.
+        // The inode lock is held. So the last name cannot go between the look at the count and the driver's
+        // increment. If it went before, there is nothing left to link to.
         let _turn = self.inode_locks.take(inode.id());
         match inode.attr().nlink {
             0 if !sup.driver.is_linkable(inode) => return Err(Errno::NOENT),
@@ -240,9 +239,9 @@ fn check_new(name: &[u8]) -> Result<()> {
 
 /// Mode and group of a new node in `parent`.
 ///
-/// In a set-group-id directory the group is inherited, and by directories the bit. A set-group-id
-/// executable for a group that the caller is no member of is made without the bit. Trusted
-/// callers have seen to that last rule themselves: only they know the supplementary groups.
+/// In a set-group-id directory, new nodes inherit the group, and new directories inherit the bit. A set-group-id
+/// executable for a group without the caller is made without the bit. Trusted callers have applied that last rule
+/// themselves: only they know the supplementary groups.
 fn inherit(op: &Op, parent: Perm, mode: u32) -> (u32, u32) {
     const SGID_RUN: u32 = mode::S_ISGID | 0o010;
     if parent.mode & mode::S_ISGID == 0 {

@@ -1,8 +1,8 @@
 //! Reading directories.
 //!
-//! Where the cache is the file system, entries come from it, and the access time is kept here
-//! (the driver is not asked): relatime, as mount(8) has it. Every other driver reads for itself
-//! and passes its own cookies. No lock is held while entries are handed out.
+//! For a resident file system, entries come from the cache, and this module maintains the access time without the
+//! driver: relatime, as mount(8) describes it. Every other driver reads for itself and passes its own cookies. No
+//! lock is held while entries are handed out.
 
 use crate::driver::Inode;
 use crate::mount::SuperRef;
@@ -10,16 +10,15 @@ use crate::ops::require_dir;
 use crate::types::{Access, Attr, DirEntry, Errno, Op, Result, Time};
 use crate::vfs::Vfs;
 
-/// An access time older than this is renewed even where nothing changed since.
+/// An access time older than this is renewed even if nothing has changed since.
 const RELATIME_SECONDS: i64 = 24 * 60 * 60;
 
 impl Vfs {
-    /// Hands out the entries of a directory after `cookie` (0: from the start) until `sink`
-    /// returns false; `.` and `..` are not among them. The permission to read the directory is
-    /// checked each time.
+    /// Hands out the entries of a directory after `cookie` (0: from the start) until `sink` returns false. `.` and
+    /// `..` are not among them. Each call checks the permission to read the directory.
     ///
     /// # Errors
-    /// ENOTDIR, EACCES, ENOENT where the directory is removed, and what the driver answers.
+    /// ENOTDIR, EACCES, ENOENT if the directory is removed, and the driver's errors.
     pub fn readdir(
         &self,
         op: &Op,
@@ -37,13 +36,13 @@ impl Vfs {
     /// Makes the names of a directory durable.
     ///
     /// # Errors
-    /// ENOTDIR, and what the driver answers.
+    /// ENOTDIR, and the driver's errors.
     pub fn sync_dir(&self, op: &Op, dir: &Inode<'_>, datasync: bool) -> Result<()> {
         require_dir(dir)?;
         self.sup(dir)?.driver.fsync_dir(op, dir, datasync)
     }
 
-    /// [`Vfs::readdir`] for who opened the directory: the permission was checked then.
+    /// [`Vfs::readdir`] for a caller that has opened the directory: the open checked the permission.
     pub(crate) fn read_open_dir(
         &self,
         op: &Op,
@@ -81,7 +80,7 @@ impl Vfs {
     }
 }
 
-/// Moves the access time where relatime asks for it: at most one store after each change.
+/// Moves the access time as relatime requires: at most one store after each change.
 fn touch(sup: &SuperRef, now: Time, inode: &Inode<'_>) {
     if !sup.features.read_only && is_due(&inode.attr(), now) {
         inode.update(|attr| attr.atime = now);

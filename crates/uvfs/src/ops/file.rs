@@ -1,16 +1,15 @@
 //! Open regular files: the table of handles, and reading and writing through them.
 //!
-//! A handle names an [`OpenFile`], which owns one reference to the inode and the driver's own
-//! value. The table is sharded; a shard's lock protects its map only and is never held while a
-//! driver runs. An operation borrows the open file as an `Arc`: a release that comes meanwhile
-//! takes the handle away at once, and the driver's `release` waits until the last operation is
-//! done. An open file keeps its driver even past an unmount.
+//! A handle names an [`OpenFile`], which owns one reference to the inode and the driver's own value. The table is
+//! sharded; a shard's lock protects only its map and is never held while a driver runs. An operation borrows the
+//! open file as an `Arc`. A concurrent release removes the handle at once, and the driver's `release` waits until
+//! the last operation is done. An open file keeps its driver even past an unmount.
 //!
-//! Threads that open files of one superblock at the same time must not meet at a count: each shard has
-//! a [`Base`] of its own for each superblock, which its open files count, and an open file's reference to
-//! its inode may be counted per thread. A base goes when the superblock is unmounted, or with the last
-//! open file after that.
-//! Costs one read lock of the shard and one count per operation; opening and releasing cost its write
+//! Threads that open files of one superblock at the same time must not share a counter. Each shard has a [`Base`]
+//! for each superblock, which counts that shard's open files, and an open file's reference to its inode may be
+//! counted per thread. A base goes when the superblock is unmounted, or with the last open file after that. Costs
+//! one read lock of the shard and one count per operation; open and release cost its write lock and an allocation.
+//! Files opened by different threads are in different shards.
 //! lock and an allocation. Files opened by different threads are in different shards.
 
 use std::sync::Arc;
@@ -30,7 +29,7 @@ use crate::vfs::Vfs;
 /// A power of two.
 const SHARDS: u64 = 64;
 
-/// What the open files of one shard and superblock need of it.
+/// The parts of a superblock that the open files of one shard need.
 struct Base {
     driver: Arc<dyn Driver>,
     cache: Arc<Cache>,
@@ -42,10 +41,10 @@ impl Base {
     }
 }
 
-/// An open regular file. Dropped by its last user, and then told to the driver.
+/// An open regular file. Its last user drops it, and that releases it in the driver.
 struct OpenFile {
     base: Arc<Base>,
-    /// Given back in `drop`.
+    /// Returned in `drop`.
     inode: OwnedId,
     access: Access,
     handle: u64,
@@ -72,7 +71,7 @@ impl Drop for OpenFile {
 struct Shard {
     open: std::collections::HashMap<u64, Arc<OpenFile>, FixedState>,
     last: u64,
-    /// Of mounted superblocks only.
+    /// Only of mounted superblocks.
     bases: Vec<(SbId, Arc<Base>)>,
 }
 
@@ -82,8 +81,9 @@ impl Shard {
             return Arc::clone(base);
         }
         let base = Base::new(sup);
-        // Asked under the shard's lock: an unmount takes the superblock out of the mounts, and then
-        // comes for this lock. Either it is seen to be gone, or what is put here is taken away again.
+        // Checked under the shard's lock. An unmount removes the superblock from the mounts, and then takes this
+        // lock. If the unmount comes first, this check sees it. If this check comes first, the unmount removes the
+        // base again.
         if mounted() {
             self.bases.push((sup.id, Arc::clone(&base)));
         }
@@ -91,7 +91,7 @@ impl Shard {
     }
 }
 
-/// Lines of its own for each shard.
+/// A shard on cache lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Padded(RwLock<Shard>);
@@ -110,7 +110,7 @@ impl Files {
         &self.shards[(fh % SHARDS) as usize].0
     }
 
-    /// A handle for the file of `sup` that `make` makes, never 0.
+    /// A handle for the file of `sup` that `make` makes; never 0.
     fn insert(
         &self,
         sup: &Super,
@@ -126,10 +126,10 @@ impl Files {
         fh
     }
 
-    /// After an unmount: only open files keep the superblock's driver from now on.
+    /// After an unmount: from now on only open files keep the superblock's driver.
     pub(crate) fn forget(&self, sb: SbId) {
         for shard in &self.shards {
-            // Dropped out of the lock: it may be the driver's last user.
+            // Dropped outside the lock: this may be the driver's last user.
             let _gone: Vec<_> = shard.0.write().bases.extract_if(.., |(id, _)| *id == sb).collect();
         }
     }
@@ -144,7 +144,7 @@ impl Files {
     }
 }
 
-/// Threads in the order in which they first opened a file: it spreads them over the shards.
+/// A number for each thread, in the order of first opens: it spreads threads over the shards.
 fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -154,12 +154,12 @@ fn thread_number() -> usize {
 }
 
 impl Vfs {
-    /// Opens an inode; `truncate` cuts a regular file to nothing (which needs write access, and
-    /// is nothing for other types). Handles are made for regular files only: others get 0.
+    /// Opens an inode. `truncate` cuts a regular file to zero length; it needs write access, and does nothing for
+    /// other types. Only regular files get handles; others get 0.
     ///
     /// # Errors
-    /// ELOOP (a symbolic link), EISDIR (a directory for writing), EACCES, EROFS, ENXIO (a
-    /// socket), and what the driver answers.
+    /// ELOOP (a symbolic link), EISDIR (a directory for writing), EACCES, EROFS, ENXIO (a socket), and the driver's
+    /// errors.
     pub fn open(&self, op: &Op, inode: &Inode<'_>, access: Access, truncate: bool) -> Result<u64> {
         let cuts = truncate && inode.fmt() == mode::S_IFREG;
         let mut want = access;
@@ -176,10 +176,10 @@ impl Vfs {
         self.open_permitted(op, inode, access, cuts)
     }
 
-    /// Opens a regular file for reading by who executes it: that is what the permission is asked for.
+    /// Opens a regular file for reading by a caller that executes it: execute permission is checked.
     ///
     /// # Errors
-    /// EACCES, also of what is no regular file, and what the driver answers.
+    /// EACCES, also for anything but a regular file, and the driver's errors.
     pub fn open_to_run(&self, op: &Op, inode: &Inode<'_>) -> Result<u64> {
         if inode.fmt() != mode::S_IFREG {
             return Err(Errno::ACCESS);
@@ -195,7 +195,7 @@ impl Vfs {
         self.files.get(fh, want).is_ok()
     }
 
-    /// [`Vfs::open`] where the caller may: a file that it has just made, whatever its mode.
+    /// [`Vfs::open`] without a permission check: for a file that the caller has just made, whatever its mode.
     pub(crate) fn open_permitted(
         &self,
         op: &Op,
@@ -217,32 +217,32 @@ impl Vfs {
         Ok(fh)
     }
 
-    /// A handle for what the driver has opened.
+    /// A handle for a file that the driver has opened.
     pub(crate) fn adopt_handle(&self, sup: &Super, inode: &Inode<'_>, access: Access, handle: u64) -> u64 {
         let inode = inode.clone().into_owned();
         let mounted = || self.mounts.super_of(sup.id).is_ok();
         self.files.insert(sup, mounted, |base| OpenFile { base, inode, access, handle })
     }
 
-    /// Gives a handle back; an unknown one is ignored.
+    /// Releases a handle; ignores an unknown one.
     pub fn release(&self, fh: u64) {
-        // Out of the shard's lock: the last user's drop calls the driver.
+        // Outside the shard's lock: the last user's drop calls the driver.
         drop(self.files.remove(fh));
     }
 
-    /// A front end's kernel may be lent what is behind an open file; see [`Driver::offer`].
+    /// Offers the file behind an open one to a front end's kernel; see [`Driver::offer`].
     ///
     /// # Errors
-    /// EBADF, and what the driver answers.
+    /// EBADF, and the driver's errors.
     pub fn offer(&self, op: &Op, fh: u64, to: &mut Borrower<'_>) -> Result<()> {
         let file = self.files.get(fh, Access::empty())?;
         file.with(|driver, file| driver.offer(op, file, to))
     }
 
-    /// A front end's kernel reads and writes an open file by itself from now on; see [`Driver::lend`].
+    /// From now on a front end's kernel reads and writes an open file by itself; see [`Driver::lend`].
     ///
     /// # Errors
-    /// EBADF, and what the driver answers.
+    /// EBADF, and the driver's errors.
     pub fn lend(&self, fh: u64) -> Result<()> {
         let file = self.files.get(fh, Access::empty())?;
         file.with(|driver, file| driver.lend(file))
@@ -251,7 +251,7 @@ impl Vfs {
     /// Whether an open file can be lent with O_DIRECT; see [`Driver::takes_direct`].
     ///
     /// # Errors
-    /// EBADF, and what the driver answers.
+    /// EBADF, and the driver's errors.
     pub fn takes_direct(&self, fh: u64) -> Result<()> {
         let file = self.files.get(fh, Access::empty())?;
         file.with(|driver, file| driver.takes_direct(file))
@@ -260,17 +260,17 @@ impl Vfs {
     /// Reads at `offset`; fewer bytes than asked for only at the end of the file.
     ///
     /// # Errors
-    /// EBADF (no such handle, or not open for reading), and what the driver answers.
+    /// EBADF (no such handle, or not open for reading), and the driver's errors.
     pub fn read(&self, op: &Op, fh: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let file = self.files.get(fh, Access::READ)?;
         file.with(|driver, file| driver.read(op, file, offset, buf))
     }
 
-    /// Writes at `offset`, or at the end where `append`. Set-id bits go first where `kill_priv`
-    /// says so, or where the caller is neither root nor trusted.
+    /// Writes at `offset`, or at the end if `append` is set. Set-id bits are cleared first if `kill_priv` is set,
+    /// or if the caller is neither root nor trusted.
     ///
     /// # Errors
-    /// EBADF (no such handle, or not open for writing), EFBIG, and what the driver answers.
+    /// EBADF (no such handle, or not open for writing), EFBIG, and the driver's errors.
     pub fn write(
         &self,
         op: &Op,
@@ -296,7 +296,7 @@ impl Vfs {
     /// Allocates, punches or zeroes a range.
     ///
     /// # Errors
-    /// EBADF, EINVAL (nothing to do), EFBIG, EOPNOTSUPP, and what the driver answers.
+    /// EBADF, EINVAL (nothing to do), EFBIG, EOPNOTSUPP, and the driver's errors.
     pub fn fallocate(&self, op: &Op, fh: u64, how: Fallocate, offset: u64, len: u64) -> Result<()> {
         if len == 0 {
             return Err(Errno::INVAL);
@@ -309,7 +309,7 @@ impl Vfs {
         file.with(|driver, file| driver.fallocate(op, file, how, offset, len))
     }
 
-    /// SEEK_DATA and SEEK_HOLE: where the next data or hole at or after `offset` begins.
+    /// SEEK_DATA and SEEK_HOLE: the offset of the next data or hole at or after `offset`.
     ///
     /// # Errors
     /// EBADF, ENXIO (past the end), EOPNOTSUPP.
@@ -318,11 +318,10 @@ impl Vfs {
         file.with(|driver, file| driver.seek(op, file, offset, what))
     }
 
-    /// What an open file is ready for; see [`Driver::poll`]. One waker a handle: the last that was
-    /// given counts.
+    /// The events an open file is ready for; see [`Driver::poll`]. A handle has one waker: the last one counts.
     ///
     /// # Errors
-    /// EBADF, and what the driver answers.
+    /// EBADF, and the driver's errors.
     pub fn poll(&self, op: &Op, fh: u64, waker: Option<&Waker>) -> Result<PollEvents> {
         let file = self.files.get(fh, Access::empty())?;
         file.with(|driver, file| driver.poll(op, file, waker))
@@ -331,17 +330,17 @@ impl Vfs {
     /// Makes a file durable.
     ///
     /// # Errors
-    /// EBADF, and what the driver answers.
+    /// EBADF, and the driver's errors.
     pub fn fsync(&self, op: &Op, fh: u64, datasync: bool) -> Result<()> {
         let file = self.files.get(fh, Access::empty())?;
         file.with(|driver, file| driver.fsync(op, file, datasync))
     }
 
-    /// Changes the size of an open file: whoever has it open for writing may, whatever the mode
-    /// is by now.
+    /// Changes the size of an open file. A caller that has it open for writing may do so, whatever the mode is by
+    /// now.
     ///
     /// # Errors
-    /// EINVAL where it is not open for writing, EFBIG, and what the driver answers.
+    /// EINVAL if it is not open for writing, EFBIG, and the driver's errors.
     pub fn truncate(&self, op: &Op, fh: u64, size: u64) -> Result<()> {
         let file = self.files.get(fh, Access::empty())?;
         if !file.access.contains(Access::WRITE) {

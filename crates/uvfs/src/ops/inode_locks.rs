@@ -1,11 +1,12 @@
-//! One inode's turn: changes of attributes and link counts follow one another per inode.
+//! The inode lock: changes of attributes and link counts of one inode exclude each other.
 //!
-//! A chmod reads a mode, decides, and has the driver store another; a link looks whether the
-//! count is zero before the driver raises it. Between the two nobody else may change it. This
-//! is the kernel's inode lock for these operations, but as a right that is held, like the right
-//! to a name, and no lock: a slow driver call delays only who wants the same inode.
+//! A chmod reads a mode, decides, and has the driver store another. A link checks that the count is not zero before
+//! the driver raises it. No other change may come between the two steps. For these operations this is the kernel's
+//! inode lock. It is held across driver calls, like a name lock, and is no lock of the cache: a slow call delays
+//! only callers that want the same inode.
 //!
-//! Taken last of all (after names), and one at a time. Costs two read-modify-writes where nobody else's is of the same shard.
+//! Taken last of all (after name locks), and one at a time. Costs two read-modify-writes if no other inode of the
+//! same shard is locked.
 
 use parking_lot::{Condvar, Mutex};
 use uvfs_cache::InodeId;
@@ -15,20 +16,20 @@ use uvfs_sync::order::{Class, Held};
 /// Power of two.
 const SHARDS: usize = 64;
 
-/// A line of its own: who takes a turn must not slow down who takes another one.
+/// On a cache line of its own: one inode's lock must not slow down another's.
 #[derive(Default)]
 #[repr(align(64))]
 struct Shard {
-    /// An inode whose turn is taken, and none else's of the shard.
+    /// The one locked inode of the shard, if it is the only one.
     alone: Alone,
-    /// Inodes whose turn is taken, in no order. Seldom more than a few, which are compared faster than they
-    /// would be hashed again.
+    /// The locked inodes, in no order. There are seldom more than a few, so comparing them is faster than hashing
+    /// again.
     taken: Mutex<Vec<u64>>,
     given_back: Condvar,
 }
 
 impl Shard {
-    /// Waits for the turn of an inode, among others.
+    /// Waits for the lock of an inode when the shard has other locked inodes.
     #[cold]
     fn wait_for(&self, id: u64) {
         let mut taken = self.taken.lock();
@@ -44,12 +45,12 @@ impl Shard {
     }
 }
 
-/// The turns of all inodes.
+/// The locks of all inodes.
 pub(crate) struct InodeLocks {
     shards: Box<[Shard]>,
 }
 
-/// An inode's turn; dropping it lets the next one.
+/// An inode lock that is held; dropping it releases the lock.
 pub(crate) struct InodeGuard<'t> {
     shard: &'t Shard,
     id: u64,
@@ -61,7 +62,7 @@ impl InodeLocks {
         Self { shards: (0..SHARDS).map(|_| Shard::default()).collect() }
     }
 
-    /// Waits for the inode's turn.
+    /// Waits for the inode lock.
     pub(crate) fn take(&self, id: InodeId) -> InodeGuard<'_> {
         let order = Held::new(Class::InodeLock);
         let id = id.as_u64().saturating_add(alone::LEAST);
@@ -87,7 +88,7 @@ impl Drop for InodeGuard<'_> {
             self.shard.alone.unshare();
         }
         drop(taken);
-        // All of them: who waits for another inode of the shard must not swallow the wakeup.
+        // Wakes all: a waiter for another inode of the shard must not consume the only wake-up.
         self.shard.given_back.notify_all();
     }
 }
@@ -116,7 +117,8 @@ mod tests {
         assert_eq!(seen.into_inner(), 2000);
     }
 
-    /// Rule 19: a thread has one turn at a time. Planted bugs: rule19-inode-locks-in-any-order, rule19-an-inode-lock-is-not-noted.
+    /// Rule 19: a thread holds one inode lock at a time. Planted bugs: rule19-inode-locks-in-any-order,
+    /// rule19-an-inode-lock-is-not-noted.
     #[test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "InodeLock 0x0 is taken while InodeLock 0x0 is held")]
@@ -130,7 +132,7 @@ mod tests {
     fn turns_of_two_inodes_do_not() {
         let turns = InodeLocks::new();
         let _one = turns.take(InodeId::from_u64(1));
-        // A thread has one turn at a time.
+        // A thread holds one inode lock at a time.
         std::thread::scope(|s| s.spawn(|| drop(turns.take(InodeId::from_u64(2)))).join()).unwrap();
     }
 }

@@ -1,10 +1,9 @@
-//! Looking a name up, and what can be asked of an inode without changing it.
+//! Name lookup, and questions about an inode that do not change it.
 //!
-//! A hit takes one reference and nothing else. A miss makes one driver call however many
-//! threads miss at once: the first gets the right to the name and asks, the others wait and
-//! look again. Where the driver's answers depend on who asks, nobody waits for another's answer
-//! and none is kept.
-//! No permission of the directory is asked for by [`Vfs::child`]: path walks have done it.
+//! A hit takes one reference and nothing else. A miss makes one driver call, however many threads miss at once: the
+//! first takes the name lock and asks, the others wait and look again. If the driver's answers depend on the
+//! caller, nobody waits for another caller's answer, and no answer is kept. [`Vfs::child`] does not check the
+//! directory's permission: path walks have done so.
 
 use std::time::Duration;
 
@@ -17,8 +16,8 @@ use crate::types::{Access, Answer, Attr, Errno, Found, NAME_MAX, Op, Result, Sta
 use crate::vfs::Vfs;
 
 impl Vfs {
-    /// [`Vfs::lookup`] as far as the cache knows: none where the driver must be asked (or
-    /// somebody is asking), or wants to be. Never blocks.
+    /// [`Vfs::lookup`] as far as the cache knows. `None` if the driver must be asked, is being asked, or
+    /// revalidates. Never blocks.
     pub fn lookup_cached<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Option<Result<Found<'v>>> {
         if self.revalidates(dir)
             || (dir.expired() && !op.trusted)
@@ -31,7 +30,7 @@ impl Vfs {
             return Some(Err(errno));
         }
         if let Some(root) = self.control_at(dir, name) {
-            // Gone or expired: the full lookup asks.
+            // If it is gone or expired, the full lookup decides.
             let root = self.cache.get(root).filter(|r| !r.expired())?;
             let attr = root.attr();
             return Some(Ok(Found::Node(root, attr)));
@@ -44,7 +43,7 @@ impl Vfs {
                     counters::hit();
                     return Some(Ok(Found::Node(root, attr)));
                 }
-                // Gone since: the full lookup finds out what became of the name.
+                // If it is gone since, the full lookup finds out what the name leads to now.
                 let inode = self.cache.get(id)?;
                 counters::hit();
                 Some(Ok(Found::Node(inode, attr)))
@@ -57,12 +56,11 @@ impl Vfs {
         }
     }
 
-    /// What `name` leads to in `dir`; `.` and `..` too. May wait for the driver.
+    /// The inode that `name` leads to in `dir`; `.` and `..` included. May wait for the driver.
     ///
     /// # Errors
-    /// ENOTDIR, EACCES (no search permission), ENAMETOOLONG, EINVAL (a slash or nul in the
-    /// name), ENOENT where `dir` is removed (a missing name is no error but
-    /// [`Found::Absent`]), ENOMEM, and what the driver answers.
+    /// ENOTDIR, EACCES (no search permission), ENAMETOOLONG, EINVAL (a slash or nul in the name), ENOENT if `dir`
+    /// is removed, ENOMEM, and the driver's errors. A missing name is not an error but [`Found::Absent`].
     pub fn lookup<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Result<Found<'v>> {
         self.search(op, dir)?;
         check_name(name)?;
@@ -75,7 +73,7 @@ impl Vfs {
         Ok(Found::Node(inode, attr))
     }
 
-    /// What an ordinary name leads to in a directory that may be searched.
+    /// The inode that an ordinary name leads to, in a directory that the caller may search.
     pub(crate) fn child<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Result<Found<'v>> {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
@@ -113,9 +111,9 @@ impl Vfs {
         }
     }
 
-    /// Whether a driver that wants to be asked vouches for what the cache knows of a name; else the
-    /// name is forgotten. It is then looked up anew: until the driver has answered that, or somebody else
-    /// has asked it meanwhile, the cache does not know it.
+    /// Whether the driver confirms the cached state of a name, if it revalidates. If not, the name is dropped from
+    /// the cache and looked up anew. The cache does not know the name until the driver has answered that lookup, or
+    /// another caller's.
     #[inline]
     pub(crate) fn vouched(&self, dir: &Inode<'_>, name: &[u8], child: Option<u64>) -> bool {
         !self.revalidates(dir) || self.vouched_by_driver(dir, name, child)
@@ -123,7 +121,7 @@ impl Vfs {
 
     #[inline(never)]
     fn vouched_by_driver(&self, dir: &Inode<'_>, name: &[u8], child: Option<u64>) -> bool {
-        // Unmounted meanwhile: there is nobody to ask, and what is cached is all there is.
+        // Unmounted meanwhile: there is no driver to ask, and the cached state is all there is.
         let Ok(sup) = self.sup(dir) else { return true };
         let vouched = sup.driver.revalidate(dir.ino(), name, child);
         if !vouched {
@@ -142,7 +140,7 @@ impl Vfs {
         counters::miss();
         if sup.features.lookup_depends_on_cred {
             let name = guard.name().to_vec();
-            // Those who wait for the name ask for themselves.
+            // Other callers that wait for the name ask for themselves.
             drop(guard);
             return self.ask_privately(op, dir, &name);
         }
@@ -150,8 +148,8 @@ impl Vfs {
             Ok(Answer::Found(new)) => match self.publish(&sup, &guard, &new) {
                 Ok(inode) => {
                     drop(guard);
-                    // What the driver saw may be late by now; the cache knows. Where nothing is
-                    // kept, what it saw is all there is.
+                    // The driver's attributes may be late by now, and the cache knows. If nothing is kept, they are
+                    // all there is.
                     let kept = believed_ttl(sup.features, new.ttl) != Ttl::ZERO;
                     let attr = if kept { self.attr_now(op, &inode)? } else { new.attr };
                     return self.landed(op, inode, attr);
@@ -165,16 +163,15 @@ impl Vfs {
             Err(Errno::NOENT) => (Errno::NOENT, Ok(Found::Absent(Ttl::For(Duration::ZERO)))),
             Err(errno) => (errno, Err(errno)),
         };
-        // Those who wait for this answer get the same.
+        // Callers that wait for this answer get the same.
         guard.fail(errno.raw_os_error());
         reply
     }
 
-    /// Asks for this caller only: the right to the name is not held meanwhile, and what was
-    /// answered is not kept.
+    /// Asks for this caller only. The name lock is not held meanwhile, and the answer is not kept.
     fn ask_privately<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Result<Found<'v>> {
         let sup = self.sup(dir)?;
-        // Before the driver is asked: what changes while it answers makes the answer late.
+        // Before the driver is asked: a change during its call makes the answer late.
         let scan = self.cache.begin_scan(dir);
         match sup.driver.lookup(op, dir, name) {
             Ok(Answer::Found(new)) => {
@@ -187,8 +184,8 @@ impl Vfs {
         }
     }
 
-    /// A lookup's inode, or the root of what is mounted on it. Attributes just fetched are
-    /// believed even where they may not be kept.
+    /// A lookup's inode, or the root mounted on it. Attributes just fetched are returned even if they may not be
+    /// kept.
     fn landed<'v>(&'v self, op: &Op, inode: Inode<'v>, attr: Attr) -> Result<Found<'v>> {
         let inode = match self.mounts.mounted_on(inode.id()).and_then(|root| self.cache.get(root)) {
             Some(root) => root,
@@ -203,11 +200,10 @@ impl Vfs {
         self.attr_now(op, inode)
     }
 
-    /// Whether the caller may do `want`; an empty `want` asks for nothing.
+    /// Whether the caller has the access `want`; an empty `want` asks for nothing.
     ///
     /// # Errors
-    /// EROFS where a file, directory or link on a read-only file system would be written, else
-    /// EACCES.
+    /// EROFS for writing a file, directory or link on a read-only file system, otherwise EACCES.
     pub fn access(&self, op: &Op, inode: &Inode<'_>, want: Access) -> Result<()> {
         self.permit(op, inode, want)
     }
@@ -225,7 +221,7 @@ impl Vfs {
         Ok(target)
     }
 
-    /// Figures of the inode's file system.
+    /// Statistics of the inode's file system.
     pub fn statfs(&self, op: &Op, inode: &Inode<'_>) -> Result<StatFs> {
         self.sup(inode)?.driver.statfs(op)
     }

@@ -1,11 +1,10 @@
-//! Operations on inodes: what a front end calls once it has turned a path into a directory and
-//! a name, and what path operations end in.
+//! Operations on inodes. A front end calls them once it has turned a path into a directory and a name, and path
+//! operations end in them.
 //!
-//! Each takes the right to the name (a guard of the cache), looks what the name is, checks, asks
-//! the driver, and publishes; publishing cannot fail, because room was reserved before the
-//! driver was asked. The order of checks is the kernel's, since errors are compared with it.
-//! Order of locks: rename mutex of the superblock, names, one inode lock ([`inode_locks`]).
-//! No lock of the cache is held while a driver runs. Nothing here knows of paths.
+//! Each takes the name lock, looks the name up, checks, asks the driver, and publishes. Publishing cannot fail,
+//! because memory was reserved before the driver was asked. The order of checks is the kernel's, since errors are
+//! compared with it. Order of locks: rename mutex of the superblock, name locks, one inode lock ([`inode_locks`]).
+//! No lock of the cache is held while a driver runs. No operation here knows of paths.
 
 pub(crate) mod acl;
 pub(crate) mod attr;
@@ -29,10 +28,10 @@ use crate::powers::Who;
 use crate::types::{Access, Answer, Attr, Errno, Features, NAME_MAX, NewInode, Op, Perm, Result, Ttl, mode};
 use crate::vfs::Vfs;
 
-/// The errno of a cache that cannot.
+/// The errno for an error of the cache.
 pub(crate) fn cache_errno(error: CacheError, features: Features) -> Errno {
     match error {
-        // Where the cache is the file system, its limit is the device's size.
+        // If the file system is resident, the cache's limit is the device's size.
         CacheError::NoMemory if features.resident => Errno::NOSPC,
         CacheError::NoMemory => Errno::NOMEM,
         CacheError::Dying => Errno::NOENT,
@@ -41,7 +40,7 @@ pub(crate) fn cache_errno(error: CacheError, features: Features) -> Errno {
     }
 }
 
-/// A driver's inode as the cache takes it.
+/// A driver's inode in the cache's form.
 pub(crate) fn fresh(features: Features, new: &NewInode) -> Fresh {
     Fresh { attr: new.attr, private: new.private, ttl: believed_ttl(features, new.ttl) }
 }
@@ -51,7 +50,7 @@ pub(crate) fn believed_ttl(features: Features, ttl: Ttl) -> Ttl {
     if features.resident {
         Ttl::Forever
     } else if features.lookup_depends_on_cred {
-        // What one caller was told must not answer the next.
+        // One caller's answer must not serve the next caller.
         Ttl::ZERO
     } else {
         ttl
@@ -68,8 +67,8 @@ pub(crate) fn is_dir(inode: &Inode<'_>) -> bool {
     inode.fmt() == mode::S_IFDIR
 }
 
-/// What a name must be to be looked for: not empty, without slash and nul, and not too long.
-/// `.` and `..` are the operations' affair, which have errors of their own for them.
+/// The requirements on a name to look up: not empty, no slash or nul, not too long. Operations handle `.` and `..`,
+/// with errors of their own.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() {
         Err(Errno::NOENT)
@@ -83,7 +82,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl Vfs {
-    /// The attributes, asked for again where their time has passed.
+    /// The attributes, fetched again if their TTL has passed.
     pub(crate) fn attr_now(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
         if !inode.expired() {
             return Ok(inode.attr());
@@ -94,21 +93,21 @@ impl Vfs {
         if attr.fmt() != inode.fmt() || attr.ino != inode.ino() {
             return Err(Errno::STALE);
         }
-        // Returned also where it is late: what was changed meanwhile is not overwritten.
+        // A late answer is returned too: it does not overwrite changes made meanwhile.
         inode.refresh_unless_changed(asked, &attr, believed_ttl(sup.features, sup.ttl()));
         Ok(attr)
     }
 
-    /// The attributes as the driver sees them now, whatever the cache has: of a file that is [lent](Vfs::lend) for writing, whose
-    /// changes nobody tells of. The cache keeps nothing of it.
+    /// The attributes as the driver sees them now, whatever the cache has. For a file that is [lent](Vfs::lend) for
+    /// writing, whose changes nobody reports. The cache stores nothing of the answer.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's errors.
     pub fn look(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
         self.sup(inode)?.driver.getattr(op, inode)
     }
 
-    /// The permission to do `want` with an inode: EROFS before EACCES.
+    /// The permission `want` for an inode: EROFS before EACCES.
     pub(crate) fn permit(&self, op: &Op, inode: &Inode<'_>, want: Access) -> Result<()> {
         if want.contains(Access::WRITE)
             && matches!(inode.fmt(), mode::S_IFREG | mode::S_IFDIR | mode::S_IFLNK)
@@ -121,7 +120,7 @@ impl Vfs {
         self.require(op, inode, &self.perm_now(op, inode)?, want)
     }
 
-    /// [`Vfs::attr_now`] for a check of permission: a driver that wants to be asked has its say.
+    /// [`Vfs::attr_now`] for a permission check: a driver that revalidates is asked.
     fn perm_now(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
         let attr = self.attr_now(op, inode)?;
         if !self.revalidates(inode) {
@@ -133,13 +132,13 @@ impl Vfs {
         })
     }
 
-    /// Whether the inode's driver wants to be asked about names and permissions at each use.
+    /// Whether the inode's driver revalidates names and permissions at each use.
     #[inline]
     pub(crate) fn revalidates(&self, inode: &Inode<'_>) -> bool {
         self.mounts.any_revalidates() && self.sup(inode).is_ok_and(|sup| sup.features.revalidates)
     }
 
-    /// The permission to look for names in a directory; ENOTDIR where it is none.
+    /// The permission to look names up in a directory; ENOTDIR if it is not a directory.
     pub(crate) fn search(&self, op: &Op, dir: &Inode<'_>) -> Result<()> {
         require_dir(dir)?;
         if op.trusted || (op.is_root() && !self.revalidates(dir)) {
@@ -148,7 +147,8 @@ impl Vfs {
         self.require(op, dir, &self.perm_now(op, dir)?, Access::EXEC)
     }
 
-    /// The permission to add a name to a directory; ENOENT where it is removed. With it comes what it was granted by.
+    /// The permission to add a name to a directory, and the attributes that granted it; ENOENT if the directory is
+    /// removed.
     pub(crate) fn may_add(&self, op: &Op, dir: &Inode<'_>) -> Result<Perm> {
         let want = Access::WRITE | Access::EXEC;
         if dir.is_dead() {
@@ -156,7 +156,7 @@ impl Vfs {
         }
         if !dir.expired() && !self.revalidates(dir) {
             let perm = dir.perm();
-            // The user id alone says nothing of who has to be asked for.
+            // If the caller's rights must be asked for, the user id alone does not decide.
             if op.trusted || op.is_known() && permission::granted(&op.cred, perm, want) {
                 return Ok(perm);
             }
@@ -166,7 +166,7 @@ impl Vfs {
         Ok((&attr).into())
     }
 
-    /// The permission to take the name of `victim` out of `dir`.
+    /// The permission to remove the name of `victim` from `dir`.
     pub(crate) fn may_remove(&self, op: &Op, dir: &Inode<'_>, victim: &Inode<'_>) -> Result<()> {
         // Root may do so in any directory, sticky or not.
         if op.trusted || (op.is_root() && !dir.expired() && !self.revalidates(dir)) {
@@ -180,7 +180,7 @@ impl Vfs {
         permission::require_unstuck(op, &attr, &self.attr_now(op, victim)?)
     }
 
-    /// What a guarded name leads to; the driver is asked where the cache does not know.
+    /// The inode that a locked name leads to; the driver is asked if the cache does not know.
     pub(crate) fn find<'v>(
         &'v self,
         op: &Op,
@@ -211,8 +211,8 @@ impl Vfs {
         }
     }
 
-    /// Makes the inode that a driver found. Where there is no room, even after giving up what
-    /// nobody uses, the driver is told that its value will not be kept.
+    /// Makes the inode that a driver found. If there is no memory even after eviction, the driver is told that its
+    /// value will not be kept.
     pub(crate) fn publish<'v>(
         &'v self,
         sup: &SuperRef,
@@ -222,7 +222,7 @@ impl Vfs {
         self.told(sup, new, guard.found(&fresh(sup.features, new)))
     }
 
-    /// Tells the driver what has become of its answer.
+    /// Tells the driver whether the cache kept its answer.
     fn told<'v>(
         &self,
         sup: &SuperRef,
@@ -241,7 +241,7 @@ impl Vfs {
         }
     }
 
-    /// Goes from a mount point to the root of what is mounted there.
+    /// Goes from a mount point to the root mounted there.
     pub(crate) fn cross<'v>(&'v self, inode: Inode<'v>) -> Inode<'v> {
         match self.mounts.mounted_on(inode.id()).and_then(|root| self.cache.get(root)) {
             Some(root) => root,
@@ -249,8 +249,8 @@ impl Vfs {
         }
     }
 
-    /// `..` of a directory: out of a mount where it is a mounted root, and staying at `root`.
-    /// ENOENT where the directory is removed.
+    /// `..` of a directory. Leaves the mount if it is a mounted root, and stays at `root`. ENOENT if the directory
+    /// is removed.
     pub(crate) fn parent<'v>(&'v self, dir: &Inode<'v>, root: InodeId) -> Result<Inode<'v>> {
         if dir.id() == root {
             return Ok(dir.clone());
@@ -259,7 +259,7 @@ impl Vfs {
             return Ok(self.cross(self.inode(up)?));
         }
         let mut below = dir.clone();
-        // One mount after another, where they are stacked: `root` may be in the middle.
+        // Mounts may be stacked, so this goes one mount at a time: `root` may be in the middle.
         while let Some(point) = self.mounts.point_of(below.id()) {
             if point == root {
                 return Ok(dir.clone());

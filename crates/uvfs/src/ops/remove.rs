@@ -1,8 +1,8 @@
-//! Names that go: unlink, rmdir.
+//! Removing names: unlink, rmdir.
 //!
-//! The order of errors is the kernel's: read-only, no such name, a wrong trailing slash, no
-//! permission, sticky, wrong type, mount point. A directory is first marked as dying, which
-//! fails unless it is empty and keeps it so; then the driver is asked.
+//! The order of errors is the kernel's: read-only, no such name, a wrong trailing slash, no permission, sticky,
+//! wrong type, mount point. A directory is first marked as dying. That fails unless the directory is empty, and
+//! keeps it empty. Then the driver is asked.
 
 use uvfs_cache::Death;
 
@@ -16,13 +16,13 @@ impl Vfs {
     /// Removes the name of something that is not a directory.
     ///
     /// # Errors
-    /// ENOENT, EISDIR, EBUSY (a mount point), EACCES, EPERM (sticky), EROFS, ENOTDIR (`dir` is
-    /// none), and what the driver answers.
+    /// ENOENT, EISDIR, EBUSY (a mount point), EACCES, EPERM (sticky), EROFS, ENOTDIR (`dir` is not a directory),
+    /// and the driver's errors.
     pub fn unlink<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Result<()> {
         self.unlink_path(op, dir, name, false)
     }
 
-    /// [`Vfs::unlink`] where the path may have had a trailing slash, which only a directory may.
+    /// [`Vfs::unlink`] for a path that may have a trailing slash, which only a directory's may.
     pub(crate) fn unlink_path<'v>(
         &'v self,
         op: &Op,
@@ -57,8 +57,8 @@ impl Vfs {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// ENOENT, ENOTDIR, ENOTEMPTY, EBUSY (a mount point), EINVAL (`.`), EACCES, EPERM (sticky),
-    /// EROFS, and what the driver answers.
+    /// ENOENT, ENOTDIR, ENOTEMPTY, EBUSY (a mount point), EINVAL (`.`), EACCES, EPERM (sticky), EROFS, and the
+    /// driver's errors.
     pub fn rmdir<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Result<()> {
         self.search(op, dir)?;
         match name {
@@ -80,12 +80,11 @@ impl Vfs {
         Ok(())
     }
 
-    /// Marks a directory as dying; EBUSY where something is mounted on it, ENOTEMPTY where it
-    /// has entries.
+    /// Marks a directory as dying; EBUSY if something is mounted on it, ENOTEMPTY if it has entries.
     ///
-    /// The mounts are looked at twice: before, for the errno, and after, for the race. A mount
-    /// keeps its directory non-empty until it shows; so either it fails here, or it is seen
-    /// here, or it comes later and finds the directory dying.
+    /// This checks the mounts twice: before, for the errno, and after, for the race. A mount keeps its directory
+    /// non-empty until it shows. If the mount comes first, either the mark fails or the second check sees the
+    /// mount. If the mark comes first, the mount finds the directory dying.
     pub(crate) fn begin_death<'v>(&self, op: &Op, sup: &SuperRef, dir: &Inode<'v>) -> Result<Death<'v>> {
         let mounted = || self.mounts.is_busy(dir.id());
         if mounted() {
@@ -102,8 +101,8 @@ impl Vfs {
         if mounted() { Err(Errno::BUSY) } else { Ok(death) }
     }
 
-    /// What the cache knows in a directory may have been removed behind its back: the driver is asked whether anything
-    /// is left.
+    /// Others may have removed the directory's cached entries behind the cache. This asks the driver whether any
+    /// entry is left.
     fn forget_if_empty(&self, op: &Op, sup: &SuperRef, dir: &Inode<'_>) -> Result<()> {
         let mut empty = true;
         sup.driver.readdir(op, dir, 0, &mut |_| {

@@ -1,11 +1,10 @@
-//! rename: both names' rights, one look at both, the checks in the kernel's order, the driver,
-//! and one change of the cache.
+//! Rename: both name locks, one look at both names, the checks in the kernel's order, the driver, and one change of
+//! the cache.
 //!
-//! Where a directory moves to another parent, the superblock's rename mutex comes first: no
-//! other move can then make the new parent a descendant of what moves. Whether one moves is
-//! only known under the names' rights; so the first attempt goes without the mutex, and where a
-//! directory turns up, everything is let go and taken again in order. Renames of files never
-//! take the mutex.
+//! If a directory moves to another parent, the superblock's rename mutex comes first. Then no other move can make
+//! the new parent a descendant of the moving directory. Only the name locks tell whether a directory moves. So the
+//! first attempt goes without the mutex; if a directory turns up, all locks are released and taken again in order.
+//! Renames of files never take the mutex.
 
 use uvfs_cache::{NameGuard, Room};
 
@@ -22,11 +21,11 @@ pub(crate) struct Side<'a, 'v> {
     pub(crate) dir: &'a Inode<'v>,
     /// The name in it.
     pub(crate) name: &'a [u8],
-    /// Whether the path had a trailing slash, which only a directory may.
+    /// Whether the path had a trailing slash, which only a directory's may.
     pub(crate) slash: bool,
 }
 
-/// What is wanted.
+/// The arguments of a rename.
 #[derive(Clone, Copy)]
 struct Request<'a, 'v> {
     op: &'a Op,
@@ -35,7 +34,7 @@ struct Request<'a, 'v> {
     flags: RenameFlags,
 }
 
-/// How an attempt went.
+/// The outcome of an attempt.
 enum Attempt {
     Done,
     /// A directory moves: the rename mutex is needed first.
@@ -52,8 +51,7 @@ impl<'v> Request<'_, 'v> {
         self.from.dir.id() != self.to.dir.id()
     }
 
-    /// A trailing slash on either name wants a directory: what moves, and where names are
-    /// swapped also what it is swapped with.
+    /// A trailing slash on either name requires a directory: as the source, and in an exchange also as the target.
     fn check_slashes(&self, source: &Inode<'v>, target: Option<&Inode<'v>>) -> Result<()> {
         let swapped_file = target.filter(|t| self.exchange() && !is_dir(t)).is_some();
         if swapped_file && self.to.slash {
@@ -67,12 +65,12 @@ impl<'v> Request<'_, 'v> {
 }
 
 impl Vfs {
-    /// Renames; replaces what has the new name unless `flags` say otherwise.
+    /// Renames; replaces the inode of the new name unless `flags` say otherwise.
     ///
     /// # Errors
-    /// ENOENT, EEXIST (NOREPLACE), EINVAL (both flags; a directory into itself), EXDEV, EBUSY
-    /// (`.`, `..`, mount points), ENOTDIR, EISDIR, ENOTEMPTY, EACCES, EPERM (sticky), EROFS,
-    /// ENOSPC or ENOMEM, and what the driver answers.
+    /// ENOENT, EEXIST (NOREPLACE), EINVAL (both flags; a directory into itself), EXDEV, EBUSY (`.`, `..`, mount
+    /// points), ENOTDIR, EISDIR, ENOTEMPTY, EACCES, EPERM (sticky), EROFS, ENOSPC or ENOMEM, and the driver's
+    /// errors.
     pub fn rename<'v>(
         &'v self,
         op: &Op,
@@ -86,7 +84,7 @@ impl Vfs {
         self.rename_path(op, from, Side { dir: to_dir, name: to_name, slash: false }, flags)
     }
 
-    /// [`Vfs::rename`] where the paths may have had trailing slashes.
+    /// [`Vfs::rename`] for paths that may have trailing slashes.
     pub(crate) fn rename_path<'v>(
         &'v self,
         op: &Op,
@@ -114,7 +112,7 @@ impl Vfs {
         check_name(from.name)?;
         let rq = Request { op, from, to, flags };
         if let Err(errno) = check_name(to.name) {
-            // That there is nothing to rename comes first.
+            // A missing old name is reported first.
             return self.one_name(&sup, rq).and(Err(errno));
         }
         if !rq.moves() && from.name == to.name {
@@ -129,13 +127,13 @@ impl Vfs {
         }
     }
 
-    /// What the old name leads to, alone.
+    /// The inode of the old name alone.
     fn one_name<'v>(&'v self, sup: &SuperRef, rq: Request<'_, 'v>) -> Result<Inode<'v>> {
         let guard = self.cache.lock_name(rq.from.dir, rq.from.name);
         self.find(rq.op, sup, &guard)?.ok_or(Errno::NOENT)
     }
 
-    /// One name, which cannot be taken twice: nothing happens if it exists.
+    /// Both sides are one name, whose lock cannot be taken twice. Nothing happens if it exists.
     fn rename_to_itself<'v>(&'v self, sup: &SuperRef, rq: Request<'_, 'v>) -> Result<()> {
         let source = self.one_name(sup, rq)?;
         if rq.flags.contains(RenameFlags::NOREPLACE) {
@@ -170,7 +168,7 @@ impl Vfs {
         Ok(Attempt::Done)
     }
 
-    /// A directory cannot come to stand below itself, nor replace one that it stands below.
+    /// A directory cannot move below itself, nor replace one of its ancestors.
     fn refuse_loops(
         &self,
         rq: Request<'_, '_>,
@@ -212,7 +210,7 @@ impl Vfs {
             }
         }
         if rq.moves() {
-            // A directory that changes its parent has its `..` written.
+            // A move to another parent writes the directory's `..`.
             let swapped = target.filter(|_| rq.exchange());
             for dir in [Some(source), swapped].into_iter().flatten().filter(|i| is_dir(i)) {
                 self.permit(rq.op, dir, Access::WRITE)?;
@@ -249,7 +247,7 @@ impl Vfs {
         }
         let room = to.reserve(Room::Name).map_err(|e| cache_errno(e, sup.features))?;
         let death = target.filter(|t| is_dir(t)).map(|t| self.begin_death(rq.op, sup, t)).transpose()?;
-        // A replaced file loses a name, in its turn as in unlink.
+        // A replaced file loses a name, so its inode lock is held, as in unlink.
         let turn = target.filter(|t| !is_dir(t)).map(|t| self.inode_locks.take(t.id()));
         sup.driver.rename(rq.op, &change)?;
         self.cache.rename(from, to, room, death);

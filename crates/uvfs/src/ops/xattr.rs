@@ -1,11 +1,10 @@
-//! Extended attributes: which names may be used on what and by whom; drivers only store.
+//! Extended attributes: which names may be used on which nodes and by whom; drivers only store.
 //!
-//! The namespaces' rules are those of xattr(7): `user.` on regular files and directories, with
-//! the permissions of the data; `trusted.` for root only, and invisible to others; `security.`
-//! set by root, read by all. Access control lists have names of their own, whose rules stand in
-//! [`super::acl`]. Those names too, and whatever else there may be, are the driver's affair where it passes
-//! calls through to another file system, which then checks them. That a buffer is too small for
-//! the answer (ERANGE) is the front end's affair: here whole values are returned.
+//! The namespaces' rules are those of xattr(7). `user.` is for regular files and directories, with the permissions
+//! of the data. `trusted.` is for root only, and invisible to others. Root sets `security.`, and all read it.
+//! Access control lists have names of their own, with rules in [`super::acl`]. A driver that passes calls through
+//! to another file system handles those names and all others, and that file system checks them. These functions
+//! return whole values: a too small buffer (ERANGE) is the front end's concern.
 
 use crate::acl::{AclKind, parse};
 use crate::driver::Inode;
@@ -25,15 +24,15 @@ enum Space {
     User,
     Trusted,
     Security,
-    /// The file system's own, of which nothing is here but access control lists.
+    /// The file system's own namespace; only access control lists are supported.
     System,
-    /// None that is here.
+    /// An unsupported namespace.
     Other,
 }
 
-/// Where a name belongs, and whether it can be used: EOPNOTSUPP for a namespace that is not here,
-/// EINVAL for a namespace alone. Those come after the permissions; ERANGE for a name that is
-/// empty or too long comes before.
+/// The namespace of a name, and whether it can be used: EOPNOTSUPP for an unsupported namespace, EINVAL for a
+/// namespace alone. Those errors come after the permissions. ERANGE, for a name that is empty or too long, comes
+/// before.
 fn space(name: &[u8]) -> Result<(Space, Result<()>)> {
     if name.is_empty() || name.len() > NAME_MAX {
         return Err(Errno::RANGE);
@@ -60,8 +59,8 @@ impl Vfs {
     /// The value of an extended attribute.
     ///
     /// # Errors
-    /// ENODATA (no such attribute, or none that the caller may know of), EACCES, ERANGE (the
-    /// name's length), EOPNOTSUPP (the namespace), EINVAL, and what the driver answers.
+    /// ENODATA (no such attribute, or none that the caller may see), EACCES, ERANGE (the name's length), EOPNOTSUPP
+    /// (the namespace), EINVAL, and the driver's errors.
     pub fn getxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
         if let Some(kind) = self.own_list(inode, name) {
             return self.get_list(op, inode, kind);
@@ -80,13 +79,13 @@ impl Vfs {
         self.sup(inode)?.driver.getxattr(op, inode, name)
     }
 
-    /// Sets an extended attribute. The names of access control lists are for the inode's owner; an empty
-    /// value removes the list, and `flags` say nothing about them.
+    /// Sets an extended attribute. The names of access control lists are for the inode's owner. For them an empty
+    /// value removes the list, and `flags` have no effect.
     ///
     /// # Errors
-    /// EEXIST and ENODATA (`flags`), E2BIG (the value), EPERM (`user.` on other types, or on
-    /// another's sticky directory; `trusted.` and `security.` by anyone but root), EACCES,
-    /// EROFS, ERANGE, EOPNOTSUPP, EINVAL, ENOSPC, and what the driver answers.
+    /// EEXIST and ENODATA (`flags`), E2BIG (the value), EPERM (`user.` on other types, or on another's sticky
+    /// directory; `trusted.` and `security.` by anyone but root), EACCES, EROFS, ERANGE, EOPNOTSUPP, EINVAL,
+    /// ENOSPC, and the driver's errors.
     pub fn setxattr(
         &self,
         op: &Op,
@@ -107,8 +106,8 @@ impl Vfs {
         self.sup(inode)?.driver.setxattr(op, inode, name, value, flags)
     }
 
-    /// Removes an extended attribute; errors as [`Vfs::setxattr`], ENODATA where there is none (an access
-    /// control list excepted).
+    /// Removes an extended attribute. Errors as [`Vfs::setxattr`]; ENODATA if there is none (except for an access
+    /// control list).
     pub fn removexattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
         if let Some(kind) = self.own_list(inode, name) {
             self.sup(inode)?.writable()?;
@@ -119,12 +118,12 @@ impl Vfs {
         self.sup(inode)?.driver.removexattr(op, inode, name)
     }
 
-    /// All names that the caller may know of, each followed by a nul.
+    /// All names that the caller may see, each followed by a nul.
     pub fn listxattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
         let sup = self.sup(inode)?;
         let mut names = self.list_names(op, &sup, inode)?;
         names.extend(sup.driver.listxattr(op, inode)?);
-        // A FUSE kernel passes the list on as it is: here trust does not make it visible.
+        // A FUSE kernel passes the list on unchanged, so trust does not make these names visible.
         let is_trusted = |name: &[u8]| name.starts_with(b"trusted.");
         if !names.split(|&b| b == 0).any(is_trusted) || op.has(Capability::SysAdmin) {
             return Ok(names);
@@ -133,7 +132,7 @@ impl Vfs {
         Ok(visible.flatten().copied().collect())
     }
 
-    /// Which access control list a name means, where they are ours to check.
+    /// The access control list that a name means, if the VFS checks it.
     fn own_list(&self, inode: &Inode<'_>, name: &[u8]) -> Option<AclKind> {
         AclKind::of_xattr(name).filter(|_| !self.passes_through(inode))
     }

@@ -1,4 +1,4 @@
-//! Access control lists, as the host's kernel has them on a tmpfs; and what they cost where there is none.
+//! Access control lists, compared with the host kernel's on a tmpfs; and their cost if there is none.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use uvfs::{
     XattrFlags, counters, mode,
 };
 
-/// A list as scripts have it.
+/// A list in the syntax of scripts.
 fn list(text: &str) -> Acl {
     Acl::from_xattr(&crate::common::script::acl_bytes(text).unwrap()).unwrap().unwrap()
 }
@@ -159,7 +159,7 @@ fn a_list_grants_and_denies() {
     compare(&text);
 }
 
-/// The kernel asks for no list whose mask is empty: mode bits decide then.
+/// The kernel does not ask a list whose mask is empty: mode bits decide then.
 #[test]
 fn an_empty_mask_leaves_it_to_the_mode_bits() {
     compare(
@@ -256,7 +256,7 @@ fn a_change_of_mode_is_one_of_the_mask() {
     );
 }
 
-/// As a chmod does: set-group-id goes where the owner is no member of the group.
+/// As a chmod does: set-group-id is cleared if the owner is not a member of the group.
 #[test]
 fn a_list_may_cost_set_group_id() {
     compare(
@@ -357,7 +357,7 @@ fn set_group_id_is_decided_before_the_umask() {
     );
 }
 
-/// Whether a file may be linked to is asked of its list too, under `protected_hardlinks`.
+/// Under `protected_hardlinks`, the file's list also decides whether it may be linked to.
 #[test]
 fn lists_count_for_hard_links() {
     let vfs = Vfs::new(VfsConfig::default(), Arc::new(Mem::default())).unwrap();
@@ -373,7 +373,7 @@ fn lists_count_for_hard_links() {
     assert_eq!(errno(eight.link(b"f", b"h")), Some(Errno::PERM));
 }
 
-/// One test with the counters, which are the process's: nobody else in this binary looks at them.
+/// This is one test, because the counters are the process's: no other test in this binary reads them.
 #[test]
 fn a_list_is_asked_for_only_where_mode_bits_leave_it_open() {
     let mem = Arc::new(Mem::default());
@@ -409,7 +409,7 @@ fn a_list_is_asked_for_only_where_mode_bits_leave_it_open() {
     assert_eq!(errno(seven.access(b"d", Access::EXEC)), Some(Errno::ACCESS));
 }
 
-/// Also where the mode is what it was: the list alone is a change of permissions.
+/// Also if the mode does not change: a new list alone is a change of permissions.
 #[test]
 fn what_was_kept_of_an_earlier_walk_lets_nobody_through() {
     let vfs = vfs_of(Arc::new(Mem::default()));
@@ -427,7 +427,7 @@ fn what_was_kept_of_an_earlier_walk_lets_nobody_through() {
     assert_eq!(errno(seven.stat(path)), None);
 }
 
-/// A front end that looks in the cache first is sent on where a list has to be asked for.
+/// A front end that looks in the cache first must take the slow way if a list must be asked.
 #[test]
 fn a_look_in_the_cache_asks_no_driver() {
     let mem = Arc::new(Mem::default());
@@ -463,8 +463,8 @@ fn a_driver_without_lists_has_none() {
     assert!(!vfs.keeps_acls(&vfs.root()));
 }
 
-/// With the list the group's permission bits are its mask, without it they are the group's. Taken for one
-/// another, they would let in whom neither state does.
+/// With a list, the group's permission bits are its mask; without one, they are the group's own. A mix of the two
+/// states would grant access that neither grants.
 #[test]
 fn list_and_mode_are_of_one_moment() {
     let vfs = vfs_of(Arc::new(Mem::default()));

@@ -1,4 +1,4 @@
-//! chmod, chown, times, sizes, and what becomes of set-id bits; extended attributes.
+//! chmod, chown, times, sizes, and the clearing of set-id bits; extended attributes.
 
 use crate::common::compare;
 

@@ -1,18 +1,18 @@
-//! The control directory: a name in the root that no listing shows and no driver is asked for.
+//! The control directory: a name in the root that listings hide and no driver is asked for.
 
 use std::sync::Arc;
 
 use crate::common::{Mem, Store, errno, root, touch, user, vfs_of};
 use uvfs::{Cred, DirEntry, Driver, Errno, Found, OpenFlags, RenameFlags, Ttl, Vfs, mode};
 
-/// What stands at the root of the tree.
+/// The root file system of the tree.
 enum Root {
     Resident,
-    /// Asked, with a file `.uvfs` of its own (number 2) and a directory `d` (number 3).
+    /// A driver that is asked, with a file `.uvfs` of its own (number 2) and a directory `d` (number 3).
     Asked(Arc<Store>),
 }
 
-/// What the control directory has: a file `stats` and a directory `sub`.
+/// The content of the control directory: a file `stats` and a directory `sub`.
 fn control() -> Arc<dyn Driver> {
     let store = Store::default();
     store.plant(1, "stats", mode::S_IFREG | 0o444);
@@ -125,7 +125,7 @@ fn its_name_cannot_be_changed() {
         assert_eq!(errno(root.rename(b"/f", b"/.uvfs/f", none)), Some(Errno::XDEV));
         let open = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE;
         assert_eq!(errno(root.open(b"/.uvfs", open, 0o644)), Some(Errno::ISDIR));
-        // Elsewhere it is a name like any other.
+        // Elsewhere the name is ordinary.
         touch(&root, "e/.uvfs");
         assert!(root.stat(b"/e/.uvfs").unwrap().is_reg());
         root.rename(b"/e/.uvfs", b"/g", none).unwrap();
@@ -175,7 +175,7 @@ fn a_changed_root_keeps_it_out_of_sight() {
         inside.chdir(b"/").unwrap();
         assert_eq!(errno(inside.stat(b"/.uvfs")), Some(Errno::NOENT));
         assert_eq!(errno(inside.stat(b"/../.uvfs")), Some(Errno::NOENT));
-        // And who is in it with it as the root does not get out.
+        // A process whose root is in it does not get out of that root.
         let mut control = root(&vfs);
         control.chroot(b"/.uvfs").unwrap();
         control.chdir(b"/").unwrap();
@@ -194,7 +194,7 @@ fn there_is_one_and_it_replaces_nothing() {
     assert_eq!(errno(vfs.mount_control(control(), false)), Some(Errno::EXIST));
     assert!(root(&vfs).stat(b"/.uvfs/stats").unwrap().is_reg());
 
-    // What a driver that is asked has of that name, and what the cache knew of it, is covered.
+    // The mount covers the driver's own entry of that name, and the cached state of it.
     let store = Arc::new(Store::new(Ttl::Forever, false));
     store.plant(1, ".uvfs", mode::S_IFREG | 0o600);
     let vfs = vfs_of(Arc::clone(&store) as Arc<dyn Driver>);

@@ -1,7 +1,7 @@
 //! Each call of a driver fails in turn, in a script that changes what it walks through.
 //!
-//! The right error comes back; what the cache believes afterwards is what the driver has; and when
-//! the file system is unmounted nothing of it is left.
+//! The caller gets the right error. Afterwards the cache agrees with the driver. After the unmount nothing of the
+//! file system is left.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use uvfs::{
     Perm, RenameFlags, Result, SetAttr, StatFs, Ttl, Vfs, XattrFlags, mode,
 };
 
-/// What fails: an error that nothing else here gives.
+/// The planted failure: an error that nothing else here returns.
 const FAULT: Errno = Errno::DQUOT;
 
 /// A [`Store`] with bytes for its files, one of whose calls fails before it has an effect.
@@ -40,7 +40,7 @@ impl Faulty {
     }
 }
 
-/// Methods that fail in their turn.
+/// Defines the methods that fail in their turn.
 macro_rules! faulty {
     ($(fn $method:ident(&self $(, $arg:ident: $type:ty)*) -> $result:ty;)*) => {
         $(fn $method(&self $(, $arg: $type)*) -> $result {
@@ -102,7 +102,7 @@ impl Driver for Faulty {
     }
 }
 
-/// Opens, writes, reads, syncs, closes; the first error.
+/// Opens, writes, reads, syncs, closes; returns the first error.
 fn use_file(vfs: &Vfs, path: &[u8]) -> Result<()> {
     let flags = OpenFlags::CREATE | OpenFlags::READ | OpenFlags::WRITE;
     let me = root(vfs);
@@ -112,7 +112,7 @@ fn use_file(vfs: &Vfs, path: &[u8]) -> Result<()> {
     handle.sync(false)
 }
 
-/// What each step came to. A step may fail because an earlier one did.
+/// The result of each step. A step may fail because an earlier one did.
 fn script(vfs: &Vfs) -> Vec<Result<()>> {
     let me = root(vfs);
     let none = RenameFlags::empty();
@@ -200,7 +200,7 @@ fn every_call_fails_in_turn(ttl: Ttl) {
         assert_eq!(first.map(|(now, _)| *now), Some(Err(FAULT)), "call {n}: {outcomes:?}");
         assert_eq!(outcomes.iter().filter(|step| **step == Err(FAULT)).count(), 1, "call {n}");
         driver.fails.store(0, Ordering::Relaxed);
-        // What another cache over the same tree says.
+        // The view of another cache over the same tree.
         let believed = tree(&vfs, "/m");
         let other = vfs_of(Arc::clone(&driver) as Arc<dyn Driver>);
         let true_tree: BTreeMap<_, _> =
@@ -209,7 +209,7 @@ fn every_call_fails_in_turn(ttl: Ttl) {
         drop(other);
         vfs.unmount(&root_of(&vfs)).expect("nothing is mounted inside");
         let after = vfs.cache().counters();
-        // The root of the mount was counted before, and is gone.
+        // The root of the mount was counted before, and is gone now.
         assert_eq!(after.inodes + 1, before.inodes, "call {n}: {after:?}");
         assert_eq!(after.dentries, 1, "call {n}: {after:?}");
     }

@@ -1,4 +1,4 @@
-//! Open files: handles, what they allow, how long they live; directories that are read.
+//! Open files: handles, what they allow, and how long they live; reading directories.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -108,7 +108,7 @@ fn a_driver_that_fails_changes_nothing() {
         let after = (root.stat(b"f"), root.stat(b"d"), root.stat(b"e"), root.readdir(b"/"));
         assert_eq!(after, before, "attempt {n}");
     }
-    // Nothing is left behind that would keep the directories from going.
+    // Nothing stays behind that would prevent the removal of the directories.
     root.rename(b"d", b"e", RenameFlags::empty()).unwrap();
     root.mkdir(b"e/x", 0o755).unwrap();
     root.rmdir(b"e/x").unwrap();
@@ -136,7 +136,7 @@ fn a_new_files_mode_does_not_bind_its_maker() {
     let file = me.open(b"f", RW | OpenFlags::CREATE, 0).unwrap();
     assert_eq!(file.write_at(b"x", 0), Ok(1));
     assert_eq!(errno(me.open(b"f", OpenFlags::READ, 0)), Some(Errno::ACCESS));
-    // What is open stays open, whatever the mode becomes.
+    // An open file stays open, whatever the mode becomes.
     assert_eq!(file.set_len(0), Ok(()));
 }
 
@@ -174,7 +174,7 @@ fn directories_are_read_from_where_one_stopped() {
         if names.len() == before {
             break;
         }
-        // What is added or removed behind the reader's back does not disturb the rest.
+        // Names added or removed during the listing do not disturb the rest.
         if names.len() == 14 {
             root.unlink(b"f46").unwrap();
             touch(&root, "new");

@@ -1,5 +1,5 @@
-//! Random system calls by several users, on a [`Vfs`](uvfs::Vfs) and on the host's tmpfs: every
-//! answer is the same, and so is the tree that is left. Failing sequences shrink.
+//! Random system calls by several users, on a [`Vfs`](uvfs::Vfs) and on the host's tmpfs. Every answer must be the
+//! same, and so must the resulting tree. Failing sequences shrink.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn users() -> impl Strategy<Value = Cred> {
     ]
 }
 
-/// Few names, so that calls meet.
+/// Few names, so that calls use the same ones.
 fn paths() -> impl Strategy<Value = Vec<u8>> {
     let name = prop_oneof![8 => "[abcd]", 1 => Just("..".to_owned()), 1 => Just(".".to_owned())];
     (prop::bool::weighted(0.2), prop::collection::vec(name, 1..4), prop::bool::weighted(0.1)).prop_map(
@@ -89,7 +89,7 @@ fn calls() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Every path with what `lstat` says of it.
+/// Every path with its `lstat` result.
 fn tree(sys: &mut dyn Sys, dir: &str, out: &mut Vec<String>) {
     let root = Cred::root();
     let names = sys.call(&root, &Call::Ls(dir.as_bytes().to_vec())).unwrap();
@@ -103,7 +103,7 @@ fn tree(sys: &mut dyn Sys, dir: &str, out: &mut Vec<String>) {
     }
 }
 
-/// Takes everything away, so that the host's directory serves the next case.
+/// Removes everything, so that the next case can use the host's directory.
 fn clear(sys: &mut dyn Sys, dir: &str) {
     let root = Cred::root();
     let names = sys.call(&root, &Call::Ls(dir.as_bytes().to_vec())).unwrap();
@@ -123,7 +123,7 @@ fn run_both(host: &mut Host, calls: &[(Cred, Call)]) -> Result<(), TestCaseError
     for sys in [&mut inside as &mut dyn Sys, host] {
         sys.call(&Cred::root(), &Call::Chown(b"/".to_vec(), Some(0), Some(0), true)).unwrap();
         sys.call(&Cred::root(), &Call::Chmod(b"/".to_vec(), 0o777)).unwrap();
-        // Of the case before, on the host.
+        // The previous case may have left this on the host.
         let _ = sys.call(&Cred::root(), &Call::RemoveXattr(b"/".to_vec(), b"user.a".to_vec()));
     }
     for (cred, call) in calls {

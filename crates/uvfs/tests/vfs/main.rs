@@ -1,5 +1,5 @@
-//! The VFS as its users meet it, one topic a file. One program, because each would take seconds to link; but for `lockless`, which looks at
-//! what the process counts.
+//! Tests of the VFS from its users' view, one topic per file. They are one program, because each program would take
+//! seconds to link. `lockless` is separate, because it reads the process's counters.
 
 mod common;
 

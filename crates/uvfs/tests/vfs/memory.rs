@@ -1,4 +1,4 @@
-//! What the VFS tells a driver where the memory limit stands in the way.
+//! The VFS's calls of a driver when the memory limit is reached.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::common::{Store, errno, root, vfs_of};
 use uvfs::{Errno, mode};
 
-/// Each inode that a driver brought is let go of once.
+/// The cache drops each inode that a driver returned exactly once.
 #[test]
 fn an_inode_without_room_for_its_name_is_evicted_once() {
     let store = Arc::new(Store::default());
@@ -26,7 +26,7 @@ fn an_inode_without_room_for_its_name_is_evicted_once() {
     let answer = context.stat(long.as_bytes());
     let after = told();
     println!("{:?}: evicted, inodes {before:?} to {after:?}", errno(answer));
-    // One came, unless it was refused before it had a slot.
+    // One inode came, unless it was refused before it had a slot.
     let gone = before.1 as i64 - after.1 as i64;
     let evicted = after.0 as i64 - before.0 as i64;
     assert!(

@@ -1,4 +1,4 @@
-//! Drivers with a tree of their own: what is asked of them, when, and how often.
+//! Drivers with a tree of their own: which calls they get, when, and how often.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn a_name_is_asked_for_once() {
 fn an_error_is_not_an_answer() {
     let (store, vfs) = stored(Store::default());
     let root = root(&vfs);
-    // Told as an error, absence is not cached.
+    // An absence returned as an error is not cached.
     assert_eq!(errno(root.stat(b"untold")), Some(Errno::NOENT));
     assert_eq!(errno(root.stat(b"untold")), Some(Errno::NOENT));
     assert_eq!(store.asked("untold"), 2);
@@ -67,11 +67,11 @@ fn changes_ask_for_names_that_are_not_cached() {
     assert_eq!(errno(root.stat(b"c")), Some(Errno::NOENT));
     root.unlink(b"e").unwrap();
     assert_eq!(errno(root.stat(b"e")), Some(Errno::NOENT));
-    // The cache knows of no entry in it, the driver does.
+    // The cache knows of no entry in it, but the driver does.
     assert_eq!(errno(root.rmdir(b"d")), Some(Errno::NOTEMPTY));
     assert!(root.stat(b"d/inner").unwrap().is_reg());
     root.unlink(b"d/inner").unwrap();
-    // That something is not there is no entry.
+    // A negative entry is not an entry of the directory.
     assert_eq!(errno(root.stat(b"d/inner")), Some(Errno::NOENT));
     assert_eq!(errno(root.stat(b"d/never")), Some(Errno::NOENT));
     root.rmdir(b"d").unwrap();
@@ -99,7 +99,7 @@ fn concurrent_misses_make_one_call() {
     }
 }
 
-/// What was true when the driver looked must not overwrite what was done since.
+/// A driver's answer from before a change must not overwrite the change.
 #[test]
 fn late_answers_change_nothing() {
     let (store, vfs) = stored(Store::default());
@@ -122,7 +122,7 @@ fn late_answers_change_nothing() {
         store.uproot(other, "h");
         vfs.cache().invalidate(&context.resolve(b"other").unwrap(), b"h");
         store.unshut();
-        // Asked for before the changes, so the answers of then are right for those who asked.
+        // These lookups began before the changes, so the old answers are right for their callers.
         assert_eq!(g.join().unwrap(), Ok(ino));
         h.join().unwrap().unwrap();
     });
@@ -139,7 +139,7 @@ fn a_slow_answer_delays_no_other_name() {
     std::thread::scope(|s| {
         let slow = s.spawn(|| root(&vfs).stat(b"slow").is_ok());
         store.until_waiting(1);
-        // The same directory, while one of its names is being asked for.
+        // The same directory, while one of its names is being looked up.
         let root = root(&vfs);
         root.stat(b"d").unwrap();
         let op = vfs.op(&Cred::root());
@@ -186,8 +186,8 @@ fn answers_for_one_caller_do_not_serve_another() {
     assert_eq!(errno(even.stat(b"d")), Some(Errno::NOENT));
 }
 
-/// Nobody has the right to a name whose answer depends on the caller while the driver looks it up: what it saw of an inode must not
-/// overwrite what was done since.
+/// If answers depend on the caller, no name lock is held while the driver looks a name up. Its view of an inode
+/// must not overwrite a later change.
 #[test]
 fn late_answers_for_one_caller_change_nothing() {
     let (store, vfs) = stored(Store::new(Ttl::Forever, true));
@@ -200,7 +200,7 @@ fn late_answers_for_one_caller_change_nothing() {
         store.resize(ino, 10);
         held.update(|attr| attr.size = 10);
         store.unshut();
-        assert_eq!(late.join().unwrap(), Ok(0), "what was so when it was asked for");
+        assert_eq!(late.join().unwrap(), Ok(0), "the state when it was requested");
     });
     assert_eq!(held.attr().size, 10);
 }
@@ -227,7 +227,7 @@ fn answers_expire() {
     assert_eq!(vfs.ttl(&inode), ttl);
 }
 
-/// No name leads to where a walk begins, so nothing else would have it asked for again.
+/// No name leads to the start of a walk, so no lookup of a name renews the start's attributes.
 #[test]
 fn permission_to_search_a_working_directory_expires() {
     let (store, vfs) = stored(Store::new(Ttl::For(Duration::from_millis(1000)), false));
@@ -239,12 +239,12 @@ fn permission_to_search_a_working_directory_expires() {
     somebody.stat(b"f").unwrap();
     store.change_mode(dir, mode::S_IFDIR | 0o700);
     vfs.cache().advance_clock(1500);
-    // Root may search it, and asks for the name only.
+    // Root may search the directory, and asks only for the name.
     root.stat(b"f").unwrap();
     assert_eq!(errno(somebody.stat(b"f")), Some(Errno::ACCESS));
     assert_eq!(errno(somebody.open(b"f", OpenFlags::READ, 0)), Some(Errno::ACCESS));
     store.change_mode(dir, DIR);
-    assert_eq!(errno(somebody.stat(b"f")), Some(Errno::ACCESS), "believed for its time");
+    assert_eq!(errno(somebody.stat(b"f")), Some(Errno::ACCESS), "trusted for its TTL");
     vfs.cache().advance_clock(1500);
     somebody.stat(b"f").unwrap();
 }
@@ -292,7 +292,7 @@ fn unused_inodes_are_let_go_and_found_again() {
     for n in 0..100 {
         root.stat(format!("f{n}").as_bytes()).unwrap();
     }
-    // The first sweep may only take marks away.
+    // The first sweep may only clear second-chance marks.
     let gone: usize = (0..3).map(|_| vfs.cache().evict_unused(vfs.root().sb(), 1000)).sum();
     assert!(gone >= 99, "{gone}");
     assert_eq!(store.evicted.load(std::sync::atomic::Ordering::Relaxed) as usize, gone);
@@ -301,7 +301,7 @@ fn unused_inodes_are_let_go_and_found_again() {
     assert!(store.asked("f8") >= 2);
 }
 
-/// A tree over a cache that holds some thousand inodes.
+/// A tree over a cache that holds a few thousand inodes.
 fn small() -> (Arc<Store>, Arc<Vfs>) {
     let store = Arc::new(Store::default());
     let config = uvfs::VfsConfig {
@@ -327,7 +327,7 @@ fn what_cannot_be_cached_is_let_go() {
         assert!(held.len() < 1 << 20, "no limit");
     };
     assert_eq!(full, Errno::NOMEM);
-    // The driver is told of the one that was not taken.
+    // The driver learns that one inode was not kept.
     assert_eq!(store.evicted.load(std::sync::atomic::Ordering::Relaxed), 1);
     held.truncate(held.len() / 2);
     let last = format!("f{}", held.len() * 2);

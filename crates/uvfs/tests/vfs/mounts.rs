@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::common::{Mem, errno, root, touch, user, vfs, vfs_of};
 use uvfs::{Errno, OpenFlags, RenameFlags, Vfs};
 
-/// A tree with `d` and a second file system on it, which has `f` and `e`.
+/// A tree with a second file system on `d`, which has `f` and `e`.
 fn mounted() -> (Arc<Vfs>, Arc<Mem>) {
     let vfs = vfs();
     let inner = Arc::new(Mem::default());
@@ -96,7 +96,7 @@ fn unmounting() {
     assert_eq!(vfs.mount_count(), 1);
     assert!(root.stat(b"d/covered").unwrap().is_reg());
     assert_eq!(errno(root.stat(b"d/f")), Some(Errno::NOENT));
-    // What is open works on; what is only referenced knows that its file system is gone.
+    // An open file keeps working. A call on an inode that is only referenced reports that its file system is gone.
     assert_eq!(file.write_at(b"still", 0), Ok(5));
     let op = vfs.op(&uvfs::Cred::root());
     assert_eq!(errno(vfs.mkdir(&op, &mounted, b"x", 0o755)), Some(Errno::STALE));
@@ -106,7 +106,7 @@ fn unmounting() {
     root.rename(b"d", b"x", RenameFlags::empty()).unwrap();
 }
 
-/// Counted by the driver's own `Arc`: the test's, and one for each thread that has files open.
+/// Counted by the driver's own `Arc`: the test holds one, and each thread with open files holds one.
 #[test]
 fn after_an_unmount_only_open_files_keep_the_driver() {
     let (vfs, inner) = mounted();
@@ -176,7 +176,7 @@ fn a_mount_is_no_way_out_of_a_root() {
     jailed.chroot(b"jail").unwrap();
     jailed.chdir(b"/").unwrap();
     assert_eq!(jailed.stat(b"../..").unwrap(), free.stat(b"jail").unwrap());
-    // Now its root is covered, and `d/..` leads to what covers it.
+    // Now its root is covered, and `d/..` leads to the covering root.
     vfs.mount(&free.resolve(b"jail").unwrap(), Arc::new(Mem::default())).unwrap();
     let covering = free.stat(b"jail").unwrap();
     for path in [&b"d/.."[..], b"d/../..", b"d/../../..", b"/d/../../.."] {
@@ -207,7 +207,7 @@ fn a_mount_and_a_removal_exclude_each_other() {
             (mount.join().unwrap(), removed)
         });
         match (mounted, removed) {
-            // Not empty: the mount was just being made.
+            // Not empty: the mount was in progress.
             (Ok(()), Err(Errno::BUSY | Errno::NOTEMPTY)) => assert!(context.stat(b"d").unwrap().is_dir()),
             (Err(Errno::NOENT), Ok(())) => assert_eq!(errno(context.stat(b"d")), Some(Errno::NOENT)),
             other => panic!("{other:?}"),
@@ -225,7 +225,7 @@ fn everything_is_let_go_in_the_end() {
         root.mkdir(b"d", 0o755).unwrap();
         vfs.mount(&root.resolve(b"d").unwrap(), Arc::clone(&inner) as Arc<dyn uvfs::Driver>).unwrap();
         touch(&root, "d/f");
-        // A handle that nobody releases.
+        // A handle that is never released.
         let op = vfs.op(&uvfs::Cred::root());
         let file = root.resolve(b"d/f").unwrap();
         assert_ne!(vfs.open(&op, &file, uvfs::Access::READ, false).unwrap(), 0);
@@ -249,7 +249,7 @@ fn a_root_under_a_stacked_mount_is_not_left() {
     let mut jail = root.clone();
     jail.chroot(b"/d").unwrap();
     jail.chdir(b"/").unwrap();
-    // Somebody outside mounts one more on the same directory: the jail's root is in the middle now.
+    // A user outside mounts once more on the same directory, so the jail's root is now in the middle.
     vfs.mount(&root.resolve(b"d").unwrap(), Arc::new(Mem::default())).unwrap();
     for path in [&b"/sub/../../secret"[..], b"/link"] {
         assert_eq!(errno(jail.stat(path)), Some(Errno::NOENT));

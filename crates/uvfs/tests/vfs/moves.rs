@@ -1,4 +1,4 @@
-//! Directories that are moved below each other at the same time: no loop comes about.
+//! Directories that are moved below each other at the same time: no loop may result.
 
 use std::fs;
 use std::sync::Arc;
@@ -10,26 +10,26 @@ use uvfs::{Context, Errno, RenameFlags, Vfs};
 
 use crate::common::{Mem, root, touch, vfs_of};
 
-/// Whether a thread of ours sleeps, as the kernel says.
+/// Whether a thread of this process sleeps, according to the kernel.
 fn sleeps(thread: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('S'))
 }
 
-/// The second of two renames, as the first one sees it from inside its driver.
+/// The second of two renames, as seen from the driver call of the first.
 #[derive(Default)]
 struct Second {
     /// Its thread, once it runs.
     thread: Mutex<String>,
     may_begin: AtomicBool,
     has_ended: AtomicBool,
-    /// Renames that the driver was asked for.
+    /// Rename calls that the driver got.
     asked: AtomicU32,
 }
 
 impl Second {
-    /// In the first rename's driver call, after it was found that there would be no loop, and before it is made: lets the
-    /// second one go as far as it gets. It comes to the driver, or it fails, or it waits for the first one.
+    /// Called in the first rename's driver call, after the loop check and before the change. Lets the second rename
+    /// go as far as it can: it reaches the driver, fails, or waits for the first.
     fn overtake(&self) {
         if self.asked.fetch_add(1, Ordering::SeqCst) > 0 {
             return;
@@ -46,7 +46,7 @@ impl Second {
     fn run(&self, rename: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         let me = fs::read_link("/proc/thread-self").unwrap();
         *self.thread.lock() = me.to_str().unwrap().to_owned();
-        // Not asleep: it sleeps where it waits for the first one, and nowhere else.
+        // It must not sleep here: a sleep means that it waits for the first rename.
         while !self.may_begin.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
@@ -75,7 +75,7 @@ fn opposite(below_a: &str, below_b: &str, flags: RenameFlags) {
         [root.rename(b"a", below_b.as_bytes(), flags), other.join().unwrap()]
     });
     assert_eq!(results, [Ok(()), Err(Errno::INVAL)], "{below_a}, {below_b}");
-    // The one that was moved, and the other one, from the root.
+    // Both directories are reachable from the root.
     assert!(root.stat(below_b.as_bytes()).unwrap().is_dir());
     assert!(root.stat(b"b").unwrap().is_dir());
 }
@@ -87,7 +87,7 @@ fn rule12_opposite_moves_make_no_loop() {
     opposite("a/x", "b/x", RenameFlags::empty());
 }
 
-/// The same where each directory changes places with a file in the other one.
+/// The same if each directory is exchanged with a file in the other one.
 #[test]
 fn rule12_opposite_exchanges_make_no_loop() {
     opposite("a/f", "b/f", RenameFlags::EXCHANGE);

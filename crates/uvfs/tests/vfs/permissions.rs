@@ -1,17 +1,17 @@
-//! Who may do what: mode bits, sticky directories, groups, and the order of errors.
+//! Permissions: mode bits, sticky directories, groups, and the order of errors.
 
 use std::fmt::Write as _;
 
 use crate::common::{compare, host, inside, script};
 
-/// Owner, group member and other against every combination of bits: `access` says what the
-/// bits of the right class say, and root may all but execute what nobody may.
+/// Owner, group member and other against every combination of bits. `access` follows the bits of the right class.
+/// Root may do everything, except execute a file that nobody may execute.
 #[test]
 fn every_mode_for_every_class() {
     let mut text = String::from("mkfile f 0 : ok\nchown f 100 200 : ok\n");
     for bits in 0..8u32 {
         for (class, shift) in [("@100:1", 6), ("@101:200", 3), ("@101:1,200", 3), ("@101:1", 0)] {
-            // The other classes may all: they must not matter.
+            // The other classes have all bits, which must not matter.
             let mode = (0o777 & !(7 << shift)) | (bits << shift);
             writeln!(text, "chmod f {mode:o} : ok").unwrap();
             for (letter, bit) in [("r", 4), ("w", 2), ("x", 1), ("rwx", 7), ("-", 0)] {
@@ -246,8 +246,8 @@ fn the_order_of_errors() {
     );
 }
 
-/// A script that only the Vfs runs, under its own rules for shared sticky directories: the
-/// host's settings are not ours to change.
+/// A script that only the Vfs runs, under its own rules for shared sticky directories: the test must not change the
+/// host's settings.
 fn inside_with(rules: uvfs::Protected, text: &str) {
     let config = uvfs::VfsConfig { protected: rules, ..uvfs::VfsConfig::default() };
     let vfs = uvfs::Vfs::new(config, std::sync::Arc::new(crate::common::Mem::default())).unwrap();
@@ -277,7 +277,7 @@ fn protected_symlinks() {
             @2 stat plain/l : -666 0:0 1 0
             stat t/l : {follow}
             ",
-            // Allowed to follow, it may still not make a file in the root directory.
+            // The caller may follow the link, but still not make a file in the root directory.
             "EACCES",
         )
     };
@@ -383,7 +383,7 @@ fn trusted_operations_are_not_checked() {
     vfs.rename(&op, &dir, b"e", &vfs.root(), b"e", uvfs::RenameFlags::empty()).unwrap();
     let set = uvfs::SetAttr { mode: Some(0o777), ..uvfs::SetAttr::default() };
     assert_eq!(vfs.setattr(&op, &dir, &set).unwrap().mode & 0o7777, 0o777);
-    // Not a question of permission.
+    // This is not a question of permission.
     assert_eq!(crate::common::errno(vfs.mkdir(&op, &dir, b".", 0o755)), Some(uvfs::Errno::EXIST));
     assert_eq!(crate::common::errno(vfs.rmdir(&op, &vfs.root(), b"x")), Some(uvfs::Errno::NOENT));
     let _ = host::protected();

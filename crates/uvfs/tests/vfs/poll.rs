@@ -15,7 +15,7 @@ use uvfs::{
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// One file, `bell`, which is ready for PRI and ERR once it has been rung.
+/// One file, `bell`, which is ready for PRI and ERR once it has rung.
 #[derive(Default)]
 struct Bell(Mutex<State>);
 
@@ -114,7 +114,7 @@ fn a_thread_that_waits_is_woken_and_one_that_waits_in_vain_comes_back() {
     let file = root.open(b"/bell", OpenFlags::READ, 0).unwrap();
     assert_eq!(file.wait(PollEvents::PRI, Duration::from_millis(10)), Ok(PollEvents::empty()));
     bell.0.lock().waker = None;
-    // The ring comes while the other waits for it, and then before he begins to.
+    // First the ring comes while the other thread waits for it, then before that thread begins to wait.
     thread::scope(|s| {
         s.spawn(|| {
             while bell.0.lock().waker.is_none() {
@@ -122,7 +122,7 @@ fn a_thread_that_waits_is_woken_and_one_that_waits_in_vain_comes_back() {
             }
             bell.ring();
         });
-        // Errors are told unasked.
+        // Errors are reported without a request.
         assert_eq!(file.wait(PollEvents::OUT, SOON), Ok(PollEvents::ERR));
     });
     assert_eq!(file.wait(PollEvents::OUT, SOON), Ok(PollEvents::ERR));

@@ -1,4 +1,4 @@
-//! A path that is walked again and again: whatever changes on the way to it shows at once.
+//! A path that is walked repeatedly: every change on the way shows at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ fn tree() -> Arc<Vfs> {
     vfs
 }
 
-/// Walks a path often enough that its directory part is kept.
+/// Walks a path often enough that its directory part is cached.
 fn warm(context: &Context<'_>) -> u64 {
     (0..4).map(|_| context.stat(FILE.as_bytes()).unwrap().ino).fold(0, |_, ino| ino)
 }
@@ -36,7 +36,7 @@ fn a_rename_anywhere_above_shows() {
         assert_eq!(errno(root.stat(FILE.as_bytes())), Some(Errno::NOENT), "{dir}");
         let moved = FILE.replacen(dir, "/away", 1);
         assert_eq!(root.stat(moved.as_bytes()).unwrap().ino, ino);
-        // And something else under the old name.
+        // Something else is under the old name.
         for dir in DIRS {
             let _ = root.mkdir(dir.as_bytes(), 0o755);
         }
@@ -118,8 +118,8 @@ fn the_same_text_from_elsewhere_is_another_path() {
     assert_eq!(below.stat(relative).unwrap().ino, ino);
 }
 
-/// While one thread moves a directory to and fro, another asks for a file in it by both names: between two
-/// looks at the count of moves that agree, exactly one of them is there.
+/// One thread moves a directory to and fro, while another looks for a file in it by both names. If two reads of the
+/// move count agree, exactly one of the names existed between them.
 #[test]
 fn a_path_leads_where_it_led_at_some_moment_of_the_walk() {
     let vfs = tree();

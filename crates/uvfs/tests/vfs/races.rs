@@ -1,5 +1,4 @@
-//! Many threads at once: what must never be seen while names change, and that the tree is whole
-//! afterwards.
+//! Many threads at once: states that no thread may ever see while names change, and a consistent tree afterwards.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -8,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::common::{Mem, Store, root, touch, user, vfs, vfs_of};
 use uvfs::{Context, Errno, OpenFlags, RenameFlags, Vfs, mode};
 
-/// Small and repeatable.
+/// A small, repeatable random generator.
 struct Random(u64);
 
 impl Random {
@@ -20,7 +19,7 @@ impl Random {
     }
 }
 
-/// Set when it goes, by return or by panic: who waits for it must not wait for ever.
+/// Set when dropped, by return or by panic, so that its waiter does not wait for ever.
 struct Done<'a>(&'a AtomicBool);
 
 impl Drop for Done<'_> {
@@ -29,7 +28,7 @@ impl Drop for Done<'_> {
     }
 }
 
-/// Runs `change` so many times while another thread runs `look` all the time.
+/// Runs `change` that many times, while another thread runs `look` continuously.
 fn while_changing(times: u32, mut change: impl FnMut(u32) + Send, look: impl Fn() + Sync) {
     let done = AtomicBool::new(false);
     std::thread::scope(|s| {
@@ -195,7 +194,7 @@ fn a_directory_dies_empty() {
         s.spawn(|| {
             for _ in 0..20_000 {
                 match root.mknod(b"d/f", 0o644, 0) {
-                    // Nobody but us removes it, so its directory cannot go.
+                    // Only this thread removes it, so its directory cannot go.
                     Ok(()) => drop(root.unlink(b"d/f").inspect_err(|_| {
                         lost.fetch_add(1, Ordering::Relaxed);
                     })),
@@ -221,7 +220,7 @@ fn directories_do_not_swallow_each_other() {
             (first.join().unwrap(), second)
         });
         let outer = match (first, second) {
-            // Invalid: its parent was found before the other rename moved that below it.
+            // Invalid: its parent was found before the other rename moved that parent below it.
             (Ok(()), Err(Errno::NOENT | Errno::INVAL)) => "b",
             (Err(Errno::NOENT | Errno::INVAL), Ok(())) => "a",
             other => panic!("{other:?}"),
@@ -239,7 +238,7 @@ fn path(random: &mut Random) -> Vec<u8> {
     names.join("/").into_bytes()
 }
 
-/// One random call; errors are everyday.
+/// One random call; errors are expected.
 fn step(root: &Context<'_>, random: &mut Random) {
     let (one, other) = (path(random), path(random));
     let result = match random.below(16) {
@@ -268,12 +267,12 @@ fn step(root: &Context<'_>, random: &mut Random) {
     }
 }
 
-/// Looks at everything: a file has as many links as names, and a directory, where
-/// `counts_directories`, as many as it should. Returns how many inodes there are.
+/// Checks everything: a file has as many links as names, and if `counts_directories`, a directory has as many as it
+/// should. Returns the number of inodes.
 fn check_tree(root: &Context<'_>, counts_directories: bool) -> usize {
     let mut links: HashMap<u64, (u32, u32)> = HashMap::new();
     let mut directories = HashSet::new();
-    // Working directories: storms nest deeper than a path is long.
+    // Walks by working directories, because storms nest deeper than the longest path.
     let mut todo = vec![root.clone()];
     while let Some(here) = todo.pop() {
         let me = here.stat(b".").unwrap();
@@ -326,7 +325,7 @@ fn a_storm_leaves_a_whole_tree() {
     assert_eq!(mem.open.load(Ordering::Relaxed), 0);
 }
 
-/// The same while the cache is being emptied all the time.
+/// The same while another thread keeps emptying the cache.
 #[test]
 fn a_storm_over_a_driver_that_is_asked() {
     let vfs = vfs_of(Arc::new(Store::default()));
@@ -344,13 +343,13 @@ fn a_storm_over_a_driver_that_is_asked() {
             let _done = Done(&done);
             storm(&vfs, 3, 5_000);
         });
-        // What is cached by now is what the driver has.
+        // By now the cache agrees with the driver.
         check_tree(&root(&vfs), false);
     }
 }
 
-/// A file that many threads open all the time is replaced again and again: each one ends once, after the
-/// last who had it open, and none is left over.
+/// A file that many threads keep opening is replaced repeatedly. Each one ends once, after its last user, and none
+/// is left over.
 #[test]
 fn a_file_that_is_opened_by_many_ends_when_it_is_replaced() {
     const ROUNDS: usize = 1_000;
@@ -393,8 +392,8 @@ fn a_file_that_is_opened_by_many_ends_when_it_is_replaced() {
     assert_eq!((mem.evicted.lock().len(), vfs.cache().counters().inodes), (ROUNDS, 2));
 }
 
-/// A directory changes between two owners and modes that both deny the search: no walk sees one's owner with the other's
-/// mode, whichever way it leaves the directory.
+/// A directory changes between two owners and modes that both deny the search. No walk may combine one owner with
+/// the other mode, whichever way it leaves the directory.
 #[test]
 fn a_mode_that_is_torn_permits_nothing() {
     let vfs = vfs();
@@ -408,7 +407,7 @@ fn a_mode_that_is_torn_permits_nothing() {
         let inode = root.resolve(dir.as_bytes()).unwrap();
         touch(&root, &format!("{dir}/f"));
         root.mkdir(format!("{dir}/e").as_bytes(), 0o755).unwrap();
-        // Walks begin in it: the control directory is not found without references.
+        // Walks begin in it, because lock-free walks do not find the control directory.
         let mut inside = user(&vfs, 9, 9);
         inside.chdir(dir.as_bytes()).unwrap();
         let deny = |n: u32| {

@@ -1,4 +1,4 @@
-//! Drivers that vouch for their names and permissions at each use.
+//! Drivers that revalidate their names and permissions at each use.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use uvfs::{Context, Cred, Errno, OpenFlags, RenameFlags, Vfs, mode};
 
 const FILE: u32 = mode::S_IFREG | 0o644;
 const DIR: u32 = mode::S_IFDIR | 0o755;
-/// Long enough for the cache of directory parts.
+/// Long enough for the prefix cache.
 const DEEP: &[u8] = b"/directory/of-directories/f";
 
 /// A tree with [`DEEP`] in it: the directories have the numbers 2 and 3, the file 4.
@@ -23,7 +23,7 @@ fn vouching() -> (Arc<Store>, Arc<Vfs>) {
     (store, vfs)
 }
 
-/// A repeated path, so that whatever remembers paths would remember this one.
+/// A repeated path, which any cache of paths would remember.
 fn again(context: &Context<'_>, path: &[u8]) -> Result<u64, Errno> {
     let all: Vec<_> = (0..5).map(|_| context.stat(path).map(|attr| attr.ino)).collect();
     assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
@@ -63,7 +63,7 @@ fn a_name_that_is_not_vouched_for_is_looked_up_anew() {
     let file = store.plant(3, "f", FILE);
     assert_eq!(again(&root, DEEP), Ok(file));
     assert_eq!(store.asked("f"), 3);
-    // A directory on the way is another one, and then the first again, with what was in it.
+    // A directory on the way is replaced, and then the first one returns with its content.
     store.uproot(1, "directory");
     assert_eq!(again(&root, DEEP), Err(Errno::NOENT));
     let other = store.plant(1, "directory", DIR);
@@ -140,12 +140,12 @@ fn only_who_wants_to_be_asked_is() {
     root.stat(b"m/../f").unwrap();
     assert_eq!(vouching.uses(), ["may 1"]);
     assert_eq!(other.uses(), [""; 0]);
-    // A front end's way without blocking is not for it.
+    // A front end cannot use the non-blocking way for this driver.
     let op = vfs.op(&Cred::root());
     assert!(vfs.lookup_cached(&op, &root.resolve(b"m").unwrap(), b"v").is_none());
     assert!(vfs.lookup_cached(&op, &root.resolve(b"m/n").unwrap(), b"o").is_some());
     vfs.lookup(&op, &root.resolve(b"m").unwrap(), b"v").unwrap();
-    // Once it is unmounted nobody is asked, and the rest is as it was.
+    // After the unmount no driver is asked, and the rest is unchanged.
     vfs.unmount(&root.resolve(b"m/n").unwrap()).unwrap();
     vfs.unmount(&root.resolve(b"m").unwrap()).unwrap();
     vouching.uses();

@@ -1,8 +1,8 @@
 //! Scripts' system calls on the host's kernel, in a directory of a tmpfs.
 //!
-//! They are made by the thread that owns a [`Host`]: it has a root directory, a working
-//! directory and credentials of its own (Linux has all three per thread). That needs root; where
-//! it is missing, or there is no tmpfs, [`with_host`] says so and the comparison is skipped.
+//! The thread that owns a [`Host`] makes the calls. It has a root directory, a working directory and credentials of
+//! its own (Linux has all three per thread). That needs root. Without root or a tmpfs, [`with_host`] says so and
+//! the comparison is skipped.
 
 use std::io::Write as _;
 use std::sync::LazyLock;
@@ -22,13 +22,12 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// The calling thread, below a temporary directory.
 pub struct Host(());
 
-/// Runs `act` on a thread that has an empty tmpfs directory as its root. False where the host
-/// does not let us.
+/// Runs `act` on a thread that has an empty tmpfs directory as its root. False if the host does not permit it.
 pub fn with_host(act: impl FnOnce(&mut Host) + Send) -> bool {
     let shm = std::path::Path::new("/dev/shm");
     let is_tmpfs = rustix::fs::statfs(shm).is_ok_and(|s| s.f_type == TMPFS_MAGIC);
     if !rustix::process::geteuid().is_root() || !is_tmpfs {
-        // Not through the test's captured output: who reads the log must see it.
+        // Not through the test's captured output: readers of the log must see it.
         let _ = writeln!(
             std::io::stderr(),
             "skipped: comparing with the host needs root and a tmpfs at /dev/shm"
@@ -59,7 +58,7 @@ pub fn with_host(act: impl FnOnce(&mut Host) + Send) -> bool {
     }
 }
 
-/// The host's `fs.protected_*` settings, read before anybody is below another root.
+/// The host's `fs.protected_*` settings, read before any thread has another root.
 pub fn protected() -> Protected {
     static RULES: LazyLock<Protected> = LazyLock::new(read_protected);
     *RULES
@@ -78,7 +77,7 @@ fn read_protected() -> Protected {
     }
 }
 
-/// Effective ids of this thread; the saved ids stay root's, to come back.
+/// Sets the effective ids of this thread. The saved ids stay root's, for the way back.
 fn become_user(cred: &Cred) {
     let groups: Vec<Gid> = cred.groups.iter().map(|&g| Gid::from_raw(g)).collect();
     set_thread_groups(&groups).unwrap();
@@ -222,7 +221,7 @@ fn call_now(call: &Call) -> Answer {
             fs::utimensat(CWD, &**path, &times, AtFlags::empty())
         }
         Call::Truncate(path, size) => {
-            // There is no call for paths in the crate; opening asks for the same permission.
+            // The crate has no call for paths; opening needs the same permission.
             let fd = fs::open(&**path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
             fs::ftruncate(fd, *size)
         }

@@ -4,7 +4,7 @@ use uvfs::{Context, Cred, Errno, OpenFlags, Vfs};
 
 use super::script::{Answer, Call, Sys, acl_text, show};
 
-/// A process, so to speak.
+/// The model of a process.
 pub struct Inside<'v> {
     context: Context<'v>,
 }

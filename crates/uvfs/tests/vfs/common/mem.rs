@@ -20,26 +20,26 @@ struct Node {
     acls: [Option<Arc<Acl>>; 2],
 }
 
-/// The driver; public fields are for tests to look at or to plant faults.
+/// The driver. Tests read its public fields, or use them to plant faults.
 #[derive(Default)]
 pub struct Mem {
     last: AtomicU64,
     nodes: Mutex<HashMap<u64, Node>>,
-    /// Every change is refused with EROFS by the VFS; tests set it before mounting.
+    /// The VFS refuses every change with EROFS; tests set it before mounting.
     pub read_only: bool,
     /// The next change fails with EIO.
     pub broken: AtomicBool,
-    /// Inodes that were let go, with their link counts.
+    /// Inodes that the cache dropped, with their link counts.
     pub evicted: Mutex<Vec<(u64, u32)>>,
     /// Files opened and not yet released.
     pub open: AtomicU64,
-    /// Changes asked for since the mount.
+    /// Changes requested since the mount.
     pub changes: AtomicU64,
-    /// How often a link looks away before it acts, so that others could come between.
+    /// How often a link pauses before it acts, so that other threads can come between.
     pub slow_links: AtomicU64,
     /// Called by each rename before it changes anything.
     pub renaming: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
-    /// Access control lists asked for.
+    /// How often an access control list was requested.
     pub acls_asked: AtomicU64,
 }
 
@@ -66,7 +66,7 @@ fn is_dir(inode: &Inode<'_>) -> bool {
     inode.fmt() == mode::S_IFDIR
 }
 
-/// What is left of a target that lost its name.
+/// Updates an inode that lost a name.
 fn unlinked(inode: &Inode<'_>, now: Time) {
     inode.update(|a| {
         a.nlink = if a.is_dir() { 0 } else { a.nlink - 1 };
@@ -99,7 +99,7 @@ impl Driver for Mem {
 
     fn setattr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {
         self.change()?;
-        assert!(!set.kill_suidgid, "the VFS decides what becomes of set-id bits");
+        assert!(!set.kill_suidgid, "the VFS decides on set-id bits");
         if let Some(size) = set.size {
             self.node(inode, |n| n.bytes.resize(size as usize, 0));
         }
@@ -142,7 +142,7 @@ impl Driver for Mem {
         self.change()?;
         (0..self.slow_links.load(Ordering::Relaxed)).for_each(|_| std::thread::yield_now());
         inode.update(|a| {
-            assert_ne!(a.nlink, 0, "a link to what is gone");
+            assert_ne!(a.nlink, 0, "a link to an inode without names");
             a.nlink += 1;
             a.ctime = op.now;
         });

@@ -1,7 +1,7 @@
-//! What the tests of this crate share: two small drivers and a few short words.
+//! Shared parts of this crate's tests: two small drivers and a few helpers.
 //!
-//! [`Mem`] is resident (the cache is the tree), [`Store`] keeps a tree of its own and is asked
-//! for what the cache misses. Both are as simple as can be: one mutex each, no limits.
+//! [`Mem`] is resident (the cache is the tree). [`Store`] keeps a tree of its own, and is asked for names that the
+//! cache misses. Both are as simple as possible: one mutex each, no limits.
 
 pub mod host;
 pub mod inside;
@@ -43,28 +43,28 @@ pub fn touch(context: &Context<'_>, path: &str) {
     context.mknod(path.as_bytes(), mode::S_IFREG | 0o644, 0).unwrap();
 }
 
-/// Permission bits of what the path leads to, links not followed.
+/// Permission bits of the inode at the path; links are not followed.
 pub fn bits(context: &Context<'_>, path: &str) -> u32 {
     context.lstat(path.as_bytes()).unwrap().mode & 0o7777
 }
 
-/// The error, or none.
+/// The error, if any.
 pub fn errno<T>(result: Result<T, Errno>) -> Option<Errno> {
     result.err()
 }
 
-/// A new node's attributes as a plain file system would have them.
+/// A new node's attributes, as a plain file system sets them.
 pub fn new_attr(ino: u64, mode: u32, uid: u32, gid: u32, now: Time) -> Attr {
     let nlink = if mode & mode::S_IFMT == mode::S_IFDIR { 2 } else { 1 };
     Attr { ino, mode, nlink, uid, gid, atime: now, mtime: now, ctime: now, ..Attr::default() }
 }
 
-/// A node that may be believed for ever.
+/// A node with an unlimited TTL.
 pub fn new_inode(attr: Attr) -> NewInode {
     NewInode { attr, private: attr.ino, ttl: Ttl::Forever }
 }
 
-/// Runs a script on a fresh tree, then on the host's kernel where that is possible.
+/// Runs a script on a fresh tree, then on the host's kernel if that is possible.
 pub fn compare(text: &str) {
     let config = VfsConfig { protected: host::protected(), ..VfsConfig::default() };
     let vfs = Vfs::new(config, Arc::new(Mem::default())).unwrap();

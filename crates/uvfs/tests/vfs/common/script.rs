@@ -1,16 +1,16 @@
-//! A small language of system calls, so that one text can be run on a [`Vfs`](uvfs::Vfs) and on
-//! the host's kernel, and both compared with what is expected.
+//! A small language of system calls. One text runs on a [`Vfs`](uvfs::Vfs) and on the host's kernel, and both are
+//! compared with the expected outcome.
 //!
-//! A line is `[@uid[:gid[,group...]]] call argument... : outcome`. Calls are those of [`Call`];
-//! paths are relative to, or absolute in, the tree under test. `name*300` stands for the name
-//! repeated. An access control list is written as setfacl(1) takes it, or as `hex:` and bytes. The outcome is `ok`, an errno's name, or what the call found. A line that ends with
-//! `!host` says that the host's kernel (or its configuration) answers otherwise, and why stands
-//! in a comment. Empty lines and `#` comments are skipped.
+//! A line is `[@uid[:gid[,group...]]] call argument... : outcome`. Calls are those of [`Call`]. Paths are relative
+//! to, or absolute in, the tree under test. `name*300` stands for the name repeated. An access control list is
+//! written in setfacl(1)'s syntax, or as `hex:` and bytes. The outcome is `ok`, an errno's name, or the call's
+//! result. A line that ends with `!host` says that the host's kernel (or its configuration) answers differently; a
+//! comment gives the reason. Empty lines and `#` comments are skipped.
 
 use rustix::io::Errno;
 use uvfs::{Access, Cred, OpenFlags, RenameFlags, SetTime, Time, XattrFlags, mode};
 
-/// What a call answers: text, or the error.
+/// The answer of a call: text, or the error.
 pub type Answer = Result<String, Errno>;
 
 /// One system call.
@@ -23,7 +23,7 @@ pub enum Call {
     Unlink(Vec<u8>),
     Rmdir(Vec<u8>),
     Rename(Vec<u8>, Vec<u8>, RenameFlags),
-    /// Follows links at the end or not.
+    /// The flag says whether links at the end are followed.
     Stat(Vec<u8>, bool),
     Open(Vec<u8>, OpenFlags, u32),
     /// Opens and writes.
@@ -41,7 +41,7 @@ pub enum Call {
     GetXattr(Vec<u8>, Vec<u8>),
     ListXattr(Vec<u8>),
     RemoveXattr(Vec<u8>, Vec<u8>),
-    /// An extended attribute that is a list.
+    /// Reads an extended attribute that is a list.
     GetAcl(Vec<u8>, Vec<u8>),
     Umask(u32),
 }
@@ -58,12 +58,12 @@ pub struct Line {
     pub text: String,
 }
 
-/// Something that system calls can be made on.
+/// A system under test.
 pub trait Sys {
     fn call(&mut self, cred: &Cred, call: &Call) -> Answer;
 }
 
-/// The answer as it stands in scripts.
+/// The answer in the syntax of scripts.
 pub fn outcome(answer: Answer) -> String {
     match answer {
         Ok(text) if text.is_empty() => "ok".into(),
@@ -72,7 +72,7 @@ pub fn outcome(answer: Answer) -> String {
     }
 }
 
-/// Runs a script; panics at the first line whose outcome is another.
+/// Runs a script; panics at the first line with another outcome.
 pub fn run(script: &str, sys: &mut dyn Sys, is_host: bool) {
     for line in script.lines().filter_map(parse) {
         let got = outcome(sys.call(&line.cred, &line.call));
@@ -82,7 +82,7 @@ pub fn run(script: &str, sys: &mut dyn Sys, is_host: bool) {
     }
 }
 
-/// A line's meaning; none where there is nothing on it.
+/// The meaning of a line; `None` if it is empty.
 pub fn parse(text: &str) -> Option<Line> {
     let bare = text.split('#').next().unwrap_or_default().trim();
     if bare.is_empty() {
@@ -204,7 +204,7 @@ fn acl_name(kind: &str) -> Option<Vec<u8>> {
     matches!(kind, "access" | "default").then(|| format!("system.posix_acl_{kind}").into_bytes())
 }
 
-/// The kinds of entries, in their order: letter, whether it is one with an id, and number.
+/// The kinds of entries, in their order: letter, whether it has an id, and number.
 const ACL_TAGS: [(&str, bool, u16); 6] = [
     ("u", false, 0x01),
     ("u", true, 0x02),
@@ -214,7 +214,7 @@ const ACL_TAGS: [(&str, bool, u16); 6] = [
     ("o", false, 0x20),
 ];
 
-/// A list as the kernel takes it. Knows nothing of how the VFS does it.
+/// A list in the kernel's form. Independent of the VFS's implementation.
 pub fn acl_bytes(text: &str) -> Option<Vec<u8>> {
     if let Some(hex) = text.strip_prefix("hex:") {
         let digits = |at: usize| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
@@ -254,8 +254,8 @@ pub fn acl_text(bytes: &[u8]) -> Answer {
     }
 }
 
-/// What `stat` shows in scripts: type, bits, owner, group, links, and the size but of
-/// directories (file systems differ).
+/// The `stat` output in scripts: type, bits, owner, group, links, and the size except of directories (file systems
+/// differ).
 pub fn show(mode: u32, uid: u32, gid: u32, nlink: u64, size: u64) -> String {
     let (letter, sized) = match mode & mode::S_IFMT {
         mode::S_IFDIR => ('d', false),

@@ -1,4 +1,4 @@
-//! A driver with a tree of its own, which the cache may know any part of.
+//! A driver with a tree of its own, of which the cache may know any part.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,25 +19,25 @@ struct Node {
     target: Vec<u8>,
 }
 
-/// The driver; public fields are for tests to set before mounting or to look at.
+/// The driver. Tests set its public fields before mounting, or read them.
 pub struct Store {
     nodes: Mutex<HashMap<u64, Node>>,
     last: AtomicU64,
-    /// How long answers may be believed.
+    /// The TTL of answers.
     pub ttl: Ttl,
-    /// Whether answers depend on who asks: odd users see nothing.
+    /// Whether answers depend on the caller: users with odd ids see nothing.
     pub private_answers: bool,
     /// Lookups by name.
     pub lookups: Mutex<BTreeMap<Vec<u8>, u32>>,
     /// Calls of getattr.
     pub getattrs: AtomicU64,
-    /// Inodes that the cache let go.
+    /// Inodes that the cache dropped.
     pub evicted: AtomicU64,
     /// Lookups fail with EIO.
     pub broken: AtomicBool,
-    /// Wants to vouch for its names at each use.
+    /// Revalidates its names at each use.
     revalidates: bool,
-    /// Vouches for none.
+    /// Refutes every name.
     pub distrust: AtomicBool,
     /// Uses of names ("1/f=3", by numbers) and of permissions ("may 1").
     uses: Mutex<Vec<String>>,
@@ -59,7 +59,7 @@ impl Default for Store {
 }
 
 impl Store {
-    /// An empty tree whose answers hold so long, for all or only for who asked.
+    /// An empty tree whose answers hold for `ttl`, for all callers or only for the asking one.
     pub fn new(ttl: Ttl, private_answers: bool) -> Self {
         let root = Node { attr: Attr::default(), children: BTreeMap::new(), target: Vec::new() };
         Self {
@@ -79,61 +79,61 @@ impl Store {
         }
     }
 
-    /// An empty tree that vouches for its names at each use.
+    /// An empty tree that revalidates its names at each use.
     pub fn vouching() -> Self {
         Self { revalidates: true, ..Self::default() }
     }
 
-    /// Makes a node behind the cache's back: in the root, or in the directory `dir`.
+    /// Makes a node behind the cache: in the root, or in the directory `dir`.
     pub fn plant(&self, dir: u64, name: &str, mode: u32) -> u64 {
         let ino = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         self.insert(dir, name.as_bytes(), new_attr(ino, mode, 0, 0, uvfs::Time::new(1, 0)), &[]);
         ino
     }
 
-    /// Gives a node another name behind the cache's back.
+    /// Gives a node another name behind the cache.
     pub fn plant_link(&self, ino: u64, dir: u64, name: &str) {
         let mut nodes = self.nodes.lock();
         nodes.get_mut(&ino).unwrap().attr.nlink += 1;
         nodes.get_mut(&dir).unwrap().children.insert(name.as_bytes().to_vec(), ino);
     }
 
-    /// Removes a name behind the cache's back.
+    /// Removes a name behind the cache.
     pub fn uproot(&self, dir: u64, name: &str) {
         self.nodes.lock().get_mut(&dir).unwrap().children.remove(name.as_bytes());
     }
 
-    /// Changes a size behind the cache's back.
+    /// Changes a size behind the cache.
     pub fn resize(&self, ino: u64, size: u64) {
         self.nodes.lock().get_mut(&ino).unwrap().attr.size = size;
     }
 
-    /// Changes type and permissions behind the cache's back.
+    /// Changes type and permissions behind the cache.
     pub fn change_mode(&self, ino: u64, mode: u32) {
         self.nodes.lock().get_mut(&ino).unwrap().attr.mode = mode;
     }
 
-    /// What it was asked about names and permissions since the last call of this.
+    /// The questions about names and permissions since the last call of this.
     pub fn uses(&self) -> Vec<String> {
         std::mem::take(&mut *self.uses.lock())
     }
 
-    /// How often a name was asked for.
+    /// How often a name was looked up.
     pub fn asked(&self, name: &str) -> u32 {
         self.lookups.lock().get(name.as_bytes()).copied().unwrap_or(0)
     }
 
-    /// Lookups wait from now on.
+    /// From now on lookups wait.
     pub fn shut(&self) {
         self.gate.lock().shut = true;
     }
 
-    /// Waits until so many lookups wait.
+    /// Waits until `n` lookups wait.
     pub fn until_waiting(&self, n: u32) {
         self.moved.wait_while(&mut self.gate.lock(), |g| g.waiting < n);
     }
 
-    /// Lookups go on.
+    /// Lets lookups continue.
     pub fn unshut(&self) {
         self.gate.lock().shut = false;
         self.moved.notify_all();
@@ -176,7 +176,7 @@ impl Store {
         self.nodes.lock().get_mut(&ino).map(act).ok_or(Errno::STALE)
     }
 
-    /// Stamps the change, later than every earlier one, and tells the cache.
+    /// Stamps the change, later than every earlier one, and reports it to the cache.
     fn changed(&self, op: &Op, inode: &Inode<'_>) -> Result<()> {
         let attr = self.change(inode.ino(), |n| {
             let next = uvfs::Time::new(n.attr.ctime.sec(), n.attr.ctime.nsec() + 1);
@@ -229,7 +229,7 @@ impl Driver for Store {
     fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
         *self.lookups.lock().entry(name.to_vec()).or_default() += 1;
         let answer = self.answer(op, dir, name);
-        // Known, but not yet told: what happens meanwhile makes it a late answer.
+        // Known, but not yet returned: a change meanwhile makes the answer late.
         self.pass();
         answer
     }
