@@ -1,8 +1,12 @@
 //! What a driver's answers, evictions and callbacks leave behind, on a superblock that is not
 //! resident.
 
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::{
@@ -229,6 +233,54 @@ fn rule13_a_callback_that_panics_leaves_nobody_waiting() {
     let seen = told.clone();
     second.on_done(Box::new(move |outcome| *seen.lock() = Some(outcome)));
     assert_eq!(*told.lock(), Some(Err(libc::EIO)));
+}
+
+/// Whether a task was woken.
+#[derive(Default)]
+struct Task(AtomicBool);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Rule 13: a future that was polled by several tasks wakes the last of them. Planted bug: rule13-the-first-task-is-woken.
+#[test]
+fn rule13_the_last_task_that_polled_is_woken() {
+    let (cache, sb) = world(false);
+    let root = cache.root(sb).unwrap();
+    let guard = miss(&cache, &root, b"a");
+    let Lookup::Busy(mut pending) = cache.lookup(&root, b"a") else { panic!("not busy") };
+    let tasks = [(); 2].map(|()| Arc::new(Task::default()));
+    let mut poll = |task: &Arc<Task>| {
+        let waker = Waker::from(task.clone());
+        Pin::new(&mut pending).poll(&mut Context::from_waker(&waker))
+    };
+    assert!(tasks.iter().all(|task| poll(task).is_pending()));
+    drop(guard);
+    assert!(tasks[1].0.load(Ordering::Relaxed), "it would wait for ever");
+    assert_eq!(poll(&tasks[1]), Poll::Ready(Ok(())));
+}
+
+/// Rule 14: one more name of an inode whose attributes have expired is not believed before its driver was asked. Planted
+/// bug: rule14-a-link-renews-what-has-expired.
+#[test]
+fn rule14_a_new_name_does_not_renew_attributes() {
+    const LIFE: u32 = 600_000;
+    let (cache, sb) = world(false);
+    let root = cache.root(sb).unwrap();
+    let file = find(&cache, &root, b"a", &Fresh { life: Life::Millis(LIFE), ..fresh(5, S_IFREG, 1) });
+    let link = |name: &[u8], life| {
+        let guard = cache.lock_name(&root, name);
+        guard.link(guard.reserve(Room::Name).unwrap(), &file, life);
+        drop(guard);
+        cache.peek(root.id(), name)
+    };
+    assert!(matches!(link(b"in time", Life::Millis(LIFE)), Peek::Hit(..)));
+    cache.advance_clock(LIFE + 1);
+    assert_eq!(link(b"late", Life::Millis(LIFE)), Peek::Miss);
+    assert_eq!(link(b"later", Life::Forever), Peek::Miss);
 }
 
 /// An id comes from outside: a front end's kernel, or a client.
