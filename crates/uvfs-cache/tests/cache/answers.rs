@@ -235,6 +235,33 @@ fn rule13_a_callback_that_panics_leaves_nobody_waiting() {
     assert_eq!(*told.lock(), Some(Err(libc::EIO)));
 }
 
+/// Rule 15: an entry that gets another name in its directory keeps its place, and a listing that is under way comes to it.
+/// Planted bug: rule15-a-renamed-entry-goes-to-the-end.
+#[test]
+fn rule15_a_renamed_entry_is_not_skipped() {
+    let (cache, sb) = world(true);
+    let root = cache.root(sb).unwrap();
+    for (name, ino) in [(b"a", 5), (b"b", 6), (b"c", 7)] {
+        let guard = cache.lock_name(&root, name);
+        drop(guard.create(guard.reserve(Room::Node).unwrap(), &fresh(ino, S_IFREG, 1)));
+    }
+    let (mut listed, mut cookie) = (Vec::new(), 0);
+    let mut list = |max: usize| {
+        let begin = listed.len();
+        cache.read_dir(&root, cookie, &mut |_, ino, _, next| {
+            listed.push(ino);
+            cookie = next;
+            listed.len() - begin < max
+        });
+        listed.clone()
+    };
+    assert_eq!(list(1), [7]);
+    let (from, to) = cache.lock_names((&root, b"a"), (&root, b"z"));
+    cache.rename(&from, &to, to.reserve(Room::Name).unwrap(), None);
+    drop((from, to));
+    assert_eq!(list(9), [7, 6, 5]);
+}
+
 /// Whether a task was woken.
 #[derive(Default)]
 struct Task(AtomicBool);
