@@ -310,6 +310,23 @@ fn rule14_a_new_name_does_not_renew_attributes() {
     assert_eq!(link(b"later", Life::Forever), Peek::Miss);
 }
 
+/// Rule 14: an exchange takes the time until which a target is believed along. Planted bug: rule14-exchange-keeps-deadlines.
+#[test]
+fn rule14_an_exchanged_target_expires_where_it_is() {
+    const LIFE: u32 = 600_000;
+    let (cache, sb) = world(false);
+    let root = cache.root(sb).unwrap();
+    drop(find(&cache, &root, b"a", &fresh(5, S_IFREG, 1)));
+    drop(find(&cache, &root, b"b", &Fresh { life: Life::Millis(LIFE), ..fresh(6, S_IFREG, 1) }));
+    let (a, b) = cache.lock_names((&root, b"a"), (&root, b"b"));
+    cache.exchange(&a, &b);
+    drop((a, b));
+    assert!(matches!(cache.peek(root.id(), b"a"), Peek::Hit(_, attr) if attr.ino == 6));
+    cache.advance_clock(LIFE + 1);
+    assert_eq!(cache.peek(root.id(), b"a"), Peek::Miss);
+    assert!(matches!(cache.peek(root.id(), b"b"), Peek::Hit(_, attr) if attr.ino == 5));
+}
+
 /// An id comes from outside: a front end's kernel, or a client.
 #[test]
 fn an_id_that_was_never_issued_leads_nowhere() {
