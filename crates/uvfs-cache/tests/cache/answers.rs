@@ -10,13 +10,12 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::{
-    Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Life, Lookup, NameGuard, Peek, Room, SbId,
-    SbOptions,
+    Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Lookup, NameGuard, Peek, Room, SbId, SbOptions, Ttl,
 };
 
 fn fresh(ino: u64, fmt: u32, nlink: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink, ..Attr::default() };
-    Fresh { attr, private: ino, life: Life::Forever }
+    Fresh { attr, private: ino, ttl: Ttl::Forever }
 }
 
 fn world(resident: bool) -> (Arc<Cache>, SbId) {
@@ -57,7 +56,7 @@ fn negative_entries_are_bounded_by_the_other_names_and_by_a_memory_limit() {
     let ask = |cache: &Cache, root: &InodeRef<'_>, names: std::ops::Range<u32>| {
         let mut most = 0;
         for i in names {
-            miss(cache, root, format!("temporary{i}").as_bytes()).absent(Life::Forever);
+            miss(cache, root, format!("temporary{i}").as_bytes()).absent(Ttl::Forever);
             if i % 64 == 0 {
                 most = most.max(cache.counters().negative);
             }
@@ -96,7 +95,7 @@ fn negative_entries_at_their_maximum_make_room_for_new_ones() {
         let root = cache.root(sb).unwrap();
         for i in 0..1000 {
             let name = format!("{round} {i}");
-            miss(&cache, &root, name.as_bytes()).absent(Life::Forever);
+            miss(&cache, &root, name.as_bytes()).absent(Ttl::Forever);
             assert_eq!(cache.peek(root.id(), name.as_bytes()), Peek::Negative, "{name}");
             assert!(cache.counters().negative <= 64);
         }
@@ -128,7 +127,7 @@ fn an_entry_that_is_not_to_be_cached_keeps_its_directory_incomplete() {
     let (cache, sb) = world(false);
     let root = cache.root(sb).unwrap();
     let scan = cache.begin_scan(&root);
-    let answer = Fresh { life: Life::Millis(0), ..fresh(5, S_IFREG, 1) };
+    let answer = Fresh { ttl: Ttl::ZERO, ..fresh(5, S_IFREG, 1) };
     scan.found(b"a", &answer).unwrap();
     assert!(!scan.complete());
     assert_eq!(cache.peek(root.id(), b"a"), Peek::Miss);
@@ -294,35 +293,35 @@ fn rule13_the_last_task_that_polled_is_woken() {
 /// bug: rule14-a-link-renews-what-has-expired.
 #[test]
 fn rule14_a_new_name_does_not_renew_attributes() {
-    const LIFE: u32 = 600_000;
+    const GENERATION: u32 = 600_000;
     let (cache, sb) = world(false);
     let root = cache.root(sb).unwrap();
-    let file = find(&cache, &root, b"a", &Fresh { life: Life::Millis(LIFE), ..fresh(5, S_IFREG, 1) });
-    let link = |name: &[u8], life| {
+    let file = find(&cache, &root, b"a", &Fresh { ttl: Ttl::Millis(GENERATION), ..fresh(5, S_IFREG, 1) });
+    let link = |name: &[u8], generation| {
         let guard = cache.lock_name(&root, name);
-        guard.link(guard.reserve(Room::Name).unwrap(), &file, life);
+        guard.link(guard.reserve(Room::Name).unwrap(), &file, generation);
         drop(guard);
         cache.peek(root.id(), name)
     };
-    assert!(matches!(link(b"in time", Life::Millis(LIFE)), Peek::Hit(..)));
-    cache.advance_clock(LIFE + 1);
-    assert_eq!(link(b"late", Life::Millis(LIFE)), Peek::Miss);
-    assert_eq!(link(b"later", Life::Forever), Peek::Miss);
+    assert!(matches!(link(b"in time", Generation::Millis(GENERATION)), Peek::Hit(..)));
+    cache.advance_clock(GENERATION + 1);
+    assert_eq!(link(b"late", Generation::Millis(GENERATION)), Peek::Miss);
+    assert_eq!(link(b"later", Ttl::Forever), Peek::Miss);
 }
 
 /// Rule 14: an exchange takes the time until which a target is believed along. Planted bug: rule14-exchange-keeps-deadlines.
 #[test]
 fn rule14_an_exchanged_target_expires_where_it_is() {
-    const LIFE: u32 = 600_000;
+    const GENERATION: u32 = 600_000;
     let (cache, sb) = world(false);
     let root = cache.root(sb).unwrap();
     drop(find(&cache, &root, b"a", &fresh(5, S_IFREG, 1)));
-    drop(find(&cache, &root, b"b", &Fresh { life: Life::Millis(LIFE), ..fresh(6, S_IFREG, 1) }));
+    drop(find(&cache, &root, b"b", &Fresh { ttl: Ttl::Millis(GENERATION), ..fresh(6, S_IFREG, 1) }));
     let (a, b) = cache.lock_names((&root, b"a"), (&root, b"b"));
     cache.exchange(&a, &b);
     drop((a, b));
     assert!(matches!(cache.peek(root.id(), b"a"), Peek::Hit(_, attr) if attr.ino == 6));
-    cache.advance_clock(LIFE + 1);
+    cache.advance_clock(GENERATION + 1);
     assert_eq!(cache.peek(root.id(), b"a"), Peek::Miss);
     assert!(matches!(cache.peek(root.id(), b"b"), Peek::Hit(_, attr) if attr.ino == 5));
 }
