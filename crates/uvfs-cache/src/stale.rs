@@ -212,6 +212,23 @@ mod tests {
         assert_eq!(peek(&cache, sb, b"gone"), Peek::Negative);
     }
 
+    /// Rule 14: a listing that comes to nothing does not make a directory complete again that was so in an older epoch.
+    /// Planted bug: rule14-a-late-listing-renews-an-older-one.
+    #[test]
+    fn rule14_a_late_listing_does_not_renew_an_older_one() {
+        let (cache, sb) = world();
+        let root = cache.root(sb).unwrap();
+        assert!(cache.begin_scan(&root).complete());
+        assert_eq!(peek(&cache, sb, b"theirs"), Peek::Negative);
+        // Somebody makes it, and we do not hear of that.
+        cache.all_suspect(sb);
+        let scan = cache.begin_scan(&root);
+        // A removal of our own leaves the directory as complete as it was.
+        cache.lock_name(&root, b"ours").remove(None);
+        assert!(!scan.complete());
+        assert_eq!(peek(&cache, sb, b"theirs"), Peek::Miss, "listed in the last epoch only");
+    }
+
     /// A name is as good as its own last answer, but its inode is as good as the last answer for any of its
     /// names.
     #[test]

@@ -250,11 +250,9 @@ impl Cache {
             self.put_name(root.index());
         }
         self.names.maintain(&Names(self));
-        // Marked ended for the slots that are freed after this trim: of inodes that are still held, and of
+        // Slots that are freed after this trim return their chunk at once: of inodes that are still held, and of
         // negative entries that another superblock is killing now.
-        superblock.inodes.end();
-        superblock.dentries.end();
-        self.trim(sb);
+        self.return_chunks_of(sb, true);
         superblock.inodes.in_use() as usize
     }
 
@@ -262,26 +260,31 @@ impl Cache {
     /// zero. So its floor remembers more than every generation and every sequence in it. A reader that
     /// slept through all of it finds neither again.
     pub fn trim(&self, sb: SbId) -> usize {
+        self.return_chunks_of(sb, false)
+    }
+
+    /// [`Cache::trim`]; `end`: of a superblock in which nobody allocates any more.
+    fn return_chunks_of(&self, sb: SbId, end: bool) -> usize {
         let superblock = self.superblock(sb);
-        let inodes = superblock.inodes.trim(
-            &self.inode_pool,
-            |from, to| {
-                let slots = (from..to).map(|i| self.inodes.get(i));
-                floor_of(slots.map(|s| (s.generation(), &s.seq)))
-            },
-            |from, to| {
-                self.inodes.give_back(from, to)?;
-                self.inodes_private.give_back(from, to)
-            },
-        );
-        let dentries = superblock.dentries.trim(
-            &self.dentry_pool,
-            |from, to| floor_of((from..to).map(|i| (0, &self.dentries.get(i).seq))),
-            |from, to| {
-                self.dentries.give_back(from, to)?;
-                self.dentries_private.give_back(from, to)
-            },
-        );
+        let highest = |from, to| {
+            let slots = (from..to).map(|i| self.inodes.get(i));
+            floor_of(slots.map(|s| (s.generation(), &s.seq)))
+        };
+        let give_back = |from, to| {
+            self.inodes.give_back(from, to)?;
+            self.inodes_private.give_back(from, to)
+        };
+        let (slab, pool) = (&superblock.inodes, &self.inode_pool);
+        let inodes =
+            if end { slab.end(pool, highest, give_back) } else { slab.trim(pool, highest, give_back) };
+        let highest = |from, to| floor_of((from..to).map(|i| (0, &self.dentries.get(i).seq)));
+        let give_back = |from, to| {
+            self.dentries.give_back(from, to)?;
+            self.dentries_private.give_back(from, to)
+        };
+        let (slab, pool) = (&superblock.dentries, &self.dentry_pool);
+        let dentries =
+            if end { slab.end(pool, highest, give_back) } else { slab.trim(pool, highest, give_back) };
         self.tails.trim();
         self.targets.trim();
         self.names.trim();

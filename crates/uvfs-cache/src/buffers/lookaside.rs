@@ -315,6 +315,7 @@ impl Lookaside {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::index::MAX_BLOCK;
     use super::*;
     use uvfs_sync::blocks::Blocks;
 
@@ -396,6 +397,15 @@ mod tests {
         }
         assert_eq!((tag(0), tag(LAST_DEVICE)), (0, 0));
         assert!(tag(LAST_DEVICE - 1) | ((1 << LEAF_BITS) - 1) != NOTHING);
+    }
+
+    /// A thread remembers leaves of devices that have gone. Planted bug: buffers-device-numbers-come-round.
+    #[test]
+    fn each_bit_of_a_devices_number_counts() {
+        let other = |bit: u32| 1 ^ 1 << bit;
+        assert!((1..=LAST_DEVICE.ilog2()).all(|bit| other(bit) < LAST_DEVICE && tag(other(bit)) != tag(1)));
+        let keys = [tag(1), tag(2)].map(|tag| [key(tag, 0), key(tag, MAX_BLOCK)]);
+        assert!(keys[0][1] < keys[1][0], "{keys:x?}");
     }
 
     #[test]

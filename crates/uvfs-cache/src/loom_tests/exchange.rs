@@ -50,15 +50,18 @@ fn loom_rule12_an_exchange_is_one_step() {
     });
 }
 
-/// Rule 12: a directory that is exchanged with another never looks nameless, which would make its `..`
-/// ENOENT. Planted bug: rule12-nameless-while-it-moves.
+/// Rule 12: a directory that is exchanged, with another or with a file, never looks nameless, which would make its
+/// `..` ENOENT. Planted bugs: rule12-nameless-while-it-moves, rule12-led-late-from-a-file,
+/// rule12-led-late-to-a-file.
 #[test]
 fn loom_rule12_an_exchanged_directory_is_not_nameless() {
-    model(|| {
-        let w = World::new(true);
-        let a = w.create(b"a", 5, true);
-        w.create(b"b", 6, true);
-        let look = move |w: World| w.cache.get(a).is_some_and(|dir| w.cache.is_nameless(&dir));
-        assert!(!w.during(look, |w| w.exchange(b"a", b"b")), "a directory with a name looked nameless");
-    });
+    for dirs in [[true, true], [true, false], [false, true]] {
+        model(move || {
+            let w = World::new(true);
+            let ids = [w.create(b"a", 5, dirs[0]), w.create(b"b", 6, dirs[1])];
+            let dir = ids[usize::from(!dirs[0])];
+            let look = move |w: World| w.cache.get(dir).is_some_and(|dir| w.cache.is_nameless(&dir));
+            assert!(!w.during(look, |w| w.exchange(b"a", b"b")), "it had a name all the time");
+        });
+    }
 }

@@ -1,8 +1,12 @@
 //! What a driver's answers, evictions and callbacks leave behind, on a superblock that is not
 //! resident.
 
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::{
@@ -228,6 +232,98 @@ fn rule13_a_callback_that_panics_leaves_nobody_waiting() {
     let seen = told.clone();
     second.on_done(Box::new(move |outcome| *seen.lock() = Some(outcome)));
     assert_eq!(*told.lock(), Some(Err(libc::EIO)));
+}
+
+/// Rule 15: an entry that gets another name in its directory keeps its place, and a listing that is under way comes to it.
+/// Planted bug: rule15-a-renamed-entry-goes-to-the-end.
+#[test]
+fn rule15_a_renamed_entry_is_not_skipped() {
+    let (cache, sb) = world(true);
+    let root = cache.root(sb).unwrap();
+    for (name, ino) in [(b"a", 5), (b"b", 6), (b"c", 7)] {
+        let guard = cache.lock_name(&root, name);
+        drop(guard.create(guard.reserve(Room::Node).unwrap(), &fresh(ino, S_IFREG, 1)));
+    }
+    let (mut listed, mut cookie) = (Vec::new(), 0);
+    let mut list = |max: usize| {
+        let begin = listed.len();
+        cache.read_dir(&root, cookie, &mut |_, ino, _, next| {
+            listed.push(ino);
+            cookie = next;
+            listed.len() - begin < max
+        });
+        listed.clone()
+    };
+    assert_eq!(list(1), [7]);
+    let (from, to) = cache.lock_names((&root, b"a"), (&root, b"z"));
+    cache.rename(&from, &to, to.reserve(Room::Name).unwrap(), None);
+    drop((from, to));
+    assert_eq!(list(9), [7, 6, 5]);
+}
+
+/// Whether a task was woken.
+#[derive(Default)]
+struct Task(AtomicBool);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Rule 13: a future that was polled by several tasks wakes the last of them. Planted bug: rule13-the-first-task-is-woken.
+#[test]
+fn rule13_the_last_task_that_polled_is_woken() {
+    let (cache, sb) = world(false);
+    let root = cache.root(sb).unwrap();
+    let guard = miss(&cache, &root, b"a");
+    let Lookup::Busy(mut pending) = cache.lookup(&root, b"a") else { panic!("not busy") };
+    let tasks = [(); 2].map(|()| Arc::new(Task::default()));
+    let mut poll = |task: &Arc<Task>| {
+        let waker = Waker::from(task.clone());
+        Pin::new(&mut pending).poll(&mut Context::from_waker(&waker))
+    };
+    assert!(tasks.iter().all(|task| poll(task).is_pending()));
+    drop(guard);
+    assert!(tasks[1].0.load(Ordering::Relaxed), "it would wait for ever");
+    assert_eq!(poll(&tasks[1]), Poll::Ready(Ok(())));
+}
+
+/// Rule 14: one more name of an inode whose attributes have expired is not believed before its driver was asked. Planted
+/// bug: rule14-a-link-renews-what-has-expired.
+#[test]
+fn rule14_a_new_name_does_not_renew_attributes() {
+    const GENERATION: u32 = 600_000;
+    let (cache, sb) = world(false);
+    let root = cache.root(sb).unwrap();
+    let file = find(&cache, &root, b"a", &Fresh { ttl: Ttl::Millis(GENERATION), ..fresh(5, S_IFREG, 1) });
+    let link = |name: &[u8], generation| {
+        let guard = cache.lock_name(&root, name);
+        guard.link(guard.reserve(Room::Name).unwrap(), &file, generation);
+        drop(guard);
+        cache.peek(root.id(), name)
+    };
+    assert!(matches!(link(b"in time", Generation::Millis(GENERATION)), Peek::Hit(..)));
+    cache.advance_clock(GENERATION + 1);
+    assert_eq!(link(b"late", Generation::Millis(GENERATION)), Peek::Miss);
+    assert_eq!(link(b"later", Ttl::Forever), Peek::Miss);
+}
+
+/// Rule 14: an exchange takes the time until which a target is believed along. Planted bug: rule14-exchange-keeps-deadlines.
+#[test]
+fn rule14_an_exchanged_target_expires_where_it_is() {
+    const GENERATION: u32 = 600_000;
+    let (cache, sb) = world(false);
+    let root = cache.root(sb).unwrap();
+    drop(find(&cache, &root, b"a", &fresh(5, S_IFREG, 1)));
+    drop(find(&cache, &root, b"b", &Fresh { ttl: Ttl::Millis(GENERATION), ..fresh(6, S_IFREG, 1) }));
+    let (a, b) = cache.lock_names((&root, b"a"), (&root, b"b"));
+    cache.exchange(&a, &b);
+    drop((a, b));
+    assert!(matches!(cache.peek(root.id(), b"a"), Peek::Hit(_, attr) if attr.ino == 6));
+    cache.advance_clock(GENERATION + 1);
+    assert_eq!(cache.peek(root.id(), b"a"), Peek::Miss);
+    assert!(matches!(cache.peek(root.id(), b"b"), Peek::Hit(_, attr) if attr.ino == 5));
 }
 
 /// An id comes from outside: a front end's kernel, or a client.
