@@ -30,9 +30,9 @@ fn what_is_encrypted_is_enokey_and_the_rest_is_read() {
     let small = Small::new("encrypt");
     let before = Ext4::open(&small.image).unwrap();
     let right = mount(&before).unwrap();
-    // The flag, and that of extents; a link in its inode has none.
+    // The flag, with those of extents and of an index; a link in its inode has none.
     for (path, flags) in
-        [("file-20000", 0x8_0800), ("names", 0x8_0800), ("link-150", 0x8_0800), ("link-1", 0x800)]
+        [("file-20000", 0x8_0800), ("names", 0x8_1800), ("link-150", 0x8_0800), ("link-1", 0x800)]
     {
         debugfs(&small.image, &format!("sif {path} flags {flags}")).unwrap();
     }

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use super::super::fault::{Result, ensure};
-use super::block::{Header, Kind, Tag, crc32_be};
+use super::block::{Header, Kind, crc32_be};
 use super::overlay::Place;
 use super::ring::Ring;
 use super::superblock::{LogHead, Sums};
@@ -42,11 +42,10 @@ pub(super) struct Found {
     pub end: End,
 }
 
-/// A transaction whose commit was not found yet.
+/// A transaction whose commit was not found yet: where in the log its blocks stand. What they say is read again once it counts, because a
+/// log may have many tags.
 struct Transaction {
-    /// Tags, and where in the log their data stand.
-    data: Vec<(Tag, u64)>,
-    /// Where in the log its revokes stand.
+    descriptors: Vec<u64>,
     revokes: Vec<u64>,
     /// Checksum of the first version.
     sum: u32,
@@ -54,7 +53,7 @@ struct Transaction {
 
 impl Transaction {
     fn new() -> Self {
-        Self { data: Vec::new(), revokes: Vec::new(), sum: !0 }
+        Self { descriptors: Vec::new(), revokes: Vec::new(), sum: !0 }
     }
 }
 
@@ -86,8 +85,13 @@ impl Scan<'_> {
     fn take(&mut self) -> Option<u64> {
         self.left = self.left.checked_sub(1)?;
         let taken = self.next;
-        self.next = if taken + 1 == self.head.end { self.head.first } else { taken + 1 };
+        self.next = self.after(taken);
         Some(taken)
+    }
+
+    /// The block of the log that comes after another.
+    fn after(&self, block: u64) -> u64 {
+        if block + 1 == self.head.end { self.head.first } else { block + 1 }
     }
 
     /// Reads the next block of the log if it belongs to the current transaction: what it is, and where.
@@ -104,7 +108,10 @@ impl Scan<'_> {
         let mut is_begun = false;
         loop {
             let end = match self.step()? {
-                Some((Kind::Descriptor, _)) => self.descriptor(&mut transaction)?,
+                Some((Kind::Descriptor, at)) => {
+                    transaction.descriptors.push(at);
+                    self.descriptor(&mut transaction.sum)?
+                }
                 Some((Kind::Revoke, at)) => {
                     transaction.revokes.push(at);
                     if self.head.is_tail_right(&self.raw) { None } else { Some(End::Wrong("of a revoke")) }
@@ -123,14 +130,14 @@ impl Scan<'_> {
         }
     }
 
-    /// Takes the descriptor that was read, and its data.
-    fn descriptor(&mut self, transaction: &mut Transaction) -> Result<Option<End>> {
+    /// Takes the data of the descriptor that was read, and goes on with the checksum of the first version.
+    fn descriptor(&mut self, sum: &mut u32) -> Result<Option<End>> {
         if !self.head.is_tail_right(&self.raw) {
             return Ok(Some(End::Wrong("of a descriptor")));
         }
         let is_summed = self.head.sums == Sums::V1;
         if is_summed {
-            transaction.sum = crc32_be(transaction.sum, &self.raw);
+            *sum = crc32_be(*sum, &self.raw);
         }
         for tag in self.head.tags(&self.raw) {
             let Some(at) = self.take() else { return Ok(Some(End::Unfinished)) };
@@ -138,22 +145,25 @@ impl Scan<'_> {
                 self.ring.read(at, &mut self.raw)?;
             }
             if is_summed {
-                transaction.sum = crc32_be(transaction.sum, &self.raw);
+                *sum = crc32_be(*sum, &self.raw);
             }
             if !self.head.is_data_right(&tag, self.found.next, &self.raw) {
                 return Ok(Some(End::Wrong("of data")));
             }
-            transaction.data.push((tag, at));
         }
         Ok(None)
     }
 
     /// A whole transaction: what it holds of a block counts now, and nothing counts of what it revokes.
     fn apply(&mut self, transaction: &Transaction) -> Result<()> {
-        for (tag, at) in &transaction.data {
-            ensure(tag.block < self.ring.image_blocks(), "data for a block outside")?;
-            let place = Place::new(self.ring.place(*at)?, tag.escaped);
-            self.found.changes.insert(tag.block, place);
+        for descriptor in &transaction.descriptors {
+            self.ring.read(*descriptor, &mut self.raw)?;
+            let mut at = *descriptor;
+            for tag in self.head.tags(&self.raw) {
+                at = self.after(at);
+                ensure(tag.block < self.ring.image_blocks(), "data for a block outside")?;
+                self.found.changes.insert(tag.block, Place::new(self.ring.place(at)?, tag.escaped));
+            }
         }
         for at in &transaction.revokes {
             self.ring.read(*at, &mut self.raw)?;
