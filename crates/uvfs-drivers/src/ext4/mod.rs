@@ -55,7 +55,7 @@ use uvfs::driver::{Driver, File, Inode};
 use uvfs::types::{
     Access, Answer, DirEntry, Errno, Features, NAME_MAX, NewInode, Op, Result, Seek, StatFs, Ttl,
 };
-use uvfs_cache::{Beside, Cache};
+use uvfs_cache::{Cache, ExternalBytes};
 
 pub use blocks::Source;
 pub use journal::Replayed;
@@ -147,7 +147,7 @@ pub struct Ext4 {
     figures: StatFs,
     replayed: Replayed,
     /// Where the memory of what was replayed is counted, once it is.
-    counted: OnceLock<Arc<Beside>>,
+    counted: OnceLock<Arc<ExternalBytes>>,
 }
 
 impl Ext4 {
