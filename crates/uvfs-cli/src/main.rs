@@ -13,6 +13,7 @@ mod daemon;
 mod figures;
 mod generate;
 mod helper;
+mod keeper;
 mod kernfs;
 mod list;
 mod log;

@@ -21,7 +21,7 @@ use crate::print::say;
 use crate::reload::Reloader;
 use crate::signals::{Asked, Signals};
 use crate::source::{self, Opened, Said, Source};
-use crate::{args, daemon, log, options, remount};
+use crate::{args, daemon, keeper, log, options, remount};
 
 /// How long the users of a detached mount have to finish before it ends under them.
 const GRACE: Duration = Duration::from_secs(1);
@@ -59,6 +59,8 @@ pub fn run(args: &args::Mount) -> Result<()> {
         daemon::leave_terminal()?;
     }
     let signals = Signals::block()?;
+    // Without it a server that is killed keeps its users waiting for longer; nothing else changes.
+    let _ = keeper::start();
     // First of all, because it may be refused.
     let metrics = args.metrics.map(|address| Listener::bind(address, args.metrics_for_all)).transpose()?;
     leaves_room()?;
