@@ -48,7 +48,7 @@ fn ends_in_time(server: &mut Server, signal: Signal) {
 
 /// What a reader and a writer of `path` are told, by a program of their own that is killed where it waits.
 fn told(path: &Path) -> [String; 2] {
-    ["cat \"$0\"", "echo new > \"$0\""].map(|script| {
+    ["cat \"$0\"", "/bin/echo new > \"$0\""].map(|script| {
         let mut command = Command::new("timeout");
         command.args(["-s", "KILL", "10", "sh", "-c", script]).arg(path).stdin(Stdio::null());
         let output = command.output().expect("timeout(1)");
