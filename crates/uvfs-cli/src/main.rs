@@ -27,6 +27,7 @@ mod remount;
 mod signals;
 mod source;
 mod stat;
+mod sys;
 
 use std::ffi::OsString;
 use std::io::{self, Write};

@@ -21,7 +21,7 @@ use crate::print::say;
 use crate::reload::Reloader;
 use crate::signals::{Asked, Signals};
 use crate::source::{self, Opened, Said, Source};
-use crate::{args, daemon, keeper, log, options, remount};
+use crate::{args, daemon, keeper, log, options, remount, sys};
 
 /// How long the users of a detached mount have to finish before it ends under them.
 const GRACE: Duration = Duration::from_secs(1);
@@ -63,6 +63,9 @@ pub fn run(args: &args::Mount) -> Result<()> {
     let _ = keeper::start();
     // First of all, because it may be refused.
     let metrics = args.metrics.map(|address| Listener::bind(address, args.metrics_for_all)).transpose()?;
+    if rustix::process::getrlimit(rustix::process::Resource::As).current.is_some() {
+        sys::one_heap();
+    }
     leaves_room()?;
     let Opened { vfs, published, recorded, coherence, submounts } =
         source.open(&driver, memory, mount.timeout)?;
