@@ -18,7 +18,6 @@ mod frontend;
 #[doc(hidden)]
 pub mod fuzz;
 mod leaders;
-mod mark;
 mod messages;
 mod mounted;
 mod mountinfo;
@@ -33,6 +32,7 @@ mod remount;
 mod shares;
 mod transport;
 mod uring;
+mod watermark;
 mod wire;
 
 pub use dev::Transport;

@@ -24,7 +24,7 @@ const WAITING: i32 = 0;
 /// Starts the keeper of this process. Nobody waits for it: it is not a child that wait(2) finds.
 pub(super) fn start() -> Result<(), Errno> {
     let server = rustix::process::getpid().as_raw_nonzero().get();
-    // For the rest of the process's life, and a little longer.
+    // For the rest of the process's generation, and a little longer.
     let stack = Box::leak(vec![0_u128; STACK / size_of::<u128>()].into_boxed_slice());
     let top = stack.as_mut_ptr_range().end.cast::<c_void>();
     // SAFETY: `keep` runs on a stack that nobody else uses and that stays mapped, since the keeper shares this memory. It follows

@@ -16,7 +16,7 @@
 //! | `names`, `attr`, `xattr`, `file`, `dir` | the calls |
 //! | `lend` | files whose data the kernel of a front end reads and writes |
 //! | `cookie` | places in directories |
-//! | `outside`, [`watch`] | what others have changed, and how that is learnt |
+//! | `coherence`, [`watch`] | what others have changed, and how that is learnt |
 //!
 //! No descriptor is kept for a file that is only known. No lock is held across a system call; what is locked is said in
 //! `node` (the table), `file` (open files), `dir` (streams) and `fds`.
@@ -25,6 +25,7 @@ mod attr;
 mod base;
 mod caller;
 mod claim;
+mod coherence;
 mod cookie;
 mod covers;
 mod dir;
@@ -37,7 +38,6 @@ mod mounts;
 mod names;
 mod node;
 mod numbers;
-mod outside;
 mod reach;
 mod submounts;
 mod sys;
@@ -122,7 +122,7 @@ pub struct Mirror {
     kept: Arc<Kept>,
     streams: Streams,
     mounted: OnceLock<Mounted>,
-    outside: outside::State,
+    coherence: coherence::State,
     covers: Covers,
     /// For the descriptors that watching it takes, where there may be many.
     _permits: Vec<Permit>,
@@ -229,7 +229,7 @@ impl Mirror {
             kept: Arc::default(),
             streams: Streams::new(streams),
             mounted: OnceLock::new(),
-            outside: outside::State::default(),
+            coherence: coherence::State::default(),
             covers: Covers::default(),
             _permits: permits,
         }))
@@ -272,7 +272,7 @@ impl Mirror {
 
     /// How long an answer that is given now may be believed.
     fn believed(&self) -> Ttl {
-        if self.outside.watches() { Ttl::Forever } else { Ttl::For(self.ttl) }
+        if self.coherence.watches() { Ttl::Forever } else { Ttl::For(self.ttl) }
     }
 
     /// A number for an answer: which of two answers about one inode the cache keeps shows by it.
@@ -295,7 +295,7 @@ impl Driver for Mirror {
             passes_through: true,
             lends: self.lends,
             acl: self.lists,
-            watched: self.outside.watches(),
+            watched: self.coherence.watches(),
             others_inside: self.table.numbering != Numbering::Host,
             ..Features::default()
         }
@@ -311,10 +311,10 @@ impl Driver for Mirror {
     }
 
     fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {
-        self.table.tell_of_bytes(cache.beside());
+        self.table.tell_of_bytes(cache.external_bytes());
         let _ = self.mounted.set(Mounted { cache: Arc::downgrade(cache), root: root.id() });
         // It was looked at before anybody could be told of changes.
-        root.doubt();
+        root.mark_stale();
     }
 
     fn lookup(&self, _op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {

@@ -180,14 +180,14 @@ impl Mirror {
                 Err(errno) => return Err(errno),
             }
         }
-        self.doubt(&place.dir, &place.name);
-        self.doubt_above(&place.dir);
+        self.mark_name_stale(&place.dir, &place.name);
+        self.mark_path_stale(&place.dir);
         Ok(None)
     }
 
     /// The way to a directory may be another one now: the highest name on it that leads elsewhere is forgotten, so that who
     /// walks it once more finds out there, and not level by level from below. A look at each level, from above.
-    fn doubt_above(&self, below: &Arc<Node>) {
+    fn mark_path_stale(&self, below: &Arc<Node>) {
         let newest = |dir: &Arc<Node>| self.table.of(dir.number).unwrap_or_else(|| Arc::clone(dir));
         let mut way = Vec::new();
         let mut dir = newest(below);
@@ -202,7 +202,7 @@ impl Mirror {
             match self.open_part(base.as_ref(), &place.name, OFlags::DIRECTORY) {
                 Ok(fd) if identity::is(&dir.id, &fd).unwrap_or(false) => base = Some(fd),
                 Err(errno) if !moved(errno) => return,
-                _ => return self.doubt(&place.dir, &place.name),
+                _ => return self.mark_name_stale(&place.dir, &place.name),
             }
         }
     }
@@ -286,7 +286,7 @@ impl Mirror {
     }
 
     /// The name in a directory may lead elsewhere: the cache asks again.
-    pub(super) fn doubt(&self, dir: &Node, name: &[u8]) {
+    pub(super) fn mark_name_stale(&self, dir: &Node, name: &[u8]) {
         self.with_cached(dir.number, mode::S_IFDIR, |inode| inode.cache().invalidate(inode, name));
     }
 

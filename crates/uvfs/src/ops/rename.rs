@@ -250,7 +250,7 @@ impl Vfs {
         let room = to.reserve(Room::Name).map_err(|e| cache_errno(e, sup.features))?;
         let death = target.filter(|t| is_dir(t)).map(|t| self.begin_death(rq.op, sup, t)).transpose()?;
         // A replaced file loses a name, in its turn as in unlink.
-        let turn = target.filter(|t| !is_dir(t)).map(|t| self.turns.take(t.id()));
+        let turn = target.filter(|t| !is_dir(t)).map(|t| self.inode_locks.take(t.id()));
         sup.driver.rename(rq.op, &change)?;
         self.cache.rename(from, to, room, death);
         drop(turn);
