@@ -24,8 +24,8 @@
 //! **Too many messages** ([`ROOM`]), or a notification that anything of a superblock may have changed: its queued
 //! messages are dropped, and the kernel must ask for all names again. Then each node of the superblock that the
 //! kernel holds is gone through. (For a directory, first a name that it cannot have is invalidated, to wait for
-//! the requests in it.) Then the kernel must ask for all names again once more. If that waits, the second thread goes through
-//! the nodes too, and sends the messages that never wait.
+//! the requests in it.) Then the kernel must ask for all names again once more. If that waits, the second thread
+//! goes through the nodes too, and sends the messages that never wait.
 //!
 //! The mutex protects the state, is a leaf, and is never held across a write. The threads start with the first
 //! message, and end with the [`Outbox`]. They hold the device, which keeps a mount whose session has broken from
