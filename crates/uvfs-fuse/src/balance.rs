@@ -27,7 +27,7 @@ use crate::psi::{Heard, Psi, Source};
 use crate::reclaim::{BATCH, Kernel};
 use crate::watermark::{WHOLE, Watermark};
 
-/// For each name that the kernel holds, this share of evictable names should be left: one in so many.
+/// The share of evictable names that should be left, measured against the names that the kernel holds: one in so many.
 const FREE_SHARE: usize = 8;
 /// Batches of leaves that are searched for one worth naming to the kernel.
 const TRIES: usize = 8;

@@ -118,13 +118,11 @@ impl fmt::Display for MountError {
             ),
             Self::Fusermount { dir, said } => write!(f, "fusermount3 refused {}: {said}", dir.display()),
             Self::NotMounted(dir) => write!(f, "nothing is mounted on {}", dir.display()),
-            Self::NotFuse { dir, fstype } => {
-                write!(
-                    f,
-                    "the mount on {0} is not a uvfs file system but {fstype}; use: umount {0}",
-                    dir.display()
-                )
-            }
+            Self::NotFuse { dir, fstype } => write!(
+                f,
+                "the file system on {0} is not a uvfs file system but {fstype}; use: umount {0}",
+                dir.display()
+            ),
             Self::Covered(dir) => write!(
                 f,
                 "another file system has been mounted over {0}; unmount that first: umount {0}",

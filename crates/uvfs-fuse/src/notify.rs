@@ -23,9 +23,9 @@
 //!
 //! **Too many messages** ([`ROOM`]), or a notification that anything of a superblock may have changed: its queued
 //! messages are dropped, and the kernel must ask for all names again. Then each node of the superblock that the
-//! kernel holds is gone through. (For a directory, first an invalid name is invalidated, to wait for the requests
-//! in it.) Then the kernel must ask for all names again once more. If that waits, the second thread goes through
-//! the nodes too, and sends the messages that never wait.
+//! kernel holds is gone through. (For a directory, first a name that it cannot have is invalidated, to wait for
+//! the requests in it.) Then the kernel must ask for all names again once more. If that waits, the second thread
+//! goes through the nodes too, and sends the messages that never wait.
 //!
 //! The mutex protects the state, is a leaf, and is never held across a write. The threads start with the first
 //! message, and end with the [`Outbox`]. They hold the device, which keeps a mount whose session has broken from
@@ -117,7 +117,8 @@ impl Notice {
 
 struct Queued {
     number: u64,
-    /// A settler that waits for this many messages waits for this one: counted from 1. 0 for a part of everything.
+    /// The least number of messages, counted from 1, for which a settler also waits for this one. 0 for a part of
+    /// everything.
     settles: u64,
     since: Instant,
     sb: SbId,

@@ -65,8 +65,8 @@ pub enum Permissions {
     ///
     /// - `/proc` is of another process namespace, so callers cannot be found.
     /// - the root is a mirror: the host judges its root and capabilities.
-    /// - users other than the mounting one may use the mount (`allow_other`), unless it is requested: a kernel does
-    ///   much without asking (docs/semantics.md), such as opening FIFOs.
+    /// - users other than the mounting one may use the mount (`allow_other`), unless the server's checks are
+    ///   requested: a kernel does much without asking (docs/semantics.md), such as opening FIFOs.
     Server,
 }
 

@@ -86,8 +86,8 @@ pub trait Driver: Send + Sync + 'static {
     /// Whether `name` in the directory with number `dir` still leads to the inode with number `child`, or (`None`)
     /// still does not exist. With [`Features::revalidates`] this is asked at each use of a cached name, the last of
     /// a path included. It is not asked about a new answer of [`Driver::lookup`]. On false, the cache drops the
-    /// name and looks it up anew. It may wait for a lock of the driver if the VFS is never called with that lock
-    /// held, and must not call the VFS.
+    /// name and looks it up anew. It may wait for a lock of the driver, if no thread takes a lock of the VFS (a name
+    /// lock, say) while it holds that one. It must not call the VFS.
     fn revalidate(&self, dir: u64, name: &[u8], child: Option<u64>) -> bool {
         true
     }

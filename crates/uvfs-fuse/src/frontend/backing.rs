@@ -86,7 +86,7 @@ pub(super) enum Way {
 pub(super) struct Backings {
     kernel: OnceLock<Box<dyn Kernel>>,
     table: Mutex<Table>,
-    /// For each remainder of inode numbers: how many lent files with that remainder are open for writing.
+    /// For each remainder of node ids: how many lent files with that remainder are open for writing.
     writers: Box<[AtomicU32; WRITERS]>,
     /// The kernel has said that it will never accept a file.
     hopeless: AtomicBool,

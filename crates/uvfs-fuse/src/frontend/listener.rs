@@ -52,7 +52,7 @@ pub(crate) fn start(device: OwnedFd, frontend: &Arc<Frontend>) -> io::Result<()>
         if watched {
             tracing::warn!(
                 %error,
-                "this kernel has no way to expire all names at once (Linux 6.16 has): it asks again after a second"
+                "this kernel cannot expire all names at once (Linux 6.16 can): it asks again after a second"
             );
         }
     }

@@ -1,7 +1,7 @@
 //! The answer port of one request that came through a ring.
 //!
 //! The ring belongs to its thread, so another thread leaves its answer in the queue's [`Mailbox`], and wakes the
-//! ring's thread if it sleeps. Answers given inside the call (the most) go through a thread-local cell, without a
+//! ring's thread if it sleeps. Answers given inside the call (most of them) go through a thread-local cell, without a
 //! lock.
 //!
 //! The mailbox's mutex protects the letters and whether the thread sleeps; it is held for a push or a swap. **A

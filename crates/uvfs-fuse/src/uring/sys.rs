@@ -2,7 +2,7 @@
 //! interface is safe.
 //!
 //! **The right to an entry's memory** is a value: [`Entry`]. There is one for each entry, and it cannot be copied.
-//! Its owner reads and writes the entry's memory. [`Ring::register`] and [`Ring::commit`] take the value. The
+//! Its holder reads and writes the entry's memory. [`Ring::register`] and [`Ring::commit`] take the value. The
 //! kernel has the memory until the ring's thread finds the completion, and [`Ring::next`] returns the value. A ring
 //! that is dropped while the kernel has entries leaves their memory mapped for ever, because nothing says when the
 //! kernel has released it.
@@ -84,7 +84,7 @@ impl Area {
         let base = unsafe { mmap_anonymous(ptr::null_mut(), len, prot, flags)? };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let area = Self { base, len, heads, payload };
-        // SAFETY: a mapping of this type, of that length. The call fails if there are no huge pages.
+        // SAFETY: the new mapping, of that length. The call fails if there are no huge pages.
         let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxNoHugepage) };
         Ok(area)
     }
@@ -133,13 +133,13 @@ impl Entry {
     }
 
     fn head(&self) -> &[u8; HEAD] {
-        // SAFETY: inside the mapping, and initialized as all mapped memory is. Nobody writes to it while this value
-        // exists.
+        // SAFETY: inside the mapping, and initialized as all mapped memory is. The kernel writes to it only while the
+        // ring holds this value, and other threads never do.
         unsafe { &*self.area.head(self.slot).cast() }
     }
 
     fn head_mut(&mut self) -> &mut [u8; HEAD] {
-        // SAFETY: as in `head`, and nobody reads it.
+        // SAFETY: as in `head`; `self` is borrowed mutably, so nobody reads it.
         unsafe { &mut *self.area.head(self.slot).cast() }
     }
 
@@ -164,14 +164,16 @@ impl Entry {
     pub(super) fn payload(&self) -> &[u8] {
         let (bytes, _) = self.head()[PAYLOAD_SIZE_AT..].split_first_chunk().expect("a head is longer");
         let len = (u32::from_ne_bytes(*bytes) as usize).min(self.area.payload);
-        // SAFETY: inside the mapping, initialized. Nobody writes to it while this value exists.
+        // SAFETY: inside the mapping, initialized. The kernel writes to it only while the ring holds this value, and
+        // other threads never do.
         unsafe { slice::from_raw_parts(self.area.payload(self.slot), len) }
     }
 
     /// The first `len` bytes of the payload's memory (fewer if it is smaller), with arbitrary content.
     pub(super) fn room(&mut self, len: usize) -> &mut [u8] {
         let len = len.min(self.area.payload);
-        // SAFETY: inside the mapping, initialized. Nobody else touches it while this value exists.
+        // SAFETY: inside the mapping, initialized. The kernel uses it only while the ring holds this value, and the
+        // mutable borrow of `self` excludes all others.
         unsafe { slice::from_raw_parts_mut(self.area.payload(self.slot), len) }
     }
 

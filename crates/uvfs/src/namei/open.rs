@@ -1,8 +1,9 @@
 //! The rules of `open(2)`.
 //!
-//! Without O_CREAT this is a walk to the inode and the checks on it. With O_CREAT it is a walk
-//! to the directory, a look at the last name, and either the checks or a new file; a symbolic
-//! link there is followed by walking again from its directory. A file that somebody else makes
+//! Without O_CREAT this is a walk to the inode, and the checks on it. With O_CREAT it is a walk to the directory, a
+//! look at the last name, and then either the checks or a new file. A symbolic link there is followed by another
+//! walk from its directory. If another caller makes the file between the look and the creation, the open treats it
+//! as if it had existed before.
 //! between the look and ours is opened as if it had been there before.
 
 use std::borrow::Cow;
@@ -15,7 +16,7 @@ use crate::ops::is_dir;
 use crate::permission;
 use crate::types::{Access, Attr, Errno, Found, Op, OpenFlags, Result};
 
-/// What is known when an existing node shall be opened.
+/// The access that an existing node is opened for.
 fn access(flags: OpenFlags) -> Access {
     let mut access = Access::empty();
     access.set(Access::READ, flags.contains(OpenFlags::READ));
@@ -23,7 +24,7 @@ fn access(flags: OpenFlags) -> Access {
     access
 }
 
-/// EINVAL for flags that make no sense together.
+/// EINVAL for contradictory flags.
 fn check_flags(flags: OpenFlags) -> Result<()> {
     if access(flags).is_empty() || flags.contains(OpenFlags::CREATE | OpenFlags::DIRECTORY) {
         Err(Errno::INVAL)
@@ -32,7 +33,7 @@ fn check_flags(flags: OpenFlags) -> Result<()> {
     }
 }
 
-/// Opens `path`; `mode` is what a new file gets but for the umask.
+/// Opens `path`; a new file gets `mode` without the bits of the umask.
 pub(crate) fn open<'v>(
     walker: &Walker<'_, 'v>,
     op: &Op,
@@ -49,7 +50,7 @@ pub(crate) fn open<'v>(
     existing(walker, op, inode, flags)
 }
 
-/// Opens what is there.
+/// Opens an existing inode.
 fn existing<'v>(walker: &Walker<'_, 'v>, op: &Op, inode: Inode<'v>, flags: OpenFlags) -> Result<Handle<'v>> {
     if flags.contains(OpenFlags::DIRECTORY) && !is_dir(&inode) {
         return Err(Errno::NOTDIR);
@@ -58,7 +59,7 @@ fn existing<'v>(walker: &Walker<'_, 'v>, op: &Op, inode: Inode<'v>, flags: OpenF
     Ok(Handle { vfs: walker.vfs, cred: op.cred.clone(), inode, flags, fh })
 }
 
-/// O_CREAT: looks, and makes a file where there is nothing.
+/// O_CREAT: looks, and makes a file if there is nothing.
 fn create<'v>(
     walker: &Walker<'_, 'v>,
     op: &Op,
@@ -70,7 +71,7 @@ fn create<'v>(
     let mut parent = walker.parent(path)?;
     loop {
         let name = match &parent.last {
-            // Directories all.
+            // These are all directories.
             Last::Root | Last::Dot | Last::DotDot if exclusive => return Err(Errno::EXIST),
             Last::Root | Last::Dot | Last::DotDot => return Err(Errno::ISDIR),
             Last::Name(_) if parent.slash => return Err(Errno::ISDIR),
@@ -84,7 +85,7 @@ fn create<'v>(
                     Ok((inode, _, fh)) => {
                         return Ok(Handle { vfs: walker.vfs, cred: op.cred.clone(), inode, flags, fh });
                     }
-                    // Somebody was faster: then it is there.
+                    // Another caller came first, so the file exists now.
                     Err(Errno::EXIST) if !exclusive => continue,
                     Err(errno) => return Err(errno),
                 }
@@ -103,7 +104,7 @@ fn create<'v>(
     }
 }
 
-/// The directory and name that a symbolic link as last component leads to.
+/// The directory and name to which a symbolic link as last component leads.
 fn through<'v>(
     walker: &Walker<'_, 'v>,
     op: &Op,
@@ -124,7 +125,7 @@ fn through<'v>(
     Ok(Parent { dir: next.dir, last, slash: next.slash, links: next.links })
 }
 
-/// O_CREAT of what exists: the rules for sticky directories come on top.
+/// O_CREAT of an existing file: the rules for sticky directories apply too.
 fn shared<'v>(
     walker: &Walker<'_, 'v>,
     op: &Op,

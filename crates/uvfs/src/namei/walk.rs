@@ -1,17 +1,14 @@
-//! The walk without references: what `stat` of a cached path costs.
+//! The lock-free walk: the cost of `stat` of a cached path.
 //!
-//! Nothing shared is stored and no lock is taken. Each directory is a [`Pos`]: an inode and the
-//! walk sequence that was seen. Every step checks that sequence after it has found the child,
-//! so the permission that was read for the directory, its name and the child belong to one
-//! moment. So does each way out that finds no child: `.` and `..`, also out of a mount. Absence is final where the
-//! cache is certain of it.
+//! It stores nothing shared and takes no lock. Each directory is a [`Pos`]: an inode and the walk sequence that the
+//! walk saw. Every step checks that sequence after it has found the child. So the permission that was read for the
+//! directory, its name and the child belong to one moment. Each step without a child checks it too: `.` and `..`,
+//! also out of a mount. Absence is final if the cache is certain of it.
 //!
-//! What cannot be decided here stops the walk with a reason ([`Bail`]): a name that is not
-//! cached, a symbolic link, a permission denied by attributes that have expired, a change under
-//! our eyes. Where the position is still good it is handed over,
-//! and the walk with references goes on from there.
-//! Never blocks and calls no driver, but for those that want to be asked ([`ask`](super::ask));
-//! allocates nothing.
+//! What the walk cannot decide stops it with a reason ([`Bail`]): a name that is not cached, a symbolic link, a
+//! permission denied by expired attributes, a concurrent change. If the position is still good, the walk with
+//! references takes it over and goes on from there. The walk never blocks, calls no driver except those that
+//! revalidate ([`ask`](super::ask)), and allocates nothing.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -28,26 +25,25 @@ use crate::namei::{Goal, Last, Walker};
 use crate::permission::{self, Verdict};
 use crate::types::{Access, Attr, Errno, NAME_MAX, mode};
 
-/// Directory parts shorter than this are walked: a component or two take no longer than the look.
+/// Shorter directory parts are walked: one or two components take no longer than a look in the prefix cache.
 const WORTH_KEEPING: usize = 16;
 
-/// What a thread has to its credit with the cache of directory parts. A look in vain costs two, a good
-/// one earns one.
+/// The most credit of a thread with the prefix cache. A look without success costs two, a successful one earns one.
 const CREDIT: i32 = 64;
-/// What a thread begins with: a walk that is in vain costs a third more.
+/// The initial credit: a walk after an unsuccessful look costs a third more.
 const FIRST_CREDIT: i32 = 16;
-/// Who has used it up walks, until this many paths in a row were in the directory of the one before.
+/// A thread without credit walks, until this many paths in a row were in the directory of the path before.
 const REPEATS: i32 = 64;
 
 thread_local! {
-    /// This thread's credit; below 0 the repeats that are missing.
+    /// This thread's credit; below 0, the number of repeats that are missing.
     static CREDIT_LEFT: Cell<i32> = const { Cell::new(FIRST_CREDIT) };
     /// A hash of the last directory part, while there is no credit.
     static LAST: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether to look for a directory part: a thread whose paths are too many for the cache (or for their
-/// slots in it) neither looks there nor stores anything, until its paths repeat.
+/// Whether to look for a directory part. A thread whose paths are too many for the cache (or for their slots in it)
+/// neither looks there nor stores anything, until its paths repeat.
 #[inline(always)]
 fn pays(dirs: &[u8]) -> bool {
     let left = CREDIT_LEFT.get();
@@ -65,7 +61,7 @@ fn repeats(dirs: &[u8], left: i32) -> bool {
     left >= 0
 }
 
-/// A look was good, or in vain.
+/// Accounts for a look, successful or not.
 #[inline(always)]
 fn account(good: bool) {
     let left = CREDIT_LEFT.get();
@@ -73,23 +69,23 @@ fn account(good: bool) {
     CREDIT_LEFT.set(if left < 0 { -REPEATS } else { left });
 }
 
-/// What the walk came to.
+/// The result of a walk.
 #[derive(Debug)]
 pub(crate) enum Seen<'p> {
-    /// The last name leads there; nothing is known yet of the inode but its type.
+    /// The last name leads there; of the inode only its type is known yet.
     Child(Pos, Child),
-    /// The path ends in this directory, by `.`, `..` or because there is no name in it.
+    /// The path ends in this directory, by `.`, `..` or because it has no name.
     Node(Pos),
-    /// The last name is to be looked for here.
+    /// The last name is to be looked up here.
     Parent { pos: Pos, last: Last<'p>, slash: bool },
 }
 
-/// Why it did not.
+/// The reason for a walk without a result.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// The answer is this error.
     Final(Errno),
-    /// Not decided; the position is no good either.
+    /// Not decided, and the position is not good either.
     Bail(Bail),
     /// Not decided; the walk stood here, before the component at this offset.
     BailAt(Bail, Pos, usize),
@@ -101,7 +97,7 @@ impl From<uvfs_cache::Retry> for Stop {
     }
 }
 
-/// The positions that a walk came through, for [`Cache::note_prefix`](uvfs_cache::Cache::note_prefix).
+/// The positions of a walk, for [`Cache::note_prefix`](uvfs_cache::Cache::note_prefix).
 #[derive(Debug)]
 pub(crate) struct Trail {
     through: [Pos; DEPTH_MAX],
@@ -133,14 +129,14 @@ impl Mark for Trail {
     }
 }
 
-/// What becomes of the positions that a walk comes through.
+/// A recorder of the positions of a walk.
 pub(crate) trait Mark {
     fn add(&mut self, at: Pos);
-    /// Nothing of this walk is to be kept.
+    /// Nothing of this walk may be kept.
     fn spoil(&mut self);
 }
 
-/// They are forgotten.
+/// Forgets the positions.
 struct NoTrail;
 
 impl Mark for NoTrail {
@@ -166,8 +162,9 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// Where a walk begins. No name led there that would have been asked for again, so what its mode permits must still
-    /// be believed; directories further on were found by names that are as young as they. (Root may search them all.)
+    /// The start of a walk. No name led there that would have been looked up again, so its mode must still be
+    /// trusted. Directories further on were found by names that are as fresh as they are. (Root may search them
+    /// all.)
     #[inline]
     fn begin(&self, start: &Inode<'_>) -> Result<Pos, Stop> {
         let at = self.vfs.cache.pos_of(start).ok_or(Stop::Bail(Bail::Gone))?;
@@ -215,8 +212,8 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// Walks through `dirs`, the front part of a path, all of whose components are to be entered. `trail`
-    /// has the start, and gets all positions after it.
+    /// Walks through `dirs`, the front part of a path, all of whose components are to be entered. `trail` has the
+    /// start, and gets all positions after it.
     #[inline(always)]
     fn walk_dirs<A: Ask, M: Mark>(
         &self,
@@ -259,7 +256,7 @@ impl Walker<'_, '_> {
         Ok(at)
     }
 
-    /// The attributes of what `path` leads to from `start`, put into `attr`.
+    /// Stores the attributes of the inode that `path` leads to from `start` in `attr`.
     #[inline(always)]
     pub(crate) fn attr_lockless(
         &self,
@@ -277,8 +274,8 @@ impl Walker<'_, '_> {
         self.attr_of_end(at, last, path.len(), follow, attr, &mut Never)
     }
 
-    /// Walks through a path's directories, of which nobody is asked. Not inlined: the look at the last
-    /// component is nearly all there is to many a `stat`, and would have its registers in memory.
+    /// Walks through a path's directories without asking drivers. Not inlined: the look at the last component is
+    /// nearly all of many a `stat`, and inlining would put its registers into memory.
     #[inline(never)]
     fn walk_to_end(&self, start: Pos, dirs: &[u8]) -> Result<Pos, Stop> {
         if dirs.len() >= WORTH_KEEPING && self.who != NOBODY && pays(dirs) {
@@ -288,8 +285,8 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// [`Walker::attr_lockless`] where drivers are asked. What stands in the cache of directory parts was
-    /// not asked about, so that is not used.
+    /// [`Walker::attr_lockless`] if drivers must be asked. The prefix cache is not used, because its entries were
+    /// made without asking.
     #[cold]
     pub(super) fn attr_asking<A: Ask>(
         &self,
@@ -326,7 +323,7 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// [`Walker::walk_dirs`] through the cache of directory parts.
+    /// [`Walker::walk_dirs`] through the prefix cache.
     #[inline(always)]
     fn walk_by_prefix(&self, start: Pos, dirs: &[u8]) -> Result<Pos, Stop> {
         // While mounts change, the two halves of a walk may see different ones.
@@ -379,20 +376,20 @@ impl Walker<'_, '_> {
         if c.slash { Err(Stop::BailAt(Bail::NotDirectory, at, c.start)) } else { Ok(()) }
     }
 
-    /// Whether the directory may be searched, as far as can be seen; the step that follows
-    /// checks that what was read here is of the same moment.
+    /// Whether the directory may be searched, as far as the walk can see. The step that follows checks that the
+    /// values read here are of the same moment.
     #[inline]
     pub(crate) fn may_search(&self, at: Pos) -> bool {
         if self.cred.is_root() {
             return true;
         }
-        // Doubted attributes permit nothing: see `denied`.
+        // Stale attributes permit nothing: see `denied`.
         permission::granted(self.cred, self.vfs.cache.perm(at), Access::EXEC) && !self.vfs.cache.is_stale(at)
     }
 
-    /// No search permission, as far as could be seen. That is final where the directory is still
-    /// what it was, since mode and owner were then of one moment, and where its attributes have not
-    /// expired. Else it is for the walk with references to say, and so where there is a list to be asked.
+    /// There was no search permission, as far as the walk could see. That is final if two things hold. The
+    /// directory has not changed, so mode and owner were of one moment, and its attributes have not expired.
+    /// Otherwise the walk with references decides. It also decides if a list must be asked.
     #[cold]
     fn denied(&self, at: Pos, offset: usize) -> Stop {
         let perm = self.vfs.cache.perm(at);
@@ -407,7 +404,7 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// Has the driver vouch for a directory that was found below `at`, or for its absence.
+    /// Asks the driver about a directory that was found below `at`, or about its absence.
     fn vouched_dir<A: Ask>(
         &self,
         below: &Result<Pos, Stuck>,
@@ -425,7 +422,7 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// One name in one directory.
+    /// Finds one name in one directory.
     fn find<A: Ask>(&self, at: Pos, c: Component<'_>, ask: &A) -> Result<Child, Stop> {
         let cache = &self.vfs.cache;
         if c.name.len() > NAME_MAX {
@@ -447,12 +444,12 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// Attributes of a directory that the path ended in. Expired or gone, the walk with
-    /// references goes on at the path's `end`, where nothing is left to do but to ask.
+    /// The attributes of the directory in which the path ended. If it is expired or gone, the walk with references
+    /// goes on at the path's `end`, where it only has to ask.
     #[inline]
     pub(crate) fn attr_at(&self, at: Pos, end: usize, attr: &mut Attr) -> Result<(), Stop> {
         self.attr_by_id(at.id(), attr, Stop::BailAt(Bail::NotCached, at, end))?;
-        // What was permitted on the way here was permitted in a directory that is still this one.
+        // The permissions on the way here were checked in a directory that is still the same.
         if self.vfs.cache.check(at) { Ok(()) } else { Err(Stop::Bail(Bail::Parent)) }
     }
 
@@ -467,7 +464,7 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// Into what a name leads to: through a mount point, to what is mounted there.
+    /// Enters the inode that a name leads to; at a mount point, the root mounted there.
     #[inline]
     pub(crate) fn enter(&self, at: Pos, child: &Child) -> Result<Pos, Stop> {
         self.across(self.vfs.cache.enter(at, child)?)
@@ -481,7 +478,7 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// `..`: nowhere from the walker's root, out of the mount from a mounted root.
+    /// `..`: stays at the walker's root, and leaves the mount at a mounted root.
     fn up(&self, at: Pos) -> Result<Pos, Stop> {
         let cache = &self.vfs.cache;
         if self.is_root(at.id()) {
@@ -491,7 +488,7 @@ impl Walker<'_, '_> {
             Some(up) => cache.pos(up).ok_or(Stop::Bail(Bail::Gone))?,
             None => {
                 let mut below = at;
-                // One mount after another, where they are stacked: the walker's root may be in the middle.
+                // Mounts may be stacked, so this goes one mount at a time: the walker's root may be in the middle.
                 while let Some(point) = self.vfs.mounts.point_of(below.id()) {
                     if self.is_root(point) {
                         return Ok(at);
@@ -502,24 +499,25 @@ impl Walker<'_, '_> {
             }
         };
         let up = self.across(up)?;
-        // The way out of a mount looks at nothing of the mounted root, whose permission was believed. If that changed
-        // before this check, the walk starts over. If it changes later, it was granted when the step was taken.
+        // The way out of a mount reads nothing else of the mounted root, whose permission was trusted. If that
+        // permission changed before this check, the walk starts over. If it changes later, it was granted when the
+        // step was taken.
         if cache.check(at) { Ok(up) } else { Err(Stop::Bail(Bail::Parent)) }
     }
 }
 
-/// Leaves it to the walk with references to look a name up anew that its driver does not vouch for.
+/// Leaves a name that its driver refutes to the walk with references, which looks it up anew.
 #[inline(always)]
 fn vouched<A: Ask>(ask: &A, at: Pos, c: &Component<'_>, child: Option<u64>) -> Result<(), Stop> {
     if ask.vouches(c.name, child) { Ok(()) } else { Err(Stop::BailAt(Bail::Refuted, at, c.start)) }
 }
 
-/// Why a name did not lead on, to the walk.
+/// Converts the reason why a name did not lead on into the walk's reason.
 #[cold]
 fn stop(stuck: Stuck, at: Pos, offset: usize) -> Stop {
     match stuck {
-        // The directory was looked at again since its permissions were read: they and the absence
-        // are of one moment.
+        // The directory was checked again after its permissions were read, so they and the absence are of one
+        // moment.
         Stuck::Absent => Stop::Final(Errno::NOENT),
         Stuck::Unknown => Stop::BailAt(Bail::NotCached, at, offset),
         Stuck::Symlink => Stop::BailAt(Bail::Symlink, at, offset),

@@ -1,9 +1,9 @@
-//! Numbers for credentials: what the cache of directory parts keys its entries by.
+//! Numbers for credentials, by which the prefix cache keys its entries.
 //!
-//! Two callers have one number only if the kernel could not tell them apart on any walk: the same user and
-//! groups, or both root, whom no search permission binds. A number is never given to others. At the most
-//! [`MOST`] are given out; whoever comes later has none, and walks every path.
-//! A context asks when it is made or becomes somebody else, under a mutex; a walk only compares.
+//! Two callers have one number only if the kernel could not tell them apart on any walk: they have the same user
+//! and groups, or both are root, which no search permission binds. A number is never reused. At most [`MOST`] are
+//! assigned. Later callers have none, and walk every path. A context requests its number, under a mutex, when it is
+//! made or changes its credentials; a walk only compares numbers.
 
 use std::collections::HashMap;
 
@@ -12,14 +12,14 @@ use parking_lot::Mutex;
 
 use crate::types::{Cred, Groups};
 
-/// The number of who has none.
+/// The number of callers without one.
 pub(crate) const NOBODY: u32 = 0;
 const ROOT: u32 = 1;
 const MOST: usize = 4096;
 
 type Key = (u32, u32, Groups);
 
-/// The numbers given out.
+/// The assigned numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers(Mutex<HashMap<Key, u32, RandomState>>);
 

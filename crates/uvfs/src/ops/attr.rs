@@ -32,8 +32,8 @@ impl Vfs {
     /// Changes attributes, and returns the attributes afterwards.
     ///
     /// # Errors
-    /// EPERM (not the owner; no member of the new group; times other than now), EACCES (size or times without write
-    /// permission), EISDIR and EINVAL (size of a directory or of another node without one), EFBIG, EROFS, and the
+    /// EPERM (not the owner; no member of the new group; times other than now). EACCES (size or times without write
+    /// permission). EISDIR and EINVAL (size of a directory or of another node without one). EFBIG, EROFS, and the
     /// driver's errors.
     pub fn setattr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<Attr> {
         self.change(op, inode, set, How::default())

@@ -124,7 +124,7 @@ impl Vfs {
         sup.writable()?;
         let parent = self.may_add(op, dir)?;
         let fmt = wanted.mode & mode::S_IFMT;
-        // The character device 0/0 (a whiteout) belongs to no driver and needs no privilege.
+        // The character device 0/0 (a whiteout) stands for no real device and needs no privilege.
         let is_device = fmt == mode::S_IFBLK || fmt == mode::S_IFCHR && wanted.rdev != 0;
         if is_device && !op.trusted && !op.has(Capability::Mknod) {
             return Err(Errno::PERM);
