@@ -34,6 +34,7 @@ mod identity;
 mod kept;
 mod lend;
 mod mounts;
+mod moves;
 mod names;
 mod node;
 mod numbers;
@@ -72,6 +73,7 @@ use file::Files;
 use identity::Handles;
 use kept::Kept;
 use mounts::Mount;
+use moves::Moves;
 use node::{Numbering, Table};
 use reach::Links;
 
@@ -121,6 +123,7 @@ pub struct Mirror {
     files: Files,
     kept: Arc<Kept>,
     streams: Streams,
+    moves: Moves,
     mounted: OnceLock<Mounted>,
     outside: outside::State,
     covers: Covers,
@@ -228,6 +231,7 @@ impl Mirror {
             files: Files::default(),
             kept: Arc::default(),
             streams: Streams::new(streams),
+            moves: Moves::default(),
             mounted: OnceLock::new(),
             outside: outside::State::default(),
             covers: Covers::default(),

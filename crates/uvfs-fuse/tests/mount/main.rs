@@ -20,6 +20,7 @@ mod nodes;
 mod outside;
 mod privileges;
 mod published;
+mod scoped;
 mod slow;
 mod sys;
 mod unmount;
@@ -52,6 +53,7 @@ fn main() {
         outside::TESTS,
         privileges::TESTS,
         published::TESTS,
+        scoped::TESTS,
         slow::TESTS,
         unmount::TESTS,
         walks::TESTS,
