@@ -275,7 +275,8 @@ impl Mirror {
         outcome
     }
 
-    pub(super) fn move_name(&self, op: &Op, rename: &Rename<'_>) -> Result<()> {
+    /// `more`: what the host is to do beside; it must know that flag then.
+    pub(super) fn move_name(&self, op: &Op, rename: &Rename<'_>, more: RenameFlags) -> Result<()> {
         let Rename { from_dir, from_name, inode, to_dir, to_name, target, exchange } = *rename;
         let (from_node, from) = self.reach_inode(from_dir)?;
         let (to_node, to) = self.reach_inode(to_dir)?;
@@ -294,7 +295,7 @@ impl Mirror {
             (true, _) => RenameFlags::EXCHANGE,
             (false, None) => RenameFlags::NOREPLACE,
             (false, Some(_)) => RenameFlags::empty(),
-        };
+        } | more;
         let moving = self.moves.begin();
         let acting = self.server.act_as(&op.cred)?;
         let outcome = match renameat_with(&from, os(from_name), &to, os(to_name), flags) {

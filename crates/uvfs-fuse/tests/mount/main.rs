@@ -9,6 +9,7 @@ mod dirs;
 mod emptied;
 mod failing;
 mod fixture;
+mod flags;
 mod handles;
 mod kinds;
 mod lent;
@@ -42,6 +43,7 @@ fn main() {
         dirs::TESTS,
         emptied::TESTS,
         failing::TESTS,
+        flags::TESTS,
         handles::TESTS,
         kinds::TESTS,
         lent::TESTS,
