@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Life, Lookup, SbId, SbOptions, Time};
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, SbId, SbOptions, Time, Ttl};
 
 /// What is asked on a miss.
 struct BackEnd {
@@ -37,7 +37,7 @@ impl BackEnd {
             acl: false,
         };
         // Nobody tells us of changes: believe for five seconds.
-        Ok(Fresh { attr, private: 0, life: Life::Millis(5000) })
+        Ok(Fresh { attr, private: 0, ttl: Ttl::millis(5000) })
     }
 }
 
@@ -62,7 +62,7 @@ impl<'c> Server<'c> {
                     return match self.back_end.ask(path) {
                         Ok(fresh) => ticket.found(&fresh).map_err(|e| e.to_string()),
                         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                            ticket.absent(Life::Millis(1000));
+                            ticket.absent(Ttl::millis(1000));
                             Err("no such file".into())
                         }
                         Err(e) => {

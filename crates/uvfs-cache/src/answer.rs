@@ -13,10 +13,10 @@ use uvfs_sync::primitives::{Ordering, spin_loop};
 
 use crate::attr::Attr;
 use crate::cache::{Cache, Names, Numbers, is_dir, number_hash};
-use crate::change::Aftermath;
 use crate::guard::NameGuard;
 use crate::inode_ref::InodeRef;
-use crate::types::{CacheError, Fresh, Life, Room, SbId};
+use crate::names::Aftermath;
+use crate::types::{CacheError, Fresh, Room, SbId, Ttl};
 
 /// How many negative entries there may be, where nothing else is said: as many as other names, within these bounds.
 const NEGATIVES: RangeInclusive<u64> = 1 << 13..=1 << 16;
@@ -52,7 +52,7 @@ impl<'c> NameGuard<'c> {
     pub(crate) fn keep(&self, fresh: &Fresh) -> Result<(InodeRef<'c>, bool), CacheError> {
         let cache = self.cache;
         let (inode, current) = cache.inode_by_number(self, fresh)?;
-        if self.is_late() || !current || fresh.life == Life::Millis(0) || inode.id() == self.dir.id() {
+        if self.is_late() || !current || fresh.ttl == Ttl::ZERO || inode.id() == self.dir.id() {
             return Ok((inode, false));
         }
         if is_dir(inode.fmt()) {
@@ -65,21 +65,21 @@ impl<'c> NameGuard<'c> {
             }
         }
         let Ok(room) = self.reserve(Room::Name) else { return Ok((inode, false)) };
-        let deadline = cache.deadline(room.sb(), fresh.life, self.asked.epoch);
+        let deadline = cache.deadline(room.sb(), fresh.ttl, self.asked.epoch);
         let kept = cache.publish(self, room, &inode, deadline, Some(self.revision));
         Ok((inode, kept))
     }
 
     /// The driver says that there is no such name. Cached as a negative entry, unless late, not to
     /// be believed at all, superfluous (the directory is complete), or one too many (rule 9).
-    pub fn absent(&self, life: Life) {
+    pub fn absent(&self, ttl: Ttl) {
         let cache = self.cache;
         let complete = self.state.is_none_or(|d| d.is_complete(&cache.clock));
         let cached = !complete
-            && life != Life::Millis(0)
+            && ttl != Ttl::ZERO
             && !self.is_late()
             && cache.room_for_negative(self.dir.sb())
-            && cache.publish_negative(self, life);
+            && cache.publish_negative(self, ttl);
         if !cached && !self.is_late() {
             // What was believed of the name until now is wrong.
             cache.forget_name(&self.dir, self.name());
@@ -133,7 +133,7 @@ impl Cache {
             let mut other = None;
             locked.for_each_candidate(0, |i| {
                 // Looked at before a reference is taken: what stands in the bucket cannot end its
-                // life while the bucket is locked, and a reference to some other inode, dropped
+                // generation while the bucket is locked, and a reference to some other inode, dropped
                 // here as its last, would want this very lock to end that inode.
                 if other.is_none() && self.has_number(i, sb, attr.ino, attr.fmt()) {
                     other = self.is_number(i, sb, attr.ino, attr.fmt());
@@ -196,7 +196,7 @@ impl Cache {
     }
 
     /// Cache that a name does not exist. False: the directory's revision moved, or no slot is left.
-    fn publish_negative(&self, guard: &NameGuard<'_>, life: Life) -> bool {
+    fn publish_negative(&self, guard: &NameGuard<'_>, ttl: Ttl) -> bool {
         let sb = guard.dir.sb();
         let words = guard.words();
         let Ok(tail) = self.alloc_tail(sb, &words) else { return false };
@@ -205,7 +205,7 @@ impl Cache {
             return false;
         };
         let d = self.dentries.get(dentry);
-        let deadline = self.deadline(sb, life, guard.asked.epoch);
+        let deadline = self.deadline(sb, ttl, guard.asked.epoch);
         let mut after = Aftermath::default();
         let mut spare = false;
         // Counted before it can be found: who finds it may count it out.
@@ -220,8 +220,8 @@ impl Cache {
                 d.set_name(guard.dir.index(), &words, tail);
                 d.set_target(0, 0, deadline);
                 // Inside the sequence: a reader of the slot's last use must not take it for its own.
-                let parent_life = &self.dentries_private.get(dentry).parent_life;
-                parent_life.store(guard.dir.id().life(), Ordering::Relaxed);
+                let parent_generation = &self.dentries_private.get(dentry).parent_generation;
+                parent_generation.store(guard.dir.id().generation(), Ordering::Relaxed);
             });
             d.hash.store(BlHash::to_store(&h), Ordering::Relaxed);
             if locked.insert(0, &h, dentry).is_ok() {

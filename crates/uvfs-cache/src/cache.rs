@@ -2,9 +2,9 @@
 //!
 //! One cache serves all superblocks of a process; chunks of its arenas belong to one superblock
 //! each. This file makes and destroys; the other files of the crate each hold one kind of use:
-//! [`crate::walk`] reads without references, [`crate::guard`] takes names, [`crate::change`]
+//! [`crate::walk`] reads without references, [`crate::guard`] takes names, [`crate::names`]
 //! publishes, [`crate::sweep`] forgets,
-//! [`crate::shrink`] keeps the limit, [`crate::marks`] what lies below it.
+//! [`crate::shrink`] keeps the limit, [`crate::watermark`] what lies below it.
 //!
 //! Lock order (docs/locking.md): rename mutex, names, directory index, buckets, inode bits, slabs.
 
@@ -18,26 +18,26 @@ use uvfs_sync::percpu_ref::{self, PercpuRefs, Place};
 use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Stat, fence};
 use uvfs_sync::segvec::SegVec;
 use uvfs_sync::seqcount::SeqCount;
-use uvfs_sync::slab::{CHUNK, Pool, Slab, next_life};
+use uvfs_sync::slab::{CHUNK, Pool, Slab, next_generation};
 
-use crate::announce::Listeners;
 use crate::attr::mode;
-use crate::beside::Beside;
 use crate::buffers::Registry;
-use crate::changes::Changes;
+use crate::changed_numbers::Changes;
 use crate::clock::{Clock, NEVER};
 use crate::dentry::{self, NameWords, Tails};
 use crate::dir::DirState;
+use crate::external_bytes::ExternalBytes;
 use crate::guard::NameLocks;
 use crate::inode::{self, ROOT};
 use crate::inode_ref::InodeRef;
-use crate::marks::Marks;
+use crate::listener::Listeners;
 use crate::owned::CacheNumber;
 use crate::prefix::Prefixes;
 use crate::pressure::Pressure;
 use crate::shrink::{DENTRY_CHUNK, INODE_CHUNK, Visited};
 use crate::symlink::Targets;
-use crate::types::{CacheError, Config, Counters, EvictHook, Fresh, InodeId, Life, SbId, SbOptions};
+use crate::types::{CacheError, Config, Counters, EvictHook, Fresh, InodeId, SbId, SbOptions, Ttl};
+use crate::watermark::Watermarks;
 
 /// Dentry and inode cache; see the crate's head.
 pub struct Cache {
@@ -67,16 +67,16 @@ pub struct Cache {
     pub(crate) armed: AtomicBool,
     pub(crate) visited: Arena<Visited>,
     /// Held by who empties chunks to make room; taken before all locks but rights and renames.
-    pub(crate) room: Ordered<(), { Class::Room as u8 }>,
+    pub(crate) room: Ordered<(), { Class::Eviction as u8 }>,
     /// Names evicted so far.
     pub(crate) evictions: Stat,
     pub(crate) pressure: Pressure,
     pub(crate) listeners: Listeners,
-    pub(crate) marks: Marks,
+    pub(crate) watermarks: Watermarks,
     /// Devices whose blocks are charged to the limit too.
     pub(crate) buffers: Arc<Registry>,
     /// What drivers keep besides.
-    pub(crate) beside: Arc<Beside>,
+    pub(crate) external: Arc<ExternalBytes>,
     superblocks: SegVec<OnceLock<Superblock>>,
 }
 
@@ -146,9 +146,9 @@ impl Cache {
             room: Ordered::new(()),
             pressure: Pressure::default(),
             listeners: Listeners::default(),
-            marks: Marks::default(),
+            watermarks: Watermarks::default(),
             buffers: Arc::default(),
-            beside: Arc::default(),
+            external: Arc::default(),
             superblocks: SegVec::new(),
             inodes,
             inodes_private,
@@ -226,18 +226,18 @@ impl Cache {
         loop {
             let may_grow = || self.may_grow(INODE_CHUNK);
             let index = self.with_room(sb, || slab.alloc_within(&self.inode_pool, &may_grow))?;
-            let life = self.inodes.get(index).life();
-            if life == 0 && begins_chunk(index, slab) {
+            let generation = self.inodes.get(index).generation();
+            if generation == 0 && begins_chunk(index, slab) {
                 self.inodes.populate(index, index + CHUNK);
                 self.inodes_private.populate(index, index + CHUNK);
             }
             let floor = self.inode_pool.floor(index);
-            if next_life(life, floor).is_some() {
+            if next_generation(generation, floor).is_some() {
                 above_floor(&self.inodes.get(index).seq, || floor);
                 self.took(sb, index);
                 return Ok(index);
             }
-            // Its next life would wrap: the slot is never used again (rule 1).
+            // Its next generation would wrap: the slot is never used again (rule 1).
             slab.retire();
         }
     }
@@ -286,7 +286,7 @@ impl Cache {
         }
     }
 
-    /// Begin an inode's life with two references, the one returned and that of its name, which the caller makes. `dir`:
+    /// Begin an inode's generation with two references, the one returned and that of its name, which the caller makes. `dir`:
     /// directory state, for directories. `epoch`: that in which the driver was asked.
     pub(crate) fn fill_inode(
         &self,
@@ -297,20 +297,20 @@ impl Cache {
         flags: u32,
         epoch: u32,
     ) -> InodeRef<'_> {
-        let deadline = self.deadline(sb, fresh.life, epoch);
-        let life = self.fill_slot(sb, index, dir, fresh, flags, deadline);
+        let deadline = self.deadline(sb, fresh.ttl, epoch);
+        let generation = self.fill_slot(sb, index, dir, fresh, flags, deadline);
         // Last, as in `start_inode`.
-        self.inodes_private.get(index).refs.start_anchored(life);
-        InodeRef::new(self, index, life)
+        self.inodes_private.get(index).refs.start_anchored(generation);
+        InodeRef::new(self, index, generation)
     }
 
-    /// Last: who gets a reference by this life finds the inode finished (rule 16).
-    pub(crate) fn start_inode(&self, index: u32, life: u32) -> InodeRef<'_> {
-        self.inodes_private.get(index).refs.start(life);
-        InodeRef::new(self, index, life)
+    /// Last: who gets a reference by this generation finds the inode finished (rule 16).
+    pub(crate) fn start_inode(&self, index: u32, generation: u32) -> InodeRef<'_> {
+        self.inodes_private.get(index).refs.start(generation);
+        InodeRef::new(self, index, generation)
     }
 
-    /// Fill both halves of an inode to which no reference can be had yet; its life. It is believed until `deadline`.
+    /// Fill both halves of an inode to which no reference can be had yet; its generation. It is believed until `deadline`.
     pub(crate) fn fill_slot(
         &self,
         sb: SbId,
@@ -322,10 +322,10 @@ impl Cache {
     ) -> u32 {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
         let resident = self.superblock(sb).resident;
-        let old = published.life();
-        // `alloc_inode` has seen that there is a next life.
-        let life = next_life(old, self.inode_pool.floor(index)).unwrap_or(u32::MAX);
-        // Readers of the slot's last life may still look: rule 3.
+        let old = published.generation();
+        // `alloc_inode` has seen that there is a next generation.
+        let generation = next_generation(old, self.inode_pool.floor(index)).unwrap_or(u32::MAX);
+        // Readers of the slot's last generation may still look: rule 3.
         fence(Ordering::Release);
         private.nlookup.store(0, Ordering::Relaxed);
         private.value.store(fresh.private, Ordering::Relaxed);
@@ -336,19 +336,19 @@ impl Cache {
         if let Some(state) = self.dir_state_at(dir) {
             state.reset(resident);
         }
-        published.fill(private, life, &fresh.attr, flags);
-        life
+        published.fill(private, generation, &fresh.attr, flags);
+        generation
     }
 
     /// The deadline of what the driver of `sb` said when it was asked in `epoch`.
-    pub(crate) fn deadline(&self, sb: SbId, life: Life, epoch: u32) -> u32 {
+    pub(crate) fn deadline(&self, sb: SbId, ttl: Ttl, epoch: u32) -> u32 {
         let superblock = self.superblock(sb);
         if superblock.resident {
             NEVER
-        } else if life == Life::Forever && superblock.watched.load(Ordering::Relaxed) {
+        } else if ttl == Ttl::Forever && superblock.watched.load(Ordering::Relaxed) {
             epoch
         } else {
-            self.clock.deadline(life)
+            self.clock.deadline(ttl)
         }
     }
 
@@ -399,18 +399,18 @@ impl Cache {
 
     /// Take another reference to an inode of which the caller holds one.
     #[inline]
-    pub(crate) fn get_again(&self, index: u32, life: u32) {
+    pub(crate) fn get_again(&self, index: u32, generation: u32) {
         let private = self.inodes_private.get(index);
         let place = Place::of(&private.place);
         if place.is_none() {
             private.refs.get_held();
-        } else if !self.percpu.get(place, InodeId::new(index, life).as_u64()) {
+        } else if !self.percpu.get(place, InodeId::new(index, generation).as_u64()) {
             self.counted_here(index);
             private.refs.get_held();
         }
     }
 
-    /// Drop a reference; the last one ends the inode's life. It is counted in the inode's word or per
+    /// Drop a reference; the last one ends the inode's generation. It is counted in the inode's word or per
     /// thread as the inode's references are counted now, wherever it was taken.
     #[inline]
     pub(crate) fn put_inode(&self, index: u32) {
@@ -422,7 +422,7 @@ impl Cache {
             }
             return;
         }
-        let id = InodeId::new(index, private.refs.life());
+        let id = InodeId::new(index, private.refs.generation());
         if !self.percpu.put(place, id.as_u64()) {
             self.put_here(index);
         }
@@ -442,7 +442,7 @@ impl Cache {
     /// others are counted in its word from now on, so that the last of them is noticed. The caller
     /// holds no lock.
     pub(crate) fn put_name(&self, index: u32) {
-        order::check(Class::Room);
+        order::check(Class::Eviction);
         if let Some(last) = self.inodes_private.get(index).refs.put_anchor() {
             // Where nothing is spread all references are counted in the word, whatever the place.
             if last {
@@ -496,7 +496,7 @@ impl Cache {
         }
         self.pressure.not_barren();
         // The driver may take its time, or the cache.
-        order::check(Class::Room);
+        order::check(Class::Eviction);
         (superblock.on_evict)(&attr, value);
         self.free_inode_slot(index, dir);
     }
@@ -508,23 +508,23 @@ impl Cache {
         index < self.inode_slots
     }
 
-    /// A reference from an id; `None` if that life is over.
+    /// A reference from an id; `None` if that generation is over.
     #[inline]
     pub fn get(&self, id: InodeId) -> Option<InodeRef<'_>> {
         if !self.is_slot(id.index()) {
             return None;
         }
         let place = Place::of(&self.inodes_private.get(id.index()).place);
-        // A place that is this life's is so while the life lasts.
+        // A place that is this generation's is so while the generation lasts.
         let got = !place.is_none() && self.percpu.get(place, id.as_u64()) || self.get_here(id);
-        got.then(|| InodeRef::new(self, id.index(), id.life()))
+        got.then(|| InodeRef::new(self, id.index(), id.generation()))
     }
 
     /// A reference that is counted in the inode's word; whether there is one.
     #[inline(never)]
     fn get_here(&self, id: InodeId) -> bool {
         let refs = &self.inodes_private.get(id.index()).refs;
-        match refs.get_watched(id.life()) {
+        match refs.get_watched(id.generation()) {
             Got::Dead => false,
             got @ (Got::Yes | Got::Contended) => {
                 if percpu_ref::often(id.as_u64(), got == Got::Contended) {
@@ -534,7 +534,7 @@ impl Cache {
             }
             // Being gathered, or this thread has no line.
             Got::Spread => {
-                let got = refs.get_life(id.life());
+                let got = refs.get_generation(id.generation());
                 self.counted_here(id.index());
                 got
             }
@@ -585,7 +585,7 @@ impl Cache {
         }
         c.hash_bytes = self.names.bytes() + self.numbers.bytes();
         c.bytes = self.committed();
-        (c.limit, c.mark) = (self.memory_limit(), self.ceiling());
+        (c.limit, c.watermark) = (self.memory_limit(), self.ceiling());
         (c.evicted, c.evicted_ahead) = (self.evictions.get(), self.evicted_ahead());
         let (a, b) = (self.names.long_chains(), self.numbers.long_chains());
         c.long_chains = a.0 + b.0;

@@ -8,12 +8,12 @@
 //! What a watched superblock's driver says is believed until the cache is told otherwise. In the place of the
 //! deadline stands the *epoch* in which the driver was asked, an odd number: it is believed while that is the
 //! cache's epoch. Who has lost changes moves the epoch, and everything asked for before is suspect in one step (see
-//! `doubt.rs`). A hit compares, and stores nothing. An epoch comes again after 2^31 moves; what nobody asked
+//! `stale.rs`). A hit compares, and stores nothing. An epoch comes again after 2^31 moves; what nobody asked
 //! about in all that time would then be believed again.
 
 use uvfs_sync::primitives::{AtomicU32, Ordering};
 
-use crate::types::Life;
+use crate::types::Ttl;
 
 /// Longest time to live that can be stored.
 const LONGEST: u32 = 1 << 30;
@@ -57,15 +57,18 @@ impl Clock {
         system.wrapping_add(self.ahead.load(Ordering::Relaxed))
     }
 
-    /// The deadline to store for a time to live that starts now.
-    pub(crate) fn deadline(&self, life: Life) -> u32 {
-        match life {
-            Life::Forever => NEVER,
+    /// The deadline to store for a TTL that starts now. Parts of a millisecond are dropped.
+    pub(crate) fn deadline(&self, ttl: Ttl) -> u32 {
+        match ttl {
+            Ttl::Forever => NEVER,
             // Up to one millisecond early, so that what is not to be believed at all never is.
-            Life::Millis(ms) => match self.now().wrapping_add(ms.min(LONGEST)) & !1 {
-                NEVER => u32::MAX - 1,
-                at => at,
-            },
+            Ttl::For(time) => {
+                let ms = u32::try_from(time.as_millis()).unwrap_or(u32::MAX).min(LONGEST);
+                match self.now().wrapping_add(ms) & !1 {
+                    NEVER => u32::MAX - 1,
+                    at => at,
+                }
+            }
         }
     }
 
@@ -116,11 +119,11 @@ mod tests {
     #[test]
     fn rule14_deadlines_pass_once_and_over_a_wrap() {
         let clock = Clock::default();
-        assert!(!clock.passed(clock.deadline(Life::Forever)));
-        assert!(clock.passed(clock.deadline(Life::Millis(0))));
+        assert!(!clock.passed(clock.deadline(Ttl::Forever)));
+        assert!(clock.passed(clock.deadline(Ttl::ZERO)));
         for _ in 0..8 {
             clock.advance(1 << 29);
-            let at = clock.deadline(Life::Millis(1_000_000));
+            let at = clock.deadline(Ttl::millis(1_000_000));
             assert!(!clock.passed(at));
             clock.advance(1_000_000);
             assert!(clock.passed(at));
@@ -137,7 +140,7 @@ mod tests {
         assert!(!clock.passed(asked), "time has nothing to do with it");
         clock.move_epoch();
         assert!(clock.passed(asked) && !clock.stands(asked));
-        assert!(clock.stands(NEVER) && !clock.stands(clock.deadline(Life::Millis(1000))));
+        assert!(clock.stands(NEVER) && !clock.stands(clock.deadline(Ttl::millis(1000))));
     }
 
     #[test]

@@ -3,13 +3,13 @@
 //! A dentry exists only while it is hashed; who must hold on to something holds the inode. It
 //! holds a reference to its inode and one to its parent's inode, so an index read from a live
 //! dentry leads to a live inode. A *negative* dentry leads to nothing and holds nothing: it names
-//! its parent by index and life, and is worthless once that life is over.
+//! its parent by index and generation, and is worthless once that generation is over.
 //!
 //! **Published** (64 bytes): written inside `seq`, and only by who holds the lock of the bucket
 //! that the dentry is (or is to be) in. `hash` belongs to the hash table: it is read and written
 //! under bucket locks only, outside `seq`.
 //!
-//! **Private** (16 bytes): the readdir cookie; a negative entry's parent life.
+//! **Private** (16 bytes): the readdir cookie; a negative entry's parent generation.
 //!
 //! Names up to [`INLINE`] bytes stand in the line. Of a longer one the line has the first
 //! [`HEAD`] bytes and the index of a *tail* slot with the rest. Tails are type-stable too, and a
@@ -58,8 +58,8 @@ slot! {
     pub(crate) struct Private {
         /// Where `readdir` goes on, in a resident directory.
         pub cookie: AtomicU64,
-        /// Life of the parent, of a negative dentry.
-        pub parent_life: AtomicU32,
+        /// Generation of the parent, of a negative dentry.
+        pub parent_generation: AtomicU32,
         spare: AtomicU32,
     }
 }

@@ -25,11 +25,11 @@ use uvfs_sync::blhash::Key;
 use uvfs_sync::order::{Class, Held};
 use uvfs_sync::primitives::{Condvar, Hint, Mutex};
 
+use crate::by_number::Asked;
 use crate::cache::Cache;
 use crate::dentry::{INLINE, NameWords};
 use crate::dir::DirState;
 use crate::inode_ref::InodeRef;
-use crate::inodes::Asked;
 
 /// So many that two threads seldom meet in one.
 const SHARDS: usize = if cfg!(loom) { 1 } else { 64 };

@@ -3,7 +3,7 @@
 //! The protocol is that of `walk.rs`, told there; here it is done in one piece for the two things
 //! that a walk wants nearly always, the next directory ([`Cache::down`]) and the attributes at the
 //! end ([`Cache::look`]). Whatever is not the usual case (a negative entry, one that may expire, one
-//! that is being changed, or whose attributes are doubted, a name in a later slot or line) is left to `step`, in a call that takes and
+//! that is being changed, or whose attributes are stale, a name in a later slot or line) is left to `step`, in a call that takes and
 //! gives plain words and is marked as cold: nothing that is compared on the way of a hit has to stand
 //! in memory, or to be saved, for it.
 //!
@@ -70,7 +70,7 @@ impl Cache {
             // known to be the sequence of what the name led to.
             let published = self.inodes.get(index);
             let stamp = published.stamp().load();
-            let moving = (u64::from(seq) | stamp) & 1 != 0 || published.is_doubted();
+            let moving = (u64::from(seq) | stamp) & 1 != 0 || published.is_stale();
             if !moving && d.seq.check(seq) && self.check(at) {
                 return Ok(Pos { index, stamp });
             }
@@ -110,11 +110,11 @@ impl Cache {
             let published = self.inodes.get(index);
             let inode_seq = published.seq.raw().load(Ordering::Acquire);
             *attr = published.copy(|| self.inodes_private.get(index));
-            let life = published.life();
-            let moving = (seq | inode_seq) & 1 != 0 || published.is_doubted();
+            let generation = published.generation();
+            let moving = (seq | inode_seq) & 1 != 0 || published.is_stale();
             if !moving && published.seq.check(inode_seq) && d.seq.check(seq) && self.check(at) {
                 self.used(dentry);
-                return Ok(InodeId::new(index, life));
+                return Ok(InodeId::new(index, generation));
             }
             break;
         }

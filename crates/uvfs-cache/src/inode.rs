@@ -2,7 +2,7 @@
 //!
 //! **Published** (64 bytes, one line): what `stat` reports and a walk checks. Written only when it
 //! really changes, under the inode's lock bit, inside `seq`; a reader copies and checks.
-//! For a directory the upper half of the size is its *walk sequence* instead (next to the life, so that
+//! For a directory the upper half of the size is its *walk sequence* instead (next to the generation, so that
 //! one word tells both): it moves when the
 //! name, parent, mode, owner or liveness of the directory changes, and is all that a walk through
 //! it checks, so that creating a file in a directory (mtime, size, nlink) disturbs nobody who
@@ -16,7 +16,7 @@
 
 use uvfs_sync::lockref::LockRef;
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering};
-use uvfs_sync::seqcount::{LifeSeq, SeqCount};
+use uvfs_sync::seqcount::{GenSeq, SeqCount};
 use uvfs_sync::slot;
 
 use crate::attr::{Attr, Time, mode};
@@ -30,8 +30,8 @@ pub(crate) const DEAD: u32 = 1 << 17;
 pub(crate) const ROOT: u32 = 1 << 18;
 /// `blocks` is not `size` rounded up: it stands in the private half.
 const ODD_BLOCKS: u32 = 1 << 19;
-/// What stands here may not be so any more: see `doubt.rs`.
-const DOUBTED: u32 = 1 << 24;
+/// What stands here may not be so any more: see `stale.rs`.
+const STALE: u32 = 1 << 24;
 /// There is an access control list.
 const ACL: u32 = 1 << 20;
 const MODE: u32 = 0xffff;
@@ -46,9 +46,9 @@ pub(crate) struct Published {
     /// Size, or device number of a device.
     low: AtomicU32,
     ino: AtomicU64,
-    /// Life of the slot (it is also in the private half's reference word). Below it the upper half
+    /// Generation of the slot (it is also in the private half's reference word). Below it the upper half
     /// of the size; of a directory the walk sequence.
-    stamp: LifeSeq,
+    stamp: GenSeq,
     /// Mode in the low half, flags above.
     mode: AtomicU32,
     nlink: AtomicU32,
@@ -63,7 +63,7 @@ slot! {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Private {
-    /// References, lock bits, life.
+    /// References, lock bits, generation.
     pub refs: LockRef,
     /// Where references are counted per thread, if they are: read whenever `refs` is changed.
     pub place: AtomicU32,
@@ -92,7 +92,7 @@ const _: () = assert!(size_of::<Published>() == 64 && size_of::<Private>() == 56
 const RESIDENT: u32 = 1 << 31;
 
 impl Private {
-    /// The superblock; stays what it is for the whole of a life.
+    /// The superblock; stays what it is for the whole of a generation.
     #[inline(always)]
     pub(crate) fn sb_id(&self) -> SbId {
         SbId(self.sb.load(Ordering::Relaxed) as u16)
@@ -104,7 +104,7 @@ impl Private {
         self.sb.load(Ordering::Relaxed) & RESIDENT != 0
     }
 
-    /// Before a life begins.
+    /// Before a generation begins.
     pub(crate) fn set_sb(&self, sb: SbId, resident: bool) {
         self.sb.store(u32::from(sb.0) | if resident { RESIDENT } else { 0 }, Ordering::Relaxed);
     }
@@ -147,23 +147,23 @@ impl Published {
 
     /// Whether the attributes are suspect.
     #[inline(always)]
-    pub(crate) fn is_doubted(&self) -> bool {
-        self.mode_and_flags() & DOUBTED != 0
+    pub(crate) fn is_stale(&self) -> bool {
+        self.mode_and_flags() & STALE != 0
     }
 
     /// Under the inode's lock: the attributes are suspect. Both sequences move, also where they were suspect already:
     /// an answer that was asked for before is late, and who has come through the directory looks again.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn mark_stale(&self) {
         let word = self.mode.load(Ordering::Relaxed);
-        let store = || self.seq.write(|| self.mode.store(word | DOUBTED, Ordering::Relaxed));
+        let store = || self.seq.write(|| self.mode.store(word | STALE, Ordering::Relaxed));
         if word & mode::S_IFMT == mode::S_IFDIR { self.stamp.write(store) } else { store() }
     }
 
     /// Under the inode's lock: the attributes are what the driver says.
     pub(crate) fn believe(&self) {
         let word = self.mode.load(Ordering::Relaxed);
-        if word & DOUBTED != 0 {
-            self.seq.write(|| self.mode.store(word & !DOUBTED, Ordering::Relaxed));
+        if word & STALE != 0 {
+            self.seq.write(|| self.mode.store(word & !STALE, Ordering::Relaxed));
         }
     }
 
@@ -172,15 +172,15 @@ impl Published {
         self.ino.load(Ordering::Relaxed)
     }
 
-    /// Life and, of a directory, walk sequence.
+    /// Generation and, of a directory, walk sequence.
     #[inline(always)]
-    pub(crate) fn stamp(&self) -> &LifeSeq {
+    pub(crate) fn stamp(&self) -> &GenSeq {
         &self.stamp
     }
 
-    /// Life of the slot.
+    /// Generation of the slot.
     #[inline(always)]
-    pub(crate) fn life(&self) -> u32 {
+    pub(crate) fn generation(&self) -> u32 {
         self.stamp.halves().0
     }
 
@@ -239,9 +239,9 @@ impl Published {
             mode::S_IFDIR => u64::from(attr.size.min(u64::from(u32::MAX)) as u32),
             mode::S_IFCHR | mode::S_IFBLK => u64::from(attr.rdev),
             _ => {
-                let (life, high) = self.stamp.halves();
+                let (generation, high) = self.stamp.halves();
                 if high != (attr.size >> 32) as u32 {
-                    self.stamp.set(life, (attr.size >> 32) as u32);
+                    self.stamp.set(generation, (attr.size >> 32) as u32);
                 }
                 attr.size
             }
@@ -268,12 +268,12 @@ impl Published {
         put(&self.times[2], old.map(|old| old.ctime), attr.ctime);
     }
 
-    /// Begin a life in a slot that nobody can find. Its last life's readers are sent away by the
-    /// attribute sequence and by the life.
-    pub(crate) fn fill(&self, private: &Private, life: u32, attr: &Attr, flags: u32) {
+    /// Begin a generation in a slot that nobody can find. Its last generation's readers are sent away by the
+    /// attribute sequence and by the generation.
+    pub(crate) fn fill(&self, private: &Private, generation: u32, attr: &Attr, flags: u32) {
         self.seq.write(|| {
-            // The last life's end has moved a directory's sequence; it goes on from there.
-            self.stamp.set(life, self.stamp.halves().1 & !1);
+            // The last generation's end has moved a directory's sequence; it goes on from there.
+            self.stamp.set(generation, self.stamp.halves().1 & !1);
             self.mode.store(LIVE | flags, Ordering::Relaxed);
             self.ino.store(attr.ino, Ordering::Relaxed);
             self.store(private, None, attr);
@@ -310,7 +310,7 @@ impl Published {
         });
     }
 
-    /// End a life; the caller put the last reference.
+    /// End a generation; the caller put the last reference.
     pub(crate) fn clear(&self) {
         let dir = self.mode.load(Ordering::Relaxed) & mode::S_IFMT == mode::S_IFDIR;
         let clear = || self.seq.write(|| self.mode.store(0, Ordering::Relaxed));

@@ -1,6 +1,6 @@
 //! A counted reference to an inode, and what may be done with one.
 //!
-//! Holding one keeps the inode's slot in its life: published and private half stay the inode's.
+//! Holding one keeps the inode's slot in its generation: published and private half stay the inode's.
 //! Changes go through [`InodeRef::update`], under the inode's lock bit, which is last in the lock
 //! order but for the slabs.
 
@@ -9,19 +9,19 @@ use std::fmt;
 use uvfs_sync::primitives::Ordering;
 
 use crate::attr::{Attr, mode};
+use crate::by_number::Asked;
 use crate::cache::Cache;
 use crate::clock::{NEVER, SUSPECT, is_epoch};
 use crate::dir::DirState;
 use crate::inode::{self, DEAD, Perm, ROOT};
-use crate::inodes::Asked;
-use crate::types::{InodeId, Life, NotEmpty, SbId};
+use crate::types::{InodeId, NotEmpty, SbId, Ttl};
 
-/// A reference; dropping it may end the inode's life (and call the superblock's evict hook).
+/// A reference; dropping it may end the inode's generation (and call the superblock's evict hook).
 /// Where it is counted is the inode's affair ([`Cache::put_inode`]).
 pub struct InodeRef<'c> {
     cache: &'c Cache,
     index: u32,
-    life: u32,
+    generation: u32,
 }
 
 impl fmt::Debug for InodeRef<'_> {
@@ -32,8 +32,8 @@ impl fmt::Debug for InodeRef<'_> {
 
 impl Clone for InodeRef<'_> {
     fn clone(&self) -> Self {
-        self.cache.get_again(self.index, self.life);
-        Self { cache: self.cache, index: self.index, life: self.life }
+        self.cache.get_again(self.index, self.generation);
+        Self { cache: self.cache, index: self.index, generation: self.generation }
     }
 }
 
@@ -55,8 +55,8 @@ impl Drop for Unlock<'_> {
 
 impl<'c> InodeRef<'c> {
     /// Wraps a reference that the caller owns.
-    pub(crate) fn new(cache: &'c Cache, index: u32, life: u32) -> Self {
-        Self { cache, index, life }
+    pub(crate) fn new(cache: &'c Cache, index: u32, generation: u32) -> Self {
+        Self { cache, index, generation }
     }
 
     #[inline(always)]
@@ -81,7 +81,7 @@ impl<'c> InodeRef<'c> {
     /// The id; a front end's node id.
     #[inline]
     pub fn id(&self) -> InodeId {
-        InodeId::new(self.index, self.life)
+        InodeId::new(self.index, self.generation)
     }
 
     /// The superblock it belongs to.
@@ -177,33 +177,33 @@ impl<'c> InodeRef<'c> {
         r
     }
 
-    /// Fresh attributes from the driver, believed for `life` from now. For who knows that nothing has changed since
+    /// Fresh attributes from the driver, trusted for `ttl` from now. For who knows that nothing has changed since
     /// the driver was asked; [`InodeRef::refresh_unless_changed`] is for all others.
-    pub fn refresh(&self, attr: &Attr, life: Life) {
+    pub fn refresh(&self, attr: &Attr, ttl: Ttl) {
         let _lock = self.lock();
         self.cache.sb_of(self.index()).changes.note(self.ino());
-        self.believe(attr, life, self.cache.clock.epoch());
+        self.believe(attr, ttl, self.cache.clock.epoch());
     }
 
     /// Under the inode's lock: what the driver said when it was asked in `epoch`.
-    fn believe(&self, attr: &Attr, life: Life, epoch: u32) {
+    fn believe(&self, attr: &Attr, ttl: Ttl, epoch: u32) {
         self.change(|a| *a = *attr);
         self.published().believe();
-        let deadline = self.cache.deadline(self.sb(), life, epoch);
+        let deadline = self.cache.deadline(self.sb(), ttl, epoch);
         self.private_half().deadline.store(deadline, Ordering::Relaxed);
     }
 
     /// The attributes may not be what the cache has: they, and what names lead to the inode, are asked for
     /// again, and answers that are on their way are late. See [`Cache::inode_changed`].
-    pub fn doubt(&self) {
+    pub fn mark_stale(&self) {
         let _lock = self.lock();
         self.cache.sb_of(self.index()).changes.note(self.ino());
-        self.published().doubt();
+        self.published().mark_stale();
         self.private_half().deadline.store(SUSPECT, Ordering::Relaxed);
     }
 
     /// Whether the attributes are suspect, and not merely old.
-    pub fn is_doubted(&self) -> bool {
+    pub fn is_stale(&self) -> bool {
         is_epoch(self.private_half().deadline.load(Ordering::Relaxed)) && self.expired()
     }
 
@@ -216,27 +216,27 @@ impl<'c> InodeRef<'c> {
 
     /// What an answer says of this inode that was asked for by who did not know it. False: it is late, and
     /// nothing is done.
-    pub(crate) fn refresh_unless_late(&self, asked: Asked, attr: &Attr, life: Life) -> bool {
+    pub(crate) fn refresh_unless_late(&self, asked: Asked, attr: &Attr, ttl: Ttl) -> bool {
         let _lock = self.lock();
         if self.is_of_the_past(asked.epoch)
             || self.cache.sb_of(self.index()).changes.since(attr.ino, asked.changes)
         {
             return false;
         }
-        self.believe(attr, life, asked.epoch);
+        self.believe(attr, ttl, asked.epoch);
         true
     }
 
     /// The same of an inode that was made of that answer, and filled with it before anybody could find it: who has changed it
     /// since has noted that, so that there are no attributes to compare.
-    pub(crate) fn believe_unless_late(&self, asked: Asked, life: Life) -> bool {
+    pub(crate) fn believe_unless_late(&self, asked: Asked, ttl: Ttl) -> bool {
         let _lock = self.lock();
         if self.is_of_the_past(asked.epoch)
             || self.cache.sb_of(self.index()).changes.since(self.ino(), asked.changes)
         {
             return false;
         }
-        let deadline = self.cache.deadline(self.sb(), life, asked.epoch);
+        let deadline = self.cache.deadline(self.sb(), ttl, asked.epoch);
         self.private_half().deadline.store(deadline, Ordering::Relaxed);
         true
     }
@@ -250,14 +250,14 @@ impl<'c> InodeRef<'c> {
 
     /// As [`InodeRef::refresh`], unless the attributes changed or the epoch moved since `revision`: then the answer is
     /// late (rule 10 for attributes), nothing is done and false comes back.
-    pub fn refresh_unless_changed(&self, revision: u64, attr: &Attr, life: Life) -> bool {
+    pub fn refresh_unless_changed(&self, revision: u64, attr: &Attr, ttl: Ttl) -> bool {
         let _lock = self.lock();
         let epoch = (revision >> 32) as u32;
         if self.is_of_the_past(epoch) || self.published().seq.raw().load(Ordering::Relaxed) != revision as u32
         {
             return false;
         }
-        self.believe(attr, life, epoch);
+        self.believe(attr, ttl, epoch);
         true
     }
 
@@ -330,7 +330,7 @@ impl<'c> InodeRef<'c> {
         }
         // The reference before the count: a forget that comes in between, of what it was never told,
         // would else put one that there is not yet.
-        self.cache.get_again(self.index, self.life);
+        self.cache.get_again(self.index, self.generation);
         if self.private_half().nlookup.fetch_add(n, Ordering::AcqRel) != 0 {
             self.cache.put_inode(self.index);
         }

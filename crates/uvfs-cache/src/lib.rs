@@ -14,12 +14,12 @@
 //! | `lookup`, `guard` | lookups with references; the right to a name |
 //! | `owned` | references that borrow no cache |
 //! | `change`, `answer` | publishing changes; drivers' answers |
-//! | `doubt`, `announce` | changes made behind the cache; who else is told |
+//! | `stale`, `listener` | changes made behind the cache; who else is told |
 //! | `inodes` | inodes by number; all inodes of a superblock |
 //! | `symlink` | targets of links |
 //! | [`prefix`] | directories by path |
 //! | `readdir`, `sweep` | listing; forgetting |
-//! | `shrink`, `marks`, `pressure` | the memory limit; room ahead of need; who waits for memory |
+//! | `shrink`, `watermark`, `pressure` | the memory limit; room ahead of need; who waits for memory |
 //! | `beside` | what drivers keep for each inode, in the limit too |
 //! | [`mapping`] | page index to page |
 //! | [`buffers`] | blocks of a device, by number |
@@ -29,26 +29,24 @@ pub mod attr;
 pub mod buffers;
 pub mod mapping;
 
-mod announce;
 mod answer;
-mod beside;
+mod by_number;
 mod cache;
-mod change;
-mod changes;
+mod changed_numbers;
 mod clock;
 mod dentry;
 mod dir;
 mod dir_index;
-mod doubt;
+mod external_bytes;
 mod guard;
 mod hit;
 mod inode;
 mod inode_ref;
-mod inodes;
+mod listener;
 mod lookup;
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod marks;
+mod names;
 #[cfg(all(test, debug_assertions, not(loom)))]
 mod order_tests;
 mod owned;
@@ -58,31 +56,33 @@ pub mod prefix;
 mod pressure;
 mod readdir;
 mod shrink;
+mod stale;
 mod sweep;
 mod symlink;
 mod types;
 mod walk;
+mod watermark;
 
-pub use announce::Outside;
 pub use attr::{Attr, Time};
-pub use beside::Beside;
+pub use by_number::Asked;
 pub use cache::Cache;
-pub use change::{RenameLock, Reserved};
+pub use external_bytes::ExternalBytes;
 pub use guard::{NameGuard, Pending};
 pub use hit::{Peek, Stuck};
 pub use inode::Perm;
 pub use inode_ref::{Death, InodeRef};
-pub use inodes::Asked;
+pub use listener::Listener;
 pub use lookup::{Known, Lookup};
-pub use marks::Balance;
+pub use names::{RenameLock, Reserved};
 pub use owned::{Borrowed, OwnedId};
 pub use pressure::{Held, Leaf, Overdraft};
 pub use readdir::{DirScan, DirSink};
 pub use symlink::TARGET_MAX;
 pub use types::{
-    CacheError, Config, Counters, EvictHook, Fresh, InodeId, Life, NotEmpty, Room, SbId, SbOptions,
+    CacheError, Config, Counters, EvictHook, Fresh, InodeId, NotEmpty, Room, SbId, SbOptions, Ttl,
 };
 pub use walk::{Child, NameHash, Names, Pos, Retry, Step};
+pub use watermark::Balance;
 
 /// The byte table of docs/architecture.md: what a file with a name up to 23 bytes costs, hash and
 /// directory list included. The hash's share is its worst measured one.

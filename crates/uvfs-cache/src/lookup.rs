@@ -1,7 +1,7 @@
 //! Looking names up with references: what an embedder calls, and what a walk falls back to.
 //!
 //! Nothing is locked. A hit takes a reference from the index with a compare-exchange that expects
-//! the life, and checks the name again: if the name still leads there, the inode was alive and is
+//! the generation, and checks the name again: if the name still leads there, the inode was alive and is
 //! held.
 
 use uvfs_sync::primitives::{Ordering, spin_loop};
@@ -170,7 +170,7 @@ impl<'c> NameGuard<'c> {
         let Some(child) = self.cache.find_guarded(self.dir.index(), &self.words()) else {
             return self.state?.is_complete(&self.cache.clock).then_some(Known::Negative);
         };
-        if self.cache.inodes.get(child.inode).is_doubted() {
+        if self.cache.inodes.get(child.inode).is_stale() {
             return None;
         }
         let inode = self.cache.hold_child(&child).ok()?;
@@ -183,7 +183,7 @@ impl<'c> NameGuard<'c> {
 mod tests {
     use super::*;
     use crate::attr::{Attr, mode};
-    use crate::types::{Config, Fresh, Life, Room, SbOptions};
+    use crate::types::{Config, Fresh, Room, SbOptions, Ttl};
 
     /// Two answers that were stored at the same time, each right for its moment: a in b, and b in a.
     #[test]
@@ -193,7 +193,7 @@ mod tests {
         let directory = |ino| Fresh {
             attr: Attr { ino, mode: mode::S_IFDIR | 0o755, nlink: 2, ..Attr::default() },
             private: 0,
-            life: Life::Forever,
+            ttl: Ttl::Forever,
         };
         let root = cache.make_root(sb, &directory(1)).unwrap();
         let publish = |dir: &InodeRef<'_>, name: &[u8], inode: &InodeRef<'_>| {

@@ -10,13 +10,13 @@
 //! is spawned, where that loses no race: a whole `peek` beside a removal and a new creation has more
 //! orders than anybody can wait for, its halves have few.
 
-mod doubt;
 mod exchange;
 mod hit;
 mod listing;
 mod numbers;
 mod prefixes;
 mod references;
+mod stale;
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ use crate::dentry::NameWords;
 use crate::prefix::Whence;
 use crate::walk::Match;
 use crate::{
-    Attr, Cache, Child, Config, EvictHook, Fresh, InodeId, InodeRef, Known, Life, Lookup, NameGuard, Peek,
-    Pos, Room, SbId, SbOptions, Step, TARGET_MAX,
+    Attr, Cache, Child, Config, EvictHook, Fresh, InodeId, InodeRef, Known, Lookup, NameGuard, Peek, Pos,
+    Room, SbId, SbOptions, Step, TARGET_MAX, Ttl,
 };
 
 pub(crate) fn model(f: impl Fn() + Send + Sync + 'static) {
@@ -55,7 +55,7 @@ fn fresh(ino: u64, dir: bool) -> Fresh {
     let mode = if dir { S_IFDIR | 0o755 } else { S_IFREG | 0o644 };
     // The attributes are redundant, so that a copy of two moments shows.
     let attr = Attr { ino, mode, nlink: 1, size: ino, ..Attr::default() };
-    Fresh { attr, private: ino, life: Life::Forever }
+    Fresh { attr, private: ino, ttl: Ttl::Forever }
 }
 
 #[derive(Clone)]
@@ -172,7 +172,7 @@ fn miss<'c>(lookup: Lookup<'c>) -> NameGuard<'c> {
     }
 }
 
-/// Rule 1: an id whose slot serves another life is recognised. Planted bug: rule1-attr-ignores-life.
+/// Rule 1: an id whose slot serves another generation is recognised. Planted bug: rule1-attr-ignores-generation.
 #[test]
 fn loom_rule1_an_id_never_reads_another_life() {
     model(|| {
@@ -187,7 +187,7 @@ fn loom_rule1_an_id_never_reads_another_life() {
         );
         if let Some(attr) = read {
             whole(&attr);
-            assert_eq!(attr.ino, 5, "another life's attributes");
+            assert_eq!(attr.ino, 5, "another generation's attributes");
         }
         assert!(w.cache.attr(id).is_none() && w.cache.get(id).is_none());
     });
@@ -195,7 +195,7 @@ fn loom_rule1_an_id_never_reads_another_life() {
 
 /// Rule 1: nor does a walk take what is no directory any more for the directory that it was in,
 /// even where a size stands now where the walk sequence stood. Planted bugs:
-/// rule1-stamp-ignores-life, rule1-stamp-without-fence.
+/// rule1-stamp-ignores-generation, rule1-stamp-without-fence.
 #[test]
 fn loom_rule1_a_position_does_not_outlive_its_directory() {
     model(|| {
@@ -213,7 +213,7 @@ fn loom_rule1_a_position_does_not_outlive_its_directory() {
                     (w.cache.inodes.get(id.index()), w.cache.inodes_private.get(id.index()));
                 published.clear();
                 let file = Attr { size, ..fresh(6, false).attr };
-                published.fill(private, id.life() + 1, &file, 0);
+                published.fill(private, id.generation() + 1, &file, 0);
             },
         );
         assert!(!(ended && stands), "the directory's end was seen, and its position stands");
@@ -249,7 +249,9 @@ fn loom_rule3_a_recycled_tail_is_not_matched() {
         let root = w.root_id();
         let dentry = w.child(w.at(), &old).dentry;
         let matched = w.during(
-            move |w| w.cache.matches(dentry, root.index(), root.life(), &NameWords::new(&never)).is_some(),
+            move |w| {
+                w.cache.matches(dentry, root.index(), root.generation(), &NameWords::new(&never)).is_some()
+            },
             |w| {
                 w.remove(&old);
                 // In a thread of its own, with no fence in between but the tail's.
@@ -270,7 +272,7 @@ fn loom_rule3_a_recycled_inode_lends_no_deadline() {
     model(|| {
         let w = World::new(false);
         let root = w.root();
-        let short = Fresh { life: Life::Millis(1), ..fresh(5, false) };
+        let short = Fresh { ttl: Ttl::millis(1), ..fresh(5, false) };
         let id = miss(w.cache.lookup(&root, b"a")).found(&short).unwrap().id();
         w.cache.advance_clock(5);
         let attr = w.during(
@@ -352,7 +354,8 @@ fn loom_rule7_a_name_leads_to_its_own_inode() {
         let other = w.root();
         let found = w.during(
             move |w| {
-                let found = w.cache.matches(dentry, at.id().index(), at.id().life(), &NameWords::new(b"a"));
+                let found =
+                    w.cache.matches(dentry, at.id().index(), at.id().generation(), &NameWords::new(b"a"));
                 matches!(found, Some(Match::Positive(c)) if c.inode != inode)
             },
             |w| {
@@ -360,7 +363,7 @@ fn loom_rule7_a_name_leads_to_its_own_inode() {
                 let guard = w.cache.lock_name(&other, b"c");
                 let a = w.cache.lock_name(&other, b"a");
                 a.remove(None);
-                guard.link(guard.reserve(Room::Name).unwrap(), &b, Life::Forever);
+                guard.link(guard.reserve(Room::Name).unwrap(), &b, Ttl::Forever);
             },
         );
         assert!(!found, "another file under this name");
@@ -556,7 +559,7 @@ fn loom_rule9_who_sees_complete_sees_the_entries() {
 }
 
 /// Rule 9: a negative entry of a directory that is gone says nothing of the one in its slot, also
-/// while it becomes one of that. Planted bug: rule9-negative-ignores-life.
+/// while it becomes one of that. Planted bug: rule9-negative-ignores-generation.
 #[test]
 fn loom_rule9_a_negative_entry_dies_with_its_directory() {
     model(|| {
@@ -564,24 +567,28 @@ fn loom_rule9_a_negative_entry_dies_with_its_directory() {
         let root = w.root();
         let find = |name: &[u8], ino| miss(w.cache.lookup(&root, name)).found(&fresh(ino, true)).unwrap();
         let old = find(b"d", 5);
-        miss(w.cache.lookup(&old, b"x")).absent(Life::Forever);
+        miss(w.cache.lookup(&old, b"x")).absent(Ttl::Forever);
         let negative = w.dentry(&old, b"x");
         w.cache.invalidate(&root, b"d");
         let gone = old.id();
         drop(old);
         let new = find(b"e", 6);
-        assert_eq!((new.id().index(), new.id().life()), (gone.index(), gone.life() + 1), "not recycled");
+        assert_eq!(
+            (new.id().index(), new.id().generation()),
+            (gone.index(), gone.generation() + 1),
+            "not recycled"
+        );
         let id = new.id();
         let at = w.cache.pos(id).unwrap();
         assert!(!matches!(w.step(at, b"x"), Step::Absent));
         let believed = w.during(
-            move |w| w.cache.matches(negative, id.index(), id.life(), &NameWords::new(b"x")).is_some(),
+            move |w| w.cache.matches(negative, id.index(), id.generation(), &NameWords::new(b"x")).is_some(),
             |w| {
                 w.cache.sweep_negatives(w.sb, 1);
                 // In a thread of its own: it has passed no fence.
                 w.spawn(move |w| {
                     let dir = w.cache.get(id).unwrap();
-                    miss(w.cache.lookup(&dir, b"y")).absent(Life::Forever);
+                    miss(w.cache.lookup(&dir, b"y")).absent(Ttl::Forever);
                 })
                 .join()
                 .unwrap();
@@ -671,7 +678,7 @@ fn loom_rule13_concurrent_misses_ask_once() {
                     Lookup::Busy(pending) => pending.wait().unwrap(),
                     Lookup::Miss(guard) => {
                         asked.add(1);
-                        guard.absent(Life::Forever);
+                        guard.absent(Ttl::Forever);
                     }
                 }
             }
@@ -728,7 +735,7 @@ fn loom_rule16_dead_and_unhashed_are_one_moment() {
                 let (root, dir) = (w.root(), w.cache.get(id).unwrap());
                 let guard = w.cache.lock_name(&root, b"d");
                 guard.remove(Some(dir.begin_death().unwrap()));
-                // Held beyond the other's look: not the end of its life, but its death is seen.
+                // Held beyond the other's look: not the end of its generation, but its death is seen.
                 std::mem::forget(dir);
             },
         );

@@ -8,11 +8,11 @@ use uvfs_sync::order::{self, Class};
 use crate::attr::mode::{S_IFDIR, S_IFREG};
 use crate::dentry::NameWords;
 use crate::mapping::{Mapping, Memory};
-use crate::{Attr, Cache, Config, Fresh, InodeRef, Life, Room, SbId, SbOptions};
+use crate::{Attr, Cache, Config, Fresh, InodeRef, Room, SbId, SbOptions, Ttl};
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };
-    Fresh { attr, private: ino, life: Life::Forever }
+    Fresh { attr, private: ino, ttl: Ttl::Forever }
 }
 
 fn world() -> (Arc<Cache>, SbId) {
@@ -37,16 +37,16 @@ fn noted<G>(class: Class, before: Class, guard: G) {
     order::check(Class::Rename);
 }
 
-/// A device's state: `buffers/tests.rs`. Planted bugs: rule19-pages-are-not-noted, rule19-room-is-not-noted,
-/// rule19-list-is-not-noted, rule19-inode-bit-is-not-noted.
+/// A device's state: `buffers/tests.rs`. Planted bugs: rule19-pages-are-not-noted, rule19-eviction-lock-is-not-noted,
+/// rule19-list-is-not-noted, rule19-attribute-lock-is-not-noted.
 #[test]
 fn rule19_each_lock_of_the_cache_is_noted() {
     let (cache, sb) = world();
     let root = cache.root(sb).unwrap();
     let memory = Memory::reserve(64).unwrap();
     let mapping = Mapping::new();
-    noted(Class::File, Class::Turn, mapping.lock(&memory));
-    noted(Class::Room, Class::File, cache.room.lock());
+    noted(Class::File, Class::InodeLock, mapping.lock(&memory));
+    noted(Class::Eviction, Class::File, cache.room.lock());
     noted(Class::DirIndex, Class::Device, root.dir_state().unwrap().entries());
     let words = NameWords::new(b"a");
     noted(Class::Bucket, Class::DirIndex, cache.lock_names_bucket([(root.index(), &words)], false));

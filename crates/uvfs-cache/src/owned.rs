@@ -111,6 +111,6 @@ impl Cache {
 
     fn view_of(&self, id: InodeId, cache: CacheNumber) -> InodeRef<'_> {
         assert!(cache == self.number, "{id:?} is a reference of another cache");
-        InodeRef::new(self, id.index(), id.life())
+        InodeRef::new(self, id.index(), id.generation())
     }
 }

@@ -11,9 +11,7 @@ use uvfs_sync::primitives::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 use crate::attr::mode::{S_IFDIR, S_IFREG};
 use crate::dentry::NameWords;
-use crate::{
-    Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Life, Lookup, Peek, Room, SbId, SbOptions,
-};
+use crate::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Lookup, Peek, Room, SbId, SbOptions, Ttl};
 
 const SLOTS: u32 = 1 << 15;
 /// So that a superblock's directories fill more than one chunk.
@@ -33,7 +31,7 @@ struct Storm {
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };
-    Fresh { attr, private: 0, life: Life::Forever }
+    Fresh { attr, private: 0, ttl: Ttl::Forever }
 }
 
 fn dir_name(i: u64) -> Vec<u8> {
@@ -78,7 +76,7 @@ impl Storm {
                     Lookup::Miss(guard) if (n + round).is_multiple_of(3) => {
                         let _ = guard.found(&fresh(100_000 + i, S_IFREG));
                     }
-                    Lookup::Miss(guard) => guard.absent(Life::Forever),
+                    Lookup::Miss(guard) => guard.absent(Ttl::Forever),
                     _ => {}
                 }
             }
@@ -169,9 +167,9 @@ impl Storm {
             // It holds its directory.
             Some(parent.sb_id())
         } else {
-            let life = cache.dentries_private.get(slot).parent_life.load(Ordering::Relaxed);
-            self.orphans.fetch_add(u64::from(parent.refs.life() != life), Ordering::Relaxed);
-            self.made.lock().get(&InodeId::new(seen.parent, life)).copied()
+            let generation = cache.dentries_private.get(slot).parent_generation.load(Ordering::Relaxed);
+            self.orphans.fetch_add(u64::from(parent.refs.generation() != generation), Ordering::Relaxed);
+            self.made.lock().get(&InodeId::new(seen.parent, generation)).copied()
         };
         drop(locked);
         assert_eq!(owner, of, "slot {slot} of {:?}", String::from_utf8_lossy(words.name()));
@@ -183,7 +181,7 @@ impl Storm {
         if !private.refs.is_live() {
             return;
         }
-        if let Some(inode) = self.cache.get(InodeId::new(slot, private.refs.life())) {
+        if let Some(inode) = self.cache.get(InodeId::new(slot, private.refs.generation())) {
             assert_eq!(self.cache.inode_pool.owner(slot), Some(u32::from(inode.sb().0)), "inode {slot}");
             self.inodes.fetch_add(1, Ordering::Relaxed);
         }

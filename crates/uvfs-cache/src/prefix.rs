@@ -8,7 +8,7 @@
 //! misses. A rename or chmod of a directory costs nothing for what is below it.
 //!
 //! A sequence wraps after 2^31 changes of one directory, which an entry might sit out. Each 2^29
-//! changes of any directory move [`LifeSeq::wraps`], which is part of the key. So is the epoch (see `clock.rs`): what was
+//! changes of any directory move [`GenSeq::wraps`], which is part of the key. So is the epoch (see `clock.rs`): what was
 //! walked before it moved is suspect.
 //!
 //! **What protects what.** Fields of an entry are guarded by its `seq`, written by who has set `busy`;
@@ -19,7 +19,7 @@
 
 use uvfs_sync::arena::Arena;
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering};
-use uvfs_sync::seqcount::{LifeSeq, SeqCount};
+use uvfs_sync::seqcount::{GenSeq, SeqCount};
 use uvfs_sync::slot;
 
 use crate::cache::Cache;
@@ -71,7 +71,7 @@ impl Whence {
     /// To be made before the walk: it also remembers how often sequences have wrapped.
     #[inline(always)]
     pub fn new(start: InodeId, who: u32, mounts: u32) -> Self {
-        Self { start, who, mounts, wraps: LifeSeq::wraps() }
+        Self { start, who, mounts, wraps: GenSeq::wraps() }
     }
 
     fn words(self) -> [u64; 3] {
@@ -246,24 +246,24 @@ mod tests {
 
     use super::*;
     use crate::attr::{Attr, mode};
-    use crate::types::{Config, Fresh, Life, Room, SbId, SbOptions};
+    use crate::types::{Config, Fresh, Room, SbId, SbOptions, Ttl};
 
     const TEXT: &[u8] = b"/a/b";
 
     fn dir(ino: u64) -> Fresh {
         let attr = Attr { ino, mode: mode::S_IFDIR | 0o755, nlink: 2, ..Attr::default() };
-        Fresh { attr, private: 0, life: Life::Forever }
+        Fresh { attr, private: 0, ttl: Ttl::Forever }
     }
 
     /// A root with `a` in it and `b` in that, whose names live so long.
-    fn world(life: Life) -> (Arc<Cache>, SbId) {
+    fn world(ttl: Ttl) -> (Arc<Cache>, SbId) {
         let cache = Cache::new(Config { max_inodes: 1 << 12, ..Config::default() }).unwrap();
         let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
         let mut at = cache.make_root(sb, &dir(1)).unwrap();
         for (name, ino) in [(b"a", 2), (b"b", 3)] {
             let guard = cache.lock_name(&at, name);
             let room = guard.reserve(Room::Dir).unwrap();
-            let next = guard.create(room, &Fresh { life, ..dir(ino) });
+            let next = guard.create(room, &Fresh { ttl, ..dir(ino) });
             drop(guard);
             at = next;
         }
@@ -282,10 +282,10 @@ mod tests {
         Whence::new(cache.root(sb).unwrap().id(), 1, 0)
     }
 
-    /// One test with what moves [`LifeSeq::wraps`], which is the process's.
+    /// One test with what moves [`GenSeq::wraps`], which is the process's.
     #[test]
     fn kept_after_the_second_walk_for_the_same_question_until_a_sequence_may_come_round() {
-        let (cache, sb) = world(Life::Forever);
+        let (cache, sb) = world(Ttl::Forever);
         let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
         assert_eq!(cache.prefix(ask, TEXT), None);
         cache.note_prefix(ask, TEXT, &way);
@@ -300,19 +300,19 @@ mod tests {
         for other in [&b"/a/c"[..], b"/a/b/", b"/a/", b"", &[b'x'; TEXT_MAX + 1]] {
             assert_eq!(cache.prefix(ask, other), None);
         }
-        let (before, seq) = (LifeSeq::wraps(), LifeSeq::new());
+        let (before, seq) = (GenSeq::wraps(), GenSeq::new());
         seq.set(1, (1 << 30) - 4);
         seq.write(|| ());
-        assert_eq!(LifeSeq::wraps(), before);
+        assert_eq!(GenSeq::wraps(), before);
         assert_eq!(cache.prefix(ask, TEXT), Some(way[2]));
         seq.write(|| ());
-        assert_eq!((LifeSeq::wraps(), seq.halves()), (before + 1, (1, 1 << 30)));
+        assert_eq!((GenSeq::wraps(), seq.halves()), (before + 1, (1, 1 << 30)));
         assert_eq!(cache.prefix(whence(&cache, sb), TEXT), None);
     }
 
     #[test]
     fn an_entry_gives_way_only_once_it_leads_nowhere() {
-        let (cache, sb) = world(Life::Forever);
+        let (cache, sb) = world(Ttl::Forever);
         let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
         (0..2).for_each(|_| cache.note_prefix(ask, TEXT, &way));
         // Some other text of the same slot.
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_forgotten_leads_nowhere() {
-        let (cache, sb) = world(Life::Forever);
+        let (cache, sb) = world(Ttl::Forever);
         let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
         (0..2).for_each(|_| cache.note_prefix(ask, TEXT, &way));
         let a = cache.get(way[1].id()).unwrap();
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_name_that_may_expire_is_not_kept() {
-        let (cache, sb) = world(Life::Millis(1000));
+        let (cache, sb) = world(Ttl::millis(1000));
         let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
         (0..3).for_each(|_| cache.note_prefix(ask, TEXT, &way));
         assert_eq!(cache.prefix(ask, TEXT), None);

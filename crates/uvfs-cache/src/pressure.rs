@@ -210,7 +210,7 @@ impl Cache {
         }
         // Only a hint: who is wrongly taken for a leaf is asked for in vain.
         let private = self.inodes_private.get(inode);
-        let id = InodeId::new(inode, private.refs.life());
+        let id = InodeId::new(inode, private.refs.generation());
         match private.refs.count() {
             1 => held.evictable += 1,
             2 if private.nlookup.load(Ordering::Relaxed) != 0 => held.leaves.push(Leaf { id, sb, dentry }),
@@ -223,7 +223,7 @@ impl Cache {
         let seen = self.see(leaf.dentry).filter(|seen| seen.inode == leaf.id.index())?;
         let inode = self.get(leaf.id).filter(|inode| !is_dir(inode.fmt()))?;
         drop(inode);
-        let dir = InodeId::new(seen.parent, self.inodes_private.get(seen.parent).refs.life());
+        let dir = InodeId::new(seen.parent, self.inodes_private.get(seen.parent).refs.generation());
         Some((dir, seen.name[..seen.len].to_vec()))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Entries are copied out a batch at a time under the directory's index mutex; the reader gets them
 //! with nothing held. A dentry in the list is in use: it is taken out of the list, under the same
-//! mutex, before it changes hands (see [`crate::change`]). A name that is replaced keeps its place in the list, and the
+//! mutex, before it changes hands (see [`crate::names`]). A name that is replaced keeps its place in the list, and the
 //! one dentry gives way to the other in one hold of the mutex: who lists sees one of them.
 //!
 //! A listing from a driver ([`DirScan`]) is an answer about many names, asked for before the right to any of them is had. So each
@@ -12,12 +12,12 @@
 
 use uvfs_sync::primitives::{AtomicBool, Ordering, spin_loop};
 
+use crate::by_number::Asked;
 use crate::cache::Cache;
 use crate::clock::NEVER;
 use crate::dir::DirState;
 use crate::dir_index::FIRST_COOKIE;
 use crate::inode_ref::InodeRef;
-use crate::inodes::Asked;
 use crate::lookup::Known;
 use crate::types::{CacheError, Fresh};
 

@@ -4,7 +4,7 @@
 //! the hash tables. Who needs a chunk asks [`Cache::may_grow`] first; where the limit stands in the way
 //! it evicts a few names instead ([`Cache::make_room`]) and takes their slots. So the limit is kept by
 //! those who allocate, in small steps, and no hit waits for it. A thread may do most of it ahead of them
-//! ([`crate::marks`]).
+//! ([`crate::watermark`]).
 //!
 //! Eviction is second chance in arena order (design rule 17). Each name has a byte of its own, outside
 //! all that a sequence guards, that a hit sets while eviction is *armed* and the shrinker clears when it
@@ -90,7 +90,7 @@ impl Cache {
             + self.targets.bytes()
             + self.dirs.bytes()
             + self.buffers.bytes()
-            + self.beside.bytes()
+            + self.external.bytes()
     }
 
     /// The most that [`Cache::committed`] may be; 0: no limit.
@@ -384,7 +384,7 @@ mod tests {
     use crate::cache::Cache;
     use crate::hit::Peek;
     use crate::lookup::Lookup;
-    use crate::types::{Config, Fresh, InodeId, Life, SbId, SbOptions};
+    use crate::types::{Config, Fresh, InodeId, SbId, SbOptions, Ttl};
 
     use super::Ordering;
 
@@ -413,7 +413,7 @@ mod tests {
 
     fn fresh(ino: u64, fmt: u32) -> Fresh {
         let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };
-        Fresh { attr, private: 0, life: Life::Forever }
+        Fresh { attr, private: 0, ttl: Ttl::Forever }
     }
 
     impl Armed {

@@ -14,9 +14,9 @@ use uvfs_sync::primitives::Ordering;
 use uvfs_sync::seqcount::SeqCount;
 
 use crate::cache::{Cache, Names};
-use crate::change::Aftermath;
 use crate::dentry::NameWords;
 use crate::inode_ref::InodeRef;
+use crate::names::Aftermath;
 use crate::types::{InodeId, SbId};
 
 /// Pieces of a slab that are looked at for negative entries where there may be no more of them: 4096 slots.
@@ -87,7 +87,7 @@ impl Cache {
     }
 
     fn get_index(&self, inode: u32) -> Option<InodeRef<'_>> {
-        self.get(InodeId::new(inode, self.inodes_private.get(inode).refs.life()))
+        self.get(InodeId::new(inode, self.inodes_private.get(inode).refs.generation()))
     }
 
     pub(crate) fn see(&self, dentry: u32) -> Option<Seen> {
@@ -256,7 +256,7 @@ impl Cache {
     }
 
     /// Give chunks without a used slot back to the system; how many. A chunk's memory then reads
-    /// as zero, so its floor remembers more than every life and every sequence that was in it: a
+    /// as zero, so its floor remembers more than every generation and every sequence that was in it: a
     /// reader who slept through all of it finds neither again.
     pub fn trim(&self, sb: SbId) -> usize {
         let superblock = self.superblock(sb);
@@ -264,7 +264,7 @@ impl Cache {
             &self.inode_pool,
             |from, to| {
                 let slots = (from..to).map(|i| self.inodes.get(i));
-                floor_of(slots.map(|s| (s.life(), &s.seq)))
+                floor_of(slots.map(|s| (s.generation(), &s.seq)))
             },
             |from, to| {
                 self.inodes.give_back(from, to)?;
@@ -287,10 +287,11 @@ impl Cache {
     }
 }
 
-/// A number above all these lives, and whose double is above all these sequences. `None`: so close
+/// A number above all these generations, and whose double is above all these sequences. `None`: so close
 /// to the end of the numbers the memory is kept.
 fn floor_of<'a>(slots: impl Iterator<Item = (u32, &'a SeqCount)>) -> Option<u32> {
-    let floor = slots.map(|(life, seq)| life.max(seq.raw().load(Ordering::Relaxed) / 2 + 1)).max();
+    let floor =
+        slots.map(|(generation, seq)| generation.max(seq.raw().load(Ordering::Relaxed) / 2 + 1)).max();
     floor.filter(|floor| *floor < u32::MAX / 2)
 }
 
@@ -300,13 +301,13 @@ mod tests {
     use super::*;
     use crate::attr::{Attr, mode};
     use crate::lookup::Lookup;
-    use crate::types::{Config, Fresh, Life, SbOptions};
+    use crate::types::{Config, Fresh, SbOptions, Ttl};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering as Std};
 
     fn fresh(ino: u64, fmt: u32, nlink: u32) -> Fresh {
         let attr = Attr { ino, mode: fmt | 0o755, nlink, ..Attr::default() };
-        Fresh { attr, private: 0, life: Life::Forever }
+        Fresh { attr, private: 0, ttl: Ttl::Forever }
     }
 
     fn superblock(cache: &Cache) -> SbId {
@@ -337,7 +338,7 @@ mod tests {
             // The second of a chunk that will be returned.
             let dir = &dirs[2500];
             let put = |dir: &InodeRef<'_>, ino: u64| match (negative, cache.lookup(dir, b"name")) {
-                (true, Lookup::Miss(guard)) => guard.absent(Life::Forever),
+                (true, Lookup::Miss(guard)) => guard.absent(Ttl::Forever),
                 (false, Lookup::Miss(guard)) => drop(guard.found(&fresh(ino, mode::S_IFREG, 1)).unwrap()),
                 (_, other) => panic!("{other:?}"),
             };
@@ -403,7 +404,7 @@ mod tests {
         let root = cache.root(two).unwrap();
         drop(visit(&cache, &root, b"file", &fresh(5, mode::S_IFREG, 1)));
         match cache.lookup(&root, b"absent") {
-            Lookup::Miss(guard) => guard.absent(Life::Forever),
+            Lookup::Miss(guard) => guard.absent(Ttl::Forever),
             other => panic!("{other:?}"),
         }
         let slots: Vec<u32> = cache.dentries_of(two).filter(|slot| cache.see(*slot).is_some()).collect();

@@ -2,7 +2,7 @@
 //!
 //! A driver that promises that a link's target never changes while its inode lives has it kept here
 //! when it is first asked for. The target stands in a type-stable slot; the inode's private half has
-//! the slot's index, set once in a life by a compare-exchange. A reader copies between two looks at
+//! the slot's index, set once in a generation by a compare-exchange. A reader copies between two looks at
 //! the inode's sequence, like attributes: an inode's end moves the sequence before its slot is freed,
 //! and who fills a slot puts a release fence before its stores, so a copy that has a byte of the next
 //! owner's sees the sequence moved.

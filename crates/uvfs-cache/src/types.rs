@@ -1,18 +1,19 @@
 //! Plain words of the cache's interface: ids, configuration, errors, what a driver tells.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::attr::Attr;
 
-/// Names an inode in its present life: `life << 32 | index`. A stale id (the inode is gone, the
+/// Names an inode in its present generation: `generation << 32 | index`. A stale id (the inode is gone, the
 /// slot may serve another one) is recognised and never misread, so a front end can use it as its
 /// node id without a table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InodeId(u64);
 
 impl InodeId {
-    pub(crate) const fn new(index: u32, life: u32) -> Self {
-        Self((life as u64) << 32 | index as u64)
+    pub(crate) const fn new(index: u32, generation: u32) -> Self {
+        Self((generation as u64) << 32 | index as u64)
     }
     /// From the number that [`InodeId::as_u64`] gave.
     pub const fn from_u64(value: u64) -> Self {
@@ -25,14 +26,14 @@ impl InodeId {
     pub(crate) const fn index(self) -> u32 {
         self.0 as u32
     }
-    pub(crate) const fn life(self) -> u32 {
+    pub(crate) const fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }
 }
 
 impl fmt::Debug for InodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.index(), self.life())
+        write!(f, "{}.{}", self.index(), self.generation())
     }
 }
 
@@ -75,7 +76,7 @@ pub enum CacheError {
     NoMemory,
     /// The directory is being removed, or has been (ENOENT).
     Dying,
-    /// The inode's life is over (ESTALE).
+    /// The inode's generation is over (ESTALE).
     Stale,
     /// A name is empty, or longer than 255 bytes (ENAMETOOLONG).
     Name,
@@ -118,13 +119,24 @@ impl fmt::Debug for SbOptions {
     }
 }
 
-/// How long an answer is believed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
-    /// Until the cache is told otherwise.
+/// How long an answer is trusted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ttl {
+    /// Until the cache is notified of a change.
+    #[default]
     Forever,
-    /// For so many milliseconds (at most about 12 days); 0: not at all.
-    Millis(u32),
+    /// For this long, in whole milliseconds and at most about 12 days. Zero: the driver is asked each time.
+    For(Duration),
+}
+
+impl Ttl {
+    /// The answer is not cached.
+    pub const ZERO: Self = Self::For(Duration::ZERO);
+
+    /// For so many milliseconds.
+    pub const fn millis(ms: u64) -> Self {
+        Self::For(Duration::from_millis(ms))
+    }
 }
 
 /// An inode as its driver describes it.
@@ -134,8 +146,8 @@ pub struct Fresh {
     pub attr: Attr,
     /// The driver's own value.
     pub private: u64,
-    /// How long name and attributes may be believed.
-    pub life: Life,
+    /// How long name and attributes are trusted.
+    pub ttl: Ttl,
 }
 
 /// What a reservation makes room for.
@@ -165,7 +177,7 @@ pub struct Counters {
     /// The most that `bytes` may be; 0: no limit.
     pub limit: u64,
     /// What is kept to of that: less while the system is short of memory.
-    pub mark: u64,
+    pub watermark: u64,
     /// Names that were evicted.
     pub evicted: u64,
     /// Those of them that went before somebody needed their place: see `Cache::balance`.

@@ -13,7 +13,7 @@
 
 use uvfs_sync::blhash::{BlHash, Hashes, Scan, View};
 use uvfs_sync::primitives::Ordering;
-use uvfs_sync::seqcount::LifeSeq;
+use uvfs_sync::seqcount::GenSeq;
 
 use crate::attr::Attr;
 use crate::cache::{Cache, is_dir};
@@ -22,7 +22,7 @@ use crate::inode::{DEAD, LIVE, Perm, ROOT};
 use crate::inode_ref::InodeRef;
 use crate::types::{InodeId, SbId};
 
-/// A directory (or the start of a walk) as it was when its life and walk sequence were read.
+/// A directory (or the start of a walk) as it was when its generation and walk sequence were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pos {
     pub(crate) index: u32,
@@ -33,12 +33,12 @@ impl Pos {
     /// Which inode.
     #[inline(always)]
     pub fn id(self) -> InodeId {
-        InodeId::new(self.index, self.life())
+        InodeId::new(self.index, self.generation())
     }
 
     #[inline(always)]
-    pub(crate) fn life(self) -> u32 {
-        LifeSeq::life_of(self.stamp)
+    pub(crate) fn generation(self) -> u32 {
+        GenSeq::generation_of(self.stamp)
     }
 }
 
@@ -96,7 +96,7 @@ pub enum Retry {
     Inode,
     /// The directory was renamed, changed its permissions, or went away.
     Parent,
-    /// The directory was removed, or its slot serves another life.
+    /// The directory was removed, or its slot serves another generation.
     Dead,
 }
 
@@ -144,7 +144,7 @@ impl Cache {
         BlHash::derive(&hashes, |h| h ^ u64::from(dir))
     }
 
-    /// Where a walk starts. `None`: the id's life is over, or (for a moment) the directory is
+    /// Where a walk starts. `None`: the id's generation is over, or (for a moment) the directory is
     /// being renamed or changes its permissions.
     #[inline(always)]
     pub fn pos(&self, id: InodeId) -> Option<Pos> {
@@ -152,11 +152,14 @@ impl Cache {
         for _ in 0..TRIES {
             let stamp = published.stamp().load();
             let flags = published.mode_and_flags();
-            if flags & LIVE == 0 || LifeSeq::life_of(stamp) != id.life() || !self.is_slot(id.index()) {
+            if flags & LIVE == 0
+                || GenSeq::generation_of(stamp) != id.generation()
+                || !self.is_slot(id.index())
+            {
                 return None;
             }
             // What is no directory has no walk sequence, and nothing to walk into.
-            if !is_dir(flags) || !LifeSeq::is_odd(stamp) {
+            if !is_dir(flags) || !GenSeq::is_odd(stamp) {
                 return Some(Pos { index: id.index(), stamp });
             }
             uvfs_sync::primitives::spin_loop();
@@ -164,11 +167,11 @@ impl Cache {
         None
     }
 
-    /// [`Cache::pos`] of what is held: its life goes on, so that only a writer can be in the way.
+    /// [`Cache::pos`] of what is held: its generation goes on, so that only a writer can be in the way.
     #[inline(always)]
     pub fn pos_of(&self, held: &InodeRef<'_>) -> Option<Pos> {
         let stamp = self.inodes.get(held.index()).stamp().load();
-        if LifeSeq::is_odd(stamp) {
+        if GenSeq::is_odd(stamp) {
             return self.pos(held.id());
         }
         Some(Pos { index: held.index(), stamp })
@@ -195,8 +198,8 @@ impl Cache {
 
     /// Whether the attributes of `at` are suspect; as [`Cache::perm`].
     #[inline]
-    pub fn is_doubted(&self, at: Pos) -> bool {
-        self.inodes.get(at.index).is_doubted()
+    pub fn is_stale(&self, at: Pos) -> bool {
+        self.inodes.get(at.index).is_stale()
     }
 
     /// The superblock and inode number of `at`; `None` where it is not what it was.
@@ -207,7 +210,13 @@ impl Cache {
     }
 
     /// Look at one candidate of a scan.
-    pub(crate) fn matches(&self, dentry: u32, dir: u32, life: u32, name: &NameWords<'_>) -> Option<Match> {
+    pub(crate) fn matches(
+        &self,
+        dentry: u32,
+        dir: u32,
+        generation: u32,
+        name: &NameWords<'_>,
+    ) -> Option<Match> {
         let d = self.dentries.get(dentry);
         // Odd: its writer holds the lock of the bucket that we scan, so a miss proves nothing.
         let seq = d.seq.begin()?;
@@ -217,17 +226,17 @@ impl Cache {
         let inode = d.inode.load(Ordering::Relaxed);
         let deadline = d.deadline.load(Ordering::Relaxed);
         let meta = d.meta();
-        let parent_life = if inode == 0 {
-            self.dentries_private.get(dentry).parent_life.load(Ordering::Relaxed)
+        let parent_generation = if inode == 0 {
+            self.dentries_private.get(dentry).parent_generation.load(Ordering::Relaxed)
         } else {
-            life
+            generation
         };
-        if !d.seq.check(seq) || parent_life != life {
+        if !d.seq.check(seq) || parent_generation != generation {
             // Changed under us, or a negative entry of the slot's last directory.
             return None;
         }
         // What an inode's names lead to is asked for again with its attributes.
-        if self.clock.passed(deadline) || (inode != 0 && self.inodes.get(inode).is_doubted()) {
+        if self.clock.passed(deadline) || (inode != 0 && self.inodes.get(inode).is_stale()) {
             return Some(Match::Expired);
         }
         Some(if inode == 0 { Match::Negative } else { Match::Positive(Child { dentry, seq, inode, meta }) })
@@ -240,7 +249,7 @@ impl Cache {
         if words.is_none() {
             return self.absent(at);
         }
-        let accept = |dentry| self.matches(dentry, at.index, at.life(), &words);
+        let accept = |dentry| self.matches(dentry, at.index, at.generation(), &words);
         match self.names.scan(&self.hashes_at(&words, at.index), accept, || self.is_complete(at)) {
             Scan::Hit(Match::Positive(child)) => Step::Found(child),
             Scan::Hit(Match::Negative) | Scan::Miss(true) => self.absent(at),
@@ -273,7 +282,7 @@ impl Cache {
         // The child's sequence is read before the name and the parent are checked again: it is
         // then known to be the sequence of what the name led to.
         let stamp = published.stamp().load();
-        if LifeSeq::is_odd(stamp) && is_dir(child.fmt()) {
+        if GenSeq::is_odd(stamp) && is_dir(child.fmt()) {
             return Err(Retry::Inode);
         }
         if !self.still(child) {
@@ -293,7 +302,7 @@ impl Cache {
         let published = self.inodes.get(child.inode);
         let seq = published.seq.begin().ok_or(Retry::Inode)?;
         let attr = published.copy(|| self.inodes_private.get(child.inode));
-        let life = published.life();
+        let generation = published.generation();
         if !published.seq.check(seq) {
             return Err(Retry::Inode);
         }
@@ -304,7 +313,7 @@ impl Cache {
             return Err(Retry::Parent);
         }
         self.used(child.dentry);
-        Ok((InodeId::new(child.inode, life), attr))
+        Ok((InodeId::new(child.inode, generation), attr))
     }
 
     /// `..` of a directory; a root's is the root itself.
@@ -328,7 +337,7 @@ impl Cache {
         let parent = dentry.parent.load(Ordering::Relaxed);
         let published = self.inodes.get(parent);
         let stamp = published.stamp().load();
-        if LifeSeq::is_odd(stamp) {
+        if GenSeq::is_odd(stamp) {
             return Err(Retry::Inode);
         }
         // The dentry holds its parent, so parent and stamp are of one directory.
@@ -352,13 +361,13 @@ impl Cache {
 
     /// A reference to what a name leads to, while it does.
     pub(crate) fn hold_child(&self, child: &Child) -> Result<InodeRef<'_>, Retry> {
-        let life = self.inodes.get(child.inode).life();
-        let inode = self.get(InodeId::new(child.inode, life)).ok_or(Retry::Dentry)?;
+        let generation = self.inodes.get(child.inode).generation();
+        let inode = self.get(InodeId::new(child.inode, generation)).ok_or(Retry::Dentry)?;
         self.used(child.dentry);
         if self.still(child) { Ok(inode) } else { Err(Retry::Dentry) }
     }
 
-    /// Attributes by id, storing nothing. `None`: the life is over, or the attributes expired, or a
+    /// Attributes by id, storing nothing. `None`: the generation is over, or the attributes expired, or a
     /// writer was in the way all the time.
     pub fn attr(&self, id: InodeId) -> Option<Attr> {
         if !self.is_slot(id.index()) {
@@ -370,10 +379,10 @@ impl Cache {
             if let Some(seq) = published.seq.begin() {
                 let attr = published.copy(|| private);
                 let live = published.mode_and_flags() & LIVE != 0;
-                let life = published.life();
+                let generation = published.generation();
                 let deadline = private.deadline.load(Ordering::Relaxed);
                 if published.seq.check(seq) {
-                    let good = live && life == id.life() && !self.clock.passed(deadline);
+                    let good = live && generation == id.generation() && !self.clock.passed(deadline);
                     return good.then_some(attr);
                 }
             }

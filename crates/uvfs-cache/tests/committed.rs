@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFLNK, S_IFREG};
 use uvfs_cache::buffers::{BlockSource, Device};
-use uvfs_cache::{Attr, Cache, Config, Fresh, Life, Lookup, SbId, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, Fresh, Lookup, SbId, SbOptions, Ttl};
 
 /// Enough of each kind that the rest of the process does not matter.
 const EACH: u64 = 60_000;
@@ -34,7 +34,7 @@ fn resident() -> Option<u64> {
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };
-    Fresh { attr, private: ino, life: Life::Forever }
+    Fresh { attr, private: ino, ttl: Ttl::Forever }
 }
 
 fn superblock(cache: &Cache) -> SbId {

@@ -15,7 +15,7 @@ const LEVELS: [&str; 8] = [
     "bytes_hash",
     "lookups_held",
     "calls_now",
-    "memory/mark",
+    "memory/watermark",
 ];
 
 /// Whether the figure of this path is a level.
@@ -119,7 +119,7 @@ fn of_the_cache() -> Vec<Figure> {
 
 fn of_memory() -> Vec<Figure> {
     vec![
-        Figure::new("memory/mark", "Bytes of the limit in force; 0 for none", |s| s.cache.mark),
+        Figure::new("memory/watermark", "Bytes of the limit in force; 0 for none", |s| s.cache.watermark),
         Figure::new("memory/evicted", "Names that were evicted", |s| s.cache.evicted),
         Figure::new("memory/evicted_ahead", "Names that were evicted before their place was needed", |s| {
             s.cache.evicted_ahead

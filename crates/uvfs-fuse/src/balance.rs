@@ -4,7 +4,7 @@
 //! What the kernel holds cannot be evicted: where little else is found, leaves are named to it ([`crate::reclaim`]),
 //! and the FORGETs that come back make the next step. Where nothing helps (files are open, or the kernel uses
 //! all) it pauses, each time for longer, and in the end sleeps until somebody is short again. The
-//! system's own pressure ([`crate::psi`]) lowers the limit for a while ([`crate::mark`]).
+//! system's own pressure ([`crate::psi`]) lowers the limit for a while ([`crate::watermark`]).
 //!
 //! One thread for each mount. It holds no lock at all, least of all over a write to the kernel, which may wait, and between
 //! two steps it holds no reference to the front end. It listens for its end in every sleep, so it ends with the
@@ -22,9 +22,9 @@ use uvfs::{Leaf, SbId, Vfs};
 
 use crate::bell::{Bell, listen};
 use crate::frontend::Frontend;
-use crate::mark::{Mark, WHOLE};
 use crate::psi::{Heard, Psi, Source};
 use crate::reclaim::{BATCH, Kernel};
+use crate::watermark::{WHOLE, Watermark};
 
 /// Names that should be free to be evicted for each that the kernel holds: one in so many.
 const FREE_SHARE: usize = 8;
@@ -85,7 +85,7 @@ struct Work {
     vfs: Weak<Vfs>,
     kernel: Kernel,
     source: Option<Box<dyn Source>>,
-    mark: Mark,
+    watermark: Watermark,
     pause: Duration,
     /// Lookups that the kernel had forgotten at the last step.
     forgotten: u64,
@@ -112,7 +112,7 @@ enum Woken {
     End,
     /// Time, or whoever is short of memory.
     Go,
-    /// The mark has moved: what is to be done is another thing now.
+    /// The watermark has moved: what is to be done is another thing now.
     Moved,
 }
 
@@ -128,7 +128,7 @@ impl Work {
         let vfs = frontend.vfs();
         vfs.cache().watch_pressure(waker.clone());
         let (frontend, vfs) = (Arc::downgrade(frontend), Arc::downgrade(vfs));
-        let (mark, pause) = (Mark::new(), PAUSE_MIN);
+        let (watermark, pause) = (Watermark::new(), PAUSE_MIN);
         Ok(Self {
             end,
             short,
@@ -137,7 +137,7 @@ impl Work {
             vfs,
             kernel,
             source,
-            mark,
+            watermark,
             pause,
             forgotten: 0,
             named: Vec::new(),
@@ -172,7 +172,7 @@ impl Work {
         loop {
             let now = Instant::now();
             let left = until.map(|until| until.saturating_duration_since(now));
-            let time = left.into_iter().chain(self.mark.stays(now)).min();
+            let time = left.into_iter().chain(self.watermark.stays(now)).min();
             let short = if for_short { PollFlags::IN } else { PollFlags::empty() };
             let end = (self.end.as_fd(), PollFlags::IN);
             let short = (self.short.as_fd(), short);
@@ -184,7 +184,7 @@ impl Work {
             if end.contains(PollFlags::IN) {
                 return Woken::End;
             }
-            if self.move_mark(source) {
+            if self.move_watermark(source) {
                 return Woken::Moved;
             }
             if short.contains(PollFlags::IN) || until.is_some_and(|until| until <= Instant::now()) {
@@ -193,8 +193,8 @@ impl Work {
         }
     }
 
-    /// The system's pressure, and time, move the mark; whether they did.
-    fn move_mark(&mut self, flags: PollFlags) -> bool {
+    /// The system's pressure, and time, move the watermark; whether they did.
+    fn move_watermark(&mut self, flags: PollFlags) -> bool {
         let now = Instant::now();
         let pressed = match self.source.as_mut().map_or(Heard::Nothing, |source| source.heard(flags)) {
             Heard::Nothing => false,
@@ -206,11 +206,11 @@ impl Work {
             }
         };
         if pressed {
-            self.mark.press(now);
+            self.watermark.press(now);
         }
-        let moved = pressed || self.mark.pass(now);
+        let moved = pressed || self.watermark.pass(now);
         if moved && let Some(frontend) = self.frontend.upgrade() {
-            frontend.lower_marks(self.mark.share(), pressed);
+            frontend.lower_watermarks(self.watermark.share(), pressed);
         }
         moved
     }
@@ -277,7 +277,7 @@ impl Drop for Work {
         if let Some(vfs) = self.vfs.upgrade() {
             vfs.cache().unwatch_pressure(&self.waker);
             // Nobody is there to raise it again.
-            vfs.cache().lower_marks(WHOLE);
+            vfs.cache().lower_watermarks(WHOLE);
         }
     }
 }
@@ -423,10 +423,10 @@ mod tests {
             until("hearing", || fixture.frontend.shortages().pressed == times);
         }
         // 16, 12, 9, 7 sixteenths, unless a step up came between.
-        until("lowering", || cache.counters().mark < 6 * MIB);
+        until("lowering", || cache.counters().watermark < 6 * MIB);
         until("shrinking", || cache.committed() <= 6 * MIB);
         running.end();
-        assert_eq!(cache.counters().mark, 8 * MIB, "nobody is there to raise it again");
+        assert_eq!(cache.counters().watermark, 8 * MIB, "nobody is there to raise it again");
         let source = Fake { bell: Arc::clone(&bell), says: Heard::Over };
         let running = Running::start(&fixture.frontend, Some(source));
         bell.ring();

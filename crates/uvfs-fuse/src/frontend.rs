@@ -32,9 +32,9 @@ mod dirs;
 mod files;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod listener;
 mod memory;
 mod names;
-mod outside;
 mod revalidated;
 mod tally;
 
@@ -42,8 +42,8 @@ use backing::Backings;
 pub(crate) use backing::Kernel;
 pub(crate) use credentials::can_be_seen as callers_can_be_seen;
 pub(crate) use files::Write;
+pub(crate) use listener::start as tell_of_changes;
 use memory::Shortage;
-pub(crate) use outside::start as tell_of_changes;
 use revalidated::Revalidated;
 use tally::{Count, Tally};
 
@@ -56,7 +56,7 @@ const MEMORY_PATIENCE: Duration = Duration::from_secs(1);
 /// As long as a time to live can be in all kernels (136 years).
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// Ids below this have life 0, which the cache never issues: the root, and the placeholders of
+/// Ids below this have generation 0, which the cache never issues: the root, and the placeholders of
 /// directory entries that could not be looked up.
 const FIRST_ISSUED: NodeId = 1 << 32;
 
@@ -397,7 +397,7 @@ impl Core {
     /// As [`Core::describe`], of a node whose lookup has been counted.
     ///
     /// Attributes may have been changed from elsewhere since they were read. If the count came before that, who tells
-    /// the kernel of it finds the node held, and tells until the kernel knows it (`outside.rs`); if it came after,
+    /// the kernel of it finds the node held, and tells until the kernel knows it (`listener.rs`); if it came after,
     /// the change is seen here.
     fn describe_counted(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
         fence(SeqCst);
@@ -405,7 +405,7 @@ impl Core {
         // First: once it is not written any more, the cache is right.
         if let Some(attr) = self.attr_if_written(inode) {
             entry.attr = attr;
-        } else if inode.is_doubted() {
+        } else if inode.is_stale() {
             entry.attr_ttl = Duration::ZERO;
         } else if !inode.expired() {
             entry.attr = inode.attr();

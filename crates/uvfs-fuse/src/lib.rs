@@ -17,7 +17,6 @@ mod frontend;
 #[doc(hidden)]
 pub mod fuzz;
 mod leaders;
-mod mark;
 mod messages;
 mod mounted;
 mod mountinfo;
@@ -31,6 +30,7 @@ mod reclaim;
 mod remount;
 mod transport;
 mod uring;
+mod watermark;
 mod wire;
 
 pub use dev::Transport;

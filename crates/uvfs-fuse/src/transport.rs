@@ -4,7 +4,7 @@
 //! the request's name, and gives it a [`Reply`] that it can answer at once or later from another thread.
 //! The front end knows these traits and nothing of bytes.
 //!
-//! Node ids are the cache's own: `life << 32 | index`, except that the root is [`ROOT`]. There is
+//! Node ids are the cache's own: `generation << 32 | index`, except that the root is [`ROOT`]. There is
 //! no table that maps them. All values here are plain and owned by one request.
 
 use std::time::Duration;

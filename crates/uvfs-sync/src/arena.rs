@@ -2,7 +2,7 @@
 //!
 //! What protects what: nothing. A slot consists of atomics only and is valid when all-zero, so a
 //! reference to any slot may be had at any time, whether the slot is in use, free, or its page
-//! was given back to the system (it then reads as zero: life 0, dead). What a reader *believes*
+//! was given back to the system (it then reads as zero: generation 0, dead). What a reader *believes*
 //! of a slot is between the slot's sequence and the reader.
 //!
 //! Indices are 32 bits; index 0 is never used for an object, so that 0 can mean "none". Under
@@ -53,7 +53,7 @@ fields! {
     crate::primitives::AtomicU32 => crate::primitives::AtomicU32::new(0),
     crate::primitives::AtomicU64 => crate::primitives::AtomicU64::new(0),
     crate::seqcount::SeqCount => crate::seqcount::SeqCount::new(),
-    crate::seqcount::LifeSeq => crate::seqcount::LifeSeq::new(),
+    crate::seqcount::GenSeq => crate::seqcount::GenSeq::new(),
     crate::lockref::LockRef => crate::lockref::LockRef::new(),
 }
 

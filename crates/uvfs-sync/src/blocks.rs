@@ -1,24 +1,24 @@
 //! Blocks of a device as memory that is recycled: read in place while pinned, or copied without a pin.
 //!
-//! A block's slot has three parts in arenas of their own. Its *bytes*; its published *life*, which is all that a
-//! copy without a pin looks at besides; and a private *word* of pins and life, a cache line for each, that only who
+//! A block's slot has three parts in arenas of their own. Its *bytes*; its published *generation*, which is all that a
+//! copy without a pin looks at besides; and a private *word* of pins and generation, a cache line for each, that only who
 //! pins and who evicts change. Beside them stands a *note*, for what a user has found out about the bytes (that a checksum
-//! is right): it is 0 when the block begins and goes with it. Lives are odd while the block is there and even while the slot is free, and never come
-//! again: whoever remembers a [`BlockId`] finds out whether it is still that block. Memory of words and lives is
+//! is right): it is 0 when the block begins and goes with it. Generations are odd while the block is there and even while the slot is free, and never come
+//! again: whoever remembers a [`BlockId`] finds out whether it is still that block. Memory of words and generations is
 //! never given back; that of bytes may be, while the slot is free.
 //!
 //! What protects what: nobody stores bytes but [`Blocks::fill`], which owns the free slot from the exchange that marks it
-//! until the store that says that the block is there, and [`Blocks::give_back`], which claims free slots in the same way. A pin is counted by an exchange that expects the life, and
-//! [`Blocks::kill`] is one that expects the life and no pin. Of the two the first one wins: either the pin is seen, and the block
-//! stays, or the life has moved, and there is no pin.
+//! until the store that says that the block is there, and [`Blocks::give_back`], which claims free slots in the same way. A pin is counted by an exchange that expects the generation, and
+//! [`Blocks::kill`] is one that expects the generation and no pin. Of the two the first one wins: either the pin is seen, and the block
+//! stays, or the generation has moved, and there is no pin.
 //!
-//! *A copy against a recycling.* The bytes are stored after a release fence, and the published life has moved before it. If
-//! the copy saw one of those stores, its acquire fence makes it see the moved life, and it is refused. If it saw none, it has
+//! *A copy against a recycling.* The bytes are stored after a release fence, and the published generation has moved before it. If
+//! the copy saw one of those stores, its acquire fence makes it see the moved generation, and it is refused. If it saw none, it has
 //! the old block's bytes.
 //! *The last pin against the next block.* The end of a pin releases and `kill` acquires: what was read under
 //! the pin was read before the next block's bytes are stored.
 //! *A note against a recycling.* A note is made under a pin, so it is there before the block ends, and the next `fill` clears it. It is
-//! stored with release: who reads it without a pin, and it is the next block's, sees the moved life and is refused.
+//! stored with release: who reads it without a pin, and it is the next block's, sees the moved generation and is refused.
 //!
 //! Cost: a pin and its end are a read-modify-write each, of a line that others may want; a copy stores nothing.
 
@@ -45,20 +45,20 @@ pub const MAX_SIZE: usize = 64 << 10;
 
 /// Pins of a block, in the low bits of its word.
 const COUNT: u64 = (1 << INDEX_BITS) - 1;
-/// Beside an even life: the slot is being filled, or its memory given back.
+/// Beside an even generation: the slot is being filled, or its memory given back.
 const FILLING: u64 = COUNT;
-/// The last life that is not begun any more.
-const LAST_LIFE: u64 = (1 << (64 - INDEX_BITS)) - 2;
+/// The last generation that is not begun any more.
+const LAST_GENERATION: u64 = (1 << (64 - INDEX_BITS)) - 2;
 
-/// A block in its slot, at a certain time: life above index. Never 0.
+/// A block in its slot, at a certain time: generation above index. Never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockId(NonZeroU64);
 
 impl BlockId {
-    /// The life of a block that is there is odd.
+    /// The generation of a block that is there is odd.
     #[inline]
-    const fn new(index: u32, life: u64) -> Option<Self> {
-        Self::from_word(life << INDEX_BITS | index as u64)
+    const fn new(index: u32, generation: u64) -> Option<Self> {
+        Self::from_word(generation << INDEX_BITS | index as u64)
     }
 
     /// As one word.
@@ -92,29 +92,29 @@ impl BlockId {
         (self.0.get() & (MAX_SLOTS as u64 - 1)) as u32
     }
 
-    /// Its slot, with bits of the life above it, which whoever has a slot by it masks away: no mask is longer than [`INDEX_BITS`].
+    /// Its slot, with bits of the generation above it, which whoever has a slot by it masks away: no mask is longer than [`INDEX_BITS`].
     #[inline(always)]
     const fn place(self) -> u32 {
         self.0.get() as u32
     }
 
     #[inline]
-    const fn life(self) -> u64 {
+    const fn generation(self) -> u64 {
         self.0.get() >> INDEX_BITS
     }
 }
 
 slot! {
-    /// Life above pins.
+    /// Generation above pins.
     #[derive(Debug)]
     #[repr(align(64))]
     struct Word { word: AtomicU64 }
 }
 
 slot! {
-    /// The life, for who does not pin.
+    /// The generation, for who does not pin.
     #[derive(Debug)]
-    struct Published { life: AtomicU64 }
+    struct Published { generation: AtomicU64 }
 }
 
 slot! {
@@ -137,7 +137,7 @@ pub struct Blocks {
     #[cfg(loom)]
     memory: Vec<AtomicU64>,
     words: Arena<Word>,
-    lives: Arena<Published>,
+    generations: Arena<Published>,
     notes: Arena<Note>,
     marks: Arena<Mark>,
     /// Binary logarithm of a block's size.
@@ -177,14 +177,14 @@ impl Blocks {
         };
         #[cfg(loom)]
         let memory = (0..all * size / 8).map(|_| AtomicU64::new(0)).collect();
-        let (words, lives) = (Arena::reserve(slots)?, Arena::reserve(slots)?);
+        let (words, generations) = (Arena::reserve(slots)?, Arena::reserve(slots)?);
         let (notes, marks) = (Arena::reserve(slots)?, Arena::reserve(slots)?);
         // All have the same mask: an index out of range is the same slot in each of them.
-        if [words.capacity(), lives.capacity(), notes.capacity(), marks.capacity()] != [slots; 4] {
+        if [words.capacity(), generations.capacity(), notes.capacity(), marks.capacity()] != [slots; 4] {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         }
         let (shift, mask) = (size.trailing_zeros(), (all - 1) as u32);
-        Ok(Self { memory, words, lives, notes, marks, shift, slots, mask })
+        Ok(Self { memory, words, generations, notes, marks, shift, slots, mask })
     }
 
     /// Slots; 1 is the first that may be used.
@@ -204,20 +204,20 @@ impl Blocks {
     }
 
     /// A block begins in a free slot, pinned once, with these bytes and zeroes after them. `None`, and nothing happened: the slot
-    /// is not free, is out of lives, or there are too many bytes.
+    /// is not free, is out of generations, or there are too many bytes.
     pub fn fill(&self, index: u32, bytes: &[u8]) -> Option<Pinned<'_>> {
         if index == 0 || index >= self.slots || bytes.len() > self.size() {
             return None;
         }
         let word = &self.words.get(index).word;
         let free = word.load(Ordering::Relaxed);
-        let life = free >> INDEX_BITS;
-        if free & COUNT != 0 || life & 1 == 1 || life >= LAST_LIFE {
+        let generation = free >> INDEX_BITS;
+        if free & COUNT != 0 || generation & 1 == 1 || generation >= LAST_GENERATION {
             return None;
         }
         // Acquire: pairs with `kill`'s release; what was done with the last block there is over.
         word.compare_exchange(free, free | FILLING, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        // The published life moved before: who sees one of these stores sees that.
+        // The published generation moved before: who sees one of these stores sees that.
         fence(Ordering::Release);
         let words = self.words_of(index);
         copy_in(words, 0, bytes);
@@ -227,11 +227,11 @@ impl Blocks {
         if note.load(Ordering::Relaxed) != 0 {
             note.store(0, Ordering::Relaxed);
         }
-        let life = life + 1;
-        self.lives.get(index).life.store(life, Ordering::Relaxed);
+        let generation = generation + 1;
+        self.generations.get(index).generation.store(generation, Ordering::Relaxed);
         // Release: who pins sees the bytes.
-        word.store(life << INDEX_BITS | 1, Ordering::Release);
-        Some(Pinned { blocks: self, id: BlockId::new(index, life)? })
+        word.store(generation << INDEX_BITS | 1, Ordering::Release);
+        Some(Pinned { blocks: self, id: BlockId::new(index, generation)? })
     }
 
     fn wipe(&self, words: &[AtomicU64], from: usize) {
@@ -250,8 +250,8 @@ impl Blocks {
         let word = &self.words.get(id.place()).word;
         let mut old = word.load(Ordering::Relaxed);
         loop {
-            // An even life is of no block (`BlockId::from_own_word`).
-            if old >> INDEX_BITS != id.life() || id.life() & 1 == 0 || old & COUNT == COUNT {
+            // An even generation is of no block (`BlockId::from_own_word`).
+            if old >> INDEX_BITS != id.generation() || id.generation() & 1 == 0 || old & COUNT == COUNT {
                 return None;
             }
             // Acquire: pairs with `fill`'s release.
@@ -269,7 +269,7 @@ impl Blocks {
         copy_out(self.words_from(id.place(), offset / 8), offset % 8, out);
         // Pairs with the fence of `fill`: see the module's head.
         fence(Ordering::Acquire);
-        self.lives.get(id.place()).life.load(Ordering::Relaxed) == id.life()
+        self.generations.get(id.place()).generation.load(Ordering::Relaxed) == id.generation()
     }
 
     /// As [`Blocks::read`]; the answer is the block's note ([`Pinned::set_note`]), none where the block is gone.
@@ -283,32 +283,32 @@ impl Blocks {
     /// Whether the block is still there. It may go at once.
     #[inline(always)]
     pub fn is_there(&self, id: BlockId) -> bool {
-        self.lives.get(id.place()).life.load(Ordering::Relaxed) == id.life()
+        self.generations.get(id.place()).generation.load(Ordering::Relaxed) == id.generation()
     }
 
     /// End a block that nobody has pinned; its slot is the caller's then, to fill or to give back. `false`: somebody has,
     /// or it is gone already.
     #[must_use]
     pub fn kill(&self, id: BlockId) -> bool {
-        if id.life() & 1 == 0 {
+        if id.generation() & 1 == 0 {
             // Of no block (`BlockId::from_own_word`).
             return false;
         }
-        let (there, gone) = (id.life() << INDEX_BITS, (id.life() + 1) << INDEX_BITS);
+        let (there, gone) = (id.generation() << INDEX_BITS, (id.generation() + 1) << INDEX_BITS);
         let word = &self.words.get(id.index()).word;
         // Acquire: pairs with the release of a pin's end, what was read under it was read before the slot is filled
         // again. Release: pairs with `fill`.
         if word.compare_exchange(there, gone, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return false;
         }
-        self.lives.get(id.index()).life.store(id.life() + 1, Ordering::Relaxed);
+        self.generations.get(id.index()).generation.store(id.generation() + 1, Ordering::Relaxed);
         true
     }
 
     /// Whether somebody has the block pinned, as far as can be told.
     pub fn is_pinned(&self, id: BlockId) -> bool {
         let word = self.words.get(id.index()).word.load(Ordering::Relaxed);
-        word >> INDEX_BITS == id.life() && word & COUNT != 0
+        word >> INDEX_BITS == id.generation() && word & COUNT != 0
     }
 
     /// The block was used. A load, and a store only where none was made since the hand came by.
@@ -422,7 +422,7 @@ impl Pinned<'_> {
 
     /// Note something of the bytes. It means what their user wants it to.
     pub fn set_note(&self, note: u64) {
-        // Release: pairs with the fence of `read`. Who copies what was here before is told by the life that has moved.
+        // Release: pairs with the fence of `read`. Who copies what was here before is told by the generation that has moved.
         self.blocks.notes.get(self.id.index()).note.store(note, Ordering::Release);
     }
 
@@ -441,7 +441,7 @@ impl Deref for Pinned<'_> {
     fn deref(&self) -> &[u8] {
         let words = self.blocks.words_of(self.id.place());
         // SAFETY: the words are plain bytes of that length. Nobody stores to them while the block is pinned: bytes are
-        // stored by `fill` only, which the life that this pin was counted with keeps out, and those that were
+        // stored by `fill` only, which the generation that this pin was counted with keeps out, and those that were
         // stored before happened before the pin (it acquires); others read.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), self.blocks.size()) }
     }
@@ -450,7 +450,7 @@ impl Deref for Pinned<'_> {
 impl Drop for Pinned<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: pairs with `kill`. An addition without a look: the pin keeps the life where it is.
+        // Release: pairs with `kill`. An addition without a look: the pin keeps the generation where it is.
         self.blocks.words.get(self.id.index()).word.fetch_sub(1, Ordering::Release);
     }
 }
@@ -484,7 +484,7 @@ mod loom_tests {
     }
 
     /// Rule 2: a pin and an eviction, of which one comes first. `kill` that does not look for pins, and a pin that
-    /// does not look at the life, make this fail.
+    /// does not look at the generation, make this fail.
     #[test]
     fn loom_blocks_a_pinned_block_is_not_evicted_and_an_evicted_one_not_pinned() {
         check(|| {

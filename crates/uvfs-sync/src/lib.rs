@@ -14,7 +14,7 @@
 //! | [`small_map`] | numbers to numbers, read without a store, replaced as a whole |
 //! | [`seqcount`] | the sequence of a published half |
 //! | [`bitlock`] | a lock in one bit of a word; who waits is parked |
-//! | [`lockref`] | count, lock bits and life in one word |
+//! | [`lockref`] | count, lock bits and generation in one word |
 //! | [`percpu_ref`] | the references of what many threads use at once, counted per thread |
 //! | [`percpu_rwsem`] | a reader-writer lock whose readers share no line |
 //! | [`active`] | who is inside a call of an object, and the way to wait until nobody is |

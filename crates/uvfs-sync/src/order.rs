@@ -20,23 +20,23 @@ use crate::primitives::{Mutex, MutexGuard};
 pub enum Class {
     /// A superblock's rename mutex.
     Rename,
-    /// The right to a name, by the name's 64-bit hash. It may be given back by another thread: it is noted only while a
+    /// A name lock, by the name's 64-bit hash. It may be given back by another thread: it is noted only while a
     /// thread that takes two waits for the second.
     Name,
     /// An inode's turn.
-    Turn,
+    InodeLock,
     /// A file's page index or extra of tmpfs.
     File,
-    /// The right to empty chunks of names.
-    Room,
+    /// The eviction lock: one thread at a time empties chunks of names.
+    Eviction,
     /// The state of a device.
     Device,
     /// The list of a resident directory's entries.
     DirIndex,
     /// Buckets of a hash table: the old table's before the new one's, then by number.
     Bucket,
-    /// The lock bit of an inode, by index (that is, by address).
-    InodeBit,
+    /// The attribute lock of an inode, by index (that is, by address).
+    AttrLock,
     /// A kernfs tree, or the locks that it is divided into by number.
     Tree,
     /// A thread's free slots.
@@ -53,13 +53,13 @@ impl Class {
     const ALL: [Self; 14] = [
         Self::Rename,
         Self::Name,
-        Self::Turn,
+        Self::InodeLock,
         Self::File,
-        Self::Room,
+        Self::Eviction,
         Self::Device,
         Self::DirIndex,
         Self::Bucket,
-        Self::InodeBit,
+        Self::AttrLock,
         Self::Tree,
         Self::Magazine,
         Self::ChunkList,

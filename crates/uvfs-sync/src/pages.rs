@@ -1,9 +1,9 @@
 //! Frames of file data (and of index nodes) as type-stable memory.
 //!
 //! A frame is an array of atomic words that is only ever reused as a frame of the same arena. Its
-//! *life* stands in separate memory that is never given back, and moves when the frame is freed:
-//! whoever remembers a [`FrameId`] (index and life) can tell afterwards whether what it copied
-//! belonged to that life. A reader needs no lock and no reference, and never sees a torn word.
+//! *generation* stands in separate memory that is never given back, and moves when the frame is freed:
+//! whoever remembers a [`FrameId`] (index and generation) can tell afterwards whether what it copied
+//! belonged to that generation. A reader needs no lock and no reference, and never sees a torn word.
 //!
 //! What protects what: a live frame belongs to who allocated it. Its owner excludes other writers
 //! by a lock of its own (partial words are load-and-store); readers are excluded by nothing. Which
@@ -12,8 +12,8 @@
 //!
 //! The race, and its endings: a reader copies words while the frame is freed, recycled and written
 //! for somebody else. Every store into a frame follows a release fence *in the storing thread*
-//! that comes after the life moved. If the reader saw one of those stores, its acquire fence makes
-//! it see the moved life, and it drops the copy. If it saw none, it has the old owner's bytes.
+//! that comes after the generation moved. If the reader saw one of those stores, its acquire fence makes
+//! it see the moved generation, and it drops the copy. If it saw none, it has the old owner's bytes.
 //!
 //! Cost: a hit is the words themselves and one load; allocation and freeing an uncontended mutex.
 
@@ -35,11 +35,11 @@ pub type Pages = Frames<PAGE_WORDS>;
 
 /// Bits of an index: an arena has less than 2^30 frames (4 TiB of pages).
 pub const INDEX_BITS: u32 = 30;
-/// Bits of a life.
-pub const LIFE_BITS: u32 = 30;
+/// Bits of a generation.
+pub const GENERATION_BITS: u32 = 30;
 
 const MAX_SLOTS: u32 = 1 << INDEX_BITS;
-const LAST_LIFE: u32 = (1 << LIFE_BITS) - 1;
+const LAST_GENERATION: u32 = (1 << GENERATION_BITS) - 1;
 
 /// Frames that are taken from the system, and given back to it, together.
 const CHUNK: u32 = if cfg!(loom) { 4 } else { 64 };
@@ -54,24 +54,27 @@ const IDLE_CHUNKS: usize = 16;
 /// In a magazine: the frame was never touched since the system gave its memory.
 const CLEAN: u32 = 1 << 31;
 
-/// A frame at a certain time of its existence. Lives count from 1: all-zero bits are no frame.
+/// A frame at a certain time of its existence. Generations count from 1: all-zero bits are no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameId {
     index: u32,
-    life: u32,
+    generation: u32,
 }
 
 impl FrameId {
-    /// Life above index, in the low 60 bits; never 0.
+    /// Generation above index, in the low 60 bits; never 0.
     #[inline]
     pub const fn to_bits(self) -> u64 {
-        (self.life as u64) << INDEX_BITS | self.index as u64
+        (self.generation as u64) << INDEX_BITS | self.index as u64
     }
 
     /// The inverse of [`FrameId::to_bits`]; higher bits are ignored.
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {
-        Self { index: bits as u32 & (MAX_SLOTS - 1), life: (bits >> INDEX_BITS) as u32 & LAST_LIFE }
+        Self {
+            index: bits as u32 & (MAX_SLOTS - 1),
+            generation: (bits >> INDEX_BITS) as u32 & LAST_GENERATION,
+        }
     }
 }
 
@@ -100,7 +103,7 @@ unsafe impl<const W: usize> Slot for Frame<W> {
     }
 }
 
-/// How often a frame was freed; its present life is one more.
+/// How often a frame was freed; its present generation is one more.
 #[derive(Debug)]
 #[repr(transparent)]
 struct Freed(AtomicU32);
@@ -118,7 +121,7 @@ unsafe impl Slot for Freed {
 struct Chunk {
     /// Free, and in no magazine.
     free: u64,
-    /// Out of lives: never handed out again.
+    /// Out of generations: never handed out again.
     retired: u64,
     /// Frames handed out since the memory came from the system: their words may not be zero.
     dirty: u64,
@@ -165,7 +168,7 @@ impl Magazine {
 #[derive(Debug)]
 pub struct Frames<const W: usize> {
     frames: Arena<Frame<W>>,
-    lives: Arena<Freed>,
+    generations: Arena<Freed>,
     slots: u32,
     magazines: [CachePadded<Ordered<Magazine, { Class::Magazine as u8 }>>; SHARDS],
     chunks: Ordered<Chunks, { Class::ChunkList as u8 }>,
@@ -183,7 +186,7 @@ impl<const W: usize> Frames<W> {
 
     /// Address space for `frames` frames, or for as many as fit: on ENOMEM half of it is tried,
     /// and so on. Nothing is committed. Some more is reserved than asked for: so much that a shard
-    /// need not look into others' magazines, and a 64th, for frames whose lives are used up.
+    /// need not look into others' magazines, and a 64th, for frames whose generations are used up.
     ///
     /// # Errors
     /// ENOMEM when not even a thousand frames fit.
@@ -191,11 +194,11 @@ impl<const W: usize> Frames<W> {
         const { Self::WHOLE_PAGES };
         let wanted = frames.saturating_add(frames / 64).saturating_add(SPARE).min(MAX_SLOTS - CHUNK);
         let arena = Arena::reserve(wanted.next_multiple_of(CHUNK))?;
-        let lives = Arena::reserve(arena.capacity())?;
-        let slots = arena.capacity().min(lives.capacity());
+        let generations = Arena::reserve(arena.capacity())?;
+        let slots = arena.capacity().min(generations.capacity());
         Ok(Self {
             frames: arena,
-            lives,
+            generations,
             slots: slots - slots % CHUNK,
             magazines: std::array::from_fn(|_| CachePadded::new(Ordered::new(Magazine::default()))),
             chunks: Ordered::new(Chunks::default()),
@@ -223,8 +226,8 @@ impl<const W: usize> Frames<W> {
     /// The caller publishes it with a release store.
     pub fn allocate(&self, offset: usize, bytes: &[u8]) -> Option<FrameId> {
         let (index, clean) = self.take()?;
-        // Relaxed: the life moved before the frame went into the magazine that it came out of.
-        let life = self.lives.get(index).0.load(Ordering::Relaxed) + 1;
+        // Relaxed: the generation moved before the frame went into the magazine that it came out of.
+        let generation = self.generations.get(index).0.load(Ordering::Relaxed) + 1;
         if clean {
             self.touch(index);
         } else if bytes.len() < Self::SIZE {
@@ -233,19 +236,19 @@ impl<const W: usize> Frames<W> {
                 word.store(0, Ordering::Relaxed);
             }
         }
-        let id = FrameId { index, life };
+        let id = FrameId { index, generation };
         self.write(id, offset, bytes);
         Some(id)
     }
 
-    /// Give a frame back. Whoever still reads it finds out by its life. Freeing a frame that is
+    /// Give a frame back. Whoever still reads it finds out by its generation. Freeing a frame that is
     /// not the caller's any more does nothing.
     pub fn free(&self, id: FrameId) {
-        let moved = self.lives.get(id.index).0.compare_exchange(
-            id.life - 1,
-            id.life,
+        let moved = self.generations.get(id.index).0.compare_exchange(
+            id.generation - 1,
+            id.generation,
             // Release is not needed for readers (`store_fence` of the next owner is what they
-            // meet); the magazine's mutex carries the moved life to that owner.
+            // meet); the magazine's mutex carries the moved generation to that owner.
             Ordering::Relaxed,
             Ordering::Relaxed,
         );
@@ -253,7 +256,7 @@ impl<const W: usize> Frames<W> {
         if moved.is_err() {
             return;
         }
-        if id.life == LAST_LIFE {
+        if id.generation == LAST_GENERATION {
             return self.give_back(&[id.index], true);
         }
         let mut magazine = self.magazines[shard()].lock();
@@ -274,7 +277,7 @@ impl<const W: usize> Frames<W> {
         copy_out(&self.frames.get(id.index).0, offset, out);
         // Pairs with `store_fence`: see the module's head.
         fence(Ordering::Acquire);
-        self.lives.get(id.index).0.load(Ordering::Relaxed) == id.life - 1
+        self.generations.get(id.index).0.load(Ordering::Relaxed) == id.generation - 1
     }
 
     /// Copy bytes in. The caller owns the frame and excludes other writers.
@@ -300,15 +303,15 @@ impl<const W: usize> Frames<W> {
     #[inline]
     pub fn load(&self, id: FrameId, word: usize) -> Option<u64> {
         // Acquire: what the word leads to was filled before it was stored. And if the word was
-        // stored (with release) for the frame's next owner, the moved life is seen below.
+        // stored (with release) for the frame's next owner, the moved generation is seen below.
         let value = self.frames.get(id.index).0[word].load(Ordering::Acquire);
-        (self.lives.get(id.index).0.load(Ordering::Relaxed) == id.life - 1).then_some(value)
+        (self.generations.get(id.index).0.load(Ordering::Relaxed) == id.generation - 1).then_some(value)
     }
 
     /// Where a frame is.
     #[inline]
     pub fn at(&self, id: FrameId) -> FrameAt {
-        FrameAt { address: self.frames.address(id.index), freed: id.life.wrapping_sub(1) }
+        FrameAt { address: self.frames.address(id.index), freed: id.generation.wrapping_sub(1) }
     }
 
     /// As [`Frames::load`], by the frame's address.
@@ -317,7 +320,7 @@ impl<const W: usize> Frames<W> {
         let (frame, index) = self.frames.at(at.address)?;
         // Acquire: as in `load`.
         let value = frame.0[word].load(Ordering::Acquire);
-        (self.lives.get(index).0.load(Ordering::Relaxed) == at.freed).then_some(value)
+        (self.generations.get(index).0.load(Ordering::Relaxed) == at.freed).then_some(value)
     }
 
     /// One word of a frame that the caller owns.
@@ -332,8 +335,8 @@ impl<const W: usize> Frames<W> {
         self.frames.get(id.index).0[word].store(value, Ordering::Release);
     }
 
-    /// Comes before every relaxed store into a frame, in the thread that stores: the life of the
-    /// frame's last owner moved before, so who sees the store sees the moved life.
+    /// Comes before every relaxed store into a frame, in the thread that stores: the generation of the
+    /// frame's last owner moved before, so who sees the store sees the moved generation.
     #[inline]
     fn store_fence(&self) {
         fence(Ordering::Release);
@@ -574,7 +577,7 @@ mod loom_tests {
         });
     }
 
-    /// Rule 4: index and life come from one word that is loaded once; a node's word that was
+    /// Rule 4: index and generation come from one word that is loaded once; a node's word that was
     /// stored for its next owner is refused.
     #[test]
     fn loom_rule4_a_word_is_loaded_once_and_belongs_to_the_life_it_was_asked_for() {
@@ -679,8 +682,8 @@ mod tests {
     fn a_frame_whose_lives_are_used_up_is_not_handed_out_again() {
         let pages = Pages::reserve(100).unwrap();
         let id = pages.allocate(0, &[]).unwrap();
-        pages.lives.get(id.index).0.store(LAST_LIFE - 1, Ordering::Relaxed);
-        pages.free(FrameId { index: id.index, life: LAST_LIFE });
+        pages.generations.get(id.index).0.store(LAST_GENERATION - 1, Ordering::Relaxed);
+        pages.free(FrameId { index: id.index, generation: LAST_GENERATION });
         let all: Vec<_> = std::iter::from_fn(|| pages.allocate(0, &[])).collect();
         assert!(all.iter().all(|other| other.index != id.index));
         assert!(all.len() >= 100, "the spare room makes up for it");
@@ -709,7 +712,7 @@ mod tests {
         let kept = (IDLE_CHUNKS as u64 + 2) * u64::from(CHUNK) * PAGE as u64;
         assert!(pages.committed_bytes() <= kept, "{} bytes are kept", pages.committed_bytes());
         assert!(resident() < before + kept + committed / 20);
-        // Memory that was given back reads as zero; lives go on.
+        // Memory that was given back reads as zero; generations go on.
         for id in &ids {
             assert!(!pages.read(*id, 0, &mut [0; 8]));
         }
@@ -718,7 +721,7 @@ mod tests {
         let mut both: Vec<u64> = ids.iter().chain(&again).map(|id| id.to_bits()).collect();
         both.sort_unstable();
         both.dedup();
-        assert_eq!(both.len() as u64, 2 * N, "a life was repeated");
+        assert_eq!(both.len() as u64, 2 * N, "a generation was repeated");
         assert_eq!(pages.give_back_failures(), 0);
     }
 

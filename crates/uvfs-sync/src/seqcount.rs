@@ -10,7 +10,7 @@
 //! retries. If none of them does, the reader has the old moment's truth, whole.
 //!
 //! The counter wraps after 2^31 changes; a reader would have to sleep through exactly that many
-//! between two of its own instructions. What outlives a walk stores a life, not a sequence.
+//! between two of its own instructions. What outlives a walk stores a generation, not a sequence.
 
 use crate::primitives::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -110,27 +110,27 @@ impl SeqCount {
 /// Bits that are all set in a sequence once in 2^29 changes, before it moves on.
 const WRAP_STEP: u32 = (1 << 30) - 2;
 
-/// See [`LifeSeq::wraps`]; a plain word under the model checker too, which comes to no wrap.
+/// See [`GenSeq::wraps`]; a plain word under the model checker too, which comes to no wrap.
 static WRAPS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
 
-/// A slot's life and a sequence in one word, so that one load tells whether both are what they were:
+/// A slot's generation and a sequence in one word, so that one load tells whether both are what they were:
 /// what outlives a look (a position in a walk, a cached path) keeps the whole word.
 ///
-/// Life in the upper half, sequence in the lower. Where a slot has no use for the sequence the lower
-/// half may hold something else; no life then begins or ends without the word moving.
+/// Generation in the upper half, sequence in the lower. Where a slot has no use for the sequence the lower
+/// half may hold something else; no generation then begins or ends without the word moving.
 #[derive(Debug, Default)]
 #[repr(transparent)]
-pub struct LifeSeq(AtomicU64);
+pub struct GenSeq(AtomicU64);
 
-impl LifeSeq {
-    /// Life 0, sequence 0.
+impl GenSeq {
+    /// Generation 0, sequence 0.
     pub fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// The life of a word.
+    /// The generation of a word.
     #[inline(always)]
-    pub const fn life_of(word: u64) -> u32 {
+    pub const fn generation_of(word: u64) -> u32 {
         (word >> 32) as u32
     }
 
@@ -147,11 +147,11 @@ impl LifeSeq {
         self.0.load(Ordering::Acquire)
     }
 
-    /// The life, and the lower half.
+    /// The generation, and the lower half.
     #[inline(always)]
     pub fn halves(&self) -> (u32, u32) {
         let word = self.0.load(Ordering::Relaxed);
-        (Self::life_of(word), word as u32)
+        (Self::generation_of(word), word as u32)
     }
 
     /// Whether the word is still the one remembered.
@@ -170,17 +170,17 @@ impl LifeSeq {
     }
 
     /// Set both halves; the caller excludes other writers.
-    pub fn set(&self, life: u32, low: u32) {
-        self.0.store(u64::from(life) << 32 | u64::from(low), Ordering::Relaxed);
+    pub fn set(&self, generation: u32, low: u32) {
+        self.0.store(u64::from(generation) << 32 | u64::from(low), Ordering::Relaxed);
     }
 
     /// As [`SeqCount::write`].
     #[inline(always)]
     pub fn write<R>(&self, f: impl FnOnce() -> R) -> R {
         let unwind = AbortOnUnwind;
-        let (life, seq) = self.halves();
+        let (generation, seq) = self.halves();
         debug_assert_eq!(seq & 1, 0, "two writers in one sequence");
-        self.set(life, seq.wrapping_add(1));
+        self.set(generation, seq.wrapping_add(1));
         // A reader that sees one of the stores of `f` must see the odd value too.
         fence(Ordering::Release);
         let r = f();
@@ -188,7 +188,7 @@ impl LifeSeq {
             // Before the word moves on: who sees it there sees the count.
             WRAPS.fetch_add(1, std::sync::atomic::Ordering::Release);
         }
-        self.0.store(u64::from(life) << 32 | u64::from(seq.wrapping_add(2)), Ordering::Release);
+        self.0.store(u64::from(generation) << 32 | u64::from(seq.wrapping_add(2)), Ordering::Release);
         // As in `SeqCount::write`.
         std::mem::forget(unwind);
         r
@@ -228,21 +228,21 @@ mod loom_tests {
         });
     }
 
-    /// The same of a sequence that shares its word with a life. Planted bugs:
+    /// The same of a sequence that shares its word with a generation. Planted bugs:
     /// rule3-stamp-write-without-fence, rule3-stamp-check-without-fence, rule3-stamp-load-relaxed,
     /// rule3-stamp-end-relaxed.
     #[test]
     fn loom_rule3_and_7_a_stamp_is_one_moments_too() {
         loom::model(|| {
-            let s = Arc::new((LifeSeq::new(), AtomicU64::new(0), AtomicU64::new(0)));
+            let s = Arc::new((GenSeq::new(), AtomicU64::new(0), AtomicU64::new(0)));
             s.0.set(7, 0);
             let r = s.clone();
             let reader = loom::thread::spawn(move || {
                 let word = r.0.load();
                 let a = r.1.load(Ordering::Relaxed);
                 let b = r.2.load(Ordering::Relaxed);
-                if !LifeSeq::is_odd(word) && r.0.check(word) {
-                    assert_eq!(LifeSeq::life_of(word), 7);
+                if !GenSeq::is_odd(word) && r.0.check(word) {
+                    assert_eq!(GenSeq::generation_of(word), 7);
                     assert_eq!(a, b, "torn copy");
                     assert_eq!(a * 2, word & u64::from(u32::MAX), "an old copy under a new sequence");
                 }

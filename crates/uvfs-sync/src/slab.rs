@@ -8,9 +8,9 @@
 //! A chunk belongs to one slab, and a slot is always freed to the owner of its chunk (design rule 18). The chunk
 //! itself records its owner, so callers free by the slot alone ([`Pool::free`]) and cannot name a wrong slab.
 //!
-//! Lives: a slot's life is kept in the slot itself. A chunk whose memory was given back reads as
-//! life 0, so the chunk remembers a *floor*, the highest life it ever had; a new life is one above
-//! the larger of the two ([`next_life`]). A slot whose life would wrap is never handed out again.
+//! Generations: a slot's generation is kept in the slot itself. A chunk whose memory was given back reads as
+//! generation 0, so the chunk remembers a *floor*, the highest generation it ever had; a new generation is one above
+//! the larger of the two ([`next_generation`]). A slot whose generation would wrap is never handed out again.
 //!
 //! Lock order: magazine, then partial list, then chunk, then pool. Nothing else is locked inside.
 
@@ -29,10 +29,10 @@ const MAGAZINE: usize = if cfg!(loom) { 8 } else { 32 };
 /// To add to a count that wraps.
 const ONE_LESS: u64 = 1u64.wrapping_neg();
 
-/// The life that follows `life` in a chunk with this floor; `None`: the slot must be retired.
+/// The generation that follows `generation` in a chunk with this floor; `None`: the slot must be retired.
 #[inline]
-pub fn next_life(life: u32, floor: u32) -> Option<u32> {
-    life.max(floor).checked_add(1)
+pub fn next_generation(generation: u32, floor: u32) -> Option<u32> {
+    generation.max(floor).checked_add(1)
 }
 
 #[derive(Debug, Default)]
@@ -176,7 +176,7 @@ impl Pool {
         slab.take_back(self, index)
     }
 
-    /// The life floor of the chunk that `index` lies in.
+    /// The generation floor of the chunk that `index` lies in.
     pub fn floor(&self, index: u32) -> u32 {
         self.chunks.get(index / CHUNK).map_or(0, |c| c.floor.load(Ordering::Relaxed))
     }
@@ -336,7 +336,7 @@ impl Slab {
     }
 
     /// Return chunks without a used slot to the pool. For each, `highest(first, last + 1)` says the
-    /// highest life that the chunk's slots had (`None` keeps the chunk), and then `give_back` of the
+    /// highest generation that the chunk's slots had (`None` keeps the chunk), and then `give_back` of the
     /// same slots gives the memory back; an error keeps the chunk. Returns the number of chunks
     /// given back. O(chunks owned).
     pub fn trim(
@@ -359,7 +359,7 @@ impl Slab {
                 && id != 0
                 && let Some(highest) = highest(id * CHUNK, (id + 1) * CHUNK)
             {
-                // Raised before anything goes: giving back may fail half-way, with lives zeroed.
+                // Raised before anything goes: giving back may fail half-way, with generations zeroed.
                 let floor = chunk.floor.load(Ordering::Relaxed).max(highest);
                 chunk.floor.store(floor, Ordering::Relaxed);
                 if give_back(id * CHUNK, (id + 1) * CHUNK).is_ok() {
@@ -422,7 +422,7 @@ impl Slab {
     }
 
     /// Indices of all chunks owned, in arena order: `(first slot, last slot + 1)`. Slots in them
-    /// may be free; who enumerates looks at each slot's own life or count.
+    /// may be free; who enumerates looks at each slot's own generation or count.
     pub fn chunks(&self) -> Vec<(u32, u32)> {
         let ids = self.owned.lock().all.clone();
         ids.into_iter().map(|id| (id * CHUNK, (id + 1) * CHUNK)).collect()
@@ -634,7 +634,7 @@ mod tests {
         assert_eq!((trim(), slab.chunk_count(), pool.chunks_out()), (1, 0, 1));
     }
 
-    /// Rule 1: memory that could be given back in part only has lost lives all the same.
+    /// Rule 1: memory that could be given back in part only has lost generations all the same.
     #[test]
     fn rule1_a_floor_rises_even_if_giving_back_fails() {
         let pool = Pool::new(4 * CHUNK);
@@ -650,12 +650,12 @@ mod tests {
         assert_eq!(pool.floor(CHUNK), 7);
     }
 
-    /// Rule 1: lives only rise, over a chunk that was given back too, and never wrap.
+    /// Rule 1: generations only rise, over a chunk that was given back too, and never wrap.
     #[test]
     fn rule1_a_life_restarts_above_every_life_the_chunk_had() {
-        assert_eq!(next_life(0, 0), Some(1));
-        assert_eq!(next_life(0, 41), Some(42));
-        assert_eq!(next_life(50, 41), Some(51));
-        assert_eq!(next_life(u32::MAX, 0), None);
+        assert_eq!(next_generation(0, 0), Some(1));
+        assert_eq!(next_generation(0, 41), Some(42));
+        assert_eq!(next_generation(50, 41), Some(51));
+        assert_eq!(next_generation(u32::MAX, 0), None);
     }
 }

@@ -303,7 +303,7 @@ pub trait Driver: Send + Sync + 'static {
     /// Set or remove the access or default list, and with the access list the permission bits `mode`, which say
     /// the same of owner, mask and others. Updates ctime, mode and [`Attr::acl`] in the cache, under the lock
     /// that [`Driver::acl`] takes: its answer is never newer than these. Who has the
-    /// inode's turn asks: two calls for one inode do not overlap, nor one with [`Driver::setattr`].
+    /// inode lock asks: two calls for one inode do not overlap, nor one with [`Driver::setattr`].
     fn set_acl(
         &self,
         op: &Op,

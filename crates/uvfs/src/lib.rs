@@ -57,5 +57,5 @@ pub use namei::handle::Handle;
 pub use permission::Protected;
 pub use powers::{Ask, Capability, Has, Powers};
 pub use types::*;
-pub use uvfs_cache::{Balance, Counters as CacheCounters, Held, InodeId, Leaf, Outside, Overdraft, SbId};
+pub use uvfs_cache::{Balance, Counters as CacheCounters, Held, InodeId, Leaf, Listener, Overdraft, SbId};
 pub use vfs::{Vfs, VfsConfig};

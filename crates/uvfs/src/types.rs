@@ -10,8 +10,8 @@ use crate::acl::Acl;
 use crate::powers::Powers;
 
 pub use rustix::io::Errno;
-pub use uvfs_cache::Perm;
 pub use uvfs_cache::attr::{Attr, Time, mode};
+pub use uvfs_cache::{Perm, Ttl};
 
 /// What every operation returns; the errors are the kernel's.
 pub type Result<T> = std::result::Result<T, Errno>;
@@ -110,16 +110,6 @@ pub enum Found<'v> {
     Node(uvfs_cache::InodeRef<'v>, Attr),
     /// There is no such name, and a front end may believe that for so long.
     Absent(Ttl),
-}
-
-/// How long an answer may be believed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ttl {
-    /// Until the cache is told otherwise.
-    #[default]
-    Forever,
-    /// For this long; zero means: ask again each time.
-    For(Duration),
 }
 
 /// A change of attributes; `None` leaves a field alone.

@@ -15,7 +15,7 @@ use crate::driver::{Driver, Inode};
 use crate::mount::{CONTROL_NAME, Mounts, Super, SuperRef};
 use crate::namei::who::Numbers;
 use crate::ops::file::Files;
-use crate::ops::turns::Turns;
+use crate::ops::inode_locks::InodeLocks;
 use crate::ops::{cache_errno, require_dir};
 use crate::permission::Protected;
 use crate::pin::Pin;
@@ -35,7 +35,7 @@ pub struct VfsConfig {
 pub struct Vfs {
     // Open files first: they are dropped first, and hold inodes of the superblocks after them.
     pub(crate) files: Files,
-    pub(crate) turns: Turns,
+    pub(crate) inode_locks: InodeLocks,
     pub(crate) who: Numbers,
     pub(crate) protected: Protected,
     root: Pin,
@@ -62,7 +62,7 @@ impl Vfs {
         let root = Pin::new(&cache, root);
         Ok(Arc::new(Self {
             files: Files::new(),
-            turns: Turns::new(),
+            inode_locks: InodeLocks::new(),
             who: Numbers::default(),
             protected: config.protected,
             root,

@@ -16,8 +16,8 @@ use crate::arms::{Local, Table};
 use crate::names::tree::Tree;
 use crate::names::{Miss, Names, Perm};
 
-/// The life that all words live.
-const LIFE: u32 = 1;
+/// The generation of all words.
+const GENERATION: u32 = 1;
 
 /// A line of the kernel's dentry: the part that lookups read, and room for count and lock.
 #[repr(align(64))]
@@ -42,7 +42,7 @@ pub type Patched = Kernel<lockref::Patched, true>;
 fn lines<P: Policy>(n: usize) -> Vec<Line<P>> {
     let line = || {
         let word = LockRef::new();
-        word.start(LIFE);
+        word.start(GENERATION);
         Line { name: AtomicU64::new(0), word }
     };
     std::iter::repeat_with(line).take(n).collect()
@@ -115,7 +115,7 @@ impl<P: Policy, const APART: bool> Names for Referenced<'_, P, APART> {
         let mut found = Attr::default();
         let id = self.hits.look_id(at, name, &mut found)?;
         let word = self.word(id.as_u64()).ok_or(Miss::Moved)?;
-        if !word.get_life(LIFE) {
+        if !word.get_generation(GENERATION) {
             return Err(Miss::Absent);
         }
         // The kernel copies while it holds the reference, so that the line may go away and come back.

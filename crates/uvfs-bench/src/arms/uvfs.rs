@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Life, Pos, Room, SbId, SbOptions, Stuck};
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Pos, Room, SbId, SbOptions, Stuck, Ttl};
 
 use crate::arms::{Local, Table};
 use crate::names::tree::{ROOT, Tree};
@@ -23,7 +23,7 @@ pub struct Uvfs {
 }
 
 fn fresh(attr: Attr) -> Fresh {
-    Fresh { attr, private: 0, life: Life::Forever }
+    Fresh { attr, private: 0, ttl: Ttl::Forever }
 }
 
 impl Uvfs {
@@ -39,7 +39,7 @@ impl Uvfs {
             let dir = cache.get(*id).context("the directory is gone")?;
             let guard = cache.lock_name(&dir, &entry.name);
             if entry.attr.ino == 0 {
-                guard.absent(Life::Forever);
+                guard.absent(Ttl::Forever);
                 continue;
             }
             let room = guard.reserve(if entry.attr.is_dir() { Room::Dir } else { Room::Node })?;

@@ -28,7 +28,7 @@ use crate::workloads::{Maker, Prepare, Workload};
 
 /// Pairs of a batch: a batch of an arm that has degraded to a few hundred operations a second must end too.
 const GRAIN: u64 = 64;
-const LIFE: u32 = 1;
+const GENERATION: u32 = 1;
 
 /// The workload.
 pub struct Lockref;
@@ -145,7 +145,7 @@ struct Line<T>(T);
 
 fn pairs<P: Policy>(refs: &LockRef<P>, pairs: u64) -> Result<()> {
     for _ in 0..pairs {
-        ensure!(black_box(refs).get_life(black_box(LIFE)), "a reference was refused");
+        ensure!(black_box(refs).get_generation(black_box(GENERATION)), "a reference was refused");
         ensure!(!black_box(refs).put(), "a reference was lost");
     }
     Ok(())
@@ -189,7 +189,7 @@ struct Locked<P> {
 impl<P: Policy> Locked<P> {
     fn new() -> Self {
         let refs = LockRef::new();
-        refs.start(LIFE);
+        refs.start(GENERATION);
         Self { refs: Line(refs), pairs: AtomicU64::new(0), diverted: AtomicU64::new(0) }
     }
 }
@@ -252,7 +252,7 @@ impl<O: Object> Arm for Shared<O> {
 
 fn own() -> Box<Line<LockRef>> {
     let own = Box::new(Line(LockRef::new()));
-    own.0.start(LIFE);
+    own.0.start(GENERATION);
     own
 }
 

@@ -4,8 +4,8 @@
 //! is as high as its largest block number needs, and does not become lower.
 //!
 //! What protects what: whoever changes the tree holds the device's mutex. Readers take nothing: they load an entry,
-//! then look whether the node that they took it from is still in its life. A node is filled before it is
-//! published (release), and freed when its last entry goes, which moves its life. So a reader that was underway, or
+//! then look whether the node that they took it from is still in its generation. A node is filled before it is
+//! published (release), and freed when its last entry goes, which moves its generation. So a reader that was underway, or
 //! one that remembers a leaf ([`super::lookaside`]), is told, and what it found in time was the block's entry then. That there is
 //! nothing, or that a node is gone, says nothing to a reader: who holds the mutex looks again.
 //!
@@ -172,7 +172,7 @@ impl Index {
         while level < self.level() && (0..FAN).all(|at| self.nodes.own_word(node, at) == 0) {
             level += 1;
             let above = way[level as usize];
-            // Cleared before what it led to is freed: else a reader would meet a moved life again and again.
+            // Cleared before what it led to is freed: else a reader would meet a moved generation again and again.
             self.nodes.store(above, slot(block, level), 0);
             self.nodes.free(node);
             node = above;

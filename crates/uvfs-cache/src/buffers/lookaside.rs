@@ -2,8 +2,8 @@
 //!
 //! A leaf of the index stands for 64 neighbouring blocks, so few leaves cover what a thread works on, and the cost of
 //! finding a block is the same for one as for thousands of them: there is no list to go through. What is remembered
-//! is where a leaf is, with its life. It holds on to nothing: a leaf that was freed, or has become another one, is
-//! recognised by its life when it is used ([`Index::entry`]), and so is a block that was evicted, by its own. Nothing
+//! is where a leaf is, with its generation. It holds on to nothing: a leaf that was freed, or has become another one, is
+//! recognised by its generation when it is used ([`Index::entry`]), and so is a block that was evicted, by its own. Nothing
 //! has to be flushed when a device goes, a block is evicted or a thread ends, and nobody has to be interrupted for it.
 //!
 //! Keys are a device's number, which is never issued twice, and the leaf's. The others are direct-mapped and *step aside*

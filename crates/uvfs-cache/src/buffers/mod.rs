@@ -15,7 +15,7 @@
 //!
 //! What protects what: a device's one mutex has the shape of the tree, the slots, and who reads which block. It is taken by
 //! misses and evictions, and never held across a read, a wait or a fill. Hits take nothing: a block's entry may be old by the
-//! time it is used, and is then refused by the block's life ([`uvfs_sync::blocks`]). A device's memory is its own, so
+//! time it is used, and is then refused by the block's generation ([`uvfs_sync::blocks`]). A device's memory is its own, so
 //! all of it goes with the device. A caller may hold rights to names and an inode's turn, and no lock that comes later in
 //! `docs/locking.md`: room for a block may have to be made by evicting names.
 //!

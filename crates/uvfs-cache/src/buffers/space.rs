@@ -34,7 +34,7 @@ pub(super) struct Parts<'d> {
 impl Parts<'_> {
     /// Ends a block that nobody has pinned.
     fn evict(self, number: u64, id: BlockId) -> bool {
-        // The index is cleared second: a reader that finds the entry in between finds a life that is over.
+        // The index is cleared second: a reader that finds the entry in between finds a generation that is over.
         let gone = self.blocks.kill(id);
         if gone {
             self.index.remove(number);

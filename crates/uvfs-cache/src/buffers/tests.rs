@@ -346,9 +346,9 @@ fn devices_come_and_go() {
 /// Rule 19: a device's state is noted while it is held. Planted bug: rule19-device-is-not-noted.
 #[test]
 #[cfg(debug_assertions)]
-#[should_panic(expected = "Room is taken while Device is held")]
+#[should_panic(expected = "Eviction is taken while Device is held")]
 fn rule19_the_state_of_a_device_is_noted() {
     let device = device(&Source::of(4), 4);
     let _state = device.state.lock();
-    uvfs_sync::order::check(uvfs_sync::order::Class::Room);
+    uvfs_sync::order::check(uvfs_sync::order::Class::Eviction);
 }

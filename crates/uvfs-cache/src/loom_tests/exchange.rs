@@ -34,7 +34,7 @@ fn loom_rule12_an_exchange_is_one_step() {
                 let look = |i: usize, name| match w.cache.matches(
                     dentries[i],
                     id.index(),
-                    id.life(),
+                    id.generation(),
                     &NameWords::new(name),
                 ) {
                     Some(Match::Positive(child)) => Some(child.inode),

@@ -1,7 +1,7 @@
 //! Model checks of listings: beside renames (rule 15), and of a driver's entries beside removals (rule 10).
 
 use super::{World, fresh, miss, model};
-use crate::{Life, Peek, Room};
+use crate::{Peek, Room, Ttl};
 
 /// The names of a directory, one a call: what is changed between two calls is seen by the second one.
 fn list(w: &World) -> Vec<Vec<u8>> {
@@ -126,7 +126,7 @@ fn loom_rule10_a_late_absence_is_not_cached() {
         let root = w.root();
         let guard = miss(w.cache.lookup(&root, b"a"));
         let t = w.spawn(|w| w.cache.invalidate(&w.root(), b"a"));
-        guard.absent(Life::Forever);
+        guard.absent(Ttl::Forever);
         t.join().unwrap();
         assert_eq!(w.peek(root.id(), b"a"), Peek::Miss, "a late absence was cached");
     });

@@ -4,7 +4,7 @@
 //! for another inode. A reader forgets the reference that it got, so that the end is never its own.
 
 use super::*;
-use crate::inodes::Look;
+use crate::by_number::Look;
 
 impl World {
     /// An inode that one reference holds, and no name.
@@ -25,13 +25,13 @@ impl World {
         let (published, private) =
             (self.cache.inodes.get(id.index()), self.cache.inodes_private.get(id.index()));
         uvfs_sync::primitives::fence(Ordering::Release);
-        published.fill(private, id.life() + 1, &fresh(ino, false).attr, 0);
-        private.refs.start(id.life() + 1);
+        published.fill(private, id.generation() + 1, &fresh(ino, false).attr, 0);
+        private.refs.start(id.generation() + 1);
     }
 }
 
 /// Rule 16: who finds a number that is still hashed, while its inode ends and the slot goes to another one, gets that
-/// inode alive, or none. Planted bugs: rule16-number-not-read-again, rule2-get-ignores-life.
+/// inode alive, or none. Planted bugs: rule16-number-not-read-again, rule2-get-ignores-generation.
 #[test]
 fn loom_rule16_a_number_leads_to_its_own_inode() {
     model(|| {

@@ -1,13 +1,13 @@
 //! Which page holds which part of a file: a radix tree that is read without locks.
 //!
 //! A [`Mapping`] is one object's tree (page index to page) and its mutex; a [`Memory`] holds the
-//! pages and tree nodes of many mappings. Entries are single words: level, life and index of a
+//! pages and tree nodes of many mappings. Entries are single words: level, generation and index of a
 //! node or page. The tree is as high as its largest index needs; a lone page 0 needs no node.
 //!
 //! What protects what: the mutex ([`Mapping::lock`]) the tree's shape and the pages' bytes among
 //! writers. Readers take nothing. They load an entry, then check that the node which they took it
-//! from has not been recycled; and they copy from a page, then check the page's life. A node or
-//! page that leaves the tree is freed at once, which moves its life: a reader that was underway
+//! from has not been recycled; and they copy from a page, then check the page's generation. A node or
+//! page that leaves the tree is freed at once, which moves its generation: a reader that was underway
 //! sees the file as it was or looks again, and never another file's bytes. After [`TRIES`]
 //! failures it takes the mutex; [`Memory::locked_reads`] counts those.
 //!
@@ -125,7 +125,7 @@ impl Mapping {
         if memory.pages.read(page, offset, out) { Ok(true) } else { Err(Recycled) }
     }
 
-    /// Walk down. Every entry is loaded once; index, life and level of what it leads to come from
+    /// Walk down. Every entry is loaded once; index, generation and level of what it leads to come from
     /// that one word.
     fn find(&self, memory: &Memory, index: u64) -> Result<Option<FrameId>, Recycled> {
         // Acquire: pairs with the release store that published the root, so the node is filled.

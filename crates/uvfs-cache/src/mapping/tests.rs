@@ -259,7 +259,7 @@ mod loom_tests {
     }
 
     /// Rule 4. A node leaves our tree and becomes theirs: an entry that is read through it leads to
-    /// our page or nowhere, though index and life in that entry are valid, theirs.
+    /// our page or nowhere, though index and generation in that entry are valid, theirs.
     #[test]
     fn loom_rule4_mapping_load_once_an_entry_belongs_to_the_tree_it_was_reached_through() {
         check(|s| {

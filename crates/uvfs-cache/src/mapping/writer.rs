@@ -2,7 +2,7 @@
 //!
 //! What is published was filled before: the entry that leads to it is stored with release, last.
 //! An entry is cleared before what it led to is freed. That order is for progress only: the other
-//! way round a reader would find a moved life again and again until the entry is gone.
+//! way round a reader would find a moved generation again and again until the entry is gone.
 //!
 //! An insertion first takes all the nodes it needs; when there is no room it gives them back and
 //! the tree is as it was.

@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::{
-    Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Life, Lookup, NameGuard, Peek, Room, SbId,
-    SbOptions,
+    Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Lookup, NameGuard, Peek, Room, SbId, SbOptions, Ttl,
 };
 
 fn fresh(ino: u64, fmt: u32, nlink: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink, ..Attr::default() };
-    Fresh { attr, private: ino, life: Life::Forever }
+    Fresh { attr, private: ino, ttl: Ttl::Forever }
 }
 
 fn world(resident: bool) -> (Arc<Cache>, SbId) {
@@ -53,7 +52,7 @@ fn negative_entries_are_bounded_by_the_other_names_and_by_a_memory_limit() {
     let ask = |cache: &Cache, root: &InodeRef<'_>, names: std::ops::Range<u32>| {
         let mut most = 0;
         for i in names {
-            miss(cache, root, format!("temporary{i}").as_bytes()).absent(Life::Forever);
+            miss(cache, root, format!("temporary{i}").as_bytes()).absent(Ttl::Forever);
             if i % 64 == 0 {
                 most = most.max(cache.counters().negative);
             }
@@ -92,7 +91,7 @@ fn negative_entries_at_their_maximum_make_room_for_new_ones() {
         let root = cache.root(sb).unwrap();
         for i in 0..1000 {
             let name = format!("{round} {i}");
-            miss(&cache, &root, name.as_bytes()).absent(Life::Forever);
+            miss(&cache, &root, name.as_bytes()).absent(Ttl::Forever);
             assert_eq!(cache.peek(root.id(), name.as_bytes()), Peek::Negative, "{name}");
             assert!(cache.counters().negative <= 64);
         }
@@ -124,7 +123,7 @@ fn an_entry_that_is_not_to_be_cached_keeps_its_directory_incomplete() {
     let (cache, sb) = world(false);
     let root = cache.root(sb).unwrap();
     let scan = cache.begin_scan(&root);
-    let answer = Fresh { life: Life::Millis(0), ..fresh(5, S_IFREG, 1) };
+    let answer = Fresh { ttl: Ttl::ZERO, ..fresh(5, S_IFREG, 1) };
     scan.found(b"a", &answer).unwrap();
     assert!(!scan.complete());
     assert_eq!(cache.peek(root.id(), b"a"), Peek::Miss);

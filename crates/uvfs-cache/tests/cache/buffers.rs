@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::buffers::{BlockSource, Device};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Life, Lookup, SbId, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, SbId, SbOptions, Ttl};
 
 const LIMIT: u64 = 8 << 20;
 /// With what is not asked for beforehand: a hash table's lines for a chunk of names.
@@ -26,7 +26,7 @@ impl BlockSource for Endless {
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };
-    Fresh { attr, private: ino, life: Life::Forever }
+    Fresh { attr, private: ino, ttl: Ttl::Forever }
 }
 
 fn world() -> (Arc<Cache>, SbId, Arc<Device>) {
@@ -95,7 +95,7 @@ fn blocks_that_fill_the_limit_do_not_cost_the_names() {
     }
     assert_eq!(cache.counters().dentries, before);
     // A lower limit is kept by blocks first.
-    cache.lower_marks(8);
+    cache.lower_watermarks(8);
     for _ in 0..100 {
         cache.balance();
     }

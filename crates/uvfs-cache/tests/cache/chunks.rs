@@ -4,14 +4,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{Attr, Cache, Config, Fresh, Life, Room, SbId, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, Fresh, Room, SbId, SbOptions, Ttl};
 
 /// More than two chunks' worth.
 const NAMES: u64 = 3000;
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };
-    Fresh { attr, private: ino, life: Life::Forever }
+    Fresh { attr, private: ino, ttl: Ttl::Forever }
 }
 
 fn superblock(cache: &Cache) -> SbId {

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::{
-    Attr, Cache, CacheError, Config, Fresh, InodeId, Life, Lookup, Outside, Peek, Room, SbId, SbOptions,
-    Step, Stuck,
+    Attr, Cache, CacheError, Config, Fresh, InodeId, Listener, Lookup, Peek, Room, SbId, SbOptions, Step,
+    Stuck, Ttl,
 };
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };
-    Fresh { attr, private: ino, life: Life::Forever }
+    Fresh { attr, private: ino, ttl: Ttl::Forever }
 }
 
 /// Without the key all of these have the same hash (which a unit test of the hash shows). Broken if the key
@@ -38,7 +38,7 @@ fn rule6_names_that_collide_without_the_key_make_no_long_chains() {
 #[derive(Default)]
 struct Told(AtomicU64);
 
-impl Outside for Told {
+impl Listener for Told {
     fn name(&self, _: SbId, _: InodeId, _: &[u8]) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -55,7 +55,7 @@ fn names_that_cannot_be_lead_nowhere_and_are_not_made() {
         let sb = cache.add_superblock(SbOptions { resident, on_evict: Box::new(|_, _| {}) }).unwrap();
         let root = cache.make_root(sb, &fresh(1, S_IFDIR)).unwrap();
         let told = Arc::new(Told::default());
-        let listener: Arc<dyn Outside> = told.clone();
+        let listener: Arc<dyn Listener> = told.clone();
         cache.listen(Arc::downgrade(&listener));
         let make = |name: &[u8], ino| {
             let guard = cache.lock_name(&root, name);
@@ -82,7 +82,7 @@ fn names_that_cannot_be_lead_nowhere_and_are_not_made() {
                 // The answer counts, and is not kept.
                 assert_eq!(guard.found(&fresh(9, S_IFREG)).unwrap().ino(), 9);
             }
-            guard.absent(Life::Forever);
+            guard.absent(Ttl::Forever);
             guard.remove(None);
             drop(guard);
             drop(cache.lock_names((&root, &name), (&root, b"x")));

@@ -6,9 +6,7 @@
 use std::sync::Arc;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{
-    Attr, Cache, Config, Fresh, InodeRef, Life, Lookup, NameGuard, Peek, Room, SbId, SbOptions,
-};
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, NameGuard, Peek, Room, SbId, SbOptions, Ttl};
 
 struct World {
     cache: Arc<Cache>,
@@ -17,7 +15,7 @@ struct World {
 
 fn fresh(ino: u64, fmt: u32, size: u64) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink: 2, size, ..Attr::default() };
-    Fresh { attr, private: ino, life: Life::Forever }
+    Fresh { attr, private: ino, ttl: Ttl::Forever }
 }
 
 fn file(ino: u64) -> Fresh {
@@ -69,11 +67,11 @@ const BEFORE: [(&str, Step); 4] = [
     ("nothing", |_| {}),
     ("a positive entry", |w| drop(w.ask(b"a").found(&file(5)).unwrap())),
     ("an expired entry", |w| {
-        drop(w.ask(b"a").found(&Fresh { life: Life::Millis(500), ..file(5) }).unwrap());
+        drop(w.ask(b"a").found(&Fresh { ttl: Ttl::millis(500), ..file(5) }).unwrap());
         w.cache.advance_clock(1000);
         assert_eq!(w.peek(b"a"), Peek::Miss);
     }),
-    ("a negative entry", |w| w.ask(b"a").absent(Life::Forever)),
+    ("a negative entry", |w| w.ask(b"a").absent(Ttl::Forever)),
 ];
 
 /// What happens to `a` after the driver has listed it, and before the cache is told.
@@ -161,14 +159,10 @@ fn rule10_an_eviction_during_a_listing_keeps_the_directory_incomplete() {
 fn rule10_attributes_of_a_listing_that_are_older_than_a_change_are_not_stored() {
     let changes: [fn(&World, &InodeRef<'_>); 3] = [
         |_, inode| inode.update(|attr| attr.size = 2),
-        |_, inode| inode.refresh(&fresh(5, S_IFREG, 2).attr, Life::Forever),
+        |_, inode| inode.refresh(&fresh(5, S_IFREG, 2).attr, Ttl::Forever),
         |w, inode| {
             assert!(w.cache.inode_changed(w.sb, 5, S_IFREG, false));
-            assert!(inode.refresh_unless_changed(
-                inode.revision(),
-                &fresh(5, S_IFREG, 2).attr,
-                Life::Forever
-            ));
+            assert!(inode.refresh_unless_changed(inode.revision(), &fresh(5, S_IFREG, 2).attr, Ttl::Forever));
         },
     ];
     for change in changes {
@@ -197,14 +191,14 @@ fn rule10_a_listing_that_contradicts_the_cache_is_believed() {
     let w = World::new();
     let root = w.root();
     drop(w.ask(b"a").found(&file(7)).unwrap());
-    w.ask(b"b").absent(Life::Forever);
+    w.ask(b"b").absent(Ttl::Forever);
     let scan = w.cache.begin_scan(&root);
     drop((scan.found(b"a", &file(5)).unwrap(), scan.found(b"b", &file(6)).unwrap()));
     assert_eq!((w.cached(b"a"), w.cached(b"b")), (Some(5), Some(6)));
     assert!(scan.complete());
     // Where it may not be cached, neither is what it contradicts.
     let scan = w.cache.begin_scan(&root);
-    let answer = Fresh { life: Life::Millis(0), ..file(8) };
+    let answer = Fresh { ttl: Ttl::ZERO, ..file(8) };
     drop(scan.found(b"a", &answer).unwrap());
     assert_eq!(w.peek(b"a"), Peek::Miss);
     assert!(!scan.complete());

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::{
-    Attr, Cache, CacheError, Config, Fresh, InodeRef, Life, Lookup, Peek, Room, SbId, SbOptions,
+    Attr, Cache, CacheError, Config, Fresh, InodeRef, Lookup, Peek, Room, SbId, SbOptions, Ttl,
 };
 
 const MIB: u64 = 1 << 20;
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };
-    Fresh { attr, private: ino, life: Life::Forever }
+    Fresh { attr, private: ino, ttl: Ttl::Forever }
 }
 
 fn superblock(cache: &Cache, resident: bool) -> SbId {

@@ -5,13 +5,13 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{Attr, Cache, CacheError, Config, Fresh, InodeRef, Life, Lookup, SbId, SbOptions};
+use uvfs_cache::{Attr, Cache, CacheError, Config, Fresh, InodeRef, Lookup, SbId, SbOptions, Ttl};
 
 const MIB: u64 = 1 << 20;
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };
-    Fresh { attr, private: ino, life: Life::Forever }
+    Fresh { attr, private: ino, ttl: Ttl::Forever }
 }
 
 fn superblock(cache: &Cache) -> SbId {
@@ -87,7 +87,7 @@ fn an_inode_finds_room_in_a_cache_full_of_negative_names() {
     let root = cache.root(sb).unwrap();
     for i in 0..60_000 {
         match cache.lookup(&root, &name(i, 12)) {
-            Lookup::Miss(guard) => guard.absent(Life::Forever),
+            Lookup::Miss(guard) => guard.absent(Ttl::Forever),
             other => panic!("{other:?}"),
         }
     }

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Life, Peek, Room, SbId, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Peek, Room, SbId, SbOptions, Ttl};
 
 fn attr(ino: u64, dir: bool) -> Attr {
     Attr { ino, mode: if dir { S_IFDIR | 0o755 } else { S_IFREG | 0o644 }, nlink: 1, ..Attr::default() }
 }
 
 fn fresh(ino: u64, dir: bool) -> Fresh {
-    Fresh { attr: attr(ino, dir), private: ino, life: Life::Forever }
+    Fresh { attr: attr(ino, dir), private: ino, ttl: Ttl::Forever }
 }
 
 struct World {
@@ -147,7 +147,7 @@ fn many_names_are_all_found_and_all_gone() {
     assert!(w.cache.attr(again).is_some());
 }
 
-/// Rule 1: an id of a life that is over is recognised, also after its memory was given back.
+/// Rule 1: an id of a generation that is over is recognised, also after its memory was given back.
 #[test]
 fn rule1_a_stale_id_is_recognised_for_ever() {
     let w = World::new();

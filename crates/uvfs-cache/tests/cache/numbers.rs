@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Life, Lookup, SbId, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, SbId, SbOptions, Ttl};
 
 struct World {
     cache: Arc<Cache>,
@@ -19,7 +19,7 @@ fn attr_of(ino: u64, fmt: u32) -> Attr {
 }
 
 fn fresh(ino: u64) -> Fresh {
-    Fresh { attr: attr_of(ino, S_IFREG), private: ino, life: Life::Forever }
+    Fresh { attr: attr_of(ino, S_IFREG), private: ino, ttl: Ttl::Forever }
 }
 
 impl World {
@@ -76,7 +76,7 @@ fn numbers_of_two_superblocks_are_two() {
 #[test]
 fn attributes_are_believed_for_their_time() {
     let w = World::new(false);
-    let short = Fresh { life: Life::Millis(1), ..fresh(7) };
+    let short = Fresh { ttl: Ttl::millis(1), ..fresh(7) };
     let (inode, current) = w.cache.iget(w.sb, w.cache.ask(w.sb), &short).unwrap();
     assert!(current);
     w.cache.advance_clock(5);

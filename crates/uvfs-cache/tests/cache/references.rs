@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::{
-    Attr, Cache, Config, Fresh, InodeId, InodeRef, Life, Lookup, OwnedId, Room, SbId, SbOptions,
+    Attr, Cache, Config, Fresh, InodeId, InodeRef, Lookup, OwnedId, Room, SbId, SbOptions, Ttl,
 };
 
 struct World {
@@ -19,7 +19,7 @@ struct World {
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };
-    Fresh { attr, private: ino, life: Life::Forever }
+    Fresh { attr, private: ino, ttl: Ttl::Forever }
 }
 
 impl World {
@@ -101,7 +101,7 @@ fn rule2_a_file_that_is_used_often_ends_with_its_last_reference() {
 #[test]
 fn rule2_a_reference_is_given_back_by_its_owner_only() {
     let (w, other) = (World::new(true), World::new(true));
-    // The same index and life in either cache.
+    // The same index and generation in either cache.
     let ids = [&w, &other].map(|w| w.create(b"f", 5));
     assert_eq!(ids[0], ids[1]);
     for stranger in

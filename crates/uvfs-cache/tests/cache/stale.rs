@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::{
-    Attr, Cache, Config, Fresh, InodeId, InodeRef, Life, Lookup, NameGuard, Peek, Retry, Room, SbId,
-    SbOptions, Step,
+    Attr, Cache, Config, Fresh, InodeId, InodeRef, Lookup, NameGuard, Peek, Retry, Room, SbId, SbOptions,
+    Step, Ttl,
 };
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };
-    Fresh { attr, private: ino, life: Life::Forever }
+    Fresh { attr, private: ino, ttl: Ttl::Forever }
 }
 
 fn world(resident: bool) -> (Arc<Cache>, SbId) {
@@ -100,7 +100,7 @@ fn rule1_a_dentry_whose_memory_was_given_back_is_not_taken_for_the_old_one() {
     assert!(cache.trim(sb) > 0, "no memory was given back");
     fill();
     let believed = old.iter().filter(|child| cache.child_attr(at, child).is_ok()).count();
-    assert_eq!(believed, 0, "names of the dentries' last lives");
+    assert_eq!(believed, 0, "names of the dentries' last generations");
 }
 
 /// Rule 10: an answer on its way, and a listing, while `change` is made in `dir`: neither is kept.

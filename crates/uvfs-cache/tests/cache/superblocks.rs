@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::{
-    Attr, Cache, Config, Fresh, InodeId, InodeRef, Life, Lookup, NameGuard, Peek, Room, SbId, SbOptions,
+    Attr, Cache, Config, Fresh, InodeId, InodeRef, Lookup, NameGuard, Peek, Room, SbId, SbOptions, Ttl,
 };
 
 /// Two superblocks in one cache. `old` has a negative entry for each of [`NAMES`] whose directory is gone; `dir`, of `new`,
@@ -25,7 +25,7 @@ fn name(i: usize) -> Vec<u8> {
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };
-    Fresh { attr, private: 0, life: Life::Forever }
+    Fresh { attr, private: 0, ttl: Ttl::Forever }
 }
 
 fn superblock(cache: &Cache, resident: bool) -> SbId {
@@ -68,7 +68,7 @@ impl Heirs {
         // In a chunk that will be returned.
         let heir = index(&gone[2000]);
         for i in 0..NAMES {
-            ask(&cache, &gone[2000], &name(i)).absent(Life::Forever);
+            ask(&cache, &gone[2000], &name(i)).absent(Ttl::Forever);
         }
         drop(gone);
         (0..3000).for_each(|i| cache.invalidate(&root, &directory(i)));
@@ -120,13 +120,13 @@ const PATHS: [(&str, bool, Path); 7] = [
         }
     }),
     ("absent", false, |heirs, dir| {
-        (0..NAMES).for_each(|i| ask(&heirs.cache, dir, &name(i)).absent(Life::Forever));
+        (0..NAMES).for_each(|i| ask(&heirs.cache, dir, &name(i)).absent(Ttl::Forever));
     }),
     ("link", true, |heirs, dir| {
         let file = make(&heirs.cache, dir, b"first name", 50_000, S_IFREG);
         for i in 0..NAMES {
             let guard = heirs.cache.lock_name(dir, &name(i));
-            guard.link(guard.reserve(Room::Name).unwrap(), &file, Life::Forever);
+            guard.link(guard.reserve(Room::Name).unwrap(), &file, Ttl::Forever);
         }
     }),
     ("invalidate", true, |heirs, dir| {

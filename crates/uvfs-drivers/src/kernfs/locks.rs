@@ -215,7 +215,7 @@ mod tests {
             let noted = |held: &dyn Fn(&Locks)| {
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| held(&locks))).is_err()
             };
-            let bit = || drop(Held::new(Class::InodeBit));
+            let bit = || drop(Held::new(Class::AttrLock));
             let readers = noted(&|locks| {
                 let _read = locks.read(&[1]);
                 bit();

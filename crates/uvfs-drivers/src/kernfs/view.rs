@@ -30,7 +30,7 @@ use super::tree::{Entry, Nodes};
 /// Entries of a directory that are copied at a time.
 const BATCH: usize = 64;
 
-/// The life of an answer that must not be cached.
+/// The TTL of an answer that must not be cached.
 const NOT_KEPT: Ttl = Ttl::For(Duration::ZERO);
 
 /// See the module's head.

@@ -12,7 +12,7 @@ use rustix::fs::{
 };
 use uvfs::Inode;
 use uvfs::types::{Access, Attr, Errno, Op, Result, SetAttr, SetTime, StatFs, Time, Ttl, mode};
-use uvfs_cache::Life;
+use uvfs_cache::Ttl;
 
 use super::Mirror;
 use super::file::{Opened, again};
@@ -72,21 +72,14 @@ impl Mirror {
             let asked = inode.revision();
             let Ok(attr) = identity::attr(&fd) else { break };
             let attr = self.shown(inode.ino(), attr);
-            if inode.refresh_unless_changed(asked, &attr, self.life()) {
+            if inode.refresh_unless_changed(asked, &attr, self.believed()) {
                 return;
             }
         }
         // They are asked for again by who needs them next.
-        inode.doubt();
+        inode.mark_stale();
         if let Some(place) = self.table.of(inode.ino()).and_then(|node| node.place()) {
-            self.doubt(&place.dir, &place.name);
-        }
-    }
-
-    pub(super) fn life(&self) -> Life {
-        match self.believed() {
-            Ttl::Forever => Life::Forever,
-            Ttl::For(time) => Life::Millis(u32::try_from(time.as_millis()).unwrap_or(u32::MAX)),
+            self.mark_name_stale(&place.dir, &place.name);
         }
     }
 

@@ -60,7 +60,7 @@ impl FileHandle {
         }
     }
 
-    fn beside(&self) -> usize {
+    fn heap_bytes(&self) -> usize {
         match &self.bytes {
             Bytes::Short(..) => 0,
             Bytes::Long(bytes) => heap(bytes.len()),
@@ -166,11 +166,11 @@ impl Identity {
     }
 
     /// Bytes of memory that are not in place.
-    pub(super) fn beside(&self) -> usize {
+    pub(super) fn heap_bytes(&self) -> usize {
         match self {
-            Self::Handle(handle) => handle.beside(),
+            Self::Handle(handle) => handle.heap_bytes(),
             Self::Born(..) => 0,
-            Self::Weak(weak) => heap(size_of::<Weak>()) + weak.handle.beside(),
+            Self::Weak(weak) => heap(size_of::<Weak>()) + weak.handle.heap_bytes(),
             Self::Covered(_, name) => heap(name.len()),
         }
     }

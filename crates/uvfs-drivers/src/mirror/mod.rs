@@ -16,7 +16,7 @@
 //! | `names`, `attr`, `xattr`, `file`, `dir` | the calls |
 //! | `lend` | files whose data the kernel of a front end reads and writes |
 //! | `cookie` | places in directories |
-//! | `outside`, [`watch`] | what others have changed, and how that is learnt |
+//! | `coherence`, [`watch`] | what others have changed, and how that is learnt |
 //!
 //! No descriptor is kept for a file that is only known. No lock is held across a system call; what is locked is said in
 //! `node` (the table), `file` (open files), `dir` (streams) and `fds`.
@@ -25,6 +25,7 @@ mod attr;
 mod base;
 mod caller;
 mod claim;
+mod coherence;
 mod cookie;
 mod covers;
 mod dir;
@@ -39,7 +40,6 @@ mod moves;
 mod names;
 mod node;
 mod numbers;
-mod outside;
 mod reach;
 mod submounts;
 mod sys;
@@ -126,7 +126,7 @@ pub struct Mirror {
     streams: Streams,
     moves: Moves,
     mounted: OnceLock<Mounted>,
-    outside: outside::State,
+    coherence: coherence::State,
     covers: Covers,
     /// For the descriptors that watching it takes, where there may be many.
     _permits: Vec<Permit>,
@@ -234,7 +234,7 @@ impl Mirror {
             streams: Streams::new(streams),
             moves: Moves::default(),
             mounted: OnceLock::new(),
-            outside: outside::State::default(),
+            coherence: coherence::State::default(),
             covers: Covers::default(),
             _permits: permits,
         }))
@@ -277,7 +277,7 @@ impl Mirror {
 
     /// How long an answer that is given now may be believed.
     fn believed(&self) -> Ttl {
-        if self.outside.watches() { Ttl::Forever } else { Ttl::For(self.ttl) }
+        if self.coherence.watches() { Ttl::Forever } else { Ttl::For(self.ttl) }
     }
 
     /// A number for an answer: which of two answers about one inode the cache keeps shows by it.
@@ -301,7 +301,7 @@ impl Driver for Mirror {
             lends: self.lends,
             births: true,
             acl: self.lists,
-            watched: self.outside.watches(),
+            watched: self.coherence.watches(),
             others_inside: self.table.numbering != Numbering::Host,
             ..Features::default()
         }
@@ -317,10 +317,10 @@ impl Driver for Mirror {
     }
 
     fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {
-        self.table.tell_of_bytes(cache.beside());
+        self.table.tell_of_bytes(cache.external_bytes());
         let _ = self.mounted.set(Mounted { cache: Arc::downgrade(cache), root: root.id() });
         // It was looked at before anybody could be told of changes.
-        root.doubt();
+        root.mark_stale();
     }
 
     fn lookup(&self, _op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {

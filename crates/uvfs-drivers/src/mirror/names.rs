@@ -37,7 +37,7 @@ impl Mirror {
         }
         let at = self.reach(&node)?;
         let mut opened = self.open_child(&at, name);
-        if matches!(opened, Err(Errno::XDEV)) && self.outside.watches() {
+        if matches!(opened, Err(Errno::XDEV)) && self.coherence.watches() {
             self.covers.note(node.number, name);
             opened = self.open_child(&at, name);
         }
@@ -53,13 +53,13 @@ impl Mirror {
     /// its node. Between the look at the file and its coming into the table somebody else may have changed it, and what the
     /// watcher was told of a file that is not in the table is lost: then it is looked at again.
     fn meet(&self, fd: &OwnedFd, dir: &Arc<Node>, name: &[u8], fmt: Option<u32>) -> Result<NewInode> {
-        let told = self.outside.told();
+        let told = self.coherence.told();
         let seen = self.look(fd)?;
         if fmt.is_some_and(|fmt| fmt != seen.attr.fmt()) {
             return Err(Errno::STALE);
         }
         let answer = self.answer(&seen, dir, name);
-        if told == self.outside.told() {
+        if told == self.coherence.told() {
             return Ok(answer);
         }
         match identity::attr(fd) {
@@ -158,7 +158,7 @@ impl Mirror {
         let fmt = make.mode & mode::S_IFMT;
         let met = made.and_then(|fd| Ok((self.meet(&fd, node, name, Some(fmt))?, fd)));
         self.settle(dir, at);
-        met.inspect_err(|_| self.doubt(node, name))
+        met.inspect_err(|_| self.mark_name_stale(node, name))
     }
 
     /// What is asked of the host for something new: a default list takes the place of the umask, and the host applies it.
@@ -220,7 +220,7 @@ impl Mirror {
                 Ok(())
             }
             Err(errno) => {
-                self.doubt(&dir_node, name);
+                self.mark_name_stale(&dir_node, name);
                 Err(errno)
             }
         }
@@ -252,7 +252,7 @@ impl Mirror {
             }
             Err(errno) => {
                 if moved(errno) || matches!(errno, Errno::ISDIR | Errno::EXIST | Errno::NOTEMPTY) {
-                    self.doubt(&dir_node, name);
+                    self.mark_name_stale(&dir_node, name);
                 }
                 Err(errno)
             }
@@ -271,7 +271,7 @@ impl Mirror {
             Err(Errno::XDEV) => Err(Errno::STALE),
             Err(errno) => Err(errno),
         };
-        self.doubt(dir, name);
+        self.mark_name_stale(dir, name);
         outcome
     }
 
@@ -335,8 +335,8 @@ impl Mirror {
                 Ok(())
             }
             Err(errno) => {
-                self.doubt(&from_node, from_name);
-                self.doubt(&to_node, to_name);
+                self.mark_name_stale(&from_node, from_name);
+                self.mark_name_stale(&to_node, to_name);
                 // It was not there when it was looked for, and is now: look again.
                 Err(if errno == Errno::EXIST && target.is_none() { Errno::STALE } else { errno })
             }

@@ -8,7 +8,7 @@
 //! says how many of these there are, and changes under the lock of the identity's shard. The number is the host's unless a
 //! living node has it already (a file that was removed and is still held, and whose number the host has given out again).
 //!
-//! What nodes take of memory is said to the cache ([`Beside`]), whose limit so bounds both: an inode that goes there takes its
+//! What nodes take of memory is said to the cache ([`ExternalBytes`]), whose limit so bounds both: an inode that goes there takes its
 //! node with it.
 //!
 //! Order of locks: identity's shard, then number's shard, then a node's state, under which nothing is locked. None is held across a system call.
@@ -24,7 +24,7 @@ use std::sync::{Arc, OnceLock};
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, RwLock};
 use uvfs::types::mode;
-use uvfs_cache::Beside;
+use uvfs_cache::ExternalBytes;
 
 use super::file::Opened;
 use super::identity::{FileHandle, Identity, heap};
@@ -116,7 +116,7 @@ pub(super) struct Node {
     bare: AtomicU16,
     count: AtomicU32,
     /// Who is told of its bytes; none before there is a cache.
-    beside: Option<Arc<Beside>>,
+    external: Option<Arc<ExternalBytes>>,
     state: Mutex<State>,
 }
 
@@ -173,19 +173,19 @@ impl Node {
 
     /// Tells of the bytes of a state that has changed.
     fn weigh(&self, state: &mut State) {
-        let Some(beside) = &self.beside else { return };
+        let Some(external) = &self.external else { return };
         let now = u32::try_from(state.bytes()).unwrap_or(u32::MAX);
         let before = std::mem::replace(&mut state.told, now);
         match now.checked_sub(before) {
             Some(0) => {}
-            Some(more) => beside.add(more.into()),
-            None => beside.sub((before - now).into()),
+            Some(more) => external.add(more.into()),
+            None => external.sub((before - now).into()),
         }
     }
 
     /// Bytes of a node itself.
     fn own_bytes(&self) -> u64 {
-        (NODE + self.id.beside()) as u64
+        (NODE + self.id.heap_bytes()) as u64
     }
 
     /// It was seen at `place`; `many`: it has several names, and the others stay good.
@@ -296,8 +296,8 @@ impl Drop for Node {
                 next.append(&mut take_dirs(&mut node));
             }
         }
-        if let Some(beside) = &self.beside {
-            beside.sub(self.own_bytes() + u64::from(self.state.get_mut().told));
+        if let Some(external) = &self.external {
+            external.sub(self.own_bytes() + u64::from(self.state.get_mut().told));
         }
     }
 }
@@ -382,7 +382,7 @@ pub(super) struct Table {
     by_id: [Mutex<HashSet<ById, RandomState>>; SHARDS],
     by_number: [RwLock<HashSet<ByNumber, RandomState>>; SHARDS],
     next: AtomicU64,
-    beside: OnceLock<Arc<Beside>>,
+    external: OnceLock<Arc<ExternalBytes>>,
 }
 
 impl Table {
@@ -393,13 +393,13 @@ impl Table {
             by_id: Default::default(),
             by_number: Default::default(),
             next: AtomicU64::new(numbering.ours()),
-            beside: OnceLock::new(),
+            external: OnceLock::new(),
         }
     }
 
     /// Nodes that are made from now on are counted there.
-    pub(super) fn tell_of_bytes(&self, beside: Arc<Beside>) {
-        let _ = self.beside.set(beside);
+    pub(super) fn tell_of_bytes(&self, external: Arc<ExternalBytes>) {
+        let _ = self.external.set(external);
     }
 
     fn id_shard(&self, id: &Identity) -> &Mutex<HashSet<ById, RandomState>> {
@@ -426,7 +426,7 @@ impl Table {
                 continue;
             }
             let state = Mutex::new(State::default());
-            let beside = self.beside.get().cloned();
+            let external = self.external.get().cloned();
             let node = Arc::new(Node {
                 id: id.clone(),
                 number,
@@ -434,11 +434,11 @@ impl Table {
                 lent: AtomicBool::new(false),
                 bare: AtomicU16::new(0),
                 count: AtomicU32::new(1),
-                beside,
+                external,
                 state,
             });
-            if let Some(beside) = &node.beside {
-                beside.add(node.own_bytes());
+            if let Some(external) = &node.external {
+                external.add(node.own_bytes());
             }
             numbers.insert(ByNumber(Arc::clone(&node)));
             shard.insert(ById(Arc::clone(&node)));
@@ -547,10 +547,10 @@ mod tests {
     /// To the byte: whatever was added is taken away again, whoever holds what longest.
     #[test]
     fn bytes_are_told_of_until_the_last_one_lets_go() {
-        let (table, beside) = (Table::new(Numbering::Host), Arc::<Beside>::default());
-        table.tell_of_bytes(Arc::clone(&beside));
+        let (table, external) = (Table::new(Numbering::Host), Arc::<ExternalBytes>::default());
+        table.tell_of_bytes(Arc::clone(&external));
         let dir = table.meet(&id(1), 1, DIR);
-        let bare = beside.bytes();
+        let bare = external.bytes();
         assert!(bare >= size_of::<Node>() as u64);
         for number in 2..3000 {
             let node = table.meet(&Identity::Born(number, FILE, Default::default()), number, FILE);
@@ -559,14 +559,14 @@ mod tests {
             node.gone_from(&dir, b"b");
             node.seen_at(Place::new(&dir, format!("{number}").as_bytes()), true);
         }
-        assert!(beside.bytes() > 3000 * bare);
+        assert!(external.bytes() > 3000 * bare);
         (2..3000).for_each(|number| table.let_go(number));
-        assert_eq!(beside.bytes(), bare);
+        assert_eq!(external.bytes(), bare);
         assert!(table.by_number.iter().all(|shard| shard.read().capacity() < TABLE_MIN));
         table.let_go(1);
-        assert_eq!(beside.bytes(), bare, "somebody holds it");
+        assert_eq!(external.bytes(), bare, "somebody holds it");
         drop(dir);
-        assert_eq!(beside.bytes(), 0);
+        assert_eq!(external.bytes(), 0);
     }
 
     #[test]

@@ -162,8 +162,8 @@ impl Mirror {
             (found, wrong) = self.try_places(node)?;
         }
         for place in &wrong {
-            self.doubt(&place.dir, &place.name);
-            self.doubt_above(&place.dir);
+            self.mark_name_stale(&place.dir, &place.name);
+            self.mark_path_stale(&place.dir);
         }
         found.map(At::Own).ok_or(Errno::STALE)
     }
@@ -204,7 +204,7 @@ impl Mirror {
 
     /// The way to a directory may be another one now: the highest name on it that leads elsewhere is forgotten, so that who
     /// walks it once more finds out there, and not level by level from below. A look at each level, from above.
-    fn doubt_above(&self, below: &Arc<Node>) {
+    fn mark_path_stale(&self, below: &Arc<Node>) {
         let newest = |dir: &Arc<Node>| self.table.of(dir.number).unwrap_or_else(|| Arc::clone(dir));
         let mut way = Vec::new();
         let mut dir = newest(below);
@@ -219,7 +219,7 @@ impl Mirror {
             match self.open_part(base.as_ref(), &place.name, OFlags::DIRECTORY) {
                 Ok(fd) if identity::is(&dir.id, &fd).unwrap_or(false) => base = Some(fd),
                 Err(errno) if !moved(errno) => return,
-                _ => return self.doubt(&place.dir, &place.name),
+                _ => return self.mark_name_stale(&place.dir, &place.name),
             }
         }
     }
@@ -303,7 +303,7 @@ impl Mirror {
     }
 
     /// The name in a directory may lead elsewhere: the cache asks again.
-    pub(super) fn doubt(&self, dir: &Node, name: &[u8]) {
+    pub(super) fn mark_name_stale(&self, dir: &Node, name: &[u8]) {
         self.with_cached(dir.number, mode::S_IFDIR, |inode| inode.cache().invalidate(inode, name));
     }
 

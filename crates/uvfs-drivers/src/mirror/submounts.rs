@@ -573,7 +573,7 @@ impl Step {
             let Number { device, mount, .. } = *number.insert(numbers.take(of)?);
             Some(Numbering::Device { device, mount })
         })?;
-        let watched = if outer.outside.wanted() { mirror.watch() } else { Ok(()) };
+        let watched = if outer.coherence.wanted() { mirror.watch() } else { Ok(()) };
         let unwatched = watched.err().map(|why| {
             let (point, ttl) = (mount.point.display(), mirror.ttl);
             format!("changes that others make in {point} are seen after {ttl:?}, and not at once: {why}")

@@ -98,7 +98,7 @@ impl Mirror {
         if list.is_none() {
             // Of the same moment or later, unless they have changed since: then it is asked for once more.
             let attr = Attr { acl: false, ..self.shown(inode.ino(), identity::attr(&at)?) };
-            inode.refresh_unless_changed(asked, &attr, self.life());
+            inode.refresh_unless_changed(asked, &attr, self.believed());
         }
         Ok(list.map(Arc::new))
     }

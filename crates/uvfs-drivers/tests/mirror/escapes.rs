@@ -1,7 +1,7 @@
 //! Nothing outside the source is read or written, whatever is swapped for what while a call is on its way.
 //!
 //! A thread exchanges a directory of the source for a symbolic link to a directory outside, or a file for a link to a file
-//! outside, as fast as it can, while the mirror does one kind of call on it again and again. Outside stands the same
+//! outside, as fast as it can, while the mirror does one kind of call on it again and again. Listener stands the same
 //! tree with other contents, so a call that got there would succeed and show.
 
 use std::collections::BTreeMap;

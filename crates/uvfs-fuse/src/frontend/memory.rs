@@ -78,7 +78,7 @@ impl Frontend {
         &self.core.vfs
     }
 
-    /// One step of the cache towards its marks; the kernel was asked to forget `named`.
+    /// One step of the cache towards its watermarks; the kernel was asked to forget `named`.
     pub(crate) fn balance(&self, named: &[Leaf]) -> Balance {
         self.core.short.steps.fetch_add(1, Relaxed);
         self.core.vfs.cache().balance_after(named)
@@ -101,9 +101,9 @@ impl Frontend {
     }
 
     /// The system said that it is short of memory, or has not for a while: so much of the limit may be used.
-    pub(crate) fn lower_marks(&self, share: u32, pressed: bool) {
+    pub(crate) fn lower_watermarks(&self, share: u32, pressed: bool) {
         self.core.short.pressed.fetch_add(u64::from(pressed), Relaxed);
-        self.core.vfs.cache().lower_marks(share);
+        self.core.vfs.cache().lower_watermarks(share);
     }
 
     /// The kernel was asked to forget so many nodes.

@@ -15,7 +15,7 @@ use clap::{Parser, Subcommand};
 use rustix::time::{ClockId, clock_gettime};
 use uvfs::{Cred, Vfs, VfsConfig};
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Life, Lookup, Peek, Room, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, Peek, Room, SbOptions, Ttl};
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
 
 /// Prints figures of the library on this machine.
@@ -231,7 +231,7 @@ fn insert(names: u64) -> Result<()> {
     let node = |ino, mode| Fresh {
         attr: Attr { ino, mode, nlink: 1, ..Attr::default() },
         private: 0,
-        life: Life::Forever,
+        ttl: Ttl::Forever,
     };
     let root = cache.make_root(sb, &node(1, S_IFDIR | 0o755))?;
     println!("{:>10}  ns of one insert: p50 p99 p99.9 p99.99 max (over the last 100,000)", "names");
@@ -260,7 +260,7 @@ fn insert(names: u64) -> Result<()> {
 /// What a driver would answer.
 fn answer(ino: u64, mode: u32) -> Fresh {
     let attr = Attr { ino, mode, nlink: 1, ..Attr::default() };
-    Fresh { attr, private: 0, life: Life::Forever }
+    Fresh { attr, private: 0, ttl: Ttl::Forever }
 }
 
 /// A cache that may evict, with its root.

@@ -32,7 +32,7 @@ impl<P: Policy> Slot<P> {
     }
 }
 
-/// Of several puts exactly one is the last; a get that expects the life never succeeds on a dead slot.
+/// Of several puts exactly one is the last; a get that expects the generation never succeeds on a dead slot.
 fn one_last_put<P: Policy>() {
     let r = Arc::new(LockRef::<P>::new());
     r.start(7);
@@ -43,12 +43,12 @@ fn one_last_put<P: Policy>() {
     };
     let get = {
         let r = r.clone();
-        spawn(move || r.get_life(7) && r.put())
+        spawn(move || r.get_generation(7) && r.put())
     };
     let mine = r.put();
     let lasts = [mine, put.join().unwrap(), get.join().unwrap()];
     assert_eq!(lasts.iter().filter(|l| **l).count(), 1);
-    assert!(!r.get_life(7), "resurrected");
+    assert!(!r.get_generation(7), "resurrected");
 }
 
 /// A stale index cannot touch the next owner's count.
@@ -58,8 +58,8 @@ fn a_stale_get<P: Policy>() {
     let stale = {
         let r = r.clone();
         spawn(move || {
-            r.get_life(1).then(|| {
-                assert_eq!(r.life(), 1, "a reference to another life");
+            r.get_generation(1).then(|| {
+                assert_eq!(r.generation(), 1, "a reference to another generation");
                 r.put()
             })
         })
@@ -124,7 +124,7 @@ fn loom_rule2_one_last_put_and_no_resurrection() {
     model(3, one_last_put::<Uvfs>);
 }
 
-/// Rule 2. Planted bug: rule2-get-ignores-life.
+/// Rule 2. Planted bug: rule2-get-ignores-generation.
 #[test]
 fn loom_rule2_a_stale_get_on_a_recycled_slot_harms_nobody() {
     model(3, a_stale_get::<Uvfs>);
@@ -142,13 +142,13 @@ fn loom_rule2_the_last_put_comes_after_all_others() {
     model(3, the_last_put_comes_after_all_others::<Uvfs>);
 }
 
-/// A stale get that stands in the queue for the lock of the slot's next life.
+/// A stale get that stands in the queue for the lock of the slot's next generation.
 fn a_stale_get_in_the_queue<P: Policy>() {
     let r = Arc::new(LockRef::<P>::new());
     r.start(1);
     let stale = {
         let r = r.clone();
-        spawn(move || r.get_life(1) && r.put())
+        spawn(move || r.get_generation(1) && r.put())
     };
     r.lock();
     r.unlock();
@@ -217,7 +217,7 @@ fn loom_rule2_a_held_lock_delays_no_get_and_no_put() {
         let other = {
             let r = r.clone();
             spawn(move || {
-                assert!(r.get_life(7));
+                assert!(r.get_generation(7));
                 r.get_held();
                 assert!(!r.put());
                 assert!(!r.put());
@@ -226,7 +226,7 @@ fn loom_rule2_a_held_lock_delays_no_get_and_no_put() {
         other.join().unwrap();
         r.unlock();
         assert!(r.put());
-        assert!(!r.get_life(7));
+        assert!(!r.get_generation(7));
     });
 }
 
@@ -247,11 +247,11 @@ fn who_gets_it_sees_it_filled(get: fn(&LockRef) -> bool) {
     });
 }
 
-/// Rule 16: who gets a reference by life sees the slot as it was filled. Planted bugs:
+/// Rule 16: who gets a reference by generation sees the slot as it was filled. Planted bugs:
 /// rule16-start-relaxed, rule16-get-relaxed, rule16-watched-get-relaxed.
 #[test]
 fn loom_rule16_who_gets_a_life_sees_it_filled() {
-    who_gets_it_sees_it_filled(|refs| refs.get_life(7));
+    who_gets_it_sees_it_filled(|refs| refs.get_generation(7));
     who_gets_it_sees_it_filled(|refs| matches!(refs.get_watched(7), Got::Yes | Got::Contended));
 }
 
@@ -268,7 +268,7 @@ fn loom_rule2_an_eviction_comes_after_all_holders() {
             spawn(move || {
                 if slot.0.kill_sole() {
                     slot.write(1);
-                    assert!(!slot.0.get_life(7));
+                    assert!(!slot.0.get_generation(7));
                 }
             })
         };

@@ -1,13 +1,13 @@
-//! Reference count, lock and life of a recycled slot in one 64-bit word (design rule 2).
+//! Reference count, lock and generation of a recycled slot in one 64-bit word (design rule 2).
 //!
 //! ```text
 //! 63            32   31       30   29          2 1    0
-//! |     life      |anchor | spread |    count   | lock |     (the lock's bits: as many as its policy says)
+//! |     generation      |anchor | spread |    count   | lock |     (the lock's bits: as many as its policy says)
 //! ```
 //!
-//! A slot is dead when its count is 0, and stays so until the allocator starts its next life. From an
-//! index alone, a reference is taken by a compare-exchange that expects the life and a count above 0: a
-//! stale index then either finds the life it remembers, or fails. An unconditional add or subtraction
+//! A slot is dead when its count is 0, and stays so until the allocator starts its next generation. From an
+//! index alone, a reference is taken by a compare-exchange that expects the generation and a count above 0: a
+//! stale index then either finds the generation it remembers, or fails. An unconditional add or subtraction
 //! is only done by who already holds a reference, so the word cannot change hands under it. Of several
 //! who drop their references exactly one sees the 1 before its 0: it owns the teardown.
 //!
@@ -18,7 +18,7 @@
 //! counted elsewhere; the count then has a bias, so that it cannot reach 0. *Anchor* says that somebody has
 //! a reference (a name's) that he will not drop before he has taken that bit away and gathered what is
 //! spread: only while it is set may the count be spread, in one step with looking at it.
-//! Cost: one read-modify-write for each get and put; the life is compared in the same step.
+//! Cost: one read-modify-write for each get and put; the generation is compared in the same step.
 
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -32,13 +32,13 @@ pub use policy::{Held, Patched, Policy, Stock, Uvfs, diverted};
 use crate::order::{self, Class};
 use crate::primitives::{AtomicU64, Ordering, fence, spin_loop};
 
-const LIFE_SHIFT: u32 = 32;
+const GENERATION_SHIFT: u32 = 32;
 const ANCHOR: u64 = 1 << 31;
 const SPREAD: u64 = 1 << 30;
 /// Exchanges that a get or put tries while the lock is free, where the policy knows another way.
 const RETRIES: u32 = if cfg!(loom) { 2 } else { 100 };
 
-/// The word. Zero-valid (life 0: dead), so it may stand in a [`crate::arena::Slot`].
+/// The word. Zero-valid (generation 0: dead), so it may stand in a [`crate::arena::Slot`].
 #[repr(transparent)]
 pub struct LockRef<P = Uvfs>(AtomicU64, PhantomData<P>);
 
@@ -50,26 +50,26 @@ impl<P: Policy> Default for LockRef<P> {
 
 impl<P: Policy> fmt::Debug for LockRef<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LockRef(life {}, count {})", self.life(), self.count())
+        write!(f, "LockRef(generation {}, count {})", self.generation(), self.count())
     }
 }
 
 /// What [`LockRef::get_watched`] came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Got {
-    /// The life is over.
+    /// The generation is over.
     Dead,
     /// A reference.
     Yes,
     /// A reference, and others were at the word at the same time.
     Contended,
-    /// No reference: they are counted elsewhere, or can be had by [`LockRef::get_life`].
+    /// No reference: they are counted elsewhere, or can be had by [`LockRef::get_generation`].
     Spread,
 }
 
-/// The life in a word.
-fn life_of(word: u64) -> u32 {
-    (word >> LIFE_SHIFT) as u32
+/// The generation in a word.
+fn generation_of(word: u64) -> u32 {
+    (word >> GENERATION_SHIFT) as u32
 }
 
 impl<P: Policy> LockRef<P> {
@@ -84,28 +84,28 @@ impl<P: Policy> LockRef<P> {
     /// How far the count of a spread word may stray from the bias before it should be gathered.
     const STRAY: u64 = Self::BIAS / 4;
 
-    /// A dead word of life 0.
+    /// A dead word of generation 0.
     pub fn new() -> Self {
         Self(AtomicU64::new(0), PhantomData)
     }
 
-    /// Start a new life with one reference, held by the caller. The slot is the caller's alone:
+    /// Start a new generation with one reference, held by the caller. The slot is the caller's alone:
     /// it was dead and has been handed out by the allocator.
-    pub fn start(&self, life: u32) {
-        self.start_with(life, Self::ONE);
+    pub fn start(&self, generation: u32) {
+        self.start_with(generation, Self::ONE);
     }
 
     /// [`LockRef::start`] and [`LockRef::get_anchor`] in one.
-    pub fn start_anchored(&self, life: u32) {
-        self.start_with(life, (2 * Self::ONE) | ANCHOR);
+    pub fn start_anchored(&self, generation: u32) {
+        self.start_with(generation, (2 * Self::ONE) | ANCHOR);
     }
 
     #[inline]
-    fn start_with(&self, life: u32, references: u64) {
-        debug_assert_ne!(life, 0, "life 0 is never issued");
+    fn start_with(&self, generation: u32, references: u64) {
+        debug_assert_ne!(generation, 0, "generation 0 is never issued");
         debug_assert_eq!(self.count(), 0, "start of a slot in use");
-        let word = u64::from(life) << LIFE_SHIFT | references;
-        // Release: who takes a reference by expecting this life sees the slot as it was filled.
+        let word = u64::from(generation) << GENERATION_SHIFT | references;
+        // Release: who takes a reference by expecting this generation sees the slot as it was filled.
         match P::HELD {
             Held::Carry => self.0.store(word, Ordering::Release),
             // A stale get may stand in the queue.
@@ -123,18 +123,18 @@ impl<P: Policy> LockRef<P> {
         }
     }
 
-    /// The life in the word, dead or not. Nothing of the slot may be believed for it: that takes
-    /// a [`LockRef::get_life`].
-    pub fn life(&self) -> u32 {
-        life_of(self.0.load(Ordering::Relaxed))
+    /// The generation in the word, dead or not. Nothing of the slot may be believed for it: that takes
+    /// a [`LockRef::get_generation`].
+    pub fn generation(&self) -> u32 {
+        generation_of(self.0.load(Ordering::Relaxed))
     }
 
-    /// Take a reference from an index alone: only if the slot still lives this `life`.
+    /// Take a reference from an index alone: only if the slot is still of this `generation`.
     #[inline]
-    pub fn get_life(&self, life: u32) -> bool {
-        // Acquire pairs with `start`: the slot's content is this life's.
+    pub fn get_generation(&self, generation: u32) -> bool {
+        // Acquire pairs with `start`: the slot's content is this generation's.
         let got = self.change(Ordering::Acquire, |old| {
-            (life_of(old) == life && old & Self::COUNT != 0).then(|| Self::one_more(old))
+            (generation_of(old) == generation && old & Self::COUNT != 0).then(|| Self::one_more(old))
         });
         got.is_some()
     }
@@ -259,18 +259,18 @@ impl<P: Policy> LockRef<P> {
         old
     }
 
-    /// As [`LockRef::get_life`], telling whether others are at it too.
+    /// As [`LockRef::get_generation`], telling whether others are at it too.
     #[inline]
-    pub fn get_watched(&self, life: u32) -> Got {
+    pub fn get_watched(&self, generation: u32) -> Got {
         let old = self.0.load(Ordering::Relaxed);
-        if life_of(old) != life || old & Self::COUNT == 0 {
+        if generation_of(old) != generation || old & Self::COUNT == 0 {
             return Got::Dead;
         }
         if old & SPREAD != 0 {
             return Got::Spread;
         }
         let free = P::HELD == Held::Carry || !P::is_locked(old);
-        // Acquire, as in `get_life`.
+        // Acquire, as in `get_generation`.
         let exchanged = free
             && self
                 .0
@@ -278,7 +278,7 @@ impl<P: Policy> LockRef<P> {
                 .is_ok();
         if exchanged {
             Got::Yes
-        } else if self.get_life(life) {
+        } else if self.get_generation(generation) {
             Got::Contended
         } else {
             Got::Dead
@@ -325,11 +325,11 @@ impl<P: Policy> LockRef<P> {
         self.0.load(Ordering::Relaxed) & (ANCHOR | SPREAD) == ANCHOR
     }
 
-    /// References may be counted elsewhere from now on, if somebody vouches for this life. The
+    /// References may be counted elsewhere from now on, if somebody vouches for this generation. The
     /// caller holds a reference, or knows that somebody vouches.
-    pub(crate) fn spread(&self, life: u32) -> bool {
+    pub(crate) fn spread(&self, generation: u32) -> bool {
         let spread = self.change(Ordering::Relaxed, |old| {
-            let may = life_of(old) == life && old & (ANCHOR | SPREAD) == ANCHOR;
+            let may = generation_of(old) == generation && old & (ANCHOR | SPREAD) == ANCHOR;
             let few = old & Self::COUNT != 0 && old & Self::COUNT < Self::STRAY;
             (may && few).then(|| (old + Self::BIAS) | SPREAD)
         });
@@ -376,7 +376,7 @@ impl<P: Policy> LockRef<P> {
     pub fn lock(&self) {
         debug_assert!(self.is_live(), "lock of a slot without a reference");
         // Indices rise with addresses.
-        order::enter(Class::InodeBit, std::ptr::from_ref(self) as u64);
+        order::enter(Class::AttrLock, std::ptr::from_ref(self) as u64);
         P::lock(&self.0);
     }
 
@@ -384,6 +384,6 @@ impl<P: Policy> LockRef<P> {
     #[inline]
     pub fn unlock(&self) {
         P::unlock(&self.0);
-        order::leave(Class::InodeBit);
+        order::leave(Class::AttrLock);
     }
 }

@@ -62,9 +62,9 @@ fn rule19_a_wrong_order_of_keys_panics() {
 /// Rule 19: a check allows locks of its class and of those before it.
 #[test]
 fn rule19_a_check_allows_its_own_class() {
-    let _room = Held::new(Class::Room);
-    check(Class::Room);
-    assert!(panics(|| check(Class::File)).contains("File is taken while Room is held"));
+    let _room = Held::new(Class::Eviction);
+    check(Class::Eviction);
+    assert!(panics(|| check(Class::File)).contains("File is taken while Eviction is held"));
 }
 
 /// Rule 19: a mutex says what class it is of. Planted bug: rule19-a-mutex-is-not-noted.
@@ -81,7 +81,7 @@ fn rule19_a_mutex_is_noted_while_it_is_held() {
     *pool.lock() += 1;
 }
 
-/// Rule 19: a slab asks for the limit with its locks held in their order, and for the lives of a chunk that it gives back. Planted bugs: rule19-magazine-is-not-noted, rule19-chunk-list-is-not-noted, rule19-pool-is-not-noted,
+/// Rule 19: a slab asks for the limit with its locks held in their order, and for the generations of a chunk that it gives back. Planted bugs: rule19-magazine-is-not-noted, rule19-chunk-list-is-not-noted, rule19-pool-is-not-noted,
 /// rule19-chunk-is-not-noted.
 #[test]
 fn rule19_a_slabs_locks_are_noted() {

@@ -33,10 +33,10 @@ impl Objects for World {
     }
 }
 
-const LIFE: u32 = 7;
+const GENERATION: u32 = 7;
 
 fn id(index: u32) -> u64 {
-    u64::from(LIFE) << 32 | u64::from(index)
+    u64::from(GENERATION) << 32 | u64::from(index)
 }
 
 impl World {
@@ -59,7 +59,7 @@ impl World {
     }
 
     fn begin(&self, index: u32) {
-        self.refs(index).start(LIFE);
+        self.refs(index).start(GENERATION);
         self.refs(index).get_anchor();
         assert!(!self.refs(index).put());
     }
@@ -72,7 +72,7 @@ impl World {
     /// A reference by id, as a cache takes it.
     fn get(&self, lane: u32, index: u32) -> bool {
         let place = Place::of(self.place(index));
-        self.percpu.count::<0>(lane, place, id(index)) || self.refs(index).get_life(LIFE)
+        self.percpu.count::<0>(lane, place, id(index)) || self.refs(index).get_generation(GENERATION)
     }
 
     /// Use and drop it; whether it was the last.
@@ -112,7 +112,7 @@ impl World {
     fn over(&self, index: u32) {
         assert!(!self.refs(index).is_spread());
         assert_eq!(self.refs(index).count(), 0);
-        assert!(!self.refs(index).get_life(LIFE), "resurrected");
+        assert!(!self.refs(index).get_generation(GENERATION), "resurrected");
     }
 }
 
@@ -284,18 +284,18 @@ fn loom_rule2_the_last_put_comes_after_what_was_gathered() {
     });
 }
 
-/// Rule 2: a place that serves the next life of a slot counts nothing for the last one. Planted bug:
-/// rule2-a-place-ignores-the-life.
+/// Rule 2: a place that serves the next generation of a slot counts nothing for the last one. Planted bug:
+/// rule2-a-place-ignores-the-generation.
 #[test]
 fn loom_rule2_a_place_counts_for_one_life() {
     model(2, || {
         let world = World::new();
         world.percpu.spread(&*world, id(1));
         let place = Place::of(world.place(1));
-        let stale = u64::from(LIFE - 1) << 32 | 1;
+        let stale = u64::from(GENERATION - 1) << 32 | 1;
         assert!(world.percpu.count::<0>(0, place, id(1)));
-        assert!(!world.percpu.count::<0>(0, place, stale), "a reference to another life");
-        assert!(!world.percpu.count::<1>(0, place, stale), "another life's reference is dropped");
+        assert!(!world.percpu.count::<0>(0, place, stale), "a reference to another generation");
+        assert!(!world.percpu.count::<1>(0, place, stale), "another generation's reference is dropped");
         assert!(world.percpu.count::<1>(0, place, id(1)));
     });
 }

@@ -119,7 +119,7 @@ struct Table {
     hand: usize,
 }
 
-/// The places of one arena's objects. An object's id is `life << 32 | index`, never 0.
+/// The places of one arena's objects. An object's id is `generation << 32 | index`, never 0.
 #[derive(Debug)]
 pub struct PercpuRefs {
     /// Whose the place is; 0: it is closed.
@@ -181,7 +181,7 @@ impl PercpuRefs {
         word.store(old | INSIDE, Ordering::Relaxed);
         // Between saying that we count and looking whether we may: paired with the one in `close`.
         barrier::light();
-        // Acquire: the object is the life that `id` says, as it was filled.
+        // Acquire: the object is the generation that `id` says, as it was filled.
         let open = self.owners[slot].load(Ordering::Acquire) == id;
         // Release: what was done with a reference happens before the sum that drops it.
         word.store(if open { old.wrapping_add(ONE) } else { old }, Ordering::Release);
@@ -228,7 +228,7 @@ impl PercpuRefs {
     #[cold]
     pub fn gather(&self, objects: &impl Objects, index: u32) {
         let mut table = self.table.lock();
-        // Stable under the mutex; another life's or object's place is none of ours.
+        // Stable under the mutex; another generation's or object's place is none of ours.
         if let Some(slot) = Place::of(objects.place(index)).slot()
             && self.owners[slot].load(Ordering::Relaxed) as u32 == index
         {

@@ -387,8 +387,7 @@ impl Walker<'_, '_> {
             return true;
         }
         // Doubted attributes permit nothing: see `denied`.
-        permission::granted(self.cred, self.vfs.cache.perm(at), Access::EXEC)
-            && !self.vfs.cache.is_doubted(at)
+        permission::granted(self.cred, self.vfs.cache.perm(at), Access::EXEC) && !self.vfs.cache.is_stale(at)
     }
 
     /// No search permission, as far as could be seen. That is final where the directory is still

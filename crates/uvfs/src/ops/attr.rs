@@ -1,6 +1,6 @@
 //! Changing attributes: owner, group, mode, times, size.
 //!
-//! All in the inode's turn ([`super::turns`]), so that the mode that is stored follows from the
+//! All in the inode's turn ([`super::inode_locks`]), so that the mode that is stored follows from the
 //! mode that was seen; where there is an access control list, it follows too. Drivers are told the outcome: mode bits are already what must be stored,
 //! and set-id bits that have to go are gone.
 //! Trusted callers have checked permissions; what a change of owner does to set-id bits is done
@@ -85,7 +85,7 @@ impl Vfs {
         }
         let sup = self.sup(inode)?;
         sup.writable()?;
-        let _turn = self.turns.take(inode.id());
+        let _turn = self.inode_locks.take(inode.id());
         if !permission::owns(op, &self.attr_now(op, inode)?) {
             return Err(Errno::PERM);
         }
@@ -102,7 +102,7 @@ impl Vfs {
         }
         let sup = self.sup(inode)?;
         sup.writable()?;
-        let _turn = self.turns.take(inode.id());
+        let _turn = self.inode_locks.take(inode.id());
         let attr = self.attr_now(op, inode)?;
         if !op.trusted {
             self.check(op, inode, &attr, set, how)?;
@@ -172,7 +172,7 @@ impl Vfs {
             return Ok(());
         }
         op.certain()?;
-        let _turn = self.turns.take(inode.id());
+        let _turn = self.inode_locks.take(inode.id());
         let attr = inode.attr();
         let mode = left(&attr);
         if mode == attr.mode {

@@ -8,7 +8,7 @@ use uvfs_cache::Room;
 
 use crate::driver::Inode;
 use crate::ops::acl::Inherited;
-use crate::ops::{answer_life, cache_errno, check_name, fresh, is_dir, require_dir};
+use crate::ops::{believed_ttl, cache_errno, check_name, fresh, is_dir, require_dir};
 use crate::permission;
 use crate::powers::{Capability, Who};
 use crate::types::{Access, Attr, Errno, Make, Op, PATH_MAX, Perm, Result, mode};
@@ -218,14 +218,14 @@ impl Vfs {
         let room = guard.reserve(Room::Name).map_err(|e| cache_errno(e, sup.features))?;
         // In the inode's turn: the last name cannot go between the look at the count and the
         // driver's raising it. If it went before, there is nothing left to link to.
-        let _turn = self.turns.take(inode.id());
+        let _turn = self.inode_locks.take(inode.id());
         match inode.attr().nlink {
             0 if !sup.driver.is_linkable(inode) => return Err(Errno::NOENT),
             u32::MAX => return Err(Errno::MLINK),
             _ => {}
         }
         sup.driver.link(op, inode, dir, name)?;
-        guard.link(room, inode, answer_life(sup.features, sup.ttl()));
+        guard.link(room, inode, believed_ttl(sup.features, sup.ttl()));
         Ok(inode.attr())
     }
 }

@@ -8,11 +8,11 @@
 
 use std::time::Duration;
 
-use uvfs_cache::{Life, Lookup, NameGuard, Peek};
+use uvfs_cache::{Lookup, NameGuard, Peek, Ttl};
 
 use crate::counters;
 use crate::driver::Inode;
-use crate::ops::{answer_life, check_name, fresh};
+use crate::ops::{believed_ttl, check_name, fresh};
 use crate::types::{Access, Answer, Attr, Errno, Found, NAME_MAX, Op, Result, StatFs, Ttl, mode};
 use crate::vfs::Vfs;
 
@@ -152,14 +152,14 @@ impl Vfs {
                     drop(guard);
                     // What the driver saw may be late by now; the cache knows. Where nothing is
                     // kept, what it saw is all there is.
-                    let kept = answer_life(sup.features, new.ttl) != Life::Millis(0);
+                    let kept = believed_ttl(sup.features, new.ttl) != Ttl::ZERO;
                     let attr = if kept { self.attr_now(op, &inode)? } else { new.attr };
                     return self.landed(op, inode, attr);
                 }
                 Err(errno) => (errno, Err(errno)),
             },
             Ok(Answer::Absent(ttl)) => {
-                guard.absent(answer_life(sup.features, ttl));
+                guard.absent(believed_ttl(sup.features, ttl));
                 return Ok(Found::Absent(ttl));
             }
             Err(Errno::NOENT) => (Errno::NOENT, Ok(Found::Absent(Ttl::For(Duration::ZERO)))),

@@ -4,7 +4,7 @@
 //! Each takes the right to the name (a guard of the cache), looks what the name is, checks, asks
 //! the driver, and publishes; publishing cannot fail, because room was reserved before the
 //! driver was asked. The order of checks is the kernel's, since errors are compared with it.
-//! Order of locks: rename mutex of the superblock, names, one inode's turn ([`turns`]).
+//! Order of locks: rename mutex of the superblock, names, one inode lock ([`inode_locks`]).
 //! No lock of the cache is held while a driver runs. Nothing here knows of paths.
 
 pub(crate) mod acl;
@@ -13,13 +13,13 @@ pub(crate) mod control;
 pub(crate) mod create;
 pub(crate) mod dir;
 pub(crate) mod file;
+pub(crate) mod inode_locks;
 pub(crate) mod lookup;
 pub(crate) mod remove;
 pub(crate) mod rename;
-pub(crate) mod turns;
 pub(crate) mod xattr;
 
-use uvfs_cache::{CacheError, Fresh, InodeId, Known, Life, NameGuard};
+use uvfs_cache::{CacheError, Fresh, InodeId, Known, NameGuard};
 
 use crate::counters;
 use crate::driver::Inode;
@@ -41,28 +41,20 @@ pub(crate) fn cache_errno(error: CacheError, features: Features) -> Errno {
     }
 }
 
-/// What the cache calls a time to live. Parts of a millisecond are not kept.
-pub(crate) fn life(ttl: Ttl) -> Life {
-    match ttl {
-        Ttl::Forever => Life::Forever,
-        Ttl::For(time) => Life::Millis(u32::try_from(time.as_millis()).unwrap_or(u32::MAX)),
-    }
-}
-
 /// A driver's inode as the cache takes it.
 pub(crate) fn fresh(features: Features, new: &NewInode) -> Fresh {
-    Fresh { attr: new.attr, private: new.private, life: answer_life(features, new.ttl) }
+    Fresh { attr: new.attr, private: new.private, ttl: believed_ttl(features, new.ttl) }
 }
 
-/// How long a driver's answer is believed in the cache.
-pub(crate) fn answer_life(features: Features, ttl: Ttl) -> Life {
+/// The TTL of a driver's answer in the cache.
+pub(crate) fn believed_ttl(features: Features, ttl: Ttl) -> Ttl {
     if features.resident {
-        Life::Forever
+        Ttl::Forever
     } else if features.lookup_depends_on_cred {
         // What one caller was told must not answer the next.
-        Life::Millis(0)
+        Ttl::ZERO
     } else {
-        life(ttl)
+        ttl
     }
 }
 
@@ -103,7 +95,7 @@ impl Vfs {
             return Err(Errno::STALE);
         }
         // Returned also where it is late: what was changed meanwhile is not overwritten.
-        inode.refresh_unless_changed(asked, &attr, answer_life(sup.features, sup.ttl()));
+        inode.refresh_unless_changed(asked, &attr, believed_ttl(sup.features, sup.ttl()));
         Ok(attr)
     }
 
@@ -211,7 +203,7 @@ impl Vfs {
         match sup.driver.lookup(op, guard.dir(), guard.name()) {
             Ok(Answer::Found(new)) => self.publish(sup, guard, &new).map(Some),
             Ok(Answer::Absent(ttl)) => {
-                guard.absent(answer_life(sup.features, ttl));
+                guard.absent(believed_ttl(sup.features, ttl));
                 Ok(None)
             }
             Err(Errno::NOENT) => Ok(None),

@@ -47,7 +47,7 @@ impl Vfs {
         if is_dir(&victim) {
             return Err(Errno::ISDIR);
         }
-        let turn = self.turns.take(victim.id());
+        let turn = self.inode_locks.take(victim.id());
         sup.driver.unlink(op, dir, name, &victim)?;
         guard.remove(None);
         drop(turn);

@@ -249,7 +249,7 @@ impl Vfs {
         let room = to.reserve(Room::Name).map_err(|e| cache_errno(e, sup.features))?;
         let death = target.filter(|t| is_dir(t)).map(|t| self.begin_death(rq.op, sup, t)).transpose()?;
         // A replaced file loses a name, in its turn as in unlink.
-        let turn = target.filter(|t| !is_dir(t)).map(|t| self.turns.take(t.id()));
+        let turn = target.filter(|t| !is_dir(t)).map(|t| self.inode_locks.take(t.id()));
         if rq.flags.contains(RenameFlags::WHITEOUT) {
             return self.leave_whiteout(sup, (rq, &change), (from, to), |cache| {
                 cache.rename(from, to, room, death);

@@ -103,7 +103,7 @@ impl Vfs {
             return self.set_list(op, inode, kind, parse(value)?);
         }
         self.may_change(op, inode, name)?;
-        let _turn = self.turns.take(inode.id());
+        let _turn = self.inode_locks.take(inode.id());
         self.sup(inode)?.driver.setxattr(op, inode, name, value, flags)
     }
 
@@ -115,7 +115,7 @@ impl Vfs {
             return self.set_list(op, inode, kind, None);
         }
         self.may_change(op, inode, name)?;
-        let _turn = self.turns.take(inode.id());
+        let _turn = self.inode_locks.take(inode.id());
         self.sup(inode)?.driver.removexattr(op, inode, name)
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Life, SbId, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, SbId, SbOptions, Ttl};
 
 use crate::arms::inodes::{FIRST, Inodes, attr_of};
 
@@ -19,7 +19,7 @@ pub struct Uvfs {
 
 impl Uvfs {
     fn make(&self, ino: u64) -> Result<InodeRef<'_>> {
-        let fresh = Fresh { attr: attr_of(ino), private: 0, life: Life::Forever };
+        let fresh = Fresh { attr: attr_of(ino), private: 0, ttl: Ttl::Forever };
         let asked = self.cache.ask(self.sb);
         let (inode, current) = self.cache.iget(self.sb, asked, &fresh)?;
         ensure!(current, "inode {ino} changed");
@@ -33,7 +33,7 @@ impl Inodes for Uvfs {
         let cache = Cache::new(Config { max_inodes, ..Config::default() })?;
         let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) })?;
         let attr = Attr { mode: S_IFDIR | 0o755, ..attr_of(1) };
-        drop(cache.make_root(sb, &Fresh { attr, private: 0, life: Life::Forever })?);
+        drop(cache.make_root(sb, &Fresh { attr, private: 0, ttl: Ttl::Forever })?);
         let this = Self { cache, sb };
         for ino in FIRST..FIRST + files {
             // Held for good, as by a name.

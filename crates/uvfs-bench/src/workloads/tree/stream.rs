@@ -187,7 +187,7 @@ impl Streaming<'_> {
             let began = Instant::now();
             let found = context.lstat_into(name, &mut attr).is_ok();
             let took = began.elapsed();
-            // Cached before and after in the same life: it was a hit.
+            // Cached before and after in the same generation: it was a hit.
             if found && matches!(cache.peek(dir, name), Peek::Hit(again, _) if again == id) {
                 hits += 1;
                 longest = longest.max(took);

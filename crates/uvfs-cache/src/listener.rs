@@ -1,7 +1,7 @@
 //! Who else is told of changes that are made behind the cache: front ends, whose kernels keep names, attributes and
 //! pages of their own.
 //!
-//! They are told after the cache ([`crate::doubt`] has the order), by the thread that told the cache, which holds
+//! They are told after the cache ([`crate::stale`] has the order), by the thread that told the cache, which holds
 //! nothing; so who asks the cache because of it finds what is true now. A listener must not wait: it notes what
 //! it is told and lets another thread do the rest.
 //! The mutex protects the list and is a leaf; where nobody listens, nobody takes it.
@@ -17,7 +17,7 @@ use crate::inode_ref::InodeRef;
 use crate::types::{InodeId, SbId};
 
 /// Who wants to know of changes that are made behind the cache.
-pub trait Outside: Send + Sync {
+pub trait Listener: Send + Sync {
     /// `name` in `dir` may lead elsewhere, or nowhere; the directory's attributes may be others.
     fn name(&self, sb: SbId, dir: InodeId, name: &[u8]);
     /// The attributes of `inode` may be others; with `content`, what is in the file too.
@@ -30,12 +30,12 @@ pub trait Outside: Send + Sync {
 #[derive(Default)]
 pub(crate) struct Listeners {
     any: AtomicBool,
-    all: Mutex<Vec<Weak<dyn Outside>>>,
+    all: Mutex<Vec<Weak<dyn Listener>>>,
 }
 
 impl Cache {
     /// From now on `listener` is told of changes made behind the cache, for as long as it lives.
-    pub fn listen(&self, listener: Weak<dyn Outside>) {
+    pub fn listen(&self, listener: Weak<dyn Listener>) {
         self.listeners.all.lock().push(listener);
         self.listeners.any.store(true, Ordering::Release);
     }
@@ -46,19 +46,19 @@ impl Cache {
         if !is_name(name) {
             return;
         }
-        self.announce(|outside| outside.name(dir.sb(), dir.id(), name));
+        self.announce(|listener| listener.name(dir.sb(), dir.id(), name));
     }
 
     /// As [`Cache::tell_of_name`], of an inode's attributes.
     pub fn tell_of_attr(&self, inode: &InodeRef<'_>) {
-        self.announce(|outside| outside.inode(inode.sb(), inode.id(), false));
+        self.announce(|listener| listener.inode(inode.sb(), inode.id(), false));
     }
 
-    pub(crate) fn announce(&self, tell: impl Fn(&dyn Outside)) {
+    pub(crate) fn announce(&self, tell: impl Fn(&dyn Listener)) {
         if !self.listeners.any.load(Ordering::Acquire) {
             return;
         }
-        let all: Vec<Arc<dyn Outside>> = {
+        let all: Vec<Arc<dyn Listener>> = {
             let mut all = self.listeners.all.lock();
             all.retain(|listener| listener.strong_count() != 0);
             all.iter().filter_map(Weak::upgrade).collect()
@@ -81,7 +81,7 @@ impl Cache {
                     return (held, Some(index));
                 }
                 let is_dir = published.mode_and_flags() & mode::S_IFMT == mode::S_IFDIR;
-                held.push((InodeId::new(index, published.life()), is_dir));
+                held.push((InodeId::new(index, published.generation()), is_dir));
             }
         }
         (held, None)

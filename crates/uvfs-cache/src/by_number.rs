@@ -9,12 +9,12 @@
 //!
 //! The kernel's rules (docs/locking.md). *NEW*: an inode is filled before its index stands in a bucket, and its
 //! count is 0 until it is found to be the only one of its number; with a count of 0 nobody gets a reference.
-//! *FREEING*: the count that fell to 0 stays there for this life, so who finds the number still hashed gets
+//! *FREEING*: the count that fell to 0 stays there for this generation, so who finds the number still hashed gets
 //! no reference, and who inserts the number again does not mistake it for one that is there.
 //!
 //! The race of a look at a number with the end of its inode: if the reference comes first, the end is
 //! not the last one's yet. If the end comes first, there is no reference, and the number is absent. What was read of the slot
-//! before the reference was had is read again after it: only then is it of that life.
+//! before the reference was had is read again after it: only then is it of that generation.
 
 use uvfs_sync::blhash::Scan;
 use uvfs_sync::percpu_ref::Place;
@@ -41,7 +41,7 @@ pub struct Asked {
 pub(crate) enum Look {
     /// Its attributes are in place.
     Is(InodeId),
-    /// Its time has passed, or its life has.
+    /// Its time has passed, or its generation has.
     Not,
     /// It was being changed.
     Moving,
@@ -107,18 +107,17 @@ impl Cache {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
         let Some(seq) = published.seq.begin() else { return Look::Moving };
         *attr = published.copy(|| private);
-        let (word, life, doubted) = (published.mode_and_flags(), published.life(), published.is_doubted());
-        // Stored before a life begins, and after the last one ended, which moves the sequence.
+        let (word, generation, stale) =
+            (published.mode_and_flags(), published.generation(), published.is_stale());
+        // Stored before a generation begins, and after the last one ended, which moves the sequence.
         let of = private.sb.load(Ordering::Relaxed);
         let deadline = private.deadline.load(Ordering::Relaxed);
         if !published.seq.check(seq) {
             return Look::Moving;
         }
-        let is = !doubted
-            && attr.ino == ino
-            && word & (LIVE | mode::S_IFMT) == LIVE | fmt
-            && of == u32::from(sb.0);
-        if is && !self.clock.passed(deadline) { Look::Is(InodeId::new(index, life)) } else { Look::Not }
+        let is =
+            !stale && attr.ino == ino && word & (LIVE | mode::S_IFMT) == LIVE | fmt && of == u32::from(sb.0);
+        if is && !self.clock.passed(deadline) { Look::Is(InodeId::new(index, generation)) } else { Look::Not }
     }
 
     /// A reference to the inode `ino` of type `fmt`, if it is cached; believed or not ([`InodeRef::expired`]). A resident
@@ -137,8 +136,8 @@ impl Cache {
                 continue;
             }
             fits = true;
-            // Life and number may be of two lives here. With the reference they are of one.
-            if let Some(inode) = self.get(InodeId::new(index, published.life()))
+            // Generation and number may be of two generations here. With the reference they are of one.
+            if let Some(inode) = self.get(InodeId::new(index, published.generation()))
                 && self.has_number(index, sb, ino, fmt)
             {
                 return Some(inode);
@@ -166,11 +165,11 @@ impl Cache {
 
     /// A reference to what stands in a slot, if that is the inode.
     pub(crate) fn is_number(&self, index: u32, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
-        // A reference first: what is read then is of this life.
+        // A reference first: what is read then is of this generation.
         self.hold_slot(index).filter(|_| self.has_number(index, sb, ino, fmt))
     }
 
-    /// Whether a slot has this number. Of one life only where the slot is held, or hashed under the number by a
+    /// Whether a slot has this number. Of one generation only where the slot is held, or hashed under the number by a
     /// bucket whose lock the caller holds.
     #[inline(always)]
     pub(crate) fn has_number(&self, index: u32, sb: SbId, ino: u64, fmt: u32) -> bool {
@@ -184,14 +183,14 @@ impl Cache {
     /// a use that there will be more of.
     fn hold_slot(&self, index: u32) -> Option<InodeRef<'_>> {
         let private = self.inodes_private.get(index);
-        let life = private.refs.life();
-        if !private.refs.get_life(life) {
+        let generation = private.refs.generation();
+        if !private.refs.get_generation(generation) {
             return None;
         }
         if !Place::of(&private.place).is_none() {
             self.counted_here(index);
         }
-        Some(InodeRef::new(self, index, life))
+        Some(InodeRef::new(self, index, generation))
     }
 
     /// To be called before a driver is asked what an inode is like whose answer [`Cache::iget`] is to keep.
@@ -229,25 +228,25 @@ impl Cache {
     ) -> Result<(InodeRef<'_>, bool), CacheError> {
         let attr = &fresh.attr;
         if let Some(inode) = self.ilookup(sb, attr.ino, attr.fmt()) {
-            let current = !is_late() && inode.refresh_unless_late(asked, attr, fresh.life);
+            let current = !is_late() && inode.refresh_unless_late(asked, attr, fresh.ttl);
             return Ok((inode, current));
         }
         let (index, dir) = self.alloc_node(sb, is_dir(attr.fmt()))?;
         // Not believed until it is known not to be late.
-        let life = self.fill_slot(sb, index, dir, fresh, 0, SUSPECT);
+        let generation = self.fill_slot(sb, index, dir, fresh, 0, SUSPECT);
         // Not started before it is known to be the only one: with a stale index somebody may look
         // at this very slot, and must not come to hold what is thrown away.
-        Ok(match self.hash_number(sb, index, attr, || self.start_inode(index, life)) {
+        Ok(match self.hash_number(sb, index, attr, || self.start_inode(index, generation)) {
             Ok(inode) => {
                 // Known under another name, changed and evicted while the driver was asked? Looked
                 // at once it is found by its number: who changes it from now on changes this one.
-                let current = inode.believe_unless_late(asked, fresh.life);
+                let current = inode.believe_unless_late(asked, fresh.ttl);
                 (inode, current)
             }
             // Another name of it was looked up at the same time, perhaps asked for earlier.
             Err(other) => {
                 self.discard_slot(index);
-                let current = !is_late() && other.refresh_unless_late(asked, attr, fresh.life);
+                let current = !is_late() && other.refresh_unless_late(asked, attr, fresh.ttl);
                 (other, current)
             }
         })
@@ -255,7 +254,7 @@ impl Cache {
 
     /// Show `f` every inode of a superblock, each with a reference, in arena order, until it says false; how many it
     /// was shown. Beside others who make and end inodes: each that lives all the while is shown once; of those that begin or end
-    /// meanwhile some are, finished and held, and none is twice in one life. `f` may keep the reference's clone, and may use the cache.
+    /// meanwhile some are, finished and held, and none is twice in one generation. `f` may keep the reference's clone, and may use the cache.
     /// O(slots of the superblock's chunks).
     pub fn inodes_of(&self, sb: SbId, f: &mut dyn FnMut(&InodeRef<'_>) -> bool) -> u64 {
         let mut shown = 0;

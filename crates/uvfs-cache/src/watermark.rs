@@ -1,12 +1,12 @@
-//! The marks below the limit, and what a thread does that keeps them for those who allocate.
+//! The watermarks below the limit, and what a thread does that keeps them for those who allocate.
 //!
 //! Who needs a slot and finds none evicts a few names himself ([`crate::shrink`]). That is certain, but it makes a lookup
-//! wait for the search. So there are to be free slots: fewer than the *low* mark of them, and whoever watches is woken
-//! ([`crate::pressure`]); each of its calls of [`Cache::balance`] is then one small step, until the *high* mark is
+//! wait for the search. So there are to be free slots: fewer than the *low* watermark of them, and whoever watches is woken
+//! ([`crate::pressure`]); each of its calls of [`Cache::balance`] is then one small step, until the *high* watermark is
 //! reached. Free are slots without an inode or a name, and chunks that the limit still allows. The
-//! marks are a thirty-second and a sixteenth of the names that the limit has room for (twice that in small caches).
+//! watermarks are a thirty-second and a sixteenth of the names that the limit has room for (twice that in small caches).
 //!
-//! The limit itself may be lowered for a while ([`Cache::lower_marks`]), because the system is short of memory. Who
+//! The limit itself may be lowered for a while ([`Cache::lower_watermarks`]), because the system is short of memory. Who
 //! allocates goes by the lowered one at once; what is committed above it is returned step by step.
 //!
 //! Nothing here is locked. All figures may be out of date by the time they are used: what they lead to is a
@@ -20,7 +20,7 @@ use crate::pressure::Leaf;
 use crate::shrink::{DENTRY_CHUNK, GLANCE, INODE_CHUNK, Making};
 use crate::types::SbId;
 
-/// The whole limit, in the units of [`Cache::lower_marks`].
+/// The whole limit, in the units of [`Cache::lower_watermarks`].
 const WHOLE: u32 = 16;
 /// One slot in so many tells who takes it to look whether there are enough.
 const LOOK_EVERY: u32 = 64;
@@ -28,7 +28,7 @@ const LOOK_EVERY: u32 = 64;
 const LITTLE: u64 = 64;
 /// Names that one step searches for at the most.
 const STEP: u64 = 256;
-/// The least that the high mark is, if it is not an eighth of all then: what a few who list directories take in the
+/// The least that the high watermark is, if it is not an eighth of all then: what a few who list directories take in the
 /// time that it takes to wake somebody.
 const HIGH_MIN: u64 = 2048;
 /// No goal.
@@ -36,7 +36,7 @@ const NONE: u64 = u64::MAX;
 
 /// See the module's head.
 #[derive(Debug)]
-pub(crate) struct Marks {
+pub(crate) struct Watermarks {
     /// Sixteenths of the limit that may be used now.
     share: AtomicU32,
     /// Bytes to come down to once; [`NONE`].
@@ -49,7 +49,7 @@ pub(crate) struct Marks {
     barren: AtomicU64,
 }
 
-impl Default for Marks {
+impl Default for Watermarks {
     fn default() -> Self {
         let (share, goal) = (AtomicU32::new(WHOLE), AtomicU64::new(NONE));
         Self { share, goal, short: AtomicU32::new(0), ahead: Stat::new(), barren: AtomicU64::new(0) }
@@ -61,7 +61,7 @@ impl Default for Marks {
 pub struct Balance {
     /// The superblock that was looked at.
     pub sb: SbId,
-    /// Names that have to go before the high mark is reached; 0: nothing is to be done.
+    /// Names that have to go before the high watermark is reached; 0: nothing is to be done.
     pub missing: u64,
     /// Names that went.
     pub evicted: u64,
@@ -74,18 +74,20 @@ pub struct Balance {
 }
 
 impl Cache {
-    /// The limit in force: the one that was set, or less while the marks are lowered; 0: none.
+    /// The limit in force: the one that was set, or less while the watermarks are lowered; 0: none.
     pub(crate) fn ceiling(&self) -> u64 {
         match self.memory_limit() {
             0 => 0,
             // Not 0 however small the limit: that would be none.
-            limit => (limit / u64::from(WHOLE) * u64::from(self.marks.share.load(Ordering::Relaxed))).max(1),
+            limit => {
+                (limit / u64::from(WHOLE) * u64::from(self.watermarks.share.load(Ordering::Relaxed))).max(1)
+            }
         }
     }
 
     /// Use only so many sixteenths of the limit (16: all of it; at least 1) until this is said again.
-    pub fn lower_marks(&self, sixteenths: u32) {
-        self.marks.share.store(sixteenths.clamp(1, WHOLE), Ordering::Relaxed);
+    pub fn lower_watermarks(&self, sixteenths: u32) {
+        self.watermarks.share.store(sixteenths.clamp(1, WHOLE), Ordering::Relaxed);
         self.arm();
     }
 
@@ -104,14 +106,14 @@ impl Cache {
     /// [`Cache::shrink_to`] by who must not wait: likewise.
     pub fn ask_shrink(&self, bytes: u64) {
         if self.pressure.is_watched() {
-            self.marks.goal.store(bytes, Ordering::Relaxed);
+            self.watermarks.goal.store(bytes, Ordering::Relaxed);
             self.pressure.rise();
         } else {
             self.shrink_to(bytes);
         }
     }
 
-    /// One step towards the marks, by a thread of whoever watches the pressure ([`Cache::watch_pressure`]): at most some
+    /// One step towards the watermarks, by a thread of whoever watches the pressure ([`Cache::watch_pressure`]): at most some
     /// thousand names are evicted, and some tens of thousands looked at. Where nothing went, the
     /// caller may see to it that more can ([`Cache::held_by_kernel`]), and should pause before it comes again.
     pub fn balance(&self) -> Balance {
@@ -124,12 +126,12 @@ impl Cache {
         // From here on who runs short wakes us again: before the look.
         self.pressure.hear();
         self.arm();
-        let sb = SbId(self.marks.short.load(Ordering::Relaxed) as u16);
+        let sb = SbId(self.watermarks.short.load(Ordering::Relaxed) as u16);
         let mut done = Balance { sb, missing: 0, evicted: 0, forgotten: 0, more: false, returned: false };
         if self.superblocks().next().is_none() {
             return done;
         }
-        let goal = self.marks.goal.load(Ordering::Relaxed);
+        let goal = self.watermarks.goal.load(Ordering::Relaxed);
         let (committed, above) = (self.committed(), self.above());
         // A hook that needs memory must not make room in its turn.
         let _making = Making::begin();
@@ -147,7 +149,7 @@ impl Cache {
                 done.evicted += self.evict_within(sb, done.missing.min(STEP) as usize, GLANCE) as u64;
             }
         }
-        self.marks.ahead.add(done.evicted);
+        self.watermarks.ahead.add(done.evicted);
         done.more = done.missing > 0 && self.go_on(&done, above > 0);
         done
     }
@@ -160,7 +162,7 @@ impl Cache {
 
     /// Whether another step may find what this one has not.
     fn go_on(&self, done: &Balance, anywhere: bool) -> bool {
-        let barren = &self.marks.barren;
+        let barren = &self.watermarks.barren;
         if done.evicted > 0 || done.returned {
             barren.store(0, Ordering::Relaxed);
             return true;
@@ -177,18 +179,18 @@ impl Cache {
         }
         // The next one, until all have been gone through.
         let next = self.next_after(done.sb);
-        self.marks.short.store(u32::from(next.0), Ordering::Relaxed);
+        self.watermarks.short.store(u32::from(next.0), Ordering::Relaxed);
         next.0 > done.sb.0
     }
 
     /// What [`Cache::ask_shrink`] asked for cannot be reached, says who has tried.
     pub fn give_up_shrinking(&self) {
-        self.marks.goal.store(NONE, Ordering::Relaxed);
+        self.watermarks.goal.store(NONE, Ordering::Relaxed);
     }
 
     /// Names that were evicted by [`Cache::balance`], of all.
     pub(crate) fn evicted_ahead(&self) -> u64 {
-        self.marks.ahead.get()
+        self.watermarks.ahead.get()
     }
 
     /// A slot of this superblock was taken. Now and then whoever watches is told, if few are left.
@@ -216,31 +218,31 @@ impl Cache {
     /// A superblock is short of memory, or nearly so.
     pub(crate) fn run_short(&self, sb: SbId) {
         if !self.superblock(sb).resident {
-            self.marks.short.store(u32::from(sb.0), Ordering::Relaxed);
+            self.watermarks.short.store(u32::from(sb.0), Ordering::Relaxed);
         }
         self.pressure.rise();
     }
 
     fn reached(&self, goal: u64) {
         // Unless another one was set meanwhile.
-        let _ = self.marks.goal.compare_exchange(goal, NONE, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.watermarks.goal.compare_exchange(goal, NONE, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Bytes that are committed and should not be. Hash lines grow without being asked about: a little more than the
     /// limit is no reason to empty chunks.
     fn above(&self) -> u64 {
-        let (ceiling, goal) = (self.ceiling(), self.marks.goal.load(Ordering::Relaxed));
+        let (ceiling, goal) = (self.ceiling(), self.watermarks.goal.load(Ordering::Relaxed));
         let bytes = if ceiling == 0 { goal } else { goal.min(ceiling + ceiling / 64) };
         self.committed().saturating_sub(bytes)
     }
 
-    /// The high mark, in names.
+    /// The high watermark, in names.
     fn high(&self) -> u64 {
         let names = self.ceiling() / name_bytes();
         (names / 16).max(HIGH_MIN.min(names / 8))
     }
 
-    /// Names of a superblock that would have to go for the high mark.
+    /// Names of a superblock that would have to go for the high watermark.
     fn missing(&self, sb: SbId) -> u64 {
         let superblock = self.superblock(sb);
         if superblock.resident || self.ceiling() == 0 {

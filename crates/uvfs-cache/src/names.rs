@@ -12,6 +12,7 @@ use uvfs_sync::blhash::{BlHash, Hashes, Locked, Scan};
 use uvfs_sync::order::{Class, Held};
 use uvfs_sync::primitives::{MutexGuard, Ordering, spin_loop};
 
+use crate::by_number::Asked;
 use crate::cache::{Cache, Names, is_dir};
 use crate::clock::{NEVER, SUSPECT};
 use crate::dentry::{NameWords, Published};
@@ -19,8 +20,7 @@ use crate::dir::{DirState, Entries};
 use crate::dir_index::DirIndex;
 use crate::guard::NameGuard;
 use crate::inode_ref::{Death, InodeRef};
-use crate::inodes::Asked;
-use crate::types::{CacheError, Fresh, Life, Room, SbId};
+use crate::types::{CacheError, Fresh, Room, SbId, Ttl};
 use crate::walk::Child;
 
 /// Room for a change, made before the driver is asked; dropping it gives it back.
@@ -161,22 +161,22 @@ impl<'c> NameGuard<'c> {
         }
         let deadline = match self.dir.private_half().is_resident() {
             true => NEVER,
-            false => self.cache.deadline(room.sb, fresh.life, self.asked.epoch),
+            false => self.cache.deadline(room.sb, fresh.ttl, self.asked.epoch),
         };
         self.found.set(0);
         self.cache.publish_held(self, room, &inode, deadline, None);
-        self.doubt_if_late(Some(&inode));
+        self.mark_stale_if_late(Some(&inode));
         inode
     }
 
     /// Publish another name of an inode.
-    pub fn link(&self, room: Reserved<'c>, inode: &InodeRef<'c>, life: Life) {
+    pub fn link(&self, room: Reserved<'c>, inode: &InodeRef<'c>, ttl: Ttl) {
         // What is known of the inode is not better because it has one more name.
         let deadline =
-            if inode.expired() { SUSPECT } else { self.cache.deadline(room.sb, life, self.asked.epoch) };
+            if inode.expired() { SUSPECT } else { self.cache.deadline(room.sb, ttl, self.asked.epoch) };
         self.found.set(0);
         self.cache.publish(self, room, inode, deadline, None);
-        self.doubt_if_late(None);
+        self.mark_stale_if_late(None);
     }
 
     /// Take the name away: the driver has removed it. With `death`, of a directory.
@@ -219,15 +219,15 @@ impl Cache {
         let (sb, index) = (room.sb, std::mem::take(&mut room.inode));
         debug_assert_ne!(index, 0, "not reserved as nameless");
         if self.superblock(sb).resident {
-            let life = self.fill_slot(sb, index, 0, fresh, 0, NEVER);
-            return self.start_inode(index, life);
+            let generation = self.fill_slot(sb, index, 0, fresh, 0, NEVER);
+            return self.start_inode(index, generation);
         }
         // Not believed until it is known not to be late: who changes the inode before it is found by its number has noted that.
-        let life = self.fill_slot(sb, index, 0, fresh, 0, SUSPECT);
-        let inode = self.start_inode(index, life);
+        let generation = self.fill_slot(sb, index, 0, fresh, 0, SUSPECT);
+        let inode = self.start_inode(index, generation);
         // As in `create`: where another one of that number is cached still, this one is not found by number.
         drop(self.hash_number(sb, index, &fresh.attr, || inode.clone()));
-        inode.believe_unless_late(asked, fresh.life);
+        inode.believe_unless_late(asked, fresh.ttl);
         inode
     }
 
@@ -551,8 +551,8 @@ impl Cache {
         drop(room);
         self.finish(after);
         drop(death);
-        from.doubt_if_late(None);
-        to.doubt_if_late(None);
+        from.mark_stale_if_late(None);
+        to.mark_stale_if_late(None);
     }
 
     /// What a rename will do to the lists of its directories.
@@ -632,8 +632,8 @@ impl Cache {
             }
         }
         drop(locked);
-        a.doubt_if_late(None);
-        b.doubt_if_late(None);
+        a.mark_stale_if_late(None);
+        b.mark_stale_if_late(None);
     }
 
     fn forget_both(

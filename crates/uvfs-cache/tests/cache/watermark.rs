@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Wake, Waker};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Life, Lookup, SbId, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, SbId, SbOptions, Ttl};
 
 const MIB: u64 = 1 << 20;
 
@@ -28,7 +28,7 @@ impl Woken {
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };
-    Fresh { attr, private: ino, life: Life::Forever }
+    Fresh { attr, private: ino, ttl: Ttl::Forever }
 }
 
 fn superblock(cache: &Cache, resident: bool) -> SbId {
@@ -66,7 +66,7 @@ fn a_limit_of_a_few_bytes_is_one() {
         let (cache, sb, _) = limited(0);
         let root = cache.root(sb).unwrap();
         cache.ask_memory_limit(bytes);
-        assert!(cache.counters().mark > 0);
+        assert!(cache.counters().watermark > 0);
         let held: Vec<_> = (0..5000).map_while(|i| visit(&cache, &root, i)).collect();
         assert!(held.len() < 5000, "no limit: {bytes}");
     }
@@ -137,15 +137,15 @@ fn a_lowered_mark_is_kept_to_and_raised_again() {
     fill(&cache, sb, 0..100_000);
     let full = cache.committed();
     assert!(full > 14 * MIB);
-    cache.lower_marks(8);
-    assert_eq!(cache.counters().mark, 8 * MIB);
+    cache.lower_watermarks(8);
+    assert_eq!(cache.counters().watermark, 8 * MIB);
     assert_eq!((cache.committed(), cache.memory_limit()), (full, 16 * MIB), "nothing has happened yet");
     balance(&cache);
     let slack = 8 * MIB / 64;
     assert!(cache.committed() <= 8 * MIB + slack, "{}", cache.committed());
     fill(&cache, sb, 100_000..200_000);
     assert!(cache.committed() <= 8 * MIB + slack, "{}", cache.committed());
-    cache.lower_marks(16);
+    cache.lower_watermarks(16);
     fill(&cache, sb, 200_000..300_000);
     assert!(cache.committed() > 14 * MIB && cache.committed() <= 17 * MIB);
 }

@@ -108,9 +108,9 @@ impl Mirror {
     /// # Errors
     /// Why that cannot be; answers are then believed for a time, as without it.
     pub fn watch(self: &Arc<Self>) -> std::result::Result<(), Refused> {
-        self.outside.wanted.store(true, Release);
+        self.coherence.wanted.store(true, Release);
         let refused = |why: Refused| {
-            *self.outside.why_not.lock() = Some(why.to_string());
+            *self.coherence.why_not.lock() = Some(why.to_string());
             why
         };
         if self.made {
@@ -120,7 +120,7 @@ impl Mirror {
             return Err(refused(Refused::no_handles()));
         }
         // Before the first event, which may say that it ended.
-        self.outside.watches.store(true, Release);
+        self.coherence.watches.store(true, Release);
         let started = self
             .base
             .open()
@@ -133,11 +133,11 @@ impl Mirror {
         };
         match started.and_then(|watcher| follows().map(|()| watcher)) {
             Ok(watcher) => {
-                let _ = self.outside.watcher.set(watcher);
+                let _ = self.coherence.watcher.set(watcher);
                 Ok(())
             }
             Err(why) => {
-                self.outside.watches.store(false, Release);
+                self.coherence.watches.store(false, Release);
                 Err(refused(why))
             }
         }
@@ -145,9 +145,9 @@ impl Mirror {
 
     /// Nothing is told of any more.
     pub(super) fn not_watched(&self, why: String) {
-        *self.outside.why_not.lock() = Some(why);
+        *self.coherence.why_not.lock() = Some(why);
         // In this order: what is asked from now on is believed for a time, and what was asked before not at all.
-        self.outside.watches.store(false, Release);
+        self.coherence.watches.store(false, Release);
         self.all_suspect();
     }
 
@@ -155,16 +155,16 @@ impl Mirror {
     /// watched from then on. What was answered before is found by events, which go on to come.
     pub(super) fn look(&self, fd: impl AsFd) -> Result<Seen> {
         let seen = self.handles.look(fd)?;
-        if !seen.id.is_found_by_handle() && self.outside.watches() {
-            *self.outside.why_not.lock() = Some("a file has no handle that events could name it by".into());
-            self.outside.watches.store(false, Release);
+        if !seen.id.is_found_by_handle() && self.coherence.watches() {
+            *self.coherence.why_not.lock() = Some("a file has no handle that events could name it by".into());
+            self.coherence.watches.store(false, Release);
         }
         Ok(seen)
     }
 
     /// How changes by others come to be seen, in a line.
     pub fn coherence(&self) -> String {
-        if self.outside.watches() {
+        if self.coherence.watches() {
             return "watched".into();
         }
         let believed = if self.ttl.is_zero() {
@@ -172,7 +172,7 @@ impl Mirror {
         } else {
             format!("answers are believed for {:?}", self.ttl)
         };
-        match &*self.outside.why_not.lock() {
+        match &*self.coherence.why_not.lock() {
             Some(why) => format!("not watched, {believed}: {why}"),
             None => format!("not watched, {believed}"),
         }
@@ -180,25 +180,25 @@ impl Mirror {
 
     /// What this process does comes from outside too from now on: another mirror of its own shows the same file system.
     pub(super) fn hear_own(&self) {
-        if let Some(watcher) = self.outside.watcher.get() {
+        if let Some(watcher) = self.coherence.watcher.get() {
             watcher.hear_own();
         }
     }
 
     /// Something was mounted on, or unmounted from, this name in the directory of this number.
     pub(super) fn mounts_changed(&self, dir: u64, name: &[u8]) {
-        self.outside.told.fetch_add(1, AcqRel);
+        self.coherence.told.fetch_add(1, AcqRel);
         self.in_cache(|cache, sb| cache.name_changed(sb, dir, name));
     }
 
     /// What was seen of changes by others.
     pub fn seen(&self) -> Counts {
-        self.outside.watcher.get().map(Watcher::counts).unwrap_or_default()
+        self.coherence.watcher.get().map(Watcher::counts).unwrap_or_default()
     }
 
     /// A name in the directory with this handle was made, removed, or leads elsewhere now.
     pub fn name_changed(&self, dir: &FileHandle, name: &[u8]) {
-        self.outside.told.fetch_add(1, AcqRel);
+        self.coherence.told.fetch_add(1, AcqRel);
         if let Some(node) = self.table.with_handle(dir) {
             self.in_cache(|cache, sb| cache.name_changed(sb, node.number, name));
         }
@@ -223,7 +223,7 @@ impl Mirror {
 
     /// Whether that was to be expected: the content of a file that the kernel of a front end writes to.
     fn changed(&self, handle: &FileHandle, content: bool) -> bool {
-        self.outside.told.fetch_add(1, AcqRel);
+        self.coherence.told.fetch_add(1, AcqRel);
         let Some(node) = self.table.with_handle(handle) else { return false };
         node.not_bare();
         self.in_cache(|cache, sb| cache.inode_changed(sb, node.number, node.fmt(), content));
@@ -233,17 +233,17 @@ impl Mirror {
     /// Anything may have changed: every name and every attribute is asked for again. In proportion to what is known, or
     /// one step where the source is watched.
     pub fn all_suspect(&self) {
-        let before = self.outside.suspect.fetch_add(1, SeqCst);
-        self.outside.told.fetch_add(1, SeqCst);
+        let before = self.coherence.suspect.fetch_add(1, SeqCst);
+        self.coherence.told.fetch_add(1, SeqCst);
         if stamp(before + 1) == 1 {
             // It comes round.
             self.table.none_bare();
         }
         self.in_cache(|cache, sb| {
-            if !self.outside.watches() {
+            if !self.coherence.watches() {
                 // What is believed for a time has no epoch.
                 for (number, fmt) in self.table.all() {
-                    self.with_cached(number, fmt, |inode| inode.doubt());
+                    self.with_cached(number, fmt, |inode| inode.mark_stale());
                 }
                 self.with_cached(self.root_number(), mode::S_IFDIR, |root| cache.invalidate_all(root.sb()));
             }
@@ -255,25 +255,25 @@ impl Mirror {
     /// What a node is marked with that has no extended attributes; none where nobody would tell of a change. To be asked
     /// for before the host is.
     pub(super) fn bare_now(&self) -> Option<Bare> {
-        let outside = &self.outside;
-        let (told, suspect) = (outside.told.load(SeqCst), outside.suspect.load(SeqCst));
-        outside.watches().then(|| Bare { told, stamp: stamp(suspect) })
+        let coherence = &self.coherence;
+        let (told, suspect) = (coherence.told.load(SeqCst), coherence.suspect.load(SeqCst));
+        coherence.watches().then(|| Bare { told, stamp: stamp(suspect) })
     }
 
     /// Whether a node is known to have no extended attributes.
     pub(super) fn is_bare(&self, node: &Node) -> bool {
-        self.outside.watches() && node.bare() == stamp(self.outside.suspect.load(Acquire))
+        self.coherence.watches() && node.bare() == stamp(self.coherence.suspect.load(Acquire))
     }
 
     /// The host has said that a node has none. Not kept if anything was told since it was asked; what is told from now on
     /// finds the mark.
     pub(super) fn mark_bare(&self, node: &Node, bare: &Bare) {
-        node.mark_bare(bare.stamp, || self.outside.told() != bare.told);
+        node.mark_bare(bare.stamp, || self.coherence.told() != bare.told);
     }
 
     /// Extended attributes of a node are being changed by us: to be called after the change.
     pub(super) fn not_bare(&self, node: &Node) {
-        self.outside.told.fetch_add(1, AcqRel);
+        self.coherence.told.fetch_add(1, AcqRel);
         node.not_bare();
     }
 

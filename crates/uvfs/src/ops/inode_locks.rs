@@ -45,36 +45,36 @@ impl Shard {
 }
 
 /// The turns of all inodes.
-pub(crate) struct Turns {
+pub(crate) struct InodeLocks {
     shards: Box<[Shard]>,
 }
 
 /// An inode's turn; dropping it lets the next one.
-pub(crate) struct Turn<'t> {
+pub(crate) struct InodeGuard<'t> {
     shard: &'t Shard,
     id: u64,
     _order: Held,
 }
 
-impl Turns {
+impl InodeLocks {
     pub(crate) fn new() -> Self {
         Self { shards: (0..SHARDS).map(|_| Shard::default()).collect() }
     }
 
     /// Waits for the inode's turn.
-    pub(crate) fn take(&self, id: InodeId) -> Turn<'_> {
-        let order = Held::new(Class::Turn);
+    pub(crate) fn take(&self, id: InodeId) -> InodeGuard<'_> {
+        let order = Held::new(Class::InodeLock);
         let id = id.as_u64().saturating_add(alone::LEAST);
         let hash = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let shard = &self.shards[hash as usize % SHARDS];
         if !shard.alone.take(id) {
             shard.wait_for(id);
         }
-        Turn { shard, id, _order: order }
+        InodeGuard { shard, id, _order: order }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for InodeGuard<'_> {
     fn drop(&mut self) {
         if self.shard.alone.release(self.id) {
             return;
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn turns_of_one_inode_exclude_each_other() {
-        let turns = Turns::new();
+        let turns = InodeLocks::new();
         let (inside, seen) = (AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|s| {
             for _ in 0..4 {
@@ -116,19 +116,19 @@ mod tests {
         assert_eq!(seen.into_inner(), 2000);
     }
 
-    /// Rule 19: a thread has one turn at a time. Planted bugs: rule19-turns-in-any-order, rule19-a-turn-is-not-noted.
+    /// Rule 19: a thread has one turn at a time. Planted bugs: rule19-inode-locks-in-any-order, rule19-an-inode-lock-is-not-noted.
     #[test]
     #[cfg(debug_assertions)]
-    #[should_panic(expected = "Turn 0x0 is taken while Turn 0x0 is held")]
+    #[should_panic(expected = "InodeLock 0x0 is taken while InodeLock 0x0 is held")]
     fn rule19_a_second_turn_panics() {
-        let turns = Turns::new();
+        let turns = InodeLocks::new();
         let _one = turns.take(InodeId::from_u64(1));
         let _other = turns.take(InodeId::from_u64(2));
     }
 
     #[test]
     fn turns_of_two_inodes_do_not() {
-        let turns = Turns::new();
+        let turns = InodeLocks::new();
         let _one = turns.take(InodeId::from_u64(1));
         // A thread has one turn at a time.
         std::thread::scope(|s| s.spawn(|| drop(turns.take(InodeId::from_u64(2)))).join()).unwrap();

@@ -1,12 +1,12 @@
 //! Changes that others made to what is mounted: from the cache, which was told first, to the kernel.
 //!
-//! A listener of the cache (`uvfs::Outside`) puts what it is told into the outbox (`notify.rs`) as the kernel
+//! A listener of the cache (`uvfs::Listener`) puts what it is told into the outbox (`notify.rs`) as the kernel
 //! knows it, by node. It runs in the thread that told the cache and waits for nobody.
 //!
 //! **A reply on its way against a change.** A node's attributes are read, its lookup is counted, the reply is sent and
 //! arrives; meanwhile the attributes change. The cache is told of the change first. If the count comes before
 //! that, the outbox finds the node held, and names it until the kernel knows it. If it comes after, who composes the
-//! reply sees the doubt (`Core::describe_counted`). A full fence on either side. Of names the kernel
+//! reply sees that the inode is stale (`Core::describe_counted`). A full fence on either side. Of names the kernel
 //! lets none be invalidated while somebody looks it up in that directory, but for those that it has and asks for again
 //! (`revalidated.rs`).
 
@@ -17,7 +17,7 @@ use std::sync::atomic::{Ordering::SeqCst, fence};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use uvfs::{InodeId, Outside, SbId};
+use uvfs::{InodeId, Listener, SbId};
 
 use super::{Core, FIRST_ISSUED, Frontend};
 use crate::messages::Message;
@@ -95,7 +95,7 @@ impl Core {
     }
 }
 
-impl Outside for Core {
+impl Listener for Core {
     fn name(&self, sb: SbId, dir: InodeId, name: &[u8]) {
         self.notice(sb, Notice::Name { dir: self.node_of(dir), name: name.into() });
     }

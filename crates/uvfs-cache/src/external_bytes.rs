@@ -15,9 +15,9 @@ use crate::cache::Cache;
 
 /// See the module's head.
 #[derive(Debug, Default)]
-pub struct Beside(AtomicU64);
+pub struct ExternalBytes(AtomicU64);
 
-impl Beside {
+impl ExternalBytes {
     /// So many bytes more.
     pub fn add(&self, bytes: u64) {
         self.0.fetch_add(bytes, Ordering::Relaxed);
@@ -37,7 +37,7 @@ impl Beside {
 
 impl Cache {
     /// The figure of what is kept beside this cache. It may be kept longer than the cache.
-    pub fn beside(&self) -> Arc<Beside> {
-        Arc::clone(&self.beside)
+    pub fn external_bytes(&self) -> Arc<ExternalBytes> {
+        Arc::clone(&self.external)
     }
 }

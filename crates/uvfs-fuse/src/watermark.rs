@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 pub(crate) const WHOLE: u32 = 16;
 /// The least.
 const LEAST: u32 = 4;
-/// How long the mark stays where it is after the last word of pressure.
+/// How long the watermark stays where it is after the last word of pressure.
 const HOLD: Duration = Duration::from_secs(10);
 /// Between two steps up.
 const RISE: Duration = Duration::from_secs(2);
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Mark {
+pub(crate) struct Watermark {
     share: u32,
     rises: Option<Instant>,
 }
 
-impl Mark {
+impl Watermark {
     pub(crate) fn new() -> Self {
         Self { share: WHOLE, rises: None }
     }
@@ -38,7 +38,7 @@ impl Mark {
         self.rises = Some(now + HOLD);
     }
 
-    /// Time has passed; whether the mark has risen.
+    /// Time has passed; whether the watermark has risen.
     pub(crate) fn pass(&mut self, now: Instant) -> bool {
         if self.rises.is_none_or(|at| now < at) {
             return false;
@@ -61,36 +61,36 @@ mod tests {
     #[test]
     fn pressure_lowers_the_mark_and_time_raises_it_step_by_step() {
         let begin = Instant::now();
-        let mut mark = Mark::new();
-        assert_eq!((mark.share(), mark.stays(begin)), (WHOLE, None));
-        assert!(!mark.pass(begin + Duration::from_secs(1_000_000)));
+        let mut watermark = Watermark::new();
+        assert_eq!((watermark.share(), watermark.stays(begin)), (WHOLE, None));
+        assert!(!watermark.pass(begin + Duration::from_secs(1_000_000)));
         let mut shares = Vec::new();
         for _ in 0..10 {
-            mark.press(begin);
-            shares.push(mark.share());
+            watermark.press(begin);
+            shares.push(watermark.share());
         }
         assert_eq!(shares[..6], [12, 9, 7, 6, 5, LEAST]);
-        assert_eq!(mark.share(), LEAST);
-        assert_eq!(mark.stays(begin), Some(HOLD));
-        assert!(!mark.pass(begin + HOLD - Duration::from_nanos(1)));
+        assert_eq!(watermark.share(), LEAST);
+        assert_eq!(watermark.stays(begin), Some(HOLD));
+        assert!(!watermark.pass(begin + HOLD - Duration::from_nanos(1)));
         let mut now = begin + HOLD;
         for share in LEAST + 1..=WHOLE {
-            assert!(mark.pass(now) && !mark.pass(now));
-            assert_eq!(mark.share(), share);
+            assert!(watermark.pass(now) && !watermark.pass(now));
+            assert_eq!(watermark.share(), share);
             now += RISE;
         }
-        assert_eq!(mark.stays(now), None);
+        assert_eq!(watermark.stays(now), None);
     }
 
     #[test]
     fn pressure_that_goes_on_keeps_the_mark_down() {
         let begin = Instant::now();
-        let mut mark = Mark::new();
+        let mut watermark = Watermark::new();
         for second in 0..100 {
             let now = begin + Duration::from_secs(second);
-            mark.press(now);
-            assert!(!mark.pass(now + Duration::from_secs(1)));
+            watermark.press(now);
+            assert!(!watermark.pass(now + Duration::from_secs(1)));
         }
-        assert_eq!(mark.share(), LEAST);
+        assert_eq!(watermark.share(), LEAST);
     }
 }

@@ -51,8 +51,8 @@ impl Cache {
         self.superblock(sb).changes.note(name_key(dir, name));
         let Some(dir) = self.changed(sb, dir, mode::S_IFDIR) else { return false };
         self.invalidate(&dir, name);
-        dir.doubt();
-        self.announce(|outside| outside.name(sb, dir.id(), name));
+        dir.mark_stale();
+        self.announce(|listener| listener.name(sb, dir.id(), name));
         true
     }
 
@@ -60,8 +60,8 @@ impl Cache {
     /// too. As [`Cache::name_changed`].
     pub fn inode_changed(&self, sb: SbId, ino: u64, fmt: u32, content: bool) -> bool {
         let Some(inode) = self.changed(sb, ino, fmt) else { return false };
-        inode.doubt();
-        self.announce(|outside| outside.inode(sb, inode.id(), content));
+        inode.mark_stale();
+        self.announce(|listener| listener.inode(sb, inode.id(), content));
         true
     }
 
@@ -71,16 +71,16 @@ impl Cache {
         self.clock.move_epoch();
         // It has no name that would be asked for.
         if let Some(root) = self.root(sb) {
-            root.doubt();
+            root.mark_stale();
         }
-        self.announce(|outside| outside.all(sb));
+        self.announce(|listener| listener.all(sb));
     }
 }
 
 impl NameGuard<'_> {
     /// After something was published under this name by a change of our own: was it changed from elsewhere
     /// in between? Then the name, and the inode that was `made`, are not believed.
-    pub(crate) fn doubt_if_late(&self, made: Option<&InodeRef<'_>>) {
+    pub(crate) fn mark_stale_if_late(&self, made: Option<&InodeRef<'_>>) {
         if self.dir.private_half().is_resident() {
             return;
         }
@@ -89,7 +89,7 @@ impl NameGuard<'_> {
             return;
         }
         if let Some(inode) = made.filter(|inode| superblock.changes.since(inode.ino(), self.asked.changes)) {
-            inode.doubt();
+            inode.mark_stale();
         }
         if superblock.changes.since(name_key(self.dir.ino(), self.name()), self.asked.changes) {
             self.cache.forget_name(&self.dir, self.name());
@@ -105,11 +105,11 @@ mod tests {
     use crate::attr::Attr;
     use crate::hit::Peek;
     use crate::lookup::Lookup;
-    use crate::types::{Config, Fresh, Life, Room, SbOptions};
+    use crate::types::{Config, Fresh, Room, SbOptions, Ttl};
 
     fn file(ino: u64, size: u64) -> Fresh {
         let attr = Attr { ino, mode: mode::S_IFREG | 0o644, nlink: 1, size, ..Attr::default() };
-        Fresh { attr, private: 0, life: Life::Forever }
+        Fresh { attr, private: 0, ttl: Ttl::Forever }
     }
 
     fn world() -> (Arc<Cache>, SbId) {
@@ -140,11 +140,11 @@ mod tests {
         assert!(matches!(peek(&cache, sb, b"b"), Peek::Hit(_, a) if a.size == 1));
         assert!(cache.inode_changed(sb, 5, mode::S_IFREG, true));
         assert_eq!((peek(&cache, sb, b"a"), peek(&cache, sb, b"b")), (Peek::Miss, Peek::Miss));
-        assert!(inode.expired() && inode.is_doubted() && cache.attr(inode.id()).is_none());
+        assert!(inode.expired() && inode.is_stale() && cache.attr(inode.id()).is_none());
         let again = ask(&cache, sb, b"a").found(&file(5, 2)).unwrap();
         assert_eq!(again.id(), inode.id());
         assert!(matches!(peek(&cache, sb, b"b"), Peek::Hit(_, a) if a.size == 2), "asked once for both");
-        assert!(!inode.is_doubted());
+        assert!(!inode.is_stale());
         assert!(!cache.inode_changed(sb, 6, mode::S_IFREG, true), "nobody knows it");
     }
 
@@ -152,18 +152,18 @@ mod tests {
     fn attributes_that_were_asked_for_before_a_change_are_late() {
         let (cache, sb) = world();
         let inode = ask(&cache, sb, b"a").found(&file(5, 1)).unwrap();
-        for doubted_before in [false, true] {
-            if doubted_before {
+        for stale_before in [false, true] {
+            if stale_before {
                 cache.inode_changed(sb, 5, mode::S_IFREG, false);
             }
             let asked = inode.revision();
             cache.inode_changed(sb, 5, mode::S_IFREG, false);
-            assert!(!inode.refresh_unless_changed(asked, &file(5, 2).attr, Life::Forever));
+            assert!(!inode.refresh_unless_changed(asked, &file(5, 2).attr, Ttl::Forever));
             assert!(inode.expired());
-            assert!(inode.refresh_unless_changed(inode.revision(), &file(5, 3).attr, Life::Forever));
+            assert!(inode.refresh_unless_changed(inode.revision(), &file(5, 3).attr, Ttl::Forever));
             assert!(!inode.expired() && inode.attr().size == 3);
         }
-        // Our own change of one that is doubted leaves the doubt.
+        // Our own change of one that is stale leaves it stale.
         cache.inode_changed(sb, 5, mode::S_IFREG, false);
         inode.update(|a| a.uid = 7);
         assert!(inode.expired());
@@ -173,7 +173,7 @@ mod tests {
     fn after_a_move_of_the_epoch_nothing_is_believed_and_late_answers_are_suspect() {
         let (cache, sb) = world();
         let held = ask(&cache, sb, b"a").found(&file(5, 1)).unwrap();
-        ask(&cache, sb, b"absent").absent(Life::Forever);
+        ask(&cache, sb, b"absent").absent(Ttl::Forever);
         let (late, late_absent) = (ask(&cache, sb, b"late"), ask(&cache, sb, b"gone"));
         let asked = held.revision();
         let scan = cache.begin_scan(&cache.root(sb).unwrap());
@@ -182,20 +182,20 @@ mod tests {
         for name in [&b"a"[..], b"absent"] {
             assert_eq!(peek(&cache, sb, name), Peek::Miss, "{name:?}");
         }
-        assert!(held.expired() && held.is_doubted() && cache.root(sb).unwrap().expired());
+        assert!(held.expired() && held.is_stale() && cache.root(sb).unwrap().expired());
         let inode = late.found(&file(6, 1)).unwrap();
         drop(late);
         assert!(inode.expired(), "asked for in the last epoch");
-        late_absent.absent(Life::Forever);
+        late_absent.absent(Ttl::Forever);
         drop(late_absent);
-        assert!(!held.refresh_unless_changed(asked, &file(5, 1).attr, Life::Forever));
+        assert!(!held.refresh_unless_changed(asked, &file(5, 1).attr, Ttl::Forever));
         assert!(held.expired());
         assert_eq!((peek(&cache, sb, b"late"), peek(&cache, sb, b"gone")), (Peek::Miss, Peek::Miss));
         assert!(!scan.complete());
         assert_eq!(peek(&cache, sb, b"never heard of"), Peek::Miss, "listed in the last epoch");
         // And all is well in this one.
         drop(ask(&cache, sb, b"a").found(&file(5, 4)).unwrap());
-        ask(&cache, sb, b"gone").absent(Life::Forever);
+        ask(&cache, sb, b"gone").absent(Ttl::Forever);
         assert!(matches!(peek(&cache, sb, b"a"), Peek::Hit(_, a) if a.size == 4));
         assert_eq!(peek(&cache, sb, b"gone"), Peek::Negative);
     }
@@ -212,7 +212,7 @@ mod tests {
         drop(late);
         assert!(matches!(peek(&cache, sb, b"b"), Peek::Hit(_, a) if a.size == 2));
         assert_eq!(peek(&cache, sb, b"a"), Peek::Miss);
-        assert!(!known.refresh_unless_changed(asked, &file(5, 1).attr, Life::Forever));
+        assert!(!known.refresh_unless_changed(asked, &file(5, 1).attr, Ttl::Forever));
         assert!(matches!(peek(&cache, sb, b"b"), Peek::Hit(_, a) if a.size == 2));
     }
 
@@ -234,12 +234,12 @@ mod tests {
         assert_eq!(peek(&cache, sb, b"written"), Peek::Miss);
         make(b"lost", 8, &|| cache.all_suspect(sb));
         assert_eq!(peek(&cache, sb, b"lost"), Peek::Miss);
-        // Another name of what is doubted is no better than its first.
+        // Another name of what is stale is no better than its first.
         make(b"one", 9, &|| {});
         let Peek::Hit(id, _) = peek(&cache, sb, b"one") else { panic!("one is there") };
         cache.inode_changed(sb, 9, mode::S_IFREG, false);
         let guard = cache.lock_name(&root, b"two");
-        guard.link(guard.reserve(Room::Name).unwrap(), &cache.get(id).unwrap(), Life::Forever);
+        guard.link(guard.reserve(Room::Name).unwrap(), &cache.get(id).unwrap(), Ttl::Forever);
         assert_eq!(peek(&cache, sb, b"two"), Peek::Miss);
         // Renamed by us, while somebody put something else in the place of the new name.
         make(b"from", 10, &|| {});

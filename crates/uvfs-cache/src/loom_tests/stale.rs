@@ -1,4 +1,4 @@
-//! Model checks of changes behind the cache (`doubt.rs`, `clock.rs`): what was asked for before one is not believed
+//! Model checks of changes behind the cache (`stale.rs`, `clock.rs`): what was asked for before one is not believed
 //! after it.
 
 use super::*;
@@ -26,26 +26,26 @@ fn watched() -> World {
 }
 
 /// Rule 10: a getattr's answer that was asked for before a change is not believed after it, also where the attributes
-/// were doubted before. Planted bugs: rule10-doubt-leaves-the-sequence, rule10-refresh-ignores-the-sequence.
+/// were stale before. Planted bugs: rule10-stale-leaves-the-sequence, rule10-refresh-ignores-the-sequence.
 #[test]
 fn loom_rule10_a_late_getattr_is_not_believed() {
-    for doubted in [false, true] {
+    for stale in [false, true] {
         model(move || {
             let w = watched();
             let root = w.root();
             let inode = miss(w.cache.lookup(&root, b"a")).found(&fresh(5, false)).unwrap();
-            if doubted {
-                inode.doubt();
+            if stale {
+                inode.mark_stale();
             }
             let (behind, id) = (Behind::new(), inode.id());
             let theirs = behind.clone();
             let t = w.spawn(move |w| {
                 theirs.change();
-                w.cache.get(id).unwrap().doubt();
+                w.cache.get(id).unwrap().mark_stale();
             });
             let asked = inode.revision();
             let answer = behind.attr();
-            inode.refresh_unless_changed(asked, &answer, Life::Forever);
+            inode.refresh_unless_changed(asked, &answer, Ttl::Forever);
             t.join().unwrap();
             assert!(inode.expired() || inode.attr().size == 2, "a late answer is believed");
         });
@@ -89,7 +89,7 @@ fn loom_rule14_a_getattr_of_the_last_epoch_is_not_believed() {
             w.cache.clock.move_epoch();
         });
         let asked = inode.revision();
-        inode.refresh_unless_changed(asked, &behind.attr(), Life::Forever);
+        inode.refresh_unless_changed(asked, &behind.attr(), Ttl::Forever);
         t.join().unwrap();
         assert!(inode.expired() || inode.attr().size == 2, "a late answer is believed");
     });
