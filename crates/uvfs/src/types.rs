@@ -4,7 +4,6 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::acl::Acl;
 use crate::powers::Powers;

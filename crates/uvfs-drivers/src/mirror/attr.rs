@@ -11,8 +11,7 @@ use rustix::fs::{
     ftruncate, utimensat,
 };
 use uvfs::Inode;
-use uvfs::types::{Access, Attr, Errno, Op, Result, SetAttr, SetTime, StatFs, Time, Ttl, mode};
-use uvfs_cache::Ttl;
+use uvfs::types::{Access, Attr, Errno, Op, Result, SetAttr, SetTime, StatFs, Time, mode};
 
 use super::Mirror;
 use super::file::{Opened, again};

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use uvfs_cache::{Lookup, NameGuard, Peek, Ttl};
+use uvfs_cache::{Lookup, NameGuard, Peek};
 
 use crate::counters;
 use crate::driver::Inode;
