@@ -17,8 +17,8 @@ use uvfs_cache::Cache;
 
 use crate::acl::{Acl, AclKind};
 use crate::types::{
-    Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, Perm, PollEvents, Result,
-    Seek, SetAttr, StatFs, Ttl, XattrFlags,
+    Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, FileFlags, FlagsForm, Make, NewInode, Op,
+    Perm, PollEvents, Result, Seek, SetAttr, StatFs, Time, Ttl, XattrFlags,
 };
 
 /// A referenced inode; see [`uvfs_cache::InodeRef`].
@@ -162,6 +162,15 @@ pub trait Driver: Send + Sync + 'static {
     fn rename(&self, op: &Op, rename: &Rename<'_>) -> Result<()> {
         Err(Errno::ROFS)
     }
+    /// Rename, and in the same step leave a whiteout under the old name (RENAME_WHITEOUT): the character device 0/0, as
+    /// `whiteout` describes it. The driver returns the inode that it made, or none if the old name must be looked up.
+    /// Never an exchange.
+    ///
+    /// # Errors
+    /// EINVAL if the file system has no whiteouts, and those of [`Driver::rename`].
+    fn rename_whiteout(&self, op: &Op, rename: &Rename<'_>, whiteout: &Make<'_>) -> Result<Option<NewInode>> {
+        Err(Errno::INVAL)
+    }
     /// Hand out entries after `cookie` (0: from the start) until `sink` returns false or the directory ends. The
     /// driver must hold no lock while `sink` runs.
     fn readdir(
@@ -247,6 +256,24 @@ pub trait Driver: Send + Sync + 'static {
     /// Make the names of a directory durable.
     fn fsync_dir(&self, op: &Op, dir: &Inode<'_>, datasync: bool) -> Result<()> {
         Ok(())
+    }
+    /// The time of birth, if known. Asked only with [`Features::births`].
+    fn birth(&self, op: &Op, inode: &Inode<'_>) -> Result<Option<Time>> {
+        Ok(None)
+    }
+    /// The flags of a regular file or directory, in the requested form.
+    ///
+    /// # Errors
+    /// ENOTTY if the file system has none.
+    fn file_flags(&self, op: &Op, inode: &Inode<'_>, form: FlagsForm) -> Result<FileFlags> {
+        Err(Errno::NOTTY)
+    }
+    /// Set them. The driver checks that the caller may.
+    ///
+    /// # Errors
+    /// As [`Driver::file_flags`]; EPERM.
+    fn set_file_flags(&self, op: &Op, inode: &Inode<'_>, flags: &FileFlags) -> Result<()> {
+        Err(Errno::NOTTY)
     }
     /// Statistics of the whole file system.
     fn statfs(&self, op: &Op) -> Result<StatFs>;

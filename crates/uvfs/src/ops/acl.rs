@@ -159,7 +159,7 @@ impl Vfs {
         if kind == AclKind::Default && inode.fmt() != mode::S_IFDIR {
             return if entries.is_some() { Err(Errno::ACCESS) } else { Ok(()) };
         }
-        let _turn = self.inode_locks.take(inode.id());
+        let _locked = self.inode_locks.take(inode.id());
         let attr = self.attr_now(op, inode)?;
         permission::require_owner(op, &attr)?;
         let list = entries.map(Acl::new).transpose()?;

@@ -9,7 +9,7 @@ use crate::driver::{Driver, Inode};
 use crate::ops::is_dir;
 use crate::permission;
 use crate::powers::{Capability, Who};
-use crate::types::{Access, Attr, Errno, Op, Result, SetAttr, SetTime, mode};
+use crate::types::{Access, Attr, Errno, FileFlags, FlagsForm, Op, Result, SetAttr, SetTime, Time, mode};
 use crate::vfs::Vfs;
 
 /// Longest file in bytes: offsets are signed.
@@ -26,6 +26,11 @@ pub(crate) struct How {
     pub(crate) opened: bool,
     /// `chown`, even with neither owner nor group: set-id bits are cleared.
     pub(crate) chown: bool,
+}
+
+/// Whether a file of this type may have flags.
+fn has_flags(inode: &Inode<'_>) -> bool {
+    matches!(inode.fmt(), mode::S_IFREG | mode::S_IFDIR)
 }
 
 impl Vfs {
@@ -49,6 +54,43 @@ impl Vfs {
         self.change(op, inode, &set, How { chown: true, opened: false })
     }
 
+    /// The time of birth of a file; none if it is not known.
+    ///
+    /// # Errors
+    /// The driver's errors.
+    pub fn birth(&self, op: &Op, inode: &Inode<'_>) -> Result<Option<Time>> {
+        let sup = self.sup(inode)?;
+        if sup.features.births { sup.driver.birth(op, inode) } else { Ok(None) }
+    }
+
+    /// The flags of a file (ioctl_iflags(2)).
+    ///
+    /// # Errors
+    /// ENOTTY of anything but regular files and directories, and if there are none; the driver's errors.
+    pub fn file_flags(&self, op: &Op, inode: &Inode<'_>, form: FlagsForm) -> Result<FileFlags> {
+        if !has_flags(inode) {
+            return Err(Errno::NOTTY);
+        }
+        self.sup(inode)?.driver.file_flags(op, inode, form)
+    }
+
+    /// Sets the flags of a file, which is for its owner. It holds the inode lock, as every change of attributes does.
+    ///
+    /// # Errors
+    /// As [`Vfs::file_flags`]; EROFS, EPERM.
+    pub fn set_file_flags(&self, op: &Op, inode: &Inode<'_>, flags: &FileFlags) -> Result<()> {
+        if !has_flags(inode) {
+            return Err(Errno::NOTTY);
+        }
+        let sup = self.sup(inode)?;
+        sup.writable()?;
+        let _locked = self.inode_locks.take(inode.id());
+        if !permission::owns(op, &self.attr_now(op, inode)?) {
+            return Err(Errno::PERM);
+        }
+        sup.driver.set_file_flags(op, inode, flags)
+    }
+
     /// [`Vfs::setattr`] with further facts about the change.
     pub(crate) fn change(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr, how: How) -> Result<Attr> {
         if set.size.is_some() && is_dir(inode) {
@@ -59,7 +101,7 @@ impl Vfs {
         }
         let sup = self.sup(inode)?;
         sup.writable()?;
-        let _turn = self.inode_locks.take(inode.id());
+        let _locked = self.inode_locks.take(inode.id());
         let attr = self.attr_now(op, inode)?;
         if !op.trusted {
             self.check(op, inode, &attr, set, how)?;
@@ -130,7 +172,7 @@ impl Vfs {
             return Ok(());
         }
         op.certain()?;
-        let _turn = self.inode_locks.take(inode.id());
+        let _locked = self.inode_locks.take(inode.id());
         let attr = inode.attr();
         let mode = left(&attr);
         if mode == attr.mode {

@@ -217,7 +217,7 @@ impl Vfs {
         let room = guard.reserve(Room::Name).map_err(|e| cache_errno(e, sup.features))?;
         // The inode lock is held. So the last name cannot go between the look at the count and the driver's
         // increment. If it went before, there is nothing left to link to.
-        let _turn = self.inode_locks.take(inode.id());
+        let _locked = self.inode_locks.take(inode.id());
         match inode.attr().nlink {
             0 if !sup.driver.is_linkable(inode) => return Err(Errno::NOENT),
             u32::MAX => return Err(Errno::MLINK),
@@ -242,7 +242,7 @@ fn check_new(name: &[u8]) -> Result<()> {
 /// In a set-group-id directory, new nodes inherit the group, and new directories inherit the bit. A set-group-id
 /// executable for a group without the caller is made without the bit. Trusted callers have applied that last rule
 /// themselves: only they know the supplementary groups.
-fn inherit(op: &Op, parent: Perm, mode: u32) -> (u32, u32) {
+pub(super) fn inherit(op: &Op, parent: Perm, mode: u32) -> (u32, u32) {
     const SGID_RUN: u32 = mode::S_ISGID | 0o010;
     if parent.mode & mode::S_ISGID == 0 {
         return (mode, op.cred.gid);

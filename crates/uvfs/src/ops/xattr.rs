@@ -102,7 +102,7 @@ impl Vfs {
             return self.set_list(op, inode, kind, parse(value)?);
         }
         self.may_change(op, inode, name)?;
-        let _turn = self.inode_locks.take(inode.id());
+        let _locked = self.inode_locks.take(inode.id());
         self.sup(inode)?.driver.setxattr(op, inode, name, value, flags)
     }
 
@@ -114,7 +114,7 @@ impl Vfs {
             return self.set_list(op, inode, kind, None);
         }
         self.may_change(op, inode, name)?;
-        let _turn = self.inode_locks.take(inode.id());
+        let _locked = self.inode_locks.take(inode.id());
         self.sup(inode)?.driver.removexattr(op, inode, name)
     }
 
