@@ -341,6 +341,20 @@ mod tests {
         drop(held);
     }
 
+    /// Rule 14: after changes were lost, no path is walked by an entry of an older epoch. The walk starts below the
+    /// root, whose position moves with the epoch. Planted bug: rule14-paths-ignore-the-epoch.
+    #[test]
+    fn rule14_a_path_of_an_older_epoch_leads_nowhere() {
+        let (cache, sb) = world(Ttl::Forever);
+        let way = &positions(&cache, sb)[1..];
+        let ask = Whence { start: way[0].id(), ..whence(&cache, sb) };
+        (0..2).for_each(|_| cache.note_prefix(ask, b"/b", way));
+        assert_eq!(cache.prefix(ask, b"/b"), Some(way[1]));
+        cache.all_suspect(sb);
+        assert!(way.iter().all(|at| cache.check(*at)), "no position has moved");
+        assert_eq!(cache.prefix(ask, b"/b"), None);
+    }
+
     #[test]
     fn a_name_that_may_expire_is_not_kept() {
         let (cache, sb) = world(Ttl::millis(1000));

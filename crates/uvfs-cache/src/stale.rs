@@ -279,4 +279,23 @@ mod tests {
         cache.rename(&from, &to, room, None);
         assert_eq!(peek(&cache, sb, b"to"), Peek::Miss);
     }
+
+    /// Rule 10: a link whose name another process changed meanwhile is not trusted. Planted bug:
+    /// rule10-link-ignores-the-notes.
+    #[test]
+    fn rule10_a_link_made_during_a_change_from_elsewhere_is_not_trusted() {
+        let (cache, sb) = world();
+        let root = cache.root(sb).unwrap();
+        let file = ask(&cache, sb, b"file").found(&file(5, 1)).unwrap();
+        let link = |name: &[u8], changed: &[u8]| {
+            let guard = cache.lock_name(&root, name);
+            let room = guard.reserve(Room::Name).unwrap();
+            cache.name_changed(sb, 1, changed);
+            guard.link(room, &file, Ttl::Forever);
+        };
+        link(b"a", b"other name");
+        assert!(matches!(peek(&cache, sb, b"a"), Peek::Hit(..)));
+        link(b"b", b"b");
+        assert_eq!(peek(&cache, sb, b"b"), Peek::Miss);
+    }
 }

@@ -293,35 +293,36 @@ fn rule13_the_last_task_that_polled_is_woken() {
 /// bug: rule14-a-link-renews-what-has-expired.
 #[test]
 fn rule14_a_new_name_does_not_renew_attributes() {
-    const GENERATION: u32 = 600_000;
+    const TEN_MINUTES: u32 = 600_000;
     let (cache, sb) = world(false);
     let root = cache.root(sb).unwrap();
-    let file = find(&cache, &root, b"a", &Fresh { ttl: Ttl::Millis(GENERATION), ..fresh(5, S_IFREG, 1) });
-    let link = |name: &[u8], generation| {
+    let file =
+        find(&cache, &root, b"a", &Fresh { ttl: Ttl::millis(TEN_MINUTES.into()), ..fresh(5, S_IFREG, 1) });
+    let link = |name: &[u8], ttl| {
         let guard = cache.lock_name(&root, name);
-        guard.link(guard.reserve(Room::Name).unwrap(), &file, generation);
+        guard.link(guard.reserve(Room::Name).unwrap(), &file, ttl);
         drop(guard);
         cache.peek(root.id(), name)
     };
-    assert!(matches!(link(b"in time", Generation::Millis(GENERATION)), Peek::Hit(..)));
-    cache.advance_clock(GENERATION + 1);
-    assert_eq!(link(b"late", Generation::Millis(GENERATION)), Peek::Miss);
+    assert!(matches!(link(b"in time", Ttl::millis(TEN_MINUTES.into())), Peek::Hit(..)));
+    cache.advance_clock(TEN_MINUTES + 1);
+    assert_eq!(link(b"late", Ttl::millis(TEN_MINUTES.into())), Peek::Miss);
     assert_eq!(link(b"later", Ttl::Forever), Peek::Miss);
 }
 
 /// Rule 14: an exchange takes the time until which a target is believed along. Planted bug: rule14-exchange-keeps-deadlines.
 #[test]
 fn rule14_an_exchanged_target_expires_where_it_is() {
-    const GENERATION: u32 = 600_000;
+    const TEN_MINUTES: u32 = 600_000;
     let (cache, sb) = world(false);
     let root = cache.root(sb).unwrap();
     drop(find(&cache, &root, b"a", &fresh(5, S_IFREG, 1)));
-    drop(find(&cache, &root, b"b", &Fresh { ttl: Ttl::Millis(GENERATION), ..fresh(6, S_IFREG, 1) }));
+    drop(find(&cache, &root, b"b", &Fresh { ttl: Ttl::millis(TEN_MINUTES.into()), ..fresh(6, S_IFREG, 1) }));
     let (a, b) = cache.lock_names((&root, b"a"), (&root, b"b"));
     cache.exchange(&a, &b);
     drop((a, b));
     assert!(matches!(cache.peek(root.id(), b"a"), Peek::Hit(_, attr) if attr.ino == 6));
-    cache.advance_clock(GENERATION + 1);
+    cache.advance_clock(TEN_MINUTES + 1);
     assert_eq!(cache.peek(root.id(), b"a"), Peek::Miss);
     assert!(matches!(cache.peek(root.id(), b"b"), Peek::Hit(_, attr) if attr.ino == 5));
 }

@@ -259,8 +259,8 @@ impl Ext4 {
 
 impl Drop for Ext4 {
     fn drop(&mut self) {
-        if let Some(beside) = self.counted.get() {
-            beside.sub(self.replayed.memory());
+        if let Some(external) = self.counted.get() {
+            external.sub(self.replayed.memory());
         }
     }
 }
@@ -285,9 +285,9 @@ impl Driver for Ext4 {
         if bytes > 0 {
             // Of several mounts the first pays.
             self.counted.get_or_init(|| {
-                let beside = cache.beside();
-                beside.add(bytes);
-                beside
+                let external = cache.external_bytes();
+                external.add(bytes);
+                external
             });
         }
     }

@@ -244,5 +244,5 @@ fn the_memory_of_what_was_replayed_is_counted() {
     let vfs = mount(&opened).unwrap();
     assert!(vfs.context(Cred::root()).lstat(b"/made/escaped").is_ok());
     let bytes = opened.replayed().memory();
-    assert_eq!((bytes, vfs.cache().beside().bytes()), (opened.replayed().blocks * 16, bytes));
+    assert_eq!((bytes, vfs.cache().external_bytes().bytes()), (opened.replayed().blocks * 16, bytes));
 }

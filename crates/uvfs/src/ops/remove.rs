@@ -47,10 +47,10 @@ impl Vfs {
         if is_dir(&victim) {
             return Err(Errno::ISDIR);
         }
-        let turn = self.inode_locks.take(victim.id());
+        let locked = self.inode_locks.take(victim.id());
         sup.driver.unlink(op, dir, name, &victim)?;
         guard.remove(None);
-        drop(turn);
+        drop(locked);
         Ok(())
     }
 
