@@ -153,17 +153,17 @@ pub fn run(
     Ok(series)
 }
 
-/// A turn that counts.
+/// The result of one turn.
 struct Turn {
     batches: Vec<Vec<Batch>>,
     counted: Option<Rate>,
-    /// The servers' nanoseconds for each operation.
+    /// The servers' nanoseconds per operation.
     server_cpu: Option<f64>,
 }
 
 impl Turn {
-    /// A turn of which nothing is left is repeated, and in the end counted as it is, with all of it marked as
-    /// dropped: a short turn on a busy machine.
+    /// Runs a turn; repeats it if none of it counts. The last attempt is counted as it is, with all of it marked as
+    /// dropped. That happens to a short turn on a busy machine.
     fn of(arm: &dyn Arm, plan: turn::Plan<'_>, width: Width, drop: bool) -> Result<Self> {
         let mut left = ATTEMPTS;
         loop {

@@ -1,7 +1,7 @@
-//! What every arm of a lookup is given, and what it is asked: names, attributes, paths, the walk.
+//! The interface between the lookup workloads and their arms: names, attributes, paths, the walk.
 //!
 //! [`Names`] is the seam: a table that finds one name in one directory. [`walk`] and
-//! [`namei`] run above it and are the same code for every table, so that a difference between two
+//! [`namei`] run above it and are the same code for every table. So a difference between two
 //! arms is a difference between two tables. [`tree`] says which files exist and in which order
 //! they are visited. Plain values and traits: nothing here is shared or locked.
 

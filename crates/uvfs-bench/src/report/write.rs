@@ -95,7 +95,7 @@ fn rows(rows: &[Row]) -> Option<Table> {
     table(head, rows.iter().map(line).collect(), 1)
 }
 
-/// Heads of three more columns, if any row has servers; other rows leave them empty.
+/// Heads of three more columns, if any row has servers. Rows without servers leave these columns out.
 fn server_head(served: bool, what: &str) -> Vec<String> {
     if served { [what, "min", "max"].map(str::to_owned).to_vec() } else { Vec::new() }
 }
