@@ -1,10 +1,10 @@
 //! A node as a program holds it, and the part of it that no lock protects.
 //!
-//! [`Inner`] is what an open file needs of a node: its content and its active references. It is reached by
-//! inode number from a table ([`super::engine`]) and lives on while somebody holds it; the tree's own part
-//! of a node ([`super::tree`]) goes when the node is removed. A [`Node`] is a counted handle: it keeps
-//! neither the node in the tree nor the program's value away from its end for longer than it is held.
-//! An attribute that holds a `Node` of its own tree keeps all of it for ever: use [`Node::downgrade`].
+//! [`Inner`] is the part of a node that an open file needs: its content and its active references. A table
+//! ([`super::engine`]) finds it by inode number, and it lives while it is referenced. The tree's own part
+//! of a node ([`super::tree`]) is freed when the node is removed. A [`Node`] is a counted handle. It does not
+//! keep the node in the tree, and it delays the drop of the program's value only while it is held.
+//! An attribute that holds a `Node` of its own tree keeps the whole tree alive for ever: use [`Node::downgrade`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,7 +18,7 @@ use super::engine::Engine;
 use super::options::{Meta, Tag};
 use super::poll::Waiters;
 
-/// What a node is.
+/// The kind of a node, with its content.
 pub(super) enum Body {
     Dir,
     Attribute(Box<dyn Attribute>),
@@ -32,9 +32,9 @@ pub(super) struct Inner {
     pub(super) active: ActiveRef,
     pub(super) body: Body,
     pub(super) waiters: Waiters,
-    /// It was taken out of the tree without waiting for those who have it open.
+    /// The node was taken out of the tree without waiting for its open files.
     pub(super) unlinked: AtomicBool,
-    /// Somebody is at [`super::Call::remove_self`].
+    /// A call is in [`super::Call::remove_self`].
     pub(super) removing_itself: AtomicBool,
     gone: Mutex<bool>,
     is_gone: Condvar,
@@ -60,7 +60,7 @@ impl Inner {
         }
     }
 
-    /// The removal is over.
+    /// Records that the removal is over.
     pub(super) fn set_gone(&self) {
         *self.gone.lock() = true;
         self.is_gone.notify_all();
@@ -74,10 +74,10 @@ impl Inner {
     }
 }
 
-/// What a symbolic link leads to.
+/// The target of a symbolic link.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// A node of the same tree. The link's text is the relative path there, and stays right when either moves.
+    /// A node of the same tree. The link's text is the relative path to it, and stays right when either moves.
     Node(Node),
     /// Any text.
     Text(Vec<u8>),
@@ -102,7 +102,7 @@ impl From<&str> for Target {
 }
 
 /// A node of a [`Kernfs`](super::Kernfs): a directory, an attribute or a symbolic link. Cheap to clone. Operations on
-/// one that is removed fail with ENOENT.
+/// a removed node fail with ENOENT.
 #[derive(Clone)]
 pub struct Node {
     engine: Arc<Engine>,
@@ -124,7 +124,7 @@ impl PartialEq for Node {
 
 impl Eq for Node {}
 
-/// A [`Node`] that keeps nothing alive.
+/// A [`Node`] handle that keeps nothing alive.
 #[derive(Clone)]
 pub struct WeakNode {
     engine: Weak<Engine>,
@@ -138,7 +138,7 @@ impl std::fmt::Debug for WeakNode {
 }
 
 impl WeakNode {
-    /// The node, while there is one.
+    /// The node, if it still exists.
     pub fn upgrade(&self) -> Option<Node> {
         Some(Node { engine: self.engine.upgrade()?, inner: self.inner.upgrade()? })
     }
@@ -149,7 +149,7 @@ impl Node {
         Self { engine, inner }
     }
 
-    /// A handle for who must not keep the tree alive: an attribute of it.
+    /// A handle that does not keep the tree alive, for the tree's own attributes.
     pub fn downgrade(&self) -> WeakNode {
         WeakNode { engine: Arc::downgrade(&self.engine), inner: Arc::downgrade(&self.inner) }
     }
@@ -164,7 +164,7 @@ impl Node {
         self.inner.fmt
     }
 
-    /// Whether it can be found and used: activated, and its removal has not begun.
+    /// Whether it can be found and used: it is activated, and its removal has not begun.
     pub fn is_active(&self) -> bool {
         self.inner.active.is_active() && !self.inner.unlinked.load(Ordering::Acquire)
     }
@@ -172,8 +172,8 @@ impl Node {
     /// Adds a directory.
     ///
     /// # Errors
-    /// EEXIST; ENOENT (this one is removed); ENOTDIR (it is no directory); EINVAL (a name that is no name; a tag
-    /// where children have none, or none where they have); ENAMETOOLONG; ENOMEM (2^32 nodes).
+    /// EEXIST; ENOENT (this node is removed); ENOTDIR (this node is not a directory); EINVAL (an invalid name; a tag
+    /// although children have none here, or no tag although they have); ENAMETOOLONG; ENOMEM (2^32 nodes).
     pub fn add_dir(&self, name: impl AsRef<[u8]>, meta: Meta) -> Result<Self> {
         self.add(name.as_ref(), &meta, Body::Dir, None)
     }
