@@ -214,13 +214,13 @@ impl Node {
         Some(Self { engine: Arc::clone(&self.engine), inner })
     }
 
-    /// All children in the order of their making, hidden ones too; none of what is no directory.
+    /// All children in order of creation, hidden ones too; empty if this is not a directory.
     pub fn children(&self) -> Vec<Self> {
         let children = self.engine.children(self.inner.ino);
         children.into_iter().map(|inner| Self { engine: Arc::clone(&self.engine), inner }).collect()
     }
 
-    /// The directory that it is in; none for the root and for what is removed.
+    /// The directory that it is in; `None` for the root and for a removed node.
     pub fn parent(&self) -> Option<Self> {
         let inner = self.engine.parent(self.inner.ino)?;
         Some(Self { engine: Arc::clone(&self.engine), inner })
@@ -229,7 +229,7 @@ impl Node {
     /// Its name; empty for the root.
     ///
     /// # Errors
-    /// ENOENT where it is removed.
+    /// ENOENT if it is removed.
     pub fn name(&self) -> Result<Vec<u8>> {
         self.engine.name(self.inner.ino)
     }
@@ -237,16 +237,17 @@ impl Node {
     /// The path from the root, with a slash before each name; `/` for the root itself.
     ///
     /// # Errors
-    /// ENOENT where it is removed.
+    /// ENOENT if it is removed.
     pub fn path(&self) -> Result<Vec<u8>> {
         self.engine.path(self.inner.ino)
     }
 
-    /// Moves it, with what is below it, to another directory, name or tag, or several of these. Open files stay open.
+    /// Moves it, with everything below it, to another directory, name or tag, or several of these. Open files
+    /// stay open.
     ///
     /// # Errors
-    /// As [`Node::add_dir`]; EINVAL also where the new directory is this one or below it, EBUSY for the root,
-    /// EXDEV where it is of another tree.
+    /// As [`Node::add_dir`]. Also EINVAL if the new directory is this one or below it, EBUSY for the root,
+    /// EXDEV if the new directory is in another tree.
     pub fn rename(&self, new_parent: &Self, new_name: impl AsRef<[u8]>, new_tag: Option<Tag>) -> Result<()> {
         if !Arc::ptr_eq(&self.engine, &new_parent.engine) {
             return Err(Errno::XDEV);
@@ -254,30 +255,30 @@ impl Node {
         self.engine.rename(self.inner.ino, new_parent.inner.ino, new_name.as_ref(), new_tag)
     }
 
-    /// Removes it and all below it. From the beginning on nobody finds them and no call of an attribute begins;
-    /// when this returns, none is inside any more. A call must not do this to its own node: it would wait for
-    /// itself; see [`Call::remove_self`](super::Call::remove_self). The root loses its children and stays. Twice is once.
+    /// Removes it and everything below it. From the beginning, nobody finds these nodes and no call of an attribute
+    /// begins; when this returns, no call is inside any more. A call must not do this to its own node: it would wait
+    /// for itself; see [`Call::remove_self`](super::Call::remove_self). The root loses its children but stays. Idempotent.
     pub fn remove(&self) {
         self.engine.remove(self.inner.ino);
     }
 
-    /// Removes it and all below it, and waits for nobody. From the beginning on nobody finds them. Calls that are inside go on, and a
-    /// file that is open can be read to the end of one text: an attribute has to bear calls after its removal. Reading from the
-    /// start again, and writing, fail with ENODEV. The root stays as it is. Twice is once.
+    /// Removes it and everything below it without waiting. From the beginning, nobody finds these nodes. Calls that are
+    /// inside go on, and an open file can be read to the end of one text. So an attribute must tolerate calls after its
+    /// removal. Reading from the start again, and writing, fail with ENODEV. The root stays unchanged. Idempotent.
     pub fn unlink(&self) {
         self.engine.unlink_open(self.inner.ino);
     }
 
-    /// Wakes who polls: the value is not what was read. Whoever has the file open sees POLLPRI and POLLERR until he has
-    /// read it from the start again. O(those who wait); no lock is held while they are woken.
+    /// Wakes pollers: the value differs from what was read. Everyone who has the file open sees POLLPRI and POLLERR
+    /// until they read it from the start again. O(waiters); no lock is held while they are woken.
     pub fn notify(&self) {
         self.inner.waiters.notify();
     }
 
-    /// What `stat` says.
+    /// The attributes for `stat`.
     ///
     /// # Errors
-    /// ENOENT where it is removed.
+    /// ENOENT if it is removed.
     pub fn attr(&self) -> Result<Attr> {
         self.engine.attr(self.inner.ino).ok_or(Errno::NOENT)
     }
@@ -285,7 +286,7 @@ impl Node {
     /// Changes mode, owner and times; a size is ignored.
     ///
     /// # Errors
-    /// ENOENT where it is removed.
+    /// ENOENT if it is removed.
     pub fn set_attr(&self, set: &SetAttr) -> Result<()> {
         self.engine.set_attr(self.inner.ino, set)
     }

@@ -90,8 +90,8 @@ impl Tmpfs {
         u32::try_from(private.checked_sub(1)?).ok().and_then(|index| self.nodes.get(index))
     }
 
-    /// Frees an inode's node and gives back what it counted, when the cache drops the inode. The tree exists only in the
-    /// cache, so the inode is gone whatever its link count (an unmount drops inodes that still have names).
+    /// Frees an inode's node and gives back what it counted, when the cache drops the inode. The tree exists only in
+    /// the cache, so the inode is gone whatever its link count (an unmount drops inodes that still have names).
     pub(super) fn forget(&self, attr: &Attr, private: u64) {
         if let (Some(node), Some(index)) = (self.node_at(private), private.checked_sub(1)) {
             let pages = node.mapping.lock(&self.memory).clear();
