@@ -131,7 +131,7 @@ pub enum Kind {
 pub struct Fault {
     /// The kind of call.
     pub call: Call,
-    /// What happens to it.
+    /// The effect.
     pub kind: Kind,
     /// The first call that is hit; calls are counted from 1, separately for each kind.
     pub first: u64,

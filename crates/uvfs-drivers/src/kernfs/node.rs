@@ -257,7 +257,8 @@ impl Node {
 
     /// Removes it and everything below it. From the beginning, nobody finds these nodes and no call of an attribute
     /// begins; when this returns, no call is inside any more. A call must not do this to its own node: it would wait
-    /// for itself; see [`Call::remove_self`](super::Call::remove_self). The root loses its children but stays. Idempotent.
+    /// for itself; see [`Call::remove_self`](super::Call::remove_self). The root loses its children but stays.
+    /// Idempotent.
     pub fn remove(&self) {
         self.engine.remove(self.inner.ino);
     }
