@@ -90,8 +90,8 @@ pub(super) fn again<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
 }
 
 impl Mirror {
-    /// The host may keep an open waiting, if another process has a lease on the file (fcntl(2)). Then it no longer counts
-    /// as an operation, of which the number is limited, but has its own descriptors like an open file.
+    /// The host may keep an open waiting, if another process has a lease on the file (fcntl(2)). Then it no longer
+    /// counts as an operation, of which the number is limited, but has its own descriptors like an open file.
     pub(super) fn open_file(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
         let turn = self.budget.turn();
         let permit = self.budget.permit()?;
