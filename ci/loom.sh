@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The loom tests: every interleaving of a few threads, up to a number of preemptions (2; 3 where few
+# The loom tests: every interleaving of a few threads, up to a number of preemptions (2; 3 if few
 # words are shared; LOOM_MAX_PREEMPTIONS raises it in uvfs-cache).
 #
-# Named loom_ruleN_… after the rule of docs/locking.md that they prove. A filter may be given:
+# They are named loom_ruleN_… after the rule of docs/locking.md that they prove. A filter may be given:
 #   ci/loom.sh rule5
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Miri over those tests of uvfs-sync that it can run. It has no membarrier; memory that is reserved first and committed later is
-# plain zeroed memory there, which giving back fills with zeros (crates/uvfs-sync/src/sys.rs).
+# Miri on the tests of uvfs-sync that it can run. It has no membarrier. Memory that is reserved first and committed
+# later is plain zeroed memory there; giving it back fills it with zeros (crates/uvfs-sync/src/sys.rs).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# A mirror of many files: what a second walk asks for, and what a file costs.
+# A mirror of many files: the driver calls of a second walk, and the cost of a file.
 #
 #   ci/mirror-scale.sh [--walk N] [--live N] [--memory SIZE]...
 #
-# --walk N       walk a tree of N files with GNU find and with ls -lR until nothing is asked for, and say what the server did
-#                meanwhile (.uvfs counters, strace); then change it and walk again (default 200000; 0: not)
-#                and mount it once more with -o preload: no name is asked for then
-# --live N       stat N files under `ulimit -n 256`, and say what the server takes (default 1000000; 0: not)
-# --memory SIZE  and within this limit (may be given several times; default 64M): the server's resident memory may grow by that,
-#                a twentieth of it, and what a mount takes whatever is in it
+# --walk N       walk a tree of N files with GNU find and with ls -lR until no more calls are made, and report what the
+#                server did meanwhile (.uvfs counters, strace); then change the tree and walk again;
+#                then mount it once more with -o preload: a walk then asks for no name (default 200000; 0: not)
+# --live N       stat N files under `ulimit -n 256`, and report the server's cost (default 1000000; 0: not)
+# --memory SIZE  and within this limit (may be given several times; default 64M): the server's resident memory may grow
+#                by the limit, a twentieth of it, and the fixed cost of a mount
 #
 # Needs root. The tree is made in a tmpfs. Prints PASS, FAIL or SKIPPED for each part, and "N passed, N failed, N skipped".
 set -uo pipefail
@@ -35,13 +35,13 @@ source=$work/source mnt=$work/mnt server=
 mkdir "$source" "$mnt"
 mount -t tmpfs -o size=8g,nr_inodes=4m uvfs-ci "$source" || give_up "a tmpfs cannot be mounted here"
 
-# make N: so many files, in directories of a thousand.
+# make N: makes N files, in directories of a thousand.
 make() {
     seq 0 $((($1 - 1) / 1000)) | sed "s|^|$source/d|" | xargs mkdir -p
     seq 0 $(($1 - 1)) | awk -v s="$source" '{ printf "%s/d%d/file%d\n", s, $1 / 1000, $1 }' | xargs touch
 }
 
-# start FILES OPTIONS: a mirror by a server that may have so many descriptors.
+# start FILES OPTIONS: a mirror whose server may have FILES descriptors.
 start() {
     (ulimit -n "$1" && exec "$tools/uvfs" mount -o "$2" "mirror:$source" "$mnt") >"$work/server" 2>&1 &
     server=$!
@@ -64,7 +64,7 @@ asked() { grep -E '^(calls/(lookup|getattr|readdir)|lookups_given) ' "$mnt/.uvfs
 find_walk() { find "$mnt" -name .uvfs -prune -o -type f -size -9k -print | wc -l; }
 ls_walk() { ls -lR "$mnt" | grep -c '^-'; }
 
-# Nodes that the kernel has let go of: somebody has dropped its caches, or it needed the memory.
+# Nodes that the kernel has forgotten: another program dropped its caches, or it needed the memory.
 forgotten() { cat "$mnt/.uvfs/lookups_forgotten"; }
 
 second_walk() {
@@ -73,7 +73,7 @@ second_walk() {
         "$1" >/dev/null && "$1" >/dev/null
         before=$(forgotten)
         (walk_again "$@") >"$work/said" && break
-        # Only a walk of which nothing was forgotten says anything.
+        # Only a walk during which nothing was forgotten is conclusive.
         [ "$(forgotten)" != "$before" ] || break
         echo "$1: try $try: the kernel was made to forget $(($(forgotten) - before)) nodes meanwhile"
     done
@@ -97,7 +97,7 @@ walk_again() {
         source_calls=$(grep -cE ' (open|openat|openat2|statx|newfstatat|getdents64|l?getxattr|l?listxattr|name_to_handle_at|readlinkat)$' "$work/trace")
     fi
     after=$(asked)
-    # Looking at the counters asks for their own names, which is no call of the driver.
+    # Reading the counters looks their own names up, which is no call of the driver.
     if [ "$seen" = "$files" ] && [ "$source_calls" = 0 ] && [ "$(grep calls <<<"$before")" = "$(grep calls <<<"$after")" ]; then
         pass "$kind: a second walk of $files files makes no system call to the source; nodes handed out:" \
             "$(awk '/given/ { print $2 }' <<<"$before") before, $(awk '/given/ { print $2 }' <<<"$after") after"
@@ -125,7 +125,7 @@ walks() {
     stop
 }
 
-# Filled ahead: what is walked through then asks for no name and no attributes.
+# Preloaded: a walk then asks for no name and no attributes.
 preloaded() {
     local said before after seen
     start 20000 allow_other,preload
@@ -151,7 +151,7 @@ preloaded() {
 # Resident memory of the server in bytes.
 memory() { awk '/^VmRSS/ { print $2 * 1024 }' "/proc/$server/status"; }
 
-# What a mount takes besides: buffers and stacks of its threads.
+# The fixed cost of a mount: buffers and stacks of its threads.
 fixed=$((6 << 20))
 
 live() {
@@ -164,7 +164,7 @@ live() {
     printf 'memory=%s: %s files, %s inodes known, %s bytes resident more, %s a file; cache %s bytes, limit %s; %s descriptors\n' \
         "${limit:-unlimited}" "$seen" "$(cat "$mnt/.uvfs/inodes")" $((full - empty)) $(((full - empty) / live)) \
         "$(cat "$mnt/.uvfs/bytes")" "$(cat "$mnt/.uvfs/bytes_limit")" "$(find "/proc/$server/fd" -type l | wc -l)"
-    # Each can be worked with, whatever the cache has let go of.
+    # Each file can be used, whatever the cache has evicted.
     if [ "$seen" = "$live" ] && chmod 600 "$mnt/d0/file1" "$mnt/d$(((live - 1) / 1000))/file$((live - 1))"; then
         pass "$live live files with 256 descriptors, memory=${limit:-unlimited}"
     else

@@ -1,8 +1,8 @@
 # Two directories to compare, for the scripts beside this one (to be sourced, not run).
 #
-# mount_pair [DIR_A DIR_B] sets A and B: the two directories given, or else a uvfs tmpfs (where $fs is mirror: a
-# mirror of a tmpfs of the kernel, by the transport $transport) that is mounted for the purpose and a tmpfs of the kernel. $work is a scratch directory of the host. All that was mounted or made
-# is taken away on exit, however the script ends.
+# mount_pair [DIR_A DIR_B] sets A and B to the two directories given. Without them, A is a uvfs tmpfs mounted for the
+# purpose (if $fs is mirror: a mirror of a kernel tmpfs) over the transport $transport, and B is a kernel tmpfs. $work
+# is a scratch directory of the host. Everything mounted or made is removed on exit, however the script ends.
 # pass, fail and skip print one line each and count; summary prints the closing line and sets the exit status.
 # shellcheck shell=bash
 
@@ -24,7 +24,7 @@ clean_up() {
     for dir in "${mounts[@]}"; do
         umount "$dir" 2>/dev/null || umount --lazy "$dir" 2>/dev/null || true
     done
-    # Never into what is still mounted.
+    # Never removes anything below a live mount.
     rm -rf --one-file-system "$work"
     exit "$status"
 }
@@ -37,14 +37,14 @@ summary() {
     [ "$failed" = 0 ]
 }
 
-# Nothing more can be run: that is no failure.
+# Nothing more can run: that is not a failure.
 give_up() {
     skip "$*"
     summary
     exit 0
 }
 
-# Builds what is needed; the mount under test is made of the same sources.
+# Builds what is needed; the mount under test is built from the same sources.
 build() {
     cargo build --quiet --release -p uvfs-cli -p uvfs-suites || return
     target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
@@ -70,6 +70,6 @@ mount_pair() {
     fi
     "$tools/uvfs" mount --daemon -o "$options" "$source" "$A" || { fail "uvfs mount"; summary; exit 1; }
     mounts+=("$A")
-    # After the mirror, which holds it.
+    # Unmounted after the mirror, which holds it.
     [ "$fs" != mirror ] || mounts+=("$work/source")
 }

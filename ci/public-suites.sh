@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs other people's file system suites on a uvfs mount; a case that fails on the kernel's tmpfs too is the host's.
+# Runs third-party suites on a uvfs mount. A case that also fails on the kernel's tmpfs counts as the host's.
 #
 #   XFSTESTS=DIR LTP=DIR TEST_SYSCALLS=FILE ci/public-suites.sh [--fs tmpfs|mirror] [--transport auto|dev|uring]
 #
@@ -7,8 +7,9 @@
 # LTP            a built tree of the Linux Test Project: its tests of file system calls
 # TEST_SYSCALLS  libfuse's program of that name: all tests, as root and without -u
 #
-# A suite that is not named is skipped by name: none of them is packaged for Debian 12. stress-ng, pjdfstest, fsx and dbench,
-# which are, run in ci/suites.sh. Cases that differ on purpose stand in `accepted` below, each with its reason in docs/semantics.md.
+# A suite without its variable is reported as skipped: none of them is packaged for Debian 12. ci/suites.sh runs those
+# that are: stress-ng, pjdfstest, fsx and dbench. `accepted` below lists cases that differ on purpose; docs/semantics.md
+# has the reasons.
 # Needs root. Prints PASS, FAIL or SKIPPED for each suite, and "N passed, N failed, N skipped" at the end.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -27,15 +28,15 @@ done
 build || exit 1
 mount_pair
 
-# Cases that may fail here, one a line.
+# Cases that may fail here, one per line.
 accepted() {
     case $1 in
     # It refuses to try a loop device on any FUSE file system.
     ltp) echo ioctl_loop05 ;;
     esac
     case $1:$fs in
-    # A read from the kernel's pages, or of a lent file, does not come to the host: access times are as with noatime.
-    # File handles hold as long as the kernel knows the file.
+    # A read from the kernel's pages, or of a lent file, does not reach the host: access times are as with noatime.
+    # File handles are valid as long as the kernel knows the file.
     xfstests:mirror) printf 'generic/%s\n' 003 426 467 477 777 ;;
     # A process that may open more files than the server gets ENFILE before EMFILE.
     ltp:mirror) printf '%s\n' fcntl12 open04 ;;
@@ -55,7 +56,7 @@ judge() {
     fi
 }
 
-# The tests of LTP that work in a directory: others bring devices of their own.
+# The tests of LTP that work in a directory; the others bring their own devices.
 ltp_cases() {
     local source test
     for source in "$LTP"/testcases/kernel/syscalls/*/*.c; do
@@ -66,7 +67,7 @@ ltp_cases() {
     done
 }
 
-# ltp_in DIR OUT: the names of those that fail there.
+# ltp_in DIR OUT: writes the names of the tests that fail there.
 ltp_in() {
     local test status
     mkdir "$1/ltp" && chmod 777 "$1/ltp"
@@ -100,7 +101,7 @@ t_test_syscalls() {
         if [ $side = a ]; then dir=$A; else dir=$B; fi
         mkdir "$dir/syscalls"
         timeout --kill-after=10 300 "$TEST_SYSCALLS" "$dir/syscalls" >"$work/test_syscalls.log.$side" 2>&1
-        # A line a test: "+ SECONDS NUMBER [NAME] START", then the same with OK unless it fails.
+        # One line per test: "+ SECONDS NUMBER [NAME] START", then the same with OK unless it fails.
         sed -n 's/.* \[\(.*\)\] START$/\1/p' "$work/test_syscalls.log.$side" | sort >"$work/test_syscalls.ran"
         sed -n 's/.* \[\(.*\)\] OK$/\1/p' "$work/test_syscalls.log.$side" | sort | comm -13 - "$work/test_syscalls.ran" >"$work/test_syscalls.$side"
         [ -s "$work/test_syscalls.ran" ] || printf 'it did not start\n' >"$work/test_syscalls.$side"
@@ -109,7 +110,7 @@ t_test_syscalls() {
     judge test_syscalls || grep -v 'START$\|OK$' "$work/test_syscalls.log.a"
 }
 
-# check_on NAME TYPE TESTS…: what xfstests says goes to $work/xfstests.NAME.
+# check_on NAME TYPE TESTS…: writes the output of xfstests to $work/xfstests.NAME.
 check_on() {
     local name=$1 type=$2
     shift 2
@@ -134,7 +135,7 @@ export TEST_DEV=mirror:$work/source/x-test TEST_DIR=$work/x/test
 export SCRATCH_DEV=mirror:$work/source/x-scratch SCRATCH_MNT=$work/x/scratch
 export TEST_FS_MOUNT_OPTS="-o allow_other,suid,dev,transport=$transport" MOUNT_OPTIONS="-o allow_other,suid,dev,transport=$transport"
 CONFIG
-    # xfstests knows the type `fuse` without what comes after the dot.
+    # xfstests knows the type `fuse` without the part after the dot.
     mkdir "$work/bin"
     printf '#!/bin/sh\n%s "$@" | sed "s/fuse[.]uvfs/fuse/"\n' "$(command -v df)" >"$work/bin/df"
     chmod +x "$work/bin/df"

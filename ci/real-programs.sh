@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Real programs on a uvfs mount and on a tmpfs of the kernel; afterwards both must hold the same.
+# Runs real programs on a uvfs mount and on a kernel tmpfs. Afterwards both must hold the same.
 #
 #   ci/real-programs.sh [--fs tmpfs|mirror] [DIR_A DIR_B]
 #
-# Without directories a kernel tmpfs is mounted for the purpose, and a uvfs tmpfs or a mirror of another kernel tmpfs.
-# Each program runs on both; a step passes if it succeeds on both and the trees are equal. What
-# is not installed is skipped. Prints "N passed, N failed, N skipped" at the end.
+# Without directories, the script mounts a kernel tmpfs, and a uvfs tmpfs or a mirror of another kernel tmpfs.
+# Each program runs on both. A step passes if it succeeds on both and the trees are equal. Missing
+# programs are skipped. Prints "N passed, N failed, N skipped" at the end.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 fs=tmpfs
@@ -70,7 +70,7 @@ make_repository() {
 t_git() { git clone -q "$work/repo" cloned && cd cloned && git checkout -q HEAD~7 && git checkout -q main && git gc -q && git fsck --strict >/dev/null && git status --porcelain | wc -l | grep -qx 0; }
 t_make() { cp -r "$work/repo/src" "$work/repo/include" "$work/repo/Makefile" . && make -s -j4 check && touch src/f3.c && make -s check && make -s clean && make -s -j4 check; }
 t_cargo() {
-    # In a workspace of its own, and with nothing from any registry.
+    # In its own workspace, and without any registry.
     cargo init -q --vcs none --lib --name real . 2>/dev/null || return
     printf '\n[workspace]\n' >>Cargo.toml
     printf 'pub mod part;\n' >src/lib.rs
@@ -106,7 +106,7 @@ step() {
             return
         fi
     done
-    # Git's index holds times and inode numbers of this very tree.
+    # Git's index contains times and inode numbers of this very tree.
     if diff -r --no-dereference -x index "$A/real-$name" "$B/real-$name" >"$work/diff" 2>&1; then
         pass "$name"
     else

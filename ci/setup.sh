@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Brings what the tests use, where it may: Debian packages as root, test suites by cargo.
+# Installs what the tests use, as far as it may: Debian packages as root, test suites through cargo.
 #
-# Only the Rust toolchain and a C linker are needed to build; without them this fails. What else
-# is missing is named, and the tests that want it count as skipped. Changes nothing if all is there.
+# The build needs only the Rust toolchain and a C linker; without them this fails. Anything else
+# missing is named, and tests that need it count as skipped. Changes nothing if everything is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -58,6 +58,6 @@ install_packages cc:gcc || die "a C linker is needed"
 install_packages "${PROGRAMS[@]}" || say "the tests that use them will count as skipped"
 install_suites
 [ -c /dev/fuse ] && [ -w /dev/fuse ] || say "/dev/fuse cannot be used: the tests that mount will count as skipped"
-# Who is not root mounts through fusermount3.
+# Users other than root mount through fusermount3.
 [ "$(id -u)" = 0 ] || has fusermount3 || say "fusermount3 is missing (package fuse3): the tests that mount will count as skipped"
 say "done"

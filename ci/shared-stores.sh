@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# A hit stores nothing that another thread reads or writes: by two methods, for each kind of hit.
+# Checks by two methods that a hit stores nothing that another thread reads or writes, for each kind of hit.
 #
-# The program as it is shipped (.ci/run leaves out the optimisation at link time, which takes minutes)
-# runs its hits with all memory read-only but for its own stack, and counts the pages stored to:
-# nothing of the source is trusted. The same program built with --cfg count_stores also counts the
-# stores and read-modify-writes of our own atomics. Either must see none in a hit, and both must see
-# the controls, which do store (the last one method only sees what it can). A counter for each thread
-# (why walks gave up) is stored to by no hit.
+# The release program (.ci/run leaves out the optimisation at link time, which takes minutes)
+# runs its hits with all memory read-only except its own stack, and counts the pages stored to:
+# this does not rely on the source. The same program built with --cfg count_stores also counts the
+# stores and read-modify-writes of our own atomics. Neither may see any in a hit, and both must see
+# the controls, which do store (the second method only sees the stores that it can count). No hit
+# stores to a per-thread counter (why walks gave up).
 #
 # Ends with a line "N passed, N failed".
 set -euo pipefail

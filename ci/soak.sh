@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs loads on every driver for hours, and looks whether the servers stay as small as they were.
+# Runs loads on every driver for hours, and checks that the servers do not grow.
 #
 #   ci/soak.sh [--hours N] [--round SECONDS] [--log FILE]
 #
@@ -10,10 +10,10 @@
 #
 # One server per driver lives from the first round to the last: tmpfs over each transport, a mirror within a memory limit,
 # a generated tree with faults, a kernfs with a command, an ext4 image. Each round puts the same load on all of them, runs the
-# random suites with new seeds, and kills servers of its own under load. After each round the mounts must be empty again or
-# unchanged, and the servers must not have grown since the second round: by a tenth and 8 MiB of resident memory, by 16
-# descriptors (each thread of a mirror keeps the directory that it used last), or by four threads (idle threads of the pool end
-# by themselves). The kernel's caches are dropped before each look.
+# random suites with new seeds, and kills other servers under load. After each round the mounts must be empty again or
+# unchanged. Since the second round a server may have grown by a tenth and 8 MiB of resident memory, by 16 descriptors
+# (each thread of a mirror keeps the directory that it used last), and by four threads (idle threads of the pool end by
+# themselves). The kernel's caches are dropped before each reading.
 #
 # Needs root. Prints PASS or FAIL for each part of each round, and "N passed, N failed, N skipped" at the end.
 set -uo pipefail
@@ -65,7 +65,7 @@ serve() {
 
 begin() {
     local mke2fs
-    # What loads copy and compare with, whatever happens to this checkout meanwhile.
+    # The loads copy this and compare with it, so it must not change with the checkout.
     mkdir "$work/tree" && cp -a crates docs "$work/tree" || exit 1
     mkdir "$work/host"
     mount -t tmpfs -o mode=1777 uvfs-soak "$work/host" || give_up "a tmpfs cannot be mounted here"
@@ -81,7 +81,7 @@ begin() {
     serve kernfs allow_other kernfs:examples/kernfs.toml
     mke2fs=$(PATH=$PATH:/sbin:/usr/sbin command -v mke2fs) && "$mke2fs" -q -t ext4 -d "$work/tree" "$work/image" 64M 2>/dev/null &&
         serve ext4 ro,allow_other,timeout=0,memory=8M "ext4:$work/image"
-    # What is mounted in it goes first.
+    # Mounts inside it are unmounted first.
     mounts+=("$work/host")
 }
 
@@ -120,10 +120,10 @@ churn() {
     [ "$failures" = 0 ] && [ -z "$(ls -A "$dir")" ]
 }
 
-# Loads that leave a mount as it was.
+# Loads that leave a mount unchanged.
 load_tmpfs() { churn "$work/$1"; }
 load_mirror() { churn "$work/mirror"; }
-# Faults make walks fail here and there, never the server.
+# Faults make some walks fail, but never the server.
 load_generated() {
     local until=$((SECONDS + part))
     while [ $SECONDS -lt "$until" ]; do
@@ -149,7 +149,7 @@ load_ext4() {
     return 0
 }
 
-# run_load NAME: puts its load on a server, from this shell.
+# run_load NAME: puts its load on a server; runs in this shell.
 run_load() {
     local name=$1
     [ -n "${servers[$name]:-}" ] || return 0
@@ -180,7 +180,7 @@ look() {
             continue
         fi
         printf '%s %s %s %s %s\n' "$SECONDS" "$name" "$rss" "$fds" "$threads" >>"$log"
-        # The first round takes what a server keeps for ever.
+        # In the first round a server takes memory that it keeps for ever.
         [ "$round" -ge 2 ] || continue
         was=${first[$name]:=$rss $fds $threads}
         if awk -v now="$rss $fds $threads" -v was="$was" 'BEGIN {
@@ -219,7 +219,7 @@ while :; do
     for name in tmpfs-dev tmpfs-uring mirror generated kernfs ext4; do run_load "$name"; done
     suites
     look
-    # Two rounds at the least: the first is what the others are compared with.
+    # At least three rounds: later rounds are compared with the second.
     [ "$SECONDS" -lt "$end" ] || [ "$round" -lt 3 ] || break
 done
 printf '%s rounds, %s s; figures of each: %s\n' "$round" "$SECONDS" "$log"

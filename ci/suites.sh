@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# File system test suites on a uvfs mount; where a suite fails on the kernel's tmpfs too, that counts as the host's.
+# File system test suites on a uvfs mount. If a suite fails on the kernel's tmpfs too, the failure counts as the host's.
 #
 #   ci/suites.sh [--quick] [--install] [--fs tmpfs|mirror] [DIR_A DIR_B]
 #
 # --quick    a few minutes in all, for continuous integration
-# --fs FS    what is tested: a uvfs tmpfs, or a mirror of a tmpfs of the kernel
+# --fs FS    the file system under test: a uvfs tmpfs, or a mirror of a kernel tmpfs
 # --install  first install what is missing (ci/setup.sh: apt-get and cargo install --locked)
 #
-# Without directories FS and a kernel tmpfs are mounted for the purpose. Prints PASS, FAIL or SKIPPED
+# Without directories the script mounts FS and a kernel tmpfs. Prints PASS, FAIL or SKIPPED
 # for each suite, and "N passed, N failed, N skipped" at the end.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -60,7 +60,7 @@ in_process() {
 }
 
 on_mounts() {
-    # The reference file system is only worth something if the kernel agrees with it.
+    # The reference file system is useful only if the kernel agrees with it.
     run "model against the kernel" 900 "$tools/lockstep" --a model: --b "$B" --seeds "$(pick 1..5 1..40)"
     run "lockstep" 1800 "$tools/lockstep" --a "$A" --b "$B" --seeds "$(pick 1..12 1..200)"
     mkdir "$A/linear" && run "linear" 300 "$tools/linear" --dir "$A/linear" --no-links --seconds "$(pick 10 60)"
@@ -106,9 +106,9 @@ TOML
 
 t_fsx() {
     has fsx || { skip "fsx is not installed (cargo install --locked fsx@0.3.2)"; return; }
-    # 10^6 operations a seed in pieces: fsx 0.3.2 never unmaps what it maps to read, one operation in
-    # five, so that one run of a million ends with ENOMEM at vm.max_map_count on any file system, and
-    # long before that each operation has thousands of mappings to look through.
+    # 10^6 operations per seed, in pieces: fsx 0.3.2 never unmaps what it maps for reading, in one operation of
+    # five. So one run of a million ends with ENOMEM at vm.max_map_count on any file system, and
+    # long before that each operation must search thousands of mappings.
     local seed piece
     for seed in $(pick "1 2" "1 2 3 4"); do
         for piece in $(pick 1 "$(seq -s " " 10 49)"); do
@@ -119,7 +119,7 @@ t_fsx() {
     done
 }
 
-# Names of the stressors that fail in a directory, one a line.
+# Names of the stressors that fail in a directory, one per line.
 stress() {
     local dir=$1/stress
     shift
@@ -145,7 +145,7 @@ t_stress() {
         return
     fi
     for name in $failing; do
-        # What does not pass on the kernel's tmpfs either says nothing.
+        # A stressor that also fails on the kernel's tmpfs shows nothing.
         stress "$B" "--$name" 1 -t 2s | grep -q . || bad+=("$name")
     done
     if [ ${#bad[@]} = 0 ]; then

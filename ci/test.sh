@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Sets up and runs every test; ends with a line "N passed, N failed, N skipped".
 #
-# Each step prints a heading, its output, its counts and the time it took. A step that fails does not
-# stop the others. What cannot run here (no /dev/fuse, no nightly toolchain, no program of that name)
+# Each step prints a heading, its output, its counts and its time. A failing step does not stop the
+# others. A step that cannot run here (no /dev/fuse, no nightly toolchain, a missing program)
 # says "skipped: …" and is counted. Steps are commands of their own and can be run alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,8 +15,8 @@ running=
 trap '[ -z "$running" ] || kill "$running" 2>/dev/null; rm -rf "$logs"' EXIT
 
 # Prints "passed failed skipped" of a log: the lines of cargo's test harness, and our scripts' closing
-# lines. A test that cannot run prints "skipped: …" and is either ignored by its harness or, where the
-# harness knows no such thing, passes; the latter are taken from the passed ones here.
+# lines. A test that cannot run prints "skipped: …". Its harness either ignores it or, if it has no
+# such state, lets it pass; the latter are subtracted from the passed ones here.
 counts() {
     awk '
         /^test result: / { for (i = 4; i < NF; i++) { if ($(i+1) == "passed;") p += $i; if ($(i+1) == "failed;") f += $i; if ($(i+1) == "ignored;") s += $i } }
@@ -29,13 +29,13 @@ counts() {
     ' "$1"
 }
 
-# step NAME SECONDS COMMAND…: runs a command, for so long at most.
+# step NAME SECONDS COMMAND…: runs a command with a time limit.
 step() {
     local name=$1 limit=$2 start=$SECONDS status=0 log p f s
     shift 2
     log=$(mktemp -p "$logs")
     printf '\n=== %s: %s\n' "$name" "$*"
-    # Not through a pipe: a daemon that a failed test left behind would keep it open for ever.
+    # Not through a pipe: a daemon left behind by a failed test would keep it open for ever.
     timeout --kill-after=30 "$limit" "$@" >"$log" 2>&1 </dev/null &
     running=$!
     tail -n +1 -s 0.2 -f --pid="$running" "$log"
@@ -54,7 +54,7 @@ step() {
     printf -- '--- %s: passed %s, failed %s, skipped %s; %s s\n' "$name" "$p" "$f" "$s" $((SECONDS - start))
 }
 
-# Prints why a step failed, of its log: what failed tests said, and what our scripts say failed; else its last lines.
+# Prints why a step failed, from its log: the output of failed tests and our scripts' FAIL lines; else its last lines.
 why() {
     local found
     found=$(awk '
@@ -76,8 +76,9 @@ ci/setup.sh
 step "format" 60 cargo fmt --all --check
 step "clippy" 600 cargo clippy --quiet --workspace --all-targets -- -D warnings
 step "documentation" 600 env RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --quiet --workspace --no-deps --document-private-items
-# Tests that mount say so if they cannot; --show-output lets that be seen, and be counted.
-# Of the programs only `uvfs` has tests of its own; those of uvfs-suites run below, as they are shipped, and need no second build.
+# Tests that cannot mount say so; --show-output shows that, so that it can be counted.
+# Of the programs only `uvfs` has tests of its own. The programs of uvfs-suites run below in release form, without a
+# second build.
 step "tests" 900 cargo test --quiet --workspace --exclude uvfs-suites --lib --bin uvfs --test "*" --no-fail-fast -- --show-output
 step "documentation tests" 300 cargo test --quiet --workspace --no-fail-fast --doc
 step "loom" 600 ci/loom.sh
@@ -94,7 +95,7 @@ else
 fi
 
 printf '\n%s s\n' "$SECONDS"
-# Once more at the end, which is what is left of a log that is cut.
+# Printed once more at the end, which survives if the log is cut.
 for i in "${!failures[@]}"; do
     printf '\nfailed: %s\n' "${failures[i]}"
     why "${reasons[i]}"

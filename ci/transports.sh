@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Mounts over both transports: the mount tests over the one that mounts here do not take by themselves, and mounts that
-# end under load over each.
+# Mounts over both transports: runs the mount tests over the transport that is not the default here, and ends mounts
+# under load over each.
 #
 #   ci/transports.sh [--full]    --full: 1,000 ends of each kind, with the limits that are promised
 #
@@ -34,7 +34,7 @@ else
     skip "FUSE over io_uring: $switch says no, or is not there (Linux 6.14 has it)"
     other=
 fi
-# Where it was on before, mounts take it by themselves, and all other tests have.
+# If io_uring was on before, mounts use it by default, and all other tests have used it.
 [ "$was" != Y ] || other=dev
 
 if [ -n "$other" ]; then

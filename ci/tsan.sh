@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # ThreadSanitizer over the library tests of the crates that hold lock-free code.
 #
-# With the nightly toolchain's rust-src the standard library is built with the sanitizer too. Without,
-# the prebuilt one is linked: what std does in its own code is then not seen, so std's mutexes,
-# condition variables, lazy cells and the end of a scope give no order and would be reported though
-# they are right. The libraries take their locks from parking_lot, which is compiled here and is seen;
-# what std does for itself is suppressed (ci/tsan.supp); the tests that run here join their threads by
-# handle before they look at what the threads wrote. Either way a planted race must be found first.
+# With the nightly toolchain's rust-src the standard library is built with the sanitizer too. Without it
+# the prebuilt one is linked, and the sanitizer does not see std's own code. Then std's mutexes,
+# condition variables, lazy cells and the end of a scope give no order and would be reported although
+# they are right. The libraries take their locks from parking_lot, which is compiled here and is visible.
+# std's internal reports are suppressed (ci/tsan.supp). The tests that run here join their threads by
+# handle before they read what the threads wrote. Either way a planted race must be found first.
 #
-# A seqlock's fences are not modelled by ThreadSanitizer: the loom tests are there for those.
+# ThreadSanitizer does not model a seqlock's fences: the loom tests cover those.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -33,7 +33,7 @@ else
 fi
 export TSAN_OPTIONS="suppressions=$PWD/ci/tsan.supp halt_on_error=0 exitcode=66"
 
-# Address space layouts with more random bits than the runtime knows: ask for none.
+# Some address space layouts have more random bits than the runtime knows, so turn randomisation off.
 run=()
 if setarch -R true 2>/dev/null; then run=(setarch -R); fi
 
@@ -61,6 +61,6 @@ export RUSTFLAGS="$flags" RUSTDOCFLAGS="$flags"
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/tsan"
 # Fewer rounds: every access costs about ten times as much.
 export PROPTEST_CASES="${PROPTEST_CASES:-16}"
-# What the system counts as resident holds the sanitizer's shadow memory too.
+# The system's resident size includes the sanitizer's shadow memory.
 "${run[@]}" cargo +nightly test --quiet "${build_std[@]}" --target "$host" -p uvfs-sync -p uvfs-cache --lib "$@" -- \
     --skip the_system_counts

@@ -3,8 +3,8 @@
 #
 #   cargo build --release -p uvfs-cli && sudo contrib/install.sh [--root DIR]
 #
-# Everything goes below /usr/local, but for the helpers, which mount(8) looks for in /sbin. With --root all of
-# it goes below DIR instead, for packages. What is written is printed.
+# Everything goes below /usr/local, except the helpers, which mount(8) looks for in /sbin. With --root everything
+# goes below DIR instead, for packages. Prints what it writes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,7 +25,7 @@ made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
 put 755 "$binary" /usr/local/bin/uvfs
 install -d "$root/sbin"
-# The second name is what mount(8) looks for when it remounts what is not in fstab(5).
+# mount(8) looks for the second name when it remounts a mount that is not in fstab(5).
 for helper in mount.uvfs mount.fuse.uvfs; do
     ln -sf /usr/local/bin/uvfs "$root/sbin/$helper"
     echo "$root/sbin/$helper"

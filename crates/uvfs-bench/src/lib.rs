@@ -1,16 +1,17 @@
-//! Benchmarks of uvfs beside the kernel's ways and the maps that others would take. Not published.
+//! Benchmarks that compare uvfs with the kernel's mechanisms and with other concurrent maps. Not published.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`harness`] | turns, rounds, batches; what counts; the machine |
-//! | [`names`] | the tree, its paths, and the walk that all tables run under |
-//! | [`arms`] | tables: uvfs, the kernel's ways, the maps of others |
+//! | [`harness`] | turns, rounds, batches; which batches count; the machine |
+//! | [`names`] | the tree, its paths, and the walk that all tables share |
+//! | [`arms`] | tables: uvfs, the kernel's mechanisms, third-party maps |
 //! | [`workloads`] | what is measured; how to add more |
-//! | [`report`] | rows, ratios, scaling; JSON, tables, pictures |
+//! | [`report`] | rows, ratios, scaling; JSON, tables, plots |
 //! | [`cli`] | the command line |
 //!
-//! Imports run from the bottom of this table to its top, and [`workloads`] and [`arms`] know each other only through
-//! [`arms::registry`] and [`arms::inodes`]. `docs/benchmarks.md` says how to run it and what can be concluded.
+//! A module imports only modules above it in this table. [`workloads`] and [`arms`] know each other only through
+//! [`arms::registry`] and [`arms::inodes`]. `docs/benchmarks.md` says how to run the program and how to read its
+//! results.
 #![deny(unsafe_code)]
 
 pub mod arms;

@@ -1,4 +1,4 @@
-//! The program `uvfs-bench`; all of it is in the library, which its tests use too.
+//! The program `uvfs-bench`. All of its code is in the library, so that the tests can use it.
 
 use std::process::ExitCode;
 

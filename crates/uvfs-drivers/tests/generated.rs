@@ -12,7 +12,7 @@ fn driver(spec: &str) -> Generated {
     Generated::new(spec.clone()).unwrap_or_else(|error| panic!("{spec:?}: {error}"))
 }
 
-/// All that can be seen of a tree, inode by inode.
+/// Everything visible of a tree, inode by inode.
 fn everything(tree: &Tree) -> Vec<String> {
     (1..=tree.inodes())
         .map(|ino| {
@@ -34,7 +34,7 @@ fn same_seed_same_tree_and_other_seed_other_tree() {
     assert_eq!(same, 0);
 }
 
-/// What a seed gives today it must give for ever: reports name trees by their seed.
+/// A seed must give the same tree for ever: reports identify trees by their seed.
 #[test]
 fn a_seed_names_a_tree_for_ever() {
     let driver = driver(SMALL);

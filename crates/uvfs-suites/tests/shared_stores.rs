@@ -1,7 +1,7 @@
-//! The table of `shared_stores` as a test: hits store nothing shared, and the controls are seen to.
+//! The table of `shared_stores` as a test: hits store nothing shared, and the controls' stores are seen.
 //!
-//! In a process of its own, because the watch makes all of a process's memory read-only.
-//! `ci/shared-stores.sh` does the same with the program as it is shipped.
+//! It runs in its own process, because the watch makes all of a process's memory read-only.
+//! `ci/shared-stores.sh` does the same with the release program.
 
 use std::process::Command;
 

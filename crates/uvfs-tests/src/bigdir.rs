@@ -1,7 +1,7 @@
 //! One directory with very many entries: made, listed, and emptied while it is being listed.
 //!
-//! Every name must be listed exactly once, and a single pass that removes each name as it is told
-//! must leave none behind.
+//! Every name must be listed exactly once. A single pass that removes each name as it is listed must leave none
+//! behind.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -43,7 +43,7 @@ fn list(dir: &OwnedFd, mut each: impl FnMut(&str, usize) -> Result<()>) -> Resul
     Ok(())
 }
 
-/// Marks numbers; each only once.
+/// Marks numbers; each may be marked only once.
 struct Seen(Vec<bool>);
 
 impl Seen {

@@ -1,6 +1,6 @@
 //! Random operations on a small tree: few names, so that operations collide often.
 //!
-//! A list depends on the seed and the [`Mix`] only, never on what happened when it ran; the same
+//! A list depends only on the seed and the [`Mix`], never on results of the run. The same
 //! seed gives the same list on every machine.
 
 use fastrand::Rng;
@@ -8,27 +8,27 @@ use rustix::fs::{Access, OFlags, RenameFlags, XattrFlags};
 
 use crate::ops::{At, Base, Bits, Bytes, Falloc, Op, SLOTS, Step, Target, TimeArg, Whence, Who};
 
-/// What the operations may use, so that targets with fewer features can be tested too.
+/// The features that operations may use, so that targets with fewer features can be tested too.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
     /// Paths relative to open directories.
     pub dirfds: bool,
     /// Operations on behalf of users other than root.
     pub users: bool,
-    /// Paths that climb out of directories which may have been removed.
+    /// Paths that climb out of possibly removed directories.
     pub dotdot: bool,
-    /// SEEK_DATA and SEEK_HOLE; then nothing is allocated that is not written.
+    /// SEEK_DATA and SEEK_HOLE; operations then never allocate space without writing it.
     pub holes: bool,
     /// Extended attributes.
     pub xattrs: bool,
-    /// A chown of a path that gives neither owner nor group: the kernel does not tell a FUSE server.
+    /// A chown of a path that gives neither owner nor group: the kernel does not send it to a FUSE server.
     pub idle_chown: bool,
-    /// Links to what a symbolic link leads to, and attributes of symbolic links themselves.
+    /// Links to the target of a symbolic link, and attributes of symbolic links themselves.
     pub links: bool,
 }
 
 impl Mix {
-    /// All that a mounted file system hears of.
+    /// Everything that reaches a mounted file system.
     pub const ALL: Mix = Mix {
         dirfds: true,
         users: true,
@@ -38,7 +38,7 @@ impl Mix {
         idle_chown: false,
         links: true,
     };
-    /// What a [`uvfs::Context`] can do.
+    /// The operations that a [`uvfs::Context`] supports.
     pub const IN_PROCESS: Mix = Mix { dirfds: false, links: false, idle_chown: true, ..Mix::ALL };
 }
 
@@ -52,7 +52,7 @@ pub const SET_TIMES: [(i64, u32); 6] = [
     (86_400, 0),
 ];
 
-/// Names a component is drawn from; the first ones are drawn most.
+/// Names for components; earlier ones are drawn more often.
 const NAMES: [&[u8]; 14] = [
     b"a",
     b"b",
@@ -84,7 +84,7 @@ pub fn generate(seed: u64, count: usize, mix: Mix) -> Vec<Step> {
     steps.push(Step { who: Who::Root, op: Op::Chmod { target, mode: Bits(0o777) } });
     while steps.len() < count {
         let step = gen_.step();
-        // Whether a truncation to the same size moves the times is left open: they are set anew.
+        // POSIX leaves open whether a truncation to the same size moves the times, so they are set anew.
         let settle = match &step.op {
             Op::Truncate { path, .. } => Some(Target::Path { at: At::cwd(path), follow: true }),
             _ => None,
@@ -117,7 +117,7 @@ impl Generator {
         if self.one_in(60) {
             return vec![b'L'; self.pick(&[255, 254, 256, 300])];
         }
-        // Directories mostly have the first three names, or too many walks would end in ENOTDIR.
+        // Directories mostly have the first three names; otherwise too many walks would end in ENOTDIR.
         if self.one_in(6) {
             return vec![self.pick(b"abc")];
         }
@@ -139,7 +139,7 @@ impl Generator {
             match self.rng.u32(..40) {
                 0 => path.push(b'.'),
                 1 if self.mix.dotdot => path.extend_from_slice(b".."),
-                // What must be a directory mostly has a name that directories are given.
+                // A component that must be a directory mostly gets a directory's name.
                 2..=34 if i + 1 < depth => path.push(self.pick(b"abc")),
                 _ => path.extend(self.name()),
             }
@@ -161,7 +161,7 @@ impl Generator {
         At { base, path: Bytes(path) }
     }
 
-    /// Where a directory is made.
+    /// A path at which to make a directory.
     fn dir_at(&mut self) -> At {
         let mut at = self.at();
         if !self.one_in(3) {
@@ -210,7 +210,7 @@ impl Generator {
         }
     }
 
-    /// A length for a write: seldom far into a file, so that contents stay comparable.
+    /// An offset for a write: seldom far into a file, so that contents stay comparable.
     fn near(&mut self) -> u64 {
         if self.one_in(4) { self.rng.u64(..16) * 4096 } else { self.rng.u64(..60_000) }
     }
@@ -246,7 +246,7 @@ impl Generator {
     fn step(&mut self) -> Step {
         let who = self.who();
         if self.one_in(50) {
-            // Users lock themselves out of directories; now and then one is opened again.
+            // Users lock themselves out of directories, so now and then one is opened up again.
             let target = Target::Path {
                 at: At::cwd(self.pick(&[&b"."[..], b"a", b"b", b"c", b"a/a", b"a/c"])),
                 follow: true,
@@ -267,7 +267,7 @@ impl Generator {
             85..=91 if self.mix.xattrs => self.xattr(),
             _ => self.question(),
         };
-        // Nobody but root moves the process about: a user can lock everybody out of a directory.
+        // Only root changes the working directory and umask: a user could lock everyone out of a directory.
         let who = if matches!(op, Op::Chdir { .. } | Op::Umask { .. }) { Who::Root } else { who };
         Step { who, op }
     }
@@ -314,7 +314,7 @@ impl Generator {
         if self.one_in(5) {
             flags = OFlags::DIRECTORY;
         } else if self.one_in(2) {
-            // Something must be open for the operations on open files.
+            // The operations on open files need an open file.
             flags |= OFlags::CREATE;
             at = At::cwd(&self.name());
         }
@@ -363,7 +363,7 @@ impl Generator {
             16..=17 => Op::Ftruncate { slot, len: self.near() },
             18 => Op::Fsync { slot },
             _ => {
-                // Whether what is allocated but never written counts as data is left to the file system.
+                // File systems may differ in whether space allocated but never written counts as data.
                 let some = [Falloc::Punch, Falloc::Allocate, Falloc::KeepSize];
                 let how = self.pick(if self.mix.holes { &some[..1] } else { &some[..] });
                 Op::Fallocate { slot, how, off: self.near(), len: self.near() }
@@ -443,7 +443,7 @@ impl Generator {
             }
             11..=13 => Op::Readdir { at: self.at() },
             14 => {
-                // Mostly back to the top, or the rest of the run happens in a corner.
+                // Mostly back to the top; otherwise the rest of the run stays in a corner of the tree.
                 let path = if self.one_in(2) { b"/".to_vec() } else { self.path() };
                 Op::Chdir { path: Bytes(path) }
             }

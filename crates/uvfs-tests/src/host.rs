@@ -1,7 +1,7 @@
 //! A directory of the host as a target: operations are system calls.
 //!
-//! Each target has a thread of its own with its own root directory (the target), working
-//! directory, umask and user ids, so absolute paths and `..` stay inside. Needs root.
+//! Each target has its own thread with its own root directory (the target), working directory, umask and user ids.
+//! So absolute paths and `..` stay inside. Needs root.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
@@ -105,7 +105,7 @@ impl Side for HostSide {
     }
 }
 
-/// What lives on the target's thread.
+/// The state of the target's thread.
 struct Host {
     slots: [Option<OwnedFd>; SLOTS],
 }
@@ -234,7 +234,7 @@ impl Host {
         | Op::Write { slot, .. }
         | Op::Pwrite { slot, .. } = op
         {
-            // What goes through a FIFO is the kernel's; a file system never hears of it.
+            // Data in a FIFO belongs to the kernel; a file system never sees it.
             if !matches!(view(&fs::fstat(self.fd(*slot)?)?).mode & S_IFMT, S_IFREG | S_IFDIR) {
                 return Ok(Outcome::Unspecified);
             }
@@ -263,7 +263,7 @@ impl Host {
                 return Ok(Outcome::Number(io::pwrite(self.fd(*slot)?, &pattern(*fill, *len), *off)? as u64));
             }
             Op::Seek { slot, whence, off } => {
-                // Positions in directories are cookies, which mean nothing to others.
+                // Positions in directories are cookies, which only the same target understands.
                 if view(&fs::fstat(self.fd(*slot)?)?).is_dir() {
                     return Ok(Outcome::Unspecified);
                 }
@@ -365,7 +365,7 @@ impl Host {
     }
 }
 
-/// Becomes `uid` but keeps root as the saved id, so that the way back is open.
+/// Becomes `uid` but keeps root as the saved id, so that it can switch back.
 fn switch(uid: u32, gid: u32, groups: &[Gid]) -> Result<(), Errno> {
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     ids::set_thread_groups(groups)?;
@@ -411,7 +411,7 @@ fn names(dir: BorrowedFd<'_>) -> Result<BTreeSet<(Vec<u8>, u32)>, Errno> {
     while let Some(entry) = raw.next() {
         let entry = entry?;
         let fmt = entry.file_type().as_raw_mode() & S_IFMT;
-        // A name told twice is no set: it is kept as a name that cannot exist.
+        // A name listed twice would vanish in a set, so it is recorded as a name that cannot exist.
         if !out.insert((entry.file_name().to_bytes().to_vec(), fmt)) {
             out.insert(([b"twice/", entry.file_name().to_bytes()].concat(), fmt));
         }

@@ -1,6 +1,6 @@
 //! A uvfs tmpfs in this process as a target: operations are calls of [`uvfs::Context`].
 //!
-//! What only a process of the kernel has is answered with "unspecified": paths from open directories
+//! Features that only a kernel process has are answered with "unspecified": paths from open directories
 //! (see [`crate::generate::Mix`]), and the contents of special files.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ use crate::view::{
     CONTENT_LIMIT, Entry, Outcome, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Side, Tree, View, content_digest,
 };
 
-/// How the model must behave to be compared with this.
+/// The model's settings for a comparison with this target.
 pub const HABITS: Habits =
     Habits { protected_hardlinks: true, dead_dotdot_unspecified: true, files_keep_credentials: true };
 
@@ -33,7 +33,7 @@ pub fn new_vfs() -> Result<Arc<Vfs>, Errno> {
     Vfs::new(VfsConfig { cache, protected: Protected { hardlinks: true, ..Protected::OFF } }, tmpfs)
 }
 
-/// The credentials of somebody.
+/// The credentials of a user.
 pub fn cred(who: Who) -> Cred {
     let (uid, gid, groups) = who.ids();
     Cred { uid, gid, groups: groups.into() }
@@ -128,7 +128,7 @@ impl<'v> InProcess<'v> {
         match op {
             Op::Open { slot, at, flags, mode } => {
                 let path = self.path(at)?;
-                // Devices and FIFOs are for the kernel to open.
+                // Only the kernel opens devices and FIFOs.
                 let special = |a: &Attr| !matches!(a.mode & S_IFMT, S_IFREG | S_IFDIR | S_IFLNK);
                 let before = self.context.stat(path).is_ok_and(|a| special(&a));
                 let handle = self.context.open(path, open_flags(*flags), mode.0)?;
@@ -186,7 +186,7 @@ impl<'v> InProcess<'v> {
             }
             Op::Pread { slot, off, len } => {
                 let open = self.slot(*slot)?;
-                // Offsets are signed for the kernel.
+                // The kernel's offsets are signed.
                 if i64::try_from(*off).is_err() {
                     return Err(Fail::Errno(Errno::INVAL));
                 }
@@ -194,7 +194,7 @@ impl<'v> InProcess<'v> {
             }
             Op::Write { slot, len, fill } => {
                 let open = self.slot(*slot)?;
-                // The kernel looks at the range before it knows that the end of the file is meant.
+                // The kernel checks the range before it applies the append flag.
                 if open.write && *len > 0 && wraps(open.pos, *len) {
                     return Err(Fail::Errno(Errno::INVAL));
                 }
@@ -231,7 +231,7 @@ impl<'v> InProcess<'v> {
         }
     }
 
-    /// Handles have no position of their own: it is kept here.
+    /// Handles have no position of their own, so this target keeps it.
     fn seek(&mut self, slot: usize, whence: Whence, off: i64) -> Result<Outcome, Fail> {
         let open = self.slot(slot)?;
         if open.handle.inode().fmt() != S_IFREG {
@@ -261,7 +261,7 @@ impl<'v> InProcess<'v> {
                     self.context.lchown(path, *uid, *gid)?;
                 }
             }
-            // The kernel does not even look at the path; a library call does.
+            // The kernel does not even look at the path here; a library call would.
             Op::Utimens { target: Target::Path { .. }, atime: TimeArg::Omit, mtime: TimeArg::Omit } => {}
             Op::Utimens { target: Target::Path { at, follow }, atime, mtime } => {
                 let path = self.path(at)?;
@@ -329,7 +329,7 @@ impl<'v> InProcess<'v> {
     }
 }
 
-/// Whether the end of a range is no signed offset: the kernel then answers EINVAL.
+/// Whether the end of a range exceeds a signed offset: the kernel then answers EINVAL.
 fn wraps(off: u64, len: usize) -> bool {
     i64::try_from(off.saturating_add(len as u64)).is_err()
 }

@@ -1,8 +1,8 @@
-//! The language of operations that every target understands: what to do, on whose behalf, where.
+//! The operations that every target understands: the call, its user, its target.
 //!
-//! An operation is plain data with no handle in it: open files are named by slot number. So a
-//! list of operations can be generated without running it, replayed on any target, and cut into
-//! pieces to find the shortest one that fails.
+//! An operation is plain data without handles: open files are named by slot number. So a
+//! list of operations can be generated without running it, replayed on any target, and cut down to
+//! the shortest list that fails.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use rustix::fs::{Access, Mode, OFlags, RenameFlags, XattrFlags};
 /// Slots for open files and directories.
 pub const SLOTS: usize = 4;
 
-/// On whose behalf an operation is done.
+/// The user on whose behalf an operation is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
     /// uid 0.
@@ -33,7 +33,7 @@ impl Who {
     }
 }
 
-/// What a relative path starts from.
+/// The start of a relative path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// The working directory.
@@ -42,10 +42,10 @@ pub enum Base {
     Slot(usize),
 }
 
-/// A path and what it starts from.
+/// A path and its start.
 #[derive(Clone, PartialEq, Eq)]
 pub struct At {
-    /// Where a relative path starts.
+    /// The start of a relative path.
     pub base: Base,
     /// The path.
     pub path: Bytes,
@@ -57,7 +57,7 @@ impl At {
         Self { base: Base::Cwd, path: Bytes(path.to_vec()) }
     }
 
-    /// The path of the directory that holds the last component, as text.
+    /// The path of the last component's parent, derived from the text alone.
     pub fn parent(&self) -> At {
         let end = self.path.iter().rposition(|&b| b != b'/').map_or(0, |i| i + 1);
         let path = match self.path[..end].iter().rposition(|&b| b == b'/') {
@@ -111,7 +111,7 @@ impl fmt::Debug for Bits {
     }
 }
 
-/// What an attribute operation is about.
+/// The object of an attribute operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A path; `follow` says whether a symbolic link at its end is followed.
@@ -136,7 +136,7 @@ pub enum TimeArg {
     At(i64, u32),
 }
 
-/// Where a seek starts.
+/// The start of a seek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Whence {
@@ -147,7 +147,7 @@ pub enum Whence {
     Hole,
 }
 
-/// What `fallocate` shall do.
+/// The mode of `fallocate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Falloc {
@@ -193,29 +193,29 @@ pub enum Op {
     Umask { mask: Bits },
 }
 
-/// An operation and who does it.
+/// An operation and its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// On whose behalf.
+    /// The user.
     pub who: Who,
-    /// What.
+    /// The operation.
     pub op: Op,
 }
 
-/// The bytes of a write: they depend on the position, so that shifted data is seen.
+/// The bytes of a write. They depend on the position, so that shifted data is noticed.
 pub fn pattern(fill: u8, len: usize) -> Vec<u8> {
     (0..len).map(|i| fill.wrapping_add((i % 251) as u8) | 1).collect()
 }
 
 impl Bits {
-    /// The permission bits as rustix takes them.
+    /// The permission bits as rustix's type.
     pub fn mode(self) -> Mode {
         Mode::from_raw_mode(self.0)
     }
 }
 
 impl Op {
-    /// What must be looked at before and after: the paths (as they are and followed), their
+    /// The targets to look at before and after: the paths (with and without following a final symbolic link), their
     /// parent directories, and open files.
     pub fn touched(&self) -> Vec<Target> {
         let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! Waiting for other processes: for their end, and for what they mount. With a limit of time, and without looking again and again.
+//! Waits for other processes, with a time limit and without polling: for their end, and for their mounts.
 
 use std::fs::File;
 use std::io;
@@ -11,10 +11,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// Waits until `child` has ended, for `limit` at most: none where it has not.
+/// Waits until `child` has ended, for `limit` at most. `None` if it has not ended by then.
 ///
 /// # Errors
-/// pidfd_open(2)'s and waitpid(2)'s.
+/// The error of pidfd_open(2) or waitpid(2).
 pub fn end_of(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     if let Some(status) = child.try_wait()? {
         return Ok(Some(status));
@@ -24,13 +24,13 @@ pub fn end_of(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatu
     child.try_wait()
 }
 
-/// Waits until `is_there` says that what `server` mounts is there, for `limit` at most.
+/// Waits until `is_there` reports the mount of `server`, for `limit` at most.
 ///
 /// # Errors
-/// Where the server ends before that, or the time does.
+/// If the server ends before that, or the time runs out.
 pub fn until_mounted(server: &mut Child, limit: Duration, mut is_there: impl FnMut() -> bool) -> Result<()> {
     let deadline = Instant::now() + limit;
-    // It tells of each change of the mounts since it was opened, or told of one.
+    // poll(2) reports each change of the mounts since this file was opened or last reported one.
     let mounts = File::open("/proc/self/mountinfo")?;
     let process = pidfd_open(Pid::from_child(server), PidfdFlags::empty())?;
     while !is_there() {
@@ -45,7 +45,7 @@ pub fn until_mounted(server: &mut Child, limit: Duration, mut is_there: impl FnM
     Ok(())
 }
 
-/// Until one of them has something to say, or `deadline`.
+/// Waits until one of them is ready, or until `deadline`.
 fn wait(whom: &mut [PollFd<'_>], deadline: Instant) -> io::Result<()> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

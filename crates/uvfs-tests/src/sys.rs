@@ -7,7 +7,7 @@ use rustix::io::Errno;
 /// `truncate(2)` by path.
 pub fn truncate(path: &[u8], len: u64) -> Result<(), Errno> {
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
-    // SAFETY: the path is a nul-terminated string that lives over the call.
+    // SAFETY: the path is a nul-terminated string that outlives the call.
     let r = unsafe { libc::truncate(path.as_ptr(), len as libc::off_t) };
     if r == 0 {
         return Ok(());
@@ -17,6 +17,6 @@ pub fn truncate(path: &[u8], len: u64) -> Result<(), Errno> {
 
 /// Gives the calling thread a working directory, root directory and umask of its own.
 pub fn unshare_fs() -> Result<(), Errno> {
-    // SAFETY: only this thread's view of paths changes; descriptors and memory stay shared.
+    // SAFETY: only this thread's root, working directory and umask change; descriptors and memory stay shared.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }
 }

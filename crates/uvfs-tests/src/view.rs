@@ -1,8 +1,8 @@
-//! What operations answer and what `lstat` shows, and when two targets agree on it.
+//! The results of operations and of `lstat`, and the rules by which two targets agree on them.
 //!
-//! Not compared: atime, inode and device numbers, blocks, sizes of directories. Times are compared
-//! exactly where an operation set them ([`crate::generate::SET_TIMES`]); all others are "now", and
-//! of those it is compared whether an operation moved them.
+//! Not compared: atime, inode and device numbers, blocks, sizes of directories. Times that an operation set
+//! ([`crate::generate::SET_TIMES`]) are compared exactly. All others are "now"; of
+//! those, only whether an operation moved them is compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,10 +22,10 @@ pub const S_IFLNK: u32 = 0o120000;
 /// Seconds and nanoseconds.
 pub type Time = (i64, u32);
 
-/// What `stat` says.
+/// The result of `stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Inode number: says whether two views of one target are of one file.
+    /// Inode number: tells whether two views of one target show the same file.
     pub ino: u64,
     /// Type and permission bits.
     pub mode: u32,
@@ -51,7 +51,7 @@ impl View {
         self.mode & S_IFMT == S_IFDIR
     }
 
-    /// What differs, in words.
+    /// The difference in words, if there is one.
     pub fn differs(&self, other: &View) -> Option<String> {
         let mut out = Vec::new();
         let mut field = |name: &str, a: u64, b: u64, octal: bool| {
@@ -81,10 +81,10 @@ impl View {
     }
 }
 
-/// What an operation answered.
+/// The result of an operation.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing but success.
+    /// Success without data.
     Done,
     /// A count or an offset.
     Number(u64),
@@ -98,7 +98,7 @@ pub enum Outcome {
     Failed(Errno),
     /// The operation names a slot in which nothing is open.
     NoSlot,
-    /// The target does not say: POSIX leaves it open, or it is no file system's business.
+    /// Not compared: POSIX leaves it open, or it does not concern the file system.
     Unspecified,
 }
 
@@ -125,7 +125,7 @@ impl std::fmt::Debug for Outcome {
 }
 
 impl Outcome {
-    /// Whether two targets agree; says how they do not.
+    /// The difference between two targets' results, if they disagree.
     pub fn differs(&self, other: &Outcome) -> Option<String> {
         match (self, other) {
             (Outcome::Unspecified, _) | (_, Outcome::Unspecified) => None,
@@ -181,7 +181,7 @@ pub fn errno_name(e: Errno) -> String {
     known.map_or_else(|| format!("errno {}", e.raw_os_error()), |(_, name)| (*name).into())
 }
 
-/// One name of a tree.
+/// One entry of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Attributes.
@@ -230,22 +230,22 @@ pub fn digest(data: &[u8]) -> u64 {
     data.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// How a regular file's content stands in [`Entry::content`].
+/// The form of a regular file's content in [`Entry::content`].
 pub fn content_digest(data: &[u8]) -> Vec<u8> {
     format!("{:016x} of {} bytes", digest(data), data.len()).into_bytes()
 }
 
-/// How much of a file is digested.
+/// How many bytes of a file are digested.
 pub const CONTENT_LIMIT: usize = 128 << 10;
 
 /// A target of operations: a directory of the host, a model, a file system in this process.
 pub trait Side {
     /// Does one operation.
     fn apply(&mut self, step: &crate::ops::Step) -> Outcome;
-    /// Attributes, with root's eyes; `None` where there is nothing.
+    /// Attributes, as root sees them; `None` if nothing is there.
     fn look(&mut self, target: &crate::ops::Target) -> Option<View>;
-    /// The whole tree, with root's eyes.
+    /// The whole tree, as root sees it.
     fn tree(&mut self) -> Result<Tree, Errno>;
-    /// Closes a slot, whatever is in it.
+    /// Closes whatever is open in a slot.
     fn drop_slot(&mut self, slot: usize);
 }

@@ -1,8 +1,12 @@
-//! FUSE messages that no kernel would send, straight into the dispatcher, on a small tmpfs.
+//! Sends FUSE messages that no kernel would send straight to the dispatcher of a small tmpfs.
 //!
-//! Messages are made from a seed: mostly well formed, of nodes and handles that were given out (and have been forgotten, released,
-//! or never were); one in a few is damaged: a field replaced by an extreme one, bytes turned, the end cut off. Whatever
-//! comes in, every request that is to be answered gets one answer in its own name, an error is one that the
+//! Messages are made from a seed. Most are well formed; they use nodes and handles that the server gave out (and that
+//! may have been forgotten or released), or that never existed. One in a few is damaged: a field replaced by an extreme
+//! value, bytes flipped, the end cut off.
+//!
+//! For any input these must hold. Every request that needs an answer gets exactly one, with its own number. An error is
+//! one that the kernel accepts. No answer is longer than the request allows. The memory of the process stays within
+//! [`Outcome::peak`].
 //! kernel takes, no answer is longer than was asked for, and the memory of the process stays within [`Outcome::peak`].
 
 use std::time::{Duration, Instant};
@@ -17,27 +21,27 @@ use uvfs_fuse::fuzz::Dispatch;
 const HEADER: usize = 40;
 /// Operations that get no answer: FORGET, INTERRUPT, NOTIFY_REPLY, BATCH_FORGET.
 const UNANSWERED: [u32; 4] = [2, 36, 41, 42];
-/// How long an answer may take where another thread gives it.
+/// How long an answer from another thread may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What happened.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
     /// Messages that were sent.
     pub messages: u64,
-    /// Those that were answered with something else than an error.
+    /// Messages answered without an error.
     pub succeeded: u64,
-    /// Bytes of memory that the process had at most at the end, by VmHWM.
+    /// The process's peak memory in bytes at the end, from VmHWM.
     pub peak: u64,
 }
 
-/// A made message, and the most that its answer may hold.
+/// A generated message, and the longest answer it allows.
 struct Message {
     bytes: Vec<u8>,
     most: usize,
 }
 
-/// Nodes and handles that an honest kernel would know.
+/// Nodes and handles that a correct kernel would know.
 struct Client {
     rng: Rng,
     nodes: Vec<u64>,
@@ -69,7 +73,7 @@ impl Client {
             .unwrap_or(&0)
     }
 
-    /// Where and how long in a file: mostly little.
+    /// An offset in a file or a length: mostly small.
     fn place(&mut self) -> u64 {
         match self.rng.u32(..20) {
             0 => self.extreme(),
@@ -89,7 +93,7 @@ impl Client {
         name
     }
 
-    /// The operation's structure and payload, and the most that its answer may hold.
+    /// The operation's structure and payload, and the longest answer it allows.
     fn body(&mut self, opcode: u32) -> (Vec<u8>, usize) {
         let mut out = Out(Vec::new());
         let mut most = 320;
@@ -170,7 +174,7 @@ impl Client {
 
     fn message(&mut self) -> Message {
         self.unique += 2;
-        // Made and looked up more often than removed, so that there is something to remove.
+        // Names are made and looked up more often than removed, so that there is something to remove.
         let often = [1, 1, 3, 8, 9, 14, 15, 16, 35, 35, 44, 51];
         let opcode =
             if self.rng.bool() { *self.rng.choice(&often).unwrap_or(&1) } else { self.rng.u32(..60) };
@@ -187,7 +191,7 @@ impl Client {
         message
     }
 
-    /// Leaves the number and the operation as they are, so that the answer can be found; says the length that there is.
+    /// Damages a message. Keeps its number and operation, so that the answer can be found, and states its real length.
     fn damage(&mut self, message: &mut Message) {
         let bytes = &mut message.bytes;
         let from = 16;
@@ -208,7 +212,7 @@ impl Client {
         message.most = 1 << 20;
     }
 
-    /// Remembers what a good answer gave.
+    /// Remembers the nodes and handles that a good answer gave out.
     fn learn(&mut self, opcode: u32, body: &[u8]) {
         let long = |at: usize| body.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_ne_bytes);
         let node = matches!(opcode, 1 | 6 | 8 | 9 | 13 | 35 | 51).then(|| long(0)).flatten();
@@ -256,9 +260,12 @@ impl Client {
     }
 }
 
-/// Sends the messages that a fuzzer's input says: of each a byte that is the operation, one that chooses the node (0 to 6: one that was given
-/// out; 7: the root), the user (8: not root) and in its upper half the handle that the body begins with (below 8: one that was given out), two bytes
-/// of length, and the body.
+/// Sends the messages that a fuzzer's input encodes. Each message has:
+///
+/// - a byte for the operation;
+/// - a byte that chooses the node (0 to 6: one that was given out; 7: the root) and the user (8: not root). Its upper
+///   half chooses the handle with which the body begins (below 8: one that was given out);
+/// - two bytes of length, and the body.
 ///
 /// # Errors
 /// As [`run`].
@@ -286,7 +293,7 @@ pub fn from_input(mut input: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The most that the answer to a message with this body may hold, where the message says it.
+/// The longest answer that a message with this body allows, if the message states it.
 fn asked_for(opcode: u8, body: &[u8]) -> usize {
     let size = |at: usize| {
         let bytes = body.get(at..at + 4).and_then(|size| size.try_into().ok());
@@ -294,13 +301,13 @@ fn asked_for(opcode: u8, body: &[u8]) -> usize {
     };
     match opcode {
         15 | 28 | 44 => size(16),
-        // The size itself, where 0 is asked for.
+        // A request of size 0 asks for the size itself.
         22 | 23 => size(0).max(8),
         _ => 1 << 20,
     }
 }
 
-/// Sends `messages` messages that follow from `seed`.
+/// Sends `messages` messages generated from `seed`.
 ///
 /// # Errors
 /// A message that was answered wrongly, with the seed and its number.
@@ -347,7 +354,7 @@ fn one(dispatch: &Dispatch, client: &mut Client, message: &Message, outcome: &mu
     Ok(())
 }
 
-/// The most memory that this process has had.
+/// The peak memory of this process.
 pub fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
@@ -360,7 +367,7 @@ mod tests {
 
     #[test]
     fn messages_of_an_input_are_sent() {
-        // INIT, then MKDIR and LOOKUP of "a", GETATTR of what was given out, and an end that is cut off.
+        // INIT, then MKDIR and LOOKUP of "a", GETATTR of a node that was given out, and a truncated message.
         let init = [[7, 0, 0, 0], [45, 0, 0, 0], [0; 4], [0; 4]].concat();
         let input = [
             &[26, 7, 16, 0][..],
@@ -379,7 +386,7 @@ mod tests {
     fn hostile_messages_are_answered() {
         for seed in 0..4 {
             let outcome = run(seed, 20_000).expect("right answers");
-            // Otherwise only the ways out at the door were tested.
+            // Otherwise only the first checks were tested.
             assert!(outcome.succeeded > outcome.messages / 5, "{outcome:?}");
         }
     }

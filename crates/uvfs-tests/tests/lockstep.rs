@@ -11,7 +11,7 @@ use uvfs_tests::view::{Outcome, Side, Tree, View};
 
 const WATCH: Watch = Watch { each_step: true, ticks: false, tree_every: 100, trace: false };
 
-/// A mistake in an otherwise right file system.
+/// A fault planted in an otherwise right file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
     Errno,

@@ -1,4 +1,4 @@
-//! `dashmap`: a map in shards, each under a lock of its own, which is taken for each name.
+//! `dashmap`: a sharded map. Each lookup takes the lock of one shard.
 
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
@@ -58,8 +58,8 @@ impl Get for &Dash {
     }
 }
 
-/// The map asks by `Borrow`, which cannot make a key with a borrowed name; a trait object can be borrowed
-/// from both.
+/// The map looks keys up through `Borrow`, which cannot return a key that borrows its name. Both kinds of key
+/// can be borrowed as a trait object instead.
 trait Named {
     fn named(&self) -> Borrowed<'_>;
 }

@@ -1,4 +1,4 @@
-//! `hashbrown`: the map with no lock at all, which nobody can change. A lower bound, not a choice.
+//! `hashbrown`: a map without any lock, so it cannot change while it is read. A lower bound, not an alternative.
 
 use anyhow::{Result, bail};
 use hashbrown::HashMap;
@@ -9,7 +9,7 @@ use crate::arms::{Local, Table};
 use crate::names::key::{Borrowed, Hashing, Key, hashing};
 use crate::names::tree::Tree;
 
-/// The map that the arms with a lock around it share with this one.
+/// The map; the arms that put a lock around it use the same type.
 pub type Map = HashMap<Key, Attr, Hashing>;
 
 /// A map that holds a tree.
@@ -21,10 +21,10 @@ pub fn fill(tree: &Tree) -> Map {
     map
 }
 
-/// Renames an entry of a map that nobody else uses now.
+/// Renames an entry. The caller has exclusive access to the map.
 ///
 /// # Errors
-/// Where there is no such name.
+/// If the old name does not exist.
 pub fn rename(map: &mut Map, dir: u64, old: &[u8], new: &[u8]) -> Result<()> {
     match map.remove(&Borrowed { parent: dir, name: old }) {
         Some(attr) => drop(map.insert(Key::new(dir, new), attr)),

@@ -1,9 +1,9 @@
-//! `stock` and `patched`: the Linux kernel's `stat` before and after the reference count left the name's line.
+//! `stock` and `patched`: Linux's `stat` before and after the reference count moved out of the name's cache line.
 //!
-//! The walk is the kernel's: directories are passed without references, and a hit on the last
-//! component takes a reference on the dentry, copies the attributes and puts it again. In `stock` the word
-//! of count and lock stands in the line that holds the name, which every lookup reads; in `patched`
-//! it stands in a line of its own. All else is shared with uvfs: hash table, names, attributes, walk.
+//! The walk is the kernel's. It passes directories without references; on the last component it takes a
+//! reference on the dentry, copies the attributes and puts the reference. In `stock` the word that holds count and
+//! lock shares a cache line with the name, which every lookup reads. In `patched` that word has its own line. All
+//! else is shared with uvfs: hash table, names, attributes, walk.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,14 +19,14 @@ use crate::names::{Miss, Names, Perm};
 /// The generation of all words.
 const GENERATION: u32 = 1;
 
-/// A line of the kernel's dentry: the part that lookups read, and room for count and lock.
+/// One cache line of the kernel's dentry: the part that lookups read, and space for count and lock.
 #[repr(align(64))]
 struct Line<P> {
     name: AtomicU64,
     word: LockRef<P>,
 }
 
-/// A table of uvfs with the kernel's reference at the end. `APART`: the word has a line of its own.
+/// uvfs's table with the kernel's reference at the end. If `APART` is true, the word has a line of its own.
 pub struct Kernel<P, const APART: bool> {
     table: Uvfs,
     names: Vec<Line<P>>,
@@ -38,7 +38,7 @@ pub type Stock = Kernel<lockref::Stock, false>;
 /// After it.
 pub type Patched = Kernel<lockref::Patched, true>;
 
-/// Lines with a reference each, held by nobody in particular, so that no put is the last.
+/// Lines with one permanent reference each, so that no put is the last one.
 fn lines<P: Policy>(n: usize) -> Vec<Line<P>> {
     let line = || {
         let word = LockRef::new();
@@ -85,7 +85,7 @@ pub struct Referenced<'l, P, const APART: bool> {
 }
 
 impl<P: Policy, const APART: bool> Referenced<'_, P, APART> {
-    /// The word of a dentry; reads the line of its name first, as the comparison of names does.
+    /// The lockref word of a dentry. Reads the line of its name first, as comparing names does.
     #[inline]
     fn word(&self, index: u64) -> Option<&LockRef<P>> {
         let slot = index as usize & (self.kernel.names.len() - 1);
@@ -118,7 +118,7 @@ impl<P: Policy, const APART: bool> Names for Referenced<'_, P, APART> {
         if !word.get_generation(GENERATION) {
             return Err(Miss::Absent);
         }
-        // The kernel copies while it holds the reference, so that the line may go away and come back.
+        // The kernel copies while it holds the reference, so another thread may take the line meanwhile.
         *attr = std::hint::black_box(found);
         if word.put() { Err(Miss::Absent) } else { Ok(()) }
     }

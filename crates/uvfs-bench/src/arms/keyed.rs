@@ -1,4 +1,4 @@
-//! A directory tree in a map: the walk's words on top of "find the value of a key".
+//! A directory tree in a map: implements the walk's operations on top of a key lookup.
 
 use uvfs_cache::Attr;
 
@@ -8,7 +8,7 @@ use crate::names::{Miss, Names, Perm};
 
 /// Finds a key.
 pub trait Get {
-    /// What `read` says of the value, if there is one.
+    /// Calls `read` on the value, if the key exists, and returns its result.
     fn get<R>(&self, key: Borrowed<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R>;
 }
 
@@ -16,7 +16,7 @@ pub trait Get {
 #[derive(Debug)]
 pub struct Keyed<G>(pub G);
 
-/// A directory: what the walk keeps of its attributes.
+/// A directory: the attributes that the walk needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Dir {
     ino: u64,
@@ -55,7 +55,7 @@ impl<G: Get> Names for Keyed<G> {
     #[inline]
     fn look(&self, at: Dir, name: &[u8], attr: &mut Attr) -> Result<(), Miss> {
         let found = self.0.get(at.key(name), |found| *attr = *found);
-        // An entry without an inode says that there is no such name.
+        // An entry without an inode means that the name does not exist.
         found.filter(|()| attr.ino != 0).ok_or(Miss::Absent)
     }
 

@@ -1,13 +1,13 @@
-//! Tables that are compared: uvfs, the kernel's ways, and the maps that a program would take instead.
+//! The compared tables: uvfs, the kernel's mechanisms, and the maps that a program would use instead.
 //!
 //! A [`Table`] is filled once from a [`Tree`] and then shared by all threads. Each thread has a
-//! [`Local`] (where a table wants threads to be registered, or a copy for each), and each operation a view
-//! of it ([`Names`]). A map only says how it finds a key (`keyed::Get`); the walk above is the
-//! same for all ([`keyed`]).
+//! [`Local`], for tables that register threads or copy data per thread. Each operation has a view of it
+//! ([`Names`]). A map only implements how it finds a key (`keyed::Get`); the walk above it ([`keyed`]) is the
+//! same for all.
 //!
 //! Every map has the same keys (parent and name, inline), the same hasher and the same values (the
-//! attributes, inline). To add one: a file with a `Table`, and a line in [`registry`]. [`inodes`] are no tables of names but
-//! of inodes by number.
+//! attributes, inline). To add one, write a file with a `Table` and add a line to [`registry`]. [`inodes`] are not
+//! tables of names: they find inodes by number.
 
 pub mod dashmap;
 pub mod hashbrown;
@@ -38,19 +38,19 @@ pub trait Table: Send + Sync + Sized {
     where
         Self: 't;
 
-    /// Holds this tree, for so many threads.
+    /// Builds a table of this tree for at most `threads` threads.
     ///
     /// # Errors
-    /// A sentence where that cannot be.
+    /// A sentence that says why the table cannot be built.
     fn build(tree: &Tree, threads: usize) -> Result<Self>;
 
-    /// The part of thread `thread` (counted from 0), made by that thread.
+    /// The part of thread `thread` (counted from 0). That thread itself makes it.
     fn local(&self, thread: usize) -> Self::Local<'_>;
 
-    /// Renames an entry within the directory whose inode number is `dir`, while others look names up.
+    /// Renames an entry within the directory with inode number `dir`, while other threads look names up.
     ///
     /// # Errors
-    /// Where there is no such name, or where this table cannot be changed while it is read.
+    /// If the name does not exist, or if this table cannot change while it is read.
     fn rename(&self, dir: u64, old: &[u8], new: &[u8]) -> Result<()>;
 }
 

@@ -1,4 +1,4 @@
-//! `moka`: a concurrent cache with an eviction policy, which each hit has to keep informed.
+//! `moka`: a concurrent cache with an eviction policy that every hit must inform.
 
 use anyhow::{Context as _, Result};
 use moka::sync::Cache;
@@ -15,7 +15,7 @@ pub struct Moka(Cache<Key, Attr, Hashing>);
 impl Table for Moka {
     type Local<'t> = &'t Self;
 
-    /// Room for twice the entries: nothing is evicted, the policy's bookkeeping is what is paid.
+    /// Capacity for twice the entries: nothing is evicted, so the cost measured is the policy's bookkeeping.
     fn build(tree: &Tree, _threads: usize) -> Result<Self> {
         let entries = tree.entries.len();
         let cache = Cache::builder()

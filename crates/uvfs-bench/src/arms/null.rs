@@ -1,5 +1,5 @@
-//! `null`: the same loop on a copy that each thread has for itself. What it scales by is what this machine's
-//! processors can scale by at all.
+//! `null`: the same loop, each thread on its own private copy. Its scaling is the upper bound of what this
+//! machine's processors can do.
 
 use anyhow::{Context as _, Result, bail};
 
@@ -24,6 +24,6 @@ impl Table for Null {
     }
 
     fn rename(&self, _dir: u64, _old: &[u8], _new: &[u8]) -> Result<()> {
-        bail!("the threads' own copies are not changed")
+        bail!("the threads' private copies cannot be changed")
     }
 }

@@ -1,4 +1,4 @@
-//! `papaya`: a lock-free map; one pin for each operation, as its documentation advises.
+//! `papaya`: a lock-free map, pinned once per operation as its documentation advises.
 
 use anyhow::{Context as _, Result};
 use papaya::{HashMap, HashMapRef, LocalGuard};

@@ -1,4 +1,4 @@
-//! `parking-lot`: `parking_lot::RwLock` around a hash map, read-locked once for each operation.
+//! `parking-lot`: `parking_lot::RwLock` around a hash map, read-locked once per operation.
 
 use anyhow::Result;
 use parking_lot::{RwLock, RwLockReadGuard};

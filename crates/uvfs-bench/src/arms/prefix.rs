@@ -1,7 +1,7 @@
-//! `uvfs-prefix`: uvfs's cache with its front cache of directory parts, as the library's own walk uses it.
+//! `uvfs-prefix`: uvfs's cache with its prefix cache, as the library's own walk uses it.
 //!
-//! A path whose directory part was walked before is two lookups: that part, whose directories are checked to be
-//! where they were, and the last name.
+//! If a path's directory part was walked before, the path takes two lookups. The first finds that part and checks
+//! that its directories have not moved. The second finds the last name.
 
 use anyhow::Result;
 use uvfs_cache::prefix::{DEPTH_MAX, Whence};
@@ -13,7 +13,7 @@ use crate::names::paths::Path;
 use crate::names::tree::Tree;
 use crate::names::{Miss, Names, Perm};
 
-/// Stands for the one caller's credentials.
+/// Stands for the credentials of the only caller.
 const WHO: u32 = 1;
 
 /// The arm.
@@ -52,7 +52,7 @@ impl Local for &Prefixes {
 pub struct Fronted<'l>(Hits<'l>);
 
 impl Fronted<'_> {
-    /// Through every directory, and told to the front cache.
+    /// Walks through every directory and records the result in the prefix cache.
     #[cold]
     fn walk(&self, path: Path<'_>, whence: Whence, dirs: &[u8]) -> Result<Pos, Miss> {
         let (cache, _) = self.0.start();

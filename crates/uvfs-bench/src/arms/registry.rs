@@ -8,7 +8,7 @@ use crate::arms::{
 use crate::harness::Arm;
 use crate::workloads::lookups::{Lookups, Method, Setup};
 
-/// Every table. First the bounds: what this machine can scale by, and a map without a lock.
+/// Every table. The bounds come first: `null` (this machine's scaling) and a map without a lock.
 pub const TABLES: [&str; 14] = [
     "null",
     "hashbrown",
@@ -26,10 +26,10 @@ pub const TABLES: [&str; 14] = [
     "uvfs-prefix",
 ];
 
-/// A table under a method, filled.
+/// The named table, filled, under method `M`.
 ///
 /// # Errors
-/// A sentence where there is no such table, or this build does not have it, or it cannot be filled.
+/// A sentence that says that the table is unknown, is missing from this build, or cannot be filled.
 pub fn table<M: Method>(name: &'static str, setup: &Setup) -> Result<Box<dyn Arm>> {
     Ok(match name.trim_end_matches("-table") {
         "null" => Box::new(Lookups::<null::Null, M>::new(name, setup)?),

@@ -1,4 +1,4 @@
-//! `scc`: `HashIndex`, the one of its maps that is made for reading; one guard for each operation, `peek` in it.
+//! `scc`: `HashIndex`, the read-optimised one of its maps. Each operation takes one guard and calls `peek` under it.
 
 use anyhow::{Context as _, Result, ensure};
 use scc::{Guard, HashIndex};

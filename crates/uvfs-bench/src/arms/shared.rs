@@ -1,5 +1,5 @@
-//! `arc`: entries behind an `Arc`, whose count goes up and down with every lookup: the usual way to
-//! hand out what must live on after the lookup. The map itself has no lock.
+//! `arc`: entries behind an `Arc`, whose count goes up and down with every lookup. This is the usual way to
+//! hand out a value that must outlive the lookup. The map itself has no lock.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -52,13 +52,13 @@ impl Local for &Shared {
     }
 }
 
-/// A view: directories on the way are passed without a count, as they are in the kernel.
+/// A view. As in the kernel, the walk passes directories without counting references.
 pub struct Counted<'l> {
     map: &'l Map,
     walk: Keyed<Plain<'l>>,
 }
 
-/// Looking without counting.
+/// Lookups without counting.
 pub struct Plain<'l>(&'l Map);
 
 impl Get for Plain<'_> {
@@ -84,7 +84,7 @@ impl Names for Counted<'_> {
     #[inline]
     fn look(&self, at: Self::At, name: &[u8], attr: &mut Attr) -> Result<(), Miss> {
         let found = self.map.get(&at.key(name)).ok_or(Miss::Absent)?;
-        // Clone and drop must not be merged to nothing.
+        // Keeps the compiler from merging clone and drop into nothing.
         let held = black_box(Arc::clone(found));
         *attr = *held;
         if attr.ino == 0 { Err(Miss::Absent) } else { Ok(()) }

@@ -1,6 +1,6 @@
-//! `std-rwlock`: `std::sync::RwLock` around a hash map, read-locked once for each operation.
+//! `std-rwlock`: `std::sync::RwLock` around a hash map, read-locked once per operation.
 //!
-//! The map is hashbrown's, which is the standard library's too, but can be asked with a borrowed key.
+//! The map is hashbrown's. The standard library's map is the same one, but hashbrown's accepts a borrowed key.
 
 use std::sync::PoisonError;
 #[expect(clippy::disallowed_types, reason = "it is what is measured here")]

@@ -1,4 +1,4 @@
-//! What may stand on the command line.
+//! The arguments of the command line.
 
 use std::path::PathBuf;
 
@@ -10,9 +10,9 @@ use crate::report::write::Format;
 use crate::workloads::target::Target;
 use crate::workloads::{Workload, options};
 
-/// Threads at once, at the most.
+/// Most threads at once.
 const THREADS: u64 = 64;
-/// Processes at once, at the most.
+/// Most processes at once.
 const PROCS: u64 = 512;
 
 /// The whole command.
@@ -46,9 +46,9 @@ fn workload(workload: &dyn Workload) -> Command {
     if command.get_arguments().any(|arg| arg.get_id() == options::QUICK) { hurried(command) } else { command }
 }
 
-/// Smaller defaults where `--quick` is given.
+/// Makes the defaults smaller if `--quick` is given.
 fn hurried(command: Command) -> Command {
-    // Not `IsPresent`: a flag that is not given is present with its default.
+    // `IsPresent` would not do: an absent flag is present with its default value.
     let given = ArgPredicate::from("true");
     [("seconds", "0.005"), ("rounds", "1"), ("files", "50")].into_iter().fold(
         command,

@@ -1,7 +1,7 @@
 //! The command line: `uvfs-bench WORKLOAD [options]`, `uvfs-bench plot FILE… --out X.svg`, `uvfs-bench --list`.
 //!
-//! Workloads are subcommands that are made from the registry, each with the common options and its own. What is wrong is
-//! said in one sentence that says what is valid; the exit status is then 2, and 1 where a run failed.
+//! Workloads are subcommands built from the registry, each with the common options and its own. A usage error is
+//! one sentence that names the valid values, with exit status 2. A failed run exits with status 1.
 
 mod args;
 mod options;
@@ -49,7 +49,7 @@ fn finish(done: Result<()>) -> ExitCode {
 
 fn refuse(error: &clap::Error, command: &Command, word: Option<&OsString>) -> ExitCode {
     if !error.use_stderr() {
-        // Help or version; where the output has gone away there is nobody to tell.
+        // Help or version. If the output was closed, nobody can be told.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
@@ -72,7 +72,7 @@ fn refuse(error: &clap::Error, command: &Command, word: Option<&OsString>) -> Ex
     ExitCode::from(2)
 }
 
-/// What clap says, without its usage and hints, on one line.
+/// Clap's message on one line, without its usage and hints.
 fn sentence(said: &str) -> String {
     let lines = said.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let kept: Vec<_> = lines.filter(|line| !line.is_empty() && !line.starts_with("For more")).collect();
@@ -100,7 +100,7 @@ fn list(workloads: &[Box<dyn Workload>]) -> Result<()> {
     say(&workloads.iter().map(|w| line(&**w)).collect::<String>())
 }
 
-/// To standard output. That a reader went away (`| head`) is no failure.
+/// Prints to standard output. A closed pipe (`| head`) is not a failure.
 fn say(text: &str) -> Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -1,4 +1,4 @@
-//! The options that all workloads have, understood and checked against each other.
+//! The options that all workloads share, parsed and checked against each other.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::report::write::Format;
 use crate::workloads::Workload;
 use crate::workloads::target::Target;
 
-/// The options that all workloads have.
+/// The options that all workloads share.
 pub struct Options {
     /// How a case is run.
     pub settings: Settings,
     /// In-process arms.
     pub arms: Vec<&'static str>,
-    /// Whether somebody asked for just these arms.
+    /// Whether the user chose these arms explicitly.
     pub chosen: bool,
-    /// In this process, and where else.
+    /// Where to run: in this process, below a directory, or both.
     pub targets: Vec<Target>,
     /// Huge pages.
     pub thp: Thp,
@@ -29,15 +29,15 @@ pub struct Options {
     pub per_second: bool,
     /// Form of the report.
     pub format: Format,
-    /// Where it is written to; `None`: standard output.
+    /// File to write it to; `None`: standard output.
     pub out: Option<PathBuf>,
 }
 
 impl Options {
-    /// What the command line says.
+    /// Reads the options from the command line.
     ///
     /// # Errors
-    /// A sentence where options do not go together.
+    /// A sentence that says which options contradict each other.
     pub fn read(workload: &dyn Workload, matches: &ArgMatches) -> Result<Self> {
         let numbers = |name| matches.get_many::<u64>(name).into_iter().flatten().map(|n| *n as usize);
         let targets: Vec<Target> = matches.get_many("target").into_iter().flatten().cloned().collect();
@@ -74,12 +74,12 @@ impl Options {
         })
     }
 
-    /// Workers at once, at the most.
+    /// Most workers at once.
     pub fn threads(&self) -> usize {
         self.settings.widths.iter().map(|w| w.workers()).max().unwrap_or(1)
     }
 
-    /// The options as the report has them.
+    /// The options in the report's form.
     pub fn config(&self, workload: &dyn Workload, matches: &ArgMatches) -> Value {
         let widths = |procs: bool| -> Vec<usize> {
             let of_kind = |w: &&Width| matches!(w, Width::Procs(_)) == procs;
@@ -105,7 +105,7 @@ impl Options {
     }
 }
 
-/// The in-process arms that are asked for.
+/// The in-process arms that the user chose.
 fn arms(workload: &dyn Workload, matches: &ArgMatches) -> Result<Vec<&'static str>> {
     let all = workload.arms();
     let Some(wanted) = matches.get_many::<String>("arms") else { return Ok(all) };
@@ -116,7 +116,7 @@ fn arms(workload: &dyn Workload, matches: &ArgMatches) -> Result<Vec<&'static st
     Ok(once(wanted.map(find).collect::<Result<Vec<_>>>()?))
 }
 
-/// Each of them once, in the order in which they came first.
+/// Each of them once, in order of first appearance.
 fn once<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     all.into_iter().fold(Vec::new(), |mut out, one| {
         if !out.contains(&one) {

@@ -23,7 +23,7 @@ pub fn run(workload: &dyn Workload, matches: &ArgMatches) -> Result<()> {
     let options = Options::read(workload, matches)?;
     let cases = workload.cases(matches)?;
     if let Some(out) = &options.out {
-        // Now, not after minutes of measuring.
+        // Checked now, not after minutes of measuring.
         let made = fs::OpenOptions::new().create(true).append(true).open(out);
         made.with_context(|| format!("cannot write {}", out.display()))?;
     }
@@ -51,12 +51,12 @@ pub fn run(workload: &dyn Workload, matches: &ArgMatches) -> Result<()> {
     emit(&report, &options)
 }
 
-/// Makes a case's arms and looks whether each does what it shall.
+/// Makes a case's arms and checks that each gives right results.
 fn set_up(prepare: Prepare<'_>, options: &Options, notes: &mut Vec<String>) -> Result<Case> {
     let Prepare { params, variants, maker } = prepare;
     let mut case = Case { params, variants, arms: Vec::new(), huge: Vec::new() };
     for name in &options.arms {
-        // What is free is no arm's; left in place it would be huge pages that came with another.
+        // Free memory belongs to no arm. If it stayed, its huge pages would be counted for another arm.
         sys::trim();
         let before = thp::in_use().unwrap_or(0);
         match maker.arm(name, options.threads()) {
@@ -127,7 +127,7 @@ fn measure(
     Ok(())
 }
 
-/// On a terminal; elsewhere it draws nothing.
+/// A progress bar on a terminal; elsewhere it draws nothing.
 fn progress(cases: u64) -> ProgressBar {
     let bar = ProgressBar::new(cases);
     if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} {eta} {msg:12}") {

@@ -1,20 +1,19 @@
-//! Batches: the grains of a turn, and which of them count.
+//! Batches: the units into which a turn is cut, and which of them count.
 //!
-//! A thread's work is cut into batches of about [`GRAIN`]. The kernel says how often a thread was taken off its
-//! processor although it could have run (`ru_nivcsw` of `RUSAGE_THREAD`); it is asked between two batches,
-//! outside of the measured time. A thread that waits for a lock goes off its processor of its own will and is not
-//! counted: that wait is the arm's.
+//! A thread's work is cut into batches of about [`GRAIN`]. Between two batches, outside the measured time, the thread
+//! asks the kernel how often it was preempted while runnable (`ru_nivcsw` of `RUSAGE_THREAD`). A thread that waits
+//! for a lock yields its processor voluntarily and is not counted: that wait is part of the arm's cost.
 //!
-//! While one thread was off, the others ran without its company, so a moment counts only if it counts for all: a
-//! batch that overlaps a preempted batch of any thread is dropped too, and so is what was done before the last
-//! thread had begun or after the first had ended. What the machine's host takes away is not seen by
-//! its guest in time; its share is in the report (`steal`).
+//! While one thread is preempted, the others run without its contention. So a moment counts only if it counts for
+//! all threads. A batch that overlaps a preempted batch of any thread is dropped. So is work done before the last
+//! thread began or after the first ended. A guest cannot see in time which processor time its host takes away; the
+//! report gives that share as `steal`.
 
 use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 
-/// Length of a batch when nobody disturbs.
+/// Length of an undisturbed batch.
 pub const GRAIN: Duration = Duration::from_micros(100);
 
 /// One batch; times in nanoseconds since the turn began.
@@ -28,26 +27,26 @@ pub struct Batch {
     pub ops: u64,
     /// Whether its thread was preempted meanwhile.
     pub preempted: bool,
-    /// Nanoseconds that the worker paused of its own will before it.
+    /// Nanoseconds that the worker paused voluntarily before this batch.
     pub paused: u64,
 }
 
-/// How often this thread was preempted; 0 where the kernel does not say.
+/// How often this thread was preempted; 0 if the kernel does not report it.
 pub fn preemptions() -> i64 {
     getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.involuntary_context_switches())
 }
 
-/// What of a turn is counted.
+/// The counted part of a turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
     /// Operations a second of all threads together.
     pub ops_per_s: f64,
-    /// Batches that count, of all.
+    /// Share of all batches that count.
     pub kept: f64,
 }
 
-/// The rate of a turn, batches of each thread, with what was disturbed left out. `None` where a thread has
-/// nothing left.
+/// The rate of a turn, given each thread's batches, with disturbed batches left out. `None` if a thread has no
+/// batch left.
 pub fn undisturbed(threads: &[Vec<Batch>]) -> Option<Rate> {
     let begin = threads.iter().filter_map(|t| t.first()).map(|b| b.from).max()?;
     let end = threads.iter().filter_map(|t| t.last()).map(|b| b.to).min()?;
@@ -56,9 +55,9 @@ pub fn undisturbed(threads: &[Vec<Batch>]) -> Option<Rate> {
     rate(threads, counts)
 }
 
-/// The rate of a turn, everything counted: from the common beginning to each thread's end, without its pauses.
-/// With more threads than processors most of them are waiting for one most of the time, between two batches and
-/// before the first one too.
+/// The rate of a turn with everything counted: from the common beginning to each thread's end, without its pauses.
+/// If there are more threads than processors, most threads wait for a processor most of the time. They wait between
+/// two batches, and before the first one too.
 pub fn everything(threads: &[Vec<Batch>]) -> Option<Rate> {
     let mut ops_per_s = 0.0;
     for thread in threads {
@@ -88,9 +87,9 @@ fn per_second(ops: u64, ns: u64) -> Option<f64> {
     (ns != 0).then(|| ops as f64 * 1e9 / ns as f64)
 }
 
-/// When a thread may have been off its processor. The kernel is asked after a batch, so the preemption was at some time
-/// since it was asked before; and as a system call's return is where it likes to preempt, the time
-/// between two batches must not be left out.
+/// Intervals in which a thread may have been preempted. The kernel is asked after each batch, so the preemption
+/// happened at some time since the previous question. The kernel prefers to preempt on return from a system call,
+/// so the time between two batches must be included.
 fn gaps(thread: &[Batch]) -> impl Iterator<Item = (u64, u64)> + '_ {
     let preempted = (0..thread.len()).filter(|i| thread[*i].preempted);
     preempted.map(|i| {
@@ -99,7 +98,7 @@ fn gaps(thread: &[Batch]) -> impl Iterator<Item = (u64, u64)> + '_ {
     })
 }
 
-/// Intervals that overlap made one, in order.
+/// Merges overlapping intervals; the result is in order.
 fn union(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     intervals.sort_unstable();
     let mut out: Vec<(u64, u64)> = Vec::new();
@@ -112,7 +111,7 @@ fn union(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     out
 }
 
-/// Whether an interval overlaps one of `gaps`, which are in order and apart.
+/// Whether an interval overlaps one of `gaps`, which are sorted and disjoint.
 fn meets(gaps: &[(u64, u64)], from: u64, to: u64) -> bool {
     let after = gaps.partition_point(|gap| gap.1 <= from);
     gaps.get(after).is_some_and(|gap| gap.0 < to)
@@ -148,7 +147,7 @@ mod tests {
     fn a_preemption_drops_what_overlaps_it_in_every_thread() {
         let off = Batch { preempted: true, ..batch(1000, 9000, 1) };
         let one = vec![batch(0, 1000, 10), off, batch(9000, 10_000, 10)];
-        // The second thread was faster while it was alone; that must not count.
+        // The second thread was faster while it ran alone; that must not count.
         let two =
             vec![batch(0, 1000, 10), batch(1000, 2000, 99), batch(8500, 9500, 99), batch(9500, 10_000, 5)];
         let kept = undisturbed(&[one.clone(), two]).unwrap();
@@ -159,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_preemption_between_two_batches_is_one_too() {
-        // Off from 1000 to 9000, seen by the question after the first batch.
+        // Preempted from 1000 to 9000; the query after the first batch reports it.
         let one = vec![Batch { preempted: true, ..batch(0, 1000, 10) }, batch(9000, 10_000, 10)];
         let two = vec![batch(0, 1000, 10), batch(4000, 5000, 99), batch(9000, 10_000, 10)];
         let kept = undisturbed(&[one, two]).unwrap();

@@ -1,4 +1,4 @@
-//! What the figures were measured on, read from the system when the run begins and when it ends.
+//! The machine on which the figures were measured, read from the system at the run's beginning and end.
 
 use std::fs;
 
@@ -17,17 +17,17 @@ pub struct Machine {
     pub kernel: String,
     /// Load averages over 1, 5 and 15 minutes when the run began.
     pub load: [f64; 3],
-    /// `/proc/sys/fs/dentry-state` when the run began: two million dentries of somebody else make every
-    /// system call on paths slower.
+    /// `/proc/sys/fs/dentry-state` when the run began. Two million dentries of other programs slow every system call
+    /// on paths.
     #[serde(rename = "dentry-state")]
     pub dentry_state: Vec<i64>,
-    /// Huge pages, as `/sys/kernel/mm/transparent_hugepage/enabled` has it.
+    /// Huge page setting from `/sys/kernel/mm/transparent_hugepage/enabled`.
     pub transparent_hugepage: String,
-    /// Share of the run's processor time that the machine's host kept for others.
+    /// Share of the run's processor time that the host gave to other guests.
     pub steal: f64,
 }
 
-/// Ticks of all processors together: in all, and stolen.
+/// Ticks of all processors together: total and stolen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticks {
     all: u64,
@@ -35,7 +35,7 @@ pub struct Ticks {
 }
 
 impl Machine {
-    /// This one.
+    /// This machine.
     pub fn here() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let mut load = read("/proc/loadavg").split(' ').map_while(|n| n.parse().ok()).collect::<Vec<f64>>();
@@ -54,12 +54,12 @@ impl Machine {
 }
 
 impl Ticks {
-    /// Until now.
+    /// The ticks up to now.
     pub fn now() -> Self {
         Self::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
     }
 
-    /// `cpu  user nice system idle iowait irq softirq steal guest guest_nice`; guests are in user already.
+    /// Parses `cpu  user nice system idle iowait irq softirq steal guest guest_nice`; user already includes guest.
     fn parse(stat: &str) -> Self {
         let fields: Vec<u64> = stat
             .lines()
@@ -69,7 +69,7 @@ impl Ticks {
         Self { all: fields.iter().sum(), steal: fields.get(7).copied().unwrap_or(0) }
     }
 
-    /// Share that was stolen since.
+    /// Share stolen since `before`.
     pub fn stolen_since(self, before: Self) -> f64 {
         match self.all.saturating_sub(before.all) {
             0 => 0.0,
@@ -83,7 +83,7 @@ fn model(cpuinfo: &str) -> String {
     name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
 }
 
-/// `madvise` of `always [madvise] never`.
+/// The chosen word: `madvise` in `always [madvise] never`.
 fn chosen(text: &str) -> String {
     text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or("", |(word, _)| word).to_owned()
 }

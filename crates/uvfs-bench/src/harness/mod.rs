@@ -1,11 +1,11 @@
-//! Measuring: arms, one after the other and round by round, each on pinned threads.
+//! Measuring: arms take turns, round by round, each on pinned threads.
 //!
-//! An [`Arm`] gives [`Worker`]s, a worker runs batches. A *turn* ([`turn`]) is one arm on so many threads for so
-//! long; a round is one turn of each arm ([`schedule`]); what is reported is the median over the
-//! rounds with the least and the greatest ([`spread`]). Ratios are formed within a round, because this kind of
+//! An [`Arm`] makes [`Worker`]s, and a worker runs batches. A *turn* ([`turn`]) is one arm on a number of threads for
+//! a length of time. A *round* is one turn of each arm ([`schedule`]). The report gives the median over the rounds,
+//! with the least and the greatest ([`spread`]). Ratios are formed within a round, because this kind of
 //! machine drifts by half from minute to minute.
 //!
-//! The harness knows nothing of what is measured. It owns the threads; workers must not keep any.
+//! The harness does not know what is measured. It owns the threads; workers must not keep any.
 
 pub mod batch;
 pub mod machine;
@@ -23,12 +23,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-/// Something that is measured beside others.
+/// One of the things that are compared.
 pub trait Arm: Send + Sync {
-    /// As `--arms` has it.
+    /// Its name in `--arms`.
     fn name(&self) -> &str;
 
-    /// Looks whether the arm does what it shall: a benchmark must not compare unequal work.
+    /// Checks that the arm gives right results: a benchmark must not compare unequal work.
     ///
     /// # Errors
     /// What was wrong.
@@ -37,36 +37,36 @@ pub trait Arm: Send + Sync {
     /// The work of one thread, made by that thread. `variant` is one of the case's variants.
     ///
     /// # Errors
-    /// Where it cannot be set up.
+    /// If it cannot be set up.
     fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>>;
 
-    /// Work that goes on beside the measured threads, on a thread of its own, and is not measured.
+    /// Unmeasured work that runs on its own thread beside the measured threads.
     ///
     /// # Errors
-    /// Where it cannot be set up.
+    /// If it cannot be set up.
     fn companion<'a>(&'a self) -> Result<Option<Box<dyn Companion + 'a>>> {
         Ok(None)
     }
 
-    /// Operations of a batch, where trying them out on one thread would mislead.
+    /// Operations of a batch, if calibrating on one thread would mislead.
     fn grain(&self, _variant: usize) -> Option<u64> {
         None
     }
 
-    /// Whether a turn is one batch of each worker, because what it does can be done only once.
+    /// Whether a turn is one batch of each worker, because the work can be done only once.
     fn once(&self, _variant: usize) -> bool {
         false
     }
 
-    /// Done before each turn, outside of what is measured.
+    /// Called before each turn, outside the measured time.
     ///
     /// # Errors
-    /// The run is over then.
+    /// An error ends the run.
     fn prepare(&self, _variant: usize, _workers: usize) -> Result<()> {
         Ok(())
     }
 
-    /// Processor time that has been used up to now by the processes that serve the arm, where there are such.
+    /// Processor time used so far by the arm's server processes, if it has any.
     fn server_cpu(&self) -> Option<Duration> {
         None
     }
@@ -76,7 +76,7 @@ pub trait Arm: Send + Sync {
         None
     }
 
-    /// What another process needs to do the same work, where it can be done from there.
+    /// The description that another process needs to do the same work, if it can be done from there.
     fn elsewhere(&self, _variant: usize) -> Option<serde_json::Value> {
         None
     }
@@ -96,14 +96,14 @@ pub trait Worker {
     /// Does `ops` operations.
     ///
     /// # Errors
-    /// An operation that did not do what it shall; the run is over then.
+    /// If an operation gave a wrong result; this ends the run.
     fn batch(&mut self, ops: u64) -> Result<()>;
 
-    /// Done before each batch, outside of the measured time.
+    /// Called before each batch, outside the measured time.
     fn between(&mut self) {}
 
-    /// Whether it is done with all that there is for it in this turn, where that is a certain amount: the turn
-    /// then lasts until it is, whatever the time. `None`: it works for as long as the turn lasts.
+    /// Whether the worker has done its fixed amount of work for this turn. The turn then lasts until all is done,
+    /// however long that takes. `None`: there is no fixed amount, and the worker works until the turn ends.
     fn finished(&self) -> Option<bool> {
         None
     }
@@ -111,9 +111,9 @@ pub trait Worker {
 
 /// Work beside the measured threads.
 pub trait Companion: Send {
-    /// A little of it, then returns; called again until the turn is over.
+    /// Does a little work and returns. The harness calls it until the turn is over.
     ///
     /// # Errors
-    /// The run is over then.
+    /// An error ends the run.
     fn step(&mut self) -> Result<()>;
 }

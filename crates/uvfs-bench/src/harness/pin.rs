@@ -1,4 +1,4 @@
-//! Threads and processors: a worker stays where it is put.
+//! Pins threads to processors.
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -6,7 +6,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// The processors that this process may run on.
 ///
 /// # Errors
-/// Where the kernel does not say, or says none.
+/// If the kernel does not report them, or reports none.
 pub fn cpus() -> Result<Vec<usize>> {
     let set = sched_getaffinity(None).context("cannot read the processors of this process")?;
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
@@ -14,19 +14,19 @@ pub fn cpus() -> Result<Vec<usize>> {
     Ok(cpus)
 }
 
-/// Puts this thread on one processor of `cpus`: thread 0 on the first, and so on around.
+/// Pins this thread to one of `cpus`: thread 0 to the first, and so on, wrapping around.
 ///
 /// # Errors
-/// What `sched_setaffinity(2)` says.
+/// The error of `sched_setaffinity(2)`.
 pub fn pin(cpus: &[usize], index: usize) -> Result<()> {
     ensure!(!cpus.is_empty(), "no processor to pin to");
     only(&cpus[index % cpus.len()..][..1])
 }
 
-/// Lets this thread run on these processors.
+/// Restricts this thread to these processors.
 ///
 /// # Errors
-/// What `sched_setaffinity(2)` says.
+/// The error of `sched_setaffinity(2)`.
 pub fn only(cpus: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
     cpus.iter().for_each(|cpu| set.set(*cpu));

@@ -1,8 +1,8 @@
 //! A turn of processes instead of threads: `--procs`.
 //!
-//! Each process is this program again. It is told on its standard input what to do (one line of JSON), says
-//! `ready`, is told at which time of the monotonic clock all begin, and answers with its batches. Only arms that
-//! another process can reach take part: those that go through system calls.
+//! Each process runs this program again. It reads its order from standard input (one line of JSON) and answers
+//! `ready`. It then reads the start time on the monotonic clock, which is the same for all, and at the end answers
+//! with its batches. Only arms that another process can reach take part: those that go through system calls.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -18,19 +18,19 @@ use crate::harness::batch::Batch;
 use crate::harness::turn::{Plan, Time, batches};
 use crate::harness::{Arm, Seat, Worker, pin};
 
-/// The word on the command line that makes this program a worker.
+/// The word on the command line that turns this program into a worker.
 pub const WORD: &str = "work-for-uvfs-bench";
-/// Between the last `ready` and the common beginning.
+/// Time between the last `ready` and the common start.
 const HEAD_START: Duration = Duration::from_millis(2);
 
-/// What a worker process is told.
+/// The order that a worker process receives.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
-    /// What the arm said of itself.
+    /// The arm's description of itself, from [`Arm::elsewhere`].
     pub arm: Value,
-    /// Which worker, counted from 0.
+    /// Index of this worker, counted from 0.
     pub index: usize,
-    /// Of how many.
+    /// Number of workers.
     pub of: usize,
     /// Operations of a batch.
     pub grain: u64,
@@ -46,7 +46,7 @@ struct Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // After a failure it may still run; one that has ended cannot be killed, and that is fine.
+        // After a failure it may still run. Killing a process that has ended fails, which is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -55,7 +55,7 @@ impl Drop for Process {
 /// Runs a turn of `plan.threads` processes.
 ///
 /// # Errors
-/// Where a process cannot be started or does not answer as it shall.
+/// If a process cannot start or answers wrongly.
 pub fn run(arm: &dyn Arm, plan: Plan<'_>) -> Result<Vec<Vec<Batch>>> {
     let what = arm.elsewhere(plan.variant).context("another process cannot do this arm's work")?;
     let mut processes = (0..plan.threads)
@@ -109,10 +109,10 @@ fn now() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// The worker's side: `make` sets up what the order says.
+/// The worker's side. `make` sets up the work that the order describes.
 ///
 /// # Errors
-/// What the work said, or that the parent went away.
+/// The work's error, or that the parent went away.
 pub fn serve(make: impl FnOnce(&Value, Seat) -> Result<Box<dyn Worker>>) -> Result<()> {
     let mut input = std::io::stdin().lock();
     let mut line = String::new();

@@ -1,7 +1,7 @@
-//! The order of turns, and running a case through it.
+//! The order of turns, and running a case in that order.
 //!
-//! Round by round, in a round every variant and every number of workers, and for each of them one turn of every
-//! arm: A B C A B C. What is compared is never further apart than a few turns. Round 0 warms
+//! A round covers every variant and every number of workers, and for each of them one turn of every
+//! arm: A B C A B C. So compared turns are never more than a few turns apart. Round 0 warms
 //! up and is not reported.
 
 use std::time::Duration;
@@ -12,13 +12,13 @@ use serde_json::{Map, Value};
 use crate::harness::batch::{Batch, Rate, everything, undisturbed};
 use crate::harness::{Arm, pin, processes, turn};
 
-/// How often a turn is tried of which nothing is left.
+/// How often a turn is tried if none of it counts.
 const ATTEMPTS: u32 = 4;
 
-/// The workload's own parameters of a case or variant, as they stand in the report.
+/// The workload's own parameters of a case or variant, as the report gives them.
 pub type Params = Map<String, Value>;
 
-/// Arms that are compared with each other, on something that was set up for them.
+/// Arms that are compared with each other, on one shared setup.
 pub struct Case {
     /// What all rows of the case have in common.
     pub params: Params,
@@ -26,11 +26,11 @@ pub struct Case {
     pub variants: Vec<Params>,
     /// The arms.
     pub arms: Vec<Box<dyn Arm>>,
-    /// Bytes in huge pages that came with each arm.
+    /// Bytes of huge pages that each arm added.
     pub huge: Vec<u64>,
 }
 
-/// How many work at once.
+/// The number of simultaneous workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
     /// Threads of this process.
@@ -40,7 +40,7 @@ pub enum Width {
 }
 
 impl Width {
-    /// How many workers.
+    /// The number of workers.
     pub fn workers(self) -> usize {
         match self {
             Self::Threads(n) | Self::Procs(n) => n,
@@ -57,42 +57,42 @@ pub struct Settings {
     pub length: Duration,
     /// Rounds that are reported.
     pub rounds: usize,
-    /// Whether batches with a preempted thread are dropped, where there are processors enough.
+    /// Whether batches with a preempted thread are dropped, if there are enough processors.
     pub drop_preempted: bool,
-    /// Threads that work beside the measured ones.
+    /// Number of companion threads beside the measured ones.
     pub companions: usize,
 }
 
-/// One turn's place.
+/// The position of one turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// 0 is the warm-up.
+    /// The round; 0 is the warm-up.
     pub round: usize,
     /// Index of the variant.
     pub variant: usize,
-    /// How many work.
+    /// The workers.
     pub width: Width,
     /// Index of the arm.
     pub arm: usize,
 }
 
-/// What the rounds gave for one variant, width and arm. One value a round; `None` where a turn could not
+/// The results of all rounds for one variant, width and arm. One value per round; `None` if a turn could not
 /// be measured.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// Index of the variant.
     pub variant: usize,
-    /// How many worked.
+    /// The workers.
     pub width: Width,
     /// Index of the arm.
     pub arm: usize,
     /// Operations a second of all workers.
     pub rates: Vec<Option<f64>>,
-    /// The same with nothing dropped.
+    /// The same rates with nothing dropped.
     pub undropped: Vec<Option<f64>>,
     /// Share of batches that counted.
     pub kept: Vec<f64>,
-    /// Nanoseconds of processor time for each operation, nothing dropped, of the processes that serve the arm.
+    /// Nanoseconds of processor time per operation, nothing dropped, of the arm's server processes.
     pub server_cpu: Vec<Option<f64>>,
 }
 
@@ -112,10 +112,10 @@ pub fn order(
     })
 }
 
-/// Runs a case. `seen` is told of every turn that is reported, with the batches of its workers.
+/// Runs a case. Calls `seen` for every reported turn, with the batches of its workers.
 ///
 /// # Errors
-/// What an arm said, with its name.
+/// An arm's error, with the arm's name.
 pub fn run(
     case: &Case,
     settings: &Settings,
@@ -153,17 +153,17 @@ pub fn run(
     Ok(series)
 }
 
-/// A turn that counts.
+/// The result of one turn.
 struct Turn {
     batches: Vec<Vec<Batch>>,
     counted: Option<Rate>,
-    /// The servers' nanoseconds for each operation.
+    /// The servers' nanoseconds per operation.
     server_cpu: Option<f64>,
 }
 
 impl Turn {
-    /// A turn of which nothing is left is repeated, and in the end counted as it is, with all of it marked as
-    /// dropped: a short turn on a busy machine.
+    /// Runs a turn; repeats it if none of it counts. The last attempt is counted as it is, with all of it marked as
+    /// dropped. That happens to a short turn on a busy machine.
     fn of(arm: &dyn Arm, plan: turn::Plan<'_>, width: Width, drop: bool) -> Result<Self> {
         let mut left = ATTEMPTS;
         loop {

@@ -1,11 +1,11 @@
-//! Medians with the least and the greatest, and ratios formed round by round.
+//! Medians with their least and greatest values, and ratios formed round by round.
 
 use serde::{Deserialize, Serialize};
 
-/// A median over rounds and how far the rounds went.
+/// A median over rounds, with the extremes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The middle one; of an even number the mean of the middle two.
+    /// The median; for an even number of values, the mean of the middle two.
     pub median: f64,
     /// The least.
     pub min: f64,
@@ -14,7 +14,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of these values; `None` where there are none. Values that are no number are left out.
+    /// The spread of these values; `None` if there are none. NaN values are left out.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().filter(|v| !v.is_nan()).collect();
         values.sort_unstable_by(f64::total_cmp);
@@ -23,7 +23,7 @@ impl Spread {
         Some(Self { median: low.midpoint(high), min, max })
     }
 
-    /// Of `a` over `b`, round by round; a round that one of them does not have is left out.
+    /// The spread of `a` over `b`, round by round. A round that either side lacks is left out.
     pub fn of_ratios(a: &[Option<f64>], b: &[Option<f64>]) -> Option<Self> {
         Self::of(a.iter().zip(b).filter_map(|(a, b)| Some((*a)? / (*b)?)))
     }

@@ -1,7 +1,7 @@
-//! How the memory of this process is mapped: huge pages, and giving back what is free.
+//! How this process's memory is mapped: huge pages, and returning free memory to the system.
 //!
-//! Asking for huge pages, or for existing pages to be collapsed into them, changes how memory is mapped and
-//! never what it holds, so the calls are safe for any range: what is not mapped is refused.
+//! Asking for huge pages, or collapsing existing pages into them, changes how memory is mapped and never its
+//! content. So the calls are safe for any range: the kernel refuses unmapped ones.
 
 use std::io;
 use std::ops::Range;
@@ -12,22 +12,22 @@ const MADV_COLLAPSE: libc::c_int = 25;
 /// Asks for huge pages in a range of whole pages.
 ///
 /// # Errors
-/// What `madvise(2)` says.
+/// The error of `madvise(2)`.
 pub fn want_huge_pages(range: Range<usize>) -> io::Result<()> {
     advise(range, libc::MADV_HUGEPAGE)
 }
 
-/// Makes huge pages of a range of whole pages now.
+/// Collapses a range of whole pages into huge pages now.
 ///
 /// # Errors
-/// What `madvise(2)` says: EINVAL where a part of the range could not become one.
+/// The error of `madvise(2)`: EINVAL if part of the range could not become a huge page.
 pub fn collapse(range: Range<usize>) -> io::Result<()> {
     advise(range, MADV_COLLAPSE)
 }
 
 fn advise(range: Range<usize>, advice: libc::c_int) -> io::Result<()> {
     let start = std::ptr::without_provenance_mut(range.start);
-    // SAFETY: neither advice changes the content of memory or makes a mapping go away; the kernel checks the
+    // SAFETY: neither advice changes the content of memory or removes a mapping, and the kernel checks the
     // range.
     match unsafe { libc::madvise(start, range.len(), advice) } {
         0 => Ok(()),
@@ -35,8 +35,8 @@ fn advise(range: Range<usize>, advice: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Gives free memory of the allocator back to the system, so that the next case does not find its arms' memory
-/// in the holes that the last one's left.
+/// Returns the allocator's free memory to the system. Otherwise the next case's arms would get memory from the
+/// holes that the last case's arms left.
 pub fn trim() {
     // SAFETY: no condition; only free memory is touched.
     #[cfg(target_env = "gnu")]

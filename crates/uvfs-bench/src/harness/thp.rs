@@ -1,8 +1,8 @@
-//! Transparent huge pages for every arm alike, whatever allocator or mapping its memory comes from.
+//! Transparent huge pages, the same for every arm, whatever allocator or mapping its memory comes from.
 //!
-//! `on`: after an arm is filled, the private anonymous memory of this process is collapsed into huge pages wherever a
-//! quarter of one is used. `off`: the process asks for none to be given to it (`PR_SET_THP_DISABLE`), before anything
-//! is filled. What an arm really has is read back from the kernel.
+//! `on`: after an arm is filled, this process's private anonymous memory is collapsed into huge pages wherever at least
+//! a quarter of one is used. `off`: the process refuses huge pages (`PR_SET_THP_DISABLE`) before anything
+//! is filled. The report gives what the kernel says that an arm got.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -16,7 +16,7 @@ const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const PAGE: usize = 4096;
 const HUGE: usize = 2 << 20;
 
-/// What is asked for.
+/// The user's choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Thp {
@@ -24,15 +24,15 @@ pub enum Thp {
     On,
     /// None.
     Off,
-    /// As the system does by itself.
+    /// The system's default behaviour.
     System,
 }
 
 impl Thp {
-    /// Before memory is used.
+    /// Called before memory is used.
     ///
     /// # Errors
-    /// Where the kernel has no huge pages to give, or does not take the wish.
+    /// If the kernel has huge pages disabled, or refuses the request.
     pub fn begin(self) -> Result<()> {
         let enabled = || fs::read_to_string(ENABLED).unwrap_or_default();
         match self {
@@ -45,10 +45,10 @@ impl Thp {
         }
     }
 
-    /// After memory is filled.
+    /// Called after memory is filled.
     ///
     /// # Errors
-    /// Where the kernel does not show this process its memory.
+    /// If the kernel does not show this process its memory map.
     pub fn settle(self) -> Result<()> {
         if self != Self::On {
             return Ok(());
@@ -56,7 +56,7 @@ impl Thp {
         let pagemap = File::open("/proc/self/pagemap").context("cannot read /proc/self/pagemap")?;
         let smaps = fs::read_to_string("/proc/self/smaps").context("cannot read /proc/self/smaps")?;
         for mapping in mappings(&smaps) {
-            // What is refused (a mapping that went away) keeps its small pages, and `in_use` says so.
+            // If refused (the mapping may be gone), the range keeps its small pages, and `in_use` reports that.
             let _ = sys::want_huge_pages(mapping.range.clone());
             let mut left = mapping.resident;
             for at in mapping.range.step_by(HUGE) {
@@ -65,7 +65,7 @@ impl Thp {
                 if present * 4 >= HUGE / PAGE {
                     let _ = sys::collapse(at..at + HUGE);
                 }
-                // Reserved address space may go on for terabytes.
+                // Reserved address space may be terabytes long.
                 if left == 0 {
                     break;
                 }
@@ -75,7 +75,7 @@ impl Thp {
     }
 }
 
-/// A private anonymous mapping that can be written: its whole huge pages, and how many small pages of it are there.
+/// A writable private anonymous mapping: its whole huge pages, and how many of their small pages are present.
 #[derive(Debug, PartialEq, Eq)]
 struct Mapping {
     range: Range<usize>,
@@ -113,7 +113,7 @@ fn header(line: &str) -> Option<Range<usize>> {
     (private && anonymous && start < end).then_some(start..end)
 }
 
-/// How many small pages of a huge page's place are there.
+/// How many small pages are present in the range of one huge page.
 fn present(pagemap: &File, at: usize) -> Result<usize> {
     let mut entries = [0; HUGE / PAGE * 8];
     let offset = (at / PAGE * 8) as u64;
@@ -122,10 +122,10 @@ fn present(pagemap: &File, at: usize) -> Result<usize> {
     Ok(entries[..read].chunks_exact(8).filter(|entry| entry[7] & 0x80 != 0).count())
 }
 
-/// Bytes of this process that are in huge pages.
+/// Bytes of this process that huge pages back.
 ///
 /// # Errors
-/// Where the kernel does not say.
+/// If the kernel does not report it.
 pub fn in_use() -> Result<u64> {
     let smaps =
         fs::read_to_string("/proc/self/smaps_rollup").context("cannot read /proc/self/smaps_rollup")?;
@@ -169,7 +169,7 @@ mod tests {
         let before = present(&pagemap, at).unwrap();
         memory[offset..offset + 10 * PAGE].fill(1);
         let after = present(&pagemap, at).unwrap();
-        // Ten, or all where the system gives huge pages by itself.
+        // Ten, or all if the system gives huge pages on its own.
         assert!(before == 0 && after >= 10, "{before} {after}");
     }
 }

@@ -1,7 +1,7 @@
-//! One turn: one arm, on so many threads, for so long.
+//! One turn: one arm, on a number of threads, for a length of time.
 //!
-//! Threads are made for the turn and pinned; a barrier lets them begin together, each ends by its own look at the
-//! clock. The first error of a worker ends the turn for all.
+//! Threads are created for the turn and pinned. A barrier lets them begin together, and each reads the clock to
+//! know when to end. The first error of a worker ends the turn for all.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, OnceLock};
@@ -12,14 +12,14 @@ use anyhow::{Result, anyhow};
 use crate::harness::batch::{Batch, GRAIN, preemptions};
 use crate::harness::{Arm, Companion, Seat, Worker, pin};
 
-/// What one turn shall be.
+/// The parameters of one turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
     /// Which variant of the case.
     pub variant: usize,
     /// Threads.
     pub threads: usize,
-    /// How long.
+    /// Length of the turn.
     pub length: Duration,
     /// Operations of a batch.
     pub grain: u64,
@@ -27,10 +27,10 @@ pub struct Plan<'a> {
     pub cpus: &'a [usize],
 }
 
-/// Runs a turn; the batches of each thread.
+/// Runs a turn and returns the batches of each thread.
 ///
 /// # Errors
-/// What a worker or the companion said.
+/// The error of a worker or of the companion.
 pub fn run(arm: &dyn Arm, plan: Plan<'_>) -> Result<Vec<Vec<Batch>>> {
     let start =
         Start { barrier: Barrier::new(plan.threads), began: OnceLock::new(), over: AtomicBool::new(false) };
@@ -52,11 +52,11 @@ fn died() -> anyhow::Error {
     anyhow!("a measuring thread died")
 }
 
-/// How the threads of a turn begin and end together.
+/// Lets the threads of a turn begin and end together.
 struct Start {
     barrier: Barrier,
-    /// When the first thread came out of the barrier: all count from then, or what one did alone before another was
-    /// awake could not be told.
+    /// When the first thread left the barrier. All times count from then: otherwise nothing would show what one thread
+    /// did alone before another woke up.
     began: OnceLock<Instant>,
     over: AtomicBool,
 }
@@ -64,7 +64,7 @@ struct Start {
 fn seat(arm: &dyn Arm, plan: Plan<'_>, index: usize, start: &Start) -> Result<Vec<Batch>> {
     let ready =
         pin::pin(plan.cpus, index).and_then(|()| arm.worker(plan.variant, Seat { index, of: plan.threads }));
-    // Also after an error: the others wait for all.
+    // Also after an error, because the others wait for all.
     start.barrier.wait();
     let began = *start.began.get_or_init(Instant::now);
     let batches = ready.and_then(|mut worker| {
@@ -79,18 +79,18 @@ fn seat(arm: &dyn Arm, plan: Plan<'_>, index: usize, start: &Start) -> Result<Ve
 /// How long a worker works.
 #[derive(Clone, Copy, Debug)]
 pub struct Time {
-    /// What all workers' times count from.
+    /// The moment from which all workers' times count.
     pub began: Instant,
-    /// Until then.
+    /// How long after that the turn ends.
     pub length: Duration,
     /// Operations of a batch.
     pub grain: u64,
 }
 
-/// Batches until the time is over, or the worker has done all that it has to do; one at least.
+/// Runs batches until the time is over or the worker has done its fixed amount; at least one.
 ///
 /// # Errors
-/// What the worker said.
+/// The worker's error.
 pub fn batches(worker: &mut dyn Worker, time: Time, over: &AtomicBool) -> Result<Vec<Batch>> {
     let Time { began, length, grain } = time;
     let now = || began.elapsed().as_nanos() as u64;
@@ -122,10 +122,10 @@ fn accompany(mut companion: Box<dyn Companion + '_>, over: &AtomicBool) -> Resul
     Ok(())
 }
 
-/// How many operations fill [`GRAIN`], tried out on one thread.
+/// How many operations fill [`GRAIN`], measured on one thread.
 ///
 /// # Errors
-/// What the worker said.
+/// The worker's error.
 pub fn grain(arm: &dyn Arm, variant: usize, of: usize) -> Result<u64> {
     if let Some(grain) = arm.grain(variant) {
         return Ok(grain);

@@ -1,4 +1,4 @@
-//! What this process and its threads have used: processor time, memory, waits for a processor.
+//! Resources used by this process and its threads: processor time, memory, waits for a processor.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,17 +8,17 @@ use anyhow::{Context as _, Result};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
-/// Processor time of this process up to now, the kernel's for it included.
+/// Processor time of this process so far, system time included.
 pub fn processor_time() -> Option<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     u64::try_from(micros).ok().map(Duration::from_micros)
 }
 
-/// Bytes of memory that this process has resident.
+/// Resident bytes of this process.
 ///
 /// # Errors
-/// Where proc(5) does not say.
+/// If proc(5) does not report it.
 pub fn resident() -> Result<u64> {
     let text = std::fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
     let word = text.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_ascii_whitespace().next());
@@ -26,14 +26,14 @@ pub fn resident() -> Result<u64> {
     Ok(kib.context("/proc/self/status has no VmRSS")? << 10)
 }
 
-/// How long one thread has waited for a processor although it could have run.
+/// How long one thread has waited for a processor while runnable.
 pub struct RunQueue(File);
 
 impl RunQueue {
-    /// Of the calling thread.
+    /// For the calling thread.
     ///
     /// # Errors
-    /// Where the kernel does not keep it.
+    /// If the kernel does not record it.
     pub fn of_this_thread() -> Result<Self> {
         let path = "/proc/thread-self/schedstat";
         let this = Self(File::open(path).with_context(|| format!("cannot open {path}"))?);
@@ -41,7 +41,7 @@ impl RunQueue {
         Ok(this)
     }
 
-    /// Up to now; `None` where it cannot be read.
+    /// The wait so far; `None` if it cannot be read.
     pub fn waited(&self) -> Option<Duration> {
         let mut bytes = [0; 96];
         let len = self.0.read_at(&mut bytes, 0).ok()?;

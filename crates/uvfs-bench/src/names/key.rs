@@ -1,7 +1,7 @@
-//! Keys of the tables that are maps: the parent's inode number and the name, stored inline.
+//! Keys of the map arms: the parent's inode number and the name, stored inline.
 //!
-//! A key that is stored owns its bytes in place, so that no map follows a pointer for the name. A lookup
-//! borrows the name; it hashes and compares as the stored key does. All maps use the same hasher.
+//! A stored key owns its bytes in place, so that no map follows a pointer to the name. A lookup
+//! borrows the name. It hashes and compares as the stored key does. All maps use the same hasher.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -27,7 +27,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// Of a name of at most [`NAME_MAX`] bytes; longer ones are cut.
+    /// The key of a name of at most [`NAME_MAX`] bytes; longer names are cut.
     pub fn new(parent: u64, name: &[u8]) -> Self {
         let len = name.len().min(NAME_MAX);
         let mut bytes = [0; NAME_MAX];
@@ -61,7 +61,7 @@ impl Hash for Key {
     }
 }
 
-/// What is looked for.
+/// A key to look up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Borrowed<'n> {
     /// Inode number of the directory.

@@ -1,7 +1,7 @@
-//! What every arm of a lookup is given, and what it is asked: names, attributes, paths, the walk.
+//! The interface between the lookup workloads and their arms: names, attributes, paths, the walk.
 //!
 //! [`Names`] is the seam: a table that finds one name in one directory. [`walk`] and
-//! [`namei`] run above it and are the same code for every table, so that a difference between two
+//! [`namei`] run above it and are the same code for every table. So a difference between two
 //! arms is a difference between two tables. [`tree`] says which files exist and in which order
 //! they are visited. Plain values and traits: nothing here is shared or locked.
 
@@ -26,7 +26,7 @@ pub struct Perm {
     pub gid: u32,
 }
 
-/// Why a name did not lead anywhere.
+/// Why a lookup failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Miss {
     /// There is no such name.
@@ -35,10 +35,10 @@ pub enum Miss {
     Moved,
 }
 
-/// One table, as one operation sees it: made at its beginning and dropped at its end, so that it may
-/// hold the guard, the lock or the read section that the table's documentation asks for.
+/// One table as one operation sees it. Made when the operation begins and dropped when it ends, so it may
+/// hold the guard, the lock or the read section that the table's documentation requires.
 pub trait Names {
-    /// A directory that the walk has come to.
+    /// A directory that the walk has reached.
     type At: Copy;
 
     /// Where paths start.
@@ -47,20 +47,20 @@ pub trait Names {
     /// [`Miss::Moved`] while the root is being changed.
     fn root(&self) -> Result<Self::At, Miss>;
 
-    /// Into the directory that `name` leads to.
+    /// Enters the directory that `name` names.
     ///
     /// # Errors
     /// See [`Miss`].
     fn down(&self, at: Self::At, name: &[u8]) -> Result<Self::At, Miss>;
 
-    /// Attributes of what `name` leads to, copied to `attr`.
+    /// Copies the attributes of what `name` names to `attr`.
     ///
     /// # Errors
     /// See [`Miss`].
     fn look(&self, at: Self::At, name: &[u8], attr: &mut Attr) -> Result<(), Miss>;
 
-    /// Attributes of what a whole path leads to: name after name, unless the table knows a shorter way. Only
-    /// the bare table asks for it; under namei each directory's permissions are wanted.
+    /// Copies the attributes of what a whole path names: name after name, unless the table has a shorter way. Only
+    /// the bare table calls this; under namei the walk needs each directory's permissions.
     ///
     /// # Errors
     /// See [`Miss`].
@@ -72,6 +72,6 @@ pub trait Names {
         walk::walk(self, path, attr)
     }
 
-    /// Permissions of a directory, as they were when the walk came there.
+    /// Permissions of a directory, as of the time when the walk reached it.
     fn perm(&self, at: Self::At) -> Perm;
 }

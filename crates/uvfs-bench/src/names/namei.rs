@@ -1,14 +1,14 @@
-//! The namei that every table is measured in: the scan for slashes, the permission to search each
-//! directory, one lookup a component.
+//! The namei under which every table is measured: it scans for slashes, checks the permission to search each
+//! directory, and does one lookup per component.
 //!
-//! The same code for every arm. It does what uvfs's own walk does for a path of plain names; `.`, `..`, symbolic
-//! links and mounts do not occur in the paths of the workloads.
+//! The code is the same for every arm. It does what uvfs's own walk does for a path of plain names. The
+//! workloads' paths have no `.`, `..`, symbolic links or mounts.
 
 use uvfs_cache::Attr;
 
 use crate::names::{Miss, Names, Perm};
 
-/// Who walks.
+/// The user who walks.
 #[derive(Clone, Copy, Debug)]
 pub struct Cred {
     /// User id.
@@ -17,7 +17,7 @@ pub struct Cred {
     pub gid: u32,
 }
 
-/// Why a walk came to nothing.
+/// Why a walk failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// ENOENT.
@@ -79,7 +79,7 @@ fn may_search(cred: Cred, perm: Perm) -> bool {
 mod tests {
     use super::*;
 
-    /// `/d/f`, where `d` may be searched by its owner 7 only.
+    /// `/d/f`, where only its owner, user 7, may search `d`.
     struct Two;
 
     impl Names for Two {

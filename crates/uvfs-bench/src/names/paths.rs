@@ -1,10 +1,10 @@
-//! Paths in the order in which they are visited, one after the other in one allocation.
+//! Paths in visiting order, one after the other in one allocation.
 //!
-//! A path is kept whole (`/a/b/c`) together with the lengths of its names, so that the bare table is given
-//! its names without any scan for slashes and namei is given the bytes. Visiting order is storage
-//! order: reading the paths themselves is then a sequential read and not part of what misses.
+//! A path is stored whole (`/a/b/c`) together with the lengths of its names. So the bare table gets its names without
+//! a scan for slashes, and namei gets the bytes. Paths are stored in visiting order. Reading the paths themselves is
+//! then sequential and adds nothing to the cache misses that are measured.
 
-/// Most names of a path.
+/// Most names in a path.
 pub const DEPTH_MAX: usize = 16;
 
 /// Paths.
@@ -24,7 +24,7 @@ struct Place {
 /// One path.
 #[derive(Clone, Copy, Debug)]
 pub struct Path<'p> {
-    /// All of it, from the first slash.
+    /// The whole path, from the first slash.
     pub whole: &'p [u8],
     lens: &'p [u8],
 }
@@ -52,8 +52,7 @@ impl<'p> Path<'p> {
 }
 
 impl Paths {
-    /// Adds a path. `None` where it has more than [`DEPTH_MAX`] names or where all of them together
-    /// would be more than 4 GiB.
+    /// Adds a path. `None` if it has more than [`DEPTH_MAX`] names, or if all paths together would exceed 4 GiB.
     pub fn push(&mut self, names: &[&[u8]]) -> Option<()> {
         let start = u32::try_from(self.bytes.len()).ok()?;
         let len: usize = names.iter().map(|n| n.len() + 1).sum();
@@ -70,12 +69,12 @@ impl Paths {
         Some(())
     }
 
-    /// How many.
+    /// Number of paths.
     pub fn len(&self) -> usize {
         self.at.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no paths.
     pub fn is_empty(&self) -> bool {
         self.at.is_empty()
     }

@@ -1,8 +1,8 @@
-//! Which files a workload's tree has, and in which order they are visited.
+//! The files of a workload's tree, and the order in which they are visited.
 //!
-//! Computed from the shape and a seed, so that every arm holds the same tree and two runs visit it in
-//! the same order. Inode numbers count from 1, the root's, in the order of creation, parents first;
-//! attributes follow from the number, so that an arm's answer can be checked in full.
+//! The tree is computed from the shape and a seed. So every arm holds the same tree, and two runs visit it in
+//! the same order. Inode numbers count from 1, the root's, in order of creation, parents first.
+//! Attributes follow from the inode number, so an arm's answer can be checked in full.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -15,23 +15,23 @@ use crate::names::paths::{DEPTH_MAX, Paths};
 
 /// Inode number of the root.
 pub const ROOT: u64 = 1;
-/// Owner of everything, so that the walk of another user is decided by the last three bits.
+/// Owner of everything. For any other user the last three mode bits decide.
 pub const OWNER: u32 = 0;
 
 /// What a tree looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Shape {
-    /// Files in all.
+    /// Number of files.
     pub files: u64,
-    /// Names of each path.
+    /// Names in each path.
     pub depth: usize,
-    /// Files of a directory at the most. `None`: what makes every level branch alike.
+    /// Most files in a directory. `None`: as many as make every level branch alike.
     pub per_dir: Option<u64>,
     /// Each file has a chain of directories of its own, from the root down.
     pub own: bool,
-    /// Names that are known to be absent, one beside each file.
+    /// Whether paths end in names known to be absent, one beside each file.
     pub negative: bool,
-    /// For the visiting order.
+    /// Seed of the visiting order.
     pub seed: u64,
 }
 
@@ -42,7 +42,7 @@ pub struct Entry {
     pub parent: u64,
     /// The name.
     pub name: Vec<u8>,
-    /// Attributes; `ino` 0 where the entry says that there is no such name.
+    /// Attributes; `ino` is 0 if the entry says that the name does not exist.
     pub attr: Attr,
 }
 
@@ -53,7 +53,7 @@ pub struct Tree {
     pub entries: Vec<Entry>,
     /// Files (or the absent names beside them) in visiting order.
     pub paths: Paths,
-    /// Inode number of each path's end; 0 where nothing is there.
+    /// Inode number at each path's end; 0 if there is none.
     pub inos: Vec<u64>,
 }
 
@@ -68,7 +68,7 @@ pub fn attr_of(ino: u64, dir: bool) -> Attr {
         gid: OWNER,
         rdev: 0,
         size: if dir { 0 } else { ino * 3 },
-        // As a file system with pages of 4 KiB counts a file without holes.
+        // Counted as a file system with pages of 4 KiB counts a file without holes.
         blocks: if dir { 0 } else { (ino * 3).div_ceil(4096) * 8 },
         atime: time,
         mtime: time,
@@ -78,10 +78,10 @@ pub fn attr_of(ino: u64, dir: bool) -> Attr {
 }
 
 impl Tree {
-    /// The tree of this shape.
+    /// Makes the tree of this shape.
     ///
     /// # Errors
-    /// A sentence where the shape cannot be.
+    /// A sentence that says why the shape is impossible.
     pub fn new(shape: Shape) -> Result<Self> {
         ensure!(shape.files > 0, "a tree needs at least one file");
         ensure!((1..=DEPTH_MAX).contains(&shape.depth), "depth goes from 1 to {DEPTH_MAX}");
@@ -104,7 +104,7 @@ impl Tree {
     }
 }
 
-/// A tree that is made when it is first asked for: a run has one case's tree at a time.
+/// A tree that is made at the first request, so that a run holds only one case's tree at a time.
 #[derive(Debug)]
 pub struct LazyTree {
     shape: Shape,
@@ -112,7 +112,7 @@ pub struct LazyTree {
 }
 
 impl LazyTree {
-    /// Of this shape.
+    /// A tree of this shape, not yet made.
     pub fn new(shape: Shape) -> Self {
         Self { shape, tree: OnceCell::new() }
     }
@@ -190,8 +190,8 @@ impl Making {
     }
 }
 
-/// How many files a subdirectory gets of `files` that are spread over `levels` levels of names: as many as
-/// make every level branch alike; above directories with a fixed number of files, a multiple of it.
+/// How many of `files` files a subdirectory gets, with `levels` levels of names: as many as make every level
+/// branch alike. Above directories with a fixed number of files it is a multiple of that number.
 fn below(files: u64, levels: u32, per_dir: Option<u64>) -> u64 {
     let (unit, levels) = per_dir.map_or((1, levels), |n| (n.max(1), levels - 1));
     let units = files.div_ceil(unit);

@@ -1,13 +1,13 @@
-//! The bare table: one lookup for each name, each depending on its parent, then a copy of the attributes.
+//! The bare table: one lookup per name, each depending on its parent, then a copy of the attributes.
 //!
-//! No namei: no scan for slashes, no permissions. This is what the figures of the `table` workload mean.
+//! No namei: no scan for slashes, no permissions. The `table` workload measures this.
 
 use uvfs_cache::Attr;
 
 use crate::names::paths::Path;
 use crate::names::{Miss, Names};
 
-/// Walks from the root and copies the attributes of what the path leads to.
+/// Walks from the root and copies the attributes of the path's last name.
 ///
 /// # Errors
 /// See [`Miss`].

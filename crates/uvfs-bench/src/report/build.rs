@@ -1,4 +1,4 @@
-//! From the rounds' rates to rows, ratios and scaling.
+//! Turns the rounds' rates into rows, ratios and scaling.
 
 use crate::harness::schedule::{Case, Params, Series, Width};
 use crate::harness::spread::Spread;
@@ -31,16 +31,16 @@ fn merged(a: &Params, b: &Params) -> Params {
     a.iter().chain(b).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Which arms an arm is compared with: all of them where it is uvfs; `null`; and the patched kernel with the
-/// stock one.
+/// Whether `arm` is compared with `vs`. uvfs is compared with every arm; every arm with `null`; the patched kernel
+/// with the stock one.
 pub fn is_compared(arm: &str, vs: &str) -> bool {
     arm != vs && (arm.starts_with("uvfs") || vs == "null" || (arm, vs) == ("patched", "stock"))
 }
 
-/// Nanoseconds of an operation below which a server was not asked: what it used is housekeeping.
+/// Nanoseconds per operation below which the server received no requests and only did housekeeping.
 const IDLE: f64 = 1.0;
 
-/// Servers' time of one over that of the other. Where the other's server did nothing in a round there is no ratio.
+/// Server time of `a` over that of `b`. A round in which `b`'s server did nothing has no ratio.
 fn server_cpu(a: &Series, b: &Series) -> Option<Spread> {
     let some: Vec<_> = b.server_cpu.iter().map(|cpu| cpu.filter(|ns| *ns >= IDLE)).collect();
     Spread::of_ratios(&a.server_cpu, &some)
@@ -69,7 +69,7 @@ impl View<'_> {
         }
     }
 
-    /// `None` where no round could be measured.
+    /// `None` if no round could be measured.
     fn row(&self, series: &Series) -> Option<Row> {
         let workers = series.width.workers() as f64;
         let ns = |rates: &[Option<f64>]| Spread::of(rates.iter().flatten().map(|rate| workers * 1e9 / rate));
@@ -94,7 +94,7 @@ impl View<'_> {
         for a in self.series {
             let beside = |b: &&Series| (b.variant, b.width) == (a.variant, a.width);
             for b in self.series.iter().filter(beside).filter(|b| is_compared(self.name(a), self.name(b))) {
-                // Times are the inverse of rates, with the same number of workers on both sides.
+                // Times are the inverse of rates, since both sides have the same number of workers.
                 let Some(ratio) = Spread::of_ratios(&b.rates, &a.rates) else { continue };
                 let (threads, procs) = Self::width(a.width);
                 let (arm, vs) = (self.name(a).to_owned(), self.name(b).to_owned());
@@ -105,7 +105,7 @@ impl View<'_> {
         out
     }
 
-    /// The rounds' throughput over that of one worker of the same kind.
+    /// Each round's throughput over that of one worker of the same kind.
     fn over_one(&self, series: &Series) -> Option<Vec<Option<f64>>> {
         let one = match series.width {
             Width::Threads(_) => Width::Threads(1),

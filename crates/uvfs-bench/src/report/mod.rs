@@ -1,7 +1,7 @@
-//! What a run says: rows, ratios and scaling, and the forms it is written in.
+//! The result of a run: rows, ratios and scaling, and its output formats.
 //!
-//! [`Report`] is the JSON form, documented in `docs/benchmarks.md`; the others are views of it, so that a file can be
-//! plotted or printed later. [`VERSION`] moves when a key changes its meaning or goes away.
+//! [`Report`] is the JSON form, documented in `docs/benchmarks.md`. The other formats are views of it, so a file can be
+//! plotted or printed later. [`VERSION`] increases when a key changes its meaning or is removed.
 
 pub mod build;
 pub mod per_second;
@@ -15,7 +15,7 @@ use crate::harness::machine::Machine;
 use crate::harness::schedule::Params;
 use crate::harness::spread::Spread;
 
-/// Of the JSON form.
+/// Version of the JSON form.
 pub const VERSION: u32 = 1;
 
 /// A run.
@@ -23,19 +23,19 @@ pub const VERSION: u32 = 1;
 pub struct Report {
     /// [`VERSION`].
     pub version: u32,
-    /// What was measured.
+    /// The workload that was measured.
     pub workload: String,
-    /// On what.
+    /// The machine.
     pub machine: Machine,
-    /// How: the options, as they were understood.
+    /// The options, as the program understood them.
     pub config: Value,
-    /// What should be known: arms that are missing here, what crosses the system-call boundary.
+    /// Notes for the reader: arms missing on this machine, arms that cross the system-call boundary.
     pub notes: Vec<String>,
     /// One for each case, variant, number of workers, and arm.
     pub rows: Vec<Row>,
-    /// Pairs of rows that differ in the arm only.
+    /// Pairs of rows that differ only in the arm.
     pub ratios: Vec<Ratio>,
-    /// Pairs of rows that differ in the number of workers only.
+    /// Pairs of rows that differ only in the number of workers.
     pub scaling: Vec<Scaling>,
 }
 
@@ -44,30 +44,30 @@ pub struct Report {
 pub struct Row {
     /// The arm.
     pub arm: String,
-    /// Threads that worked at once, in each process.
+    /// Simultaneous threads in each process.
     pub threads: usize,
-    /// Processes, where there was more than the one.
+    /// Number of processes, if more than one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub procs: Option<usize>,
     /// Operations a second of all workers together.
     pub ops_per_s: Spread,
-    /// Nanoseconds that one worker needs for an operation.
+    /// Nanoseconds that one worker needs per operation.
     pub ns_per_op: Spread,
-    /// Share of the batches that were left out because a thread was preempted, over all rounds.
+    /// Share of the batches dropped because a thread was preempted, over all rounds.
     pub dropped: f64,
-    /// Median of `ns_per_op` with nothing left out.
+    /// Median of `ns_per_op` with nothing dropped.
     pub undropped_ns_per_op: f64,
-    /// Nanoseconds of processor time that the arm's servers used for each operation, where it has servers.
+    /// Nanoseconds of the servers' processor time per operation, if the arm has servers.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub server_cpu_ns_per_op: Option<Spread>,
-    /// Bytes in huge pages that came with this arm.
+    /// Bytes of huge pages that this arm added.
     pub huge_page_bytes: u64,
     /// The workload's own parameters.
     #[serde(flatten)]
     pub params: Params,
 }
 
-/// Time of an arm over time of another, formed round by round: below 1 the arm is faster.
+/// Time of one arm over time of another, formed round by round. Below 1, the arm is faster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// The arm.
@@ -76,7 +76,7 @@ pub struct Ratio {
     pub vs: String,
     /// Threads of both.
     pub threads: usize,
-    /// Processes of both, where there was more than the one.
+    /// Processes of both, if more than one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub procs: Option<usize>,
     /// The ratio.
@@ -90,7 +90,7 @@ pub struct Ratio {
     pub params: Params,
 }
 
-/// Throughput with so many workers over throughput with one, formed round by round.
+/// Throughput with several workers over throughput with one, formed round by round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scaling {
     /// The arm.
@@ -103,7 +103,7 @@ pub struct Scaling {
     /// Throughput over that of one worker.
     #[serde(flatten)]
     pub scaling: Spread,
-    /// The same over the `null` arm's of the same round: 1 is all that this machine can do.
+    /// The same, divided by the `null` arm's in the same round: 1 is the most that this machine can do.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub of_null: Option<Spread>,
     /// The workload's own parameters.

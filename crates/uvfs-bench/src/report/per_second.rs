@@ -1,10 +1,10 @@
-//! will-it-scale's lines: what the slowest and the fastest worker did in a second, and all of them together.
+//! will-it-scale's output lines: the slowest worker, the fastest worker and the total of each second.
 
 use crate::harness::batch::Batch;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// One line for each second of a turn (for the whole of a shorter one, scaled to a second).
+/// One line per second of a turn. A turn shorter than a second gives one line, scaled to a second.
 ///
 /// A batch counts for the second in which it ended.
 pub fn lines(workers: &[Vec<Batch>]) -> Vec<String> {

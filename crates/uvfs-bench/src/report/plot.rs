@@ -1,4 +1,4 @@
-//! A picture of reports: for each case a panel with a bar for every arm and number of workers, and a whisker from
+//! Plots reports. Each case is a panel with a bar for every arm and number of workers, and a whisker from
 //! the least to the greatest round.
 
 use std::path::Path;
@@ -13,11 +13,11 @@ const WIDTH: u32 = 900;
 const TITLE: u32 = 30;
 const LINE: u32 = 16;
 const LABELS: i32 = 170;
-/// Colours by number of workers, told apart also without colour vision.
+/// Colours by number of workers, distinguishable without colour vision.
 const COLOURS: [RGBColor; 4] =
     [RGBColor(0, 114, 178), RGBColor(230, 159, 0), RGBColor(0, 158, 115), RGBColor(204, 121, 167)];
 
-/// Rows that differ in arm and number of workers only.
+/// Rows that differ only in arm and number of workers.
 struct Panel<'r> {
     title: String,
     rows: Vec<&'r Row>,
@@ -26,7 +26,7 @@ struct Panel<'r> {
 /// Draws reports into an SVG file.
 ///
 /// # Errors
-/// Where there is nothing to draw or the file cannot be written.
+/// If there is nothing to draw or the file cannot be written.
 pub fn plot(reports: &[Report], out: &Path) -> Result<()> {
     let panels: Vec<Panel<'_>> = reports.iter().flat_map(panels).collect();
     ensure!(!panels.is_empty(), "the files have no rows to draw");
@@ -61,7 +61,7 @@ fn panels(report: &Report) -> Vec<Panel<'_>> {
     panels
 }
 
-/// From the bottom of the picture up: many workers first; within, the slowest first.
+/// Order from the bottom of the plot up: most workers first, then slowest first.
 fn sort(rows: &mut [&Row]) {
     let workers = |r: &Row| (r.procs.is_some(), r.procs.unwrap_or(r.threads));
     rows.sort_by(|a, b| workers(b).cmp(&workers(a)).then(b.ns_per_op.median.total_cmp(&a.ns_per_op.median)));

@@ -7,12 +7,12 @@ use crate::harness::schedule::Params;
 use crate::harness::spread::Spread;
 use crate::report::{Ratio, Report, Row, Scaling};
 
-/// Forms.
+/// Output formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// For a terminal.
     Table,
-    /// All of it; `docs/benchmarks.md` says what the keys mean.
+    /// The complete report; `docs/benchmarks.md` explains the keys.
     Json,
     /// The rows only.
     Csv,
@@ -20,10 +20,10 @@ pub enum Format {
     Markdown,
 }
 
-/// A report in a form, with a line feed at its end.
+/// Formats a report, with a line feed at the end.
 ///
 /// # Errors
-/// Where it cannot be encoded.
+/// If it cannot be encoded.
 pub fn write(report: &Report, format: Format) -> Result<String> {
     match format {
         Format::Json => Ok(serde_json::to_string_pretty(report)? + "\n"),
@@ -95,7 +95,7 @@ fn rows(rows: &[Row]) -> Option<Table> {
     table(head, rows.iter().map(line).collect(), 1)
 }
 
-/// Heads of three more columns, where there are servers; rows without leave theirs away.
+/// Heads of three more columns, if any row has servers. Rows without servers leave these columns out.
 fn server_head(served: bool, what: &str) -> Vec<String> {
     if served { [what, "min", "max"].map(str::to_owned).to_vec() } else { Vec::new() }
 }
@@ -162,7 +162,7 @@ fn spread(s: &Spread) -> Vec<String> {
     [s.median, s.min, s.max].map(|v| format!("{v:.2}")).to_vec()
 }
 
-/// Three figures that matter.
+/// Prints three significant figures.
 fn ns(value: f64) -> String {
     if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }

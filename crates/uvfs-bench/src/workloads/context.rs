@@ -1,7 +1,7 @@
-//! `uvfs` as a program uses it: a [`Vfs`] over a driver, and [`Context`]'s calls.
+//! `uvfs` as a program uses it: a [`Vfs`] over a driver, called through [`Context`].
 //!
-//! What counts for users: everything that the library does for a `stat` or an `open` is in these figures, mounts,
-//! symbolic links, credentials and bail-outs included.
+//! These figures include everything that the library does for a `stat` or an `open`: mounts,
+//! symbolic links, credentials and bail-outs.
 
 use std::collections::HashSet;
 use std::hint::black_box;
@@ -17,14 +17,14 @@ use crate::names::tree::{Tree, attr_of};
 use crate::workloads::lookups::{STORM_PAUSE, Setup, Storm, USER};
 use crate::workloads::visit::{Cursor, SERIALIZED, Which};
 
-/// What is called.
+/// The measured call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Call {
     /// `stat`, which succeeds.
     Stat,
     /// `stat`, which answers ENOENT.
     Absent,
-    /// `open` for reading, and dropping what it gave.
+    /// `open` for reading, then dropping the handle.
     Open,
 }
 
@@ -41,7 +41,7 @@ impl Contexts {
     /// The tree on a tmpfs.
     ///
     /// # Errors
-    /// What uvfs answers.
+    /// The error of uvfs.
     pub fn on_tmpfs(setup: &Setup, call: Call) -> Result<Self> {
         let options = parse("size=0,nr_inodes=0,mode=755").map_err(anyhow::Error::msg)?;
         let this = Self::over(Tmpfs::new(options)?, setup, call)?;
@@ -49,10 +49,10 @@ impl Contexts {
         Ok(this)
     }
 
-    /// On a driver that has the tree already.
+    /// On a driver that already has the tree.
     ///
     /// # Errors
-    /// What uvfs answers.
+    /// The error of uvfs.
     pub fn over(driver: Arc<dyn Driver>, setup: &Setup, call: Call) -> Result<Self> {
         let vfs = Vfs::new(VfsConfig::default(), driver)?;
         Ok(Self { vfs, tree: setup.tree.clone(), call, which: setup.which, storm: setup.storm.clone() })
@@ -174,7 +174,7 @@ impl Worker for Calling<'_> {
     fn batch(&mut self, ops: u64) -> Result<()> {
         match self.call {
             Call::Stat => self.either(ops, |context, path| {
-                // Into a place of ours, as the tables do it.
+                // Into our own buffer, as the tables do it.
                 let mut attr = Attr::default();
                 context.stat_into(path, &mut attr)?;
                 Ok(black_box(&attr).ino)

@@ -1,4 +1,4 @@
-//! Arms on a tree of files: what `stat-*` and `open-*` are made of.
+//! Arms on a tree of files, for `stat-*` and `open-*`.
 
 use anyhow::Result;
 use serde_json::json;
@@ -13,25 +13,25 @@ use crate::workloads::target::{SystemCalls, Target};
 use crate::workloads::visit::{Which, variants};
 use crate::workloads::{Maker, Prepare};
 
-/// Trees for workers that have a file each are made for so many.
+/// Trees in which each worker has a file of its own are made for this many workers.
 const SEATS: u64 = 64;
 
-/// What a case is.
+/// The parameters of a case.
 #[derive(Clone, Copy, Debug)]
 pub struct FileArms {
     /// Which paths are visited.
     pub which: Which,
-    /// What is called.
+    /// The measured call.
     pub call: Call,
-    /// Names of a path.
+    /// Names in each path.
     pub depth: u64,
-    /// Files; `None`: as many as `which` needs.
+    /// Number of files; `None`: as many as `which` needs.
     pub files: Option<u64>,
     /// Files of a directory.
     pub per_dir: Option<u64>,
 }
 
-/// Every table, with uvfs's cache under its own name, and the library itself.
+/// Every table, with uvfs's cache as `uvfs-table`, and the library itself.
 pub fn arms_of_tables() -> Vec<&'static str> {
     let tables = registry::TABLES.into_iter().filter(|name| !matches!(*name, "uvfs" | "uvfs-prefix" | "arc"));
     tables.chain(["uvfs-table", "uvfs"]).collect()

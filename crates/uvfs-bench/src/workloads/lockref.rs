@@ -1,14 +1,15 @@
-//! `lockref`: references taken and dropped by all threads, while one of them takes the lock every so often.
+//! `lockref`: all threads take and drop references, while one of them takes the lock at intervals.
 //!
-//! Its subject is what becomes of the kernel's lockref under preemption (Guzik, "vfs: move d_lockref out of the area
-//! used by RCU lookup", June 2024: "everyone is stuck locking"), so it wants more threads than processors
-//! (`--threads 8`), and nothing is dropped. All lockrefs are the caches' own
-//! ([`uvfs_sync::lockref`]) and differ in their policy only; the kernel's lock is modelled as a ticket lock.
+//! The subject is the degradation of the kernel's lockref under preemption (Guzik, "vfs: move d_lockref out of the area
+//! used by RCU lookup", June 2024: "everyone is stuck locking"). So it needs more threads than processors
+//! (`--threads 8`), and no batch is dropped. All lockrefs are the caches' own
+//! ([`uvfs_sync::lockref`]) and differ only in their policy. The kernel's lock is modelled as a ticket lock.
 //!
-//! Who takes the lock is a thread like the others, which may be preempted while it holds it; so may who waits in a
-//! queue. Either happens about once in a hundred holds, so an arm that can degrade needs a turn of seconds
-//! for it (`--seconds 10 --per-second`), or longer holds. Each turn begins anew. That an arm does not degrade is judged round by
-//! round against `null`: with `--seconds 0.2` the five turns of a round are one second.
+//! The thread that takes the lock is a thread like the others and may be preempted while it holds the lock. A thread
+//! that waits in the queue may be preempted too. Either happens about once in a hundred holds. So an arm that can
+//! degrade needs a turn of seconds (`--seconds 10 --per-second`), or longer holds, to show it. Each turn begins anew.
+//! Whether an arm degrades is judged round by round against `null`: with `--seconds 0.2` the five turns of a round are
+//! one second.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use crate::harness::{Arm, Seat, Worker};
 use crate::workloads::target::Target;
 use crate::workloads::{Maker, Prepare, Workload};
 
-/// Pairs of a batch: a batch of an arm that has degraded to a few hundred operations a second must end too.
+/// Pairs of a batch: few, so that a batch ends even if the arm has degraded to a few hundred operations a second.
 const GRAIN: u64 = 64;
 const GENERATION: u32 = 1;
 
@@ -94,7 +95,7 @@ impl Workload for Lockref {
     }
 }
 
-/// The least of `a` over `b`, round by round, over that of the first round.
+/// The least ratio of `a` over `b` in any round, over that of the first round.
 fn least_of_first(a: &[Option<f64>], b: &[Option<f64>]) -> Option<f64> {
     let over: Vec<Option<f64>> = a.iter().zip(b).map(|(a, b)| Some((*a)? / (*b)?)).collect();
     let first = over.iter().flatten().next().copied()?;
@@ -125,21 +126,21 @@ impl Maker for Pace {
     }
 }
 
-/// What is referenced: all that an arm differs in.
+/// The referenced object: the arms differ only in this.
 trait Object: Send + Sync {
-    /// So many pairs by one thread.
+    /// One thread takes and drops a reference `pairs` times.
     fn pairs(&self, own: &LockRef, pairs: u64) -> Result<()>;
 
-    /// Does `while_held` with the lock held, where there is one.
+    /// Runs `while_held` with the lock held, if there is a lock.
     fn hold(&self, while_held: &dyn Fn());
 
-    /// What there is to say after all rounds.
+    /// A remark for the report, after all rounds.
     fn remark(&self) -> Option<String> {
         None
     }
 }
 
-/// A cache line and its neighbour for itself.
+/// A cache line and its adjacent line, not shared with anything else.
 #[repr(align(128))]
 struct Line<T>(T);
 
@@ -198,7 +199,7 @@ impl<P: Policy> Object for Locked<P> {
     fn pairs(&self, _own: &LockRef, n: u64) -> Result<()> {
         let before = diverted();
         pairs(&self.refs.0, n)?;
-        // Once a batch, for all arms of this kind alike.
+        // Once per batch, the same for all arms of this kind.
         self.pairs.fetch_add(n, Ordering::Relaxed);
         self.diverted.fetch_add(diverted() - before, Ordering::Relaxed);
         Ok(())
@@ -260,7 +261,7 @@ struct Pairs<'a, O> {
     object: &'a O,
     own: Box<Line<LockRef>>,
     pace: Pace,
-    /// When this thread takes the lock next, if it is the one that does.
+    /// When this thread next takes the lock, if it is the thread that does.
     next: Option<Instant>,
 }
 

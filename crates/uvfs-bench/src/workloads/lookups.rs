@@ -1,7 +1,7 @@
 //! Tables under the same walk: the arm that every lookup workload is made of.
 //!
-//! A [`Lookups`] is a filled table, the tree that it was filled from, a [`Method`] (the bare table or namei) and which
-//! paths are visited. The loop is compiled for each table and method, and is the same text for all.
+//! A [`Lookups`] is a filled table, the tree from which it was filled, a [`Method`] (the bare table or namei) and the
+//! choice of paths to visit. The loop is compiled for each table and method from the same source.
 
 use std::hint::black_box;
 use std::marker::PhantomData;
@@ -19,23 +19,23 @@ use crate::names::paths::{Path, Paths};
 use crate::names::tree::{Tree, attr_of};
 use crate::workloads::visit::{Cursor, SERIALIZED, Which};
 
-/// Who walks: not the owner.
+/// The user who walks: not the owner.
 pub const USER: Cred = Cred { uid: 1000, gid: 1000 };
-/// Walks of one path before a benchmark gives up: something moves all the time.
+/// Walks of one path before a benchmark gives up because something always moves.
 const TRIES: u32 = 1_000_000;
-/// Paths that are looked up in full before anything is measured.
+/// Number of paths that are checked in full before anything is measured.
 const CHECKED: usize = 20_000;
 
-/// What is done with a path.
+/// How a path is looked up.
 pub trait Method: Send + Sync + 'static {
     /// Looks the path up in a view.
     ///
     /// # Errors
-    /// As `stat(2)` would fail.
+    /// The error of `stat(2)`.
     fn look<N: Names>(names: &N, path: Path<'_>, attr: &mut Attr) -> Result<(), Failure>;
 }
 
-/// The table alone: names are given one by one.
+/// The table alone: it receives names one by one.
 pub struct Bare;
 
 impl Method for Bare {
@@ -55,16 +55,16 @@ impl Method for Stat {
     }
 }
 
-/// What an arm is made from.
+/// The ingredients of an arm.
 #[derive(Clone)]
 pub struct Setup {
     /// The tree.
     pub tree: Arc<Tree>,
     /// Which paths are visited.
     pub which: Which,
-    /// Threads at the most.
+    /// Most threads.
     pub threads: usize,
-    /// What goes on beside.
+    /// Renames that run beside the lookups.
     pub storm: Option<Storm>,
 }
 
@@ -75,11 +75,11 @@ pub struct Storm {
     pub dir: u64,
     /// Its path.
     pub dir_path: Vec<u8>,
-    /// The name that is there in the beginning.
+    /// The name that exists at the beginning.
     pub name: Vec<u8>,
     /// The other one.
     pub other: Vec<u8>,
-    /// How often a second.
+    /// Renames per second.
     pub per_second: u32,
 }
 
@@ -105,7 +105,7 @@ impl<T: Table, M: Method> Lookups<T, M> {
     /// Fills a table.
     ///
     /// # Errors
-    /// What the table says.
+    /// The table's error.
     pub fn new(name: &'static str, setup: &Setup) -> Result<Self> {
         let table = T::build(&setup.tree, setup.threads)?;
         Ok(Self { name, table, setup: setup.clone(), _method: PhantomData })
@@ -127,7 +127,7 @@ impl<T: Table, M: Method> Lookups<T, M> {
         Ok(())
     }
 
-    /// Names that no tree has, beside those that it has.
+    /// Checks names that no tree has, next to names that it has.
     fn check_misses(&self, thread: usize) -> Result<()> {
         let (tree, local) = (&self.setup.tree, self.table.local(thread));
         for index in 0..tree.paths.len().min(CHECKED) {
@@ -201,7 +201,7 @@ impl<T: Table, M: Method> Looking<'_, T, M> {
         Ok(())
     }
 
-    /// Absent as it shall be, or again until nothing moves.
+    /// Accepts an expected absence; otherwise repeats the lookup until nothing moves.
     fn unusual(&self, got: Result<(), Failure>, path: Path<'_>, attr: &mut Attr) -> Result<()> {
         let mut got = got;
         for _ in 0..TRIES {
@@ -244,7 +244,7 @@ mod tests {
     use crate::names::tree::Shape;
     use crate::names::{Miss, Perm};
 
-    /// Finds everything everywhere, with the attributes of one inode.
+    /// A broken table: finds every name everywhere, with the attributes of one inode.
     struct Liar;
 
     impl Table for Liar {

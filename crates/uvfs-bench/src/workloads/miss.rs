@@ -1,7 +1,7 @@
-//! `lookup-miss`: `stat` of names that are known not to exist.
+//! `lookup-miss`: `stat` of absent names that have negative entries.
 //!
 //! uvfs runs on the generated driver, which is asked once for each absent name; afterwards the negative entry answers.
-//! The tables hold an entry that says the same, as any program must that does not want to ask its back
+//! The tables hold an equivalent entry, as any program must that does not want to ask its back
 //! end again.
 
 use std::sync::Arc;

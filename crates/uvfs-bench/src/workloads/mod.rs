@@ -1,12 +1,12 @@
-//! What can be measured.
+//! The workloads.
 //!
-//! A [`Workload`] has a name, says what it compares, adds options of its own to the command line, and turns them
-//! into [`Prepare`]d cases, which the harness sets up, runs and drops one after the other. To add one: a file here with a type that
-//! implements `Workload`, and a line in [`all`]. Most put their arms together from
-//! [`lookups`] (tables under the same walk), [`context`] (uvfs as a program uses it) and
-//! [`target`] (system calls on a mounted directory); anything that implements
-//! [`Arm`] will do. Parameters that a workload puts into its rows are listed in
-//! `docs/benchmarks.md`, as are its name and its arms; a test looks.
+//! A [`Workload`] has a name, states what it compares and adds its own options to the command line. It turns the
+//! options into [`Prepare`]d cases, which the harness sets up, runs and drops one after the other. To add one, write a
+//! file here with a type that implements `Workload`, and add a line to [`all`].
+//!
+//! Most workloads build their arms from [`lookups`] (tables under the same walk), [`context`] (uvfs as a program uses
+//! it) and [`target`] (system calls on a mounted directory), but any implementation of [`Arm`] will do.
+//! `docs/benchmarks.md` lists each workload's name, its arms and the parameters in its rows; a test checks that.
 
 pub mod blocks;
 pub mod context;
@@ -35,42 +35,42 @@ use crate::harness::schedule::{Case, Params, Series};
 use crate::harness::{Arm, Seat, Worker};
 use crate::workloads::target::Target;
 
-/// Something to measure.
+/// A workload.
 pub trait Workload: Sync {
-    /// As it stands on the command line.
+    /// Its name on the command line.
     fn name(&self) -> &'static str;
 
-    /// One line: what is done, and what the arms are.
+    /// One line: what is done, and which arms are compared.
     fn about(&self) -> &'static str;
 
-    /// Every in-process arm, in the order in which they take turns.
+    /// Every in-process arm, in the order of their turns.
     fn arms(&self) -> Vec<&'static str>;
 
     /// Its own options.
     fn args(&self) -> Vec<Arg>;
 
-    /// The cases that the options ask for.
+    /// The cases that the options describe.
     ///
     /// # Errors
-    /// A sentence that says which option is wrong and what is valid.
+    /// A sentence that names the wrong option and the valid values.
     fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>>;
 
-    /// Whether preemption is what is measured, so that nothing may be dropped for it.
+    /// Whether the workload measures preemption, so that no batch may be dropped for it.
     fn preemption_is_the_subject(&self) -> bool {
         false
     }
 
-    /// Threads that work beside the measured ones.
+    /// Number of companion threads beside the measured ones.
     fn companions(&self, _matches: &ArgMatches) -> usize {
         0
     }
 
-    /// Sentences about what the rounds gave, for the report's notes.
+    /// Remarks on the rounds' results, for the report's notes.
     fn remarks(&self, _case: &Case, _series: &[Series]) -> Vec<String> {
         Vec::new()
     }
 
-    /// Whether it can be done by system calls on a directory.
+    /// Whether the work can be done by system calls on a directory.
     fn has_targets(&self) -> bool {
         true
     }
@@ -88,17 +88,16 @@ pub struct Prepare<'w> {
 
 /// Makes the arms of one case.
 pub trait Maker {
-    /// The in-process arm of this name, for at most so many threads. `Err` with a sentence where this build or
-    /// this machine does not have it.
+    /// The in-process arm of this name, for at most `threads` threads.
     ///
     /// # Errors
-    /// See above.
+    /// A sentence that says that this build or this machine does not have it.
     fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>>;
 
-    /// Arms whose names only the options say; they come after the others.
+    /// Arms that only the options name; they come after the others.
     ///
     /// # Errors
-    /// Where one cannot be had.
+    /// If one cannot be set up.
     fn more(&self, _threads: usize) -> Result<Vec<Box<dyn Arm>>> {
         Ok(Vec::new())
     }
@@ -106,14 +105,14 @@ pub trait Maker {
     /// The same work through system calls.
     ///
     /// # Errors
-    /// Where the directory cannot be used.
+    /// If the directory cannot be used.
     fn target(&self, target: &Target) -> Result<Box<dyn Arm>>;
 }
 
-/// The worker of another process, from what [`Arm::elsewhere`] said.
+/// The worker of another process, from the description that [`Arm::elsewhere`] gave.
 ///
 /// # Errors
-/// Where that cannot be read, or its directory cannot be opened.
+/// If the description cannot be read, or its directory cannot be opened.
 pub fn worker_elsewhere(said: &Value, seat: Seat) -> Result<Box<dyn Worker>> {
     match showgids::calls::worker_elsewhere(said, seat) {
         Some(worker) => worker,

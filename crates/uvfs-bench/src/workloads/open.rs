@@ -1,7 +1,7 @@
 //! `open-same`, `open-separate`: opening a file and closing it again.
 //!
-//! A table's part of an open is a reference that is taken and put: `stock`, `patched` and `arc`. `uvfs` is the library's
-//! own `open` and drop of the handle; through a target it is `open(2)` and `close(2)`.
+//! A table's part of an open is taking and putting a reference: `stock`, `patched` and `arc`. `uvfs` is the library's
+//! own `open` and drop of the handle. Through a target it is `open(2)` and `close(2)`.
 
 use anyhow::Result;
 use clap::{Arg, ArgMatches};
@@ -19,14 +19,14 @@ pub struct OpenFiles {
     depths: &'static str,
 }
 
-/// Every thread the same path.
+/// Every thread opens the same path.
 pub const SAME: OpenFiles = OpenFiles {
     name: "open-same",
     about: "open(path) and close: every thread the same file",
     which: Which::Same,
     depths: "1",
 };
-/// Each thread a file of its own.
+/// Each thread opens a file of its own.
 pub const SEPARATE: OpenFiles = OpenFiles {
     name: "open-separate",
     about: "open(path) and close: each thread a file of its own, in directories of its own",

@@ -1,4 +1,4 @@
-//! Options that several workloads have, and how they are read.
+//! Options that several workloads share, and how they are read.
 
 use anyhow::{Context as _, Result};
 use clap::builder::EnumValueParser;
@@ -58,7 +58,7 @@ pub fn phases<T: ValueEnum + Clone + Send + Sync + 'static>() -> Arg {
         .help("What is done [default: all]")
 }
 
-/// The phases that were asked for.
+/// The chosen phases.
 pub fn chosen<T: ValueEnum + Clone + Send + Sync + 'static>(matches: &ArgMatches) -> Vec<T> {
     let all = || T::value_variants().to_vec();
     matches.get_many("phases").map_or_else(all, |some| some.cloned().collect())
@@ -67,7 +67,7 @@ pub fn chosen<T: ValueEnum + Clone + Send + Sync + 'static>(matches: &ArgMatches
 /// The numbers of an option.
 ///
 /// # Errors
-/// Where the workload does not have the option.
+/// If the workload does not have the option.
 pub fn numbers(matches: &ArgMatches, name: &str) -> Result<Vec<u64>> {
     let values = matches.try_get_many::<u64>(name)?.with_context(|| format!("--{name} is needed"))?;
     Ok(values.copied().collect())

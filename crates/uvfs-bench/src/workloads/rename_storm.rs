@@ -1,7 +1,7 @@
-//! `rename-storm`: `stat` of one file while a thread renames its neighbour back and forth.
+//! `rename-storm`: `stat` of one file while a thread renames the file beside it back and forth.
 //!
-//! Where a table has no rename, it removes one name and inserts the other, and for a moment neither is there; that
-//! is less than a file system owes its users, and is counted in the table's favour.
+//! A table without a rename removes one name and inserts the other, and for a moment neither exists. That
+//! is less than a file system must guarantee, and favours the table.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Workload for RenameStorm {
         "stat(path) of one file while another thread renames the file beside it"
     }
 
-    /// Without those that cannot be changed while they are read. `null` is there for the scale.
+    /// Without the tables that cannot change while they are read. `null` is there for the scale.
     fn arms(&self) -> Vec<&'static str> {
         arms_of_tables().into_iter().filter(|name| *name != "hashbrown").collect()
     }
@@ -74,7 +74,7 @@ impl Storms {
         Shape { files: 2, depth: self.depth, per_dir: Some(2), own: false, negative: false, seed: 1 }
     }
 
-    /// Two files in one directory: the first path is looked up, the second one's name is renamed.
+    /// Two files in one directory: the first path is looked up, the second file is renamed.
     fn setup(&self, name: &str, threads: usize) -> Result<Setup> {
         let tree = Tree::new(self.shape())?;
         let path = tree.paths.get(1);

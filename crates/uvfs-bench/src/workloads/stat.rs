@@ -1,6 +1,6 @@
-//! `stat-same`, `stat-separate`, `stat-many`: one `stat` by path, the whole way through namei.
+//! `stat-same`, `stat-separate`, `stat-many`: one `stat` by path, entirely through namei.
 //!
-//! The tables run under one namei ([`crate::names::namei`]); `uvfs-table` is uvfs's cache under that same namei,
+//! The tables run under one namei ([`crate::names::namei`]). `uvfs-table` is uvfs's cache under that same namei.
 //! `uvfs` is the library as a program calls it, on its tmpfs.
 
 use anyhow::Result;
@@ -19,14 +19,14 @@ pub struct StatFiles {
     depths: &'static str,
 }
 
-/// Every thread the same path.
+/// Every thread looks up the same path.
 pub const SAME: StatFiles = StatFiles {
     name: "stat-same",
     about: "stat(path): every thread the same file",
     which: Which::Same,
     depths: "1,6",
 };
-/// Each thread a file of its own.
+/// Each thread looks up a file of its own.
 pub const SEPARATE: StatFiles = StatFiles {
     name: "stat-separate",
     about: "stat(path): each thread a file of its own, in directories of its own",

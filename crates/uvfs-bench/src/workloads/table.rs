@@ -1,4 +1,4 @@
-//! `table`: the bare table. One lookup a name and a copy of the attributes; no namei.
+//! `table`: the bare table. One lookup per name and a copy of the attributes; no namei.
 
 use anyhow::{Result, bail};
 use clap::{Arg, ArgMatches};

@@ -1,7 +1,7 @@
 //! The same work by system calls on a mounted directory: `--target`.
 //!
 //! The tree is made in a fresh directory below the target and removed afterwards. Paths are relative to a
-//! descriptor of it, so that a path of depth 1 is one name for the kernel too. These arms cross the
+//! descriptor of that directory, so that a path of depth 1 is one name for the kernel too. These arms cross the
 //! system-call boundary and the others do not; the report says so.
 
 use std::ffi::CString;
@@ -22,7 +22,7 @@ use crate::workloads::context::Call;
 use crate::workloads::lookups::{STORM_PAUSE, Setup, Storm};
 use crate::workloads::visit::{Cursor, SERIALIZED, Which};
 
-/// Where the host keeps a tmpfs that anybody may write to.
+/// The host's tmpfs to which any user may write.
 const HOST_TMPFS: &str = "/dev/shm";
 
 /// One `--target`.
@@ -72,7 +72,7 @@ impl std::str::FromStr for Target {
     }
 }
 
-/// What another process needs to do this arm's work.
+/// The description that another process needs to do this arm's work.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Elsewhere {
     base: PathBuf,
@@ -99,7 +99,7 @@ impl SystemCalls {
     /// Makes the tree below the target.
     ///
     /// # Errors
-    /// Where the directory cannot be written to.
+    /// If the directory cannot be written to.
     pub fn new(target: &Target, shape: Shape, setup: &Setup, call: Call) -> Result<Self> {
         let Target::Dir { name, dir } = target else { bail!("this process's own arms are no target") };
         let (base, tree) = (made(dir, &setup.tree)?, setup.tree.clone());
@@ -110,10 +110,10 @@ impl SystemCalls {
     }
 }
 
-/// A descriptor to look names up below.
+/// A descriptor below which names are looked up.
 ///
 /// # Errors
-/// Where the directory cannot be opened.
+/// If the directory cannot be opened.
 pub fn directory(path: &std::path::Path) -> Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
     open(path, flags, Mode::empty()).with_context(|| format!("cannot open {}", path.display()))
@@ -185,15 +185,15 @@ impl Arm for SystemCalls {
     fn elsewhere(&self, variant: usize) -> Option<Value> {
         let base = self.base.path().to_owned();
         let said = Elsewhere { base, shape: self.shape, call: self.call, which: self.which, variant };
-        // A companion works in this process; others do without targets.
+        // A companion works in this process, so an arm that needs one has no worker processes.
         serde_json::to_value(said).ok().filter(|_| self.storm.is_none())
     }
 }
 
-/// The worker of another process, from what [`Arm::elsewhere`] said.
+/// The worker of another process, from the description that [`Arm::elsewhere`] gave.
 ///
 /// # Errors
-/// Where that cannot be read, or its directory cannot be opened.
+/// If the description cannot be read, or its directory cannot be opened.
 pub fn worker_elsewhere(said: &Value, seat: Seat) -> Result<Box<dyn Worker>> {
     let said: Elsewhere = serde_json::from_value(said.clone())?;
     let paths = relative(&*LazyTree::new(said.shape).get()?)?;
@@ -210,7 +210,7 @@ struct Calling<P> {
 }
 
 impl<P: AsRef<[CString]>> Calling<P> {
-    /// The call, and something of its result.
+    /// Makes the call once and returns a value that depends on its result.
     fn once(&self, path: &CString) -> Result<u64, Errno> {
         match self.call {
             Call::Stat => statat(&self.fd, path, AtFlags::empty()).map(|stat| black_box(&stat).st_ino),

@@ -1,8 +1,8 @@
-//! In which order a thread goes through a tree's paths, independent or serialized.
+//! The order in which a thread visits a tree's paths, independent or serialized.
 //!
-//! *Independent*: the processor may begin the next lookup before the last one has ended, and does. *Serialized*: where
-//! the next path stands is computed from the last result, so that it has to wait; this is
-//! what a program sees that needs the answer. The dependence is real for the processor and changes
+//! *Independent*: the processor may begin the next lookup before the last one has ended, and does. *Serialized*: the
+//! position of the next path is computed from the last result, so the processor must wait. A program that needs the
+//! answer sees this. The dependence is real for the processor but changes
 //! nothing: the result is masked with a zero that the compiler cannot see.
 
 use serde_json::json;
@@ -13,15 +13,15 @@ use crate::harness::schedule::Params;
 /// Which paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Which {
-    /// Every thread the first one.
+    /// Every thread visits the first path.
     Same,
-    /// Each thread its own one.
+    /// Each thread visits a path of its own.
     Separate,
-    /// Every thread all of them, from different places on.
+    /// Every thread visits all paths, from different starting points.
     All,
 }
 
-/// The two variants of every lookup, as the report has them.
+/// The two variants of every lookup, as the report gives them.
 pub fn variants() -> Vec<Params> {
     ["independent", "serialized"].map(|order| Params::from_iter([("order".to_owned(), json!(order))])).into()
 }
@@ -29,7 +29,7 @@ pub fn variants() -> Vec<Params> {
 /// Index of the serialized variant in [`variants`].
 pub const SERIALIZED: usize = 1;
 
-/// Where a thread stands.
+/// A thread's position.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor {
     at: usize,
@@ -47,7 +47,7 @@ impl Cursor {
             Which::Separate => (own, own + 1, own),
             Which::All => (0, len, seat.index * len / seat.of.max(1)),
         };
-        // Zero either way; only the compiler may not know it.
+        // Always zero, but the compiler must not know that.
         let mask = std::hint::black_box(0);
         Self { at, from, to, mask }
     }
@@ -58,13 +58,13 @@ impl Cursor {
         self.at
     }
 
-    /// On to the next path, whatever the last result was.
+    /// Moves on to the next path, whatever the last result was.
     #[inline]
     pub fn next(&mut self) {
         self.at = if self.at + 1 == self.to { self.from } else { self.at + 1 };
     }
 
-    /// On to the next path, which depends on the last result.
+    /// Moves on to the next path, which depends on the last result.
     #[inline]
     pub fn next_after(&mut self, result: u64) {
         self.next();

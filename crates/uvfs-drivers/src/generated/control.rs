@@ -1,9 +1,9 @@
-//! The handle by which a test (or a benchmark) in the same process watches and steers a generated
+//! The handle through which a test or benchmark in the same process observes and controls a generated
 //! driver: counters of calls, faults at run time, gates, changes of the tree.
 //!
-//! May be cloned, kept and used from any thread, before, during and after the mount. A gate is
-//! how a test holds one call still without sleeping: it says when the call has arrived, and lets
-//! it go on when told (or when dropped, so that a test that fails does not hang).
+//! It may be cloned, kept and used from any thread, before, during and after the mount. With a gate a
+//! test holds one call without sleeping. The gate reports that the call has arrived, and releases
+//! it on request (or when dropped, so that a failing test does not hang).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::Shared;
 use super::fault::{Call, Fault};
 use super::tree::{Change, Tree};
 
-/// Watches and steers a generated driver.
+/// Observes and controls a generated driver.
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
@@ -45,7 +45,7 @@ impl Control {
         self.shared.faults.add(&fault);
     }
 
-    /// Forgets all faults, those of the specification included.
+    /// Removes all faults, those of the specification included.
     pub fn clear_faults(&self) {
         self.shared.faults.clear();
     }
@@ -59,7 +59,7 @@ impl Control {
         Gate { barrier, shared: self.shared.clone() }
     }
 
-    /// Makes a node and all below it different; see [`Tree::change`]. The cache is not told.
+    /// Makes a node and everything below it different; see [`Tree::change`]. The cache is not notified.
     pub fn change(&self, ino: u64, what: Change) {
         self.shared.tree.change(ino, what);
     }
@@ -78,7 +78,7 @@ impl Gate {
         self.barrier.reached(Instant::now() + timeout)
     }
 
-    /// Lets the call go on.
+    /// Releases the call.
     pub fn open(self) {}
 }
 
@@ -89,7 +89,7 @@ impl Drop for Gate {
     }
 }
 
-/// What a held call waits at.
+/// The barrier at which a held call waits.
 #[derive(Debug, Default)]
 pub(super) struct Barrier {
     state: Mutex<State>,

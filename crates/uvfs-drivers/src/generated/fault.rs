@@ -1,12 +1,12 @@
-//! Faults: which calls of the driver fail, wait or lie, and the counting that finds them.
+//! Faults: which calls of the driver fail, wait or lie, and the counters that select them.
 //!
 //! Text form: `CALL:KIND[@FIRST[/EVERY]]`, for instance `lookup:EIO@7` (the 7th lookup),
 //! `read:delay:50ms@7/100` (the 7th, then every 100th), `getattr:wrong` (every one).
 //!
 //! Every call takes a number from its kind's counter (one relaxed read-modify-write on a line of
 //! its own: numbers are unique and without gaps, and order nothing else). The list of rules is
-//! only read where `armed` says that there is one. No lock is held while a call waits, so one
-//! that waits delays no other.
+//! read only if `armed` says that there is one. No lock is held while a call waits, so a waiting
+//! call delays no other.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -41,11 +41,11 @@ macro_rules! calls {
 }
 
 calls! {
-    /// Asking for the root, once at mount.
+    /// Reading the root, once at mount.
     Root = "root",
-    /// Asking for a name.
+    /// Looking a name up.
     Lookup = "lookup",
-    /// Asking for attributes again.
+    /// Reading attributes again.
     Getattr = "getattr",
     /// Changing attributes.
     Setattr = "setattr",
@@ -112,30 +112,30 @@ const ERRNOS: [(&str, Errno); 24] = [
     ("EXDEV", Errno::XDEV),
 ];
 
-/// What happens to a call that a fault hits.
+/// The effect of a fault on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It fails with this error and has no effect.
     Fail(Errno),
-    /// Its answer comes so much later.
+    /// Its answer comes this much later.
     Delay(Duration),
     /// Its answer is a plausible but different one: other attributes (`lookup`, `getattr`), other
     /// names (`readdir`), other content (`read`).
     Wrong,
-    /// An existing name is said to be absent (`lookup` only).
+    /// An existing name is reported absent (`lookup` only).
     Absent,
 }
 
-/// Which calls are hit, and by what.
+/// A fault: which calls it hits, and its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The kind of call.
     pub call: Call,
-    /// What happens to it.
+    /// The effect.
     pub kind: Kind,
-    /// The first call that is hit; calls are counted from 1, each kind by itself.
+    /// The first call that is hit; calls are counted from 1, separately for each kind.
     pub first: u64,
-    /// How many calls later the next one is hit, and so on; `None`: only the first.
+    /// The distance between further calls that are hit; `None`: only the first is hit.
     pub every: Option<u64>,
 }
 
@@ -211,7 +211,7 @@ fn parse_kind(text: &str, call: Call, kind: &str) -> std::result::Result<Kind, S
     }
 }
 
-/// What the faults that hit one call come to.
+/// The combined effects of the faults that hit one call.
 #[derive(Debug)]
 pub(super) struct Effects {
     errno: Option<Errno>,
@@ -231,7 +231,7 @@ struct Rule {
     action: Action,
     first: u64,
     every: Option<u64>,
-    /// Calls of the kind that had been made when the rule was added; they do not count.
+    /// Number of calls of the kind before the rule was added; they do not count.
     before: u64,
 }
 
@@ -244,7 +244,7 @@ impl Rule {
     }
 }
 
-/// A counter that shares its line (and the neighbour that hardware fetches along) with no other.
+/// A counter with its own cache line (and the adjacent line that hardware prefetches with it).
 #[derive(Default)]
 #[repr(align(128))]
 struct Counter(AtomicU64);
@@ -252,8 +252,8 @@ struct Counter(AtomicU64);
 /// Counts the calls and applies the rules.
 pub(super) struct Faults {
     counters: [Counter; Call::ALL.len()],
-    /// Whether `rules` may hold any. Only a hint for speed: who adds a rule and makes a call
-    /// afterwards finds it, what runs meanwhile may or may not.
+    /// Whether `rules` may hold any. Only a hint for speed: a thread that adds a rule and then makes a
+    /// call finds the rule; a concurrent call may or may not find it.
     armed: AtomicBool,
     rules: RwLock<Vec<Rule>>,
 }
@@ -279,12 +279,12 @@ impl Faults {
         self.push(call, Action::Barrier(barrier), n, None);
     }
 
-    /// Forgets a barrier; calls that wait there go on waiting until it opens.
+    /// Removes a barrier; calls that wait there go on waiting until it opens.
     pub(super) fn remove_barrier(&self, barrier: &Arc<Barrier>) {
         self.retain(|action| !matches!(action, Action::Barrier(other) if Arc::ptr_eq(other, barrier)));
     }
 
-    /// Forgets all faults, but not the barriers.
+    /// Removes all faults, but not the barriers.
     pub(super) fn clear(&self) {
         self.retain(|action| matches!(action, Action::Barrier(_)));
     }
@@ -293,9 +293,9 @@ impl Faults {
         self.counters[call as usize].0.load(Ordering::Relaxed)
     }
 
-    /// Makes one call: counts it, lets it fail, or computes its answer, and hands that out when
-    /// delays and barriers have passed. The answer is computed first, so that one that was held
-    /// up is late, as from a slow server: what happened meanwhile is not in it.
+    /// Makes one call: counts it, and lets it fail or computes its answer. Hands the answer out when
+    /// delays and barriers have passed. The answer is computed first. So an answer that was held
+    /// up is late, as from a slow server: it does not contain what happened meanwhile.
     pub(super) fn run<T>(&self, call: Call, answer: impl FnOnce(&Effects) -> Result<T>) -> Result<T> {
         let effects = self.enter(call);
         let result = match effects.errno {

@@ -1,7 +1,7 @@
 //! The mixing function from which names, attributes and content are drawn.
 //!
-//! Not for secrets and not for tables that hostile input fills: it only has to look random, be
-//! the same on every machine and never change, because a seed names a tree.
+//! Not for secrets, and not for tables that hostile input fills. It only has to look random, be
+//! the same on every machine and never change, because a seed identifies a tree.
 
 /// A bijection of 64 bits that spreads every input bit (the finalizer of SplitMix64; Steele,
 /// Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).

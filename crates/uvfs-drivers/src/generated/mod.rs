@@ -1,13 +1,12 @@
 //! A deterministic tree of any size that costs no memory, with faults on demand.
 //!
-//! Everything that a lookup, a listing, `stat` or `read` answers is computed from a seed
-//! ([`Tree`]), so the driver is as fast as a backing store can be and whatever is slow is the
-//! cache above it; and because the right answer is always known, every answer can be checked.
-//! It is not resident: the cache asks, may forget, and asks again. [`Spec`] says what the tree
-//! looks like, how long answers may be believed and which calls fail, wait or lie; [`Control`]
-//! does the same from within the process.
+//! Every answer to a lookup, a listing, `stat` or `read` is computed from a seed ([`Tree`]). So the driver is as fast
+//! as a backing store can be, and any slowness is in the cache above it. The right answer is always known, so every
+//! answer can be checked.
+//! The driver is not resident: the cache asks, may forget, and asks again. [`Spec`] describes the tree, how long
+//! answers may be trusted, and which calls fail, wait or lie. [`Control`] does the same from within the process.
 //!
-//! The driver keeps nothing per inode, takes no lock unless faults or changes were asked for,
+//! The driver keeps nothing per inode, takes no lock unless faults or changes were requested,
 //! and answers in O(depth + length of the name). It is read-only: changes fail with EROFS.
 
 mod control;
@@ -34,12 +33,12 @@ pub use tree::{Change, ROOT_INO, Tree};
 use fault::{Effects, Faults};
 use tree::Truth;
 
-/// What cookies count from: the first three stand for the start, `.` and `..`.
+/// First cookie of an entry: 0 to 2 are the start, `.` and `..`.
 const FIRST_COOKIE: u64 = 3;
 /// Unit of [`StatFs`]'s counts.
 const BLOCK_SIZE: u32 = 4096;
 
-/// What the driver and its handles share.
+/// The state that the driver and its handles share.
 struct Shared {
     tree: Tree,
     faults: Faults,
@@ -80,12 +79,12 @@ impl Generated {
         self.shared.faults.run(call, answer)
     }
 
-    /// A call that changes something: a fault's error, or EROFS.
+    /// Answers a call that would change something: with a fault's error, or EROFS.
     fn refuse<T>(&self, call: Call) -> Result<T> {
         self.run(call, |_| Err(Errno::ROFS))
     }
 
-    /// What an inode is like; ESTALE for a number that was never handed out.
+    /// The attributes of an inode; ESTALE for a number that was never handed out.
     fn node(&self, ino: u64, truth: Truth) -> Result<NewInode> {
         let attr = self.tree().attr_as(ino, truth).ok_or(Errno::STALE)?;
         Ok(NewInode { attr, private: 0, ttl: self.tree().spec().ttl })
@@ -121,8 +120,8 @@ impl Generated {
             return Err(Errno::NOTDIR);
         }
         let naming = tree.naming(dir, truth);
-        // After the entry with cookie c stands the entry with index c - 3 + 1; 0, 1 and 2 are
-        // before the first.
+        // The entry after cookie c has index c - 3 + 1. Cookies 0, 1 and 2 are
+        // before the first entry.
         for index in cookie.saturating_sub(FIRST_COOKIE - 1)..tree.entries(dir) {
             let Some(ino) = tree.child(dir, index) else { break };
             let fmt = if tree.is_dir(ino) { mode::S_IFDIR } else { mode::S_IFREG };

@@ -1,10 +1,10 @@
 //! Names as a keyed bijection of the entry's index in its directory.
 //!
-//! A name is a code of fixed length (the index, permuted under the directory's key, in base 32)
-//! followed by padding that depends on key and index and brings the name to a length within the
+//! A name is a code of fixed length followed by padding. The code is the index, permuted under the directory's key, in
+//! base 32. The padding depends on key and index and gives the name a length within the
 //! wanted bounds. Decoding takes the code, undoes the permutation and checks that encoding the
-//! index again gives the very same bytes: a name that was not made here is never taken for one.
-//! Every character outside `0-9a-v` is therefore a sure way to an absent name.
+//! index again gives the same bytes, so a name that was not made here never decodes.
+//! Any character outside `0-9a-v` therefore makes a name surely absent.
 //!
 //! Pure functions: no state, no allocation, cost linear in the length of the name.
 
@@ -75,7 +75,7 @@ fn code_bits(count: u64) -> u32 {
 }
 
 impl Naming {
-    /// `bounds` must lie within `code_len(count)..=255`, in order; the specification is checked for it.
+    /// `bounds` must lie within `code_len(count)..=255`, in order; the specification checks this.
     pub(super) fn new(key: u64, count: u64, bounds: (u8, u8)) -> Self {
         debug_assert!(bounds.0 >= code_len(count) && bounds.0 <= bounds.1);
         Self { key, count, bounds }
@@ -103,7 +103,7 @@ impl Naming {
         name
     }
 
-    /// The index that this is the name of, or `None` where no entry has this name.
+    /// The index of the entry with this name; `None` if no entry has it.
     pub(super) fn decode(&self, name: &[u8]) -> Option<u64> {
         let mut code: u128 = 0;
         for &byte in name.get(..usize::from(code_len(self.count)))?.iter().rev() {
@@ -177,7 +177,7 @@ mod tests {
         for index in [0, 1, u64::MAX / 2, u64::MAX - 1] {
             assert_eq!(naming.decode(&naming.encode(index)), Some(index));
         }
-        // Thirteen characters hold 65 bits: what does not fit 64 is no name.
+        // Thirteen characters hold 65 bits: a code beyond 64 bits is not a name.
         assert_eq!(naming.decode(b"vvvvvvvvvvvvv"), None);
     }
 }

@@ -1,8 +1,8 @@
 //! The specification of a generated tree, and its text form.
 //!
 //! `generated:depth=3,dirs=10,files=1000,seed=42,name=12..40,size=0..1M,ttl=5s`: options are
-//! separated by commas, in any order, each at most once (`fault=` any number of times); what is
-//! not given keeps its default. [`Spec`] lists the options. The prefix may be left out.
+//! separated by commas, in any order, each at most once (`fault=` any number of times). Omitted
+//! options keep their defaults. [`Spec`] lists the options. The prefix may be left out.
 //!
 //! Text comes from a command line: every error is a sentence that says what was wrong and what
 //! is valid. Nothing here is shared.
@@ -17,13 +17,13 @@ use super::fault::Fault;
 
 /// Prefix of the text form.
 const PREFIX: &str = "generated:";
-/// Levels of directories below the root at most.
+/// Most levels of directories below the root.
 pub const MAX_DEPTH: u32 = 64;
 
 const OPTIONS: &str = "depth, dirs, files, seed, name, size, mode, dirmode, uid, gid, ttl, negative-ttl, percred, \
                        may-block, pass-writes, fault";
 
-/// What a generated tree looks like and how its driver behaves.
+/// The shape of a generated tree, and the behaviour of its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// `depth=N`: levels of directories below the root, 0 to 64.
@@ -32,13 +32,13 @@ pub struct Spec {
     pub dirs: u64,
     /// `files=N`: files of each directory.
     pub files: u64,
-    /// `seed=N`: names the tree; everything else equal, another seed is another tree.
+    /// `seed=N`: selects the tree; another seed gives another tree.
     pub seed: u64,
     /// `name=LOW..HIGH`: length of names in bytes, both ends included.
     pub name: (u8, u8),
     /// `size=LOW..HIGH`: size of files in bytes, both ends included; K, M, G, T and P are powers of 1024.
     pub size: (u64, u64),
-    /// `mode=OCTAL`: permission bits of files; drawn from the seed where not given.
+    /// `mode=OCTAL`: permission bits of files; drawn from the seed by default.
     pub mode: Option<u32>,
     /// `dirmode=OCTAL`: permission bits of directories.
     pub dirmode: u32,
@@ -46,16 +46,16 @@ pub struct Spec {
     pub uid: (u32, u32),
     /// `gid=LOW..HIGH`: groups, both ends included.
     pub gid: (u32, u32),
-    /// `ttl=TIME` (`5s`, `200ms`, `2m`, `0`, `forever`): how long names and attributes may be believed.
+    /// `ttl=TIME` (`5s`, `200ms`, `2m`, `0`, `forever`): the TTL of names and attributes.
     pub ttl: Ttl,
-    /// `negative-ttl=TIME`: how long the absence of a name may be believed.
+    /// `negative-ttl=TIME`: the TTL of a name's absence.
     pub negative_ttl: Ttl,
-    /// `percred`: an entry can be looked up only by its owner and by root; others get EACCES.
+    /// `percred`: only an entry's owner and root can look it up; others get EACCES.
     pub percred: bool,
-    /// `may-block`: declare that calls may be slow, as a `delay` fault does by itself.
+    /// `may-block`: declares that calls may be slow; a `delay` fault implies it.
     pub may_block: bool,
-    /// `pass-writes`: let changes reach the driver (which answers EROFS) instead of declaring it
-    /// read-only; a fault on a changing call does so by itself.
+    /// `pass-writes`: lets changes reach the driver (which answers EROFS) instead of declaring it
+    /// read-only; a fault on a changing call implies it.
     pub pass_writes: bool,
     /// `fault=CALL:KIND[@FIRST[/EVERY]]`: calls that fail, wait or lie.
     pub faults: Vec<Fault>,
@@ -239,7 +239,7 @@ fn permissions(key: &str, text: &str) -> Result<u32, SpecError> {
 }
 
 fn ids(key: &str, text: &str) -> Result<(u32, u32), SpecError> {
-    // The highest number means "no change" to chown and is nobody's.
+    // chown takes the highest number as "no change", so it is nobody's.
     let (low, high) = range(key, text, |text| number(key, text, 0, u64::from(u32::MAX) - 1))?;
     Ok((low as u32, high as u32))
 }

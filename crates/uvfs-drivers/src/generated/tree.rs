@@ -1,13 +1,13 @@
-//! The tree as arithmetic: which inode stands where, what it is called, what `stat` says of it.
+//! The tree as arithmetic: the position, name and attributes of each inode.
 //!
-//! Directories are numbered level by level, so that parent and children are a division and a
-//! multiplication away: directory `n` has the subdirectories `n * dirs + 1 + i`. Directory `n` is
-//! inode `n + 1`; the files of directory `n` follow all directories, `files` for each. An entry's
-//! index is its place in its directory: subdirectories first, then files.
+//! Directories are numbered level by level, so that parent and children are found by a division and a
+//! multiplication: directory `n` has the subdirectories `n * dirs + 1 + i`. Directory `n` is
+//! inode `n + 1`. The files follow all directories, `files` for each directory in order. An entry's
+//! index is its position in its directory: subdirectories first, then files.
 //!
-//! Nothing is stored but the level table (at most 65 words) and the changes that a test asked for
-//! ([`Tree::change`]), which a flag lets everybody else skip. Every call is O(depth) at most,
-//! allocates nothing unless it says so, and may be made from any thread.
+//! Only two things are stored: the level table (at most 65 words), and the changes that a test asked for
+//! ([`Tree::change`]). If there are none, a flag lets readers skip them. Every call is O(depth) at most,
+//! allocates nothing unless its comment says so, and may be made from any thread.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,14 +22,14 @@ use super::spec::{Spec, SpecError};
 /// Inode number of the root directory.
 pub const ROOT_INO: u64 = 1;
 
-/// First second that times are drawn from (2000-01-01) and how many there are (about 25 years).
+/// First second of the range of times (2000-01-01), and the length of the range (about 25 years).
 const TIMES: (i64, u64) = (946_684_800, 788_400_000);
 /// What a directory entry adds to the size of its directory, in bytes.
 const DIR_ENTRY_SIZE: u64 = 32;
-/// Permission bits of files where the specification names none.
+/// Permission bits of files if the specification gives none.
 const FILE_MODES: [u32; 4] = [0o644, 0o644, 0o755, 0o600];
 
-/// What is drawn; keeps the draws of one inode independent of each other.
+/// The attribute that is drawn; keeps the draws of one inode independent of each other.
 #[derive(Clone, Copy)]
 enum Draw {
     Names = 1,
@@ -60,12 +60,12 @@ impl Truth {
     }
 }
 
-/// What [`Tree::change`] makes different.
+/// The kind of change that [`Tree::change`] makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Attributes and file content of the node and of everything below.
     Attributes,
-    /// Names of all entries of the directory and of those below: the old ones are gone. Inode
+    /// Names of all entries of the directory and of those below: the old names disappear. Inode
     /// numbers stay, as if everything had been renamed.
     Names,
 }
@@ -90,7 +90,7 @@ pub struct Tree {
     versions: RwLock<HashMap<u64, Version>>,
 }
 
-/// Where an inode stands.
+/// The position of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Dir { number: u64, level: usize },
@@ -98,7 +98,7 @@ enum Place {
 }
 
 impl Tree {
-    /// A tree of this shape. Fails where inode numbers or directory cookies would overflow or
+    /// A tree of this shape. Fails if inode numbers or directory cookies would overflow, or if
     /// names are too short to tell the entries apart.
     pub(super) fn new(spec: Spec) -> Result<Self, SpecError> {
         let (levels, total_dirs, total) = number(&spec).ok_or_else(|| {
@@ -136,7 +136,7 @@ impl Tree {
         &self.spec
     }
 
-    /// Inodes in all: they are numbered from 1 without gaps.
+    /// Number of inodes: they are numbered from 1 without gaps.
     pub fn inodes(&self) -> u64 {
         self.total
     }
@@ -154,7 +154,7 @@ impl Tree {
         }
     }
 
-    /// Inode number of a directory's entry; `None` where there is no such directory or entry.
+    /// Inode number of a directory's entry; `None` if there is no such directory or entry.
     pub fn child(&self, dir: u64, index: u64) -> Option<u64> {
         let Some(Place::Dir { number, level }) = self.place(dir) else { return None };
         let subdirs = self.subdirs(level);
@@ -167,8 +167,7 @@ impl Tree {
         }
     }
 
-    /// The directory that an inode stands in, and its index there; `None` for the root and for
-    /// numbers that are no inode.
+    /// The directory of an inode, and its index there; `None` for the root and for numbers without an inode.
     pub fn parent(&self, ino: u64) -> Option<(u64, u64)> {
         match self.place(ino)? {
             Place::Dir { number: 0, .. } => None,
@@ -182,7 +181,7 @@ impl Tree {
         }
     }
 
-    /// Name of a directory's entry; `None` where there is no such directory or entry.
+    /// Name of a directory's entry; `None` if there is no such directory or entry.
     pub fn name(&self, dir: u64, index: u64) -> Option<Name> {
         self.child(dir, index)?;
         Some(self.naming(dir, Truth::True).encode(index))
@@ -213,19 +212,19 @@ impl Tree {
         Some(path)
     }
 
-    /// Attributes of an inode; `None` where there is no such inode.
+    /// Attributes of an inode; `None` if there is no such inode.
     pub fn attr(&self, ino: u64) -> Option<Attr> {
         self.attr_as(ino, Truth::True)
     }
 
-    /// Fills `buf` with a file's content from `offset` on, which is defined at every offset: where
-    /// the file ends is for the caller to say.
+    /// Fills `buf` with a file's content from `offset` on. Content is defined at every offset: the caller
+    /// decides where the file ends.
     pub fn content(&self, ino: u64, offset: u64, buf: &mut [u8]) {
         self.content_as(ino, offset, buf, Truth::True);
     }
 
-    /// Makes a node and everything below it different from now on, and different from everything
-    /// it ever was. Answers that are being computed may still be the old ones.
+    /// Makes a node and everything below it different from now on, and different from all their earlier
+    /// states. Answers that are being computed may still be the old ones.
     pub fn change(&self, ino: u64, what: Change) {
         let mut versions = self.versions.write();
         let version = versions.entry(ino).or_default();
@@ -233,7 +232,7 @@ impl Tree {
             Change::Attributes => version.attributes += 1,
             Change::Names => version.names += 1,
         }
-        // Released by the lock's own release too; whoever sees the flag takes the lock to read.
+        // The lock's own release publishes it too; a reader that sees the flag takes the lock.
         self.changed.store(true, Ordering::Release);
     }
 
@@ -245,7 +244,7 @@ impl Tree {
         let (mode, nlink, size) = match place {
             Place::Dir { level, .. } => {
                 let subdirs = self.subdirs(level);
-                // A directory with more subdirectories than a link count holds says 1, which
+                // A directory with more subdirectories than a link count can hold reports 1, which
                 // readers take for "not counted".
                 let nlink = u32::try_from(subdirs).ok().and_then(|n| n.checked_add(2)).unwrap_or(1);
                 let size = (subdirs + spec.files).saturating_mul(DIR_ENTRY_SIZE).min(u64::from(u32::MAX));
@@ -290,14 +289,14 @@ impl Tree {
         }
     }
 
-    /// How the entries of a directory are called; meaningless for anything else.
+    /// The naming of a directory's entries; meaningless for any other inode.
     pub(super) fn naming(&self, dir: u64, truth: Truth) -> Naming {
         let version = self.version(dir).names ^ truth.twist();
         let key = hash(mix(self.spec.seed ^ Draw::Names as u64), dir, version);
         Naming::new(key, self.entries(dir), self.spec.name)
     }
 
-    /// The changes of a node and of all above it, added up: grows with every change.
+    /// The sum of the changes of a node and of all above it: grows with every change.
     fn version(&self, ino: u64) -> Version {
         let mut sum = Version::default();
         if !self.changed.load(Ordering::Acquire) {
@@ -335,7 +334,7 @@ impl Tree {
     }
 }
 
-/// A draw brought into a range, both ends included.
+/// Maps a draw into a range, both ends included.
 fn within(draw: u64, (low, high): (u64, u64)) -> u64 {
     match (high - low).checked_add(1) {
         Some(width) => low + draw % width,
@@ -343,7 +342,7 @@ fn within(draw: u64, (low, high): (u64, u64)) -> u64 {
     }
 }
 
-/// First directory of each level, directories and inodes in all; `None` where 64 bits are too few.
+/// First directory of each level, number of directories and of inodes; `None` if 64 bits are too few.
 fn number(spec: &Spec) -> Option<(Vec<u64>, u64, u64)> {
     let mut levels = vec![0];
     let (mut width, mut dirs) = (1u64, 1u64);

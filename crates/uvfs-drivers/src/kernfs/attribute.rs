@@ -1,10 +1,10 @@
-//! What a program writes to publish a value: the [`Attribute`] trait, and closures that are one.
+//! How a program publishes a value: the [`Attribute`] trait, and closures that implement it.
 //!
-//! Every call holds an *active reference* to its node: [`Node::remove`] waits for it, and no call begins after
-//! the removal began. So a call may use what its node stands for without asking whether it is still there. No
-//! lock of the tree is held meanwhile: a call may change the tree. What it must not do is wait for the end of its
-//! own node's removal, which waits for it: [`Call::remove_self`] and [`Call::break_protection`] are there for that.
-//! Calls of one attribute may run at the same time, on any thread.
+//! Every call holds an *active reference* to its node. [`Node::remove`] waits for it, and no call begins after
+//! the removal has begun. So a call may use the object behind its node without checking that it still exists. No
+//! lock of the tree is held meanwhile: a call may change the tree. A call must not wait for the removal of its
+//! own node to end, because the removal waits for the call. [`Call::remove_self`] and [`Call::break_protection`] exist
+//! for that case. Calls of one attribute may run at the same time, on any thread.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::node::{Inner, Node};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// [`Attribute::show`] makes the whole text, which an open file keeps until it is read from the start
-    /// again; [`Attribute::store`] gets what one write(2) wrote.
+    /// again. [`Attribute::store`] gets the bytes of one write(2).
     #[default]
     Text,
     /// [`Attribute::read_at`] and [`Attribute::write_at`], on `size` bytes.
@@ -26,19 +26,19 @@ pub enum Kind {
         /// Bytes that stat(2) reports.
         size: u64,
     },
-    /// [`Attribute::record`] makes one record after the other while the file is read; nothing holds all
-    /// of them. Written as a text is.
+    /// [`Attribute::record`] makes one record after the other while the file is read; they are never held all
+    /// at once. Written like a text.
     Records,
 }
 
-/// A value that is published as a file. Calls for which there is no method fail with EIO, as in sysfs.
+/// A value published as a file. Calls without a method fail with EIO, as in sysfs.
 #[allow(unused_variables)]
 pub trait Attribute: Send + Sync + 'static {
     /// How it is read and written; always the same.
     fn kind(&self) -> Kind {
         Kind::Text
     }
-    /// Whether its calls may take long; always the same. Those of one that says no are made by a thread that others need.
+    /// Whether its calls may take long; always the same. If false, a thread that others need makes the calls.
     fn may_block(&self) -> bool {
         true
     }
@@ -46,12 +46,12 @@ pub trait Attribute: Send + Sync + 'static {
     fn show(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<()> {
         Err(Errno::IO)
     }
-    /// Takes a new value, of at most [`STORE_MAX`] bytes: what one write(2) wrote, wherever in the file. The answer
-    /// is how many bytes were taken.
+    /// Takes a new value of at most [`STORE_MAX`] bytes: those of one write(2), at any offset in the file. Returns
+    /// how many bytes were taken.
     fn store(&self, call: &Call<'_>, data: &[u8]) -> Result<usize> {
         Err(Errno::IO)
     }
-    /// Reads at an offset below the size; fewer bytes than asked for only at the end.
+    /// Reads at an offset below the size. Returns fewer bytes than asked for only at the end.
     fn read_at(&self, call: &Call<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         Err(Errno::IO)
     }
@@ -59,18 +59,18 @@ pub trait Attribute: Send + Sync + 'static {
     fn write_at(&self, call: &Call<'_>, offset: u64, data: &[u8]) -> Result<usize> {
         Err(Errno::IO)
     }
-    /// Appends the record at `position` (0: the first) to `out`, and says at which position the next one
-    /// is. Without one at `position` or after it: `None`, and nothing is appended. The protection holds
-    /// for one record, so a position must mean something when its record has gone.
+    /// Appends the record at `position` (0: the first) to `out`, and returns the position of the next one.
+    /// If there is no record at or after `position`, returns `None` and appends nothing. The protection holds
+    /// for one record, so a position must stay meaningful after its record is gone.
     fn record(&self, call: &Call<'_>, position: u64, out: &mut Vec<u8>) -> Result<Option<u64>> {
         Err(Errno::IO)
     }
 }
 
-/// Most bytes that [`Attribute::store`] is given at once; of a longer write(2) the rest is not taken.
+/// Most bytes that [`Attribute::store`] gets at once; the rest of a longer write(2) is not taken.
 pub const STORE_MAX: usize = 4096;
 
-/// A text that can be read only: `|out: &mut Vec<u8>| …`.
+/// A read-only text: `|out: &mut Vec<u8>| …`.
 impl<F> Attribute for F
 where
     F: Fn(&mut Vec<u8>) -> Result<()> + Send + Sync + 'static,
@@ -87,8 +87,8 @@ pub struct ReadWrite<S, T> {
     store: T,
 }
 
-/// A text that `show` makes and `store` takes; `store` gets the call, and the bytes of one write(2), all of which
-/// it takes or refuses.
+/// A text that `show` makes and `store` takes. `store` gets the call and the bytes of one write(2); it takes all of
+/// them or refuses them.
 pub fn read_write<S, T>(show: S, store: T) -> ReadWrite<S, T>
 where
     S: Fn(&mut Vec<u8>) -> Result<()> + Send + Sync + 'static,
@@ -135,19 +135,19 @@ impl<'a> Call<'a> {
         Self { op, engine, inner, active }
     }
 
-    /// On whose behalf, and when.
+    /// The caller's credentials, and the time.
     pub fn op(&self) -> &Op {
         self.op
     }
 
-    /// The node. To be asked for where it is needed only: it counts a reference that others count too.
+    /// The node. Ask for it only if needed: it counts a reference on a counter that other calls share.
     pub fn node(&self) -> Node {
         Node::new(Arc::clone(self.engine), Arc::clone(self.inner))
     }
 
-    /// Removes the node from within its own call, with what is below it. When this returns, no other call is
-    /// inside. Of two calls that do this the first one removes (true), and the other waits until that is
-    /// done (false). The node must not be used as if it were there afterwards.
+    /// Removes the node, with everything below it, from within its own call. When this returns, no other call is
+    /// inside. If two calls do this, the first one removes (true), and the other waits until that is
+    /// done (false). The node must not be used as if it existed afterwards.
     pub fn remove_self(&self) -> bool {
         self.active.break_protection();
         let first = self.engine.remove_self(self.inner);
@@ -155,14 +155,14 @@ impl<'a> Call<'a> {
         first
     }
 
-    /// Lets the node be removed while this call goes on: for a call that waits for a lock under which another
-    /// thread may be removing the node.
+    /// Lets the node be removed while this call goes on. For a call that waits for a lock which another
+    /// thread may hold while it removes the node.
     pub fn break_protection(&self) {
         self.active.break_protection();
     }
 
-    /// Ends what [`Call::break_protection`] began. False: the removal has begun meanwhile, or is over; it does
-    /// not wait for this call, which must not use the node as if it were there.
+    /// Ends what [`Call::break_protection`] began. False: the removal has begun meanwhile, or is over. It does
+    /// not wait for this call, which must not use the node as if it existed.
     pub fn unbreak(&self) -> bool {
         self.active.unbreak()
     }

@@ -1,12 +1,12 @@
-//! The tree: what all views and handles of one [`Kernfs`](super::Kernfs) share.
+//! The tree: the state that all views and handles of one [`Kernfs`](super::Kernfs) share.
 //!
-//! Nodes stand twice: as the tree lock protects them ([`super::locks`]), and as a table from inode number to
-//! [`Inner`], which open files go by. Reading the table costs two exchanges on a line of the reader's own thread
-//! ([`ArcSwapOption`]), takes no lock and counts nothing that another reader counts.
+//! Nodes are stored twice: under the tree lock ([`super::locks`]), and in a table from inode number to
+//! [`Inner`], which open files use. Reading the table costs two exchanges on a line of the reader's own thread
+//! ([`ArcSwapOption`]). It takes no lock and counts nothing that another reader counts.
 //!
-//! A change is made under the tree lock; then, with nothing held, every view's cache is told
-//! ([`super::push`]); then the call returns. So whoever looks after that sees the change, and a view's
-//! answer that was on its way is late by the cache's own rule.
+//! A change is made under the tree lock. Then, with nothing held, every view's cache is updated
+//! ([`super::push`]). Then the call returns. So a later reader sees the change. A view's answer that
+//! was in flight is rejected as late by the cache's own rule.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -24,12 +24,12 @@ use super::remove::Going;
 use super::tree::{Entry, Link, Nodes, NodesMut};
 use super::view::View;
 
-/// One place of the table of nodes.
+/// One slot of the table of nodes.
 #[derive(Default)]
 pub(super) struct Slot {
     inner: ArcSwapOption<Inner>,
     generation: AtomicU32,
-    /// The number of the last node here that was unlinked; 0 where there was none.
+    /// The number of the last node of this slot that was unlinked; 0 if there was none.
     unlinked: AtomicU64,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Engine {
     slots: SegVec<Slot>,
     pub(super) root: u64,
     pub(super) root_inner: Arc<Inner>,
-    /// A leaf: nothing is locked while it is held.
+    /// A leaf lock: no lock is taken while it is held.
     pub(super) views: Mutex<Vec<Weak<View>>>,
 }
 
@@ -85,16 +85,16 @@ impl Engine {
         Ok(Arc::new(Self { options, locks, slots, root, root_inner, views: Mutex::new(Vec::new()) }))
     }
 
-    /// A node's place in the table: `ino` is generation << 32 | place, counted from 1.
+    /// A node's slot in the table: `ino` is generation << 32 | slot, counted from 1.
     fn slot(&self, ino: u64) -> Option<&Slot> {
         self.slots.get((ino as u32).checked_sub(1)?)
     }
 
-    /// The node is in no tree: its place is free for another, under another number.
+    /// Frees the slot of a node that is in no tree, for another node under another number.
     pub(super) fn free_slot(&self, ino: u64) {
         let Some(slot) = self.slot(ino) else { return };
         slot.inner.store(None);
-        // A place whose numbers have all been used stays empty.
+        // A slot whose numbers have all been used stays empty.
         if slot.generation.fetch_add(1, Ordering::Relaxed) != u32::MAX {
             self.slots.free(ino as u32 - 1);
         }
@@ -114,9 +114,9 @@ impl Engine {
         self.free_slot(ino);
     }
 
-    /// Why a node that is not in the table cannot be opened: ESTALE where another may have its name by now, so that a kernel looks
-    /// the name up again; ENODEV where it was removed. A slot remembers one node. If a later one was unlinked there, nobody knows
-    /// how this one went: it is ESTALE then, and the name tells.
+    /// Why a node that is not in the table cannot be opened. ESTALE if another node may have its name by now, so that a
+    /// kernel looks the name up again; ENODEV if it was removed. A slot remembers one node. If a later node of this
+    /// slot was unlinked, nothing records how this one went; the answer is then ESTALE, and the name lookup decides.
     pub(super) fn missing(&self, ino: u64) -> Errno {
         // Numbers of a slot rise with its generation.
         let stale = self.slot(ino).is_some_and(|slot| slot.unlinked.load(Ordering::Acquire) >= ino);
@@ -141,7 +141,7 @@ impl Engine {
                 self.hang_new(&mut self.lock_to_hang(parent, &inner, meta), parent, meta, entry)
             }
             Some(Target::Node(node)) => {
-                // The way there leads through nodes that nobody knows beforehand.
+                // The nodes on the way are not known beforehand.
                 let mut nodes = self.locks.write_all();
                 super::links::text(&nodes, parent, node.ino()).and_then(|text| {
                     entry.link = Some(Link { text: text.into(), node: node.ino() });
@@ -161,12 +161,12 @@ impl Engine {
         Ok(inner)
     }
 
-    /// What is replaced may have nodes below it.
+    /// The replaced node may have nodes below it.
     fn lock_to_hang(&self, parent: u64, inner: &Inner, meta: &Meta) -> Write<'_> {
         if meta.replacing { self.locks.write_all() } else { self.locks.write(&[parent, inner.ino]) }
     }
 
-    /// Hangs a new node; the nodes that it has replaced.
+    /// Hangs a new node. Returns the nodes that it has replaced.
     fn hang_new(
         &self,
         nodes: &mut impl NodesMut,
@@ -180,11 +180,11 @@ impl Engine {
         if old.is_none() {
             dir.may_add(&entry.name, entry.tag)?;
         }
-        // In a hidden directory everything is hidden, and shows with it.
+        // Everything in a hidden directory is hidden, and shows when the directory does.
         let shows = !meta.hidden && above.inner.active.is_active();
         let (inner, time) = (Arc::clone(&entry.inner), entry.owner.ctime);
         nodes.put(entry);
-        // Before it can be found, or a name that was there would be hidden for a moment.
+        // Before it can be found; otherwise a name that existed would be hidden for a moment.
         if shows {
             inner.active.activate();
         }
@@ -281,7 +281,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The text of a symbolic link; ESTALE where it is removed.
+    /// The text of a symbolic link; ESTALE if it is removed.
     pub(super) fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
         {
             let nodes = self.locks.read(&[ino]);
@@ -293,7 +293,7 @@ impl Engine {
         let nodes = self.locks.read_all();
         let entry = nodes.entry(ino).ok_or(Errno::STALE)?;
         let link = entry.link.as_ref().ok_or(Errno::INVAL)?;
-        // Where the node is removed, the link leads to where it was.
+        // If the node is removed, the link leads to where it was.
         Ok(super::links::text(&nodes, entry.parent, link.node).unwrap_or_else(|_| link.text.to_vec()))
     }
 
@@ -338,7 +338,7 @@ impl Engine {
 pub(super) struct Held(Guard<Option<Arc<Inner>>>);
 
 impl Held {
-    /// `None` never comes: who made this has looked.
+    /// Never `None`: the constructor has checked.
     pub(super) fn get(&self) -> Option<&Arc<Inner>> {
         self.0.as_ref()
     }

@@ -1,11 +1,11 @@
-//! The text of a symbolic link to a node: a relative path, made when the link is read, so that it is right
+//! The text of a symbolic link to a node: a relative path. It is made when the link is read, so it stays right
 //! after either has moved.
 
 use uvfs::types::{Errno, Result};
 
 use super::tree::Nodes;
 
-/// The numbers of a node and of all above it, itself first.
+/// The numbers of a node and of all its ancestors, itself first.
 fn ancestry(nodes: &impl Nodes, ino: u64) -> Result<Vec<u64>> {
     let mut line = vec![ino];
     let mut at = ino;
@@ -18,7 +18,7 @@ fn ancestry(nodes: &impl Nodes, ino: u64) -> Result<Vec<u64>> {
     }
 }
 
-/// The way from the directory `from` to the node `to`: up to the directory that both are below, and down. All nodes
+/// The path from the directory `from` to the node `to`: up to their common ancestor, and down. All nodes
 /// are locked.
 pub(super) fn text(nodes: &impl Nodes, from: u64, to: u64) -> Result<Vec<u8>> {
     let (up, down) = (ancestry(nodes, from)?, ancestry(nodes, to)?);

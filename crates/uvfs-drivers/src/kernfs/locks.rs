@@ -1,8 +1,8 @@
-//! The tree lock, as one of the policies has it.
+//! The tree lock, in the form of each policy.
 //!
-//! One lock for all nodes, or [`SHARDS`] of them: node `ino` then belongs to the lock that its number
-//! falls to. Who needs several takes them in the order of their numbers, at once. No user code, no
-//! cache and no other lock but leaves is entered while one is held.
+//! One lock covers all nodes, or there are [`SHARDS`] of them, and node `ino` belongs to the lock selected by its
+//! number. A thread that needs several takes them at once, in the order of their numbers. While one is held, no
+//! user code, no cache and no other lock except leaf locks is entered.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -15,15 +15,15 @@ use super::tree::{Entry, Nodes, NodesMut, Part};
 
 /// Locks of the policy [`Policy::Hashed`].
 const SHARDS: usize = 128;
-/// Nodes that are locked together at the most, short of all.
+/// Most nodes that are locked together, short of all.
 const TOGETHER: usize = 2;
 
-/// A line of its own for each.
+/// Each lock has its own cache line.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Padded(RwLock<Part>);
 
-/// All nodes, and what protects them.
+/// All nodes, and the locks that protect them.
 pub(super) enum Locks {
     One(RwLock<Part>),
     PerCpu(Box<PerCpuRwSem<Part>>),
@@ -46,7 +46,7 @@ pub(super) enum Write<'a> {
     All(Vec<Noted<RwLockWriteGuard<'a, Part>>>),
 }
 
-/// The place of a node among all: inode numbers count from 1.
+/// The index of a node: inode numbers count from 1.
 fn place(ino: u64) -> usize {
     (ino as u32).wrapping_sub(1) as usize
 }
@@ -59,13 +59,13 @@ fn place_in_shard(ino: u64) -> usize {
     place(ino) / SHARDS
 }
 
-/// The lock of this number is about to be taken.
+/// Notes for the checker that the lock of this number is about to be taken.
 fn noted(shard: usize) -> Held {
     Held::keyed(Class::Tree, shard as u64)
 }
 
 impl Locks {
-    /// Around no nodes. ENOMEM.
+    /// Locks without nodes. Fails with ENOMEM.
     pub(super) fn new(policy: Policy) -> Result<Self> {
         Ok(match policy {
             Policy::Stock => Self::One(RwLock::default()),
@@ -76,7 +76,7 @@ impl Locks {
         })
     }
 
-    /// Locks these nodes, [`TOGETHER`] at the most, for reading.
+    /// Locks these nodes, at most [`TOGETHER`], for reading.
     pub(super) fn read(&self, nodes: &[u64]) -> Read<'_> {
         match self {
             Self::One(lock) => Read::One(noted(0).with(|| lock.read())),
@@ -98,7 +98,7 @@ impl Locks {
         }
     }
 
-    /// Locks these nodes, [`TOGETHER`] at the most, for changes.
+    /// Locks these nodes, at most [`TOGETHER`], for changes.
     pub(super) fn write(&self, nodes: &[u64]) -> Write<'_> {
         match self {
             Self::One(lock) => Write::One(noted(0).with(|| lock.write())),

@@ -1,8 +1,8 @@
-//! A program's own state as a tree of files, as sysfs and cgroupfs show a kernel's.
+//! A program's own state as a tree of files, as sysfs and cgroupfs show the kernel's.
 //!
 //! The program makes a [`Kernfs`], adds directories, attributes and symbolic links to its [root](Kernfs::root),
 //! and mounts a [view](Kernfs::view) of it. An attribute is a closure or an [`Attribute`]; it is called when its file is
-//! read or written. [`Node::remove`] waits for the calls that are inside, and none begins afterwards.
+//! read or written. [`Node::remove`] waits for running calls, and no call begins afterwards.
 //!
 //! ```
 //! use std::io::Write;
@@ -23,14 +23,14 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `options`, `attribute`, `node` | what a program sees |
-//! | `tree`, `locks` | nodes under the tree lock; the lock as each [`Policy`] has it |
+//! | `options`, `attribute`, `node` | the program's interface |
+//! | `tree`, `locks` | nodes under the tree lock; the lock in the form of each [`Policy`] |
 //! | `engine`, `remove`, `links` | changes |
-//! | `push` | telling the caches |
+//! | `push` | updating the caches |
 //! | `view`, `open`, `read`, `poll` | the driver |
 //!
 //! Lock order: an open file's state; an active reference; an inode's lock in a cache; the tree lock. A thread that
-//! holds one may wait for those after it only.
+//! holds one may wait only for later ones.
 
 mod attribute;
 mod engine;
@@ -58,7 +58,7 @@ pub use options::{Meta, Options, Policy, Tag};
 use engine::Engine;
 use view::View;
 
-/// A tree. Cheap to clone; it lives as long as a handle, a node's handle or a mounted view of it does.
+/// A tree. Cheap to clone. It lives as long as a handle, a node's handle or a mounted view of it.
 #[derive(Clone)]
 pub struct Kernfs {
     engine: Arc<Engine>,
@@ -71,7 +71,7 @@ impl std::fmt::Debug for Kernfs {
 }
 
 impl Kernfs {
-    /// A tree with nothing in its root directory.
+    /// A tree with an empty root directory.
     ///
     /// # Errors
     /// ENOMEM.
@@ -84,13 +84,13 @@ impl Kernfs {
         Node::new(Arc::clone(&self.engine), Arc::clone(&self.engine.root_inner))
     }
 
-    /// How it was set up.
+    /// The options that it was made with.
     pub fn options(&self) -> Options {
         self.engine.options
     }
 
-    /// A driver that shows the tree, to be mounted: of namespaced directories the children with this tag. Several
-    /// views may be mounted, and one several times.
+    /// A driver that shows the tree, for mounting. In namespaced directories it shows the children with this tag.
+    /// Several views may be mounted, and one view several times.
     pub fn view(&self, tag: Option<Tag>) -> Arc<dyn Driver> {
         View::new(Arc::clone(&self.engine), tag)
     }

@@ -1,10 +1,10 @@
 //! A node as a program holds it, and the part of it that no lock protects.
 //!
-//! [`Inner`] is what an open file needs of a node: its content and its active references. It is reached by
-//! inode number from a table ([`super::engine`]) and lives on while somebody holds it; the tree's own part
-//! of a node ([`super::tree`]) goes when the node is removed. A [`Node`] is a counted handle: it keeps
-//! neither the node in the tree nor the program's value away from its end for longer than it is held.
-//! An attribute that holds a `Node` of its own tree keeps all of it for ever: use [`Node::downgrade`].
+//! [`Inner`] is the part of a node that an open file needs: its content and its active references. A table
+//! ([`super::engine`]) finds it by inode number, and it lives while it is referenced. The tree's own part
+//! of a node ([`super::tree`]) is freed when the node is removed. A [`Node`] is a counted handle. It does not
+//! keep the node in the tree, and it delays the drop of the program's value only while it is held.
+//! An attribute that holds a `Node` of its own tree keeps the whole tree alive for ever: use [`Node::downgrade`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,7 +18,7 @@ use super::engine::Engine;
 use super::options::{Meta, Tag};
 use super::poll::Waiters;
 
-/// What a node is.
+/// The kind of a node, with its content.
 pub(super) enum Body {
     Dir,
     Attribute(Box<dyn Attribute>),
@@ -32,9 +32,9 @@ pub(super) struct Inner {
     pub(super) active: ActiveRef,
     pub(super) body: Body,
     pub(super) waiters: Waiters,
-    /// It was taken out of the tree without waiting for those who have it open.
+    /// The node was taken out of the tree without waiting for its open files.
     pub(super) unlinked: AtomicBool,
-    /// Somebody is at [`super::Call::remove_self`].
+    /// A call is in [`super::Call::remove_self`].
     pub(super) removing_itself: AtomicBool,
     gone: Mutex<bool>,
     is_gone: Condvar,
@@ -60,7 +60,7 @@ impl Inner {
         }
     }
 
-    /// The removal is over.
+    /// Records that the removal is over.
     pub(super) fn set_gone(&self) {
         *self.gone.lock() = true;
         self.is_gone.notify_all();
@@ -74,10 +74,10 @@ impl Inner {
     }
 }
 
-/// What a symbolic link leads to.
+/// The target of a symbolic link.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// A node of the same tree. The link's text is the relative path there, and stays right when either moves.
+    /// A node of the same tree. The link's text is the relative path to it, and stays right when either moves.
     Node(Node),
     /// Any text.
     Text(Vec<u8>),
@@ -102,7 +102,7 @@ impl From<&str> for Target {
 }
 
 /// A node of a [`Kernfs`](super::Kernfs): a directory, an attribute or a symbolic link. Cheap to clone. Operations on
-/// one that is removed fail with ENOENT.
+/// a removed node fail with ENOENT.
 #[derive(Clone)]
 pub struct Node {
     engine: Arc<Engine>,
@@ -124,7 +124,7 @@ impl PartialEq for Node {
 
 impl Eq for Node {}
 
-/// A [`Node`] that keeps nothing alive.
+/// A [`Node`] handle that keeps nothing alive.
 #[derive(Clone)]
 pub struct WeakNode {
     engine: Weak<Engine>,
@@ -138,7 +138,7 @@ impl std::fmt::Debug for WeakNode {
 }
 
 impl WeakNode {
-    /// The node, while there is one.
+    /// The node, if it still exists.
     pub fn upgrade(&self) -> Option<Node> {
         Some(Node { engine: self.engine.upgrade()?, inner: self.inner.upgrade()? })
     }
@@ -149,7 +149,7 @@ impl Node {
         Self { engine, inner }
     }
 
-    /// A handle for who must not keep the tree alive: an attribute of it.
+    /// A handle that does not keep the tree alive, for the tree's own attributes.
     pub fn downgrade(&self) -> WeakNode {
         WeakNode { engine: Arc::downgrade(&self.engine), inner: Arc::downgrade(&self.inner) }
     }
@@ -164,7 +164,7 @@ impl Node {
         self.inner.fmt
     }
 
-    /// Whether it can be found and used: activated, and its removal has not begun.
+    /// Whether it can be found and used: it is activated, and its removal has not begun.
     pub fn is_active(&self) -> bool {
         self.inner.active.is_active() && !self.inner.unlinked.load(Ordering::Acquire)
     }
@@ -172,8 +172,8 @@ impl Node {
     /// Adds a directory.
     ///
     /// # Errors
-    /// EEXIST; ENOENT (this one is removed); ENOTDIR (it is no directory); EINVAL (a name that is no name; a tag
-    /// where children have none, or none where they have); ENAMETOOLONG; ENOMEM (2^32 nodes).
+    /// EEXIST; ENOENT (this node is removed); ENOTDIR (this node is not a directory); EINVAL (an invalid name; a tag
+    /// although children have none here, or no tag although they have); ENAMETOOLONG; ENOMEM (2^32 nodes).
     pub fn add_dir(&self, name: impl AsRef<[u8]>, meta: Meta) -> Result<Self> {
         self.add(name.as_ref(), &meta, Body::Dir, None)
     }
@@ -214,13 +214,13 @@ impl Node {
         Some(Self { engine: Arc::clone(&self.engine), inner })
     }
 
-    /// All children in the order of their making, hidden ones too; none of what is no directory.
+    /// All children in order of creation, hidden ones too; empty if this is not a directory.
     pub fn children(&self) -> Vec<Self> {
         let children = self.engine.children(self.inner.ino);
         children.into_iter().map(|inner| Self { engine: Arc::clone(&self.engine), inner }).collect()
     }
 
-    /// The directory that it is in; none for the root and for what is removed.
+    /// The directory that it is in; `None` for the root and for a removed node.
     pub fn parent(&self) -> Option<Self> {
         let inner = self.engine.parent(self.inner.ino)?;
         Some(Self { engine: Arc::clone(&self.engine), inner })
@@ -229,7 +229,7 @@ impl Node {
     /// Its name; empty for the root.
     ///
     /// # Errors
-    /// ENOENT where it is removed.
+    /// ENOENT if it is removed.
     pub fn name(&self) -> Result<Vec<u8>> {
         self.engine.name(self.inner.ino)
     }
@@ -237,16 +237,17 @@ impl Node {
     /// The path from the root, with a slash before each name; `/` for the root itself.
     ///
     /// # Errors
-    /// ENOENT where it is removed.
+    /// ENOENT if it is removed.
     pub fn path(&self) -> Result<Vec<u8>> {
         self.engine.path(self.inner.ino)
     }
 
-    /// Moves it, with what is below it, to another directory, name or tag, or several of these. Open files stay open.
+    /// Moves it, with everything below it, to another directory, name or tag, or several of these. Open files
+    /// stay open.
     ///
     /// # Errors
-    /// As [`Node::add_dir`]; EINVAL also where the new directory is this one or below it, EBUSY for the root,
-    /// EXDEV where it is of another tree.
+    /// As [`Node::add_dir`]. Also EINVAL if the new directory is this one or below it, EBUSY for the root,
+    /// EXDEV if the new directory is in another tree.
     pub fn rename(&self, new_parent: &Self, new_name: impl AsRef<[u8]>, new_tag: Option<Tag>) -> Result<()> {
         if !Arc::ptr_eq(&self.engine, &new_parent.engine) {
             return Err(Errno::XDEV);
@@ -254,30 +255,31 @@ impl Node {
         self.engine.rename(self.inner.ino, new_parent.inner.ino, new_name.as_ref(), new_tag)
     }
 
-    /// Removes it and all below it. From the beginning on nobody finds them and no call of an attribute begins;
-    /// when this returns, none is inside any more. A call must not do this to its own node: it would wait for
-    /// itself; see [`Call::remove_self`](super::Call::remove_self). The root loses its children and stays. Twice is once.
+    /// Removes it and everything below it. From the beginning, nobody finds these nodes and no call of an attribute
+    /// begins; when this returns, no call is inside any more. A call must not do this to its own node: it would wait
+    /// for itself; see [`Call::remove_self`](super::Call::remove_self). The root loses its children but stays.
+    /// Idempotent.
     pub fn remove(&self) {
         self.engine.remove(self.inner.ino);
     }
 
-    /// Removes it and all below it, and waits for nobody. From the beginning on nobody finds them. Calls that are inside go on, and a
-    /// file that is open can be read to the end of one text: an attribute has to bear calls after its removal. Reading from the
-    /// start again, and writing, fail with ENODEV. The root stays as it is. Twice is once.
+    /// Removes it and everything below it without waiting. From the beginning, nobody finds these nodes. Calls that are
+    /// inside go on, and an open file can be read to the end of one text. So an attribute must tolerate calls after its
+    /// removal. Reading from the start again, and writing, fail with ENODEV. The root stays unchanged. Idempotent.
     pub fn unlink(&self) {
         self.engine.unlink_open(self.inner.ino);
     }
 
-    /// Wakes who polls: the value is not what was read. Whoever has the file open sees POLLPRI and POLLERR until he has
-    /// read it from the start again. O(those who wait); no lock is held while they are woken.
+    /// Wakes pollers: the value differs from what was read. Everyone who has the file open sees POLLPRI and POLLERR
+    /// until they read it from the start again. O(waiters); no lock is held while they are woken.
     pub fn notify(&self) {
         self.inner.waiters.notify();
     }
 
-    /// What `stat` says.
+    /// The attributes for `stat`.
     ///
     /// # Errors
-    /// ENOENT where it is removed.
+    /// ENOENT if it is removed.
     pub fn attr(&self) -> Result<Attr> {
         self.engine.attr(self.inner.ino).ok_or(Errno::NOENT)
     }
@@ -285,7 +287,7 @@ impl Node {
     /// Changes mode, owner and times; a size is ignored.
     ///
     /// # Errors
-    /// ENOENT where it is removed.
+    /// ENOENT if it is removed.
     pub fn set_attr(&self, set: &SetAttr) -> Result<()> {
         self.engine.set_attr(self.inner.ino, set)
     }

@@ -1,11 +1,11 @@
-//! Open files: the text that a reader was shown, and where it is in it.
+//! Open files: the text that a reader was shown, and its position.
 //!
-//! A file's state stands in the shard of the thread that opened it, on lines that other threads do not
-//! touch unless they use that file; it names its node by number and counts no reference to it. States are
-//! used again, with the memory of their text, so that opening allocates nothing as a rule.
-//! A shard's lock protects its table only. A state's own lock is held while its attribute shows or
-//! makes records, so two readers of one open file wait for each other; it is taken before the active reference,
-//! so who waits here is not waited for by a removal.
+//! A file's state is in the shard of the thread that opened it, on cache lines that other threads touch only
+//! if they use that file. It names its node by number and counts no reference to it. States are
+//! reused together with the memory of their text, so opening usually allocates nothing.
+//! A shard's lock protects only its table. A state's own lock is held while its attribute shows or
+//! makes records, so two readers of one open file wait for each other. It is taken before the active reference,
+//! so a removal never waits for a thread that waits here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,14 +20,14 @@ const SHARDS: u64 = 64;
 /// Bytes of text that a state keeps when its file is closed.
 const KEPT: usize = 4096;
 
-/// What an open file was shown.
+/// The content that an open file was shown.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// What was shown last; of records, those that were made last.
+    /// The text shown last; for records, those made last.
     pub(super) text: Vec<u8>,
-    /// Where in the file `text` begins.
+    /// Offset in the file at which `text` begins.
     pub(super) start: u64,
-    /// Position of the record after `text`; none after the last one.
+    /// Position of the record after `text`; `None` after the last one.
     pub(super) next: Option<u64>,
     /// Whether there is a text.
     pub(super) shown: bool,
@@ -36,12 +36,12 @@ pub(super) struct State {
 /// An open file.
 #[derive(Default)]
 pub(super) struct Open {
-    /// Of the node. Does not change while the file is open, nor is `state` needed for it: who writes or polls does
-    /// not wait for who reads.
+    /// The node's number. It does not change while the file is open, and needs no lock of `state`: a writer or poller
+    /// does not wait for a reader.
     pub(super) ino: AtomicU64,
-    /// The node's count of notifications before the text was made; [`UNREAD`].
+    /// The node's count of notifications before the text was made, or [`UNREAD`].
     pub(super) event: AtomicU64,
-    /// The node, where it was unlinked while this file is open: it is in no table any more. Locked for a look only.
+    /// The node, if it was unlinked while this file is open: no table has it any more. Locked only briefly.
     kept: Mutex<Option<Arc<Inner>>>,
     /// Whether the node may have a waker for this file.
     pub(super) polled: AtomicBool,
@@ -60,7 +60,7 @@ impl Open {
     }
 }
 
-/// Nothing was read yet: as in sysfs, who polls is told to read.
+/// Nothing has been read yet: as in sysfs, poll reports the file ready.
 pub(super) const UNREAD: u64 = u64::MAX;
 
 #[derive(Default)]
@@ -69,7 +69,7 @@ struct Shard {
     free: Vec<usize>,
 }
 
-/// Lines of its own for each shard.
+/// Each shard has its own cache lines.
 #[derive(Default)]
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
@@ -88,7 +88,7 @@ impl Opens {
         &self.shards[(handle % SHARDS) as usize].0
     }
 
-    /// A handle for a file of the node `ino`.
+    /// Makes an open file of the node `ino`. Returns its handle.
     pub(super) fn insert(&self, ino: u64) -> u64 {
         let number = u64::from(lane::known().or_else(lane::mine).unwrap_or(0)) % SHARDS;
         let mut shard = self.shard(number).lock();
@@ -97,7 +97,7 @@ impl Opens {
             shard.open.len() - 1
         });
         let open = &shard.open[index];
-        // Relaxed: the shard's lock orders it for all who come with the handle.
+        // Relaxed: the shard's lock orders it for every user of the handle.
         open.ino.store(ino, Ordering::Relaxed);
         open.event.store(UNREAD, Ordering::Relaxed);
         open.polled.store(false, Ordering::Relaxed);
@@ -112,7 +112,7 @@ impl Opens {
         shard.open.get((handle / SHARDS) as usize).cloned()
     }
 
-    /// The file is closed; nobody uses the handle any more.
+    /// The file is closed; the handle is no longer used.
     pub(super) fn remove(&self, handle: u64) {
         let mut shard = self.shard(handle).lock();
         let index = (handle / SHARDS) as usize;
@@ -121,17 +121,18 @@ impl Opens {
         state.text.clear();
         state.text.shrink_to(KEPT);
         drop(state);
-        // No node has this number: `keep` passes by what is closed.
+        // No node has this number, so `keep` skips closed files.
         open.ino.store(0, Ordering::Relaxed);
         let kept = open.kept.lock().take();
         shard.free.push(index);
         drop(shard);
-        // Its end may be the end of an attribute, which is the program's code.
+        // Dropping it may drop an attribute, which runs the program's code.
         drop(kept);
     }
 
-    /// Files that have `inner` open keep it. A file that is opened meanwhile: if its entry comes into the shard before this looks
-    /// there, it keeps the node; if it comes later, the shard's lock lets it see that `inner` is unlinked.
+    /// Lets the files that have `inner` open keep it. This may race with an open. If the open's entry enters the shard
+    /// first, this function makes it keep the node. If the entry comes later, the shard's lock lets the open see that
+    /// `inner` is unlinked.
     pub(super) fn keep(&self, inner: &Arc<Inner>) {
         for shard in &self.shards {
             let shard = shard.0.lock();

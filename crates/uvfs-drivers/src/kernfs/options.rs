@@ -1,29 +1,29 @@
-//! How a tree is set up, and what a new node is like. Plain values.
+//! Options of a tree and of a new node. Plain values.
 
 use std::fmt;
 use std::str::FromStr;
 
 use uvfs::types::mode;
 
-/// How the tree is locked. One engine serves all four, so that they can be measured beside each other; a
+/// How the tree is locked. One engine serves all four policies, so that they can be compared. A
 /// program that publishes its state wants the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// One reader-writer lock for the tree, taken at each component of a walk, as Linux 5.x did.
     Stock,
-    /// Many reader-writer locks, one for each hash value of a node; a walk takes that of each node it meets,
-    /// and what concerns a subtree takes all.
+    /// Many reader-writer locks, selected by a node's hash value. A walk takes the lock of each node on its way;
+    /// an operation on a subtree takes all.
     Hashed,
     /// One per-CPU reader-writer lock, taken at each component of a walk.
     Patched,
-    /// One per-CPU reader-writer lock, for changes and for what the cache does not know. A change tells the
-    /// cache, so a hit does not come here at all.
+    /// One per-CPU reader-writer lock, for changes and for cache misses. A change updates the
+    /// cache, so a hit does not reach the tree at all.
     #[default]
     Uvfs,
 }
 
 impl Policy {
-    /// All of them, in the order of their age.
+    /// All policies, oldest first.
     pub const ALL: [Self; 4] = [Self::Stock, Self::Hashed, Self::Patched, Self::Uvfs];
 
     /// The name in lower case.
@@ -52,10 +52,10 @@ impl FromStr for Policy {
     }
 }
 
-/// How a tree is set up.
+/// The options of a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How it is locked.
+    /// How the tree is locked.
     pub policy: Policy,
     /// Permission bits of the root directory.
     pub mode: u32,
@@ -65,8 +65,8 @@ pub struct Options {
     pub gid: u32,
     /// Whether the children of the root directory are tagged ([`Meta::namespaced`]).
     pub namespaced: bool,
-    /// Whether attributes may take long to show or store: a front end then does not call them from a thread
-    /// that others need, but for those that [say otherwise](super::Attribute::may_block).
+    /// Whether attributes may take long to show or store. A front end then does not call them from a thread
+    /// that others need, except those that [say otherwise](super::Attribute::may_block).
     pub may_block: bool,
 }
 
@@ -76,11 +76,11 @@ impl Default for Options {
     }
 }
 
-/// A namespace's name. A [view](super::Kernfs::view) sees, of a namespaced directory, the children with its tag.
+/// A namespace's name. In a namespaced directory, a [view](super::Kernfs::view) sees the children with its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag(pub u64);
 
-/// What a new node is like besides its content.
+/// The properties of a new node, besides its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
     pub(super) mode: u32,
@@ -93,7 +93,7 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// Permission bits `mode`, owned by root. (Symbolic links have 0777, whatever is said here.)
+    /// Permission bits `mode`, owned by root. (Symbolic links always have 0777.)
     pub const fn new(mode: u32) -> Self {
         let mode = mode & !mode::S_IFMT;
         Self { mode, uid: 0, gid: 0, hidden: false, replacing: false, namespaced: false, tag: None }
@@ -105,20 +105,20 @@ impl Meta {
         self
     }
 
-    /// Not to be found before [`Node::activate`](super::Node::activate).
+    /// The node cannot be found before [`Node::activate`](super::Node::activate).
     pub const fn hidden(mut self) -> Self {
         self.hidden = true;
         self
     }
 
-    /// In the place of the node that has the name, if there is one: the name is never absent, and keeps its place in listings. The
-    /// other node goes as by [`Node::unlink`](super::Node::unlink).
+    /// Replaces the node that has the name, if there is one: the name is never absent, and keeps its position in
+    /// listings. The other node goes as by [`Node::unlink`](super::Node::unlink).
     pub const fn replacing(mut self) -> Self {
         self.replacing = true;
         self
     }
 
-    /// Of a directory: every child has a tag, and a view sees those of its own.
+    /// For a directory: every child has a tag, and a view sees those with its own tag.
     pub const fn namespaced(mut self) -> Self {
         self.namespaced = true;
         self

@@ -1,11 +1,12 @@
-//! Waiting until an attribute is another: poll(2), as sysfs has it.
+//! Waiting until an attribute changes: poll(2), as sysfs has it.
 //!
-//! A node counts its notifications; an open file remembers the count from before it last read from the start. Where
-//! they differ, there is POLLERR and POLLPRI, and reading and writing never wait. A file that was not
-//! read yet, and one whose node is removed, is told so at once.
+//! A node counts its notifications. An open file remembers the count from before its last read from the start. If
+//! they differ, poll reports POLLERR and POLLPRI; reading and writing never wait. A file that has not been
+//! read yet, and one whose node is removed, is reported ready at once.
 //!
-//! Who waits leaves a waker, then looks at the count; who notifies counts, then takes the wakers. One
-//! of the two sees the other, by the lock of the list of wakers. Wakers are called with nothing held.
+//! A waiter leaves a waker, then reads the count. A notifier counts, then takes the wakers. The lock of the list of
+//! wakers orders them. If the waiter's waker comes first, the notifier finds and calls it. If the notifier takes the
+//! wakers first, the waiter sees the new count. Wakers are called with nothing held.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
@@ -16,11 +17,11 @@ use uvfs::types::PollEvents;
 use super::engine::Engine;
 use super::open::Open;
 
-/// A node's notifications, and who waits for one.
+/// A node's notifications, and the waiters for one.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     events: AtomicU64,
-    /// By the address of the open file; few at a time.
+    /// By the address of the open file; there are few at a time.
     wakers: Mutex<Vec<(usize, Waker)>>,
 }
 
@@ -30,21 +31,21 @@ impl Waiters {
         self.events.load(Ordering::Acquire)
     }
 
-    /// One more.
+    /// Counts one more notification.
     pub(super) fn notify(&self) {
         self.events.fetch_add(1, Ordering::AcqRel);
         let wakers = std::mem::take(&mut *self.wakers.lock());
         wakers.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
-    /// In the place of the one that this file had.
+    /// Replaces this file's waker.
     fn put(&self, file: usize, waker: Option<&Waker>) {
         let new = waker.cloned();
         let mut wakers = self.wakers.lock();
         let old = wakers.iter().position(|(of, _)| *of == file).map(|at| wakers.swap_remove(at));
         wakers.extend(new.map(|waker| (file, waker)));
         drop(wakers);
-        // A waker's end is its maker's code.
+        // Dropping a waker runs its maker's code.
         drop(old);
     }
 }
@@ -53,7 +54,7 @@ fn address(open: &Open) -> usize {
     std::ptr::from_ref(open).addr()
 }
 
-/// What the file is ready for; the waker is called once when that may be other.
+/// The file's readiness. The waker is called once when that may have changed.
 pub(super) fn poll(engine: &Engine, open: &Open, waker: Option<&Waker>) -> PollEvents {
     let changed = PollEvents::ALWAYS | PollEvents::ERR | PollEvents::PRI;
     let held = engine.inner(open.ino.load(Ordering::Relaxed));
@@ -62,9 +63,9 @@ pub(super) fn poll(engine: &Engine, open: &Open, waker: Option<&Waker>) -> PollE
         open.polled.store(true, Ordering::Relaxed);
         inner.waiters.put(address(open), Some(waker));
     }
-    // After the waker is there. A removal deactivates first and notifies then.
+    // Checked after the waker is registered. A removal deactivates first and notifies then.
     if !inner.active.is_active() {
-        // That one may have been before the waker was there, and none comes any more.
+        // That notification may have come before the waker was registered, and no other will come.
         inner.waiters.put(address(open), None);
         return changed;
     }
@@ -72,13 +73,13 @@ pub(super) fn poll(engine: &Engine, open: &Open, waker: Option<&Waker>) -> PollE
     if seen { PollEvents::ALWAYS } else { changed }
 }
 
-/// The file is closed: its waker goes.
+/// The file is closed: drops its waker.
 pub(super) fn forget(engine: &Engine, open: &Open) {
     if !open.polled.load(Ordering::Relaxed) {
         return;
     }
     let held = engine.inner(open.ino.load(Ordering::Relaxed));
-    // Of a removed node the removal has taken all wakers, or the last poll was told.
+    // For a removed node, the removal has taken all wakers, or the last poll reported the removal.
     if let Some(inner) = held.as_ref().and_then(|held| held.get()) {
         inner.waiters.put(address(open), None);
     }

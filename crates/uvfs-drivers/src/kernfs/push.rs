@@ -1,18 +1,18 @@
-//! Telling the views' caches what has changed.
+//! Updates the views' caches after a change.
 //!
-//! Called after the change, with nothing held, before the change returns to who asked for it. What a
-//! cache has of a name is thrown away; attributes are put in the place of the cached ones. An answer that a view
-//! has on its way at that time is late by the cache's rule: the directory's revision has moved, or the inode's
-//! number is noted as changed. Where a directory is not cached, nothing below it is, nor on its way (who
-//! asks for a name holds its directory).
+//! Called after the change, with nothing held, before the change returns to its caller. A cached name is
+//! dropped; cached attributes are replaced. An answer that a view has in flight at that time is late by
+//! the cache's rule: the directory's revision has moved, or the inode's number is noted as changed.
+//! If a directory is not cached, nothing below it is cached or in flight, because a lookup of a name
+//! holds its directory.
 //!
-//! Two changes of one inode may come here in the other order than they were made. So what is stored is not what a
-//! change was, but what the tree says at the moment of the store, under the inode's lock: the last one to store
-//! has seen both. The tree lock is taken inside the inode's for that; nobody calls a cache with the tree
+//! Two changes of one inode may arrive here in the opposite order. So the stored attributes are not those of a
+//! change, but the tree's at the moment of the store, under the inode's lock: the last store
+//! has seen both changes. For that, the tree lock is taken inside the inode's lock. No cache is called with the tree
 //! lock held.
 //!
-//! Front ends are told last, so that who asks the cache because of it finds what is true now. They note it and tell their kernels
-//! from a thread of their own: a change that is made by a call of an attribute waits for nobody.
+//! Front ends are notified last, so that a cache lookup made because of it finds the new state. They note it and notify
+//! their kernels from a thread of their own: a change made by an attribute's call waits for nothing.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl Engine {
         views.iter().for_each(|view| tell(view));
     }
 
-    /// `name` in `dir` leads, or does not lead, where it did; the directory's times and link count are others.
+    /// Reports that `name` in `dir` changed, and with it the directory's times and link count.
     pub(super) fn push_name(&self, dir: u64, name: &[u8]) {
         self.each_view(|view| {
             view.each_cache(|cache, sb| {
@@ -48,7 +48,7 @@ impl Engine {
         });
     }
 
-    /// The attributes of a node are others.
+    /// Reports that the attributes of a node changed.
     pub(super) fn push_attr(&self, ino: u64, fmt: u32) {
         self.each_view(|view| {
             view.each_cache(|cache, sb| {
@@ -60,7 +60,7 @@ impl Engine {
         });
     }
 
-    /// Puts what the tree says in the place of what a cache has.
+    /// Replaces a cache's attributes with the tree's.
     pub(super) fn mend(&self, inode: &InodeRef<'_>) {
         let ino = inode.ino();
         inode.update(|cached| match self.attr(ino) {

@@ -1,10 +1,10 @@
 //! Reading and writing an attribute through an open file.
 //!
-//! A text is made when the file is read from its start, or read for the first time, and later reads go on in the
-//! same text: a value that changes meanwhile is seen as it was, whole. Records are made as they are read and
-//! thrown away behind the reader; who goes back begins at the first one again.
-//! Every call, also one that is answered from the text, holds an active reference: ENODEV from the beginning of the
-//! removal on. A node that was unlinked instead can be read to the end of one text by files that had it open.
+//! A text is made at the first read of the file and at each read from its start. Later reads continue in the
+//! same text: if the value changes meanwhile, they still show the old value, whole. Records are made as they are
+//! read and dropped behind the reader; a reader that seeks back begins at the first record again.
+//! Every call holds an active reference, even if the text answers it: it fails with ENODEV once the removal has
+//! begun. If a node was unlinked instead, files that had it open can read one text to its end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use super::engine::Engine;
 use super::node::{Body, Inner};
 use super::open::{Open, State};
 
-/// Records are made until there are so many bytes of them.
+/// Records are made until they fill this many bytes.
 const AHEAD: usize = 4096;
 
 /// Calls `act` with the node's attribute, which is protected meanwhile.
@@ -31,7 +31,7 @@ fn with<R>(
     act(&**attribute, &Call::new(op, engine, inner, &active), inner)
 }
 
-/// What of `text`, which begins at `start`, lies at `offset`.
+/// Copies the part of `text`, which begins at `start`, that lies at `offset`.
 fn copy(text: &[u8], start: u64, offset: u64, buf: &mut [u8]) -> usize {
     let skip = usize::try_from(offset - start).unwrap_or(usize::MAX);
     let rest = text.get(skip..).unwrap_or_default();
@@ -49,7 +49,7 @@ pub(super) fn read(op: &Op, engine: &Arc<Engine>, open: &Open, offset: u64, buf:
     let inner = match held.as_ref().and_then(|held| held.get()) {
         Some(inner) => inner,
         None => {
-            // Files keep an unlinked node before the table loses it, so it is missed in one of the two only.
+            // Files keep an unlinked node before the table drops it, so it can be missing in only one of the two.
             kept = open.kept().ok_or(Errno::NODEV)?;
             &kept
         }
@@ -88,13 +88,13 @@ pub(super) fn read(op: &Op, engine: &Arc<Engine>, open: &Open, offset: u64, buf:
     })
 }
 
-/// Who polls has seen what was notified so far. Before the value is looked at: a notification in between is not
-/// lost, it wakes once too often.
+/// Records that the poller has seen all notifications so far. Called before the value is read: a notification in
+/// between is not lost, it wakes once too often.
 fn begin(open: &Open, inner: &Inner) {
     open.event.store(inner.waiters.events(), Ordering::Relaxed);
 }
 
-/// Makes the text anew.
+/// Makes a new text.
 fn show(attribute: &dyn Attribute, call: &Call<'_>, state: &mut State) -> Result<()> {
     state.shown = false;
     state.text.clear();
@@ -103,7 +103,7 @@ fn show(attribute: &dyn Attribute, call: &Call<'_>, state: &mut State) -> Result
     Ok(())
 }
 
-/// Goes on making records until there is something at `offset` to fill the buffer with.
+/// Makes further records until there are bytes at `offset` to fill the buffer.
 fn records(
     attribute: &dyn Attribute,
     call: &Call<'_>,
@@ -126,7 +126,7 @@ fn records(
             let made = attribute.record(call, position, &mut state.text);
             match made {
                 Ok(next) => state.next = next,
-                // What is made already comes first; who reads on gets the error.
+                // Records already made are returned first; the next read gets the error.
                 Err(errno) if done == 0 && state.text.is_empty() => return Err(errno),
                 Err(_) => break,
             }

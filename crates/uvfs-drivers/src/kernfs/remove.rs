@@ -1,14 +1,14 @@
 //! Removal.
 //!
-//! In this order: the nodes are marked and deactivated under the tree lock, so that nobody finds them or begins a
-//! call; the caches are told; with nothing held, calls that are inside are waited for; then the nodes are taken out
-//! of the tree, which is looked at again for that: another removal may have been faster. Of two
-//! removals of one node each does all of this. The one that finds the node gone knows that it was out of
+//! Removal has four steps. First the nodes are marked and deactivated under the tree lock, so that nobody can find them
+//! or begin a call. Then the caches are updated. Then, with nothing held, it waits for the calls that are inside. Then
+//! the nodes are taken out of the tree, which is examined again, because another removal may have been faster. Of two
+//! removals of one node each does all of this. The one that finds the node gone knows that the node was out of
 //! the caches and drained before.
 //!
-//! Unlinking waits for nobody: the nodes are taken out of the tree, the caches are told, then files that have the nodes open keep
-//! them, and then the table of nodes loses them. A file that is opened before that is kept; one that is opened later gets
-//! ESTALE, for which a kernel looks the name up again.
+//! Unlinking waits for nobody. The nodes are taken out of the tree, the caches are updated, then files that have the
+//! nodes open keep them, and then the table of nodes drops them. A file opened before that is kept. A file opened
+//! later gets ESTALE, on which a kernel looks the name up again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,7 +39,7 @@ pub(super) fn cut(nodes: &mut impl NodesMut, top: u64) -> Vec<Going> {
 /// A node that is being removed.
 pub(super) struct Going {
     inner: Arc<Inner>,
-    /// 0: another node has its name already.
+    /// 0: another node already has its name.
     parent: u64,
     name: Arc<[u8]>,
 }
@@ -52,7 +52,7 @@ impl Engine {
             self.push_name(node.parent, &node.name);
         }
         for node in &going {
-            // Who polls is told; who is inside is waited for.
+            // Notifies pollers and waits for running calls.
             node.inner.waiters.notify();
             node.inner.active.drain();
         }
@@ -75,13 +75,14 @@ impl Engine {
         self.let_go(going);
     }
 
-    /// The end of nodes that are not in the tree any more.
+    /// Ends nodes that are no longer in the tree.
     pub(super) fn let_go(&self, going: Vec<Going>) {
         for node in going.iter().filter(|node| node.parent != 0) {
             self.push_name(node.parent, &node.name);
         }
         for node in &going {
-            // After the caches were told: an open that is refused from here on looks the name up again, and does not find this node.
+            // After the caches were updated: an open refused from here on looks the name up again, and does not find
+            // this node.
             node.inner.unlinked.store(true, Ordering::Release);
             self.each_view(|view| view.keep_open(&node.inner));
             self.free_unlinked(node.inner.ino);
@@ -94,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// Locks what a removal of `ino` needs: the node and its directory where it has no children.
+    /// Locks what a removal of `ino` needs: the node and its directory, if it has no children.
     fn lock_subtree(&self, ino: u64) -> Write<'_> {
         let parent = {
             let nodes = self.locks.read(&[ino]);
@@ -111,7 +112,7 @@ impl Engine {
         nodes
     }
 
-    /// Marks the nodes of a subtree, ancestors first. Those that are being removed already too.
+    /// Marks the nodes of a subtree, ancestors first, including those whose removal has begun.
     fn deactivate(&self, ino: u64) -> Vec<Going> {
         let mut going = Vec::new();
         let mut nodes = self.lock_subtree(ino);

@@ -1,10 +1,10 @@
 //! The nodes as the tree lock protects them: names, children in order, attributes.
 //!
-//! A [`Part`] is what one lock protects: all nodes, or those whose number falls to it (see [`super::locks`]). An
-//! inode number is generation << 32 | place, counted from 1, and is never used again, so an old one
-//! finds nothing. Children are found by name, and listed by cookie: a number that counts up in
-//! each directory, so that a reader who resumes after one neither misses nor repeats what stayed.
-//! Nothing here calls out or waits. Finding is O(1), listing O(log n) and the entries.
+//! A [`Part`] is what one lock protects: all nodes, or those whose number selects it (see [`super::locks`]). An
+//! inode number is generation << 32 | slot, counted from 1. It is never reused, so an old one
+//! finds nothing. Children are found by name and listed by cookie. Cookies count up in
+//! each directory, so a reader that resumes after one neither misses nor repeats the entries that stayed.
+//! Nothing here calls out or waits. Finding is O(1); listing is O(log n) plus the entries.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use uvfs::types::{Attr, Errno, Result, Time, mode};
 use super::node::{Body, Inner};
 use super::options::{Meta, Tag};
 
-/// What `stat` says of a text's size: no more than this is expected, as in sysfs.
+/// The size that `stat` reports for a text, as sysfs does: readers expect no more.
 const TEXT_SIZE: u64 = 4096;
 /// Cookies 0 to 2 are the start, `.` and `..`.
 const FIRST_COOKIE: u64 = 3;
@@ -23,21 +23,21 @@ const FIRST_COOKIE: u64 = 3;
 /// A node.
 pub(super) struct Entry {
     pub(super) inner: Arc<Inner>,
-    /// Of the directory; 0 for the root and for what hangs nowhere.
+    /// The directory's number; 0 for the root and for a node without a name.
     pub(super) parent: u64,
     pub(super) name: Arc<[u8]>,
     pub(super) tag: Option<Tag>,
     cookie: u64,
-    /// A removal has begun: nothing is added to it or moved any more.
+    /// A removal has begun: the node cannot be moved, and nothing is added to it.
     pub(super) removing: bool,
     pub(super) owner: Owner,
     pub(super) dir: Option<Box<Dir>>,
     pub(super) link: Option<Link>,
 }
 
-/// What a symbolic link leads to.
+/// The target of a symbolic link.
 pub(super) struct Link {
-    /// The text; of a link to a node as it was when the link was made.
+    /// The text; for a link to a node, the text when the link was made.
     pub(super) text: Box<[u8]>,
     /// The node's number, or 0.
     pub(super) node: u64,
@@ -77,7 +77,7 @@ impl Entry {
         }
     }
 
-    /// What `stat` says.
+    /// The attributes for `stat`.
     pub(super) fn attr(&self) -> Attr {
         let Owner { mode, uid, gid, atime, mtime, ctime } = self.owner;
         let size = match &self.inner.body {
@@ -86,7 +86,7 @@ impl Entry {
                 super::attribute::Kind::Binary { size } => size,
                 super::attribute::Kind::Records => 0,
             },
-            // That of a link to a node is made when it is read, and 0 here, as in sysfs.
+            // The text of a link to a node is made when it is read; its size is 0 here, as in sysfs.
             Body::Link => {
                 self.link.as_ref().filter(|link| link.node == 0).map_or(0, |link| link.text.len() as u64)
             }
@@ -120,7 +120,7 @@ pub(super) struct Dir {
     order: BTreeMap<u64, Listed>,
     next_cookie: u64,
     pub(super) subdirs: u32,
-    /// Moves when a child comes, goes, shows or hides.
+    /// Changes when a child is added, removed, shown or hidden.
     pub(super) revision: u64,
 }
 
@@ -135,7 +135,7 @@ struct Listed {
 pub(super) struct Batch {
     names: Vec<u8>,
     entries: Vec<(usize, u64, u32, u64)>,
-    /// Where to go on; none at the end.
+    /// Cookie to resume from; `None` at the end.
     pub(super) next: Option<u64>,
 }
 
@@ -170,7 +170,7 @@ impl Dir {
         matches!(self.names, Names::Tagged(_))
     }
 
-    /// The tag by which a view with `tag` looks for children here.
+    /// The tag by which a view with `tag` finds children here.
     fn seen_by(&self, tag: Option<Tag>) -> Option<Tag> {
         if self.is_namespaced() { tag } else { None }
     }
@@ -196,7 +196,7 @@ impl Dir {
         }
     }
 
-    /// Adds a child that may be added; its cookie.
+    /// Adds a child, which the caller has checked may be added. Returns its cookie.
     fn add(&mut self, name: &Arc<[u8]>, tag: Option<Tag>, inner: &Arc<Inner>) -> u64 {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
@@ -204,7 +204,7 @@ impl Dir {
         cookie
     }
 
-    /// Puts a child at a cookie, in the place of the one that is there.
+    /// Puts a child at a cookie, replacing the one there.
     fn put(&mut self, name: &Arc<[u8]>, tag: Option<Tag>, inner: &Arc<Inner>, cookie: u64) {
         let map = match (&mut self.names, tag) {
             (Names::Plain(map), _) => map,
@@ -270,7 +270,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// The node `ino`, whose place among this part's is `at`.
+    /// The node `ino`, whose index in this part is `at`.
     pub(super) fn get(&self, at: usize, ino: u64) -> Option<&Entry> {
         self.entries.get(at)?.as_deref().filter(|entry| entry.inner.ino == ino)
     }
@@ -279,7 +279,7 @@ impl Part {
         self.entries.get_mut(at)?.as_deref_mut().filter(|entry| entry.inner.ino == ino)
     }
 
-    /// Puts a node into its place, which is free.
+    /// Puts a node into its free slot.
     pub(super) fn put(&mut self, at: usize, entry: Box<Entry>) {
         if self.entries.len() <= at {
             self.entries.resize_with(at + 1, || None);
@@ -293,7 +293,7 @@ impl Part {
     }
 }
 
-/// What the changes of names need of locked nodes.
+/// Access to locked nodes for changes of names.
 pub(super) trait Nodes {
     /// The node, if it is in the tree and locked.
     fn entry(&self, ino: u64) -> Option<&Entry>;
@@ -305,7 +305,7 @@ pub(super) trait NodesMut: Nodes {
     fn put(&mut self, entry: Box<Entry>);
     fn take(&mut self, ino: u64) -> Option<Box<Entry>>;
 
-    /// Hangs a node that is in the tree below `parent`, which was asked whether it may.
+    /// Hangs a node that is in the tree below `parent`; the caller has checked that this is allowed.
     fn hang(&mut self, ino: u64, parent: u64, now: Time) {
         let Some(entry) = self.entry(ino) else { return };
         let (name, tag, inner) = (Arc::clone(&entry.name), entry.tag, Arc::clone(&entry.inner));
@@ -317,7 +317,7 @@ pub(super) trait NodesMut: Nodes {
         }
     }
 
-    /// Hangs `new`, which is in the tree, in the place of `old`, which has its name and hangs nowhere afterwards.
+    /// Hangs `new`, which is in the tree, in place of `old`, which has its name. Afterwards `old` hangs nowhere.
     fn swap(&mut self, old: u64, new: u64, now: Time) {
         let Some(entry) = self.entry_mut(old) else { return };
         let (parent, cookie) = (std::mem::take(&mut entry.parent), entry.cookie);

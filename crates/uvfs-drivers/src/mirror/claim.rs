@@ -1,9 +1,10 @@
-//! Renaming to a name that is free, where the file system cannot be told to replace nothing.
+//! Renaming to a free name on file systems without a no-replace rename.
 //!
-//! Some (NFS, FUSE servers that know no flags) have no RENAME_NOREPLACE. To look whether the name is free, and to rename
-//! then, would replace what somebody makes in between. So the name is claimed first: an empty file or directory without
-//! permissions is made, which fails where there is one, and is what the rename replaces. Others may see it for that long.
-//! If the rename fails it is removed, unless something else has its name by then.
+//! Some (NFS, FUSE servers without flags) have no RENAME_NOREPLACE. Checking that the name is free and then renaming
+//! would replace a file that another process makes in between. So the name is claimed first: an empty file or directory
+//! without permissions is made, which fails if the name exists, and the rename replaces it. Others may see it
+//! meanwhile.
+//! If the rename fails, it is removed, unless another file has its name by then.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -15,10 +16,10 @@ use uvfs::types::Result;
 use super::identity::{self, Handles, Identity};
 use super::reach::open_below;
 
-/// Renames what has the name `from`, a directory or not, to `to`.
+/// Renames `from`, a directory or another file, to `to`.
 ///
 /// # Errors
-/// EEXIST where there is something, which then stays as it is, and what the host answers.
+/// EEXIST if the name exists, whose file then stays as it is; and the host's errors.
 pub(super) fn rename_to_free<F: AsFd, T: AsFd>(from: (F, &[u8]), to: (T, &[u8]), is_dir: bool) -> Result<()> {
     let claim = claim(&to.0, to.1, is_dir)?;
     let renamed = renameat(&from.0, OsStr::from_bytes(from.1), &to.0, OsStr::from_bytes(to.1));
@@ -43,13 +44,13 @@ fn claim(dir: impl AsFd, name: &[u8], is_dir: bool) -> Result<Identity> {
     };
     let look = made.and_then(|fd| Handles::of(&fd).look(fd));
     if look.is_err() {
-        // It was made a moment ago, and would have the name for good.
+        // It was made a moment ago, and would keep the name for good.
         remove(&dir, name, is_dir);
     }
     Ok(look?.id)
 }
 
-/// Where that fails somebody else has the name, or the file system is read-only by now.
+/// If that fails, another file has the name, or the file system is read-only by now.
 fn remove(dir: impl AsFd, name: &[u8], is_dir: bool) {
     let flags = if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
     let _ = unlinkat(dir, OsStr::from_bytes(name), flags);
@@ -100,7 +101,8 @@ mod tests {
         }
     }
 
-    /// Somebody makes a file of the new name meanwhile: one of the two is first, and the other one is told so.
+    /// Another process makes a file of the new name meanwhile: one of the two comes first, and the other gets
+    /// the error.
     #[test]
     fn of_two_who_want_a_name_one_gets_it() {
         let dir = tempfile::tempdir().expect("a directory");

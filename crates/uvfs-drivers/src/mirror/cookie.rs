@@ -1,12 +1,13 @@
-//! Cookies of the host's directories, and as we tell them.
+//! Conversion between the host's directory cookies and the mirror's.
 //!
-//! Counts (most file systems) are shifted, since 0 to 2 are not for entries; hashes of 63 bits (ext4) are passed on as they are.
-//! Hashes of 32 bits (ext4 for NFS' sake, some servers) may be those of several entries in a row, and the host cannot be asked
-//! to go on between these. Each but the first is then told with a *tag* of its name in the bits above. Who goes on by such a
-//! cookie seeks to where the first one is and looks for the tag; where that entry has been removed, all that are left come.
+//! Counts (most file systems) are shifted, since 0 to 2 are not for entries. Hashes of 63 bits (ext4) are passed on
+//! unchanged. Several entries in a row may share a hash of 32 bits (ext4 for NFS' sake, some servers), and the host
+//! cannot resume between them. Each but the first then gets a *tag* of its name in the bits above. A reader that
+//! resumes at such a cookie seeks to the first one and looks for the tag. If that entry was removed, all remaining
+//! entries of the hash are listed.
 //!
-//! Tags have a place only as long as no cookie that is a plain one fills it: then there are 63 bits, and no two
-//! entries are expected to have the same. Nothing is locked.
+//! Tags have a place only as long as no plain cookie needs those bits. If one does, hashes have 63 bits, and no two
+//! entries are expected to share one. Nothing is locked.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,9 +16,9 @@ use foldhash::fast::FixedState;
 
 /// Cookies 0 to 2 are not for entries.
 pub(super) const SHIFT: u64 = 3;
-/// Larger ones than any count, that is hashes, are passed on as they are.
+/// Cookies larger than any count, that is hashes, are passed on unchanged.
 const LARGE: u64 = 1 << 62;
-/// Where a tag begins.
+/// Position of the tag.
 const TAG: u32 = 46;
 /// Tags are 1 to this.
 const TAGS: u64 = (1 << 15) - 1;
@@ -25,12 +26,12 @@ const TAGS: u64 = (1 << 15) - 1;
 /// See the module.
 #[derive(Default)]
 pub(super) struct Cookies {
-    /// A plain cookie has been told that looks as if it had a tag.
+    /// A plain cookie was returned that looks as if it had a tag.
     wide: AtomicBool,
 }
 
 impl Cookies {
-    /// The host's cookie as we tell it. Two hashes of 2^63 that lie just above [`LARGE`] look like a count.
+    /// The mirror's form of the host's cookie. Two hashes of 2^63 just above [`LARGE`] look like a count.
     pub(super) fn tell(&self, host: u64) -> u64 {
         if host >= LARGE {
             return host;
@@ -42,7 +43,7 @@ impl Cookies {
         told
     }
 
-    /// The same for an entry of this name that comes after others with the same cookie. None where there is no room for a tag.
+    /// The same for a named entry that follows others with the same cookie. `None` if there is no space for a tag.
     pub(super) fn tag(&self, host: u64, name: &[u8]) -> Option<u64> {
         let plain = host.checked_add(SHIFT).filter(|plain| plain >> TAG == 0)?;
         let tag = FixedState::default().hash_one(name) % TAGS + 1;

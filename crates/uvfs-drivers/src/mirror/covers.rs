@@ -1,13 +1,14 @@
-//! Mounts inside the source that are not shown: a name leads to what stands for the mount while there is one, and to what is
-//! underneath before and after.
+//! Hidden mounts inside the source: a name leads to the mount's placeholder while the mount exists, and to the
+//! directory underneath before and after.
 //!
-//! No event of the file system tells of a mount. Where the source is watched, names are believed without a time, so a thread
-//! (`uvfs-mounts`) waits until the kernel says that the table of mounts has changed. What is mounted since is looked for by its path, and
-//! the cache forgets the name. What is unmounted is not: directories above it may have been renamed. So each name that was
-//! answered as covered is noted, and all of these are forgotten when a mount inside changes. They are few, and are noted again
-//! when they are asked for.
+//! No event of the file system reports a mount. If the source is watched, names have no TTL. So a thread
+//! (`uvfs-mounts`) waits until the kernel reports a change of the table of mounts. New mounts are looked up by path,
+//! and the cache forgets the name. Removed mounts are not: directories above them may have been renamed. So each name
+//! that was answered as covered is noted, and all of these are forgotten when a mount inside changes. They are few, and
+//! are noted again when they are looked up.
 //!
-//! The mutex protects the names, and nothing is called with it. Where [`Submounts`](super::Submounts) follow mounts, it is they who tell.
+//! The mutex protects the names; nothing is called with it held. If [`Submounts`](super::Submounts) follow mounts,
+//! they report the changes.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
@@ -36,7 +37,7 @@ pub(super) struct Covers {
 }
 
 impl Covers {
-    /// To be noted before the host is asked whether there is a mount: one that goes after that finds the name.
+    /// Notes a name before the host is asked whether there is a mount: a mount that goes after that finds the name.
     pub(super) fn note(&self, dir: u64, name: &[u8]) {
         self.names.lock().insert((dir, name.into()));
     }
@@ -58,12 +59,12 @@ impl Drop for Covers {
 type Seen = HashSet<(u64, PathBuf)>;
 
 impl Mirror {
-    /// Has the cache told of mounts inside from now on. Once, before the first answer.
+    /// Notifies the cache of mounts inside from now on. Called once, before the first answer.
     ///
     /// # Errors
-    /// Why that cannot be, as a sentence.
+    /// A sentence that says why this is impossible.
     pub(super) fn follow_covers(self: &Arc<Self>) -> std::result::Result<(), String> {
-        // First: what changes from now on wakes who waits for it.
+        // First: from now on a change wakes the waiting thread.
         let table = File::open(mounts::TABLE)
             .map_err(|error| format!("{} cannot be read: {error}", mounts::TABLE))?;
         let refused = |errno: Errno| format!("mounts inside cannot be followed: {errno}");
@@ -78,7 +79,7 @@ impl Mirror {
             .map_err(|error| format!("no thread to follow mounts with: {error}"))
     }
 
-    /// All names that were answered as covered may not be so any more.
+    /// No name that was answered as covered is certain to be covered any more.
     pub(super) fn covers_changed(&self) {
         for (dir, name) in self.covers.take() {
             self.mounts_changed(dir, &name);
@@ -108,7 +109,7 @@ impl Mirror {
             let seen = opened.and_then(|fd| self.look(&fd));
             seen.ok().and_then(|seen| self.table.with_id(&seen.id)).map(|node| node.number)
         };
-        // A directory that is not known has no names that are believed.
+        // A directory that is not known has no trusted names.
         if let Some(number) = number {
             self.mounts_changed(number, name.as_bytes());
         }
@@ -131,7 +132,7 @@ fn follow(mirror: &Weak<Mirror>, table: &File, stop: &OwnedFd, mut before: Seen)
             Ok(_) => {}
         }
         let Some(mirror) = mirror.upgrade() else { return };
-        // Where it cannot be read, anything may have changed.
+        // If it cannot be read, anything may have changed.
         let now = mirror.covers_now().unwrap_or_default();
         if now != before {
             now.difference(&before).for_each(|(_, path)| mirror.mounted_at(path));

@@ -1,8 +1,8 @@
-//! How many descriptors there may be, and who may have them.
+//! The limit of descriptors, and how files and operations share it.
 //!
-//! The limit of the process is divided once: so many for files that users hold open, and so many for operations, each of
-//! which needs a few for its time. An operation waits for its turn; a file that is one too many is ENFILE for who opens
-//! it, and nobody else notices. So an operation does not fail for want of descriptors in the middle.
+//! The limit of the process is divided once: a number for files that users hold open, and a number for operations, each
+//! of which needs a few while it runs. An operation waits for its turn. If too many files are open, the opener gets
+//! ENFILE, and no other user notices. So an operation never runs out of descriptors half-way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -11,9 +11,9 @@ use parking_lot::{Condvar, Mutex};
 use rustix::process::{Resource, getrlimit};
 use uvfs::types::{Errno, Result};
 
-/// Descriptors that one operation may have at a time (rename: two directories, two files, and one to spare).
+/// Most descriptors that one operation has at a time (rename: two directories, two files, and one to spare).
 const PER_OPERATION: usize = 6;
-/// Operations at the same time, however many descriptors there are.
+/// Most simultaneous operations, however many descriptors there are.
 const OPERATIONS_MAX: usize = 512;
 
 /// See the module.
@@ -22,11 +22,11 @@ pub(super) struct Budget {
     freed: Condvar,
     open: AtomicUsize,
     open_max: usize,
-    /// Directory streams that may be kept.
+    /// Number of directory streams that may be kept.
     pub(super) streams: usize,
 }
 
-/// Turns that are free, and how many there have been.
+/// The number of free turns, and of turns taken so far.
 struct Free {
     turns: usize,
     taken: u64,
@@ -39,7 +39,7 @@ pub(super) struct Permit(Arc<Budget>);
 pub(super) struct Turn<'b>(&'b Budget);
 
 impl Budget {
-    /// Divides the process' limit as it is now, less what is open already.
+    /// Divides the process' present limit, minus the descriptors that are open already.
     pub(super) fn new() -> Self {
         let limit = getrlimit(Resource::Nofile)
             .current
@@ -61,7 +61,7 @@ impl Budget {
         }
     }
 
-    /// Waits for a turn. Not to be asked for by who has one.
+    /// Waits for a turn. A thread that has a turn must not call this.
     pub(super) fn turn(&self) -> Turn<'_> {
         let mut free = self.free.lock();
         while free.turns == 0 {
@@ -77,7 +77,7 @@ impl Budget {
         self.free.lock().taken
     }
 
-    /// One more file is open, as long as the permit lives; ENFILE where that is too many.
+    /// Counts one more open file, for the lifetime of the permit; ENFILE if that is too many.
     pub(super) fn permit(self: &Arc<Self>) -> Result<Permit> {
         let one_more = |open| if open < self.open_max { Some(open + 1) } else { None };
         self.open.fetch_update(Relaxed, Relaxed, one_more).map_err(|_| Errno::NFILE)?;

@@ -1,8 +1,8 @@
-//! Open files: each has a descriptor of its own on the host, opened in the name of who opened it.
+//! Open files: each has its own descriptor on the host, opened with its opener's identity.
 //!
-//! The table of handles is sharded; a shard's lock protects its map alone. Data is written in the name of who writes, so
-//! that the host's kernel takes set-id bits away and counts space as it does for that user. What is appended goes to
-//! where the file ends on the host at that moment, not to an offset of ours.
+//! The table of handles is sharded; a shard's lock protects only its map. Data is written with the writer's identity,
+//! so that the host's kernel removes set-id bits and counts space as it does for that user. Appended data goes to the
+//! file's end on the host at that moment, not to an offset of ours.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -29,7 +29,7 @@ use super::sys;
 /// A power of two.
 const SHARDS: u64 = 16;
 
-/// A file that somebody has open; or, without access to the data, one that has no name any more and is still known.
+/// A file that a user has open; or, without access to the data, one that has lost its name and is still known.
 pub(super) struct Opened {
     pub(super) handle: u64,
     pub(super) fd: OwnedFd,
@@ -37,7 +37,7 @@ pub(super) struct Opened {
     /// See `lend`.
     pub(super) lent: AtomicBool,
     _permit: Permit,
-    /// Where it has no name: goes after the descriptor.
+    /// If it has no name: dropped after the descriptor.
     _keep: Option<Keep>,
 }
 
@@ -90,8 +90,8 @@ pub(super) fn again<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
 }
 
 impl Mirror {
-    /// The host may keep an open waiting: somebody else has a lease on the file (fcntl(2)). Then it is no operation any more, of which
-    /// there is a limited number, but has descriptors of its own as a file that is open.
+    /// The host may keep an open waiting, if another process has a lease on the file (fcntl(2)). Then it no longer
+    /// counts as an operation, of which the number is limited, but has its own descriptors like an open file.
     pub(super) fn open_file(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
         let turn = self.budget.turn();
         let permit = self.budget.permit()?;
@@ -101,7 +101,7 @@ impl Mirror {
             return self.opened_at_once(&node, fd, access, permit);
         }
         let (node, at) = self.reach_inode(inode)?;
-        // The very file that this was found out of: no other has its identity.
+        // This is the very file whose type was checked: no other file has its identity.
         if !is_reg {
             return Err(Errno::STALE);
         }
@@ -116,25 +116,26 @@ impl Mirror {
         }
     }
 
-    /// What was opened without waiting (O_NONBLOCK) is open.
+    /// A file opened without waiting (O_NONBLOCK) is now open.
     fn opened_at_once(&self, node: &Node, fd: OwnedFd, access: Access, permit: Permit) -> Result<u64> {
-        // Some file systems (FUSE servers, hierarchical storage) would go by it at each read and write; those whose files
-        // are lent do not.
+        // Some file systems (FUSE servers, hierarchical storage) would apply O_NONBLOCK to each read and write.
+        // Those whose files are lent do not.
         if !self.lends {
             fcntl_setfl(&fd, OFlags::empty())?;
         }
         Ok(self.keep_open(node, fd, access, permit))
     }
 
-    /// Somebody has a file open: the handle.
+    /// Enters a file that a user has open; returns the handle.
     pub(super) fn keep_open(&self, node: &Node, fd: OwnedFd, access: Access, permit: Permit) -> u64 {
         let file = Opened::new(self.files.number(), fd, access, permit, None);
         node.opened(Arc::clone(&file));
         self.files.insert(file)
     }
 
-    /// Keeps hold of a file that has lost its last name, for who still knows it: without it there would be no way to it.
-    /// It goes when the cache lets go of it. Where there are too many, it is given up; and in a mount inside the source, which
+    /// Keeps a file that has lost its last name open for those who still know it: otherwise nothing would lead to it.
+    /// It is closed when the cache forgets it. It is not kept if there are too many, or if it is in a mount inside the
+    /// source, which it would keep from being unmounted.
     /// it would keep from being unmounted.
     pub(super) fn keep_unnamed(&self, node: &Node, inode: &Inode<'_>, fd: OwnedFd) {
         if inode.attr().nlink == 0
@@ -155,7 +156,8 @@ impl Mirror {
                 .map_err(|errno| if errno == Errno::NOSYS { Errno::ACCESS } else { errno })?;
         }
         drop(acting);
-        // Whoever executes it for the caller reads it, and shows it to nobody: that needs no permission of the caller's.
+        // The front end that executes the file for the caller reads it and shows it to nobody. That needs no
+        // permission of the caller.
         if runs { again(|| self.links.open(at, how(access) | flags)) } else { opened }
     }
 
@@ -174,7 +176,7 @@ impl Mirror {
             match again(|| pread(&open.fd, &mut buf[done..], offset + done as u64)) {
                 Ok(0) => break,
                 Ok(n) => done += n,
-                // What was read before the error is told first.
+                // The bytes read before the error are returned first.
                 Err(_) if done > 0 => break,
                 Err(errno) => return Err(errno),
             }
@@ -223,7 +225,7 @@ impl Mirror {
     pub(super) fn seek_file(&self, file: File<'_>, offset: u64, what: Seek) -> Result<u64> {
         let open = self.files.get(file.handle)?;
         let offset = i64::try_from(offset).map_err(|_| Errno::NXIO)?;
-        // The descriptor's own position means nothing: every other call names its offset.
+        // The descriptor's own position has no meaning: every other call names its offset.
         match what {
             Seek::Data => seek(&open.fd, SeekFrom::Data(offset as u64)),
             Seek::Hole => seek(&open.fd, SeekFrom::Hole(offset as u64)),
@@ -236,7 +238,7 @@ impl Mirror {
     }
 }
 
-/// How open(2) is to open for that.
+/// The flags of open(2) for that access.
 pub(super) fn how(access: Access) -> OFlags {
     match (access.contains(Access::READ), access.contains(Access::WRITE)) {
         (true, true) => OFlags::RDWR,
@@ -245,7 +247,7 @@ pub(super) fn how(access: Access) -> OFlags {
     }
 }
 
-/// Writes all, or as much as there was room for.
+/// Writes all, or as much as fits.
 fn write_all(open: &Opened, offset: u64, data: &[u8], append: bool) -> Result<usize> {
     let mut done = 0;
     while done < data.len() {
@@ -260,7 +262,7 @@ fn write_all(open: &Opened, offset: u64, data: &[u8], append: bool) -> Result<us
         match wrote {
             Ok(0) => break,
             Ok(n) => done += n,
-            // What was written is told; the next write meets the error.
+            // The bytes written are returned; the next write gets the error.
             Err(_) if done > 0 => break,
             Err(errno) => return Err(errno),
         }

@@ -1,8 +1,8 @@
-//! What is mounted inside the source, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+//! The mounts inside the source, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 //!
-//! Reading it asks no file system anything, so that one whose server is dead keeps nobody waiting. The mounts of a
-//! namespace are a tree, and a mount stands in it once: what is mounted within itself (a bind mount of a directory above)
-//! is another mount, which has not those inside that came later. So the paths of mounts make no circle.
+//! Reading it asks no file system anything, so a dead server blocks nobody. The mounts of a
+//! namespace are a tree, and a mount appears in it once. If a directory is bind-mounted below itself, the copy
+//! is another mount, without the mounts that were added inside later. So the paths of mounts make no circle.
 //! Nothing here is shared.
 
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use uvfs::types::{Errno, Result};
 
-/// Poll tells of changes of it: POLLPRI.
+/// Poll reports changes of it: POLLPRI.
 pub(super) const TABLE: &str = "/proc/self/mountinfo";
 
 /// A line of the table.
@@ -24,14 +24,14 @@ pub(super) struct Mount {
     pub(super) on: u64,
     /// The device of the file system, as "major:minor".
     pub(super) dev: String,
-    /// What of the file system is mounted.
+    /// The part of the file system that is mounted.
     root: PathBuf,
     pub(super) point: PathBuf,
     pub(super) fstype: String,
 }
 
 impl Mount {
-    /// Whether it is that mount: where it is may have changed.
+    /// Whether it is that mount; its mount point may have changed.
     pub(super) fn is(&self, other: &Self) -> bool {
         (self.id, self.on, &self.dev, &self.root) == (other.id, other.on, &other.dev, &other.root)
     }
@@ -43,13 +43,13 @@ pub(super) fn all() -> Result<Vec<Mount>> {
     Ok(text.split(|&byte| byte == b'\n').filter_map(parse).collect())
 }
 
-/// The mounts that are seen below the directory `source` of the mount `on`, with that in which each is seen: that one
-/// comes first. What another one hides is none of these.
+/// The mounts visible below the directory `source` of the mount `on`, with the mount in which each is visible. That
+/// mount precedes it in the result. Mounts hidden by another one are left out.
 pub(super) fn inside(all: &[Mount], on: u64, source: &Path) -> Vec<(Mount, u64)> {
     let mut found = Vec::new();
     let mut next = vec![(on, source.to_owned())];
     while let Some((on, top)) = next.pop() {
-        // The first mount of a namespace may be said to be on itself.
+        // The first mount of a namespace may name itself as its parent.
         let all = all.iter().filter(|mount| mount.on != mount.id);
         let below = |mount: &&Mount| mount.on == on && mount.point != top && mount.point.starts_with(&top);
         let here: Vec<_> = all.clone().filter(below).collect();
@@ -60,7 +60,7 @@ pub(super) fn inside(all: &[Mount], on: u64, source: &Path) -> Vec<(Mount, u64)>
         };
         for mount in here.iter().filter(|mount| !hidden(mount)) {
             let mut shown = *mount;
-            // What is mounted over a mount's root has its place.
+            // A mount over a mount's root takes its place.
             let over =
                 |below: &Mount| all.clone().find(|over| over.on == below.id && over.point == below.point);
             while let Some(over) = over(shown) {
@@ -86,7 +86,7 @@ fn parse(line: &[u8]) -> Option<Mount> {
     Some(Mount { id, on, dev, root, point, fstype })
 }
 
-/// Space, tab, newline and backslash are written as a backslash and three octal digits.
+/// Space, tab, newline and backslash appear as a backslash and three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -134,11 +134,11 @@ mod tests {
             line(1, 0, "/"),
             line(2, 1, "/src/a"),
             line(3, 2, "/src/a/deep"),
-            // On what 2 has covered since.
+            // On a directory that 2 has covered since.
             line(4, 1, "/src/a/hidden"),
             line(5, 1, "/src/b"),
             line(6, 5, "/src/b"),
-            // On what 6 has covered since.
+            // On a directory that 6 has covered since.
             line(7, 5, "/src/b/under"),
             line(8, 6, "/src/b/over"),
             line(9, 1, "/srcs"),

@@ -1,7 +1,7 @@
-//! Access control lists: two an inode at the most, counted against the size as extended attributes are.
+//! Access control lists: at most two per inode, counted against the size as extended attributes are.
 //!
-//! What a list means and who may set it is the VFS's affair; here it is stored, and mode and flag with it, under
-//! the node's `extra` lock. A reader of list and mode may still see them at two moments, which the VFS looks for.
+//! The VFS decides what a list means and who may set it. This file stores it together with mode and flag, under
+//! the node's `extra` lock. A reader may still see list and mode from two different moments; the VFS checks for that.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use super::Tmpfs;
 use super::node::Extra;
 use super::xattr::{self, LIST_MAX};
 
-/// What a list counts against the size.
+/// The bytes of a list that count against the size.
 pub(super) fn charge(kind: AclKind, acl: &Acl) -> u64 {
     xattr::charge(kind.xattr(), &[]) + acl.xattr_len() as u64
 }
 
-/// What a new inode has besides its attributes, if anything.
+/// The data of a new inode besides its attributes, if any.
 pub(super) fn extra_of(make: &Make<'_>, linkable: bool) -> Option<Extra> {
     let acls = [make.acl.cloned(), make.default_acl.cloned()];
     let some = linkable || make.target.is_some() || acls.iter().any(Option::is_some);
@@ -44,7 +44,7 @@ impl Tmpfs {
             attr.mode = mode.map_or(attr.mode, |mode| attr.fmt() | mode & 0o7777);
             attr.ctime = op.now;
         };
-        // What has no node has no list to remove.
+        // An inode without a node has no list to remove.
         let node = if listed { Some(self.node_or_new(inode)?) } else { self.node(inode) };
         let Some(node) = node else {
             inode.update(update);
@@ -56,7 +56,7 @@ impl Tmpfs {
         if has != 0 && had == 0 && names + kind.xattr().len() + 1 > LIST_MAX {
             return Err(Errno::NOSPC);
         }
-        // Taken before anything changes, given back after: the count is never too low.
+        // Bytes are taken before anything changes and given back afterwards, so the count is never too low.
         if !self.bytes.take(has.saturating_sub(had)) {
             return Err(Errno::NOSPC);
         }

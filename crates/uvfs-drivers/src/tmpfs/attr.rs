@@ -23,16 +23,16 @@ impl Tmpfs {
             return Err(Errno::FBIG);
         }
         match self.node(inode) {
-            // A file without a node is empty. If somebody makes one and writes meanwhile, that
-            // comes after us.
+            // A file without a node is empty. If another thread makes a node and writes meanwhile, that write is
+            // ordered after this change.
             None if size == 0 => inode.update(|attr| resized(attr, op, set)),
             _ => self.resize(op, inode, self.node_or_new(inode)?, size, set),
         }
         Ok(())
     }
 
-    /// The new size is shown before pages go, so that a reader which finds a hole where they were
-    /// finds the file shorter, too. Setting the size that a file has frees what was allocated
+    /// The new size is published before pages are freed. So a reader that finds a hole in their place
+    /// also finds the file shorter. Setting the size that a file already has frees what was allocated
     /// beyond it.
     fn resize(&self, op: &Op, inode: &Inode<'_>, node: &Node, size: u64, set: &SetAttr) {
         let mut writer = node.mapping.lock(&self.memory);
@@ -51,13 +51,13 @@ impl Tmpfs {
     }
 }
 
-/// The times of a change of size (also to the size that it is), and whatever else was asked for.
+/// Sets the times of a size change (even to the same size), and the other requested attributes.
 fn resized(attr: &mut Attr, op: &Op, set: &SetAttr) {
     attr.mtime = op.now;
     apply(attr, op, set);
 }
 
-/// Everything but the size.
+/// Sets everything but the size.
 fn apply(attr: &mut Attr, op: &Op, set: &SetAttr) {
     let time = |set: SetTime| match set {
         SetTime::Now => op.now,

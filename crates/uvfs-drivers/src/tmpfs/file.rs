@@ -1,12 +1,12 @@
 //! Contents of regular files: read, write, allocate, punch, seek.
 //!
 //! Writers of one file (and truncation) hold its mapping's mutex, which also covers every change
-//! of its size: appending is atomic. The inode's lock is taken inside it, for the one step in which
-//! size, blocks and times change. Readers take no lock: they look at the size, copy, and look at
+//! of its size: appending is atomic. Inside it they take the inode's lock, for the one step in which
+//! size, blocks and times change. Readers take no lock: they read the size, copy, and read
 //! the size again.
 //!
 //! Two facts hold whenever the mutex is free. Bytes of a page beyond the file's size are zero, so
-//! making a file longer shows zeroes. And `blocks` is eight a page.
+//! extending a file shows zeroes. And `blocks` is eight per page.
 
 use std::ops::RangeInclusive;
 
@@ -18,7 +18,7 @@ use super::Tmpfs;
 
 /// Largest size of a file: offsets are signed.
 pub(super) const MAX_SIZE: u64 = i64::MAX as u64;
-/// [`PAGE_SIZE`] as offsets are counted.
+/// [`PAGE_SIZE`] in the type of offsets.
 pub(super) const PAGE: u64 = PAGE_SIZE as u64;
 /// Units of `blocks` in a page.
 pub(super) const PAGE_BLOCKS: u64 = PAGE / 512;
@@ -43,7 +43,7 @@ fn pieces(start: u64, len: u64) -> impl Iterator<Item = Piece> {
     })
 }
 
-/// The pages that a range (of at least one byte) touches.
+/// The pages that a range of at least one byte touches.
 fn touched(start: u64, len: u64) -> RangeInclusive<u64> {
     start / PAGE..=(start + len - 1) / PAGE
 }
@@ -63,8 +63,8 @@ impl Tmpfs {
                 node.mapping.read(&self.memory, piece.index, piece.offset, out);
                 rest = after;
             }
-            // If the file was cut meanwhile, what was copied past its end are zeroes that were
-            // never there; if it is cut from here on, we came first.
+            // If the file was cut meanwhile, the bytes copied past its new end are zeroes that the file never had.
+            // If it is cut later, this read came first.
             attr = inode.attr();
             len = len.min(attr.size.saturating_sub(offset));
         } else {
@@ -108,7 +108,7 @@ impl Tmpfs {
         Ok(written)
     }
 
-    /// Store bytes until the space runs out; says how many.
+    /// Stores bytes until the space runs out. Returns how many.
     fn fill(&self, writer: &mut Writer<'_>, start: u64, data: &[u8]) -> usize {
         let range = touched(start, data.len() as u64);
         let missing = pages_in(&range) - writer.count_range(range);
@@ -176,10 +176,10 @@ impl Tmpfs {
         Ok(())
     }
 
-    /// Add pages where there are none; all of them, or none and ENOSPC.
+    /// Adds the missing pages: all of them, or none with ENOSPC.
     fn grow(&self, writer: &mut Writer<'_>, range: RangeInclusive<u64>) -> Result<()> {
         let missing = pages_in(&range) - writer.count_range(range.clone());
-        // Without a limit the memory itself is one: do not begin what cannot end.
+        // Even without a limit, memory is one: do not start what cannot finish.
         if missing > u64::from(self.memory.capacity()) || !self.bytes.take(missing * PAGE) {
             return Err(Errno::NOSPC);
         }
@@ -202,14 +202,14 @@ impl Tmpfs {
         Ok(())
     }
 
-    /// Remove the pages that lie wholly in a range, and zero what it has of others.
+    /// Removes the pages that lie wholly in a range, and zeroes the range's bytes in other pages.
     fn punch(&self, writer: &mut Writer<'_>, start: u64, end: u64) {
         let (first, past) = (start.div_ceil(PAGE), end / PAGE);
         if first < past {
             let removed = writer.remove_range(first..=past - 1);
             self.bytes.give(removed * PAGE);
         }
-        // What is left is at most the end of one page and the beginning of another, or the middle
+        // The rest is at most the end of one page and the beginning of another, or the middle
         // of one.
         let head = end.min(first * PAGE) - start;
         let tail_start = (past * PAGE).max(start + head);
@@ -218,8 +218,8 @@ impl Tmpfs {
         }
     }
 
-    /// Remove all pages beyond `size` and zero the rest of the last page, under the mutex.
-    /// Says how many pages went.
+    /// Removes all pages beyond `size` and zeroes the rest of the last page, under the mutex.
+    /// Returns how many pages were removed.
     pub(super) fn cut(&self, writer: &mut Writer<'_>, size: u64) -> u64 {
         let removed = writer.remove_range(size.div_ceil(PAGE)..=MAX_SIZE / PAGE);
         self.bytes.give(removed * PAGE);
@@ -243,7 +243,7 @@ impl Tmpfs {
         };
         let found = index.saturating_mul(PAGE).max(offset);
         match what {
-            // Pages beyond the end (allocated with the size kept) are no data of the file's.
+            // Pages beyond the end (allocated with the size kept) are not the file's data.
             Seek::Data if found >= size => Err(Errno::NXIO),
             Seek::Data => Ok(found),
             Seek::Hole => Ok(found.min(size)),
@@ -251,7 +251,7 @@ impl Tmpfs {
     }
 }
 
-/// Stamps a read where `relatime` says so.
+/// Updates atime for a read, if `relatime` asks for it.
 pub(super) fn touch_atime(inode: &Inode<'_>, attr: &Attr, now: Time) {
     if attr.atime_is_due(now) {
         inode.update(|attr| attr.atime = now);

@@ -1,10 +1,10 @@
-//! What the cache does not hold of a file: its pages, extended attributes, access control lists, a link's target.
+//! File data that the cache does not hold: pages, extended attributes, access control lists, a link's target.
 //!
-//! One [`Node`] an inode that has any of it, in a table whose addresses never change; the inode's
-//! private value is the node's index plus one, and 0 for an inode that has none (an empty file).
-//! Whoever holds a reference to the inode may use its node: nodes are freed by `evict`, which runs
-//! when there is no reference left. The pages are protected by the mapping's mutex, the rest by
-//! `extra`; neither is held while the other is taken.
+//! An inode with any such data has one [`Node`], in a table whose addresses never change. The inode's
+//! private value is the node's index plus one, or 0 if it has no node (an empty file).
+//! A holder of a reference to the inode may use its node: `evict` frees nodes, and runs
+//! only when no reference is left. The mapping's mutex protects the pages, and `extra` protects the
+//! rest. Neither is held while the other is taken.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,27 +21,27 @@ use super::Tmpfs;
 /// An inode's data.
 #[derive(Debug, Default)]
 pub(super) struct Node {
-    /// Pages by their place in the file; links and nodes without data have none.
+    /// Pages by their index in the file; links and nodes without data have none.
     pub(super) mapping: Mapping,
-    /// What few inodes have.
+    /// Data that few inodes have.
     extra: RwLock<Option<Box<Extra>>>,
 }
 
 const _: () = assert!(size_of::<Node>() == 40);
 
 impl Node {
-    /// What few inodes have, to look at.
+    /// Data that few inodes have, for reading.
     pub(super) fn extra(&self) -> Noted<RwLockReadGuard<'_, Option<Box<Extra>>>> {
         Held::new(Class::File).with(|| self.extra.read())
     }
 
-    /// What few inodes have, to change.
+    /// Data that few inodes have, for writing.
     pub(super) fn extra_mut(&self) -> Noted<RwLockWriteGuard<'_, Option<Box<Extra>>>> {
         Held::new(Class::File).with(|| self.extra.write())
     }
 }
 
-/// What few inodes have.
+/// Data that few inodes have.
 #[derive(Debug, Default)]
 pub(super) struct Extra {
     /// A symbolic link's target.
@@ -50,7 +50,7 @@ pub(super) struct Extra {
     pub(super) xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
     /// Access control lists, by their kind.
     pub(super) acls: [Option<Arc<Acl>>; 2],
-    /// It has never had a name, and may be given one.
+    /// The inode has never had a name, and may be given one.
     pub(super) linkable: bool,
 }
 
@@ -60,16 +60,16 @@ impl Tmpfs {
         self.node_at(inode.private())
     }
 
-    /// The inode's node, made if it has none.
+    /// The inode's node; makes one if it has none.
     ///
     /// # Errors
-    /// ENOSPC when the table is full (2^32 files).
+    /// ENOSPC if the table is full (2^32 files).
     pub(super) fn node_or_new(&self, inode: &Inode<'_>) -> Result<&Node> {
         let private = inode.init_private(|| self.nodes.alloc().map_or(0, |(index, _)| u64::from(index) + 1));
         self.node_at(private).ok_or(Errno::NOSPC)
     }
 
-    /// A node for a new inode that has this from the start: its private value.
+    /// Makes the node of a new inode that starts with this data. Returns the private value.
     ///
     /// # Errors
     /// ENOSPC.
@@ -90,8 +90,8 @@ impl Tmpfs {
         u32::try_from(private.checked_sub(1)?).ok().and_then(|index| self.nodes.get(index))
     }
 
-    /// The cache lets go of an inode. The tree is nowhere else, so it is gone whatever its link
-    /// count (an unmount drops inodes that still have names).
+    /// Frees an inode's node and gives back what it counted, when the cache drops the inode. The tree exists only in
+    /// the cache, so the inode is gone whatever its link count (an unmount drops inodes that still have names).
     pub(super) fn forget(&self, attr: &Attr, private: u64) {
         if let (Some(node), Some(index)) = (self.node_at(private), private.checked_sub(1)) {
             let pages = node.mapping.lock(&self.memory).clear();
@@ -105,19 +105,19 @@ impl Tmpfs {
 }
 
 impl Extra {
-    /// What this counts against the size.
+    /// The bytes that this data counts against the size.
     fn charge(&self) -> u64 {
         let xattrs: u64 = self.xattrs.iter().map(|(name, value)| super::xattr::charge(name, value)).sum();
         let acls: u64 = AclKind::ALL.into_iter().map(|kind| self.acl_charge(kind)).sum();
         self.target.len() as u64 + xattrs + acls
     }
 
-    /// What a list counts, if there is one.
+    /// The bytes that a list counts, if there is one.
     pub(super) fn acl_charge(&self, kind: AclKind) -> u64 {
         self.acls[kind as usize].as_ref().map_or(0, |acl| super::acl::charge(kind, acl))
     }
 
-    /// Bytes of all names of extended attributes and lists, with a nul each.
+    /// Bytes of all names of extended attributes and lists, each with a nul.
     pub(super) fn listed(&self) -> usize {
         let lists = AclKind::ALL.into_iter().filter(|kind| self.acls[*kind as usize].is_some());
         let lists: usize = lists.map(|kind| kind.xattr().len() + 1).sum();

@@ -2,7 +2,7 @@
 
 use uvfs::types::mode;
 
-/// What a tmpfs shall be like.
+/// The options of a tmpfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TmpfsOptions {
     /// Most bytes of file data, extended attributes and symbolic links; 0: no limit. Counted in
@@ -27,16 +27,16 @@ impl Default for TmpfsOptions {
     }
 }
 
-/// Bytes of memory that this machine has.
+/// This machine's memory in bytes.
 fn memory() -> u64 {
     let info = rustix::system::sysinfo();
     u64::from(info.mem_unit).saturating_mul(info.totalram)
 }
 
-/// Options as mount(8) passes them: separated by commas; of one that is given twice the last counts.
+/// Parses options as mount(8) passes them: separated by commas. The last one of a kind counts.
 ///
 /// # Errors
-/// A sentence that says which option was wrong, and what was expected.
+/// A sentence that names the wrong option and the expected value.
 pub fn parse(options: &str) -> Result<TmpfsOptions, String> {
     let mut parsed = TmpfsOptions::default();
     for option in options.split(',').filter(|o| !o.is_empty()) {
@@ -74,14 +74,14 @@ fn size(value: &str) -> Result<u64, String> {
     };
     if let Some(percent) = value.strip_suffix('%') {
         let percent: u64 = digits(percent).ok_or_else(bad)?;
-        // A hundred thousand times the memory is no size anyone meant.
+        // A hundred thousand times the memory is surely a mistake.
         let bytes = u128::from(memory()) * u128::from(percent) / 100;
         return u64::try_from(bytes).ok().filter(|b| *b > 0 || percent == 0).ok_or_else(bad);
     }
     amount(value).ok_or_else(bad)
 }
 
-/// A number with k, m or g after it or not, as mount options have it.
+/// A number with an optional k, m or g, as in mount options.
 pub fn amount(value: &str) -> Option<u64> {
     let (number, shift) = match value.as_bytes().last()? {
         b'k' | b'K' => (&value[..value.len() - 1], 10),

@@ -1,25 +1,25 @@
-//! Limits: bytes and inodes. And inode numbers, which there is no end of.
+//! Limits of bytes and inodes, and inode numbers, which have no limit.
 //!
-//! What is limited is counted by one counter, changed by compare-and-exchange so that no race can take it above the limit,
-//! not even for a moment. Whoever takes gives back exactly that much. A write takes all it needs
-//! in one step, so the counter's line is written once a call, and not at all by overwriting.
-//! What is not limited is counted by each thread for itself, and summed by who asks.
+//! A limited quantity has one counter, changed by compare-and-exchange, so no race can take it above the limit,
+//! even for a moment. Every taker gives back exactly what it took. A write takes all it needs
+//! in one step, so the counter's line is written once per call, and not at all by overwriting.
+//! For an unlimited quantity each thread counts for itself, and a reader of the use sums the counts.
 
 use crossbeam_utils::CachePadded;
 use uvfs_sync::primitives::{AtomicU64, Ordering, SHARDS, Stat, shard};
 
-/// A limit and how much of it is used.
+/// A limit and its use.
 #[derive(Debug)]
 pub(super) struct Limit {
     max: Option<u64>,
-    /// Where there is a limit.
+    /// The use, if there is a limit.
     used: CachePadded<AtomicU64>,
-    /// Where there is none: what the threads of a shard took, less what they gave back (it may be below 0).
+    /// The use, if there is no limit: what a shard's threads took, less what they gave back (may be below 0).
     shares: Box<[CachePadded<Stat>]>,
 }
 
 impl Limit {
-    /// `None`: no limit, but the use is counted all the same.
+    /// `None`: no limit, but the use is still counted.
     pub(super) fn new(max: Option<u64>) -> Self {
         let shares = if max.is_some() { 0 } else { SHARDS };
         Self {
@@ -33,23 +33,23 @@ impl Limit {
         self.max
     }
 
-    /// Exact once those who take and give are done.
+    /// Exact once concurrent takers and givers are done.
     pub(super) fn used(&self) -> u64 {
         let shares = self.shares.iter().fold(0, |sum: u64, share| sum.wrapping_add(share.get()));
-        // One thread's share may be seen without another's that it belongs to.
+        // A reader may see one thread's share without the share of another that belongs to it.
         self.used.load(Ordering::Relaxed) + (shares as i64).max(0) as u64
     }
 
-    /// All of `amount`, or nothing.
+    /// Takes all of `amount`, or nothing.
     #[must_use]
     pub(super) fn take(&self, amount: u64) -> bool {
         amount == 0 || self.take_up_to(amount, 1) == 1
     }
 
-    /// As many as there is room for of `count` times `unit`; says how many.
+    /// Takes `unit` up to `count` times, as often as the limit allows. Returns how often.
     #[must_use]
     pub(super) fn take_up_to(&self, unit: u64, count: u64) -> u64 {
-        /// So much may be taken 2^31 times before the sum wraps.
+        /// This much may be taken 2^31 times before the sum wraps.
         const SMALL: u64 = u32::MAX as u64;
         if unit == 0 || count == 0 {
             return count;
@@ -61,14 +61,14 @@ impl Limit {
             self.shares[shard()].add(granted * unit);
             return granted;
         };
-        // Relaxed: the number guards nothing but itself.
+        // Relaxed: the number guards only itself.
         let mut used = self.used.load(Ordering::Relaxed);
         loop {
             let granted = count.min(max.saturating_sub(used) / unit);
             if granted == 0 {
                 return 0;
             }
-            // No overflow: granted * unit is at most the room above `used`.
+            // No overflow: granted * unit is at most the limit's remainder above `used`.
             let new = used + granted * unit;
             match self.used.compare_exchange_weak(used, new, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return granted,
@@ -86,19 +86,19 @@ impl Limit {
     }
 }
 
-/// What is counted where there is no limit may not come above this: the sum must not wrap.
+/// Largest unlimited use: the sum must not wrap.
 const MOST: u64 = i64::MAX as u64;
 
-/// Numbers that a shard takes at once.
+/// Numbers that a shard takes at a time.
 const BATCH: u64 = 64;
 
-/// Inode numbers. They are never used again; the first one is the root directory's. Each shard of threads hands out
-/// some that it has taken from all, so that those who make files do not meet here.
+/// Inode numbers. They are never reused; the first one is the root directory's. Each shard of threads hands out
+/// numbers from a batch that it took from the common counter, so threads that create files do not contend here.
 #[derive(Debug)]
 pub(super) struct Numbers {
-    /// The next that nobody has taken: one above a multiple of `BATCH`, as all that a batch begins with.
+    /// The next untaken number: one above a multiple of `BATCH`, as is the first of each batch.
     rest: CachePadded<AtomicU64>,
-    /// The next that each shard hands out; where a batch would begin, the shard has none left.
+    /// The next number of each shard. If it is where a batch would begin, the shard has none left.
     next: [CachePadded<AtomicU64>; SHARDS],
 }
 
@@ -108,15 +108,15 @@ impl Numbers {
         Self { rest: one(), next: std::array::from_fn(|_| one()) }
     }
 
-    /// A number that nobody had.
+    /// A fresh number.
     pub(super) fn next(&self) -> u64 {
         let next = &self.next[shard()];
         let mut number = next.load(Ordering::Relaxed);
         loop {
             let new =
                 if number % BATCH == 1 { self.rest.fetch_add(BATCH, Ordering::Relaxed) } else { number };
-            // Relaxed: a number guards nothing. Another thread of the shard was faster: a batch that was taken in vain
-            // is nobody's.
+            // Relaxed: a number guards nothing. If another thread of the shard was faster, a batch taken in vain stays
+            // unused.
             match next.compare_exchange_weak(number, new + 1, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return new,
                 Err(now) => number = now,

@@ -1,7 +1,7 @@
-//! Extended attributes: a small map an inode, counted against the size.
+//! Extended attributes: a small map per inode, counted against the size.
 //!
-//! Which names may be used on what, and by whom, is the VFS's affair; so are the lengths of a name
-//! and a value. What is held here is protected by the node's `extra` lock.
+//! The VFS decides which names may be used on which inodes, and by whom. It also checks the lengths of names
+//! and values. The node's `extra` lock protects the map.
 
 use uvfs::driver::Inode;
 use uvfs::types::{Errno, Op, Result, XattrFlags};
@@ -9,13 +9,13 @@ use uvfs::types::{Errno, Op, Result, XattrFlags};
 use super::Tmpfs;
 use super::node::Extra;
 
-/// Most bytes of all names of an inode with a nul each (`XATTR_LIST_MAX`): more could be set but
+/// Most bytes of all names of an inode, each with a nul (`XATTR_LIST_MAX`): more could be set but
 /// never listed.
 pub(super) const LIST_MAX: usize = 65536;
-/// What an attribute counts besides its name and value, for the map that holds it.
+/// What an attribute counts besides its name and value, for the map entry.
 const OVERHEAD: u64 = 64;
 
-/// What an attribute counts against the size.
+/// The bytes that an attribute counts against the size.
 pub(super) fn charge(name: &[u8], value: &[u8]) -> u64 {
     OVERHEAD + (name.len() + value.len()) as u64
 }
@@ -52,7 +52,7 @@ impl Tmpfs {
             }
             None | Some(_) => {}
         }
-        // Taken before anything changes, given back after: the count is never too low.
+        // Bytes are taken before anything changes and given back afterwards, so the count is never too low.
         let (old, new) = (old.unwrap_or(0), charge(name, value));
         if !self.bytes.take(new.saturating_sub(old)) {
             return Err(Errno::NOSPC);
@@ -72,7 +72,7 @@ impl Tmpfs {
         Ok(())
     }
 
-    /// Look at what the inode has, if it has anything.
+    /// Runs `look` on the inode's data, if it has any.
     pub(super) fn with_extra<R>(&self, inode: &Inode<'_>, look: impl FnOnce(&Extra) -> R) -> Option<R> {
         self.node(inode)?.extra().as_deref().map(look)
     }

@@ -1,4 +1,4 @@
-//! What nobody holds may be forgotten at any time, and nobody can tell but by the driver's calls.
+//! Unreferenced entries may be forgotten at any time, and only the driver's calls may show it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,7 +24,7 @@ fn what_was_evicted_is_found_again() {
     }
 }
 
-/// Broken if something is evicted that is held, or that lies on the way to what is held.
+/// Broken if something held is evicted, or something on the way to it.
 #[test]
 fn what_is_held_stays() {
     let world = World::new("depth=1,dirs=5,files=30");
@@ -41,7 +41,7 @@ fn what_is_held_stays() {
     assert_eq!(world.control.all_calls(), calls, "names of what is held are not forgotten");
 }
 
-/// Broken if an id of an evicted inode is taken for whoever stands in its place now.
+/// Broken if an id of an evicted inode is taken for the inode that has its slot now.
 #[test]
 fn an_id_of_what_was_evicted_is_stale() {
     let world = World::new("depth=0,files=500");
@@ -87,8 +87,8 @@ fn inodes_come_and_go_at_once() {
     assert_eq!(world.vfs.cache().counters().inodes, 1, "only the root is left");
 }
 
-/// A directory that somebody holds takes new names, even while eviction looks at it. Broken if
-/// eviction, on its way to find out that a directory is held, makes it look removed: a create
+/// A held directory takes new names, even while eviction looks at it. Broken if
+/// eviction, while it finds out that a directory is held, makes it look removed: a create
 /// would fail with ENOENT in a directory that exists. (The window is a few instructions wide; the
 /// rounds are many so that a run seldom misses it.)
 #[test]
@@ -117,7 +117,7 @@ fn a_held_directory_takes_names_while_others_are_evicted() {
 }
 
 /// A cache of few inodes serves a tree of many. Broken if a full cache is an error although nearly
-/// all of it could be forgotten, or if what is held gives way; and if all is held, ENOMEM must not
+/// all of it could be forgotten, or if held inodes are evicted. If all are held, ENOMEM must not
 /// outlast the holding.
 #[test]
 fn a_full_cache_forgets_what_nobody_holds() {

@@ -66,8 +66,8 @@ fn absence_expires() {
     assert_eq!(world.control.calls(Call::Lookup), 2);
 }
 
-/// Broken if attributes of a held inode are believed for ever, or asked for each time; or if a
-/// lookup that tells fresh ones does not count.
+/// Broken if attributes of a held inode are trusted for ever, or requested each time; or if a
+/// lookup that returns fresh ones does not count.
 #[test]
 fn attributes_expire_in_their_time() {
     let world = World::new("depth=0,files=9,ttl=60m");
@@ -88,7 +88,7 @@ fn attributes_expire_in_their_time() {
     assert_eq!((getattr(), world.control.calls(Call::Getattr)), (Ok(world.truth(3)), 1));
 }
 
-/// Broken if an answer that may not be believed at all is kept, or not even given.
+/// Broken if an answer with TTL 0 is kept, or not even returned.
 #[test]
 fn no_time_to_live_means_ask_each_time() {
     let world = World::new("depth=0,files=9,ttl=0,negative-ttl=0");

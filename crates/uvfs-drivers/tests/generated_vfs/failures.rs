@@ -7,7 +7,7 @@ use uvfs_drivers::generated::{Call, Fault, Kind, ROOT_INO};
 
 use super::{ABSENT, World};
 
-/// What one step of the script came to: something to compare, or an error.
+/// The result of one step of the script: a value to compare, or an error.
 type Outcome = Result<String, Errno>;
 
 const SPEC: &str = "depth=2,dirs=2,files=3,seed=5,size=1..9K,pass-writes";
@@ -76,7 +76,7 @@ fn script(world: &World) -> Vec<Outcome> {
     outcomes
 }
 
-/// The inodes that are left when all that nobody holds is forgotten.
+/// The inodes that are left after everything unreferenced is forgotten.
 fn left(world: &World) -> u64 {
     let sb = world.vfs.root().sb();
     while world.vfs.cache().evict_unused(sb, 1000) > 0 {}
@@ -128,7 +128,7 @@ fn a_root_that_fails_is_no_mount() {
     assert_eq!(left(&world), before);
 }
 
-/// What is mounted and used can be taken away without a trace. Broken if a reference is leaked:
+/// A mounted and used file system can be removed without a trace. Broken if a reference is leaked:
 /// the cache would keep inodes of a file system that is gone.
 #[test]
 fn nothing_is_left_of_what_is_unmounted() {
@@ -151,8 +151,8 @@ fn nothing_is_left_of_what_is_unmounted() {
     }
 }
 
-/// Broken if a driver that declared itself read-only is bothered with changes, or if one that did
-/// not is spared them; if an injected error does not arrive, or leaves a node behind.
+/// Broken if a driver that declared itself read-only gets changes, or if one that did
+/// not gets none; if an injected error does not arrive, or leaves a node behind.
 #[test]
 fn changes_fail_with_the_drivers_error() {
     let make = |world: &World| {
@@ -172,7 +172,7 @@ fn changes_fail_with_the_drivers_error() {
 }
 
 /// A driver that lies. Broken if the cache mixes two answers or keeps more of a lie than it was
-/// told: each answer is either the truth or the lie, whole, and the truth after a refresh.
+/// given: each answer is either the truth or the lie, whole, and the truth after a refresh.
 #[test]
 fn a_lie_is_believed_whole_and_not_for_longer_than_told() {
     let world = World::new("depth=0,files=9,fault=lookup:wrong@1/2,fault=getattr:wrong@1/3");

@@ -4,7 +4,7 @@ use uvfs_drivers::generated::{Call, Change, ROOT_INO};
 
 use super::{ABSENT, PATIENCE, World};
 
-/// Looks `name` up and, while the driver has its answer in hand, does `meanwhile`.
+/// Looks `name` up; runs `meanwhile` while the driver holds its computed answer.
 fn late(world: &World, name: &[u8], meanwhile: impl FnOnce()) -> Option<uvfs::types::Attr> {
     let gate = world.control.gate(Call::Lookup, 1);
     std::thread::scope(|scope| {
@@ -43,8 +43,8 @@ fn a_late_negative_answer_is_not_cached() {
     assert_eq!(world.lookup(&name), Ok(Some(truth)));
 }
 
-/// The revision belongs to the directory: any name of it that moves makes the answer late. Broken
-/// if only the name that was asked for counts.
+/// The revision belongs to the directory: a change of any of its names makes the answer late. Broken
+/// if only the looked-up name counts.
 #[test]
 fn an_answer_is_late_whichever_name_has_moved() {
     let world = World::new("depth=0,files=9");
@@ -56,13 +56,13 @@ fn an_answer_is_late_whichever_name_has_moved() {
     assert_eq!(world.cached(ABSENT), None);
 }
 
-/// Where nothing has moved, a slow answer is as good as a quick one. Broken if all slow answers
-/// are thrown away: the driver would be asked twice.
+/// If nothing has moved, a slow answer is as good as a quick one. Broken if all slow answers
+/// are dropped: the driver would be asked twice.
 #[test]
 fn a_slow_answer_is_cached() {
     let world = World::new("depth=0,files=9");
     let (name, other) = (world.name(3), world.name(4));
-    // Another name that is looked up, found or not, moves nothing.
+    // Looking another name up, found or not, moves nothing.
     let answer = late(&world, &name, || {
         assert!(world.lookup(&other).is_ok() && world.lookup(ABSENT).is_ok());
     });
@@ -92,8 +92,8 @@ fn what_was_invalidated_is_asked_again() {
     }
 }
 
-/// Attributes that come after newer ones. Broken if they overwrite what was cached meanwhile: the
-/// old ones would be believed for as long as the new ones should.
+/// Attributes that arrive after newer ones. Broken if they overwrite newer cached ones: the
+/// old ones would be trusted for the new ones' TTL.
 #[test]
 fn late_attributes_are_not_cached() {
     let world = World::new("depth=0,files=9,ttl=60m");

@@ -1,4 +1,4 @@
-//! Listings and contents: reading goes on from wherever a reader stopped, and tells the truth.
+//! Listings and contents: a reader can resume anywhere, and always gets the truth.
 
 use uvfs::types::{Access, Errno};
 use uvfs_drivers::generated::ROOT_INO;
@@ -19,7 +19,7 @@ fn after(world: &World, cookie: u64, max: usize) -> Vec<(Vec<u8>, u64, u32, u64)
     entries
 }
 
-/// Broken if an entry is lost or told twice where a reader resumes, at any entry.
+/// Broken if an entry is lost or repeated when a reader resumes, at any entry.
 #[test]
 fn a_listing_resumes_from_every_cookie() {
     let world = World::new("depth=1,dirs=7,files=60");
@@ -58,7 +58,7 @@ fn a_directory_of_any_size_is_read_anywhere() {
     assert_eq!(after(&world, 1_000_000_000_002, 2), []);
 }
 
-/// Broken if a read at some offset tells other bytes than one of the whole file, or goes past its end.
+/// Broken if a read at some offset returns other bytes than a read of the whole file, or goes past its end.
 #[test]
 fn a_file_reads_the_same_wherever_one_begins() {
     let world = World::new("depth=0,files=5,size=100..300");

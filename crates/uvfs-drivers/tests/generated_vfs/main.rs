@@ -1,8 +1,8 @@
-//! A generated tree under the VFS: the rules of the cache, seen from the driver that it asks.
+//! A generated tree under the VFS: the rules of the cache, as its driver sees them.
 //!
-//! The driver's right answers are always known and its calls are counted and can be held, so each
-//! test states a rule, and says in its comment how it fails when the rule is broken. No test
-//! sleeps: a call is held by a gate, and what must not happen is checked when it can no longer.
+//! The driver's right answers are always known, and its calls are counted and can be held. So each
+//! test states a rule, and its comment says how the test fails if the rule is broken. No test
+//! sleeps: a gate holds a call, and a test checks for a forbidden event when it can no longer happen.
 
 mod eviction;
 mod expiry;
@@ -20,7 +20,7 @@ use uvfs::types::{Attr, Cred, Errno, Op};
 use uvfs::{Found, Vfs, VfsConfig};
 use uvfs_drivers::generated::{Control, Generated, ROOT_INO};
 
-/// How long a test waits for what must happen before it fails.
+/// How long a test waits for an expected event before it fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A name that no generated directory has: `-` is not in the alphabet.
@@ -54,7 +54,7 @@ impl World {
         self.control.tree().name(ROOT_INO, index).expect("an entry").to_vec()
     }
 
-    /// What the driver says of the `index`-th entry of the root directory.
+    /// The driver's attributes of the `index`-th entry of the root directory.
     fn truth(&self, index: u64) -> Attr {
         let tree = self.control.tree();
         tree.attr(tree.child(ROOT_INO, index).expect("an entry")).expect("an inode")
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// What is cached of a name: `None` nothing, `Some(None)` its absence.
+    /// The cached state of a name: `None` nothing, `Some(None)` its absence.
     fn cached(&self, name: &[u8]) -> Option<Option<Attr>> {
         let root = self.vfs.root();
         match self.vfs.lookup_cached(&self.op(), &root, name)? {

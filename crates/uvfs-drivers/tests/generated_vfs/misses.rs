@@ -27,8 +27,8 @@ fn only_what_the_driver_said_is_known() {
     assert_eq!(world.control.calls(Call::Lookup), 204);
 }
 
-/// Listing a directory tells its names, but not what they lead to. Broken if a listing (whole, in
-/// part or wrong) makes the directory complete: an entry would be absent without the driver's word.
+/// A listing gives a directory's names, but not their inodes. Broken if a listing (whole,
+/// partial or wrong) makes the directory complete: an entry would be absent without the driver's word.
 #[test]
 fn a_listing_makes_no_name_absent() {
     for part in [1, 10, 21, 22] {
@@ -51,10 +51,10 @@ fn a_listing_makes_no_name_absent() {
     }
 }
 
-/// Who has told the cache every entry of a directory may say so: what is not there is absent then,
-/// without the driver and without negative entries, until one entry is forgotten. Broken if
-/// completeness outlives an eviction or an invalidation, or is believed of a listing during which
-/// something moved: an entry would be absent that exists.
+/// A caller that has given the cache every entry of a directory may mark it complete. A name not in the cache is then
+/// absent, without the driver and without negative entries, until one entry is forgotten. Broken if
+/// completeness outlives an eviction or an invalidation, or is accepted from a listing during which
+/// something moved: an entry that exists would be absent.
 #[test]
 fn completeness_lasts_until_something_is_forgotten() {
     let world = World::new("depth=0,files=40");
@@ -84,9 +84,9 @@ fn completeness_lasts_until_something_is_forgotten() {
     }
 }
 
-/// Names are looked up while their neighbours come, go and are forgotten, which moves buckets
+/// Names are looked up while adjacent entries come, go and are forgotten, which moves buckets
 /// under the readers. Broken if a reader takes a bucket that moved for one without the name: an
-/// entry would be absent that the driver has had all along.
+/// entry that the driver always had would be absent.
 #[test]
 fn no_name_vanishes_while_its_neighbours_come_and_go() {
     const NAMES: u64 = 3000;
@@ -118,7 +118,7 @@ fn no_name_vanishes_while_its_neighbours_come_and_go() {
                 })
             })
             .collect();
-        // The loop above must end even where a reader fails.
+        // The loop above must end even if a reader fails.
         let results: Vec<_> = readers.into_iter().map(|reader| reader.join()).collect();
         done.store(true, Ordering::Relaxed);
         for result in results {
@@ -127,7 +127,7 @@ fn no_name_vanishes_while_its_neighbours_come_and_go() {
     });
 }
 
-/// Broken if absent names are kept without bound: whoever asks for many of them fills the memory.
+/// Broken if absent names are kept without bound: a caller that asks for many of them would fill the memory.
 #[test]
 fn absent_names_are_kept_in_bounds() {
     let mut config = uvfs::VfsConfig::default();
@@ -138,7 +138,7 @@ fn absent_names_are_kept_in_bounds() {
     }
     let kept = (0..5000).filter(|n| world.cached(format!("absent-{n}").as_bytes()).is_some()).count();
     assert!((1..=100).contains(&kept), "{kept} absent names are kept");
-    // What exists is none of their business.
+    // Existing entries are not affected.
     for index in 0..50 {
         assert_eq!(world.lookup(&world.name(index)), Ok(Some(world.truth(index))));
     }

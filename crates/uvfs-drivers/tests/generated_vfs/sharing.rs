@@ -10,7 +10,7 @@ use super::{ABSENT, PATIENCE, World};
 
 const ASKERS: usize = 8;
 
-/// Has `ASKERS` threads ask for one name while the first call is held; what they get.
+/// Lets `ASKERS` threads look one name up while the first call is held; returns their results.
 fn ask_at_once(world: &World, name: &[u8]) -> Vec<Result<Option<uvfs::types::Attr>, Errno>> {
     let gate = world.control.gate(Call::Lookup, 1);
     std::thread::scope(|scope| {
@@ -46,8 +46,8 @@ fn concurrent_misses_make_one_call() {
     assert_eq!(world.control.calls(Call::Lookup), 2);
 }
 
-/// Who comes while somebody asks is told when the answer is there, and if it failed, with what.
-/// Broken if a waiter is forgotten or asks by itself, or if all have to find out about a failing
+/// A lookup that arrives during the driver's call waits for the answer, or for the error if the call fails.
+/// Broken if a waiter is forgotten or asks by itself, or if all waiters find out about a failing
 /// driver one after the other.
 #[test]
 fn who_waits_is_told_the_outcome() {
@@ -74,7 +74,7 @@ fn who_waits_is_told_the_outcome() {
     assert_eq!(world.control.calls(Call::Lookup), 2);
 }
 
-/// Broken if who waits is left waiting when the asker fails, or gets something else than the
+/// Broken if a waiter is left waiting when the asker fails, or gets anything but the
 /// error or a new answer; or if the failure is remembered.
 #[test]
 fn a_failure_reaches_who_waits_and_is_forgotten() {
@@ -115,8 +115,8 @@ fn a_slow_call_delays_no_other_name() {
     });
 }
 
-/// Broken if answers are shared between credentials where they depend on them: root would get the
-/// EACCES that the driver gave to somebody else, or somebody else what only root may have.
+/// Broken if answers that depend on credentials are shared between credentials. Root would get the
+/// EACCES that the driver gave to another user, or another user an answer that only root may have.
 #[test]
 fn answers_that_depend_on_who_asks_are_not_shared() {
     let world = World::new("depth=0,files=9,uid=1000,percred");
@@ -139,8 +139,8 @@ fn answers_that_depend_on_who_asks_are_not_shared() {
     });
 }
 
-/// Calls that fail in turn while many ask for many names. Broken if a waiter is forgotten when the
-/// name that it waits for is given up: this test would not end.
+/// Calls fail in turn while many threads ask for many names. Broken if a waiter is forgotten when the
+/// lookup of its name is given up: this test would not end.
 #[test]
 fn nobody_waits_for_ever() {
     let world = World::new("depth=0,files=20");

@@ -1,4 +1,4 @@
-//! Directories, attributes, links: made by the program, seen by a reader.
+//! Directories, attributes and links that the program makes, as a reader sees them.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ fn a_store_takes_what_was_written() {
         assert_eq!(w.read("/level").unwrap(), "debug");
         assert_eq!(w.write("/level", "bad"), Err(Errno::INVAL));
         assert_eq!(w.read("/level").unwrap(), "debug");
-        // As a shell opens it.
+        // Opened as a shell does it.
         let flags = OpenFlags::WRITE | OpenFlags::TRUNC;
         assert_eq!(w.root().open(b"/level", flags, 0).unwrap().write_at(b"warn", 0), Ok(4));
         assert_eq!(w.read("/level").unwrap(), "warn");

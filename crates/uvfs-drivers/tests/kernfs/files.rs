@@ -114,7 +114,7 @@ fn a_binary_attribute_is_read_and_written_at_offsets() {
     });
 }
 
-/// Numbers up to a million, a line each; how many records were made at all.
+/// Numbers up to a million, a line each; counts the records made.
 struct Numbers(Arc<AtomicU64>);
 
 const NUMBERS: u64 = 1_000_000;
@@ -153,7 +153,7 @@ fn records_are_made_as_they_are_read() {
         at += len as u64;
     }
     assert_eq!(at, NUMBERS * 8);
-    // Back: from the first record on again. Forward: over what is between.
+    // Backwards: starts again from the first record. Forwards: passes over the records between.
     assert_eq!(read(&file, 8 * 10, 8).unwrap(), "0000010\n");
     assert_eq!(read(&file, 8 * 900_000, 8).unwrap(), "0900000\n");
     assert_eq!(read(&file, NUMBERS * 8 + 5, 8).unwrap(), "");
@@ -216,7 +216,7 @@ fn an_empty_record_is_passed_over_and_no_record_is_the_end() {
     });
 }
 
-/// Counts how often it is woken; does something besides.
+/// Counts its wake-ups, and calls `F` at each.
 struct Counts<F>(AtomicU32, F);
 
 impl<F: Fn() + Send + Sync> Wake for Counts<F> {
@@ -235,7 +235,7 @@ fn who_polls_is_woken_by_a_notification_and_told_until_it_reads_from_the_start()
         let inode = open(&context, "/x").inode().id();
         let inode = w.vfs.inode(inode).unwrap();
         let fh = w.vfs.open(&op, &inode, uvfs::Access::READ, false).unwrap();
-        // Nothing held while it is woken: it changes the tree.
+        // It is woken with nothing held: it changes the tree.
         let root = w.tree.root();
         let number = AtomicU32::new(0);
         let woken = Arc::new(Counts(AtomicU32::new(0), move || {

@@ -1,6 +1,6 @@
-//! Answers that are on their way while the tree changes: the cache must not keep them.
+//! Answers in flight while the tree changes: the cache must not keep them.
 //!
-//! The view stands behind a driver that, once armed, asks the view and holds its answer back until it is let go.
+//! The view is behind a driver that, once armed, asks the view and holds its answer back until it is released.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -63,7 +63,7 @@ impl Driver for Slow {
     }
 }
 
-/// Asks for `path` and, when the driver has answered and before the cache has heard it, makes `change`.
+/// Looks `path` up; makes `change` after the driver has answered and before the cache gets the answer.
 fn while_on_its_way(path: &str, prepare: impl Fn(&Node), change: impl Fn(&Node), check: impl Fn(&World)) {
     let tree = Kernfs::new(Options::default()).unwrap();
     prepare(&tree.root());
@@ -72,7 +72,7 @@ fn while_on_its_way(path: &str, prepare: impl Fn(&Node), change: impl Fn(&Node),
     let slow = Arc::new(Slow { view, armed: AtomicBool::new(false), asked, go: Mutex::new(may_go) });
     let vfs = Vfs::new(VfsConfig::default(), Arc::clone(&slow) as Arc<dyn Driver>).unwrap();
     let w = World { tree, vfs };
-    // All but the last name is known already.
+    // All but the last name are cached already.
     let above = path.rsplit_once('/').map_or("/", |(above, _)| above);
     w.root().stat(if above.is_empty() { b"/" } else { above.as_bytes() }).unwrap();
     slow.armed.store(true, SeqCst);

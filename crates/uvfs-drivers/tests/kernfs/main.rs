@@ -1,7 +1,7 @@
-//! A kernfs tree under the VFS: what a program and a reader see, and the kernel's rules for both.
+//! A kernfs tree under the VFS: the program's and the reader's view, and the kernel's rules for both.
 //!
-//! Each rule has a test that is named for it. Races are held at one step by a channel or a barrier, never by a
-//! sleep: what must wait is asked to have happened only after it was let go.
+//! Each rule has a test named after it. Tests hold races at one step by a channel or a barrier, never by a
+//! sleep: a test checks that an event which must wait happened only after the release.
 
 mod basics;
 mod files;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use uvfs::{Context, Cred, Errno, OpenFlags, Vfs, VfsConfig};
 use uvfs_drivers::kernfs::{Attribute, Kernfs, Meta, Options, Policy, Tag};
 
-/// How long a test waits for what must happen before it fails.
+/// How long a test waits for an expected event before it fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A file that root may write.
 const FILE: Meta = Meta::new(0o644);

@@ -1,4 +1,4 @@
-//! The engine beside a map: random changes, and after each of them the view must say what the map says.
+//! The engine against a map as its model: random changes, after each of which the view must agree with the map.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options, Policy, Tag};
 
 use crate::{World, says};
 
-/// Directories and names of the test, by number: few, so that they meet.
+/// Directories and names of the test, by number: few, so that they collide.
 const NAMES: usize = 5;
 const TAGS: [Tag; 2] = [Tag(1), Tag(2)];
 
@@ -31,7 +31,7 @@ enum Change {
     },
     Activate(usize),
     Chmod(usize, u32),
-    /// Asks for a name in a directory, so that it is cached, there or not.
+    /// Looks a name up in a directory, so that it is cached, present or absent.
     Look(usize, usize),
 }
 
@@ -60,7 +60,7 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
     proptest::collection::vec(change, 1..40)
 }
 
-/// What the model knows of a node.
+/// The model's record of a node.
 #[derive(Clone, Debug)]
 struct Known {
     node: Node,
@@ -101,7 +101,7 @@ impl Model {
         Self { nodes: BTreeMap::from([(0, root)]), next: 1, views }
     }
 
-    /// The node that a random number means.
+    /// The node that a random number selects.
     fn pick(&self, number: usize) -> usize {
         *self.nodes.keys().nth(number % self.nodes.len()).unwrap()
     }
@@ -120,7 +120,7 @@ impl Model {
         node == above
     }
 
-    /// What adding a name here must answer.
+    /// The required result of adding a name here.
     fn may_add(&self, above: usize, name: usize, tag: Option<Tag>) -> Result<(), Errno> {
         let dir = &self.nodes[&above];
         if !dir.dir {
@@ -141,7 +141,7 @@ impl Model {
         }
     }
 
-    /// Whether a view with this tag sees the node, and all above it.
+    /// Whether a view with this tag sees the node and all its ancestors.
     fn shows(&self, node: usize, tag: Option<Tag>) -> bool {
         let known = &self.nodes[&node];
         let seen = known.active && (known.tag.is_none() || known.tag == tag);
@@ -228,7 +228,7 @@ impl Model {
         }
     }
 
-    /// Every node, and every name that is none, through every view.
+    /// Checks every node, and every absent name, through every view.
     fn check(&self) {
         for (tag, w) in &self.views {
             for (&id, known) in self.nodes.iter().filter(|(id, _)| self.shows(**id, *tag)) {

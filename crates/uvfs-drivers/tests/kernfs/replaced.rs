@@ -1,4 +1,4 @@
-//! Nodes that are replaced and unlinked: nobody is waited for, and no name is absent meanwhile.
+//! Replaced and unlinked nodes: no operation waits for calls, and no name is absent meanwhile.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,7 +10,7 @@ use uvfs_drivers::kernfs::{Attribute, Call};
 
 use crate::{DIR, FILE, PATIENCE, each, says};
 
-/// An attribute whose one call says that it is inside, and stays there until it is let go.
+/// An attribute whose one call reports that it is inside and stays there until it is released.
 struct Slow(Sender<()>, Mutex<Receiver<()>>);
 
 impl Attribute for Slow {
@@ -55,7 +55,7 @@ fn a_replaced_name_is_never_absent() {
     });
 }
 
-/// The place of the node in the table has had other nodes since, which were replaced too.
+/// The node's slot in the table has since held other nodes, which were replaced too.
 #[test]
 fn a_node_that_was_looked_up_before_several_replacements_is_stale() {
     each(|w| {
@@ -93,7 +93,7 @@ fn a_reader_of_the_old_node_is_not_waited_for_and_finishes_on_it() {
                     assert_eq!(w.read("/x"), Ok("new".into()));
                 }
                 assert!(!old.is_active());
-                // Only now does the reader of the old node go on.
+                // Only now does the reader of the old node continue.
                 go.send(()).unwrap();
                 assert_eq!(reader.join().unwrap(), (Ok(4), *b"slow\0\0\0\0"));
             });

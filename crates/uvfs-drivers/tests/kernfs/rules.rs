@@ -1,4 +1,4 @@
-//! The kernel's rules for kernfs, each by a test of its name.
+//! The kernel's rules for kernfs, each with a test named after it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -11,7 +11,7 @@ use uvfs_drivers::kernfs::{Attribute, Call, Kernfs, Meta, Options, Policy, Tag};
 
 use crate::{DIR, FILE, PATIENCE, World, each, says};
 
-/// An attribute whose calls say that they are inside, and stay there until they are let go.
+/// An attribute whose calls report that they are inside and stay there until they are released.
 struct Gate {
     inside: Sender<()>,
     go: Mutex<Receiver<()>>,
@@ -92,7 +92,7 @@ fn the_tree_lock_is_not_held_while_a_removal_waits() {
             while w.exists("/d") {
                 thread::yield_now();
             }
-            // Names go when the removal has waited; all else may be changed meanwhile.
+            // Names go only after the removal has waited; everything else may be changed meanwhile.
             assert_eq!(w.tree.root().add_dir("d", DIR).err(), Some(Errno::EXIST));
             assert_eq!(d.add_dir("y", DIR).err(), Some(Errno::NOENT));
             assert_eq!(d.rename(&w.tree.root(), "e", None), Err(Errno::NOENT));
@@ -118,7 +118,7 @@ fn of_two_that_remove_themselves_one_wins_and_the_other_waits_for_it() {
         fn store(&self, call: &Call<'_>, data: &[u8]) -> Result<usize> {
             self.first.wait();
             let won = call.remove_self();
-            // Whoever comes back finds the node gone from the tree.
+            // Any call that returns finds the node gone from the tree.
             self.ends.lock().push((won, call.node().path().is_err()));
             Ok(data.len())
         }
@@ -216,7 +216,7 @@ fn no_lock_is_held_while_entries_are_handed_out_and_reading_resumes_by_the_full_
         let mut seen = Vec::new();
         let dir = w.vfs.root();
         let op = w.vfs.op(&Cred::root());
-        // A change at each entry: a name in front goes, a new one comes at the end, an old one is moved.
+        // A change at each entry: an earlier name is removed, a new one is added at the end, an old one is moved.
         let mut sink = |entry: uvfs::DirEntry<'_>| {
             let name = String::from_utf8(entry.name.to_vec()).unwrap();
             let number: u32 = name[1..].parse().unwrap();
@@ -330,7 +330,7 @@ fn a_removed_attribute_ends_when_the_last_handle_goes() {
         assert_eq!(ends.load(SeqCst), 2, "an open file keeps nothing");
         drop(handle);
         assert_eq!(ends.load(SeqCst), 3);
-        // A tree that is dropped whole.
+        // A tree that is dropped as a whole.
         root.add_attr("e", FILE, Ends(Arc::clone(&ends))).unwrap();
         drop(open);
         drop((root, dir, context));

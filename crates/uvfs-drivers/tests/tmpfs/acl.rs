@@ -1,4 +1,4 @@
-//! Access control lists: what is stored, what it counts, and what new files get.
+//! Access control lists: how they are stored and counted, and what new files inherit.
 
 use uvfs::types::{Cred, Errno, SetAttr, SetTime, XattrFlags};
 use uvfs::{Access, AclKind, Inode, Op, Result};
@@ -21,7 +21,7 @@ fn list(mask: u8) -> Vec<u8> {
     [&[2, 0, 0, 0][..], &entries.concat()].concat()
 }
 
-/// What such a list counts: its name, its bytes, and 64.
+/// The bytes that such a list counts: its name, its bytes, and 64.
 const fn charge(name: &[u8]) -> u64 {
     64 + name.len() as u64 + 4 + 5 * 8
 }

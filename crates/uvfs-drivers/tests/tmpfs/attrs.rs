@@ -21,7 +21,7 @@ fn each_operation_stamps_what_it_must() {
     let now = |fs: &Fs| times(&fs.vfs.getattr(&fs.op(), &file).unwrap());
     fs.vfs.write(&fs.at(20), fh, 0, b"data", false, false).unwrap();
     assert_eq!(now(&fs), (10, 20, 20));
-    // A read is stamped once after a change, then not for a day.
+    // A read updates atime once after a change, then not for a day.
     let mut buf = [0; 4];
     for (sec, atime) in [(30, 30), (40, 30), (30 + 86_399, 30), (30 + 86_400, 30 + 86_400)] {
         fs.vfs.read(&fs.at(sec), fh, 0, &mut buf).unwrap();

@@ -24,7 +24,7 @@ enum Step {
     Seek(u64),
 }
 
-/// Anywhere, and around page borders.
+/// Any offset, often near page borders.
 fn place() -> impl Strategy<Value = u64> {
     prop_oneof![0..SPAN, (0..80u64, 0..3u64).prop_map(|(page, near)| (page * PAGE + near).saturating_sub(1))]
 }
@@ -187,7 +187,7 @@ fn offsets_end_where_they_become_negative() {
     assert_eq!(fs.vfs.fallocate(&op, fh, allocate, 1, u64::MAX), Err(Errno::FBIG));
     assert_eq!(fs.vfs.fallocate(&op, fh, allocate, 5, 0), Err(Errno::INVAL));
     assert_eq!(fs.vfs.fallocate(&op, fh, allocate, 0, MAX), Err(Errno::NOSPC));
-    // The last page's last byte lies past the largest size, so a hole never has all of that page.
+    // The last page's last byte lies beyond the largest size, so a hole never includes that whole page.
     assert_eq!(fs.vfs.fallocate(&op, fh, Fallocate::PunchHole, 0, MAX), Ok(()));
     assert_eq!(fs.vfs.read(&op, fh, MAX - 3, &mut buf), Ok(3));
     assert_eq!(&buf[..3], b"\0\0\0");
@@ -224,11 +224,11 @@ fn appending_is_atomic() {
     for t in 1..=threads {
         assert_eq!(all.iter().filter(|b| **b == t).count(), expected);
     }
-    // Each run of one thread's bytes is made of whole records: at least a hundred long.
+    // Each run of one thread's bytes consists of whole records: at least a hundred bytes.
     assert!(all.chunk_by(|a, b| a == b).all(|run| run.len() >= 100));
 }
 
-/// A reader beside a writer that cuts and extends sees what was written, zeroes, or an earlier end.
+/// While a writer cuts and extends, a reader sees written bytes, zeroes, or an earlier end.
 #[test]
 fn readers_beside_truncation_see_nothing_that_was_never_there() {
     let fs = Fs::new("size=8m");
@@ -276,7 +276,7 @@ fn setting_the_size_that_a_file_has_frees_what_lies_beyond_it() {
     assert_eq!(fs.tmpfs.usage().bytes, PAGE);
 }
 
-/// Files without a hole are cut while they are read: the reader sees no zero, since it looks at
+/// Files without a hole are cut while they are read. The reader sees no zero, since it reads
 /// the size again after it has copied.
 #[test]
 fn a_reader_of_a_file_that_is_cut_sees_an_earlier_end_and_not_the_cut() {

@@ -16,7 +16,7 @@ fn a_write_that_does_not_fit_is_short_and_then_refused() {
     assert_eq!(fs.vfs.write(&op, fh, 100, &data, false, false), Ok(40_960 - 100));
     assert_eq!(fs.vfs.write(&op, fh, 40_960, b"x", false, false), Err(Errno::NOSPC));
     assert_eq!(fs.vfs.write(&op, fh, 1 << 40, b"x", false, false), Err(Errno::NOSPC));
-    // What is there may be overwritten, and nothing was lost.
+    // Existing data may be overwritten, and nothing was lost.
     assert_eq!(fs.vfs.write(&op, fh, 40_950, &data[..100], false, false), Ok(10));
     let mut all = vec![0; 50_000];
     assert_eq!(fs.vfs.read(&op, fh, 0, &mut all), Ok(40_960));
@@ -45,7 +45,7 @@ fn allocation_is_all_or_nothing() {
     assert_eq!(&buf, b"here", "a refused zeroing zeroes nothing");
     fs.vfs.fallocate(&op, fh, Fallocate::Allocate { keep_size: true }, 0, 10 * PAGE).unwrap();
     assert_eq!(fs.tmpfs.usage().bytes, 10 * PAGE);
-    // Allocated is writable, whatever the others do.
+    // Allocated space is writable, whatever the other writers do.
     assert_eq!(fs.vfs.write(&op, fh, 0, &[1; 10 * 4096], false, false), Ok(10 * 4096));
 }
 
@@ -115,7 +115,7 @@ fn without_limits_statfs_says_zero_and_only_memory_is_a_limit() {
     assert_eq!(fs.tmpfs.usage().bytes, PAGE);
 }
 
-/// Pages that stand alone need more tree nodes than there are, long before the size is used up.
+/// Isolated pages need more tree nodes than exist, long before the size is used up.
 #[test]
 fn a_file_that_is_too_sparse_is_refused_and_nothing_is_miscounted() {
     let fs = Fs::new("size=4m");
@@ -128,13 +128,13 @@ fn a_file_that_is_too_sparse_is_refused_and_nothing_is_miscounted() {
     let before = inode.attr();
     assert_eq!(before.blocks, (far + 1) * 8);
     assert_eq!(fs.tmpfs.usage().bytes, (far + 1) * PAGE);
-    // The first pages have a node already, the others find none: all is undone.
+    // The first pages have a node already, the others find none, so everything is undone.
     let allocate = Fallocate::Allocate { keep_size: false };
     assert_eq!(fs.vfs.fallocate(&op, fh, allocate, 0, 700 * PAGE), Err(Errno::NOSPC));
     assert_eq!(inode.attr(), before);
     assert_eq!(fs.tmpfs.usage().bytes, (far + 1) * PAGE);
     assert_eq!(fs.vfs.seek(&op, fh, 0, Seek::Hole), Ok(PAGE), "a page was left behind");
-    // A write is short instead: it has all that went in.
+    // A write is short instead: it keeps what was written.
     let written = fs.vfs.write(&op, fh, 0, &[7; 700 * 4096], false, false).unwrap() as u64 / PAGE;
     assert!((64..700).contains(&written), "{written} pages were written");
     assert_eq!(fs.tmpfs.usage().bytes, (far + written) * PAGE);
@@ -144,8 +144,8 @@ fn a_file_that_is_too_sparse_is_refused_and_nothing_is_miscounted() {
     fs.vfs.fallocate(&op, fh, allocate, 0, 1024 * PAGE).unwrap();
 }
 
-/// Eight threads fill, cut, punch and remove; the count is never above the limit, what was
-/// accepted can be read, and in the end nothing is left.
+/// Eight threads fill, cut, punch and remove. The count never exceeds the limit, all accepted
+/// data can be read, and in the end nothing is left.
 #[test]
 fn racing_writers_never_exceed_the_limit_and_everything_comes_back() {
     const LIMIT: u64 = 2 << 20;

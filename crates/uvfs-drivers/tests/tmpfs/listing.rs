@@ -1,4 +1,5 @@
-//! Listings of a directory that changes meanwhile: they end, and say of each name what was so at some moment.
+//! Listings of a directory that changes meanwhile: they end, and report for each name a state that it once
+//! had.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +12,7 @@ use uvfs::types::{Cred, OpenFlags, RenameFlags};
 
 use crate::Fs;
 
-/// More than the VFS copies at a time.
+/// More than the VFS copies at once.
 const FILES: usize = 200;
 
 fn name(i: usize) -> String {
@@ -28,7 +29,7 @@ fn directory(fs: &Fs) -> Context<'_> {
     root
 }
 
-/// How often each name of `/d` is listed, `step` entries a call; `each` runs after each of them.
+/// Counts how often each name of `/d` is listed, with `step` entries per call; `each` runs after each entry.
 fn list(root: &Context<'_>, step: usize, mut each: impl FnMut(&str)) -> BTreeMap<String, usize> {
     let dir = root.open(b"/d", OpenFlags::READ | OpenFlags::DIRECTORY, 0).unwrap();
     let (mut seen, mut total, mut cookie) = (BTreeMap::new(), 0, 0);
@@ -52,7 +53,7 @@ fn list(root: &Context<'_>, step: usize, mut each: impl FnMut(&str)) -> BTreeMap
     }
 }
 
-/// What may happen to an entry that has just been listed.
+/// A change to an entry that has just been listed.
 type Change = fn(&Context<'_>, &str);
 
 const CHANGES: [(&str, Change); 5] = [
@@ -89,7 +90,7 @@ fn a_listing_ends_whatever_is_done_to_what_was_listed() {
                 let times = seen.get(&format!("f{i:03}")).copied().unwrap_or(0);
                 assert_eq!(times, 1, "f{i:03}, {how}, {step} a call");
             }
-            // From the start again, all of it.
+            // From the start again, the whole directory.
             let now = list(&root, step, |_| ());
             assert_eq!(now.len(), root.readdir(b"/d").unwrap().len());
             assert!(now.len() >= FILES && now.values().all(|&times| times == 1), "{how}");
@@ -97,7 +98,7 @@ fn a_listing_ends_whatever_is_done_to_what_was_listed() {
     }
 }
 
-/// Also in one call, in which what is listed is handed out with nothing held.
+/// The same in one call, which hands entries out with nothing held.
 #[test]
 fn one_call_ends_though_its_sink_replaces_what_it_is_handed() {
     for (how, change) in CHANGES {
@@ -119,8 +120,8 @@ fn one_call_ends_though_its_sink_replaces_what_it_is_handed() {
     }
 }
 
-/// A name that others replace, by new files and by older ones, of this directory and of another one, is listed once by each
-/// listing, and so is one that is exchanged with others.
+/// Other threads replace a name, by new files and by older ones, from this directory and from another one. Each listing
+/// lists the name once, and likewise a name that is exchanged with others.
 #[test]
 fn a_name_that_is_replaced_meanwhile_is_listed_once() {
     let fs = Fs::new("");
@@ -169,8 +170,8 @@ fn a_name_that_is_replaced_meanwhile_is_listed_once() {
     });
 }
 
-/// A position that was told is good for as long as there is the directory: what was made before the listing and stood
-/// after it is listed from there, whether or not the entry it stands at is there still.
+/// A returned position stays valid as long as the directory exists. A file made before the listing, with a position
+/// after the returned one, is listed from there, whether or not the entry at that position still exists.
 #[test]
 fn positions_stand_when_their_entries_go() {
     let fs = Fs::new("");

@@ -1,4 +1,4 @@
-//! What names do to link counts, sizes and times of inodes and directories.
+//! How changes of names affect link counts, sizes and times of inodes and directories.
 
 use uvfs::driver::Inode;
 use uvfs::types::{Access, Attr, Cred, Errno, RenameFlags, SetTime, Time, mode};
@@ -54,8 +54,8 @@ fn new_nodes_are_what_was_asked_for_and_numbers_are_never_used_again() {
     assert!(numbers.windows(2).all(|two| two[0] < two[1]), "{numbers:?}");
 }
 
-/// A target is kept in the cache for who reads it next: it goes with its link, and the access time
-/// moves as it would without that.
+/// The cache keeps a link's target for the next reader. The target goes with its link, and the access time
+/// moves as it would without the cache.
 #[test]
 fn kept_targets_are_the_links_own() {
     let fs = Fs::new("");
@@ -152,7 +152,7 @@ fn renames_move_entries_and_subdirectories() {
     assert_eq!((file.attr().nlink, sub.attr().nlink), (1, 2));
     assert_eq!((file.attr().ctime, sub.attr().ctime), (time(40), time(40)));
 
-    // Within one directory nothing but times; replacing an empty directory takes it away.
+    // Within one directory only times change; replacing an empty directory removes it.
     fs.vfs.rename(&fs.at(50), &b, b"sub", &b, b"file", none).unwrap();
     assert_eq!(shape(&b), (60, 2));
     assert_changed(&b.attr(), 50);
@@ -166,7 +166,8 @@ fn renames_move_entries_and_subdirectories() {
     assert_eq!(fs.tmpfs.usage().inodes, 5, "root, a, b, victim and the file");
 }
 
-/// Each is an inode from the start, and one with its first name; who has had a name and lost it can be given none.
+/// Each such file counts as an inode from the start. Its first name is free. A file that had a name and lost it can
+/// get no new one.
 #[test]
 fn files_without_a_name_count_as_inodes_and_are_named_once() {
     let fs = Fs::new("nr_inodes=3");

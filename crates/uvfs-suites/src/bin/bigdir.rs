@@ -13,7 +13,7 @@ struct Args {
     /// Directory to work in (a subdirectory is made).
     #[arg(long)]
     dir: PathBuf,
-    /// Another directory, of the host, to compare times with.
+    /// A directory of the host, whose times are measured for comparison.
     #[arg(long)]
     host: Option<PathBuf>,
     /// How many entries.

@@ -1,4 +1,4 @@
-//! `ends --rounds 1000`: mounts that end under load, by SIGKILL of the server and by unmounting.
+//! `ends --rounds 1000`: mounts that end under load, by SIGKILL of the server or by unmounting.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -17,8 +17,9 @@ use uvfs_drivers::tmpfs::{Tmpfs, TmpfsOptions};
 use uvfs_fuse::{Options, TransportKind};
 use uvfs_tests::process::end_of;
 
-/// Mounts a tmpfs by a server process of its own, has clients work in it, and ends it in the midst: in turns by SIGKILL, by a lazy
-/// unmount, and by a forced one. Every client must come back with an error, the server must end, and nothing may be left behind. Needs root.
+/// Mounts a tmpfs in a server process, lets clients work in it, and ends it at a random moment: in turn by SIGKILL,
+/// by a lazy unmount, and by a forced one. Every client must come back with an error, the server must end, and nothing
+/// may be left behind. Needs root.
 #[derive(Parser)]
 struct Args {
     /// Ends of each kind.
@@ -36,17 +37,17 @@ struct Args {
     /// Milliseconds within which the next mount must be there; 0: 20 seconds.
     #[arg(long, default_value_t = 0)]
     again: u64,
-    /// Decides when it ends.
+    /// Seed of the moments at which mounts end.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Be a server.
+    /// Run as a server.
     #[arg(long, hide = true)]
     serve: Option<PathBuf>,
 }
 
-/// Longer than anything takes that ends at all.
+/// Longer than any end that still succeeds.
 const LATE: Duration = Duration::from_secs(20);
-/// A mount that takes so long is worth a look at what it waits for.
+/// A mount slower than this is reported with what its threads wait for.
 const SLOW: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +66,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            // Not to what a server says its transport by, which may be closed.
+            // Not to the stream on which a server reports its transport, which may be closed.
             eprintln!("FAIL ends: {why:#}");
             ExitCode::FAILURE
         }
@@ -76,7 +77,7 @@ fn serve(dir: &Path, transport: &str) -> Result<()> {
     let vfs = Vfs::new(VfsConfig::default(), Tmpfs::new(TmpfsOptions::default())?)?;
     let mut options = Options::default();
     options.transport = kind(transport)?;
-    // Every call has to ask the server.
+    // Every call must reach the server.
     options.timeout = Some(Duration::ZERO);
     let mounted = uvfs_fuse::mount(vfs, dir, &options)?;
     println!("{}", mounted.transport().name());
@@ -118,7 +119,7 @@ fn run(args: &Args) -> Result<()> {
             args.rounds, worst.back, worst.gone, worst.again
         );
     }
-    // A thread that was joined may be listed for a moment still: the kernel tells who waits for it before it takes it off the list.
+    // A joined thread may still be listed for a moment: the kernel wakes its joiner before it removes it from the list.
     let patience = Instant::now() + LATE;
     while tasks()? > before.1 && Instant::now() < patience {
         thread::yield_now();
@@ -131,7 +132,7 @@ fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// One mount and its end; what its requests came through.
+/// Runs one mount to its end. Returns the transport of its requests.
 fn once(args: &Args, dir: &Path, end: End, micros: u64, worst: &mut Worst) -> Result<String> {
     let limit = |millis: u64| if millis == 0 { LATE } else { Duration::from_millis(millis) };
     let begun = Instant::now();
@@ -165,7 +166,7 @@ fn once(args: &Args, dir: &Path, end: End, micros: u64, worst: &mut Worst) -> Re
     Ok(through)
 }
 
-/// Starts a server and waits until it has mounted. What it did instead is printed where that takes longer than `limit`.
+/// Starts a server and waits until it has mounted. If that takes longer than `limit`, prints what its threads did.
 fn start(dir: &Path, transport: &str, limit: Duration) -> Result<(Child, String)> {
     let mut server = Command::new(std::env::current_exe()?)
         .args(["--transport", transport, "--serve"])
@@ -202,7 +203,7 @@ fn start(dir: &Path, transport: &str, limit: Duration) -> Result<(Child, String)
     }
 }
 
-/// What a server that has ended had to complain of.
+/// The error output of a server that has ended.
 fn said(server: &mut Child) -> String {
     let mut said = String::new();
     if let Some(stderr) = &mut server.stderr {
@@ -211,7 +212,7 @@ fn said(server: &mut Child) -> String {
     said.trim().to_owned()
 }
 
-/// Name, state and place in the kernel of each thread of a process.
+/// Name, state and kernel position of each thread of a process.
 fn threads(pid: u32) -> String {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return "none".into() };
     let of = |task: &Path, file: &str| fs::read_to_string(task.join(file)).unwrap_or_default();
@@ -226,7 +227,7 @@ fn threads(pid: u32) -> String {
     states.collect::<Vec<_>>().join("; ")
 }
 
-/// Threads that work below `dir` until something fails; each says when that was.
+/// Starts threads that work below `dir` until a call fails. Each reports when that was.
 fn clients(dir: &Path, count: usize) -> (Vec<thread::JoinHandle<()>>, Receiver<(usize, std::io::Error)>) {
     let (say, backs) = channel();
     let threads = (0..count).map(|number| {
@@ -266,7 +267,7 @@ fn work(dir: &Path, number: usize) -> std::io::Result<()> {
     }
 }
 
-/// Until the last client is back.
+/// Waits until the last client is back.
 fn all_back(
     backs: &Receiver<(usize, std::io::Error)>,
     count: usize,
@@ -277,10 +278,10 @@ fn all_back(
         let Ok((number, why)) = backs.recv_timeout(LATE) else {
             let states = threads(std::process::id());
             println!("FAIL ends: {n} of {count} clients are back after {LATE:?}; threads: {states}");
-            // What hangs cannot be joined.
+            // Hanging threads cannot be joined.
             std::process::exit(1);
         };
-        // ECANCELED: it was on its way into a ring whose server ended.
+        // ECANCELED: the request was on its way into a ring whose server ended.
         let gone = [
             libc::ENOTCONN,
             libc::ECONNABORTED,

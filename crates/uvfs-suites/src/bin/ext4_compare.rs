@@ -1,4 +1,4 @@
-//! `ext4_compare`: what uvfs reads of ext2, ext3 and ext4 images must be what the kernel reads.
+//! `ext4_compare`: uvfs must read the same from ext2, ext3 and ext4 images as the kernel does.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,11 +9,11 @@ use uvfs_tests::ext4::populate::Amount;
 use uvfs_tests::ext4::recipes::{self, Compared, RECIPES};
 use uvfs_tests::ext4::tools::scratch;
 
-/// Makes images of all kinds with mke2fs, fills them, and compares names, attributes, extended attributes, targets
-/// and contents as uvfs reads them with the tree that they were made from and with the kernel's mount (root).
+/// Makes and fills images of all kinds with mke2fs. Compares the names, attributes, extended attributes, targets
+/// and contents that uvfs reads with the source tree, and with the kernel's mount (needs root).
 #[derive(Parser)]
 struct Args {
-    /// Images to compare instead, as they are.
+    /// Compare these existing images instead.
     images: Vec<PathBuf>,
     /// One kind only.
     #[arg(long)]
@@ -21,7 +21,7 @@ struct Args {
     /// Names in the large directory.
     #[arg(long, default_value_t = Amount::USUAL.names)]
     names: usize,
-    /// Seed of what the files hold; where it is odd, hashes of names are unsigned.
+    /// Seed of the files' contents; if it is odd, hashes of names are unsigned.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }

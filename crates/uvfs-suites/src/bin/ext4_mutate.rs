@@ -11,27 +11,27 @@ use uvfs_tests::ext4::tools::scratch;
 /// Walks through randomly damaged ext2, ext3 and ext4 images. Needs mke2fs.
 #[derive(Parser)]
 struct Args {
-    /// How many.
+    /// Number of images.
     #[arg(long, default_value_t = 1000)]
     images: u64,
-    /// Seed of the first one; the others' follow.
+    /// Seed of the first image; the others follow.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Longest time for one, in seconds.
+    /// Time limit for one image, in seconds.
     #[arg(long, default_value_t = 8)]
     limit: u64,
-    /// Most memory that walking may take beyond what the images to begin with took, in MiB.
+    /// Most memory that walking may take beyond that of the undamaged images, in MiB.
     #[arg(long, default_value_t = 128)]
     memory: u64,
-    /// Damage structures of metadata, and make their checksums right then: the driver's other checks must do.
+    /// Damage metadata but correct its checksums, so that the driver's other checks must find the damage.
     #[arg(long)]
     mend: bool,
-    /// Write the first image to this file, and do nothing else.
+    /// Only write the first image to this file.
     #[arg(long)]
     save: Option<std::path::PathBuf>,
 }
 
-/// The most memory that this process ever had, in KiB.
+/// The peak memory of this process, in KiB.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

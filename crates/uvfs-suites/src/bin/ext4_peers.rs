@@ -1,4 +1,4 @@
-//! `ext4_peers`: a mounted image beside another server's mount of the same one: processor time of the servers, and how long it takes.
+//! `ext4_peers`: uvfs's mount of an image beside another server's: the servers' processor time, and elapsed time.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -9,18 +9,18 @@ use clap::Parser;
 use uvfs_tests::ext4::tools::{mke2fs, run, scratch, text};
 use uvfs_tests::process::{end_of, until_mounted};
 
-/// Ticks of /proc/PID/stat a second: what the kernel tells programs, whatever its own are.
+/// Ticks of /proc/PID/stat per second, as the kernel reports them whatever its own tick rate is.
 const USER_HZ: u64 = 100;
 
-/// Mounts an ext4 image with uvfs and with other servers in turn, runs programs over it, and prints the processor time of each server
-/// and how long each program took. Needs root and /dev/fuse. Medians over the rounds; each round takes each server once. `cold` is the first run after
-/// mounting, `warm` the same once more.
+/// Mounts an ext4 image with uvfs and with other servers in turn, runs programs over it, and prints each server's
+/// processor time and each program's elapsed time. Needs root and /dev/fuse. Prints medians over the rounds; a round
+/// runs each server once. `cold` is the first run after mounting, `warm` the second one.
 #[derive(Parser)]
 struct Args {
-    /// The image; without one, a directory is put into a new one.
+    /// The image; without one, a new image is made from a directory.
     #[arg(long)]
     image: Option<PathBuf>,
-    /// What is put into a new image.
+    /// The directory from which a new image is made.
     #[arg(long, default_value = "/usr/share")]
     tree: PathBuf,
     /// The command uvfs.
@@ -29,7 +29,7 @@ struct Args {
     /// Options after uvfs' -o, such as timeout=1.
     #[arg(long, default_value = "timeout=1")]
     options: String,
-    /// Another server, in the foreground: {image} and {dir} are put in their places. May be given several times.
+    /// Another server, run in the foreground; {image} and {dir} are replaced. May be given several times.
     #[arg(long = "peer", default_values_t = ["fuse2fs -f -o ro,attr_timeout=1,entry_timeout=1 {image} {dir}".to_owned()])]
     peers: Vec<String>,
     /// Programs to run in the mount; "a & b" runs both at once.
@@ -45,13 +45,13 @@ struct Args {
     rounds: usize,
 }
 
-/// A server that has something mounted; unmounted and ended when dropped.
+/// A server with a mount; dropping it unmounts it and ends the server.
 struct Server {
     child: Child,
     dir: PathBuf,
 }
 
-/// The device that a directory is on.
+/// The device number of a directory.
 fn device(dir: &Path) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(dir).ok().map(|meta| meta.dev())
@@ -72,7 +72,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Its processor time so far: of all its threads, those that have ended too.
+    /// Its processor time so far: of all its threads, ended ones included.
     fn cpu(&self) -> Result<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let fields = stat.rsplit_once(')').context("no stat")?.1;
@@ -93,7 +93,7 @@ impl Drop for Server {
     }
 }
 
-/// One run: the server's processor time, and how long it took, in milliseconds.
+/// One run: the server's processor time and the elapsed time, in milliseconds.
 type Figure = (f64, f64);
 
 fn one(server: &Server, program: &str) -> Result<Figure> {

@@ -1,4 +1,4 @@
-//! `ext4_threads`: what an image's inodes and names cost to look up in this process, by one thread and by several.
+//! `ext4_threads`: the cost of looking up an image's inodes and names in this process, with one thread and several.
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -14,20 +14,22 @@ use uvfs::{Cred, Driver as _, Found, Inode, Vfs, VfsConfig, driver};
 use uvfs_drivers::ext4::Ext4;
 use uvfs_tests::ext4::tools::{mke2fs, scratch};
 
-/// Looks up and reads what is in an ext4 image from one thread and from several, without a mount, and prints how that scales. It is
-/// the driver that is asked, each time: nothing is answered by the cache of names. Each thread has files of its own.
-/// `null` is work that shares nothing: what the machine gives. `lookup` finds a name in a directory, and its inode; `read` reads up to 4 KiB
-/// of a file by its inode's number. `apart` is the same where each thread has the image opened for itself, with a cache of its own: what
-/// it scales like is the machine and the kernel, and what `lookup` or `read` scale less is what the driver shares.
+/// Looks up and reads the files of an ext4 image from one thread and from several, without a mount, and prints how that
+/// scales. Every call goes to the driver: the cache of names answers nothing. Each thread has its own files.
+///
+/// `null` is work that shares nothing: it shows the machine's scaling. `lookup` finds a name in a directory, and its
+/// inode. `read` reads up to 4 KiB of a file by its inode's number. `apart` is the same with an image opened separately
+/// for each thread, with its own cache. The scaling of `apart` is that of the machine and the kernel. If `lookup` or
+/// `read` scales less, the driver's shared data is the cause.
 #[derive(Parser)]
 struct Args {
-    /// The image; without one, a directory is put into a new one.
+    /// The image; without one, a new image is made from a directory.
     #[arg(long)]
     image: Option<PathBuf>,
-    /// What is put into a new image.
+    /// The directory from which a new image is made.
     #[arg(long, default_value = "/usr/include")]
     tree: PathBuf,
-    /// Threads beside one.
+    /// Number of threads to compare with one.
     #[arg(long, default_value_t = 2)]
     threads: usize,
     /// Rounds, each of which measures everything.
@@ -38,7 +40,7 @@ struct Args {
     millis: u64,
 }
 
-/// A file that is there.
+/// A file of the image.
 struct File<'v> {
     dir: Inode<'v>,
     name: Vec<u8>,
@@ -67,10 +69,10 @@ fn files(vfs: &Vfs) -> Result<Vec<File<'_>>> {
     Ok(found)
 }
 
-/// What a thread does with one of its files.
+/// A thread's work on one of its files.
 type Work<'w> = &'w (dyn Fn(usize, u64) + Sync);
 
-/// Operations a second of so many threads together.
+/// Operations per second of all threads together.
 fn measure(threads: usize, time: Duration, work: Work<'_>) -> Result<f64> {
     let (all, begin) = (AtomicU64::new(0), Barrier::new(threads));
     let start = Instant::now();
@@ -113,7 +115,7 @@ fn image(args: &Args, dir: &Path) -> Result<PathBuf> {
 fn run(args: &Args) -> Result<()> {
     let dir = scratch()?;
     let image = image(args, dir.path())?;
-    // One for all, and then one for each thread.
+    // One for all threads, then one for each thread.
     let opened = (0..=args.threads).map(|_| Ext4::open(&image).with_context(|| image.display().to_string()));
     let opened = opened.collect::<Result<Vec<_>>>()?;
     let vfs = opened.iter().map(|opened| Ok(Vfs::new(VfsConfig::default(), opened.clone())?));
@@ -122,7 +124,7 @@ fn run(args: &Args) -> Result<()> {
     let files = vfs.iter().map(|vfs| files(vfs)).collect::<Result<Vec<_>>>()?;
     let len = files[0].len();
     ensure!(len >= 64 * args.threads, "only {len} files are in the image");
-    // Neighbours belong to one thread, as if each walked a part of the tree.
+    // Adjacent files belong to one thread, as if each walked a part of the tree.
     let part = len / args.threads.max(1);
     let of = |image: usize, thread: usize, step: u64| {
         &files[image][(thread % args.threads) * part + step as usize % part]

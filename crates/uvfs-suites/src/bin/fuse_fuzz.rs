@@ -1,22 +1,22 @@
-//! Sends hostile FUSE messages to the dispatcher for a time, with one seed after the other; see `wire`.
+//! Sends hostile FUSE messages to the dispatcher for some time, one seed after the other; see `wire`.
 //!
-//! Ends with an error at the first wrong answer, which `--seed` repeats, and where more memory than `--memory` was used.
+//! Ends with an error at the first wrong answer, which `--seed` repeats, or if it used more memory than `--memory`.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::Parser;
 
-/// Hostile FUSE messages, straight into the dispatcher.
+/// Sends hostile FUSE messages straight to the dispatcher.
 #[derive(Parser)]
 struct Args {
-    /// How long.
+    /// Seconds to run.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Messages of one seed, each of which begins with an empty file system.
+    /// Messages per seed; each seed begins with an empty file system.
     #[arg(long, default_value_t = 100_000)]
     messages: u64,
     /// Most memory in MiB.

@@ -1,4 +1,4 @@
-//! `kernfs_storm --seconds 60`: attributes are read and written while they are added, moved and removed.
+//! `kernfs_storm --seconds 60`: reads and writes attributes while they are added, moved and removed.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use clap::Parser;
 use uvfs_drivers::kernfs::Policy;
 use uvfs_tests::kernfs_storm::{Plan, storm};
 
-/// Reads and writes attributes of a kernfs while others add, move and remove them, and says what was wrong.
+/// Reads and writes attributes of a kernfs while other threads add, move and remove them, and reports errors.
 #[derive(Parser)]
 struct Args {
     /// Seconds for each policy.
@@ -19,7 +19,7 @@ struct Args {
     /// One policy only: stock, hashed, patched or uvfs.
     #[arg(long)]
     policy: Option<Policy>,
-    /// Seconds without any change after which the storm is taken to hang.
+    /// Seconds without any change after which the storm counts as hung.
     #[arg(long, default_value_t = 30)]
     patience: u64,
 }

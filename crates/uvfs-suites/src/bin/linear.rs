@@ -9,7 +9,7 @@ use clap::Parser;
 use uvfs_tests::inproc::new_vfs;
 use uvfs_tests::linear::{HostDirectory, PathDirectory, Shape, VfsDirectory, drive};
 
-/// Threads create, rename, exchange, link, remove and stat names of one directory; a checker looks
+/// Threads create, rename, exchange, link, remove and stat names of one directory. A checker looks
 /// for an order that explains every answer.
 #[derive(Parser)]
 struct Args {
@@ -19,10 +19,10 @@ struct Args {
     /// Threads.
     #[arg(long, default_value_t = 3)]
     threads: usize,
-    /// Operations a thread and round.
+    /// Operations per thread and round.
     #[arg(long, default_value_t = 100)]
     ops: usize,
-    /// Make no hard links: on a FUSE mount the kernel's own count of them can be wrong for a while.
+    /// Make no hard links: on a FUSE mount the kernel's own link count can be wrong for a while.
     #[arg(long)]
     no_links: bool,
     /// Seconds to run.

@@ -21,7 +21,7 @@ struct Args {
     /// Directory under test.
     #[arg(long)]
     a: String,
-    /// Directory that is right (a tmpfs of the kernel).
+    /// Reference directory (a tmpfs of the kernel).
     #[arg(long)]
     b: String,
     /// Seeds to run, both ends included.
@@ -30,7 +30,7 @@ struct Args {
     /// One seed only.
     #[arg(long)]
     seed: Option<u64>,
-    /// Operations a seed.
+    /// Operations per seed.
     #[arg(long, default_value_t = 2000)]
     ops: usize,
     /// Print every operation and both answers.
@@ -39,7 +39,7 @@ struct Args {
     /// Seconds spent on shortening a failure.
     #[arg(long, default_value_t = 20)]
     shrink: u64,
-    /// Stop after so many failing seeds.
+    /// Stop after this many failing seeds.
     #[arg(long, default_value_t = 5)]
     failures: usize,
     /// Leave out operations of users other than root.

@@ -1,4 +1,4 @@
-//! `model --seeds 0..10000`: a uvfs tmpfs in this process against the reference file system.
+//! `model --seeds 0..10000`: compares a uvfs tmpfs in this process with the reference file system.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -21,13 +21,13 @@ struct Args {
     /// One seed only.
     #[arg(long)]
     seed: Option<u64>,
-    /// Operations a seed.
+    /// Operations per seed.
     #[arg(long, default_value_t = 500)]
     ops: usize,
     /// Print every operation and both answers.
     #[arg(long)]
     trace: bool,
-    /// Stop after so many failing seeds.
+    /// Stop after this many failing seeds.
     #[arg(long, default_value_t = 5)]
     failures: usize,
 }

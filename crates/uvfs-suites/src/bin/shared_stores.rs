@@ -1,9 +1,9 @@
-//! How many stores to memory that other threads can see a hit makes: none, by two methods.
+//! Counts a hit's stores to memory that other threads can see: there must be none, by two methods.
 //!
-//! *Pages*: with all memory read-only but the thread's own stack, the pages that the call stores to
+//! *Pages*: all memory is read-only except the thread's own stack, and the pages to which the call stores are counted
 //! ([`uvfs_tests::write_watch`]). *Counted*, in a build with `--cfg count_stores`: stores and
 //! read-modify-writes of the atomics of `uvfs_sync::primitives`. The controls at the end do store,
-//! and must be seen to. `ci/shared-stores.sh` runs both builds. Ends with "N passed, N failed".
+//! and both methods must notice. `ci/shared-stores.sh` runs both builds. Ends with "N passed, N failed".
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -16,14 +16,14 @@ use uvfs_drivers::generated::{Generated, Spec};
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
 use uvfs_tests::write_watch::{WriteWatch, alone};
 
-/// A call that is measured: whether it answered what it should have.
+/// A measured call; returns whether it gave the right answer.
 type Call<'a> = Box<dyn Fn() -> bool + 'a>;
 
-/// What a row must show.
+/// The expected result of a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Want {
     Nothing,
-    /// A control: seen by the watch, and by the count where it goes through `primitives`.
+    /// A control: the watch must see it, and so must the count if it goes through `primitives`.
     Stores {
         counted: bool,
     },
@@ -84,7 +84,7 @@ fn run() -> Result<usize> {
     measure(&rows.0)
 }
 
-/// A tmpfs with five directories inside each other, a file in the last, and links.
+/// A tmpfs with five nested directories, a file in the last, and links.
 fn tmpfs_tree() -> Result<Arc<Vfs>> {
     let options = parse("size=1M,nr_inodes=0").map_err(anyhow::Error::msg)?;
     let vfs = Vfs::new(VfsConfig::default(), Tmpfs::new(options)?)?;
@@ -108,7 +108,7 @@ fn tmpfs_tree() -> Result<Arc<Vfs>> {
 
 type Made = (Arc<Vfs>, Arc<dyn Driver>);
 
-/// A generated tree as deep; the driver again, to be mounted elsewhere.
+/// A generated tree of the same depth, and its driver, to be mounted elsewhere.
 fn generated(more: &str) -> Result<Made> {
     let spec = format!("depth={DEPTH},dirs=1,files=3,mode=644{more}");
     let driver = || -> Result<Arc<dyn Driver>> { Ok(Arc::new(Generated::new(spec.parse::<Spec>()?)?)) };
@@ -135,7 +135,7 @@ fn is(want: Errno) -> impl Fn(uvfs::Result<()>) -> bool {
     move |result| result == Err(want)
 }
 
-/// What is a hit on any file system. `deep`: the path of a file of six components.
+/// Calls that are hits on any file system. `deep`: the path of a file of six components.
 fn hits<'a>(rows: &mut Rows<'a>, on: &str, vfs: &'a Vfs, deep: Vec<u8>) {
     let parent = |path: &[u8]| path[..path.iter().rposition(|b| *b == b'/').unwrap_or(0)].to_vec();
     let top = [&deep[..1], deep[1..].split(|b| *b == b'/').next().unwrap_or_default()].concat();
@@ -199,7 +199,7 @@ fn crossings<'a>(rows: &mut Rows<'a>, vfs: &'a Vfs) -> Result<()> {
     Ok(())
 }
 
-/// Many directories in turn: more than any front cache of paths has room for.
+/// Many directories in turn: more than the prefix cache can hold.
 fn many<'a>(rows: &mut Rows<'a>, vfs: &'a Vfs) -> Result<()> {
     const DIRS: usize = 10_000;
     thread_local! { static NEXT: Cell<usize> = const { Cell::new(0) }; }
@@ -217,7 +217,7 @@ fn many<'a>(rows: &mut Rows<'a>, vfs: &'a Vfs) -> Result<()> {
     Ok(())
 }
 
-/// What must be seen to store.
+/// Calls whose stores must be seen.
 fn controls<'a>(rows: &mut Rows<'a>, vfs: &'a Vfs) {
     static OF_PRIMITIVES: uvfs_sync::primitives::AtomicU64 = uvfs_sync::primitives::AtomicU64::new(0);
     static OF_STD: AtomicU64 = AtomicU64::new(0);
@@ -241,8 +241,8 @@ fn controls<'a>(rows: &mut Rows<'a>, vfs: &'a Vfs) {
     });
 }
 
-/// Stores and read-modify-writes that this thread made through `primitives`; none where they are
-/// not counted.
+/// Stores and read-modify-writes that this thread made through `primitives`; `None` if this build does not
+/// count them.
 fn counted() -> Option<u64> {
     #[cfg(count_stores)]
     return Some(uvfs_sync::primitives::shared_stores());
@@ -250,11 +250,11 @@ fn counted() -> Option<u64> {
     None
 }
 
-/// Calls a row is called before it is measured, and while it is.
+/// How often a row is called before the measurement, and during it.
 const WARM_UP: usize = 40;
 const MEASURED: u64 = 8;
 
-/// Measures the rows; how many were not as they must be.
+/// Measures the rows; returns how many were wrong.
 fn measure(rows: &[Row<'_>]) -> Result<usize> {
     for row in rows {
         for _ in 0..WARM_UP {

@@ -1,4 +1,4 @@
-//! `slow_lookups`: how long other names and `.uvfs` take to answer while a driver does not.
+//! `slow_lookups`: how long other names and `.uvfs` take to answer while a driver's lookups are slow.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,25 +9,24 @@ use clap::Parser;
 use uvfs_tests::walks::server::Server;
 use uvfs_tests::walks::{Plan, walker};
 
-/// Mounts a generated tree some of whose lookups take seconds, has as many of these wait as are asked for, and times what is
-/// asked for meanwhile: names that were not known, a name that is cached, and `.uvfs`. Fails if anything took longer
-/// than it may, or a slow lookup did not wait, or was not answered in the end. Needs /dev/fuse, and a machine with little
-/// else to do.
+/// Mounts a generated tree in which some lookups take seconds and lets many of these wait. Meanwhile times other
+/// requests: unknown names, a cached name, and `.uvfs`. Fails if any of them took too long, or if a slow lookup did not
+/// wait or got no answer in the end. Needs /dev/fuse, and a machine that is otherwise idle.
 #[derive(Parser)]
 struct Args {
-    /// Lookups that wait; where not given, four times as many as there are threads that read requests.
+    /// Lookups that wait [default: four times the number of threads that read requests].
     #[arg(long)]
     waiting: Option<usize>,
-    /// Seconds that they wait.
+    /// Seconds for which they wait.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// Other names that are asked for.
+    /// Number of other names to look up.
     #[arg(long, default_value_t = 200)]
     names: usize,
-    /// Milliseconds that an answer may take.
+    /// Most milliseconds that an answer may take.
     #[arg(long, default_value_t = 50)]
     limit: u64,
-    /// The command; where not given, the one beside this program.
+    /// The uvfs command [default: the one beside this program].
     #[arg(long)]
     uvfs: Option<PathBuf>,
 }
@@ -52,7 +51,7 @@ fn run(args: &Args) -> Result<()> {
         None => std::env::current_exe().context("this program")?.with_file_name("uvfs"),
     };
     let waiting = args.waiting.unwrap_or(4 * uvfs_fuse::Options::default().threads);
-    // The first lookup is that of the cached name; then those that wait.
+    // The first lookup is that of the cached name; the waiting ones follow.
     let faults: String =
         (2..waiting + 2).map(|nth| format!(",fault=lookup:delay:{}s@{nth}", args.seconds)).collect();
     let spec = format!("depth=0,files={},may-block{faults}", waiting + args.names + 1);
@@ -92,7 +91,7 @@ fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Times what is asked for while `waiting` lookups wait; the longest of all.
+/// Times other requests while `waiting` lookups wait. Returns the longest time.
 fn measure(server: &Server, cached: &Path, others: &[PathBuf], waiting: usize) -> Result<Duration> {
     let began = Instant::now();
     while calls_now(server)? < waiting as u64 {

@@ -1,4 +1,4 @@
-//! `storm --seconds 60`: stats while everything changes, in this process.
+//! `storm --seconds 60`: stats names while everything changes, in this process.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use uvfs_tests::inproc::new_vfs;
 use uvfs_tests::storm::{Plan, storm};
 
 /// Threads stat names of a uvfs tmpfs while others rename, exchange, remove, create and chmod them and the
-/// directories above them; no answer may be lost, torn or invented.
+/// directories above them. No answer may be lost, torn or invented.
 #[derive(Parser)]
 struct Args {
-    /// How long.
+    /// Seconds to run.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// Threads that stat.

@@ -1,4 +1,4 @@
-//! `walks --memory 64M`: a tree of two million files, walked through a mount that may keep little of it.
+//! `walks --memory 64M`: walks a tree of two million files through a mount with little memory.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,9 +7,9 @@ use anyhow::{Context as _, Result};
 use clap::Parser;
 use uvfs_tests::walks::{self, Plan, Report};
 
-/// Mounts a generated tree with a memory limit, has processes walk all of it and compare every entry with what it should be,
-/// and says what that took. Fails if an entry is wrong or missing, if the cache's bytes are seen more than 5% above the
-/// limit, or if a request was refused for want of memory. Needs /dev/fuse.
+/// Mounts a generated tree with a memory limit. Processes walk all of it and compare every entry with its expected
+/// value. Prints what that took. Fails if an entry is wrong or missing, if the cache's bytes exceed the
+/// limit by more than 5%, or if a request was refused for want of memory. Needs /dev/fuse.
 #[derive(Parser)]
 struct Args {
     /// The limit, as `-o memory` takes it.
@@ -21,19 +21,19 @@ struct Args {
     /// Processes that walk.
     #[arg(long, default_value_t = 2)]
     walkers: usize,
-    /// How often each of them walks all.
+    /// How often each process walks the whole tree.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Files of one directory that are held open meanwhile.
+    /// Files of one directory that stay open meanwhile.
     #[arg(long, default_value_t = 0)]
     open: usize,
     /// More options of the mount, such as noprune.
     #[arg(long, short, default_value = "")]
     options: String,
-    /// The command; where not given, the one beside this program.
+    /// The uvfs command [default: the one beside this program].
     #[arg(long)]
     uvfs: Option<PathBuf>,
-    /// Be a process that walks this directory.
+    /// Run as a process that walks this directory.
     #[arg(long, hide = true)]
     walker: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Those who add, move and remove nodes. Each has names of its own, so it knows what a look at one must show.
+//! The threads that add, move and remove nodes. Each has its own names, so it knows what a lookup must show.
 //!
 //! Even names are attributes, odd ones directories with an attribute `x` in them.
 
@@ -59,13 +59,13 @@ impl Changer<'_> {
         format!("/d{dir}/{}", name(self.changer, number))
     }
 
-    /// A directory and a name of this kind that are free.
+    /// A free directory and name of this kind.
     fn free(&self, random: &mut fastrand::Rng, mine: &[Mine], leaf: bool) -> Option<(usize, usize)> {
         let at = (random.usize(0..DIRS), random.usize(0..NAMES / 2) * 2 + usize::from(!leaf));
         mine.iter().all(|m| (m.dir, m.number) != at).then_some(at)
     }
 
-    /// What the view says of a path: the inode number, if there is one.
+    /// Looks a path up in the view: the inode number, if there is one.
     fn see(&self, path: &str) -> Result<Option<u64>> {
         match self.context.stat(path.as_bytes()) {
             Ok(attr) => Ok(Some(attr.ino)),
@@ -80,7 +80,7 @@ impl Changer<'_> {
         Ok(())
     }
 
-    /// Found, and as this node; an attribute may also have removed itself.
+    /// The path must lead to this node; an attribute may also have removed itself.
     fn see_there(&self, path: &str, mine: &Mine, after: &str) -> Result<()> {
         let seen = self.see(path)?;
         let gone = mine.leaf && seen.is_none() && !mine.node.is_active();

@@ -1,4 +1,4 @@
-//! The attribute of the storm: it notices calls that must not come, and texts that are torn.
+//! The attribute of the storm: it detects forbidden calls and torn texts.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use uvfs_drivers::kernfs::{Attribute, Call};
 
 use super::Shared;
 
-/// Times that a text says its value.
+/// How often a text repeats its value.
 const COPIES: usize = 40;
 
-/// Takes the permission to call a gauge away; see [`Gauge::permission`].
+/// Withdraws the permission to call a gauge; see [`Gauge::permission`].
 #[derive(Clone)]
 pub(super) struct Permission(Arc<AtomicBool>);
 
 impl Permission {
-    /// From now on a call is one too many.
+    /// From now on any call is a fault.
     pub(super) fn end(&self) {
         self.0.store(false, SeqCst);
     }
@@ -53,7 +53,7 @@ impl Drop for Gauge {
     }
 }
 
-/// Whether a text is whole: one value, over and over.
+/// Whether a text is whole: one value, repeated.
 pub(super) fn is_whole(text: &[u8]) -> bool {
     let mut lines = text.split(|b| *b == b'\n');
     let first = lines.next();
@@ -82,7 +82,7 @@ impl Attribute for Gauge {
                 if call.remove_self() {
                     self.shared.removed_themselves.fetch_add(1, SeqCst);
                 }
-                // Of all others: the one who waited for the removal is as sure as the one who made it.
+                // All other calls are forbidden now, whether this call removed the node or waited for the removal.
                 self.may.store(false, SeqCst);
             }
             b"break" => {

@@ -1,10 +1,10 @@
 //! Threads that read and write attributes while others add, move and remove them.
 //!
-//! Every attribute knows whether it may be called ([`gauge`]): who removes it takes the permission away when the
-//! removal has returned, and a call that finds it taken breaks the storm. Readers ([`users`]) check that a text is whole and
-//! that a file whose attribute has gone stays gone; changers ([`changers`]) look at each of their changes through
-//! the view as soon as it has returned, while readers ask for the same names. Every attribute's end is counted:
-//! when all are removed none may be left.
+//! Every attribute knows whether it may be called ([`gauge`]). The remover withdraws the permission when the
+//! removal has returned, and a call without permission ends the storm as a failure. Readers ([`users`]) check that a
+//! text is whole and that a file whose attribute is gone stays gone. Changers ([`changers`]) look at each of their
+//! changes through the view as soon as it has returned, while readers look the same names up. Every attribute's end is
+//! counted: when all are removed, none may be left.
 
 mod changers;
 mod gauge;
@@ -28,20 +28,20 @@ const NAMES: usize = 4;
 /// Changers.
 const CHANGERS: usize = 2;
 
-/// How to storm.
+/// The parameters of a storm.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// How long.
+    /// Length of the storm.
     pub time: Duration,
     /// How the tree is locked.
     pub policy: Policy,
     /// Threads that read and write.
     pub users: usize,
-    /// After how long without any change the storm is taken to hang, and the process aborted.
+    /// Time without any change after which the storm counts as hung and the process is aborted.
     pub patience: Duration,
 }
 
-/// What happened in a storm.
+/// The results of a storm.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
     /// Calls of attributes.
@@ -58,7 +58,7 @@ pub struct Report {
     pub removed_themselves: u64,
 }
 
-/// What all threads share.
+/// The state that all threads share.
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
@@ -89,7 +89,7 @@ impl Shared {
     }
 }
 
-/// What a thread works on.
+/// The objects that a thread works on.
 struct World {
     shared: Arc<Shared>,
     vfs: Arc<Vfs>,
@@ -116,7 +116,7 @@ fn name(changer: usize, name: usize) -> String {
     format!("c{changer}-{name}")
 }
 
-/// Storms over a tree of its own.
+/// Runs a storm on a tree of its own.
 pub fn storm(plan: Plan) -> Result<Report> {
     let world = Arc::new(World::new(plan.policy).context("preparing the tree")?);
     let mut threads = Vec::new();
@@ -130,14 +130,14 @@ pub fn storm(plan: Plan) -> Result<Report> {
     }
     watch(&world.shared, plan);
     world.shared.stop.store(true, SeqCst);
-    // Joined by handle: what the threads stored is seen from here on.
+    // Joined by handle, so the threads' stores are visible from here on.
     for thread in threads {
         ensure!(thread.join().is_ok(), "a thread panicked");
     }
     finish(&world)
 }
 
-/// Waits for the end of the storm; aborts the process where nothing changes any more.
+/// Waits for the end of the storm; aborts the process if nothing changes any more.
 fn watch(shared: &Shared, plan: Plan) {
     let end = Instant::now() + plan.time;
     let mut last = (shared.changes(), Instant::now());
@@ -153,7 +153,7 @@ fn watch(shared: &Shared, plan: Plan) {
     }
 }
 
-/// Looks for what is left.
+/// Checks that nothing is left.
 fn finish(world: &World) -> Result<Report> {
     let shared = &world.shared;
     if let Some(why) = shared.broken.lock().take() {
@@ -174,7 +174,7 @@ fn finish(world: &World) -> Result<Report> {
     })
 }
 
-/// Runs a thread's work; what it returns, or its panic, ends the storm.
+/// Runs a thread's work. Its return or panic ends the storm.
 fn guard(world: &World, work: impl FnOnce(&World) -> Result<()>) {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(world))) {
         Ok(Ok(())) => {}

@@ -1,4 +1,4 @@
-//! Those who read and write attributes through the view.
+//! The threads that read and write attributes through the view.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::SeqCst;
@@ -42,15 +42,15 @@ pub(super) fn run(world: &World, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Opens some changer's attribute, if it is there.
+/// Opens an attribute of some changer, if it exists.
 fn find<'v>(world: &World, context: &Context<'v>, random: &mut fastrand::Rng) -> Result<Option<Kept<'v>>> {
     let (dir, changer, number) = (random.usize(0..DIRS), random.usize(0..CHANGERS), random.usize(0..NAMES));
     let inside = if number % 2 == 1 { "/x" } else { "" };
     let path = format!("/d{dir}/{}{inside}", name(changer, number));
     match context.open(path.as_bytes(), OpenFlags::READ | OpenFlags::WRITE, 0) {
         Ok(file) => Ok(Some(Kept { file, gone: false })),
-        // ENOENT: not there. ENODEV: gone between the lookup and the opening. ESTALE: between the lookup and a look at
-        // its attributes.
+        // ENOENT: it does not exist. ENODEV: it went between the lookup and the open. ESTALE: it went between the
+        // lookup and reading its attributes.
         Err(Errno::NOENT | Errno::NODEV | Errno::STALE) => {
             world.shared.late.fetch_add(1, SeqCst);
             Ok(None)
@@ -92,12 +92,12 @@ fn read(file: &Handle<'_>, random: &mut fastrand::Rng) -> Result<Result<(), Errn
     Ok(Ok(()))
 }
 
-/// Lists a directory: no name twice, and the one that stays once.
+/// Lists a directory: no node may appear twice, and the permanent one must appear once.
 fn list(context: &Context<'_>, dir: usize) -> Result<()> {
     let entries = context.readdir(format!("/d{dir}").as_bytes())?;
     let names: HashSet<_> = entries.iter().map(|entry| &entry.name).collect();
     let twice = entries.len() - names.len();
-    // A name that went and came again while it was listed may be there as two nodes.
+    // A name that was removed and added again during the listing may appear as two nodes.
     let numbers: HashSet<_> = entries.iter().map(|entry| entry.ino).collect();
     ensure!(numbers.len() == entries.len() || twice > 0, "a node listed twice");
     let always = entries.iter().filter(|entry| entry.name == b"always").count();
@@ -105,7 +105,7 @@ fn list(context: &Context<'_>, dir: usize) -> Result<()> {
     Ok(())
 }
 
-/// What stays can be read.
+/// The permanent attribute can be read.
 fn always(context: &Context<'_>, dir: usize) -> Result<()> {
     let path = format!("/d{dir}/always");
     let file = match context.open(path.as_bytes(), OpenFlags::READ, 0) {

@@ -1,7 +1,7 @@
 //! The search for an order: Wing and Gong's, with Lowe's memory of configurations seen.
 //!
-//! A configuration is the set of operations already placed and the state they led to. From it any
-//! pending operation may come next that started before every other pending one ended. A
+//! A configuration is the set of operations already placed and the state they led to. From it the next
+//! operation may be any pending one that started before every other pending one ended. A
 //! configuration that led nowhere is never tried again. The cost grows with the number of
 //! operations that overlap, not with the length of the history.
 //!
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::{Call, Event, Names, step};
 
-/// What the search found.
+/// The result of the search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// An order exists.
@@ -67,8 +67,8 @@ enum Part {
     LinkPut(usize),
 }
 
-/// What is placed: an event or half of one. What has not returned has no answer yet, may have
-/// any effect that it can have, or none.
+/// A placed item: an event or half of one. An operation that has not returned has no answer yet. It may have
+/// any of its possible effects, or none.
 #[derive(Clone, Copy)]
 struct Item {
     event: usize,
@@ -95,7 +95,7 @@ fn items(events: &[Event], until: u64) -> Vec<Item> {
 }
 
 impl State {
-    /// The state after a step, if the step may come now and answers what was answered.
+    /// The state after a step, if the step may come now and gives the recorded answer.
     fn after(&self, item: &Item, event: &Event) -> Option<State> {
         let mut next = self.clone();
         let reply = match item.part {
@@ -126,7 +126,7 @@ pub fn check(initial: Names, events: &[Event]) -> Verdict {
     if has_order(initial, events, u64::MAX) {
         return Verdict::Linearizable;
     }
-    // The history only grows, and what had no order will have none: find the first such moment.
+    // The history only grows, and a prefix without an order never gets one: find the first such moment.
     let mut returns: Vec<(u64, usize)> = events.iter().enumerate().map(|(i, e)| (e.end, i)).collect();
     returns.sort_unstable();
     let first = returns.partition_point(|&(until, _)| has_order(initial, events, until));
@@ -148,7 +148,7 @@ fn has_order(initial: Names, events: &[Event], until: u64) -> bool {
         if !seen.insert((placed.clone(), state.clone())) {
             continue;
         }
-        // Whatever comes next started no later than the first pending return: at equal times the
+        // The next operation started no later than the first pending return: at equal times the
         // two may have overlapped.
         let mut deadline = u64::MAX;
         for i in open.clone() {

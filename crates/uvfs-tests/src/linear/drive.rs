@@ -1,7 +1,7 @@
-//! Runs threads on a directory and records what they saw.
+//! Runs threads on a directory and records their calls and answers.
 //!
-//! Threads share nothing while they run but the directory: times are taken from the monotonic clock,
-//! not from a shared counter, which would order the threads more than the directory does.
+//! While they run, threads share only the directory. Times come from the monotonic clock, because
+//! a shared counter would order the threads more than the directory does.
 
 use std::sync::Barrier;
 use std::time::Instant;
@@ -11,12 +11,12 @@ use fastrand::Rng;
 
 use super::{Call, Directory, Event, IDS, NAMES, Names, Verdict, check};
 
-/// How large a round is.
+/// The size of a round.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Threads.
     pub threads: usize,
-    /// Operations a thread and round; `threads * ops` identities must suffice.
+    /// Operations per thread and round; there must be at least `threads * ops` identities.
     pub ops: usize,
     /// Whether hard links are made. On a FUSE mount the kernel can take a file with several links for
     /// a removed one: it counts links down itself after an unlink, also if a stat in between has
@@ -92,7 +92,7 @@ pub fn drive(
     let mut done = 0;
     while !enough(done) {
         for name in 0..NAMES {
-            // Nothing there is fine: the names are only to be gone.
+            // ENOENT is fine: the names only have to be gone.
             let _ = dir.call(Call::Unlink(name));
         }
         let events = round(dir, shape, seed + done);

@@ -19,9 +19,9 @@ pub use drive::{Shape, drive, round};
 pub use host::HostDirectory;
 pub use inproc::{PathDirectory, VfsDirectory};
 
-/// Names there are; small, so that threads collide.
+/// Number of names; small, so that threads collide.
 pub const NAMES: usize = 4;
-/// Identities there are in one history: permission bits of a mode, without 0.
+/// Number of identities in one history: permission bits of a mode, without 0.
 pub const IDS: u16 = 0o777;
 
 /// An operation on names, which are numbers below [`NAMES`].
@@ -39,21 +39,21 @@ pub enum Call {
     Exchange(usize, usize),
     /// link.
     Link(usize, usize),
-    /// stat: which file it is.
+    /// stat: returns the file's identity.
     Stat(usize),
 }
 
-/// What came of it: 0 for success without a value, the identity for `Stat`.
+/// The answer: 0 for success without a value, the identity for `Stat`.
 pub type Reply = Result<u16, Errno>;
 
-/// A call, its answer, and when: by one monotonic clock, in nanoseconds.
+/// A call, its answer, and its times: from one monotonic clock, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
     /// Which thread.
     pub thread: usize,
-    /// What was called.
+    /// The call.
     pub call: Call,
-    /// What it answered.
+    /// The answer.
     pub reply: Reply,
     /// Taken before the call.
     pub start: u64,
@@ -64,7 +64,7 @@ pub struct Event {
 /// What each name leads to; 0 for nothing.
 pub type Names = [u16; NAMES];
 
-/// What a file system does that does one operation after another.
+/// The result on a file system that does one operation after another.
 pub fn step(names: &mut Names, call: Call) -> Reply {
     let present = |names: &Names, i: usize| if names[i] == 0 { Err(Errno::NOENT) } else { Ok(names[i]) };
     match call {

@@ -1,4 +1,4 @@
-//! Directories with a mistake each; the checker must reject what they do.
+//! Directories with one fault each; the checker must reject their histories.
 
 use parking_lot::Mutex;
 
@@ -11,9 +11,9 @@ enum Bug {
     None,
     /// Two creators may both win.
     LostUpdate,
-    /// The new name is away for a moment while a rename replaces it.
+    /// The new name is absent for a moment while a rename replaces it.
     FalseEnoent,
-    /// An unlink acts on what was there a moment ago and puts it back for a moment.
+    /// An unlink acts on the file that was there a moment ago and puts it back for a moment.
     Resurrected,
     /// The two halves of an exchange are two steps.
     TornExchange,
@@ -25,7 +25,7 @@ struct Planted {
 }
 
 impl Planted {
-    /// Two moments with others in between.
+    /// Two moments with other operations in between.
     fn in_two(&self, first: impl FnOnce(&mut Names), second: impl FnOnce(&mut Names)) -> Reply {
         first(&mut self.names.lock());
         std::thread::yield_now();

@@ -1,7 +1,7 @@
-//! The same operations on two targets, every answer compared.
+//! Runs the same operations on two targets and compares every answer.
 //!
-//! [`Pair::run`] stops at the first difference; [`shrink()`] finds a short list of operations that
-//! still shows one. Targets are made anew for every run, by a function that the caller gives.
+//! [`Pair::run`] stops at the first difference. [`shrink()`] finds a short list of operations that
+//! still shows one. The caller's function makes new targets for every run.
 
 mod shrink;
 
@@ -26,16 +26,16 @@ pub struct Mismatch {
     pub what: String,
 }
 
-/// How a run looks at its targets.
+/// How a run observes its targets.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch {
-    /// Look at all that an operation touches before and after it. Without it kernel caches stay
+    /// Looks at everything that an operation touches, before and after it. Without this, kernel caches stay
     /// colder, and other paths are tested.
     pub each_step: bool,
-    /// Let the kernel's coarse clock tick before operations for which a kernel file system takes
-    /// one object's time for another's: else an unmoved time says nothing.
+    /// Lets the kernel's coarse clock tick before operations for which a kernel file system may use
+    /// one object's time for another. Otherwise an unmoved time proves nothing.
     pub ticks: bool,
-    /// Compare whole trees after so many operations (and at the end).
+    /// Compares whole trees after this many operations (and at the end).
     pub tree_every: usize,
     /// Print every operation and both answers.
     pub trace: bool,
@@ -50,7 +50,7 @@ pub struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// Runs `steps`; says where the targets first differ.
+    /// Runs `steps` and returns the first difference between the targets.
     pub fn run(&mut self, steps: &[Step], watch: Watch) -> Result<Option<Mismatch>> {
         for (at, step) in steps.iter().enumerate() {
             if let Some(what) = self.step(at, step, watch) {
@@ -114,7 +114,7 @@ impl Pair<'_> {
         None
     }
 
-    /// Where one target did not say what became of an open, neither keeps the file.
+    /// If one target gives no result for an open, neither keeps the file.
     fn settle_slots(&mut self, step: &Step, a: &Outcome, b: &Outcome) {
         if let Op::Open { slot, .. } = step.op
             && (*a == Outcome::Unspecified || *b == Outcome::Unspecified)
@@ -142,8 +142,8 @@ fn times(side: &mut dyn Side, touched: &[Target]) -> Before {
 
 fn moves_differ(op: &Op, x: &View, y: &View, before: &(Before, Before)) -> Option<String> {
     let (was_x, was_y) = (before.0.get(&x.ino)?, before.1.get(&y.ino)?);
-    // Whether a truncation to the same size counts as one is left open; the kernel's tmpfs says so
-    // only where the file has pages.
+    // It is left open whether a truncation to the same size counts as one; the kernel's tmpfs counts it
+    // only if the file has pages.
     if matches!(op, Op::Truncate { .. }) && was_x.size == x.size && was_y.size == y.size {
         return None;
     }

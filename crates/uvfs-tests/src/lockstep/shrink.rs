@@ -1,11 +1,11 @@
-//! From a list of operations that shows a difference to a short one that still does.
+//! Shrinks a list of operations that shows a difference to a short one that still does.
 
 use std::time::{Duration, Instant};
 
 use super::Mismatch;
 use crate::ops::Step;
 
-/// Whether two runs stumble over the same kind of operation: a shorter list that shows quite
+/// Whether two runs fail at the same kind of operation: a shorter list that shows quite
 /// another difference explains nothing.
 pub fn same_kind(a: (&[Step], &Mismatch), b: (&[Step], &Mismatch)) -> bool {
     let kind = |(steps, m): (&[Step], &Mismatch)| std::mem::discriminant(&steps[m.at].op);
@@ -13,7 +13,7 @@ pub fn same_kind(a: (&[Step], &Mismatch), b: (&[Step], &Mismatch)) -> bool {
 }
 
 /// Drops operations, half of the list at first and then ever fewer at a time, as long as
-/// `fails` still says that what is left shows a difference; gives up improving after `limit`.
+/// `fails` confirms that the remaining list shows a difference. Stops after `limit`.
 pub fn shrink(steps: &[Step], limit: Duration, mut fails: impl FnMut(&[Step]) -> bool) -> Vec<Step> {
     let start = Instant::now();
     let mut best = steps.to_vec();

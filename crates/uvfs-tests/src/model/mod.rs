@@ -1,8 +1,8 @@
 //! A reference file system: small, slow, and meant to be obviously right.
 //!
-//! Everything is a map; nothing is ever freed; one thread. It says what POSIX and Linux say of
-//! the operations in [`crate::ops`], permissions included. That it is right is tested too: in
-//! lockstep with a tmpfs of the kernel.
+//! Everything is a map; nothing is ever freed; one thread. It follows POSIX and Linux for
+//! the operations in [`crate::ops`], permissions included. A lockstep run against a kernel tmpfs
+//! tests that the model itself is right.
 
 mod attrs;
 mod files;
@@ -93,14 +93,14 @@ struct Open {
     who: Who,
 }
 
-/// Where the model follows one system or another.
+/// Points on which systems differ, and the one that the model follows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Habits {
     /// `fs.protected_hardlinks`: users may link only what is theirs or what they may write.
     pub protected_hardlinks: bool,
-    /// Say nothing of `..` in a removed directory.
+    /// Leave `..` in a removed directory unspecified.
     pub dead_dotdot_unspecified: bool,
-    /// What a change of content takes away depends on who opened the file, not on who writes.
+    /// The opener of a file, not the writer, decides which rights a change of content takes away.
     pub files_keep_credentials: bool,
 }
 
@@ -143,7 +143,7 @@ impl Model {
         ino
     }
 
-    /// Far in the future, so that no time that an operation sets is mistaken for it.
+    /// Far in the future, so that it is never mistaken for a time that an operation sets.
     fn now(&self) -> Time {
         (self.clock, 0)
     }
@@ -190,7 +190,7 @@ impl Model {
         }
     }
 
-    /// What an attribute operation is about.
+    /// The object of an attribute operation.
     fn target(&self, who: Who, target: &Target) -> Answer<Ino> {
         match target {
             Target::Path { at, follow } => self.resolve(who, at, *follow),

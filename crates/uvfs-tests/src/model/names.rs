@@ -95,7 +95,7 @@ impl Model {
         if fmt == S_IFDIR {
             return err(Errno::PERM);
         }
-        // The character device 0/0 is nobody's: a whiteout.
+        // The character device 0/0 needs no privilege: a whiteout.
         let device = fmt == 0o060000 || fmt == 0o020000 && rdev != 0;
         let last = self.vacant(who, at, false)?;
         self.may_create(who, last.dir)?;
@@ -318,7 +318,7 @@ impl Model {
                 self.may_delete(who, to.0.dir, target, if exchange { target_is_dir } else { is_dir })?;
             }
         }
-        // A directory that gets another parent has its `..` written.
+        // Moving a directory to another parent writes its `..`.
         if from.0.dir != to.0.dir {
             if is_dir {
                 self.need(who, from.1, WRITE)?;

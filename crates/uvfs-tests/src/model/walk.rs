@@ -1,4 +1,4 @@
-//! From paths to nodes, and who may do what.
+//! Walks from paths to nodes, and permission checks.
 
 use rustix::io::Errno;
 
@@ -8,7 +8,7 @@ use crate::ops::{At, Who};
 /// Links followed in one walk.
 const MAX_LINKS: u32 = 40;
 
-/// How a path ends.
+/// The kind of a path's end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Name,
@@ -115,7 +115,7 @@ impl Model {
         Ok(Last { dir, name: last.to_vec(), end, slash })
     }
 
-    /// What `ino`, found in `dir`, leads to if it is a symbolic link.
+    /// The target of `ino`, found in `dir`, if it is a symbolic link.
     fn follow(&self, who: Who, dir: Ino, ino: Ino, links: &mut u32) -> Answer<Ino> {
         let Kind::Link(target) = &self.node(ino).kind else { return Ok(ino) };
         *links += 1;
@@ -150,7 +150,7 @@ impl Model {
         self.finish(who, &last, follow, &mut links)
     }
 
-    /// A place where there is nothing yet.
+    /// A path at which nothing exists yet.
     pub(super) fn vacant(&self, who: Who, at: &At, for_dir: bool) -> Answer<Last> {
         let last = self.walk(who, self.start(at)?, &at.path, &mut 0)?;
         if last.end != End::Name || self.child(last.dir, &last.name)?.is_some() {

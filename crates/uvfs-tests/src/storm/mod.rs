@@ -1,10 +1,10 @@
 //! Threads that stat while others change the same names and the directories above them.
 //!
-//! Nothing is locked around the calls; instead every name keeps a promise ([`promise`]): some always
+//! Nothing is locked around the calls. Instead every name keeps a promise ([`promise`]): some always
 //! exist, some never do, some lead to files that only grow younger. Attributes that are set
-//! together say the same thing several times over ([`Token`]), so a torn copy is seen. Writers
-//! ([`writers`]) keep the promises if each operation is atomic; readers ([`readers`]) stop the storm at the
-//! first that is broken.
+//! together repeat the same value ([`Token`]), so a torn copy is noticed. Writers
+//! ([`writers`]) keep the promises if each operation is atomic. Readers ([`readers`]) stop the storm at the
+//! first broken promise.
 
 mod promise;
 mod readers;
@@ -19,7 +19,7 @@ use uvfs::{Attr, Cred, SetAttr, SetTime, Time, Vfs, mode};
 
 pub use promise::Token;
 
-/// What threads share besides the file system.
+/// The state that threads share besides the file system.
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
@@ -32,8 +32,8 @@ struct Shared {
     crowd: Crowd,
 }
 
-/// Where the writer of the crowd is: files `gone..made` of this round certainly exist, files from
-/// `making` on certainly do not. Odd rounds are between two.
+/// Position of the crowd's writer: files `gone..made` of this round certainly exist, files from
+/// `making` on certainly do not. An odd round is a transition between two.
 #[derive(Debug, Default)]
 struct Crowd {
     round: AtomicU64,
@@ -55,7 +55,7 @@ impl Shared {
     }
 }
 
-/// What happened in a storm.
+/// The results of a storm.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
     /// stat calls.
@@ -70,15 +70,15 @@ pub struct Report {
     pub changes: u64,
 }
 
-/// How to storm.
+/// The parameters of a storm.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// How long.
+    /// Length of the storm.
     pub time: Duration,
     /// Threads that stat.
     pub readers: usize,
     /// Files that are made and removed in the background, so that the hash grows and slots are
-    /// used again.
+    /// reused.
     pub crowd: u32,
 }
 
@@ -162,7 +162,7 @@ pub fn storm(vfs: &Vfs, plan: Plan) -> Result<Report> {
     })
 }
 
-/// Runs a thread's work; what it returns, or its panic, ends the storm.
+/// Runs a thread's work. Its return or panic ends the storm.
 fn guard(shared: &Shared, work: impl FnOnce() -> Result<(), String>) {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
         Ok(Ok(())) => {}
@@ -171,7 +171,7 @@ fn guard(shared: &Shared, work: impl FnOnce() -> Result<(), String>) {
     }
 }
 
-/// The attributes that a token is told by.
+/// The attributes that carry a token.
 fn seen(attr: &Attr) -> promise::Seen {
     promise::Seen {
         uid: attr.uid,

@@ -1,11 +1,11 @@
-//! What each name may be at each moment, as pure functions of what a stat answered.
+//! The promises: the allowed results of a stat of each name, as pure functions.
 //!
 //! A file's token is a number that its attributes repeat: uid, gid, size and mtime. Tokens of one
 //! name only grow.
 
 use uvfs::Errno;
 
-/// A number that attributes tell.
+/// A number that attributes carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token(pub u32);
 
@@ -17,9 +17,9 @@ pub const SWAP_A: Token = Token(11);
 pub const SWAP_B: Token = Token(12);
 /// The first stamp of `/restamped`.
 pub const RESTAMPED: Token = Token(2 << 24);
-/// Behind the directory whose permissions change.
+/// The file behind the directory whose permissions change.
 pub const INSIDE: Token = Token(13);
-/// In the directories that are exchanged.
+/// The file in one of the directories that are exchanged.
 pub const LEFT: Token = Token(14);
 /// See `LEFT`.
 pub const RIGHT: Token = Token(15);
@@ -47,13 +47,13 @@ impl Token {
     pub fn nanoseconds(self) -> u32 {
         self.0 % 999_999_937
     }
-    /// The token of a ghost: which name, and how many came before.
+    /// The token of a ghost: its name, and its serial number under that name.
     pub fn ghost(name: usize, serial: u32) -> Self {
         Token((name as u32 + 3) << 24 | (serial & 0xff_ffff))
     }
 }
 
-/// The attributes of a stat that tell tokens.
+/// The attributes of a stat that carry tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// Owner.
@@ -86,7 +86,7 @@ impl Seen {
     }
 }
 
-/// A name whose file only grows younger. One for each reader.
+/// A name whose file only grows younger. One per reader.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Growing {
     floor: u32,
@@ -104,7 +104,7 @@ impl Growing {
         Ok(())
     }
 
-    /// The name led nowhere: what was there before is gone for good.
+    /// The name was absent: the file that was there before is gone for good.
     pub fn absent(&mut self) {
         if let Some(last) = self.last.take() {
             self.floor = last.0 + 1;
@@ -112,7 +112,7 @@ impl Growing {
     }
 }
 
-/// The name must exist and be `one` of these.
+/// The name must exist and carry one of these tokens.
 pub fn one_of(answer: Result<Seen, Errno>, tokens: &[Token]) -> Result<(), String> {
     let token = answer.map_err(|e| format!("{e:?}, but the name always exists"))?.token()?;
     if tokens.contains(&token) { Ok(()) } else { Err(format!("{token:?} is none of {tokens:?}")) }

@@ -10,7 +10,7 @@ use super::promise::{
 };
 use super::{Shared, root, seen};
 
-/// Ids that a reader remembers, to ask for them when they may be stale.
+/// Ids that a reader remembers, to look them up again when they may be stale.
 const REMEMBERED: usize = 64;
 
 struct Reader<'v> {
@@ -39,7 +39,7 @@ pub fn read(vfs: &Vfs, shared: &Shared, seed: u64) -> Result<(), String> {
         ids: Vec::new(),
     };
     while !shared.stopped() {
-        // The shared counters move once for many calls: the threads are to meet in the file system.
+        // The shared counters are updated once for many calls, so that threads contend only in the file system.
         let mut count = Count::default();
         for _ in 0..256 {
             reader.look(&mut count)?;
@@ -115,7 +115,7 @@ impl Reader<'_> {
         self.restamped.saw(token)
     }
 
-    /// Root always gets in; a user only while the mode lets them.
+    /// Root always gets in; other users only while the mode lets them.
     fn gate(&mut self, count: &mut Count) -> Result<(), String> {
         if self.rng.bool() {
             return one_of(self.stat(b"/gate/inside", count), &[INSIDE]);
@@ -138,7 +138,7 @@ impl Reader<'_> {
         }
     }
 
-    /// By path, or by the operation on a held directory, or from what is cached alone.
+    /// Looks a name up by path, by an operation on a held directory, or in the cache alone.
     fn ghost(&mut self, count: &mut Count) -> Result<(), String> {
         let name = self.rng.usize(..GHOSTS);
         let text = format!("ghost-{name}");
@@ -188,7 +188,7 @@ impl Reader<'_> {
         }
     }
 
-    /// An id that is stale must be told to be stale: its slot may long belong to another file.
+    /// A stale id must be reported stale: its slot may long belong to another file.
     fn remembered(&mut self) -> Result<(), String> {
         if self.ids.is_empty() {
             return Ok(());
@@ -204,7 +204,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A member of the crowd: present, absent or in doubt by the writer's marks before and after.
+    /// A member of the crowd: present, absent or undecided, by the writer's position before and after.
     fn crowd(&mut self, count: &mut Count) -> Result<(), String> {
         let marks = &self.shared.crowd;
         let (round, made) = (marks.round.load(SeqCst), marks.made.load(SeqCst));

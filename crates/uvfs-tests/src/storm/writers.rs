@@ -1,4 +1,4 @@
-//! The threads that change things, and keep every promise while each operation is atomic.
+//! The threads that change the tree. They keep every promise as long as each operation is atomic.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -7,20 +7,20 @@ use uvfs::{Cred, Errno, Found, RenameFlags, Vfs, mode};
 use super::promise::{ALWAYS, GHOSTS, RESTAMPED, Token};
 use super::{Shared, make_file, root, stamp};
 
-/// An operation that nobody interferes with must succeed.
+/// An operation without competitors must succeed.
 fn must<T>(what: &str, result: Result<T, Errno>) -> Result<T, String> {
     result.map_err(|e| format!("{what}: {e:?}"))
 }
 
-/// The main storm: everything that readers look at, over and over.
+/// The main storm: repeatedly changes everything that readers look at.
 pub fn storm(vfs: &Vfs, shared: &Shared) -> Result<(), String> {
     let context = vfs.context(root());
-    // Tokens of one name are that many.
+    // One name has this many tokens.
     for serial in 1..1 << 24 {
         if shared.stopped() {
             break;
         }
-        // What always exists is replaced.
+        // Replaces the file that always exists.
         must("make", make_file(vfs, b"/incoming", Token(ALWAYS.0 + serial)))?;
         must("replace", context.rename(b"/incoming", b"/always", RenameFlags::empty()))?;
         for (a, b) in [(&b"/swap-a"[..], &b"/swap-b"[..]), (b"/left", b"/right")] {
@@ -72,13 +72,13 @@ fn room(vfs: &Vfs, serial: u32) -> Result<(), String> {
     must("make in room", appear(vfs, b"/room/in", Token::ghost(GHOSTS, serial)))?;
     must("remove in room", context.unlink(b"/room/in"))?;
     match context.rmdir(b"/room") {
-        // The intruder's file is in there.
+        // The intruder's file may be in there.
         Ok(()) | Err(Errno::NOTEMPTY) => Ok(()),
         Err(e) => Err(format!("rmdir room: {e:?}")),
     }
 }
 
-/// Makes files in the room, which is about to be removed: a file that could be made keeps the
+/// Makes files in `/room`, which is about to be removed. A file that could be made keeps the
 /// directory alive, and a removed directory takes no file.
 pub fn intrude(vfs: &Vfs, shared: &Shared) -> Result<(), String> {
     let op = || vfs.op(&root());
@@ -98,7 +98,7 @@ pub fn intrude(vfs: &Vfs, shared: &Shared) -> Result<(), String> {
     Ok(())
 }
 
-/// Many files come, so that the hash grows, and go, so that slots are used again.
+/// Makes many files, so that the hash grows, and removes them, so that slots are reused.
 pub fn crowd(vfs: &Vfs, shared: &Shared, size: u32) -> Result<(), String> {
     let state = &shared.crowd;
     let context = vfs.context(root());

@@ -1,9 +1,9 @@
 //! A tree that is larger than the cache's limit, walked through a mount by several processes.
 //!
-//! The command `uvfs` mounts a generated tree with a memory limit; [`walker`] is the process that walks it and compares
-//! every name and attribute with what the seed says; [`watch`] looks at the server from outside while they do: its
-//! counters (`.uvfs/stats`), its resident memory (`/proc/PID/status`) and what the kernel holds (`/proc/slabinfo`). Nothing
-//! is shared between them but the mount.
+//! The command `uvfs` mounts a generated tree with a memory limit. The process [`walker`] walks it and compares
+//! every name and attribute with those computed from the seed. Meanwhile [`watch`] observes the server from outside:
+//! its counters (`.uvfs/stats`), its resident memory (`/proc/PID/status`) and the kernel's inodes (`/proc/slabinfo`).
+//! They share only the mount.
 
 pub mod server;
 pub mod walker;
@@ -19,30 +19,30 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::Server;
 use watch::Seen;
 
-/// The least limit that a mount takes.
+/// Least limit that a mount accepts.
 const LEAST: u64 = 4 << 20;
 
-/// What is to be walked, and how.
+/// The parameters of a run.
 pub struct Plan {
     /// The command.
     pub uvfs: PathBuf,
     /// The tree, as `generated:` takes it.
     pub spec: String,
-    /// As `-o memory=` takes it.
+    /// The limit in the form of `-o memory=`.
     pub memory: String,
     /// More of `-o`, or nothing.
     pub options: String,
     /// Processes that walk.
     pub walkers: usize,
-    /// How often each of them walks all.
+    /// How often each process walks the whole tree.
     pub rounds: usize,
     /// Files of one directory that are held open meanwhile.
     pub open: usize,
 }
 
-/// What came of it.
+/// The results of a run.
 pub struct Report {
-    /// What was seen of the server while it was walked.
+    /// Observations of the server during the walks.
     pub seen: Seen,
     /// What the kernel held at the end, and after the limit was lowered to a quarter (4 MiB at least).
     pub lowered: Lowered,
@@ -62,10 +62,10 @@ pub struct Lowered {
     pub took: Duration,
 }
 
-/// Does all of it.
+/// Runs everything.
 ///
 /// # Errors
-/// Where the tree cannot be mounted, watched or walked.
+/// If the tree cannot be mounted, watched or walked.
 pub fn run(plan: &Plan) -> Result<Report> {
     let tree = walker::tree(&plan.spec)?;
     let server = Server::start(plan)?;
@@ -141,10 +141,10 @@ fn lower(server: &Server, seen: &mut Seen) -> Result<Lowered> {
 }
 
 impl Report {
-    /// Whether the limit was kept, by the words of the program's help.
+    /// Whether the limit was kept, as the program's help defines it.
     ///
     /// # Errors
-    /// What was not as it should be.
+    /// The first violation.
     pub fn verdict(&self) -> Result<()> {
         let Seen { last, over, .. } = &self.seen;
         ensure!(self.right, "a walk was not right");

@@ -1,4 +1,4 @@
-//! The command that serves the tree, as a process of its own; ended and unmounted when this is dropped.
+//! The command that serves the tree, in its own process. Dropping this unmounts the tree and ends the process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -23,7 +23,7 @@ impl Server {
     /// Mounts the tree.
     ///
     /// # Errors
-    /// Where the command cannot be run, or does not mount.
+    /// If the command cannot be run, or does not mount.
     pub fn start(plan: &Plan) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("walks").tempdir()?;
         let more = if plan.options.is_empty() { String::new() } else { format!(",{}", plan.options) };
@@ -74,7 +74,7 @@ impl Server {
     /// Unmounts, and waits for its end.
     ///
     /// # Errors
-    /// Where it does not end, or not well: references that were left over are an error of the command.
+    /// If it does not end, or ends with an error: leftover references are an error of the command.
     pub fn end(mut self) -> Result<()> {
         self.signal(Signal::INT);
         let status = end_of(&mut self.child, SOON)?.context("the command does not end")?;

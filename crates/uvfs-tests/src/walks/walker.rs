@@ -1,7 +1,7 @@
-//! A process that walks a mounted tree and compares all of it with what the seed says.
+//! A process that walks a mounted tree and compares all of it with the values computed from the seed.
 //!
-//! As find(1) does: a directory is read, each entry is asked for its attributes by name, then directories are
-//! gone into. It goes by the mount alone, and by arithmetic; it holds one bit for each entry of the directory that it is in.
+//! It works as find(1) does: it reads a directory, reads the attributes of each entry by name, then enters the
+//! directories. It uses only the mount and arithmetic. It holds one bit for each entry of its current directory.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -21,7 +21,7 @@ const CONTROL: &str = ".uvfs";
 /// The tree of a specification.
 ///
 /// # Errors
-/// Where there is no such tree.
+/// If the specification is invalid.
 pub fn tree(spec: &str) -> Result<Tree> {
     Ok(Generated::new(spec.parse::<Spec>()?)?)
 }
@@ -37,15 +37,15 @@ pub fn files_of_one(tree: &Tree) -> impl Iterator<Item = (PathBuf, u64)> {
     })
 }
 
-/// Whether an open file is what it was.
+/// Whether an open file is unchanged.
 pub fn is_still(file: &File, tree: &Tree, ino: u64) -> bool {
     file.metadata().is_ok_and(|meta| compare(tree, ino, &meta).is_ok())
 }
 
-/// Walks all of it so many times.
+/// Walks the whole tree `rounds` times.
 ///
 /// # Errors
-/// At the first entry that is wrong, missing or too many.
+/// The first entry that is wrong, missing or superfluous.
 pub fn walk(root: &Path, spec: &str, rounds: usize) -> Result<()> {
     let tree = tree(spec)?;
     for round in 1..=rounds {
@@ -86,7 +86,7 @@ fn walk_one(tree: &Tree, path: &Path, dir: u64, dirs: &mut Vec<(PathBuf, u64)>) 
     Ok(all)
 }
 
-/// What stat(2) says against what is so. Numbers are the mount's own.
+/// Compares stat(2) with the expected attributes. Inode numbers are the mount's own.
 fn compare(tree: &Tree, ino: u64, meta: &Metadata) -> Result<()> {
     let attr = tree.tree().attr(ino).context("no such number")?;
     let are = (meta.mode(), meta.uid(), meta.gid(), meta.size(), meta.mtime(), meta.mtime_nsec());

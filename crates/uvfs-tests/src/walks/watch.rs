@@ -1,7 +1,7 @@
-//! What is seen of the server from outside.
+//! Observes the server from outside.
 //!
-//! A look reads three small files; what happens between two looks is not seen, but for the counters, which go on, and for
-//! the most that was ever resident, which the kernel keeps.
+//! A look reads three small files. Events between two looks are not seen, with two exceptions: the counters add up, and
+//! the kernel keeps the most that was ever resident.
 
 use std::fmt;
 
@@ -18,23 +18,23 @@ pub struct Look {
     pub limit: u64,
     /// Resident memory of the server now, in bytes.
     pub resident: u64,
-    /// The most that it was.
+    /// The most resident memory so far.
     pub most_resident: u64,
     /// Inodes of FUSE mounts in the kernel: of all mounts, so nothing else should be in use. `None`: not root.
     pub inodes: Option<u64>,
-    /// Nodes that it was asked to forget.
+    /// Nodes that the kernel was asked to forget.
     pub pruned: u64,
-    /// Names that it was told to forget, where it has no PRUNE.
+    /// Names that the kernel was told to forget, if it has no PRUNE.
     pub invalidated: u64,
-    /// Lookups that it has given back.
+    /// Lookups that the kernel has given back.
     pub forgotten: u64,
     /// Requests that waited for memory.
     pub waited: u64,
-    /// ENOMEM.
+    /// Requests refused with ENOMEM.
     pub refused: u64,
     /// Entries that were listed without their node.
     pub plain: u64,
-    /// Names that went, and those of them ahead of need.
+    /// Evicted names, and how many of them were evicted ahead of need.
     pub evicted: (u64, u64),
     /// Steps of the thread that keeps the limit.
     pub steps: u64,
@@ -62,19 +62,19 @@ pub struct Seen {
     pub last: Look,
     /// How many.
     pub looks: u64,
-    /// Bytes above the limit at the most.
+    /// Most bytes above the limit.
     pub over: u64,
     /// The most inodes that the kernel had.
     pub most_inodes: Option<u64>,
-    /// By how many they fell at the most between two looks between which nodes were pruned.
+    /// The largest fall of the inodes between two looks between which nodes were pruned.
     pub most_fall: u64,
 }
 
 impl Seen {
-    /// Looks, and keeps the worst.
+    /// Looks, and keeps the worst values.
     ///
     /// # Errors
-    /// Where the mount does not answer.
+    /// If the mount does not answer.
     pub fn look(&mut self, server: &Server) -> Result<Look> {
         let look = self.peek(server)?;
         self.looks += 1;
@@ -88,10 +88,10 @@ impl Seen {
         Ok(look)
     }
 
-    /// A look that counts for nothing.
+    /// Looks without recording.
     ///
     /// # Errors
-    /// Where the mount does not answer.
+    /// If the mount does not answer.
     pub fn peek(&self, server: &Server) -> Result<Look> {
         let stats = server.read("stats")?;
         let figure = |name: &str| {

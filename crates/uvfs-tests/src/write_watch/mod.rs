@@ -1,16 +1,16 @@
-//! Who stores to memory that another thread could see, as the processor tells it.
+//! Detects stores to memory that another thread could see, by the processor's page faults.
 //!
 //! All writable memory of the process is made read-only (arenas, heap, statics, other threads'
-//! stacks) but for the calling thread's stack and thread-local storage; then the call is made, and
-//! every store raises a fault that is noted. Nothing of the source is trusted: plain stores, those of
-//! the crates below and failed compare-exchanges are all seen. What the allocator hands out is
-//! counted too, since another thread could see it.
+//! stacks), except the calling thread's stack and thread-local storage. Then the call is made, and
+//! every store raises a fault that is recorded. This does not rely on the source: plain stores, those of
+//! lower crates and failed compare-exchanges are all seen. Memory from the allocator
+//! counts too, since another thread could see it.
 //!
 //! The kernel's stores into user memory (results of system calls) raise no fault but fail with
-//! EFAULT. Not seen is what a thread stores on its own stack and has told others of; our library
-//! tells nobody of such places. Only one watch in a process, which must have no other thread
-//! ([`alone`]): one that goes on would fault on its own stack. `sys` has the system calls.
-//! Cost: two `mprotect` calls a mapping.
+//! EFAULT. The watch does not see a thread's stores to its own stack, even if the thread gave others the address; our
+//! library never gives out such addresses. Only one watch may exist in a process, which must have no other thread
+//! ([`alone`]): a running one would fault on its own stack. `sys` has the system calls.
+//! Cost: two `mprotect` calls per mapping.
 
 mod sys;
 
@@ -27,27 +27,27 @@ pub struct Store {
     pub address: usize,
     /// The instruction that made it, as an offset into what is mapped there.
     pub instruction: usize,
-    /// What is mapped at the address: a file's name, or "anonymous".
+    /// The mapping at the address: a file's name, or "anonymous".
     pub mapping: String,
 }
 
-/// Runs `f` on a thread that is the only one of its process, a child of this one, and answers with
-/// the code that `f` gave (or 128 and the number of the signal that ended it). To be called before
+/// Runs `f` in a child process whose only thread runs it. Returns the code
+/// that `f` gave (or 128 plus the number of the signal that ended it). Must be called before
 /// there are other threads, which might hold a lock that the child then waits for.
 ///
 /// # Errors
-/// What the system calls say; ECHILD where the thread cannot be had.
+/// The system calls' errors; ECHILD if the thread cannot be created.
 pub fn alone(f: impl FnOnce() -> u8 + Send + 'static) -> Result<i32, Errno> {
-    // The watch spares a stack that the thread library made, which a process's first thread has not.
+    // The watch spares a stack made by the thread library; a process's first thread has none.
     std::thread::spawn(|| sys::in_a_child(f)).join().unwrap_or(Err(Errno::CHILD))
 }
 
 /// A watch over the calling thread.
 pub struct WriteWatch {
     notes: &'static Notes,
-    /// What is made read-only.
+    /// The mappings that are made read-only.
     watched: Vec<Mapping>,
-    /// Where the program's code begins.
+    /// Start of the program's code.
     base: usize,
 }
 
@@ -57,11 +57,11 @@ struct Mapping {
 }
 
 impl WriteWatch {
-    /// Looks at what is mapped now; memory that is mapped later is not watched.
+    /// Watches the present mappings; memory mapped later is not watched.
     ///
     /// # Errors
-    /// EBUSY where the process has a watch already, ENOTSUP where the memory map cannot be read, and what the
-    /// system calls say.
+    /// EBUSY if the process has a watch already, ENOTSUP if the memory map cannot be read, and the
+    /// system calls' errors.
     pub fn new() -> Result<Self, Errno> {
         let notes = Notes::install()?;
         let spared = [own_stack()?, notes.range()];
@@ -84,11 +84,11 @@ impl WriteWatch {
     /// The pages that `call` stores to, each once.
     ///
     /// # Errors
-    /// What `mprotect(2)` says; the memory is writable again.
+    /// The error of `mprotect(2)`; the memory is writable again.
     pub fn stores_of<R>(&self, call: impl FnOnce() -> R) -> Result<(R, usize), Errno> {
         let unwatch = || self.watched.iter().try_for_each(|m| protect(&m.range, true));
         self.notes.arm(true);
-        // From here on nothing is allocated, printed or dropped but by `call`.
+        // From here on only `call` may allocate, print or drop.
         let watched = self.watched.iter().try_for_each(|m| protect(&m.range, false));
         let result = watched.map(|()| call());
         unwatch()?;
@@ -96,7 +96,7 @@ impl WriteWatch {
         result.map(|r| (r, self.notes.count()))
     }
 
-    /// What the last call stored to.
+    /// The stores of the last call.
     pub fn last(&self) -> Vec<Store> {
         let of = |address: usize| self.watched.iter().find(|m| m.range.contains(&address));
         let store = |(address, by): (usize, usize)| Store {
@@ -122,7 +122,7 @@ fn writable(line: &str) -> Option<(Range<usize>, &str)> {
     permissions.contains('w').then_some((range, name))
 }
 
-/// The ranges without what `spare` has of them.
+/// The ranges minus those in `spare`.
 fn without(ranges: Vec<Range<usize>>, spare: &Range<usize>) -> Vec<Range<usize>> {
     let cut = |r: Range<usize>| [r.start..r.end.min(spare.start), r.start.max(spare.end)..r.end];
     ranges.into_iter().flat_map(cut).filter(|r| r.start < r.end).collect()

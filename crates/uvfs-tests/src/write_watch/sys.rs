@@ -1,10 +1,10 @@
-//! Memory that is read-only for a while: protection of ranges, and the signal that a store into
+//! Memory that is read-only for a while: the protection of ranges, and the signal that a store into
 //! one raises.
 //!
-//! The handler runs on the thread's own stack (which stays writable, unlike the stack that the
-//! runtime has for overflows), notes where the store was and who made it, and opens that one page,
-//! so that the store is done and the next page's is seen too. One watch in a process; the handler
-//! stays installed for good, and what it did not expect it leaves to the default action.
+//! The handler runs on the thread's own stack (which stays writable, unlike the runtime's stack for
+//! overflows). It records the address and the instruction of the store, and makes that one page writable.
+//! So the store completes, and a store to another page is seen too. There is one watch in a process. The handler
+//! stays installed for good, and leaves unexpected faults to the default action.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
-/// Stores that one call can have noted; later ones are only counted.
+/// Most stores recorded for one call; later ones are only counted.
 const NOTED: usize = 64;
 const PAGE: usize = 4096;
 
-/// What the handler writes to: pages of its own, which nobody protects.
+/// The handler's own pages, which are never protected.
 pub(super) struct Notes {
     armed: AtomicUsize,
     count: AtomicUsize,
@@ -30,7 +30,7 @@ impl Notes {
     /// Maps the notes and installs the handler.
     ///
     /// # Errors
-    /// ENOMEM; EBUSY where there is a watch already.
+    /// ENOMEM; EBUSY if there is a watch already.
     pub(super) fn install() -> Result<&'static Self, Errno> {
         let len = size_of::<Self>().next_multiple_of(PAGE);
         // SAFETY: a new anonymous mapping, zero-filled and never unmapped; zero is a valid value of
@@ -65,13 +65,13 @@ impl Notes {
         if r == 0 { Ok(notes) } else { Err(errno()) }
     }
 
-    /// Where the notes themselves are: stays writable.
+    /// The range of the notes themselves, which stays writable.
     pub(super) fn range(&self) -> Range<usize> {
         let start = ptr::from_ref(self) as usize;
         start..start + size_of::<Self>().next_multiple_of(PAGE)
     }
 
-    /// Stores are expected from now on, or not any more.
+    /// Sets whether stores are expected from now on.
     pub(super) fn arm(&self, armed: bool) {
         if armed {
             self.count.store(0, Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl Notes {
         self.armed.store(usize::from(armed), Ordering::SeqCst);
     }
 
-    /// How many pages were stored to.
+    /// The number of pages stored to.
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
@@ -105,7 +105,7 @@ extern "C" fn on_fault(_signal: libc::c_int, info: *mut libc::siginfo_t, context
                 by.store(instruction(context), Ordering::Relaxed);
             }
         }
-        // A fault of another kind: the default action, when the instruction runs again.
+        // A fault of another kind: the default action follows when the instruction runs again.
         // SAFETY: resetting a signal's action is allowed in a handler.
         _ => unsafe {
             libc::signal(libc::SIGSEGV, libc::SIG_DFL);
@@ -128,11 +128,11 @@ fn instruction(context: *mut libc::c_void) -> usize {
     }
 }
 
-/// Runs `f` in a child of this process that has the calling thread only, and answers with the child's
+/// Runs `f` in a child of this process that has only the calling thread. Returns the child's
 /// exit code (or that of a signal, above 128).
 ///
 /// # Errors
-/// What `fork(2)` and `waitpid(2)` say.
+/// The error of `fork(2)` or `waitpid(2)`.
 pub(super) fn in_a_child(f: impl FnOnce() -> u8) -> Result<i32, Errno> {
     // SAFETY: the child has a copy of all memory and this thread. Locks that another thread holds
     // at this moment stay locked in it: the C library sees to its own, and callers to theirs.
@@ -153,7 +153,7 @@ pub(super) fn in_a_child(f: impl FnOnce() -> u8) -> Result<i32, Errno> {
 /// Makes whole pages read-only, or writable again.
 ///
 /// # Errors
-/// What `mprotect(2)` says.
+/// The error of `mprotect(2)`.
 pub(super) fn protect(range: &Range<usize>, writable: bool) -> Result<(), Errno> {
     let how = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
     // SAFETY: nothing is unmapped; the range was writable before the watch and becomes so again, and
@@ -165,7 +165,7 @@ pub(super) fn protect(range: &Range<usize>, writable: bool) -> Result<(), Errno>
 /// The calling thread's stack, with what the thread library keeps at its end (thread-local storage).
 ///
 /// # Errors
-/// What `pthread_getattr_np(3)` says.
+/// The error of `pthread_getattr_np(3)`.
 pub(super) fn own_stack() -> Result<Range<usize>, Errno> {
     let mut attr = MaybeUninit::<libc::pthread_attr_t>::zeroed();
     let (mut start, mut len) = (ptr::null_mut(), 0);

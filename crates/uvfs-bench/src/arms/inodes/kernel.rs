@@ -1,7 +1,7 @@
 //! `stock` and `patched` for `icache`: inodes with the kernel's links.
 //!
-//! Slots come from uvfs's slab, as the cache's do. Each inode that stays is held once, as by its dentry, so that a lookup's
-//! own reference is never the last.
+//! Slots come from uvfs's slab, as the cache's do. Each permanent inode is held once, as a dentry would hold it, so a
+//! lookup's own reference is never the last.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use uvfs_sync::slab::{Pool, Slab};
 use crate::arms::inodes::links::{Links, Node};
 use crate::arms::inodes::{FIRST, Inodes, attr_of};
 
-/// Slots besides those of inodes that stay.
+/// Slots besides those of the permanent inodes.
 const SPARE: u64 = 1 << 16;
 
 /// The kernel's inode cache before or after the change.

@@ -1,15 +1,18 @@
-//! The kernel's inode hash and its list of a superblock's inodes, as links between inodes of an arena.
+//! The kernel's inode hash and its list of a superblock's inodes, as links between the inodes of an arena.
 //!
-//! Two forms. Before the change (`PATCHED` is false) one lock covers the whole hash, and one the list. After it
-//! each bucket's head has a lock bit, as `hlist_bl` has, and there is a list for each processor, of which an inode remembers
-//! the one that it stands in, as the branch vfs-scale has it. Each inode has a lock of its own (`i_lock`) for its
-//! count and state, in both. All locks are uvfs's bit lock, which spins and then sleeps: only how many there are is different.
+//! There are two forms. Before the change (`PATCHED` is false), one lock covers the whole hash and one the list. After
+//! it, each bucket's head has a lock bit, as in `hlist_bl`. There is also a list for each processor, and an inode
+//! remembers its list, as in the branch vfs-scale. In both forms each inode has a lock of its own (`i_lock`) for its
+//! count and state. All locks are uvfs's bit lock, which spins and then sleeps. Only their number differs.
 //!
-//! Lock order: bucket (or hash), then inode; list, then inode. A node's links are written under the lock that covers them. The
-//! steps are those that the kernel's documents and mails tell: lookups take a reference under the hash's and the inode's lock and
-//! drop it by an atomic decrement; an inode is put into the hash as NEW, then into the list, then NEW goes; it is FREEING before it
-//! leaves the list and the hash; who goes through the list takes a reference, drops the list's lock for the look, and
-//! takes it again to go on.
+//! Lock order: bucket (or hash), then inode; list, then inode. A node's links are written under the lock that covers
+//! them. The steps follow the kernel's documents and mails:
+//!
+//! - A lookup takes a reference under the hash's and the inode's lock and drops it by an atomic decrement.
+//! - An inode enters the hash as NEW, then the list, then NEW is cleared.
+//! - An inode is FREEING before it leaves the list and the hash.
+//! - A walk of the list takes a reference, drops the list's lock to look at the inode, and takes the lock again to
+//!   continue.
 
 use std::cell::Cell;
 use std::hint::spin_loop;
@@ -26,9 +29,9 @@ use uvfs_sync::slot;
 const LISTS: usize = 64;
 /// Not yet finished.
 const NEW: u32 = 1;
-/// Being ended.
+/// Being freed.
 const FREEING: u32 = 2;
-/// Where a bucket's first inode stands in its word, above the lock bits.
+/// Position of a bucket's first inode in its word, above the lock bits.
 const FIRST_SHIFT: u32 = 8;
 
 slot! {
@@ -68,25 +71,25 @@ pub struct Links<const PATCHED: bool> {
     lists: Box<[CachePadded<List>]>,
 }
 
-/// What the two forms do for `tree`: an inode of uvfs that began or ended.
+/// What the two forms do for `tree` when an inode of uvfs begins or ends.
 pub trait Kernel: Send + Sync {
-    /// It began, in this slot.
+    /// An inode begins, in this slot.
     ///
     /// # Errors
-    /// The number is known.
+    /// If the number is in use.
     fn began(&self, slot: u32, ino: u64) -> Result<()>;
 
-    /// It ends: the one reference to it is dropped.
+    /// An inode ends: drops its only reference.
     ///
     /// # Errors
-    /// It is not there.
+    /// If it does not exist.
     fn ended(&self, slot: u32) -> Result<()>;
 
-    /// How many there are, by going through the lists.
+    /// Counts the inodes by walking the lists.
     fn count(&self) -> u64;
 }
 
-/// Which list a thread puts inodes into: the processor's in the kernel. Threads here are pinned.
+/// The list for a thread's new inodes: the kernel uses the processor's. Threads here are pinned.
 fn own_list() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -100,10 +103,10 @@ fn first_of(bucket: u64) -> u32 {
 }
 
 impl<const PATCHED: bool> Links<PATCHED> {
-    /// For about so many inodes, whose slots are below `slots`.
+    /// For about `inodes` inodes, whose slots are below `slots`.
     ///
     /// # Errors
-    /// Where there is no address space.
+    /// If there is no address space.
     pub fn new(inodes: u64, slots: u32) -> Result<Self> {
         let buckets = inodes.max(1024).next_power_of_two();
         let lists = if PATCHED { LISTS } else { 1 };
@@ -136,15 +139,15 @@ impl<const PATCHED: bool> Links<PATCHED> {
         bitlock::unlock(if PATCHED { bucket } else { &self.hash_lock });
     }
 
-    /// Under the bucket's lock: its first inode is another one. The lock bits stay what they are, and others may set
-    /// the one that says that they wait.
+    /// Sets the bucket's first inode; the caller holds the bucket's lock. The lock bits are kept, because waiters may
+    /// set the bit that says that they wait.
     #[inline]
     fn set_first(bucket: &AtomicU64, slot: u32) {
         let old = u64::from(first_of(bucket.load(Ordering::Relaxed)));
         bucket.fetch_xor((old ^ u64::from(slot)) << FIRST_SHIFT, Ordering::Relaxed);
     }
 
-    /// A reference to the inode of a number; its slot.
+    /// Takes a reference to the inode of a number; returns its slot.
     #[inline]
     pub fn get(&self, ino: u64) -> Option<u32> {
         let bucket = self.lock_bucket(ino);
@@ -166,7 +169,7 @@ impl<const PATCHED: bool> Links<PATCHED> {
         found
     }
 
-    /// A reference, unless the inode is ending.
+    /// Takes a reference, unless the inode is ending.
     #[inline]
     fn hold(&self, node: &Node) -> bool {
         bitlock::lock(&node.lock);
@@ -178,7 +181,7 @@ impl<const PATCHED: bool> Links<PATCHED> {
         lives
     }
 
-    /// Drop a reference; whether it was the last, so that the inode has left the hash and the list.
+    /// Drops a reference. True if it was the last, so that the inode has left the hash and the list.
     #[inline]
     pub fn put(&self, slot: u32) -> bool {
         let node = self.nodes.get(slot);
@@ -202,7 +205,7 @@ impl<const PATCHED: bool> Links<PATCHED> {
         last
     }
 
-    /// Let an inode be found, with one reference. False: there is one of that number.
+    /// Makes an inode findable, with one reference. False: one with that number exists.
     #[inline]
     pub fn insert(&self, slot: u32, ino: u64) -> bool {
         let node = self.nodes.get(slot);
@@ -279,7 +282,7 @@ impl<const PATCHED: bool> Links<PATCHED> {
         bitlock::unlock(&list.lock);
     }
 
-    /// Every inode, held while `f` sees its number; what was the last reference of one is given to `end`.
+    /// Visits every inode, held while `f` sees its number. If that reference becomes the last, its slot goes to `end`.
     pub fn each(&self, f: &mut dyn FnMut(u64), end: &mut dyn FnMut(u32)) {
         let mut put = |slot| {
             if slot != 0 && self.put(slot) {
@@ -292,7 +295,7 @@ impl<const PATCHED: bool> Links<PATCHED> {
             let mut at = list.first.load(Ordering::Relaxed);
             while at != 0 {
                 let node = self.nodes.get(at);
-                // NEW ones are passed by as those that end: neither is finished.
+                // Skip NEW inodes like ending ones: neither kind is complete.
                 if node.state.load(Ordering::Relaxed) & NEW != 0 || !self.hold(node) {
                     at = node.list_next.load(Ordering::Relaxed);
                     continue;
@@ -300,7 +303,7 @@ impl<const PATCHED: bool> Links<PATCHED> {
                 bitlock::unlock(&list.lock);
                 f(node.ino.load(Ordering::Relaxed));
                 put(std::mem::replace(&mut before, at));
-                // Held, it is still in the list.
+                // The inode is held, so it is still in the list.
                 bitlock::lock(&list.lock);
                 at = node.list_next.load(Ordering::Relaxed);
             }
@@ -357,7 +360,7 @@ mod tests {
         links::<true>();
     }
 
-    /// Each thread puts its own numbers in and takes them out, while one looks at all.
+    /// Each thread inserts and removes its own numbers, while one enumerates all.
     fn beside<const PATCHED: bool>() {
         let links = Links::<PATCHED>::new(64, 1 << 14).unwrap();
         assert!((1..=100).all(|slot| links.insert(slot, u64::from(slot))));
@@ -366,14 +369,14 @@ mod tests {
                 let links = &links;
                 scope.spawn(move || {
                     for i in 0..3000u32 {
-                        // Each once: who enumerates may be busy ending an earlier one.
+                        // Each slot once: the enumerator may still be ending an earlier inode.
                         let slot = thread * 3000 + i;
                         let ino = u64::from(slot);
                         assert!(links.insert(slot, ino) && links.get(ino) == Some(slot));
                         assert!(links.get(u64::from(i % 100 + 1)).is_some());
                         links.put(i % 100 + 1);
                         links.put(slot);
-                        // The other reference may be the enumeration's for a while; it then ends there.
+                        // The enumerator may hold the other reference for a while; the inode then ends there.
                         links.put(slot);
                         while links.get(ino).is_some_and(|held| !links.put(held)) {
                             std::thread::yield_now();

@@ -1,7 +1,7 @@
 //! Inodes by number: uvfs's cache, and the kernel's inode hash and superblock list before and after the changes of the
 //! thread "vfs: inode cache conversion to hash-bl" (linux-fsdevel, October 2023).
 //!
-//! An [`Inodes`] is what `icache` measures. [`links`] is the kernel's part of it alone, which `tree` puts beside the same
+//! `icache` measures an [`Inodes`]. [`links`] is the kernel's part of it alone; `tree` runs it beside the same
 //! calls of uvfs.
 
 pub mod kernel;
@@ -12,30 +12,30 @@ use anyhow::Result;
 use uvfs_cache::Attr;
 use uvfs_cache::attr::mode::S_IFREG;
 
-/// The number of the first inode that stays.
+/// The number of the first permanent inode.
 pub const FIRST: u64 = 1000;
 
-/// An inode cache with some inodes that stay, each of which somebody holds.
+/// An inode cache with some permanent inodes, each of which is held.
 pub trait Inodes: Send + Sync + Sized + 'static {
-    /// With `files` inodes from [`FIRST`] on.
+    /// With `files` permanent inodes, numbered from [`FIRST`].
     ///
     /// # Errors
-    /// Where there is no memory.
+    /// If there is no memory.
     fn new(files: u64) -> Result<Self>;
 
-    /// Attributes of an inode by its number; whether there is one.
+    /// Copies the attributes of an inode, by its number; false if there is none.
     fn stat(&self, ino: u64, attr: &mut Attr) -> bool;
 
-    /// A reference is taken by number and dropped; whether there was an inode.
+    /// Takes a reference by number and drops it; false if there is no such inode.
     fn get(&self, ino: u64) -> bool;
 
-    /// An inode is made under a number that nobody has, and ends.
+    /// Makes an inode under an unused number and ends it.
     ///
     /// # Errors
-    /// Where there is no memory, or the number is known.
+    /// If there is no memory, or the number is in use.
     fn make_and_end(&self, ino: u64) -> Result<()>;
 
-    /// Every inode, each held while `f` sees its number.
+    /// Visits every inode; each is held while `f` sees its number.
     fn each(&self, f: &mut dyn FnMut(u64));
 }
 

@@ -1,5 +1,5 @@
-//! `urcu`: liburcu's lock-free hash table (`cds_lfht`, the memb flavour), where its headers were found when this
-//! was built. Threads are registered; each operation is one read-side critical section.
+//! `urcu`: liburcu's lock-free hash table (`cds_lfht`, the memb flavour), if its headers were present at build
+//! time. Threads are registered; each operation is one read-side critical section.
 
 #[cfg(urcu)]
 #[allow(unsafe_code, reason = "calls of C")]
@@ -8,7 +8,7 @@ mod sys;
 #[cfg(urcu)]
 pub use sys::Urcu;
 
-/// Why there is no such arm.
+/// Why the arm is missing.
 #[cfg(not(urcu))]
 pub const MISSING: &str =
     "liburcu's headers (Debian: liburcu-dev) were not found when this program was built";

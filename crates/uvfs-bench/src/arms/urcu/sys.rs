@@ -1,7 +1,7 @@
-//! liburcu's calls (`shim.c`), made safe: who has a [`Registered`] may read, who reads has a [`Section`].
+//! A safe wrapper of liburcu's calls (`shim.c`): a thread registers ([`Registered`]), and reads in a [`Section`].
 //!
-//! A registration belongs to the thread that made it and cannot be sent away; a section borrows it. A value is
-//! copied out or looked at only within the section, as RCU asks.
+//! A registration belongs to the thread that made it and is not `Send`. A section borrows it. As RCU requires, a
+//! value is copied or read only within the section.
 
 use std::ffi::{c_int, c_uchar, c_ulong};
 use std::marker::PhantomData;
@@ -63,14 +63,14 @@ pub struct Urcu {
     hashing: Hashing,
 }
 
-// SAFETY: `cds_lfht` is made to be used by many threads; every access here is within a read-side critical section
+// SAFETY: `cds_lfht` is designed for use by many threads; every access here is within a read-side critical section
 // of a registered thread.
 unsafe impl Send for Urcu {}
 // SAFETY: as above.
 unsafe impl Sync for Urcu {}
 
 std::thread_local! {
-    /// How many [`Registered`] this thread has: liburcu wants a thread to be registered once.
+    /// How many [`Registered`] this thread has. Liburcu requires that a thread registers only once.
     static REGISTRATIONS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -165,7 +165,7 @@ impl Table for Urcu {
 
     fn build(tree: &Tree, _threads: usize) -> Result<Self> {
         let buckets = tree.entries.len().next_power_of_two().max(64);
-        // SAFETY: no condition; the number of buckets is a power of two as is asked for.
+        // SAFETY: no condition; the number of buckets is a power of two, as required.
         let table = NonNull::new(unsafe { bench_urcu_new(buckets as c_ulong) });
         let table = Self { table: table.context("liburcu could not make a table")?, hashing: hashing() };
         let registered = Registered::new(&table);
@@ -194,8 +194,8 @@ impl Table for Urcu {
 impl Drop for Urcu {
     fn drop(&mut self) {
         let _registered = Registered::new(self);
-        // SAFETY: nobody else has the table (`&mut`); registered, and outside of any section: a section borrows
-        // the table.
+        // SAFETY: `&mut` excludes all other users; the thread is registered, and no section is open, because a section
+        // borrows the table.
         unsafe { bench_urcu_free(self.table.as_ptr(), VALUE) }
     }
 }

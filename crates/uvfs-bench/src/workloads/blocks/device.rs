@@ -1,4 +1,4 @@
-//! uvfs's buffer cache, with the threads' lookasides and without.
+//! uvfs's buffer cache, with and without the threads' lookasides.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use uvfs_cache::{Cache, Config};
 
 use super::{Blocks, Local, Table, Tally, number, place, source};
 
-/// A device all of whose blocks that are looked up are in memory; `ISOLATED`: for threads that have no lookaside.
+/// A device whose looked-up blocks are all in memory. `ISOLATED`: the threads have no lookaside.
 pub(super) struct Cached<const ISOLATED: bool>(Arc<Device>);
 
 impl<const ISOLATED: bool> Table for Cached<ISOLATED> {
@@ -33,7 +33,7 @@ impl<const ISOLATED: bool> Table for Cached<ISOLATED> {
     }
 }
 
-/// A thread's part. While it lives the thread is isolated, or is not.
+/// A thread's part. While it lives, the thread is isolated if `ISOLATED` says so.
 pub(super) struct Looking<'t> {
     device: &'t Device,
     before: Counters,
@@ -42,7 +42,7 @@ pub(super) struct Looking<'t> {
 impl Local for Looking<'_> {
     #[inline(always)]
     fn find(&mut self, block: u64) -> Option<u64> {
-        // Which it is, as the others say where: what comes next waits for it.
+        // Returns the block's id, as other tables return its place: the next lookup depends on it.
         self.device.which(block).map(|id| id.to_word())
     }
 

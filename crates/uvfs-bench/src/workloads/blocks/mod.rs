@@ -1,10 +1,12 @@
 //! `blocks`: a block's number to its buffer, as the kernel's per-CPU lookaside is measured.
 //!
-//! The subject is the thread "fs/buffer.c: remove per-CPU buffer_head lookup cache" (linux-fsdevel, June 2023): the
-//! same `mod` blocks looked up again and again, which is 41 ns while they are in a list of 16, and 138 from 17 on, where no list
-//! takes 71. Three variants: `find` looks whether the block is in memory; `copy` reads eight bytes of it besides, in which its
-//! number stands, and keeps no hold of it; `pin` takes a reference before it reads and drops it after that. Where
-//! the next number is taken from depends on the result.
+//! The subject is the thread "fs/buffer.c: remove per-CPU buffer_head lookup cache" (linux-fsdevel, June 2023). It
+//! looks the same `mod` blocks up again and again. A lookup takes 41 ns while they fit a list of 16, 138 ns from 17
+//! blocks on, and 71 ns without a list.
+//!
+//! There are three variants. `find` looks whether the block is in memory. `copy` also reads the eight bytes that hold
+//! its number, and keeps no reference. `pin` takes a reference before it reads and drops it afterwards. The place
+//! of the next number depends on the result.
 
 mod device;
 mod pattern;
@@ -28,29 +30,29 @@ const ARMS: [&str; 6] = ["tree", "own-tree", "stock", "uvfs", "hashbrown", "papa
 /// How the block is held: the variants.
 const HOLDS: [&str; 3] = ["find", "copy", "pin"];
 
-/// Something that has blocks.
+/// A table of blocks.
 pub(in crate::workloads) trait Table: Send + Sync + Sized {
     /// One thread's part.
     type Local<'t>: Local
     where
         Self: 't;
 
-    /// Has these blocks, each with its number in it.
+    /// Builds a table of these blocks, each of which contains its number.
     fn build(blocks: &Blocks) -> Result<Self>;
 
-    /// The part of the thread that calls.
+    /// The calling thread's part.
     fn local(&self) -> Self::Local<'_>;
 }
 
 /// One thread's part of a table.
 pub(in crate::workloads) trait Local {
-    /// Something that depends on where the block was found; `None`: it is not there.
+    /// A value that depends on where the block was found; `None`: it is not there.
     fn find(&mut self, block: u64) -> Option<u64>;
 
-    /// The number that stands in a block ([`place`]), which is not held on to; `None`: it is not there.
+    /// The number stored in a block ([`place`]), read without a reference; `None`: it is not there.
     fn copy(&mut self, block: u64) -> Option<u64>;
 
-    /// The same with a reference taken before and dropped after it.
+    /// The same, with a reference taken before the read and dropped after it.
     fn pin(&mut self, block: u64) -> Option<u64>;
 
     /// Where blocks were found.
@@ -59,7 +61,7 @@ pub(in crate::workloads) trait Local {
     }
 }
 
-/// How often a block was found where, by names of places, in order.
+/// How many blocks were found in which place, by name of the place, in order.
 #[derive(Clone, Debug, Default)]
 pub(in crate::workloads) struct Tally(Vec<(String, u64)>);
 
@@ -80,7 +82,7 @@ impl Tally {
     }
 }
 
-/// What is in memory.
+/// The blocks in memory.
 #[derive(Clone, Debug)]
 pub(in crate::workloads) struct Blocks {
     /// Their numbers, each once.
@@ -306,28 +308,28 @@ impl<'a, T: Table + 'a> Drop for Looking<'a, T> {
     }
 }
 
-/// Where in a block its number stands: in another line in each of its neighbours, or a few sets of the processor's
-/// caches would have to do for all blocks.
+/// Offset of a block's number in the block. Neighbouring blocks use different cache lines; otherwise all blocks would
+/// share a few sets of the processor's caches.
 #[inline(always)]
 fn place(number: u64, size: usize) -> usize {
     (number as usize * 64) & (size - 1)
 }
 
-/// What a block says of itself that was looked up by this number.
+/// The number stored in a block that was looked up by `number`.
 #[inline(always)]
 fn number(bytes: &[u8], of: u64) -> Option<u64> {
     let at = place(of, bytes.len());
     bytes.get(at..at + 8)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
-/// A block: its number in its place, else zeroes.
+/// A block's content: its number at its offset, else zeroes.
 fn contents(number: u64, size: usize) -> Vec<u8> {
     let (mut bytes, at) = (vec![0; size], place(number, size));
     bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
     bytes
 }
 
-/// A source that has every block.
+/// A source that can read every block.
 struct Numbers {
     size: usize,
 }

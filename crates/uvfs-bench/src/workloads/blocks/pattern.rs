@@ -1,4 +1,4 @@
-//! Which blocks are looked up, in which order.
+//! The patterns: which blocks are looked up, in which order.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -8,26 +8,26 @@ use anyhow::{Context as _, Result, ensure};
 
 /// Blocks of a leaf of the trees.
 const LEAF: u64 = 64;
-/// Lookups after which the random patterns repeat themselves.
+/// Length of the random patterns, which then repeat.
 const LENGTH: usize = 1 << 18;
 
-/// As `--patterns` has them.
+/// Their names in `--patterns`.
 pub(super) const NAMES: [&str; 5] = ["mod", "leaf-mod", "uniform", "zipf", "sequential"];
 
-/// Which blocks.
+/// A pattern.
 #[derive(Clone, Debug)]
 pub(super) enum Pattern {
-    /// So many neighbours, around and around.
+    /// This many adjacent blocks, round and round.
     Mod(u64),
-    /// The same, one in each leaf of the tree.
+    /// The same, with one block in each leaf of the tree.
     LeafMod(u64),
-    /// So many neighbours in random order.
+    /// This many adjacent blocks, in random order.
     Uniform(u64),
-    /// So many, a few of them much more often than others.
+    /// This many blocks, a few of them much more often than others.
     Zipf(u64),
-    /// So many neighbours in order.
+    /// This many adjacent blocks, in order.
     Sequential(u64),
-    /// As it was recorded.
+    /// A recorded trace.
     Trace(Sequence),
 }
 
@@ -52,7 +52,7 @@ impl Pattern {
         }
     }
 
-    /// Blocks of the patterns that go around.
+    /// Number of blocks of the patterns that go round.
     pub(super) fn modulus(&self) -> Option<u64> {
         match self {
             Self::Mod(n) | Self::LeafMod(n) => Some(*n),
@@ -126,10 +126,10 @@ impl Deref for Sequence {
     }
 }
 
-/// A trace, and the size of its blocks if it says so. Empty lines, and those that begin with `#`, are passed over.
+/// Reads a trace, and the size of its blocks if it has one. Skips empty lines and lines that begin with `#`.
 ///
 /// # Errors
-/// Where the file cannot be read, has no block, has a line that is none, or blocks of several sizes.
+/// If the file cannot be read, has no block, has a malformed line, or has blocks of several sizes.
 pub(super) fn read_trace(path: &Path) -> Result<(Pattern, Option<usize>)> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     parse(&text).with_context(|| path.display().to_string())

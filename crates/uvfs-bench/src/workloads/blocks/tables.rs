@@ -1,7 +1,7 @@
-//! What others take: the kernel's tree and the lookaside before it, and hash maps.
+//! The alternatives to uvfs's cache: the kernel's tree, the lookaside in front of it, and hash maps.
 //!
-//! All have the same buffers: a header with number, size and a count of references, and the bytes elsewhere, as the kernel's
-//! buffer heads. A reference is an `Arc`'s. Nothing is inserted while it is measured.
+//! All use the same buffers: a header with number, size and reference count, and the bytes elsewhere, as with the
+//! kernel's buffer heads. A reference is an `Arc`'s. Nothing is inserted during the measurement.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl Head {
     }
 }
 
-/// The number in the block, with a reference taken and dropped or without.
+/// Reads the number in the block, with or without taking and dropping a reference.
 #[inline(always)]
 fn read(head: &Arc<Head>, block: u64, pin: bool) -> Option<u64> {
     if pin {
@@ -33,7 +33,7 @@ fn read(head: &Arc<Head>, block: u64, pin: bool) -> Option<u64> {
     }
 }
 
-/// Where a buffer is.
+/// The address of a buffer, as a number.
 #[inline(always)]
 fn address(head: &Arc<Head>) -> u64 {
     Arc::as_ptr(head).addr() as u64
@@ -42,7 +42,7 @@ fn address(head: &Arc<Head>) -> u64 {
 const FAN_BITS: u32 = 6;
 const FAN: usize = 1 << FAN_BITS;
 
-/// A node says by itself how far up it is, as the XArray's do: a walk does not know the height before it.
+/// A node holds its own level, as the XArray's nodes do: a walk does not know the height before it reads the node.
 struct Node {
     shift: u32,
     slots: Slots,
@@ -137,7 +137,7 @@ impl Local for &Tree {
 /// Entries of the kernel's lookaside.
 const LRU: usize = 16;
 
-/// The tree with the kernel's lookaside before it, one a thread: 16 buffers, the last one used first.
+/// The tree with the kernel's lookaside in front of it, one per thread: 16 buffers, most recently used first.
 pub(super) struct Stock(Tree);
 
 /// A thread's lookaside. Its entries are references.
@@ -208,7 +208,7 @@ impl Local for Lru<'_> {
     }
 }
 
-/// A map without a lock, which nobody can change.
+/// A map without a lock, so it cannot change.
 pub(super) struct Hashbrown(hashbrown::HashMap<u64, Arc<Head>, FixedState>);
 
 impl Table for Hashbrown {

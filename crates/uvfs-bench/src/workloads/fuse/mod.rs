@@ -1,11 +1,11 @@
-//! `fuse`: mounted file systems, as a program that knows nothing of them sees them.
+//! `fuse`: mounted file systems, as an unmodified program sees them.
 //!
-//! It mounts what it measures, in a mount namespace of its own so that no mount can stay behind: the kernel's
-//! tmpfs ([`place`]), the command `uvfs` with the timeouts that it has by itself and with none, and what `--peer` says
-//! ([`server`]). All of them are filled with the same tree ([`tree`]) and do the same system calls ([`phase`]), in
-//! turns. Beside the throughput stands what the servers used of the processors for each operation.
+//! The workload mounts the arms itself, in a private mount namespace, so that no mount can stay behind. The arms are
+//! the kernel's tmpfs ([`place`]), the command `uvfs` with its default timeouts and with none, and the `--peer`
+//! commands ([`server`]). All are filled with the same tree ([`tree`]) and make the same system calls ([`phase`]), in
+//! turns. The report gives the servers' processor time per operation beside the throughput.
 //!
-//! Nothing is dropped for preemption: a server that takes the processor from its client is what a mount costs.
+//! Nothing is dropped for preemption: that a server takes the processor from its client is part of a mount's cost.
 
 pub mod phase;
 pub mod place;
@@ -30,7 +30,7 @@ use crate::workloads::fuse::tree::Tree;
 use crate::workloads::target::Target;
 use crate::workloads::{Maker, Prepare, Workload, options};
 
-/// Files of a directory, where nothing else is said.
+/// Default number of files in a directory.
 const PER_DIR: u64 = 100;
 
 /// The workload.
@@ -90,7 +90,7 @@ impl Workload for Fuse {
     }
 }
 
-/// Whether it can be run here, and from then on in a mount namespace of its own.
+/// Checks that the workload can run here, and moves to a private mount namespace.
 fn can_run(phases: &[Phase]) -> Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
@@ -114,7 +114,7 @@ struct Mounts {
 }
 
 impl Mounts {
-    /// The arm of what is mounted at a place.
+    /// The arm for the file system mounted at a place.
     fn mounted(&self, name: &str, place: Place, threads: usize) -> Mounted {
         Mounted {
             name: name.to_owned(),
@@ -126,7 +126,7 @@ impl Mounts {
         }
     }
 
-    /// The arm of what a command mounts.
+    /// The arm for the file system that a command mounts.
     fn served(&self, name: &str, threads: usize, command: impl FnOnce(&Place) -> Command) -> Result<Mounted> {
         let mut arm = self.mounted(name, Place::new()?, threads);
         arm.server = Some(
@@ -172,7 +172,7 @@ impl Maker for Mounts {
     }
 }
 
-/// The command `uvfs`, which is built into the same directory.
+/// The command `uvfs`, which is built into the same directory as this program.
 fn program() -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program's file")?;
     let program = own.with_file_name("uvfs");
@@ -184,14 +184,14 @@ fn program() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// The arm. It is unmounted, then the server ends, then the directories go: fields are dropped in their order.
+/// The arm. Fields drop in order: it is unmounted, then the server ends, then the directories are removed.
 struct Mounted {
     name: String,
     phases: Vec<Phase>,
     tree: Tree,
     server: Option<Server>,
     place: Place,
-    /// Whether what is made would still be there after the mount.
+    /// Whether files made in it outlive the mount.
     leaves: bool,
 }
 
@@ -243,10 +243,10 @@ impl Arm for Mounted {
             Some(Phase::WalkCold) => place::drop_dentries(),
             Some(Phase::Find) => {
                 place::drop_dentries()?;
-                // With inodes go the pages of files that nobody has mapped: find's own would come from a disk.
+                // With their inodes, unmapped files lose their pages: find's own would be read from a disk.
                 phase::find(self.place.source())
             }
-            // Other arms' turns may have dropped what this one had.
+            // Another arm's turn may have dropped this arm's cache.
             Some(Phase::WalkWarm) => (0..workers).try_for_each(|seat| self.tree.walk(seat)),
             _ => Ok(()),
         }

@@ -1,4 +1,5 @@
-//! What clients do, phase by phase. Each does it in directories of its own ([`tree`](crate::workloads::fuse::tree)).
+//! The clients' work, phase by phase. Each client works in its own directories
+//! ([`tree`](crate::workloads::fuse::tree)).
 
 use std::ffi::CString;
 use std::hint::black_box;
@@ -13,33 +14,33 @@ use rustix::io::read;
 use crate::harness::Worker;
 use crate::workloads::fuse::tree::{PAGE, Tree, made_in, page_name};
 
-/// A phase; its name is that of the kind in lower case, with a dash between words.
+/// A phase. Its name is the variant's in lower case, with a dash between words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
     /// fstat(2) of an open file.
     Getattr,
-    /// stat(2) of one name in a directory that is open.
+    /// stat(2) of one name in an open directory.
     Stat,
-    /// Every directory read and every entry looked at, after the kernel has forgotten all.
+    /// Reads every directory and looks at every entry, after the kernel has dropped its caches.
     WalkCold,
-    /// The same once more.
+    /// The same again, with warm caches.
     WalkWarm,
-    /// GNU find with a test that needs a stat of each entry, after the kernel has forgotten all.
+    /// GNU find with a test that needs a stat of each entry, after the kernel has dropped its caches.
     Find,
-    /// A file made, closed and removed.
+    /// Makes, closes and removes a file.
     CreateUnlink,
-    /// A file of a page opened, read and closed.
+    /// Opens, reads and closes a file of one page.
     OpenReadClose,
 }
 
 impl Phase {
-    /// Whether an operation is an entry of a walk.
+    /// Whether an operation is one entry of a walk.
     pub fn walks(self) -> bool {
         matches!(self, Self::WalkCold | Self::WalkWarm | Self::Find)
     }
 
-    /// Whether the kernel shall know nothing before.
+    /// Whether the kernel's caches must be empty at the beginning.
     pub fn cold(self) -> bool {
         matches!(self, Self::WalkCold | Self::Find)
     }
@@ -47,7 +48,7 @@ impl Phase {
     /// The work of one client.
     ///
     /// # Errors
-    /// Where its files cannot be opened.
+    /// If its files cannot be opened.
     pub fn worker(self, tree: &Tree, client: usize) -> Result<Box<dyn Worker + '_>> {
         if self.walks() {
             let find = self == Self::Find;
@@ -82,7 +83,7 @@ fn whole(stat: Stat) -> Result<()> {
     Ok(())
 }
 
-/// Names differ from each other, so that nobody can know one.
+/// Names are all different, so none can be cached.
 fn create_unlink(dir: &OwnedFd, i: u64) -> Result<()> {
     let name = format!("made{i}");
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -97,7 +98,7 @@ fn open_read_close(base: &OwnedFd, name: &CString, page: &mut [u8; PAGE]) -> Res
     Ok(())
 }
 
-/// The same for each operation; it is given the operation's number.
+/// A worker that runs `once` for each operation, with the operation's number.
 fn each<'a>(once: impl FnMut(u64) -> Result<()> + 'a) -> Box<dyn Worker + 'a> {
     Box::new(Each { once, done: 0 })
 }
@@ -117,7 +118,7 @@ impl<F: FnMut(u64) -> Result<()>> Worker for Each<F> {
     }
 }
 
-/// A batch is one walk, whose entries are its operations.
+/// A batch is one walk; its entries are the operations.
 struct Walking<'a> {
     tree: &'a Tree,
     client: usize,
@@ -142,10 +143,10 @@ impl Worker for Finding<'_> {
     }
 }
 
-/// Runs GNU find. No file is so large, so nothing is written, but each must be looked at.
+/// Runs GNU find. No file is as large as the test asks, so nothing is printed, but each must be looked at.
 ///
 /// # Errors
-/// Where it cannot be started, or fails, or finds such a file.
+/// If find cannot be started, fails, or finds such a file.
 pub fn find(path: &Path) -> Result<()> {
     let mut find = Command::new("find");
     find.arg(path).args(["-size", "+1048576G"]);

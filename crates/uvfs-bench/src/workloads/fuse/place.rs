@@ -1,8 +1,7 @@
-//! Where something is mounted: directories of its own, in a mount namespace of its own.
+//! A place for a mount: its own directories, in a private mount namespace.
 //!
 //! A [`Place`] is a temporary directory with `mnt` (what is measured), `src` (for servers that show another
-//! directory) and `log`. Nothing is ever removed recursively here: below `mnt` may be files of somebody else,
-//! shown by a peer.
+//! directory) and `log`. Nothing here is ever removed recursively: a peer may show other users' files below `mnt`.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,28 +10,28 @@ use anyhow::{Context as _, Result};
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 
-/// Puts this thread, and what it starts from now on, into a mount namespace of its own. What is mounted there is
-/// seen by nobody else, and goes when the last process in it ends.
+/// Moves this thread, and all processes that it starts from now on, into a private mount namespace. Mounts made there
+/// are invisible outside, and go away when the last process in it ends.
 ///
 /// # Errors
-/// What unshare(2) and mount(2) say.
+/// The error of unshare(2) or mount(2).
 pub fn own_namespace() -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNS).context("cannot have a mount namespace")?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .context("cannot make the mount namespace private")
 }
 
-/// Makes the kernel forget the dentries and inodes that nobody uses, of every file system.
+/// Makes the kernel drop the unused dentries and inodes of every file system.
 ///
 /// # Errors
-/// Where `/proc/sys/vm/drop_caches` cannot be written.
+/// If `/proc/sys/vm/drop_caches` cannot be written.
 pub fn drop_dentries() -> Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "2\n").context("cannot drop the kernel's dentries")
 }
 
 const MOUNT: &str = "mnt";
 
-/// Where one arm is mounted. Unmounts when dropped.
+/// The place where one arm is mounted. Unmounts when dropped.
 pub struct Place {
     base: PathBuf,
     mount: PathBuf,
@@ -44,7 +43,7 @@ impl Place {
     /// Makes the directories; `src` is on a tmpfs, so that no disk is measured.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn new() -> Result<Self> {
         let base = tempfile::Builder::new().prefix("uvfs-bench-").tempdir();
         let base = base.context("cannot make a directory to mount on")?.keep();
@@ -56,7 +55,7 @@ impl Place {
         Ok(place)
     }
 
-    /// Where the arm is, or will be, mounted.
+    /// The mount point of the arm.
     pub fn mount(&self) -> &Path {
         &self.mount
     }
@@ -69,26 +68,26 @@ impl Place {
     /// Mounts the kernel's tmpfs.
     ///
     /// # Errors
-    /// What mount(2) says.
+    /// The error of mount(2).
     pub fn mount_tmpfs(&self) -> Result<()> {
         tmpfs(&self.mount)
     }
 
-    /// Unmounts what is measured, also while it is used; nothing where nothing is mounted.
+    /// Unmounts the arm, even while it is in use. Does nothing if nothing is mounted.
     pub fn unmount(&self) {
-        // EINVAL says that nothing is mounted; any other error leaves it to the end of the namespace.
+        // EINVAL: nothing is mounted. After any other error the mount goes with the namespace.
         let _ = unmount(&self.mount, UnmountFlags::DETACH);
     }
 
-    /// A file for what a server says.
+    /// A file for a server's error output.
     ///
     /// # Errors
-    /// Where it cannot be made.
+    /// If it cannot be made.
     pub fn log(&self) -> Result<File> {
         File::create(&self.log).with_context(|| format!("cannot make {}", self.log.display()))
     }
 
-    /// What the server said, on one line.
+    /// The server's error output, on one line.
     pub fn said(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -99,9 +98,9 @@ impl Place {
     /// Whether something is mounted. Does not ask the file system, which may not answer yet.
     ///
     /// # Errors
-    /// Where `/proc` does not say.
+    /// If `/proc` does not say.
     pub fn is_mounted(&self) -> Result<bool> {
-        // Of this thread: a namespace belongs to threads.
+        // This thread's: a mount namespace belongs to a thread.
         let mounts = fs::read_to_string("/proc/thread-self/mounts").context("cannot read the mounts")?;
         let own = escaped(&fs::canonicalize(&self.base)?.join(MOUNT));
         Ok(mounts.lines().any(|line| line.split(' ').nth(1) == Some(&own)))
@@ -112,7 +111,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.unmount();
         let _ = unmount(&self.source, UnmountFlags::DETACH);
-        // What is not empty stays; see the top of this file.
+        // A directory that is not empty stays; see the head of this file.
         let _ = fs::remove_dir(&self.mount);
         let _ = fs::remove_dir(&self.source);
         let _ = fs::remove_file(&self.log);
@@ -120,7 +119,7 @@ impl Drop for Place {
     }
 }
 
-/// A path as `/proc/PID/mounts` has it.
+/// A path in the form of `/proc/PID/mounts`.
 fn escaped(path: &Path) -> String {
     let special = [('\\', r"\134"), (' ', r"\040"), ('\t', r"\011"), ('\n', r"\012")];
     special.iter().fold(path.display().to_string(), |path, (c, code)| path.replace(*c, code))

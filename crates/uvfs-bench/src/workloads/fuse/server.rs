@@ -1,9 +1,9 @@
-//! Servers: processes that mount something, from their start to their end, and the processor time they use.
+//! Servers: processes that each mount a file system, from start to end, and the processor time they use.
 //!
-//! The time is that of the process that was started and of its living descendants, read from their clocks
-//! (clock_getcpuclockid(3)), which count nanoseconds and the threads that have ended; `/proc/PID/stat` has
-//! hundredths of a second. A server may have work left when its client has been answered (nobody waits for FORGET
-//! and RELEASE), so a reading waits until it is quiet.
+//! The time is that of the started process and of its living descendants. It is read from their clocks
+//! (clock_getcpuclockid(3)), which count nanoseconds and include ended threads; `/proc/PID/stat` only has
+//! hundredths of a second. A server may have work left after it answered its client (nobody waits for FORGET
+//! and RELEASE), so a reading waits until the server is quiet.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -16,14 +16,14 @@ use nix::unistd::Pid;
 
 use crate::workloads::fuse::place::Place;
 
-/// For a server to mount.
+/// Time for a server to mount.
 const MOUNTS_WITHIN: Duration = Duration::from_secs(20);
-/// For a server to end after its mount went; then it is killed.
+/// Time for a server to end after its unmount; then it is killed.
 const ENDS_WITHIN: Duration = Duration::from_secs(3);
-/// A server that used less than [`IDLE`] of one such time is quiet.
+/// A server that used less than [`IDLE`] of this time is quiet.
 const LOOK: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_micros(20);
-/// A server that polls is never quiet.
+/// Longest wait for a quiet server: one that polls is never quiet.
 const QUIET_WITHIN: Duration = Duration::from_millis(500);
 
 /// `--peer`.
@@ -31,14 +31,14 @@ const QUIET_WITHIN: Duration = Duration::from_millis(500);
 pub struct Peer {
     /// Name of the arm.
     pub name: String,
-    /// For `sh -c`, with `{dir}` and perhaps `{src}`.
+    /// Command for `sh -c`, with `{dir}` and optionally `{src}`.
     pub command: String,
 }
 
 impl std::str::FromStr for Peer {
     type Err = String;
 
-    /// `CMD` or `NAME=CMD`. Without a name the command's is taken.
+    /// `CMD` or `NAME=CMD`. Without a name, the command's is taken.
     fn from_str(text: &str) -> Result<Self, String> {
         let is_name =
             |name: &str| !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c == '{');
@@ -57,7 +57,7 @@ impl std::str::FromStr for Peer {
 }
 
 impl Peer {
-    /// Whether it shows the directory that is made for it.
+    /// Whether it shows the source directory of its place.
     pub fn uses_source(&self) -> bool {
         self.command.contains("{src}")
     }
@@ -74,7 +74,7 @@ impl Peer {
     }
 }
 
-/// A running server. Whoever drops it has unmounted it; where that does not end it, it is killed.
+/// A running server. The owner unmounts before dropping it; a server that does not end then is killed.
 pub struct Server {
     child: Child,
 }
@@ -83,7 +83,7 @@ impl Server {
     /// Starts a server and waits for its mount.
     ///
     /// # Errors
-    /// Where it does not start, ends, or mounts nothing within some seconds; with what it said.
+    /// If it does not start, ends, or mounts nothing within some seconds; includes its error output.
     pub fn start(mut command: Command, place: &Place) -> Result<Self> {
         // In this process's group, so that an interrupt from the terminal ends all of them.
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(place.log()?).spawn();
@@ -105,13 +105,13 @@ impl Server {
         bail!("{problem}; it said: {}", place.said())
     }
 
-    /// Processor time used up to now, when the server is quiet. `None` where the clocks cannot be read.
+    /// Processor time used so far, read when the server is quiet. `None` if the clocks cannot be read.
     pub fn cpu(&self) -> Option<Duration> {
         let clocks: Vec<ClockId> = family(self.child.id() as i32)
             .into_iter()
             .filter_map(|pid| clock_getcpuclockid(pid).ok())
             .collect();
-        // A process may end meanwhile; its time is lost, and the sum is then less than before, which is told apart.
+        // A process may end meanwhile. Its time is then lost, and the caller sees that the sum has decreased.
         let read =
             || clocks.iter().filter_map(|clock| clock.now().ok()).map(Duration::from).sum::<Duration>();
         let first = (!clocks.is_empty()).then(read)?;
@@ -165,7 +165,7 @@ fn family(ancestor: i32) -> Vec<Pid> {
     family.into_iter().map(Pid::from_raw).collect()
 }
 
-/// From `PID (name) state ppid …`; a name may hold blanks and brackets.
+/// Parses `PID (name) state ppid …`; a name may contain blanks and brackets.
 fn parent(stat: &str) -> Option<i32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
@@ -192,7 +192,7 @@ mod tests {
         let child = Command::new("sh").args(["-c", line]).spawn().unwrap();
         let mut server = Server { child };
         let deadline = Instant::now() + Duration::from_secs(20);
-        // It is never quiet; the clocks go on all the same.
+        // It is never quiet, but its clocks still advance.
         while server.cpu().is_none_or(|used| used < Duration::from_millis(20)) {
             assert!(Instant::now() < deadline, "no time is seen");
         }

@@ -1,8 +1,8 @@
-//! The tree that every mount is filled with, how it is walked, and whether it is right.
+//! The tree that fills every mount: how it is made, walked and checked.
 //!
-//! Below one fresh directory, so that a peer may show files of somebody else: for each client a tree of its own
+//! The tree is below one fresh directory, because a peer may show other users' files. Each client has its own tree
 //! (`tN`, directories of `--per-dir` files), a file of one page (`sN`) and an empty directory (`cN`). Clients share
-//! nothing but the server: what one has looked up would not be cold for another.
+//! only the server: a name that one client has looked up would not be cold for another.
 
 use std::ffi::CString;
 use std::fs;
@@ -15,9 +15,9 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, openat, statat};
 
 /// Bytes of the file that is read.
 pub const PAGE: usize = 4096;
-/// What glibc's readdir(3) asks for.
+/// The buffer size of glibc's readdir(3).
 const READDIR: usize = 32 * 1024;
-/// One file in so many has content, and is read back.
+/// One file in this many has content, which the check reads back.
 const WITH_CONTENT: u64 = 64;
 
 /// The tree of one mount.
@@ -29,7 +29,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Below `mount`; nothing is made yet.
+    /// A tree below `mount`; nothing is made yet.
     pub fn new(mount: &Path, files: u64, per_dir: u64, clients: usize) -> Self {
         let base = mount.join(format!("uvfs-bench-{}", std::process::id()));
         Self { base, files, per_dir, clients }
@@ -45,20 +45,20 @@ impl Tree {
         self.base.join(format!("t{client}"))
     }
 
-    /// The directory that all is in, as something to begin paths at.
+    /// A descriptor of the directory that holds everything, for relative paths.
     ///
     /// # Errors
-    /// What openat(2) says.
+    /// The error of openat(2).
     pub fn base(&self) -> Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat(CWD, &self.base, flags, Mode::empty())
             .with_context(|| format!("cannot open {}", self.base.display()))
     }
 
-    /// Makes it.
+    /// Makes the tree.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// The file system's error.
     pub fn fill(&self) -> Result<()> {
         fs::create_dir(&self.base)?;
         for client in 0..self.clients {
@@ -80,10 +80,10 @@ impl Tree {
         self.top(client).join(dir(file / self.per_dir)).join(format!("f{file}"))
     }
 
-    /// Whether all is there, what was written is read, and nothing else is there.
+    /// Checks that everything is there with the right content, and nothing else.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The first fault found.
     pub fn check(&self) -> Result<()> {
         for client in 0..self.clients {
             self.walk(client)?;
@@ -105,7 +105,7 @@ impl Tree {
     /// Reads every directory of a client's tree and stats every entry.
     ///
     /// # Errors
-    /// What the file system answers, or that entries are missing or too many.
+    /// The file system's error, or that entries are missing or too many.
     pub fn walk(&self, client: usize) -> Result<()> {
         let top = self.top(client);
         let found = walk(open_dir(CWD, &top)?)?;
@@ -114,9 +114,9 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes what was made, for mounts that show a directory that stays.
+    /// Removes the tree, for mounts that show a directory that stays.
     pub fn remove(&self) {
-        // Where it cannot be, the file system is broken, and that was said before.
+        // If that fails, the file system is broken, which was reported before.
         let _ = fs::remove_dir_all(&self.base);
     }
 }
@@ -136,11 +136,11 @@ pub fn made_in(client: usize) -> String {
 }
 
 fn content(file: u64) -> Vec<u8> {
-    // A page of memory for every file would be for nothing.
+    // A page of memory for every file would be wasted.
     if file.is_multiple_of(WITH_CONTENT) { format!("file {file}\n").into_bytes() } else { Vec::new() }
 }
 
-/// What stands in a client's file of one page.
+/// The content of a client's file of one page.
 pub fn page(client: usize) -> Vec<u8> {
     (0..PAGE).map(|i| (i * 7 + client) as u8).collect()
 }
@@ -150,8 +150,8 @@ fn open_dir(at: impl std::os::fd::AsFd, path: impl rustix::path::Arg) -> Result<
     openat(at, path, flags, Mode::empty()).context("cannot open a directory")
 }
 
-/// Entries below a directory, each of which was seen by a stat. Entries are looked at while their directory is being
-/// read, so that the kernel may ask for attributes together with names (READDIRPLUS); GNU find reads first.
+/// Counts the entries below a directory, each after a stat. Entries are stat'ed while their directory is being
+/// read, so the kernel may ask for attributes together with names (READDIRPLUS). GNU find reads the directory first.
 fn walk(fd: OwnedFd) -> Result<u64> {
     let mut buffer = [const { MaybeUninit::uninit() }; READDIR];
     let (mut found, mut dirs) = (0, Vec::new());

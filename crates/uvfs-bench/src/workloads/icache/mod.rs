@@ -1,11 +1,14 @@
-//! `icache`: inodes by number, as a file system or a server that is given file handles asks for them.
+//! `icache`: inodes by number, as a file system, or a server that receives file handles, looks them up.
 //!
-//! Phases are variants of one case, whose arms are filled once with `--files` inodes that stay. `stat`: the attributes of an inode, by a
-//! number in random order. `get`: a reference is taken and dropped. `make-end`: an inode is made under a number that nobody has,
-//! and ends with its reference. `enumerate`: all inodes are gone through, each held while its number is looked at, while a thread beside
-//! makes and ends inodes; an operation is one of those that stay.
+//! Phases are variants of one case, whose arms are filled once with `--files` permanent inodes.
 //!
-//! Preempted batches are dropped, but not where only `enumerate` is asked for with as many threads as processors.
+//! - `stat`: reads an inode's attributes, by a number in random order.
+//! - `get`: takes a reference and drops it.
+//! - `make-end`: makes an inode under an unused number; it ends with its reference.
+//! - `enumerate`: visits all inodes, each held while its number is read, while another thread makes and ends inodes.
+//!   An operation is one permanent inode.
+//!
+//! Preempted batches are dropped, except if only `enumerate` is chosen with as many threads as processors.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,22 +24,22 @@ use crate::harness::{Arm, Companion, Seat, Worker};
 use crate::workloads::target::Target;
 use crate::workloads::{Maker, Prepare, Workload, options};
 
-/// Inodes that are made and ended between two looks whether the turn is over.
+/// Inodes made and ended between two checks whether the turn is over.
 const BURST: u64 = 256;
-/// Where the numbers of a seat's own inodes begin; seats are this far apart.
+/// First number of the seats' own inodes; the ranges of two seats are this far apart.
 const OWN: u64 = 1 << 40;
 
-/// What is done.
+/// The phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Phase {
     /// Attributes by number.
     Stat,
-    /// A reference by number, dropped at once.
+    /// Takes a reference by number and drops it at once.
     Get,
-    /// An inode made under a new number, which ends at once.
+    /// Makes an inode under a new number; it ends at once.
     MakeEnd,
-    /// All inodes gone through, beside a thread that makes and ends others.
+    /// Visits all inodes, beside a thread that makes and ends others.
     Enumerate,
 }
 
@@ -99,7 +102,7 @@ impl Numbers {
 impl Maker for Numbers {
     fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>> {
         match name {
-            // One for each thread, and one for who works beside them.
+            // One for each thread, and one for the companion beside them.
             "null" => self.of::<uvfs::Uvfs>(name, threads + 1),
             "stock" => self.of::<kernel::Stock>(name, 1),
             "patched" => self.of::<kernel::Patched>(name, 1),
@@ -119,9 +122,9 @@ struct Caches<I> {
     caches: Vec<I>,
     files: u64,
     phases: Vec<Phase>,
-    /// Which phase's turn it is.
+    /// The phase of the current turn.
     phase: AtomicU64,
-    /// Counts workers, so that no two of them ever make inodes of the same numbers.
+    /// Counts workers, so that no two of them ever make inodes with the same numbers.
     next: AtomicU64,
 }
 
@@ -130,7 +133,7 @@ impl<I> Caches<I> {
         &self.caches[seat.min(self.caches.len() - 1)]
     }
 
-    /// Numbers that nobody else has.
+    /// Numbers that no other worker uses.
     fn own_numbers(&self) -> u64 {
         OWN * (1 + self.next.fetch_add(1, Ordering::Relaxed))
     }

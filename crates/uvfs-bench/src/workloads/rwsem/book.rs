@@ -1,10 +1,10 @@
-//! What single writes took: percentiles of each turn, and their ratios to the reference of the same round.
+//! Latencies of single writes: percentiles of each turn, and their ratios to the reference of the same round.
 
 use parking_lot::Mutex;
 
 use crate::harness::spread::Spread;
 
-/// The arm that all are compared with: one heavy barrier, and nothing else.
+/// The arm with which all are compared: one heavy barrier and nothing else.
 const REFERENCE: &str = "membarrier";
 
 /// One turn of one arm.
@@ -17,7 +17,7 @@ struct Turn {
 }
 
 impl Turn {
-    /// The value below which this share of the samples is.
+    /// The value below which this share of the samples lies.
     fn quantile(&self, share: f64) -> Option<f64> {
         let mut sorted = self.samples.clone();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -25,7 +25,7 @@ impl Turn {
     }
 }
 
-/// The turns of all arms of a case, in the order in which they were made.
+/// The turns of all arms of a case, in order of time.
 #[derive(Debug, Default)]
 pub struct Book(Mutex<Vec<Turn>>);
 
@@ -35,7 +35,7 @@ impl Book {
         self.turns(|turns| turns.push(Turn { arm, workers, samples: Vec::new() }));
     }
 
-    /// What one worker of the turn that is running has seen.
+    /// Records the samples of one worker of the current turn.
     pub fn enter(&self, samples: Vec<f64>) {
         self.turns(|turns| turns.last_mut().into_iter().for_each(|turn| turn.samples.extend(&samples)));
     }
@@ -44,7 +44,7 @@ impl Book {
         f(&mut self.0.lock())
     }
 
-    /// What is to be said of an arm, for each number of workers.
+    /// A remark on an arm, for each number of workers.
     pub fn remark(&self, arm: &str, phase: &str) -> Option<String> {
         let said = self.turns(|turns| {
             let mut widths: Vec<usize> = turns.iter().map(|turn| turn.workers).collect();
@@ -57,7 +57,7 @@ impl Book {
 }
 
 fn sentence(turns: &[Turn], arm: &str, phase: &str, width: usize) -> Option<String> {
-    // The first round warms up.
+    // The first round is the warm-up.
     let rounds = |arm: &str, share: f64| -> Vec<Option<f64>> {
         let own = turns.iter().filter(|turn| turn.arm == arm && turn.workers == width);
         own.skip(1).map(|turn| turn.quantile(share)).collect()

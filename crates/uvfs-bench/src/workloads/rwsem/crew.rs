@@ -1,4 +1,4 @@
-//! Readers that do nothing but read while a turn lasts.
+//! Readers that only read while a turn lasts.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use anyhow::Result;
 use super::locks::Lock;
 use crate::harness::{Companion, pin};
 
-/// Sections between two looks whether it is over.
+/// Sections between two checks whether the turn is over.
 const SECTIONS: u32 = 256;
 
 /// The readers of a turn; they end with it.
@@ -21,11 +21,11 @@ pub struct Crew {
 }
 
 impl Crew {
-    /// So many readers, spread over the processors, the last one first: the first one is the writer's. They are
+    /// Starts `readers` readers, spread over the processors from the last one down: the first is the writer's. They are
     /// reading when this returns.
     ///
     /// # Errors
-    /// Where they cannot be pinned.
+    /// If they cannot be pinned.
     pub fn start<L: Lock>(lock: &Arc<L>, readers: usize) -> Result<Self> {
         let cpus = pin::cpus()?;
         let mut crew = Self { over: Arc::default(), threads: Vec::new() };
@@ -34,7 +34,7 @@ impl Crew {
             let cpu = cpus[cpus.len() - 1 - index % cpus.len()];
             let (lock, over, ready) = (lock.clone(), crew.over.clone(), ready.clone());
             let read = move || {
-                // Where it cannot be pinned it reads all the same.
+                // If pinning fails, the thread still reads.
                 let _ = pin::only(&[cpu]);
                 ready.fetch_add(1, Ordering::Release);
                 while !over.load(Ordering::Relaxed) {
@@ -63,7 +63,7 @@ impl Drop for Crew {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // A reader does not panic; a turn that one is missing from shows it.
+            // A reader does not panic; if one is missing, the turn shows it.
             let _ = thread.join();
         }
     }

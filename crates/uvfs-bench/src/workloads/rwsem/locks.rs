@@ -1,5 +1,5 @@
-//! The locks: all that an arm differs in. A section reads or counts up one number. Reading is inlined by force: whether
-//! a compiler does it for one lock and not for another is not what is compared.
+//! The locks: the arms differ only in these. A section reads or increments one number. Reading is always inlined,
+//! so that the result does not depend on whether the compiler inlines one lock and not another.
 
 use std::hint::black_box;
 use std::sync::PoisonError;
@@ -13,7 +13,7 @@ use nix::sys::time::TimeValLike;
 use uvfs_sync::barrier;
 use uvfs_sync::percpu_rwsem::PerCpuRwSem;
 
-/// Every arm. First the bounds, then what a program would take otherwise.
+/// Every arm. The bounds come first, then the alternatives that a program has.
 pub const NAMES: [&str; 7] =
     ["null", "membarrier", "std-rwlock", "parking-lot", "sharded-lock", "uvfs-unbatched", "uvfs"];
 
@@ -22,28 +22,28 @@ pub trait Lock: Send + Sync + Sized + 'static {
     /// Whether it is a lock at all.
     const EXCLUDES: bool = true;
 
-    /// Around 0.
+    /// A lock around 0.
     ///
     /// # Errors
-    /// A sentence where this machine does not have it.
+    /// A sentence that says that this machine does not have it.
     fn new() -> Result<Self>;
 
     /// A read section.
     fn read(&self) -> u64;
 
-    /// A write section: one more.
+    /// A write section: adds one.
     fn write(&self);
 
-    /// What there is to say after all rounds.
+    /// A remark for the report, after all rounds.
     fn remark(&self) -> Option<String> {
         None
     }
 }
 
-/// Whether two writers and a reader get what a lock owes them.
+/// Checks a lock's guarantees with two writers and a reader.
 ///
 /// # Errors
-/// Where they do not.
+/// If the lock does not keep them.
 pub fn check(lock: &impl Lock) -> Result<()> {
     const WRITES: u64 = 1000;
     let before = lock.read();
@@ -68,7 +68,7 @@ pub fn check(lock: &impl Lock) -> Result<()> {
     Ok(())
 }
 
-/// What this process has used so far.
+/// Processor time used by this process so far.
 pub fn processor_time() -> Option<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
@@ -97,7 +97,7 @@ impl Lock for Null {
     }
 }
 
-/// The two barriers of a semaphore and nothing else.
+/// The two barriers of a semaphore, and nothing else.
 pub struct Membarrier(Null);
 
 impl Lock for Membarrier {
@@ -121,7 +121,7 @@ impl Lock for Membarrier {
     }
 }
 
-/// The standard library's.
+/// The standard library's lock.
 #[expect(clippy::disallowed_types, reason = "it is what is measured here")]
 pub type StdRwLock = std::sync::RwLock<u64>;
 
@@ -195,7 +195,7 @@ impl Lock for PerCpuRwSem<u64> {
     }
 }
 
-/// Without the fenced mode.
+/// The semaphore without its fenced mode.
 pub struct Unbatched(PerCpuRwSem<u64>);
 
 impl Lock for Unbatched {

@@ -1,11 +1,11 @@
-//! `rwsem`: what reader-writer locks cost their readers and their writers.
+//! `rwsem`: the cost of reader-writer locks to their readers and writers.
 //!
-//! A phase is a case: `read` is a section of all measured threads; in the others the measured threads write,
-//! alone (`write-idle`) or beside readers that do nothing but read ([`crew`]). Each write is timed by itself ([`book`]),
-//! because its subject is a single one's latency; the notes give medians, the 99th percentiles, and their ratios to
-//! the bare heavy barrier of the same round. Between two writes, or two bursts, there is a pause that is not
-//! measured: long enough for readers to have forgotten the last one. Preemption is part of the subject, and
-//! nothing is dropped for it.
+//! A phase is a case. In `read` all measured threads read. In the others the measured threads write, alone
+//! (`write-idle`) or beside readers that only read ([`crew`]). Each write is timed by itself ([`book`]),
+//! because the subject is the latency of a single write. The notes give medians, 99th percentiles, and their ratios to
+//! the bare heavy barrier of the same round. Between two writes, or two bursts, there is an unmeasured
+//! pause: long enough for readers to forget the last one. Preemption is part of the subject, so
+//! no batch is dropped for it.
 
 mod book;
 mod crew;
@@ -31,10 +31,10 @@ use crate::workloads::{Maker, Prepare, Workload};
 const READS: u64 = 4096;
 /// Writes of a burst.
 const BURST: u64 = 1000;
-/// Readers that forget the last write make some hundreds of sections meanwhile.
+/// Pause between writes. Readers run some hundreds of sections meanwhile and forget the last write.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// What is done, and beside how many readers.
+/// The kind of section, and the number of readers beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Phase {
     name: &'static str,
@@ -172,7 +172,7 @@ impl<L: Lock> Arm for Sections<L> {
         Ok(())
     }
 
-    /// Sections are done by this process itself.
+    /// This process runs the sections itself.
     fn server_cpu(&self) -> Option<Duration> {
         self.phase.reads.then(locks::processor_time).flatten()
     }

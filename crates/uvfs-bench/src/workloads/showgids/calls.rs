@@ -1,8 +1,8 @@
-//! The loop by system calls below a directory.
+//! The loop through system calls below a directory.
 //!
-//! Where the files are there already (a sysfs, a mount of ours), they are read as they are, and nothing can be
-//! changed. Else they are made in a fresh directory below the target and removed afterwards. Paths are relative to a
-//! descriptor of the directory.
+//! If the files exist already (a sysfs, or a mount of uvfs), they are read as they are and cannot be
+//! changed. Otherwise they are made in a fresh directory below the target and removed afterwards. Paths are relative to
+//! a descriptor of the directory.
 
 use std::ffi::CStr;
 use std::hint::black_box;
@@ -19,13 +19,13 @@ use crate::harness::{Arm, Companion, Seat, Worker};
 use crate::workloads::showgids::{PATH, Pattern, READ, TEXT};
 use crate::workloads::target::{Target, directory};
 
-/// Longest sleep of the thread that makes changes.
+/// Longest sleep of the thread that changes the tree.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What another process needs to do this arm's work.
+/// The description that another process needs to do this arm's work.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Elsewhere {
-    /// Tells it from other workloads' arms.
+    /// Distinguishes it from other workloads' arms.
     showgids: Pattern,
     dir: PathBuf,
     files: u64,
@@ -39,15 +39,15 @@ pub struct SystemCalls {
     files: u64,
     changes: u64,
     asked: u64,
-    /// What was made.
+    /// The files made for this arm, if any.
     _made: Option<tempfile::TempDir>,
 }
 
 impl SystemCalls {
-    /// On the target's files, or on files made there.
+    /// On the target's existing files, or on files made there.
     ///
     /// # Errors
-    /// Where there are none and none can be made, and where there are but something shall be changed.
+    /// If there are none and none can be made, or if they exist but changes are asked for.
     pub fn new(target: &Target, pattern: &Pattern, files: u64, changes: u64) -> Result<Self> {
         let Target::Dir { name, dir } = target else { bail!("this process's own arms are no target") };
         let found = found(dir, pattern, files)?;
@@ -68,7 +68,7 @@ impl SystemCalls {
     }
 }
 
-/// How many of the files there are, counted from 0.
+/// How many of the files exist, counted from 0.
 fn found(dir: &Path, pattern: &Pattern, files: u64) -> Result<u64> {
     let fd = directory(dir)?;
     let there = |n: &u64| statat(&fd, pattern.at(*n), AtFlags::empty()).is_ok();
@@ -121,7 +121,7 @@ impl Arm for SystemCalls {
     }
 
     fn elsewhere(&self, _variant: usize) -> Option<Value> {
-        // Who makes changes is in this process; others do without.
+        // The thread that changes the tree is in this process, so an arm with changes has no worker processes.
         serde_json::to_value(self.elsewhere()).ok().filter(|_| self.changes == 0)
     }
 
@@ -132,10 +132,10 @@ impl Arm for SystemCalls {
     }
 }
 
-/// The worker of another process, if what [`Arm::elsewhere`] said is of this workload.
+/// The worker of another process, if the description that [`Arm::elsewhere`] gave is of this workload.
 ///
 /// # Errors
-/// Where its directory cannot be opened.
+/// If its directory cannot be opened.
 pub fn worker_elsewhere(said: &Value, seat: Seat) -> Option<Result<Box<dyn Worker>>> {
     let said: Elsewhere = serde_json::from_value(said.clone()).ok()?;
     Some(worker(said, seat))
@@ -146,7 +146,7 @@ fn worker(said: Elsewhere, seat: Seat) -> Result<Box<dyn Worker>> {
     Ok(Box::new(Reading::new(said, first)?))
 }
 
-/// The program.
+/// The program that reads.
 struct Reading {
     fd: OwnedFd,
     pattern: Pattern,
@@ -162,7 +162,7 @@ impl Reading {
         Ok(Self { fd: directory(&dir)?, pattern, files, next: first, path: [0; PATH], text: [0; TEXT] })
     }
 
-    /// One file.
+    /// Reads one file.
     fn one(&mut self) -> Result<&[u8; TEXT]> {
         self.text.fill(0);
         let n = self.next;
@@ -213,7 +213,7 @@ impl Companion for Changing {
 impl Drop for Changing {
     fn drop(&mut self) {
         if !self.done.is_multiple_of(2) {
-            // The directory goes with all that is in it anyway.
+            // The whole directory is removed anyway.
             let _ = std::fs::remove_file(&self.path);
         }
     }

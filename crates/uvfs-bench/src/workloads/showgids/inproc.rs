@@ -1,8 +1,8 @@
 //! The loop through uvfs's `Context` on its kernfs driver: one engine, four lock policies, and `null`.
 //!
-//! A tree is the path's directories with the files in the last one, mode 0444, and a user who does not own them. A
-//! change is a node added or removed, by turns in the directory that is read and in one beside it. In `null` the
-//! changes are made in a tree that nobody reads, so that they take the same time from the processors.
+//! A tree is the path's directories with the files in the last one, mode 0444, read by a user who does not own them. A
+//! change adds or removes a node, alternately in the directory that is read and in one beside it. In `null` the
+//! changes go to a tree that nobody reads, so that they take the same processor time.
 
 use std::hint::black_box;
 use std::io::Write;
@@ -18,7 +18,7 @@ use crate::harness::{Arm, Companion, Seat, Worker};
 use crate::workloads::lookups::USER;
 use crate::workloads::showgids::{PATH, READ, TEXT};
 
-/// Longest sleep of the thread that makes changes: it is to notice soon that a turn is over.
+/// Longest sleep of the thread that changes the tree: it must soon notice that a turn is over.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Changes at a time.
 const BURST: u64 = 256;
@@ -26,11 +26,11 @@ const BURST: u64 = 256;
 /// One tree, mounted.
 struct Tree {
     vfs: Arc<Vfs>,
-    /// The directory that is read.
+    /// The directory that the readers read.
     gids: Node,
     /// A directory beside it.
     beside: Node,
-    /// Keeps the tree.
+    /// Keeps the tree alive.
     _kernfs: Kernfs,
 }
 
@@ -69,7 +69,7 @@ impl Tree {
 /// The arm.
 pub struct InProcess {
     name: &'static str,
-    /// One for all, or one for each thread; the last one is changed.
+    /// One tree for all, or one for each thread; the last one is changed.
     trees: Vec<Tree>,
     files: u64,
     changes: u64,
@@ -78,12 +78,12 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// `own` trees for so many threads, or 0: one tree for all of them.
+    /// With `own` trees, one for each of `own` threads; if `own` is 0, one tree for all of them.
     ///
     /// # Errors
-    /// What uvfs answers.
+    /// The error of uvfs.
     pub fn new(name: &'static str, policy: Policy, own: usize, files: u64, changes: u64) -> Result<Self> {
-        // Of one for each there is one more, for the changes.
+        // If each thread has its own tree, one more receives the changes.
         let trees = (0..=own).map(|_| Tree::new(policy, files)).collect::<Result<_>>()?;
         Ok(Self { name, trees, files, changes, changed: AtomicU64::new(0), took: AtomicU64::new(0) })
     }
@@ -125,7 +125,7 @@ impl Arm for InProcess {
 
     fn worker<'a>(&'a self, _variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
         let tree = self.tree_of(seat.index);
-        // Each begins at a file of its own: the program's instances are not in step either.
+        // Each begins at a different file: the program's instances are not in step either.
         let first = seat.index as u64 * self.files / seat.of.max(1) as u64;
         Ok(Box::new(Reading::new(tree.context(), self.files, first)))
     }
@@ -145,7 +145,7 @@ impl Arm for InProcess {
     }
 }
 
-/// The program.
+/// The program that reads.
 struct Reading<'a> {
     context: Context<'a>,
     files: u64,
@@ -159,7 +159,7 @@ impl<'a> Reading<'a> {
         Self { context, files, next: first, path: [0; PATH], text: [0; TEXT] }
     }
 
-    /// One file.
+    /// Reads one file.
     fn one(&mut self) -> Result<&[u8; TEXT]> {
         self.text.fill(0);
         self.path.fill(0);
@@ -187,7 +187,7 @@ impl Worker for Reading<'_> {
     }
 }
 
-/// Adds and removes.
+/// Adds and removes nodes.
 struct Changing<'a> {
     arm: &'a InProcess,
     began: Instant,

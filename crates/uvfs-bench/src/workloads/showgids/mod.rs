@@ -1,14 +1,13 @@
 //! `showgids`: a program reads every GID of a network adapter from sysfs, again and again.
 //!
 //! The loop is that of the program in the patch "kernfs: Change kernfs_rwsem to a per-cpu rwsem" (Khan,
-//! linux-kernel, June 2022): write
-//! `/class/infiniband/mlx5_0/ports/1/gids/N` into a cleared buffer for each of 254 N, open it for reading, read 40 bytes,
-//! close it. One operation is one file. 200 of these programs on 384
-//! processors spent 37% of their time at one reader-writer semaphore.
+//! linux-kernel, June 2022). For each of 254 N it writes `/class/infiniband/mlx5_0/ports/1/gids/N` into a cleared
+//! buffer, opens that file for reading, reads 40 bytes and closes it. One operation is one file. 200 of these programs
+//! on 384 processors spent 37% of their time at one reader-writer semaphore.
 //!
-//! In-process it goes through uvfs's `Context` on its kernfs driver ([`inproc`]), by system calls below any directory
-//! ([`calls`]). In-process arms are lock policies of one driver and share all the rest; in `null` each thread has a tree
-//! and a VFS of its own. `--changes` has a thread beside them add and remove nodes of the same tree, half of
+//! In-process arms go through uvfs's `Context` on its kernfs driver ([`inproc`]); target arms make system calls below
+//! any directory ([`calls`]). In-process arms differ only in the driver's lock policy; in `null` each thread has a tree
+//! and a VFS of its own. With `--changes` a further thread adds and removes nodes of the same tree, half of
 //! them in the directory that is read.
 
 pub mod calls;
@@ -26,9 +25,9 @@ use crate::harness::schedule::Params;
 use crate::workloads::target::Target;
 use crate::workloads::{Maker, Prepare, Workload, options};
 
-/// What the program reads of a file.
+/// Bytes that the program reads from a file.
 pub const READ: usize = 40;
-/// Buffers of the program's sizes.
+/// Buffer sizes of the program.
 pub const TEXT: usize = 64;
 /// See [`TEXT`].
 pub const PATH: usize = 1024;
@@ -66,7 +65,7 @@ impl Workload for Showgids {
         vec![options::files("254"), changes, path]
     }
 
-    /// One for all cases alike: rows of one run are to mean the same.
+    /// The same for all cases, so that the rows of one run are comparable.
     fn companions(&self, matches: &ArgMatches) -> usize {
         let changed = options::numbers(matches, "changes").is_ok_and(|all| all.iter().any(|rate| *rate != 0));
         usize::from(changed)
@@ -115,13 +114,13 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// The program's, below sysfs.
+    /// The path of the original program, below sysfs.
     pub const DEFAULT: &str = "class/infiniband/mlx5_0/ports/1/gids/{n}";
 
-    /// Writes the path with `n` for the number, and clears what comes after it; its length.
+    /// Writes the path with `n` as the number, clears the rest of the buffer, and returns the length.
     ///
     /// # Errors
-    /// Where it is too long for the buffer and a nul after it.
+    /// If the path and a nul after it do not fit the buffer.
     #[inline]
     pub fn write(&self, n: u64, buffer: &mut [u8; PATH]) -> Result<usize> {
         buffer.fill(0);

@@ -1,4 +1,4 @@
-//! The phases by system calls below a directory: mknodat(2), getdents(2) and fstatat(2), unlinkat(2).
+//! The phases through system calls below a directory: mknodat(2), getdents(2) and fstatat(2), unlinkat(2).
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,7 @@ use crate::workloads::target::{Target, directory};
 use crate::workloads::tree::Phase;
 use crate::workloads::tree::shape::{Name, Shape, Unit, Units, dir, top};
 
-/// What glibc's readdir(3) asks for.
+/// The buffer size of glibc's readdir(3).
 const READDIR: usize = 32 * 1024;
 
 /// The arm.
@@ -23,7 +23,7 @@ pub struct SystemCalls {
     phases: Vec<Phase>,
     fd: OwnedFd,
     filled: Mutex<bool>,
-    /// Goes last, with whatever is left.
+    /// Dropped last, with everything left in it.
     _base: tempfile::TempDir,
 }
 
@@ -31,7 +31,7 @@ impl SystemCalls {
     /// In a fresh directory below the target.
     ///
     /// # Errors
-    /// Where the directory cannot be written to.
+    /// If the directory cannot be written to.
     pub fn new(target: &Target, shape: Shape, phases: &[Phase]) -> Result<Self> {
         let Target::Dir { name, dir } = target else { bail!("this process's own arms are no target") };
         let base = tempfile::Builder::new()
@@ -88,7 +88,7 @@ impl Arm for SystemCalls {
         Ok(())
     }
 
-    /// Of this process, the kernel's for it included; not of a server that the directory may have.
+    /// This process's time, system time included; not that of a server behind the directory.
     fn server_cpu(&self) -> Option<Duration> {
         usage::processor_time()
     }

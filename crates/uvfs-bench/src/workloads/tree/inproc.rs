@@ -1,10 +1,12 @@
-//! The phases in this process: uvfs's calls on its tmpfs, and the kernel's inode hash and list beside them.
+//! The phases in this process: uvfs's calls on its tmpfs, with the kernel's inode hash and list beside them.
 //!
-//! All arms make the same calls of [`Vfs`] and [`Context`]. `stock` and `patched` have each inode that is made or ended go through the
-//! kernel's hash and list as well ([`crate::arms::inodes::links`]), in the slot that it has in uvfs. `null` has a file system of its own for each thread.
+//! All arms make the same calls of [`Vfs`] and [`Context`]. In `stock` and `patched` each inode that is made or ended
+//! also goes through the kernel's hash and list ([`crate::arms::inodes::links`]), in the slot that it has in uvfs.
+//! `null` has a file system of its own for each thread.
 //!
-//! What is there between two turns is known to the arm: before a phase it makes or removes what is missing, unmeasured. Before
-//! files are created the memory of those that were removed goes back to the system, so that creating pays for it each time.
+//! The arm knows what exists between two turns. Before a phase it makes or removes what that phase needs, unmeasured.
+//! Before files are created, the memory of removed files returns to the system, so that each creation pays for its
+//! memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -23,7 +25,7 @@ use crate::workloads::tree::shape::{Name, Shape, Unit, Units, dir, top};
 
 /// Slots of the cache besides those of the trees.
 const SPARE: u64 = 1 << 17;
-/// Files of the directory that an arm is tried out with.
+/// Files in the directory on which an arm is checked.
 const TRIED: u64 = 100;
 
 /// The arm.
@@ -31,31 +33,31 @@ pub struct InProcess {
     name: &'static str,
     shape: Shape,
     phases: Vec<Phase>,
-    /// One for all, or one for each thread.
+    /// One VFS for all threads, or one for each.
     vfss: Vec<Arc<Vfs>>,
     kernel: Option<Box<dyn Kernel>>,
-    /// The slot of each inode, where the kernel's links are measured.
+    /// The slot of each inode, if the kernel's links are measured.
     slots: Vec<AtomicU32>,
-    /// Whether the trees are there, and dealt to how many file systems.
+    /// If the trees exist: over how many file systems they are dealt.
     filled: Mutex<Option<usize>>,
     memory: Memory,
 }
 
-/// What creating took of memory.
+/// Memory used by creating.
 #[derive(Default)]
 struct Memory {
-    /// Threads that still create.
+    /// Threads that are still creating.
     creating: AtomicUsize,
     before: Mutex<u64>,
-    /// Bytes resident more than before, and bytes resident in all, after each turn.
+    /// After each turn: the growth of resident bytes, and the total.
     grown: Mutex<Vec<(u64, u64)>>,
 }
 
 impl InProcess {
-    /// With nothing in it; `own` file systems for so many threads, or one.
+    /// Empty; with `own` file systems, one for each of `own` threads, or with a single one.
     ///
     /// # Errors
-    /// What uvfs answers, or where there is no address space.
+    /// The error of uvfs, or that there is no address space.
     pub fn new(name: &'static str, shape: Shape, phases: &[Phase], own: usize) -> Result<Self> {
         let inodes = shape.inodes();
         let slots = u32::try_from((inodes + inodes / 8 + SPARE).next_power_of_two())?;
@@ -84,7 +86,7 @@ impl InProcess {
         Walking { arm: self, phase, shape, units: shape.dealt(seat), vfs, context, counted: false }
     }
 
-    /// A phase as a whole, unmeasured.
+    /// Runs a whole phase, unmeasured.
     fn run(&self, phase: Phase, shape: Shape, of: usize) -> Result<()> {
         (0..of).try_for_each(|index| {
             let mut walking = self.walking(phase, shape, Seat { index, of });
@@ -95,7 +97,7 @@ impl InProcess {
         })
     }
 
-    /// Nothing is there: no memory shall be kept for it.
+    /// Returns memory to the system when nothing is left.
     fn give_back(&self) -> Result<()> {
         for vfs in &self.vfss {
             let cache = vfs.cache();
@@ -162,7 +164,7 @@ impl Arm for InProcess {
         Ok(())
     }
 
-    /// Of this process: there is no server.
+    /// This process's time: there is no server.
     fn server_cpu(&self) -> Option<Duration> {
         usage::processor_time()
     }
@@ -170,7 +172,7 @@ impl Arm for InProcess {
     fn remark(&self) -> Option<String> {
         const MIB: f64 = (1u64 << 20) as f64;
         let grown = self.memory.grown.lock();
-        // The first round warms up, where there is another.
+        // The first round is the warm-up, if there are more.
         let rounds = if grown.len() > 1 { &grown[1..] } else { &grown[..] };
         let more = Spread::of(rounds.iter().map(|(more, _)| *more as f64))?;
         let all = Spread::of(rounds.iter().map(|(_, all)| *all as f64))?;
@@ -194,7 +196,7 @@ struct Walking<'a> {
     units: Units,
     vfs: &'a Vfs,
     context: Context<'a>,
-    /// Whether memory is looked at when the last one is done.
+    /// Whether memory is measured when the last thread is done.
     counted: bool,
 }
 
@@ -210,7 +212,7 @@ impl<'a> Walking<'a> {
         }
     }
 
-    /// Where the slot of an inode is kept: the top of the unit's tree, its directory, or a file of it.
+    /// Index of an inode's slot in `slots`: the top of the unit's tree, its directory, or a file in it.
     fn place(&self, unit: Unit) -> usize {
         (unit.tree * self.shape.per_tree() + 1 + unit.dir * self.shape.per_dir()) as usize
     }
@@ -223,7 +225,7 @@ impl<'a> Walking<'a> {
         kernel.began(slot, inode.ino())
     }
 
-    /// Before uvfs is told: afterwards the slot is another one's.
+    /// Called before uvfs removes the inode: afterwards another inode may have the slot.
     #[inline]
     fn ends(&self, place: usize) -> Result<()> {
         let Some(kernel) = &self.arm.kernel else { return Ok(()) };
@@ -322,7 +324,7 @@ impl Drop for Walking<'_> {
     fn drop(&mut self) {
         let memory = &self.arm.memory;
         if self.counted && memory.creating.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // Where it cannot be read there is no figure.
+            // If it cannot be read, there is no figure.
             let now = usage::resident().unwrap_or(0);
             memory.grown.lock().push((now.saturating_sub(*memory.before.lock()), now));
         }

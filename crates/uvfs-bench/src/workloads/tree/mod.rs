@@ -1,9 +1,10 @@
-//! `tree`: trees of files made, walked and removed, as in the thread "vfs: inode cache conversion to hash-bl" (linux-fsdevel,
-//! October 2023): 20 processes, each with a tree of 1,000 directories of 1,000 files.
+//! `tree`: creates, walks and removes trees of files, as in the thread "vfs: inode cache conversion to hash-bl"
+//! (linux-fsdevel, October 2023): 20 processes, each with a tree of 1,000 directories of 1,000 files.
 //!
-//! Phases are variants of one case, each a whole pass over all trees, which are dealt to the threads. [`inproc`] makes the library's
-//! calls, [`calls`] system calls below a target. With `--memory` the one phase is `stream`: the trees are walked through a cache that is too
-//! small ([`stream`]). Operations are inodes. The processor time of an inode is this process's.
+//! Phases are variants of one case. Each is a whole pass over all trees, which are dealt to the threads. [`inproc`]
+//! makes the library's calls, [`calls`] makes system calls below a target. With `--memory` the only phase is `stream`:
+//! the trees are walked through a cache that is too small ([`stream`]). Operations are inodes. The processor time of an
+//! inode is this process's.
 
 pub mod calls;
 pub mod inproc;
@@ -21,18 +22,18 @@ use crate::workloads::target::Target;
 use crate::workloads::tree::shape::Shape;
 use crate::workloads::{Maker, Prepare, Workload, options};
 
-/// The least that `--memory` may be.
+/// Least value of `--memory`.
 const LEAST: u64 = 1 << 20;
 
-/// What is done.
+/// The phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// All directories and files are made.
+    /// Makes all directories and files.
     Create,
-    /// Every directory is read, and each entry looked at.
+    /// Reads every directory and looks at each entry.
     Find,
-    /// All are removed.
+    /// Removes everything.
     Unlink,
 }
 

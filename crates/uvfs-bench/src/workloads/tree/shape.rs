@@ -1,4 +1,4 @@
-//! The trees, how they are dealt to threads, and what things are called.
+//! The trees, how they are dealt to threads, and their names.
 
 use std::ffi::CStr;
 
@@ -31,7 +31,7 @@ impl Shape {
         self.trees * self.per_tree()
     }
 
-    /// The directories of the trees that are dealt to a seat, in order.
+    /// The directories of the trees dealt to a seat, in order.
     pub fn dealt(self, seat: Seat) -> Units {
         Units { shape: self, step: seat.of as u64, tree: seat.index as u64, dir: 0 }
     }
@@ -42,11 +42,11 @@ impl Shape {
 pub struct Unit {
     /// Its tree.
     pub tree: u64,
-    /// Its place in the tree.
+    /// Its index in the tree.
     pub dir: u64,
 }
 
-/// Directories that are still to be done.
+/// Directories that remain to be done.
 #[derive(Clone, Copy, Debug)]
 pub struct Units {
     shape: Shape,
@@ -56,7 +56,7 @@ pub struct Units {
 }
 
 impl Units {
-    /// Whether there is none.
+    /// Whether none remains.
     pub fn is_empty(&self) -> bool {
         self.tree >= self.shape.trees
     }
@@ -86,7 +86,7 @@ const DIGITS: usize = 8;
 pub struct Name([u8; DIGITS + 2]);
 
 impl Name {
-    /// With this letter and number.
+    /// The name with this letter and number.
     pub fn new(letter: u8, number: u64) -> Self {
         let mut name = Self([0; DIGITS + 2]);
         name.0[0] = letter;
@@ -94,7 +94,7 @@ impl Name {
         name
     }
 
-    /// Another number.
+    /// Changes the number.
     #[inline]
     pub fn set(&mut self, mut number: u64) {
         for digit in self.0[1..=DIGITS].iter_mut().rev() {
@@ -103,13 +103,13 @@ impl Name {
         }
     }
 
-    /// Without the nul.
+    /// The name without the nul.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.0[..=DIGITS]
     }
 
-    /// With it.
+    /// The name with the nul.
     #[inline]
     pub fn c(&self) -> &CStr {
         CStr::from_bytes_with_nul(&self.0).unwrap_or_default()

@@ -1,7 +1,7 @@
-//! How long hits take while others evict: the longest, with and without the time for which its thread waited for a processor.
+//! How long hits take while others evict: the longest, with and without its thread's wait for a processor.
 //!
-//! A window is some hits one after the other, between two looks at how long the thread has waited (proc(5), `schedstat`). Hits take less than
-//! a microsecond, so what a window's waits are is its longest hit's: they are subtracted from that one.
+//! A window is a series of hits between two readings of the thread's wait time (proc(5), `schedstat`). Hits take less
+//! than a microsecond, so a window's waits are attributed to its longest hit and subtracted from that one.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use parking_lot::Mutex;
 
 use crate::harness::usage::RunQueue;
 
-/// What is not to happen.
+/// A hit longer than this is a stall.
 pub const LONG: Duration = Duration::from_millis(1);
 
-/// What was seen.
+/// The observations of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stalls {
     /// Hits.
     pub hits: u64,
-    /// The longest as it was, and with waits subtracted.
+    /// The longest hit as measured, and with waits subtracted.
     pub longest: [Duration; 2],
-    /// Windows whose longest was above [`LONG`], likewise.
+    /// Windows whose longest hit exceeded [`LONG`], in the same two ways.
     pub long: [u64; 2],
 }
 
 impl Stalls {
-    /// One window: how many hits, how long the longest took, and how long the thread waited.
+    /// Adds one window: the number of hits, the longest hit, and the thread's wait.
     pub fn window(&mut self, hits: u64, longest: Duration, waited: Duration) {
         self.hits += hits;
         for (i, time) in [longest, longest.saturating_sub(waited)].into_iter().enumerate() {
@@ -42,17 +42,17 @@ impl Stalls {
     }
 }
 
-/// What all threads saw.
+/// The observations of all threads.
 #[derive(Debug, Default)]
 pub struct Book(Mutex<Stalls>);
 
 impl Book {
-    /// One thread is done.
+    /// Adds one thread's observations.
     pub fn enter(&self, stalls: &Stalls) {
         self.0.lock().add(stalls);
     }
 
-    /// What is to be said; `None` where nothing was seen.
+    /// A remark for the report; `None` if nothing was observed.
     pub fn remark(&self) -> Option<String> {
         let Stalls { hits, longest, long } = *self.0.lock();
         let us = |time: Duration| time.as_nanos() as f64 / 1e3;
@@ -68,15 +68,15 @@ impl Book {
     }
 }
 
-/// One thread's.
+/// One thread's meter.
 pub struct Meter {
     queue: Option<RunQueue>,
-    /// So far.
+    /// The observations so far.
     pub stalls: Stalls,
 }
 
 impl Meter {
-    /// Of the calling thread. Where the kernel does not tell waits, nothing is subtracted.
+    /// For the calling thread. If the kernel does not report waits, nothing is subtracted.
     pub fn of_this_thread() -> Self {
         Self { queue: RunQueue::of_this_thread().ok(), stalls: Stalls::default() }
     }
@@ -85,7 +85,7 @@ impl Meter {
         self.queue.as_ref().and_then(RunQueue::waited).unwrap_or_default()
     }
 
-    /// `hits` makes some hits; how many, and how long the longest took.
+    /// Runs one window. `hits` makes some hits and returns their number and the longest time.
     pub fn window(&mut self, hits: impl FnOnce() -> (u64, Duration)) {
         let before = self.waited();
         let (hits, longest) = hits();

@@ -1,8 +1,9 @@
-//! `--memory`: all trees through a cache that is too small for them.
+//! `--memory`: walks all trees through a cache that is too small for them.
 //!
-//! The driver is the generated one, which computes what it is asked for, so what is slow is the cache. Each inode is looked up once
-//! by a turn, and has been evicted when it comes again. Between two directories, outside of what is measured,
-//! each thread looks at files of the last one again, those that are still cached, and times that ([`stall`](super::stall)).
+//! The generated driver computes its answers, so the cache is what takes time. A turn looks each inode up once, and the
+//! inode has been evicted when its turn comes again. Between two directories, outside the measured time,
+//! each thread looks those files of the last one up again that are still cached. It times these hits
+//! ([`stall`](super::stall)).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,9 +20,9 @@ use crate::workloads::tree::stall::{Book, Meter};
 
 /// Length of the names.
 const NAME: u8 = 12;
-/// How often what is committed is looked at: once in so many entries.
+/// Committed memory is read once in this many entries.
 const LOOK: u64 = 64;
-/// Files of a directory that are looked at again.
+/// Files of a directory that are looked up again.
 const AGAIN: usize = 64;
 
 /// The arm.
@@ -29,18 +30,18 @@ pub struct Stream {
     name: &'static str,
     shape: Shape,
     limit: u64,
-    /// One for all, or one for each thread with its part of the limit.
+    /// One cache for all, or one for each thread with its part of the limit.
     vfss: Vec<(Arc<Vfs>, Arc<Generated>)>,
     stalls: Book,
-    /// The most bytes that a cache was seen to have committed, at each [`LOOK`]th entry.
+    /// The most bytes that a cache had committed, read at each [`LOOK`]th entry.
     most: AtomicU64,
 }
 
 impl Stream {
-    /// With nothing cached.
+    /// With an empty cache.
     ///
     /// # Errors
-    /// Where the trees cannot be, or there is no address space.
+    /// If the trees are impossible, or there is no address space.
     pub fn new(name: &'static str, shape: Shape, limit: u64, own: usize) -> Result<Self> {
         let limit = limit / own as u64;
         let mounted = |_| {
@@ -93,7 +94,7 @@ impl Arm for Stream {
         Some(self.shape.per_dir())
     }
 
-    /// Of this process: there is no server.
+    /// This process's time: there is no server.
     fn server_cpu(&self) -> Option<Duration> {
         usage::processor_time()
     }
@@ -178,7 +179,7 @@ impl Streaming<'_> {
         Ok(())
     }
 
-    /// Looks at the last files once more; how many were hits, and how long the longest took.
+    /// Looks the last files up again. Returns the number of hits and the longest time.
     fn hits(context: &Context<'_>, dir: InodeId, names: &[[u8; NAME as usize]]) -> (u64, Duration) {
         let cache = context.vfs().cache();
         let (mut hits, mut longest, mut attr) = (0, Duration::ZERO, Attr::default());
@@ -187,7 +188,7 @@ impl Streaming<'_> {
             let began = Instant::now();
             let found = context.lstat_into(name, &mut attr).is_ok();
             let took = began.elapsed();
-            // Cached before and after in the same generation: it was a hit.
+            // The name was cached before and after, in the same generation, so this was a hit.
             if found && matches!(cache.peek(dir, name), Peek::Hit(again, _) if again == id) {
                 hits += 1;
                 longest = longest.max(took);
