@@ -8,7 +8,7 @@
 # TEST_SYSCALLS  libfuse's program of that name: all tests, as root and without -u
 #
 # A suite that is not named is skipped by name: none of them is packaged for Debian 12. stress-ng, pjdfstest, fsx and dbench,
-# which are, run in ci/suites.sh. Cases that differ on purpose stand in `accepted` below, each with its reason in docs/semantics.md.
+# which are, run in ci/suites.sh. Cases that differ on purpose stand in `accepted` below, each with its reason in docs/semantics*.md.
 # Needs root. Prints PASS, FAIL or SKIPPED for each suite, and "N passed, N failed, N skipped" at the end.
 set -uo pipefail
 cd "$(dirname "$0")/.."

@@ -10,7 +10,7 @@
 //! | [`cli`] | the command line |
 //!
 //! Imports run from the bottom of this table to its top, and [`workloads`] and [`arms`] know each other only through
-//! [`arms::registry`] and [`arms::inodes`]. `docs/benchmarks.md` says how to run it and what can be concluded.
+//! [`arms::registry`] and [`arms::inodes`]. The crate's `README.md` says how to run it, `docs/benchmarks.md` how it measures.
 #![deny(unsafe_code)]
 
 pub mod arms;

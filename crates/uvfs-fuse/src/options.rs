@@ -64,7 +64,7 @@ pub enum Permissions {
     /// of each directory before it goes through. Not where `/proc` is of another process namespace, in which callers are not to
     /// be found; not on a mirror, whose root and capabilities are the host's to judge; nor,
     /// unless it is asked for, where others than the one who mounts are let in (`allow_other`): there is much that a kernel does
-    /// without asking (docs/semantics.md), among it to open FIFOs.
+    /// without asking (docs/semantics-permissions.md), among it to open FIFOs.
     Server,
 }
 

@@ -1,6 +1,6 @@
 //! What a run says: rows, ratios and scaling, and the forms it is written in.
 //!
-//! [`Report`] is the JSON form, documented in `docs/benchmarks.md`; the others are views of it, so that a file can be
+//! [`Report`] is the JSON form, documented in the crate's `README.md`; the others are views of it, so that a file can be
 //! plotted or printed later. [`VERSION`] moves when a key changes its meaning or goes away.
 
 pub mod build;

@@ -12,7 +12,7 @@ use crate::report::{Ratio, Report, Row, Scaling};
 pub enum Format {
     /// For a terminal.
     Table,
-    /// All of it; `docs/benchmarks.md` says what the keys mean.
+    /// All of it; the crate's `README.md` says what the keys mean.
     Json,
     /// The rows only.
     Csv,

@@ -6,7 +6,7 @@
 //! [`lookups`] (tables under the same walk), [`context`] (uvfs as a program uses it) and
 //! [`target`] (system calls on a mounted directory); anything that implements
 //! [`Arm`] will do. Parameters that a workload puts into its rows are listed in
-//! `docs/benchmarks.md`, as are its name and its arms; a test looks.
+//! the crate's `README.md`, as are its name and its arms; a test looks.
 
 pub mod blocks;
 pub mod context;

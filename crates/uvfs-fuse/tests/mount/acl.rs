@@ -2,7 +2,7 @@
 //!
 //! They are made by a thread with user ids and umask of its own. After some of them both trees are looked
 //! at as root: owner, mode and the bytes of both lists of everything. What is not compared, because a mount
-//! differs in it (docs/semantics.md): lists of more than a page, and set-group-id after a write.
+//! differs in it (docs/semantics-permissions.md): lists of more than a page, and set-group-id after a write.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
