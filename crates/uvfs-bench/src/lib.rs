@@ -10,7 +10,7 @@
 //! | [`cli`] | the command line |
 //!
 //! A module imports only modules above it in this table. [`workloads`] and [`arms`] know each other only through
-//! [`arms::registry`] and [`arms::inodes`]. `docs/benchmarks.md` says how to run the program and how to read its
+//! [`arms::registry`] and [`arms::inodes`]. The crate's `README.md` says how to run the program and how to read its
 //! results.
 #![deny(unsafe_code)]
 

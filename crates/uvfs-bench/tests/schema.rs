@@ -33,7 +33,7 @@ fn can_mount() -> bool {
 }
 
 fn document() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/benchmarks.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
     std::fs::read_to_string(path).unwrap()
 }
 
@@ -204,7 +204,7 @@ fn every_workload_and_arm_is_explained() {
     let words: BTreeSet<String> = arms.map(str::to_owned).chain(workloads()).collect();
     let rows: String = text.lines().filter(|line| line.starts_with('|')).collect();
     let missing: Vec<_> = words.iter().filter(|word| !rows.contains(&format!("`{word}`"))).collect();
-    assert!(missing.is_empty(), "docs/benchmarks.md says nothing of {missing:?}");
+    assert!(missing.is_empty(), "README.md says nothing of {missing:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The result of a run: rows, ratios and scaling, and its output formats.
 //!
-//! [`Report`] is the JSON form, documented in `docs/benchmarks.md`. The other formats are views of it, so a file can be
+//! [`Report`] is the JSON form, documented in the crate's `README.md`. The other formats are views of it, so a file can be
 //! plotted or printed later. [`VERSION`] increases when a key changes its meaning or is removed.
 
 pub mod build;

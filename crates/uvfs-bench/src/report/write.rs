@@ -12,7 +12,7 @@ use crate::report::{Ratio, Report, Row, Scaling};
 pub enum Format {
     /// For a terminal.
     Table,
-    /// The complete report; `docs/benchmarks.md` explains the keys.
+    /// The complete report; the crate's `README.md` explains the keys.
     Json,
     /// The rows only.
     Csv,

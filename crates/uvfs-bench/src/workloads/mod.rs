@@ -6,7 +6,7 @@
 //!
 //! Most workloads build their arms from [`lookups`] (tables under the same walk), [`context`] (uvfs as a program uses
 //! it) and [`target`] (system calls on a mounted directory), but any implementation of [`Arm`] will do.
-//! `docs/benchmarks.md` lists each workload's name, its arms and the parameters in its rows; a test checks that.
+//! The crate's `README.md` lists each workload's name, its arms and the parameters in its rows; a test checks that.
 
 pub mod blocks;
 pub mod context;
