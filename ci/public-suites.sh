@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Runs other people's file system suites on a uvfs mount; a case that fails on the kernel's tmpfs too is the host's.
 #
-#   XFSTESTS=DIR LTP=DIR TEST_SYSCALLS=FILE ci/public-suites.sh [--fs tmpfs|mirror] [--transport auto|dev|uring] [--slow N]
+#   XFSTESTS=DIR LTP=DIR TEST_SYSCALLS=FILE ci/public-suites.sh [--fs tmpfs|mirror] [--transport auto|dev|uring] [--slow N] [--cases LIST]
 #
 # --slow N       all limits of time are N times as long, for a busy machine
+# --cases LIST   of xfstests only these, such as 'generic/001 generic/002'
 #
 # XFSTESTS       a built tree of xfstests: its generic tests of the group `quick` (needs contrib/install.sh, for mount(8))
 # LTP            a built tree of the Linux Test Project: its tests of file system calls
@@ -14,13 +15,14 @@
 # Needs root. Prints PASS, FAIL or SKIPPED for each suite, and "N passed, N failed, N skipped" at the end.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-usage() { printf 'usage: %s [--fs tmpfs|mirror] [--transport auto|dev|uring] [--slow N]\n' "$0" >&2; exit 2; }
-fs=tmpfs transport=auto slow=1
+usage() { printf 'usage: %s [--fs tmpfs|mirror] [--transport auto|dev|uring] [--slow N] [--cases LIST]\n' "$0" >&2; exit 2; }
+fs=tmpfs transport=auto slow=1 cases=
 while [ $# -gt 0 ]; do
     case ${1:-}:${2:-} in
     --fs:tmpfs | --fs:mirror) fs=$2 ;;
     --transport:auto | --transport:dev | --transport:uring) transport=$2 ;;
     --slow:[1-9] | --slow:[1-9][0-9]) slow=$2 ;;
+    --cases:generic/*) cases=$2 ;;
     *) usage ;;
     esac
     shift 2
@@ -34,14 +36,15 @@ mount_pair
 accepted() {
     case $1 in
     # It refuses to try a loop device on any FUSE file system.
-    ltp) echo ioctl_loop05 ;;
+    # Any file of FUSE can be polled, so epoll_ctl(2) takes one.
+    ltp) printf '%s\n' ioctl_loop05 epoll_ctl06 ;;
     esac
     case $1:$fs in
     # A read from the kernel's pages, or of a lent file, does not come to the host: access times are as with noatime.
     # File handles hold as long as the kernel knows the file.
     xfstests:mirror) printf 'generic/%s\n' 003 426 467 477 777 ;;
     # A process that may open more files than the server gets ENFILE before EMFILE.
-    ltp:mirror) printf '%s\n' fcntl12 open04 ;;
+    ltp:mirror) printf '%s\n' creat05 fcntl12 open04 ;;
     esac
 }
 
@@ -135,7 +138,7 @@ t_xfstests() {
         mkdir -p "$work/x/$name" "$work/source/x-$name"
     done
     cat >"$config" <<CONFIG
-export FSTYP=fuse FUSE_SUBTYP=.uvfs
+export FSTYP=fuse FUSE_SUBTYP=.uvfs RESULT_BASE=$work/results
 export TEST_DEV=mirror:$work/source/x-test TEST_DIR=$work/x/test
 export SCRATCH_DEV=mirror:$work/source/x-scratch SCRATCH_MNT=$work/x/scratch
 export TEST_FS_MOUNT_OPTS="-o allow_other,suid,dev,transport=$transport" MOUNT_OPTIONS="-o allow_other,suid,dev,transport=$transport"
@@ -144,11 +147,12 @@ CONFIG
     mkdir "$work/bin"
     printf '#!/bin/sh\n%s "$@" | sed "s/fuse[.]uvfs/fuse/"\n' "$(command -v df)" >"$work/bin/df"
     chmod +x "$work/bin/df"
-    check_on mirror fuse -g generic/quick
+    # shellcheck disable=SC2086  # a word a case
+    check_on mirror fuse ${cases:--g generic/quick}
     sed -n 's|^\(generic/[0-9]*\) .*|\1|p' "$work/xfstests.mirror" | sort -u >"$work/xfstests.ran"
     failures "$work/xfstests.mirror" >"$work/xfstests.a"
     # Only these on the host.
-    sed -e 's/^export FSTYP.*/export FSTYP=tmpfs/' -e 's/_DEV=mirror:[^ ]*x-/_DEV=uvfs-ci-/' -e '/OPT/d' -i "$config"
+    sed -e 's/^export FSTYP=fuse FUSE_SUBTYP=.uvfs/export FSTYP=tmpfs/' -e 's/_DEV=mirror:[^ ]*x-/_DEV=uvfs-ci-/' -e '/OPT/d' -i "$config"
     # shellcheck disable=SC2046  # a word a case
     [ ! -s "$work/xfstests.a" ] || check_on host tmpfs $(cat "$work/xfstests.a")
     failures "$work/xfstests.host" >"$work/xfstests.b"
