@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use uvfs::{Attr, Result};
+use uvfs::{Attr, FileFlags, Result, Time};
 
 /// A node id as the kernel knows it.
 pub(crate) type NodeId = u64;
@@ -58,6 +58,21 @@ pub(crate) struct Attributes {
     pub node: NodeId,
     pub attr: Attr,
     pub ttl: Duration,
+}
+
+/// The answer to statx.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Statx {
+    pub attributes: Attributes,
+    /// When the file was made, where that is known.
+    pub birth: Option<Time>,
+}
+
+/// The answer to an ioctl about a file's flags.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Flagged {
+    Told(FileFlags),
+    Set,
 }
 
 /// An open file or directory.

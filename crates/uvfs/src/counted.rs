@@ -12,8 +12,8 @@ use crate::acl::{Acl, AclKind};
 use crate::counters::{Call, begin};
 use crate::driver::{Borrower, Driver, File, Inode, Rename};
 use crate::types::{
-    Access, Answer, Attr, DirEntry, Fallocate, Features, Make, NewInode, Op, Perm, PollEvents, Result, Seek,
-    SetAttr, StatFs, Ttl, XattrFlags,
+    Access, Answer, Attr, DirEntry, Fallocate, Features, FileFlags, FlagsForm, Make, NewInode, Op, Perm,
+    PollEvents, Result, Seek, SetAttr, StatFs, Time, Ttl, XattrFlags,
 };
 
 /// A driver whose calls show in [`counters`](crate::counters()).
@@ -89,6 +89,8 @@ impl Driver for Counted {
         Unlink: fn unlink(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()>;
         Rmdir: fn rmdir(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()>;
         Rename: fn rename(&self, op: &Op, rename: &Rename<'_>) -> Result<()>;
+        Rename: fn rename_whiteout(&self, op: &Op, rename: &Rename<'_>, whiteout: &Make<'_>)
+            -> Result<Option<NewInode>>;
         Readdir: fn readdir(&self, op: &Op, dir: &Inode<'_>, cookie: u64,
             sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;
         Readlink: fn readlink(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>>;
@@ -102,6 +104,9 @@ impl Driver for Counted {
         Poll: fn poll(&self, op: &Op, file: File<'_>, waker: Option<&Waker>) -> Result<PollEvents>;
         Fsync: fn fsync(&self, op: &Op, file: File<'_>, datasync: bool) -> Result<()>;
         Fsync: fn fsync_dir(&self, op: &Op, dir: &Inode<'_>, datasync: bool) -> Result<()>;
+        Getattr: fn birth(&self, op: &Op, inode: &Inode<'_>) -> Result<Option<Time>>;
+        Getattr: fn file_flags(&self, op: &Op, inode: &Inode<'_>, form: FlagsForm) -> Result<FileFlags>;
+        Setattr: fn set_file_flags(&self, op: &Op, inode: &Inode<'_>, flags: &FileFlags) -> Result<()>;
         Statfs: fn statfs(&self, op: &Op) -> Result<StatFs>;
         Getxattr: fn getxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>>;
         Setxattr: fn setxattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8], value: &[u8], flags: XattrFlags)

@@ -17,8 +17,8 @@ use uvfs_cache::Cache;
 
 use crate::acl::{Acl, AclKind};
 use crate::types::{
-    Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, Perm, PollEvents, Result,
-    Seek, SetAttr, StatFs, Ttl, XattrFlags,
+    Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, FileFlags, FlagsForm, Make, NewInode, Op,
+    Perm, PollEvents, Result, Seek, SetAttr, StatFs, Time, Ttl, XattrFlags,
 };
 
 /// A referenced inode; see [`uvfs_cache::InodeRef`].
@@ -158,6 +158,14 @@ pub trait Driver: Send + Sync + 'static {
     fn rename(&self, op: &Op, rename: &Rename<'_>) -> Result<()> {
         Err(Errno::ROFS)
     }
+    /// Rename, and in the same step leave a whiteout under the old name (RENAME_WHITEOUT): the character device 0/0, as `whiteout`
+    /// describes it. The driver describes what it made, or answers none where the old name is to be looked up. Never an exchange.
+    ///
+    /// # Errors
+    /// EINVAL where there are no whiteouts, and those of [`Driver::rename`].
+    fn rename_whiteout(&self, op: &Op, rename: &Rename<'_>, whiteout: &Make<'_>) -> Result<Option<NewInode>> {
+        Err(Errno::INVAL)
+    }
     /// Hand out entries after `cookie` (0: from the start) until `sink` returns false or the
     /// directory ends. No lock of the driver may be held while `sink` runs.
     fn readdir(
@@ -241,6 +249,24 @@ pub trait Driver: Send + Sync + 'static {
     /// Make the names of a directory durable.
     fn fsync_dir(&self, op: &Op, dir: &Inode<'_>, datasync: bool) -> Result<()> {
         Ok(())
+    }
+    /// When the file was made, where that is known. Asked only with [`Features::births`].
+    fn birth(&self, op: &Op, inode: &Inode<'_>) -> Result<Option<Time>> {
+        Ok(None)
+    }
+    /// The flags of a regular file or directory, in the form that is wanted.
+    ///
+    /// # Errors
+    /// ENOTTY where there are none.
+    fn file_flags(&self, op: &Op, inode: &Inode<'_>, form: FlagsForm) -> Result<FileFlags> {
+        Err(Errno::NOTTY)
+    }
+    /// Set them. The driver sees to it that the caller may: it is told of the caller alone.
+    ///
+    /// # Errors
+    /// As [`Driver::file_flags`]; EPERM.
+    fn set_file_flags(&self, op: &Op, inode: &Inode<'_>, flags: &FileFlags) -> Result<()> {
+        Err(Errno::NOTTY)
     }
     /// Figures of the whole file system.
     fn statfs(&self, op: &Op) -> Result<StatFs>;

@@ -215,6 +215,8 @@ bitflags::bitflags! {
         const NOREPLACE = 1;
         /// Swap the two names.
         const EXCHANGE = 2;
+        /// Leave a whiteout, the character device 0/0, under the old name. Not with `EXCHANGE`.
+        const WHITEOUT = 4;
     }
 
     /// Access wanted, as for `access(2)`; also what an open asks for.
@@ -279,6 +281,14 @@ bitflags::bitflags! {
     }
 }
 
+impl RenameFlags {
+    /// EINVAL where they exclude each other: what is exchanged leaves no name free.
+    pub(crate) fn check(self) -> Result<()> {
+        let exclusive = self.intersects(Self::NOREPLACE | Self::WHITEOUT);
+        if self.contains(Self::EXCHANGE) && exclusive { Err(Errno::INVAL) } else { Ok(()) }
+    }
+}
+
 impl PollEvents {
     /// What a file is ready for that never makes its users wait.
     pub const ALWAYS: Self = Self::IN.union(Self::OUT).union(Self::RDNORM).union(Self::WRNORM);
@@ -324,6 +334,27 @@ pub enum Seek {
     Data,
     /// SEEK_HOLE.
     Hole,
+}
+
+/// File flags, as ioctl_iflags(2) has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileFlags {
+    /// `FS_*_FL` (FS_IOC_GETFLAGS, FS_IOC_SETFLAGS).
+    Inode(u32),
+    /// `struct fsxattr` as the host lays it out (FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR).
+    Extended([u8; FSXATTR]),
+}
+
+/// Bytes of `struct fsxattr`.
+pub const FSXATTR: usize = 28;
+
+/// Which form of a file's flags is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlagsForm {
+    /// [`FileFlags::Inode`].
+    Inode,
+    /// [`FileFlags::Extended`].
+    Extended,
 }
 
 /// What `fallocate` does.
@@ -382,6 +413,8 @@ pub struct Features {
     /// Files that are open have files of the host's behind them, which a front end's kernel may read and write by itself: see
     /// [`Driver::lend`](crate::Driver::lend).
     pub lends: bool,
+    /// The driver may know when files were made: see [`Driver::birth`](crate::Driver::birth).
+    pub births: bool,
     /// The driver keeps access control lists: see [`Driver::acl`](crate::Driver::acl). One that `passes_through` is asked
     /// for them as extended attributes, by a front end's kernel that checks them.
     pub acl: bool,

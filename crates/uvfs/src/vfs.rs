@@ -134,6 +134,11 @@ impl Vfs {
         self.sup(inode).is_ok_and(|s| s.features.fixed_links)
     }
 
+    /// Whether the inode's file system may know when files were made: see [`Features::births`](crate::Features::births).
+    pub fn knows_births(&self, inode: &Inode<'_>) -> bool {
+        self.sup(inode).is_ok_and(|s| s.features.births)
+    }
+
     /// Whether the inode's file system keeps access control lists: see [`Features::acl`](crate::Features::acl).
     pub fn keeps_acls(&self, inode: &Inode<'_>) -> bool {
         self.sup(inode).is_ok_and(|s| s.features.acl)

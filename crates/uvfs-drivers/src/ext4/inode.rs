@@ -117,6 +117,12 @@ impl Node {
         self.flags & EA_VALUE != 0
     }
 
+    /// What FS_IOC_GETFLAGS shows.
+    pub(super) fn user_flags(&self) -> u32 {
+        const VISIBLE: u32 = 0x725b_dfff;
+        self.flags & VISIBLE
+    }
+
     pub(super) fn generation(&self) -> u32 {
         u32_at(self.raw(), 0x64)
     }

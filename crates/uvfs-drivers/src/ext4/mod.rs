@@ -50,7 +50,8 @@ use rustix::fs::{Mode, OFlags};
 use uvfs::acl::{Acl, AclKind};
 use uvfs::driver::{Driver, File, Inode};
 use uvfs::types::{
-    Access, Answer, DirEntry, Errno, Features, NAME_MAX, NewInode, Op, Result, Seek, StatFs, Ttl,
+    Access, Answer, DirEntry, Errno, Features, FileFlags, FlagsForm, NAME_MAX, NewInode, Op, Result, Seek,
+    StatFs, Ttl,
 };
 use uvfs_cache::Cache;
 
@@ -304,6 +305,13 @@ impl Driver for Ext4 {
 
     fn statfs(&self, _op: &Op) -> Result<StatFs> {
         Ok(self.figures)
+    }
+
+    fn file_flags(&self, _op: &Op, inode: &Inode<'_>, form: FlagsForm) -> Result<FileFlags> {
+        match form {
+            FlagsForm::Inode => self.on(inode.ino(), |node| Ok(FileFlags::Inode(node.user_flags()))),
+            FlagsForm::Extended => Err(Errno::NOTTY),
+        }
     }
 
     fn getxattr(&self, _op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {

@@ -11,7 +11,7 @@ use rustix::fs::{
     ftruncate, utimensat,
 };
 use uvfs::Inode;
-use uvfs::types::{Access, Attr, Errno, Op, Result, SetAttr, SetTime, StatFs, Ttl, mode};
+use uvfs::types::{Access, Attr, Errno, Op, Result, SetAttr, SetTime, StatFs, Time, Ttl, mode};
 use uvfs_cache::Life;
 
 use super::Mirror;
@@ -46,6 +46,22 @@ impl Mirror {
             Err(errno) => Err(errno),
         };
         Ok(self.shown(node.number, seen?))
+    }
+
+    /// When the file was made, as far as the host knows. It is asked each time: a file system may be told another time.
+    pub(super) fn birth_of(&self, inode: &Inode<'_>) -> Result<Option<Time>> {
+        let node = self.node(inode)?;
+        if node.covered() {
+            return Ok(None);
+        }
+        if let Some(open) = node.find_open(|_| true) {
+            return identity::birth_of(&open.fd);
+        }
+        match self.reach(&node) {
+            Ok(at) => identity::birth_of(&at),
+            Err(Errno::STALE) if inode.attr().nlink == 0 || inode.is_dead() => Ok(None),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Tells the cache what an inode is like after a change; `fd` is its file.

@@ -236,6 +236,12 @@ pub(super) fn attr(fd: impl AsFd) -> Result<Attr> {
     Ok(attr_of(&stat(fd)?))
 }
 
+/// When the file was made; none where its file system does not say.
+pub(super) fn birth_of(fd: impl AsFd) -> Result<Option<Time>> {
+    let stat = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
+    Ok((stat.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time(&stat.stx_btime)))
+}
+
 fn stat(fd: impl AsFd) -> Result<Statx> {
     statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
 }

@@ -30,10 +30,12 @@ mod covers;
 mod dir;
 mod fds;
 mod file;
+mod flags;
 mod identity;
 mod kept;
 mod lend;
 mod mounts;
+mod moves;
 mod names;
 mod node;
 mod numbers;
@@ -50,11 +52,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, open, readlinkat};
+use rustix::fs::{Mode, OFlags, RenameFlags, open, readlinkat};
 use uvfs::driver::{Borrower, Driver, File, Inode, Rename};
 use uvfs::types::{
-    Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, Make, NewInode, Op, Result, Seek, SetAttr,
-    StatFs, Ttl, XattrFlags,
+    Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, FileFlags, FlagsForm, Make, NewInode, Op,
+    Result, Seek, SetAttr, StatFs, Time, Ttl, XattrFlags,
 };
 use uvfs::{Acl, AclKind};
 use uvfs_cache::{Cache, InodeId};
@@ -72,6 +74,7 @@ use file::Files;
 use identity::Handles;
 use kept::Kept;
 use mounts::Mount;
+use moves::Moves;
 use node::{Numbering, Table};
 use reach::Links;
 
@@ -121,6 +124,7 @@ pub struct Mirror {
     files: Files,
     kept: Arc<Kept>,
     streams: Streams,
+    moves: Moves,
     mounted: OnceLock<Mounted>,
     outside: outside::State,
     covers: Covers,
@@ -228,6 +232,7 @@ impl Mirror {
             files: Files::default(),
             kept: Arc::default(),
             streams: Streams::new(streams),
+            moves: Moves::default(),
             mounted: OnceLock::new(),
             outside: outside::State::default(),
             covers: Covers::default(),
@@ -294,6 +299,7 @@ impl Driver for Mirror {
             direct_io: self.made,
             passes_through: true,
             lends: self.lends,
+            births: true,
             acl: self.lists,
             watched: self.outside.watches(),
             others_inside: self.table.numbering != Numbering::Host,
@@ -403,8 +409,31 @@ impl Driver for Mirror {
     fn rename(&self, op: &Op, rename: &Rename<'_>) -> Result<()> {
         self.kept.with_room(|| {
             let _turn = self.budget.turn();
-            self.move_name(op, rename)
+            self.move_name(op, rename, RenameFlags::empty())
         })
+    }
+
+    /// The host makes it, in the caller's name; what it is like is found out by who looks it up.
+    fn rename_whiteout(&self, op: &Op, rename: &Rename<'_>, _: &Make<'_>) -> Result<Option<NewInode>> {
+        self.kept.with_room(|| {
+            let _turn = self.budget.turn();
+            self.move_name(op, rename, RenameFlags::WHITEOUT).map(|()| None)
+        })
+    }
+
+    fn birth(&self, _op: &Op, inode: &Inode<'_>) -> Result<Option<Time>> {
+        let _turn = self.budget.turn();
+        self.birth_of(inode)
+    }
+
+    fn file_flags(&self, op: &Op, inode: &Inode<'_>, form: FlagsForm) -> Result<FileFlags> {
+        let _turn = self.budget.turn();
+        self.get_flags(op, inode, form)
+    }
+
+    fn set_file_flags(&self, op: &Op, inode: &Inode<'_>, flags: &FileFlags) -> Result<()> {
+        let _turn = self.budget.turn();
+        self.set_flags(op, inode, flags)
     }
 
     fn readdir(

@@ -275,7 +275,8 @@ impl Mirror {
         outcome
     }
 
-    pub(super) fn move_name(&self, op: &Op, rename: &Rename<'_>) -> Result<()> {
+    /// `more`: what the host is to do beside; it must know that flag then.
+    pub(super) fn move_name(&self, op: &Op, rename: &Rename<'_>, more: RenameFlags) -> Result<()> {
         let Rename { from_dir, from_name, inode, to_dir, to_name, target, exchange } = *rename;
         let (from_node, from) = self.reach_inode(from_dir)?;
         let (to_node, to) = self.reach_inode(to_dir)?;
@@ -294,7 +295,8 @@ impl Mirror {
             (true, _) => RenameFlags::EXCHANGE,
             (false, None) => RenameFlags::NOREPLACE,
             (false, Some(_)) => RenameFlags::empty(),
-        };
+        } | more;
+        let moving = self.moves.begin();
         let acting = self.server.act_as(&op.cred)?;
         let outcome = match renameat_with(&from, os(from_name), &to, os(to_name), flags) {
             // A file system without flags.
@@ -305,6 +307,18 @@ impl Mirror {
             outcome => outcome,
         };
         drop(acting);
+        if outcome.is_ok() {
+            let many = |inode: &Inode<'_>, node: &Node| inode.attr().nlink > 1 && node.fmt() != mode::S_IFDIR;
+            node.gone_from(&from_node, from_name);
+            if let Some((target, other, _)) = &victim {
+                other.gone_from(&to_node, to_name);
+                if exchange {
+                    other.seen_at(Place::new(&from_node, from_name), many(target, other));
+                }
+            }
+            node.seen_at(Place::new(&to_node, to_name), many(inode, &node));
+        }
+        drop(moving);
         self.settle(from_dir, &from);
         self.settle(to_dir, &to);
         if let Some(file) = &file {
@@ -315,15 +329,9 @@ impl Mirror {
         }
         match outcome {
             Ok(()) => {
-                node.gone_from(&from_node, from_name);
-                if let Some((target, other, file)) = victim {
-                    other.gone_from(&to_node, to_name);
-                    self.after_victim((target, &other, file), exchange, &from_node, from_name);
+                if let Some((target, other, file)) = victim.filter(|_| !exchange) {
+                    self.after_replaced(target, &other, file);
                 }
-                node.seen_at(
-                    Place::new(&to_node, to_name),
-                    inode.attr().nlink > 1 && node.fmt() != mode::S_IFDIR,
-                );
                 Ok(())
             }
             Err(errno) => {
@@ -335,19 +343,9 @@ impl Mirror {
         }
     }
 
-    /// What had the new name has the old one now, or none.
-    fn after_victim(
-        &self,
-        (inode, node, file): (&Inode<'_>, &Arc<Node>, Option<OwnedFd>),
-        exchanged: bool,
-        dir: &Arc<Node>,
-        name: &[u8],
-    ) {
-        let is_dir = node.fmt() == mode::S_IFDIR;
-        if exchanged {
-            return node.seen_at(Place::new(dir, name), inode.attr().nlink > 1 && !is_dir);
-        }
-        if is_dir {
+    /// What had the new name has one less.
+    fn after_replaced(&self, inode: &Inode<'_>, node: &Arc<Node>, file: Option<OwnedFd>) {
+        if node.fmt() == mode::S_IFDIR {
             inode.update(|attr| attr.nlink = 0);
         }
         if let Some(file) = file {

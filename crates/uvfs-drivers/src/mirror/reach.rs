@@ -149,26 +149,45 @@ impl Mirror {
     /// The file of a node.
     ///
     /// # Errors
-    /// ESTALE where it is in none of its places, and what the host answers.
+    /// ESTALE where it is in none of its places, and what the host answers. A rename by the mirror itself is no reason for it: see
+    /// `moves`.
     pub(super) fn reach(&self, node: &Arc<Node>) -> Result<At<'_>> {
         if node.number == self.root_number() {
             return self.base.open();
         }
+        let ended = self.moves.ended();
+        let (mut found, mut wrong) = self.try_places(node)?;
+        if found.is_none() && self.moves.may_have_crossed(ended) {
+            let _stopped = self.moves.stop();
+            (found, wrong) = self.try_places(node)?;
+        }
+        for place in &wrong {
+            self.doubt(&place.dir, &place.name);
+            self.doubt_above(&place.dir);
+        }
+        found.map(At::Own).ok_or(Errno::STALE)
+    }
+
+    /// The node's file, and the places that it was not at.
+    fn try_places(&self, node: &Arc<Node>) -> Result<(Option<OwnedFd>, Vec<Place>)> {
+        let mut wrong = Vec::new();
         if let Some(place) = node.place() {
             if let Some(fd) = self.try_place(node, &place)? {
-                return Ok(At::Own(fd));
+                return Ok((Some(fd), wrong));
             }
+            wrong.push(place);
             for place in node.other_places() {
                 if let Some(fd) = self.try_place(node, &place)? {
                     node.seen_at(place, true);
-                    return Ok(At::Own(fd));
+                    return Ok((Some(fd), wrong));
                 }
+                wrong.push(place);
             }
         }
-        self.ask_open_file(node)?.map(At::Own).ok_or(Errno::STALE)
+        Ok((self.ask_open_file(node)?, wrong))
     }
 
-    /// The node's file if it is at this place; otherwise the cache forgets that it was.
+    /// The node's file if it is at this place.
     fn try_place(&self, node: &Node, place: &Place) -> Result<Option<OwnedFd>> {
         // Where the cache has let go of a directory and has found it again, there is a newer node than the one that the
         // place names, and that one knows.
@@ -180,8 +199,6 @@ impl Mirror {
                 Err(errno) => return Err(errno),
             }
         }
-        self.doubt(&place.dir, &place.name);
-        self.doubt_above(&place.dir);
         Ok(None)
     }
 

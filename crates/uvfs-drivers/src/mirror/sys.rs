@@ -8,7 +8,7 @@
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd};
 
-use uvfs::types::{Errno, Result};
+use uvfs::types::{Errno, FSXATTR, FileFlags, FlagsForm, Result};
 
 /// Longest handle of any file system (`MAX_HANDLE_SZ`).
 pub(super) const HANDLE_MAX: usize = 128;
@@ -133,6 +133,53 @@ pub fn one_heap() {
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
     }
+}
+
+/// `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR`, where numbers of ioctls are put together in the usual way.
+const FSGETXATTR: u32 = 0x801c_581f;
+const FSSETXATTR: u32 = 0x401c_5820;
+
+/// The flags of an open file.
+///
+/// # Errors
+/// ENOTTY and EOPNOTSUPP where its file system has none.
+pub(super) fn file_flags(fd: impl AsFd, form: FlagsForm) -> Result<FileFlags> {
+    let fd = fd.as_fd().as_raw_fd();
+    match form {
+        FlagsForm::Inode => {
+            // Some file systems write a long.
+            let mut flags = [0u32; 2];
+            // SAFETY: the room is that of the longest answer.
+            let done = unsafe { libc::ioctl(fd, libc::FS_IOC_GETFLAGS as _, flags.as_mut_ptr()) };
+            if done < 0 { Err(last_error()) } else { Ok(FileFlags::Inode(flags[0])) }
+        }
+        FlagsForm::Extended => {
+            let mut bytes = [0u8; FSXATTR];
+            // SAFETY: the room is that of `struct fsxattr`.
+            let done = unsafe { libc::ioctl(fd, FSGETXATTR as _, bytes.as_mut_ptr()) };
+            if done < 0 { Err(last_error()) } else { Ok(FileFlags::Extended(bytes)) }
+        }
+    }
+}
+
+/// Sets the flags of an open file.
+///
+/// # Errors
+/// EPERM, and as [`file_flags`].
+pub(super) fn set_file_flags(fd: impl AsFd, flags: &FileFlags) -> Result<()> {
+    let fd = fd.as_fd().as_raw_fd();
+    let done = match flags {
+        FileFlags::Inode(flags) => {
+            let flags = [*flags, 0];
+            // SAFETY: reads an int, or a long, from there.
+            unsafe { libc::ioctl(fd, libc::FS_IOC_SETFLAGS as _, flags.as_ptr()) }
+        }
+        FileFlags::Extended(bytes) => {
+            // SAFETY: reads a `struct fsxattr` from there.
+            unsafe { libc::ioctl(fd, FSSETXATTR as _, bytes.as_ptr()) }
+        }
+    };
+    if done < 0 { Err(last_error()) } else { Ok(()) }
 }
 
 fn last_error() -> Errno {

@@ -143,6 +143,18 @@ impl Tmpfs {
         }
     }
 
+    /// A rename that leaves a whiteout counts one inode more, and the old directory keeps its size.
+    pub(super) fn move_name_from_whiteout(
+        &self,
+        op: &Op,
+        rename: &Rename<'_>,
+        whiteout: &Make<'_>,
+    ) -> Result<NewInode> {
+        let made = self.make(op, rename.from_dir, whiteout)?;
+        self.move_name(op, rename);
+        Ok(made)
+    }
+
     pub(super) fn move_name(&self, op: &Op, rename: &Rename<'_>) {
         let (moved, target) = (i64::from(is_dir(rename.inode)), rename.target);
         let replaced = i64::from(target.is_some_and(is_dir));

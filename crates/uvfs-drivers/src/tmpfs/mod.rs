@@ -161,6 +161,10 @@ impl Driver for Tmpfs {
         Ok(())
     }
 
+    fn rename_whiteout(&self, op: &Op, rename: &Rename<'_>, whiteout: &Make<'_>) -> Result<Option<NewInode>> {
+        self.move_name_from_whiteout(op, rename, whiteout).map(Some)
+    }
+
     fn readlink(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
         file::touch_atime(inode, &inode.attr(), op.now);
         self.with_extra(inode, |extra| extra.target.to_vec()).ok_or(Errno::INVAL)

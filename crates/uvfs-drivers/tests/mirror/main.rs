@@ -3,6 +3,7 @@
 mod escapes;
 mod limits;
 mod links;
+mod moves;
 mod outside;
 mod semantics;
 mod users;

@@ -1,10 +1,12 @@
 //! Attributes and extended attributes.
 
-use uvfs::{Access, AclKind, Attr, Errno, Inode, Op, Result, SetAttr, SetTime, XattrFlags, mode};
+use uvfs::{
+    Access, AclKind, Attr, Errno, FileFlags, FlagsForm, Inode, Op, Result, SetAttr, SetTime, XattrFlags, mode,
+};
 
 use super::tally::Count;
 use super::{Core, Frontend, Who};
-use crate::transport::{Attributes, Caller, NodeId, Reply, Xattr};
+use crate::transport::{Attributes, Caller, Flagged, NodeId, Reply, Statx, Xattr};
 
 /// Longest value of an extended attribute (`XATTR_SIZE_MAX`) and longest list (`XATTR_LIST_MAX`).
 const XATTR_MAX: usize = 65536;
@@ -17,16 +19,35 @@ impl Frontend {
             Ok(inode) if !self.core.is_written(&inode) && !inode.expired() => {
                 reply.send(Ok(self.core.attributes(&inode, inode.attr())))
             }
-            Ok(_) => self.answer_anybody(who, node, reply, |core, op, inode| {
-                // In this order: once it is not written any more, the cache is right.
-                let attr = match core.is_written(inode) {
-                    true => core.vfs.look(op, inode)?,
-                    false => core.vfs.getattr(op, inode)?,
-                };
-                Ok(core.attributes(inode, attr))
-            }),
+            Ok(_) => self.answer_anybody(who, node, reply, |core, op, inode| core.attributes_now(op, inode)),
             Err(error) => reply.send(Err(error)),
         }
+    }
+
+    /// Where the root's driver knows no birth times the kernel is told so once, and never asks again; it asks only who wants one. Once it has
+    /// asked, it keeps the birth time as long as it knows the inode.
+    pub(crate) fn statx(&self, who: Caller, node: NodeId, reply: impl Reply<Statx>) {
+        if !self.core.vfs.knows_births(&self.core.vfs.root()) {
+            return reply.send(Err(Errno::NOSYS));
+        }
+        self.core.tally.add(Count::Getattr, 1);
+        self.answer_anybody(who, node, reply, |core, op, inode| {
+            // Before the attributes, so that these are as fresh as they can be.
+            let birth = core.vfs.birth(op, inode)?;
+            Ok(Statx { attributes: core.attributes_now(op, inode)?, birth })
+        });
+    }
+
+    pub(crate) fn get_flags(&self, who: Caller, node: NodeId, form: FlagsForm, reply: impl Reply<Flagged>) {
+        self.answer(who, node, reply, move |core, op, inode| {
+            core.vfs.file_flags(op, inode, form).map(Flagged::Told)
+        });
+    }
+
+    pub(crate) fn set_flags(&self, who: Caller, node: NodeId, flags: FileFlags, reply: impl Reply<Flagged>) {
+        self.answer(who, node, reply, move |core, op, inode| {
+            core.vfs.set_file_flags(op, inode, &flags).map(|()| Flagged::Set)
+        });
     }
 
     /// `fh`: the open file by which the size is set.
@@ -121,6 +142,15 @@ impl Frontend {
 }
 
 impl Core {
+    fn attributes_now(&self, op: &Op, inode: &Inode<'_>) -> Result<Attributes> {
+        // In this order: once it is not written any more, the cache is right.
+        let attr = match self.is_written(inode) {
+            true => self.vfs.look(op, inode)?,
+            false => self.vfs.getattr(op, inode)?,
+        };
+        Ok(self.attributes(inode, attr))
+    }
+
     /// Changes attributes, clearing set-id bits as FUSE_HANDLE_KILLPRIV_V2 asks the server to: by
     /// a change of owner always (directories excepted), by truncation where the kernel says in
     /// FATTR_KILL_SUIDGID that the caller lacks CAP_FSETID.

@@ -116,6 +116,8 @@ impl Dispatcher {
             Ok(
                 operation @ (Op::Lookup { .. }
                 | Op::GetAttr
+                | Op::Statx
+                | Op::GetFlags(_)
                 | Op::ReadLink
                 | Op::Open { .. }
                 | Op::OpenDir
@@ -150,6 +152,8 @@ impl Dispatcher {
         match operation {
             Operation::Lookup { name } => frontend.lookup(who, node, name, reply),
             Operation::GetAttr => frontend.getattr(who, node, reply),
+            Operation::Statx => frontend.statx(who, node, reply),
+            Operation::GetFlags(form) => frontend.get_flags(who, node, form, reply),
             Operation::ReadLink => frontend.readlink(who, node, reply),
             Operation::Open { flags } => frontend.open(who, node, flags, reply),
             Operation::OpenDir => frontend.opendir(who, node, reply),
@@ -200,6 +204,7 @@ impl Dispatcher {
         let (frontend, who, node) = (&self.0.frontend, head.caller, head.node);
         match operation {
             Operation::SetAttr { set, fh } => frontend.setattr(who, node, set, fh, reply),
+            Operation::SetFlags(flags) => frontend.set_flags(who, node, flags, reply),
             Operation::Write { fh, offset, write_flags, flags, data } => {
                 let kill_priv = write_flags & WRITE_KILL_SUIDGID != 0;
                 // Pages that the kernel writes back belong where they are.

@@ -12,12 +12,14 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use uvfs::{Attr, Errno, PollEvents, Result, StatFs, mode};
+use uvfs::{Attr, Errno, FSXATTR, FileFlags, PollEvents, Result, StatFs, Time, mode};
 
 use super::dispatch::Context;
 use super::interrupts::Waiting;
 use super::{Answer, Port};
-use crate::transport::{Asked, Attributes, DataReply, DirReply, Entry, Looked, NodeId, Opened, Reply, Xattr};
+use crate::transport::{
+    Asked, Attributes, DataReply, DirReply, Entry, Flagged, Looked, NodeId, Opened, Reply, Statx, Xattr,
+};
 
 /// `st_blksize`.
 const BLOCK_SIZE: u32 = 4096;
@@ -89,6 +91,51 @@ fn absent(ttl: Duration) -> [u64; 16] {
 /// `struct fuse_attr_out`.
 fn attributes(got: &Attributes) -> [u64; 13] {
     joined([got.ttl.as_secs(), pair(got.ttl.subsec_nanos(), 0)], attr(got.node, &got.attr))
+}
+
+/// `struct fuse_statx_out`. The basic attributes are always told, and are those of GETATTR.
+fn statx(got: &Statx) -> [u64; 36] {
+    const BASIC_STATS: u32 = 0x7ff;
+    const BTIME: u32 = 0x800;
+    let Statx { attributes: Attributes { node, attr, ttl }, birth } = got;
+    let mask = BASIC_STATS | if birth.is_some() { BTIME } else { 0 };
+    let [_, size, blocks, ..] = self::attr(*node, attr);
+    let fmt = if attr.fmt() == 0 { mode::S_IFREG } else { attr.fmt() };
+    let time = |time: Time| [time.sec().cast_unsigned(), pair(time.nsec(), 0)];
+    let [atime, mtime, ctime] = [attr.atime, attr.mtime, attr.ctime].map(time);
+    let btime = time(birth.unwrap_or_default());
+    let (major, minor) = (attr.rdev >> 8 & 0xfff, attr.rdev & 0xff | attr.rdev >> 12 & 0xf_ff00);
+    let mut out = [0; 36];
+    let head = [ttl.as_secs(), pair(ttl.subsec_nanos(), 0), 0, 0];
+    let stat = [
+        pair(mask, BLOCK_SIZE),
+        0, // Which attributes there are.
+        pair(attr.nlink, attr.uid),
+        // The mode has 16 bits, and as many are spare.
+        pair(attr.gid, half(fmt | (attr.mode & 0o7777))),
+        *node,
+        size,
+        blocks,
+        0, // Which attributes there could be.
+        atime[0],
+        atime[1],
+        btime[0],
+        btime[1],
+        ctime[0],
+        ctime[1],
+        mtime[0],
+        mtime[1],
+        pair(major, minor),
+    ];
+    out[..head.len()].copy_from_slice(&head);
+    out[head.len()..][..stat.len()].copy_from_slice(&stat);
+    out
+}
+
+/// A field of 16 bits and a spare one behind it, as 32 bits.
+fn half(field: u32) -> u32 {
+    let [a, b] = (field as u16).to_ne_bytes();
+    u32::from_ne_bytes([a, b, 0, 0])
 }
 
 /// `struct fuse_open_out`.
@@ -226,6 +273,29 @@ impl<P: Port> Reply<(Entry, Opened)> for Answering<P> {
 impl<P: Port> Reply<Attributes> for Answering<P> {
     fn send(self, answer: Result<Attributes>) {
         self.outcome(answer.map(|got| attributes(&got)));
+    }
+}
+
+impl<P: Port> Reply<Statx> for Answering<P> {
+    fn send(self, answer: Result<Statx>) {
+        self.outcome(answer.map(|got| statx(&got)));
+    }
+}
+
+/// `struct fuse_ioctl_out`, all 0, and what is told.
+impl<P: Port> Reply<Flagged> for Answering<P> {
+    fn send(self, answer: Result<Flagged>) {
+        const FRONT: usize = 16;
+        let mut body = [0; FRONT + FSXATTR];
+        let told: &[u8] = match &answer {
+            Ok(Flagged::Told(FileFlags::Inode(flags))) => &flags.to_ne_bytes(),
+            Ok(Flagged::Told(FileFlags::Extended(bytes))) => bytes,
+            Ok(Flagged::Set) => &[],
+            Err(error) => return self.error(*error),
+        };
+        let end = FRONT + told.len();
+        body[FRONT..end].copy_from_slice(told);
+        self.answer(Answer::Body(&body[..end]));
     }
 }
 

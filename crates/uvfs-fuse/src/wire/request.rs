@@ -7,7 +7,7 @@
 //! In a request of `/dev/fuse` all follows the header in one piece; [`split`] says where the structure ends. A ring
 //! gives the structure in an area of 128 bytes that is not cut to its length, hence a longer one is no error.
 
-use uvfs::{Errno, Result, SetAttr, SetTime, Time};
+use uvfs::{Errno, FSXATTR, FileFlags, FlagsForm, Result, SetAttr, SetTime, Time};
 
 use super::IN_HEADER;
 use crate::transport::{Caller, NodeId};
@@ -148,6 +148,12 @@ pub(crate) enum Operation<'a> {
     },
     BatchForget(Forgets<'a>),
     GetAttr,
+    /// What is asked for is always answered in full.
+    Statx,
+    /// `FS_IOC_GETFLAGS` and `FS_IOC_FSGETXATTR`.
+    GetFlags(FlagsForm),
+    /// `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR`.
+    SetFlags(FileFlags),
     /// `fh`: the open file by which the size is set.
     SetAttr {
         set: SetAttr,
@@ -402,17 +408,16 @@ impl<'a> Operation<'a> {
             opcode::INTERRUPT => Ok(Self::Interrupt { unique: s.u64()? }),
             opcode::INIT => InitIn::parse(&mut s).map(Self::Init),
             opcode::DESTROY => Ok(Self::Destroy),
-            // No file of ours has any.
-            opcode::IOCTL => Err(Errno::NOTTY),
+            opcode::IOCTL => ioctl(&mut s, &mut p),
+            opcode::STATX => Ok(Self::Statx),
             // The kernel never asks again and does without. Closing needs no flush here; locks are the
-            // kernel's; it copies ranges itself, as it takes STATX for GETATTR where no birth time is kept.
+            // kernel's; it copies ranges itself.
             opcode::FLUSH
             | opcode::BMAP
             | opcode::GETLK..=opcode::SETLKW
             | opcode::COPY_FILE_RANGE
             | opcode::COPY_FILE_RANGE_64
-            | opcode::SYNCFS
-            | opcode::STATX => Err(Errno::NOSYS),
+            | opcode::SYNCFS => Err(Errno::NOSYS),
             // DAX mappings, CUSE, and what will be invented.
             _ => Err(Errno::NOSYS),
         }
@@ -472,6 +477,42 @@ impl<'a> Operation<'a> {
             _ => Self::ReadDir { cookie: offset, size, plus: opcode == opcode::READDIRPLUS },
         })
     }
+}
+
+/// Numbers of ioctls, where they are put together in the usual way. The kernel translates those of 32-bit programs.
+mod command {
+    pub(super) const GETFLAGS: u32 = libc::FS_IOC_GETFLAGS as u32;
+    pub(super) const SETFLAGS: u32 = libc::FS_IOC_SETFLAGS as u32;
+    pub(super) const FSGETXATTR: u32 = 0x801c_581f;
+    pub(super) const FSSETXATTR: u32 = 0x401c_5820;
+}
+
+/// The ioctls that files have: those of flags. ENOTTY for all others; EINVAL where what comes, or may go back, has not the length
+/// that the number stands for.
+fn ioctl<'a>(s: &mut Fields<'a>, p: &mut Payload<'a>) -> Result<Operation<'a>> {
+    /// FS_IOC_GETFLAGS is about an `int`, whatever its number says.
+    const INT: usize = 4;
+    s.u64()?; // The open file.
+    s.u32()?; // Flags.
+    let command = s.u32()?;
+    s.u64()?; // The caller's address.
+    let (given, room) = (s.u32()?, s.u32()? as usize);
+    let fits = |needed: usize| if room >= needed { Ok(()) } else { Err(Errno::INVAL) };
+    let bytes = |len: usize| if given as usize >= len { Ok(()) } else { Err(Errno::INVAL) };
+    Ok(match command {
+        command::GETFLAGS => fits(INT).map(|()| Operation::GetFlags(FlagsForm::Inode))?,
+        command::FSGETXATTR => fits(FSXATTR).map(|()| Operation::GetFlags(FlagsForm::Extended))?,
+        command::SETFLAGS => {
+            bytes(INT)?;
+            Operation::SetFlags(FileFlags::Inode(Fields(p.data(given)?).u32()?))
+        }
+        command::FSSETXATTR => {
+            bytes(FSXATTR)?;
+            let given = p.data(given)?.first_chunk().ok_or(Errno::INVAL)?;
+            Operation::SetFlags(FileFlags::Extended(*given))
+        }
+        _ => return Err(Errno::NOTTY),
+    })
 }
 
 const FSYNC_DATA: u32 = 1;

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use uvfs::{Attr, Errno, PollEvents, SetTime, StatFs, Time, mode};
+use uvfs::{Attr, Errno, FileFlags, FlagsForm, PollEvents, SetTime, StatFs, Time, mode};
 
 use super::dispatch::Dispatcher;
 use super::reply::{Answering, Listing};
@@ -444,4 +444,36 @@ fn a_request_gets_what_it_asks_for() {
     }
     let large = bytes(&[&longs(&[0, 0]), &words(&[MAX_WRITE + 1, 0]), &longs(&[0, 0])]);
     assert_eq!(ask(opcode::READ, ROOT, &large), Some(Err(Errno::INVAL)));
+}
+
+/// Of each ioctl that is known: what it brings and what may go back, around the lengths that it needs.
+#[test]
+fn ioctls_about_flags_have_the_lengths_that_they_need() {
+    let ask = |command: u32, given: u32, room: u32, brought: usize| {
+        let structure = bytes(&[&longs(&[7]), &words(&[0, command]), &longs(&[0]), &words(&[given, room])]);
+        let payload = vec![1; brought];
+        match Operation::parse(opcode::IOCTL, &structure, &payload) {
+            Ok(Operation::GetFlags(form)) => Ok((Some(form), None)),
+            Ok(Operation::SetFlags(flags)) => Ok((None, Some(flags))),
+            Ok(other) => panic!("{other:?}"),
+            Err(errno) => Err(errno),
+        }
+    };
+    const GET: [(u32, u32, FlagsForm); 2] =
+        [(0x8008_6601, 4, FlagsForm::Inode), (0x801c_581f, 28, FlagsForm::Extended)];
+    for (command, room, form) in GET {
+        assert_eq!(ask(command, 0, room - 1, 0), Err(Errno::INVAL));
+        assert_eq!(ask(command, 0, room, 0), Ok((Some(form), None)));
+        assert_eq!(ask(command, 0, u32::MAX, 0), Ok((Some(form), None)));
+    }
+    let set =
+        [(0x4008_6602, 4, FileFlags::Inode(0x0101_0101)), (0x401c_5820, 28, FileFlags::Extended([1; 28]))];
+    for (command, len, flags) in set {
+        assert_eq!(ask(command, len - 1, 0, 64), Err(Errno::INVAL));
+        assert_eq!(ask(command, len, 0, len as usize), Ok((None, Some(flags))));
+        assert_eq!(ask(command, len, 0, len as usize - 1), Err(Errno::IO), "cut off");
+        assert_eq!(ask(command, u32::MAX, 0, 64), Err(Errno::IO), "cut off");
+    }
+    assert_eq!(ask(0x5401, 4, 4, 4), Err(Errno::NOTTY));
+    assert_eq!(Operation::parse(opcode::IOCTL, &[0; 31], &[]).map(drop), Err(Errno::IO));
 }

@@ -9,6 +9,7 @@ mod dirs;
 mod emptied;
 mod failing;
 mod fixture;
+mod flags;
 mod handles;
 mod kinds;
 mod lent;
@@ -20,6 +21,7 @@ mod nodes;
 mod outside;
 mod privileges;
 mod published;
+mod scoped;
 mod slow;
 mod sys;
 mod unmount;
@@ -41,6 +43,7 @@ fn main() {
         dirs::TESTS,
         emptied::TESTS,
         failing::TESTS,
+        flags::TESTS,
         handles::TESTS,
         kinds::TESTS,
         lent::TESTS,
@@ -52,6 +55,7 @@ fn main() {
         outside::TESTS,
         privileges::TESTS,
         published::TESTS,
+        scoped::TESTS,
         slow::TESTS,
         unmount::TESTS,
         walks::TESTS,

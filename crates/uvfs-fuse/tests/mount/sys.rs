@@ -11,6 +11,15 @@ use std::ptr::{self, NonNull};
 use io_uring::{IoUring, opcode, types};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 
+/// What FS_IOC_FSGETXATTR says of a file.
+pub fn fsxattr(file: &File) -> io::Result<[u8; 28]> {
+    const FSGETXATTR: u32 = 0x801c_581f;
+    let mut bytes = [0; 28];
+    // SAFETY: the room is that of `struct fsxattr`.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), FSGETXATTR as _, bytes.as_mut_ptr()) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(bytes) }
+}
+
 /// The first `len` bytes of a file, mapped for reading and writing.
 pub struct Shared {
     start: NonNull<u8>,

@@ -250,9 +250,7 @@ impl<'v> Context<'v> {
 
     /// Renames; see [`Vfs::rename`].
     pub fn rename(&self, old: &[u8], new: &[u8], flags: RenameFlags) -> Result<()> {
-        if flags.contains(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE) {
-            return Err(Errno::INVAL);
-        }
+        flags.check()?;
         let walker = self.walker();
         let (from, to) = (walker.parent(old)?, walker.parent(new)?);
         if from.dir.sb() != to.dir.sb() {

@@ -10,7 +10,7 @@ use crate::driver::{Driver, Inode};
 use crate::ops::is_dir;
 use crate::permission;
 use crate::powers::{Capability, Who};
-use crate::types::{Access, Attr, Errno, Op, Result, SetAttr, SetTime, mode};
+use crate::types::{Access, Attr, Errno, FileFlags, FlagsForm, Op, Result, SetAttr, SetTime, Time, mode};
 use crate::vfs::Vfs;
 
 /// Longest file in bytes: offsets are signed.
@@ -27,6 +27,11 @@ pub(crate) struct How {
     pub(crate) opened: bool,
     /// `chown`, even where neither owner nor group is given: set-id bits go.
     pub(crate) chown: bool,
+}
+
+/// Whether a file of this type may have flags.
+fn has_flags(inode: &Inode<'_>) -> bool {
+    matches!(inode.fmt(), mode::S_IFREG | mode::S_IFDIR)
 }
 
 impl Vfs {
@@ -48,6 +53,43 @@ impl Vfs {
     pub fn chown(&self, op: &Op, inode: &Inode<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<Attr> {
         let set = SetAttr { uid, gid, ..SetAttr::default() };
         self.change(op, inode, &set, How { chown: true, opened: false })
+    }
+
+    /// When a file was made; none where that is not known.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn birth(&self, op: &Op, inode: &Inode<'_>) -> Result<Option<Time>> {
+        let sup = self.sup(inode)?;
+        if sup.features.births { sup.driver.birth(op, inode) } else { Ok(None) }
+    }
+
+    /// The flags of a file (ioctl_iflags(2)).
+    ///
+    /// # Errors
+    /// ENOTTY of anything but regular files and directories, and where there are none; what the driver answers.
+    pub fn file_flags(&self, op: &Op, inode: &Inode<'_>, form: FlagsForm) -> Result<FileFlags> {
+        if !has_flags(inode) {
+            return Err(Errno::NOTTY);
+        }
+        self.sup(inode)?.driver.file_flags(op, inode, form)
+    }
+
+    /// Sets the flags of a file, which is for its owner. It takes the inode's turn, as every change of attributes.
+    ///
+    /// # Errors
+    /// As [`Vfs::file_flags`]; EROFS, EPERM.
+    pub fn set_file_flags(&self, op: &Op, inode: &Inode<'_>, flags: &FileFlags) -> Result<()> {
+        if !has_flags(inode) {
+            return Err(Errno::NOTTY);
+        }
+        let sup = self.sup(inode)?;
+        sup.writable()?;
+        let _turn = self.turns.take(inode.id());
+        if !permission::owns(op, &self.attr_now(op, inode)?) {
+            return Err(Errno::PERM);
+        }
+        sup.driver.set_file_flags(op, inode, flags)
     }
 
     /// [`Vfs::setattr`], told what else is known.

@@ -243,7 +243,7 @@ fn check_new(name: &[u8]) -> Result<()> {
 /// In a set-group-id directory the group is inherited, and by directories the bit. A set-group-id
 /// executable for a group that the caller is no member of is made without the bit. Trusted
 /// callers have seen to that last rule themselves: only they know the supplementary groups.
-fn inherit(op: &Op, parent: Perm, mode: u32) -> (u32, u32) {
+pub(super) fn inherit(op: &Op, parent: Perm, mode: u32) -> (u32, u32) {
     const SGID_RUN: u32 = mode::S_ISGID | 0o010;
     if parent.mode & mode::S_ISGID == 0 {
         return (mode, op.cred.gid);

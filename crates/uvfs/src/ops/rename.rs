@@ -11,8 +11,9 @@ use uvfs_cache::{NameGuard, Room};
 
 use crate::driver::{Inode, Rename};
 use crate::mount::SuperRef;
-use crate::ops::{cache_errno, check_name, is_dir};
-use crate::types::{Access, Errno, Op, RenameFlags, Result};
+use crate::ops::create::inherit;
+use crate::ops::{cache_errno, check_name, fresh, is_dir};
+use crate::types::{Access, Errno, Make, Op, RenameFlags, Result, mode};
 use crate::vfs::Vfs;
 
 /// One side of a rename.
@@ -70,7 +71,7 @@ impl Vfs {
     /// Renames; replaces what has the new name unless `flags` say otherwise.
     ///
     /// # Errors
-    /// ENOENT, EEXIST (NOREPLACE), EINVAL (both flags; a directory into itself), EXDEV, EBUSY
+    /// ENOENT, EEXIST (NOREPLACE), EINVAL (flags that exclude each other; a directory into itself; no whiteouts), EXDEV, EBUSY
     /// (`.`, `..`, mount points), ENOTDIR, EISDIR, ENOTEMPTY, EACCES, EPERM (sticky), EROFS,
     /// ENOSPC or ENOMEM, and what the driver answers.
     pub fn rename<'v>(
@@ -94,9 +95,7 @@ impl Vfs {
         to: Side<'_, 'v>,
         flags: RenameFlags,
     ) -> Result<()> {
-        if flags.contains(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE) {
-            return Err(Errno::INVAL);
-        }
+        flags.check()?;
         self.search(op, from.dir)?;
         self.search(op, to.dir)?;
         if from.dir.sb() != to.dir.sb() {
@@ -251,9 +250,37 @@ impl Vfs {
         let death = target.filter(|t| is_dir(t)).map(|t| self.begin_death(rq.op, sup, t)).transpose()?;
         // A replaced file loses a name, in its turn as in unlink.
         let turn = target.filter(|t| !is_dir(t)).map(|t| self.turns.take(t.id()));
+        if rq.flags.contains(RenameFlags::WHITEOUT) {
+            return self.leave_whiteout(sup, (rq, &change), (from, to), |cache| {
+                cache.rename(from, to, room, death);
+                drop(turn);
+            });
+        }
         sup.driver.rename(rq.op, &change)?;
         self.cache.rename(from, to, room, death);
         drop(turn);
+        Ok(())
+    }
+
+    /// Renames, and publishes what took the old name, or has it looked up. `publish` is the rename in the cache: for a moment
+    /// after it a lookup that takes no right to the name may find the old one absent.
+    fn leave_whiteout(
+        &self,
+        sup: &SuperRef,
+        (rq, change): (Request<'_, '_>, &Rename<'_>),
+        (from, _): (&NameGuard<'_>, &NameGuard<'_>),
+        publish: impl FnOnce(&uvfs_cache::Cache),
+    ) -> Result<()> {
+        let room = from.reserve(Room::Node).map_err(|e| cache_errno(e, sup.features))?;
+        let (mode, gid) = inherit(rq.op, rq.from.dir.perm(), mode::S_IFCHR);
+        let uid = rq.op.cred.uid;
+        let make = Make { mode, uid, gid, rdev: 0, target: None, acl: None, default_acl: None };
+        let whiteout = sup.driver.rename_whiteout(rq.op, change, &make)?;
+        publish(&self.cache);
+        match whiteout {
+            Some(new) => drop(from.create(room, &fresh(sup.features, &new))),
+            None => self.cache.invalidate(rq.from.dir, rq.from.name),
+        }
         Ok(())
     }
 }

@@ -1,0 +1,47 @@
+//! File flags (ioctl_iflags(2)): the host keeps, checks and enforces them.
+//!
+//! The file is reached as for every change and opened anew by its descriptor, so it is that very file whatever has its name by
+//! now. Only regular files and directories are opened, for reading and without waiting. The host checks the caller, in whose
+//! name this is done: who may read the file sees its flags, its owner sets them, and CAP_LINUX_IMMUTABLE is needed for some.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::OFlags;
+use uvfs::Inode;
+use uvfs::types::{Errno, FileFlags, FlagsForm, Op, Result, mode};
+
+use super::Mirror;
+use super::file::again;
+use super::reach::At;
+use super::sys;
+
+impl Mirror {
+    pub(super) fn get_flags(&self, op: &Op, inode: &Inode<'_>, form: FlagsForm) -> Result<FileFlags> {
+        let (node, at) = self.reach_inode(inode)?;
+        let _acting = self.server.act_as(&op.cred)?;
+        sys::file_flags(self.open_for_flags(&at, node.fmt())?, form).map_err(none)
+    }
+
+    pub(super) fn set_flags(&self, op: &Op, inode: &Inode<'_>, flags: &FileFlags) -> Result<()> {
+        let (node, at) = self.reach_inode(inode)?;
+        let acting = self.server.act_as(&op.cred)?;
+        let outcome = self.open_for_flags(&at, node.fmt()).and_then(|fd| sys::set_file_flags(fd, flags));
+        drop(acting);
+        self.settle(inode, &at);
+        outcome.map_err(none)
+    }
+
+    fn open_for_flags(&self, at: &At<'_>, fmt: u32) -> Result<OwnedFd> {
+        let kind = match fmt {
+            mode::S_IFREG => OFlags::empty(),
+            mode::S_IFDIR => OFlags::DIRECTORY,
+            _ => return Err(Errno::NOTTY),
+        };
+        again(|| self.links.open(at, OFlags::RDONLY | OFlags::NONBLOCK | kind))
+    }
+}
+
+/// What a file system says that has no flags, as ioctl(2) says it.
+fn none(errno: Errno) -> Errno {
+    if errno == Errno::OPNOTSUPP { Errno::NOTTY } else { errno }
+}
