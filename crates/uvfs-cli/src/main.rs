@@ -13,6 +13,7 @@ mod daemon;
 mod figures;
 mod generate;
 mod helper;
+mod keeper;
 mod kernfs;
 mod list;
 mod log;
@@ -26,6 +27,7 @@ mod remount;
 mod signals;
 mod source;
 mod stat;
+mod sys;
 
 use std::ffi::OsString;
 use std::io::{self, Write};

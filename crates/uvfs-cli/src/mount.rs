@@ -21,10 +21,13 @@ use crate::print::say;
 use crate::reload::Reloader;
 use crate::signals::{Asked, Signals};
 use crate::source::{self, Opened, Said, Source};
-use crate::{args, daemon, log, options, remount};
+use crate::{args, daemon, keeper, log, options, remount, sys};
 
 /// How long the users of a detached mount have to finish before it ends under them.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// How long the end of the mount may take in all.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// For mount(8): goes into the background, or only looks whether it could (`-f`); or changes what is mounted.
 pub fn help(asked: &helper::Asked) -> Result<()> {
@@ -56,10 +59,17 @@ pub fn run(args: &args::Mount) -> Result<()> {
         daemon::leave_terminal()?;
     }
     let signals = Signals::block()?;
+    // Without it a server that is killed keeps its users waiting for longer; nothing else changes.
+    let _ = keeper::start();
     // First of all, because it may be refused.
     let metrics = args.metrics.map(|address| Listener::bind(address, args.metrics_for_all)).transpose()?;
+    if rustix::process::getrlimit(rustix::process::Resource::As).current.is_some() {
+        sys::one_heap();
+    }
+    leaves_room()?;
     let Opened { vfs, published, recorded, coherence, submounts } =
         source.open(&driver, memory, mount.timeout)?;
+    leaves_room()?;
     let preload = options::has(&driver, "preload").then(Arc::<Preload>::default);
     let reloader = published.map(Reloader::new);
     let about = About {
@@ -105,6 +115,20 @@ pub fn run(args: &args::Mount) -> Result<()> {
         log::tell_system(&format!("{error:#}"));
     }
     outcome
+}
+
+/// Refuses to mount where the limits leave too little for the threads and what they allocate: a server that ended for that later would
+/// leave a dead mount behind.
+fn leaves_room() -> Result<()> {
+    /// Bytes: a dozen threads have stacks of 2 MiB and buffers of 1 MiB.
+    const NEEDED: usize = 48 << 20;
+    // Reserved and not touched.
+    Vec::<u8>::new().try_reserve_exact(NEEDED).ok().with_context(|| {
+        format!(
+            "cannot serve a file system: less than {} MiB of address space are left; raise the limit (ulimit -v, ulimit -d)",
+            NEEDED >> 20
+        )
+    })
 }
 
 /// Tells whoever started it that it is mounted.
@@ -178,9 +202,10 @@ impl Signalled {
 }
 
 /// Unmounts at a signal. Where that cannot be, the process ends all the same, and with it
-/// the file system: who still uses it gets errors, never a hang.
-fn end(signal: Result<Signal>, mounted: &Mounted, recorded: Option<&Ext4>) {
-    let outcome = signal.and_then(|signal| {
+/// the file system: its users get errors, never a hang.
+fn end(signal: Result<Signal>, mounted: &Arc<Mounted>, recorded: Option<&Ext4>) {
+    let guarded = end_in_time(Arc::clone(mounted)).context("cannot start a thread");
+    let outcome = guarded.and(signal).and_then(|signal| {
         tracing::info!(%signal, "unmounting");
         Ok(mounted.unmount()?)
     });
@@ -198,15 +223,27 @@ fn end(signal: Result<Signal>, mounted: &Mounted, recorded: Option<&Ext4>) {
         Err(error) => {
             say(format_args!("not unmounted: {error:#}"));
             end_record(recorded);
-            exit(1);
+            exit(1, mounted);
         }
     }
     end_record(recorded);
-    exit(0);
+    exit(0, mounted);
 }
 
-/// Ends the process, and the commands that it runs.
-fn exit(status: i32) -> ! {
+/// Ends the process after [`PATIENCE`], whatever its other threads wait for.
+fn end_in_time(mounted: Arc<Mounted>) -> std::io::Result<()> {
+    let guard = move || {
+        thread::sleep(PATIENCE);
+        tracing::error!("the unmount takes too long: the connection is aborted");
+        exit(1, &mounted);
+    };
+    thread::Builder::new().name("uvfs-end".into()).spawn(guard).map(drop)
+}
+
+/// Ends the process, and the commands that it runs. Its threads may wait in its own mount, where nothing can kill
+/// them: the connection is aborted, so that they come back.
+fn exit(status: i32, mounted: &Mounted) -> ! {
     kernfs::command::end_all();
+    mounted.abort();
     std::process::exit(status)
 }

@@ -177,24 +177,6 @@ pub(crate) fn detach(dir: &Path, how: Detach) -> Result<(), MountError> {
     }
 }
 
-/// Ends the connection of a mount whose server can go on no more: who waits for an answer gets an error.
-pub(crate) fn abort(mount: &Mount) {
-    let number = mount.dev.split_once(':').map_or("", |(_, minor)| minor);
-    if fs::write(format!("/sys/fs/fuse/connections/{number}/abort"), "1").is_ok() {
-        return;
-    }
-    // Where that file system is not mounted: forcing an unmount aborts first, whatever becomes of the rest.
-    let forced = UnmountFlags::NOFOLLOW | UnmountFlags::FORCE;
-    let is_topmost = mountinfo::at(&mount.point).is_ok_and(|topmost| topmost.as_ref() == Some(mount));
-    // Busy: aborted all the same.
-    if !is_topmost || !matches!(rustix::mount::unmount(&mount.point, forced), Ok(()) | Err(Errno::BUSY)) {
-        let dir = mount.point.display();
-        tracing::error!(
-            "requests on {dir} may wait for ever, since a thread has failed: umount --force {dir}"
-        );
-    }
-}
-
 /// Unmounts the uvfs file system on `dir`, whoever mounted it. With `lazy` also while it is in
 /// use; one whose server has died is always detached, for what it holds is lost already.
 pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {

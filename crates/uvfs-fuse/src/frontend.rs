@@ -23,6 +23,7 @@ use crate::options::Permissions;
 use crate::pending::{For, Pending, Waiting};
 use crate::pool::Pool;
 use crate::readers::Readers;
+use crate::shares::Share;
 use crate::transport::{Asked, Attributes, Caller, Entry, NodeId, ROOT, Reply};
 
 mod attrs;
@@ -87,7 +88,10 @@ struct Core {
     permissions: Permissions,
     tally: Tally,
     short: Shortage,
+    /// For requests that wait for drivers.
     pool: Pool,
+    /// For those that wait for memory, for a moment: drivers that hang must not hold them up.
+    patient: Pool,
     readers: Arc<Readers>,
     /// The root's driver keeps access control lists.
     acls: bool,
@@ -107,7 +111,8 @@ struct Core {
 impl Frontend {
     pub(crate) fn new(vfs: Arc<Vfs>, timeout: Option<Duration>, permissions: Permissions) -> Self {
         let (root, acls) = (vfs.root().id(), vfs.keeps_acls(&vfs.root()));
-        let (tally, short, pool) = (Tally::default(), Shortage::default(), Pool::new(WAITING_MAX));
+        let (tally, short) = (Tally::default(), Shortage::default());
+        let (pool, patient) = (Pool::new(WAITING_MAX), Pool::first_come(WAITING_MAX));
         let (names_at_most, outbox) = (OnceLock::new(), OnceLock::new());
         Self {
             core: Arc::new(Core {
@@ -118,6 +123,7 @@ impl Frontend {
                 tally,
                 short,
                 pool,
+                patient,
                 readers: Arc::default(),
                 acls,
                 names_at_most,
@@ -182,7 +188,8 @@ impl Frontend {
         self.answer_anybody(who, node, reply, |core, op, inode| core.vfs.statfs(op, inode));
     }
 
-    /// Runs `job` on `node`: here if its driver never waits or another thread reads on meanwhile, else on the pool.
+    /// Runs `job` on `node`: here if its driver never waits or another thread reads on meanwhile, else on the pool. EDEADLK for a
+    /// thread that asks for the sake of an answer of this mount.
     fn route<R, F>(&self, who: Who, node: NodeId, mut reply: R, job: F)
     where
         R: Asked,
@@ -194,16 +201,25 @@ impl Frontend {
             let (op, inode) = core.op_on(who, inode);
             return job(reply, core, &op, inode);
         }
-        let waiting = core.waiting(node, For::Driver);
+        let (Who::Member(caller) | Who::Owner(caller) | Who::Anybody(caller)) = who;
+        if core.pending.asks_itself(caller.pid) {
+            return job(reply, core, &core.op(caller), Err(Errno::DEADLK));
+        }
+        let mut waiting = core.waiting(node, For::Driver);
         reply.waits();
         if let Some(_away) = core.readers.leave() {
+            waiting.runs_here();
             let (op, inode) = core.op_on(who, inode);
             job(reply, core, &op, inode);
             drop(waiting);
             return;
         }
         let core = Arc::clone(core);
-        self.core.pool.submit(move || {
+        self.core.pool.submit(Share::of(caller, node), move || {
+            if !reply.is_wanted() {
+                return;
+            }
+            waiting.runs_here();
             let (op, inode) = core.op_on(who, core.inode(node));
             job(reply, &core, &op, inode);
             drop(waiting);
@@ -246,7 +262,7 @@ impl Frontend {
                     // From before this request's other wait ends, to after the answer.
                     let waiting = core.waiting(node, For::Memory);
                     reply.waits();
-                    core.pool.submit(move || {
+                    core.patient.submit(Share::NONE, move || {
                         reply.send(theirs.patiently(who, node, act));
                         drop(waiting);
                     });

@@ -8,6 +8,7 @@
 //! driver off the threads that read. `balance` keeps the memory limit, from one thread; `notify` tells the kernel of changes that it
 //! did not make, in `messages`. Needs root, or fusermount3 from Debian's package `fuse3`.
 
+mod abort;
 mod balance;
 mod bell;
 mod dev;
@@ -29,6 +30,7 @@ mod psi;
 mod readers;
 mod reclaim;
 mod remount;
+mod shares;
 mod transport;
 mod uring;
 mod wire;

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use uvfs::Vfs;
 
+use crate::abort::Abort;
 use crate::balance;
 use crate::dev::{Connection, GiveUp, Transport};
 use crate::device::{self, Detach};
@@ -32,6 +33,7 @@ const FORCED: Duration = Duration::from_millis(200);
 /// A mounted file system. Dropping it unmounts, lazily if need be.
 pub struct Mounted {
     mount: Mount,
+    abort: Option<Arc<Abort>>,
     frontend: Arc<Frontend>,
     session: Arc<Session>,
     pressure: String,
@@ -158,13 +160,16 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
     let dir = device::mount_point(dir)?;
     let permissions = options.permissions(&vfs);
     let fuse = device::attach(&dir, options, permissions)?;
-    let ours = mountinfo::at(&dir).ok().flatten();
-    let give_up = GiveUp::new(move || ours.iter().for_each(device::abort));
+    let abort = mountinfo::at(&dir).ok().flatten().map(|mount| Arc::new(Abort::of(mount)));
+    let failing = abort.clone();
+    let give_up = GiveUp::new(move || failing.iter().for_each(|abort| abort.give_up()));
     let frontend = Arc::new(Frontend::new(vfs, options.timeout, permissions));
     let started = start(fuse, &frontend, options, &give_up).and_then(|(session, pressure, transport)| {
         // The first question, to be sure that there is an answer.
         match device::first_question(&dir) {
-            Ok(mount) => Ok(Mounted { mount, frontend: Arc::clone(&frontend), session, pressure, transport }),
+            Ok(mount) => {
+                Ok(Mounted { mount, abort, frontend: Arc::clone(&frontend), session, pressure, transport })
+            }
             // Why the session ended says more than that it did.
             Err(error) => Err(session.ended_by(SETTLE).err().unwrap_or(error)),
         }
@@ -273,6 +278,13 @@ impl Mounted {
             Err(MountError::Busy(dir)) => device::detach(&dir, Detach::Now).map(|()| Unmounted::Detached),
             Err(error) => Err(error),
         }
+    }
+
+    /// Ends the connection to the kernel: every request that waits gets an error (ECONNABORTED), every later one too
+    /// (ENOTCONN). Whether it could: without fusectl in the kernel, or without the right to use it, only root can, and only while the mount
+    /// is in the table of mounts. For the end of a process whose threads may wait in its own mount, since they cannot be killed.
+    pub fn abort(&self) -> bool {
+        self.abort.as_ref().is_some_and(|abort| abort.abort())
     }
 
     /// What was done, since the mount, because the cache had no memory.

@@ -1,10 +1,11 @@
 //! Threads for requests that may wait: as many as there are waiting requests, up to a bound.
 //!
 //! A thread that reads requests waits for a driver only while another one reads on ([`readers`](crate::readers)), and one that
-//! has a ring never does; otherwise they hand such a request over here together with its reply. So a slow answer delays no other name, until `max`
-//! requests wait at once; later ones then queue. A thread that was idle for [`IDLE`] ends.
+//! has a ring never does; otherwise they hand such a request over here together with its reply. So a slow answer delays no other name.
+//! Users and nodes have shares of the threads ([`shares`](crate::shares)); a request beyond them waits in a queue. A thread
+//! that was idle for [`IDLE`] ends.
 //!
-//! One mutex protects queue and counts; it is held for a push or a pop, never while a job runs.
+//! One mutex protects queues and counts; it is held for a push or a pop, never while a job runs.
 //! A submit costs that mutex and a wake-up. Dropping the pool ends idle threads at once and busy
 //! ones after their job; it waits for neither, because a driver may never answer.
 
@@ -16,6 +17,8 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::shares::{Share, Shares};
+
 /// How long a thread waits for work before it ends.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -24,7 +27,6 @@ type Job = Box<dyn FnOnce() + Send>;
 /// An elastic pool; see the module.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
-    max: usize,
 }
 
 struct Shared {
@@ -32,47 +34,43 @@ struct Shared {
     work: Condvar,
 }
 
-#[derive(Default)]
 struct State {
-    queue: VecDeque<Job>,
+    /// Jobs that wait for their share.
+    shares: Shares<Job>,
+    /// Jobs that a thread is to take, no more than there may be threads.
+    ready: VecDeque<(Share, Job)>,
     threads: usize,
     idle: usize,
     closed: bool,
 }
 
 impl Pool {
-    /// A pool of at most `max` threads; none is started yet.
+    /// A pool of at most `max` threads, with shares; none is started yet.
     pub(crate) fn new(max: usize) -> Self {
-        let shared = Shared { state: Mutex::new(State::default()), work: Condvar::new() };
-        Self { shared: Arc::new(shared), max: max.max(1) }
+        Self::with(Shares::new(max))
     }
 
-    /// Runs `job` on a thread of the pool. Where no thread can be had at all it runs here: slow,
+    /// A pool without shares, for jobs that end soon.
+    pub(crate) fn first_come(max: usize) -> Self {
+        Self::with(Shares::first_come(max))
+    }
+
+    fn with(shares: Shares<Job>) -> Self {
+        let state = State { shares, ready: VecDeque::new(), threads: 0, idle: 0, closed: false };
+        Self { shared: Arc::new(Shared { state: Mutex::new(state), work: Condvar::new() }) }
+    }
+
+    /// Runs `job` on a thread of the pool, when its share allows that. Where no thread can be had at all it runs here: slow,
     /// but answered.
-    pub(crate) fn submit(&self, job: impl FnOnce() + Send + 'static) {
+    pub(crate) fn submit(&self, share: Share, job: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.state.lock();
-        state.queue.push_back(Box::new(job));
-        if state.idle >= state.queue.len() {
-            self.shared.work.notify_one();
-            return;
-        }
-        if state.threads >= self.max {
-            return;
-        }
-        state.threads += 1;
+        let Some(job) = state.shares.add(share, Box::new(job)) else { return };
+        state.ready.push_back((share, job));
+        let orphan = self.shared.find_thread(&mut state);
         drop(state);
-        let shared = Arc::clone(&self.shared);
-        let spawned = thread::Builder::new().name("uvfs-wait".into()).spawn(move || shared.work_until_idle());
-        if let Err(error) = spawned {
-            let mut state = self.shared.state.lock();
-            state.threads -= 1;
-            // With other threads alive one of them comes to it; without, nobody would.
-            let orphan = if state.threads == 0 { state.queue.pop_front() } else { None };
-            drop(state);
-            tracing::warn!(%error, "no thread for a waiting request");
-            if let Some(job) = orphan {
-                job();
-            }
+        if let Some((share, job)) = orphan {
+            job();
+            self.shared.end(&mut self.shared.state.lock(), share);
         }
     }
 }
@@ -85,16 +83,56 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn work_until_idle(&self) {
+    /// Has a thread look at what is ready: an idle one, or a new one. Returns a job if there is no thread for it.
+    fn find_thread(self: &Arc<Self>, state: &mut State) -> Option<(Share, Job)> {
+        if state.idle >= state.ready.len() {
+            self.work.notify_one();
+            return None;
+        }
+        if state.threads >= state.shares.max() {
+            return None;
+        }
+        let shared = Arc::clone(self);
+        let spawned = thread::Builder::new().name("uvfs-wait".into()).spawn(move || shared.work_until_idle());
+        match spawned {
+            Ok(_) => {
+                state.threads += 1;
+                None
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no thread for a waiting request");
+                // With other threads alive one of them comes to it; without, nobody would.
+                if state.threads == 0 { state.ready.pop_front() } else { None }
+            }
+        }
+    }
+
+    /// A job has ended: others may have their share now.
+    fn end(self: &Arc<Self>, state: &mut State, share: Share) {
+        state.shares.end(share);
+        let mut is_first = true;
+        while let Some(job) = state.shares.next() {
+            state.ready.push_back(job);
+            // The calling thread takes the first.
+            if !std::mem::take(&mut is_first)
+                && let Some(orphan) = self.find_thread(state)
+            {
+                state.ready.push_front(orphan);
+            }
+        }
+    }
+
+    fn work_until_idle(self: &Arc<Self>) {
         crate::uring::run_anywhere();
         let mut state = self.state.lock();
         loop {
-            if let Some(job) = state.queue.pop_front() {
+            if let Some((share, job)) = state.ready.pop_front() {
                 drop(state);
                 // A driver's panic costs its own request (whose reply, dropped, says EIO), not
                 // the thread that others are counting on.
                 let _ = catch_unwind(AssertUnwindSafe(job));
                 state = self.state.lock();
+                self.end(&mut state, share);
                 continue;
             }
             if state.closed {
@@ -104,7 +142,7 @@ impl Shared {
             let timeout = self.work.wait_for(&mut state, IDLE).timed_out();
             state.idle -= 1;
             // A job may have been queued for this thread just as its time ran out: look first.
-            if timeout && state.queue.is_empty() {
+            if timeout && state.ready.is_empty() {
                 break;
             }
         }
@@ -120,20 +158,48 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+    use crate::transport::{Caller, NodeId};
+
+    fn share(uid: u32, node: NodeId) -> Share {
+        Share::of(Caller { uid, gid: 0, pid: 1, umask: 0 }, node)
+    }
+
+    /// Fails, by never ending, if a user's jobs hold threads while they wait, or hold all of them while they run.
+    #[test]
+    fn a_user_whose_jobs_hang_holds_up_no_other() {
+        let pool = Pool::new(16);
+        let (end, hangs) = mpsc::channel::<()>();
+        let hangs = Arc::new(Mutex::new(hangs));
+        let (done, answered) = mpsc::channel();
+        for node in 0..1000 {
+            let (hangs, done) = (Arc::clone(&hangs), done.clone());
+            pool.submit(share(1, node), move || {
+                let _ = hangs.lock().recv();
+                done.send(1).expect("the test is waiting");
+            });
+        }
+        for node in 0..1000 {
+            let done = done.clone();
+            pool.submit(share(2, node), move || done.send(2).expect("the test is waiting"));
+        }
+        assert!((0..1000).all(|_| answered.recv() == Ok(2)));
+        drop(end);
+        assert!((0..1000).all(|_| answered.recv() == Ok(1)));
+    }
 
     #[test]
     fn waiting_jobs_do_not_hold_up_others() {
-        let pool = Pool::new(64);
+        let pool = Pool::new(128);
         let together = Arc::new(Barrier::new(33));
-        for _ in 0..32 {
+        for node in 0..32 {
             let together = Arc::clone(&together);
             // Ends only if all 32 jobs and this test are in it at once.
-            pool.submit(move || {
+            pool.submit(share(1, node), move || {
                 together.wait();
             });
         }
         let (done, answered) = mpsc::channel();
-        pool.submit(move || done.send(()).expect("the test is waiting"));
+        pool.submit(share(1, 0), move || done.send(()).expect("the test is waiting"));
         answered.recv().expect("the 33rd job runs while 32 wait");
         together.wait();
     }
@@ -144,7 +210,7 @@ mod tests {
         let (done, answered) = mpsc::channel();
         for i in 0..1000 {
             let done = done.clone();
-            pool.submit(move || done.send(i).expect("the test is waiting"));
+            pool.submit(share(i as u32 % 3, 0), move || done.send(i).expect("the test is waiting"));
         }
         let mut seen: Vec<i32> = (0..1000).map(|_| answered.recv().expect("a job was lost")).collect();
         seen.sort_unstable();

@@ -100,6 +100,11 @@ pub(crate) enum Xattr {
 pub(crate) trait Asked: Send + 'static {
     /// From now on the answer waits for a driver, in another thread: who asked may be gone before it comes.
     fn waits(&mut self) {}
+
+    /// False once the request has been given up: there is no need to begin with it any more.
+    fn is_wanted(&self) -> bool {
+        true
+    }
 }
 
 /// Where one answer goes. Sending consumes it; dropped unsent, the kernel gets EIO.

@@ -118,33 +118,48 @@ impl<T: Slot> Arena<T> {
     /// `get` makes references of addresses that are aligned to a page, and `at` divides by the size.
     const FITS: () = assert!(align_of::<T>() <= MAX_ALIGN && size_of::<T>() > 0);
 
-    /// Reserve room for `capacity` slots; on ENOMEM half of it is tried, and so on down to 1024.
+    /// Reserve room for `capacity` slots, or for as many as take a small share of the address space that is left: on ENOMEM half
+    /// of it is tried, and so on down to 1024, which may take all.
     ///
     /// # Errors
     /// ENOMEM when not even that fits. `capacity()` tells what was got.
     pub fn reserve(capacity: u32) -> io::Result<Self> {
+        /// A cache has some twenty arenas: all of them together leave half of what there was, or more.
+        const SMALL: usize = 32;
+        Self::reserve_share(capacity, SMALL)
+    }
+
+    /// As [`Arena::reserve`], for what most of the memory is meant for: half of what is left.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn reserve_large(capacity: u32) -> io::Result<Self> {
+        Self::reserve_share(capacity, 2)
+    }
+
+    fn reserve_share(capacity: u32, of: usize) -> io::Result<Self> {
         const { Self::FITS };
         let mut capacity = capacity.max(1);
         loop {
-            match Self::exactly(capacity) {
+            match Self::exactly(capacity, of) {
                 Ok(arena) => return Ok(arena),
                 Err(_) if capacity > 1024 => capacity /= 2,
-                Err(e) => return Err(e),
+                Err(_) => return Self::exactly(capacity, 1),
             }
         }
     }
 
     #[cfg(not(loom))]
-    fn exactly(capacity: u32) -> io::Result<Self> {
+    fn exactly(capacity: u32, of: usize) -> io::Result<Self> {
         let slots = (capacity as usize).next_power_of_two();
         let bytes =
             slots.checked_mul(size_of::<T>()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        let memory = Reservation::new(bytes)?;
+        let memory = Reservation::new(bytes, of)?;
         Ok(Self { memory, capacity, mask: (slots - 1) as u32, _slots: PhantomData })
     }
 
     #[cfg(loom)]
-    fn exactly(capacity: u32) -> io::Result<Self> {
+    fn exactly(capacity: u32, _of: usize) -> io::Result<Self> {
         let slots = capacity.next_power_of_two();
         let memory = (0..slots).map(|_| T::zero()).collect();
         Ok(Self { memory, capacity, mask: slots - 1, _slots: PhantomData })

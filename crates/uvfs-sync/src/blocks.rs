@@ -173,7 +173,8 @@ impl Blocks {
         #[cfg(not(loom))]
         let memory = {
             let bytes = all.checked_mul(size).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-            Reservation::new(bytes)?
+            // Half of the address space that is left, as for pages.
+            Reservation::new(bytes, 2)?
         };
         #[cfg(loom)]
         let memory = (0..all * size / 8).map(|_| AtomicU64::new(0)).collect();

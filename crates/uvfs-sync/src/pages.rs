@@ -190,7 +190,9 @@ impl<const W: usize> Frames<W> {
     pub fn reserve(frames: u32) -> io::Result<Self> {
         const { Self::WHOLE_PAGES };
         let wanted = frames.saturating_add(frames / 64).saturating_add(SPARE).min(MAX_SLOTS - CHUNK);
-        let arena = Arena::reserve(wanted.next_multiple_of(CHUNK))?;
+        let wanted = wanted.next_multiple_of(CHUNK);
+        // Pages of data are what the memory is meant for.
+        let arena = if Self::SIZE == PAGE { Arena::reserve_large(wanted)? } else { Arena::reserve(wanted)? };
         let lives = Arena::reserve(arena.capacity())?;
         let slots = arena.capacity().min(lives.capacity());
         Ok(Self {

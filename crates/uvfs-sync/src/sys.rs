@@ -28,6 +28,10 @@ mod memory {
         always_huge: AtomicBool,
     }
 
+    /// Most bytes of address space that a reservation must leave to others.
+    #[cfg(not(miri))]
+    const LEFT_MAX: usize = 64 << 30;
+
     /// No huge pages are to be asked for.
     #[cfg(not(miri))]
     const NO_MORE: usize = usize::MAX;
@@ -49,20 +53,23 @@ mod memory {
     unsafe impl Sync for Reservation {}
 
     impl Reservation {
-        /// Reserve `len` bytes (rounded up to pages), all zero, without committing any.
+        /// Reserve `len` bytes (rounded up to pages), all zero, without committing any. `of` times as much must be free, or
+        /// [`LEFT_MAX`] more: what a first reservation takes under a limit must leave address space for those that follow, and for
+        /// threads. What is free is found out by mapping it, so every limit of the system's counts.
         ///
         /// # Errors
         /// ENOMEM where the address space or an overcommit limit is too small.
         #[cfg(not(miri))]
-        pub(crate) fn new(len: usize) -> io::Result<Self> {
+        pub(crate) fn new(len: usize, of: usize) -> io::Result<Self> {
             let len = len.next_multiple_of(PAGE);
             let colour = next_colour();
+            let left = len.saturating_mul(of.saturating_sub(1)).min(LEFT_MAX);
             // SAFETY: an anonymous private mapping at an address of the kernel's choice; it cannot
             // overlap anything that exists.
             let p = unsafe {
                 libc::mmap(
                     std::ptr::null_mut(),
-                    len + colour,
+                    len.saturating_add(colour + left),
                     libc::PROT_READ | libc::PROT_WRITE,
                     libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                     -1,
@@ -76,6 +83,11 @@ mod memory {
                 Some(map) => {
                     // SAFETY: within the mapping, which is `colour` longer than `len`.
                     let base = unsafe { map.add(colour) };
+                    if left != 0 {
+                        // SAFETY: the end of the mapping that was just made; nobody knows of it. An error means that the
+                        // system keeps it mapped, which costs address space and nothing else.
+                        unsafe { libc::munmap(base.as_ptr().add(len).cast(), left) };
+                    }
                     let (huge, always_huge) = (AtomicUsize::new(0), AtomicBool::new(false));
                     Ok(Self { base, len, colour, huge, always_huge })
                 }
@@ -85,7 +97,7 @@ mod memory {
 
         /// As above, from the allocator.
         #[cfg(miri)]
-        pub(crate) fn new(len: usize) -> io::Result<Self> {
+        pub(crate) fn new(len: usize, _of: usize) -> io::Result<Self> {
             let len = len.next_multiple_of(PAGE);
             let layout = std::alloc::Layout::from_size_align(len, PAGE).map_err(io::Error::other)?;
             // SAFETY: the layout has a size above zero: callers reserve at least one slot.

@@ -98,6 +98,17 @@ impl HostFile {
         how.custom_flags(OFlags::NONBLOCK.bits() as i32).open(&self.host)
     }
 
+    /// The errno of a failure. The mount answers EDEADLK to this thread if the path leads back into it.
+    fn refused(&self, call: &Call<'_>, error: &std::io::Error) -> Errno {
+        let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+        if errno == Errno::DEADLK {
+            let path = call.node().path().unwrap_or_default();
+            let (path, host) = (String::from_utf8_lossy(&path), self.host.display());
+            tracing::warn!(%path, %host, "the host file is in this mount itself, so it cannot be read or written");
+        }
+        errno
+    }
+
     /// Reads it once; whether it stood still meanwhile.
     fn read(&self, out: &mut Vec<u8>) -> std::io::Result<bool> {
         out.clear();
@@ -114,16 +125,12 @@ fn same(before: &Metadata, after: &Metadata) -> bool {
     state(before) == state(after)
 }
 
-fn errno(error: &std::io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
-}
-
 impl Attribute for HostFile {
     /// EFBIG where it is longer than the limit. One that is written all the time is shown as the last
     /// look found it, as cat(1) would.
-    fn show(&self, _: &Call<'_>, out: &mut Vec<u8>) -> Result<()> {
+    fn show(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<()> {
         for _ in 0..TRIES {
-            if self.read(out).map_err(|error| errno(&error))? {
+            if self.read(out).map_err(|error| self.refused(call, &error))? {
                 break;
             }
         }
@@ -133,7 +140,7 @@ impl Attribute for HostFile {
     /// One write is the whole new content.
     fn store(&self, call: &Call<'_>, data: &[u8]) -> Result<usize> {
         let written = self.open(OpenOptions::new().write(true).truncate(true));
-        written.and_then(|mut file| file.write_all(data)).map_err(|error| errno(&error))?;
+        written.and_then(|mut file| file.write_all(data)).map_err(|error| self.refused(call, &error))?;
         call.node().notify();
         Ok(data.len())
     }

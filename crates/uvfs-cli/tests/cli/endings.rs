@@ -5,13 +5,19 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
-use super::{Dir, Server, Test, is_mounted, load, reap, run};
+use rustix::process::Signal;
+
+use super::{Dir, SOON, Server, Test, is_mounted, load, reap, run, within};
 
 pub const MOUNTING: &[Test] = &[
     ("each_transport_works_where_it_is_there", each_transport_works_where_it_is_there),
     ("an_unmount_says_nothing", an_unmount_says_nothing),
     ("an_abort_says_one_line", an_abort_says_one_line),
     ("a_forced_unmount_in_use_says_one_line", a_forced_unmount_in_use_says_one_line),
+    (
+        "the_keeper_of_memory_has_no_files_and_ends_with_its_server",
+        the_keeper_of_memory_has_no_files_and_ends_with_its_server,
+    ),
 ];
 
 /// Those that this machine has.
@@ -106,5 +112,37 @@ fn a_forced_unmount_in_use_says_one_line() {
         assert!(!output.status.success() && is_mounted(dir.path()), "it is busy: {output:?}");
         reap(users);
         said_of_an_abort(&mut server, &dir, transport);
+    }
+}
+
+/// Processes named `uvfs-keeper` whose parent is `server`.
+fn keepers(server: u32) -> Vec<String> {
+    let processes = fs::read_dir("/proc").expect("proc").flatten().map(|entry| entry.path());
+    let stats = processes.filter_map(|process| fs::read_to_string(process.join("stat")).ok());
+    let of = |stat: String| {
+        let (pid, rest) = stat.split_once(" (uvfs-keeper) ")?;
+        let parent = rest.split(' ').nth(1)?.parse::<u32>().ok()?;
+        (parent == server).then(|| pid.to_owned())
+    };
+    stats.filter_map(of).collect()
+}
+
+/// A file that it had open, such as the device, would keep the mount from ending with the server.
+fn the_keeper_of_memory_has_no_files_and_ends_with_its_server() {
+    for signal in [Signal::TERM, Signal::KILL] {
+        let dir = Dir::new();
+        let mut server = Server::start(&["tmpfs", dir.text()]);
+        fs::write(dir.path().join("file"), vec![1; 1 << 20]).expect("write");
+        let found = keepers(server.0.id());
+        let [keeper] = &*found else { panic!("one of {:?} is to be the keeper", found) };
+        let files = fs::read_dir(format!("/proc/{keeper}/fd")).expect("proc").flatten();
+        let files: Vec<_> = files.filter_map(|file| fs::read_link(file.path()).ok()).collect();
+        assert!(files.len() == 1 && files[0].display().to_string().contains("pidfd"), "{files:?}");
+        server.signal(signal);
+        server.ended();
+        let process = format!("/proc/{keeper}/stat");
+        let is_gone = || fs::read_to_string(&process).map_or(true, |stat| stat.contains(") Z "));
+        assert!(within(SOON, is_gone), "it is left behind after {signal:?}");
+        assert_eq!(signal == Signal::KILL, is_mounted(dir.path()));
     }
 }

@@ -5,10 +5,13 @@ mod confined;
 mod control;
 mod endings;
 mod kernfs;
+mod limits;
+mod loops;
 mod manners;
 mod metrics;
 mod mirror;
 mod remount;
+mod shares;
 mod signals;
 
 use std::fs::{self, File, OpenOptions};
@@ -62,10 +65,13 @@ fn main() {
         control::MOUNTING,
         endings::MOUNTING,
         kernfs::MOUNTING,
+        limits::MOUNTING,
+        loops::MOUNTING,
         manners::MOUNTING,
         metrics::MOUNTING,
         mirror::MOUNTING,
         remount::MOUNTING,
+        shares::MOUNTING,
         signals::MOUNTING,
     ];
     let mounting = mounting.into_iter().flatten().map(|&(name, test)| {

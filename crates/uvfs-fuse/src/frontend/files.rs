@@ -13,6 +13,7 @@ use super::tally::Count;
 use super::{Core, Frontend, Who};
 use crate::messages::Message;
 use crate::pending::For;
+use crate::shares::Share;
 use crate::transport::{Caller, DataReply, Entry, NodeId, Opened, Reply};
 
 /// Among the flags of an open: the file is to be executed. Only the kernel says so, in execve(2) and what it does by itself:
@@ -138,15 +139,20 @@ impl Frontend {
         if !core.vfs.may_block(&inode) {
             return reply.send(core.write(&op, &inode, write, data));
         }
-        let waiting = core.waiting(node, For::Driver);
+        if core.pending.asks_itself(who.pid) {
+            return reply.send(Err(Errno::DEADLK));
+        }
+        let mut waiting = core.waiting(node, For::Driver);
         reply.waits();
         if let Some(_away) = core.readers.leave() {
+            waiting.runs_here();
             reply.send(core.write(&op, &inode, write, data));
             drop(waiting);
             return;
         }
         let (core, data) = (Arc::clone(core), data.to_vec());
-        self.core.pool.submit(move || {
+        self.core.pool.submit(Share::of(who, node), move || {
+            waiting.runs_here();
             let written = core.inode(node).and_then(|inode| core.write(&op, &inode, write, &data));
             reply.send(written);
             drop(waiting);

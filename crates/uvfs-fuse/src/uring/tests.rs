@@ -185,7 +185,7 @@ mod by_hand {
             let ours = crate::mountinfo::at(&path).expect("mountinfo").expect("it is mounted");
             let waiting = thread::spawn(move || fs::metadata(path).map(drop));
             mounted.root.until_held(1);
-            crate::device::abort(&ours);
+            assert!(crate::abort::Abort::of(ours).abort());
             let heard = waiting.join().expect("no panic").expect_err("nobody answers");
             assert!(matches!(heard.raw_os_error(), Some(libc::ECONNABORTED | libc::ENOTCONN)), "{heard}");
             let _ = unmount(mounted.dir.path(), UnmountFlags::DETACH);

@@ -43,6 +43,11 @@ impl<P: Port> Waiting<P> {
         Self { unique, port: Mutex::new(Some(port)) }
     }
 
+    /// Whether it has been neither answered nor given up.
+    pub(super) fn is_there(&self) -> bool {
+        self.port.lock().is_some()
+    }
+
     /// The port, to the first who asks.
     pub(super) fn take(&self) -> Option<P> {
         self.port.lock().take()

@@ -240,6 +240,13 @@ impl<P: Port> Asked for Answering<P> {
             way => way,
         };
     }
+
+    fn is_wanted(&self) -> bool {
+        match &self.way {
+            Some(Way::Shared(waiting)) => waiting.is_there(),
+            _ => true,
+        }
+    }
 }
 
 impl<P: Port> Reply<Looked> for Answering<P> {
@@ -418,6 +425,10 @@ impl<P: Port> Listing<P> {
 impl<P: Port> Asked for Listing<P> {
     fn waits(&mut self) {
         self.answering.waits();
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.answering.is_wanted()
     }
 }
 
