@@ -35,6 +35,17 @@ make() {
     e2fsck -fyD "$image" >/dev/null 2>&1 || [ $? -le 1 ]
 }
 
+# dirty NAME HOW: writes transactions into the journal of an image, which debugfs opens so: the root directory as it is, a block that is
+# revoked, and one transaction without its commit.
+dirty() {
+    local image="$out/$1.img" how=$2 root
+    root=$(debugfs -R 'bmap / 0' "$image" 2>/dev/null)
+    dd if="$image" of="$tree.block" bs=1024 skip="$root" count=1 status=none
+    printf '%s\n' "jo $how" "jw -b $root $tree.block" "jw -b 2000 $tree.block" 'jw -r 2000 /dev/null' "jw -c -b $root /dev/zero" jc >"$tree.commands"
+    debugfs -w -f "$tree.commands" "$image" >/dev/null 2>&1
+    rm -f "$tree.block" "$tree.commands"
+}
+
 make ext2 256k -t ext2 -b 1024
 make ext2-old 256k -t ext2 -b 1024 -I 128 -O ^filetype,^dir_index
 make ext3 256k -t ext3 -b 1024 -O ^has_journal
@@ -46,4 +57,12 @@ make inline 256k -t ext4 -b 1024 -I 512 -O ^has_journal,inline_data
 make inline-4k 1m -t ext4 -b 4096 -O ^has_journal,inline_data
 make values 256k -t ext4 -b 1024 -O ^has_journal,ea_inode
 make large 256k -t ext4 -b 1024 -O ^has_journal,large_dir,metadata_csum_seed,^flex_bg
+make meta-bg 256k -t ext4 -b 1024 -O ^has_journal,meta_bg,^resize_inode
+make bigalloc 1m -t ext4 -b 1024 -C 4096 -O ^has_journal,bigalloc
+make journal 2m -t ext4 -b 1024
+dirty journal '-c -v 3'
+make journal-v2 2m -t ext4 -b 1024
+dirty journal-v2 '-c -v 2'
+make journal-ext3 2m -t ext3 -b 1024
+dirty journal-ext3 ''
 ls -l "$out"

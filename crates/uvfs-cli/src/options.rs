@@ -127,6 +127,11 @@ const KNOWN: &[Known] = &[
     value(Of::Ext4, "offset", "BYTES", "where the file system begins in a disk image; k, m or g may follow"),
     value(Of::Ext4, "partition", "N", "which partition of a disk image holds it (GPT or MBR)"),
     flag_of(
+        Of::Ext4,
+        "noload",
+        "leave a journal that was not written to its places out (by default it is replayed in memory; the image is never written)",
+    ),
+    flag_of(
         Of::Mirror,
         "xdev",
         "show what is mounted inside SRC too, also what is mounted there later; without it mount points in SRC are shown empty",

@@ -255,7 +255,8 @@ fn image(path: &Path, options: &DriverOptions) -> Result<Arc<Ext4>> {
             bail!("offset= and partition= both say where the file system begins: give one of them")
         }
     };
-    let opened = Ext4::open_with(path, ImageOptions { within });
+    let noload = options::has(options, "noload");
+    let opened = Ext4::open_with(path, ImageOptions { within, noload });
     opened.with_context(|| format!("{} is not mounted", path.display()))
 }
 

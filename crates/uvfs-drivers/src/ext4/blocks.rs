@@ -144,8 +144,7 @@ pub(super) struct Blocks {
 
 impl Blocks {
     /// So many blocks of `block_size` bytes, which is a power of two from 1 KiB to 64 KiB.
-    pub(super) fn new(source: Box<dyn Source>, block_size: usize, blocks: u64) -> io::Result<Self> {
-        let source: Arc<dyn Source> = source.into();
+    pub(super) fn new(source: Arc<dyn Source>, block_size: usize, blocks: u64) -> io::Result<Self> {
         let device = Device::alone(Arc::new(Upto(source.clone())), block_size, blocks)?;
         let (key, record) = (RandomState::default(), OnceLock::new());
         Ok(Self { source, block_size, device, key, record })
@@ -222,7 +221,7 @@ mod tests {
 
     fn blocks() -> Blocks {
         let image: Vec<u8> = (0..8).flat_map(|n| vec![n; 1024]).chain([9; 10]).collect();
-        Blocks::new(Box::new(image), 1024, 8).unwrap()
+        Blocks::new(Arc::new(image), 1024, 8).unwrap()
     }
 
     #[test]

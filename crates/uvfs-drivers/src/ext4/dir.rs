@@ -5,6 +5,8 @@
 //! block is read from its beginning. A directory is no longer than the image, which bounds each [`Pass`]; a map that leads to one
 //! block again and again, so that there is more directory than was ever stored, is found out on the way.
 //!
+//! Names in an encrypted directory are ENOKEY; `.` and `..` are never encrypted.
+//!
 //! A block is checked as a whole when it is first used: its checksum, and all of its entries. While it is in memory only
 //! lengths are looked at again. Where an entry is damaged those before it are found and shown all the same.
 //!
@@ -224,6 +226,7 @@ impl Fs {
     /// Shows all used entries that begin at `from` or after it, `.` and `..` too.
     pub(super) fn each_entry(&self, dir: &Node, from: u64, look: Look<'_>) -> Result<()> {
         self.expect_dir(dir)?;
+        dir.expect_plain()?;
         if dir.is_inline() {
             return self.each_inline(dir, from, look);
         }
@@ -257,6 +260,7 @@ impl Fs {
     /// The inode that a name in a directory leads to.
     pub(super) fn find(&self, dir: &Node, name: &[u8]) -> Result<Option<u32>> {
         self.expect_dir(dir)?;
+        dir.expect_plain()?;
         if dir.is_inline() {
             let mut found = None;
             self.each_inline(dir, 0, &mut |entry, _| {

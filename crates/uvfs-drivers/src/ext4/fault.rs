@@ -42,6 +42,11 @@ impl Fault {
         Self { errno, what: "cannot be read", ino: None, block: Some(block) }
     }
 
+    /// What was found and where, in words.
+    pub(super) fn place(&self) -> String {
+        self.block.map_or_else(|| self.what.to_owned(), |block| format!("{}, block {block}", self.what))
+    }
+
     /// The innermost block stays.
     pub(super) fn in_block(self, block: u64) -> Self {
         Self { block: self.block.or(Some(block)), ..self }

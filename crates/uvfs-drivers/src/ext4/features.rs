@@ -1,12 +1,16 @@
 //! Which features an image may have, and what to do about those that it may not.
 //!
 //! Features that are not needed for reading (the format's *compatible* and *read-only compatible* ones)
-//! are let pass, known or not; `bigalloc` is the exception, because it changes what block numbers mean.
+//! are let pass, known or not.
 
 use super::Refused;
 
 /// Directory entries say what type their inode is of.
 pub(super) const FILETYPE: u32 = 0x2;
+/// The journal holds changes that were not written to their places.
+pub(super) const NEEDS_RECOVERY: u32 = 0x4;
+/// Group descriptors stand in the groups, from a certain block of descriptors on.
+pub(super) const META_BG: u32 = 0x10;
 /// Block numbers have 64 bits, descriptors 64 bytes or more.
 pub(super) const WIDE: u32 = 0x80;
 /// Values of extended attributes may be inodes.
@@ -17,6 +21,8 @@ pub(super) const CSUM_SEED: u32 = 0x2000;
 pub(super) const LARGE_DIR: u32 = 0x4000;
 /// Small files stand in their inodes.
 pub(super) const INLINE_DATA: u32 = 0x8000;
+/// Names, contents and targets of some inodes are encrypted.
+pub(super) const ENCRYPT: u32 = 0x1_0000;
 
 /// Files whose blocks are counted in 48 bits.
 pub(super) const RO_HUGE_FILE: u32 = 0x8;
@@ -24,50 +30,51 @@ pub(super) const RO_HUGE_FILE: u32 = 0x8;
 pub(super) const RO_GDT_CSUM: u32 = 0x10;
 /// Backups of the superblock stand in few groups.
 pub(super) const RO_SPARSE_SUPER: u32 = 0x1;
-/// Blocks are counted in clusters.
-const RO_BIGALLOC: u32 = 0x200;
+/// Blocks are allocated and counted in clusters.
+pub(super) const RO_BIGALLOC: u32 = 0x200;
 /// Metadata has a CRC-32C.
 pub(super) const RO_METADATA_CSUM: u32 = 0x400;
 /// Files may have blocks in common, and one file a block more than once.
 pub(super) const RO_SHARED_BLOCKS: u32 = 0x4000;
 
+/// There is a journal.
+pub(super) const COMPAT_HAS_JOURNAL: u32 = 0x4;
 /// Directories may have an index.
 pub(super) const COMPAT_DIR_INDEX: u32 = 0x20;
 /// There are two backups of the superblock.
 pub(super) const COMPAT_SPARSE_SUPER2: u32 = 0x200;
 
-/// What is read: `filetype`, `extents`, `64bit`, `mmp`, `flex_bg`, `ea_inode`, `metadata_csum_seed`, `large_dir`,
-/// `inline_data`.
-const READ: u32 = FILETYPE | 0x40 | WIDE | 0x100 | 0x200 | EA_INODE | CSUM_SEED | LARGE_DIR | INLINE_DATA;
+/// What is read: `filetype`, `needs_recovery`, `meta_bg`, `extents`, `64bit`, `mmp`, `flex_bg`, `ea_inode`, `metadata_csum_seed`,
+/// `large_dir`, `inline_data`, and of `encrypt` what is not encrypted.
+const READ: u32 = FILETYPE
+    | NEEDS_RECOVERY
+    | META_BG
+    | 0x40
+    | WIDE
+    | 0x100
+    | 0x200
+    | EA_INODE
+    | CSUM_SEED
+    | LARGE_DIR
+    | INLINE_DATA
+    | ENCRYPT;
 
 const ANEW: &str = "copy its files by way of the kernel (mount -o loop,ro) to one that was made without it";
 
 /// What is known and not read: bit, name, what it means and what can be done.
 const REFUSED: &[(u32, &str, &str, &str)] = &[
     (0x8, "journal_dev", "it is a journal, and no file system", "name the device whose journal it is"),
-    (
-        0x4,
-        "needs_recovery",
-        "its journal holds changes that were not written to their places",
-        "run e2fsck -fy on it, or mount it once with the kernel",
-    ),
     (0x1, "compression", "its files may be compressed", ANEW),
-    (0x10, "meta_bg", "its group descriptors stand in the groups", ANEW),
     (0x1000, "dirdata", "its directory entries carry data", ANEW),
-    (0x1_0000, "encrypt", "its files may be encrypted", ANEW),
     (0x2_0000, "casefold", "its names may be compared without regard to case", ANEW),
 ];
 
 /// Refuses an image that cannot be read as it is.
-pub(super) fn check(incompat: u32, ro_compat: u32) -> Result<(), Refused> {
+pub(super) fn check(incompat: u32) -> Result<(), Refused> {
     for (bit, name, meaning, mend) in REFUSED {
         if incompat & bit != 0 {
             return Err(Refused::new(format!("it has the feature {name}: {meaning}; {mend}")));
         }
-    }
-    if ro_compat & RO_BIGALLOC != 0 {
-        let text = format!("it has the feature bigalloc: its blocks are counted in clusters; {ANEW}");
-        return Err(Refused::new(text));
     }
     let unknown = incompat & !READ;
     if unknown != 0 {
@@ -84,17 +91,14 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_named_with_what_to_do() {
-        assert!(check(READ, !RO_BIGALLOC).is_ok());
-        for (incompat, ro, name, mend) in [
-            (READ | 0x4, 0, "needs_recovery", "e2fsck -fy"),
-            (0x8, 0, "journal_dev", "device"),
-            (0x10, 0, "meta_bg", "copy"),
-            (0x1_0000, 0, "encrypt", "copy"),
-            (0x2_0000, 0, "casefold", "copy"),
-            (READ, RO_BIGALLOC, "bigalloc", "copy"),
-            (0x4010_0000, 0, "0x40100000", "copy"),
+        assert!(check(READ).is_ok());
+        for (incompat, name, mend) in [
+            (READ | 0x8, "journal_dev", "device"),
+            (READ | 0x1, "compression", "copy"),
+            (0x2_0000, "casefold", "copy"),
+            (0x4010_0000, "0x40100000", "copy"),
         ] {
-            let text = check(incompat, ro).unwrap_err().to_string();
+            let text = check(incompat).unwrap_err().to_string();
             assert!(text.contains(name) && text.contains(mend), "{text}");
         }
     }

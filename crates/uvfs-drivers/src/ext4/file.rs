@@ -2,7 +2,7 @@
 //!
 //! File data goes from the image into the reader's buffer; it is neither kept nor checked (the format has no
 //! checksums of data). Inline data is the 60 bytes of the inode's pointers, and what its attribute
-//! `system.data` adds; what the file has beyond it is zeros.
+//! `system.data` adds; what the file has beyond it is zeros. Encrypted content is ENOKEY, as the kernel answers without the key.
 
 use uvfs::types::{Errno, PATH_MAX, Seek, mode};
 
@@ -17,6 +17,7 @@ const FAST_LINK: u64 = 60;
 impl Fs {
     /// Reads up to the end of the file; says how much.
     pub(super) fn read_file(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        node.expect_plain()?;
         let len = node.size.saturating_sub(offset).min(buf.len() as u64) as usize;
         let buf = &mut buf[..len];
         if len == 0 {
@@ -58,6 +59,7 @@ impl Fs {
     /// The next byte of data, or of a hole, from an offset on. A map may lead to one block again and again, on purpose: that is damage
     /// (but in an image that shares blocks), and so are more runs than the image has room for.
     pub(super) fn seek_file(&self, node: &Node, offset: u64, what: Seek) -> Result<u64> {
+        node.expect_plain()?;
         if offset >= node.size {
             return Err(Errno::NXIO.into());
         }
@@ -92,6 +94,7 @@ impl Fs {
         if node.fmt() != mode::S_IFLNK {
             return Err(Errno::INVAL.into());
         }
+        node.expect_plain()?;
         let target = self.read_target(node).of(node.ino)?;
         ensure(!target.contains(&0), "a nul in the target of a link").of(node.ino)?;
         Ok(target)

@@ -1,6 +1,7 @@
 //! Group descriptors: where each group's table of inodes stands, and what is free.
 //!
-//! All are read and checked when the image is opened; what is kept of each is eight bytes.
+//! All are read and checked when the image is opened; what is kept of each is eight bytes. They stand in a row behind the
+//! superblock, or with `meta_bg` a block of them at the beginning of the groups that it is about.
 
 use super::Fs;
 use super::bytes::{slice, u16_at, u32_at};
@@ -28,8 +29,9 @@ impl Table {
 }
 
 /// What a descriptor says.
-struct Group {
-    table: Table,
+pub(super) struct Group {
+    pub table: Table,
+    /// In clusters.
     free_blocks: u64,
     free_inodes: u64,
 }
@@ -41,12 +43,25 @@ impl Fs {
     }
 
     /// The descriptor of a group.
-    fn group(&self, number: u32) -> Result<Group> {
+    pub(super) fn group(&self, number: u32) -> Result<Group> {
         let sup = &self.sup;
         ensure(number < sup.groups, "no such group")?;
         let at = u64::from(number) * sup.descriptor_size as u64;
-        let block = sup.first_block + 1 + at / sup.block_size as u64;
+        let block = self.descriptor_block(at / sup.block_size as u64);
         self.descriptor(number, block, (at % sup.block_size as u64) as usize).in_block(block)
+    }
+
+    /// Where a block of descriptors stands.
+    fn descriptor_block(&self, index: u64) -> u64 {
+        let sup = &self.sup;
+        if index < sup.first_meta_bg {
+            return sup.own_block + 1 + index;
+        }
+        let group = index * (sup.block_size / sup.descriptor_size) as u64;
+        let first = sup.first_block + group * sup.group_blocks;
+        // Group 0 may begin before the superblock's block.
+        let skip = if group == 0 { sup.own_block - sup.first_block } else { 0 };
+        first + skip + u64::from(u32::try_from(group).is_ok_and(|group| self.has_copy(group)))
     }
 
     fn descriptor(&self, number: u32, block: u64, at: usize) -> Result<Group> {
@@ -101,6 +116,7 @@ impl Fs {
         }
         self.blocks.forget();
         self.tables_are_apart()?;
+        let blocks = blocks.saturating_mul(self.sup.cluster_blocks);
         Ok((blocks.min(self.sup.blocks), inodes.min(self.sup.inodes.into())))
     }
 
@@ -118,19 +134,23 @@ impl Fs {
     /// Blocks that can never hold a file: what `statfs` leaves out.
     pub(super) fn overhead(&self) -> u64 {
         let sup = &self.sup;
-        if sup.overhead != 0 && sup.overhead < sup.blocks {
-            return sup.overhead;
+        let counted = sup.overhead.saturating_mul(sup.cluster_blocks);
+        if counted != 0 && counted < sup.blocks {
+            return counted;
         }
-        let descriptors =
-            (u64::from(sup.groups) * sup.descriptor_size as u64).div_ceil(sup.block_size as u64);
+        let all = (u64::from(sup.groups) * sup.descriptor_size as u64).div_ceil(sup.block_size as u64);
         let copies = (0..sup.groups).filter(|&group| self.has_copy(group)).count() as u64;
+        // Of those that stand in the groups there are three of each, in the first two and in the last of the groups.
+        let descriptors = all.min(sup.first_meta_bg);
+        let in_groups = (all - descriptors).saturating_mul(3);
         let tables = u64::from(sup.groups).saturating_mul(2 + sup.table_blocks());
         let journal = match sup.journal {
             0 => 0,
             ino => self.node(ino).map_or(0, |node| node.size / sup.block_size as u64),
         };
         let each = 1 + descriptors + sup.spare_descriptors;
-        let all = copies.saturating_mul(each).saturating_add(tables).saturating_add(journal);
+        let all =
+            [in_groups, tables, journal].into_iter().fold(copies.saturating_mul(each), u64::saturating_add);
         sup.first_block.saturating_add(all).min(sup.blocks)
     }
 

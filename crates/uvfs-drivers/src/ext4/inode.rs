@@ -9,6 +9,7 @@ use super::blocks::{inode_checked, is_inode_checked};
 use super::bytes::{slice, split_u64, u16_at, u32_at};
 use super::checksum::{crc32c, crc32c_around, right};
 use super::fault::{Fault, Locate, Result, ensure};
+use super::groups::Table;
 use super::{Fs, features};
 
 /// What every inode has; what is longer has `extra` fields.
@@ -20,6 +21,7 @@ const POINTERS: std::ops::Range<usize> = 0x28..0x64;
 
 /// Directory with an index.
 const INDEX: u32 = 0x1000;
+/// Content is encrypted, with a key that only its owner has.
 const ENCRYPTED: u32 = 0x800;
 /// `i_blocks` counts blocks of the file system.
 const HUGE_FILE: u32 = 0x4_0000;
@@ -111,6 +113,11 @@ impl Node {
 
     pub(super) fn is_inline(&self) -> bool {
         self.flags & INLINE_DATA != 0
+    }
+
+    /// ENOKEY where the content is encrypted: a file's data, a directory's names, a link's target. Attributes never are.
+    pub(super) fn expect_plain(&self) -> Result<()> {
+        if self.flags & ENCRYPTED == 0 { Ok(()) } else { Err(Fault::from(uvfs::Errno::NOKEY)) }
     }
 
     pub(super) fn is_value(&self) -> bool {
@@ -227,10 +234,21 @@ impl Fs {
     }
 
     fn read_node(&self, ino: u32) -> Result<Node> {
+        ensure(self.sup.is_inode(ino), "no such inode")?;
+        self.read_from(self.table((ino - 1) / self.sup.group_inodes)?, ino)
+    }
+
+    /// The inode with a number, where the tables of other groups are not known yet.
+    pub(super) fn early_node(&self, ino: u32) -> Result<Node> {
+        ensure(self.sup.is_inode(ino), "no such inode").of(ino)?;
+        let group = self.group((ino - 1) / self.sup.group_inodes).of(ino)?;
+        self.read_from(group.table, ino).of(ino)
+    }
+
+    /// An inode of the group that has this table.
+    fn read_from(&self, table: Table, ino: u32) -> Result<Node> {
         let sup = &self.sup;
-        ensure(sup.is_inode(ino), "no such inode")?;
-        let (group, index) = ((ino - 1) / sup.group_inodes, (ino - 1) % sup.group_inodes);
-        let table = self.table(group)?.block()?;
+        let (table, index) = (table.block()?, (ino - 1) % sup.group_inodes);
         let offset = u64::from(index) * sup.inode_size as u64;
         let block = table + offset / sup.block_size as u64;
         let at = (offset % sup.block_size as u64) as usize;
@@ -279,7 +297,11 @@ impl Fs {
             flags & INLINE_DATA == 0 || sup.has_incompat(features::INLINE_DATA),
             "inline data, which the file system does not have",
         )?;
-        ensure(flags & (ENCRYPTED | CASEFOLD) == 0, "an inode that is encrypted or folds case")?;
+        ensure(flags & CASEFOLD == 0, "an inode that folds case")?;
+        ensure(
+            flags & ENCRYPTED == 0 || sup.has_incompat(features::ENCRYPT),
+            "an encrypted inode, which the file system does not have",
+        )?;
         let longest = sup.blocks.saturating_mul(sup.block_size as u64);
         ensure(mode & mode::S_IFMT != mode::S_IFDIR || size <= longest, "a directory longer than the image")?;
         (node.extra, node.mode, node.flags) = (extra, mode, flags);

@@ -10,8 +10,10 @@
 //! on in something that ends: levels of a tree, bytes of a block, blocks of the image. Directories form a
 //! tree, whatever names say ([`Fs::child`]).
 //!
+//! An image that was in use when it was copied has a journal to replay: that is done in memory ([`journal`]).
+//!
 //! **Memory**: blocks of metadata within the limit of the cache that the image is mounted in (no more than the image has, where there is none),
-//! eight bytes for each group of blocks, and while a call lasts, the largest of an inode and an attribute's value (64 KiB).
+//! eight bytes for each group of blocks, 16 for each block that was replayed, and while a call lasts, the largest of an inode and an attribute's value (64 KiB).
 //!
 //! The image must not change while it is open. What changes all the same gives wrong answers or damage,
 //! nothing worse.
@@ -30,6 +32,7 @@ mod hash;
 mod htree;
 mod indirect;
 mod inode;
+mod journal;
 mod map;
 mod partition;
 mod pass;
@@ -44,7 +47,7 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{Mode, OFlags};
 use uvfs::acl::{Acl, AclKind};
@@ -53,9 +56,10 @@ use uvfs::types::{
     Access, Answer, DirEntry, Errno, Features, FileFlags, FlagsForm, NAME_MAX, NewInode, Op, Result, Seek,
     StatFs, Ttl,
 };
-use uvfs_cache::Cache;
+use uvfs_cache::{Beside, Cache};
 
 pub use blocks::Source;
+pub use journal::Replayed;
 pub use partition::Within;
 
 use blocks::{Blocks, Image};
@@ -90,6 +94,8 @@ impl std::error::Error for Refused {}
 pub struct ImageOptions {
     /// Which part of it holds the file system.
     pub within: Within,
+    /// What a journal holds that was not written to its place is left out: the files are as they were before, or damaged.
+    pub noload: bool,
 }
 
 /// The image and its layout, which all rooms read from.
@@ -100,6 +106,15 @@ struct Fs {
     sup: Superblock,
     /// Of each group.
     tables: Vec<Table>,
+}
+
+impl Fs {
+    /// The layout over its image; of the groups nothing is known yet.
+    fn over(source: Arc<dyn Source>, sup: Superblock) -> std::result::Result<Self, Refused> {
+        let blocks = Blocks::new(source, sup.block_size, sup.blocks);
+        let blocks = blocks.map_err(|error| Refused::new(format!("there is no memory for it: {error}")))?;
+        Ok(Self { number: place::next_image(), blocks, sup, tables: Vec::new() })
+    }
 }
 
 /// Opens what may be an image. It is looked at before, with a descriptor that opens nothing, and what was looked at is opened then: to open a FIFO
@@ -131,6 +146,9 @@ pub struct Ext4 {
     fs: Fs,
     log: Log,
     figures: StatFs,
+    replayed: Replayed,
+    /// Where the memory of what was replayed is counted, once it is.
+    counted: OnceLock<Arc<Beside>>,
 }
 
 impl Ext4 {
@@ -170,18 +188,19 @@ impl Ext4 {
         source: Box<dyn Source>,
         options: ImageOptions,
     ) -> std::result::Result<Arc<Self>, Refused> {
-        let source = partition::part(source, options.within)?;
-        let sup = Superblock::read(&*source)?;
+        let source: Arc<dyn Source> = partition::part(source, options.within)?.into();
+        let mut sup = Superblock::read(&*source)?;
+        let (source, replayed) = journal::settle(name, source, &sup, options.noload)?;
+        if replayed.blocks > 0 {
+            // What was read may have been replaced, and the new one says how everything is laid out.
+            sup = Superblock::read(&*source)?;
+        }
         if sup.marked_damaged {
             tracing::warn!(image = %name, "ext4: it is marked as damaged; e2fsck -fy mends what can be mended");
         }
-        let blocks = Blocks::new(source, sup.block_size, sup.blocks);
-        let blocks = blocks.map_err(|error| Refused::new(format!("there is no memory for it: {error}")))?;
-        let mut fs = Fs { number: place::next_image(), blocks, sup, tables: Vec::new() };
-        let damaged = |fault: Fault| {
-            let place = fault.block.map_or_else(String::new, |block| format!(", block {block}"));
-            Refused::new(format!("it is damaged ({}{place}): run e2fsck -fy on it", fault.what))
-        };
+        let mut fs = Fs::over(source, sup)?;
+        let damaged =
+            |fault: Fault| Refused::new(format!("it is damaged ({}): run e2fsck -fy on it", fault.place()));
         let (free_blocks, free_inodes) = fs.read_groups().map_err(damaged)?;
         fs.root_node().map_err(damaged)?;
         let blocks = fs.sup.blocks - fs.overhead();
@@ -196,7 +215,8 @@ impl Ext4 {
             ffree: free_inodes,
             namelen: NAME_MAX as u32,
         };
-        Ok(Arc::new(Self { fs, log: Log::new(name.to_owned()), figures }))
+        let (log, counted) = (Log::new(name.to_owned()), OnceLock::new());
+        Ok(Arc::new(Self { fs, log, figures, replayed, counted }))
     }
 
     /// Writes the number and size of each block of metadata that is used from now on to `out`, one a line, in the order of their use: a
@@ -216,6 +236,11 @@ impl Ext4 {
         self.fs.blocks.recorded().map_or(Ok(()), record::Record::flush)
     }
 
+    /// What was taken from the journal when the image was opened.
+    pub fn replayed(&self) -> Replayed {
+        self.replayed
+    }
+
     /// How often the image was found damaged, or could not be read.
     pub fn faults(&self) -> u64 {
         self.log.faults()
@@ -229,6 +254,14 @@ impl Ext4 {
 
     fn told(&self, node: &Node) -> NewInode {
         NewInode { attr: node.attr(&self.fs), private: 0, ttl: Ttl::Forever }
+    }
+}
+
+impl Drop for Ext4 {
+    fn drop(&mut self) {
+        if let Some(beside) = self.counted.get() {
+            beside.sub(self.replayed.memory());
+        }
     }
 }
 
@@ -248,6 +281,15 @@ impl Driver for Ext4 {
     /// From now on blocks take of this cache's memory.
     fn mounted(&self, cache: &Arc<Cache>, _root: &Inode<'_>) {
         self.fs.blocks.join(cache);
+        let bytes = self.replayed.memory();
+        if bytes > 0 {
+            // Of several mounts the first pays.
+            self.counted.get_or_init(|| {
+                let beside = cache.beside();
+                beside.add(bytes);
+                beside
+            });
+        }
     }
 
     fn lookup(&self, _op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
@@ -291,8 +333,14 @@ impl Driver for Ext4 {
         self.on(inode.ino(), |node| self.fs.link_target(node))
     }
 
-    fn open(&self, _op: &Op, _inode: &Inode<'_>, access: Access) -> Result<u64> {
-        if access.contains(Access::WRITE) { Err(Errno::ROFS) } else { Ok(0) }
+    fn open(&self, _op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
+        if access.contains(Access::WRITE) {
+            return Err(Errno::ROFS);
+        }
+        if self.fs.sup.has_incompat(features::ENCRYPT) {
+            self.on(inode.ino(), Node::expect_plain)?;
+        }
+        Ok(0)
     }
 
     fn read(&self, _op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {

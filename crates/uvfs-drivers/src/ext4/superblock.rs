@@ -30,16 +30,20 @@ pub(super) fn has_magic(source: &dyn Source, start: u64) -> bool {
 }
 
 /// What the superblock says.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Superblock {
     pub block_size: usize,
     pub blocks: u64,
     /// Of `blocks`, those kept for root.
     pub reserved: u64,
     pub inodes: u32,
-    /// The block that the superblock stands in; group 0 begins here.
+    /// Where group 0 begins.
     pub first_block: u64,
+    /// The block that the superblock stands in.
+    pub own_block: u64,
     pub group_blocks: u64,
+    /// Blocks of a cluster, in which free and used ones are counted; 1 but with `bigalloc`.
+    pub cluster_blocks: u64,
     pub group_inodes: u32,
     pub groups: u32,
     pub inode_size: usize,
@@ -57,7 +61,9 @@ pub(super) struct Superblock {
     pub hash_seed: [u32; 4],
     /// Characters above 127 count as positive in hashes of names.
     pub hash_unsigned: bool,
-    /// Blocks that hold no files, as mke2fs counted them; 0 where it did not.
+    /// The first block of descriptors that stands in its groups, with `meta_bg`.
+    pub first_meta_bg: u64,
+    /// Clusters that hold no files, as mke2fs counted them; 0 where it did not.
     pub overhead: u64,
     /// Blocks of group descriptors kept for growing.
     pub spare_descriptors: u64,
@@ -99,7 +105,7 @@ impl Superblock {
             0 => (0, 0, 0),
             _ => (u32_at(raw, 0x5c), u32_at(raw, 0x60), u32_at(raw, 0x64)),
         };
-        features::check(incompat, ro_compat)?;
+        features::check(incompat)?;
         let old = u32_at(raw, 0x4c) == 0;
         let wide = incompat & features::WIDE != 0;
         let count = |low, high| if wide { split_u64(raw, low, high) } else { u64::from(u32_at(raw, low)) };
@@ -119,6 +125,8 @@ impl Superblock {
             reserved: count(0x8, 0x154),
             inodes: u32_at(raw, 0x0),
             first_block: u64::from(u32_at(raw, 0x14)),
+            own_block: u64::from(log_block_size == 0),
+            cluster_blocks: cluster_blocks(raw, ro_compat, log_block_size)?,
             group_blocks: u64::from(u32_at(raw, 0x20)),
             group_inodes: u32_at(raw, 0x28),
             groups: 0,
@@ -133,6 +141,11 @@ impl Superblock {
             seed,
             hash_seed: [0xec, 0xf0, 0xf4, 0xf8].map(|at| u32_at(raw, at)),
             hash_unsigned: u32_at(raw, 0x160) & 2 != 0,
+            first_meta_bg: if incompat & features::META_BG == 0 {
+                u64::MAX
+            } else {
+                u64::from(u32_at(raw, 0x104))
+            },
             overhead: u64::from(u32_at(raw, 0x248)),
             spare_descriptors: u64::from(u16_at(raw, 0xce)),
             backups: [u32_at(raw, 0x24c), u32_at(raw, 0x250)],
@@ -147,9 +160,13 @@ impl Superblock {
     fn check_layout(&mut self) -> Result<(), Refused> {
         let bits = self.block_size as u64 * 8;
         let within = |holds: bool, what| if holds { Ok(()) } else { Err(bad(what)) };
-        within(self.first_block == u64::from(self.block_size == 1024), "first data block")?;
-        within(self.blocks > self.first_block + 1 && self.blocks < 1 << 48, "number of blocks")?;
-        within(self.group_blocks > 0 && self.group_blocks <= bits, "blocks per group")?;
+        // Groups of whole clusters begin at block 0, also where the superblock stands in block 1.
+        let first = self.first_block == self.own_block || self.first_block == 0 && self.cluster_blocks > 1;
+        within(first, "first data block")?;
+        within(self.blocks > self.own_block + 1 && self.blocks < 1 << 48, "number of blocks")?;
+        let most = bits.saturating_mul(self.cluster_blocks);
+        let whole = self.group_blocks.is_multiple_of(self.cluster_blocks);
+        within(self.group_blocks > 0 && self.group_blocks <= most && whole, "blocks per group")?;
         within(self.group_inodes > 0 && u64::from(self.group_inodes) <= bits, "inodes per group")?;
         let size = self.inode_size;
         within(size.is_power_of_two() && (128..=self.block_size).contains(&size), "inode size")?;
@@ -210,13 +227,28 @@ impl Superblock {
 
     /// Whether file or metadata blocks may stand there: so many from this one on.
     pub(super) fn is_range(&self, block: u64, count: u64) -> bool {
-        block > self.first_block && block.checked_add(count).is_some_and(|end| end <= self.blocks)
+        block > self.own_block && block.checked_add(count).is_some_and(|end| end <= self.blocks)
     }
 
     /// Blocks that a group's table of inodes takes.
     pub(super) fn table_blocks(&self) -> u64 {
         (u64::from(self.group_inodes) * self.inode_size as u64).div_ceil(self.block_size as u64)
     }
+}
+
+/// Blocks of a cluster.
+fn cluster_blocks(raw: &[u8], ro_compat: u32, log_block_size: u32) -> Result<u64, Refused> {
+    if ro_compat & features::RO_BIGALLOC == 0 {
+        return Ok(1);
+    }
+    // Both count from 1 KiB on. Clusters have 1 GiB at most.
+    let log = u32_at(raw, 0x1c);
+    let ratio = log.checked_sub(log_block_size).filter(|_| log <= 20).map(|ratio| 1u64 << ratio);
+    let ratio = ratio.ok_or_else(|| bad("cluster size"))?;
+    if u64::from(u32_at(raw, 0x24)).checked_mul(ratio) != Some(u64::from(u32_at(raw, 0x20))) {
+        return Err(bad("clusters per group"));
+    }
+    Ok(ratio)
 }
 
 fn bad(what: &str) -> Refused {
@@ -263,6 +295,32 @@ mod tests {
             let text = Superblock::parse(&raw).unwrap_err().to_string();
             assert!(text.contains(what) && text.contains("e2fsck"), "{at:#x}: {text}");
         }
+    }
+
+    #[test]
+    fn groups_of_clusters_may_have_more_blocks() {
+        let with = |changes: &[(usize, u32)]| {
+            let mut raw = raw();
+            let bigalloc =
+                [(0x64, features::RO_BIGALLOC), (0x1c, 4), (0x20, 8192 * 16), (0x24, 8192), (0x14, 0)];
+            for (at, value) in bigalloc.iter().chain(changes) {
+                raw[*at..at + 4].copy_from_slice(&value.to_le_bytes());
+            }
+            Superblock::parse(&raw).map_err(|e| e.to_string())
+        };
+        let good = with(&[]).unwrap();
+        assert_eq!((good.cluster_blocks, good.groups, good.own_block, good.first_block), (16, 1, 1, 0));
+        for (at, value, what) in [
+            (0x1c, 21, "cluster size"),
+            (0x1c, u32::MAX, "cluster size"),
+            (0x24, 0, "clusters per group"),
+            (0x24, 8191, "clusters per group"),
+            (0x14, 2, "first data block"),
+        ] {
+            assert!(with(&[(at, value)]).unwrap_err().contains(what), "{at:#x}");
+        }
+        assert!(with(&[(0x24, 8193), (0x20, 8193 * 16)]).unwrap_err().contains("blocks per group"));
+        assert!(with(&[(0x18, 5)]).unwrap_err().contains("cluster size"));
     }
 
     #[test]

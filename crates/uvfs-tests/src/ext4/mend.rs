@@ -70,12 +70,12 @@ fn u32_at(image: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([image[at], image[at + 1], image[at + 2], image[at + 3]])
 }
 
-fn put(image: &mut [u8], at: usize, value: &[u8]) {
+pub(super) fn put(image: &mut [u8], at: usize, value: &[u8]) {
     image[at..at + value.len()].copy_from_slice(value);
 }
 
 /// Goes on with a CRC-32C that is inverted neither before nor after.
-fn crc32c(seed: u32, data: &[u8]) -> u32 {
+pub(super) fn crc32c(seed: u32, data: &[u8]) -> u32 {
     data.iter().fold(seed, |crc, byte| CRC32C[((crc ^ u32::from(*byte)) & 0xff) as usize] ^ crc >> 8)
 }
 
@@ -123,7 +123,8 @@ impl Map {
         let wide = sup(0x60) & INCOMPAT_64BIT != 0;
         let descriptor = if wide { u16_at(image, SUPERBLOCK + 0xfe) } else { 32 };
         let inode_size = if old { 128 } else { u16_at(image, SUPERBLOCK + 0x58) };
-        let first = (first_block + 1) * block_size;
+        // Of clusters of several blocks the first begins before the superblock's block.
+        let first = (usize::from(block_size == 1024) + 1) * block_size;
         let tables = (0..groups).map(|n| u32_at(image, first + n * descriptor + 8) as usize * block_size);
         let tables: Vec<usize> = tables.collect();
         let group_inodes = sup(0x28);

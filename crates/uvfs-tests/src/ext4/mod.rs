@@ -1,6 +1,8 @@
 //! ext4 images: made with mke2fs by [`recipes`], filled by [`populate`], read by uvfs and by the kernel
-//! ([`snapshot`]), and damaged at random ([`mutate`]), with right checksums if need be ([`mend`]).
+//! ([`snapshot`]), and damaged at random ([`mutate`]), with right checksums if need be ([`mend`]); and ones
+//! with a journal to replay ([`journal`]).
 
+pub mod journal;
 pub mod mend;
 pub mod mutate;
 pub mod populate;

@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use fastrand::Rng;
 use uvfs::{Access, Attr, Cred, Errno, Found, Inode, Op, Seek, Vfs, VfsConfig, mode};
 use uvfs_drivers::ext4::Ext4;
@@ -269,7 +269,8 @@ pub fn walk(name: &str, image: Vec<u8>) -> Result<Seen> {
 }
 
 fn is_expected(errno: Errno) -> bool {
-    matches!(errno, Errno::UCLEAN | Errno::IO)
+    // Encrypted is what a flipped bit may say, too.
+    matches!(errno, Errno::UCLEAN | Errno::IO | Errno::NOKEY)
 }
 
 impl<'v> Walk<'v> {
@@ -451,6 +452,12 @@ fn unusable(errno: Errno) -> uvfs::Result<Vec<u8>> {
 pub fn try_one(bases: &[Base], seed: u64, how: Damage, limit: Duration) -> Result<(Seen, Duration)> {
     let (name, image) = damaged(bases, seed, how);
     let start = Instant::now();
+    let seen = walk_within(name, image, limit).with_context(|| format!("seed {seed}, from {name}"))?;
+    Ok((seen, start.elapsed()))
+}
+
+/// Walks through an image, for so long at most.
+pub(super) fn walk_within(name: &'static str, image: Vec<u8>, limit: Duration) -> Result<Seen> {
     let (answer, answered) = mpsc::channel();
     // Not joined where it hangs: the process ends with it.
     thread::Builder::new().spawn(move || {
@@ -458,8 +465,7 @@ pub fn try_one(bases: &[Base], seed: u64, how: Damage, limit: Duration) -> Resul
         let _ = answer.send(outcome.unwrap_or_else(|_| Err(anyhow::anyhow!("a panic"))));
     })?;
     match answered.recv_timeout(limit) {
-        Ok(Ok(seen)) => Ok((seen, start.elapsed())),
-        Ok(Err(error)) => Err(error.context(format!("seed {seed}, from {name}"))),
-        Err(_) => bail!("seed {seed}, from {name}: still walking after {limit:?}"),
+        Ok(seen) => seen,
+        Err(_) => bail!("still walking after {limit:?}"),
     }
 }

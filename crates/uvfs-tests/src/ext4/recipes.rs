@@ -68,6 +68,20 @@ pub const RECIPES: &[Recipe] = &[
         "two-backups",
         &["-t", "ext4", "-b", "1024", "-O", "sparse_super2,^sparse_super,^resize_inode,^has_journal"],
     ),
+    recipe("bigalloc", &["-t", "ext4", "-b", "4096", "-O", "bigalloc", "-C", "16384"]),
+    recipe("bigalloc-1k", &["-t", "ext4", "-b", "1024", "-O", "bigalloc", "-C", "8192"]),
+    recipe("meta-bg", &["-t", "ext4", "-b", "4096", "-O", "meta_bg,^resize_inode"]),
+    // Of blocks of descriptors one is for 16 groups, and one for 32.
+    recipe("meta-bg-1k", &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "meta_bg,^resize_inode,^flex_bg"]),
+    recipe(
+        "meta-bg-32bit",
+        &["-t", "ext4", "-b", "1024", "-g", "512", "-O", "meta_bg,^resize_inode,^64bit,^metadata_csum"],
+    ),
+    recipe(
+        "meta-bg-bigalloc-1k",
+        &["-t", "ext4", "-b", "1024", "-C", "4096", "-O", "bigalloc,meta_bg,^resize_inode"],
+    ),
+    recipe("encrypt", &["-t", "ext4", "-b", "4096", "-O", "encrypt"]),
     tuned("hash-tea", &["-t", "ext4", "-b", "1024"], &["-E", "hash_alg=tea"]),
     tuned("hash-legacy", &["-t", "ext4", "-b", "1024"], &["-E", "hash_alg=legacy"]),
 ];
