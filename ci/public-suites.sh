@@ -43,18 +43,19 @@ accepted() {
     # A read from the kernel's pages, or of a lent file, does not come to the host: access times are as with noatime.
     # File handles hold as long as the kernel knows the file.
     xfstests:mirror) printf 'generic/%s\n' 003 426 467 477 777 ;;
-    # A process that may open more files than the server gets ENFILE before EMFILE.
-    ltp:mirror) printf '%s\n' creat05 fcntl12 open04 ;;
+    # A process that may open as many files as the server gets ENFILE before EMFILE.
+    ltp:mirror) printf '%s\n' creat05 fcntl12 fork09 open04 ;;
     esac
 }
 
 # judge SUITE: compares $work/SUITE.a and $work/SUITE.b, the names of the cases that fail here and on the host.
 judge() {
-    local bad
+    local bad both
+    both=$(sort -u "$work/$1.a" | comm -12 - <(sort -u "$work/$1.b"))
     accepted "$1" | sort -u >"$work/accepted"
     bad=$(sort -u "$work/$1.a" | comm -23 - <(sort -u "$work/$1.b") | comm -23 - "$work/accepted")
     if [ -z "$bad" ]; then
-        pass "$1 on $fs by $transport: $(wc -l <"$work/$1.ran") cases, $(wc -l <"$work/$1.a") fail here, $(wc -l <"$work/$1.b") on the host's tmpfs"
+        pass "$1 on $fs by $transport: $(wc -l <"$work/$1.ran") cases, $(wc -l <"$work/$1.a") fail here, $(wc -l <"$work/$1.b") on the host's tmpfs; on both: ${both//$'\n'/ }"
     else
         fail "$1 on $fs by $transport: of $(wc -l <"$work/$1.ran") cases these fail here and not on the host's tmpfs: ${bad//$'\n'/ }"
         return 1
@@ -134,13 +135,16 @@ t_xfstests() {
     [ -x /sbin/mount.fuse.uvfs ] || { skip "xfstests: contrib/install.sh was not run, and mount(8) does not know uvfs"; return; }
     [ "$fs" = mirror ] || { skip "xfstests: needs two sources with names of their own: --fs mirror"; return; }
     local name config=$work/xfstests.config
+    # Cases that fill the one must find room in the other.
     for name in test scratch; do
-        mkdir -p "$work/x/$name" "$work/source/x-$name"
+        mkdir -p "$work/x/$name" "$work/x-$name"
+        mount -t tmpfs -o mode=1777,size=3g uvfs-ci "$work/x-$name" || { fail "xfstests: a tmpfs cannot be mounted"; return; }
+        mounts+=("$work/x-$name")
     done
     cat >"$config" <<CONFIG
 export FSTYP=fuse FUSE_SUBTYP=.uvfs RESULT_BASE=$work/results
-export TEST_DEV=mirror:$work/source/x-test TEST_DIR=$work/x/test
-export SCRATCH_DEV=mirror:$work/source/x-scratch SCRATCH_MNT=$work/x/scratch
+export TEST_DEV=mirror:$work/x-test TEST_DIR=$work/x/test
+export SCRATCH_DEV=mirror:$work/x-scratch SCRATCH_MNT=$work/x/scratch
 export TEST_FS_MOUNT_OPTS="-o allow_other,suid,dev,transport=$transport" MOUNT_OPTIONS="-o allow_other,suid,dev,transport=$transport"
 CONFIG
     # xfstests knows the type `fuse` without what comes after the dot.
