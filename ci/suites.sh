@@ -1,32 +1,36 @@
 #!/usr/bin/env bash
 # File system test suites on a uvfs mount. If a suite fails on the kernel's tmpfs too, the failure counts as the host's.
 #
-#   ci/suites.sh [--quick] [--install] [--fs tmpfs|mirror] [DIR_A DIR_B]
+#   ci/suites.sh [--quick] [--install] [--fs tmpfs|mirror] [--transport auto|dev|uring] [--only SUITE] [DIR_A DIR_B]
 #
-# --quick    a few minutes in all, for continuous integration
-# --fs FS    the file system under test: a uvfs tmpfs, or a mirror of a kernel tmpfs
-# --install  first install what is missing (ci/setup.sh: apt-get and cargo install --locked)
+# --quick         a few minutes in all, for continuous integration
+# --fs FS         the file system under test: a uvfs tmpfs, or a mirror of a kernel tmpfs
+# --transport T   the transport of the kernel's requests
+# --only SUITE    only this one: in_process, on_mounts, pjdfstest, fsx, stress or loads
+# --install       first install missing programs (ci/setup.sh: apt-get and cargo install --locked)
 #
 # Without directories the script mounts FS and a kernel tmpfs. Prints PASS, FAIL or SKIPPED
 # for each suite, and "N passed, N failed, N skipped" at the end.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-quick=false fs=tmpfs
+usage() {
+    printf 'usage: %s [--quick] [--install] [--fs tmpfs|mirror] [--transport auto|dev|uring] [--only SUITE] [DIR_A DIR_B]\n' "$0" >&2
+    exit 2
+}
+quick=false fs=tmpfs transport=auto only=
 while [ $# -gt 0 ]; do
-    case $1 in
-    --quick) quick=true ;;
-    --install) ci/setup.sh || exit 1 ;;
-    --fs)
-        shift
-        fs=${1:-}
-        [ "$fs" = tmpfs ] || [ "$fs" = mirror ] || { printf 'there is no --fs %s: tmpfs or mirror\n' "$fs" >&2; exit 2; }
-        ;;
-    -*) printf 'usage: %s [--quick] [--install] [--fs tmpfs|mirror] [DIR_A DIR_B]\n' "$0" >&2; exit 2 ;;
+    case ${1:-}:${2:-} in
+    --quick:*) quick=true ;;
+    --install:*) ci/setup.sh || exit 1 ;;
+    --fs:tmpfs | --fs:mirror) shift && fs=$1 ;;
+    --transport:auto | --transport:dev | --transport:uring) shift && transport=$1 ;;
+    --only:in_process | --only:on_mounts | --only:pjdfstest | --only:fsx | --only:stress | --only:loads) shift && only=$1 ;;
+    -*) usage ;;
     *) break ;;
     esac
     shift
 done
-[ $# = 0 ] || [ $# = 2 ] || { printf 'usage: %s [--quick] [--install] [--fs tmpfs|mirror] [DIR_A DIR_B]\n' "$0" >&2; exit 2; }
+[ $# = 0 ] || [ $# = 2 ] || usage
 # shellcheck source=ci/mounts.sh
 . ci/mounts.sh
 build || exit 1
@@ -47,7 +51,7 @@ run() {
     fi
 }
 
-in_process() {
+t_in_process() {
     run "model" 900 "$tools/model" --seeds "$(pick 0..500 0..10000)" --ops 500
     run "linear, in process" 300 "$tools/linear" --seconds "$(pick 10 60)"
     run "storm" 300 "$tools/storm" --seconds "$(pick 20 60)"
@@ -59,7 +63,7 @@ in_process() {
     fi
 }
 
-on_mounts() {
+t_on_mounts() {
     # The reference file system is useful only if the kernel agrees with it.
     run "model against the kernel" 900 "$tools/lockstep" --a model: --b "$B" --seeds "$(pick 1..5 1..40)"
     run "lockstep" 1800 "$tools/lockstep" --a "$A" --b "$B" --seeds "$(pick 1..12 1..200)"
@@ -172,11 +176,10 @@ t_loads() {
     fi
 }
 
-[ "$fs" != tmpfs ] || in_process
+# suite NAME: runs it, unless another one is meant.
+suite() { [ -n "$only" ] && [ "$only" != "$1" ] || "t_$1"; }
+
+[ "$fs" != tmpfs ] || suite in_process
 mount_pair "$@"
-on_mounts
-t_pjdfstest
-t_fsx
-t_stress
-t_loads
+for name in on_mounts pjdfstest fsx stress loads; do suite "$name"; done
 summary

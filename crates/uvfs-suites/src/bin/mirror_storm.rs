@@ -9,21 +9,27 @@ use clap::Parser;
 use uvfs::{Counted, Vfs, VfsConfig};
 use uvfs_drivers::mirror::Mirror;
 use uvfs_fuse::Mounted;
-use uvfs_tests::mirror_storm::{Plan, staleness, storm, worker};
+use uvfs_tests::mirror_storm::{Plan, Report, Staleness, staleness, storm, worker};
 
 /// Mirrors a directory that two processes change at random, while a third one changes it through the mount, and compares
 /// after each turn. Then it measures how long single changes take to be seen. Needs root.
 #[derive(Parser)]
 struct Args {
-    /// Seconds of storm.
+    /// Seconds of storm, at the least.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
+    /// Changes that others make in the source while it lasts, at the least.
+    #[arg(long, default_value_t = 0)]
+    storm_changes: u64,
     /// Milliseconds between two looks.
     #[arg(long, default_value_t = 1500)]
     turn: u64,
-    /// Milliseconds between the end of a turn and the look.
+    /// Milliseconds between the end of a turn and the look. Where the source cannot be watched they must exceed --ttl.
     #[arg(long, default_value_t = 200)]
     pause: u64,
+    /// Milliseconds for which answers are believed where the source cannot be watched. By default that is skipped.
+    #[arg(long, default_value_t = 0)]
+    ttl: u64,
     /// Milliseconds that the mount may take after that to be right; with --overflow, 4800 more.
     #[arg(long, default_value_t = 20)]
     patience: u64,
@@ -40,9 +46,12 @@ struct Args {
     /// Single changes that are measured, 100 a second.
     #[arg(long, default_value_t = 1000)]
     changes: usize,
-    /// Where the source is made.
+    /// Where the source is made: on the file system to be tested.
     #[arg(long, default_value = "/dev/shm")]
     base: PathBuf,
+    /// End with a row of the table of ci/staleness.sh, which names the file system so.
+    #[arg(long)]
+    row: Option<String>,
     /// Be a process that changes this directory.
     #[arg(long, hide = true)]
     worker: Option<PathBuf>,
@@ -74,11 +83,12 @@ fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     // The mount point must not lie in what is mirrored, but may lie beside it.
-    let Some(mounted) = mirror(&source, &mount, args.overflow)? else { return Ok(()) };
+    let Some((mounted, coherence)) = mirror(&source, &mount, args)? else { return Ok(()) };
     let plan = Plan {
         source: source.clone(),
         mount: mount.clone(),
         time: Duration::from_secs(args.seconds),
+        changes: args.storm_changes,
         turn: Duration::from_millis(args.turn),
         pause: Duration::from_millis(args.pause),
         patience: Duration::from_millis(args.patience + if args.overflow { 4800 } else { 0 }),
@@ -87,25 +97,38 @@ fn run(args: &Args) -> Result<()> {
     };
     let report = storm(&plan)?;
     println!(
-        "{} changes, {} looks at up to {} entries, right after {:?} at the most; {:?}",
-        report.changes,
+        "{coherence}\n{} changes by others ({}), {} through the mount, {} looks at up to {} entries, {} of them wrong after {:?}, \
+        right after {:?} at the most; {:?}",
+        report.changes.total(),
+        report.changes.kinds(),
+        report.own.total(),
         report.looks,
         report.entries,
+        report.late,
+        plan.pause,
         report.settled,
         mounted.notices()
     );
+    let stale =
+        if args.changes == 0 { Staleness::default() } else { staleness(&source, &mount, args.changes)? };
     if args.changes != 0 {
-        let stale = staleness(&source, &mount, args.changes)?;
-        println!(
-            "staleness of {} changes: 50% {:?}, 99% {:?}, all {:?}",
-            stale.count(),
-            stale.percentile(50),
-            stale.percentile(99),
-            stale.percentile(100)
-        );
+        let [median, most, all] = [50, 99, 100].map(|percent| stale.percentile(percent));
+        println!("staleness of {} changes: 50% {median:?}, 99% {most:?}, all {all:?}", stale.count());
+    }
+    if let Some(name) = &args.row {
+        println!("{}", row(name, &coherence, &report, &stale));
     }
     mounted.unmount().context("unmount")?;
     Ok(())
+}
+
+/// File system, coherence, changes, looks, wrong looks, and the milliseconds at the median, the 99th percentile and the maximum.
+fn row(name: &str, coherence: &str, report: &Report, stale: &Staleness) -> String {
+    let coherence = coherence.split(':').next().unwrap_or_default();
+    let [median, most, all] = [50, 99, 100].map(|percent| stale.percentile(percent).as_secs_f64() * 1e3);
+    let Report { changes, looks, late, .. } = report;
+    let changes = changes.total();
+    format!("| {name} | {coherence} | {changes} | {looks} | {late} | {median:.2} | {most:.2} | {all:.2} |")
 }
 
 /// Why nothing can be mounted here, if so.
@@ -129,21 +152,25 @@ fn fill(source: &Path, files: usize) -> Result<()> {
     Ok(())
 }
 
-/// A mirror that watches its source; none, said, where that cannot be watched.
-fn mirror(source: &Path, mount: &Path, overflow: bool) -> Result<Option<Mounted>> {
-    let mirror = Mirror::new(source, Duration::from_secs(1))?;
-    let limit = if overflow { Some(Limit::lower()?) } else { None };
+/// A mirror of the source, and what it says of its coherence; none, said, where the source cannot be watched and --ttl is not given.
+fn mirror(source: &Path, mount: &Path, args: &Args) -> Result<Option<(Mounted, String)>> {
+    let ttl = if args.ttl == 0 { Duration::from_secs(1) } else { Duration::from_millis(args.ttl) };
+    let mirror = Mirror::new(source, ttl)?;
+    let limit = if args.overflow { Some(Limit::lower()?) } else { None };
     let watched = mirror.watch();
     drop(limit);
-    if let Err(why) = watched {
+    if let Err(why) = watched
+        && args.ttl == 0
+    {
         println!("skipped: changes by others are not seen: {why}");
         return Ok(None);
     }
+    let coherence = mirror.coherence().trim_end().to_owned();
     let vfs = Vfs::new(VfsConfig::default(), Counted::new(mirror))?;
     let mut options = uvfs_fuse::Options::default();
     options.allow_other = true;
     options.suid = true;
-    Ok(Some(uvfs_fuse::mount(vfs, mount, &options)?))
+    Ok(Some((uvfs_fuse::mount(vfs, mount, &options)?, coherence)))
 }
 
 const LIMIT: &str = "/proc/sys/fs/fanotify/max_queued_events";

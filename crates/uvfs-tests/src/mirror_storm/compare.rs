@@ -1,7 +1,8 @@
-//! Two trees, entry by entry: what `lstat` says but times of access, numbers and blocks, targets of links, contents.
+//! Two trees, entry by entry: what `lstat` says but times of access, numbers and blocks, targets of links, contents. Names that
+//! a storm may make are looked for where there are none, so that the mount has negative entries for the next turn.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -9,6 +10,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+
+use super::worker;
 
 /// How many entries there are, and what differs between the trees, a line each.
 ///
@@ -34,6 +37,11 @@ fn walk(source: &Path, mount: &Path, wrong: &mut Vec<String>) -> Result<u64> {
     for name in names.symmetric_difference(&shown) {
         let which = if names.contains(name) { "missing" } else { "too many" };
         wrong.push(format!("{}: {which} in the mount's listing", source.join(name).display()));
+    }
+    for name in worker::names().filter(|name| !names.contains(OsStr::new(name))) {
+        if let Ok(seen) = seen(&mount.join(&name)) {
+            wrong.push(format!("{}: none, in the mount {seen:?}", source.join(name).display()));
+        }
     }
     for name in &names {
         entries += walk(&source.join(name), &mount.join(name), wrong)?;

@@ -7,6 +7,7 @@
 //!
 //! [`mod@staleness`] measures how long a single change takes to be seen.
 
+mod changes;
 mod compare;
 mod staleness;
 pub mod worker;
@@ -14,11 +15,13 @@ pub mod worker;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+pub use changes::Changes;
 pub use compare::differences;
 pub use staleness::{Staleness, staleness};
 
@@ -29,8 +32,10 @@ pub struct Plan {
     pub source: std::path::PathBuf,
     /// Where it is mounted.
     pub mount: std::path::PathBuf,
-    /// How long in all.
+    /// How long in all, at the least.
     pub time: Duration,
+    /// Changes that others make in the source in all, at the least.
+    pub changes: u64,
     /// How long the processes work between two looks.
     pub turn: Duration,
     /// Between the end of a turn and the first look.
@@ -46,10 +51,14 @@ pub struct Plan {
 /// What came of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
-    /// Changes tried by all processes.
-    pub changes: u64,
+    /// Changes made in the source.
+    pub changes: Changes,
+    /// Changes made through the mount.
+    pub own: Changes,
     /// Comparisons.
     pub looks: u64,
+    /// Those of them that found the mount wrong at the end of the pause.
+    pub late: u64,
     /// Files and directories in the last one.
     pub entries: u64,
     /// The longest time that the mount took to be right.
@@ -90,10 +99,10 @@ impl Worker {
     }
 
     /// Its answer to the last order.
-    pub(crate) fn answer(&mut self) -> Result<u64> {
+    pub(crate) fn answer<T: FromStr<Err: Into<anyhow::Error>>>(&mut self) -> Result<T> {
         let mut line = String::new();
         self.said.read_line(&mut line)?;
-        line.trim().parse().with_context(|| format!("a process said {line:?}"))
+        line.trim().parse().map_err(Into::into).with_context(|| format!("a process said {line:?}"))
     }
 }
 
@@ -102,44 +111,60 @@ impl Worker {
 /// # Errors
 /// What differs, or what failed.
 pub fn storm(plan: &Plan) -> Result<Report> {
-    let mut workers = vec![
+    let mut workers = [
         Worker::start(&plan.source, plan.seed)?,
         Worker::start(&plan.source, plan.seed + 1)?,
         Worker::start(&plan.mount, plan.seed + 2)?,
     ];
     let mut report = Report::default();
     let end = Instant::now() + plan.time;
-    while Instant::now() < end || report.looks == 0 {
+    while Instant::now() < end || report.looks == 0 || report.changes.total() < plan.changes {
         let order = match plan.overflow && report.looks % 2 == 0 {
             true => "burst 1000".to_owned(),
             false => format!("work {}", plan.turn.as_millis()),
         };
         workers.iter_mut().try_for_each(|worker| worker.order(&order))?;
-        for worker in &mut workers {
-            report.changes += worker.answer()?;
-        }
+        let [first, second, through_mount] = &mut workers;
+        report.changes += first.answer()?;
+        report.changes += second.answer()?;
+        report.own += through_mount.answer()?;
         report.looks += 1;
-        let (entries, settled) = settle(plan)?;
-        report.entries = entries;
-        report.settled = report.settled.max(settled);
+        let settled = settle(plan)?;
+        report.entries = settled.entries;
+        report.late += u64::from(settled.late);
+        report.settled = report.settled.max(settled.after);
     }
     Ok(report)
 }
 
-/// Waits until the mount shows the source; entries, and the time that it took.
-fn settle(plan: &Plan) -> Result<(u64, Duration)> {
+/// What a look found when the mount showed the source.
+struct Settled {
+    entries: u64,
+    /// From the end of the turn to the begin of that look.
+    after: Duration,
+    /// It was not the first look.
+    late: bool,
+}
+
+/// Waits until the mount shows the source.
+fn settle(plan: &Plan) -> Result<Settled> {
     let begin = Instant::now();
     thread::sleep(plan.pause);
+    let mut late = false;
     loop {
-        let looked = begin.elapsed();
+        let after = begin.elapsed();
         let (entries, wrong) = differences(&plan.source, &plan.mount)?;
         if wrong.is_empty() {
-            return Ok((entries, looked));
+            return Ok(Settled { entries, after, late });
         }
-        if looked > plan.pause + plan.patience {
-            let first = wrong.iter().take(20).map(String::as_str).collect::<Vec<_>>().join("\n");
-            bail!("{} of {entries} entries differ after {looked:?}:\n{first}", wrong.len());
+        let first = wrong.iter().take(20).map(String::as_str).collect::<Vec<_>>().join("\n");
+        if after > plan.pause + plan.patience {
+            bail!("{} of {entries} entries differ after {after:?}:\n{first}", wrong.len());
         }
+        if !late {
+            eprintln!("{} of {entries} entries differ after {after:?}, of which:\n{first}", wrong.len());
+        }
+        late = true;
         thread::sleep(Duration::from_millis(20));
     }
 }

@@ -43,9 +43,10 @@ pub fn staleness(source: &Path, mount: &Path, count: usize) -> Result<Staleness>
     let mut all = Vec::with_capacity(count);
     let mode = |name: &str| fs::metadata(mount.join(name)).map_or(0, |meta| meta.mode() & 0o777);
     let len = |name: &str| fs::metadata(mount.join(name)).map_or(u64::MAX, |meta| meta.size());
+    let links = |name: &str| fs::metadata(mount.join(name)).map_or(0, |meta| meta.nlink());
     let exists = |name: &str| fs::symlink_metadata(mount.join(name)).is_ok();
-    for round in 0..count.div_ceil(5) {
-        let (a, b) = (format!("stale{round}"), format!("moved{round}"));
+    for round in 0..count.div_ceil(8) {
+        let (a, b, c) = (format!("stale{round}"), format!("moved{round}"), format!("link{round}"));
         let text = "x".repeat(1 + round % 100);
         let mut step = |order: String, seen: &dyn Fn() -> bool| -> Result<()> {
             let begin = Instant::now();
@@ -53,7 +54,7 @@ pub fn staleness(source: &Path, mount: &Path, count: usize) -> Result<Staleness>
                 bail!("{order}: seen before it was done");
             }
             worker.order(&order)?;
-            let done = worker.answer()?;
+            let done: u64 = worker.answer()?;
             while !seen() {
                 if begin.elapsed() > GIVE_UP {
                     bail!("{order}: not seen after {GIVE_UP:?}");
@@ -67,8 +68,11 @@ pub fn staleness(source: &Path, mount: &Path, count: usize) -> Result<Staleness>
         step(format!("make {a}"), &|| exists(&a))?;
         step(format!("write {a} {text}"), &|| len(&a) == text.len() as u64)?;
         step(format!("mode {a} 600"), &|| mode(&a) == 0o600)?;
+        step(format!("cut {a} 0"), &|| len(&a) == 0)?;
+        step(format!("link {a} {c}"), &|| links(&c) == 2 && links(&a) == 2)?;
         step(format!("move {a} {b}"), &|| exists(&b) && !exists(&a))?;
         step(format!("remove {b}"), &|| !exists(&b))?;
+        step(format!("remove {c}"), &|| !exists(&c))?;
     }
     all.sort_unstable();
     Ok(Staleness(all))

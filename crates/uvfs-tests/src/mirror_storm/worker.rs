@@ -1,8 +1,8 @@
 //! A process that changes a tree: it does what it is told on its standard input, a line an order, and answers each.
 //!
-//! `work MS`: changes at random for so long; says how many. `burst N`: makes and removes N files; says how many changes.
-//! `make NAME`, `write NAME TEXT`, `mode NAME BITS`, `remove NAME`, `move NAME NAME`: says when it was done, in
-//! nanoseconds of CLOCK_MONOTONIC.
+//! `work MS`: changes at random for so long; says how many changes of each kind succeeded. `burst N`: makes and removes N
+//! files; says the same. `make NAME`, `write NAME TEXT`, `cut NAME SIZE`, `mode NAME BITS`, `remove NAME`, `move NAME NAME`,
+//! `link NAME NAME`: says when it was done, in nanoseconds of CLOCK_MONOTONIC.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, Write};
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::time::{ClockId, clock_gettime};
+
+use super::changes::{Changes, Kind};
 
 /// Names in a directory: few, so that the processes meet.
 const NAMES: usize = 10;
@@ -34,11 +36,11 @@ pub fn serve(dir: &Path, seed: u64) -> Result<()> {
         let line = line?;
         let words: Vec<_> = line.split(' ').collect();
         let answer = match words[..] {
-            ["work", ms] => work(dir, Duration::from_millis(ms.parse()?), &mut random),
-            ["burst", count] => burst(dir, count.parse()?, &mut random),
+            ["work", ms] => work(dir, Duration::from_millis(ms.parse()?), &mut random).to_string(),
+            ["burst", count] => burst(dir, count.parse()?, &mut random).to_string(),
             _ => {
                 single(dir, &words).with_context(|| line.clone())?;
-                now()
+                now().to_string()
             }
         };
         let mut out = io::stdout().lock();
@@ -52,26 +54,34 @@ fn single(dir: &Path, words: &[&str]) -> Result<()> {
     match *words {
         ["make", name] => drop(OpenOptions::new().write(true).create_new(true).open(dir.join(name))?),
         ["write", name, text] => fs::write(dir.join(name), text)?,
+        ["cut", name, size] => OpenOptions::new().write(true).open(dir.join(name))?.set_len(size.parse()?)?,
         ["mode", name, bits] => {
             let bits = u32::from_str_radix(bits, 8)?;
             fs::set_permissions(dir.join(name), PermissionsExt::from_mode(bits))?;
         }
         ["remove", name] => fs::remove_file(dir.join(name))?,
         ["move", from, to] => fs::rename(dir.join(from), dir.join(to))?,
+        ["link", from, to] => fs::hard_link(dir.join(from), dir.join(to))?,
         _ => bail!("not understood"),
     }
     Ok(())
 }
 
-fn work(dir: &Path, time: Duration, random: &mut fastrand::Rng) -> u64 {
+fn work(dir: &Path, time: Duration, random: &mut fastrand::Rng) -> Changes {
     let end = Instant::now() + time;
-    let mut changes = 0;
+    let mut changes = Changes::default();
     while Instant::now() < end {
-        // Most fail in one way or another: others have been here. That is part of it.
-        let _ = change(dir, random);
-        changes += 1;
+        // Many fail in one way or another: others have been here. That is part of it.
+        if let Ok(kind) = change(dir, random) {
+            changes.add(kind);
+        }
     }
     changes
+}
+
+/// Every name that a directory may have in a storm, present or not.
+pub(crate) fn names() -> impl Iterator<Item = String> {
+    (0..NAMES).map(|i| format!("n{i}"))
 }
 
 fn path(dir: &Path, random: &mut fastrand::Rng) -> PathBuf {
@@ -82,44 +92,66 @@ fn path(dir: &Path, random: &mut fastrand::Rng) -> PathBuf {
     path
 }
 
-fn change(dir: &Path, random: &mut fastrand::Rng) -> io::Result<()> {
+/// One change at random, and which kind it was.
+fn change(dir: &Path, random: &mut fastrand::Rng) -> io::Result<Kind> {
     let at = path(dir, random);
-    match random.u32(..100) {
-        0..20 => fs::write(&at, vec![random.u8(..); random.usize(..20_000)]),
-        20..35 => fs::create_dir(&at),
-        35..47 => fs::remove_file(&at),
-        47..51 => fs::remove_dir(&at),
+    Ok(match random.u32(..100) {
+        0..20 => {
+            let kind = if at.symlink_metadata().is_ok() { Kind::Rewritten } else { Kind::Made };
+            fs::write(&at, vec![random.u8(..); random.usize(..20_000)])?;
+            kind
+        }
+        20..35 => done(Kind::Directory, fs::create_dir(&at))?,
+        35..47 => done(Kind::Removed, fs::remove_file(&at))?,
+        47..51 => done(Kind::Removed, fs::remove_dir(&at))?,
         // Whole directories too.
-        51..65 => fs::rename(&at, path(dir, random)),
-        65..71 => fs::hard_link(&at, path(dir, random)),
-        71..76 => fs::set_permissions(&at, PermissionsExt::from_mode(0o700 | random.u32(..0o100))),
-        76..79 => std::os::unix::fs::chown(&at, Some(random.u32(..3)), None),
-        79..84 => OpenOptions::new().write(true).open(&at)?.set_len(random.u64(..30_000)),
-        84..92 => OpenOptions::new().append(true).open(&at)?.write_all(b"and more"),
-        92..96 => symlink("where it leads", &at),
-        96 => fs::remove_dir_all(&at),
+        51..65 => done(Kind::Renamed, fs::rename(&at, path(dir, random)))?,
+        65..71 => done(Kind::Linked, fs::hard_link(&at, path(dir, random)))?,
+        71..76 => {
+            let mode = PermissionsExt::from_mode(0o700 | random.u32(..0o100));
+            done(Kind::Attributes, fs::set_permissions(&at, mode))?
+        }
+        76..79 => done(Kind::Attributes, std::os::unix::fs::chown(&at, Some(random.u32(..3)), None))?,
+        79..84 => {
+            let file = OpenOptions::new().write(true).open(&at)?;
+            let (was, size) = (file.metadata()?.len(), random.u64(..30_000));
+            done(if size < was { Kind::Truncated } else { Kind::Grown }, file.set_len(size))?
+        }
+        84..92 => done(Kind::Grown, OpenOptions::new().append(true).open(&at)?.write_all(b"and more"))?,
+        92..96 => done(Kind::Symlink, symlink("where it leads", &at))?,
+        96 => done(Kind::Removed, fs::remove_dir_all(&at))?,
         _ => {
             let time = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(random.u64(..1 << 30));
-            OpenOptions::new().write(true).open(&at)?.set_modified(time)
+            done(Kind::Attributes, OpenOptions::new().write(true).open(&at)?.set_modified(time))?
         }
-    }
+    })
+}
+
+fn done(kind: Kind, outcome: io::Result<()>) -> io::Result<Kind> {
+    outcome.map(|()| kind)
 }
 
 /// More names than there is room for events: each is its own, so that none are merged.
-fn burst(dir: &Path, count: u64, random: &mut fastrand::Rng) -> u64 {
+fn burst(dir: &Path, count: u64, random: &mut fastrand::Rng) -> Changes {
     let own = dir.join(format!("burst{}", random.u32(..1 << 20)));
-    let _ = fs::create_dir(&own);
+    let mut changes = Changes::default();
+    let mut note = |kind, outcome: io::Result<()>| {
+        if outcome.is_ok() {
+            changes.add(kind);
+        }
+    };
+    note(Kind::Directory, fs::create_dir(&own));
     for i in 0..count {
-        let _ = fs::write(own.join(format!("f{i}")), i.to_string());
+        note(Kind::Made, fs::write(own.join(format!("f{i}")), i.to_string()));
     }
     // Some stay, and are changed.
     for i in 0..count {
         let path = own.join(format!("f{i}"));
-        let _ = match i % 8 {
-            0 => fs::set_permissions(path, PermissionsExt::from_mode(0o600)),
-            1 => fs::write(path, "again"),
-            _ => fs::remove_file(path),
-        };
+        match i % 8 {
+            0 => note(Kind::Attributes, fs::set_permissions(path, PermissionsExt::from_mode(0o600))),
+            1 => note(Kind::Rewritten, fs::write(path, "again")),
+            _ => note(Kind::Removed, fs::remove_file(path)),
+        }
     }
-    2 * count
+    changes
 }
