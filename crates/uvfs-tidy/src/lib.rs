@@ -1,4 +1,4 @@
-//! The rules of the house that a compiler does not know, as a test: `cargo test -p uvfs-tidy`.
+//! The project's rules that a compiler does not know, as a test: `cargo test -p uvfs-tidy`.
 //!
 //! A [`Tree`] is the project's text, read once. Each module holds the checks of one subject, a
 //! check is a function from the tree to violations, and its unit tests plant the violation that
@@ -15,8 +15,10 @@ pub mod lex;
 pub mod manifests;
 pub mod orphans;
 pub mod paths;
+pub mod prose;
 pub mod shape;
 pub mod tree;
+pub mod types;
 pub mod words;
 
 pub use tree::{Source, Tree};
@@ -49,14 +51,17 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Every check, over the whole tree. `ratchet` is the text of the list of long functions.
-pub fn check_all(tree: &Tree, ratchet: &str) -> Vec<Violation> {
+/// Every check, over the whole tree.
+pub fn check_all(tree: &Tree) -> Vec<Violation> {
+    let text = |path| tree.text(path).unwrap_or_default();
     let mut found = layers::check(tree);
     found.extend(manifests::check(tree));
-    found.extend(shape::check(tree, ratchet));
+    found.extend(shape::check(tree, text(shape::RATCHET)));
     found.extend(orphans::check(tree));
     found.extend(words::check(tree));
     found.extend(docs::check(tree));
+    found.extend(prose::check(tree, text(prose::RATCHET)));
+    found.extend(types::check(tree, text(types::RATCHET)));
     found.sort();
     found.dedup();
     found

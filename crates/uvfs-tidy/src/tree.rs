@@ -146,10 +146,11 @@ impl Tree {
             let Ok(name) = entry.file_name().into_string() else { continue };
             let path = format!("{prefix}{name}");
             let kind = entry.file_type()?;
+            // A linked work tree has a file `.git`.
             let built = matches!(prefix, "" | "fuzz/") && matches!(&*name, "target" | ".git");
             if kind.is_dir() && !built {
                 self.read_dir(&entry.path(), &format!("{path}/"))?;
-            } else if kind.is_file() {
+            } else if kind.is_file() && !built {
                 use std::os::unix::fs::PermissionsExt;
                 let text = String::from_utf8(fs::read(entry.path())?).ok();
                 self.add(&path, text, entry.metadata()?.permissions().mode() & 0o111 != 0);
