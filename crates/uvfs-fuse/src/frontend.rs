@@ -177,6 +177,12 @@ impl Frontend {
         self.core.vfs.may_block(&self.core.vfs.root())
     }
 
+    /// Requests have been given up: nothing of those that have not begun is kept.
+    pub(crate) fn remove_unwanted(&self) {
+        self.core.pool.remove_unwanted();
+        self.core.patient.remove_unwanted();
+    }
+
     pub(crate) fn forget(&self, node: NodeId, count: u64) {
         if node >= FIRST_ISSUED {
             self.core.tally.add(Count::Forgotten, count);
@@ -215,10 +221,7 @@ impl Frontend {
             return;
         }
         let core = Arc::clone(core);
-        self.core.pool.submit(Share::of(caller, node), move || {
-            if !reply.is_wanted() {
-                return;
-            }
+        self.core.pool.submit(Share::of(caller, node), reply, move |reply| {
             waiting.runs_here();
             let (op, inode) = core.op_on(who, core.inode(node));
             job(reply, &core, &op, inode);
@@ -262,7 +265,7 @@ impl Frontend {
                     // From before this request's other wait ends, to after the answer.
                     let waiting = core.waiting(node, For::Memory);
                     reply.waits();
-                    core.patient.submit(Share::NONE, move || {
+                    core.patient.submit(Share::NONE, reply, move |reply| {
                         reply.send(theirs.patiently(who, node, act));
                         drop(waiting);
                     });

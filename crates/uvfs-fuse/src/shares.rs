@@ -10,6 +10,7 @@
 //! [`Shares::next`] a look at each user with jobs that wait.
 
 use std::collections::{HashMap, VecDeque};
+use std::mem::take;
 
 use crate::transport::{Caller, NodeId};
 
@@ -118,6 +119,26 @@ impl<J> Shares<J> {
                 self.users.remove(&share.user);
             }
         }
+    }
+
+    /// Removes the jobs of the queues that `is_wanted` denies, and returns them. The rest keeps its order.
+    pub(crate) fn remove_unwanted(&mut self, is_wanted: impl Fn(&J) -> bool) -> Vec<J> {
+        let mut removed = Vec::new();
+        for user in self.users.values_mut() {
+            let User { nodes, turns, .. } = user;
+            for node in nodes.values_mut() {
+                let (kept, unwanted): (_, VecDeque<J>) =
+                    take(&mut node.queue).into_iter().partition(&is_wanted);
+                node.queue = kept;
+                removed.extend(unwanted);
+            }
+            turns.retain(|node| nodes.get(node).is_some_and(|node| !node.queue.is_empty()));
+            nodes.retain(|_, node| node.running > 0 || !node.queue.is_empty());
+        }
+        let users = &mut self.users;
+        self.turns.retain(|user| users.get(user).is_some_and(|user| !user.turns.is_empty()));
+        users.retain(|_, user| !user.nodes.is_empty());
+        removed
     }
 
     /// The next job that may run, if one may; it counts as running then. To be called after [`Shares::end`] until there is none.
@@ -262,6 +283,40 @@ mod tests {
             seen.sort_unstable();
             assert!(seen.into_iter().eq(0..3000));
         }
+    }
+
+    #[test]
+    fn jobs_that_nobody_wants_leave_nothing_behind() {
+        let mut shares = Shares::new(8);
+        assert!(shares.add(share(1, 5), 0).is_some());
+        for job in 1..1000 {
+            assert!(shares.add(share(1, 5), job).is_none());
+        }
+        for user in 2..6 {
+            start(&mut shares, user, 100);
+        }
+        let held = shares.running;
+        let mut removed = shares.remove_unwanted(|job| *job == 500);
+        removed.sort_unstable();
+        assert!(
+            removed
+                .iter()
+                .filter(|job| **job >= 100)
+                .eq((100..1000).filter(|job| *job != 500).collect::<Vec<_>>().iter())
+        );
+        let waiting = |shares: &Shares<u64>| {
+            shares
+                .users
+                .values()
+                .flat_map(|user| user.nodes.values())
+                .map(|node| node.queue.len())
+                .sum::<usize>()
+        };
+        assert_eq!((waiting(&shares), shares.running), (1, held));
+        shares.end(share(1, 5));
+        assert_eq!(shares.next(), Some((share(1, 5), 500)));
+        shares.end(share(1, 5));
+        assert!(shares.next().is_none() && !shares.users.contains_key(&1));
     }
 
     #[test]
