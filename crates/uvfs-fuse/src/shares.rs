@@ -312,7 +312,7 @@ mod tests {
             order.push((next.user, next.node));
             running = next;
         }
-        assert_eq!(order, [(2, 1), (3, 9), (1, 2), (2, 1), (1, 1), (1, 1)]);
+        assert_eq!(order, [(1, 2), (2, 1), (3, 9), (1, 1), (2, 1), (1, 1)]);
         assert!(shares.users.is_empty() && shares.turns.is_empty() && shares.running == 0, "nothing is kept");
     }
 
