@@ -1,6 +1,8 @@
 //! `uvfs mount`: from the command line to a mounted file system, and its end.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
@@ -193,9 +195,9 @@ impl Signalled {
                     tracing::warn!("SIGHUP is ignored: {} has nothing to reload", self.what);
                 }
                 (Ok(Asked::End(signal)), _) => {
-                    return end(Ok(signal), &self.mounted, self.recorded.as_deref());
+                    return end(Ok(signal), &self.mounted, self.recorded.as_ref());
                 }
-                (Err(error), _) => return end(Err(error), &self.mounted, self.recorded.as_deref()),
+                (Err(error), _) => return end(Err(error), &self.mounted, self.recorded.as_ref()),
             }
         }
     }
@@ -203,9 +205,12 @@ impl Signalled {
 
 /// Unmounts at a signal. Where that cannot be, the process ends all the same, and with it
 /// the file system: its users get errors, never a hang.
-fn end(signal: Result<Signal>, mounted: &Arc<Mounted>, recorded: Option<&Ext4>) {
-    let guarded = end_in_time(Arc::clone(mounted)).context("cannot start a thread");
-    let outcome = guarded.and(signal).and_then(|signal| {
+fn end(signal: Result<Signal>, mounted: &Arc<Mounted>, recorded: Option<&Arc<Ext4>>) {
+    let _guard = Guard::arm(Arc::clone(mounted), recorded.cloned()).inspect_err(|error| {
+        // A signal often comes just because no thread can be had: the unmount needs none.
+        tracing::warn!(%error, "no thread to end an unmount that takes too long");
+    });
+    let outcome = signal.and_then(|signal| {
         tracing::info!(%signal, "unmounting");
         Ok(mounted.unmount()?)
     });
@@ -222,22 +227,46 @@ fn end(signal: Result<Signal>, mounted: &Arc<Mounted>, recorded: Option<&Ext4>) 
         }
         Err(error) => {
             say(format_args!("not unmounted: {error:#}"));
-            end_record(recorded);
+            end_record(recorded.map(Arc::as_ref));
             exit(1, mounted);
         }
     }
-    end_record(recorded);
+    end_record(recorded.map(Arc::as_ref));
     exit(0, mounted);
 }
 
-/// Ends the process after [`PATIENCE`], whatever its other threads wait for.
-fn end_in_time(mounted: Arc<Mounted>) -> std::io::Result<()> {
-    let guard = move || {
-        thread::sleep(PATIENCE);
-        tracing::error!("the unmount takes too long: the connection is aborted");
-        exit(1, &mounted);
+/// Ends the process after [`PATIENCE`], whatever its other threads wait for, unless it is dropped before: the mount has ended
+/// then, and the record may take its time.
+struct Guard {
+    _disarms: mpsc::Sender<Infallible>,
+}
+
+impl Guard {
+    fn arm(mounted: Arc<Mounted>, recorded: Option<Arc<Ext4>>) -> std::io::Result<Self> {
+        let (disarms, disarmed) = mpsc::channel();
+        let guard = move || {
+            if disarmed.recv_timeout(PATIENCE) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            tracing::error!("the unmount takes too long: the connection is aborted");
+            end_record_soon(recorded);
+            exit(1, &mounted);
+        };
+        thread::Builder::new().name("uvfs-end".into()).spawn(guard)?;
+        Ok(Self { _disarms: disarms })
+    }
+}
+
+/// [`end_record`], for [`GRACE`] at most.
+fn end_record_soon(recorded: Option<Arc<Ext4>>) {
+    let (done, ended) = mpsc::channel::<Infallible>();
+    let end = move || {
+        end_record(recorded.as_deref());
+        drop(done);
     };
-    thread::Builder::new().name("uvfs-end".into()).spawn(guard).map(drop)
+    if thread::Builder::new().spawn(end).is_ok() {
+        let _ = ended.recv_timeout(GRACE);
+    }
 }
 
 /// Ends the process, and the commands that it runs. Its threads may wait in its own mount, where nothing can kill

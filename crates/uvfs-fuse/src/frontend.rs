@@ -90,7 +90,7 @@ struct Core {
     short: Shortage,
     /// For requests that wait for drivers.
     pool: Pool,
-    /// For those that wait for memory, for a moment: drivers that hang must not hold them up.
+    /// For those that wait for memory only, for a moment: drivers that hang must not hold them up.
     patient: Pool,
     readers: Arc<Readers>,
     /// The root's driver keeps access control lists.
@@ -177,6 +177,12 @@ impl Frontend {
         self.core.vfs.may_block(&self.core.vfs.root())
     }
 
+    /// Requests have been given up: nothing of those that have not begun is kept.
+    pub(crate) fn remove_unwanted(&self) {
+        self.core.pool.remove_unwanted();
+        self.core.patient.remove_unwanted();
+    }
+
     pub(crate) fn forget(&self, node: NodeId, count: u64) {
         if node >= FIRST_ISSUED {
             self.core.tally.add(Count::Forgotten, count);
@@ -215,10 +221,7 @@ impl Frontend {
             return;
         }
         let core = Arc::clone(core);
-        self.core.pool.submit(Share::of(caller, node), move || {
-            if !reply.is_wanted() {
-                return;
-            }
+        self.core.pool.submit(Share::of(caller, node), reply, move |reply| {
             waiting.runs_here();
             let (op, inode) = core.op_on(who, core.inode(node));
             job(reply, &core, &op, inode);
@@ -227,8 +230,8 @@ impl Frontend {
     }
 
     /// As [`Frontend::route`], for requests whose outcome is what is sent, and may depend on the caller's groups. What finds no
-    /// memory in a cache that is limited has done nothing: it tries again as the kernel forgets other nodes, on the pool,
-    /// because the threads that read must go on reading to be told.
+    /// memory in a cache that is limited has done nothing: it tries again as the kernel forgets other nodes, on a pool,
+    /// because the threads that read must go on reading to be told. Where the driver may wait, that takes a share again.
     fn answer<T, R, F>(&self, who: Caller, node: NodeId, reply: R, act: F)
     where
         T: 'static,
@@ -262,7 +265,17 @@ impl Frontend {
                     // From before this request's other wait ends, to after the answer.
                     let waiting = core.waiting(node, For::Memory);
                     reply.waits();
-                    core.patient.submit(Share::NONE, move || {
+                    // The driver is asked again, and may hang this time.
+                    let blocks = core.inode(node).is_ok_and(|inode| core.vfs.may_block(&inode));
+                    let queued = blocks.then(|| core.waiting(node, For::Driver));
+                    let (Who::Member(caller) | Who::Owner(caller) | Who::Anybody(caller)) = who;
+                    let (pool, share) = if blocks {
+                        (&core.pool, Share::of(caller, node))
+                    } else {
+                        (&core.patient, Share::NONE)
+                    };
+                    pool.submit(share, reply, move |reply| {
+                        drop(queued);
                         reply.send(theirs.patiently(who, node, act));
                         drop(waiting);
                     });
@@ -287,7 +300,8 @@ impl Core {
             let _overdraft = self.short.overdraw(&self.vfs);
             let (op, inode) = self.op_on(who, self.inode(node));
             let outcome = inode.and_then(|inode| {
-                let _asking = self.vfs.may_block(&inode).then(|| self.waiting(node, For::Driver));
+                let mut asking = self.vfs.may_block(&inode).then(|| self.waiting(node, For::Driver));
+                asking.iter_mut().for_each(Waiting::runs_here);
                 act(self, &op, &inode)
             });
             if matches!(outcome, Err(Errno::NOMEM)) { None } else { Some(outcome) }

@@ -8,9 +8,10 @@
 //! An entry also names the thread that is in the driver's call. A request that comes from such a thread asks the mount for the sake
 //! of an answer of the same mount: see [`Pending::asks_itself`].
 //!
-//! Requests that are answered at once are not here; the mutex is a leaf, held for a look at a few entries.
+//! Requests that are answered at once are not here; the mutex is a leaf, held for a look at one entry, whatever else waits.
 
 use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,32 +44,41 @@ pub(crate) enum For {
 
 /// See the module's head.
 #[derive(Debug, Default)]
-pub(crate) struct Pending(Mutex<Vec<Entry>>);
+pub(crate) struct Pending(Mutex<Table>);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Default)]
+struct Table {
+    /// By node, the oldest first.
+    entries: BTreeMap<Key, Entry>,
+    /// Threads in drivers' calls, by Linux's number, and in how many.
+    threads: HashMap<u32, usize>,
+    /// Entries so far.
+    count: u64,
+}
+
+/// A node, and a number that only grows.
+type Key = (NodeId, u64);
+
+#[derive(Clone, Copy, Debug)]
 struct Entry {
-    node: NodeId,
     what: For,
     since: Instant,
-    /// Linux's number of the thread that answers it; 0 while it waits for a thread.
-    thread: u32,
 }
 
 /// A request that waits; dropped after its answer was sent, or when it waits for something else.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pending: Arc<Pending>,
-    entry: Entry,
+    key: Key,
+    /// Linux's number of the thread that answers it; 0, which no thread has, while it waits for a thread.
+    thread: u32,
 }
 
 impl Waiting {
-    /// The calling thread answers it.
+    /// The calling thread answers it. To be called once.
     pub(crate) fn runs_here(&mut self) {
-        let mut all = self.pending.0.lock();
-        if let Some(at) = all.iter().position(|entry| *entry == self.entry) {
-            self.entry.thread = this_thread();
-            all[at] = self.entry;
-        }
+        self.thread = this_thread();
+        *self.pending.0.lock().threads.entry(self.thread).or_default() += 1;
     }
 }
 
@@ -85,9 +95,13 @@ fn this_thread() -> u32 {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut all = self.pending.0.lock();
-        if let Some(at) = all.iter().position(|entry| *entry == self.entry) {
-            all.swap_remove(at);
+        let mut table = self.pending.0.lock();
+        table.entries.remove(&self.key);
+        if let Some(calls) = table.threads.get_mut(&self.thread) {
+            *calls -= 1;
+            if *calls == 0 {
+                table.threads.remove(&self.thread);
+            }
         }
     }
 }
@@ -95,32 +109,35 @@ impl Drop for Waiting {
 impl Pending {
     /// A request about `node` waits from now on.
     pub(crate) fn begin(self: &Arc<Self>, node: NodeId, what: For) -> Waiting {
-        let entry = Entry { node, what, since: Instant::now(), thread: 0 };
-        self.0.lock().push(entry);
-        Waiting { pending: Arc::clone(self), entry }
+        let mut table = self.0.lock();
+        table.count += 1;
+        let key = (node, table.count);
+        table.entries.insert(key, Entry { what, since: Instant::now() });
+        Waiting { pending: Arc::clone(self), key, thread: 0 }
     }
 
     /// Whether the thread `asker` is in a driver's call for another request. The driver that made it ask would wait for itself, once
     /// more with each answer, until no thread is left.
     pub(crate) fn asks_itself(&self, asker: u32) -> bool {
-        asker != 0 && self.0.lock().iter().any(|entry| entry.thread == asker)
+        self.0.lock().threads.contains_key(&asker)
     }
 
     /// What waits at `node` now.
     pub(crate) fn about(&self, node: NodeId) -> Wait {
-        self.oldest(Instant::now(), |entry| entry.node == node)
+        self.oldest(Instant::now(), node, |_| true)
     }
 
     /// What waits at `node` for its driver.
     pub(crate) fn for_driver(&self, node: NodeId) -> Wait {
-        self.oldest(Instant::now(), |entry| entry.node == node && entry.what == For::Driver)
+        self.oldest(Instant::now(), node, |what| what == For::Driver)
     }
 
-    fn oldest(&self, now: Instant, which: impl Fn(&Entry) -> bool) -> Wait {
-        let all = self.0.lock();
-        match all.iter().filter(|entry| which(entry)).map(|entry| entry.since).min() {
+    fn oldest(&self, now: Instant, node: NodeId, which: impl Fn(For) -> bool) -> Wait {
+        let table = self.0.lock();
+        let mut entries = table.entries.range((node, 0)..=(node, u64::MAX)).map(|(_, entry)| entry);
+        match entries.find(|entry| which(entry.what)) {
             None => Wait::No,
-            Some(since) if now.saturating_duration_since(since) < MOMENT => Wait::Moment,
+            Some(entry) if now.saturating_duration_since(entry.since) < MOMENT => Wait::Moment,
             Some(_) => Wait::Long,
         }
     }
@@ -136,9 +153,10 @@ mod tests {
         assert_eq!(pending.about(5), Wait::No);
         let first = pending.begin(5, For::Driver);
         let second = pending.begin(5, For::Memory);
-        let about = |node, now| pending.oldest(now, |entry| entry.node == node);
-        let (early, late) = (second.entry.since, second.entry.since + MOMENT);
-        assert_eq!((about(6, late), about(5, first.entry.since)), (Wait::No, Wait::Moment));
+        let about = |node, now| pending.oldest(now, node, |_| true);
+        let since = |waiting: &Waiting| pending.0.lock().entries[&waiting.key].since;
+        let (early, late) = (since(&second), since(&second) + MOMENT);
+        assert_eq!((about(6, late), about(5, since(&first))), (Wait::No, Wait::Moment));
         assert_eq!(about(5, late), Wait::Long);
         assert_ne!(pending.for_driver(5), Wait::No);
         drop(first);
@@ -157,8 +175,12 @@ mod tests {
         assert!(!pending.asks_itself(me) && !pending.asks_itself(0), "neither has a thread yet");
         first.runs_here();
         assert!(pending.asks_itself(me) && !pending.asks_itself(me + 1) && !pending.asks_itself(0));
+        let mut third = pending.begin(6, For::Driver);
+        third.runs_here();
         drop(first);
-        assert!(!pending.asks_itself(me));
-        assert_eq!(pending.0.lock().len(), 1);
+        assert!(pending.asks_itself(me), "it is still in the other call");
+        drop(third);
+        assert!(!pending.asks_itself(me) && pending.0.lock().threads.is_empty());
+        assert_eq!(pending.0.lock().entries.len(), 1);
     }
 }

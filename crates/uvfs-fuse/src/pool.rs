@@ -18,11 +18,33 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use crate::shares::{Share, Shares};
+use crate::transport::Asked;
 
 /// How long a thread waits for work before it ends.
 const IDLE: Duration = Duration::from_secs(10);
 
-type Job = Box<dyn FnOnce() + Send>;
+/// A request and what is to be done for it.
+trait Job: Send {
+    /// False once the request has been given up.
+    fn is_wanted(&self) -> bool;
+    fn run(self: Box<Self>);
+}
+
+struct Work<R, F> {
+    reply: R,
+    work: F,
+}
+
+impl<R: Asked, F: FnOnce(R) + Send> Job for Work<R, F> {
+    fn is_wanted(&self) -> bool {
+        self.reply.is_wanted()
+    }
+    fn run(self: Box<Self>) {
+        if self.is_wanted() {
+            (self.work)(self.reply);
+        }
+    }
+}
 
 /// An elastic pool; see the module.
 pub(crate) struct Pool {
@@ -36,9 +58,9 @@ struct Shared {
 
 struct State {
     /// Jobs that wait for their share.
-    shares: Shares<Job>,
+    shares: Shares<Box<dyn Job>>,
     /// Jobs that a thread is to take, no more than there may be threads.
-    ready: VecDeque<(Share, Job)>,
+    ready: VecDeque<(Share, Box<dyn Job>)>,
     threads: usize,
     idle: usize,
     closed: bool,
@@ -55,23 +77,30 @@ impl Pool {
         Self::with(Shares::first_come(max))
     }
 
-    fn with(shares: Shares<Job>) -> Self {
+    fn with(shares: Shares<Box<dyn Job>>) -> Self {
         let state = State { shares, ready: VecDeque::new(), threads: 0, idle: 0, closed: false };
         Self { shared: Arc::new(Shared { state: Mutex::new(state), work: Condvar::new() }) }
     }
 
-    /// Runs `job` on a thread of the pool, when its share allows that. Where no thread can be had at all it runs here: slow,
-    /// but answered.
-    pub(crate) fn submit(&self, share: Share, job: impl FnOnce() + Send + 'static) {
+    /// Runs `work` on a thread of the pool, when its share allows that, unless the request has been given up by then. Where no
+    /// thread can be had at all it runs here: slow, but answered.
+    pub(crate) fn submit<R: Asked>(&self, share: Share, reply: R, work: impl FnOnce(R) + Send + 'static) {
         let mut state = self.shared.state.lock();
-        let Some(job) = state.shares.add(share, Box::new(job)) else { return };
+        let Some(job) = state.shares.add(share, Box::new(Work { reply, work })) else { return };
         state.ready.push_back((share, job));
         let orphan = self.shared.find_thread(&mut state);
         drop(state);
         if let Some((share, job)) = orphan {
-            job();
+            job.run();
             self.shared.end(&mut self.shared.state.lock(), share);
         }
+    }
+
+    /// Requests have been given up: their jobs leave the queue, in which they might wait for ever. Costs a look at each job there.
+    pub(crate) fn remove_unwanted(&self) {
+        let removed = self.shared.state.lock().shares.remove_unwanted(|job| job.is_wanted());
+        // Not under the mutex.
+        drop(removed);
     }
 }
 
@@ -84,7 +113,7 @@ impl Drop for Pool {
 
 impl Shared {
     /// Has a thread look at what is ready: an idle one, or a new one. Returns a job if there is no thread for it.
-    fn find_thread(self: &Arc<Self>, state: &mut State) -> Option<(Share, Job)> {
+    fn find_thread(self: &Arc<Self>, state: &mut State) -> Option<(Share, Box<dyn Job>)> {
         if state.idle >= state.ready.len() {
             self.work.notify_one();
             return None;
@@ -130,7 +159,7 @@ impl Shared {
                 drop(state);
                 // A driver's panic costs its own request (whose reply, dropped, says EIO), not
                 // the thread that others are counting on.
-                let _ = catch_unwind(AssertUnwindSafe(job));
+                let _ = catch_unwind(AssertUnwindSafe(|| job.run()));
                 state = self.state.lock();
                 self.end(&mut state, share);
                 continue;
@@ -164,6 +193,17 @@ mod tests {
         Share::of(Caller { uid, gid: 0, pid: 1, umask: 0 }, node)
     }
 
+    /// A request that is wanted as long as the other end is there.
+    struct Request(Arc<()>);
+
+    impl Asked for Request {
+        fn is_wanted(&self) -> bool {
+            Arc::strong_count(&self.0) > 1
+        }
+    }
+
+    impl Asked for () {}
+
     /// Fails, by never ending, if a user's jobs hold threads while they wait, or hold all of them while they run.
     #[test]
     fn a_user_whose_jobs_hang_holds_up_no_other() {
@@ -173,18 +213,45 @@ mod tests {
         let (done, answered) = mpsc::channel();
         for node in 0..1000 {
             let (hangs, done) = (Arc::clone(&hangs), done.clone());
-            pool.submit(share(1, node), move || {
+            pool.submit(share(1, node), (), move |()| {
                 let _ = hangs.lock().recv();
                 done.send(1).expect("the test is waiting");
             });
         }
         for node in 0..1000 {
             let done = done.clone();
-            pool.submit(share(2, node), move || done.send(2).expect("the test is waiting"));
+            pool.submit(share(2, node), (), move |()| done.send(2).expect("the test is waiting"));
         }
         assert!((0..1000).all(|_| answered.recv() == Ok(2)));
         drop(end);
         assert!((0..1000).all(|_| answered.recv() == Ok(1)));
+    }
+
+    #[test]
+    fn a_request_that_is_given_up_leaves_the_queue() {
+        let pool = Pool::new(8);
+        let (end, hangs) = mpsc::channel::<()>();
+        let (done, answered) = mpsc::channel();
+        pool.submit(share(1, 5), (), move |()| {
+            let _ = hangs.recv();
+        });
+        for job in 0..1000 {
+            let (asker, done) = (Arc::new(()), done.clone());
+            let request = Request(Arc::clone(&asker));
+            let memory = Arc::downgrade(&asker);
+            pool.submit(share(1, 5), request, move |_| done.send(job).expect("the test is waiting"));
+            assert_eq!(memory.strong_count(), 2);
+            if job == 500 {
+                pool.remove_unwanted();
+                std::mem::forget(asker);
+                continue;
+            }
+            drop(asker);
+            pool.remove_unwanted();
+            assert_eq!(memory.strong_count(), 0, "its memory is kept");
+        }
+        drop((end, done));
+        assert_eq!(answered.iter().collect::<Vec<_>>(), [500]);
     }
 
     #[test]
@@ -194,12 +261,12 @@ mod tests {
         for node in 0..32 {
             let together = Arc::clone(&together);
             // Ends only if all 32 jobs and this test are in it at once.
-            pool.submit(share(1, node), move || {
+            pool.submit(share(1, node), (), move |()| {
                 together.wait();
             });
         }
         let (done, answered) = mpsc::channel();
-        pool.submit(share(1, 0), move || done.send(()).expect("the test is waiting"));
+        pool.submit(share(1, 0), (), move |()| done.send(()).expect("the test is waiting"));
         answered.recv().expect("the 33rd job runs while 32 wait");
         together.wait();
     }
@@ -210,7 +277,7 @@ mod tests {
         let (done, answered) = mpsc::channel();
         for i in 0..1000 {
             let done = done.clone();
-            pool.submit(share(i as u32 % 3, 0), move || done.send(i).expect("the test is waiting"));
+            pool.submit(share(i as u32 % 3, 0), (), move |()| done.send(i).expect("the test is waiting"));
         }
         let mut seen: Vec<i32> = (0..1000).map(|_| answered.recv().expect("a job was lost")).collect();
         seen.sort_unstable();

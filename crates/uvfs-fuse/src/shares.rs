@@ -1,17 +1,21 @@
 //! Who may use a thread next, where there are fewer threads than requests that wait.
 //!
-//! A user may hold as many threads as are free, so one user gets half of them, two get a third each, and there is always one for
-//! the next user (the dynamic threshold of Choudhury and Hahne, 1998). Of these at most [`Shares::node_max`] are
-//! for one node, because a node that hangs hangs for all its readers. Whatever is beyond that waits in a queue and
-//! holds no thread. Users take turns, so do the nodes of a user; jobs for one node start in the order
-//! in which they came.
+//! A user may hold as many threads as are free, so one user gets nearly half of them and two get nearly a third each (the dynamic
+//! threshold of Choudhury and Hahne, 1998). [`Shares::reserve`] threads are left to users that hold none.
+//! Of a user's threads at most [`Shares::node_max`] are for one node, and of all at most [`Shares::node_max_of_all`],
+//! because a node that hangs hangs for all its readers. Whatever is beyond that waits in a queue and holds no thread.
+//! Users take turns, so do the nodes of a user; a user's jobs for one node start in the order in which they came.
 //!
 //! Not threads, but rules: the pool holds its lock around each call. A call costs a few look-ups, and
-//! [`Shares::next`] a look at each user with jobs that wait.
+//! [`Shares::next`] a look at each user with jobs that wait and at its nodes that are full, of which there are few.
 
 use std::collections::{HashMap, VecDeque};
+use std::mem::take;
 
 use crate::transport::{Caller, NodeId};
+
+/// No process has this user id: what the kernel asks by itself waits for no user's requests.
+const KERNEL: u32 = u32::MAX;
 
 /// Whom a job is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +26,6 @@ pub(crate) struct Share {
 
 impl Share {
     pub(crate) fn of(who: Caller, node: NodeId) -> Self {
-        /// No process has this user id: what the kernel asks by itself waits for no user's requests.
-        const KERNEL: u32 = u32::MAX;
         let user = if who.uid == 0 && who.pid == 0 { KERNEL } else { who.uid };
         Self { user, node }
     }
@@ -35,11 +37,18 @@ impl Share {
 /// See the module. `J` is a job.
 pub(crate) struct Shares<J> {
     max: usize,
+    /// Most jobs of one user for one node that run at once.
     node_max: usize,
+    /// Most jobs of all users for one node that run at once. The kernel's come on top.
+    node_max_of_all: usize,
+    /// Threads for users none of whose jobs run.
+    reserve: usize,
     /// Shares hold; otherwise jobs only wait for a thread.
     fair: bool,
     running: usize,
     users: HashMap<u32, User<J>>,
+    /// Jobs of all users but the kernel that run, by node.
+    nodes: HashMap<NodeId, usize>,
     /// Users that have turns.
     turns: VecDeque<u32>,
 }
@@ -60,13 +69,29 @@ impl<J> Shares<J> {
     /// Of `max` threads, at least one.
     pub(crate) fn new(max: usize) -> Self {
         let max = max.max(1);
-        Self { node_max: (max / 8).max(1), fair: true, ..Self::first_come(max) }
+        Self {
+            node_max: (max / 8).max(1),
+            node_max_of_all: (max / 4).max(1),
+            reserve: max / 16,
+            fair: true,
+            ..Self::first_come(max)
+        }
     }
 
     /// Whoever comes first, of `max` threads.
     pub(crate) fn first_come(max: usize) -> Self {
         let max = max.max(1);
-        Self { max, node_max: max, fair: false, running: 0, users: HashMap::new(), turns: VecDeque::new() }
+        Self {
+            max,
+            node_max: max,
+            node_max_of_all: max,
+            reserve: 0,
+            fair: false,
+            running: 0,
+            users: HashMap::new(),
+            nodes: HashMap::new(),
+            turns: VecDeque::new(),
+        }
     }
 
     /// Most jobs that run at once.
@@ -76,16 +101,18 @@ impl<J> Shares<J> {
 
     /// Returns the job if it may run at once; it counts as running then. Otherwise it waits for [`Shares::next`].
     pub(crate) fn add(&mut self, share: Share, job: J) -> Option<J> {
-        let free = self.max - self.running;
+        let may_run =
+            self.may_run(self.users.get(&share.user).map_or(0, |user| user.running)) && self.has_room(share);
         let new = || User { running: 0, nodes: HashMap::new(), turns: VecDeque::new() };
         let user = self.users.entry(share.user).or_insert_with(new);
         let node =
             user.nodes.entry(share.node).or_insert_with(|| Node { running: 0, queue: VecDeque::new() });
         let is_open = node.running < self.node_max;
-        if is_open && may_run(self.fair, user.running, free) {
+        if is_open && may_run {
             node.running += 1;
             user.running += 1;
             self.running += 1;
+            count(&mut self.nodes, share);
             return Some(job);
         }
         if is_open && node.queue.is_empty() {
@@ -106,6 +133,14 @@ impl<J> Shares<J> {
         node.running -= 1;
         user.running -= 1;
         self.running -= 1;
+        if share.user != KERNEL
+            && let Some(running) = self.nodes.get_mut(&share.node)
+        {
+            *running -= 1;
+            if *running == 0 {
+                self.nodes.remove(&share.node);
+            }
+        }
         if was_full && !node.queue.is_empty() {
             if user.turns.is_empty() {
                 self.turns.push_back(share.user);
@@ -120,22 +155,44 @@ impl<J> Shares<J> {
         }
     }
 
+    /// Removes the jobs of the queues that `is_wanted` denies, and returns them. The rest keeps its order.
+    pub(crate) fn remove_unwanted(&mut self, is_wanted: impl Fn(&J) -> bool) -> Vec<J> {
+        let mut removed = Vec::new();
+        for user in self.users.values_mut() {
+            let User { nodes, turns, .. } = user;
+            for node in nodes.values_mut() {
+                let (kept, unwanted): (_, VecDeque<J>) =
+                    take(&mut node.queue).into_iter().partition(&is_wanted);
+                node.queue = kept;
+                removed.extend(unwanted);
+            }
+            turns.retain(|node| nodes.get(node).is_some_and(|node| !node.queue.is_empty()));
+            nodes.retain(|_, node| node.running > 0 || !node.queue.is_empty());
+        }
+        let users = &mut self.users;
+        self.turns.retain(|user| users.get(user).is_some_and(|user| !user.turns.is_empty()));
+        users.retain(|_, user| !user.nodes.is_empty());
+        removed
+    }
+
     /// The next job that may run, if one may; it counts as running then. To be called after [`Shares::end`] until there is none.
     pub(crate) fn next(&mut self) -> Option<(Share, J)> {
-        let free = self.max - self.running;
         for _ in 0..self.turns.len() {
             let id = self.turns.pop_front()?;
-            let user = self.users.get_mut(&id)?;
-            if !may_run(self.fair, user.running, free) {
+            let user = self.users.get(&id)?;
+            let node = user.turns.iter().position(|&node| self.has_room(Share { user: id, node }));
+            let (true, Some(at)) = (self.may_run(user.running), node) else {
                 self.turns.push_back(id);
                 continue;
-            }
-            let share = Share { user: id, node: user.turns.pop_front()? };
+            };
+            let user = self.users.get_mut(&id)?;
+            let share = Share { user: id, node: user.turns.remove(at)? };
             let node = user.nodes.get_mut(&share.node)?;
             let job = node.queue.pop_front()?;
             node.running += 1;
             user.running += 1;
             self.running += 1;
+            count(&mut self.nodes, share);
             if !node.queue.is_empty() && node.running < self.node_max {
                 user.turns.push_back(share.node);
             }
@@ -146,11 +203,25 @@ impl<J> Shares<J> {
         }
         None
     }
+
+    /// Whether a user with so many jobs that run may have one more.
+    fn may_run(&self, running: usize) -> bool {
+        let free = self.max - self.running;
+        if self.fair && running > 0 { running + self.reserve < free } else { free > 0 }
+    }
+
+    /// Whether one more job may run for the node, whichever user's the others are.
+    fn has_room(&self, share: Share) -> bool {
+        share.user == KERNEL
+            || self.nodes.get(&share.node).is_none_or(|running| *running < self.node_max_of_all)
+    }
 }
 
-/// Whether a user with so many jobs that run may have one more, where so many threads are free.
-fn may_run(fair: bool, running: usize, free: usize) -> bool {
-    if fair { running < free } else { free > 0 }
+/// One more job of a user runs for its node.
+fn count(nodes: &mut HashMap<NodeId, usize>, share: Share) {
+    if share.user != KERNEL {
+        *nodes.entry(share.node).or_default() += 1;
+    }
 }
 
 #[cfg(test)]
@@ -169,20 +240,20 @@ mod tests {
     #[test]
     fn a_user_leaves_as_many_threads_as_it_has() {
         let mut shares = Shares::new(256);
-        assert_eq!(start(&mut shares, 1, 300), 128);
-        assert_eq!(start(&mut shares, 2, 300), 64);
-        assert_eq!(start(&mut shares, 3, 300), 32);
-        assert_eq!(start(&mut shares, 4, 300), 16);
+        assert_eq!(start(&mut shares, 1, 300), 120);
+        assert_eq!(start(&mut shares, 2, 300), 60);
+        assert_eq!(start(&mut shares, 3, 300), 30);
+        assert_eq!(start(&mut shares, 4, 300), 15);
         // What ends goes to those that have least.
-        for node in 0..128 {
+        for node in 0..120 {
             shares.end(share(1, node));
             while shares.next().is_some() {}
         }
         let running = |user| shares.users[&user].running;
         // None of the second user's jobs ends, so it keeps what it has.
-        assert_eq!(running(2), 64);
+        assert_eq!(running(2), 60);
         for user in [1, 3, 4] {
-            assert!((46..=50).contains(&running(user)), "user {user}: {}", running(user));
+            assert!((43..=47).contains(&running(user)), "user {user}: {}", running(user));
         }
     }
 
@@ -203,6 +274,30 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_hangs_for_all_users_leaves_threads_for_others() {
+        let mut shares = Shares::new(256);
+        let started = |shares: &mut Shares<u64>, user| {
+            (0..100).filter(|job| shares.add(share(user, 5), *job).is_some()).count()
+        };
+        assert_eq!((1..100).map(|user| started(&mut shares, user)).sum::<usize>(), 64);
+        assert_eq!(started(&mut shares, KERNEL), 32, "the kernel's come on top");
+        assert!(shares.next().is_none());
+        assert!(shares.add(share(3, 6), 7).is_some(), "another node of a user that waits for this one");
+        // The next is whoever's turn it is, and one at a time.
+        shares.end(share(1, 5));
+        assert!(shares.next().is_some_and(|(next, _)| next.node == 5));
+        assert!(shares.next().is_none());
+    }
+
+    #[test]
+    fn users_that_hold_no_thread_find_one() {
+        let mut shares = Shares::new(256);
+        let held: Vec<usize> = (0..24).map(|user| start(&mut shares, user, 300)).collect();
+        assert_eq!(held.iter().sum::<usize>(), 256);
+        assert!(held.iter().all(|held| *held > 0), "{held:?}");
+    }
+
+    #[test]
     fn users_and_their_nodes_take_turns() {
         let mut shares = Shares::new(1);
         assert!(shares.add(share(1, 1), 0).is_some());
@@ -217,7 +312,7 @@ mod tests {
             order.push((next.user, next.node));
             running = next;
         }
-        assert_eq!(order, [(2, 1), (3, 9), (1, 2), (2, 1), (1, 1), (1, 1)]);
+        assert_eq!(order, [(1, 2), (2, 1), (3, 9), (1, 1), (2, 1), (1, 1)]);
         assert!(shares.users.is_empty() && shares.turns.is_empty() && shares.running == 0, "nothing is kept");
     }
 
@@ -251,6 +346,8 @@ mod tests {
                 }
                 assert!(running.len() <= max && shares.running == running.len());
                 assert!(!running.is_empty() || seen.len() == added, "one waits though nothing runs");
+                assert!(shares.nodes.values().all(|running| *running <= shares.node_max_of_all));
+                assert_eq!(shares.nodes.values().sum::<usize>(), running.len());
                 assert!(
                     shares
                         .users
@@ -262,6 +359,40 @@ mod tests {
             seen.sort_unstable();
             assert!(seen.into_iter().eq(0..3000));
         }
+    }
+
+    #[test]
+    fn jobs_that_nobody_wants_leave_nothing_behind() {
+        let mut shares = Shares::new(8);
+        assert!(shares.add(share(1, 5), 0).is_some());
+        for job in 1..1000 {
+            assert!(shares.add(share(1, 5), job).is_none());
+        }
+        for user in 2..6 {
+            start(&mut shares, user, 100);
+        }
+        let held = shares.running;
+        let mut removed = shares.remove_unwanted(|job| *job == 500);
+        removed.sort_unstable();
+        assert!(
+            removed
+                .iter()
+                .filter(|job| **job >= 100)
+                .eq((100..1000).filter(|job| *job != 500).collect::<Vec<_>>().iter())
+        );
+        let waiting = |shares: &Shares<u64>| {
+            shares
+                .users
+                .values()
+                .flat_map(|user| user.nodes.values())
+                .map(|node| node.queue.len())
+                .sum::<usize>()
+        };
+        assert_eq!((waiting(&shares), shares.running), (1, held));
+        shares.end(share(1, 5));
+        assert_eq!(shares.next(), Some((share(1, 5), 500)));
+        shares.end(share(1, 5));
+        assert!(shares.next().is_none() && !shares.users.contains_key(&1));
     }
 
     #[test]

@@ -58,15 +58,18 @@ extern "C" fn keep(server: *mut c_void) -> c_int {
             STATE.store(libc::ENOSYS, Ordering::Release);
             return 1;
         }
-        let mut place = pidfd;
-        if pidfd != 0 && libc::syscall(libc::SYS_dup3, pidfd, 0, 0) == 0 {
-            place = 0;
-            libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0);
+        // With inherited files it would hold a pipe open whose reader waits for its end, or a lock. Before Linux 5.9 there
+        // is no close_range, so there is no keeper.
+        if (pidfd != 0 && libc::syscall(libc::SYS_dup3, pidfd, 0, 0) < 0)
+            || libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0) < 0
+        {
+            STATE.store(libc::ENOSYS, Ordering::Release);
+            return 1;
         }
         libc::syscall(libc::SYS_chdir, c"/".as_ptr());
         libc::syscall(libc::SYS_prctl, libc::PR_SET_NAME, c"uvfs-keeper".as_ptr(), 0, 0, 0);
         STATE.store(WAITING, Ordering::Release);
-        let mut ended = [libc::pollfd { fd: place as c_int, events: libc::POLLIN, revents: 0 }];
+        let mut ended = [libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 }];
         let none = std::ptr::null::<c_void>();
         // An error would come again and again: the keeper ends then, too.
         while libc::syscall(libc::SYS_ppoll, ended.as_mut_ptr(), 1, none, none, 8) == 0 {}

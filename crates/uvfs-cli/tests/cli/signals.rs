@@ -6,13 +6,14 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::thread;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 
 use crate::{Dir, SOON, Server, Test, is_mounted, refused, run, within};
 
 pub const MOUNTING: &[Test] = &[
     ("no_signal_ends_a_server_by_mistake", no_signal_ends_a_server_by_mistake),
     ("signals_that_ask_for_the_end_unmount", signals_that_ask_for_the_end_unmount),
+    ("a_server_that_gets_no_thread_unmounts", a_server_that_gets_no_thread_unmounts),
     ("sighup_is_logged_where_nothing_is_reloaded", sighup_is_logged_where_nothing_is_reloaded),
     ("reload_prints_what_it_did", reload_prints_what_it_did),
     ("reload_says_why_it_cannot", reload_says_why_it_cannot),
@@ -61,6 +62,22 @@ fn signals_that_ask_for_the_end_unmount() {
         assert!(server.ended().success(), "{signal:?}");
         assert!(!is_mounted(dir.path()), "{signal:?}");
     }
+}
+
+/// Fails if the mount stays after the server: the unmount needs no thread, but what bounds its time does.
+fn a_server_that_gets_no_thread_unmounts() {
+    let dir = Dir::new();
+    let mut server = Server::start(&["tmpfs", dir.text()]);
+    fs::write(dir.path().join("file"), "kept").expect("write");
+    let pid = Some(Pid::from_child(&server.0));
+    // A thread's stack is address space.
+    prlimit(pid, Resource::As, Rlimit { current: Some(4096), maximum: None }).expect("prlimit(2)");
+    server.signal(Signal::TERM);
+    let status = server.ended();
+    let mut said = String::new();
+    server.0.stderr.as_mut().expect("a pipe").read_to_string(&mut said).expect("read");
+    assert!(said.contains("no thread"), "a thread was had, so nothing was tested: {said}");
+    assert!(status.success() && !is_mounted(dir.path()), "{status}: {said}");
 }
 
 fn sighup_is_logged_where_nothing_is_reloaded() {

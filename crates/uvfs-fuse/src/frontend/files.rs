@@ -151,7 +151,7 @@ impl Frontend {
             return;
         }
         let (core, data) = (Arc::clone(core), data.to_vec());
-        self.core.pool.submit(Share::of(who, node), move || {
+        self.core.pool.submit(Share::of(who, node), reply, move |reply| {
             waiting.runs_here();
             let written = core.inode(node).and_then(|inode| core.write(&op, &inode, write, &data));
             reply.send(written);

@@ -60,7 +60,9 @@ impl Wake for Poller {
 impl Dispatcher {
     /// For the first thread of a connection. Without a device pollers are not woken.
     pub(crate) fn new(frontend: Arc<Frontend>, device: Option<Arc<File>>) -> Self {
-        Self(Arc::new(Context { frontend, interrupts: Arc::default(), device }))
+        let queues = Arc::downgrade(&frontend);
+        let given_up = move || queues.upgrade().iter().for_each(|frontend| frontend.remove_unwanted());
+        Self(Arc::new(Context { frontend, interrupts: Arc::new(Interrupts::new(given_up)), device }))
     }
 
     /// For one more thread of the same connection.

@@ -83,12 +83,20 @@ struct Table {
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Interrupts(Mutex<Table>);
+pub(super) struct Interrupts {
+    table: Mutex<Table>,
+    /// Called when requests have been given up.
+    given_up: Option<Box<dyn Fn() + Send + Sync>>,
+}
 
 impl Interrupts {
+    pub(super) fn new(given_up: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { table: Mutex::default(), given_up: Some(Box::new(given_up)) }
+    }
+
     /// The request `unique` of process `pid` waits from now on.
     pub(super) fn begin(self: &Arc<Self>, unique: u64, pid: u32, waiting: Arc<Waiting<impl Port>>) {
-        let mut table = self.0.lock();
+        let mut table = self.table.lock();
         let early = table.early.iter().position(|it| *it == unique);
         if let Some(at) = early {
             table.early.remove(at);
@@ -102,12 +110,12 @@ impl Interrupts {
 
     /// It is answered.
     pub(super) fn end(&self, unique: u64) {
-        self.0.lock().requests.remove(&unique);
+        self.table.lock().requests.remove(&unique);
     }
 
     /// The kernel says that who made the request `unique` got a signal.
     pub(super) fn interrupt(self: &Arc<Self>, unique: u64) {
-        let mut table = self.0.lock();
+        let mut table = self.table.lock();
         if let Some(request) = table.requests.get_mut(&unique) {
             request.signalled = true;
             self.watch(&mut table);
@@ -134,26 +142,32 @@ impl Interrupts {
     /// As if the process of one request had been killed.
     #[cfg(test)]
     pub(super) fn end_with_eintr(&self, unique: u64) {
-        let request = self.0.lock().requests.remove(&unique);
+        let request = self.table.lock().requests.remove(&unique);
         request.expect("it waits").waiting.give_up();
+        self.given_up.iter().for_each(|given_up| given_up());
     }
 
     /// Gives up what `is_killed` says; false, and the caller is not counted on any more, if nothing is left to look at.
     fn sweep(&self, is_killed: impl Fn(u32) -> bool) -> bool {
         let signalled: Vec<(u64, u32)> = {
-            let mut table = self.0.lock();
+            let mut table = self.table.lock();
             let signalled = table.requests.iter().filter(|(_, request)| request.signalled);
             let signalled: Vec<_> = signalled.map(|(unique, request)| (*unique, request.pid)).collect();
             table.watched = !signalled.is_empty();
             signalled
         };
+        let mut any = false;
         for (unique, pid) in &signalled {
             if is_killed(*pid) {
-                let request = self.0.lock().requests.remove(unique);
+                let request = self.table.lock().requests.remove(unique);
                 if let Some(request) = request {
                     request.waiting.give_up();
+                    any = true;
                 }
             }
+        }
+        if any && let Some(given_up) = &self.given_up {
+            given_up();
         }
         !signalled.is_empty()
     }
@@ -206,7 +220,7 @@ mod tests {
     fn only_the_killed_are_given_up() {
         let interrupts = Arc::<Interrupts>::default();
         // As if the thread were there: this test looks itself.
-        interrupts.0.lock().watched = true;
+        interrupts.table.lock().watched = true;
         let (sender, given_up) = mpsc::channel();
         let wait = |unique, pid| {
             let waiting = Arc::new(Waiting::new(Line(sender.clone()), unique));
@@ -225,17 +239,17 @@ mod tests {
         interrupts.end(11);
         assert!(timer.take().is_some());
         assert!(!interrupts.sweep(|_| true));
-        assert!(given_up.try_recv().is_err() && !interrupts.0.lock().watched);
+        assert!(given_up.try_recv().is_err() && !interrupts.table.lock().watched);
     }
 
     #[test]
     fn an_interrupt_may_overtake_its_request() {
         let interrupts = Arc::<Interrupts>::default();
-        interrupts.0.lock().watched = true;
+        interrupts.table.lock().watched = true;
         for unique in 0..1000 {
             interrupts.interrupt(unique);
         }
-        assert_eq!(interrupts.0.lock().early.len(), EARLY);
+        assert_eq!(interrupts.table.lock().early.len(), EARLY);
         let (sender, given_up) = mpsc::channel();
         let late = Arc::new(Waiting::new(Line(sender), 999));
         interrupts.begin(999, 7, Arc::clone(&late));
