@@ -43,7 +43,7 @@ accepted() {
     case $1:$fs in
     # A read from the kernel's pages, or of a lent file, does not reach the host: access times are as with noatime.
     # File handles are valid as long as the kernel knows the file.
-    xfstests:mirror) printf 'generic/%s\n' 003 426 467 477 777 ;;
+    xfstests:mirror) printf 'generic/%s\n' 003 426 467 477 756 777 ;;
     # A process that may open as many files as the server gets ENFILE before EMFILE.
     ltp:mirror) printf '%s\n' creat05 fcntl12 fork09 open04 ;;
     esac
