@@ -1,4 +1,4 @@
-//! What is wrong on the command line is said, with what would be right.
+//! Messages about a wrong command line say what is wrong, and what would be right.
 
 use std::process::Command;
 

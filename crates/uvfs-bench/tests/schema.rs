@@ -20,7 +20,7 @@ fn workloads() -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// What of these options a workload has.
+/// Those of these options that a workload has.
 fn options<'a>(workload: &str, options: &[[&'a str; 2]]) -> Vec<&'a str> {
     let (good, help, _) = bench(&[workload, "--help"]);
     assert!(good);
@@ -110,7 +110,7 @@ fn check_spread(spread: &Value) {
     assert!(0.0 < min && min <= median && median <= max, "{spread}");
 }
 
-/// What names a row: everything but the figures.
+/// The fields that name a row: everything but the figures.
 fn place(value: &Value, arm: &str) -> Vec<String> {
     let figures = ["ops_per_s", "ns_per_op", "dropped", "undropped_ns_per_op", "huge_page_bytes"];
     let others = ["median", "min", "max", "vs", "of_null", "arm", "server_cpu", "server_cpu_ns_per_op"];

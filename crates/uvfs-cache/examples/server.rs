@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, SbId, SbOptions, Time, Ttl};
 
-/// What is asked on a miss.
+/// The back end, which is asked on a miss.
 struct BackEnd {
     root: PathBuf,
 }

@@ -11,11 +11,11 @@
 //! changes of any directory move [`GenSeq::wraps`], which is part of the key. The epoch (see `clock.rs`) is
 //! part of it too: a walk from before its move is suspect.
 //!
-//! **What protects what.** An entry's `seq` guards its fields. Only the thread that has set `busy` writes
-//! them; a thread that finds it set gives up. Readers store nothing. An entry holds no reference and pins
-//! nothing. The second path that misses in a slot makes its entry, so that a first walk pays for a look and
-//! one store. The entry stays while it leads somewhere. Other paths of its slot are walked, and nothing is
-//! stored for them (`ci/shared-stores.sh`). Bounded: [`ENTRIES`] entries of four lines, direct-mapped.
+//! **Protection.** An entry's `seq` guards its fields. Only the thread that has set `busy` writes them; a thread that
+//! finds it set gives up. Readers store nothing. An entry holds no reference and pins nothing. The second path that
+//! misses in a slot makes its entry, so that a first walk pays for a look and one store. The entry stays while it
+//! leads somewhere. Other paths of its slot are walked, and nothing is stored for them (`ci/shared-stores.sh`).
+//! Bounded: [`ENTRIES`] entries of four lines, direct-mapped.
 
 use uvfs_sync::arena::Arena;
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering};

@@ -103,7 +103,7 @@ impl Cache {
     /// target's length in `out`. `None`: the target is not cached.
     ///
     /// # Errors
-    /// What moved.
+    /// [`Retry`] says what moved.
     pub fn child_target(
         &self,
         at: Pos,

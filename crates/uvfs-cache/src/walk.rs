@@ -281,7 +281,7 @@ impl Cache {
     /// Step into a directory that `at` leads to.
     ///
     /// # Errors
-    /// What moved.
+    /// [`Retry`] says what moved.
     pub fn enter(&self, at: Pos, child: &Child) -> Result<Pos, Retry> {
         let published = self.inodes.get(child.inode);
         // The child's sequence is loaded before the name and the parent are checked again. So it is known
@@ -302,7 +302,7 @@ impl Cache {
     /// Attributes of the inode that `at` leads to: one moment's truth (rule 7).
     ///
     /// # Errors
-    /// What moved.
+    /// [`Retry`] says what moved.
     pub fn child_attr(&self, at: Pos, child: &Child) -> Result<(InodeId, Attr), Retry> {
         let published = self.inodes.get(child.inode);
         let seq = published.seq.begin().ok_or(Retry::Inode)?;
@@ -324,7 +324,7 @@ impl Cache {
     /// `..` of a directory; a root's is the root itself.
     ///
     /// # Errors
-    /// What moved; `Dead` for a directory that was removed.
+    /// [`Retry`] says what moved; it is `Dead` for a directory that was removed.
     pub fn parent(&self, at: Pos) -> Result<Pos, Retry> {
         let flags = self.inodes.get(at.index).mode_and_flags();
         if flags & ROOT != 0 {
@@ -358,7 +358,7 @@ impl Cache {
     /// A reference to the walk's position: get-unless-dead, then check the sequence again.
     ///
     /// # Errors
-    /// What moved.
+    /// [`Retry`] says what moved.
     pub fn hold(&self, at: Pos) -> Result<InodeRef<'_>, Retry> {
         let inode = self.get(at.id()).ok_or(Retry::Dead)?;
         if self.check(at) { Ok(inode) } else { Err(Retry::Parent) }

@@ -35,7 +35,7 @@ Signals, to the process that serves a mount:
   each kind is logged. SIGKILL and faults end it: users then get ENOTCONN.";
 
 impl Mount {
-    /// What is mounted, and where.
+    /// Returns the source and the mount point.
     pub fn what(&self) -> Result<(&str, &Path)> {
         match (&self.source, &self.dir) {
             (Some(source), Some(dir)) => Ok((source, dir)),
@@ -90,8 +90,8 @@ pub struct Mount {
     /// Show what of uvfs is mounted, and where
     #[arg(long, exclusive = true)]
     pub list: bool,
-    /// What to mount: `tmpfs`, `mirror:SRC` (a directory), `ext4:IMAGE` (read-only), `kernfs:FILE` (a TOML file
-    /// that declares a tree), or `generated:SPEC` (for instance generated:depth=2,files=100)
+    /// The file system to mount: `tmpfs`, `mirror:SRC` (a directory), `ext4:IMAGE` (read-only), `kernfs:FILE` (a TOML
+    /// file that declares a tree), or `generated:SPEC` (for instance generated:depth=2,files=100)
     #[arg(help_heading = "What and where", required_unless_present = "list")]
     pub source: Option<String>,
     /// The directory to mount on

@@ -21,21 +21,21 @@ use crate::options;
 use crate::reload::Reloader;
 use crate::source::Said;
 
-/// What is said of the mount.
+/// The description of the mount.
 pub struct About {
-    /// What is mounted.
+    /// The source that is mounted.
     pub source: String,
-    /// What stood after `-o`.
+    /// The options, as they stood after `-o`.
     pub options: String,
     /// Where Prometheus finds the figures.
     pub metrics: Option<String>,
-    /// What reloads it, where that can be.
+    /// The reloader, if the tree can be reloaded.
     pub reloader: Option<Arc<Reloader>>,
     /// Further files, with what says what is in them.
     pub lines: Vec<(&'static str, Said)>,
 }
 
-/// What the files look at.
+/// The state that the files look at.
 pub struct Control {
     vfs: Weak<Vfs>,
     about: About,
@@ -44,7 +44,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// What will be looked at; nothing of it can be seen yet.
+    /// The state that will be looked at; nothing of it can be seen yet.
     pub fn new(vfs: &Arc<Vfs>, about: About) -> Arc<Self> {
         Arc::new(Self { vfs: Arc::downgrade(vfs), about, figures: figures::all(), mounted: OnceLock::new() })
     }
@@ -62,7 +62,7 @@ impl Control {
         &self.figures
     }
 
-    /// What is said of the mount beside figures.
+    /// The description of the mount, besides figures.
     pub fn about(&self) -> metrics::About {
         [
             ("source", self.about.source.clone()),
@@ -71,7 +71,7 @@ impl Control {
         ]
     }
 
-    /// Who checks them.
+    /// Names the side that checks permissions.
     fn permissions(&self) -> &'static str {
         let mounted = self.mounted.get().and_then(Weak::upgrade);
         mounted.map_or("none (not mounted yet)", |mounted| mounted.permissions().name())
@@ -215,7 +215,7 @@ fn line(out: &mut Vec<u8>, what: impl std::fmt::Display) -> uvfs::Result<()> {
     writeln!(out, "{what}").map_err(|_| Errno::NOMEM)
 }
 
-/// What was written, without the newline.
+/// The text that was written, without the newline.
 fn word(data: &[u8]) -> uvfs::Result<&str> {
     str::from_utf8(data).map(str::trim).map_err(|_| Errno::INVAL)
 }

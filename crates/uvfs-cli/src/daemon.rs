@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::args::Mount;
 
-/// What the child says when the mount answers.
+/// The word that the child says when the mount answers.
 const READY: &str = "ready";
 
 /// In the parent: starts the child and waits until the mount answers.

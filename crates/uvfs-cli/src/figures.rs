@@ -1,4 +1,4 @@
-//! What is counted, by name: the one source of `.uvfs`, of `uvfs stat` and of `--metrics`.
+//! The figures, by name: the one source of `.uvfs`, of `uvfs stat` and of `--metrics`.
 //!
 //! A figure is taken out of a [`Snapshot`], everything that is counted looked at once. Plain values, nothing is locked here.
 
@@ -38,7 +38,7 @@ pub struct Snapshot {
 pub struct Figure {
     /// Its file in `.uvfs`.
     pub path: String,
-    /// What it says; that of its directory where that has figures of one kind.
+    /// The figure's description; that of its directory where the directory has figures of one kind.
     pub help: &'static str,
     of: Box<dyn Fn(&Snapshot) -> u64 + Send + Sync>,
 }

@@ -22,7 +22,8 @@ const NAME: &str = "mount.uvfs";
 /// The same, where mount(8) goes by the kernel's name of the type.
 const NAME_FUSE: &str = "mount.fuse.uvfs";
 
-/// What mount(8) leaves out because it is its default, and `uvfs mount` does not do unless asked to.
+/// The options that mount(8) leaves out because they are its default, and that `uvfs mount` does not apply unless
+/// asked to.
 const UNSAID: &str = "suid,dev";
 
 /// Options of fstab lines that say something to mount(8), systemd or the boot, and nothing to a file system.
@@ -31,14 +32,14 @@ const THEIRS: &[&str] = &["auto", "noauto", "user", "nouser", "users", "owner", 
 /// Options that the kernel shows of a mount, and that mount(8) repeats for a remount.
 const SHOWN: &[&str] = &["user_id", "group_id", "max_read", "blksize", "fd", "rootmode", "subtype"];
 
-/// What mount(8) asks for; `None` where the program was called by another name.
+/// The request of mount(8); `None` where the program was called by another name.
 pub fn asked(arguments: &[OsString]) -> Option<Result<Asked>> {
     let (name, rest) = arguments.split_first()?;
     let name = Path::new(name).file_name()?;
     (name == OsStr::new(NAME) || name == OsStr::new(NAME_FUSE)).then(|| read(rest, geteuid().is_root()))
 }
 
-/// What mount(8) asks for.
+/// The request of mount(8).
 #[derive(Debug)]
 pub struct Asked {
     pub mount: Mount,
@@ -113,7 +114,7 @@ mod tests {
         asked(&words(line))
     }
 
-    /// What a line of arguments asks to be mounted with, in the end.
+    /// The options that a line of arguments asks for, in the end.
     fn options(arguments: &str, root: bool) -> uvfs_fuse::Options {
         let asked = super::read(&words(arguments), root).expect("a good line");
         crate::options::parse(&asked.mount.options, "tmpfs").expect("good options").mount

@@ -13,7 +13,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
-/// What is logged where UVFS_LOG says nothing.
+/// The level that is logged where UVFS_LOG says nothing.
 const DEFAULT: &str = "warn";
 
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
@@ -36,7 +36,8 @@ pub fn start() -> Result<()> {
     Ok(())
 }
 
-/// Tells the system's log (syslog(3)), where there is one, of an error: for who has no standard error any more. It waits for nobody.
+/// Tells the system's log (syslog(3)), where there is one, of an error: for a process that has no standard error any
+/// more. It waits for nobody.
 pub fn tell_system(text: &str) {
     let _ = send(Path::new("/dev/log"), text);
 }

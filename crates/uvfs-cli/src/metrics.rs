@@ -91,7 +91,7 @@ impl Listener {
     }
 }
 
-/// Who is being served, in the order in which they came.
+/// The clients that are being served, in the order in which they came.
 #[derive(Default)]
 struct Clients(Mutex<VecDeque<Arc<TcpStream>>>);
 
@@ -153,7 +153,7 @@ fn answer(client: &TcpStream, control: &Control) -> io::Result<()> {
     if refused && !status.starts_with("408") { drain(client, deadline) } else { Ok(()) }
 }
 
-/// Takes what still comes. Who sends to a socket that is closed is reset, and may lose the answer.
+/// Takes what still comes. A client that sends to a socket that is closed is reset, and may lose the answer.
 fn drain(mut client: &TcpStream, deadline: Instant) -> io::Result<()> {
     let mut dropped = [0; HEAD_MAX];
     loop {
@@ -199,7 +199,7 @@ fn read(mut client: &TcpStream, deadline: Instant) -> io::Result<Option<Result<(
     }
 }
 
-/// What a request is for; `None` where it has not come as a whole.
+/// Tells what a request is for; `None` where it has not come as a whole.
 fn asked(head: &[u8]) -> Option<Result<(), Response>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
@@ -231,13 +231,13 @@ fn write(mut client: &TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Res
     client.shutdown(Shutdown::Write)
 }
 
-/// What is left until then; an error where nothing is.
+/// The time that is left until then; an error where none is.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// What is said of the mount besides figures: names and values of labels.
+/// The description of the mount besides figures: names and values of labels.
 pub type About = [(&'static str, String); 3];
 
 /// The figures as Prometheus reads them.

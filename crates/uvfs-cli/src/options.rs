@@ -1,4 +1,4 @@
-//! What may stand after `-o`: options of the mount, and of the file system that is mounted.
+//! The options that may stand after `-o`: those of the mount, and of the file system that is mounted.
 //!
 //! One table says what exists; the parser, the help and the error for an unknown option read it.
 //! As with mount(8), options are separated by commas, may come in several `-o`, and the last of
@@ -27,7 +27,7 @@ enum Of {
 }
 
 impl Of {
-    /// What has to be mounted for it; none: whatever.
+    /// The kind of source that has to be mounted for the option; `None`: any.
     fn source(self) -> Option<&'static str> {
         match self {
             Self::Mount => None,

@@ -24,7 +24,7 @@ const THREADS: usize = 8;
 /// Between two lines in the log.
 const SAY: Duration = Duration::from_secs(10);
 
-/// What is to be done.
+/// A piece of work to be done.
 enum Work {
     Directory(InodeId),
     Names(InodeId, Vec<Box<[u8]>>),

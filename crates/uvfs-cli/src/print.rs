@@ -29,7 +29,7 @@ pub fn out(text: impl AsRef<[u8]>) -> Result<()> {
     written(stdout.write_all(text.as_ref()).and_then(|()| stdout.flush()))
 }
 
-/// What became of writing to standard output, for [`out`] and for code that writes by itself.
+/// The outcome of writing to standard output, for [`out`] and for code that writes by itself.
 pub fn written(outcome: io::Result<()>) -> Result<()> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Closed.into()),

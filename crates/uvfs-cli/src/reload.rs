@@ -1,8 +1,8 @@
 //! Reloading: what a mount does at SIGHUP or at a write to `.uvfs/reload`, and `uvfs reload`, which asks for it.
 //!
-//! One thread reloads at a time. What is asked for meanwhile is one more reload after it, however often it is asked for.
-//! `asked` and `done` count requests: a reload is done for all requests that came before it began to read the file.
-//! One mutex, a leaf: it is held for a copy.
+//! One thread reloads at a time. Requests that come meanwhile lead to one more reload after it, however many they
+//! are. `asked` and `done` count requests: a reload is done for all requests that came before it began to read the
+//! file. One mutex, a leaf: it is held for a copy.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -25,10 +25,10 @@ use crate::print;
 /// How long the kernel may take to be told of a reload before that is said to be done.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// What a failed reload says first.
+/// The first word of a failed reload's message.
 const FAILED: &str = "failed: ";
 
-/// What reloads a tree, and what it says of that.
+/// The state that reloads a tree, and that says how the reload went.
 pub struct Reloader {
     published: Arc<Published>,
     mounted: OnceLock<Weak<Mounted>>,

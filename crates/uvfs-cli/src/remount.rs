@@ -15,7 +15,7 @@ use uvfs_fuse::{MountedAt, Options};
 use crate::options::{self, Parsed};
 use crate::source;
 
-/// What can be changed, for who tried to change something else.
+/// The options that can be changed, for a user that tried to change something else.
 const CHANGEABLE: &str =
     "ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, async, atime and its like, and memory=BYTES";
 
@@ -104,7 +104,7 @@ struct Limit {
 }
 
 impl Limit {
-    /// What is to be done for a limit of `wanted` bytes, if anything.
+    /// The change to make for a limit of `wanted` bytes, if any.
     fn to_set(dir: &Path, wanted: u64) -> Result<Option<Self>> {
         let file = dir.join(".uvfs/bytes_limit");
         let now = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;

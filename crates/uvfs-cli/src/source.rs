@@ -1,4 +1,4 @@
-//! What can be mounted: from SOURCE on the command line to a VFS.
+//! The kinds of mounts: from SOURCE on the command line to a VFS.
 //!
 //! Every driver is mounted behind [`Counted`], so that its calls show in `.uvfs`.
 
@@ -20,7 +20,7 @@ use crate::kernfs::{self, Published};
 use crate::options::{self, DriverOptions};
 use crate::print;
 
-/// What can be named as SOURCE.
+/// The sources that can be named as SOURCE.
 const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), or generated:SPEC such as generated:depth=2,files=100";
 
 /// A file system that was asked for, its own specification understood.
@@ -38,13 +38,13 @@ pub enum Source {
 /// A file system that is ready to be mounted.
 pub struct Opened {
     pub vfs: Arc<Vfs>,
-    /// What SIGHUP reloads, where it is of that kind.
+    /// The tree that SIGHUP reloads, where the source is of that kind.
     pub published: Option<Arc<Published>>,
     /// The image whose use of blocks is recorded.
     pub recorded: Option<Arc<Ext4>>,
     /// Says how changes by others come to be seen, where there are others.
     pub coherence: Option<Said>,
-    /// What is mounted inside is shown for as long as this lives.
+    /// Mounts inside the source are shown for as long as this lives.
     pub submounts: Option<Arc<Submounts>>,
 }
 

@@ -62,8 +62,8 @@ fn json(figures: &Figures) -> String {
     format!("{{{}}}\n", fields.join(", "))
 }
 
-/// One figure a line; since the last time also how many there were in a second. What has never been
-/// counted is left out, unless `all`.
+/// One figure a line; since the last time also how many there were in a second. A figure that has never been counted
+/// is left out, unless `all`.
 fn table(figures: &Figures, since: Option<(Duration, &Figures)>, all: bool) -> String {
     let before: BTreeMap<_, _> = since.iter().flat_map(|(_, before)| before.iter().cloned()).collect();
     let mut text = String::new();

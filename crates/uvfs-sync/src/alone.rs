@@ -5,12 +5,11 @@
 //! where two suffice. So the first key of a shard stands in a word beside the list. The word is 0 (no key
 //! is held), that key, or *many* (the list has the keys).
 //!
-//! **What protects what.** The thread that takes or holds a key changes the word from 0 to the key and
-//! back, by compare-exchange. To and from *many* the word is changed under the mutex of the list. The list
-//! is empty whenever the word is not *many*. The race of a holder that gives its key back against a thread
-//! that finds the word taken: if the holder comes first, the other thread finds 0 in its place. If the
-//! other thread comes first, it puts the key on the list before it releases the mutex, and the holder,
-//! whose exchange fails, finds it there.
+//! **Protection.** The thread that takes or holds a key changes the word from 0 to the key and back, by
+//! compare-exchange. To and from *many* the word is changed under the mutex of the list. The list is empty whenever
+//! the word is not *many*. The race of a holder that gives its key back against a thread that finds the word taken:
+//! if the holder comes first, the other thread finds 0 in its place. If the other thread comes first, it puts the key
+//! on the list before it releases the mutex, and the holder, whose exchange fails, finds it there.
 
 use crate::primitives::{AtomicU64, Ordering};
 

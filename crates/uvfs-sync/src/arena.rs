@@ -1,9 +1,8 @@
 //! Reserved address space that always holds slots of one type.
 //!
-//! What protects what: nothing. A slot consists of atomics only and is valid when all-zero. So a reference
-//! to any slot may exist at any time, whether the slot is in use, free, or its page was given back to the
-//! system. (It then reads as zero: generation 0, dead.) The slot's sequence decides what a reader may trust
-//! of its contents.
+//! Protection: nothing is protected here. A slot consists of atomics only and is valid when all-zero. So a reference
+//! to any slot may exist at any time, whether the slot is in use, free, or its page was given back to the system. (It
+//! then reads as zero: generation 0, dead.) The slot's sequence decides what a reader may trust of its contents.
 //!
 //! Indices are 32 bits; index 0 is never used for an object, so that 0 can mean "none". Under loom the
 //! slots are built one by one, because loom's atomics are not plain memory.

@@ -8,11 +8,11 @@
 //! and never recur. So the holder of a [`BlockId`] can tell whether the slot still has that block. Memory
 //! of words and generations is never given back; that of bytes may be, while the slot is free.
 //!
-//! What protects what: only [`Blocks::fill`] stores bytes. It owns the free slot from the exchange that
-//! marks it until the store that announces the block. [`Blocks::give_back`] claims free slots in the same
-//! way. A pin is counted by an exchange that expects the generation; [`Blocks::kill`] is an exchange that
-//! expects the generation and no pin. If the pin comes first, `kill` sees it, and the block stays. If
-//! `kill` comes first, the generation has moved, and there is no pin.
+//! Protection: only [`Blocks::fill`] stores bytes. It owns the free slot from the exchange that marks it until the
+//! store that announces the block. [`Blocks::give_back`] claims free slots in the same way. A pin is counted by an
+//! exchange that expects the generation; [`Blocks::kill`] is an exchange that expects the generation and no pin. If
+//! the pin comes first, `kill` sees it, and the block stays. If `kill` comes first, the generation has moved, and
+//! there is no pin.
 //!
 //! *A copy against a recycling.* The bytes are stored after a release fence, and the published generation
 //! has moved before it. If the copy saw one of those stores, its acquire fence makes it see the moved

@@ -5,10 +5,10 @@
 //! the holder of a [`FrameId`] (index and generation) can tell afterwards whether its copy belonged to that
 //! generation. A reader needs no lock and no reference, and never sees a torn word.
 //!
-//! What protects what: a live frame belongs to the thread or object that allocated it. The owner excludes
-//! other writers by a lock of its own (partial words are load-and-store); nothing excludes readers. Each
-//! shard has a magazine of free frames under its mutex. The other free frames are in `chunks`, under the
-//! one mutex behind them (order: magazine, chunks).
+//! Protection: a live frame belongs to the thread or object that allocated it. The owner excludes other writers by a
+//! lock of its own (partial words are load-and-store); nothing excludes readers. Each shard has a magazine of free
+//! frames under its mutex. The other free frames are in `chunks`, under the one mutex behind them (order: magazine,
+//! chunks).
 //!
 //! The race, and its outcomes: a reader copies words while the frame is freed, recycled and written for
 //! another owner. Every store into a frame follows a release fence *in the storing thread* that comes after

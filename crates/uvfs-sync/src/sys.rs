@@ -55,7 +55,7 @@ mod memory {
     impl Reservation {
         /// Reserve `len` bytes (rounded up to pages), all zero, without committing any. `of` times as much must be free, or
         /// [`LEFT_MAX`] more: what a first reservation takes under a limit must leave address space for those that follow, and for
-        /// threads. What is free is found out by mapping it, so every limit of the system's counts.
+        /// threads. Mapping the range shows whether so much is free, so every limit of the system's counts.
         ///
         /// # Errors
         /// ENOMEM if the address space or an overcommit limit is too small.

@@ -1,9 +1,9 @@
-//! What the documents promise: that a link leads somewhere, that a command can be run.
+//! The promises of the documents: that a link leads somewhere, that a command can be run.
 //!
-//! Reads `*.md` at the root and below `docs/`. Links to other sites are not followed. Commands
-//! are taken from fenced blocks marked `sh`, `bash`, `console` or `shell`, and from code spans: scripts must exist and be
-//! executable; what `cargo` names (`-p`, `--bin`, `--example`, `--test`, `--bench`, `--path`) must
-//! be there; subcommands and options of our own programs must stand in their sources.
+//! Reads `*.md` at the root and below `docs/`. Links to other sites are not followed. Commands are taken from fenced
+//! blocks marked `sh`, `bash`, `console` or `shell`, and from code spans. Scripts must exist and be executable.
+//! Targets that `cargo` names (`-p`, `--bin`, `--example`, `--test`, `--bench`, `--path`) must be there. Subcommands
+//! and options of our own programs must stand in their sources.
 
 use crate::orphans::join;
 use crate::{Tree, Violation};
@@ -71,12 +71,12 @@ fn split(text: &str) -> (Lines, Lines) {
     (prose, commands)
 }
 
-/// What stands between backticks.
+/// The texts between backticks.
 fn spans(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// What is wrong with a code span, if it is a file of ours or a command.
+/// The faults of a code span, if it is a file of ours or a command.
 fn wrong_span(tree: &Tree, span: &str) -> Vec<String> {
     let first = span.split_whitespace().next().unwrap_or(span);
     let is_file = ["ci/", ".ci/", "docs/", "crates/"].iter().any(|start| first.starts_with(start));
@@ -122,7 +122,7 @@ fn slug(heading: &str) -> String {
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// What is wrong with a line of shell; each command of a pipeline or list is looked at.
+/// The faults of a line of shell; each command of a pipeline or list is looked at.
 fn wrong(tree: &Tree, line: &str) -> Vec<String> {
     let code = line.split(" #").next().unwrap_or(line);
     if code.starts_with('#') {
@@ -141,7 +141,7 @@ fn wrong(tree: &Tree, line: &str) -> Vec<String> {
     out
 }
 
-/// What may stand before the command itself: assignments, `sudo`, `time`.
+/// Whether the word may stand before the command itself: assignments, `sudo`, `time`.
 fn is_prefix(word: &str) -> bool {
     matches!(word, "sudo" | "time" | "env" | "bash" | "sh" | "exec")
         || word.split_once('=').is_some_and(|(k, _)| k.chars().all(|c| c.is_ascii_uppercase() || c == '_'))

@@ -21,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("uvfs-tidy", &[]),
 ];
 
-/// What a crate's tests may name besides: a front end is tested with file systems behind it.
+/// The crates that a crate's tests may name besides: a front end is tested with file systems behind it.
 const IN_TESTS: &[(&str, &[&str])] = &[("uvfs-fuse", &["uvfs-drivers"])];
 
 /// The crate that holds all lock-free code, and the file name that system calls stand under.

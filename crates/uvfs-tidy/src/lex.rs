@@ -8,7 +8,7 @@
 pub struct Token {
     /// Its text; a string literal is one `"` token.
     pub text: String,
-    /// What a string literal holds (escapes not undone); empty for all else.
+    /// The contents of a string literal (escapes not undone); empty for all else.
     pub string: String,
     /// Line, from 1.
     pub line: usize,
@@ -30,7 +30,7 @@ pub struct Comment {
     pub line: usize,
 }
 
-/// What [`lex`] returns.
+/// The result of [`lex`].
 #[derive(Clone, Debug, Default)]
 pub struct Lexed {
     /// Code, without comments.

@@ -34,7 +34,7 @@ pub struct Violation {
     pub line: usize,
     /// Short name of the rule.
     pub rule: &'static str,
-    /// What was found, and what to do where that is not plain.
+    /// The finding, and how to resolve it where that is not plain.
     pub what: String,
 }
 

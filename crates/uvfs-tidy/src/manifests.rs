@@ -1,4 +1,4 @@
-//! What the manifests depend on: each dependency is named in the code and explained in the documents.
+//! The dependencies of the manifests: each is named in the code and explained in the documents.
 
 use crate::{Tree, Violation};
 

@@ -3,9 +3,9 @@
 //! Reads the documents (`*.md` at the root and below `docs/`) and the doc comments of all sources. Code blocks, tables and
 //! headings are left out. A sentence ends with `.`, `?` or `!` before white space, or with its paragraph or list item.
 //!
-//! Two things are counted per file: sentences of more than [`WORDS`] words, and sentences in which a clause with "who",
-//! "whoever" or "what" stands for a noun ("Who reads this …", "told to who waits"). A question is neither.
-//! The ratchet lists, per file, how many of each are left. It only shrinks.
+//! Two things are counted per file. The first is sentences of more than [`WORDS`] words. The second is sentences in
+//! which a clause stands for a noun: "who", "whoever" or "what" is its subject ("Who reads this …", "What was found
+//! …"). A question is neither. The ratchet lists, per file, how many of each are left. It only shrinks.
 
 use crate::{Source, Tree, Violation};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub const WORDS: usize = 40;
 /// Where the counts per file stand.
 pub const RATCHET: &str = "crates/uvfs-tidy/prose.txt";
-/// Words before "who" and "whoever" that make a clause of them stand for a noun.
+/// Words before "who"/"whoever" with which a clause stands for a noun.
 const BEFORE_WHO: &[&str] = &[
     "against", "and", "beside", "but", "by", "for", "from", "of", "only", "or", "than", "that", "to", "with",
 ];

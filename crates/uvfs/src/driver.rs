@@ -24,14 +24,14 @@ use crate::types::{
 /// A referenced inode; see [`uvfs_cache::InodeRef`].
 pub type Inode<'c> = uvfs_cache::InodeRef<'c>;
 
-/// What a rename changes.
+/// The inodes and names that a rename changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Rename<'a> {
     /// Directory of the old name.
     pub from_dir: &'a Inode<'a>,
     /// Old name.
     pub from_name: &'a [u8],
-    /// What the old name leads to.
+    /// The inode that the old name leads to.
     pub inode: &'a Inode<'a>,
     /// Directory of the new name (may be the same inode as `from_dir`).
     pub to_dir: &'a Inode<'a>,
@@ -241,11 +241,11 @@ pub trait Driver: Send + Sync + 'static {
     fn seek(&self, op: &Op, file: File<'_>, offset: u64, what: Seek) -> Result<u64> {
         Err(Errno::OPNOTSUPP)
     }
-    /// What an open file is ready for. The driver wakes `waker` once when the answer may have changed. As with
-    /// `Future::poll`, a new waker replaces the open file's old one, and [`Driver::release`] drops it. So that no
-    /// change is lost, the driver reads the state after it has stored the waker where changes look for it, or does
-    /// both under one lock. The driver may hold its locks when it wakes: a waker takes no lock of the VFS, calls no
-    /// driver and does not wait.
+    /// Returns the events that an open file is ready for. The driver wakes `waker` once when the answer may have
+    /// changed. As with `Future::poll`, a new waker replaces the open file's old one, and [`Driver::release`] drops
+    /// it. So that no change is lost, the driver reads the state after it has stored the waker where changes look for
+    /// it, or does both under one lock. The driver may hold its locks when it wakes: a waker takes no lock of the
+    /// VFS, calls no driver and does not wait.
     fn poll(&self, op: &Op, file: File<'_>, waker: Option<&Waker>) -> Result<PollEvents> {
         Ok(PollEvents::ALWAYS)
     }

@@ -102,7 +102,7 @@ pub struct Op {
     pub umask: u32,
 }
 
-/// What a name leads to.
+/// The thing that a name leads to.
 #[derive(Clone, Debug)]
 pub enum Found<'v> {
     /// The inode and its attributes; if something is mounted there, the mounted root.
@@ -316,7 +316,7 @@ pub struct DirEntry<'a> {
     pub cookie: u64,
 }
 
-/// What `lseek` searches for.
+/// The kind of range that `lseek` searches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// SEEK_DATA.
@@ -346,7 +346,7 @@ pub enum FlagsForm {
     Extended,
 }
 
-/// What `fallocate` does.
+/// The operation that `fallocate` is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallocate {
     /// Allocate; the flag keeps the size.

@@ -31,7 +31,7 @@ pub trait Arm: Send + Sync {
     /// Checks that the arm gives right results: a benchmark must not compare unequal work.
     ///
     /// # Errors
-    /// What was wrong.
+    /// The error says what was wrong.
     fn check(&self) -> Result<()>;
 
     /// The work of one thread, made by that thread. `variant` is one of the case's variants.

@@ -20,7 +20,7 @@ pub type Params = Map<String, Value>;
 
 /// Arms that are compared with each other, on one shared setup.
 pub struct Case {
-    /// What all rows of the case have in common.
+    /// The parameters that all rows of the case have in common.
     pub params: Params,
     /// Ways to run the same arms.
     pub variants: Vec<Params>,

@@ -18,7 +18,7 @@ pub const ROOT: u64 = 1;
 /// Owner of everything. For any other user the last three mode bits decide.
 pub const OWNER: u32 = 0;
 
-/// What a tree looks like.
+/// The shape of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Shape {
     /// Number of files.

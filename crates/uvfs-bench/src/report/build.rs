@@ -4,7 +4,7 @@ use crate::harness::schedule::{Case, Params, Series, Width};
 use crate::harness::spread::Spread;
 use crate::report::{Ratio, Row, Scaling};
 
-/// What one case adds to a report.
+/// The part that one case adds to a report.
 #[derive(Debug, Default)]
 pub struct Part {
     /// Rows.

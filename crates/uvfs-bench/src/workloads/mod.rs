@@ -78,7 +78,7 @@ pub trait Workload: Sync {
 
 /// A case that is not set up yet.
 pub struct Prepare<'w> {
-    /// What all of its rows have in common.
+    /// The parameters that all of its rows have in common.
     pub params: Params,
     /// The ways to run its arms.
     pub variants: Vec<Params>,

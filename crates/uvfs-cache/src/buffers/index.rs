@@ -3,12 +3,11 @@
 //! An inner entry is the frame of a node, a leaf's entry a [`BlockId`]; the root's word also has its level.
 //! The tree is as high as its largest block number needs, and never becomes lower.
 //!
-//! What protects what: a thread that changes the tree holds the device's mutex. Readers take no lock. They
-//! load an entry, then check that the node which held it is still in its generation. A node is filled
-//! before it is published (release), and freed when its last entry goes, which moves its generation. So a
-//! reader under way, or one that remembers a leaf ([`super::lookaside`]), notices. An entry that passes the
-//! check was the block's at that time. An empty entry or a freed node proves nothing to a reader: it looks
-//! again under the mutex.
+//! Protection: a thread that changes the tree holds the device's mutex. Readers take no lock. They load an entry,
+//! then check that the node which held it is still in its generation. A node is filled before it is published
+//! (release), and freed when its last entry goes, which moves its generation. So a reader under way, or one that
+//! remembers a leaf ([`super::lookaside`]), notices. An entry that passes the check was the block's at that time. An
+//! empty entry or a freed node proves nothing to a reader: it looks again under the mutex.
 //!
 //! Cost of a walk: two loads for each six bits of the number.
 

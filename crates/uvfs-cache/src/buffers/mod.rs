@@ -14,12 +14,11 @@
 //! | `space` | slots, and eviction |
 //! | [`charge`](self) | the share of the cache's limit |
 //!
-//! What protects what: a device's one mutex protects the shape of the tree, the slots, and the table of
-//! reads under way. Misses and evictions take it; it is never held across a read, a wait or a fill. Hits
-//! take no lock. A block's entry may be old by the time it is used; then the block's generation refuses it
-//! ([`uvfs_sync::blocks`]). A device has its own memory, so all of it goes with the device. A caller may
-//! hold name locks and an inode lock, and no lock that comes later in `docs/locking.md`, because making
-//! room for a block may evict names.
+//! Protection: a device's one mutex protects the shape of the tree, the slots, and the table of reads under way.
+//! Misses and evictions take it; it is never held across a read, a wait or a fill. Hits take no lock. A block's entry
+//! may be old by the time it is used; then the block's generation refuses it ([`uvfs_sync::blocks`]). A device has
+//! its own memory, so all of it goes with the device. A caller may hold name locks and an inode lock, and no lock
+//! that comes later in `docs/locking.md`, because making room for a block may evict names.
 //!
 //! Cost of a hit: finding the leaf (one comparison if it is the last one), one entry, and two
 //! read-modify-writes for a pin or none for a copy.

@@ -4,12 +4,11 @@
 //! tree nodes of many mappings. Entries are single words: level, generation and index of a node or page.
 //! The tree is as high as its largest index needs; a lone page 0 needs no node.
 //!
-//! What protects what: the mutex ([`Mapping::lock`]) protects the tree's shape, and the pages' bytes among
-//! writers. Readers take no lock. They load an entry, then check that the node which held it has not been
-//! recycled. They copy from a page, then check the page's generation. A node or page that leaves the tree
-//! is freed at once, which moves its generation. So a reader under way sees the file as it was or looks
-//! again, and never gets another file's bytes. After [`TRIES`] failures it takes the mutex;
-//! [`Memory::locked_reads`] counts those.
+//! Protection: the mutex ([`Mapping::lock`]) protects the tree's shape, and the pages' bytes among writers. Readers
+//! take no lock. They load an entry, then check that the node which held it has not been recycled. They copy from a
+//! page, then check the page's generation. A node or page that leaves the tree is freed at once, which moves its
+//! generation. So a reader under way sees the file as it was or looks again, and never gets another file's bytes.
+//! After [`TRIES`] failures it takes the mutex; [`Memory::locked_reads`] counts those.
 //!
 //! A mapping is used with one `Memory` only. Nothing here calls out or sleeps. The mutex comes after any
 //! lock that the owner holds. Cost of a hit: a node visit (two loads) for each six bits of the index, and

@@ -1,5 +1,4 @@
-//! What a driver's answers, evictions and callbacks leave behind, on a superblock that is not
-//! resident.
+//! The effects of a driver's answers, evictions and callbacks on a superblock that is not resident.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -62,7 +62,7 @@ impl World {
 
 type Step = fn(&World);
 
-/// What is cached of `a` before the listing.
+/// The steps that decide what is cached of `a` before the listing.
 const BEFORE: [(&str, Step); 4] = [
     ("nothing", |_| {}),
     ("a positive entry", |w| drop(w.ask(b"a").found(&file(5)).unwrap())),
@@ -74,7 +74,7 @@ const BEFORE: [(&str, Step); 4] = [
     ("a negative entry", |w| w.ask(b"a").absent(Ttl::Forever)),
 ];
 
-/// What happens to `a` after the driver has listed it, and before the cache is told.
+/// The steps that happen to `a` after the driver has listed it, and before the cache is told.
 const MEANWHILE: [(&str, Step); 9] = [
     ("removed", |w| w.cache.lock_name(&w.root(), b"a").remove(None)),
     ("renamed", |w| w.rename(b"a", b"moved")),

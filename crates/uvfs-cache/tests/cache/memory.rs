@@ -181,7 +181,7 @@ fn one_superblock_makes_room_for_another() {
     }
 }
 
-/// What only the cache knows is never given up: there is no room then.
+/// The cache never gives up objects that only it knows: there is no room then.
 #[test]
 fn a_resident_superblock_fills_up() {
     let (cache, other) = limited(4 * MIB);

@@ -1,4 +1,4 @@
-//! What the memory limit must not do: refuse while something could be given up, never end, be exceeded.
+//! Things that the memory limit must not do: refuse while something could be given up, never end, be exceeded.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -98,7 +98,7 @@ fn an_inode_finds_room_in_a_cache_full_of_negative_names() {
     }
 }
 
-/// Who needs a tail comes to an end although others bring short names back as fast as he evicts them.
+/// A thread that needs a tail comes to an end, although others bring short names back as fast as it evicts them.
 #[test]
 fn who_needs_a_tail_is_not_kept_evicting_for_ever() {
     let (cache, sb) = limited(4 * MIB);

@@ -115,8 +115,8 @@ fn a_name_and_a_number_lead_to_one_inode() {
     assert!(w.peek(7).is_some());
 }
 
-/// Threads make, find and end inodes of the same few numbers. What is found is whole and has the number, there is one of a number at
-/// a time, and each that began ended once.
+/// Threads make, find and end inodes of the same few numbers. Every inode that is found is whole and has the number.
+/// A number has one inode at a time, and each inode that began ended once.
 #[test]
 fn numbers_storm() {
     let w = World::new(false);

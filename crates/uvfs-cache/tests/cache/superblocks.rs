@@ -109,7 +109,7 @@ impl Heirs {
 
 type Path = fn(&Heirs, &InodeRef<'_>);
 
-/// What may kill the negative entries of the directory that had the index before.
+/// The paths that may kill the negative entries of the directory that had the index before.
 const PATHS: [(&str, bool, Path); 7] = [
     ("create", true, |heirs, dir| {
         (0..NAMES).for_each(|i| drop(make(&heirs.cache, dir, &name(i), 50_000 + i as u64, S_IFREG)));

@@ -222,7 +222,7 @@ fn a_resident_superblock_is_left_alone() {
     assert_eq!(cache.counters().inodes, before.inodes);
 }
 
-/// What a kernel was asked to forget, and has forgotten, goes in the next step; what it still holds stays.
+/// Inodes that a kernel was asked to forget, and has forgotten, go in the next step; those that it still holds stay.
 #[test]
 fn what_was_named_and_forgotten_goes_first_without_a_search() {
     let (cache, sb, _) = limited(4 * MIB);

@@ -1,8 +1,8 @@
-//! What the nodes of a SPEC show and take.
+//! The contents that the nodes of a SPEC show and take.
 //!
 //! A reader is shown a text that was made at one moment, and keeps it until it reads from the start again: a
-//! value that changes meanwhile is seen as it was. What changes a value here tells who polls.
-//! A value's lock is held for a copy only.
+//! value that changes meanwhile is seen as it was. Each change of a value here wakes those that poll. A value's lock
+//! is held for a copy only.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Read, Write};
@@ -76,7 +76,7 @@ impl Attribute for Counter {
     }
 }
 
-/// What a command says.
+/// The output of a command.
 pub struct Output(pub Command);
 
 impl Attribute for Output {

@@ -1,4 +1,4 @@
-//! Running a command for who reads its file.
+//! Running a command for the reader of its file.
 //!
 //! No shell is between: the words are the program and its arguments. It runs in a process group of its own, with
 //! nothing as standard input, and is over when it has ended and its output too. At its time limit the
@@ -99,7 +99,7 @@ pub fn run(command: &Command, path: impl FnOnce() -> String, out: &mut Vec<u8>) 
     Err(ended.err().unwrap_or(Errno::IO))
 }
 
-/// What a command says.
+/// The output of a command, as it comes.
 struct Heard<'o> {
     /// Most bytes of standard output.
     limit: usize,
@@ -125,7 +125,8 @@ impl Heard<'_> {
         }
     }
 
-    /// Whether standard error goes on. What is beyond the limit is read too, or the command would wait for that.
+    /// Whether standard error goes on. Output beyond the limit is read too: otherwise the command would wait until
+    /// somebody reads it.
     fn hear_complaint(&mut self, stderr: &mut ChildStderr) -> bool {
         let mut buffer = [0; 4096];
         match stderr.read(&mut buffer) {
@@ -249,7 +250,7 @@ mod tests {
         assert_eq!(output(&left), Ok("done\n".into()));
     }
 
-    /// Who kills a group by number must know that it is the group's.
+    /// The killer of a group by number must know that the number is still the group's.
     #[test]
     fn the_number_is_kept_until_the_group_is_killed() {
         let mut group = Group::start(&command(&["true"])).expect("it starts");

@@ -1,6 +1,7 @@
 //! The fields of one table of a SPEC, taken out one after the other.
 //!
-//! What is taken is gone, so that [`Fields::end`] finds what nobody knows. Every error says where it is.
+//! A field that was taken is gone, so that [`Fields::end`] finds the fields that nobody knows. Every error says where
+//! it is.
 
 use std::ops::Range;
 use std::time::Duration;

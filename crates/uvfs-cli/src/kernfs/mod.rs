@@ -1,12 +1,11 @@
 //! `kernfs:SPEC`: a tree that a file declares.
 //!
-//! `spec` says what a SPEC may hold (`fields` takes it out of the TOML, `place` says where an error is),
-//! `attributes` and `command` are what its files do, and here it becomes a tree: at first, and again when
-//! the file has changed. A reload leaves alone what is declared as before, with the value that it has by
-//! now. What has become another thing is replaced in one step, so that its name is never absent; what is not declared any more
-//! goes last. Nothing here waits for readers: they finish on the node that they opened.
-//! A SPEC that cannot be used changes nothing.
-//! One mutex: two reloads do not meet.
+//! `spec` says what a SPEC may hold (`fields` takes it out of the TOML, `place` says where an error is). `attributes`
+//! and `command` are what its files do. This module makes a tree of the SPEC: at first, and again when the file has
+//! changed. A reload leaves alone what is declared as before, with the value that it has by now. A node that has
+//! become another thing is replaced in one step, so that its name is never absent. Nodes that are not declared any
+//! more go last. Nothing here waits for readers: they finish on the node that they opened. A SPEC that cannot be used
+//! changes nothing. One mutex: two reloads do not meet.
 
 mod attributes;
 pub mod command;
@@ -28,7 +27,7 @@ use attributes::{Counter, HostFile, Output, Value};
 pub use spec::Spec;
 use spec::{Declared, Permissions, What};
 
-/// Who owns what a SPEC gives no owner: the user and group of this process.
+/// The owner of nodes to which a SPEC gives none: the user and group of this process.
 fn owner() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
@@ -41,7 +40,7 @@ pub fn read(file: &Path) -> Result<(PathBuf, Spec)> {
     Ok((file, spec))
 }
 
-/// What a reload did.
+/// The changes that a reload made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     pub added: usize,
@@ -62,7 +61,7 @@ pub struct Published {
     now: Mutex<Now>,
 }
 
-/// What stands in the tree.
+/// The nodes of the tree, as they were declared.
 struct Now {
     root: Permissions,
     nodes: BTreeMap<String, (Declared, Node)>,
@@ -87,7 +86,7 @@ impl Published {
     /// Reads the SPEC again and makes the tree like it.
     ///
     /// # Errors
-    /// What is wrong with the SPEC: nothing has changed then. Or a node that cannot be made, for lack of memory: those
+    /// The fault of the SPEC: nothing has changed then. Or a node that cannot be made, for lack of memory: those
     /// before it have been, and the next reload goes on from there.
     pub fn reload(&self) -> Result<Changes> {
         self.become_like(Spec::read(&self.file, owner())?)

@@ -1,4 +1,4 @@
-//! What a SPEC declares: nodes by path, each with its mode, its owner and what it shows.
+//! The declarations of a SPEC: nodes by path, each with its mode, its owner and what it shows.
 //!
 //! A SPEC is a TOML file with one table for each node, in an array named after its kind:
 //!
@@ -63,7 +63,7 @@ pub struct Declared {
     pub what: What,
 }
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
     Dir,
@@ -99,7 +99,7 @@ pub struct Command {
 
 /// The kinds of tables.
 const KINDS: [&str; 6] = ["dir", "value", "file", "command", "counter", "link"];
-/// What may stand outside of them.
+/// The keys that may stand outside of them.
 const ROOT_KEYS: [&str; 3] = ["mode", "uid", "gid"];
 
 /// The paths met so far, each with the place of its declaration; none for directories that follow from others.
@@ -133,7 +133,7 @@ impl Spec {
     /// Understands the text of one. `owner` is the user and group of what does not say.
     ///
     /// # Errors
-    /// What is wrong, with line and column.
+    /// The error says what is wrong, with line and column.
     pub fn parse(text: Text<'_>, owner: (u32, u32)) -> Result<Self, SpecError> {
         let document = DeTable::parse(text.text)
             .map_err(|error| text.wrong(error.span().unwrap_or(0..0), one_sentence(error.message())))?;
@@ -230,7 +230,7 @@ fn tables_of<'t>(
     array.into_iter().map(table).collect()
 }
 
-/// What one table declares: its path and where that stands, and the node.
+/// The declaration in one table: its path and where that stands, and the node.
 fn node(
     text: Text<'_>,
     kind: &str,

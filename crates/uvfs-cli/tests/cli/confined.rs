@@ -9,7 +9,7 @@ pub const MOUNTING: &[Test] =
     &[("a_limit_keeps_a_server_within_its_control_group", a_limit_keeps_a_server_within_its_control_group)];
 
 const LIMIT: &str = "8M";
-/// What the group may have: the limit, and what a server takes in a debug build whatever is mounted.
+/// The memory that the group may have: the limit, and what a server takes in a debug build whatever is mounted.
 const GROUP: u64 = 48 << 20;
 
 /// A control group with a limit on memory, of either version; removed when dropped.

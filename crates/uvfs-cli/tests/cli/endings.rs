@@ -1,4 +1,4 @@
-//! What is said when a mount ends otherwise than by an unmount, over each transport.
+//! The messages when a mount ends otherwise than by an unmount, over each transport.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -36,7 +36,7 @@ fn start(transport: &str, dir: &Dir) -> Server {
     Server::start(&["-o", &format!("transport={transport}"), "tmpfs", dir.text()])
 }
 
-/// What a server that has ended said after it had mounted, by lines, and whether it calls that success.
+/// Returns whether a server that has ended calls its end a success, and the lines that it said after it had mounted.
 fn end(server: &mut Server) -> (bool, Vec<String>) {
     let status = server.ended();
     let mut said = String::new();

@@ -109,7 +109,7 @@ fn woken(file: &File, time: Duration) -> bool {
     ready == 1
 }
 
-/// What a shell script prints that is run in `dir`.
+/// The output of a shell script that is run in `dir`.
 fn sh(dir: &Path, script: &str) -> String {
     let output = Command::new("sh").args(["-c", script]).current_dir(dir).output().expect("sh");
     let said = String::from_utf8_lossy(&output.stderr);

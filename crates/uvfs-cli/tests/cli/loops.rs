@@ -46,7 +46,7 @@ fn ends_in_time(server: &mut Server, signal: Signal) {
     assert!(ended, "the server lives on {:?} after {signal:?}", start.elapsed());
 }
 
-/// What a reader and a writer of `path` are told, by a program of their own that is killed where it waits.
+/// The answers that a reader and a writer of `path` get, in a program of their own that is killed where it waits.
 fn told(path: &Path) -> [String; 2] {
     ["cat \"$0\"", "/bin/echo new > \"$0\""].map(|script| {
         let mut command = Command::new("timeout");

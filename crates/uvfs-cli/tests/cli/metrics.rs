@@ -49,7 +49,7 @@ fn client(address: &str) -> TcpStream {
     client
 }
 
-/// What is answered to `request`: the status line, and the body.
+/// The answer to `request`: the status line, and the body.
 fn ask(address: &str, request: &str) -> (String, String) {
     let mut client = client(address);
     client.write_all(request.as_bytes()).expect("a request");

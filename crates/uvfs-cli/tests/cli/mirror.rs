@@ -13,7 +13,7 @@ pub const MOUNTING: &[Test] = &[
     ("without_time_the_first_look_is_right", without_time_the_first_look_is_right),
 ];
 
-/// What a test has mounted.
+/// The mount points that a test has mounted.
 struct Points(Vec<PathBuf>);
 
 impl Points {

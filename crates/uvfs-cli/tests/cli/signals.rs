@@ -138,7 +138,7 @@ fn reload_says_why_it_cannot() {
     assert!(said.contains("ctl=off") && said.contains("SIGHUP"), "{said}");
 }
 
-/// What is said after the other side of standard error has gone must not panic: a panic ends the server.
+/// Messages after the other side of standard error has gone must not panic: a panic ends the server.
 fn a_server_outlives_its_standard_error() {
     let (files, dir) = (Dir::new(), Dir::new());
     let spec = files.path().join("tree.toml");

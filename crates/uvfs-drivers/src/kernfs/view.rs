@@ -73,8 +73,8 @@ impl View {
         caches.iter().for_each(|(cache, sb)| tell(cache, *sb));
     }
 
-    /// What a name in the directory `dir` leads to. `None`: another node has taken its place since the directory was looked at, or
-    /// none has; the caller looks again.
+    /// Finds the node that a name in the directory `dir` leads to. `None`: another node has taken its place since the
+    /// directory was looked at, or none has; the caller looks again.
     fn look(&self, dir: u64, name: &[u8]) -> Result<Option<Answer>> {
         let nodes = self.engine.locks.read(&[dir]);
         let above = nodes.entry(dir).filter(|above| !above.removing).ok_or(Errno::NOENT)?;

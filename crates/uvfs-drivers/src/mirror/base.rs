@@ -1,10 +1,10 @@
 //! Where a mirror begins: the source, held open; or a mount inside it, which is not.
 //!
 //! A descriptor of a mount inside would keep the host from unmounting it. So its root is opened for each operation,
-//! by its path from the source and across mounts, and is compared with the mount that this mirror is of: every mount
-//! has a number of its own for ever (Linux 6.8; before that, a number that is given out again, with device and root). From there on
-//! nothing crosses a mount. The path is where the mount was seen last; directories above it may have been renamed,
-//! and then the table of mounts says where it is.
+//! by its path from the source and across mounts, and is compared with the mount that this mirror is of. Every mount
+//! has a number of its own for ever (Linux 6.8; before that, a number that is given out again, with device and root).
+//! From there on nothing crosses a mount. The path is where the mount was seen last; directories above it may have
+//! been renamed, and then the table of mounts says where it is.
 //!
 //! The mutex protects the path and is not held across a system call.
 
@@ -65,8 +65,8 @@ pub(super) fn mount_of(fd: impl AsFd) -> Result<u64> {
     if stat.stx_mask & StatxFlags::MNT_ID.bits() == 0 { Err(Errno::OPNOTSUPP) } else { Ok(stat.stx_mnt_id) }
 }
 
-/// What tells the device of an open file from others, as far as inode numbers go: the number that stat(2) shows, and the file
-/// system's own id, which is the same when it is mounted again.
+/// The values that tell the device of an open file from others, as far as inode numbers go: the number that stat(2)
+/// shows, and the file system's own id, which is the same when it is mounted again.
 pub(super) fn device_of(fd: impl AsFd) -> Result<((u32, u32), u64)> {
     let stat = statx(&fd, c"", AtFlags::EMPTY_PATH, StatxFlags::INO)?;
     Ok(((stat.stx_dev_major, stat.stx_dev_minor), fstatvfs(fd)?.f_fsid))

@@ -1,17 +1,17 @@
-//! Working in the caller's name: what a call may do, and whom that which it makes belongs to, the host's kernel
-//! decides by the user, the groups and the capabilities of who called.
+//! Working in the caller's name. The host's kernel decides what a call may do, and to whom a new file belongs, by the
+//! caller's user, groups and capabilities.
 //!
 //! Credentials are the calling thread's own. [`Server::act_as`] puts the caller's on, and they come off again when the
 //! guard goes; nothing in between may wait for another thread's work or call the VFS. A thread that did not get its
 //! own credentials back would go on with somebody else's: the process then ends.
 //!
-//! Only who has the capabilities of root can do this. A server without them works for its own user alone.
+//! Only a server with the capabilities of root can do this. A server without them works for its own user alone.
 //!
 //! The user that files are looked at with is changed (setfsuid(2)), and not the effective one: who is that may change the
 //! scheduling of the thread (sched_setscheduler(2), sched_setaffinity(2), setpriority(2)), which would stay slow for everybody. So no
 //! user may send signals to it or trace it either. Of groups the effective one is changed, which no such permission looks at.
-//! It costs nothing for who is the server's own user and group, six short system calls for another user, and two more for
-//! each of a group and supplementary groups that are not the server's.
+//! It costs nothing for a caller that is the server's own user and group, six short system calls for another user,
+//! and two more for each of a group and supplementary groups that are not the server's.
 //!
 //! Between two calls a thread is always the server itself: it reads requests and looks for files as that, too.
 
@@ -44,7 +44,7 @@ pub(super) struct Acting<'s> {
     _thread: PhantomData<*const ()>,
 }
 
-/// What is not the server's own now.
+/// The credentials that are not the server's own now.
 #[derive(Clone, Copy, Default)]
 struct Changed {
     groups: bool,

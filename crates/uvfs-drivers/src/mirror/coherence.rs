@@ -1,9 +1,9 @@
-//! What changes in the source without coming through the mirror: whoever watches the source says so here.
+//! Changes in the source that do not come through the mirror: the watcher of the source tells of them here.
 //!
 //! Each call says *look again*, and not what has become of it: calls may come late, twice and in any order. They come
-//! after the change, from a thread that is in no call of the mirror. What the cache does not know costs a look into the
-//! table of nodes. A file that is being looked up, and is not in the table yet, is looked at again by who looks it up,
-//! if anything was told meanwhile ([`State::told`]).
+//! after the change, from a thread that is in no call of the mirror. A call about a file that the cache does not know
+//! costs a look into the table of nodes. A file may be being looked up, and not be in the table yet. The thread that
+//! looks it up looks at it again, if anything was told meanwhile ([`State::told`]).
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{
@@ -22,7 +22,7 @@ use super::identity::{FileHandle, Handles, Seen};
 use super::node::{Node, Numbering, Place};
 use super::watch::{Counts, Handle, Refused, Told, Watcher};
 
-/// What was known when the host was asked for extended attributes.
+/// The state of coherence when the host was asked for extended attributes.
 pub(super) struct Bare {
     told: u64,
     stamp: u16,
@@ -59,7 +59,7 @@ impl State {
     }
 }
 
-/// What `suspect` is for nodes: never 0.
+/// The form of `suspect` that nodes keep: never 0.
 fn stamp(suspect: u64) -> u16 {
     (suspect % u64::from(u16::MAX)) as u16 + 1
 }
@@ -152,7 +152,7 @@ impl Mirror {
     }
 
     /// Looks at an open file of the source. Where no event would find it, its answers would hold for ever: the source is not
-    /// watched from then on. What was answered before is found by events, which go on to come.
+    /// watched from then on. Changes of earlier answers are found by events, which go on to come.
     pub(super) fn look(&self, fd: impl AsFd) -> Result<Seen> {
         let seen = self.handles.look(fd)?;
         if !seen.id.is_found_by_handle() && self.coherence.watches() {
@@ -178,7 +178,8 @@ impl Mirror {
         }
     }
 
-    /// What this process does comes from outside too from now on: another mirror of its own shows the same file system.
+    /// Changes by this process come from outside too from now on: another mirror of its own shows the same file
+    /// system.
     pub(super) fn hear_own(&self) {
         if let Some(watcher) = self.coherence.watcher.get() {
             watcher.hear_own();
@@ -191,7 +192,7 @@ impl Mirror {
         self.in_cache(|cache, sb| cache.name_changed(sb, dir, name));
     }
 
-    /// What was seen of changes by others.
+    /// The counts of changes by others.
     pub fn seen(&self) -> Counts {
         self.coherence.watcher.get().map(Watcher::counts).unwrap_or_default()
     }
@@ -204,9 +205,10 @@ impl Mirror {
         }
     }
 
-    /// A file or directory was renamed. Where it is looked for next, so that who works in it keeps it, also without a walk
-    /// from the root; a hint as any place is, and the place that was known before is not given up for it: a rename of long
-    /// ago may be told of after the file was looked up where it is now.
+    /// A file or directory was renamed. Notes the new place, where it is looked for next. So a program that works in
+    /// it keeps it, also without a walk from the root. The new place is a hint as any place is. The place that was
+    /// known before is not given up for it: a rename of long ago may be told of after the file was looked up where it
+    /// is now.
     fn moved_on_the_host(&self, file: &FileHandle, dir: &FileHandle, name: &[u8]) {
         let Some(node) = self.table.with_handle(file) else { return };
         if let Some(dir) = self.table.with_handle(dir)
@@ -252,8 +254,8 @@ impl Mirror {
         });
     }
 
-    /// What a node is marked with that has no extended attributes; none where nobody would tell of a change. To be asked
-    /// for before the host is.
+    /// The mark for a node that has no extended attributes; none where nobody would tell of a change. To be asked for
+    /// before the host is.
     pub(super) fn bare_now(&self) -> Option<Bare> {
         let coherence = &self.coherence;
         let (told, suspect) = (coherence.told.load(SeqCst), coherence.suspect.load(SeqCst));

@@ -30,7 +30,7 @@ use super::reach::At;
 
 /// Bytes that are read of a directory at a time.
 const BUFFER: usize = 16 << 10;
-/// What a listing says where the number is known only of who looks at the file.
+/// The number that a listing shows where only a look at the file would tell it.
 const UNKNOWN: u64 = 0xffff_ffff;
 /// Entries that are kept when the next ones are read: who goes on may have had no room for the last few.
 const BEHIND: usize = 32;

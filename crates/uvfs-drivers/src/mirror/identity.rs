@@ -1,4 +1,4 @@
-//! What tells one file of the host from another, and what a descriptor's file looks like.
+//! Identities, which tell one file of the host from another, and the looks of a descriptor's file.
 //!
 //! A file is identified by its file handle (name_to_handle_at(2)), which names the inode and its generation: a number
 //! that the host uses again for another file is not mistaken for the old one. Where a file system has no handles of its own,
@@ -176,8 +176,8 @@ impl Identity {
     }
 }
 
-/// What an allocation of so many bytes takes of the heap: a word before it, in units of 16 bytes, 32 at least, as glibc's and
-/// others do it.
+/// The bytes that an allocation of so many takes of the heap: with a word before it, in units of 16 bytes, 32 at
+/// least, as glibc's and others do it.
 pub(super) const fn heap(bytes: usize) -> usize {
     let taken = (bytes + 8).next_multiple_of(16);
     if bytes == 0 {
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(Handles::MadeUp.identity(other.clone(), 0, Time::default()), Identity::Handle(other));
     }
 
-    /// These have no handles of their own in any kernel. What the others have, the tests of a mount say.
+    /// These have no handles of their own in any kernel. The tests of a mount say what the others have.
     #[test]
     fn what_the_kernel_makes_up_is_told_from_what_a_file_system_has() {
         for path in ["/proc", "/sys"] {

@@ -2,9 +2,10 @@
 //!
 //! The host gives it back when the last descriptor goes, and that is when the kernel of a mount has forgotten the file: by a message
 //! that nobody waits for, and that it holds back behind requests (FORGET; fuse(4)). So who removes a file and
-//! makes another at once may find the device full of what was removed. What finds no room is therefore tried again whenever a
-//! kept file goes, for [`PATIENCE`] at most; where none is kept it fails at once, and so it does after somebody has waited in vain, until
-//! one goes or comes: who has a removed file open may keep it for long.
+//! makes another at once may find the device full of what was removed. A call that finds no room is therefore tried
+//! again whenever a kept file goes, for [`PATIENCE`] at most. Where none is kept, it fails at once. It also fails at
+//! once after a caller has waited in vain, until a kept file goes or another one is kept: a program that has a
+//! removed file open may keep it for long.
 //!
 //! The mutex is a leaf.
 
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use uvfs::types::{Errno, Result};
 
-/// Long for a kernel to forget what nobody has any more, and short for who is told that the device is full.
+/// Long for a kernel to forget a file that nobody has any more, and short for a caller that is told that the device
+/// is full.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// See the module.

@@ -1,20 +1,23 @@
 //! Files that are lent: their data is read and written by the kernel of a front end (FUSE passthrough), in the host's own page cache,
 //! and no call comes here between open and release.
 //!
-//! The kernel opens the file anew for each open of the mount's file, as that was opened; of the descriptor that it is lent it takes which file it is,
-//! and the identity of the thread that lends. One is lent for all who have the file open at a time, so:
+//! The kernel opens the file anew for each open of the mount's file, as that was opened. Of the descriptor that it is
+//! lent it takes two things: which file it is, and the identity of the thread that lends. One descriptor is lent for all
+//! that have the file open at a time. So:
 //!
-//! - the identity is that of who opened it first, and of root's capabilities it has one, CAP_SYS_ADMIN, without which nothing can be
-//!   lent ([`Server::lend_as`](super::caller::Server::lend_as)): so the file system, and security modules, find that one in whoever
-//!   reads and writes. Set-id bits go with a write, and the host's kernel counts space as it does for that user. What others write is counted
-//!   as the file's owner's, as ever; only the reserve of a full file system is the first user's or nobody's. A file that has set-id bits already is not
-//!   lent: they go with a write or stay by who writes, and there is one identity for all writers;
-//! - the descriptor is one for reading. It may stay with the kernel for longer than who opened the file for writing, and would keep the host
-//!   from executing it.
+//! - The identity is that of the first opener. Of root's capabilities it has one, CAP_SYS_ADMIN, without which nothing
+//!   can be lent ([`Server::lend_as`](super::caller::Server::lend_as)). So the file system, and security modules, find
+//!   that identity in every reader and writer. Set-id bits go with a write, and the host's kernel counts space as it
+//!   does for that user. Writes by others are counted as the file's owner's, as ever; only the reserve of a full file
+//!   system is the first opener's or nobody's. A file that has set-id bits already is not lent: whether they go with a
+//!   write or stay depends on the writer, and there is one identity for all writers.
+//! - The descriptor is one for reading. It may stay with the kernel after the writer has closed the file; one for
+//!   writing would keep the host from executing the file for so long.
 //!
-//! Because of that capability only files of file systems are lent that keep what is written, and ask nothing of who writes but for limits and set-id
-//! bits ([`PLAIN`]). Not lent are those that make contents when they are read, and ask at a write what capabilities the writer has (proc, sysfs,
-//! cgroup), those whose server decides by the identity (NFS), and what is stacked, which the kernel does not take.
+//! Because of that capability a file is lent only if its file system keeps what is written, and asks nothing of the
+//! writer but for limits and set-id bits ([`PLAIN`]). Three kinds are not lent. Some make contents when they are read,
+//! and ask at a write what capabilities the writer has (proc, sysfs, cgroup). Some have a server that decides by the
+//! identity (NFS). Stacked ones the kernel does not take.
 //!
 //! A node whose file was lent stays marked ([`Node::was_lent`](super::node::Node::was_lent)): mappings of the host's pages last when the file is closed.
 //!
@@ -23,8 +26,8 @@
 //! have come, which are somebody else's and mean *look again*. Stores through a mapping that outlives the descriptor are told of
 //! with the mapping's end, as those in the source are.
 //!
-//! Nothing is locked here. The mark is set before the answer to the open that is lent, and looked for by later ones after the front end has found
-//! that nobody has the file open in this way any more: its lock puts the two in order.
+//! Nothing is locked here. The mark is set before the open that is lent is answered. Later opens look for the mark after
+//! the front end has found that nobody has the file open in this way any more: its lock puts the two in order.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;

@@ -2,7 +2,7 @@
 //!
 //! The directory is opened first and compared with its node; what is done then is done below its descriptor. Where the
 //! host does not agree with what the cache believed of a name, the cache forgets it, and the error goes back: who asked
-//! looks again. What was made is looked at through the descriptor that making it returned, where there is one.
+//! looks again. A new file is looked at through the descriptor that making it returned, where there is one.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -49,9 +49,10 @@ impl Mirror {
         }
     }
 
-    /// What the cache is told of a file that has this name, which must be of type `fmt` where one is named; and a count on
-    /// its node. Between the look at the file and its coming into the table somebody else may have changed it, and what the
-    /// watcher was told of a file that is not in the table is lost: then it is looked at again.
+    /// Counts on the node of a file that has this name, and returns what the cache is told of it. The file must be of
+    /// type `fmt` where one is named. Another thread may change the file between the look at it and its coming into
+    /// the table. The watcher tells of that in vain, because the file is not in the table. So if anything was told
+    /// meanwhile, the file is looked at again.
     fn meet(&self, fd: &OwnedFd, dir: &Arc<Node>, name: &[u8], fmt: Option<u32>) -> Result<NewInode> {
         let told = self.coherence.told();
         let seen = self.look(fd)?;
@@ -71,7 +72,7 @@ impl Mirror {
         }
     }
 
-    /// What the cache is told of a file that was found under a name, and a count on its node.
+    /// Counts on the node of a file that was found under a name, and returns what the cache is told of it.
     fn answer(&self, seen: &Seen, dir: &Arc<Node>, name: &[u8]) -> NewInode {
         let node = self.table.meet(&seen.id, seen.attr.ino, seen.attr.fmt());
         let many = seen.attr.nlink > 1 && !seen.attr.is_dir();
@@ -147,7 +148,7 @@ impl Mirror {
         Ok((new, self.keep_open(&node, fd, access, permit)))
     }
 
-    /// What the cache is told of what was made, and its descriptor.
+    /// Returns what the cache is told of a new file, and its descriptor.
     fn made(
         &self,
         made: Result<OwnedFd>,
@@ -161,7 +162,8 @@ impl Mirror {
         met.inspect_err(|_| self.mark_name_stale(node, name))
     }
 
-    /// What is asked of the host for something new: a default list takes the place of the umask, and the host applies it.
+    /// The permissions that the host is asked for at the making of something new: a default list takes the place of
+    /// the umask, and the host applies it.
     fn permissions(&self, op: &Op, (dir, at): (&Node, &At<'_>), make: &Make<'_>) -> Mode {
         let umask = if self.has_default_list(dir, at) { 0 } else { op.umask & 0o777 };
         Mode::from_raw_mode(make.mode & 0o7777 & !umask)
@@ -343,7 +345,7 @@ impl Mirror {
         }
     }
 
-    /// What had the new name has one less.
+    /// The inode that had the new name has one link less.
     fn after_replaced(&self, inode: &Inode<'_>, node: &Arc<Node>, file: Option<OwnedFd>) {
         if node.fmt() == mode::S_IFDIR {
             inode.update(|attr| attr.nlink = 0);

@@ -4,12 +4,13 @@
 //! its directory and a name. A directory's node is held by those of its children, so that a path can be put together as
 //! long as somebody needs it. No descriptor is held for a node.
 //!
-//! A node is in the table as long as the cache has an inode of its number, or an answer about it is on its way: `count`
-//! says how many of these there are, and changes under the lock of the identity's shard. The number is the host's unless a
-//! living node has it already (a file that was removed and is still held, and whose number the host has given out again).
+//! A node is in the table as long as the cache has an inode of its number, or an answer about it is on its way.
+//! `count` says how many of these there are, and changes under the lock of the identity's shard. The number is the
+//! host's unless a living node has it already (a file that was removed and is still held, and whose number the host
+//! has given out again).
 //!
-//! What nodes take of memory is said to the cache ([`ExternalBytes`]), whose limit so bounds both: an inode that goes there takes its
-//! node with it.
+//! The cache is told how much memory the nodes take ([`ExternalBytes`]), and its limit so bounds both: an inode that
+//! goes there takes its node with it.
 //!
 //! Order of locks: identity's shard, then number's shard, then a node's state, under which nothing is locked. None is held across a system call.
 
@@ -46,13 +47,13 @@ const CIRCLE: usize = 64;
 const ENTRY: usize = 14;
 /// Bytes of a node wherever it is.
 const NODE: usize = heap(2 * size_of::<usize>() + size_of::<Node>()) + 2 * ENTRY;
-/// What the first file that is open takes in a node, and each: about.
+/// About the bytes that the first open file takes in a node, and each.
 const OPEN: [usize; 2] = [208, 96];
 
 /// Tables with room for fewer stay as they are.
 const TABLE_MIN: usize = 1024;
 
-/// What is multiplied by the number of files that are known.
+/// The size of a node is multiplied by the number of files that are known.
 const _: () = assert!(size_of::<Node>() <= 112);
 
 /// Bits of a mode below those of the type.
@@ -95,7 +96,7 @@ impl State {
     }
 }
 
-/// What few nodes have.
+/// Fields that few nodes have.
 #[derive(Default)]
 struct More {
     others: Vec<Place>,
@@ -115,7 +116,7 @@ pub(super) struct Node {
     /// See [`Node::bare`].
     bare: AtomicU16,
     count: AtomicU32,
-    /// Who is told of its bytes; none before there is a cache.
+    /// The cache's count of external bytes, which includes this node's; none before there is a cache.
     external: Option<Arc<ExternalBytes>>,
     state: Mutex<State>,
 }
@@ -126,7 +127,8 @@ impl Node {
         u32::from(self.fmt) << FMT_SHIFT
     }
 
-    /// Whether a file of it was lent. That stays: a mapping outlives the open file, and whoever has one keeps the cache's inode, and so this.
+    /// Whether a file of it was lent. That stays: a mapping outlives the open file, and its holder keeps the cache's
+    /// inode, and so this.
     pub(super) fn was_lent(&self) -> bool {
         self.lent.load(Acquire)
     }
@@ -141,8 +143,9 @@ impl Node {
         self.bare.load(Acquire)
     }
 
-    /// It was seen to have none then, unless that is `late`. Who makes it late does so before [`Node::not_bare`]: if that comes
-    /// first, we see it, by the lock; if the mark does, it is taken away. So no mark is left that is older than a change.
+    /// It was seen to have none then, unless that is `late`. A thread that makes it late does so before
+    /// [`Node::not_bare`]. If `not_bare` comes first, `late` sees that, by the lock. If the mark comes first,
+    /// `not_bare` takes it away. So no mark is left that is older than a change.
     pub(super) fn mark_bare(&self, when: u16, late: impl FnOnce() -> bool) {
         let _state = self.state.lock();
         if !late() {
@@ -481,7 +484,7 @@ impl Table {
         }
     }
 
-    /// What was seen of extended attributes is not known of any node any more.
+    /// Takes the marks from all nodes: what was seen of extended attributes is not known any more.
     pub(super) fn none_bare(&self) {
         for shard in &self.by_number {
             shard.read().iter().for_each(|ByNumber(node)| node.not_bare());

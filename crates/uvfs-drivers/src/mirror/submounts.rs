@@ -1,17 +1,18 @@
-//! What is mounted inside the source, shown: a mirror for each such mount, mounted in the VFS where that is on the host.
+//! Mounts inside the source, shown: a mirror for each, mounted in the VFS where the mount is on the host.
 //!
 //! So each has its own table, its own watch and its own root that nothing leads out of, links and renames across are EXDEV, and
 //! what is beneath a mount is not reached. The same directory seen at two places (a bind mount) is two inodes of two
 //! superblocks with one number. A change that is made at one of these comes to the others as one of somebody
 //! else's: such file systems have the events of this process too.
 //!
-//! One thread goes through the table of mounts when the kernel says that it has changed, and mounts and unmounts here
-//! what was mounted and unmounted there; what could not be for a passing reason is tried again after a second, and then less
-//! and less often. It alone has the list; what is shown of it is behind a mutex that nothing is called with. It ends with
-//! the [`Submounts`] and holds the VFS weakly.
+//! One thread goes through the table of mounts when the kernel says that it has changed. It mounts and unmounts here
+//! what was mounted and unmounted there. A step that fails for a passing reason is tried again after a second, and
+//! then less and less often. It alone has the list; what is shown of it is behind a mutex that nothing is called
+//! with. It ends with the [`Submounts`] and holds the VFS weakly.
 //!
-//! A file system that may not answer, which its kind in the table says ([`LOCAL`]), is looked at for the first time by a
-//! thread of its own, and so is what is mounted on one: it is shown when it has answered, and keeps nobody waiting until then.
+//! A file system that may not answer, which its kind in the table says ([`LOCAL`]), is looked at for the first time
+//! by a thread of its own. So is a file system that is mounted on one. Each is shown when it has answered, and keeps
+//! nobody waiting until then.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -98,7 +99,7 @@ pub struct Submounts {
     stop: Arc<OwnedFd>,
 }
 
-/// What is said of one mount.
+/// The report of one mount.
 struct Shown {
     path: PathBuf,
     how: How,
@@ -179,9 +180,10 @@ impl From<Errno> for Fail {
 }
 
 impl Submounts {
-    /// Shows what is mounted inside the source of `mirror`, the root of `vfs` (see [`Mirror::across_mounts`]), from now on:
-    /// what is mounted already when this returns, but for what takes more than two seconds to answer, which is shown when it
-    /// has. `say` is told, a sentence each, what is not shown, or not watched, and why.
+    /// Shows what is mounted inside the source of `mirror`, the root of `vfs` (see [`Mirror::across_mounts`]), from
+    /// now on. Mounts that are there already are shown when this returns. Those that take more than two seconds to
+    /// answer are shown when they have answered. `say` is told, a sentence each, what is not shown, or not watched,
+    /// and why.
     ///
     /// # Errors
     /// Where the kernel does not say which mount a file is on (before Linux 5.8), or there is no thread.
@@ -265,7 +267,7 @@ struct Follower {
     say: Box<dyn Fn(&str) + Send>,
 }
 
-/// What has come of a mount that a thread was waiting for.
+/// The outcome for a mount that a thread was waiting for.
 struct Answer {
     mount: Mount,
     path: PathBuf,
@@ -438,7 +440,7 @@ impl Follower {
         }
     }
 
-    /// What mounting it takes, unless that is known to fail. Nothing is asked of any file system.
+    /// Collects what is needed to mount it, unless mounting is known to fail. Nothing is asked of any file system.
     fn prepare(
         &self,
         vfs: &Arc<Vfs>,
@@ -532,7 +534,7 @@ impl Follower {
     }
 }
 
-/// What mounting one takes.
+/// The means of mounting one.
 struct Step {
     vfs: Arc<Vfs>,
     outer: Arc<Mirror>,

@@ -75,7 +75,7 @@ struct MountRequest {
     spare: u32,
     /// The one that is unique for ever.
     mount: u64,
-    /// What is to be told.
+    /// The bits of what is to be told.
     mask: u64,
 }
 

@@ -103,8 +103,8 @@ impl Mirror {
         Ok(list.map(Arc::new))
     }
 
-    /// A file that is not to be changed. What somebody has open need not be looked for: a kernel asks for capabilities before the first
-    /// write to each file.
+    /// A file that is not to be changed. A file that somebody has open need not be looked for: a kernel asks for
+    /// capabilities before the first write to each file.
     fn reach_to_ask(&self, node: &Node, inode: &Inode<'_>) -> Result<At<'_>> {
         match node.find_open(|_| true) {
             Some(open) => Ok(At::Kept(open)),

@@ -1,7 +1,8 @@
 //! Access control lists: at most two per inode, counted against the size as extended attributes are.
 //!
-//! The VFS decides what a list means and who may set it. This file stores it together with mode and flag, under
-//! the node's `extra` lock. A reader may still see list and mode from two different moments; the VFS checks for that.
+//! The VFS decides the meaning of a list, and whether a caller may set it. This file stores it together with mode and
+//! flag, under the node's `extra` lock. A reader may still see list and mode from two different moments; the VFS
+//! checks for that.
 
 use std::sync::Arc;
 

@@ -10,10 +10,10 @@ use uvfs::types::{Attr, Errno, Make, NewInode, Op, Result, Time, Ttl, mode};
 use super::Tmpfs;
 use super::acl::extra_of;
 
-/// What an entry adds to its directory's size.
+/// The bytes that an entry adds to its directory's size.
 const ENTRY: u64 = 20;
 
-/// What a change of names does to a directory.
+/// The effect of a change of names on a directory.
 #[derive(Clone, Copy, Default)]
 struct Change {
     entries: i64,

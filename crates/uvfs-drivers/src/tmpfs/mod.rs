@@ -1,10 +1,10 @@
 //! Files in memory. The cache *is* the directory tree: nothing of it is evicted, and this driver
 //! holds only what the cache has no place for (pages, extended attributes, access control lists, targets of links).
 //!
-//! Attributes are changed in the cache, by [`Inode::update`]. What protects the rest is said in the
-//! rooms: [`mod@file`] (contents, and every change of a size), [`node`] (what an inode has), [`dir`]
-//! (names), [`xattr`], [`mod@acl`], [`quota`] (limits). Lock order: a file's mapping mutex or its `extra` lock,
-//! then the inode's own lock in the cache. Nothing here waits for anything but these.
+//! Attributes are changed in the cache, by [`Inode::update`]. The modules say what protects the rest: [`mod@file`]
+//! (contents, and every change of a size), [`node`] (what an inode has), [`dir`] (names), [`xattr`], [`mod@acl`],
+//! [`quota`] (limits). Lock order: a file's mapping mutex or its `extra` lock, then the inode's own lock in the
+//! cache. Nothing here waits for anything but these.
 //!
 //! Beyond a limit there is ENOSPC, and what was there stays. Data counts in whole pages, links by
 //! the length of their target, an extended attribute (or access control list) by name, value and 64 bytes. The radix tree of
@@ -49,7 +49,7 @@ pub struct Tmpfs {
     numbers: Numbers,
 }
 
-/// What a tmpfs uses at present.
+/// The present use of a tmpfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes counted against `size`.
@@ -90,7 +90,7 @@ impl Tmpfs {
         }))
     }
 
-    /// What is used at present. Constant time; the figures are not of one moment.
+    /// Returns the present use. Constant time; the figures are not of one moment.
     pub fn usage(&self) -> Usage {
         Usage {
             bytes: self.bytes.used(),

@@ -12,7 +12,7 @@ use super::node::Extra;
 /// Most bytes of all names of an inode, each with a nul (`XATTR_LIST_MAX`): more could be set but
 /// never listed.
 pub(super) const LIST_MAX: usize = 65536;
-/// What an attribute counts besides its name and value, for the map entry.
+/// The bytes that an attribute counts besides its name and value, for the map entry.
 const OVERHEAD: u64 = 64;
 
 /// The bytes that an attribute counts against the size.

@@ -83,9 +83,9 @@ fn left(world: &World) -> u64 {
     world.vfs.cache().counters().inodes
 }
 
-/// Broken if an error is swallowed or becomes another one; if a failed call leaves a node, a
-/// negative entry or a lock behind (the second run would differ, or hang); or if a reference is
-/// lost on the way out (an inode could never be evicted again).
+/// Broken if an error is swallowed or becomes another one. Broken if a failed call leaves a node, a negative entry or
+/// a lock behind: the second run would differ, or hang. Broken if a reference is lost on the way out: an inode could
+/// never be evicted again.
 fn every_call_fails_in_turn(spec: &str, errno: Errno) {
     let sane = World::new(spec);
     let expected = script(&sane);

@@ -1,8 +1,8 @@
 //! Nothing outside the source is read or written, whatever is swapped for what while a call is on its way.
 //!
-//! A thread exchanges a directory of the source for a symbolic link to a directory outside, or a file for a link to a file
-//! outside, as fast as it can, while the mirror does one kind of call on it again and again. Listener stands the same
-//! tree with other contents, so a call that got there would succeed and show.
+//! A thread makes exchanges as fast as it can, while the mirror does one kind of call on the name again and again. It
+//! exchanges a directory of the source for a symbolic link to a directory outside, or a file for a link to a file
+//! outside. Outside stands the same tree with other contents, so a call that got there would succeed and show.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,9 +17,9 @@ use uvfs::{Access, Errno, Found, Inode, Op, RenameFlags, SetAttr, SetTime, Vfs, 
 
 use crate::Fs;
 
-/// What stands outside, and must not be seen.
+/// The content of files outside, which must not be seen.
 const SECRET: &[u8] = b"SECRET, and longer";
-/// What stands in the same places inside.
+/// The content of the files in the same places inside.
 const PLAIN: &[u8] = b"plain.";
 /// Calls that succeed, and calls that find that the place is not what it was, that there must have been of each kind.
 const ENOUGH: u64 = 25;
@@ -39,7 +39,7 @@ fn fill(dir: &Path, content: &[u8]) {
     let _ = rustix::fs::setxattr(dir.join("file"), "user.word", content, rustix::fs::XattrFlags::empty());
 }
 
-/// What there is of one file: mode, links, number, time of change, content.
+/// The looks of one file: mode, links, number, time of change, content.
 type Looks = (u32, u64, u64, (i64, i64), Vec<u8>);
 
 /// All that there is in a tree; reading does not change it.
@@ -57,7 +57,7 @@ fn picture(dir: &Path) -> BTreeMap<PathBuf, Looks> {
     all
 }
 
-/// What one call works with.
+/// The things that one call works with.
 struct Race<'v> {
     vfs: &'v Vfs,
     op: Op,

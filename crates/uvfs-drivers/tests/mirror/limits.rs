@@ -134,7 +134,7 @@ fn under_a_limit() {
     println!("{} files known under a limit", fs.mirror.known());
 }
 
-/// Who opens one file too many is told so; everything else goes on.
+/// The caller that opens one file too many gets an error; everything else goes on.
 fn too_many_open(fs: &Fs) {
     let op = fs.root_op();
     let file = fs.inode("/d0/f0");

@@ -99,8 +99,8 @@ fn what_is_renamed_on_the_host_is_found_where_it_is_now() {
     fs.vfs.release(handle);
 }
 
-/// Whoever asks by path is told at once, however many directories that are known lie between what was moved and
-/// what is asked for.
+/// A caller that asks by path is told at once, however many known directories lie between the one that was moved and
+/// the one that is asked for.
 #[test]
 fn a_way_that_was_moved_is_found_out_from_its_top() {
     let fs = Fs::with_ttl(std::time::Duration::from_secs(3600));
@@ -200,7 +200,7 @@ fn a_file_made_read_only_can_be_written_by_who_made_it() {
     }
 }
 
-/// Nobody waits for who reads from it, and nothing that is no regular file is taken for one.
+/// Nobody waits for a reader, and nothing that is no regular file is taken for one.
 #[test]
 fn what_is_no_file_in_the_place_of_one_is_not_opened() {
     let fs = Fs::new();

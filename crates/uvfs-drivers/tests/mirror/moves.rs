@@ -18,7 +18,7 @@ const EXCHANGED: [(&[u8], &[u8]); 3] =
 
 type Ask = fn(&Fs, &Inode<'_>, &Inode<'_>) -> Result<(), Errno>;
 
-/// What is asked of a file, or of the directory that it is in.
+/// The questions about a file, or about the directory that it is in.
 const QUESTIONS: [(&str, Ask); 5] = [
     ("getattr", |fs, _, file| fs.vfs.getattr(&fs.root_op(), file).map(drop)),
     ("open", |fs, _, file| {

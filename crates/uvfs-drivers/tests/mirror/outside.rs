@@ -1,4 +1,4 @@
-//! What changes behind the mirror, and is told to it.
+//! Changes behind the mirror that are told to it.
 
 use std::fs;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn what_is_told_is_looked_at_again() {
     assert_eq!(me.stat(b"/moved").unwrap().size, 4);
 }
 
-/// What another thread, which nobody can wait for, makes so.
+/// Waits until `so` holds. Another thread makes it hold, and nobody can wait for that thread.
 pub(crate) fn until(mut so: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     while !so() {

@@ -1,4 +1,4 @@
-//! What is done through the mirror has happened on the host, and the answers are the host's.
+//! Calls through the mirror take effect on the host, and the answers are the host's.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

@@ -312,7 +312,8 @@ fn a_mode_is_only_set_by_who_may() {
     assert_eq!(bits(&fs.src("tool")), 0o4755);
 }
 
-/// What has to go from a mode goes on the host, from the mode that it has there: what is cached may be old.
+/// Bits that have to go from a mode go on the host, from the mode that the file has there: the cached mode may be
+/// old.
 #[test]
 fn set_id_bits_go_from_the_mode_that_the_host_has() {
     if !is_root("set_id_bits_go_from_the_mode_that_the_host_has") {
@@ -339,8 +340,8 @@ fn set_id_bits_go_from_the_mode_that_the_host_has() {
     }
 }
 
-/// As on the host: what may be executed is read by who executes it, whether or not the caller may read it. Where the caller may not
-/// execute it, the host says so, though it was said to have been checked.
+/// As on the host: a caller that may execute a file has it read to run it, whether or not the caller may read it. Where
+/// the caller may not execute it, the host says so, though it was said to have been checked.
 #[test]
 fn what_may_be_executed_is_opened_to_run_and_not_to_read() {
     if !is_root("what_may_be_executed_is_opened_to_run_and_not_to_read") {

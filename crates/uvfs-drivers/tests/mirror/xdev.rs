@@ -1,4 +1,4 @@
-//! What is mounted inside the source, shown.
+//! Mounts inside the source, shown.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -332,7 +332,7 @@ fn what_cannot_be_gone_into_is_shown_empty_and_said() {
     assert!(fs.submounts.as_ref().unwrap().coherence().contains("two: shown empty: a file is mounted there"));
 }
 
-/// Broken if it is looked at by who shows the others.
+/// Broken if the thread that shows the other mounts looks at this one.
 #[test]
 fn what_does_not_answer_keeps_nobody_waiting() {
     let test = "what_does_not_answer_keeps_nobody_waiting";

@@ -1,4 +1,4 @@
-//! What few programs ask for: birth times, file flags, whiteouts.
+//! Features that few programs ask for: birth times, file flags, whiteouts.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -42,7 +42,7 @@ fn birth(path: &Path) -> Option<(i64, u32)> {
     (stat.stx_mask & StatxFlags::BTIME.bits() != 0).then_some((stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec))
 }
 
-/// What GETATTR and STATX say must be the same, and stays so when the file changes.
+/// The answers of GETATTR and STATX must be the same, and stay so when the file changes.
 fn mirror_tells_when_files_were_made() {
     let (mnt, src) = mirror();
     for name in ["file", "dir", "link"] {

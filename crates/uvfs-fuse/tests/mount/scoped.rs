@@ -40,7 +40,7 @@ pub const TESTS: &[Test] = &[
 /// Opens by each of the threads.
 const OPENS: usize = 4000;
 
-/// What is opened below `box`; each way exists wherever the exchanged directories stand.
+/// The ways that are opened below `box`; each way exists wherever the exchanged directories stand.
 const WAYS: [&str; 4] = ["a/b/c/file", "a/b/../b/c/file", "a/../a/b/c/../c/file", "x/../a/b/c/file"];
 
 /// Directories that change places: with one inside, with one outside, and a parent of both.

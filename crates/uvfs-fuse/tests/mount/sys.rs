@@ -1,4 +1,4 @@
-//! What needs `unsafe`: a shared mapping of a file, file handles, and writes by io_uring.
+//! Calls that need `unsafe`: a shared mapping of a file, file handles, and writes by io_uring.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::ptr::{self, NonNull};
 use io_uring::{IoUring, opcode, types};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 
-/// What FS_IOC_FSGETXATTR says of a file.
+/// The answer of FS_IOC_FSGETXATTR for a file.
 pub fn fsxattr(file: &File) -> io::Result<[u8; 28]> {
     const FSGETXATTR: u32 = 0x801c_581f;
     let mut bytes = [0; 28];

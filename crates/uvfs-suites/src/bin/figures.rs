@@ -1,10 +1,10 @@
 //! Where we stand: in-process `stat`, memory a file, latency of an insert.
 //!
 //! Figures, not tests: this machine's noise is printed with them (median, minimum, maximum of the rounds), and
-//! nothing is asserted. `figures stat` walks paths through namei on a tmpfs; `figures memory`
-//! divides what the process grew by the files made; `figures insert` times single creates in the
-//! cache while it grows; `figures hostile` looks names up that were chosen to collide; `figures pinned` says what
-//! stays resident when a cache is shrunk of which a share is in use.
+//! nothing is asserted. `figures stat` walks paths through namei on a tmpfs. `figures memory` divides what the
+//! process grew by the files made. `figures insert` times single creates in the cache while it grows. `figures
+//! hostile` looks names up that were chosen to collide. `figures pinned` says what stays resident when a cache is
+//! shrunk of which a share is in use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -257,7 +257,7 @@ fn insert(names: u64) -> Result<()> {
     Ok(())
 }
 
-/// What a driver would answer.
+/// The answer that a driver would give.
 fn answer(ino: u64, mode: u32) -> Fresh {
     let attr = Attr { ino, mode, nlink: 1, ..Attr::default() };
     Fresh { attr, private: 0, ttl: Ttl::Forever }

@@ -5,10 +5,9 @@
 //! which the head's sequence covers too. The table grows by linear hashing: one bucket is split at a time,
 //! so an insert never pays for more than one bucket, however large the table is.
 //!
-//! **What protects what.** Tags, indices and links of a chain are written under the head's lock bit. A
-//! reader takes no lock. The caller checks each candidate against the object itself (a dentry's own
-//! sequence), so a torn tag or a moved index costs a retry, never a wrong hit. A *miss* counts only if the
-//! header did not move over the whole scan.
+//! **Protection.** Tags, indices and links of a chain are written under the head's lock bit. A reader takes no lock.
+//! The caller checks each candidate against the object itself (a dentry's own sequence), so a torn tag or a moved
+//! index costs a retry, never a wrong hit. A *miss* counts only if the header did not move over the whole scan.
 //!
 //! **Level** (design rule 5). A bucket at level *l* holds exactly the entries whose hash agrees with the
 //! bucket's number in the low *l* bits. Readers and lockers check that with the level that they read from

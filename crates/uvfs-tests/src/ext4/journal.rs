@@ -13,7 +13,7 @@ use super::mend::{crc32c, put};
 use super::mutate::{Seen, walk_within};
 use super::tools::{debugfs, e2fsck, run, text};
 
-/// What every block of the log begins with.
+/// The magic number that every block of the log begins with.
 pub const MAGIC: u32 = 0xc03b_3998;
 /// Blocks of one transaction.
 const EACH: usize = 40;
@@ -101,7 +101,7 @@ fn change(image: &Path, scratch: &Path) -> Result<()> {
     e2fsck(image, &[])
 }
 
-/// What a block of the log is.
+/// The kind of a block of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Head,
@@ -288,7 +288,7 @@ impl Log {
 /// Walks through an image with a damaged log, for so long at most.
 ///
 /// # Errors
-/// What must not happen: a panic, too long a time, an error that says something else.
+/// Outcomes that must not happen: a panic, too long a time, an error that says something else.
 pub fn try_one(log: &Log, seed: u64, limit: Duration) -> Result<Seen> {
     walk_within("journal", log.damaged(seed), limit).with_context(|| format!("seed {seed}"))
 }

@@ -19,7 +19,7 @@ const INODE_INDEX: u32 = 0x1000;
 const INODE_EXTENTS: u32 = 0x8_0000;
 const INODE_INLINE: u32 = 0x1000_0000;
 
-/// What stands somewhere.
+/// The kind of a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The superblock.
@@ -41,7 +41,7 @@ pub enum Kind {
 /// A structure: what it is, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What it is.
+    /// The structure's kind.
     pub kind: Kind,
     /// Byte of the image that it begins at.
     pub at: usize,
@@ -81,7 +81,7 @@ pub(super) fn crc32c(seed: u32, data: &[u8]) -> u32 {
 
 const CRC32C: [u32; 256] = table(0x82f6_3b78);
 
-/// What each byte does to a reflected checksum.
+/// The effect of each byte on a reflected checksum.
 const fn table(polynomial: u32) -> [u32; 256] {
     let (mut table, mut byte) = ([0; 256], 0);
     while byte < 256 {
@@ -103,7 +103,7 @@ fn crc16(seed: u16, data: &[u8]) -> u16 {
     })
 }
 
-/// What checksums of metadata go on from.
+/// The seed that checksums of metadata go on from.
 fn seed_of(image: &[u8]) -> u32 {
     if u32_at(image, SUPERBLOCK + 0x60) & INCOMPAT_CSUM_SEED != 0 {
         u32_at(image, SUPERBLOCK + 0x270)
@@ -146,7 +146,8 @@ impl Map {
         this
     }
 
-    /// What has the same form: of inodes those of one type with the same flags, of directories' blocks leaves and nodes of indices.
+    /// The family of a part: parts of the same form. Of inodes these are those of one type with the same flags, of
+    /// directories' blocks leaves and nodes of indices.
     fn family(&self, image: &[u8], part: &Part) -> (u32, usize) {
         match part.kind {
             Kind::Super => (0, 0),
@@ -240,7 +241,7 @@ impl Map {
         data
     }
 
-    /// Makes all checksums right for what stands in the image now. What was cut off stays away.
+    /// Makes all checksums right for what stands in the image now. Parts that were cut off stay away.
     pub fn mend(&self, image: &mut [u8]) {
         if image.len() < 2 * SUPERBLOCK {
             return;

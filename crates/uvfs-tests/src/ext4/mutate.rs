@@ -1,8 +1,9 @@
 //! Damaged images, and a walk through all that can be reached in one.
 //!
-//! Damage is drawn from a seed: bits are flipped, blocks zeroed, copied over each other or taken from another image,
-//! numbers replaced by ones that stand at a limit, ends cut off; or structures are damaged so that checksums are right. Whatever comes of it, the walk must end in
-//! time, without a panic, and with errors that say what they are.
+//! Damage is drawn from a seed. Bits are flipped, blocks are zeroed, copied over each other or taken from another
+//! image, numbers are replaced by ones that stand at a limit, and ends are cut off. Or structures are damaged so that
+//! checksums are right. Whatever comes of it, the walk must end in time, without a panic, and with errors that say
+//! what they are.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -156,7 +157,8 @@ fn damage_part(image: &mut [u8], base: &Base, bases: &[Base], rng: &mut Rng) {
     }
 }
 
-/// What may stand in a word and do harm: a limit, a neighbour of what it was, a structure's block, a file's number.
+/// A number that may stand in a word and do harm: a limit, a number next to the old one, a structure's block, a
+/// file's number.
 fn a_number(image: &[u8], word: usize, base: &Base, rng: &mut Rng) -> u32 {
     let limits = [0, 1, 2, 11, 12, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, u32::MAX];
     let was = u32::from_le_bytes([image[word], image[word + 1], image[word + 2], image[word + 3]]);
@@ -210,7 +212,7 @@ fn damage(image: &mut Vec<u8>, at: usize, rng: &mut Rng, bases: &[Base]) {
     }
 }
 
-/// What a walk has seen.
+/// The observations of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Files and directories that were found.
@@ -233,7 +235,7 @@ struct Walk<'v> {
     wrong: Option<String>,
 }
 
-/// What a directory lists.
+/// The listing of a directory.
 #[derive(Default)]
 struct Listing {
     /// Names, numbers of inodes, and where to go on after each.
@@ -448,7 +450,7 @@ fn unusable(errno: Errno) -> uvfs::Result<Vec<u8>> {
 /// Walks through a damaged image, for so long at most.
 ///
 /// # Errors
-/// What must not happen: a panic, too long a time, an error that says something else.
+/// Outcomes that must not happen: a panic, too long a time, an error that says something else.
 pub fn try_one(bases: &[Base], seed: u64, how: Damage, limit: Duration) -> Result<(Seen, Duration)> {
     let (name, image) = damaged(bases, seed, how);
     let start = Instant::now();

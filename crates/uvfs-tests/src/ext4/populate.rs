@@ -1,7 +1,7 @@
 //! Fills a directory with one of everything that a file system stores in a way of its own.
 //!
-//! What the file system or the user may not do (attributes on some file systems, devices without root) is
-//! left out; what is compared later is what is there.
+//! Steps that the file system or the user may not do (attributes on some file systems, devices without root) are left
+//! out; the later comparison is of what is there.
 
 use std::fs::{self, File};
 use std::io;

@@ -18,9 +18,9 @@ use super::tools::{KernelMount, debugfs, e2fsck, mke2fs, no_kernel_mount, run, t
 pub struct Recipe {
     /// Its name.
     pub name: &'static str,
-    /// What mke2fs is told.
+    /// The arguments of mke2fs.
     pub args: &'static [&'static str],
-    /// What tune2fs is told before anything is put in, if anything.
+    /// The arguments of tune2fs, before anything is put in; empty if it is not run.
     pub tune: &'static [&'static str],
 }
 
@@ -96,7 +96,7 @@ pub fn by_name(name: &str) -> Option<&'static Recipe> {
 pub struct Compared {
     /// Files that were looked at.
     pub files: usize,
-    /// What differed, in words.
+    /// The differences, in words.
     pub differences: Vec<String>,
     /// Why the kernel was not asked, if so.
     pub without_kernel: Option<String>,
@@ -160,7 +160,7 @@ impl Recipe {
     }
 }
 
-/// What the kernel adds, and what it takes away.
+/// The files that the kernel adds, and those that it takes away.
 fn fill_more(dir: &Path, amount: Amount, seed: u64) -> Result<()> {
     let more = dir.join("kernel");
     std::fs::create_dir(&more)?;
@@ -192,7 +192,7 @@ impl Compared {
         self.differences.extend(differences(right, found, depth, 10));
     }
 
-    /// What `statfs` says, as the kernel has it mounted at `right`.
+    /// Compares the figures of `statfs` with the kernel's, which has the image mounted at `right`.
     fn add_figures(&mut self, right: &Path, image: &Path) -> Result<()> {
         let right = rustix::fs::statfs(right)?;
         let vfs = mount(&Ext4::open(image)?)?;

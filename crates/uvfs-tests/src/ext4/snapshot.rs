@@ -16,13 +16,13 @@ use rustix::io::Errno;
 use uvfs::{Access, Attr, Cred, DirEntry, Found, Inode, Op, Time, Vfs, VfsConfig, mode};
 use uvfs_drivers::ext4::Ext4;
 
-/// What is read of a file at a time; a piece of zeros counts as a hole.
+/// The bytes that are read of a file at a time; a piece of zeros counts as a hole.
 const PIECE: usize = 65536;
 
-/// What is known of one file.
+/// The facts about one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Item {
-    /// What `stat` says.
+    /// The answer of `stat`.
     pub attr: Attr,
     /// Target of a symbolic link.
     pub target: Vec<u8>,
@@ -35,7 +35,7 @@ pub struct Item {
 /// A tree by paths, the root's being empty.
 pub type Snapshot = BTreeMap<Vec<u8>, Item>;
 
-/// What of two trees is compared.
+/// The parts of two trees that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// The same image, read by two.

@@ -20,8 +20,9 @@ pub fn run(name: &str, args: &[&str]) -> Result<String> {
     run_with(name, args, |status| status == 0)
 }
 
-/// Held for reading while a program is started, for writing while something is unmounted. What is forked has all open files of this
-/// process until it is the program: another thread's child would keep a mount busy whose files have been closed here.
+/// Held for reading while a program is started, for writing while something is unmounted. A forked child has all open
+/// files of this process until it is the program: another thread's child would keep a mount busy whose files have
+/// been closed here.
 static STARTING: RwLock<()> = RwLock::new(());
 
 fn run_with(name: &str, args: &[&str], is_fine: impl Fn(i32) -> bool) -> Result<String> {

@@ -18,9 +18,9 @@ pub struct Shape {
     pub threads: usize,
     /// Operations per thread and round; there must be at least `threads * ops` identities.
     pub ops: usize,
-    /// Whether hard links are made. On a FUSE mount the kernel can take a file with several links for
-    /// a removed one: it counts links down itself after an unlink, also if a stat in between has
-    /// brought the server's new count, and then refuses to link the file again (ENOENT).
+    /// Whether hard links are made. On a FUSE mount the kernel can take a file with several links for a removed one.
+    /// It counts links down itself after an unlink, also if a stat in between has brought the server's new count. It
+    /// then refuses to link the file again (ENOENT).
     pub links: bool,
 }
 

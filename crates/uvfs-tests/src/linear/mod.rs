@@ -1,9 +1,9 @@
 //! Are names of one directory linearizable?
 //!
-//! Threads create, remove, rename, link and stat a few names below one held directory; each
-//! operation's interval and answer is recorded ([`drive()`]); [`check()`] looks for one order of all
-//! operations that agrees with the intervals and in which every answer is right. A file is known by
-//! the permission bits it was created with, which appear together with its name.
+//! Threads create, remove, rename, link and stat a few names below one held directory. Each operation's interval and
+//! answer is recorded ([`drive()`]). [`check()`] looks for one order of all operations that agrees with the intervals
+//! and in which every answer is right. A file is known by the permission bits it was created with, which appear
+//! together with its name.
 
 mod check;
 mod drive;
@@ -61,7 +61,7 @@ pub struct Event {
     pub end: u64,
 }
 
-/// What each name leads to; 0 for nothing.
+/// The file that each name leads to; 0 for nothing.
 pub type Names = [u16; NAMES];
 
 /// The result on a file system that does one operation after another.

@@ -16,7 +16,7 @@ use super::worker;
 /// How many entries there are, and what differs between the trees, a line each.
 ///
 /// # Errors
-/// What cannot be read of the first tree.
+/// Something of the first tree cannot be read.
 pub fn differences(source: &Path, mount: &Path) -> Result<(u64, Vec<String>)> {
     let mut wrong = Vec::new();
     let entries = walk(source, mount, &mut wrong)?;

@@ -1,9 +1,9 @@
 //! A mirror of a directory that others change: does it show what is there?
 //!
 //! Two processes change a source at random, a third one changes the same tree through the mount. They work in turns of a
-//! second or so; after each, and a pause, the mount and the source are compared: names, attributes and contents. What
-//! the processes do is decided by a seed, how it interleaves is not. The processes are this program again
-//! ([`worker`]), because a mirror leaves out what its own process does.
+//! second or so; after each, and a pause, the mount and the source are compared: names, attributes and contents. A
+//! seed decides what the processes do, but not how it interleaves. The processes are this program again ([`worker`]),
+//! because a mirror leaves out what its own process does.
 //!
 //! [`mod@staleness`] measures how long a single change takes to be seen.
 
@@ -25,7 +25,7 @@ pub use changes::Changes;
 pub use compare::differences;
 pub use staleness::{Staleness, staleness};
 
-/// What is to be done.
+/// The plan of a storm.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The directory that is mirrored, and where.
@@ -48,7 +48,7 @@ pub struct Plan {
     pub overflow: bool,
 }
 
-/// What came of it.
+/// The outcome of a storm.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
     /// Changes made in the source.
@@ -109,7 +109,7 @@ impl Worker {
 /// The storm.
 ///
 /// # Errors
-/// What differs, or what failed.
+/// The trees differ, or something failed.
 pub fn storm(plan: &Plan) -> Result<Report> {
     let mut workers = [
         Worker::start(&plan.source, plan.seed)?,
@@ -137,7 +137,7 @@ pub fn storm(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// What a look found when the mount showed the source.
+/// The finding of a look that found the mount showing the source.
 struct Settled {
     entries: u64,
     /// From the end of the turn to the begin of that look.

@@ -33,8 +33,8 @@ impl Staleness {
     }
 }
 
-/// Makes `count` changes in `source`, a hundred a second, and looks for each in `mount`. What is looked for was looked
-/// at before, so that whoever caches it has it.
+/// Makes `count` changes in `source`, a hundred a second, and looks for each in `mount`. Every file that is looked
+/// for was looked at before, so that each cache on the way has it.
 ///
 /// # Errors
 /// A change that is never seen.

@@ -44,7 +44,7 @@ pub struct Plan {
 pub struct Report {
     /// Observations of the server during the walks.
     pub seen: Seen,
-    /// What the kernel held at the end, and after the limit was lowered to a quarter (4 MiB at least).
+    /// The inodes and bytes that the kernel held at the end, and after the limit was lowered to a quarter (4 MiB at least).
     pub lowered: Lowered,
     /// How long the walks took.
     pub took: Duration,

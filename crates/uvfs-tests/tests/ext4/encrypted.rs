@@ -11,7 +11,7 @@ use uvfs_tests::ext4::tools::{KernelMount, debugfs, mke2fs, no_kernel_mount, scr
 
 use crate::{Small, skipped};
 
-/// What a program gets that reads what has this path; the root's is `/`.
+/// The errors that a program gets when it reads the file at this path; the root's is `/`.
 fn answers(vfs: &Vfs, path: &str) -> Vec<Option<Errno>> {
     let (context, path) = (vfs.context(Cred::root()), path.as_bytes());
     vec![

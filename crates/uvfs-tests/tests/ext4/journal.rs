@@ -232,7 +232,8 @@ fn damaged_journals_end_in_errors() {
     }
 }
 
-/// What is kept of a journal counts in the memory of the cache that the image is mounted in, for as long as the image is open.
+/// The kept part of a journal counts in the memory of the cache that the image is mounted in, for as long as the
+/// image is open.
 #[test]
 fn the_memory_of_what_was_replayed_is_counted() {
     if skipped() {

@@ -362,7 +362,7 @@ fn a_directory_that_goes_around_is_damage() {
     assert_eq!(end, Err(Errno::UCLEAN), "{met} names");
 }
 
-/// What was written to it.
+/// The text that was written to it.
 #[derive(Clone, Default)]
 struct Text(Arc<Mutex<Vec<u8>>>);
 
@@ -471,7 +471,8 @@ fn what_is_no_file_is_refused_and_not_opened() {
     }
 }
 
-/// What the feature was taken from keeps the types, in what is the upper half of the name's length without it.
+/// A file system from which the feature was taken keeps the types, in the byte that is the upper half of the name's
+/// length without it.
 #[test]
 fn types_that_are_left_over_are_no_part_of_a_length() {
     if skipped() {
@@ -488,7 +489,7 @@ fn types_that_are_left_over_are_no_part_of_a_length() {
     }
 }
 
-/// What later revisions have in the superblock was never written by those who made the first.
+/// Implementations of the first revision never wrote the fields that later revisions have in the superblock.
 #[test]
 fn the_first_revision_has_no_features() {
     if skipped() {

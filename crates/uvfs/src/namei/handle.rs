@@ -14,7 +14,7 @@ use crate::types::{
 };
 use crate::vfs::Vfs;
 
-/// What [`Context::open`](crate::Context::open) returns; dropping it closes the file.
+/// An open file, as [`Context::open`](crate::Context::open) returns it; dropping it closes the file.
 #[derive(Debug)]
 pub struct Handle<'v> {
     pub(crate) vfs: &'v Vfs,
@@ -79,8 +79,8 @@ impl<'v> Handle<'v> {
         self.vfs.seek(&self.vfs.op(&self.cred), self.fh, offset, what)
     }
 
-    /// What the file is ready for now. `waker` is woken when that may have changed. A handle has one waker: the
-    /// last one counts.
+    /// Returns the events that the file is ready for now. `waker` is woken when that may have changed. A handle has
+    /// one waker: the last one counts.
     ///
     /// # Errors
     /// The driver's errors.

@@ -5,8 +5,8 @@
 //! directory, its name and the child belong to one moment. Each step without a child checks it too: `.` and `..`,
 //! also out of a mount. Absence is final if the cache is certain of it.
 //!
-//! What the walk cannot decide stops it with a reason ([`Bail`]): a name that is not cached, a symbolic link, a
-//! permission denied by expired attributes, a concurrent change. If the position is still good, the walk with
+//! The walk stops with a reason ([`Bail`]) at anything that it cannot decide: a name that is not cached, a symbolic
+//! link, a permission denied by expired attributes, a concurrent change. If the position is still good, the walk with
 //! references takes it over and goes on from there. The walk never blocks, calls no driver except those that
 //! revalidate ([`ask`](super::ask)), and allocates nothing.
 

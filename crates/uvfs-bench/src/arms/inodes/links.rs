@@ -49,7 +49,7 @@ pub struct Node {
     list: AtomicU32,
     state: AtomicU32,
     count: AtomicU32,
-    /// What `stat` reports.
+    /// The fields that `stat` reports.
     pub attr: [AtomicU64; 9],
 }
 }
@@ -71,7 +71,7 @@ pub struct Links<const PATCHED: bool> {
     lists: Box<[CachePadded<List>]>,
 }
 
-/// What the two forms do for `tree` when an inode of uvfs begins or ends.
+/// The work that the two forms do for `tree` when an inode of uvfs begins or ends.
 pub trait Kernel: Send + Sync {
     /// An inode begins, in this slot.
     ///

@@ -1,7 +1,7 @@
 //! Events as fanotify(7) writes them: metadata of 24 bytes, and information records behind it.
 //!
 //! Lengths are the kernel's, and checked all the same: whatever the bytes are, what is read lies within them, and the
-//! reading ends. What is not understood is `None`, and nothing after it in the same buffer is trusted.
+//! reading ends. An event that is not understood is `None`, and nothing after it in the same buffer is trusted.
 
 /// A file handle, as name_to_handle_at(2) gives it: its type, and its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,7 +12,7 @@ pub struct Handle<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What an event is about.
+/// The object of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place<'a> {
     /// A name in a directory.
@@ -25,7 +25,7 @@ pub(super) enum Place<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Event<'a> {
     mask: u64,
-    /// Who made the change: a process id, 0 where that is in another namespace.
+    /// The process that made the change, by its id; 0 where that is in another namespace.
     pub(super) pid: i32,
     records: &'a [u8],
 }
@@ -122,7 +122,7 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// What it is about; `None` where that is not understood.
+    /// The places that it is about; `None` for one that is not understood.
     pub(super) fn places(&self) -> impl Iterator<Item = Option<Place<'a>>> {
         let mut rest = Some(self.records);
         std::iter::from_fn(move || {

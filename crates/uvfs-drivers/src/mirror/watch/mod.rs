@@ -1,20 +1,21 @@
 //! Watching a file system for changes that others make: fanotify(7), one thread.
 //!
-//! The whole file system that the source lies in is marked, so that nothing has to be done for a directory that comes to
-//! be known, and events of other parts arrive too: who is told drops what he does not know, which is one look into a
-//! table. Events name files by handle, and directories by handle with the name in them. They arrive after the change,
-//! merged, and say where to look again; what is told is never what has happened.
+//! The whole file system that the source lies in is marked, so that nothing has to be done for a directory that comes
+//! to be known. Events of other parts arrive too: the listener drops those about files that it does not know, which
+//! is one look into a table. Events name files by handle, and directories by handle with the name in them. They
+//! arrive after the change, merged, and say where to look again; what is told is never what has happened.
 //!
-//! What this process does itself is not told of: who does it knows. (fanotify merges no events of different
-//! processes, so that nothing of others is lost by that.) Events that the kernel had no room for, and those that cannot be
-//! understood, are told of as *overflow*: anything may have changed.
+//! Changes by this process itself are not told of: the caller that makes one knows it. (fanotify merges no events of
+//! different processes, so that nothing of others is lost by that.) Events that the kernel had no room for, and those
+//! that cannot be understood, are told of as *overflow*: anything may have changed.
 //!
 //! **Proven** is each watch before it counts. The source is opened, and an event must say so that names it by the handle by which it is
 //! known. For that moment the mark tells of opens too: nothing is written, so that works where nothing may be, and no program that
 //! uses the source sees it.
 //!
-//! **Refused** is a watch without CAP_SYS_ADMIN, on a file system without handles or of which changes are made elsewhere
-//! (network, FUSE, overlays), by a kernel that cannot name the directory of an event (before 5.9), and one that is not proven.
+//! **Refused** is a watch without CAP_SYS_ADMIN, and one on a file system without handles or of which changes are
+//! made elsewhere (network, FUSE, overlays). So is one by a kernel that cannot name the directory of an event (before
+//! 5.9), and one that is not proven.
 //!
 //! The thread holds no lock while it tells. It ends with the [`Watcher`]; where it ends before, because reading failed,
 //! [`Told::ended`] is called, and nothing is known from then on.
@@ -44,15 +45,15 @@ use event::{Event, Events, Place};
 /// Bytes of events that are read at a time: some thousand.
 const BUFFER: usize = 256 << 10;
 
-/// How long events gather after there were none but our own: a millisecond for each time in a row, up to this many. Who
-/// changes much through us would else have this thread woken up for each change; where others change something and we
-/// do not, they are read at once.
+/// How long events gather after there were none but our own: a millisecond for each time in a row, up to this many. A
+/// program that changes much through us would else have this thread woken up for each change. Where others change
+/// something and we do not, the events are read at once.
 const GATHER: u32 = 4;
 
 /// How long the event is waited for that proves a watch. It is in the queue before the call returns that it is about.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Who is told. Called from the watcher's thread, one call at a time.
+/// The listener, which is told of changes. Called from the watcher's thread, one call at a time.
 pub trait Told: Send + Sync + 'static {
     /// `name` in the directory `dir` was made, removed, or leads elsewhere.
     fn name(&self, dir: Handle<'_>, name: &[u8]);
@@ -103,7 +104,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// What was seen so far.
+/// The counts of what was seen so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Events of others.
@@ -169,7 +170,7 @@ impl Drop for Watcher {
 }
 
 impl Watcher {
-    /// Watches the file system of `source`. What is changed after this returned is told of.
+    /// Watches the file system of `source`. Changes made after this returns are told of.
     ///
     /// # Errors
     /// Why it cannot be watched.
@@ -213,7 +214,7 @@ impl Watcher {
         self.own.store(0, Relaxed);
     }
 
-    /// What was seen so far.
+    /// The counts of what was seen so far.
     pub fn counts(&self) -> Counts {
         let t = &self.tally;
         let [events, own, overflows] = [&t.events, &t.own, &t.overflows].map(|count| count.load(Relaxed));
@@ -346,8 +347,8 @@ impl Thread {
         }
     }
 
-    /// What was read at once. All of it happened before the first of it is told, so that each thing is told once.
-    /// Whether there was nothing but our own doing, and what was to be expected.
+    /// Tells of the events that were read at once. All of it happened before the first of it is told, so that each
+    /// thing is told once. Whether there was nothing but our own doing, and what was to be expected.
     fn batch(&self, bytes: &[u8], seen: &mut HashSet<u64, RandomState>) -> bool {
         seen.clear();
         let mut own_only = true;
@@ -518,7 +519,8 @@ mod tests {
         assert!(heard.until(&format!("name {root} last2")).contains(&format!("object {d} false")));
     }
 
-    /// Whoever has it open goes by its link count; also where the name was in another directory, or something took its place.
+    /// A program that has it open goes by its link count. That holds also where the name was in another directory, or
+    /// something took its place.
     #[test]
     fn that_a_file_or_directory_lost_a_name_is_told_of_it() {
         let Some((dir, heard, _watcher)) = watched(std::process::id()) else { return };
@@ -585,7 +587,7 @@ mod tests {
         assert_eq!(why.expect_err("nothing is proven"), Refused::not_proven());
     }
 
-    /// What others open is told of to nobody, and the changes of directories are told of as before.
+    /// Nobody is told of opens by others, and the changes of directories are told of as before.
     #[test]
     fn opens_are_not_told_of_once_the_watch_is_proven() {
         let Some((dir, heard, _watcher)) = watched(0) else { return };
