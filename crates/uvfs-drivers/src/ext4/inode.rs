@@ -126,8 +126,7 @@ impl Node {
 
     /// What FS_IOC_GETFLAGS shows.
     pub(super) fn user_flags(&self) -> u32 {
-        const VISIBLE: u32 = 0x725b_dfff;
-        self.flags & VISIBLE
+        visible_flags(self.fmt(), self.flags)
     }
 
     pub(super) fn generation(&self) -> u32 {
@@ -315,6 +314,14 @@ impl Fs {
     }
 }
 
+/// Flags as FS_IOC_GETFLAGS shows them. What new files in a directory inherit is of directories only.
+fn visible_flags(fmt: u32, flags: u32) -> u32 {
+    const VISIBLE: u32 = 0x725b_dfff;
+    const PROJECT_INHERITED: u32 = 0x2000_0000;
+    let of_directories = if fmt == mode::S_IFDIR { 0 } else { PROJECT_INHERITED };
+    flags & VISIBLE & !of_directories
+}
+
 fn is_type(mode: u32) -> bool {
     matches!(
         mode & mode::S_IFMT,
@@ -338,4 +345,15 @@ fn checksum(seed: u32, raw: &[u8], extra: usize) -> bool {
         return crc == u32::from(low) | u32::from(u16_at(rest, 2)) << 16;
     }
     crc32c(crc, rest) as u16 == low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_directories_show_that_they_hand_down_their_project() {
+        assert_eq!(visible_flags(mode::S_IFDIR, u32::MAX), 0x725b_dfff);
+        assert_eq!(visible_flags(mode::S_IFREG, u32::MAX), 0x525b_dfff);
+    }
 }

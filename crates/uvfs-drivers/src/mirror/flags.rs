@@ -4,7 +4,7 @@
 //! now. Only regular files and directories are opened, for reading and without waiting. The host checks the caller, in whose
 //! name this is done: who may read the file sees its flags, its owner sets them, and CAP_LINUX_IMMUTABLE is needed for some.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::OFlags;
 use uvfs::Inode;
@@ -15,8 +15,14 @@ use super::file::again;
 use super::reach::At;
 use super::sys;
 
+/// FS_CASEFOLD_FL: names of a directory are compared without their case.
+const CASEFOLD: u32 = 0x4000_0000;
+
 impl Mirror {
     pub(super) fn get_flags(&self, op: &Op, inode: &Inode<'_>, form: FlagsForm) -> Result<FileFlags> {
+        if self.node(inode)?.covered() {
+            return Err(Errno::NOTTY);
+        }
         let (node, at) = self.reach_inode(inode)?;
         let _acting = self.server.act_as(&op.cred)?;
         sys::file_flags(self.open_for_flags(&at, node.fmt())?, form).map_err(none)
@@ -25,10 +31,17 @@ impl Mirror {
     pub(super) fn set_flags(&self, op: &Op, inode: &Inode<'_>, flags: &FileFlags) -> Result<()> {
         let (node, at) = self.reach_inode(inode)?;
         let acting = self.server.act_as(&op.cred)?;
-        let outcome = self.open_for_flags(&at, node.fmt()).and_then(|fd| sys::set_file_flags(fd, flags));
+        let outcome = self.open_for_flags(&at, node.fmt()).and_then(|fd| {
+            expect_case_kept(&fd, flags)?;
+            sys::set_file_flags(fd, flags).map_err(none)
+        });
         drop(acting);
         self.settle(inode, &at);
-        outcome.map_err(none)
+        if outcome.is_ok() {
+            // The change time is a new one. The kernel asks for no attributes after this call, unlike after others that change them.
+            inode.cache().tell_of_attr(inode);
+        }
+        outcome
     }
 
     fn open_for_flags(&self, at: &At<'_>, fmt: u32) -> Result<OwnedFd> {
@@ -39,6 +52,18 @@ impl Mirror {
         };
         again(|| self.links.open(at, OFlags::RDONLY | OFlags::NONBLOCK | kind))
     }
+}
+
+/// A directory must not come to fold case: the cache knows names by their bytes, and would be wrong about it for ever.
+///
+/// # Errors
+/// EOPNOTSUPP where a directory would begin to.
+fn expect_case_kept(fd: impl AsFd, flags: &FileFlags) -> Result<()> {
+    let folds = |flags: &FileFlags| matches!(flags, FileFlags::Inode(flags) if flags & CASEFOLD != 0);
+    if folds(flags) && !folds(&sys::file_flags(fd, FlagsForm::Inode).map_err(none)?) {
+        return Err(Errno::OPNOTSUPP);
+    }
+    Ok(())
 }
 
 /// What a file system says that has no flags, as ioctl(2) says it.

@@ -6,15 +6,24 @@
 //!
 //! **A walk against a rename.** A rename counts itself in `begun`, changes the host and the places, and counts itself in `ended`. A walk
 //! reads `ended` first and, if it fails, `begun` last. If both are equal, each rename either was over before the walk began or had not
-//! changed the host when the walk failed: the failure stands. Otherwise the walk is done once more with all renames kept
-//! out. So it waits for those in progress, and only then.
+//! changed the host when the walk failed: the failure stands. Otherwise the walk keeps all renames out and is done once more.
 //!
-//! `lock` is held shared across the host's rename, so renames do not wait for each other. Nothing below it waits for a walk.
-//! It costs a walk one load, and a rename four read-modify-writes.
+//! **Neither waits without bound.** The host may take long over one rename or one walk: a server that does not answer, or a lease
+//! that somebody holds. `lock` only keeps the two apart where both are short. A rename holds it shared, a walk that is done
+//! once more holds it alone, and each goes on without it after [`PATIENCE`]. The counts hold without the lock, so such a walk is still
+//! told of renames that it crossed. It is done [`WALKS`] times at most, and then its failure stands.
+//!
+//! Nothing below the lock waits for a walk. It costs a walk one load, and a rename four read-modify-writes.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// How long a rename or a walk waits for the other.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// Most walks once the first has failed.
+pub(super) const WALKS: usize = 8;
 
 /// See the module.
 #[derive(Default)]
@@ -27,13 +36,13 @@ pub(super) struct Moves {
 /// A rename in progress, until the places are right again.
 pub(super) struct Moving<'m> {
     moves: &'m Moves,
-    _shared: RwLockReadGuard<'m, ()>,
+    _shared: Option<RwLockReadGuard<'m, ()>>,
 }
 
 impl Moves {
     /// To be called before the host is asked to rename. The caller does not walk to a node until this is dropped.
     pub(super) fn begin(&self) -> Moving<'_> {
-        let shared = self.lock.read();
+        let shared = self.lock.try_read_for(PATIENCE);
         self.begun.fetch_add(1, SeqCst);
         Moving { moves: self, _shared: shared }
     }
@@ -48,9 +57,9 @@ impl Moves {
         self.begun.load(SeqCst) != ended
     }
 
-    /// Keeps renames out. Waits for those in progress.
-    pub(super) fn stop(&self) -> RwLockWriteGuard<'_, ()> {
-        self.lock.write()
+    /// Waits for the renames in progress, and keeps others out; `None` if one of them takes long.
+    pub(super) fn stop(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        self.lock.try_write_for(PATIENCE)
     }
 }
 
@@ -62,6 +71,9 @@ impl Drop for Moving<'_> {
 
 #[cfg(test)]
 mod tests {
+    use uvfs::{Cred, Errno, RenameFlags, Vfs, VfsConfig};
+
+    use super::super::Mirror;
     use super::*;
 
     #[test]
@@ -78,6 +90,42 @@ mod tests {
         drop(other);
         assert!(moves.may_have_crossed(before) && moves.may_have_crossed(amid));
         assert!(!moves.may_have_crossed(moves.ended()));
-        drop(moves.stop());
+        assert!(moves.stop().is_some());
+    }
+
+    #[test]
+    fn neither_a_rename_nor_a_walk_waits_for_one_that_hangs() {
+        let moves = Moves::default();
+        let hung = moves.begin();
+        assert!(moves.stop().is_none());
+        drop(moves.begin());
+        drop(hung);
+        let walk = moves.stop();
+        assert!(walk.is_some());
+        let ended = moves.ended();
+        drop(moves.begin());
+        assert!(moves.may_have_crossed(ended), "a rename went on beside the walk");
+    }
+
+    /// The rename of one file hangs in the host. Another file was removed there: it is stale at once, and a third one can be renamed.
+    #[test]
+    fn a_rename_that_hangs_keeps_nobody() {
+        let source = tempfile::tempdir().unwrap();
+        for name in ["removed", "from"] {
+            std::fs::write(source.path().join(name), "x").unwrap();
+        }
+        let mirror = Mirror::new(source.path(), Duration::ZERO).unwrap();
+        let vfs = Vfs::new(VfsConfig::default(), mirror.clone()).unwrap();
+        let me = vfs.context(Cred::root());
+        let removed = me.resolve(b"/removed").unwrap();
+        std::fs::remove_file(source.path().join("removed")).unwrap();
+        let hung = mirror.moves.begin();
+        let op = vfs.op(&Cred::root());
+        for _ in 0..3 {
+            assert_eq!(vfs.getattr(&op, &removed).map(drop), Err(Errno::STALE));
+        }
+        me.rename(b"/from", b"/to", RenameFlags::empty()).unwrap();
+        drop(hung);
+        assert!(source.path().join("to").exists());
     }
 }

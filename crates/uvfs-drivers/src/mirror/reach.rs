@@ -26,6 +26,7 @@ use super::Mirror;
 use super::base::path_of;
 use super::file::{Opened, again};
 use super::identity;
+use super::moves::WALKS;
 use super::node::{Node, Place};
 
 /// Longest path that is opened in one call.
@@ -149,17 +150,23 @@ impl Mirror {
     /// The file of a node.
     ///
     /// # Errors
-    /// ESTALE where it is in none of its places, and what the host answers. A rename by the mirror itself is no reason for it: see
-    /// `moves`.
+    /// ESTALE where it is in none of its places, and what the host answers. A rename by the mirror itself is no reason for it,
+    /// unless the host takes long over one: see `moves`.
     pub(super) fn reach(&self, node: &Arc<Node>) -> Result<At<'_>> {
         if node.number == self.root_number() {
             return self.base.open();
         }
-        let ended = self.moves.ended();
+        let mut ended = self.moves.ended();
         let (mut found, mut wrong) = self.try_places(node)?;
         if found.is_none() && self.moves.may_have_crossed(ended) {
             let _stopped = self.moves.stop();
-            (found, wrong) = self.try_places(node)?;
+            for _ in 0..WALKS {
+                ended = self.moves.ended();
+                (found, wrong) = self.try_places(node)?;
+                if found.is_some() || !self.moves.may_have_crossed(ended) {
+                    break;
+                }
+            }
         }
         for place in &wrong {
             self.mark_name_stale(&place.dir, &place.name);

@@ -1,6 +1,7 @@
 //! The mirror of a host directory: what is done through it is done on the host, and nowhere else.
 
 mod escapes;
+mod flags;
 mod limits;
 mod links;
 mod moves;

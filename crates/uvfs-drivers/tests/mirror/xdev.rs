@@ -16,7 +16,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_move, unmount,
 };
-use uvfs::{Context, Cred, Errno, Vfs, VfsConfig};
+use uvfs::{Context, Cred, Errno, FlagsForm, Vfs, VfsConfig};
 use uvfs_drivers::mirror::{Mirror, Submounts};
 
 use crate::is_root;
@@ -398,8 +398,14 @@ fn what_is_not_shown_is_empty_while_it_is_mounted_and_no_longer() {
         fs.me().mkdir(format!("{path}/try").as_bytes(), 0o755).map(drop) == what
             && (what.is_err() || fs.me().rmdir(format!("{path}/try").as_bytes()).is_ok())
     };
+    let has_no_flags = |fs: &Across, path: &str| {
+        let inode = fs.me().resolve(path.as_bytes()).unwrap();
+        let flags = fs.vfs.file_flags(&fs.vfs.op(&Cred::root()), &inode, FlagsForm::Inode);
+        flags == Err(Errno::NOTTY)
+    };
     let covered = |fs: &Across, path: &str| {
-        is(fs, path, Err(Errno::ROFS)) && fs.me().readdir(path.as_bytes()).unwrap().is_empty()
+        let is_empty = || fs.me().readdir(path.as_bytes()).unwrap().is_empty();
+        is(fs, path, Err(Errno::ROFS)) && is_empty() && has_no_flags(fs, path)
     };
     assert!(covered(&fs, "/a") && covered(&fs, "/dir/b"));
     fs.unmount("a");

@@ -5,8 +5,9 @@
 //! of the image from then on. The image is never written.
 //!
 //! Runs once, while the image is opened and before anything else of it is believed. **Memory**: 16 bytes for each block that is
-//! replaced ([`Replayed::memory`]; more while they are collected), because contents stay in the log. A log has [`BLOCKS_MAX`] blocks at most, so
-//! all of it is bounded. **Time**: no block of the log is read more than twice.
+//! replaced ([`Replayed::memory`]; more while they are collected), because contents stay in the log. **Time**: no block of the log is read
+//! more than twice, and a log that is replayed has [`BYTES_MAX`] bytes at most. An image whose log is sparse takes up little
+//! of the disk and is read and summed like any other, so the bound is in bytes and not in blocks.
 //!
 //! The log is hostile input. A transaction that is not whole or has a wrong checksum ends it: that is how logs end. What cannot be in a
 //! whole transaction is a refusal, which names `noload`.
@@ -36,6 +37,8 @@ use superblock::LogHead;
 
 /// Most blocks of a log; mke2fs(8) makes none with more.
 const BLOCKS_MAX: u64 = 10_240_000;
+/// Most bytes of a log that is replayed. mke2fs(8) makes one of 1 GiB at most, unless it is told a size.
+const BYTES_MAX: u64 = 4 << 30;
 /// What begins the first block of a fast commit: a record of this kind.
 const FAST_HEAD: u16 = 9;
 
@@ -81,6 +84,7 @@ pub(super) fn settle(
     if head.start == 0 {
         return Ok((source, Replayed::default()));
     }
+    expect_short(&head, sup.block_size)?;
     let found = scan::scan(&ring, &head).map_err(damaged)?;
     if has_fast_commits(&ring, &head, found.next).map_err(damaged)? {
         return Err(refused("its journal holds fast commits (fast_commit), which are not read"));
@@ -99,6 +103,14 @@ fn ring<'s>(fs: &Fs, source: &'s dyn Source) -> fault::Result<Ring<'s>> {
     let blocks = node.size / fs.sup.block_size as u64;
     ensure(blocks <= BLOCKS_MAX.min(fs.sup.blocks), "length of the journal")?;
     Ring::new(fs, &node, source, blocks)
+}
+
+/// Refuses a log that would take too long.
+fn expect_short(head: &LogHead, block_size: usize) -> Result<(), Refused> {
+    if (head.end - head.first).saturating_mul(block_size as u64) > BYTES_MAX {
+        return Err(refused("its journal is longer than 4 GiB, which is not replayed here"));
+    }
+    Ok(())
 }
 
 /// Whether a fast commit goes on from the log's last transaction.

@@ -79,6 +79,10 @@ impl Source for Overlay {
                 (None, None) => u64::MAX,
             };
             let (part, rest) = buf.split_at_mut((end - offset).min(buf.len() as u64) as usize);
+            if part.is_empty() {
+                // Nothing is at this offset, which is the last one.
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
             match logged {
                 Some((_, place)) => {
                     self.read_logged(place, skip, part)?;
@@ -125,6 +129,7 @@ mod tests {
             }
         }
         assert!(overlay.read_at(&mut [0; 9], u64::MAX - 4).is_err());
+        assert!(overlay.read_at(&mut [0; 9], u64::MAX).is_err());
         assert_eq!((overlay.blocks(), overlay.size(), ENTRY), (4, 8192, 16));
     }
 }

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use super::super::fault::{Result, ensure};
-use super::block::{Header, Kind, crc32_be};
+use super::block::{Header, Kind, Tag, crc32_be};
 use super::overlay::Place;
 use super::ring::Ring;
 use super::superblock::{LogHead, Sums};
@@ -43,9 +43,10 @@ pub(super) struct Found {
 }
 
 /// A transaction whose commit was not found yet: where in the log its blocks stand. What they say is read again once it counts, because a
-/// log may have many tags.
+/// log may have many tags. A descriptor that has more by then, in an image that changes meanwhile, is believed as many as it had.
 struct Transaction {
-    descriptors: Vec<u64>,
+    /// Where each stands, and how many tags it had.
+    descriptors: Vec<(u64, usize)>,
     revokes: Vec<u64>,
     /// Checksum of the first version.
     sum: u32,
@@ -109,8 +110,9 @@ impl Scan<'_> {
         loop {
             let end = match self.step()? {
                 Some((Kind::Descriptor, at)) => {
-                    transaction.descriptors.push(at);
-                    self.descriptor(&mut transaction.sum)?
+                    let tags = self.head.tags(&self.raw);
+                    transaction.descriptors.push((at, tags.len()));
+                    self.descriptor(&tags, &mut transaction.sum)?
                 }
                 Some((Kind::Revoke, at)) => {
                     transaction.revokes.push(at);
@@ -131,7 +133,7 @@ impl Scan<'_> {
     }
 
     /// Takes the data of the descriptor that was read, and goes on with the checksum of the first version.
-    fn descriptor(&mut self, sum: &mut u32) -> Result<Option<End>> {
+    fn descriptor(&mut self, tags: &[Tag], sum: &mut u32) -> Result<Option<End>> {
         if !self.head.is_tail_right(&self.raw) {
             return Ok(Some(End::Wrong("of a descriptor")));
         }
@@ -139,7 +141,7 @@ impl Scan<'_> {
         if is_summed {
             *sum = crc32_be(*sum, &self.raw);
         }
-        for tag in self.head.tags(&self.raw) {
+        for tag in tags {
             let Some(at) = self.take() else { return Ok(Some(End::Unfinished)) };
             if self.head.sums != Sums::None {
                 self.ring.read(at, &mut self.raw)?;
@@ -147,7 +149,7 @@ impl Scan<'_> {
             if is_summed {
                 *sum = crc32_be(*sum, &self.raw);
             }
-            if !self.head.is_data_right(&tag, self.found.next, &self.raw) {
+            if !self.head.is_data_right(tag, self.found.next, &self.raw) {
                 return Ok(Some(End::Wrong("of data")));
             }
         }
@@ -156,10 +158,10 @@ impl Scan<'_> {
 
     /// A whole transaction: what it holds of a block counts now, and nothing counts of what it revokes.
     fn apply(&mut self, transaction: &Transaction) -> Result<()> {
-        for descriptor in &transaction.descriptors {
+        for (descriptor, count) in &transaction.descriptors {
             self.ring.read(*descriptor, &mut self.raw)?;
             let mut at = *descriptor;
-            for tag in self.head.tags(&self.raw) {
+            for tag in self.head.tags(&self.raw).into_iter().take(*count) {
                 at = self.after(at);
                 ensure(tag.block < self.ring.image_blocks(), "data for a block outside")?;
                 self.found.changes.insert(tag.block, Place::new(self.ring.place(at)?, tag.escaped));

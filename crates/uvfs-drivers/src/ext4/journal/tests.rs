@@ -2,6 +2,7 @@
 
 use super::super::checksum::{crc32c, crc32c_around};
 use super::block::tests::head;
+use super::expect_short;
 use super::block::{MAGIC, crc32_be};
 use super::overlay::Overlay;
 use super::ring::Ring;
@@ -9,6 +10,7 @@ use super::scan::{End, Found, scan};
 use super::superblock::{LogHead, Sums};
 use crate::ext4::blocks::Source;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const SIZE: usize = 1024;
 /// Of the image, all of which is the journal too.
@@ -302,6 +304,55 @@ fn a_block_outside_of_the_image_is_damage() {
     assert_eq!(writer.found(&[]).0, 1);
     writer.image[at + 12] = 1;
     assert!(writer.scan().unwrap_err().what.contains("length of a revoke"));
+}
+
+#[test]
+fn a_log_that_would_take_too_long_is_refused_and_names_noload() {
+    for (block_size, most) in [(1024, 4 << 20), (4096, 1 << 20), (65536, 1 << 16)] {
+        // The first block is the head.
+        assert!(expect_short(&head(Sums::V1, false, most + 1), block_size).is_ok(), "{block_size}");
+        let said = expect_short(&head(Sums::V1, false, most + 2), block_size).unwrap_err().to_string();
+        assert!(said.contains("4 GiB") && said.contains("noload"), "{said}");
+    }
+}
+
+/// An image in which one block is another from the second read on.
+struct Changing {
+    image: Vec<u8>,
+    at: usize,
+    later: Vec<u8>,
+    reads: AtomicUsize,
+}
+
+impl Source for Changing {
+    fn size(&self) -> u64 {
+        self.image.len() as u64
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        if offset == self.at as u64 && self.reads.fetch_add(1, Relaxed) > 0 {
+            return self.later.read_at(buf, 0);
+        }
+        self.image.read_at(buf, offset)
+    }
+}
+
+/// What a log may come to take of memory is settled when its blocks are counted.
+#[test]
+fn a_descriptor_that_grows_meanwhile_is_believed_no_more_than_before() {
+    let mut writer = Writer::new(Sums::None, false);
+    writer.data(&[(2, b"x")]);
+    let (_, at) = writer.written[0][0];
+    writer.commit();
+    // As many tags as there is room for, each of another block.
+    let mut later = writer.image[at..at + SIZE].to_vec();
+    for (n, tag) in later[12..].chunks_exact_mut(8).enumerate() {
+        tag.copy_from_slice(&[0, 0, 0, n as u8 % BLOCKS as u8, 0, 0, 0, 2]);
+    }
+    let (image, reads) = (writer.image.clone(), AtomicUsize::new(0));
+    let source = Changing { image, at, later, reads };
+    let found = scan(&Ring::backwards(&source, SIZE), &writer.head).unwrap();
+    assert_eq!((source.reads.into_inner(), found.transactions, found.changes.len()), (2, 1, 1));
 }
 
 #[test]
