@@ -100,12 +100,8 @@ pub fn run(args: &args::Mount) -> Result<()> {
     }
     announce(args, what, &mounted)?;
     let recording = recorded.clone();
-    let mut signalled =
-        Signalled { signals, reloader, recorded, what: what.to_owned(), mounted: Arc::clone(&mounted) };
-    thread::Builder::new()
-        .name("uvfs-signals".into())
-        .spawn(move || signalled.serve())
-        .context("cannot start a thread")?;
+    Signalled { signals, reloader, recorded, what: what.to_owned(), mounted: Arc::clone(&mounted) }
+        .start()?;
     let outcome = how_it_ended(&mounted, what);
     if let Some(preload) = &preload {
         preload.stop();
@@ -186,7 +182,13 @@ struct Signalled {
 }
 
 impl Signalled {
-    /// Reloads at SIGHUP what can be reloaded, and ends the mount where that is asked for.
+    /// Waits for signals on a thread of its own.
+    fn start(mut self) -> Result<()> {
+        let thread = thread::Builder::new().name("uvfs-signals".into());
+        thread.spawn(move || self.serve()).map(drop).context("cannot start a thread")
+    }
+
+    /// Reloads at SIGHUP what can be reloaded, and ends the mount when a signal asks for that.
     fn serve(&mut self) {
         loop {
             match (self.signals.wait(), &self.reloader) {

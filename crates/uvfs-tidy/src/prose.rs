@@ -118,10 +118,10 @@ fn parse_ratchet(text: &str, found: &mut Vec<Violation>) -> Ratchet {
 /// The paragraphs and list items of a document, each with its first line.
 fn markdown(text: &str) -> Vec<(usize, String)> {
     let mut fenced = false;
-    paragraphs(text.lines().enumerate().map(|(at, line)| (at + 1, line)).filter_map(|(at, line)| {
+    paragraphs(text.lines().enumerate().map(|(at, line)| {
         let fence = line.trim_start().starts_with("```");
         fenced ^= fence;
-        Some((at, if fenced || fence { "" } else { line }))
+        (at + 1, if fenced || fence { "" } else { line })
     }))
 }
 

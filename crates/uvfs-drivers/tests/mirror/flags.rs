@@ -1,8 +1,9 @@
 //! File flags through the mirror: what others are told when they change.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use uvfs::{Errno, FileFlags, FlagsForm, InodeId, Listener, SbId};
 
 use crate::Fs;
@@ -20,13 +21,13 @@ impl Listener for Told {
     fn name(&self, _: SbId, _: InodeId, _: &[u8]) {}
     fn inode(&self, _: SbId, inode: InodeId, content: bool) {
         assert!(!content);
-        self.0.lock().unwrap().push(inode);
+        self.0.lock().push(inode);
     }
     fn all(&self, _: SbId) {}
 }
 
 fn took(told: &Told) -> Vec<InodeId> {
-    std::mem::take(&mut told.0.lock().unwrap())
+    std::mem::take(&mut told.0.lock())
 }
 
 /// The flags of a file; none, with a message, where the host has none.

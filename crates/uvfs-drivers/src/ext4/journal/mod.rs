@@ -1,6 +1,6 @@
 //! The journal of an image that was in use when it was copied: what it holds is read in place of the blocks that it is about.
 //!
-//! Written from the published layout of jbd2. [`superblock`] says where the log is and how it is checked, [`ring`] maps its blocks,
+//! Written from the published layout of jbd2. [`superblock`] says where the log is and how it is checked, [`mod@ring`] maps its blocks,
 //! [`block`] takes one of them apart, [`scan`] goes through the transactions and collects what they change, and [`overlay`] stands in front
 //! of the image from then on. The image is never written.
 //!

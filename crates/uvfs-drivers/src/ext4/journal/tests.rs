@@ -2,8 +2,8 @@
 
 use super::super::checksum::{crc32c, crc32c_around};
 use super::block::tests::head;
-use super::expect_short;
 use super::block::{MAGIC, crc32_be};
+use super::expect_short;
 use super::overlay::Overlay;
 use super::ring::Ring;
 use super::scan::{End, Found, scan};
