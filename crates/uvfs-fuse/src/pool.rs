@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_request_that_is_given_up_leaves_the_queue() {
-        let pool = Pool::new(8);
+        let pool = Pool::new(4);
         let (end, hangs) = mpsc::channel::<()>();
         let (done, answered) = mpsc::channel();
         pool.submit(share(1, 5), (), move |()| {

@@ -70,8 +70,8 @@ impl<J> Shares<J> {
     pub(crate) fn new(max: usize) -> Self {
         let max = max.max(1);
         Self {
-            node_max: (max / 8).max(1),
-            node_max_of_all: (max / 4).max(1),
+            node_max: (max * 5 / 16).max(1),
+            node_max_of_all: (max / 2).max(1),
             reserve: max / 16,
             fair: true,
             ..Self::first_come(max)
@@ -261,12 +261,12 @@ mod tests {
     fn a_node_that_hangs_leaves_threads_for_others() {
         let mut shares = Shares::new(256);
         let started = (0..300).filter(|job| shares.add(share(1, 5), *job).is_some()).count();
-        assert_eq!(started, 32);
+        assert_eq!(started, 80);
         assert!(shares.next().is_none());
         assert!(shares.add(share(1, 6), 0).is_some(), "another node of the same user");
         assert!(shares.add(share(2, 5), 0).is_some(), "the same node for another user");
         // In the order in which they came.
-        for job in 32..300 {
+        for job in 80..300 {
             shares.end(share(1, 5));
             assert_eq!(shares.next(), Some((share(1, 5), job)));
             assert!(shares.next().is_none());
@@ -279,8 +279,9 @@ mod tests {
         let started = |shares: &mut Shares<u64>, user| {
             (0..100).filter(|job| shares.add(share(user, 5), *job).is_some()).count()
         };
-        assert_eq!((1..100).map(|user| started(&mut shares, user)).sum::<usize>(), 64);
-        assert_eq!(started(&mut shares, KERNEL), 32, "the kernel's come on top");
+        assert_eq!((1..100).map(|user| started(&mut shares, user)).sum::<usize>(), 128);
+        // Half of the threads that are left once 16 are set aside.
+        assert_eq!(started(&mut shares, KERNEL), 56, "the kernel's come on top");
         assert!(shares.next().is_none());
         assert!(shares.add(share(3, 6), 7).is_some(), "another node of a user that waits for this one");
         // The next is whoever's turn it is, and one at a time.
@@ -363,7 +364,7 @@ mod tests {
 
     #[test]
     fn jobs_that_nobody_wants_leave_nothing_behind() {
-        let mut shares = Shares::new(8);
+        let mut shares = Shares::new(4);
         assert!(shares.add(share(1, 5), 0).is_some());
         for job in 1..1000 {
             assert!(shares.add(share(1, 5), job).is_none());
