@@ -1,9 +1,9 @@
 //! The cache: arenas, hash tables, superblocks.
 //!
 //! One cache serves all superblocks of a process. Each chunk of its arenas belongs to one superblock. This
-//! file makes and destroys; each of the crate's other files holds one kind of use. [`crate::walk`] reads
-//! without references, [`crate::guard`] holds the name locks, [`crate::names`] publishes and
-//! [`crate::sweep`] forgets. [`crate::shrink`] keeps the memory limit, [`crate::watermark`] a margin below
+//! file makes and destroys; each of the crate's other files holds one kind of use. [`crate::walk::step`] reads
+//! without references, [`crate::lookup::ticket`] holds the name locks, [`crate::names::change`] publishes and
+//! [`crate::names::forget`] forgets. [`crate::limit::make_room`] keeps the memory limit, [`crate::limit::watermarks`] a margin below
 //! it.
 //!
 //! Lock order (docs/locking.md): rename mutex, name locks, directory list, buckets, attribute locks, slabs.
@@ -20,30 +20,30 @@ use uvfs_sync::segvec::SegVec;
 use uvfs_sync::seqcount::SeqCount;
 use uvfs_sync::slab::{CHUNK, Pool, Slab, next_generation};
 
-use crate::attr::mode;
 use crate::buffers::Registry;
-use crate::changed_numbers::Changes;
-use crate::clock::{Clock, NEVER};
-use crate::dentry::{self, NameWords, Tails};
-use crate::dir::DirState;
-use crate::external_bytes::ExternalBytes;
-use crate::guard::NameLocks;
-use crate::inode::{self, ROOT};
-use crate::inode_ref::InodeRef;
-use crate::listener::Listeners;
-use crate::owned::CacheNumber;
-use crate::prefix::Prefixes;
-use crate::pressure::Pressure;
-use crate::shrink::{DENTRY_CHUNK, INODE_CHUNK, Visited};
-use crate::symlink::Targets;
+use crate::coherence::changed_numbers::Changes;
+use crate::coherence::clock::{Clock, NEVER};
+use crate::coherence::listeners::Listeners;
+use crate::dirs::state::DirState;
+use crate::inodes::attr::mode;
+use crate::inodes::halves::{self, ROOT};
+use crate::inodes::inode_ref::InodeRef;
+use crate::inodes::owned::CacheNumber;
+use crate::limit::external_bytes::ExternalBytes;
+use crate::limit::make_room::{DENTRY_CHUNK, INODE_CHUNK, Visited};
+use crate::limit::pressure::Pressure;
+use crate::limit::watermarks::Watermarks;
+use crate::lookup::ticket::NameLocks;
+use crate::names::dentry::{self, NameWords, Tails};
 use crate::types::{CacheError, Config, Counters, EvictHook, Fresh, InodeId, SbId, SbOptions, Ttl};
-use crate::watermark::Watermarks;
+use crate::walk::prefix::Prefixes;
+use crate::walk::symlink::Targets;
 
 /// Dentry and inode cache; see the crate's head.
 pub struct Cache {
     pub(crate) number: CacheNumber,
-    pub(crate) inodes: Arena<inode::Published>,
-    pub(crate) inodes_private: Arena<inode::Private>,
+    pub(crate) inodes: Arena<halves::Published>,
+    pub(crate) inodes_private: Arena<halves::Private>,
     pub(crate) percpu: PercpuRefs,
     pub(crate) inode_pool: Pool,
     pub(crate) dentries: Arena<dentry::Published>,

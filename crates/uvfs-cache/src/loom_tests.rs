@@ -22,10 +22,10 @@ use std::sync::Arc;
 
 use uvfs_sync::primitives::{AtomicU32, Ordering};
 
-use crate::attr::mode::{S_IFDIR, S_IFLNK, S_IFREG};
-use crate::dentry::NameWords;
-use crate::prefix::Whence;
-use crate::walk::Match;
+use crate::inodes::attr::mode::{S_IFDIR, S_IFLNK, S_IFREG};
+use crate::names::dentry::NameWords;
+use crate::walk::prefix::Whence;
+use crate::walk::step::Match;
 use crate::{
     Attr, Cache, Child, Config, EvictHook, Fresh, InodeId, InodeRef, Known, Lookup, NameGuard, Peek, Pos,
     Room, SbId, SbOptions, Step, TARGET_MAX, Ttl,

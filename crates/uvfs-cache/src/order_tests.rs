@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use uvfs_sync::order::{self, Class};
 
-use crate::attr::mode::{S_IFDIR, S_IFREG};
-use crate::dentry::NameWords;
+use crate::inodes::attr::mode::{S_IFDIR, S_IFREG};
 use crate::mapping::{Mapping, Memory};
+use crate::names::dentry::NameWords;
 use crate::{Attr, Cache, Config, Fresh, InodeRef, Room, SbId, SbOptions, Ttl};
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use uvfs_sync::primitives::{AtomicBool, AtomicU64, Mutex, Ordering};
 
-use crate::attr::mode::{S_IFDIR, S_IFREG};
-use crate::dentry::NameWords;
+use crate::inodes::attr::mode::{S_IFDIR, S_IFREG};
+use crate::names::dentry::NameWords;
 use crate::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Lookup, Peek, Room, SbId, SbOptions, Ttl};
 
 const SLOTS: u32 = 1 << 15;

@@ -5,7 +5,7 @@
 //! never ends the inode.
 
 use super::*;
-use crate::by_number::Look;
+use crate::inodes::by_number::Look;
 
 impl World {
     /// An inode with one reference and no name.

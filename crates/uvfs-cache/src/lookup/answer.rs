@@ -13,11 +13,11 @@ use std::ops::RangeInclusive;
 use uvfs_sync::blhash::BlHash;
 use uvfs_sync::primitives::{Ordering, spin_loop};
 
-use crate::attr::Attr;
 use crate::cache::{Cache, Names, Numbers, is_dir, number_hash};
-use crate::guard::NameGuard;
-use crate::inode_ref::InodeRef;
-use crate::names::Aftermath;
+use crate::inodes::attr::Attr;
+use crate::inodes::inode_ref::InodeRef;
+use crate::lookup::ticket::NameGuard;
+use crate::names::change::Aftermath;
 use crate::types::{CacheError, Fresh, Room, SbId, Ttl};
 
 /// Bounds on the number of negative entries, if none is configured: as many as other names, within these

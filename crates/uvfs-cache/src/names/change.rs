@@ -1,6 +1,6 @@
 //! Publishing changes of names: create, link, remove, rename, exchange, and drivers' answers.
 //!
-//! Callers hold the name lock ([`crate::guard`]), have asked the driver, and have reserved memory
+//! Callers hold the name lock ([`crate::lookup::ticket`]), have asked the driver, and have reserved memory
 //! ([`NameGuard::reserve`]), so nothing here can fail.
 //!
 //! Under the lock of the name's bucket a dentry is filled and put in, or marked dead and taken out, in one
@@ -12,16 +12,16 @@ use uvfs_sync::blhash::{BlHash, Hashes, Locked, Scan};
 use uvfs_sync::order::{Class, Held};
 use uvfs_sync::primitives::{MutexGuard, Ordering, spin_loop};
 
-use crate::by_number::Asked;
 use crate::cache::{Cache, Names, is_dir};
-use crate::clock::{NEVER, SUSPECT};
-use crate::dentry::{NameWords, Published};
-use crate::dir::{DirState, Entries};
-use crate::dir_index::DirIndex;
-use crate::guard::NameGuard;
-use crate::inode_ref::{Death, InodeRef};
+use crate::coherence::clock::{NEVER, SUSPECT};
+use crate::dirs::index::DirIndex;
+use crate::dirs::state::{DirState, Entries};
+use crate::inodes::by_number::Asked;
+use crate::inodes::inode_ref::{Death, InodeRef};
+use crate::lookup::ticket::NameGuard;
+use crate::names::dentry::{NameWords, Published};
 use crate::types::{CacheError, Fresh, Room, SbId, Ttl};
-use crate::walk::Child;
+use crate::walk::step::Child;
 
 /// A reservation for a change, made before the driver is asked; dropping it releases it.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use uvfs_sync::slot;
 
 use crate::cache::Cache;
 use crate::types::InodeId;
-use crate::walk::Pos;
+use crate::walk::step::Pos;
 
 /// Maximum number of entries: a MiB in all.
 pub const ENTRIES: u32 = if cfg!(loom) { 1 } else { 4096 };
@@ -112,7 +112,7 @@ impl Text {
             mix(*word);
         }
         if !rest.is_empty() {
-            let word = crate::dentry::word(rest);
+            let word = crate::names::dentry::word(rest);
             words[whole.len()] = word;
             mix(word);
         }
@@ -245,7 +245,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::attr::{Attr, mode};
+    use crate::inodes::attr::{Attr, mode};
     use crate::types::{Config, Fresh, Room, SbId, SbOptions, Ttl};
 
     const TEXT: &[u8] = b"/a/b";

@@ -1,8 +1,8 @@
 //! The watermarks below the limit, and one step of the thread that keeps them.
 //!
-//! A thread that needs a slot and finds none evicts a few names itself ([`crate::shrink`]). That always
+//! A thread that needs a slot and finds none evicts a few names itself ([`crate::limit::make_room`]). That always
 //! works, but it makes a lookup wait for the search. So some slots are kept free ahead of need. If fewer
-//! than the *low* watermark are free, the watcher is woken ([`crate::pressure`]). Each of its calls of
+//! than the *low* watermark are free, the watcher is woken ([`crate::limit::pressure`]). Each of its calls of
 //! [`Cache::balance`] is then one small step, until the *high* watermark is reached. Free slots are those
 //! without an inode or a name, and those of chunks that the limit still allows. The watermarks are a
 //! thirty-second and a sixteenth of the names that the limit has room for (twice that in small caches).
@@ -18,8 +18,8 @@ use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering, Stat};
 use uvfs_sync::slab::{CHUNK, SPAN, Slab};
 
 use crate::cache::{Cache, Names, Numbers};
-use crate::pressure::Leaf;
-use crate::shrink::{DENTRY_CHUNK, GLANCE, INODE_CHUNK, Making};
+use crate::limit::make_room::{DENTRY_CHUNK, GLANCE, INODE_CHUNK, Making};
+use crate::limit::pressure::Leaf;
 use crate::types::SbId;
 
 /// The whole limit, in the units of [`Cache::lower_watermarks`].

@@ -2,7 +2,7 @@
 //!
 //! Entries are copied out a batch at a time under the directory's index mutex; the sink gets them with
 //! nothing held. A dentry in the list is in use: a writer takes it out of the list, under the same mutex,
-//! before the slot changes hands (see [`crate::names`]). A replaced name keeps its place in the list. Its
+//! before the slot changes hands (see [`crate::names::change`]). A replaced name keeps its place in the list. Its
 //! dentry gives way to the new one in one hold of the mutex, so a listing sees one of them.
 //!
 //! A listing from a driver ([`DirScan`]) is an answer about many names, requested before any of their name
@@ -13,13 +13,13 @@
 
 use uvfs_sync::primitives::{AtomicBool, Ordering, spin_loop};
 
-use crate::by_number::Asked;
 use crate::cache::Cache;
-use crate::clock::NEVER;
-use crate::dir::DirState;
-use crate::dir_index::FIRST_COOKIE;
-use crate::inode_ref::InodeRef;
-use crate::lookup::Known;
+use crate::coherence::clock::NEVER;
+use crate::dirs::index::FIRST_COOKIE;
+use crate::dirs::state::DirState;
+use crate::inodes::by_number::Asked;
+use crate::inodes::inode_ref::InodeRef;
+use crate::lookup::by_name::Known;
 use crate::types::{CacheError, Fresh};
 
 const BATCH: usize = 64;

@@ -15,10 +15,10 @@ use uvfs_sync::primitives::{AtomicU64, Ordering, fence};
 use uvfs_sync::slab::{Pool, Slab};
 use uvfs_sync::slot;
 
-use crate::attr::{Attr, mode};
 use crate::cache::Cache;
-use crate::inode_ref::InodeRef;
-use crate::walk::{Child, Pos, Retry};
+use crate::inodes::attr::{Attr, mode};
+use crate::inodes::inode_ref::InodeRef;
+use crate::walk::step::{Child, Pos, Retry};
 
 /// The longest target that is cached, in bytes.
 pub const TARGET_MAX: usize = WORDS * 8;

@@ -22,13 +22,13 @@ use uvfs_sync::blhash::Scan;
 use uvfs_sync::percpu_ref::Place;
 use uvfs_sync::primitives::{Ordering, spin_loop};
 
-use crate::attr::{Attr, mode};
 use crate::cache::{Cache, is_dir, number_hash};
-use crate::clock::SUSPECT;
-use crate::inode::LIVE;
-use crate::inode_ref::InodeRef;
+use crate::coherence::clock::SUSPECT;
+use crate::inodes::attr::{Attr, mode};
+use crate::inodes::halves::LIVE;
+use crate::inodes::inode_ref::InodeRef;
 use crate::types::{CacheError, Fresh, InodeId, SbId};
-use crate::walk::TRIES;
+use crate::walk::step::TRIES;
 
 /// The moment before a driver was asked about an inode: see [`Cache::iget`].
 #[derive(Clone, Copy, Debug)]

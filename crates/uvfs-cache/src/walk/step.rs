@@ -20,11 +20,11 @@ use uvfs_sync::blhash::{BlHash, Hashes, Scan, View};
 use uvfs_sync::primitives::Ordering;
 use uvfs_sync::seqcount::GenSeq;
 
-use crate::attr::Attr;
 use crate::cache::{Cache, is_dir};
-use crate::dentry::{self, NameWords};
-use crate::inode::{DEAD, LIVE, Perm, ROOT};
-use crate::inode_ref::InodeRef;
+use crate::inodes::attr::Attr;
+use crate::inodes::halves::{DEAD, LIVE, Perm, ROOT};
+use crate::inodes::inode_ref::InodeRef;
+use crate::names::dentry::{self, NameWords};
 use crate::types::{InodeId, SbId};
 
 /// A directory (or the start of a walk) as it was when its generation and walk sequence were read.

@@ -8,12 +8,12 @@ use std::fmt;
 
 use uvfs_sync::primitives::Ordering;
 
-use crate::attr::{Attr, mode};
-use crate::by_number::Asked;
 use crate::cache::Cache;
-use crate::clock::{NEVER, SUSPECT, is_epoch};
-use crate::dir::DirState;
-use crate::inode::{self, DEAD, Perm, ROOT};
+use crate::coherence::clock::{NEVER, SUSPECT, is_epoch};
+use crate::dirs::state::DirState;
+use crate::inodes::attr::{Attr, mode};
+use crate::inodes::by_number::Asked;
+use crate::inodes::halves::{self, DEAD, Perm, ROOT};
 use crate::types::{InodeId, NotEmpty, SbId, Ttl};
 
 /// A reference; dropping it may end the inode's generation (and call the superblock's evict hook).
@@ -44,7 +44,7 @@ impl Drop for InodeRef<'_> {
 }
 
 /// Unlocks even if the closure of an update panics.
-struct Unlock<'a>(&'a inode::Private);
+struct Unlock<'a>(&'a halves::Private);
 
 impl Drop for Unlock<'_> {
     #[inline]
@@ -65,12 +65,12 @@ impl<'c> InodeRef<'c> {
     }
 
     #[inline(always)]
-    fn published(&self) -> &'c inode::Published {
+    fn published(&self) -> &'c halves::Published {
         self.cache.inodes.get(self.index)
     }
 
     #[inline(always)]
-    pub(crate) fn private_half(&self) -> &'c inode::Private {
+    pub(crate) fn private_half(&self) -> &'c halves::Private {
         self.cache.inodes_private.get(self.index)
     }
 

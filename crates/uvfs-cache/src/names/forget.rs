@@ -15,9 +15,9 @@ use uvfs_sync::primitives::Ordering;
 use uvfs_sync::seqcount::SeqCount;
 
 use crate::cache::{Cache, Names};
-use crate::dentry::NameWords;
-use crate::inode_ref::InodeRef;
-use crate::names::Aftermath;
+use crate::inodes::inode_ref::InodeRef;
+use crate::names::change::Aftermath;
+use crate::names::dentry::NameWords;
 use crate::types::{InodeId, SbId};
 
 /// Pieces of a slab that are searched for negative entries when their number is at the bound: 4096 slots.
@@ -305,8 +305,8 @@ fn floor_of<'a>(slots: impl Iterator<Item = (u32, &'a SeqCount)>) -> Option<u32>
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::attr::{Attr, mode};
-    use crate::lookup::Lookup;
+    use crate::inodes::attr::{Attr, mode};
+    use crate::lookup::by_name::Lookup;
     use crate::types::{Config, Fresh, SbOptions, Ttl};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering as Std};

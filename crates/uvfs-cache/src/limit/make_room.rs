@@ -4,7 +4,7 @@
 //! that needs a chunk asks [`Cache::may_grow`] first. If the limit forbids it, the thread evicts a few
 //! names instead ([`Cache::make_room`]) and takes their slots. So allocating threads keep the limit, in
 //! small steps, and no hit waits for it. A watcher's thread may do most of that work ahead of them
-//! ([`crate::watermark`]).
+//! ([`crate::limit::watermarks`]).
 //!
 //! Eviction is second chance in arena order (design rule 17). Each name has a byte of its own, outside
 //! everything that a sequence guards. A hit sets it while eviction is *armed*, and the shrinker clears it
@@ -29,9 +29,10 @@ use uvfs_sync::slab::{CHUNK, SPAN};
 use uvfs_sync::slot;
 
 use crate::cache::{Cache, Names, Numbers};
-use crate::pressure::beyond;
+use crate::inodes::halves;
+use crate::limit::pressure::beyond;
+use crate::names::dentry;
 use crate::types::{CacheError, SbId};
-use crate::{dentry, inode};
 
 slot! {
     /// Whether a name was used since the shrinker's hand last passed.
@@ -53,7 +54,7 @@ const fn chunk(slot: usize) -> u64 {
     CHUNK as u64 * slot as u64
 }
 
-pub(crate) const INODE_CHUNK: u64 = chunk(size_of::<inode::Published>() + size_of::<inode::Private>());
+pub(crate) const INODE_CHUNK: u64 = chunk(size_of::<halves::Published>() + size_of::<halves::Private>());
 pub(crate) const DENTRY_CHUNK: u64 =
     chunk(size_of::<dentry::Published>() + size_of::<dentry::Private>() + size_of::<Visited>());
 
@@ -383,11 +384,11 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
-    use crate::attr::{Attr, mode};
     use crate::cache::Cache;
-    use crate::hit::Peek;
-    use crate::lookup::Lookup;
+    use crate::inodes::attr::{Attr, mode};
+    use crate::lookup::by_name::Lookup;
     use crate::types::{Config, Fresh, InodeId, SbId, SbOptions, Ttl};
+    use crate::walk::hit::Peek;
 
     use super::Ordering;
 

@@ -1,6 +1,6 @@
 //! The hit: one name below a directory, and what it leads to, in a few dozen instructions.
 //!
-//! `walk.rs` describes the protocol. Here it is done in one piece for the two things that a walk nearly
+//! `step.rs` describes the protocol. Here it is done in one piece for the two things that a walk nearly
 //! always wants: the next directory ([`Cache::down`]) and the attributes at the end ([`Cache::look`]).
 //! `step` handles everything unusual: a negative entry, one that may expire, one that is being changed, one
 //! with stale attributes, and a name in a later slot or line. That call takes and returns plain words and
@@ -11,11 +11,11 @@
 use uvfs_sync::blhash::Seen;
 use uvfs_sync::primitives::Ordering;
 
-use crate::attr::{Attr, mode};
 use crate::cache::Cache;
-use crate::dentry::fmt_of;
+use crate::inodes::attr::{Attr, mode};
+use crate::names::dentry::fmt_of;
 use crate::types::InodeId;
-use crate::walk::{NameHash, Names, Pos, Retry, Step, TRIES};
+use crate::walk::step::{NameHash, Names, Pos, Retry, Step, TRIES};
 
 /// Result of [`Cache::peek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

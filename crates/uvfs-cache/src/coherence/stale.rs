@@ -27,11 +27,11 @@
 
 use uvfs_sync::primitives::Ordering;
 
-use crate::attr::mode;
 use crate::cache::Cache;
-use crate::dentry::is_name;
-use crate::guard::NameGuard;
-use crate::inode_ref::InodeRef;
+use crate::inodes::attr::mode;
+use crate::inodes::inode_ref::InodeRef;
+use crate::lookup::ticket::NameGuard;
+use crate::names::dentry::is_name;
 use crate::types::SbId;
 
 /// A name's key among the numbers of changed inodes. If two names share a key, an answer may be treated as
@@ -39,7 +39,7 @@ use crate::types::SbId;
 fn name_key(dir: u64, name: &[u8]) -> u64 {
     let start = dir.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ name.len() as u64;
     name.chunks(8).fold(start, |key, bytes| {
-        (key ^ crate::dentry::word(bytes)).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29)
+        (key ^ crate::names::dentry::word(bytes)).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29)
     })
 }
 
@@ -111,10 +111,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::attr::Attr;
-    use crate::hit::Peek;
-    use crate::lookup::Lookup;
+    use crate::inodes::attr::Attr;
+    use crate::lookup::by_name::Lookup;
     use crate::types::{Config, Fresh, Room, SbOptions, Ttl};
+    use crate::walk::hit::Peek;
 
     fn file(ino: u64, size: u64) -> Fresh {
         let attr = Attr { ino, mode: mode::S_IFREG | 0o644, nlink: 1, size, ..Attr::default() };

@@ -1,0 +1,7 @@
+//! Inodes: attributes, the two halves, counted references, inodes by number.
+
+pub mod attr;
+pub(crate) mod by_number;
+pub(crate) mod halves;
+pub(crate) mod inode_ref;
+pub(crate) mod owned;

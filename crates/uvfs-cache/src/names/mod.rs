@@ -1,0 +1,5 @@
+//! Names: dentries, the changes that are published under them, and forgetting.
+
+pub(crate) mod change;
+pub(crate) mod dentry;
+pub(crate) mod forget;
