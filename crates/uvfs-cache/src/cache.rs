@@ -8,20 +8,19 @@
 //!
 //! Lock order (docs/locking.md): rename mutex, name locks, directory list, buckets, attribute locks, slabs.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use uvfs_sync::arena::Arena;
 use uvfs_sync::blhash::{BlHash, Key, Objects};
 use uvfs_sync::lockref::{Got, LockRef};
 use uvfs_sync::order::{self, Class, Ordered};
 use uvfs_sync::percpu_ref::{self, PercpuRefs, Place};
-use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Stat, fence};
+use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Ordering, Stat, fence};
 use uvfs_sync::segvec::SegVec;
 use uvfs_sync::seqcount::SeqCount;
 use uvfs_sync::slab::{CHUNK, Pool, Slab, next_generation};
 
 use crate::buffers::Registry;
-use crate::coherence::changed_numbers::Changes;
 use crate::coherence::clock::{Clock, NEVER};
 use crate::coherence::listeners::Listeners;
 use crate::dirs::state::DirState;
@@ -35,7 +34,8 @@ use crate::limit::pressure::Pressure;
 use crate::limit::watermarks::Watermarks;
 use crate::lookup::ticket::NameLocks;
 use crate::names::dentry::{self, NameWords, Tails};
-use crate::types::{CacheError, Config, Counters, EvictHook, Fresh, InodeId, SbId, SbOptions, Ttl};
+use crate::superblock::{Superblock, Superblocks};
+use crate::types::{CacheError, Config, Counters, Fresh, InodeId, SbId, SbOptions, Ttl};
 use crate::walk::prefix::Prefixes;
 use crate::walk::symlink::Targets;
 
@@ -78,27 +78,7 @@ pub struct Cache {
     pub(crate) buffers: Arc<Registry>,
     /// Memory that drivers keep besides.
     pub(crate) external: Arc<ExternalBytes>,
-    superblocks: SegVec<OnceLock<Superblock>>,
-}
-
-/// The state of one superblock.
-pub(crate) struct Superblock {
-    pub(crate) resident: bool,
-    /// Its driver's answers hold until the epoch moves.
-    pub(crate) watched: AtomicBool,
-    pub(crate) on_evict: EvictHook,
-    pub(crate) changes: Changes,
-    pub(crate) inodes: Slab,
-    pub(crate) dentries: Slab,
-    /// The shrinker's hand: the piece at which it continues.
-    pub(crate) hand: AtomicU64,
-    /// The hand of the search for inodes that the kernel should forget.
-    pub(crate) kernel_hand: AtomicU64,
-    /// The hand of the search for negative entries.
-    pub(crate) negative_hand: AtomicU64,
-    /// Held while a directory moves to another parent (rule 12).
-    pub(crate) renames: Mutex<()>,
-    pub(crate) root: AtomicU64,
+    superblocks: Superblocks,
 }
 
 impl std::fmt::Debug for Cache {
@@ -150,7 +130,7 @@ impl Cache {
             watermarks: Watermarks::default(),
             buffers: Arc::default(),
             external: Arc::default(),
-            superblocks: SegVec::new(),
+            superblocks: Superblocks::new(),
             inodes,
             inodes_private,
             dentries,
@@ -172,29 +152,12 @@ impl Cache {
     /// # Errors
     /// `NoMemory` after 65,536 superblocks.
     pub fn add_superblock(&self, options: SbOptions) -> Result<SbId, CacheError> {
-        let (id, place) = self.superblocks.alloc().ok_or(CacheError::NoMemory)?;
-        let id = u16::try_from(id).map_err(|_| CacheError::NoMemory)?;
-        let sb = Superblock {
-            changes: Changes::new(options.resident),
-            resident: options.resident,
-            watched: AtomicBool::new(false),
-            on_evict: options.on_evict,
-            inodes: Slab::new(u32::from(id)),
-            dentries: Slab::new(u32::from(id)),
-            hand: AtomicU64::new(0),
-            kernel_hand: AtomicU64::new(0),
-            negative_hand: AtomicU64::new(0),
-            renames: Mutex::new(()),
-            root: AtomicU64::new(0),
-        };
-        place.set(sb).map_err(|_| CacheError::NoMemory)?;
-        Ok(SbId(id))
+        self.superblocks.add(options)
     }
 
     #[inline]
     pub(crate) fn superblock(&self, sb: SbId) -> &Superblock {
-        // Only `add_superblock` makes an SbId, and no superblock is ever removed.
-        self.superblocks.get(u32::from(sb.0)).and_then(OnceLock::get).expect("a superblock of this cache")
+        self.superblocks.get(sb)
     }
 
     #[inline]
@@ -204,8 +167,7 @@ impl Cache {
 
     /// All superblocks that were ever added; one that has ended is empty.
     pub(crate) fn superblocks(&self) -> impl Iterator<Item = SbId> {
-        let made = |id: u16| self.superblocks.get(u32::from(id)).and_then(OnceLock::get).is_some();
-        (0..=u16::MAX).take_while(move |id| made(*id)).map(SbId)
+        self.superblocks.ids()
     }
 
     /// Make the root directory of a superblock, once. The superblock itself holds one reference until
@@ -218,12 +180,12 @@ impl Cache {
         let root = self.fill_inode(sb, index, dir, fresh, ROOT, self.clock.epoch());
         let id = root.id();
         // The superblock's own reference takes the place of a name's, and is dropped as one.
-        self.superblock(sb).root.store(id.as_u64(), Ordering::Relaxed);
+        self.superblock(sb).set_root(id);
         Ok(root)
     }
 
     pub(crate) fn alloc_inode(&self, sb: SbId) -> Result<u32, CacheError> {
-        let slab = &self.superblock(sb).inodes;
+        let slab = self.superblock(sb).inodes();
         loop {
             let may_grow = || self.may_grow(INODE_CHUNK);
             let index = self.with_room(sb, || slab.alloc_within(&self.inode_pool, &may_grow))?;
@@ -244,7 +206,7 @@ impl Cache {
     }
 
     pub(crate) fn alloc_dentry(&self, sb: SbId) -> Result<u32, CacheError> {
-        let slab = &self.superblock(sb).dentries;
+        let slab = self.superblock(sb).dentries();
         let may_grow = || self.may_grow(DENTRY_CHUNK);
         let index = self.with_room(sb, || slab.alloc_within(&self.dentry_pool, &may_grow))?;
         let seq = &self.dentries.get(index).seq;
@@ -324,7 +286,7 @@ impl Cache {
         deadline: u32,
     ) -> u32 {
         let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
-        let resident = self.superblock(sb).resident;
+        let resident = self.superblock(sb).is_resident();
         let old = published.generation();
         // `alloc_inode` has checked that there is a next generation.
         let generation = next_generation(old, self.inode_pool.floor(index)).unwrap_or(u32::MAX);
@@ -346,9 +308,9 @@ impl Cache {
     /// The deadline of an answer that the driver of `sb` gave when it was asked in `epoch`.
     pub(crate) fn deadline(&self, sb: SbId, ttl: Ttl, epoch: u32) -> u32 {
         let superblock = self.superblock(sb);
-        if superblock.resident {
+        if superblock.is_resident() {
             NEVER
-        } else if ttl == Ttl::Forever && superblock.watched.load(Ordering::Relaxed) {
+        } else if ttl == Ttl::Forever && superblock.is_watched() {
             epoch
         } else {
             self.clock.deadline(ttl)
@@ -369,7 +331,7 @@ impl Cache {
     /// Give an inode slot, and its directory state (0: none), back to the superblock that owns the slot
     /// (design rule 18).
     pub(crate) fn free_inode_slot(&self, index: u32, dir: u32) {
-        if self.inode_pool.free(index, |owner| &self.owner(owner).inodes) {
+        if self.inode_pool.free(index, |owner| self.owner(owner).inodes()) {
             self.trim_ended(self.inode_pool.owner(index));
         }
         if dir != 0 {
@@ -382,7 +344,7 @@ impl Cache {
     /// entry does not hold its directory, so another superblock may have taken the directory's index since.
     pub(crate) fn free_dentry(&self, dentry: u32, tail: u32) {
         self.tails.free(tail);
-        if self.dentry_pool.free(dentry, |owner| &self.owner(owner).dentries) {
+        if self.dentry_pool.free(dentry, |owner| self.owner(owner).dentries()) {
             self.trim_ended(self.dentry_pool.owner(dentry));
         }
     }
@@ -490,7 +452,7 @@ impl Cache {
         let superblock = self.superblock(sb);
         let attr = published.copy(|| private);
         let value = private.value.load(Ordering::Relaxed);
-        if !superblock.resident {
+        if !superblock.is_resident() {
             self.unhash_number(sb, index, attr.ino);
         }
         let dir = private.dir.load(Ordering::Relaxed);
@@ -501,9 +463,8 @@ impl Cache {
             self.targets.free(private.alias.swap(0, Ordering::Relaxed));
         }
         self.pressure.not_barren();
-        // The driver may take its time, or use the cache.
         order::check(Class::Eviction);
-        (superblock.on_evict)(&attr, value);
+        superblock.notify_eviction(&attr, value);
         self.free_inode_slot(index, dir);
     }
 
@@ -573,7 +534,7 @@ impl Cache {
 
     /// The root of a superblock, if it has one.
     pub fn root(&self, sb: SbId) -> Option<InodeRef<'_>> {
-        self.get(InodeId::from_u64(self.superblock(sb).root.load(Ordering::Relaxed)))
+        self.get(self.superblock(sb).root())
     }
 
     /// Advance the clock that expiry uses; for tests of drivers.
@@ -586,8 +547,8 @@ impl Cache {
         let mut c =
             Counters { negative: self.negatives.get(), spread: self.percpu.in_use(), ..Counters::default() };
         for sb in self.superblocks().map(|sb| self.superblock(sb)) {
-            c.inodes += sb.inodes.in_use();
-            c.dentries += sb.dentries.in_use();
+            c.inodes += sb.inodes().in_use();
+            c.dentries += sb.dentries().in_use();
         }
         c.hash_bytes = self.names.bytes() + self.numbers.bytes();
         c.bytes = self.committed();

@@ -34,6 +34,7 @@ mod names;
 mod order_tests;
 #[cfg(all(test, not(loom)))]
 mod owner_tests;
+mod superblock;
 mod types;
 mod walk;
 

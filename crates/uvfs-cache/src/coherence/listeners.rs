@@ -71,7 +71,7 @@ impl Cache {
     /// not all. An inode that the kernel learns of meanwhile may be missing.
     pub fn held_nodes(&self, sb: SbId, from: u32, max: usize) -> (Vec<(InodeId, bool)>, Option<u32>) {
         let mut held = Vec::new();
-        for (first, end) in self.superblock(sb).inodes.chunks() {
+        for (first, end) in self.superblock(sb).inodes().chunks() {
             for index in (first.max(from)..end).take_while(|index| self.is_slot(*index)) {
                 let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
                 if private.nlookup.load(Ordering::Relaxed) == 0 {

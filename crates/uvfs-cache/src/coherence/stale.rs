@@ -25,8 +25,6 @@
 //! Costs: a lock of one bucket and one inode for each change. Hits pay for a test of words that they have
 //! loaded.
 
-use uvfs_sync::primitives::Ordering;
-
 use crate::cache::Cache;
 use crate::inodes::attr::mode;
 use crate::inodes::inode_ref::InodeRef;
@@ -47,7 +45,7 @@ impl Cache {
     /// From now on the answers of the driver of `sb` hold until it notifies the cache. Call this before its
     /// root is made.
     pub fn watch(&self, sb: SbId) {
-        self.superblock(sb).watched.store(true, Ordering::Relaxed);
+        self.superblock(sb).watch();
     }
 
     /// The inode that `name` leads to in the directory numbered `dir` was changed behind the cache, and the
@@ -57,7 +55,7 @@ impl Cache {
         if !is_name(name) {
             return false;
         }
-        self.superblock(sb).changes.note(name_key(dir, name));
+        self.superblock(sb).changes().note(name_key(dir, name));
         let Some(dir) = self.changed(sb, dir, mode::S_IFDIR) else { return false };
         self.invalidate(&dir, name);
         dir.mark_stale();
@@ -94,13 +92,14 @@ impl NameGuard<'_> {
             return;
         }
         let superblock = self.cache.sb_of(self.dir.index());
-        if !superblock.watched.load(Ordering::Relaxed) {
+        if !superblock.is_watched() {
             return;
         }
-        if let Some(inode) = made.filter(|inode| superblock.changes.since(inode.ino(), self.asked.changes)) {
+        if let Some(inode) = made.filter(|inode| superblock.changes().since(inode.ino(), self.asked.changes))
+        {
             inode.mark_stale();
         }
-        if superblock.changes.since(name_key(self.dir.ino(), self.name()), self.asked.changes) {
+        if superblock.changes().since(name_key(self.dir.ino(), self.name()), self.asked.changes) {
             self.cache.forget_name(&self.dir, self.name());
         }
     }

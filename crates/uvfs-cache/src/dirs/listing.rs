@@ -175,7 +175,7 @@ impl Cache {
     pub fn begin_scan<'c>(&'c self, dir: &InodeRef<'c>) -> DirScan<'c> {
         // Before the version: see `DirState::set_complete`.
         let asked = self.ask_below(dir);
-        let watched = self.sb_of(dir.index()).watched.load(Ordering::Relaxed);
+        let watched = self.sb_of(dir.index()).is_watched();
         let version = dir.dir_state().map_or(0, |d| d.version());
         let epoch = if watched { asked.epoch } else { NEVER };
         DirScan { dir: dir.clone(), version, asked, epoch, partial: AtomicBool::new(false) }

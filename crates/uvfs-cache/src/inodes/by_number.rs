@@ -198,7 +198,7 @@ impl Cache {
 
     /// Call this before asking a driver about an inode for [`Cache::iget`].
     pub fn ask(&self, sb: SbId) -> Asked {
-        Asked { changes: self.superblock(sb).changes.count(), epoch: self.clock.asked() }
+        Asked { changes: self.superblock(sb).changes().count(), epoch: self.clock.asked() }
     }
 
     /// [`Cache::ask`] about the contents of a directory. For a resident superblock no driver is asked.
@@ -263,7 +263,7 @@ impl Cache {
     /// O(slots of the superblock's chunks).
     pub fn inodes_of(&self, sb: SbId, f: &mut dyn FnMut(&InodeRef<'_>) -> bool) -> u64 {
         let mut shown = 0;
-        for (from, to) in self.superblock(sb).inodes.chunks() {
+        for (from, to) in self.superblock(sb).inodes().chunks() {
             for index in (from.max(1)..to).take_while(|index| self.is_slot(*index)) {
                 // Most slots are in use; a free one costs no read-modify-write.
                 if !self.inodes_private.get(index).refs.is_live() {

@@ -159,7 +159,7 @@ impl<'c> InodeRef<'c> {
     /// Note a change before it is made, under the attribute lock: see `changed_numbers.rs`.
     #[inline(never)]
     fn note_change(&self) {
-        self.cache.sb_of(self.index()).changes.note(self.ino());
+        self.cache.sb_of(self.index()).changes().note(self.ino());
     }
 
     /// Change attributes under the attribute lock. Inlined together with `f`, so that fields which `f`
@@ -182,7 +182,7 @@ impl<'c> InodeRef<'c> {
     /// nothing has changed since the driver was asked. All others use [`InodeRef::refresh_unless_changed`].
     pub fn refresh(&self, attr: &Attr, ttl: Ttl) {
         let _lock = self.lock();
-        self.cache.sb_of(self.index()).changes.note(self.ino());
+        self.cache.sb_of(self.index()).changes().note(self.ino());
         self.believe(attr, ttl, self.cache.clock.epoch());
     }
 
@@ -198,7 +198,7 @@ impl<'c> InodeRef<'c> {
     /// to the inode; answers on their way are late. See [`Cache::inode_changed`].
     pub fn mark_stale(&self) {
         let _lock = self.lock();
-        self.cache.sb_of(self.index()).changes.note(self.ino());
+        self.cache.sb_of(self.index()).changes().note(self.ino());
         self.published().mark_stale();
         self.private_half().deadline.store(SUSPECT, Ordering::Relaxed);
     }
@@ -221,7 +221,7 @@ impl<'c> InodeRef<'c> {
     pub(crate) fn refresh_unless_late(&self, asked: Asked, attr: &Attr, ttl: Ttl) -> bool {
         let _lock = self.lock();
         if self.is_of_the_past(asked.epoch)
-            || self.cache.sb_of(self.index()).changes.since(attr.ino, asked.changes)
+            || self.cache.sb_of(self.index()).changes().since(attr.ino, asked.changes)
         {
             return false;
         }
@@ -234,7 +234,7 @@ impl<'c> InodeRef<'c> {
     pub(crate) fn believe_unless_late(&self, asked: Asked, ttl: Ttl) -> bool {
         let _lock = self.lock();
         if self.is_of_the_past(asked.epoch)
-            || self.cache.sb_of(self.index()).changes.since(self.ino(), asked.changes)
+            || self.cache.sb_of(self.index()).changes().since(self.ino(), asked.changes)
         {
             return false;
         }

@@ -32,6 +32,7 @@ use crate::cache::{Cache, Names, Numbers};
 use crate::inodes::halves;
 use crate::limit::pressure::beyond;
 use crate::names::dentry;
+use crate::superblock::Hand;
 use crate::types::{CacheError, SbId};
 
 slot! {
@@ -154,7 +155,7 @@ impl Cache {
         let before = self.committed();
         self.evict_within(sb, STEP, GLANCE);
         self.trim(sb);
-        if self.committed() >= before && !self.superblock(sb).resident {
+        if self.committed() >= before && !self.superblock(sb).is_resident() {
             self.empty_next_chunk(sb);
         }
         self.names.settle(&Names(self));
@@ -292,10 +293,10 @@ impl Cache {
             if let Some(slot) = alloc() {
                 return Some(slot);
             }
-            if self.superblock(sb).resident {
+            if self.superblock(sb).is_resident() {
                 continue;
             }
-            for chunk in self.superblock(sb).dentries.chunks() {
+            for chunk in self.superblock(sb).dentries().chunks() {
                 self.empty_chunk(sb, chunk);
                 if let Some(slot) = alloc() {
                     return Some(slot);
@@ -308,7 +309,7 @@ impl Cache {
     /// Evict the names of a chunk that can go, recently used or not, and return what has become empty.
     /// Returns how many went.
     pub(crate) fn empty_chunk(&self, sb: SbId, (from, to): (u32, u32)) -> usize {
-        let slab = &self.superblock(sb).dentries;
+        let slab = self.superblock(sb).dentries();
         // Another thread is emptying it.
         if !slab.begin_drain(&self.dentry_pool, from) {
             return 0;
@@ -329,16 +330,15 @@ impl Cache {
     /// [`Cache::evict_unused`], searching at most `spans` pieces of the slab.
     pub(crate) fn evict_within(&self, sb: SbId, max: usize, spans: u64) -> usize {
         let superblock = self.superblock(sb);
-        if superblock.resident {
+        if superblock.is_resident() {
             return 0;
         }
         let mut evicted = 0;
-        for _ in 0..(2 * superblock.dentries.spans()).min(spans) {
+        for _ in 0..(2 * superblock.dentries().spans()).min(spans) {
             if evicted >= max {
                 break;
             }
-            let turn = superblock.hand.fetch_add(1, Ordering::Relaxed);
-            let Some((from, to)) = superblock.dentries.span(turn) else { break };
+            let Some((from, to)) = superblock.next_span(Hand::Shrinker) else { break };
             let gone = (from..to).filter(|dentry| {
                 // Only in this piece: the next one is another thread's, and may not be committed.
                 if dentry + FORESEEN < to {

@@ -100,7 +100,7 @@ impl Cache {
     pub fn changed(&self, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
         // First. If the inode is not found below, it is inserted after this note, and its inserter then
         // checks whether it is late.
-        self.superblock(sb).changes.note(ino);
+        self.superblock(sb).changes().note(ino);
         if let Some(root) = self.root(sb).filter(|root| root.ino() == ino) {
             return Some(root);
         }
@@ -125,7 +125,7 @@ impl Cache {
         attr: &Attr,
         start: impl FnOnce() -> InodeRef<'c>,
     ) -> Result<InodeRef<'c>, InodeRef<'c>> {
-        if self.superblock(sb).resident {
+        if self.superblock(sb).is_resident() {
             return Ok(start());
         }
         let mut spare = false;
@@ -178,7 +178,8 @@ impl Cache {
         if now < most {
             return true;
         }
-        let others = self.superblocks().filter(|other| *other != sb && !self.superblock(*other).resident);
+        let others =
+            self.superblocks().filter(|other| *other != sb && !self.superblock(*other).is_resident());
         let _ = std::iter::once(sb).chain(others).any(|sb| self.sweep_negatives(sb, 8) > 0);
         self.negatives.get() < most
     }
@@ -193,7 +194,7 @@ impl Cache {
         let most = match self.max_negative {
             0 if now < *NEGATIVES.start() => *NEGATIVES.start(),
             0 => {
-                let names: u64 = self.superblocks().map(|sb| self.superblock(sb).dentries.in_use()).sum();
+                let names: u64 = self.superblocks().map(|sb| self.superblock(sb).dentries().in_use()).sum();
                 names.saturating_sub(now).clamp(*NEGATIVES.start(), *NEGATIVES.end())
             }
             most => most,

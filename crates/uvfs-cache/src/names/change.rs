@@ -220,7 +220,7 @@ impl Cache {
     pub fn create_nameless(&self, mut room: Reserved<'_>, asked: Asked, fresh: &Fresh) -> InodeRef<'_> {
         let (sb, index) = (room.sb, std::mem::take(&mut room.inode));
         debug_assert_ne!(index, 0, "not reserved as nameless");
-        if self.superblock(sb).resident {
+        if self.superblock(sb).is_resident() {
             let generation = self.fill_slot(sb, index, 0, fresh, 0, NEVER);
             return self.start_inode(index, generation);
         }
@@ -239,7 +239,7 @@ impl Cache {
     /// no loop can arise. Taken before the name locks.
     pub fn lock_renames(&self, sb: SbId) -> RenameLock<'_> {
         let order = Held::new(Class::Rename);
-        RenameLock { _held: self.superblock(sb).renames.lock(), _order: order }
+        RenameLock { _held: self.superblock(sb).lock_renames(), _order: order }
     }
 
     /// Hash and lock the buckets of `N` names; hash again if the keys changed meanwhile.

@@ -18,6 +18,7 @@ use crate::cache::{Cache, Names};
 use crate::inodes::inode_ref::InodeRef;
 use crate::names::change::Aftermath;
 use crate::names::dentry::NameWords;
+use crate::superblock::Hand;
 use crate::types::{InodeId, SbId};
 
 /// Pieces of a slab that are searched for negative entries when their number is at the bound: 4096 slots.
@@ -102,7 +103,7 @@ impl Cache {
     }
 
     fn dentries_of(&self, sb: SbId) -> impl Iterator<Item = u32> {
-        self.superblock(sb).dentries.chunks().into_iter().flat_map(|(from, to)| from.max(1)..to)
+        self.superblock(sb).dentries().chunks().into_iter().flat_map(|(from, to)| from.max(1)..to)
     }
 
     /// Evict the name in a slot if nobody needs it: a negative one, or a leaf whose inode only the name
@@ -195,12 +196,11 @@ impl Cache {
     pub(crate) fn sweep_negatives(&self, sb: SbId, max: usize) -> usize {
         let superblock = self.superblock(sb);
         let mut gone = 0;
-        for _ in 0..superblock.dentries.spans().min(NEGATIVE_SPANS) {
+        for _ in 0..superblock.dentries().spans().min(NEGATIVE_SPANS) {
             if gone >= max {
                 break;
             }
-            let turn = superblock.negative_hand.fetch_add(1, Ordering::Relaxed);
-            let Some((from, to)) = superblock.dentries.span(turn) else { break };
+            let Some((from, to)) = superblock.next_span(Hand::Negatives) else { break };
             // All of a piece that was begun: the hand does not return to it soon.
             gone += (from..to)
                 .filter(|dentry| self.is_negative(*dentry) && self.second_chance(sb, *dentry))
@@ -245,15 +245,14 @@ impl Cache {
             drop(locked);
             self.finish(after);
         }
-        let root = InodeId::from_u64(superblock.root.swap(0, Ordering::Relaxed));
-        if root.as_u64() != 0 {
+        if let Some(root) = superblock.take_root() {
             self.put_name(root.index());
         }
         self.names.maintain(&Names(self));
         // Slots that are freed after this trim return their chunk at once: of inodes that are still held, and of
         // negative entries that another superblock is killing now.
         self.return_chunks_of(sb, true);
-        superblock.inodes.in_use() as usize
+        superblock.inodes().in_use() as usize
     }
 
     /// Return chunks without a used slot to the system; returns how many. A chunk's memory then reads as
@@ -274,7 +273,7 @@ impl Cache {
             self.inodes.give_back(from, to)?;
             self.inodes_private.give_back(from, to)
         };
-        let (slab, pool) = (&superblock.inodes, &self.inode_pool);
+        let (slab, pool) = (superblock.inodes(), &self.inode_pool);
         let inodes =
             if end { slab.end(pool, highest, give_back) } else { slab.trim(pool, highest, give_back) };
         let highest = |from, to| floor_of((from..to).map(|i| (0, &self.dentries.get(i).seq)));
@@ -282,7 +281,7 @@ impl Cache {
             self.dentries.give_back(from, to)?;
             self.dentries_private.give_back(from, to)
         };
-        let (slab, pool) = (&superblock.dentries, &self.dentry_pool);
+        let (slab, pool) = (superblock.dentries(), &self.dentry_pool);
         let dentries =
             if end { slab.end(pool, highest, give_back) } else { slab.trim(pool, highest, give_back) };
         self.tails.trim();
@@ -384,10 +383,12 @@ mod tests {
                 ));
             }
             put(&dir, 60_000);
-            let before = (cache.superblock(one).dentries.in_use(), cache.superblock(two).dentries.in_use());
+            let before =
+                (cache.superblock(one).dentries().in_use(), cache.superblock(two).dentries().in_use());
             // The first thread continues.
             let went = if negative { cache.evict_negative(one, &seen) } else { cache.evict_one(one, &seen) };
-            let after = (cache.superblock(one).dentries.in_use(), cache.superblock(two).dentries.in_use());
+            let after =
+                (cache.superblock(one).dentries().in_use(), cache.superblock(two).dentries().in_use());
             assert!(!went, "a name of the other superblock went; negative: {negative}");
             assert_eq!(after, before, "negative: {negative}");
         }
