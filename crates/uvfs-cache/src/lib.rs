@@ -22,6 +22,7 @@ pub mod buffers;
 pub mod mapping;
 
 mod cache;
+mod chunks;
 mod coherence;
 mod dirs;
 mod inodes;
@@ -46,6 +47,7 @@ pub use inodes::by_number::Asked;
 pub use inodes::halves::Perm;
 pub use inodes::inode_ref::{Death, InodeRef};
 pub use inodes::owned::{Borrowed, OwnedId};
+pub use inodes::targets::TARGET_MAX;
 pub use limit::external_bytes::ExternalBytes;
 pub use limit::pressure::{Held, Leaf, Overdraft};
 pub use limit::watermarks::Balance;
@@ -58,7 +60,6 @@ pub use types::{
 pub use walk::hit::{Peek, Stuck};
 pub use walk::prefix;
 pub use walk::step::{Child, NameHash, Names, Pos, Retry, Step};
-pub use walk::symlink::TARGET_MAX;
 
 /// The byte table of docs/architecture.md: the cost of a file with a name of up to 23 bytes, hash and
 /// directory list included. The hash's share is the worst that was measured.

@@ -72,8 +72,8 @@ impl Cache {
     pub fn held_nodes(&self, sb: SbId, from: u32, max: usize) -> (Vec<(InodeId, bool)>, Option<u32>) {
         let mut held = Vec::new();
         for (first, end) in self.superblock(sb).inodes().chunks() {
-            for index in (first.max(from)..end).take_while(|index| self.is_slot(*index)) {
-                let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
+            for index in (first.max(from)..end).take_while(|index| self.inodes.is_slot(*index)) {
+                let (published, private) = (self.inodes.get(index), self.inodes.private(index));
                 if private.nlookup.load(Ordering::Relaxed) == 0 {
                     continue;
                 }

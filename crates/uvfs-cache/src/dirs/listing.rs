@@ -149,7 +149,7 @@ impl Cache {
         let mut name = [0; 256];
         loop {
             if let Some(seq) = d.seq.begin() {
-                let len = d.copy_name(&mut name, &self.tails);
+                let len = d.copy_name(&mut name, self.dentries.tails());
                 let fmt = d.fmt();
                 // The dentry holds its inode as long as the sequence stands.
                 let ino = self.inodes.get(d.inode.load(Ordering::Relaxed)).ino();
@@ -160,7 +160,7 @@ impl Cache {
                         batch.names.extend_from_slice(&name[..len]);
                         batch.entries.push(Listed { len, ino, fmt, next });
                         // A program that lists a directory most often looks at its entries next.
-                        self.names.prefetch(hash);
+                        self.dentries.names().prefetch(hash);
                     }
                     return;
                 }

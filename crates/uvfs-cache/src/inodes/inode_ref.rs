@@ -32,7 +32,7 @@ impl fmt::Debug for InodeRef<'_> {
 
 impl Clone for InodeRef<'_> {
     fn clone(&self) -> Self {
-        self.cache.get_again(self.index, self.generation);
+        self.cache.inodes.hold_again(self.id());
         Self { cache: self.cache, index: self.index, generation: self.generation }
     }
 }
@@ -71,11 +71,11 @@ impl<'c> InodeRef<'c> {
 
     #[inline(always)]
     pub(crate) fn private_half(&self) -> &'c halves::Private {
-        self.cache.inodes_private.get(self.index)
+        self.cache.inodes.private(self.index)
     }
 
     pub(crate) fn dir_state(&self) -> Option<&'c DirState> {
-        self.cache.dir_state(self.index)
+        self.cache.inodes.dir_state(self.index)
     }
 
     /// The id; a front end's node id.
@@ -333,7 +333,7 @@ impl<'c> InodeRef<'c> {
         }
         // The reference before the count. Otherwise a forget in between, of lookups that it was never told
         // of, would put a reference that does not exist yet.
-        self.cache.get_again(self.index, self.generation);
+        self.cache.inodes.hold_again(self.id());
         if self.private_half().nlookup.fetch_add(n, Ordering::AcqRel) != 0 {
             self.cache.put_inode(self.index);
         }

@@ -213,7 +213,7 @@ impl Cache {
             return;
         }
         // Only a hint: the kernel is asked in vain to forget an inode that is wrongly taken for a leaf.
-        let private = self.inodes_private.get(inode);
+        let private = self.inodes.private(inode);
         let id = InodeId::new(inode, private.refs.generation());
         match private.refs.count() {
             1 => held.evictable += 1,
@@ -227,7 +227,7 @@ impl Cache {
         let seen = self.see(leaf.dentry).filter(|seen| seen.inode == leaf.id.index())?;
         let inode = self.get(leaf.id).filter(|inode| !is_dir(inode.fmt()))?;
         drop(inode);
-        let dir = InodeId::new(seen.parent, self.inodes_private.get(seen.parent).refs.generation());
+        let dir = InodeId::new(seen.parent, self.inodes.private(seen.parent).refs.generation());
         Some((dir, seen.name[..seen.len].to_vec()))
     }
 }

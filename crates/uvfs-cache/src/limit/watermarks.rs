@@ -17,9 +17,11 @@
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering, Stat};
 use uvfs_sync::slab::{CHUNK, Slab};
 
-use crate::cache::{Cache, Names, Numbers};
-use crate::limit::make_room::{DENTRY_CHUNK, GLANCE, INODE_CHUNK, Making};
+use crate::cache::Cache;
+use crate::inodes::table::INODE_CHUNK;
+use crate::limit::make_room::{GLANCE, Making};
 use crate::limit::pressure::Leaf;
+use crate::names::table::DENTRY_CHUNK;
 use crate::types::SbId;
 
 /// The whole limit, in the units of [`Cache::lower_watermarks`].
@@ -276,8 +278,8 @@ impl Cache {
         if !forgotten && self.committed() >= before && !self.superblock(sb).is_resident() {
             evicted += self.empty_next_chunk(sb);
         }
-        self.names.settle(&Names(self));
-        self.numbers.settle(&Numbers(self));
+        self.dentries.settle();
+        self.inodes.settle();
         if !forgotten && evicted == 0 && self.committed() >= before {
             self.buffers_give(above);
         }

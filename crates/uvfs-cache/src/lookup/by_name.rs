@@ -111,7 +111,7 @@ impl Cache {
         // A writer that gives it another name keeps its walk sequence odd from before the dentry changes
         // until the alias leads to the new one. A look at both in between would find it nameless.
         let Some(at) = self.pos(dir.id()) else { return false };
-        let word = &self.inodes_private.get(dir.index()).alias;
+        let word = &self.inodes.private(dir.index()).alias;
         let alias = word.load(Ordering::Acquire);
         let d = self.dentries.get(alias);
         match d.seq.begin() {

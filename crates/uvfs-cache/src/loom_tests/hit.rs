@@ -23,7 +23,7 @@ impl World {
         let inode = self.cache.inodes.get(id.index());
         d.seq.write(|| d.clear());
         inode.clear();
-        inode.fill(self.cache.inodes_private.get(id.index()), id.generation() + 1, &fresh(6, dir).attr, 0);
+        inode.fill(self.cache.inodes.private(id.index()), id.generation() + 1, &fresh(6, dir).attr, 0);
     }
     fn give_root_away(&self) {
         self.root().update(|a| {

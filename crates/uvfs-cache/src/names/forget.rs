@@ -12,9 +12,8 @@
 
 use uvfs_sync::blhash::Locked;
 use uvfs_sync::primitives::Ordering;
-use uvfs_sync::seqcount::SeqCount;
 
-use crate::cache::{Cache, Names};
+use crate::cache::Cache;
 use crate::inodes::inode_ref::InodeRef;
 use crate::names::change::Aftermath;
 use crate::names::dentry::NameWords;
@@ -76,7 +75,7 @@ impl Cache {
 
     /// Forget the cached name of a directory, unless it is the one to keep.
     pub(crate) fn forget_other_name(&self, inode: &InodeRef<'_>, keep: Option<(&InodeRef<'_>, &[u8])>) {
-        let alias = self.inodes_private.get(inode.index()).alias.load(Ordering::Acquire);
+        let alias = self.inodes.private(inode.index()).alias.load(Ordering::Acquire);
         let Some(seen) = self.see(alias) else { return };
         let same =
             keep.is_some_and(|(dir, name)| seen.parent == dir.index() && &seen.name[..seen.len] == name);
@@ -89,7 +88,7 @@ impl Cache {
     }
 
     fn get_index(&self, inode: u32) -> Option<InodeRef<'_>> {
-        self.get(InodeId::new(inode, self.inodes_private.get(inode).refs.generation()))
+        self.get(InodeId::new(inode, self.inodes.private(inode).refs.generation()))
     }
 
     pub(crate) fn see(&self, dentry: u32) -> Option<Seen> {
@@ -98,7 +97,7 @@ impl Cache {
         let seq = d.seq.begin()?;
         s.parent = d.parent.load(Ordering::Relaxed);
         s.inode = d.inode.load(Ordering::Relaxed);
-        s.len = d.copy_name(&mut s.name, &self.tails);
+        s.len = d.copy_name(&mut s.name, self.dentries.tails());
         (d.seq.check(seq) && s.len != 0).then_some(s)
     }
 
@@ -131,15 +130,15 @@ impl Cache {
     /// Whether the name may be the only holder of the inode. The caller checks again once it holds the
     /// bucket.
     fn may_end(&self, inode: u32) -> bool {
-        let refs = &self.inodes_private.get(inode).refs;
+        let refs = &self.inodes.private(inode).refs;
         refs.is_spread() || refs.count() == 1 || self.has_more_names(inode)
     }
 
     fn evict_one(&self, sb: SbId, seen: &Seen) -> bool {
-        let refs = &self.inodes_private.get(seen.inode).refs;
+        let refs = &self.inodes.private(seen.inode).refs;
         if refs.is_spread() {
             // Many threads used it a moment ago; perhaps none does now.
-            self.gather(seen.inode);
+            self.inodes.gather(seen.inode);
         }
         if refs.count() != 1 && !self.has_more_names(seen.inode) {
             return false;
@@ -158,7 +157,7 @@ impl Cache {
         // came by index a moment ago and holds a reference keeps the inode, and so we keep the name.
         // Children, also new ones, hold their directory. Its dying word is not used here: a directory that
         // lives on must never look removed to a holder.
-        let sole = self.inodes_private.get(inode).refs.kill_sole();
+        let sole = self.inodes.private(inode).refs.kill_sole();
         if !sole && !self.has_more_names(inode) {
             return false;
         }
@@ -180,14 +179,14 @@ impl Cache {
     /// not change.
     fn find_seen(&self, locked: &Locked<'_, 1>, sb: SbId, seen: &Seen, words: &NameWords<'_>) -> Option<u32> {
         let found = self.find_locked(locked, 0, seen.parent, words);
-        let owned = |dentry| self.dentry_pool.owner(dentry) == Some(u32::from(sb.0));
+        let owned = |dentry| self.dentries.owner(dentry) == Some(u32::from(sb.0));
         found.filter(|dentry| *dentry == seen.slot && owned(*dentry))
     }
 
     /// The names of a file with several names hold it for each other. Then only the name goes, and the last
     /// name takes the inode along.
     fn has_more_names(&self, inode: u32) -> bool {
-        let attr = self.inodes.get(inode).copy(|| self.inodes_private.get(inode));
+        let attr = self.inodes.get(inode).copy(|| self.inodes.private(inode));
         !attr.is_dir() && attr.nlink > 1
     }
 
@@ -248,7 +247,7 @@ impl Cache {
         if let Some(root) = superblock.take_root() {
             self.put_name(root.index());
         }
-        self.names.maintain(&Names(self));
+        self.dentries.maintain();
         // Slots that are freed after this trim return their chunk at once: of inodes that are still held, and of
         // negative entries that another superblock is killing now.
         self.return_chunks_of(sb, true);
@@ -265,39 +264,10 @@ impl Cache {
     /// [`Cache::trim`]; `end`: of a superblock in which nobody allocates any more.
     fn return_chunks_of(&self, sb: SbId, end: bool) -> usize {
         let superblock = self.superblock(sb);
-        let highest = |from, to| {
-            let slots = (from..to).map(|i| self.inodes.get(i));
-            floor_of(slots.map(|s| (s.generation(), &s.seq)))
-        };
-        let give_back = |from, to| {
-            self.inodes.give_back(from, to)?;
-            self.inodes_private.give_back(from, to)
-        };
-        let (slab, pool) = (superblock.inodes(), &self.inode_pool);
-        let inodes =
-            if end { slab.end(pool, highest, give_back) } else { slab.trim(pool, highest, give_back) };
-        let highest = |from, to| floor_of((from..to).map(|i| (0, &self.dentries.get(i).seq)));
-        let give_back = |from, to| {
-            self.dentries.give_back(from, to)?;
-            self.dentries_private.give_back(from, to)
-        };
-        let (slab, pool) = (superblock.dentries(), &self.dentry_pool);
-        let dentries =
-            if end { slab.end(pool, highest, give_back) } else { slab.trim(pool, highest, give_back) };
-        self.tails.trim();
-        self.targets.trim();
-        self.names.trim();
-        self.numbers.trim();
+        let inodes = self.inodes.return_chunks(superblock.inodes(), end);
+        let dentries = self.dentries.return_chunks(superblock.dentries(), end);
         inodes + dentries
     }
-}
-
-/// A number above all these generations, and whose double is above all these sequences. `None`: the numbers
-/// are so close to their end that the memory is kept.
-fn floor_of<'a>(slots: impl Iterator<Item = (u32, &'a SeqCount)>) -> Option<u32> {
-    let floor =
-        slots.map(|(generation, seq)| generation.max(seq.raw().load(Ordering::Relaxed) / 2 + 1)).max();
-    floor.filter(|floor| *floor < u32::MAX / 2)
 }
 
 /// A slot that was read without a lock may belong to another superblock by the time it is looked for.
@@ -372,7 +342,7 @@ mod tests {
             };
             // The slot of the old inode now belongs to some inode.
             for i in 0..20_000u64 {
-                if negative || cache.inodes_private.get(seen.inode).refs.count() == 1 {
+                if negative || cache.inodes.private(seen.inode).refs.count() == 1 {
                     break;
                 }
                 drop(visit(

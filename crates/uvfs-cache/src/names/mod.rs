@@ -3,3 +3,6 @@
 pub(crate) mod change;
 pub(crate) mod dentry;
 pub(crate) mod forget;
+pub(crate) mod slots;
+pub(crate) mod table;
+pub(crate) mod used;

@@ -58,7 +58,7 @@ impl Cache {
             self.inodes.prefetch(likely_inode(dentry));
             let d = self.dentries.get(dentry);
             let seq = d.seq.raw().load(Ordering::Acquire);
-            if !d.is(at.index, &name.words, &self.tails) {
+            if !d.is(at.index, &name.words, self.dentries.tails()) {
                 continue;
             }
             let index = d.inode.load(Ordering::Relaxed);
@@ -98,7 +98,7 @@ impl Cache {
             self.inodes.prefetch(likely_inode(dentry));
             let d = self.dentries.get(dentry);
             let seq = d.seq.raw().load(Ordering::Acquire);
-            if !d.is(at.index, &name.words, &self.tails) {
+            if !d.is(at.index, &name.words, self.dentries.tails()) {
                 continue;
             }
             matched = true;
@@ -108,7 +108,7 @@ impl Cache {
             }
             let published = self.inodes.get(index);
             let inode_seq = published.seq.raw().load(Ordering::Acquire);
-            *attr = published.copy(|| self.inodes_private.get(index));
+            *attr = published.copy(|| self.inodes.private(index));
             let generation = published.generation();
             let moving = (seq | inode_seq) & 1 != 0 || published.is_stale();
             if !moving && published.seq.check(inode_seq) && d.seq.check(seq) && self.check(at) {
@@ -172,7 +172,7 @@ impl Cache {
     ) -> Result<InodeId, Stuck> {
         let at = Pos { index, stamp };
         let complete = self.is_complete(at);
-        if complete && self.names.rules_out(epoch, hash, seen) && self.check(at) {
+        if complete && self.dentries.names().rules_out(epoch, hash, seen) && self.check(at) {
             return Err(Stuck::Absent);
         }
         self.look_slowly(index, stamp, name, attr)

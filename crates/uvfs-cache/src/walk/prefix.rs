@@ -235,7 +235,7 @@ impl Cache {
     /// Whether the name of a directory has a deadline, or belongs to another epoch. The name read here is
     /// the directory's as long as the position stands, which every use of the entry checks.
     fn expires(&self, at: Pos) -> bool {
-        let alias = self.inodes_private.get(at.index).alias.load(Ordering::Acquire);
+        let alias = self.inodes.private(at.index).alias.load(Ordering::Acquire);
         alias != 0 && !self.clock.stands(self.dentries.get(alias).deadline.load(Ordering::Relaxed))
     }
 }
