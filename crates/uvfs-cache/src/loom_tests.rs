@@ -22,10 +22,10 @@ use std::sync::Arc;
 
 use uvfs_sync::primitives::{AtomicU32, Ordering};
 
-use crate::attr::mode::{S_IFDIR, S_IFLNK, S_IFREG};
-use crate::dentry::NameWords;
-use crate::prefix::Whence;
-use crate::walk::Match;
+use crate::inodes::attr::mode::{S_IFDIR, S_IFLNK, S_IFREG};
+use crate::names::dentry::NameWords;
+use crate::walk::prefix::Whence;
+use crate::walk::step::Match;
 use crate::{
     Attr, Cache, Child, Config, EvictHook, Fresh, InodeId, InodeRef, Known, Lookup, NameGuard, Peek, Pos,
     Room, SbId, SbOptions, Step, TARGET_MAX, Ttl,
@@ -211,7 +211,7 @@ fn loom_rule1_a_position_does_not_outlive_its_directory() {
             },
             |w| {
                 let (published, private) =
-                    (w.cache.inodes.get(id.index()), w.cache.inodes_private.get(id.index()));
+                    (w.cache.inodes.get(id.index()), w.cache.inodes.private(id.index()));
                 published.clear();
                 let file = Attr { size, ..fresh(6, false).attr };
                 published.fill(private, id.generation() + 1, &file, 0);
@@ -257,7 +257,7 @@ fn loom_rule3_a_recycled_tail_is_not_matched() {
                 w.remove(&old);
                 // In a thread of its own, with no fence in between but the tail's.
                 let new = new.clone();
-                w.spawn(move |w| w.cache.tails.alloc(&NameWords::new(&new), &|_| true).unwrap())
+                w.spawn(move |w| w.cache.dentries.take_tail(&NameWords::new(&new), &|_| true).unwrap())
                     .join()
                     .unwrap();
             },
@@ -424,7 +424,7 @@ fn loom_rule3_a_recycled_target_is_not_copied() {
             |w| {
                 w.remove(b"a");
                 // In a thread of its own, with no fence in between but the filler's.
-                w.spawn(|w| w.cache.targets.fill(b"other", &|| true).unwrap()).join().unwrap();
+                w.spawn(|w| w.cache.inodes.targets().fill(b"other", &|| true).unwrap()).join().unwrap();
             },
         );
         if let Ok(found) = read {

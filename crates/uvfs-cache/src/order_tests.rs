@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use uvfs_sync::order::{self, Class};
 
-use crate::attr::mode::{S_IFDIR, S_IFREG};
-use crate::dentry::NameWords;
+use crate::inodes::attr::mode::{S_IFDIR, S_IFREG};
 use crate::mapping::{Mapping, Memory};
+use crate::names::dentry::NameWords;
 use crate::{Attr, Cache, Config, Fresh, InodeRef, Room, SbId, SbOptions, Ttl};
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
@@ -50,7 +50,7 @@ fn rule19_each_lock_of_the_cache_is_noted() {
     noted(Class::DirIndex, Class::Device, root.dir_state().unwrap().entries());
     let words = NameWords::new(b"a");
     noted(Class::Bucket, Class::DirIndex, cache.lock_names_bucket([(root.index(), &words)], false));
-    let refs = &cache.inodes_private.get(root.index()).refs;
+    let refs = &cache.inodes.private(root.index()).refs;
     refs.lock();
     let panic = catch_unwind(AssertUnwindSafe(|| order::check(Class::Bucket)));
     refs.unlock();

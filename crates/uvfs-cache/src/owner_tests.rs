@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use uvfs_sync::primitives::{AtomicBool, AtomicU64, Mutex, Ordering};
 
-use crate::attr::mode::{S_IFDIR, S_IFREG};
-use crate::dentry::NameWords;
+use crate::inodes::attr::mode::{S_IFDIR, S_IFREG};
+use crate::names::dentry::NameWords;
 use crate::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Lookup, Peek, Room, SbId, SbOptions, Ttl};
 
 const SLOTS: u32 = 1 << 15;
@@ -166,13 +166,13 @@ impl Storm {
             return;
         }
         // In use, and it stays so.
-        let owner = cache.dentry_pool.owner(slot).map(|id| SbId(id as u16));
-        let parent = cache.inodes_private.get(seen.parent);
+        let owner = cache.dentries.owner(slot).map(|id| SbId(id as u16));
+        let parent = cache.inodes.private(seen.parent);
         let of = if cache.dentries.get(slot).inode.load(Ordering::Relaxed) != 0 {
             // The dentry holds its directory.
             Some(parent.sb_id())
         } else {
-            let generation = cache.dentries_private.get(slot).parent_generation.load(Ordering::Relaxed);
+            let generation = cache.dentries.private(slot).parent_generation.load(Ordering::Relaxed);
             self.orphans.fetch_add(u64::from(parent.refs.generation() != generation), Ordering::Relaxed);
             self.made.lock().get(&InodeId::new(seen.parent, generation)).copied()
         };
@@ -182,12 +182,12 @@ impl Storm {
     }
 
     fn check_inode(&self, slot: u32) {
-        let private = self.cache.inodes_private.get(slot);
+        let private = self.cache.inodes.private(slot);
         if !private.refs.is_live() {
             return;
         }
         if let Some(inode) = self.cache.get(InodeId::new(slot, private.refs.generation())) {
-            assert_eq!(self.cache.inode_pool.owner(slot), Some(u32::from(inode.sb().0)), "inode {slot}");
+            assert_eq!(self.cache.inodes.owner(slot), Some(u32::from(inode.sb().0)), "inode {slot}");
             self.inodes.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -240,5 +240,5 @@ fn rule18_every_slot_in_use_lies_in_a_chunk_of_its_superblock() {
     let c = storm.cache.counters();
     assert_eq!((c.inodes, c.dentries, c.negative), (0, 0, 0));
     // Everything but the first chunks, which are never returned.
-    assert_eq!((storm.cache.inode_pool.chunks_out(), storm.cache.dentry_pool.chunks_out()), (1, 1));
+    assert_eq!((storm.cache.inodes.chunks_out(), storm.cache.dentries.chunks_out()), (1, 1));
 }

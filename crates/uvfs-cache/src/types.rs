@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::attr::Attr;
+use crate::inodes::attr::Attr;
 
 /// Names an inode in its present generation: `generation << 32 | index`. The cache recognises a stale id
 /// (the inode is gone, and the slot may serve another one) and never misreads it. So a front end can use it

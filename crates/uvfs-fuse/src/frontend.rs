@@ -427,7 +427,7 @@ impl Core {
     /// As [`Core::describe`], of a node whose lookup has been counted.
     ///
     /// Attributes may have been changed from elsewhere since they were read. If the count came before that, who tells
-    /// the kernel of it finds the node held, and tells until the kernel knows it (`listener.rs`); if it came after,
+    /// the kernel of it finds the node held, and tells until the kernel knows it (`listeners.rs`); if it came after,
     /// the change is seen here.
     fn describe_counted(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
         fence(SeqCst);

@@ -2,8 +2,8 @@
 
 use super::{World, model};
 use crate::Step;
-use crate::dentry::NameWords;
-use crate::walk::Match;
+use crate::names::dentry::NameWords;
+use crate::walk::step::Match;
 
 /// Rule 12: an exchanged name is never absent.
 #[test]

@@ -1,11 +1,11 @@
-//! Model checks of the one-piece hit (`hit.rs`): the guarantees of `walk.rs` must hold for [`Cache::look`]
+//! Model checks of the one-piece hit (`walk/hit.rs`): the guarantees of `walk/step.rs` must hold for [`Cache::look`]
 //! and [`Cache::down`] too.
 //!
 //! If the whole operation has too many orders to run, the change consists of the bare stores, in the order
 //! in which a removal and a creation make them.
 
 use super::*;
-use crate::hit::Stuck;
+use crate::walk::hit::Stuck;
 
 impl World {
     fn look(&self, at: Pos, name: &[u8]) -> Result<(InodeId, Attr), Stuck> {
@@ -23,7 +23,7 @@ impl World {
         let inode = self.cache.inodes.get(id.index());
         d.seq.write(|| d.clear());
         inode.clear();
-        inode.fill(self.cache.inodes_private.get(id.index()), id.generation() + 1, &fresh(6, dir).attr, 0);
+        inode.fill(self.cache.inodes.private(id.index()), id.generation() + 1, &fresh(6, dir).attr, 0);
     }
     fn give_root_away(&self) {
         self.root().update(|a| {

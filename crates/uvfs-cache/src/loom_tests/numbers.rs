@@ -5,7 +5,7 @@
 //! never ends the inode.
 
 use super::*;
-use crate::by_number::Look;
+use crate::inodes::by_number::Look;
 
 impl World {
     /// An inode with one reference and no name.
@@ -15,7 +15,7 @@ impl World {
     }
     /// Drop the last reference, unless a reader has one; returns whether it was the last.
     fn end(&self, id: InodeId) -> bool {
-        let last = self.cache.inodes_private.get(id.index()).refs.put();
+        let last = self.cache.inodes.private(id.index()).refs.put();
         if last {
             self.cache.inodes.get(id.index()).clear();
         }
@@ -23,8 +23,7 @@ impl World {
     }
     /// Another inode begins in the slot.
     fn recycle(&self, id: InodeId, ino: u64) {
-        let (published, private) =
-            (self.cache.inodes.get(id.index()), self.cache.inodes_private.get(id.index()));
+        let (published, private) = (self.cache.inodes.get(id.index()), self.cache.inodes.private(id.index()));
         uvfs_sync::primitives::fence(Ordering::Release);
         published.fill(private, id.generation() + 1, &fresh(ino, false).attr, 0);
         private.refs.start(id.generation() + 1);

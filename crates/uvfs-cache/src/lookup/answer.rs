@@ -11,13 +11,12 @@
 use std::ops::RangeInclusive;
 
 use uvfs_sync::blhash::BlHash;
-use uvfs_sync::primitives::{Ordering, spin_loop};
+use uvfs_sync::primitives::Ordering;
 
-use crate::attr::Attr;
-use crate::cache::{Cache, Names, Numbers, is_dir, number_hash};
-use crate::guard::NameGuard;
-use crate::inode_ref::InodeRef;
-use crate::names::Aftermath;
+use crate::cache::{Cache, is_dir};
+use crate::inodes::inode_ref::InodeRef;
+use crate::lookup::ticket::NameGuard;
+use crate::names::change::Aftermath;
 use crate::types::{CacheError, Fresh, Room, SbId, Ttl};
 
 /// Bounds on the number of negative entries, if none is configured: as many as other names, within these
@@ -100,7 +99,7 @@ impl Cache {
     pub fn changed(&self, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
         // First. If the inode is not found below, it is inserted after this note, and its inserter then
         // checks whether it is late.
-        self.superblock(sb).changes.note(ino);
+        self.superblock(sb).changes().note(ino);
         if let Some(root) = self.root(sb).filter(|root| root.ino() == ino) {
             return Some(root);
         }
@@ -116,71 +115,18 @@ impl Cache {
         self.known_or_new(guard.dir.sb(), guard.asked, || guard.is_late(), fresh)
     }
 
-    /// Let an inode be found by number (not on resident superblocks, which never look), and `start` it once
-    /// that is settled. The error is an inode with that number that is already there.
-    pub(crate) fn hash_number<'c>(
-        &'c self,
-        sb: SbId,
-        index: u32,
-        attr: &Attr,
-        start: impl FnOnce() -> InodeRef<'c>,
-    ) -> Result<InodeRef<'c>, InodeRef<'c>> {
-        if self.superblock(sb).resident {
-            return Ok(start());
-        }
-        let mut spare = false;
-        let result = loop {
-            let h = self.numbers.hashes(|key| number_hash(sb, attr.ino, key));
-            let Some(mut locked) = self.numbers.lock([&h], spare) else {
-                spin_loop();
-                continue;
-            };
-            let mut other = None;
-            locked.for_each_candidate(0, |i| {
-                // Check before taking a reference: an inode in the bucket cannot end its generation while
-                // the bucket is locked. Dropping the last reference to some other inode here would need
-                // this very lock to end that inode.
-                if other.is_none() && self.has_number(i, sb, attr.ino, attr.fmt()) {
-                    other = self.is_number(i, sb, attr.ino, attr.fmt());
-                }
-            });
-            if let Some(other) = other {
-                break Err(other);
-            }
-            self.inodes_private.get(index).hash.store(BlHash::to_store(&h), Ordering::Relaxed);
-            if locked.insert(0, &h, index).is_ok() {
-                // A reader that finds it before this line finds it dead, and the bucket locked.
-                break Ok(start());
-            }
-            spare = true;
-        };
-        self.numbers.maintain(&Numbers(self));
-        result
-    }
-
-    /// Called from `end_inode`: from now on the number leads nowhere.
-    pub(crate) fn unhash_number(&self, sb: SbId, index: u32, ino: u64) {
-        loop {
-            let h = self.numbers.hashes(|key| number_hash(sb, ino, key));
-            if let Some(mut locked) = self.numbers.lock([&h], false) {
-                locked.remove(0, index);
-                break;
-            }
-        }
-        self.numbers.maintain(&Numbers(self));
-    }
-
     /// Whether one more negative entry may be kept. Makes room by sweeping a few old ones, from another
     /// superblock if this one has none at hand.
     fn room_for_negative(&self, sb: SbId) -> bool {
-        let now = self.negatives.get();
+        let now = self.dentries.negatives();
         let most = self.most_negatives(now);
         if now < most {
             return true;
         }
-        let others = self.superblocks().filter(|other| *other != sb && !self.superblock(*other).resident);
+        let others =
+            self.superblocks().filter(|other| *other != sb && !self.superblock(*other).is_resident());
         let _ = std::iter::once(sb).chain(others).any(|sb| self.sweep_negatives(sb, 8) > 0);
-        self.negatives.get() < most
+        self.dentries.negatives() < most
     }
 
     /// The bound on negative entries while there are `now`. It sums over all superblocks only if there are
@@ -190,10 +136,10 @@ impl Cache {
             0 => u64::MAX,
             limit => limit / 10 / NEGATIVE_BYTES,
         };
-        let most = match self.max_negative {
+        let most = match self.dentries.max_negative() {
             0 if now < *NEGATIVES.start() => *NEGATIVES.start(),
             0 => {
-                let names: u64 = self.superblocks().map(|sb| self.superblock(sb).dentries.in_use()).sum();
+                let names: u64 = self.superblocks().map(|sb| self.superblock(sb).dentries().in_use()).sum();
                 names.saturating_sub(now).clamp(*NEGATIVES.start(), *NEGATIVES.end())
             }
             most => most,
@@ -207,7 +153,7 @@ impl Cache {
         let words = guard.words();
         let Ok(tail) = self.alloc_tail(sb, &words) else { return false };
         let Ok(dentry) = self.alloc_dentry(sb) else {
-            self.tails.free(tail);
+            self.dentries.free_tail(tail);
             return false;
         };
         let d = self.dentries.get(dentry);
@@ -215,7 +161,7 @@ impl Cache {
         let mut after = Aftermath::default();
         let mut spare = false;
         // Counted before it can be found: a thread that finds it may count it out.
-        self.negatives.add(1);
+        self.dentries.count_negative();
         let published = loop {
             let (mut locked, [h]) = self.lock_names_bucket([(guard.dir.index(), &words)], spare);
             if guard.is_late() {
@@ -227,7 +173,7 @@ impl Cache {
                 d.set_target(0, 0, deadline);
                 // Inside the sequence: a reader of the slot's last use must not take this entry for its
                 // own.
-                let parent_generation = &self.dentries_private.get(dentry).parent_generation;
+                let parent_generation = &self.dentries.private(dentry).parent_generation;
                 parent_generation.store(guard.dir.id().generation(), Ordering::Relaxed);
             });
             d.hash.store(BlHash::to_store(&h), Ordering::Relaxed);
@@ -241,11 +187,11 @@ impl Cache {
             spare = true;
         };
         if !published {
-            self.negatives.sub(1);
+            self.dentries.uncount_negative();
             self.free_dentry(dentry, tail);
         }
         self.finish(after);
-        self.names.maintain(&Names(self));
+        self.dentries.maintain();
         published
     }
 }

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, fence};
 
 use crate::cache::{Cache, is_dir};
+use crate::superblock::Hand;
 use crate::types::{InodeId, SbId};
 
 /// Time between two looks of a waiter that nobody notifies.
@@ -195,12 +196,11 @@ impl Cache {
     pub fn held_by_kernel(&self, sb: SbId, max: usize, pieces: u64) -> Held {
         let superblock = self.superblock(sb);
         let mut held = Held::default();
-        for _ in 0..superblock.dentries.spans().min(pieces) {
+        for _ in 0..superblock.dentries().spans().min(pieces) {
             if held.leaves.len() >= max {
                 break;
             }
-            let turn = superblock.kernel_hand.fetch_add(1, Ordering::Relaxed);
-            let Some((from, to)) = superblock.dentries.span(turn) else { break };
+            let Some((from, to)) = superblock.next_span(Hand::Kernel) else { break };
             (from..to).for_each(|dentry| self.look_at_holder(sb, dentry, &mut held));
         }
         held
@@ -213,7 +213,7 @@ impl Cache {
             return;
         }
         // Only a hint: the kernel is asked in vain to forget an inode that is wrongly taken for a leaf.
-        let private = self.inodes_private.get(inode);
+        let private = self.inodes.private(inode);
         let id = InodeId::new(inode, private.refs.generation());
         match private.refs.count() {
             1 => held.evictable += 1,
@@ -227,7 +227,7 @@ impl Cache {
         let seen = self.see(leaf.dentry).filter(|seen| seen.inode == leaf.id.index())?;
         let inode = self.get(leaf.id).filter(|inode| !is_dir(inode.fmt()))?;
         drop(inode);
-        let dir = InodeId::new(seen.parent, self.inodes_private.get(seen.parent).refs.generation());
+        let dir = InodeId::new(seen.parent, self.inodes.private(seen.parent).refs.generation());
         Some((dir, seen.name[..seen.len].to_vec()))
     }
 }

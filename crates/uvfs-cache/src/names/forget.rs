@@ -12,12 +12,12 @@
 
 use uvfs_sync::blhash::Locked;
 use uvfs_sync::primitives::Ordering;
-use uvfs_sync::seqcount::SeqCount;
 
-use crate::cache::{Cache, Names};
-use crate::dentry::NameWords;
-use crate::inode_ref::InodeRef;
-use crate::names::Aftermath;
+use crate::cache::Cache;
+use crate::inodes::inode_ref::InodeRef;
+use crate::names::change::Aftermath;
+use crate::names::dentry::NameWords;
+use crate::superblock::Hand;
 use crate::types::{InodeId, SbId};
 
 /// Pieces of a slab that are searched for negative entries when their number is at the bound: 4096 slots.
@@ -75,7 +75,7 @@ impl Cache {
 
     /// Forget the cached name of a directory, unless it is the one to keep.
     pub(crate) fn forget_other_name(&self, inode: &InodeRef<'_>, keep: Option<(&InodeRef<'_>, &[u8])>) {
-        let alias = self.inodes_private.get(inode.index()).alias.load(Ordering::Acquire);
+        let alias = self.inodes.private(inode.index()).alias.load(Ordering::Acquire);
         let Some(seen) = self.see(alias) else { return };
         let same =
             keep.is_some_and(|(dir, name)| seen.parent == dir.index() && &seen.name[..seen.len] == name);
@@ -88,7 +88,7 @@ impl Cache {
     }
 
     fn get_index(&self, inode: u32) -> Option<InodeRef<'_>> {
-        self.get(InodeId::new(inode, self.inodes_private.get(inode).refs.generation()))
+        self.get(InodeId::new(inode, self.inodes.private(inode).refs.generation()))
     }
 
     pub(crate) fn see(&self, dentry: u32) -> Option<Seen> {
@@ -97,12 +97,12 @@ impl Cache {
         let seq = d.seq.begin()?;
         s.parent = d.parent.load(Ordering::Relaxed);
         s.inode = d.inode.load(Ordering::Relaxed);
-        s.len = d.copy_name(&mut s.name, &self.tails);
+        s.len = d.copy_name(&mut s.name, self.dentries.tails());
         (d.seq.check(seq) && s.len != 0).then_some(s)
     }
 
     fn dentries_of(&self, sb: SbId) -> impl Iterator<Item = u32> {
-        self.superblock(sb).dentries.chunks().into_iter().flat_map(|(from, to)| from.max(1)..to)
+        self.superblock(sb).dentries().chunks().into_iter().flat_map(|(from, to)| from.max(1)..to)
     }
 
     /// Evict the name in a slot if nobody needs it: a negative one, or a leaf whose inode only the name
@@ -130,15 +130,15 @@ impl Cache {
     /// Whether the name may be the only holder of the inode. The caller checks again once it holds the
     /// bucket.
     fn may_end(&self, inode: u32) -> bool {
-        let refs = &self.inodes_private.get(inode).refs;
+        let refs = &self.inodes.private(inode).refs;
         refs.is_spread() || refs.count() == 1 || self.has_more_names(inode)
     }
 
     fn evict_one(&self, sb: SbId, seen: &Seen) -> bool {
-        let refs = &self.inodes_private.get(seen.inode).refs;
+        let refs = &self.inodes.private(seen.inode).refs;
         if refs.is_spread() {
             // Many threads used it a moment ago; perhaps none does now.
-            self.gather(seen.inode);
+            self.inodes.gather(seen.inode);
         }
         if refs.count() != 1 && !self.has_more_names(seen.inode) {
             return false;
@@ -157,7 +157,7 @@ impl Cache {
         // came by index a moment ago and holds a reference keeps the inode, and so we keep the name.
         // Children, also new ones, hold their directory. Its dying word is not used here: a directory that
         // lives on must never look removed to a holder.
-        let sole = self.inodes_private.get(inode).refs.kill_sole();
+        let sole = self.inodes.private(inode).refs.kill_sole();
         if !sole && !self.has_more_names(inode) {
             return false;
         }
@@ -179,14 +179,14 @@ impl Cache {
     /// not change.
     fn find_seen(&self, locked: &Locked<'_, 1>, sb: SbId, seen: &Seen, words: &NameWords<'_>) -> Option<u32> {
         let found = self.find_locked(locked, 0, seen.parent, words);
-        let owned = |dentry| self.dentry_pool.owner(dentry) == Some(u32::from(sb.0));
+        let owned = |dentry| self.dentries.owner(dentry) == Some(u32::from(sb.0));
         found.filter(|dentry| *dentry == seen.slot && owned(*dentry))
     }
 
     /// The names of a file with several names hold it for each other. Then only the name goes, and the last
     /// name takes the inode along.
     fn has_more_names(&self, inode: u32) -> bool {
-        let attr = self.inodes.get(inode).copy(|| self.inodes_private.get(inode));
+        let attr = self.inodes.get(inode).copy(|| self.inodes.private(inode));
         !attr.is_dir() && attr.nlink > 1
     }
 
@@ -195,12 +195,11 @@ impl Cache {
     pub(crate) fn sweep_negatives(&self, sb: SbId, max: usize) -> usize {
         let superblock = self.superblock(sb);
         let mut gone = 0;
-        for _ in 0..superblock.dentries.spans().min(NEGATIVE_SPANS) {
+        for _ in 0..superblock.dentries().spans().min(NEGATIVE_SPANS) {
             if gone >= max {
                 break;
             }
-            let turn = superblock.negative_hand.fetch_add(1, Ordering::Relaxed);
-            let Some((from, to)) = superblock.dentries.span(turn) else { break };
+            let Some((from, to)) = superblock.next_span(Hand::Negatives) else { break };
             // All of a piece that was begun: the hand does not return to it soon.
             gone += (from..to)
                 .filter(|dentry| self.is_negative(*dentry) && self.second_chance(sb, *dentry))
@@ -245,15 +244,14 @@ impl Cache {
             drop(locked);
             self.finish(after);
         }
-        let root = InodeId::from_u64(superblock.root.swap(0, Ordering::Relaxed));
-        if root.as_u64() != 0 {
+        if let Some(root) = superblock.take_root() {
             self.put_name(root.index());
         }
-        self.names.maintain(&Names(self));
+        self.dentries.maintain();
         // Slots that are freed after this trim return their chunk at once: of inodes that are still held, and of
         // negative entries that another superblock is killing now.
         self.return_chunks_of(sb, true);
-        superblock.inodes.in_use() as usize
+        superblock.inodes().in_use() as usize
     }
 
     /// Return chunks without a used slot to the system; returns how many. A chunk's memory then reads as
@@ -266,47 +264,18 @@ impl Cache {
     /// [`Cache::trim`]; `end`: of a superblock in which nobody allocates any more.
     fn return_chunks_of(&self, sb: SbId, end: bool) -> usize {
         let superblock = self.superblock(sb);
-        let highest = |from, to| {
-            let slots = (from..to).map(|i| self.inodes.get(i));
-            floor_of(slots.map(|s| (s.generation(), &s.seq)))
-        };
-        let give_back = |from, to| {
-            self.inodes.give_back(from, to)?;
-            self.inodes_private.give_back(from, to)
-        };
-        let (slab, pool) = (&superblock.inodes, &self.inode_pool);
-        let inodes =
-            if end { slab.end(pool, highest, give_back) } else { slab.trim(pool, highest, give_back) };
-        let highest = |from, to| floor_of((from..to).map(|i| (0, &self.dentries.get(i).seq)));
-        let give_back = |from, to| {
-            self.dentries.give_back(from, to)?;
-            self.dentries_private.give_back(from, to)
-        };
-        let (slab, pool) = (&superblock.dentries, &self.dentry_pool);
-        let dentries =
-            if end { slab.end(pool, highest, give_back) } else { slab.trim(pool, highest, give_back) };
-        self.tails.trim();
-        self.targets.trim();
-        self.names.trim();
-        self.numbers.trim();
+        let inodes = self.inodes.return_chunks(superblock.inodes(), end);
+        let dentries = self.dentries.return_chunks(superblock.dentries(), end);
         inodes + dentries
     }
-}
-
-/// A number above all these generations, and whose double is above all these sequences. `None`: the numbers
-/// are so close to their end that the memory is kept.
-fn floor_of<'a>(slots: impl Iterator<Item = (u32, &'a SeqCount)>) -> Option<u32> {
-    let floor =
-        slots.map(|(generation, seq)| generation.max(seq.raw().load(Ordering::Relaxed) / 2 + 1)).max();
-    floor.filter(|floor| *floor < u32::MAX / 2)
 }
 
 /// A slot that was read without a lock may belong to another superblock by the time it is looked for.
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::attr::{Attr, mode};
-    use crate::lookup::Lookup;
+    use crate::inodes::attr::{Attr, mode};
+    use crate::lookup::by_name::Lookup;
     use crate::types::{Config, Fresh, SbOptions, Ttl};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering as Std};
@@ -373,7 +342,7 @@ mod tests {
             };
             // The slot of the old inode now belongs to some inode.
             for i in 0..20_000u64 {
-                if negative || cache.inodes_private.get(seen.inode).refs.count() == 1 {
+                if negative || cache.inodes.private(seen.inode).refs.count() == 1 {
                     break;
                 }
                 drop(visit(
@@ -384,10 +353,12 @@ mod tests {
                 ));
             }
             put(&dir, 60_000);
-            let before = (cache.superblock(one).dentries.in_use(), cache.superblock(two).dentries.in_use());
+            let before =
+                (cache.superblock(one).dentries().in_use(), cache.superblock(two).dentries().in_use());
             // The first thread continues.
             let went = if negative { cache.evict_negative(one, &seen) } else { cache.evict_one(one, &seen) };
-            let after = (cache.superblock(one).dentries.in_use(), cache.superblock(two).dentries.in_use());
+            let after =
+                (cache.superblock(one).dentries().in_use(), cache.superblock(two).dentries().in_use());
             assert!(!went, "a name of the other superblock went; negative: {negative}");
             assert_eq!(after, before, "negative: {negative}");
         }

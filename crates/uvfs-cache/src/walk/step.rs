@@ -20,11 +20,11 @@ use uvfs_sync::blhash::{BlHash, Hashes, Scan, View};
 use uvfs_sync::primitives::Ordering;
 use uvfs_sync::seqcount::GenSeq;
 
-use crate::attr::Attr;
 use crate::cache::{Cache, is_dir};
-use crate::dentry::{self, NameWords};
-use crate::inode::{DEAD, LIVE, Perm, ROOT};
-use crate::inode_ref::InodeRef;
+use crate::inodes::attr::Attr;
+use crate::inodes::halves::{DEAD, LIVE, Perm, ROOT};
+use crate::inodes::inode_ref::InodeRef;
+use crate::names::dentry::{self, NameWords};
 use crate::types::{InodeId, SbId};
 
 /// A directory (or the start of a walk) as it was when its generation and walk sequence were read.
@@ -132,7 +132,7 @@ impl Cache {
     /// The current view of the name table.
     #[inline(always)]
     pub fn names(&self) -> Names<'_> {
-        Names(self.names.view())
+        Names(self.dentries.names().view())
     }
 
     /// Announce that a name will be looked up soon: prefetch its line in the table, which few processors
@@ -140,12 +140,12 @@ impl Cache {
     #[inline]
     pub fn prefetch(&self, dir: &InodeRef<'_>, name: &[u8]) {
         let names = self.names();
-        self.names.prefetch(names.hash(name).hash as u32 ^ dir.index());
+        self.dentries.names().prefetch(names.hash(name).hash as u32 ^ dir.index());
     }
 
     /// The hashes of (directory, name), for locking or scanning.
     pub(crate) fn hashes_at(&self, name: &NameWords<'_>, dir: u32) -> Hashes {
-        let hashes = self.names.hashes(|key| name.hash(key));
+        let hashes = self.dentries.names().hashes(|key| name.hash(key));
         BlHash::derive(&hashes, |h| h ^ u64::from(dir))
     }
 
@@ -159,7 +159,7 @@ impl Cache {
             let flags = published.mode_and_flags();
             if flags & LIVE == 0
                 || GenSeq::generation_of(stamp) != id.generation()
-                || !self.is_slot(id.index())
+                || !self.inodes.is_slot(id.index())
             {
                 return None;
             }
@@ -191,7 +191,7 @@ impl Cache {
     /// Whether `at` is still as it was and its attributes have not expired. Then what was read of it is as
     /// good as its driver's answer.
     pub fn believed(&self, at: Pos) -> bool {
-        let deadline = self.inodes_private.get(at.index).deadline.load(Ordering::Relaxed);
+        let deadline = self.inodes.private(at.index).deadline.load(Ordering::Relaxed);
         !self.clock.passed(deadline) && self.check(at)
     }
 
@@ -209,7 +209,7 @@ impl Cache {
 
     /// The superblock and inode number of `at`; `None` if it has changed.
     pub fn number(&self, at: Pos) -> Option<(SbId, u64)> {
-        let sb = self.inodes_private.get(at.index).sb_id();
+        let sb = self.inodes.private(at.index).sb_id();
         let ino = self.inodes.get(at.index).ino();
         self.check(at).then_some((sb, ino))
     }
@@ -225,14 +225,14 @@ impl Cache {
         let d = self.dentries.get(dentry);
         // Odd: its writer holds the lock of the bucket that we scan, so a miss proves nothing.
         let seq = d.seq.begin()?;
-        if !d.is(dir, name, &self.tails) {
+        if !d.is(dir, name, self.dentries.tails()) {
             return None;
         }
         let inode = d.inode.load(Ordering::Relaxed);
         let deadline = d.deadline.load(Ordering::Relaxed);
         let meta = d.meta();
         let parent_generation = if inode == 0 {
-            self.dentries_private.get(dentry).parent_generation.load(Ordering::Relaxed)
+            self.dentries.private(dentry).parent_generation.load(Ordering::Relaxed)
         } else {
             generation
         };
@@ -255,7 +255,7 @@ impl Cache {
             return self.absent(at);
         }
         let accept = |dentry| self.matches(dentry, at.index, at.generation(), &words);
-        match self.names.scan(&self.hashes_at(&words, at.index), accept, || self.is_complete(at)) {
+        match self.dentries.names().scan(&self.hashes_at(&words, at.index), accept, || self.is_complete(at)) {
             Scan::Hit(Match::Positive(child)) => Step::Found(child),
             Scan::Hit(Match::Negative) | Scan::Miss(true) => self.absent(at),
             Scan::Hit(Match::Expired) | Scan::Miss(false) => Step::Unknown,
@@ -265,7 +265,7 @@ impl Cache {
 
     /// Called between the two looks at a bucket's sequence.
     pub(crate) fn is_complete(&self, at: Pos) -> bool {
-        self.dir_state(at.index).is_some_and(|d| d.is_complete(&self.clock))
+        self.inodes.dir_state(at.index).is_some_and(|d| d.is_complete(&self.clock))
     }
 
     /// Absence is trusted only of a directory that is alive and has not moved.
@@ -306,7 +306,7 @@ impl Cache {
     pub fn child_attr(&self, at: Pos, child: &Child) -> Result<(InodeId, Attr), Retry> {
         let published = self.inodes.get(child.inode);
         let seq = published.seq.begin().ok_or(Retry::Inode)?;
-        let attr = published.copy(|| self.inodes_private.get(child.inode));
+        let attr = published.copy(|| self.inodes.private(child.inode));
         let generation = published.generation();
         if !published.seq.check(seq) {
             return Err(Retry::Inode);
@@ -333,7 +333,7 @@ impl Cache {
         if flags & (LIVE | DEAD) != LIVE {
             return Err(Retry::Dead);
         }
-        let alias = self.inodes_private.get(at.index).alias.load(Ordering::Acquire);
+        let alias = self.inodes.private(at.index).alias.load(Ordering::Acquire);
         let dentry = self.dentries.get(alias);
         let seq = dentry.seq.begin().ok_or(Retry::Dentry)?;
         if alias == 0 || dentry.inode.load(Ordering::Relaxed) != at.index {
@@ -375,11 +375,11 @@ impl Cache {
     /// Attributes by id, storing nothing. `None`: the generation is over, the attributes expired, or a
     /// writer was in the way all the time.
     pub fn attr(&self, id: InodeId) -> Option<Attr> {
-        if !self.is_slot(id.index()) {
+        if !self.inodes.is_slot(id.index()) {
             return None;
         }
         let published = self.inodes.get(id.index());
-        let private = self.inodes_private.get(id.index());
+        let private = self.inodes.private(id.index());
         for _ in 0..TRIES {
             if let Some(seq) = published.seq.begin() {
                 let attr = published.copy(|| private);

@@ -1,8 +1,8 @@
 //! The watermarks below the limit, and one step of the thread that keeps them.
 //!
-//! A thread that needs a slot and finds none evicts a few names itself ([`crate::shrink`]). That always
+//! A thread that needs a slot and finds none evicts a few names itself ([`crate::limit::make_room`]). That always
 //! works, but it makes a lookup wait for the search. So some slots are kept free ahead of need. If fewer
-//! than the *low* watermark are free, the watcher is woken ([`crate::pressure`]). Each of its calls of
+//! than the *low* watermark are free, the watcher is woken ([`crate::limit::pressure`]). Each of its calls of
 //! [`Cache::balance`] is then one small step, until the *high* watermark is reached. Free slots are those
 //! without an inode or a name, and those of chunks that the limit still allows. The watermarks are a
 //! thirty-second and a sixteenth of the names that the limit has room for (twice that in small caches).
@@ -15,11 +15,13 @@
 //! too few. Callers hold no lock of the cache.
 
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering, Stat};
-use uvfs_sync::slab::{CHUNK, SPAN, Slab};
+use uvfs_sync::slab::{CHUNK, Slab};
 
-use crate::cache::{Cache, Names, Numbers};
-use crate::pressure::Leaf;
-use crate::shrink::{DENTRY_CHUNK, GLANCE, INODE_CHUNK, Making};
+use crate::cache::Cache;
+use crate::inodes::table::INODE_CHUNK;
+use crate::limit::make_room::{GLANCE, Making};
+use crate::limit::pressure::Leaf;
+use crate::names::table::DENTRY_CHUNK;
 use crate::types::SbId;
 
 /// The whole limit, in the units of [`Cache::lower_watermarks`].
@@ -172,7 +174,7 @@ impl Cache {
         let superblock = self.superblock(done.sb);
         // Two rounds: the first may find only used names.
         let looked = barren.fetch_add(GLANCE, Ordering::Relaxed) + GLANCE;
-        if looked < 2 * superblock.dentries.spans() && !superblock.resident {
+        if looked < 2 * superblock.dentries().spans() && !superblock.is_resident() {
             return true;
         }
         barren.store(0, Ordering::Relaxed);
@@ -220,7 +222,7 @@ impl Cache {
 
     /// A superblock is short of memory, or nearly so.
     pub(crate) fn run_short(&self, sb: SbId) {
-        if !self.superblock(sb).resident {
+        if !self.superblock(sb).is_resident() {
             self.watermarks.short.store(u32::from(sb.0), Ordering::Relaxed);
         }
         self.pressure.rise();
@@ -248,11 +250,11 @@ impl Cache {
     /// Names of a superblock that would have to go to reach the high watermark.
     fn missing(&self, sb: SbId) -> u64 {
         let superblock = self.superblock(sb);
-        if superblock.resident || self.ceiling() == 0 {
+        if superblock.is_resident() || self.ceiling() == 0 {
             return 0;
         }
         let free = |slab: &Slab| (slab.chunk_count() as u64 * u64::from(CHUNK)).saturating_sub(slab.in_use());
-        let free = free(&superblock.inodes).min(free(&superblock.dentries));
+        let free = free(superblock.inodes()).min(free(superblock.dentries()));
         // Blocks keep memory beyond their share only until a name needs it.
         let fresh = (self.ceiling() + self.buffers_beyond_share()).saturating_sub(self.committed());
         let fresh = fresh / (INODE_CHUNK + DENTRY_CHUNK);
@@ -273,11 +275,11 @@ impl Cache {
         }
         let mut evicted = if forgotten { 0 } else { self.evict_within(sb, 8 * STEP as usize, GLANCE) };
         self.trim(sb);
-        if !forgotten && self.committed() >= before && !self.superblock(sb).resident {
+        if !forgotten && self.committed() >= before && !self.superblock(sb).is_resident() {
             evicted += self.empty_next_chunk(sb);
         }
-        self.names.settle(&Names(self));
-        self.numbers.settle(&Numbers(self));
+        self.dentries.settle();
+        self.inodes.settle();
         if !forgotten && evicted == 0 && self.committed() >= before {
             self.buffers_give(above);
         }
@@ -287,17 +289,14 @@ impl Cache {
     /// Empty the chunk that the hand is at, since the hand has passed the earlier ones. Returns how many
     /// names went.
     pub(crate) fn empty_next_chunk(&self, sb: SbId) -> usize {
-        let superblock = self.superblock(sb);
-        let chunks = superblock.dentries.chunks();
-        let turn = superblock.hand.load(Ordering::Relaxed) / u64::from(CHUNK / SPAN);
-        let Some(at) = turn.checked_rem(chunks.len() as u64) else { return 0 };
+        let Some(chunk) = self.superblock(sb).chunk_at_hand() else { return 0 };
         let _room = self.room.lock();
-        self.empty_chunk(sb, chunks[at as usize])
+        self.empty_chunk(sb, chunk)
     }
 
     /// The next superblock whose names may go, cyclically.
     fn next_after(&self, sb: SbId) -> SbId {
-        let evicting = |sb: &SbId| !self.superblock(*sb).resident;
+        let evicting = |sb: &SbId| !self.superblock(*sb).is_resident();
         let (upto, after): (Vec<_>, Vec<_>) =
             self.superblocks().filter(evicting).partition(|other| other.0 <= sb.0);
         after.into_iter().chain(upto).next().unwrap_or(sb)

@@ -24,11 +24,11 @@ use uvfs_sync::blhash::Key;
 use uvfs_sync::order::{Class, Held};
 use uvfs_sync::primitives::{Condvar, Hint, Mutex};
 
-use crate::by_number::Asked;
 use crate::cache::Cache;
-use crate::dentry::{INLINE, NameWords};
-use crate::dir::DirState;
-use crate::inode_ref::InodeRef;
+use crate::dirs::state::DirState;
+use crate::inodes::by_number::Asked;
+use crate::inodes::inode_ref::InodeRef;
+use crate::names::dentry::{INLINE, NameWords};
 
 /// Enough that two threads seldom meet in one.
 const SHARDS: usize = if cfg!(loom) { 1 } else { 64 };

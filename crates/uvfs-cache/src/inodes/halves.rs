@@ -12,14 +12,14 @@
 //! end's lookup count and the driver's value. It also holds the block count of files whose blocks do not
 //! follow from their size.
 //!
-//! Only the cache's own modules touch a half; [`crate::inode_ref`] is the handle.
+//! Only the cache's own modules touch a half; [`crate::inodes::inode_ref`] is the handle.
 
 use uvfs_sync::lockref::LockRef;
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering};
 use uvfs_sync::seqcount::{GenSeq, SeqCount};
 use uvfs_sync::slot;
 
-use crate::attr::{Attr, Time, mode};
+use crate::inodes::attr::{Attr, Time, mode};
 use crate::types::SbId;
 
 /// The slot holds a live inode.

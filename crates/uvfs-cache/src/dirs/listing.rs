@@ -2,7 +2,7 @@
 //!
 //! Entries are copied out a batch at a time under the directory's index mutex; the sink gets them with
 //! nothing held. A dentry in the list is in use: a writer takes it out of the list, under the same mutex,
-//! before the slot changes hands (see [`crate::names`]). A replaced name keeps its place in the list. Its
+//! before the slot changes hands (see [`crate::names::change`]). A replaced name keeps its place in the list. Its
 //! dentry gives way to the new one in one hold of the mutex, so a listing sees one of them.
 //!
 //! A listing from a driver ([`DirScan`]) is an answer about many names, requested before any of their name
@@ -13,13 +13,13 @@
 
 use uvfs_sync::primitives::{AtomicBool, Ordering, spin_loop};
 
-use crate::by_number::Asked;
 use crate::cache::Cache;
-use crate::clock::NEVER;
-use crate::dir::DirState;
-use crate::dir_index::FIRST_COOKIE;
-use crate::inode_ref::InodeRef;
-use crate::lookup::Known;
+use crate::coherence::clock::NEVER;
+use crate::dirs::index::FIRST_COOKIE;
+use crate::dirs::state::DirState;
+use crate::inodes::by_number::Asked;
+use crate::inodes::inode_ref::InodeRef;
+use crate::lookup::by_name::Known;
 use crate::types::{CacheError, Fresh};
 
 const BATCH: usize = 64;
@@ -149,7 +149,7 @@ impl Cache {
         let mut name = [0; 256];
         loop {
             if let Some(seq) = d.seq.begin() {
-                let len = d.copy_name(&mut name, &self.tails);
+                let len = d.copy_name(&mut name, self.dentries.tails());
                 let fmt = d.fmt();
                 // The dentry holds its inode as long as the sequence stands.
                 let ino = self.inodes.get(d.inode.load(Ordering::Relaxed)).ino();
@@ -160,7 +160,7 @@ impl Cache {
                         batch.names.extend_from_slice(&name[..len]);
                         batch.entries.push(Listed { len, ino, fmt, next });
                         // A program that lists a directory most often looks at its entries next.
-                        self.names.prefetch(hash);
+                        self.dentries.names().prefetch(hash);
                     }
                     return;
                 }
@@ -175,7 +175,7 @@ impl Cache {
     pub fn begin_scan<'c>(&'c self, dir: &InodeRef<'c>) -> DirScan<'c> {
         // Before the version: see `DirState::set_complete`.
         let asked = self.ask_below(dir);
-        let watched = self.sb_of(dir.index()).watched.load(Ordering::Relaxed);
+        let watched = self.sb_of(dir.index()).is_watched();
         let version = dir.dir_state().map_or(0, |d| d.version());
         let epoch = if watched { asked.epoch } else { NEVER };
         DirScan { dir: dir.clone(), version, asked, epoch, partial: AtomicBool::new(false) }

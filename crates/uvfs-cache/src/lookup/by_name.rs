@@ -6,11 +6,11 @@
 
 use uvfs_sync::primitives::{Ordering, spin_loop};
 
-use crate::attr::Attr;
 use crate::cache::Cache;
-use crate::guard::{NameGuard, Pending};
-use crate::inode_ref::InodeRef;
-use crate::walk::Step;
+use crate::inodes::attr::Attr;
+use crate::inodes::inode_ref::InodeRef;
+use crate::lookup::ticket::{NameGuard, Pending};
+use crate::walk::step::Step;
 
 /// Result of [`Cache::lookup`].
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl Cache {
         // A writer that gives it another name keeps its walk sequence odd from before the dentry changes
         // until the alias leads to the new one. A look at both in between would find it nameless.
         let Some(at) = self.pos(dir.id()) else { return false };
-        let word = &self.inodes_private.get(dir.index()).alias;
+        let word = &self.inodes.private(dir.index()).alias;
         let alias = word.load(Ordering::Acquire);
         let d = self.dentries.get(alias);
         match d.seq.begin() {
@@ -184,7 +184,7 @@ impl<'c> NameGuard<'c> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::attr::{Attr, mode};
+    use crate::inodes::attr::{Attr, mode};
     use crate::types::{Config, Fresh, Room, SbOptions, Ttl};
 
     /// Two answers that were stored at the same time, each right for its moment: a in b, and b in a.

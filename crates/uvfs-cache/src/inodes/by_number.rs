@@ -18,17 +18,17 @@
 //! that was read of the slot before the reference was taken is read again after it. Only then is it known
 //! to be of that generation.
 
-use uvfs_sync::blhash::Scan;
-use uvfs_sync::percpu_ref::Place;
+use uvfs_sync::blhash::{BlHash, Scan};
 use uvfs_sync::primitives::{Ordering, spin_loop};
 
-use crate::attr::{Attr, mode};
-use crate::cache::{Cache, is_dir, number_hash};
-use crate::clock::SUSPECT;
-use crate::inode::LIVE;
-use crate::inode_ref::InodeRef;
+use super::table::number_hash;
+use crate::cache::{Cache, is_dir};
+use crate::coherence::clock::SUSPECT;
+use crate::inodes::attr::{Attr, mode};
+use crate::inodes::halves::LIVE;
+use crate::inodes::inode_ref::InodeRef;
 use crate::types::{CacheError, Fresh, InodeId, SbId};
-use crate::walk::TRIES;
+use crate::walk::step::TRIES;
 
 /// The moment before a driver was asked about an inode: see [`Cache::iget`].
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +55,7 @@ impl Cache {
     /// resident superblock's inodes are not found by number.
     #[inline]
     pub fn ipeek(&self, sb: SbId, ino: u64, fmt: u32, attr: &mut Attr) -> Option<InodeId> {
-        let view = self.numbers.view();
+        let view = self.inodes.numbers.view();
         let hash = number_hash(sb, ino, view.key());
         let glance = view.glance(hash);
         let (seen, mut fits) = (glance.seen(), false);
@@ -67,7 +67,7 @@ impl Cache {
                 }
             }
         }
-        if !fits && self.numbers.rules_out(view.epoch(), hash, seen) {
+        if !fits && self.inodes.numbers.rules_out(view.epoch(), hash, seen) {
             return None;
         }
         self.ipeek_slowly(sb, ino, fmt, attr)
@@ -78,7 +78,7 @@ impl Cache {
     #[inline(never)]
     fn ipeek_slowly(&self, sb: SbId, ino: u64, fmt: u32, attr: &mut Attr) -> Option<InodeId> {
         for _ in 0..TRIES {
-            let hashes = self.numbers.hashes(|key| number_hash(sb, ino, key));
+            let hashes = self.inodes.numbers.hashes(|key| number_hash(sb, ino, key));
             let mut moving = false;
             let accept = |index| match self.look_at(index, (sb, ino, fmt), attr) {
                 Look::Is(id) => Some(id),
@@ -88,7 +88,7 @@ impl Cache {
                     None
                 }
             };
-            match self.numbers.scan(&hashes, accept, || ()) {
+            match self.inodes.numbers.scan(&hashes, accept, || ()) {
                 Scan::Hit(id) => return Some(id),
                 Scan::Miss(()) if !moving => return None,
                 Scan::Miss(()) | Scan::Moved => spin_loop(),
@@ -106,7 +106,7 @@ impl Cache {
     /// One moment's truth about a slot that may have the number.
     #[inline(always)]
     pub(crate) fn look_at(&self, index: u32, (sb, ino, fmt): (SbId, u64, u32), attr: &mut Attr) -> Look {
-        let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
+        let (published, private) = (self.inodes.get(index), self.inodes.private(index));
         let Some(seq) = published.seq.begin() else { return Look::Moving };
         *attr = published.copy(|| private);
         let (word, generation, stale) =
@@ -126,13 +126,13 @@ impl Cache {
     /// ([`InodeRef::expired`]). A resident superblock's inodes are not found by number.
     #[inline]
     pub fn ilookup(&self, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
-        let view = self.numbers.view();
+        let view = self.inodes.numbers.view();
         let hash = number_hash(sb, ino, view.key());
         let glance = view.glance(hash);
         let (seen, mut fits) = (glance.seen(), false);
         for index in glance {
             // Likely needed: its line arrives together with the published one.
-            self.inodes_private.prefetch(index);
+            self.inodes.prefetch_private(index);
             let published = self.inodes.get(index);
             if published.ino() != ino {
                 continue;
@@ -146,7 +146,7 @@ impl Cache {
                 return Some(inode);
             }
         }
-        if !fits && self.numbers.rules_out(view.epoch(), hash, seen) {
+        if !fits && self.inodes.numbers.rules_out(view.epoch(), hash, seen) {
             return None;
         }
         self.find_number(sb, ino, fmt)
@@ -157,8 +157,8 @@ impl Cache {
     #[inline(never)]
     pub(crate) fn find_number(&self, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
         loop {
-            let hashes = self.numbers.hashes(|key| number_hash(sb, ino, key));
-            match self.numbers.scan(&hashes, |index| self.is_number(index, sb, ino, fmt), || ()) {
+            let hashes = self.inodes.numbers.hashes(|key| number_hash(sb, ino, key));
+            match self.inodes.numbers.scan(&hashes, |index| self.is_number(index, sb, ino, fmt), || ()) {
                 Scan::Hit(inode) => return Some(inode),
                 Scan::Miss(()) => return None,
                 Scan::Moved => spin_loop(),
@@ -176,29 +176,20 @@ impl Cache {
     /// or holds the lock of the bucket in which it is hashed under the number.
     #[inline(always)]
     pub(crate) fn has_number(&self, index: u32, sb: SbId, ino: u64, fmt: u32) -> bool {
-        let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
+        let (published, private) = (self.inodes.get(index), self.inodes.private(index));
         published.ino() == ino
             && private.sb.load(Ordering::Relaxed) == u32::from(sb.0)
             && published.mode_and_flags() & mode::S_IFMT == fmt
     }
 
-    /// A reference to whatever inode lives in a slot. It is counted in the inode's word, and not noted as a
-    /// sign of frequent use.
+    /// A reference to whatever inode lives in a slot ([`Inodes::hold_any`]).
     fn hold_slot(&self, index: u32) -> Option<InodeRef<'_>> {
-        let private = self.inodes_private.get(index);
-        let generation = private.refs.generation();
-        if !private.refs.get_generation(generation) {
-            return None;
-        }
-        if !Place::of(&private.place).is_none() {
-            self.counted_here(index);
-        }
-        Some(InodeRef::new(self, index, generation))
+        self.inodes.hold_any(index).map(|generation| InodeRef::new(self, index, generation))
     }
 
     /// Call this before asking a driver about an inode for [`Cache::iget`].
     pub fn ask(&self, sb: SbId) -> Asked {
-        Asked { changes: self.superblock(sb).changes.count(), epoch: self.clock.asked() }
+        Asked { changes: self.superblock(sb).changes().count(), epoch: self.clock.asked() }
     }
 
     /// [`Cache::ask`] about the contents of a directory. For a resident superblock no driver is asked.
@@ -256,6 +247,60 @@ impl Cache {
         })
     }
 
+    /// Let an inode be found by number (not on resident superblocks, which never look), and `start` it once
+    /// that is settled. The error is an inode with that number that is already there.
+    pub(crate) fn hash_number<'c>(
+        &'c self,
+        sb: SbId,
+        index: u32,
+        attr: &Attr,
+        start: impl FnOnce() -> InodeRef<'c>,
+    ) -> Result<InodeRef<'c>, InodeRef<'c>> {
+        if self.superblock(sb).is_resident() {
+            return Ok(start());
+        }
+        let mut spare = false;
+        let result = loop {
+            let h = self.inodes.numbers.hashes(|key| number_hash(sb, attr.ino, key));
+            let Some(mut locked) = self.inodes.numbers.lock([&h], spare) else {
+                spin_loop();
+                continue;
+            };
+            let mut other = None;
+            locked.for_each_candidate(0, |i| {
+                // Check before taking a reference: an inode in the bucket cannot end its generation while
+                // the bucket is locked. Dropping the last reference to some other inode here would need
+                // this very lock to end that inode.
+                if other.is_none() && self.has_number(i, sb, attr.ino, attr.fmt()) {
+                    other = self.is_number(i, sb, attr.ino, attr.fmt());
+                }
+            });
+            if let Some(other) = other {
+                break Err(other);
+            }
+            self.inodes.private(index).hash.store(BlHash::to_store(&h), Ordering::Relaxed);
+            if locked.insert(0, &h, index).is_ok() {
+                // A reader that finds it before this line finds it dead, and the bucket locked.
+                break Ok(start());
+            }
+            spare = true;
+        };
+        self.inodes.maintain();
+        result
+    }
+
+    /// Called from `end_inode`: from now on the number leads nowhere.
+    pub(crate) fn unhash_number(&self, sb: SbId, index: u32, ino: u64) {
+        loop {
+            let h = self.inodes.numbers.hashes(|key| number_hash(sb, ino, key));
+            if let Some(mut locked) = self.inodes.numbers.lock([&h], false) {
+                locked.remove(0, index);
+                break;
+            }
+        }
+        self.inodes.maintain();
+    }
+
     /// Show `f` every inode of a superblock, each with a reference, in arena order, until it returns false.
     /// Returns how many it was shown. Other threads may make and end inodes meanwhile. An inode that lives
     /// all the while is shown once. Of those that begin or end meanwhile some are shown, finished and held,
@@ -263,10 +308,10 @@ impl Cache {
     /// O(slots of the superblock's chunks).
     pub fn inodes_of(&self, sb: SbId, f: &mut dyn FnMut(&InodeRef<'_>) -> bool) -> u64 {
         let mut shown = 0;
-        for (from, to) in self.superblock(sb).inodes.chunks() {
-            for index in (from.max(1)..to).take_while(|index| self.is_slot(*index)) {
+        for (from, to) in self.superblock(sb).inodes().chunks() {
+            for index in (from.max(1)..to).take_while(|index| self.inodes.is_slot(*index)) {
                 // Most slots are in use; a free one costs no read-modify-write.
-                if !self.inodes_private.get(index).refs.is_live() {
+                if !self.inodes.private(index).refs.is_live() {
                     continue;
                 }
                 // The chunk may have gone to another superblock since. Once it is held, the slot keeps its

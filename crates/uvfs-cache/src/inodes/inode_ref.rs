@@ -8,12 +8,12 @@ use std::fmt;
 
 use uvfs_sync::primitives::Ordering;
 
-use crate::attr::{Attr, mode};
-use crate::by_number::Asked;
 use crate::cache::Cache;
-use crate::clock::{NEVER, SUSPECT, is_epoch};
-use crate::dir::DirState;
-use crate::inode::{self, DEAD, Perm, ROOT};
+use crate::coherence::clock::{NEVER, SUSPECT, is_epoch};
+use crate::dirs::state::DirState;
+use crate::inodes::attr::{Attr, mode};
+use crate::inodes::by_number::Asked;
+use crate::inodes::halves::{self, DEAD, Perm, ROOT};
 use crate::types::{InodeId, NotEmpty, SbId, Ttl};
 
 /// A reference; dropping it may end the inode's generation (and call the superblock's evict hook).
@@ -32,7 +32,7 @@ impl fmt::Debug for InodeRef<'_> {
 
 impl Clone for InodeRef<'_> {
     fn clone(&self) -> Self {
-        self.cache.get_again(self.index, self.generation);
+        self.cache.inodes.hold_again(self.id());
         Self { cache: self.cache, index: self.index, generation: self.generation }
     }
 }
@@ -44,7 +44,7 @@ impl Drop for InodeRef<'_> {
 }
 
 /// Unlocks even if the closure of an update panics.
-struct Unlock<'a>(&'a inode::Private);
+struct Unlock<'a>(&'a halves::Private);
 
 impl Drop for Unlock<'_> {
     #[inline]
@@ -65,17 +65,17 @@ impl<'c> InodeRef<'c> {
     }
 
     #[inline(always)]
-    fn published(&self) -> &'c inode::Published {
+    fn published(&self) -> &'c halves::Published {
         self.cache.inodes.get(self.index)
     }
 
     #[inline(always)]
-    pub(crate) fn private_half(&self) -> &'c inode::Private {
-        self.cache.inodes_private.get(self.index)
+    pub(crate) fn private_half(&self) -> &'c halves::Private {
+        self.cache.inodes.private(self.index)
     }
 
     pub(crate) fn dir_state(&self) -> Option<&'c DirState> {
-        self.cache.dir_state(self.index)
+        self.cache.inodes.dir_state(self.index)
     }
 
     /// The id; a front end's node id.
@@ -159,7 +159,7 @@ impl<'c> InodeRef<'c> {
     /// Note a change before it is made, under the attribute lock: see `changed_numbers.rs`.
     #[inline(never)]
     fn note_change(&self) {
-        self.cache.sb_of(self.index()).changes.note(self.ino());
+        self.cache.sb_of(self.index()).changes().note(self.ino());
     }
 
     /// Change attributes under the attribute lock. Inlined together with `f`, so that fields which `f`
@@ -182,7 +182,7 @@ impl<'c> InodeRef<'c> {
     /// nothing has changed since the driver was asked. All others use [`InodeRef::refresh_unless_changed`].
     pub fn refresh(&self, attr: &Attr, ttl: Ttl) {
         let _lock = self.lock();
-        self.cache.sb_of(self.index()).changes.note(self.ino());
+        self.cache.sb_of(self.index()).changes().note(self.ino());
         self.believe(attr, ttl, self.cache.clock.epoch());
     }
 
@@ -198,7 +198,7 @@ impl<'c> InodeRef<'c> {
     /// to the inode; answers on their way are late. See [`Cache::inode_changed`].
     pub fn mark_stale(&self) {
         let _lock = self.lock();
-        self.cache.sb_of(self.index()).changes.note(self.ino());
+        self.cache.sb_of(self.index()).changes().note(self.ino());
         self.published().mark_stale();
         self.private_half().deadline.store(SUSPECT, Ordering::Relaxed);
     }
@@ -221,7 +221,7 @@ impl<'c> InodeRef<'c> {
     pub(crate) fn refresh_unless_late(&self, asked: Asked, attr: &Attr, ttl: Ttl) -> bool {
         let _lock = self.lock();
         if self.is_of_the_past(asked.epoch)
-            || self.cache.sb_of(self.index()).changes.since(attr.ino, asked.changes)
+            || self.cache.sb_of(self.index()).changes().since(attr.ino, asked.changes)
         {
             return false;
         }
@@ -234,7 +234,7 @@ impl<'c> InodeRef<'c> {
     pub(crate) fn believe_unless_late(&self, asked: Asked, ttl: Ttl) -> bool {
         let _lock = self.lock();
         if self.is_of_the_past(asked.epoch)
-            || self.cache.sb_of(self.index()).changes.since(self.ino(), asked.changes)
+            || self.cache.sb_of(self.index()).changes().since(self.ino(), asked.changes)
         {
             return false;
         }
@@ -333,7 +333,7 @@ impl<'c> InodeRef<'c> {
         }
         // The reference before the count. Otherwise a forget in between, of lookups that it was never told
         // of, would put a reference that does not exist yet.
-        self.cache.get_again(self.index, self.generation);
+        self.cache.inodes.hold_again(self.id());
         if self.private_half().nlookup.fetch_add(n, Ordering::AcqRel) != 0 {
             self.cache.put_inode(self.index);
         }

@@ -25,13 +25,11 @@
 //! Costs: a lock of one bucket and one inode for each change. Hits pay for a test of words that they have
 //! loaded.
 
-use uvfs_sync::primitives::Ordering;
-
-use crate::attr::mode;
 use crate::cache::Cache;
-use crate::dentry::is_name;
-use crate::guard::NameGuard;
-use crate::inode_ref::InodeRef;
+use crate::inodes::attr::mode;
+use crate::inodes::inode_ref::InodeRef;
+use crate::lookup::ticket::NameGuard;
+use crate::names::dentry::is_name;
 use crate::types::SbId;
 
 /// A name's key among the numbers of changed inodes. If two names share a key, an answer may be treated as
@@ -39,7 +37,7 @@ use crate::types::SbId;
 fn name_key(dir: u64, name: &[u8]) -> u64 {
     let start = dir.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ name.len() as u64;
     name.chunks(8).fold(start, |key, bytes| {
-        (key ^ crate::dentry::word(bytes)).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29)
+        (key ^ crate::names::dentry::word(bytes)).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29)
     })
 }
 
@@ -47,7 +45,7 @@ impl Cache {
     /// From now on the answers of the driver of `sb` hold until it notifies the cache. Call this before its
     /// root is made.
     pub fn watch(&self, sb: SbId) {
-        self.superblock(sb).watched.store(true, Ordering::Relaxed);
+        self.superblock(sb).watch();
     }
 
     /// The inode that `name` leads to in the directory numbered `dir` was changed behind the cache, and the
@@ -57,7 +55,7 @@ impl Cache {
         if !is_name(name) {
             return false;
         }
-        self.superblock(sb).changes.note(name_key(dir, name));
+        self.superblock(sb).changes().note(name_key(dir, name));
         let Some(dir) = self.changed(sb, dir, mode::S_IFDIR) else { return false };
         self.invalidate(&dir, name);
         dir.mark_stale();
@@ -94,13 +92,14 @@ impl NameGuard<'_> {
             return;
         }
         let superblock = self.cache.sb_of(self.dir.index());
-        if !superblock.watched.load(Ordering::Relaxed) {
+        if !superblock.is_watched() {
             return;
         }
-        if let Some(inode) = made.filter(|inode| superblock.changes.since(inode.ino(), self.asked.changes)) {
+        if let Some(inode) = made.filter(|inode| superblock.changes().since(inode.ino(), self.asked.changes))
+        {
             inode.mark_stale();
         }
-        if superblock.changes.since(name_key(self.dir.ino(), self.name()), self.asked.changes) {
+        if superblock.changes().since(name_key(self.dir.ino(), self.name()), self.asked.changes) {
             self.cache.forget_name(&self.dir, self.name());
         }
     }
@@ -111,10 +110,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::attr::Attr;
-    use crate::hit::Peek;
-    use crate::lookup::Lookup;
+    use crate::inodes::attr::Attr;
+    use crate::lookup::by_name::Lookup;
     use crate::types::{Config, Fresh, Room, SbOptions, Ttl};
+    use crate::walk::hit::Peek;
 
     fn file(ino: u64, size: u64) -> Fresh {
         let attr = Attr { ino, mode: mode::S_IFREG | 0o644, nlink: 1, size, ..Attr::default() };

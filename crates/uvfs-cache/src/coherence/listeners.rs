@@ -1,7 +1,7 @@
 //! Listeners for changes behind the cache: front ends, whose kernels keep names, attributes and pages of
 //! their own.
 //!
-//! A listener is notified after the cache ([`crate::stale`] has the order), by the thread that notified the
+//! A listener is notified after the cache ([`crate::coherence::stale`] has the order), by the thread that notified the
 //! cache. That thread holds nothing, so a listener that asks the cache finds what is true now. A listener
 //! must not wait: it notes the notification and lets another thread do the rest. The mutex protects the
 //! list and is a leaf. Without listeners, no thread takes it.
@@ -10,10 +10,10 @@ use std::sync::{Arc, Weak};
 
 use uvfs_sync::primitives::{AtomicBool, Mutex, Ordering};
 
-use crate::attr::mode;
 use crate::cache::Cache;
-use crate::dentry::is_name;
-use crate::inode_ref::InodeRef;
+use crate::inodes::attr::mode;
+use crate::inodes::inode_ref::InodeRef;
+use crate::names::dentry::is_name;
 use crate::types::{InodeId, SbId};
 
 /// Receives changes that are made behind the cache.
@@ -71,9 +71,9 @@ impl Cache {
     /// not all. An inode that the kernel learns of meanwhile may be missing.
     pub fn held_nodes(&self, sb: SbId, from: u32, max: usize) -> (Vec<(InodeId, bool)>, Option<u32>) {
         let mut held = Vec::new();
-        for (first, end) in self.superblock(sb).inodes.chunks() {
-            for index in (first.max(from)..end).take_while(|index| self.is_slot(*index)) {
-                let (published, private) = (self.inodes.get(index), self.inodes_private.get(index));
+        for (first, end) in self.superblock(sb).inodes().chunks() {
+            for index in (first.max(from)..end).take_while(|index| self.inodes.is_slot(*index)) {
+                let (published, private) = (self.inodes.get(index), self.inodes.private(index));
                 if private.nlookup.load(Ordering::Relaxed) == 0 {
                     continue;
                 }

@@ -24,7 +24,7 @@ use uvfs_sync::slot;
 
 use crate::cache::Cache;
 use crate::types::InodeId;
-use crate::walk::Pos;
+use crate::walk::step::Pos;
 
 /// Maximum number of entries: a MiB in all.
 pub const ENTRIES: u32 = if cfg!(loom) { 1 } else { 4096 };
@@ -112,7 +112,7 @@ impl Text {
             mix(*word);
         }
         if !rest.is_empty() {
-            let word = crate::dentry::word(rest);
+            let word = crate::names::dentry::word(rest);
             words[whole.len()] = word;
             mix(word);
         }
@@ -235,7 +235,7 @@ impl Cache {
     /// Whether the name of a directory has a deadline, or belongs to another epoch. The name read here is
     /// the directory's as long as the position stands, which every use of the entry checks.
     fn expires(&self, at: Pos) -> bool {
-        let alias = self.inodes_private.get(at.index).alias.load(Ordering::Acquire);
+        let alias = self.inodes.private(at.index).alias.load(Ordering::Acquire);
         alias != 0 && !self.clock.stands(self.dentries.get(alias).deadline.load(Ordering::Relaxed))
     }
 }
@@ -245,7 +245,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::attr::{Attr, mode};
+    use crate::inodes::attr::{Attr, mode};
     use crate::types::{Config, Fresh, Room, SbId, SbOptions, Ttl};
 
     const TEXT: &[u8] = b"/a/b";

@@ -12,7 +12,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cache::Cache;
-use crate::inode_ref::InodeRef;
+use crate::inodes::inode_ref::InodeRef;
 use crate::types::InodeId;
 
 /// The number of a cache, unique in this process; 0 belongs to no cache.

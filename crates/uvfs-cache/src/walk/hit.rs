@@ -1,6 +1,6 @@
 //! The hit: one name below a directory, and what it leads to, in a few dozen instructions.
 //!
-//! `walk.rs` describes the protocol. Here it is done in one piece for the two things that a walk nearly
+//! `step.rs` describes the protocol. Here it is done in one piece for the two things that a walk nearly
 //! always wants: the next directory ([`Cache::down`]) and the attributes at the end ([`Cache::look`]).
 //! `step` handles everything unusual: a negative entry, one that may expire, one that is being changed, one
 //! with stale attributes, and a name in a later slot or line. That call takes and returns plain words and
@@ -11,11 +11,11 @@
 use uvfs_sync::blhash::Seen;
 use uvfs_sync::primitives::Ordering;
 
-use crate::attr::{Attr, mode};
 use crate::cache::Cache;
-use crate::dentry::fmt_of;
+use crate::inodes::attr::{Attr, mode};
+use crate::names::dentry::fmt_of;
 use crate::types::InodeId;
-use crate::walk::{NameHash, Names, Pos, Retry, Step, TRIES};
+use crate::walk::step::{NameHash, Names, Pos, Retry, Step, TRIES};
 
 /// Result of [`Cache::peek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Cache {
             self.inodes.prefetch(likely_inode(dentry));
             let d = self.dentries.get(dentry);
             let seq = d.seq.raw().load(Ordering::Acquire);
-            if !d.is(at.index, &name.words, &self.tails) {
+            if !d.is(at.index, &name.words, self.dentries.tails()) {
                 continue;
             }
             let index = d.inode.load(Ordering::Relaxed);
@@ -98,7 +98,7 @@ impl Cache {
             self.inodes.prefetch(likely_inode(dentry));
             let d = self.dentries.get(dentry);
             let seq = d.seq.raw().load(Ordering::Acquire);
-            if !d.is(at.index, &name.words, &self.tails) {
+            if !d.is(at.index, &name.words, self.dentries.tails()) {
                 continue;
             }
             matched = true;
@@ -108,7 +108,7 @@ impl Cache {
             }
             let published = self.inodes.get(index);
             let inode_seq = published.seq.raw().load(Ordering::Acquire);
-            *attr = published.copy(|| self.inodes_private.get(index));
+            *attr = published.copy(|| self.inodes.private(index));
             let generation = published.generation();
             let moving = (seq | inode_seq) & 1 != 0 || published.is_stale();
             if !moving && published.seq.check(inode_seq) && d.seq.check(seq) && self.check(at) {
@@ -172,7 +172,7 @@ impl Cache {
     ) -> Result<InodeId, Stuck> {
         let at = Pos { index, stamp };
         let complete = self.is_complete(at);
-        if complete && self.names.rules_out(epoch, hash, seen) && self.check(at) {
+        if complete && self.dentries.names().rules_out(epoch, hash, seen) && self.check(at) {
             return Err(Stuck::Absent);
         }
         self.look_slowly(index, stamp, name, attr)

@@ -18,8 +18,8 @@ use std::ops::{Deref, DerefMut};
 use uvfs_sync::order::{Class, Held};
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
-use crate::clock::{Clock, NEVER, SUSPECT};
-use crate::dir_index::DirIndex;
+use crate::coherence::clock::{Clock, NEVER, SUSPECT};
+use crate::dirs::index::DirIndex;
 use crate::types::{CacheError, NotEmpty};
 
 const DYING: u64 = 1 << 63;

@@ -1,6 +1,6 @@
 //! Publishing changes of names: create, link, remove, rename, exchange, and drivers' answers.
 //!
-//! Callers hold the name lock ([`crate::guard`]), have asked the driver, and have reserved memory
+//! Callers hold the name lock ([`crate::lookup::ticket`]), have asked the driver, and have reserved memory
 //! ([`NameGuard::reserve`]), so nothing here can fail.
 //!
 //! Under the lock of the name's bucket a dentry is filled and put in, or marked dead and taken out, in one
@@ -12,16 +12,16 @@ use uvfs_sync::blhash::{BlHash, Hashes, Locked, Scan};
 use uvfs_sync::order::{Class, Held};
 use uvfs_sync::primitives::{MutexGuard, Ordering, spin_loop};
 
-use crate::by_number::Asked;
-use crate::cache::{Cache, Names, is_dir};
-use crate::clock::{NEVER, SUSPECT};
-use crate::dentry::{NameWords, Published};
-use crate::dir::{DirState, Entries};
-use crate::dir_index::DirIndex;
-use crate::guard::NameGuard;
-use crate::inode_ref::{Death, InodeRef};
+use crate::cache::{Cache, is_dir};
+use crate::coherence::clock::{NEVER, SUSPECT};
+use crate::dirs::index::DirIndex;
+use crate::dirs::state::{DirState, Entries};
+use crate::inodes::by_number::Asked;
+use crate::inodes::inode_ref::{Death, InodeRef};
+use crate::lookup::ticket::NameGuard;
+use crate::names::dentry::{NameWords, Published};
 use crate::types::{CacheError, Fresh, Room, SbId, Ttl};
-use crate::walk::Child;
+use crate::walk::step::Child;
 
 /// A reservation for a change, made before the driver is asked; dropping it releases it.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Drop for Reserved<'_> {
         if self.dentry != 0 {
             self.cache.free_dentry(self.dentry, self.tail);
         } else {
-            self.cache.tails.free(self.tail);
+            self.cache.dentries.free_tail(self.tail);
         }
         if self.inode != 0 {
             self.cache.free_inode_slot(self.inode, self.state);
@@ -220,7 +220,7 @@ impl Cache {
     pub fn create_nameless(&self, mut room: Reserved<'_>, asked: Asked, fresh: &Fresh) -> InodeRef<'_> {
         let (sb, index) = (room.sb, std::mem::take(&mut room.inode));
         debug_assert_ne!(index, 0, "not reserved as nameless");
-        if self.superblock(sb).resident {
+        if self.superblock(sb).is_resident() {
             let generation = self.fill_slot(sb, index, 0, fresh, 0, NEVER);
             return self.start_inode(index, generation);
         }
@@ -239,7 +239,7 @@ impl Cache {
     /// no loop can arise. Taken before the name locks.
     pub fn lock_renames(&self, sb: SbId) -> RenameLock<'_> {
         let order = Held::new(Class::Rename);
-        RenameLock { _held: self.superblock(sb).renames.lock(), _order: order }
+        RenameLock { _held: self.superblock(sb).lock_renames(), _order: order }
     }
 
     /// Hash and lock the buckets of `N` names; hash again if the keys changed meanwhile.
@@ -251,7 +251,7 @@ impl Cache {
         loop {
             let hashes: [Hashes; N] = std::array::from_fn(|i| self.hashes_at(names[i].1, names[i].0));
             let each: [&Hashes; N] = std::array::from_fn(|i| &hashes[i]);
-            if let Some(locked) = self.names.lock(each, spare) {
+            if let Some(locked) = self.dentries.names().lock(each, spare) {
                 return (locked, hashes);
             }
             spin_loop();
@@ -270,7 +270,7 @@ impl Cache {
         locked.for_each_candidate(which, |dentry| {
             let d = self.dentries.get(dentry);
             let useful = d.inode.load(Ordering::Relaxed) != 0 || found.is_none();
-            if useful && d.is(dir, words, &self.tails) {
+            if useful && d.is(dir, words, self.dentries.tails()) {
                 found = Some(dentry);
             }
         });
@@ -282,7 +282,7 @@ impl Cache {
     pub(crate) fn find_guarded(&self, dir: u32, words: &NameWords<'_>) -> Option<Child> {
         loop {
             let accept = |dentry| self.is_guarded(dentry, dir, words);
-            match self.names.scan(&self.hashes_at(words, dir), accept, || ()) {
+            match self.dentries.names().scan(&self.hashes_at(words, dir), accept, || ()) {
                 Scan::Hit(child) => return Some(child),
                 Scan::Miss(()) => return None,
                 Scan::Moved => spin_loop(),
@@ -294,7 +294,7 @@ impl Cache {
     fn is_guarded(&self, dentry: u32, dir: u32, words: &NameWords<'_>) -> Option<Child> {
         let d = self.dentries.get(dentry);
         let seq = d.seq.begin()?;
-        if !d.is(dir, words, &self.tails) {
+        if !d.is(dir, words, self.dentries.tails()) {
             return None;
         }
         // A negative entry would belong to another superblock's directory that had the index before.
@@ -319,7 +319,7 @@ impl Cache {
 
     /// The dentry's cookie: its place in its directory's list.
     fn cookie(&self, dentry: u32) -> u64 {
-        self.dentries_private.get(dentry).cookie.load(Ordering::Relaxed)
+        self.dentries.private(dentry).cookie.load(Ordering::Relaxed)
     }
 
     /// Take an entry out of a resident directory's list, before its dentry changes. So a listing under the
@@ -341,7 +341,7 @@ impl Cache {
 
     fn list_last(&self, index: &mut DirIndex, dentry: u32) {
         let cookie = index.push(dentry);
-        self.dentries_private.get(dentry).cookie.store(cookie, Ordering::Relaxed);
+        self.dentries.private(dentry).cookie.store(cookie, Ordering::Relaxed);
     }
 
     /// Take a dentry out, dead, under the bucket's lock. Its references are left in `after`. If it is not
@@ -363,7 +363,7 @@ impl Cache {
         let mut clear = || tail = d.seq.write(|| d.clear());
         // A directory that lives on no longer has this name, so walks that came through it must look again.
         // (If it ends, its end moves the sequence too.)
-        if is_dir(d.fmt()) && self.inodes_private.get(inode).refs.is_live() {
+        if is_dir(d.fmt()) && self.inodes.private(inode).refs.is_live() {
             self.while_moving(&[inode], clear);
         } else if is_dir(d.fmt()) {
             // Evicted: nobody has a reference, so nobody has its attribute lock either.
@@ -400,7 +400,7 @@ impl Cache {
         deadline: u32,
         revision: Option<u64>,
     ) -> bool {
-        self.inodes_private.get(inode.index()).refs.get_anchor();
+        self.inodes.private(inode.index()).refs.get_anchor();
         self.publish_held(guard, room, inode, deadline, revision)
     }
 
@@ -441,7 +441,7 @@ impl Cache {
             });
             d.hash.store(BlHash::to_store(&h), Ordering::Relaxed);
             if is_dir(inode.fmt()) {
-                self.inodes_private.get(inode.index()).alias.store(dentry, Ordering::Release);
+                self.inodes.private(inode.index()).alias.store(dentry, Ordering::Release);
             }
             if locked.insert(0, &h, dentry).is_ok() {
                 // Only now: if the old entry went first and the new one found no room, the name would be
@@ -468,14 +468,14 @@ impl Cache {
 
     /// After the locks: free dentries, drop what they held, and maintain the table.
     pub(crate) fn finish(&self, after: Aftermath) {
-        self.tails.free(after.tail);
+        self.dentries.free_tail(after.tail);
         for dead in after.dead.iter().take_while(|dead| dead.dentry != 0) {
             self.free_dentry(dead.dentry, dead.tail);
             if dead.parent == 0 {
-                self.negatives.sub(1);
+                self.dentries.uncount_negative();
                 continue;
             }
-            if let Some(state) = self.dir_state(dead.parent) {
+            if let Some(state) = self.inodes.dir_state(dead.parent) {
                 state.leave();
             }
             // The inode before its parent, whose last reference this may be: evict hooks are called for a
@@ -485,7 +485,7 @@ impl Cache {
             }
             self.put_inode(dead.parent);
         }
-        self.names.maintain(&Names(self));
+        self.dentries.maintain();
     }
 
     /// Give the name of `from` to `to`, replacing the inode that `to` led to (`death`: an empty directory).
@@ -521,7 +521,7 @@ impl Cache {
                 Some(moved) if locked.relocate(0, 1, &to_hash, moved).is_err() => {
                     // No overflow line was available: everything is as it was.
                     drop((locked, entries));
-                    self.names.maintain(&Names(self));
+                    self.dentries.maintain();
                     continue;
                 }
                 Some(_) => {}
@@ -587,7 +587,7 @@ impl Cache {
         match (moved, lists.target) {
             (Some(moved), Some(cookie)) => {
                 index.replace(cookie, moved);
-                self.dentries_private.get(moved).cookie.store(cookie, Ordering::Relaxed);
+                self.dentries.private(moved).cookie.store(cookie, Ordering::Relaxed);
             }
             (Some(moved), None) => self.list_last(index, moved),
             (None, Some(cookie)) => index.remove(cookie),
@@ -662,7 +662,7 @@ impl Cache {
         let of = |d: &Published| (d.inode.load(Ordering::Relaxed), is_dir(d.fmt()));
         let swap = || a.seq.write(|| b.seq.write(|| a.swap_targets(b)));
         let lead = |inode: u32, dentry: u32| {
-            self.inodes_private.get(inode).alias.store(dentry, Ordering::Release);
+            self.inodes.private(inode).alias.store(dentry, Ordering::Release);
         };
         match (of(a), of(b)) {
             ((x, true), (y, true)) => self.while_moving(&[x, y], || {
@@ -685,8 +685,8 @@ impl Cache {
     /// Run `f` while the walk sequences of these directories are odd. Their attribute locks are taken in
     /// the order of their indices. Their names' buckets are locked, so they are alive.
     fn while_moving(&self, dirs: &[u32], f: impl FnOnce()) {
-        let lock = |i: u32| self.inodes_private.get(i).refs.lock();
-        let unlock = |i: u32| self.inodes_private.get(i).refs.unlock();
+        let lock = |i: u32| self.inodes.private(i).refs.lock();
+        let unlock = |i: u32| self.inodes.private(i).refs.unlock();
         let walk = |i: u32| self.inodes.get(i).stamp();
         match *dirs {
             [a, b] => {

@@ -4,7 +4,7 @@
 //! that needs a chunk asks [`Cache::may_grow`] first. If the limit forbids it, the thread evicts a few
 //! names instead ([`Cache::make_room`]) and takes their slots. So allocating threads keep the limit, in
 //! small steps, and no hit waits for it. A watcher's thread may do most of that work ahead of them
-//! ([`crate::watermark`]).
+//! ([`crate::limit::watermarks`]).
 //!
 //! Eviction is second chance in arena order (design rule 17). Each name has a byte of its own, outside
 //! everything that a sequence guards. A hit sets it while eviction is *armed*, and the shrinker clears it
@@ -24,20 +24,15 @@
 use std::cell::Cell;
 use std::time::Instant;
 
-use uvfs_sync::primitives::{AtomicU8, Ordering};
+use uvfs_sync::primitives::Ordering;
 use uvfs_sync::slab::{CHUNK, SPAN};
-use uvfs_sync::slot;
 
-use crate::cache::{Cache, Names, Numbers};
-use crate::pressure::beyond;
+use crate::cache::Cache;
+use crate::inodes::table::INODE_CHUNK;
+use crate::limit::pressure::beyond;
+use crate::names::table::DENTRY_CHUNK;
+use crate::superblock::Hand;
 use crate::types::{CacheError, SbId};
-use crate::{dentry, inode};
-
-slot! {
-    /// Whether a name was used since the shrinker's hand last passed.
-    #[derive(Debug)]
-    pub(crate) struct Visited { used: AtomicU8 }
-}
 
 /// Names that a thread evicts when it needs a slot: the slots that are left over serve the next ones.
 const STEP: usize = SPAN as usize;
@@ -47,15 +42,6 @@ pub(crate) const GLANCE: u64 = 512;
 const FORESEEN: u32 = 8;
 /// How often all chunks are gone through while other threads take the slots that become free.
 const ROUNDS: usize = 16;
-
-/// Bytes of a chunk of slots of this size.
-const fn chunk(slot: usize) -> u64 {
-    CHUNK as u64 * slot as u64
-}
-
-pub(crate) const INODE_CHUNK: u64 = chunk(size_of::<inode::Published>() + size_of::<inode::Private>());
-pub(crate) const DENTRY_CHUNK: u64 =
-    chunk(size_of::<dentry::Published>() + size_of::<dentry::Private>() + size_of::<Visited>());
 
 /// While this exists, this thread makes room.
 pub(crate) struct Making;
@@ -83,15 +69,7 @@ impl Cache {
     /// and drivers' external bytes ([`Cache::external_bytes`]). A chunk counts as a whole from its first
     /// slot on. O(1).
     pub fn committed(&self) -> u64 {
-        u64::from(self.inode_pool.chunks_out()) * INODE_CHUNK
-            + u64::from(self.dentry_pool.chunks_out()) * DENTRY_CHUNK
-            + self.names.bytes()
-            + self.numbers.bytes()
-            + self.tails.bytes()
-            + self.targets.bytes()
-            + self.dirs.bytes()
-            + self.buffers.bytes()
-            + self.external.bytes()
+        self.inodes.bytes() + self.dentries.bytes() + self.buffers.bytes() + self.external.bytes()
     }
 
     /// The most that [`Cache::committed`] may be; 0: no limit.
@@ -153,11 +131,11 @@ impl Cache {
         let before = self.committed();
         self.evict_within(sb, STEP, GLANCE);
         self.trim(sb);
-        if self.committed() >= before && !self.superblock(sb).resident {
+        if self.committed() >= before && !self.superblock(sb).is_resident() {
             self.empty_next_chunk(sb);
         }
-        self.names.settle(&Names(self));
-        self.numbers.settle(&Numbers(self));
+        self.dentries.settle();
+        self.inodes.settle();
     }
 
     /// Evict names until no more than `bytes` are committed in all, or none can go.
@@ -168,8 +146,8 @@ impl Cache {
                 evicted += self.evict_unused(sb, 8 * CHUNK as usize);
                 self.trim(sb);
             }
-            self.names.settle(&Names(self));
-            self.numbers.settle(&Numbers(self));
+            self.dentries.settle();
+            self.inodes.settle();
             if evicted == 0 {
                 break;
             }
@@ -202,26 +180,7 @@ impl Cache {
     #[inline(always)]
     pub(crate) fn used(&self, dentry: u32) {
         if self.armed.load(Ordering::Relaxed) {
-            self.note_use(dentry);
-        }
-    }
-
-    #[cold]
-    fn note_use(&self, dentry: u32) {
-        let used = &self.visited.get(dentry).used;
-        // Load, then store: a name in constant use is stored to once a round.
-        if used.load(Ordering::Relaxed) == 0 {
-            used.store(1, Ordering::Relaxed);
-            #[cfg(all(test, not(loom)))]
-            tests::note(dentry, 1);
-        }
-    }
-
-    /// A name begins in this slot, unused.
-    pub(crate) fn unused(&self, dentry: u32) {
-        let used = &self.visited.get(dentry).used;
-        if used.load(Ordering::Relaxed) != 0 {
-            used.store(0, Ordering::Relaxed);
+            self.dentries.used().note(dentry);
         }
     }
 
@@ -291,10 +250,10 @@ impl Cache {
             if let Some(slot) = alloc() {
                 return Some(slot);
             }
-            if self.superblock(sb).resident {
+            if self.superblock(sb).is_resident() {
                 continue;
             }
-            for chunk in self.superblock(sb).dentries.chunks() {
+            for chunk in self.superblock(sb).dentries().chunks() {
                 self.empty_chunk(sb, chunk);
                 if let Some(slot) = alloc() {
                     return Some(slot);
@@ -307,9 +266,9 @@ impl Cache {
     /// Evict the names of a chunk that can go, recently used or not, and return what has become empty.
     /// Returns how many went.
     pub(crate) fn empty_chunk(&self, sb: SbId, (from, to): (u32, u32)) -> usize {
-        let slab = &self.superblock(sb).dentries;
+        let slab = self.superblock(sb).dentries();
         // Another thread is emptying it.
-        if !slab.begin_drain(&self.dentry_pool, from) {
+        if !self.dentries.begin_drain(slab, from) {
             return 0;
         }
         let evicted = (from.max(1)..to).filter(|dentry| self.evict_at(sb, *dentry)).count();
@@ -328,16 +287,15 @@ impl Cache {
     /// [`Cache::evict_unused`], searching at most `spans` pieces of the slab.
     pub(crate) fn evict_within(&self, sb: SbId, max: usize, spans: u64) -> usize {
         let superblock = self.superblock(sb);
-        if superblock.resident {
+        if superblock.is_resident() {
             return 0;
         }
         let mut evicted = 0;
-        for _ in 0..(2 * superblock.dentries.spans()).min(spans) {
+        for _ in 0..(2 * superblock.dentries().spans()).min(spans) {
             if evicted >= max {
                 break;
             }
-            let turn = superblock.hand.fetch_add(1, Ordering::Relaxed);
-            let Some((from, to)) = superblock.dentries.span(turn) else { break };
+            let Some((from, to)) = superblock.next_span(Hand::Shrinker) else { break };
             let gone = (from..to).filter(|dentry| {
                 // Only in this piece: the next one is another thread's, and may not be committed.
                 if dentry + FORESEEN < to {
@@ -354,20 +312,16 @@ impl Cache {
     /// tables. Only hints: whatever a slot says now, nothing relies on it.
     fn foresee(&self, dentry: u32) {
         let (far, near) = (self.dentries.get(dentry + FORESEEN), self.dentries.get(dentry + FORESEEN / 2));
-        self.names.prefetch(far.hash.load(Ordering::Relaxed));
+        self.dentries.names().prefetch(far.hash.load(Ordering::Relaxed));
         self.inodes.prefetch(far.inode.load(Ordering::Relaxed));
-        self.inodes_private.prefetch(far.inode.load(Ordering::Relaxed));
-        let number = &self.inodes_private.get(near.inode.load(Ordering::Relaxed)).hash;
-        self.numbers.prefetch(number.load(Ordering::Relaxed));
+        self.inodes.prefetch_private(far.inode.load(Ordering::Relaxed));
+        let number = &self.inodes.private(near.inode.load(Ordering::Relaxed)).hash;
+        self.inodes.prefetch_number(number.load(Ordering::Relaxed));
     }
 
     /// The hand passes a name; returns whether it went.
     pub(crate) fn second_chance(&self, sb: SbId, dentry: u32) -> bool {
-        let used = &self.visited.get(dentry).used;
-        if used.load(Ordering::Relaxed) != 0 {
-            used.store(0, Ordering::Relaxed);
-            #[cfg(all(test, not(loom)))]
-            tests::note(dentry, 0);
+        if self.dentries.used().take(dentry) {
             return false;
         }
         self.evict_at(sb, dentry)
@@ -378,31 +332,17 @@ impl Cache {
 /// of the hand.
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::cell::RefCell;
-    use std::collections::HashMap;
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
-    use crate::attr::{Attr, mode};
     use crate::cache::Cache;
-    use crate::hit::Peek;
-    use crate::lookup::Lookup;
+    use crate::inodes::attr::{Attr, mode};
+    use crate::lookup::by_name::Lookup;
     use crate::types::{Config, Fresh, InodeId, SbId, SbOptions, Ttl};
+    use crate::walk::hit::Peek;
 
     use super::Ordering;
-
-    thread_local! {
-        /// This thread's stores to the use byte of a name, by the stored value.
-        static NOTED: RefCell<HashMap<(u32, u8), u64>> = RefCell::default();
-    }
-
-    pub(super) fn note(dentry: u32, stored: u8) {
-        NOTED.with_borrow_mut(|noted| *noted.entry((dentry, stored)).or_default() += 1);
-    }
-
-    fn noted(dentry: u32, stored: u8) -> u64 {
-        NOTED.with_borrow(|noted| noted.get(&(dentry, stored)).copied().unwrap_or_default())
-    }
+    use crate::names::used::noted;
 
     /// A cache with eviction armed, and a name in constant use.
     struct Armed {
@@ -466,8 +406,8 @@ mod tests {
 
         /// Let the hand pass every name once.
         fn pass(&self) {
-            let before = noted(self.hot, 0);
-            while noted(self.hot, 0) == before {
+            let before = noted::count(self.hot, 0);
+            while noted::count(self.hot, 0) == before {
                 assert!(self.cache.evict_within(self.sb, usize::MAX, 1) < usize::MAX);
             }
         }
@@ -479,12 +419,12 @@ mod tests {
         let mut next = 1 << 32;
         armed.hit(1);
         for _ in 0..20 {
-            let before = noted(armed.hot, 1);
+            let before = noted::count(armed.hot, 1);
             armed.hit(1000);
-            assert_eq!(noted(armed.hot, 1), before, "it is noted already");
+            assert_eq!(noted::count(armed.hot, 1), before, "it is noted already");
             armed.pass();
             armed.hit(1000);
-            assert_eq!(noted(armed.hot, 1), before + 1, "once after the hand came by");
+            assert_eq!(noted::count(armed.hot, 1), before + 1, "once after the hand came by");
             next = armed.stream(next, 100);
         }
     }
@@ -502,13 +442,13 @@ mod tests {
                     // While this thread waits for a processor, the name may go.
                     let _ = armed.cache.peek(armed.root, HOT);
                 }
-                noted(armed.hot, 1)
+                noted::count(armed.hot, 1)
             });
-            let before = (armed.cache.counters().evicted, noted(armed.hot, 0));
+            let before = (armed.cache.counters().evicted, noted::count(armed.hot, 0));
             armed.stream(1 << 32, 100_000);
             assert!(armed.cache.counters().evicted > before.0 + 50_000);
             done.store(true, Ordering::Relaxed);
-            (hitting.join().unwrap(), noted(armed.hot, 0) - before.1)
+            (hitting.join().unwrap(), noted::count(armed.hot, 0) - before.1)
         });
         assert!(stored <= visits + 1, "{stored} stores, and the hand came by {visits} times");
     }

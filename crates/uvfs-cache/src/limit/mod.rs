@@ -1,0 +1,6 @@
+//! The memory limit: making room, eviction ahead of need, threads that wait for memory.
+
+pub(crate) mod external_bytes;
+pub(crate) mod make_room;
+pub(crate) mod pressure;
+pub(crate) mod watermarks;

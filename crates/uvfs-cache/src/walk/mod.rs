@@ -1,0 +1,6 @@
+//! Walks without references: one step, the hit, directories by path, link targets.
+
+pub(crate) mod hit;
+pub mod prefix;
+pub(crate) mod step;
+pub(crate) mod symlink;

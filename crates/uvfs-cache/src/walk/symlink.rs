@@ -1,0 +1,67 @@
+//! Targets of symbolic links, cached to be read without a reference.
+//!
+//! A driver may promise that a link's target never changes while its inode lives. Its targets are then
+//! cached here when they are first read. The target stands in a type-stable slot. The inode's private half
+//! has the slot's index, set once in a generation by a compare-exchange. A reader copies between two looks
+//! at the inode's sequence, as for attributes. An inode's end moves the sequence before the slot is freed,
+//! and a writer that fills a slot puts a release fence before its stores. So a copy with a byte of the next
+//! owner's target sees the sequence moved.
+//!
+//! Targets longer than [`TARGET_MAX`] are not cached; their driver is asked each time. Costs 128 bytes per
+//! link that was read.
+
+use uvfs_sync::primitives::Ordering;
+
+use crate::cache::Cache;
+use crate::inodes::attr::{Attr, mode};
+use crate::inodes::inode_ref::InodeRef;
+use crate::inodes::targets::{CHUNK_BYTES, TARGET_MAX};
+use crate::walk::step::{Child, Pos, Retry};
+
+impl Cache {
+    /// Attributes and target of the symbolic link that `at` leads to, both of one moment (rule 7), with the
+    /// target's length in `out`. `None`: the target is not cached.
+    ///
+    /// # Errors
+    /// [`Retry`] says what moved.
+    pub fn child_target(
+        &self,
+        at: Pos,
+        child: &Child,
+        out: &mut [u8; TARGET_MAX],
+    ) -> Result<Option<(Attr, usize)>, Retry> {
+        let (published, private) = (self.inodes.get(child.inode), self.inodes.private(child.inode));
+        let seq = published.seq.begin().ok_or(Retry::Inode)?;
+        let attr = published.copy(|| private);
+        // Pairs with the release in `keep_target`: a reader that sees the slot sees its content.
+        let slot = if attr.is_symlink() { private.alias.load(Ordering::Acquire) } else { 0 };
+        let len = if slot == 0 { 0 } else { self.inodes.targets().copy(slot, out) };
+        if !published.seq.check(seq) {
+            return Err(Retry::Inode);
+        }
+        if !self.still(child) {
+            return Err(Retry::Dentry);
+        }
+        if !self.check(at) {
+            return Err(Retry::Parent);
+        }
+        Ok((slot != 0).then_some((attr, len)))
+    }
+}
+
+impl InodeRef<'_> {
+    /// Cache a symbolic link's target, which will not change while the inode lives. If it is longer than
+    /// [`TARGET_MAX`] or there is no memory, it is not cached, and the driver is asked again next time.
+    pub fn keep_target(&self, target: &[u8]) {
+        let (word, targets) = (&self.private_half().alias, self.cache().inodes.targets());
+        if self.fmt() != mode::S_IFLNK || word.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let may_grow = || self.cache().may_grow(CHUNK_BYTES);
+        let Some(slot) = targets.fill(target, &may_grow) else { return };
+        // A thread that comes second finds the same target there, and has not published its own slot.
+        if word.compare_exchange(0, slot, Ordering::Release, Ordering::Relaxed).is_err() {
+            targets.free(slot);
+        }
+    }
+}
