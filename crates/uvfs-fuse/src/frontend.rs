@@ -42,7 +42,6 @@ mod tally;
 use backing::Backings;
 pub(crate) use backing::Kernel;
 pub(crate) use credentials::can_be_seen as callers_can_be_seen;
-pub(crate) use files::Write;
 pub(crate) use listener::start as tell_of_changes;
 use memory::Shortage;
 use revalidated::Revalidated;

@@ -31,6 +31,17 @@ pub(crate) struct Caller {
     pub umask: u32,
 }
 
+/// Where one `write` request writes, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Write {
+    pub fh: u64,
+    pub offset: u64,
+    /// FUSE_WRITE_KILL_SUIDGID.
+    pub kill_priv: bool,
+    /// O_APPEND, of the open file.
+    pub append: bool,
+}
+
 /// A node handed to the kernel, which has one lookup more on it when the reply is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
