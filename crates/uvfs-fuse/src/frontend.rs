@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 
 use uvfs::{Attr, Cred, Errno, Inode, InodeId, Op, Powers, Result, StatFs, Ttl, Vfs, mode};
 
+use crate::mount::options::Permissions;
 use crate::notify::Outbox;
-use crate::options::Permissions;
-use crate::pending::{For, Pending, Waiting};
-use crate::pool::Pool;
-use crate::readers::Readers;
-use crate::shares::Share;
+use crate::threads::pending::{For, Pending, Waiting};
+use crate::threads::pool::Pool;
+use crate::threads::readers::Readers;
+use crate::threads::shares::Share;
 use crate::transport::{Asked, Attributes, Caller, Entry, NodeId, ROOT, Reply};
 
 mod attrs;
@@ -500,7 +500,7 @@ mod tests {
     use uvfs::{Errno, Features};
 
     use super::*;
-    use crate::pending::Wait;
+    use crate::threads::pending::Wait;
     use crate::transport::Looked;
     use fixture::Fixture;
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use uvfs::{Errno, Vfs};
 
 use crate::frontend::Frontend;
-use crate::options::Permissions;
+use crate::mount::options::Permissions;
 use crate::wire::request::split;
 use crate::wire::{Answer, Dispatcher, IN_HEADER, Port};
 

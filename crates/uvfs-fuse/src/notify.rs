@@ -41,10 +41,12 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use uvfs::{Errno, SbId};
 
-use crate::messages::Message;
-use crate::mounted::Notices;
-use crate::pending::Wait;
+use crate::mount::mounted::Notices;
+use crate::threads::pending::Wait;
 use crate::transport::NodeId;
+use messages::Message;
+
+pub(crate) mod messages;
 
 /// How long a message may wait before the kernel must ask for all names again.
 const PATIENCE: Duration = Duration::from_millis(20);

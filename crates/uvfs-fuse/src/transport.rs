@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use uvfs::{Attr, FileFlags, Result, Time};
 
+pub(crate) mod dev;
+pub(crate) mod uring;
+
 /// A node id as the kernel knows it.
 pub(crate) type NodeId = u64;
 

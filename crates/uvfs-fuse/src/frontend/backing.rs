@@ -46,7 +46,7 @@ use parking_lot::Mutex;
 use uvfs::{Access, Attr, Cred, Errno, Inode, Op, Result};
 
 use super::{Core, Frontend};
-use crate::mounted::Passthrough;
+use crate::mount::mounted::Passthrough;
 use crate::transport::{BackingId, NodeId};
 
 /// Smaller files than this many bytes are not lent to readers: it is the kernel's readahead in one request.

@@ -11,9 +11,9 @@ use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek, mode};
 use super::backing::{How, Way};
 use super::tally::Count;
 use super::{Core, Frontend, Who};
-use crate::messages::Message;
-use crate::pending::For;
-use crate::shares::Share;
+use crate::notify::messages::Message;
+use crate::threads::pending::For;
+use crate::threads::shares::Share;
 use crate::transport::{Caller, DataReply, Entry, NodeId, Opened, Reply, Write};
 
 /// Among the flags of an open: the file is to be executed. Only the kernel says so, in execve(2) and what it does by itself:

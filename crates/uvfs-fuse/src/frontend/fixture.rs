@@ -10,8 +10,8 @@ use uvfs::{
 };
 
 use super::Frontend;
-use crate::options::Permissions;
-use crate::pending::{For, Waiting};
+use crate::mount::options::Permissions;
+use crate::threads::pending::{For, Waiting};
 use crate::transport::{Asked, Attributes, Caller, Entry, Looked, NodeId, ROOT, Reply, Write};
 
 /// The name whose lookup waits.

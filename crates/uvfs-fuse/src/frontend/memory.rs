@@ -1,4 +1,4 @@
-//! The memory limit: the front end's interface for the thread that keeps it ([`crate::balance`]), and its counters.
+//! The memory limit: the front end's interface for the thread that keeps it ([`crate::limit::balance`]), and its counters.
 //!
 //! Everything here loads, or adds to counters of the mount; nothing waits. The mutexes are leaves.
 
@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use uvfs::{Balance, Held, Leaf, Overdraft, SbId, Vfs};
 
 use super::Frontend;
-use crate::mounted::Shortages;
-use crate::pending::{MOMENT, Wait};
+use crate::mount::mounted::Shortages;
+use crate::threads::pending::{MOMENT, Wait};
 use crate::transport::NodeId;
 
 /// For this long after the kernel was last asked to forget something, that may happen again.

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use super::Frontend;
-use crate::mounted::{Lookups, Requests};
+use crate::mount::mounted::{Lookups, Requests};
 
 /// Lines of each mount; a power of two.
 const LINES: usize = 16;

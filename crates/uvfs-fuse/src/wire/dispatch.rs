@@ -15,7 +15,7 @@ use super::reply::{Answering, Listing};
 use super::request::{Head, Operation};
 use super::{IN_HEADER, Port};
 use crate::frontend::Frontend;
-use crate::messages::Message;
+use crate::notify::messages::Message;
 use crate::transport::{Caller, Reply};
 
 /// What all requests need, those included that are answered later.

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use uvfs::Errno;
 
 use super::sys::Entry;
-use crate::bell::Bell;
+use crate::threads::bell::Bell;
 use crate::wire::{Answer, Port};
 
 /// The content of an answer.

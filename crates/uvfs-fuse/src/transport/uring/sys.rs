@@ -29,7 +29,7 @@ use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use crate::dev::page_size;
+use crate::transport::dev::page_size;
 use crate::wire::IN_HEADER;
 
 /// `FUSE_IO_URING_CMD_REGISTER`: registers an entry and its memory.

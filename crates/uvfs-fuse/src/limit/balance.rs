@@ -2,10 +2,10 @@
 //!
 //! It sleeps until the cache reports that free slots run short ([`uvfs::Balance`]). Then it evicts in small steps
 //! until there are enough. Inodes that the kernel holds cannot be evicted. If it finds little else, it asks the
-//! kernel to forget leaves ([`crate::reclaim`]), and the resulting FORGETs make the next step possible. If nothing
+//! kernel to forget leaves ([`crate::limit::reclaim`]), and the resulting FORGETs make the next step possible. If nothing
 //! helps (files are open, or the kernel uses everything), it pauses, each time for longer. In the end it sleeps
-//! until memory runs short again. The system's own memory pressure ([`crate::psi`]) lowers the limit for a while
-//! ([`crate::watermark`]).
+//! until memory runs short again. The system's own memory pressure ([`crate::limit::psi`]) lowers the limit for a while
+//! ([`crate::limit::watermark`]).
 //!
 //! One thread for each mount. It holds no lock at all, above all not across a write to the kernel, which may wait.
 //! Between two steps it holds no reference to the front end. It listens for its end in every sleep, so it ends with
@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use uvfs::{Leaf, SbId, Vfs};
 
-use crate::bell::{Bell, listen};
 use crate::frontend::Frontend;
-use crate::psi::{Heard, Psi, Source};
-use crate::reclaim::{BATCH, Kernel};
-use crate::watermark::{WHOLE, Watermark};
+use crate::limit::psi::{Heard, Psi, Source};
+use crate::limit::reclaim::{BATCH, Kernel};
+use crate::limit::watermark::{WHOLE, Watermark};
+use crate::threads::bell::{Bell, listen};
 
 /// The share of evictable names that should be left, measured against the names that the kernel holds: one in so many.
 const FREE_SHARE: usize = 8;

@@ -18,11 +18,11 @@ use std::sync::{Arc, Weak};
 use uvfs::Errno;
 
 use crate::frontend::{Frontend, Kernel};
-use crate::leaders::{Leaders, Watching};
-use crate::options::{Options, TransportKind};
-use crate::readers::Readers;
+use crate::mount::options::{Options, TransportKind};
+use crate::threads::leaders::{Leaders, Watching};
+use crate::threads::readers::Readers;
 use crate::transport::BackingId;
-use crate::uring::{self, Handler, RingPort, Rings};
+use crate::transport::uring::{self, Handler, RingPort, Rings};
 use crate::wire::init::{Agreed, Greeting, Wishes};
 use crate::wire::request::{Head, Operation, data_len, split};
 use crate::wire::{Answer, Dispatcher, IN_HEADER, MAX_REQUEST, OUT_HEADER, Port};

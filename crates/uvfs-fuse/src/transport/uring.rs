@@ -24,7 +24,7 @@ use std::thread::{self, JoinHandle};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::dev::GiveUp;
+use crate::transport::dev::GiveUp;
 use crate::wire::IN_HEADER;
 
 mod port;

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use uvfs::Leaf;
 
 use crate::frontend::Frontend;
-use crate::messages::Message;
+use crate::notify::messages::Message;
 use crate::transport::NodeId;
 
 /// Nodes named in one message.
@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
     use crate::frontend::fixture::Fixture;
-    use crate::pending::For;
+    use crate::threads::pending::For;
     use crate::transport::ROOT;
 
     const NOTIFY_INVAL_ENTRY: i32 = 3;

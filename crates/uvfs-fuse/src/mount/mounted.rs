@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use uvfs::Vfs;
 
-use crate::abort::Abort;
-use crate::balance;
-use crate::dev::{Connection, GiveUp, Transport};
-use crate::device::{self, Detach};
-use crate::error::MountError;
 use crate::frontend::{self, Frontend};
-use crate::mountinfo::{self, Mount};
-use crate::options::{Options, Permissions};
+use crate::limit::balance;
+use crate::mount::abort::Abort;
+use crate::mount::device::{self, Detach};
+use crate::mount::error::MountError;
+use crate::mount::mountinfo::{self, Mount};
+use crate::mount::options::{Options, Permissions};
+use crate::transport::dev::{Connection, GiveUp, Transport};
 
 /// How long a session that failed may take to say why.
 const SETTLE: Duration = Duration::from_secs(1);
