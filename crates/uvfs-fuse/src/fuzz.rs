@@ -10,8 +10,9 @@ use uvfs::{Errno, Vfs};
 
 use crate::frontend::Frontend;
 use crate::mount::options::Permissions;
+use crate::wire::dispatch::Dispatcher;
+use crate::wire::port::{Answer, IN_HEADER, Port};
 use crate::wire::request::split;
-use crate::wire::{Answer, Dispatcher, IN_HEADER, Port};
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

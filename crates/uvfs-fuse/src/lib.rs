@@ -25,10 +25,14 @@ mod threads;
 mod transport;
 mod wire;
 
+pub use frontend::backing::Passthrough;
+pub use frontend::tally::{Lookups, Requests};
+pub use limit::shortage::Shortages;
 pub use mount::device::unmount;
 pub use mount::error::MountError;
-pub use mount::mounted::{Lookups, Mounted, Notices, Passthrough, Requests, Shortages, Unmounted, mount};
+pub use mount::mounted::{Mounted, Unmounted, mount};
 pub use mount::mountinfo::{Listed, listed};
 pub use mount::options::{Atime, Options, Permissions, TransportKind};
 pub use mount::remount::{MountedAt, mounted_at, remount};
+pub use notify::Notices;
 pub use transport::dev::Transport;

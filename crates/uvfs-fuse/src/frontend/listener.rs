@@ -20,9 +20,8 @@ use std::time::Duration;
 use uvfs::{InodeId, Listener, SbId};
 
 use super::{Core, FIRST_ISSUED, Frontend};
-use crate::mount::mounted::Notices;
 use crate::notify::messages::Message;
-use crate::notify::{Kernel, Late, Nodes, Notice, Outbox};
+use crate::notify::{Kernel, Late, Nodes, Notice, Notices, Outbox};
 use crate::threads::pending::Wait;
 use crate::transport::{NodeId, ROOT};
 

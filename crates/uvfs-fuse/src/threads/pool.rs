@@ -152,7 +152,7 @@ impl Shared {
     }
 
     fn work_until_idle(self: &Arc<Self>) {
-        crate::transport::uring::run_anywhere();
+        super::affinity::run_anywhere();
         let mut state = self.state.lock();
         loop {
             if let Some((share, job)) = state.ready.pop_front() {

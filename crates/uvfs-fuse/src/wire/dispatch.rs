@@ -11,9 +11,9 @@ use std::task::{Wake, Waker};
 use uvfs::Errno;
 
 use super::interrupts::Interrupts;
+use super::port::{IN_HEADER, Port};
 use super::reply::{Answering, Listing};
 use super::request::{Head, Operation};
-use super::{IN_HEADER, Port};
 use crate::frontend::Frontend;
 use crate::notify::messages::Message;
 use crate::transport::{Caller, Reply};

@@ -6,9 +6,9 @@ use std::time::Duration;
 use uvfs::{Attr, Errno, FileFlags, FlagsForm, PollEvents, SetTime, StatFs, Time, mode};
 
 use super::dispatch::Dispatcher;
+use super::port::{IN_HEADER, MAX_WRITE};
 use super::reply::{Answering, Listing};
 use super::request::{Head, Operation, opcode, split, structure};
-use super::{IN_HEADER, MAX_WRITE};
 use crate::frontend::fixture::Fixture;
 use crate::fuzz::{Ear, Said};
 use crate::transport::{Asked, Attributes, DataReply, DirReply, Entry, Looked, Opened, ROOT, Reply, Xattr};

@@ -19,7 +19,7 @@ use uvfs::Errno;
 
 use super::sys::Entry;
 use crate::threads::bell::Bell;
-use crate::wire::{Answer, Port};
+use crate::wire::port::{Answer, Port};
 
 /// The content of an answer.
 pub(super) enum Outcome {
