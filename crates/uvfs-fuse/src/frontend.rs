@@ -14,45 +14,37 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use uvfs::{Attr, Cred, Errno, Inode, InodeId, Op, Powers, Result, StatFs, Ttl, Vfs, mode};
+use uvfs::{Attr, Cred, Errno, Inode, InodeId, Leaf, Op, Powers, Result, StatFs, Ttl, Vfs, mode};
 
+use crate::limit::shortage::Shortage;
+use crate::mount::options::Permissions;
 use crate::notify::Outbox;
-use crate::options::Permissions;
-use crate::pending::{For, Pending, Waiting};
-use crate::pool::Pool;
-use crate::readers::Readers;
-use crate::shares::Share;
+use crate::threads::pending::{For, Pending, Wait, Waiting};
+use crate::threads::pool::Pool;
+use crate::threads::readers::Readers;
+use crate::threads::shares::Share;
 use crate::transport::{Asked, Attributes, Caller, Entry, NodeId, ROOT, Reply};
 
 mod attrs;
-mod backing;
-mod credentials;
+pub(crate) mod backing;
+pub(crate) mod credentials;
 mod dirs;
 mod files;
 #[cfg(test)]
 pub(crate) mod fixture;
-mod listener;
-mod memory;
+pub(crate) mod listener;
 mod names;
 mod revalidated;
-mod tally;
+pub(crate) mod tally;
 
 use backing::Backings;
-pub(crate) use backing::Kernel;
-pub(crate) use credentials::can_be_seen as callers_can_be_seen;
-pub(crate) use files::Write;
-pub(crate) use listener::start as tell_of_changes;
-use memory::Shortage;
 use revalidated::Revalidated;
-use tally::{Count, Tally};
+use tally::{Count, Lookups, Requests, Tally};
 
 /// Threads that may wait for drivers at the same time.
 const WAITING_MAX: usize = 256;
-
-/// How long a request waits for memory.
-const MEMORY_PATIENCE: Duration = Duration::from_secs(1);
 
 /// As long as a time to live can be in all kernels (136 years).
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
@@ -183,6 +175,37 @@ impl Frontend {
         self.core.patient.remove_unwanted();
     }
 
+    /// The VFS that is mounted.
+    pub(crate) fn vfs(&self) -> &Arc<Vfs> {
+        &self.core.vfs
+    }
+
+    /// The shortages of memory of this mount.
+    pub(crate) fn shortage(&self) -> &Shortage {
+        &self.core.short
+    }
+
+    pub(crate) fn lookups(&self) -> Lookups {
+        self.core.tally.lookups()
+    }
+
+    pub(crate) fn requests(&self) -> Requests {
+        self.core.tally.requests()
+    }
+
+    /// Whether requests wait in a directory, so that an invalidation of a name in it would wait for them. With
+    /// `for_ever`, whether that may be for ever.
+    pub(crate) fn is_waited_in(&self, dir: NodeId, for_ever: bool) -> bool {
+        let pending = &self.core.pending;
+        if for_ever { pending.for_driver(dir) == Wait::Long } else { pending.about(dir) != Wait::No }
+    }
+
+    /// Directory and name of a leaf that is not a directory.
+    pub(crate) fn name_of(&self, leaf: &Leaf) -> Option<(NodeId, Vec<u8>)> {
+        let (dir, name) = self.core.vfs.cache().name_of(leaf)?;
+        Some((self.core.node_of(dir), name))
+    }
+
     pub(crate) fn forget(&self, node: NodeId, count: u64) {
         if node >= FIRST_ISSUED {
             self.core.tally.add(Count::Forgotten, count);
@@ -287,28 +310,20 @@ impl Frontend {
 }
 
 impl Core {
-    /// `act` until there is memory for it, for [`MEMORY_PATIENCE`] at most. The caller's groups are read anew: it may be those
-    /// for which there was none.
+    /// Repeats `act` until there is memory for it ([`Shortage::patiently`]). The caller's groups are read anew: reading
+    /// them may be what found none.
     fn patiently<T>(
         &self,
         who: Who,
         node: NodeId,
         act: impl for<'c> Fn(&'c Core, &Op, &Inode<'c>) -> Result<T>,
     ) -> Result<T> {
-        self.short.waited.fetch_add(1, Relaxed);
-        let outcome = self.vfs.cache().with_patience(Instant::now() + MEMORY_PATIENCE, || {
-            let _overdraft = self.short.overdraw(&self.vfs);
+        self.short.patiently(&self.vfs, || {
             let (op, inode) = self.op_on(who, self.inode(node));
-            let outcome = inode.and_then(|inode| {
-                let mut asking = self.vfs.may_block(&inode).then(|| self.waiting(node, For::Driver));
-                asking.iter_mut().for_each(Waiting::runs_here);
-                act(self, &op, &inode)
-            });
-            if matches!(outcome, Err(Errno::NOMEM)) { None } else { Some(outcome) }
-        });
-        outcome.unwrap_or_else(|| {
-            self.short.refused.fetch_add(1, Relaxed);
-            Err(Errno::NOMEM)
+            let inode = inode?;
+            let mut asking = self.vfs.may_block(&inode).then(|| self.waiting(node, For::Driver));
+            asking.iter_mut().for_each(Waiting::runs_here);
+            act(self, &op, &inode)
         })
     }
 
@@ -501,7 +516,6 @@ mod tests {
     use uvfs::{Errno, Features};
 
     use super::*;
-    use crate::pending::Wait;
     use crate::transport::Looked;
     use fixture::Fixture;
 
@@ -529,7 +543,7 @@ mod tests {
             opened.cache_dir
         };
         assert!(kept());
-        fixture.frontend.count_pruned(1);
+        fixture.frontend.shortage().count_pruned(1);
         assert!(!kept());
     }
 
@@ -622,8 +636,8 @@ mod tests {
         fixture.vfs.cache().set_memory_limit(LIMIT);
         let (answered, waits) = mpsc::channel::<()>();
         thread::scope(|scope| {
-            scope.spawn(|| fixture.frontend.while_invalidating(move || waits.recv()));
-            let overdrawn = || fixture.frontend.shortages().overdrawn;
+            scope.spawn(|| fixture.frontend.shortage().while_invalidating(move || waits.recv()));
+            let overdrawn = || fixture.frontend.shortage().counts().overdrawn;
             let files = (0..).take_while(|file| {
                 fixture.look(*file).expect("a node, however full the cache is");
                 overdrawn() == 0
@@ -633,7 +647,7 @@ mod tests {
         });
         let committed = fixture.vfs.cache().committed();
         assert!(LIMIT < committed && committed <= LIMIT + LIMIT / 20, "{committed} bytes");
-        assert_eq!(fixture.frontend.shortages().refused, 0);
+        assert_eq!(fixture.frontend.shortage().counts().refused, 0);
     }
 
     #[test]

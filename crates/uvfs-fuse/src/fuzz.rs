@@ -9,9 +9,10 @@ use parking_lot::Mutex;
 use uvfs::{Errno, Vfs};
 
 use crate::frontend::Frontend;
-use crate::options::Permissions;
+use crate::mount::options::Permissions;
+use crate::wire::dispatch::Dispatcher;
+use crate::wire::port::{Answer, IN_HEADER, Port};
 use crate::wire::request::split;
-use crate::wire::{Answer, Dispatcher, IN_HEADER, Port};
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,42 +3,36 @@
 //! [`mount()`] attaches a VFS to a directory and answers the kernel from threads of its own until it
 //! is unmounted, by [`Mounted::unmount`], by umount(8), or by the end of the process.
 //!
-//! Inside, `dev` has the connection to the kernel, `wire` takes requests apart and puts answers together, in
-//! the terms of `transport`; `frontend` takes them to the VFS, and `pool` keeps those that wait for a
-//! driver off the threads that read. `balance` keeps the memory limit, from one thread; `notify` tells the kernel of changes that it
-//! did not make, in `messages`. Needs root, or fusermount3 from Debian's package `fuse3`.
+//! Inside, each folder is one idea, and imports run downward in this order:
+//!
+//! - `mount` attaches and ends: options, the table of mounts, the session.
+//! - `transport` moves requests and answers: `/dev/fuse` and the rings of io_uring.
+//! - `wire` decodes requests and encodes answers. It knows no device.
+//! - `limit` keeps the memory limit, from one thread.
+//! - `frontend` calls the VFS.
+//! - `notify` tells the kernel of changes that it did not make.
+//! - `threads` has the reading threads, and the pool for requests that wait for a driver.
+//!
+//! Needs root, or fusermount3 from Debian's package `fuse3`.
 
-mod abort;
-mod balance;
-mod bell;
-mod dev;
-mod device;
-mod error;
 mod frontend;
 #[doc(hidden)]
 pub mod fuzz;
-mod leaders;
-mod messages;
-mod mounted;
-mod mountinfo;
+mod limit;
+mod mount;
 mod notify;
-mod options;
-mod pending;
-mod pool;
-mod psi;
-mod readers;
-mod reclaim;
-mod remount;
-mod shares;
+mod threads;
 mod transport;
-mod uring;
-mod watermark;
 mod wire;
 
-pub use dev::Transport;
-pub use device::unmount;
-pub use error::MountError;
-pub use mounted::{Lookups, Mounted, Notices, Passthrough, Requests, Shortages, Unmounted, mount};
-pub use mountinfo::{Listed, listed};
-pub use options::{Atime, Options, Permissions, TransportKind};
-pub use remount::{MountedAt, mounted_at, remount};
+pub use frontend::backing::Passthrough;
+pub use frontend::tally::{Lookups, Requests};
+pub use limit::shortage::Shortages;
+pub use mount::device::unmount;
+pub use mount::error::MountError;
+pub use mount::mounted::{Mounted, Unmounted, mount};
+pub use mount::mountinfo::{Listed, listed};
+pub use mount::options::{Atime, Options, Permissions, TransportKind};
+pub use mount::remount::{MountedAt, mounted_at, remount};
+pub use notify::Notices;
+pub use transport::dev::Transport;

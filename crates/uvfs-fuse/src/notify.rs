@@ -41,10 +41,24 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use uvfs::{Errno, SbId};
 
-use crate::messages::Message;
-use crate::mounted::Notices;
-use crate::pending::Wait;
+use crate::threads::pending::Wait;
 use crate::transport::NodeId;
+use messages::Message;
+
+pub(crate) mod messages;
+
+/// What the kernel was told of changes that were made behind it; see [`Mounted::notices`](crate::Mounted::notices).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Notices {
+    /// Names that may lead elsewhere.
+    pub names: u64,
+    /// Nodes whose attributes or content may be others.
+    pub nodes: u64,
+    /// Times that all names had to be asked for again at once, because it could not be told of one in time.
+    pub epochs: u64,
+    /// Times that everything that it holds was gone through.
+    pub all: u64,
+}
 
 /// How long a message may wait before the kernel must ask for all names again.
 const PATIENCE: Duration = Duration::from_millis(20);

@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use uvfs::{Attr, FileFlags, Result, Time};
 
+pub(crate) mod dev;
+pub(crate) mod uring;
+
 /// A node id as the kernel knows it.
 pub(crate) type NodeId = u64;
 
@@ -29,6 +32,17 @@ pub(crate) struct Caller {
     pub pid: u32,
     /// Permission bits that what it makes does not get; 0 for requests that make nothing.
     pub umask: u32,
+}
+
+/// Where one `write` request writes, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Write {
+    pub fh: u64,
+    pub offset: u64,
+    /// FUSE_WRITE_KILL_SUIDGID.
+    pub kill_priv: bool,
+    /// O_APPEND, of the open file.
+    pub append: bool,
 }
 
 /// A node handed to the kernel, which has one lookup more on it when the reply is sent.

@@ -46,8 +46,20 @@ use parking_lot::Mutex;
 use uvfs::{Access, Attr, Cred, Errno, Inode, Op, Result};
 
 use super::{Core, Frontend};
-use crate::mounted::Passthrough;
 use crate::transport::{BackingId, NodeId};
+
+/// The outcomes for open files that the kernel could read and write by itself; see
+/// [`Mounted::passthrough`](crate::Mounted::passthrough).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passthrough {
+    /// The driver lends files, and the kernel takes them.
+    pub agreed: bool,
+    /// Files that were opened so.
+    pub opens: u64,
+    /// Files that were opened without, though it was agreed: small ones that are read, those with set-id bits, on a file system that
+    /// is stacked on another.
+    pub refused: u64,
+}
 
 /// Smaller files than this many bytes are not lent to readers: it is the kernel's readahead in one request.
 const SMALL: u64 = 128 << 10;

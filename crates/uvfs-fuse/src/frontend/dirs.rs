@@ -180,7 +180,7 @@ impl Core {
             Ok(Found::Absent(_)) | Err(Errno::NOENT) => return Added::Nothing,
             Err(errno) => {
                 if errno == Errno::NOMEM {
-                    self.short.plain.fetch_add(1, Relaxed);
+                    self.short.count_plain();
                 }
                 reply.add(name, seen.cookie, &unknown(seen))
             }

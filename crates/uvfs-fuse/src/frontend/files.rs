@@ -11,25 +11,14 @@ use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek, mode};
 use super::backing::{How, Way};
 use super::tally::Count;
 use super::{Core, Frontend, Who};
-use crate::messages::Message;
-use crate::pending::For;
-use crate::shares::Share;
-use crate::transport::{Caller, DataReply, Entry, NodeId, Opened, Reply};
+use crate::notify::messages::Message;
+use crate::threads::pending::For;
+use crate::threads::shares::Share;
+use crate::transport::{Caller, DataReply, Entry, NodeId, Opened, Reply, Write};
 
 /// Among the flags of an open: the file is to be executed. Only the kernel says so, in execve(2) and what it does by itself:
 /// from who calls open(2) it takes no such flag.
 const FMODE_EXEC: i32 = 0x20;
-
-/// Flags of one `write` request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Write {
-    pub fh: u64,
-    pub offset: u64,
-    /// FUSE_WRITE_KILL_SUIDGID.
-    pub kill_priv: bool,
-    /// O_APPEND, of the open file.
-    pub append: bool,
-}
 
 impl Frontend {
     /// Makes a regular file and opens it. `flags` are those of `open`.

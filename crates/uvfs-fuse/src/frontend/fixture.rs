@@ -9,10 +9,10 @@ use uvfs::{
     Ttl, Vfs, VfsConfig, mode,
 };
 
-use super::{Frontend, Write};
-use crate::options::Permissions;
-use crate::pending::{For, Waiting};
-use crate::transport::{Asked, Attributes, Caller, Entry, Looked, NodeId, ROOT, Reply};
+use super::Frontend;
+use crate::mount::options::Permissions;
+use crate::threads::pending::{For, Waiting};
+use crate::transport::{Asked, Attributes, Caller, Entry, Looked, NodeId, ROOT, Reply, Write};
 
 /// The name whose lookup waits.
 const SLOW: &[u8] = b"slow";

@@ -20,10 +20,9 @@ use std::time::Duration;
 use uvfs::{InodeId, Listener, SbId};
 
 use super::{Core, FIRST_ISSUED, Frontend};
-use crate::messages::Message;
-use crate::mounted::Notices;
-use crate::notify::{Kernel, Late, Nodes, Notice, Outbox};
-use crate::pending::Wait;
+use crate::notify::messages::Message;
+use crate::notify::{Kernel, Late, Nodes, Notice, Notices, Outbox};
+use crate::threads::pending::Wait;
 use crate::transport::{NodeId, ROOT};
 
 /// Nodes that are processed at a time.

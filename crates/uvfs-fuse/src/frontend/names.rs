@@ -6,7 +6,7 @@ use uvfs::{Errno, Found, Inode, Op, RenameFlags, Result};
 
 use super::tally::Count;
 use super::{Core, Frontend, Who};
-use crate::pending::For;
+use crate::threads::pending::For;
 use crate::transport::{Caller, Entry, Looked, NodeId, Reply};
 
 impl Frontend {

@@ -6,19 +6,39 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use super::Frontend;
-use crate::mounted::{Lookups, Requests};
+/// Requests that a kernel which keeps what it knows makes once, or never; see [`Mounted::requests`](crate::Mounted::requests).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is a request of the protocol")]
+pub struct Requests {
+    pub lookup: u64,
+    pub getattr: u64,
+    /// READDIRPLUS too.
+    pub readdir: u64,
+    pub opendir: u64,
+    pub open: u64,
+    /// Of files.
+    pub release: u64,
+}
+
+/// See [`Mounted::lookups`](crate::Mounted::lookups).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lookups {
+    /// Nodes handed out, each time counted.
+    pub given: u64,
+    /// Those that have come back.
+    pub forgotten: u64,
+}
 
 /// Lines of each mount; a power of two.
 const LINES: usize = 16;
 
 /// See the module. Lookup counts agree when nothing is outstanding.
 #[derive(Default)]
-pub(super) struct Tally([Line; LINES]);
+pub(crate) struct Tally([Line; LINES]);
 
 /// The counted events.
 #[derive(Clone, Copy)]
-pub(super) enum Count {
+pub(crate) enum Count {
     Given,
     Forgotten,
     Lookup,
@@ -51,12 +71,12 @@ fn line() -> usize {
 }
 
 impl Tally {
-    pub(super) fn add(&self, what: Count, count: u64) {
+    pub(crate) fn add(&self, what: Count, count: u64) {
         self.0[line()].0[what as usize].fetch_add(count, Relaxed);
     }
 
     /// Uncounts a node that was not sent after all.
-    pub(super) fn take_back(&self) {
+    pub(crate) fn take_back(&self) {
         self.0[line()].0[Count::Given as usize].fetch_sub(1, Relaxed);
     }
 
@@ -64,25 +84,23 @@ impl Tally {
     fn sum(&self, what: Count) -> u64 {
         self.0.iter().fold(0, |sum: u64, line| sum.wrapping_add(line.0[what as usize].load(Relaxed)))
     }
-}
 
-impl Frontend {
+    /// The lookups that the kernel was given, and those that it has forgotten.
     pub(crate) fn lookups(&self) -> Lookups {
-        let tally = &self.core.tally;
         // In this order, a forget between the two reads cannot be counted before its lookup.
-        let forgotten = tally.sum(Count::Forgotten);
-        Lookups { given: tally.sum(Count::Given), forgotten }
+        let forgotten = self.sum(Count::Forgotten);
+        Lookups { given: self.sum(Count::Given), forgotten }
     }
 
+    /// The requests that a caching kernel avoids.
     pub(crate) fn requests(&self) -> Requests {
-        let sum = |what| self.core.tally.sum(what);
         Requests {
-            lookup: sum(Count::Lookup),
-            getattr: sum(Count::Getattr),
-            readdir: sum(Count::Readdir),
-            opendir: sum(Count::Opendir),
-            open: sum(Count::Open),
-            release: sum(Count::Release),
+            lookup: self.sum(Count::Lookup),
+            getattr: self.sum(Count::Getattr),
+            readdir: self.sum(Count::Readdir),
+            opendir: self.sum(Count::Opendir),
+            open: self.sum(Count::Open),
+            release: self.sum(Count::Release),
         }
     }
 }

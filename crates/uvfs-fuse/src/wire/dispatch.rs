@@ -8,20 +8,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
-use uvfs::{Errno, Result};
+use uvfs::Errno;
 
 use super::interrupts::Interrupts;
+use super::port::{IN_HEADER, Port};
 use super::reply::{Answering, Listing};
 use super::request::{Head, Operation};
-use super::{IN_HEADER, Port};
-use crate::frontend::{Frontend, Write};
-use crate::messages::Message;
+use crate::frontend::Frontend;
+use crate::notify::messages::Message;
 use crate::transport::{Caller, Reply};
-
-/// `fuse_write_in.write_flags`: pages that the kernel writes back.
-const WRITE_CACHE: u32 = 1 << 0;
-/// `fuse_write_in.write_flags`: set-id bits are to go.
-const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
 /// What all requests need, those included that are answered later.
 #[derive(Clone)]
@@ -75,8 +70,8 @@ impl Dispatcher {
         &self.0
     }
 
-    /// Has one request answered through `port`: before this returns, or later, from another thread. `structure` and `payload`
-    /// may be longer than what the operation uses.
+    /// Has one request answered through `port`: before this returns, or later, from another thread. `structure` and
+    /// `payload` may be longer than the operation's.
     pub(crate) fn handle<P: Port>(
         &self,
         header: &[u8; IN_HEADER],
@@ -86,151 +81,112 @@ impl Dispatcher {
     ) {
         let head = Head::parse(header);
         let operation = Operation::parse(head.opcode, structure, payload);
+        let back = Back { port, unique: head.unique, context: &self.0 };
         // A driver's panic costs its own request (whose answer, dropped, says EIO), not the thread that all others are
         // counting on.
-        let handled = catch_unwind(AssertUnwindSafe(|| match head.is_answered() {
-            true => self.answer(&head, operation, Answering::new(port, head.unique, &self.0)),
-            false => self.note(&head, operation),
+        let handled = catch_unwind(AssertUnwindSafe(|| match operation {
+            Ok(operation) => self.dispatch(&head, operation, back),
+            Err(error) if head.is_answered() => back.for_change().error(error),
+            Err(error) => tracing::debug!(%error, opcode = head.opcode, "not understood"),
         }));
         if handled.is_err() {
             tracing::error!(opcode = head.opcode, node = head.node, "a request made its driver panic");
         }
     }
 
-    /// What is not answered.
-    fn note(&self, head: &Head, operation: Result<Operation<'_>>) {
-        let Context { frontend, interrupts, .. } = &*self.0;
-        match operation {
-            Ok(Operation::Forget { count }) => frontend.forget(head.node, count),
-            Ok(Operation::BatchForget(all)) => {
-                all.iter().for_each(|(node, count)| frontend.forget(node, count))
-            }
-            Ok(Operation::Interrupt { unique }) => interrupts.interrupt(unique),
-            other => tracing::debug!(?other, opcode = head.opcode, "not understood"),
-        }
-    }
-
-    fn answer<P: Port>(&self, head: &Head, operation: Result<Operation<'_>>, reply: Answering<P>) {
+    /// Calls the method of the front end that an operation belongs to. A question changes nothing, so it may be given
+    /// up while it waits ([`Back::for_question`]). Without DONT_MASK the kernel has applied the umask; once more
+    /// changes nothing.
+    fn dispatch<P: Port>(&self, head: &Head, operation: Operation<'_>, back: Back<'_, P>) {
         use Operation as Op;
-        match operation {
-            Err(error) => reply.error(error),
-            // Nothing is changed by these: they may be given up while they wait.
-            Ok(
-                operation @ (Op::Lookup { .. }
-                | Op::GetAttr
-                | Op::Statx
-                | Op::GetFlags(_)
-                | Op::ReadLink
-                | Op::Open { .. }
-                | Op::OpenDir
-                | Op::Access { .. }
-                | Op::Read { .. }
-                | Op::ReadDir { .. }
-                | Op::StatFs
-                | Op::GetXattr { .. }
-                | Op::ListXattr { .. }
-                | Op::Lseek { .. }
-                | Op::Fsync { .. }
-                | Op::FsyncDir { .. }),
-            ) => self.ask(head, operation, reply.interruptible(head.caller.pid)),
-            Ok(
-                operation @ (Op::Symlink { .. }
-                | Op::MkNod { .. }
-                | Op::MkDir { .. }
-                | Op::Create { .. }
-                | Op::TmpFile { .. }
-                | Op::Link { .. }
-                | Op::Unlink { .. }
-                | Op::RmDir { .. }
-                | Op::Rename { .. }),
-            ) => self.change_names(head, operation, reply),
-            Ok(operation) => self.change(head, operation, reply),
-        }
-    }
-
-    /// Requests that find something out.
-    fn ask<P: Port>(&self, head: &Head, operation: Operation<'_>, reply: Answering<P>) {
         let (frontend, who, node) = (&self.0.frontend, head.caller, head.node);
+        let question = |back: Back<'_, P>| back.for_question(who.pid);
+        let change = Back::for_change;
         match operation {
-            Operation::Lookup { name } => frontend.lookup(who, node, name, reply),
-            Operation::GetAttr => frontend.getattr(who, node, reply),
-            Operation::Statx => frontend.statx(who, node, reply),
-            Operation::GetFlags(form) => frontend.get_flags(who, node, form, reply),
-            Operation::ReadLink => frontend.readlink(who, node, reply),
-            Operation::Open { flags } => frontend.open(who, node, flags, reply),
-            Operation::OpenDir => frontend.opendir(who, node, reply),
-            Operation::Access { mask } => frontend.access(who, node, mask, reply),
-            Operation::Read { fh, offset, size } => frontend.read(who, node, fh, offset, size, reply),
-            Operation::ReadDir { cookie, size, plus } => {
-                frontend.readdir(who, node, cookie, Listing::new(reply, size as usize, plus));
+            Op::Lookup { name } => frontend.lookup(who, node, name, question(back)),
+            Op::Forget { count } => frontend.forget(node, count),
+            Op::BatchForget(all) => all.iter().for_each(|(node, count)| frontend.forget(node, count)),
+            Op::GetAttr => frontend.getattr(who, node, question(back)),
+            Op::Statx => frontend.statx(who, node, question(back)),
+            Op::GetFlags(form) => frontend.get_flags(who, node, form, question(back)),
+            Op::SetFlags(flags) => frontend.set_flags(who, node, flags, change(back)),
+            Op::SetAttr { set, fh } => frontend.setattr(who, node, set, fh, change(back)),
+            Op::ReadLink => frontend.readlink(who, node, question(back)),
+            Op::Symlink { name, target } => frontend.symlink(who, node, name, target, change(back)),
+            Op::MkNod { name, mode, rdev, umask } => {
+                frontend.mknod(Caller { umask, ..who }, node, name, mode, rdev, change(back));
             }
-            Operation::StatFs => frontend.statfs(who, node, reply),
-            Operation::GetXattr { name, size } => frontend.getxattr(who, node, name, size, reply),
-            Operation::ListXattr { size } => frontend.listxattr(who, node, size, reply),
-            Operation::Lseek { fh, offset, whence } => frontend.lseek(who, node, fh, offset, whence, reply),
-            Operation::Fsync { fh, datasync } => frontend.fsync(who, node, fh, datasync, reply),
-            Operation::FsyncDir { datasync } => frontend.fsync_dir(who, node, datasync, reply),
-            _ => reply.error(Errno::NOSYS),
-        }
-    }
-
-    /// Requests that make and remove names. Without DONT_MASK the kernel has applied the umask; once more changes nothing.
-    fn change_names<P: Port>(&self, head: &Head, operation: Operation<'_>, reply: Answering<P>) {
-        let (frontend, who, dir) = (&self.0.frontend, head.caller, head.node);
-        match operation {
-            Operation::Symlink { name, target } => frontend.symlink(who, dir, name, target, reply),
-            Operation::MkNod { name, mode, rdev, umask } => {
-                frontend.mknod(Caller { umask, ..who }, dir, name, mode, rdev, reply);
+            Op::MkDir { name, mode, umask } => {
+                frontend.mkdir(Caller { umask, ..who }, node, name, mode, change(back));
             }
-            Operation::MkDir { name, mode, umask } => {
-                frontend.mkdir(Caller { umask, ..who }, dir, name, mode, reply);
+            Op::Unlink { name } => frontend.unlink(who, node, name, change(back)),
+            Op::RmDir { name } => frontend.rmdir(who, node, name, change(back)),
+            Op::Rename { name, to_dir, to_name, flags } => {
+                frontend.rename(who, (node, name), (to_dir, to_name), flags, change(back));
             }
-            Operation::Create { name, mode, umask, flags } => {
-                frontend.create(Caller { umask, ..who }, dir, name, mode, flags, reply);
+            Op::Link { node: linked, name } => frontend.link(who, linked, node, name, change(back)),
+            Op::Open { flags } => frontend.open(who, node, flags, question(back)),
+            Op::Create { name, mode, umask, flags } => {
+                frontend.create(Caller { umask, ..who }, node, name, mode, flags, change(back));
             }
-            Operation::TmpFile { mode, umask, flags } => {
-                frontend.tmpfile(Caller { umask, ..who }, dir, mode, flags, reply);
+            Op::TmpFile { mode, umask, flags } => {
+                frontend.tmpfile(Caller { umask, ..who }, node, mode, flags, change(back));
             }
-            Operation::Link { node, name } => frontend.link(who, node, dir, name, reply),
-            Operation::Unlink { name } => frontend.unlink(who, dir, name, reply),
-            Operation::RmDir { name } => frontend.rmdir(who, dir, name, reply),
-            Operation::Rename { name, to_dir, to_name, flags } => {
-                frontend.rename(who, (dir, name), (to_dir, to_name), flags, reply);
+            Op::Read { fh, offset, size } => frontend.read(who, node, fh, offset, size, question(back)),
+            Op::Write(write, data) => frontend.write(who, node, write, data, change(back)),
+            Op::Release { fh } => frontend.release(who, node, fh, change(back)),
+            Op::Fsync { fh, datasync } => frontend.fsync(who, node, fh, datasync, question(back)),
+            Op::FsyncDir { datasync } => frontend.fsync_dir(who, node, datasync, question(back)),
+            Op::OpenDir => frontend.opendir(who, node, question(back)),
+            Op::Access { mask } => frontend.access(who, node, mask, question(back)),
+            Op::ReadDir { cookie, size, plus } => {
+                frontend.readdir(who, node, cookie, Listing::new(question(back), size as usize, plus));
             }
-            _ => reply.error(Errno::NOSYS),
-        }
-    }
-
-    /// Requests that change what is in a node, and the rest.
-    fn change<P: Port>(&self, head: &Head, operation: Operation<'_>, reply: Answering<P>) {
-        let (frontend, who, node) = (&self.0.frontend, head.caller, head.node);
-        match operation {
-            Operation::SetAttr { set, fh } => frontend.setattr(who, node, set, fh, reply),
-            Operation::SetFlags(flags) => frontend.set_flags(who, node, flags, reply),
-            Operation::Write { fh, offset, write_flags, flags, data } => {
-                let kill_priv = write_flags & WRITE_KILL_SUIDGID != 0;
-                // Pages that the kernel writes back belong where they are.
-                let append = flags & libc::O_APPEND != 0 && write_flags & WRITE_CACHE == 0;
-                frontend.write(who, node, Write { fh, offset, kill_priv, append }, data, reply);
+            Op::StatFs => frontend.statfs(who, node, question(back)),
+            Op::SetXattr { name, value, flags } => {
+                frontend.setxattr(who, node, name, value, flags, change(back));
             }
-            Operation::Fallocate { fh, offset, length, mode } => {
-                frontend.fallocate(who, node, fh, (offset, length), mode, reply);
+            Op::GetXattr { name, size } => frontend.getxattr(who, node, name, size, question(back)),
+            Op::ListXattr { size } => frontend.listxattr(who, node, size, question(back)),
+            Op::RemoveXattr { name } => frontend.removexattr(who, node, name, change(back)),
+            Op::Poll { fh, kh, notify } => {
+                frontend.poll(who, node, fh, self.poller(kh, notify), change(back));
             }
-            Operation::SetXattr { name, value, flags } => {
-                frontend.setxattr(who, node, name, value, flags, reply);
+            Op::Fallocate { fh, offset, length, mode } => {
+                frontend.fallocate(who, node, fh, (offset, length), mode, change(back));
             }
-            Operation::RemoveXattr { name } => frontend.removexattr(who, node, name, reply),
-            Operation::Poll { fh, kh, notify } => {
-                let device = self.0.device.as_ref().filter(|_| notify);
-                let waker =
-                    device.map(|device| Waker::from(Arc::new(Poller { device: Arc::downgrade(device), kh })));
-                frontend.poll(who, node, fh, waker, reply);
-            }
-            Operation::Release { fh } => frontend.release(who, node, fh, reply),
-            Operation::ReleaseDir | Operation::Destroy => Reply::<()>::send(reply, Ok(())),
+            Op::Lseek { fh, offset, whence } => frontend.lseek(who, node, fh, offset, whence, question(back)),
+            Op::Interrupt { unique } => self.0.interrupts.interrupt(unique),
+            Op::NotifyReply => tracing::debug!("an answer to a question that is never asked"),
+            Op::ReleaseDir | Op::Destroy => Reply::<()>::send(change(back), Ok(())),
             // INIT comes first and once.
-            Operation::Init(_) => reply.error(Errno::IO),
-            _ => reply.error(Errno::NOSYS),
+            Op::Init(_) => change(back).error(Errno::IO),
+            Op::Unsupported => change(back).error(Errno::NOSYS),
         }
+    }
+
+    /// Wakes the kernel's pollers of the file that the kernel knows as `kh`, if it wants that.
+    fn poller(&self, kh: u64, notify: bool) -> Option<Waker> {
+        let device = self.0.device.as_ref().filter(|_| notify)?;
+        Some(Waker::from(Arc::new(Poller { device: Arc::downgrade(device), kh })))
+    }
+}
+
+/// The way back of a request of which nothing is known yet. Dropped, it sends nothing.
+struct Back<'a, P: Port> {
+    port: P,
+    unique: u64,
+    context: &'a Arc<Context>,
+}
+
+impl<P: Port> Back<'_, P> {
+    /// For a request that must not be given up once it has begun.
+    fn for_change(self) -> Answering<P> {
+        Answering::new(self.port, self.unique, self.context)
+    }
+
+    /// For a request that changes nothing: it may be given up when the process `pid` is killed.
+    fn for_question(self, pid: u32) -> Answering<P> {
+        self.for_change().interruptible(pid)
     }
 }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use uvfs::Errno;
 
-use super::{Answer, Port};
+use super::port::{Answer, Port};
 
 /// How often a process that got a signal is looked at.
 const LOOK: Duration = Duration::from_millis(20);

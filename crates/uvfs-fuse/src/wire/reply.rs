@@ -16,7 +16,7 @@ use uvfs::{Attr, Errno, FSXATTR, FileFlags, PollEvents, Result, StatFs, Time, mo
 
 use super::dispatch::Context;
 use super::interrupts::Waiting;
-use super::{Answer, Port};
+use super::port::{Answer, Port};
 use crate::transport::{
     Asked, Attributes, DataReply, DirReply, Entry, Flagged, Looked, NodeId, Opened, Reply, Statx, Xattr,
 };

@@ -1,16 +1,16 @@
 //! Requests, taken apart: `struct fuse_in_header`, the operation's structure, names and data.
 //!
 //! [`Operation::parse`] believes nothing: each length is checked before it is used, a name ends with the nul that belongs to it, is
-//! not empty, has no slash and at most [`NAME_MAX`] bytes. EIO is the answer to what no kernel sends, ENOSYS to operations
-//! that are not known here, and ENAMETOOLONG to a long name. Nothing is copied.
+//! not empty, has no slash and at most [`NAME_MAX`] bytes. EIO is the answer to what no kernel sends, [`Operation::Unsupported`]
+//! stands for operations that are not known here, and ENAMETOOLONG to a long name. Nothing is copied.
 //!
 //! In a request of `/dev/fuse` all follows the header in one piece; [`split`] says where the structure ends. A ring
 //! gives the structure in an area of 128 bytes that is not cut to its length, hence a longer one is no error.
 
 use uvfs::{Errno, FSXATTR, FileFlags, FlagsForm, Result, SetAttr, SetTime, Time};
 
-use super::IN_HEADER;
-use crate::transport::{Caller, NodeId};
+use super::port::IN_HEADER;
+use crate::transport::{Caller, NodeId, Write};
 
 /// Longest name, as in the kernel (`FUSE_NAME_MAX` is larger; no driver has longer ones).
 pub(crate) const NAME_MAX: usize = 255;
@@ -211,13 +211,7 @@ pub(crate) enum Operation<'a> {
         offset: u64,
         size: u32,
     },
-    Write {
-        fh: u64,
-        offset: u64,
-        write_flags: u32,
-        flags: i32,
-        data: &'a [u8],
-    },
+    Write(Write, &'a [u8]),
     Release {
         fh: u64,
     },
@@ -275,6 +269,11 @@ pub(crate) enum Operation<'a> {
     },
     Init(InitIn),
     Destroy,
+    /// An answer that the kernel gives; it is never asked for one here.
+    NotifyReply,
+    /// The kernel never asks again and does without. Closing needs no flush here; locks are the kernel's; it copies
+    /// ranges itself. DAX mappings and CUSE are not for this server, and it does not know later inventions.
+    Unsupported,
 }
 
 /// `struct fuse_init_in`.
@@ -291,8 +290,13 @@ pub(crate) struct InitIn {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Forgets<'a>(&'a [u8]);
 
-impl Forgets<'_> {
+impl<'a> Forgets<'a> {
     const EACH: usize = 16;
+
+    fn parse(s: &mut Fields<'_>, p: &mut Payload<'a>) -> Result<Self> {
+        let len = s.u32()?.checked_mul(Self::EACH as u32).ok_or(Errno::IO)?;
+        p.data(len).map(Self)
+    }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (NodeId, u64)> {
         self.0.chunks_exact(Self::EACH).filter_map(|one| {
@@ -372,63 +376,11 @@ impl<'a> Operation<'a> {
     /// Takes an operation apart; see the module for the errors.
     pub(crate) fn parse(opcode: u32, structure: &'a [u8], payload: &'a [u8]) -> Result<Self> {
         let (mut s, mut p) = (Fields(structure), Payload(payload));
-        match opcode {
-            opcode::LOOKUP..=opcode::LINK | opcode::CREATE | opcode::RENAME2 => {
-                Self::names(opcode, &mut s, &mut p)
-            }
-            opcode::SETXATTR..=opcode::REMOVEXATTR => Self::xattrs(opcode, &mut s, &mut p),
-            // With it comes a name that means nothing.
-            opcode::TMPFILE => Ok(Self::TmpFile { flags: s.i32()?, mode: s.u32()?, umask: s.u32()? }),
-            opcode::OPEN => Ok(Self::Open { flags: s.i32()? }),
-            opcode::READ..=opcode::WRITE | opcode::READDIR | opcode::READDIRPLUS => {
-                Self::data(opcode, &mut s, &mut p)
-            }
-            opcode::STATFS => Ok(Self::StatFs),
-            opcode::RELEASE => Ok(Self::Release { fh: s.u64()? }),
-            opcode::RELEASEDIR => Ok(Self::ReleaseDir),
-            opcode::FSYNC => Ok(Self::Fsync { fh: s.u64()?, datasync: s.u32()? & FSYNC_DATA != 0 }),
-            opcode::FSYNCDIR => {
-                s.u64()?;
-                Ok(Self::FsyncDir { datasync: s.u32()? & FSYNC_DATA != 0 })
-            }
-            opcode::OPENDIR => Ok(Self::OpenDir),
-            opcode::ACCESS => Ok(Self::Access { mask: s.u32()? }),
-            opcode::POLL => {
-                Ok(Self::Poll { fh: s.u64()?, kh: s.u64()?, notify: s.u32()? & POLL_SCHEDULE_NOTIFY != 0 })
-            }
-            opcode::FALLOCATE => {
-                Ok(Self::Fallocate { fh: s.u64()?, offset: s.u64()?, length: s.u64()?, mode: s.i32()? })
-            }
-            opcode::LSEEK => Ok(Self::Lseek { fh: s.u64()?, offset: s.i64()?, whence: s.i32()? }),
-            opcode::BATCH_FORGET => {
-                let count = s.u32()?;
-                let len = count.checked_mul(Forgets::EACH as u32).ok_or(Errno::IO)?;
-                p.data(len).map(Forgets).map(Self::BatchForget)
-            }
-            opcode::INTERRUPT => Ok(Self::Interrupt { unique: s.u64()? }),
-            opcode::INIT => InitIn::parse(&mut s).map(Self::Init),
-            opcode::DESTROY => Ok(Self::Destroy),
-            opcode::IOCTL => ioctl(&mut s, &mut p),
-            opcode::STATX => Ok(Self::Statx),
-            // The kernel never asks again and does without. Closing needs no flush here; locks are the
-            // kernel's; it copies ranges itself.
-            opcode::FLUSH
-            | opcode::BMAP
-            | opcode::GETLK..=opcode::SETLKW
-            | opcode::COPY_FILE_RANGE
-            | opcode::COPY_FILE_RANGE_64
-            | opcode::SYNCFS => Err(Errno::NOSYS),
-            // DAX mappings, CUSE, and what will be invented.
-            _ => Err(Errno::NOSYS),
-        }
-    }
-
-    fn names(opcode: u32, s: &mut Fields<'a>, p: &mut Payload<'a>) -> Result<Self> {
         Ok(match opcode {
             opcode::LOOKUP => Self::Lookup { name: p.any_name()? },
             opcode::FORGET => Self::Forget { count: s.u64()? },
             opcode::GETATTR => Self::GetAttr,
-            opcode::SETATTR => set_attr(s)?,
+            opcode::SETATTR => set_attr(&mut s)?,
             opcode::READLINK => Self::ReadLink,
             opcode::SYMLINK => Self::Symlink { name: p.name()?, target: p.string(TARGET_MAX)? },
             opcode::MKNOD => Self::MkNod { mode: s.u32()?, rdev: s.u32()?, umask: s.u32()?, name: p.name()? },
@@ -445,38 +397,95 @@ impl<'a> Operation<'a> {
             opcode::CREATE => {
                 Self::Create { flags: s.i32()?, mode: s.u32()?, umask: s.u32()?, name: p.name()? }
             }
-            _ => return Err(Errno::NOSYS),
-        })
-    }
-
-    fn xattrs(opcode: u32, s: &mut Fields<'a>, p: &mut Payload<'a>) -> Result<Self> {
-        let size = match opcode {
-            opcode::REMOVEXATTR => 0,
-            _ => s.u32()?,
-        };
-        Ok(match opcode {
-            opcode::SETXATTR => {
-                Self::SetXattr { flags: s.i32()?, name: p.attribute()?, value: p.data(size)? }
+            // With it comes a name that means nothing.
+            opcode::TMPFILE => Self::TmpFile { flags: s.i32()?, mode: s.u32()?, umask: s.u32()? },
+            opcode::SETXATTR => set_xattr(&mut s, &mut p)?,
+            opcode::GETXATTR => Self::GetXattr { size: s.u32()?, name: p.attribute()? },
+            opcode::LISTXATTR => Self::ListXattr { size: s.u32()? },
+            opcode::REMOVEXATTR => Self::RemoveXattr { name: p.attribute()? },
+            opcode::OPEN => Self::Open { flags: s.i32()? },
+            opcode::READ => DataIn::parse(&mut s)?.read(),
+            opcode::WRITE => DataIn::parse(&mut s)?.write(&mut p)?,
+            opcode::READDIR => DataIn::parse(&mut s)?.read_dir(false),
+            opcode::READDIRPLUS => DataIn::parse(&mut s)?.read_dir(true),
+            opcode::STATFS => Self::StatFs,
+            opcode::RELEASE => Self::Release { fh: s.u64()? },
+            opcode::RELEASEDIR => Self::ReleaseDir,
+            opcode::FSYNC => Self::Fsync { fh: s.u64()?, datasync: s.u32()? & FSYNC_DATA != 0 },
+            opcode::FSYNCDIR => {
+                s.u64()?; // The open directory.
+                Self::FsyncDir { datasync: s.u32()? & FSYNC_DATA != 0 }
             }
-            opcode::GETXATTR => Self::GetXattr { size, name: p.attribute()? },
-            opcode::LISTXATTR => Self::ListXattr { size },
-            _ => Self::RemoveXattr { name: p.attribute()? },
+            opcode::OPENDIR => Self::OpenDir,
+            opcode::ACCESS => Self::Access { mask: s.u32()? },
+            opcode::POLL => {
+                Self::Poll { fh: s.u64()?, kh: s.u64()?, notify: s.u32()? & POLL_SCHEDULE_NOTIFY != 0 }
+            }
+            opcode::FALLOCATE => {
+                Self::Fallocate { fh: s.u64()?, offset: s.u64()?, length: s.u64()?, mode: s.i32()? }
+            }
+            opcode::LSEEK => Self::Lseek { fh: s.u64()?, offset: s.i64()?, whence: s.i32()? },
+            opcode::BATCH_FORGET => Forgets::parse(&mut s, &mut p).map(Self::BatchForget)?,
+            opcode::INTERRUPT => Self::Interrupt { unique: s.u64()? },
+            opcode::INIT => InitIn::parse(&mut s).map(Self::Init)?,
+            opcode::DESTROY => Self::Destroy,
+            opcode::IOCTL => ioctl(&mut s, &mut p)?,
+            opcode::STATX => Self::Statx,
+            opcode::NOTIFY_REPLY => Self::NotifyReply,
+            _ => Self::Unsupported,
         })
     }
+}
 
-    fn data(opcode: u32, s: &mut Fields<'a>, p: &mut Payload<'a>) -> Result<Self> {
+/// `struct fuse_read_in` and `struct fuse_write_in`.
+struct DataIn {
+    fh: u64,
+    offset: u64,
+    size: u32,
+    /// Of the read or write.
+    io_flags: u32,
+    /// Of the open file.
+    flags: i32,
+}
+
+impl DataIn {
+    fn parse(s: &mut Fields<'_>) -> Result<Self> {
         let (fh, offset, size, io_flags) = (s.u64()?, s.u64()?, s.u32()?, s.u32()?);
         s.u64()?; // The owner of a lock.
         let flags = s.i32()?;
-        if size > super::MAX_WRITE {
+        if size > super::port::MAX_WRITE {
             return Err(Errno::INVAL);
         }
-        Ok(match opcode {
-            opcode::READ => Self::Read { fh, offset, size },
-            opcode::WRITE => Self::Write { fh, offset, write_flags: io_flags, flags, data: p.data(size)? },
-            _ => Self::ReadDir { cookie: offset, size, plus: opcode == opcode::READDIRPLUS },
-        })
+        Ok(Self { fh, offset, size, io_flags, flags })
     }
+
+    fn read<'a>(self) -> Operation<'a> {
+        Operation::Read { fh: self.fh, offset: self.offset, size: self.size }
+    }
+
+    fn write<'a>(self, p: &mut Payload<'a>) -> Result<Operation<'a>> {
+        /// `fuse_write_in.write_flags`: pages that the kernel writes back.
+        const WRITE_CACHE: u32 = 1 << 0;
+        /// `fuse_write_in.write_flags`: set-id bits are to go.
+        const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+        let write = Write {
+            fh: self.fh,
+            offset: self.offset,
+            kill_priv: self.io_flags & WRITE_KILL_SUIDGID != 0,
+            // Pages that the kernel writes back belong where they are.
+            append: self.flags & libc::O_APPEND != 0 && self.io_flags & WRITE_CACHE == 0,
+        };
+        Ok(Operation::Write(write, p.data(self.size)?))
+    }
+
+    fn read_dir<'a>(self, plus: bool) -> Operation<'a> {
+        Operation::ReadDir { cookie: self.offset, size: self.size, plus }
+    }
+}
+
+fn set_xattr<'a>(s: &mut Fields<'a>, p: &mut Payload<'a>) -> Result<Operation<'a>> {
+    let size = s.u32()?;
+    Ok(Operation::SetXattr { flags: s.i32()?, name: p.attribute()?, value: p.data(size)? })
 }
 
 /// Numbers of ioctls, where they are put together in the usual way. The kernel translates those of 32-bit programs.

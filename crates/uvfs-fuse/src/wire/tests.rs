@@ -6,9 +6,9 @@ use std::time::Duration;
 use uvfs::{Attr, Errno, FileFlags, FlagsForm, PollEvents, SetTime, StatFs, Time, mode};
 
 use super::dispatch::Dispatcher;
+use super::port::{IN_HEADER, MAX_WRITE};
 use super::reply::{Answering, Listing};
 use super::request::{Head, Operation, opcode, split, structure};
-use super::{IN_HEADER, MAX_WRITE};
 use crate::frontend::fixture::Fixture;
 use crate::fuzz::{Ear, Said};
 use crate::transport::{Asked, Attributes, DataReply, DirReply, Entry, Looked, Opened, ROOT, Reply, Xattr};
@@ -121,7 +121,7 @@ fn requests_are_taken_apart() {
         format!("Create {{ name: {:?}, mode: {}, umask: 18, flags: {} }}", b"name", 0o100_644, 0o301),
         format!("TmpFile {{ mode: {}, umask: 18, flags: 2 }}", 0o100_644),
         "Read { fh: 3, offset: 8192, size: 4096 }".into(),
-        format!("Write {{ fh: 3, offset: 8192, write_flags: 4, flags: {}, data: {:?} }}", 0o2001, b"data"),
+        format!("Write(Write {{ fh: 3, offset: 8192, kill_priv: true, append: true }}, {:?})", b"data"),
         "Release { fh: 3 }".into(),
         "ReleaseDir".into(),
         "Fsync { fh: 3, datasync: true }".into(),
@@ -200,6 +200,19 @@ fn names_are_names() {
     }
     let second = bytes(&[b"a\0", &long(256)]);
     assert!(matches!(Operation::parse(opcode::RENAME, &[0; 8], &second), Err(Errno::NAMETOOLONG)));
+}
+
+#[test]
+fn pages_that_are_written_back_are_not_appended() {
+    const APPEND: u32 = libc::O_APPEND.cast_unsigned();
+    for (write_flags, append) in [(0, true), (1, false)] {
+        let structure =
+            bytes(&[&longs(&[3, 0]), &words(&[0, write_flags]), &longs(&[0]), &words(&[APPEND, 0])]);
+        let Ok(Operation::Write(write, b"")) = Operation::parse(opcode::WRITE, &structure, &[]) else {
+            panic!("a write");
+        };
+        assert_eq!((write.append, write.kill_priv), (append, false));
+    }
 }
 
 #[test]

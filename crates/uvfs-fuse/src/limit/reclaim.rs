@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use uvfs::Leaf;
 
 use crate::frontend::Frontend;
-use crate::messages::Message;
+use crate::notify::messages::Message;
 use crate::transport::NodeId;
 
 /// Nodes named in one message.
@@ -59,7 +59,7 @@ impl<D: Write> Kernel<D> {
             let nodes: Vec<NodeId> = leaves.iter().map(|leaf| leaf.id.as_u64()).collect();
             match self.send(&Message::Prune { nodes: &nodes }) {
                 Ok(()) => {
-                    frontend.count_pruned(nodes.len());
+                    frontend.shortage().count_pruned(nodes.len());
                     return true;
                 }
                 Err(Errno::INVAL | Errno::NOSYS) => {
@@ -84,7 +84,7 @@ impl<D: Write> Kernel<D> {
         let names = leaves.iter().filter_map(|leaf| frontend.name_of(leaf));
         let names = names.filter(|(dir, _)| !frontend.is_waited_in(*dir, anywhere));
         for (dir, name) in names.take(BATCH_BY_NAME) {
-            match frontend.while_invalidating(|| self.send(&Message::Gone { dir, name: &name })) {
+            match frontend.shortage().while_invalidating(|| self.send(&Message::Gone { dir, name: &name })) {
                 Ok(()) => told += 1,
                 // It does not know the directory or the name: forgotten already.
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
@@ -93,7 +93,7 @@ impl<D: Write> Kernel<D> {
                 Err(error) => return self.give_up(error),
             }
         }
-        frontend.count_invalidated(told);
+        frontend.shortage().count_invalidated(told);
         told > 0
     }
 
@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
     use crate::frontend::fixture::Fixture;
-    use crate::pending::For;
+    use crate::threads::pending::For;
     use crate::transport::ROOT;
 
     const NOTIFY_INVAL_ENTRY: i32 = 3;
@@ -171,7 +171,7 @@ mod tests {
     fn held_of(features: Features) -> (Fixture, Vec<NodeId>, Vec<Leaf>) {
         let fixture = Fixture::with(features);
         let nodes: Vec<_> = (0..10).map(|file| fixture.look(file).expect("a node")).collect();
-        let leaves = fixture.frontend.held_by_kernel(fixture.vfs.root().sb(), BATCH).leaves;
+        let leaves = fixture.vfs.cache().held_by_kernel(fixture.vfs.root().sb(), BATCH, 512).leaves;
         assert_eq!(leaves.len(), nodes.len());
         (fixture, nodes, leaves)
     }
@@ -192,7 +192,7 @@ mod tests {
         named.sort_unstable();
         nodes.sort_unstable();
         assert_eq!((message[16], named), (10, nodes));
-        let counted = fixture.frontend.shortages();
+        let counted = fixture.frontend.shortage().counts();
         assert_eq!((counted.pruned, counted.invalidated), (10, 0));
     }
 
@@ -212,7 +212,7 @@ mod tests {
         let mut all: Vec<_> = (0..10).map(Fixture::name).collect();
         all.sort_unstable();
         assert_eq!(names, all);
-        let counted = fixture.frontend.shortages();
+        let counted = fixture.frontend.shortage().counts();
         assert_eq!((counted.pruned, counted.invalidated), (0, 10));
     }
 
@@ -281,6 +281,6 @@ mod tests {
         }
         kernel.device.refuses = None;
         assert!(!kernel.forget(&leaves, &fixture.frontend, true));
-        assert_eq!(fixture.frontend.shortages().invalidated, 0);
+        assert_eq!(fixture.frontend.shortage().counts().invalidated, 0);
     }
 }

@@ -17,19 +17,22 @@ use std::sync::{Arc, Weak};
 
 use uvfs::Errno;
 
-use crate::frontend::{Frontend, Kernel};
-use crate::leaders::{Leaders, Watching};
-use crate::options::{Options, TransportKind};
-use crate::readers::Readers;
+use crate::frontend::Frontend;
+use crate::frontend::backing::Kernel;
+use crate::mount::options::{Options, TransportKind};
+use crate::threads::give_up::GiveUp;
+use crate::threads::leaders::{Leaders, Watching};
+use crate::threads::readers::Readers;
 use crate::transport::BackingId;
-use crate::uring::{self, Handler, RingPort, Rings};
+use crate::transport::uring::{self, Handler, RingPort, Rings};
+use crate::wire::dispatch::Dispatcher;
 use crate::wire::init::{Agreed, Greeting, Wishes};
+use crate::wire::port::{Answer, IN_HEADER, MAX_REQUEST, OUT_HEADER, Port};
 use crate::wire::request::{Head, Operation, data_len, split};
-use crate::wire::{Answer, Dispatcher, IN_HEADER, MAX_REQUEST, OUT_HEADER, Port};
 
-mod sys;
+pub(super) mod sys;
 
-pub(crate) use sys::page_size;
+use sys::page_size;
 
 /// Lends files to the kernel through the device, also if requests come by rings.
 struct Lender(Weak<File>);
@@ -76,34 +79,6 @@ pub(crate) struct Connection {
     readers: Arc<Readers>,
     /// Additional readers, if some may be away.
     spare: usize,
-}
-
-/// Ends the mount when an answering thread cannot continue. Otherwise callers would wait for ever for that thread's
-/// answers, while the other threads go on.
-#[derive(Clone)]
-pub(crate) struct GiveUp(Arc<dyn Fn() + Send + Sync>);
-
-impl GiveUp {
-    pub(crate) fn new(how: impl Fn() + Send + Sync + 'static) -> Self {
-        Self(Arc::new(how))
-    }
-
-    /// Runs a thread, and gives up after an error or a panic. It logs nothing: the waiter for the session's end
-    /// gets the error.
-    pub(crate) fn unless_well(self, thread: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        struct Unwinding(Option<GiveUp>);
-        impl Drop for Unwinding {
-            fn drop(&mut self) {
-                if let Some(GiveUp(how)) = self.0.take() {
-                    how();
-                }
-            }
-        }
-        let mut unwinding = Unwinding(Some(self));
-        thread()?;
-        unwinding.0 = None;
-        Ok(())
-    }
 }
 
 /// The answering threads.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::device;
+use crate::mount::device;
 
 const TABLE: &str = "/proc/self/mountinfo";
 

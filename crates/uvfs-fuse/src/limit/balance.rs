@@ -2,10 +2,10 @@
 //!
 //! It sleeps until the cache reports that free slots run short ([`uvfs::Balance`]). Then it evicts in small steps
 //! until there are enough. Inodes that the kernel holds cannot be evicted. If it finds little else, it asks the
-//! kernel to forget leaves ([`crate::reclaim`]), and the resulting FORGETs make the next step possible. If nothing
+//! kernel to forget leaves ([`crate::limit::reclaim`]), and the resulting FORGETs make the next step possible. If nothing
 //! helps (files are open, or the kernel uses everything), it pauses, each time for longer. In the end it sleeps
-//! until memory runs short again. The system's own memory pressure ([`crate::psi`]) lowers the limit for a while
-//! ([`crate::watermark`]).
+//! until memory runs short again. The system's own memory pressure ([`crate::limit::psi`]) lowers the limit for a while
+//! ([`crate::limit::watermark`]).
 //!
 //! One thread for each mount. It holds no lock at all, above all not across a write to the kernel, which may wait.
 //! Between two steps it holds no reference to the front end. It listens for its end in every sleep, so it ends with
@@ -21,14 +21,16 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use uvfs::{Leaf, SbId, Vfs};
 
-use crate::bell::{Bell, listen};
 use crate::frontend::Frontend;
-use crate::psi::{Heard, Psi, Source};
-use crate::reclaim::{BATCH, Kernel};
-use crate::watermark::{WHOLE, Watermark};
+use crate::limit::psi::{Heard, Psi, Source};
+use crate::limit::reclaim::{BATCH, Kernel};
+use crate::limit::watermark::{WHOLE, Watermark};
+use crate::threads::bell::{Bell, listen};
 
 /// The share of evictable names that should be left, measured against the names that the kernel holds: one in so many.
 const FREE_SHARE: usize = 8;
+/// Pieces of 64 names that one search for leaves looks at: some ten thousand names.
+const PIECES: u64 = 512;
 /// Batches of leaves that are searched for one worth naming to the kernel.
 const TRIES: usize = 8;
 /// A step that evicts fewer than this, while more are missing, has found little.
@@ -212,7 +214,10 @@ impl Work {
         }
         let moved = pressed || self.watermark.pass(now);
         if moved && let Some(frontend) = self.frontend.upgrade() {
-            frontend.lower_watermarks(self.watermark.share(), pressed);
+            if pressed {
+                frontend.shortage().count_pressure();
+            }
+            frontend.vfs().cache().lower_watermarks(self.watermark.share());
         }
         moved
     }
@@ -220,7 +225,8 @@ impl Work {
     fn step(&mut self, frontend: &Frontend) -> Next {
         // Before the look: an allocation that runs short afterwards rings again.
         self.short.silence();
-        let done = frontend.balance(&std::mem::take(&mut self.named));
+        frontend.shortage().count_step();
+        let done = frontend.vfs().cache().balance_after(&std::mem::take(&mut self.named));
         if done.missing == 0 {
             self.pause = PAUSE_MIN;
             return Next::Sleep;
@@ -252,7 +258,7 @@ impl Work {
     /// accepted them.
     fn name(&mut self, frontend: &Frontend, sb: SbId, tries: usize) -> bool {
         for nth in 1..=tries {
-            let held = frontend.held_by_kernel(sb, BATCH);
+            let held = frontend.vfs().cache().held_by_kernel(sb, BATCH, PIECES);
             let few = held.evictable * FREE_SHARE < held.leaves.len();
             if few && self.kernel.forget(&held.leaves, frontend, nth == TRIES) {
                 self.named = held.leaves;
@@ -266,7 +272,7 @@ impl Work {
     fn longer(&mut self, frontend: &Frontend) -> Next {
         if self.pause >= PAUSE_MAX {
             self.pause = PAUSE_AGAIN;
-            frontend.give_up_shrinking();
+            frontend.vfs().cache().give_up_shrinking();
             return Next::Last;
         }
         let pause = self.pause;
@@ -377,10 +383,10 @@ mod tests {
         let fixture = Fixture::new();
         fixture.vfs.cache().set_memory_limit(64 * MIB);
         let running = Running::start(&fixture.frontend, None);
-        until("the first look", || fixture.frontend.shortages().steps == 1);
+        until("the first look", || fixture.frontend.shortage().counts().steps == 1);
         assert_eq!(walk(&fixture, 100, false), 0);
         running.end();
-        assert_eq!(fixture.frontend.shortages().steps, 1);
+        assert_eq!(fixture.frontend.shortage().counts().steps, 1);
     }
 
     /// The kernel (/dev/null) is asked, and forgets nothing: the thread pauses, and then stops.
@@ -396,9 +402,9 @@ mod tests {
             file += 1;
         }
         fixture.vfs.cache().ask_memory_limit(2 * MIB);
-        until("asking the kernel", || fixture.frontend.shortages().pruned > 0);
+        until("asking the kernel", || fixture.frontend.shortage().counts().pruned > 0);
         running.end();
-        assert!(fixture.frontend.shortages().steps < 1000);
+        assert!(fixture.frontend.shortage().counts().steps < 1000);
     }
 
     #[test]
@@ -424,7 +430,7 @@ mod tests {
         assert_eq!(walk(&fixture, 40_000, true), 0);
         for times in 1..=3 {
             bell.ring();
-            until("hearing", || fixture.frontend.shortages().pressed == times);
+            until("hearing", || fixture.frontend.shortage().counts().pressed == times);
         }
         // Shares of 16, 12, 9, 7 sixteenths, unless a step up came between.
         until("lowering", || cache.counters().watermark < 6 * MIB);
@@ -437,7 +443,7 @@ mod tests {
         cache.ask_memory_limit(4 * MIB);
         until("shrinking", || cache.committed() <= 4 * MIB + 4 * MIB / 64);
         running.end();
-        assert_eq!(fixture.frontend.shortages().pressed, 3);
+        assert_eq!(fixture.frontend.shortage().counts().pressed, 3);
     }
 
     /// The front end may end first.
@@ -445,7 +451,7 @@ mod tests {
     fn it_ends_without_a_front_end() {
         let fixture = Fixture::new();
         let running = Running::start(&fixture.frontend, None);
-        until("the first look", || fixture.frontend.shortages().steps == 1);
+        until("the first look", || fixture.frontend.shortage().counts().steps == 1);
         let vfs = Arc::downgrade(&fixture.vfs);
         drop(fixture);
         until("the end of the front end", || vfs.upgrade().is_none());

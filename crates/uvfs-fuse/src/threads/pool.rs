@@ -1,8 +1,8 @@
 //! Threads for requests that may wait: as many as there are waiting requests, up to a bound.
 //!
-//! A thread that reads requests waits for a driver only while another one reads on ([`readers`](crate::readers)), and one that
+//! A thread that reads requests waits for a driver only while another one reads on ([`readers`](crate::threads::readers)), and one that
 //! has a ring never does; otherwise they hand such a request over here together with its reply. So a slow answer delays no other name.
-//! Users and nodes have shares of the threads ([`shares`](crate::shares)); a request beyond them waits in a queue. A thread
+//! Users and nodes have shares of the threads ([`shares`](crate::threads::shares)); a request beyond them waits in a queue. A thread
 //! that was idle for [`IDLE`] ends.
 //!
 //! One mutex protects queues and counts; it is held for a push or a pop, never while a job runs.
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::shares::{Share, Shares};
+use crate::threads::shares::{Share, Shares};
 use crate::transport::Asked;
 
 /// How long a thread waits for work before it ends.
@@ -152,7 +152,7 @@ impl Shared {
     }
 
     fn work_until_idle(self: &Arc<Self>) {
-        crate::uring::run_anywhere();
+        super::affinity::run_anywhere();
         let mut state = self.state.lock();
         loop {
             if let Some((share, job)) = state.ready.pop_front() {

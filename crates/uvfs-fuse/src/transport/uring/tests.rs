@@ -37,7 +37,7 @@ mod by_hand {
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
     use super::*;
-    use crate::wire::{Answer, Port};
+    use crate::wire::port::{Answer, Port};
 
     const INIT: u32 = 26;
     const GETATTR: u32 = 3;
@@ -182,10 +182,10 @@ mod by_hand {
             let mounted = Mounted::new();
             *mounted.root.hold.lock() = Some(Vec::new());
             let path = mounted.dir.path().to_owned();
-            let ours = crate::mountinfo::at(&path).expect("mountinfo").expect("it is mounted");
+            let ours = crate::mount::mountinfo::at(&path).expect("mountinfo").expect("it is mounted");
             let waiting = thread::spawn(move || fs::metadata(path).map(drop));
             mounted.root.until_held(1);
-            assert!(crate::abort::Abort::of(ours).abort());
+            assert!(crate::mount::abort::Abort::of(ours).abort());
             let heard = waiting.join().expect("no panic").expect_err("nobody answers");
             assert!(matches!(heard.raw_os_error(), Some(libc::ECONNABORTED | libc::ENOTCONN)), "{heard}");
             let _ = unmount(mounted.dir.path(), UnmountFlags::DETACH);

@@ -17,7 +17,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags, fsconfig_create, fsmount, fsopen,
 };
 
-use crate::mountinfo::{self, Mount};
+use crate::mount::mountinfo::{self, Mount};
 
 /// Where fusectl is mounted as a rule.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";

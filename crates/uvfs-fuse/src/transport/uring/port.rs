@@ -18,8 +18,8 @@ use parking_lot::Mutex;
 use uvfs::Errno;
 
 use super::sys::Entry;
-use crate::bell::Bell;
-use crate::wire::{Answer, Port};
+use crate::threads::bell::Bell;
+use crate::wire::port::{Answer, Port};
 
 /// The content of an answer.
 pub(super) enum Outcome {

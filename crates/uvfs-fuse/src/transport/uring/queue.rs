@@ -26,7 +26,7 @@ use std::time::Duration;
 use super::Handler;
 use super::port::{Letter, Mailbox, Outcome, RingPort, fill};
 use super::sys::{Completion, Entry, Ring};
-use crate::wire::{IN_HEADER, MAX_WRITE};
+use crate::wire::port::{IN_HEADER, MAX_WRITE};
 
 /// Payloads up to this size are copied out: two of the longest names fit, and most symbolic link targets.
 const SMALL_PAYLOAD: usize = 1024;

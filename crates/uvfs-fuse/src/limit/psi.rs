@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::event::PollFlags;
 
-use crate::mountinfo::{self, Mount};
+use crate::mount::mountinfo::{self, Mount};
 
 /// A tenth of the time, in microseconds. An unprivileged process must use a window of a multiple of two seconds.
 /// The nul is part of the trigger.
@@ -185,7 +185,7 @@ mod tests {
             Err(missing) => return eprintln!("skipped: the_system_takes_a_trigger: {missing}"),
         };
         let time = Some(std::time::Duration::ZERO);
-        let [flags] = crate::bell::listen([(psi.fd(), psi.interest())], time).expect("poll");
+        let [flags] = crate::threads::bell::listen([(psi.fd(), psi.interest())], time).expect("poll");
         assert_ne!(psi.heard(flags), Heard::Over, "{}", psi.path().display());
     }
 

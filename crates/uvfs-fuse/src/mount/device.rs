@@ -21,9 +21,9 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-use crate::error::MountError;
-use crate::mountinfo::{self, Mount};
-use crate::options::{Options, Permissions};
+use crate::mount::error::MountError;
+use crate::mount::mountinfo::{self, Mount};
+use crate::mount::options::{Options, Permissions};
 
 /// What `/proc/mounts` shows as the type.
 pub(crate) const FSTYPE: &str = "fuse.uvfs";

@@ -15,14 +15,20 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use uvfs::Vfs;
 
-use crate::abort::Abort;
-use crate::balance;
-use crate::dev::{Connection, GiveUp, Transport};
-use crate::device::{self, Detach};
-use crate::error::MountError;
-use crate::frontend::{self, Frontend};
-use crate::mountinfo::{self, Mount};
-use crate::options::{Options, Permissions};
+use crate::frontend::backing::Passthrough;
+use crate::frontend::credentials;
+use crate::frontend::tally::{Lookups, Requests};
+use crate::frontend::{Frontend, listener};
+use crate::limit::balance;
+use crate::limit::shortage::Shortages;
+use crate::mount::abort::Abort;
+use crate::mount::device::{self, Detach};
+use crate::mount::error::MountError;
+use crate::mount::mountinfo::{self, Mount};
+use crate::mount::options::{Options, Permissions};
+use crate::notify::Notices;
+use crate::threads::give_up::GiveUp;
+use crate::transport::dev::{Connection, Transport};
 
 /// How long a session that failed may take to say why.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -48,75 +54,6 @@ pub enum Unmounted {
     /// It was in use: the name is gone, and what was open works until it is closed or this
     /// process ends.
     Detached,
-}
-
-/// What a mount did where the cache had no memory; see [`Mounted::shortages`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shortages {
-    /// Nodes that the kernel was asked to forget, by FUSE_NOTIFY_PRUNE.
-    pub pruned: u64,
-    /// Names that the kernel was told to look up again instead, by FUSE_NOTIFY_INVAL_ENTRY.
-    pub invalidated: u64,
-    /// Requests that waited for memory.
-    pub waited: u64,
-    /// Those of them that got none within a second: ENOMEM.
-    pub refused: u64,
-    /// Times that one of them was given some beyond the limit, because what would have made room waited for it.
-    pub overdrawn: u64,
-    /// Entries of directories that were listed without their nodes.
-    pub plain: u64,
-    /// Times that the system said that programs wait for memory, and the limit was lowered for a while.
-    pub pressed: u64,
-    /// Steps of the thread that keeps the limit; none are made while there is nothing to do.
-    pub steps: u64,
-}
-
-/// What the kernel was told of changes that were made behind it; see [`Mounted::notices`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Notices {
-    /// Names that may lead elsewhere.
-    pub names: u64,
-    /// Nodes whose attributes or content may be others.
-    pub nodes: u64,
-    /// Times that all names had to be asked for again at once, because it could not be told of one in time.
-    pub epochs: u64,
-    /// Times that everything that it holds was gone through.
-    pub all: u64,
-}
-
-/// Requests that a kernel which keeps what it knows makes once, or never; see [`Mounted::requests`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each is a request of the protocol")]
-pub struct Requests {
-    pub lookup: u64,
-    pub getattr: u64,
-    /// READDIRPLUS too.
-    pub readdir: u64,
-    pub opendir: u64,
-    pub open: u64,
-    /// Of files.
-    pub release: u64,
-}
-
-/// What becomes of open files that the kernel could read and write by itself; see [`Mounted::passthrough`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Passthrough {
-    /// The driver lends files, and the kernel takes them.
-    pub agreed: bool,
-    /// Files that were opened so.
-    pub opens: u64,
-    /// Files that were opened without, though it was agreed: small ones that are read, those with set-id bits, on a file system that
-    /// is stacked on another.
-    pub refused: u64,
-}
-
-/// See [`Mounted::lookups`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lookups {
-    /// Nodes handed out, each time counted.
-    pub given: u64,
-    /// Those that have come back.
-    pub forgotten: u64,
 }
 
 #[derive(Default)]
@@ -158,7 +95,7 @@ fn told(outcome: &Outcome) -> io::Result<()> {
 /// in the parent.
 pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, MountError> {
     let dir = device::mount_point(dir)?;
-    let permissions = options.permissions(&vfs);
+    let permissions = permissions(options, &vfs);
     let fuse = device::attach(&dir, options, permissions)?;
     let abort = mountinfo::at(&dir).ok().flatten().map(|mount| Arc::new(Abort::of(mount)));
     let failing = abort.clone();
@@ -186,6 +123,17 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
     }
 }
 
+/// Who checks permissions if `vfs` is mounted with these options.
+fn permissions(options: &Options, vfs: &Vfs) -> Permissions {
+    let believes = options.timeout.is_none_or(|timeout| !timeout.is_zero());
+    let asked = options.default_permissions.unwrap_or(options.allow_other);
+    if believes || asked || vfs.passes_through(&vfs.root()) || !credentials::can_be_seen() {
+        Permissions::Kernel
+    } else {
+        Permissions::Server
+    }
+}
+
 /// The session, what is watched for the system's memory pressure, and what requests come through.
 fn start(
     fuse: OwnedFd,
@@ -198,7 +146,7 @@ fn start(
     let notices = fuse.try_clone()?;
     let connection = Connection::greet(fuse, Arc::clone(frontend), options)?;
     let transport = connection.transport();
-    frontend::tell_of_changes(notices, frontend)?;
+    listener::start(notices, frontend)?;
     let running = connection.start(give_up)?;
     let session = Arc::new(Session::default());
     let (theirs, told) = (Arc::clone(&session), Arc::clone(frontend));
@@ -289,7 +237,7 @@ impl Mounted {
 
     /// What was done, since the mount, because the cache had no memory.
     pub fn shortages(&self) -> Shortages {
-        self.frontend.shortages()
+        self.frontend.shortage().counts()
     }
 
     /// What the kernel was told, since the mount, of changes that were made behind it.

@@ -18,14 +18,14 @@
 use std::fs;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::dev::GiveUp;
-use crate::wire::IN_HEADER;
+use crate::threads::affinity;
+use crate::threads::give_up::GiveUp;
+use crate::wire::port::IN_HEADER;
 
 mod port;
 mod queue;
@@ -38,17 +38,6 @@ use queue::Queue;
 
 /// The kernel's switch for FUSE over io_uring; root may write to it.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-
-/// The processors on which this process's threads ran before some were bound.
-static ANYWHERE: OnceLock<CpuSet> = OnceLock::new();
-
-/// Undoes the binding to a processor that a thread may have inherited from its creator.
-pub(crate) fn run_anywhere() {
-    if let Some(anywhere) = ANYWHERE.get() {
-        // This is refused if binding was refused too.
-        let _ = sched_setaffinity(None, anywhere);
-    }
-}
 
 /// Answers requests; see `wire.rs` for the parts.
 pub(crate) trait Handler: Send + 'static {
@@ -87,9 +76,7 @@ impl Rings {
         handler: impl Fn() -> H,
     ) -> io::Result<Self> {
         let mut rings = Self { threads: Vec::new(), go: Vec::new() };
-        if let Ok(now) = sched_getaffinity(None) {
-            ANYWHERE.get_or_init(|| now);
-        }
+        affinity::note();
         let (ready, all_ready) = channel();
         let shares = shares(&processors("possible")?, &processors("online")?);
         let count = shares.len();

@@ -7,9 +7,6 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::mount::MountFlags;
-use uvfs::Vfs;
-
-use crate::frontend;
 
 /// Options of a mount. The defaults are those of other FUSE file systems: `rw`, `nosuid`, `nodev`, `exec`, and only
 /// the mounting user may use it.
@@ -171,17 +168,6 @@ impl Options {
     /// The flags of mount(2).
     pub(crate) fn flags(&self) -> MountFlags {
         self.flagged().fold(MountFlags::empty(), |all, (_, flag)| all | flag)
-    }
-
-    /// Who checks permissions if `vfs` is mounted with these options.
-    pub(crate) fn permissions(&self, vfs: &Vfs) -> Permissions {
-        let believes = self.timeout.is_none_or(|timeout| !timeout.is_zero());
-        let asked = self.default_permissions.unwrap_or(self.allow_other);
-        if believes || asked || vfs.passes_through(&vfs.root()) || !frontend::callers_can_be_seen() {
-            Permissions::Kernel
-        } else {
-            Permissions::Server
-        }
     }
 
     /// The options that the kernel's FUSE takes as text.

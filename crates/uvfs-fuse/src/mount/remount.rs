@@ -12,10 +12,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use crate::device;
-use crate::error::MountError;
-use crate::mountinfo::{self, Mount};
-use crate::options::{Atime, Options};
+use crate::mount::device;
+use crate::mount::error::MountError;
+use crate::mount::mountinfo::{self, Mount};
+use crate::mount::options::{Atime, Options};
 
 /// A mount of uvfs, as the kernel knows it.
 #[derive(Clone, Debug)]

@@ -1,0 +1,11 @@
+//! The memory limit of a mount: the thread that keeps it, and what it listens to and asks for.
+//!
+//! [`balance`] is that thread. [`reclaim`] asks the kernel to forget nodes. [`psi`] listens to the system's memory
+//! pressure, and [`watermark`] lowers the limit by it. [`shortage`] has the requests that wait for memory, and the
+//! counters.
+
+pub(crate) mod balance;
+mod psi;
+mod reclaim;
+pub(crate) mod shortage;
+mod watermark;

@@ -1,0 +1,14 @@
+//! Threads: those that read requests, those that wait for drivers, and their rules.
+//!
+//! [`readers`] read, and [`leaders`] says how many of them at a time. A request that may wait goes to a [`pool`], by the
+//! rules of [`shares`]. [`pending`] knows what waits, and a [`bell`] wakes a thread that polls.
+//! [`give_up`] ends a mount whose threads fail, and [`affinity`] undoes the binding to a processor that the rings make.
+
+pub(crate) mod affinity;
+pub(crate) mod bell;
+pub(crate) mod give_up;
+pub(crate) mod leaders;
+pub(crate) mod pending;
+pub(crate) mod pool;
+pub(crate) mod readers;
+pub(crate) mod shares;
