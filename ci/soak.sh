@@ -94,7 +94,7 @@ try() {
         pass "round $round: $name"
     else
         fail "round $round: $name (status $status, of at most $limit s): $*"
-        tail -n 30 "$work/log" | cut -c1-300
+        grep -v '^[0-9]* passed, ' "$work/log" | tail -n 30 | cut -c1-300
     fi
 }
 
@@ -196,20 +196,20 @@ look() {
 
 suites() {
     local transport from=$((round * 1000))
-    try "storm" $((part + 120)) "$tools/storm" --seconds "$part"
-    try "kernfs_storm" $((part + 120)) "$tools/kernfs_storm" --seconds "$part" --policy uvfs
-    try "mirror_storm" $((part + 240)) "$tools/mirror_storm" --seconds "$part" --seed "$from" --changes 100 --patience 10000
-    try "mirror_storm, events lost" $((part + 240)) "$tools/mirror_storm" --seconds "$part" --seed "$from" --changes 20 --overflow --patience 10000
-    try "linear" $((part + 120)) "$tools/linear" --seconds "$part" --seed "$from"
-    try "model" 900 "$tools/model" --seeds "$from..$((from + 200))" --ops 500
-    try "hostile messages" $((part + 120)) "$tools/fuse_fuzz" --seconds "$part" --seed "$from"
-    try "damaged images" 900 "$tools/ext4_mutate" --images 300 --seed "$from"
-    try "damaged images, checksums right" 900 "$tools/ext4_mutate" --images 300 --seed "$from" --mend
+    try "storm" $((part + 120)) "$tests" storm --seconds "$part"
+    try "kernfs-storm" $((part + 120)) "$tests" kernfs-storm --seconds "$part" --policy uvfs
+    try "mirror-storm" $((part + 240)) "$tests" mirror-storm --seconds "$part" --seed "$from" --changes 100 --patience 10000
+    try "mirror-storm, events lost" $((part + 240)) "$tests" mirror-storm --seconds "$part" --seed "$from" --changes 20 --overflow --patience 10000
+    try "linear" $((part + 120)) "$tests" linear --seconds "$part" --seed "$from"
+    try "model" 900 "$tests" model --seeds "$from..$((from + 200))" --ops 500
+    try "hostile messages" $((part + 120)) "$tests" fuse-fuzz --seconds "$part" --seed "$from"
+    try "damaged images" 900 "$tests" ext4-mutate --images 300 --seed "$from"
+    try "damaged images, checksums right" 900 "$tests" ext4-mutate --images 300 --seed "$from" --mend
     for transport in dev uring; do
         [ $transport = dev ] || [ "$(cat /sys/module/fuse/parameters/enable_uring 2>/dev/null)" = Y ] || continue
-        try "ends over $transport" 900 "$tools/ends" --rounds 5 --seed "$from" --transport $transport
+        try "ends over $transport" 900 "$tests" ends --rounds 5 --seed "$from" --transport $transport
     done
-    try "walks within a limit" 900 "$tools/walks" --memory 8M --spec depth=1,dirs=20,files=5000,name=8..40 --rounds 1
+    try "walks within a limit" 900 "$tests" walks --memory 8M --spec depth=1,dirs=20,files=5000,name=8..40 --rounds 1
 }
 
 begin

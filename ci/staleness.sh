@@ -8,7 +8,7 @@
 # --only KIND  only this file system
 #
 # The storm makes files where names were negative entries, rewrites, grows and truncates them, renames files and directories, and makes
-# hard links (mirror_storm says how many of each). It stops each second, and 200 ms later the mount must show the source: names,
+# hard links (mirror-storm says how many of each). It stops each second, and 200 ms later the mount must show the source: names,
 # attributes, contents, and that names are none. A source that cannot be watched is mounted with a TTL of 100 ms.
 # A view that is wrong after 200 ms fails, and so does one that is still wrong 10 s later: the first may be the fault of a busy
 # machine, the second never is.
@@ -70,15 +70,15 @@ measure() {
     fi
     mounts+=("$at")
     [ -z "$below" ] || mounts+=("$below")
-    if ! "$tools/mirror_storm" --base "$at" --row "$kind" --seconds 0 --storm-changes "$changes" --turn 1000 --ttl 100 \
+    if ! "$tests" mirror-storm --base "$at" --row "$kind" --seconds 0 --storm-changes "$changes" --turn 1000 --ttl 100 \
         --patience 10000 --changes "$single" >"$work/out" 2>"$work/wrong"; then
-        fail "$kind: $(cut -c1-300 "$work/wrong")"
+        fail "$kind: $(grep -h '^FAIL' "$work/out" "$work/wrong" | cut -c1-300)"
         return
     fi
     cat "$work/out" "$work/wrong"
     late=$(sed -n 's/^| [^|]* | [^|]* | [^|]* | [^|]* | \([0-9]*\) |.*/\1/p' "$work/out")
     load=$(cut -d ' ' -f 1 /proc/loadavg)
-    table+=("$(tail -n 1 "$work/out") $load |")
+    table+=("$(grep '^| ' "$work/out") $load |")
     if [ "$late" = 0 ]; then pass "$kind"; else fail "$kind: ${late:-?} looks were wrong 200 ms after the last change"; fi
 }
 

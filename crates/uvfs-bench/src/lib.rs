@@ -7,6 +7,8 @@
 //! | [`arms`] | tables: uvfs, the kernel's mechanisms, third-party maps |
 //! | [`workloads`] | what is measured; how to add more |
 //! | [`report`] | rows, ratios, scaling; JSON, tables, plots |
+//! | [`figures`] | figures of the library alone, without arms |
+//! | [`images`] | an ext4 image beside another server, and from several threads |
 //! | [`cli`] | the command line |
 //!
 //! A module imports only modules above it in this table. [`workloads`] and [`arms`] know each other only through
@@ -16,7 +18,9 @@
 
 pub mod arms;
 pub mod cli;
+pub mod figures;
 pub mod harness;
+pub mod images;
 pub mod names;
 pub mod report;
 pub mod workloads;

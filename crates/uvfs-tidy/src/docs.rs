@@ -9,7 +9,8 @@ use crate::orphans::join;
 use crate::{Tree, Violation};
 
 /// Our programs and the crates that they are built from.
-const PROGRAMS: &[(&str, &str)] = &[("uvfs", "uvfs-cli"), ("uvfs-bench", "uvfs-bench")];
+const PROGRAMS: &[(&str, &str)] =
+    &[("uvfs", "uvfs-cli"), ("uvfs-bench", "uvfs-bench"), ("uvfs-tests", "uvfs-tests")];
 
 /// All checks of this module.
 pub fn check(tree: &Tree) -> Vec<Violation> {
@@ -85,7 +86,10 @@ fn wrong_span(tree: &Tree, span: &str) -> Vec<String> {
     } else if is_file {
         let missing = !tree.exists(first);
         missing.then(|| format!("{first} does not exist")).into_iter().collect()
-    } else if ["cargo ", "uvfs ", "target/release/"].iter().any(|start| span.starts_with(start)) {
+    } else if ["cargo ", "uvfs ", "uvfs-tests ", "uvfs-bench ", "target/release/"]
+        .iter()
+        .any(|start| span.starts_with(start))
+    {
         wrong(tree, span)
     } else {
         Vec::new()

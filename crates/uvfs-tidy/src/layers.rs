@@ -15,9 +15,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("uvfs-drivers", &["uvfs-sync", "uvfs-cache", "uvfs"]),
     ("uvfs-fuse", &["uvfs"]),
     ("uvfs-cli", &["uvfs", "uvfs-drivers", "uvfs-fuse"]),
-    ("uvfs-tests", &["uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse"]),
-    ("uvfs-suites", &["uvfs-sync", "uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse", "uvfs-tests"]),
-    ("uvfs-bench", &["uvfs-sync", "uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse"]),
+    ("uvfs-tests", &["uvfs-sync", "uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse"]),
+    ("uvfs-bench", &["uvfs-sync", "uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse", "uvfs-tests"]),
     ("uvfs-tidy", &[]),
 ];
 

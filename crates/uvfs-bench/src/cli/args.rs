@@ -26,6 +26,8 @@ pub fn command(workloads: &[Box<dyn Workload>]) -> Command {
         .subcommand_help_heading("Workloads")
         .disable_help_subcommand(true)
         .subcommands(workloads.iter().map(|w| workload(&**w)))
+        .subcommand(crate::figures::command())
+        .subcommands(crate::images::commands())
         .subcommand(plot())
 }
 

@@ -1,4 +1,5 @@
-//! The command line: `uvfs-bench WORKLOAD [options]`, `uvfs-bench plot FILE… --out X.svg`, `uvfs-bench --list`.
+//! The command line: `uvfs-bench WORKLOAD [options]`, `uvfs-bench figures WHICH`, `uvfs-bench ext4-peers`,
+//! `uvfs-bench ext4-threads`, `uvfs-bench plot FILE… --out X.svg`, `uvfs-bench --list`.
 //!
 //! Workloads are subcommands built from the registry, each with the common options and its own. A usage error is
 //! one sentence that names the valid values, with exit status 2. A failed run exits with status 1.
@@ -20,6 +21,7 @@ use clap::{ArgMatches, Command};
 use crate::harness::processes;
 use crate::report::{self, Report};
 use crate::workloads::{self, Workload};
+use crate::{figures, images};
 
 /// Runs the program.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -55,7 +57,7 @@ fn refuse(error: &clap::Error, command: &Command, word: Option<&OsString>) -> Ex
     }
     let chosen = word.and_then(|word| command.get_subcommands().find(|c| c.get_name() == word));
     let said = match (error.kind(), chosen) {
-        (ErrorKind::UnknownArgument, Some(chosen)) => {
+        (ErrorKind::UnknownArgument, Some(chosen)) if !chosen.has_subcommands() => {
             let options: Vec<_> = chosen.get_arguments().filter_map(|a| a.get_long()).collect();
             let (name, options) = (chosen.get_name(), options.join(", --"));
             format!("{}; options of {name} are --{options}", sentence(&error.to_string()))
@@ -85,6 +87,9 @@ fn dispatch(matches: &ArgMatches, workloads: &[Box<dyn Workload>]) -> Result<()>
     }
     match matches.subcommand() {
         Some(("plot", matches)) => plot(matches),
+        Some(("figures", matches)) => figures::run(matches),
+        Some(("ext4-peers", matches)) => images::peers(matches),
+        Some(("ext4-threads", matches)) => images::threads(matches),
         Some((name, matches)) => {
             let workload = workloads.iter().find(|w| w.name() == name).context("no such workload")?;
             run::run(&**workload, matches)

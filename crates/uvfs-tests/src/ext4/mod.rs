@@ -2,6 +2,7 @@
 //! ([`snapshot`]), and damaged at random ([`mutate`]), with right checksums if need be ([`mend`]); and ones
 //! with a journal to replay ([`journal`]).
 
+pub mod command;
 pub mod journal;
 pub mod mend;
 pub mod mutate;

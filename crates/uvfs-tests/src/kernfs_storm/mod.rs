@@ -7,6 +7,7 @@
 //! counted: when all are removed, none may be left.
 
 mod changers;
+pub mod command;
 mod gauge;
 mod users;
 

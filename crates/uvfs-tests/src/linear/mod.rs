@@ -6,6 +6,7 @@
 //! together with its name.
 
 mod check;
+pub mod command;
 mod drive;
 mod host;
 mod inproc;

@@ -3,6 +3,8 @@
 //! [`Pair::run`] stops at the first difference. [`shrink()`] finds a short list of operations that
 //! still shows one. The caller's function makes new targets for every run.
 
+pub mod command;
+pub mod hunt;
 mod shrink;
 
 use std::collections::BTreeMap;

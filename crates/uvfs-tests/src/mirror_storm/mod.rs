@@ -8,6 +8,7 @@
 //! [`mod@staleness`] measures how long a single change takes to be seen.
 
 mod changes;
+pub mod command;
 mod compare;
 mod staleness;
 pub mod worker;
@@ -81,11 +82,10 @@ impl Drop for Worker {
 
 impl Worker {
     pub(crate) fn start(dir: &Path, seed: u64) -> Result<Self> {
-        let program = std::env::current_exe().context("who am I")?;
+        let program = std::env::current_exe().context("this program's path")?;
         let mut child = Command::new(program)
-            .arg("--worker")
+            .args(["mirror-storm-worker", "--seed", &seed.to_string()])
             .arg(dir)
-            .args(["--seed", &seed.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

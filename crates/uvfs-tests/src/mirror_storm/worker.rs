@@ -26,12 +26,23 @@ pub(crate) fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// The options of such a process.
+#[derive(clap::Args)]
+pub struct WorkerArgs {
+    /// Seed of its changes.
+    #[arg(long)]
+    seed: u64,
+    /// The directory that it changes.
+    dir: PathBuf,
+}
+
 /// Serves until there are no more orders.
 ///
 /// # Errors
 /// An order that is not understood, or a change of the last kind that fails.
-pub fn serve(dir: &Path, seed: u64) -> Result<()> {
-    let mut random = fastrand::Rng::with_seed(seed);
+pub fn serve(args: &WorkerArgs) -> Result<()> {
+    let dir = &args.dir;
+    let mut random = fastrand::Rng::with_seed(args.seed);
     for line in io::stdin().lock().lines() {
         let line = line?;
         let words: Vec<_> = line.split(' ').collect();

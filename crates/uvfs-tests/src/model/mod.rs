@@ -5,6 +5,7 @@
 //! tests that the model itself is right.
 
 mod attrs;
+pub mod command;
 mod files;
 mod names;
 mod walk;

@@ -6,6 +6,7 @@
 //! ([`writers`]) keep the promises if each operation is atomic. Readers ([`readers`]) stop the storm at the
 //! first broken promise.
 
+pub mod command;
 mod promise;
 mod readers;
 mod writers;

@@ -5,7 +5,9 @@
 //! its counters (`.uvfs/stats`), its resident memory (`/proc/PID/status`) and the kernel's inodes (`/proc/slabinfo`).
 //! They share only the mount.
 
+pub mod command;
 pub mod server;
+pub mod slow_lookups;
 pub mod walker;
 pub mod watch;
 
@@ -102,7 +104,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
 fn start_walker(server: &Server, plan: &Plan) -> Result<Child> {
     let me = std::env::current_exe().context("this program")?;
     let mut command = Command::new(me);
-    command.args(["--spec", &plan.spec, "--rounds", &plan.rounds.to_string(), "--walker"]);
+    command.args(["walks-walker", "--spec", &plan.spec, "--rounds", &plan.rounds.to_string()]);
     command.arg(server.mount()).stdin(Stdio::null()).spawn().context("a walker")
 }
 

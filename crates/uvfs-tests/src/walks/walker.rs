@@ -42,15 +42,28 @@ pub fn is_still(file: &File, tree: &Tree, ino: u64) -> bool {
     file.metadata().is_ok_and(|meta| compare(tree, ino, &meta).is_ok())
 }
 
-/// Walks the whole tree `rounds` times.
+/// The options of such a process.
+#[derive(clap::Args)]
+pub struct WalkerArgs {
+    /// The tree, as `uvfs mount generated:` takes it.
+    #[arg(long)]
+    spec: String,
+    /// Number of walks through the whole tree.
+    #[arg(long)]
+    rounds: usize,
+    /// Where the tree is mounted.
+    root: PathBuf,
+}
+
+/// Walks the whole tree, once for each round.
 ///
 /// # Errors
 /// The first entry that is wrong, missing or superfluous.
-pub fn walk(root: &Path, spec: &str, rounds: usize) -> Result<()> {
-    let tree = tree(spec)?;
-    for round in 1..=rounds {
+pub fn walk(args: &WalkerArgs) -> Result<()> {
+    let tree = tree(&args.spec)?;
+    for round in 1..=args.rounds {
         let mut entries = 1;
-        let mut dirs = vec![(root.to_path_buf(), ROOT_INO)];
+        let mut dirs = vec![(args.root.clone(), ROOT_INO)];
         while let Some((path, ino)) = dirs.pop() {
             entries += walk_one(&tree, &path, ino, &mut dirs)
                 .with_context(|| format!("round {round}, {}", path.display()))?;

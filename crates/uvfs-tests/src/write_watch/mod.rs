@@ -12,6 +12,7 @@
 //! ([`alone`]): a running one would fault on its own stack. `sys` has the system calls.
 //! Cost: two `mprotect` calls per mapping.
 
+pub mod shared_stores;
 mod sys;
 
 use std::ops::Range;

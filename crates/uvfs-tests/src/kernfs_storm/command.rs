@@ -1,15 +1,16 @@
-//! `kernfs_storm --seconds 60`: reads and writes attributes while they are added, moved and removed.
+//! `uvfs-tests kernfs-storm`: reads and writes attributes while they are added, moved and removed.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use anyhow::{Context as _, Result};
 use uvfs_drivers::kernfs::Policy;
-use uvfs_tests::kernfs_storm::{Plan, storm};
 
-/// Reads and writes attributes of a kernfs while other threads add, move and remove them, and reports errors.
-#[derive(Parser)]
-struct Args {
+use super::{Plan, storm};
+use crate::harness::Tally;
+
+/// Read and write attributes of a kernfs while other threads add, move and remove them, and report errors.
+#[derive(clap::Args)]
+pub struct KernfsStormArgs {
     /// Seconds for each policy.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -24,8 +25,11 @@ struct Args {
     patience: u64,
 }
 
-fn main() -> ExitCode {
-    let args = Args::parse();
+/// Runs the suite.
+///
+/// # Errors
+/// The first wrong answer, or a storm that hangs.
+pub fn run(args: &KernfsStormArgs, tally: &mut Tally) -> Result<()> {
     let debug = if cfg!(debug_assertions) { "with" } else { "without" };
     let policies = args.policy.map_or(Policy::ALL.to_vec(), |policy| vec![policy]);
     for policy in policies {
@@ -35,13 +39,11 @@ fn main() -> ExitCode {
             users: args.users,
             patience: Duration::from_secs(args.patience),
         };
-        match storm(plan) {
-            Ok(report) => println!("{policy}, {} s, {debug} debug assertions: {report:?}", args.seconds),
-            Err(why) => {
-                eprintln!("{policy}: {why:#}");
-                return ExitCode::FAILURE;
-            }
-        }
+        let report = storm(plan).with_context(|| policy.to_string())?;
+        tally.pass(format_args!(
+            "kernfs-storm: {policy}, {} s, {debug} debug assertions: {report:?}",
+            args.seconds
+        ));
     }
-    ExitCode::SUCCESS
+    Ok(())
 }

@@ -1,20 +1,22 @@
-//! `mirror_storm --seconds 60`: a mirror is compared with its source, which others change all the time.
+//! `uvfs-tests mirror-storm`: a mirror is compared with its source, which others change all the time.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::Parser;
 use uvfs::{Counted, Vfs, VfsConfig};
 use uvfs_drivers::mirror::Mirror;
 use uvfs_fuse::Mounted;
-use uvfs_tests::mirror_storm::{Plan, Report, Staleness, staleness, storm, worker};
 
-/// Mirrors a directory that two processes change at random, while a third one changes it through the mount, and compares
-/// after each turn. Then it measures how long single changes take to be seen. Needs root.
-#[derive(Parser)]
-struct Args {
+use super::{Plan, Report, Staleness, staleness, storm};
+use crate::harness::{Mounter, Seed, Tally};
+
+/// Compare a mirror with its source, which others change all the time. Needs root.
+///
+/// Two processes change the source at random, while a third one changes it through the mount. Compares after each turn,
+/// then measures how long single changes take to be seen.
+#[derive(clap::Args)]
+pub struct MirrorStormArgs {
     /// Seconds of storm, at the least.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -33,11 +35,10 @@ struct Args {
     /// Milliseconds that the mount may take after that to be right; with --overflow, 4800 more.
     #[arg(long, default_value_t = 20)]
     patience: u64,
-    /// Decides what is done.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Have events lost again and again: the system's limit on events that wait (/proc/sys/fs/fanotify/max_queued_events) is
-    /// lowered for the moment in which the watch is made.
+    #[command(flatten)]
+    seed: Seed,
+    /// Have events lost again and again: lowers the system's limit on waiting events
+    /// (/proc/sys/fs/fanotify/max_queued_events) while the watch is made.
     #[arg(long)]
     overflow: bool,
     /// Files that are there from the beginning, in directories of a hundred, and are compared with the others.
@@ -52,38 +53,29 @@ struct Args {
     /// End with a row of the table of ci/staleness.sh, which names the file system so.
     #[arg(long)]
     row: Option<String>,
-    /// Be a process that changes this directory.
-    #[arg(long, hide = true)]
-    worker: Option<PathBuf>,
 }
 
-fn main() -> ExitCode {
-    let args = Args::parse();
-    let outcome = match &args.worker {
-        Some(dir) => worker::serve(dir, args.seed),
-        None => run(&args),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("mirror_storm: {why:#}");
-            ExitCode::FAILURE
-        }
+/// Runs the suite.
+///
+/// # Errors
+/// A mount that does not show its source in time, and errors of the system.
+pub fn run(args: &MirrorStormArgs, tally: &mut Tally) -> Result<()> {
+    if tally.cannot_mount(Mounter::Root) {
+        return Ok(());
     }
-}
-
-fn run(args: &Args) -> Result<()> {
     let base = tempfile::Builder::new().prefix("mirror_storm").tempdir_in(&args.base)?;
     let (source, mount) = (base.path().join("source"), base.path().join("mount"));
     std::fs::create_dir(&source)?;
     std::fs::create_dir(&mount)?;
     fill(&source, args.files)?;
-    if let Some(why) = impossible() {
-        println!("skipped: {why}");
-        return Ok(());
-    }
     // The mount point must not lie in what is mirrored, but may lie beside it.
-    let Some((mounted, coherence)) = mirror(&source, &mount, args)? else { return Ok(()) };
+    let (mounted, coherence) = match mirror(&source, &mount, args)? {
+        Mirrored::Mounted(mounted, coherence) => (mounted, coherence),
+        Mirrored::Blind(why) => {
+            tally.skip(format_args!("changes by others are not seen: {why}"));
+            return Ok(());
+        }
+    };
     let plan = Plan {
         source: source.clone(),
         mount: mount.clone(),
@@ -92,7 +84,7 @@ fn run(args: &Args) -> Result<()> {
         turn: Duration::from_millis(args.turn),
         pause: Duration::from_millis(args.pause),
         patience: Duration::from_millis(args.patience + if args.overflow { 4800 } else { 0 }),
-        seed: args.seed,
+        seed: args.seed.announce(),
         overflow: args.overflow,
     };
     let report = storm(&plan)?;
@@ -119,6 +111,7 @@ fn run(args: &Args) -> Result<()> {
         println!("{}", row(name, &coherence, &report, &stale));
     }
     mounted.unmount().context("unmount")?;
+    tally.pass(format_args!("mirror-storm: {} looks", report.looks));
     Ok(())
 }
 
@@ -129,15 +122,6 @@ fn row(name: &str, coherence: &str, report: &Report, stale: &Staleness) -> Strin
     let Report { changes, looks, late, .. } = report;
     let changes = changes.total();
     format!("| {name} | {coherence} | {changes} | {looks} | {late} | {median:.2} | {most:.2} | {all:.2} |")
-}
-
-/// Why nothing can be mounted here, if so.
-fn impossible() -> Option<String> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("not root".into());
-    }
-    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    device.err().map(|error| format!("/dev/fuse: {error}"))
 }
 
 /// So many files, in directories of a hundred.
@@ -152,8 +136,15 @@ fn fill(source: &Path, files: usize) -> Result<()> {
     Ok(())
 }
 
-/// A mirror of the source, and what it says of its coherence; none, said, where the source cannot be watched and --ttl is not given.
-fn mirror(source: &Path, mount: &Path, args: &Args) -> Result<Option<(Mounted, String)>> {
+/// A mirror of the source.
+enum Mirrored {
+    /// The mount, and its description of its coherence.
+    Mounted(Mounted, String),
+    /// The source cannot be watched, for this reason, and --ttl is not given.
+    Blind(String),
+}
+
+fn mirror(source: &Path, mount: &Path, args: &MirrorStormArgs) -> Result<Mirrored> {
     let ttl = if args.ttl == 0 { Duration::from_secs(1) } else { Duration::from_millis(args.ttl) };
     let mirror = Mirror::new(source, ttl)?;
     let limit = if args.overflow { Some(Limit::lower()?) } else { None };
@@ -162,15 +153,14 @@ fn mirror(source: &Path, mount: &Path, args: &Args) -> Result<Option<(Mounted, S
     if let Err(why) = watched
         && args.ttl == 0
     {
-        println!("skipped: changes by others are not seen: {why}");
-        return Ok(None);
+        return Ok(Mirrored::Blind(why.to_string()));
     }
     let coherence = mirror.coherence().trim_end().to_owned();
     let vfs = Vfs::new(VfsConfig::default(), Counted::new(mirror))?;
     let mut options = uvfs_fuse::Options::default();
     options.allow_other = true;
     options.suid = true;
-    Ok(Some((uvfs_fuse::mount(vfs, mount, &options)?, coherence)))
+    Ok(Mirrored::Mounted(uvfs_fuse::mount(vfs, mount, &options)?, coherence))
 }
 
 const LIMIT: &str = "/proc/sys/fs/fanotify/max_queued_events";

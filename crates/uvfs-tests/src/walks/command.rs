@@ -1,17 +1,19 @@
-//! `walks --memory 64M`: walks a tree of two million files through a mount with little memory.
+//! `uvfs-tests walks`: walks a tree of two million files through a mount with little memory.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
-use clap::Parser;
-use uvfs_tests::walks::{self, Plan, Report};
+use anyhow::Result;
 
+use super::{Plan, Report};
+use crate::harness::{Mounter, Tally, uvfs_command};
+
+/// Walk a tree of two million files through a mount with little memory. Needs /dev/fuse.
+///
 /// Mounts a generated tree with a memory limit. Processes walk all of it and compare every entry with its expected
 /// value. Prints what that took. Fails if an entry is wrong or missing, if the cache's bytes exceed the
-/// limit by more than 5%, or if a request was refused for want of memory. Needs /dev/fuse.
-#[derive(Parser)]
-struct Args {
+/// limit by more than 5%, or if a request was refused for want of memory.
+#[derive(clap::Args)]
+pub struct WalksArgs {
     /// The limit, as `-o memory` takes it.
     #[arg(long, default_value = "64M")]
     memory: String,
@@ -21,7 +23,7 @@ struct Args {
     /// Processes that walk.
     #[arg(long, default_value_t = 2)]
     walkers: usize,
-    /// How often each process walks the whole tree.
+    /// Number of times that each process walks the whole tree.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Files of one directory that stay open meanwhile.
@@ -33,35 +35,18 @@ struct Args {
     /// The uvfs command [default: the one beside this program].
     #[arg(long)]
     uvfs: Option<PathBuf>,
-    /// Run as a process that walks this directory.
-    #[arg(long, hide = true)]
-    walker: Option<PathBuf>,
 }
 
-fn main() -> ExitCode {
-    let args = Args::parse();
-    let outcome = match &args.walker {
-        Some(dir) => walks::walker::walk(dir, &args.spec, args.rounds),
-        None => run(args),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            println!("FAIL walks: {why:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(args: Args) -> Result<()> {
-    if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-        println!("skipped: /dev/fuse: {error}");
+/// Runs the suite.
+///
+/// # Errors
+/// An entry that is wrong or missing, a limit that was exceeded, and errors of the mount.
+pub fn run(args: WalksArgs, tally: &mut Tally) -> Result<()> {
+    if tally.cannot_mount(Mounter::Anybody) {
         return Ok(());
     }
-    let beside =
-        || Ok::<_, anyhow::Error>(std::env::current_exe().context("this program")?.with_file_name("uvfs"));
     let plan = Plan {
-        uvfs: args.uvfs.map_or_else(beside, Ok)?,
+        uvfs: uvfs_command(args.uvfs.as_ref())?,
         spec: args.spec,
         memory: args.memory,
         options: args.options,
@@ -69,10 +54,10 @@ fn run(args: Args) -> Result<()> {
         rounds: args.rounds,
         open: args.open,
     };
-    let report = walks::run(&plan)?;
+    let report = super::run(&plan)?;
     say(&report);
     report.verdict()?;
-    println!("PASS walks: {} walkers, {} rounds of {}", plan.walkers, plan.rounds, plan.spec);
+    tally.pass(format_args!("walks: {} walkers, {} rounds of {}", plan.walkers, plan.rounds, plan.spec));
     Ok(())
 }
 

@@ -1,19 +1,21 @@
-//! `slow_lookups`: how long other names and `.uvfs` take to answer while a driver's lookups are slow.
+//! `uvfs-tests slow-lookups`: how long other names and `.uvfs` take to answer while a driver's lookups are slow.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use clap::Parser;
-use uvfs_tests::walks::server::Server;
-use uvfs_tests::walks::{Plan, walker};
 
+use super::server::Server;
+use super::{Plan, walker};
+use crate::harness::{Mounter, Tally, uvfs_command};
+
+/// Time other requests while a driver's lookups are slow. Needs /dev/fuse, and an otherwise idle machine.
+///
 /// Mounts a generated tree in which some lookups take seconds and lets many of these wait. Meanwhile times other
 /// requests: unknown names, a cached name, and `.uvfs`. Fails if any of them took too long, or if a slow lookup did not
-/// wait or got no answer in the end. Needs /dev/fuse, and a machine that is otherwise idle.
-#[derive(Parser)]
-struct Args {
+/// wait or got no answer in the end.
+#[derive(clap::Args)]
+pub struct SlowLookupsArgs {
     /// Lookups that wait [default: four times the number of threads that read requests].
     #[arg(long)]
     waiting: Option<usize>,
@@ -31,36 +33,25 @@ struct Args {
     uvfs: Option<PathBuf>,
 }
 
-fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            println!("FAIL slow_lookups: {why:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(args: &Args) -> Result<()> {
-    if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-        println!("skipped: /dev/fuse: {error}");
+/// Runs the suite.
+///
+/// # Errors
+/// An answer that took too long, a slow lookup that did not wait, and errors of the mount.
+pub fn run(args: &SlowLookupsArgs, tally: &mut Tally) -> Result<()> {
+    if tally.cannot_mount(Mounter::Anybody) {
         return Ok(());
     }
-    let uvfs = match &args.uvfs {
-        Some(path) => path.clone(),
-        None => std::env::current_exe().context("this program")?.with_file_name("uvfs"),
-    };
+    let uvfs = uvfs_command(args.uvfs.as_ref())?;
     let waiting = args.waiting.unwrap_or(4 * uvfs_fuse::Options::default().threads);
     // The first lookup is that of the cached name; the waiting ones follow.
     let faults: String =
         (2..waiting + 2).map(|nth| format!(",fault=lookup:delay:{}s@{nth}", args.seconds)).collect();
     let spec = format!("depth=0,files={},may-block{faults}", waiting + args.names + 1);
-    let options = String::new();
     let server = Server::start(&Plan {
         uvfs,
         spec: spec.clone(),
         memory: "64M".into(),
-        options,
+        options: String::new(),
         walkers: 0,
         rounds: 0,
         open: 0,
@@ -87,7 +78,7 @@ fn run(args: &Args) -> Result<()> {
         Ok(())
     })?;
     server.end()?;
-    println!("PASS slow_lookups: within {} ms beside {waiting} lookups that wait", args.limit);
+    tally.pass(format_args!("slow-lookups: within {} ms beside {waiting} lookups that wait", args.limit));
     Ok(())
 }
 

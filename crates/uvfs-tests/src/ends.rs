@@ -1,33 +1,36 @@
-//! `ends --rounds 1000`: mounts that end under load, by SIGKILL of the server or by unmounting.
+//! `uvfs-tests ends`: mounts that end under load, by SIGKILL of the server or by unmounting.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::Parser;
 use rustix::mount::{UnmountFlags, unmount};
 use uvfs::{Vfs, VfsConfig};
 use uvfs_drivers::tmpfs::{Tmpfs, TmpfsOptions};
 use uvfs_fuse::{Options, TransportKind};
-use uvfs_tests::process::end_of;
 
-/// Mounts a tmpfs in a server process, lets clients work in it, and ends it at a random moment: in turn by SIGKILL,
-/// by a lazy unmount, and by a forced one. Every client must come back with an error, the server must end, and nothing
-/// may be left behind. Needs root.
-#[derive(Parser)]
-struct Args {
+use crate::harness::{Mounter, Seed, Tally};
+use crate::process::end_of;
+
+/// End mounts under load, by SIGKILL of the server or by unmounting. Needs root.
+///
+/// Mounts a tmpfs in a server process, lets clients work in it, and ends it at a random moment: in turn by SIGKILL, by
+/// a lazy unmount, and by a forced one. Every client must come back with an error, the server must end, and nothing may
+/// be left behind.
+#[derive(clap::Args)]
+pub struct EndsArgs {
     /// Ends of each kind.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// auto, uring or dev.
     #[arg(long, default_value = "auto")]
-    transport: String,
+    transport: Transport,
     /// Threads that work in the mount.
     #[arg(long, default_value_t = 4)]
     clients: usize,
@@ -37,12 +40,38 @@ struct Args {
     /// Milliseconds within which the next mount must be there; 0: 20 seconds.
     #[arg(long, default_value_t = 0)]
     again: u64,
-    /// Seed of the moments at which mounts end.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Run as a server.
-    #[arg(long, hide = true)]
-    serve: Option<PathBuf>,
+    #[command(flatten)]
+    seed: Seed,
+}
+
+/// The server process of a mount.
+#[derive(clap::Args)]
+pub struct ServerArgs {
+    /// auto, uring or dev.
+    #[arg(long)]
+    transport: Transport,
+    /// Where to mount.
+    dir: PathBuf,
+}
+
+/// The name of a transport, checked.
+#[derive(Clone)]
+struct Transport(String);
+
+impl Transport {
+    fn kind(&self) -> Result<TransportKind> {
+        let wrong = |()| anyhow::anyhow!("{:?} is none of auto, uring and dev", self.0);
+        self.0.parse().map_err(wrong)
+    }
+}
+
+impl std::str::FromStr for Transport {
+    type Err = anyhow::Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let transport = Self(name.to_owned());
+        transport.kind().map(|_| transport)
+    }
 }
 
 /// Longer than any end that still succeeds.
@@ -57,36 +86,20 @@ enum End {
     Force,
 }
 
-fn main() -> ExitCode {
-    let args = Args::parse();
-    let outcome = match &args.serve {
-        Some(dir) => serve(dir, &args.transport),
-        None => run(&args),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            // Not to the stream on which a server reports its transport, which may be closed.
-            eprintln!("FAIL ends: {why:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn serve(dir: &Path, transport: &str) -> Result<()> {
+/// Serves a tmpfs until it is unmounted. Prints the transport when it is mounted.
+///
+/// # Errors
+/// If it cannot be mounted or served.
+pub fn serve(args: &ServerArgs) -> Result<()> {
     let vfs = Vfs::new(VfsConfig::default(), Tmpfs::new(TmpfsOptions::default())?)?;
     let mut options = Options::default();
-    options.transport = kind(transport)?;
+    options.transport = args.transport.kind()?;
     // Every call must reach the server.
     options.timeout = Some(Duration::ZERO);
-    let mounted = uvfs_fuse::mount(vfs, dir, &options)?;
+    let mounted = uvfs_fuse::mount(vfs, &args.dir, &options)?;
     println!("{}", mounted.transport().name());
     mounted.wait()?;
     Ok(())
-}
-
-fn kind(name: &str) -> Result<TransportKind> {
-    name.parse().map_err(|()| anyhow::anyhow!("--transport {name}: expected auto, uring or dev"))
 }
 
 /// The longest times of one kind of end.
@@ -97,16 +110,18 @@ struct Worst {
     again: Duration,
 }
 
-fn run(args: &Args) -> Result<()> {
-    if !rustix::process::geteuid().is_root() || File::open("/dev/fuse").is_err() {
-        println!("skipped: ends: it needs root and /dev/fuse");
+/// Runs the suite.
+///
+/// # Errors
+/// A client or a server that does not end in time, or something that is left behind.
+pub fn run(args: &EndsArgs, tally: &mut Tally) -> Result<()> {
+    if tally.cannot_mount(Mounter::Root) {
         return Ok(());
     }
-    kind(&args.transport)?;
     let base = tempfile::Builder::new().prefix("uvfs-ends").tempdir()?;
     let dir = base.path().canonicalize()?;
     let before = (descriptors()?, tasks()?);
-    let mut random = fastrand::Rng::with_seed(args.seed);
+    let mut random = fastrand::Rng::with_seed(args.seed.announce());
     for end in [End::Kill, End::Detach, End::Force] {
         let mut worst = Worst::default();
         let mut through = String::new();
@@ -128,12 +143,12 @@ fn run(args: &Args) -> Result<()> {
     ensure!(before == after, "descriptors and threads were {before:?} and are {after:?}");
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     ensure!(!mounts.contains(&*dir.to_string_lossy()), "a mount was left behind");
-    println!("PASS ends: {} times each", args.rounds);
+    tally.pass(format_args!("ends: {} times each", args.rounds));
     Ok(())
 }
 
 /// Runs one mount to its end. Returns the transport of its requests.
-fn once(args: &Args, dir: &Path, end: End, micros: u64, worst: &mut Worst) -> Result<String> {
+fn once(args: &EndsArgs, dir: &Path, end: End, micros: u64, worst: &mut Worst) -> Result<String> {
     let limit = |millis: u64| if millis == 0 { LATE } else { Duration::from_millis(millis) };
     let begun = Instant::now();
     let (mut server, through) = start(dir, &args.transport, limit(args.again).min(SLOW))?;
@@ -167,9 +182,9 @@ fn once(args: &Args, dir: &Path, end: End, micros: u64, worst: &mut Worst) -> Re
 }
 
 /// Starts a server and waits until it has mounted. If that takes longer than `limit`, prints what its threads did.
-fn start(dir: &Path, transport: &str, limit: Duration) -> Result<(Child, String)> {
+fn start(dir: &Path, transport: &Transport, limit: Duration) -> Result<(Child, String)> {
     let mut server = Command::new(std::env::current_exe()?)
-        .args(["--transport", transport, "--serve"])
+        .args(["ends-server", "--transport", &transport.0])
         .arg(dir)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -298,7 +313,7 @@ fn all_back(
     Ok(back)
 }
 
-fn wait(server: &mut Child, ended: Instant) -> Result<std::process::ExitStatus> {
+fn wait(server: &mut Child, ended: Instant) -> Result<ExitStatus> {
     match end_of(server, LATE.saturating_sub(ended.elapsed()))? {
         Some(status) => Ok(status),
         None => {

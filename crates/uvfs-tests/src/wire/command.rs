@@ -1,15 +1,16 @@
-//! Sends hostile FUSE messages to the dispatcher for some time, one seed after the other; see `wire`.
-//!
-//! Ends with an error at the first wrong answer, which `--seed` repeats, or if it used more memory than `--memory`.
+//! `uvfs-tests fuse-fuzz`: hostile FUSE messages for some time, one seed after the other.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use clap::Parser;
 
-/// Sends hostile FUSE messages straight to the dispatcher.
-#[derive(Parser)]
-struct Args {
+use crate::harness::Tally;
+
+/// Send hostile FUSE messages straight to the dispatcher.
+///
+/// Fails at the first wrong answer, which --seed repeats, or if it used more memory than --memory.
+#[derive(clap::Args)]
+pub struct FuseFuzzArgs {
     /// Seconds to run.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -24,22 +25,25 @@ struct Args {
     memory: u64,
 }
 
-fn main() -> Result<()> {
-    let args = Args::parse();
+/// Runs the suite.
+///
+/// # Errors
+/// The first wrong answer, with its seed, or too much memory.
+pub fn run(args: &FuseFuzzArgs, tally: &mut Tally) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(args.seconds);
     let (mut seed, mut messages, mut succeeded) = (args.seed, 0, 0);
     loop {
-        let outcome = uvfs_tests::wire::run(seed, args.messages)?;
+        let outcome = super::run(seed, args.messages)?;
         messages += outcome.messages;
         succeeded += outcome.succeeded;
         let peak = outcome.peak >> 20;
         ensure!(peak <= args.memory, "{peak} MiB of memory after seed {seed}");
         seed += 1;
         if Instant::now() >= end {
-            println!(
-                "{messages} messages of {} seeds, {succeeded} succeeded, at most {peak} MiB",
+            tally.pass(format_args!(
+                "fuse-fuzz: {messages} messages of {} seeds, {succeeded} succeeded, at most {peak} MiB",
                 seed - args.seed
-            );
+            ));
             return Ok(());
         }
     }

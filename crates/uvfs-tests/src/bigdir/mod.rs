@@ -3,6 +3,8 @@
 //! Every name must be listed exactly once. A single pass that removes each name as it is listed must leave none
 //! behind.
 
+pub mod command;
+
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The table of `shared_stores` as a test: hits store nothing shared, and the controls' stores are seen.
+//! The table of `uvfs-tests shared-stores` as a test: hits store nothing shared, and the controls' stores are seen.
 //!
 //! It runs in its own process, because the watch makes all of a process's memory read-only.
 //! `ci/shared-stores.sh` does the same with the release program.
@@ -7,7 +7,7 @@ use std::process::Command;
 
 #[test]
 fn hits_store_nothing_shared() {
-    let output = Command::new(env!("CARGO_BIN_EXE_shared_stores")).output().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_uvfs-tests")).arg("shared-stores").output().unwrap();
     let table = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && table.contains(" passed, 0 failed"), "{table}{output:?}");
 }

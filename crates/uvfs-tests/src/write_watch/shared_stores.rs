@@ -1,9 +1,9 @@
-//! Counts a hit's stores to memory that other threads can see: there must be none, by two methods.
+//! `uvfs-tests shared-stores`: counts a hit's stores to memory that other threads can see: there must be none, by two methods.
 //!
 //! *Pages*: all memory is read-only except the thread's own stack, and the pages to which the call stores are counted
-//! ([`uvfs_tests::write_watch`]). *Counted*, in a build with `--cfg count_stores`: stores and
+//! ([`WriteWatch`]). *Counted*, in a build with `--cfg count_stores`: stores and
 //! read-modify-writes of the atomics of `uvfs_sync::primitives`. The controls at the end do store,
-//! and both methods must notice. `ci/shared-stores.sh` runs both builds. Ends with "N passed, N failed".
+//! and both methods must notice. `ci/shared-stores.sh` runs both builds.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -14,7 +14,15 @@ use anyhow::{Context as _, Result, ensure};
 use uvfs::{Access, Context, Cred, Driver, Errno, Vfs, VfsConfig, mode};
 use uvfs_drivers::generated::{Generated, Spec};
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
-use uvfs_tests::write_watch::{WriteWatch, alone};
+
+use super::WriteWatch;
+use crate::harness::Tally;
+
+/// Count a hit's stores to memory that other threads can see.
+///
+/// There must be none, by two methods. The controls at the end of the table do store, and both methods must notice.
+#[derive(clap::Args)]
+pub struct SharedStoresArgs {}
 
 /// A measured call; returns whether it gave the right answer.
 type Call<'a> = Box<dyn Fn() -> bool + 'a>;
@@ -53,18 +61,11 @@ impl<'a> Rows<'a> {
 /// Directories above the deepest file, which is the sixth component.
 const DEPTH: usize = 5;
 
-fn main() -> Result<()> {
-    let code = alone(|| match run() {
-        Ok(failed) => u8::from(failed != 0),
-        Err(error) => {
-            eprintln!("Error: {error:?}");
-            2
-        }
-    })?;
-    std::process::exit(code);
-}
-
-fn run() -> Result<usize> {
+/// Runs the suite, which must be the only thread of its process.
+///
+/// # Errors
+/// A call with a wrong answer, and errors of the watch.
+pub fn run(tally: &mut Tally) -> Result<()> {
     let (tmpfs, mounted, wide) = (tmpfs_tree()?, tmpfs_tree()?, tmpfs_tree()?);
     let forever = generated("")?;
     let expiring = generated(",ttl=60m,negative-ttl=60m")?;
@@ -81,7 +82,7 @@ fn run() -> Result<usize> {
     crossings(&mut rows, &mounted)?;
     many(&mut rows, &wide)?;
     controls(&mut rows, &tmpfs);
-    measure(&rows.0)
+    measure(&rows.0, tally)
 }
 
 /// A tmpfs with five nested directories, a file in the last, and links.
@@ -254,8 +255,8 @@ fn counted() -> Option<u64> {
 const WARM_UP: usize = 40;
 const MEASURED: u64 = 8;
 
-/// Measures the rows; returns how many were wrong.
-fn measure(rows: &[Row<'_>]) -> Result<usize> {
+/// Measures the rows. Each is a check.
+fn measure(rows: &[Row<'_>], tally: &mut Tally) -> Result<()> {
     for row in rows {
         for _ in 0..WARM_UP {
             ensure!((row.call)(), "{}: the answer is wrong", row.name);
@@ -292,6 +293,6 @@ fn measure(rows: &[Row<'_>]) -> Result<usize> {
             }
         }
     }
-    println!("{} passed, {failed} failed", rows.len() - failed);
-    Ok(failed)
+    tally.count(rows.len() - failed, failed);
+    Ok(())
 }

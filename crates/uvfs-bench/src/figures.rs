@@ -1,33 +1,26 @@
-//! Where we stand: in-process `stat`, memory a file, latency of an insert.
+//! `uvfs-bench figures`: figures of the library alone, without arms: `stat` by path, memory for a file, inserts.
 //!
-//! Figures, not tests: this machine's noise is printed with them (median, minimum, maximum of the rounds), and
-//! nothing is asserted. `figures stat` walks paths through namei on a tmpfs. `figures memory` divides what the
-//! process grew by the files made. `figures insert` times single creates in the cache while it grows. `figures
-//! hostile` looks names up that were chosen to collide. `figures pinned` says what stays resident when a cache is
-//! shrunk of which a share is in use.
+//! The machine's noise is printed with them: median, minimum and maximum of the rounds. `stat` walks paths through
+//! namei on a tmpfs. `memory` divides the growth of the process by the files made. `insert` times single creates in the
+//! cache while it grows. `hostile` looks up names that were chosen to collide. `pinned` prints the memory that stays
+//! resident when a cache is shrunk of which a share is in use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser};
 use rustix::time::{ClockId, clock_gettime};
 use uvfs::{Cred, Vfs, VfsConfig};
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, Peek, Room, SbOptions, Ttl};
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
 
-/// Prints figures of the library on this machine.
+/// Print figures of the library alone on this machine
 #[derive(Parser)]
-#[command(version)]
-struct Args {
-    #[command(subcommand)]
-    what: What,
-}
-
-#[derive(Subcommand)]
-enum What {
+#[command(name = "figures")]
+enum Figures {
     /// Nanoseconds of processor for one `stat` by path.
     Stat {
         /// Files in the working set, one run each.
@@ -78,13 +71,22 @@ enum What {
     },
 }
 
-fn main() -> Result<()> {
-    match Args::parse().what {
-        What::Stat { files, depths, threads, rounds } => stat(&files, &depths, &threads, rounds),
-        What::Memory { files, name } => memory(files, name),
-        What::Insert { names } => insert(names),
-        What::Hostile { names, rounds } => hostile(names, rounds),
-        What::Pinned { names, shares } => pinned(names, &shares),
+/// The command.
+pub fn command() -> Command {
+    Figures::command().arg_required_else_help(false).disable_help_subcommand(true)
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn run(matches: &ArgMatches) -> Result<()> {
+    match Figures::from_arg_matches(matches)? {
+        Figures::Stat { files, depths, threads, rounds } => stat(&files, &depths, &threads, rounds),
+        Figures::Memory { files, name } => memory(files, name),
+        Figures::Insert { names } => insert(names),
+        Figures::Hostile { names, rounds } => hostile(names, rounds),
+        Figures::Pinned { names, shares } => pinned(names, &shares),
     }
 }
 
@@ -132,7 +134,7 @@ fn stat(files: &[u64], depths: &[usize], threads: &[usize], rounds: usize) -> Re
             make_tree(&vfs, &paths)?;
             fastrand::Rng::with_seed(1).shuffle(&mut paths);
             for &t in threads {
-                let (mid, min, max) = median(run(&vfs, &paths, t, rounds)?);
+                let (mid, min, max) = median(run_stat(&vfs, &paths, t, rounds)?);
                 println!("{n:>9} {depth:>5} {t:>7}  {mid:.1} ({min:.1} to {max:.1})");
             }
         }
@@ -141,7 +143,7 @@ fn stat(files: &[u64], depths: &[usize], threads: &[usize], rounds: usize) -> Re
 }
 
 /// Nanoseconds of processor a stat, of each round, as each thread saw it.
-fn run(vfs: &Vfs, paths: &[Vec<u8>], threads: usize, rounds: usize) -> Result<Vec<f64>> {
+fn run_stat(vfs: &Vfs, paths: &[Vec<u8>], threads: usize, rounds: usize) -> Result<Vec<f64>> {
     let mut results = Vec::new();
     for round in 0..=rounds {
         let stop = AtomicBool::new(false);

@@ -1,8 +1,7 @@
-//! `ext4_threads`: the cost of looking up an image's inodes and names in this process, with one thread and several.
+//! `uvfs-bench ext4-threads`: the cost of looking up an image's inodes and names in this process, with one thread and several.
 
 use std::hint::black_box;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::PathBuf;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -12,17 +11,19 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use uvfs::{Cred, Driver as _, Found, Inode, Vfs, VfsConfig, driver};
 use uvfs_drivers::ext4::Ext4;
-use uvfs_tests::ext4::tools::{mke2fs, scratch};
+use uvfs_tests::ext4::tools::scratch;
 
-/// Looks up and reads the files of an ext4 image from one thread and from several, without a mount, and prints how that
-/// scales. Every call goes to the driver: the cache of names answers nothing. Each thread has its own files.
+/// Look up and read the files of an ext4 image from one thread and from several, without a mount
+///
+/// Prints how that scales. Every call goes to the driver: the cache of names answers nothing. Each thread has its own files.
 ///
 /// `null` is work that shares nothing: it shows the machine's scaling. `lookup` finds a name in a directory, and its
 /// inode. `read` reads up to 4 KiB of a file by its inode's number. `apart` is the same with an image opened separately
 /// for each thread, with its own cache. The scaling of `apart` is that of the machine and the kernel. If `lookup` or
 /// `read` scales less, the driver's shared data is the cause.
 #[derive(Parser)]
-struct Args {
+#[command(name = "ext4-threads")]
+pub struct ThreadsArgs {
     /// The image; without one, a new image is made from a directory.
     #[arg(long)]
     image: Option<PathBuf>,
@@ -101,20 +102,13 @@ fn median(mut all: Vec<f64>) -> f64 {
     all[all.len() / 2]
 }
 
-fn image(args: &Args, dir: &Path) -> Result<PathBuf> {
-    match &args.image {
-        Some(image) => Ok(image.clone()),
-        None => {
-            let image = dir.join("image");
-            mke2fs(&image, &["-t", "ext4"], Some(&args.tree), "1G")?;
-            Ok(image)
-        }
-    }
-}
-
-fn run(args: &Args) -> Result<()> {
+/// Runs the command.
+///
+/// # Errors
+/// If the image cannot be made or opened, or has too few files.
+pub fn run(args: &ThreadsArgs) -> Result<()> {
     let dir = scratch()?;
-    let image = image(args, dir.path())?;
+    let image = super::image(args.image.as_ref(), &args.tree, "1G", dir.path())?;
     // One for all threads, then one for each thread.
     let opened = (0..=args.threads).map(|_| Ext4::open(&image).with_context(|| image.display().to_string()));
     let opened = opened.collect::<Result<Vec<_>>>()?;
@@ -163,14 +157,4 @@ fn run(args: &Args) -> Result<()> {
         println!("{name}: {:.0} ns, {} threads {:.2} times as many", 1e9 / one, args.threads, many / one);
     }
     Ok(())
-}
-
-fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
 }

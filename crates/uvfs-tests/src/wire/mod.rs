@@ -9,6 +9,8 @@
 //! [`Outcome::peak`].
 //! kernel takes, no answer is longer than was asked for, and the memory of the process stays within [`Outcome::peak`].
 
+pub mod command;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};

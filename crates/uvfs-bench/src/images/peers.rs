@@ -1,22 +1,25 @@
-//! `ext4_peers`: uvfs's mount of an image beside another server's: the servers' processor time, and elapsed time.
+//! `uvfs-bench ext4-peers`: uvfs's mount of an image beside another server's: the servers' processor time, and elapsed time.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
-use uvfs_tests::ext4::tools::{mke2fs, run, scratch, text};
+use uvfs_tests::ext4::tools::{run as run_program, scratch, text};
 use uvfs_tests::process::{end_of, until_mounted};
 
 /// Ticks of /proc/PID/stat per second, as the kernel reports them whatever its own tick rate is.
 const USER_HZ: u64 = 100;
 
-/// Mounts an ext4 image with uvfs and with other servers in turn, runs programs over it, and prints each server's
-/// processor time and each program's elapsed time. Needs root and /dev/fuse. Prints medians over the rounds; a round
-/// runs each server once. `cold` is the first run after mounting, `warm` the second one.
+/// Compare servers of an ext4 image, by the programs that run over it
+///
+/// Mounts an image with uvfs and with other servers in turn, runs programs over it, and prints each server's processor
+/// time and each program's elapsed time. Needs root and /dev/fuse. Prints medians over the rounds; a round runs each
+/// server once. `cold` is the first run after mounting, `warm` the second one.
 #[derive(Parser)]
-struct Args {
+#[command(name = "ext4-peers")]
+pub struct PeersArgs {
     /// The image; without one, a new image is made from a directory.
     #[arg(long)]
     image: Option<PathBuf>,
@@ -83,9 +86,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Err(error) = run("umount", &[text(&self.dir)]) {
+        if let Err(error) = run_program("umount", &[text(&self.dir)]) {
             eprintln!("{error:#}");
-            let _ = run("umount", &["-l", text(&self.dir)]);
+            let _ = run_program("umount", &["-l", text(&self.dir)]);
         }
         let _ = end_of(&mut self.child, Duration::from_secs(10));
         let _ = self.child.kill();
@@ -110,16 +113,13 @@ fn median(all: &[Figure], which: impl Fn(&Figure) -> f64) -> f64 {
     all[all.len() / 2]
 }
 
-fn measure(args: &Args) -> Result<()> {
+/// Runs the command.
+///
+/// # Errors
+/// If a server does not mount, or a program fails.
+pub fn run(args: &PeersArgs) -> Result<()> {
     let dir = scratch()?;
-    let image = match &args.image {
-        Some(image) => image.canonicalize()?,
-        None => {
-            let image = dir.path().join("image");
-            mke2fs(&image, &["-t", "ext4"], Some(&args.tree), "3G")?;
-            image
-        }
-    };
+    let image = super::image(args.image.as_ref(), &args.tree, "3G", dir.path())?;
     let mounted = dir.path().join("mnt");
     std::fs::create_dir(&mounted)?;
     let (uvfs, options) = (text(&args.uvfs), &args.options);
@@ -154,14 +154,4 @@ fn measure(args: &Args) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn main() -> ExitCode {
-    match measure(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
 }

@@ -1,0 +1,90 @@
+//! `uvfs-tests lockstep`: the same random operations in two directories must have the same results.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use super::hunt::{Hunt, HuntArgs};
+use super::{Mismatch, Pair, Watch, seeds};
+use crate::generate::Mix;
+use crate::harness::Tally;
+use crate::host::HostSide;
+use crate::model::{Habits, Model};
+use crate::ops::Step;
+use crate::view::Side;
+
+/// Run the same random operations on two targets and compare every result. Needs root.
+///
+/// A target is a directory, or `model:` for the reference file system in this process.
+#[derive(clap::Args)]
+pub struct LockstepArgs {
+    /// Directory under test.
+    #[arg(long)]
+    a: String,
+    /// Reference directory (a tmpfs of the kernel).
+    #[arg(long)]
+    b: String,
+    /// Seeds to run, both ends included.
+    #[arg(long, default_value = "1..20", value_parser = seeds)]
+    seeds: (u64, u64),
+    /// Operations per seed.
+    #[arg(long, default_value_t = 2000)]
+    ops: usize,
+    #[command(flatten)]
+    hunt: HuntArgs,
+    /// Leave out operations of users other than root.
+    #[arg(long)]
+    root_only: bool,
+    /// Leave out extended attributes.
+    #[arg(long)]
+    no_xattrs: bool,
+}
+
+/// Runs the suite.
+///
+/// # Errors
+/// If the targets cannot be used.
+pub fn run(args: &LockstepArgs, tally: &mut Tally) -> Result<()> {
+    let plan = |seed: u64| {
+        let mix = Mix {
+            users: !args.root_only,
+            holes: seed.is_multiple_of(2),
+            xattrs: !args.no_xattrs,
+            ..Mix::ALL
+        };
+        let each_step = !seed.is_multiple_of(4);
+        (mix, Watch { each_step, ticks: true, tree_every: 250, trace: false })
+    };
+    let mut runs = 0;
+    let mut pair = |steps: &[Step], watch: Watch| {
+        runs += 1;
+        compare(args, runs, steps, watch)
+    };
+    let again = format!("lockstep --a {} --b {}", args.a, args.b);
+    let mut hunt = Hunt { name: "lockstep", again, ops: args.ops, plan: &plan, run: &mut pair };
+    hunt.run(&args.hunt, args.seeds, tally)
+}
+
+fn compare(args: &LockstepArgs, run: u64, steps: &[Step], watch: Watch) -> Result<Option<Mismatch>> {
+    let (a, dir_a) = side(&args.a, run)?;
+    let (b, dir_b) = side(&args.b, run)?;
+    let mut pair = Pair { a, b };
+    let result = pair.run(steps, watch);
+    drop(pair);
+    for dir in [dir_a, dir_b].into_iter().flatten() {
+        std::fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
+    }
+    result
+}
+
+fn side(target: &str, run: u64) -> Result<(Box<dyn Side>, Option<PathBuf>)> {
+    if target == "model:" {
+        let protected = std::fs::read_to_string("/proc/sys/fs/protected_hardlinks").unwrap_or_default();
+        let habits = Habits { protected_hardlinks: protected.trim() == "1", ..Habits::default() };
+        return Ok((Box::new(Model::new(habits)), None));
+    }
+    let dir = Path::new(target).join(format!("lockstep-{}-{run}", std::process::id()));
+    std::fs::create_dir(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let side = HostSide::new(&dir).with_context(|| format!("cannot work in {} (root?)", dir.display()))?;
+    Ok((Box::new(side), Some(dir)))
+}

@@ -1,0 +1,39 @@
+//! `uvfs-tests storm`: stats names while everything changes, in this process.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use super::{Plan, storm};
+use crate::harness::Tally;
+use crate::inproc::new_vfs;
+
+/// Stat names of a uvfs tmpfs while everything changes, in this process.
+///
+/// Threads stat names while others rename, exchange, remove, create and chmod them and the directories above them. No
+/// answer may be lost, torn or invented.
+#[derive(clap::Args)]
+pub struct StormArgs {
+    /// Seconds to run.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Threads that stat.
+    #[arg(long, default_value_t = 2)]
+    readers: usize,
+    /// Files made and removed in the background.
+    #[arg(long, default_value_t = 100_000)]
+    crowd: u32,
+}
+
+/// Runs the suite.
+///
+/// # Errors
+/// The first wrong answer.
+pub fn run(args: &StormArgs, tally: &mut Tally) -> Result<()> {
+    let vfs = new_vfs().context("cannot make a tmpfs")?;
+    let plan = Plan { time: Duration::from_secs(args.seconds), readers: args.readers, crowd: args.crowd };
+    let report = storm(&vfs, plan)?;
+    println!("{report:?}\nways off the lock-free walk: {:?}", uvfs::counters().bails());
+    tally.pass(format_args!("storm: {} s", args.seconds));
+    Ok(())
+}
