@@ -6,17 +6,18 @@
 //! out by LOOKUP, a creating request, LINK or READDIRPLUS, taken before the reply is sent, because
 //! the FORGET may overtake whatever we do after it.
 //!
-//! Any thread may call any method. A method answers at once where the driver never waits or the
-//! cache has the answer, and where the caller is a thread that reads requests beside others ([`Readers`]); all else goes
-//! to the [`Pool`]. Permissions are the kernel's business (`default_permissions`) and every operation is
-//! `trusted`, unless the kernel may believe nothing: then each request is checked by the VFS, for a caller of whom it asks what
-//! it has to know ([`credentials`]); what goes by a handle was checked when that was opened. On unmount the kernel sends no forgets: the VFS goes with all its references.
+//! Any thread may call any method. A method answers at once where the driver never waits or the cache has the
+//! answer, and where the caller is a thread that reads requests beside others ([`Readers`]); all else goes to the
+//! [`Pool`]. Permissions are the kernel's business (`default_permissions`) and every operation is `trusted`, unless
+//! the kernel may believe nothing. Then the VFS checks each request, and asks for the caller's credentials as it
+//! needs them ([`credentials`]). A request by a handle was checked when the handle was opened. On unmount the
+//! kernel sends no forgets: the VFS goes with all its references.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use uvfs::{Attr, Cred, Errno, Inode, InodeId, Leaf, Op, Powers, Result, StatFs, Ttl, Vfs, mode};
+use uvfs::{Attr, Cred, Errno, Inode, InodeId, Leaf, Op, Powers, Result, StatFs, Time, Ttl, Vfs, mode};
 
 use crate::limit::shortage::Shortage;
 use crate::mount::options::Permissions;
@@ -58,7 +59,7 @@ pub(crate) struct Frontend {
     core: Arc<Core>,
 }
 
-/// Who made a request, and what the outcome may depend on.
+/// The caller of a request, and its credentials that the outcome may depend on.
 #[derive(Clone, Copy)]
 enum Who {
     /// The supplementary groups count.
@@ -70,13 +71,13 @@ enum Who {
     Anybody(Caller),
 }
 
-/// What a request needs, also when it runs on another thread.
+/// The state that a request needs, also when it runs on another thread.
 struct Core {
     vfs: Arc<Vfs>,
     root: InodeId,
     /// `-o timeout=`: in place of what the driver says.
     timeout: Option<Duration>,
-    /// Who checks them.
+    /// The side that checks them.
     permissions: Permissions,
     tally: Tally,
     short: Shortage,
@@ -90,7 +91,7 @@ struct Core {
     /// Set where the kernel cannot be told at once that names have changed: where others change them, they are then
     /// believed for so long at the most.
     names_at_most: OnceLock<Duration>,
-    /// What waits for drivers and for memory.
+    /// The requests that wait for drivers and for memory.
     pending: Arc<Pending>,
     /// OPENDIR may be answered ENOSYS.
     spares_opendir: AtomicBool,
@@ -128,8 +129,8 @@ impl Frontend {
         }
     }
 
-    /// What this kernel can do: where OPENDIR is answered ENOSYS, it opens directories by itself from then on, and keeps
-    /// their entries.
+    /// Tells the abilities of this kernel: after ENOSYS for OPENDIR it opens directories by itself, and keeps their
+    /// entries.
     pub(crate) fn kernel_can(&self, spare_opendir: bool) {
         self.core.spares_opendir.store(spare_opendir, Relaxed);
     }
@@ -244,7 +245,8 @@ impl Frontend {
             return;
         }
         let core = Arc::clone(core);
-        self.core.pool.submit(Share::of(caller, node), reply, move |reply| {
+        let share = Share::of(reply.purpose(), caller, node);
+        self.core.pool.submit(share, reply, move |reply| {
             waiting.runs_here();
             let (op, inode) = core.op_on(who, core.inode(node));
             job(reply, &core, &op, inode);
@@ -252,9 +254,10 @@ impl Frontend {
         });
     }
 
-    /// As [`Frontend::route`], for requests whose outcome is what is sent, and may depend on the caller's groups. What finds no
-    /// memory in a cache that is limited has done nothing: it tries again as the kernel forgets other nodes, on a pool,
-    /// because the threads that read must go on reading to be told. Where the driver may wait, that takes a share again.
+    /// As [`Frontend::route`], for requests whose outcome is what is sent, and may depend on the caller's groups. A
+    /// request that finds no memory in a limited cache has done nothing. It tries again as the kernel forgets other
+    /// nodes, on a pool, because the threads that read must go on reading to be told. Where the driver may wait,
+    /// that takes a share again.
     fn answer<T, R, F>(&self, who: Caller, node: NodeId, reply: R, act: F)
     where
         T: 'static,
@@ -293,7 +296,7 @@ impl Frontend {
                     let queued = blocks.then(|| core.waiting(node, For::Driver));
                     let (Who::Member(caller) | Who::Owner(caller) | Who::Anybody(caller)) = who;
                     let (pool, share) = if blocks {
-                        (&core.pool, Share::of(caller, node))
+                        (&core.pool, Share::of(reply.purpose(), caller, node))
                     } else {
                         (&core.patient, Share::NONE)
                     };
@@ -341,7 +344,7 @@ impl Core {
         }
     }
 
-    /// What the kernel knows an inode as.
+    /// The kernel's id of an inode.
     fn node_of(&self, id: InodeId) -> NodeId {
         if id == self.root { ROOT } else { id.as_u64() }
     }
@@ -359,9 +362,22 @@ impl Core {
         Op { powers: Powers::asked(credentials::known, who.pid), umask: who.umask, ..op }
     }
 
-    /// [`Core::op`] of who has been permitted it: by the kernel, or when the file was opened. Groups and capabilities count
-    /// where set-id bits may be kept. A set-group-id bit without group execute is for members of the group, and the kernel leaves
-    /// that to us (HANDLE_KILLPRIV_V2) without naming the groups.
+    /// [`Core::op`] for questions that the cache answers: it has no time, so no clock is read for it.
+    fn op_for_cache(&self, who: Caller) -> Op {
+        let trusted = !self.checks();
+        let powers = if trusted { credentials::usual } else { credentials::known };
+        Op {
+            cred: Cred::user(who.uid, who.gid),
+            now: Time::default(),
+            trusted,
+            powers: Powers::asked(powers, who.pid),
+            umask: who.umask,
+        }
+    }
+
+    /// [`Core::op`] of a caller that has been permitted it: by the kernel, or when the file was opened. Groups and
+    /// capabilities count where set-id bits may be kept. A set-group-id bit without group execute is for members of
+    /// the group, and the kernel leaves that to us (HANDLE_KILLPRIV_V2) without naming the groups.
     fn op_permitted(&self, who: Caller) -> Op {
         let op = self.vfs.op(&Cred::user(who.uid, who.gid));
         let powers = Powers::asked(credentials::usual, who.pid);
@@ -376,7 +392,7 @@ impl Core {
         attr.uid == who.uid && attr.mode & mode::S_ISGID == 0 && self.vfs.watched(inode) && !inode.expired()
     }
 
-    /// The same operation by who was permitted it when the file was opened.
+    /// The same operation by a caller that was permitted it when the file was opened.
     fn op_by_handle(&self, op: &Op, who: Caller) -> Op {
         Op { cred: op.cred.clone(), ..self.op_permitted(who) }
     }
@@ -414,7 +430,7 @@ impl Core {
         (op, inode)
     }
 
-    /// What to tell the kernel where the driver says `ttl`.
+    /// The TTL that the kernel is told if the driver says `ttl`.
     fn lifetime(&self, ttl: Ttl) -> Duration {
         match (self.timeout, ttl) {
             (Some(timeout), _) => timeout.min(FOREVER),
@@ -441,9 +457,9 @@ impl Core {
 
     /// As [`Core::describe`], of a node whose lookup has been counted.
     ///
-    /// Attributes may have been changed from elsewhere since they were read. If the count came before that, who tells
-    /// the kernel of it finds the node held, and tells until the kernel knows it (`listeners.rs`); if it came after,
-    /// the change is seen here.
+    /// Attributes may have been changed from elsewhere since they were read. If the count came before that, the
+    /// listener finds the node held, and tells the kernel of the change until the kernel knows it (`listener.rs`).
+    /// If the count came after, the change is seen here.
     fn describe_counted(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
         fence(SeqCst);
         let mut entry = self.describe(inode, attr);
@@ -474,6 +490,20 @@ impl Core {
     fn hand_out(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
         self.count_lookup(inode);
         self.describe_counted(inode, attr)
+    }
+
+    /// As [`Core::hand_out`], of an inode whose attributes the cache has. They are read after the count: see
+    /// [`Core::describe_counted`].
+    fn hand_out_cached(&self, inode: &Inode<'_>) -> Entry {
+        self.count_lookup(inode);
+        fence(SeqCst);
+        let written = self.attr_if_written(inode);
+        let is_stale = written.is_none() && inode.is_stale();
+        let mut entry = self.describe(inode, written.unwrap_or_else(|| inode.attr()));
+        if is_stale {
+            entry.attr_ttl = Duration::ZERO;
+        }
+        entry
     }
 
     /// Whether the kernel may keep for ever what it is told of this inode.
@@ -628,7 +658,7 @@ mod tests {
         }
     }
 
-    /// What the kernel would be asked to forget waits for the directory in which the lookup is.
+    /// Forgetting a name waits for the directory in which the lookup is.
     #[test]
     fn who_is_waited_for_by_what_would_make_room_goes_beyond_the_limit() {
         const LIMIT: u64 = 4 << 20;

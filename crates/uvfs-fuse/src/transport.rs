@@ -1,4 +1,5 @@
-//! What a transport carries between the kernel and [`Frontend`](crate::frontend::Frontend), in our own terms.
+//! The values that a transport carries between the kernel and [`Frontend`](crate::frontend::Frontend), in our own
+//! terms.
 //!
 //! A transport (`dev.rs`, `uring`) receives requests, `wire` takes them apart, calls the method of the front end that has
 //! the request's name, and gives it a [`Reply`] that it can answer at once or later from another thread.
@@ -20,10 +21,10 @@ pub(crate) type NodeId = u64;
 /// The kernel's id for the root of a mount.
 pub(crate) const ROOT: NodeId = 1;
 
-/// What the kernel calls a file of the host's that it was lent.
+/// The kernel's number of a file of the host's that it was lent.
 pub(crate) type BackingId = i32;
 
-/// Who made a request. Supplementary groups and capabilities are not told.
+/// The caller of a request. Supplementary groups and capabilities are not told.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
     pub uid: u32,
@@ -32,6 +33,16 @@ pub(crate) struct Caller {
     pub pid: u32,
     /// Permission bits that what it makes does not get; 0 for requests that make nothing.
     pub umask: u32,
+}
+
+/// The purpose of a request, by its operation: it decides which threads the request may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It changes nothing.
+    Question,
+    Change,
+    /// The kernel makes it in no user's name: it closes a file, or writes pages back.
+    Kernel,
 }
 
 /// Where one `write` request writes, and how.
@@ -43,6 +54,8 @@ pub(crate) struct Write {
     pub kill_priv: bool,
     /// O_APPEND, of the open file.
     pub append: bool,
+    /// FUSE_WRITE_CACHE: the kernel writes pages back, in no user's name.
+    pub written_back: bool,
 }
 
 /// A node handed to the kernel, which has one lookup more on it when the reply is sent.
@@ -93,7 +106,7 @@ pub(crate) enum Flagged {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opened {
     pub fh: u64,
-    /// What the page cache has of the file is still true.
+    /// The page cache's content of the file is still true.
     pub keep_cache: bool,
     /// The kernel may keep the directory's entries.
     pub cache_dir: bool,
@@ -112,8 +125,13 @@ pub(crate) enum Xattr {
 
 /// A request that is not answered yet, of whatever kind.
 pub(crate) trait Asked: Send + 'static {
-    /// From now on the answer waits for a driver, in another thread: who asked may be gone before it comes.
+    /// From now on the answer waits for a driver, in another thread: the caller may be gone before it comes.
     fn waits(&mut self) {}
+
+    /// The purpose of the request.
+    fn purpose(&self) -> Purpose {
+        Purpose::Question
+    }
 
     /// False once the request has been given up: there is no need to begin with it any more.
     fn is_wanted(&self) -> bool {
@@ -128,8 +146,8 @@ pub(crate) trait Reply<T>: Asked {
 
 /// Where the content of a file goes.
 pub(crate) trait DataReply: Asked {
-    /// Sends what `fill` wrote to the buffer of `size` bytes that it is given: so many bytes, or the error. What is in the
-    /// buffer before is nobody's.
+    /// Sends what `fill` wrote to the buffer of `size` bytes that it is given: so many bytes, or the error. The
+    /// buffer's earlier content is nobody's.
     fn fill(self, size: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize>);
 }
 

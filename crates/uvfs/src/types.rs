@@ -111,6 +111,15 @@ pub enum Found<'v> {
     Absent(Ttl),
 }
 
+/// The cache's knowledge of a name.
+#[derive(Clone, Debug)]
+pub enum Cached<'v> {
+    /// The inode; if something is mounted there, the mounted root.
+    Node(uvfs_cache::InodeRef<'v>),
+    /// There is no such name, and a front end may trust that for this long.
+    Absent(Ttl),
+}
+
 /// A change of attributes; `None` leaves a field alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetAttr {

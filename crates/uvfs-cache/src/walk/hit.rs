@@ -91,6 +91,18 @@ impl Cache {
         name: &NameHash<'_>,
         attr: &mut Attr,
     ) -> Result<InodeId, Stuck> {
+        self.look_for::<true>(names, at, name, attr)
+    }
+
+    /// [`Cache::look`], without the attributes if `COPY` is false.
+    #[inline(always)]
+    fn look_for<const COPY: bool>(
+        &self,
+        names: &Names<'_>,
+        at: Pos,
+        name: &NameHash<'_>,
+        attr: &mut Attr,
+    ) -> Result<InodeId, Stuck> {
         let hash = name.hash ^ u64::from(at.index);
         let glance = names.0.glance(hash);
         let (seen, mut matched) = (glance.seen(), false);
@@ -108,7 +120,9 @@ impl Cache {
             }
             let published = self.inodes.get(index);
             let inode_seq = published.seq.raw().load(Ordering::Acquire);
-            *attr = published.copy(|| self.inodes.private(index));
+            if COPY {
+                *attr = published.copy(|| self.inodes.private(index));
+            }
             let generation = published.generation();
             let moving = (seq | inode_seq) & 1 != 0 || published.is_stale();
             if !moving && published.seq.check(inode_seq) && d.seq.check(seq) && self.check(at) {
@@ -182,18 +196,41 @@ impl Cache {
     /// front end that needs no reference.
     pub fn peek(&self, dir: InodeId, name: &[u8]) -> Peek {
         let mut attr = Attr::default();
+        match self.peek_for::<true>(dir, name, &mut attr) {
+            Ok(id) => Peek::Hit(id, attr),
+            Err(Some(Stuck::Absent)) => Peek::Negative,
+            Err(Some(_)) => Peek::Miss,
+            Err(None) => Peek::Stale,
+        }
+    }
+
+    /// [`Cache::peek`] for a caller that takes a reference and reads the attributes from the inode itself. Returns
+    /// `Some(None)` if there is certainly no such name, and `None` if the driver must be asked.
+    pub fn peek_id(&self, dir: InodeId, name: &[u8]) -> Option<Option<InodeId>> {
+        match self.peek_for::<false>(dir, name, &mut Attr::default()) {
+            Ok(id) => Some(Some(id)),
+            Err(Some(Stuck::Absent)) => Some(None),
+            Err(_) => None,
+        }
+    }
+
+    /// The error `None` stands for a directory that is stale.
+    #[inline(always)]
+    fn peek_for<const COPY: bool>(
+        &self,
+        dir: InodeId,
+        name: &[u8],
+        attr: &mut Attr,
+    ) -> Result<InodeId, Option<Stuck>> {
         for _ in 0..TRIES {
             let names = self.names();
-            let Some(at) = self.pos(dir) else { return Peek::Stale };
-            match self.look(&names, at, &names.hash(name), &mut attr) {
-                Ok(id) => return Peek::Hit(id, attr),
-                Err(Stuck::Absent) => return Peek::Negative,
-                Err(Stuck::Unknown | Stuck::Symlink | Stuck::NotDirectory) => return Peek::Miss,
-                Err(Stuck::Retry(_)) => {}
+            let at = self.pos(dir).ok_or(None)?;
+            match self.look_for::<COPY>(&names, at, &names.hash(name), attr) {
+                Err(Stuck::Retry(_)) => uvfs_sync::primitives::spin_loop(),
+                outcome => return outcome.map_err(Some),
             }
-            uvfs_sync::primitives::spin_loop();
         }
-        Peek::Miss
+        Err(Some(Stuck::Unknown))
     }
 }
 

@@ -24,8 +24,8 @@ impl Frontend {
         }
     }
 
-    /// Where the root's driver knows no birth times the kernel is told so once, and never asks again; it asks only who wants one. Once it has
-    /// asked, it keeps the birth time as long as it knows the inode.
+    /// If the root's driver knows no birth times, the kernel is told so once, and never asks again. It asks only
+    /// for callers that want one. Once it has asked, it keeps the birth time as long as it knows the inode.
     pub(crate) fn statx(&self, who: Caller, node: NodeId, reply: impl Reply<Statx>) {
         if !self.core.vfs.knows_births(&self.core.vfs.root()) {
             return reply.send(Err(Errno::NOSYS));
@@ -166,9 +166,10 @@ impl Core {
         self.vfs.setattr(op, inode, &set)
     }
 
-    /// A change that names nothing. It is a chown with neither owner nor group, for which set-id bits go, or goes before a write
-    /// or fallocate by who may not keep them; the kernel does not say which. The owner loses them by either. From anybody
-    /// else only the first would have to be refused: it does nothing, and what is then written takes the bits by itself.
+    /// A change that names nothing. It is a chown with neither owner nor group, for which set-id bits go. Or it
+    /// goes before a write or fallocate by a caller that may not keep them. The kernel does not say which. The
+    /// owner loses them by either. From anybody else only the first would have to be refused: it does nothing, and
+    /// what is then written takes the bits by itself.
     fn set_nothing(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
         let op = Op { trusted: false, ..op.clone() };
         match self.vfs.chown(&op, inode, None, None) {

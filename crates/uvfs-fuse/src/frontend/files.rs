@@ -16,8 +16,8 @@ use crate::threads::pending::For;
 use crate::threads::shares::Share;
 use crate::transport::{Caller, DataReply, Entry, NodeId, Opened, Reply, Write};
 
-/// Among the flags of an open: the file is to be executed. Only the kernel says so, in execve(2) and what it does by itself:
-/// from who calls open(2) it takes no such flag.
+/// Among the flags of an open: the file is to be executed. Only the kernel says so, in execve(2) and in opens of
+/// its own: from callers of open(2) it takes no such flag.
 const FMODE_EXEC: i32 = 0x20;
 
 impl Frontend {
@@ -73,8 +73,8 @@ impl Frontend {
         self.answer_to(who, node, reply, move |core, op, inode| core.open(op, inode, flags));
     }
 
-    /// Who opens a file. What is lent to the kernel to be written is written in the name of who opens it, whose groups may
-    /// say how much room there is.
+    /// The caller that opens a file. A file lent to the kernel for writing is written in the opener's name, whose
+    /// groups may say how much room there is.
     fn who_lends(&self, who: Caller, access: Access) -> Who {
         let lent = access.contains(Access::WRITE) && self.core.backings.is_agreed();
         if lent { Who::Member(who) } else { Who::Owner(who) }
@@ -140,7 +140,8 @@ impl Frontend {
             return;
         }
         let (core, data) = (Arc::clone(core), data.to_vec());
-        self.core.pool.submit(Share::of(who, node), reply, move |reply| {
+        let share = Share::of(reply.purpose(), who, node);
+        self.core.pool.submit(share, reply, move |reply| {
             waiting.runs_here();
             let written = core.inode(node).and_then(|inode| core.write(&op, &inode, write, &data));
             reply.send(written);
@@ -219,7 +220,7 @@ impl Core {
         self.opened(op, inode, fh, flags)
     }
 
-    /// The answer to who has opened a file; where it cannot be given, the file is closed.
+    /// The answer to an open. If it cannot be given, the file is closed.
     fn opened(&self, op: &Op, inode: &Inode<'_>, fh: u64, flags: i32) -> Result<Opened> {
         let how = How { access: access(flags), direct: flags & libc::O_DIRECT != 0 };
         let way = self.lend(op, inode, fh, how).inspect_err(|_| self.close(fh))?;
@@ -258,7 +259,7 @@ impl Core {
     }
 }
 
-/// What open(2) was asked for.
+/// The access that open(2) was asked for.
 fn access(flags: i32) -> Access {
     match flags & libc::O_ACCMODE {
         libc::O_RDONLY => Access::READ,

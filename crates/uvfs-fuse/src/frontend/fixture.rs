@@ -193,7 +193,7 @@ impl Fixture {
         let fh = opened.expect("an open file");
         self.gate.set(true);
         let (sent, answer) = reply();
-        let write = Write { fh, offset: 0, kill_priv: false, append: false };
+        let write = Write { fh, offset: 0, kill_priv: false, append: false, written_back: false };
         self.frontend.write(ANYBODY, node, write, b"data", sent);
         Hanging { gate: Arc::clone(&self.gate), answer }
     }

@@ -2,7 +2,7 @@
 //!
 //! Each holds a reference to the directory's inode and no lock; the VFS takes the name lock itself.
 
-use uvfs::{Errno, Found, Inode, Op, RenameFlags, Result};
+use uvfs::{Cached, Errno, Found, Inode, Op, RenameFlags, Result, Ttl};
 
 use super::tally::Count;
 use super::{Core, Frontend, Who};
@@ -13,14 +13,7 @@ impl Frontend {
     pub(crate) fn lookup(&self, who: Caller, dir: NodeId, name: &[u8], reply: impl Reply<Looked>) {
         self.core.tally.add(Count::Lookup, 1);
         let cached = match self.core.inode(dir) {
-            Ok(dir) => {
-                let op = self.core.op(who);
-                let found = self.core.vfs.lookup_cached(&op, &dir, name);
-                // If the kernel writes to the file, its driver must give the attributes.
-                let asks = |found: &Result<Found<'_>>| matches!(found, Ok(Found::Node(inode, _)) if self.core.is_written(inode));
-                let found = found.filter(|found| !asks(found));
-                found.map(|found| found.and_then(|found| self.core.looked(&op, &dir, name, found)))
-            }
+            Ok(dir) => self.core.look_in_cache(who, &dir, name),
             Err(error) => Some(Err(error)),
         };
         match cached {
@@ -124,21 +117,49 @@ impl Frontend {
 }
 
 impl Core {
+    /// The answer to a lookup, if the cache has it. Reads no clock, unless the name or its inode may expire, and copies
+    /// attributes once, from the inode to the answer.
+    fn look_in_cache(&self, who: Caller, dir: &Inode<'_>, name: &[u8]) -> Option<Result<Looked>> {
+        let op = self.op_for_cache(who);
+        Some(match self.vfs.peek(&op, dir, name)? {
+            // If the kernel writes to the file, its driver must give the attributes.
+            Ok(Cached::Node(inode)) if self.is_written(&inode) => return None,
+            Ok(Cached::Node(inode)) => {
+                Ok(self.found(&op, dir, name, &inode, || self.hand_out_cached(&inode)))
+            }
+            Ok(Cached::Absent(ttl)) => self.absent(dir, ttl),
+            Err(error) => Err(error),
+        })
+    }
+
     fn looked(&self, op: &Op, dir: &Inode<'_>, name: &[u8], found: Found<'_>) -> Result<Looked> {
         match found {
-            Found::Node(inode, attr) => {
-                let held = inode.lookups() != 0;
-                let mut entry = self.hand_out(&inode, attr);
-                if held {
-                    self.revalidated(op, dir, name, &inode, &mut entry);
-                }
-                Ok(Looked::Found(entry))
-            }
-            Found::Absent(ttl) => {
-                let ttl = self.names_lifetime(dir, self.lifetime(ttl));
-                if ttl.is_zero() { Err(Errno::NOENT) } else { Ok(Looked::Absent(ttl)) }
-            }
+            Found::Node(inode, attr) => Ok(self.found(op, dir, name, &inode, || self.hand_out(&inode, attr))),
+            Found::Absent(ttl) => self.absent(dir, ttl),
         }
+    }
+
+    /// `hand_out` hands the inode to the kernel, which may hold it already.
+    #[inline]
+    fn found(
+        &self,
+        op: &Op,
+        dir: &Inode<'_>,
+        name: &[u8],
+        inode: &Inode<'_>,
+        hand_out: impl FnOnce() -> Entry,
+    ) -> Looked {
+        let held = inode.lookups() != 0;
+        let mut entry = hand_out();
+        if held {
+            self.revalidated(op, dir, name, inode, &mut entry);
+        }
+        Looked::Found(entry)
+    }
+
+    fn absent(&self, dir: &Inode<'_>, ttl: Ttl) -> Result<Looked> {
+        let ttl = self.names_lifetime(dir, self.lifetime(ttl));
+        if ttl.is_zero() { Err(Errno::NOENT) } else { Ok(Looked::Absent(ttl)) }
     }
 
     /// Looks a name up, first in the cache; this thread may wait.

@@ -20,7 +20,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::time::{Duration, Instant};
 
-use uvfs::{Found, Inode, Op, mode};
+use uvfs::{Cached, Found, Inode, Op, mode};
 
 use super::Core;
 use crate::notify::{LATE, Late};
@@ -85,8 +85,8 @@ impl Core {
         let is_dir = inode.fmt() == mode::S_IFDIR;
         self.revalidated.note(self.node_of(dir.id()), name, is_dir, Instant::now());
         fence(SeqCst);
-        let again = self.vfs.lookup_cached(op, dir, name);
-        if !matches!(again, Some(Ok(Found::Node(ref found, _))) if found.id() == inode.id()) {
+        let again = self.vfs.peek(op, dir, name);
+        if !matches!(again, Some(Ok(Cached::Node(ref found))) if found.id() == inode.id()) {
             entry.entry_ttl = Duration::ZERO;
         }
     }

@@ -26,7 +26,7 @@ const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 #[derive(Debug)]
 pub(crate) struct Abort {
     mount: Mount,
-    /// What is written to, where it could be opened.
+    /// The file that is written to, if it could be opened.
     file: Option<File>,
 }
 
@@ -62,7 +62,8 @@ impl Abort {
 }
 
 fn open(mount: &Mount) -> rustix::io::Result<File> {
-    let number = mount.dev.split_once(':').map_or("", |(_, minor)| minor);
+    // With another major number it is a disk's, and its minor number another connection's.
+    let number = mount.dev.strip_prefix("0:").ok_or(Errno::NODEV)?;
     let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let ours = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC).and_then(|fs| {
         fsconfig_create(&fs)?;

@@ -25,7 +25,7 @@ use crate::mount::error::MountError;
 use crate::mount::mountinfo::{self, Mount};
 use crate::mount::options::{Options, Permissions};
 
-/// What `/proc/mounts` shows as the type.
+/// The type that `/proc/mounts` shows.
 pub(crate) const FSTYPE: &str = "fuse.uvfs";
 
 /// Checks that `dir` can be mounted on and returns its absolute path. A directory that is not
@@ -124,7 +124,7 @@ fn helper(args: &[&str], dir: &Path) -> Command {
     command
 }
 
-/// Waits for the helper; what it said if it failed.
+/// Waits for the helper; returns its message if it failed.
 fn finish(mut child: Child) -> io::Result<Option<String>> {
     let mut said = String::new();
     if let Some(mut stderr) = child.stderr.take() {
@@ -177,8 +177,8 @@ pub(crate) fn detach(dir: &Path, how: Detach) -> Result<(), MountError> {
     }
 }
 
-/// Unmounts the uvfs file system on `dir`, whoever mounted it. With `lazy` also while it is in
-/// use; one whose server has died is always detached, for what it holds is lost already.
+/// Unmounts the uvfs file system on `dir`, of whatever user. With `lazy` also while it is in use; one whose server
+/// has died is always detached, for what it holds is lost already.
 pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
     let dir = absolute(dir).map_err(|error| MountError::at_mounted(dir, error))?;
     let mount = mountinfo::at(&dir).map_err(|error| MountError::os("cannot read mountinfo", error))?;
@@ -214,8 +214,8 @@ pub(crate) fn absolute(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Whether nobody answers any more. The root's attributes may be in the kernel for ever, so it is made to ask: what is dead
-/// answers at once, and what hangs is not waited for.
+/// Whether nobody answers any more. The kernel may keep the root's attributes for ever, so it is made to ask. A
+/// dead server's mount answers at once, and a server that hangs is not waited for.
 pub(crate) fn is_dead(dir: &Path) -> bool {
     let (said, answer) = channel();
     let dir = dir.to_owned();

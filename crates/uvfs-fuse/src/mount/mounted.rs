@@ -96,14 +96,20 @@ fn told(outcome: &Outcome) -> io::Result<()> {
 pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, MountError> {
     let dir = device::mount_point(dir)?;
     let permissions = permissions(options, &vfs);
+    let before = mountinfo::mounts().map_err(|error| MountError::os("cannot read mountinfo", error))?;
     let fuse = device::attach(&dir, options, permissions)?;
-    let abort = mountinfo::at(&dir).ok().flatten().map(|mount| Arc::new(Abort::of(mount)));
+    // None if another server has mounted there at the same time: then it is not known which is ours.
+    let ours = mountinfo::mounts().ok().and_then(|now| mountinfo::made_since(&before, now, &dir));
+    let abort = ours.clone().map(|mount| Arc::new(Abort::of(mount)));
     let failing = abort.clone();
     let give_up = GiveUp::new(move || failing.iter().for_each(|abort| abort.give_up()));
     let frontend = Arc::new(Frontend::new(vfs, options.timeout, permissions));
     let started = start(fuse, &frontend, options, &give_up).and_then(|(session, pressure, transport)| {
         // The first question, to be sure that there is an answer.
         match device::first_question(&dir) {
+            Ok(mount) if ours.as_ref() != Some(&mount) => {
+                Err(io::Error::other("another file system was mounted there at the same time"))
+            }
             Ok(mount) => {
                 Ok(Mounted { mount, abort, frontend: Arc::clone(&frontend), session, pressure, transport })
             }
@@ -115,7 +121,11 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
         Ok(mounted) => Ok(mounted),
         Err(error) => {
             let doing = format!("cannot start the file system on {}", dir.display());
-            if let Err(error) = device::detach(&dir, Detach::Now) {
+            // An unmount takes the topmost, which may be another server's by now.
+            let is_covered = mountinfo::at(&dir).is_ok_and(|top| top.is_some() && top != ours);
+            if is_covered {
+                tracing::warn!(dir = %dir.display(), "left behind below another mount");
+            } else if let Err(error) = device::detach(&dir, Detach::Now) {
                 tracing::warn!(%error, "left behind");
             }
             Err(MountError::os(doing, error))
@@ -123,7 +133,7 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
     }
 }
 
-/// Who checks permissions if `vfs` is mounted with these options.
+/// The side that checks permissions if `vfs` is mounted with these options.
 fn permissions(options: &Options, vfs: &Vfs) -> Permissions {
     let believes = options.timeout.is_none_or(|timeout| !timeout.is_zero());
     let asked = options.default_permissions.unwrap_or(options.allow_other);
@@ -134,7 +144,7 @@ fn permissions(options: &Options, vfs: &Vfs) -> Permissions {
     }
 }
 
-/// The session, what is watched for the system's memory pressure, and what requests come through.
+/// The session, the watched source of the system's memory pressure, and the transport of requests.
 fn start(
     fuse: OwnedFd,
     frontend: &Arc<Frontend>,
@@ -235,19 +245,21 @@ impl Mounted {
         self.abort.as_ref().is_some_and(|abort| abort.abort())
     }
 
-    /// What was done, since the mount, because the cache had no memory.
+    /// Measures taken, since the mount, because the cache had no memory.
     pub fn shortages(&self) -> Shortages {
         self.frontend.shortage().counts()
     }
 
-    /// What the kernel was told, since the mount, of changes that were made behind it.
+    /// Notifications of changes that were made behind the kernel, since the mount.
     pub fn notices(&self) -> Notices {
         self.frontend.notices()
     }
 
-    /// Waits until the kernel has been told of all changes made behind it that the cache was told of before this call, for at most
-    /// `time`; whether it has. Who made them in a published tree sees them through the mount then; of those in a mirror's source the
-    /// cache is told by its watcher, a moment later. A name that somebody looks up meanwhile may be believed for a second more. Not to be called by a driver: it may be what is waited for.
+    /// Waits until the kernel has been told of all changes made behind it that the cache was told of before this
+    /// call, for at most `time`; whether it has. Changes in a published tree are then visible through the mount to
+    /// their author. Of changes in a mirror's source the cache is told by its watcher, a moment later. A name that
+    /// somebody looks up meanwhile may be believed for a second more. Not to be called by a driver: it may be what
+    /// is waited for.
     pub fn settle(&self, time: Duration) -> bool {
         self.frontend.settle(time)
     }
@@ -267,12 +279,12 @@ impl Mounted {
         &self.pressure
     }
 
-    /// Who checks permissions.
+    /// The side that checks permissions.
     pub fn permissions(&self) -> Permissions {
         self.frontend.permissions()
     }
 
-    /// What requests come through.
+    /// The transport of requests.
     pub fn transport(&self) -> Transport {
         self.transport
     }

@@ -101,6 +101,19 @@ pub(crate) fn at(point: &Path) -> io::Result<Option<Mount>> {
     Ok(mounts()?.into_iter().rfind(|mount| mount.point == point))
 }
 
+/// The mount of uvfs at `point` that is in the table `now` and was not in `before`; `None` unless there is exactly one. A
+/// FUSE file system has no disk, so its device has the major number 0.
+pub(crate) fn made_since(before: &[Mount], now: Vec<Mount>, point: &Path) -> Option<Mount> {
+    let is_new = |mount: &Mount| {
+        mount.point == point
+            && mount.fstype == device::FSTYPE
+            && mount.dev.starts_with("0:")
+            && !before.contains(mount)
+    };
+    let mut new = now.into_iter().filter(is_new);
+    new.next().filter(|_| new.next().is_none())
+}
+
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
 fn parse(line: &[u8]) -> Option<Mount> {
     let text = |field| String::from_utf8_lossy(field).into_owned();
@@ -161,6 +174,26 @@ mod tests {
         assert_eq!(mount.flags, "rw,nosuid,rw,user_id=0");
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"36 35 0:42 / /mnt rw"), None);
+    }
+
+    #[test]
+    fn only_the_one_new_mount_is_ours() {
+        let mount = |id: u32, dev: &str, fstype: &str| {
+            parse(format!("{id} 1 {dev} / /mnt rw - {fstype} uvfs rw").as_bytes()).expect("a mount")
+        };
+        let (old, ours) = (mount(1, "0:41", "fuse.uvfs"), mount(2, "0:42", "fuse.uvfs"));
+        let made = |now: &[&Mount]| {
+            let now = now.iter().copied().cloned().collect();
+            made_since(std::slice::from_ref(&old), now, Path::new("/mnt"))
+        };
+        assert_eq!(made(&[&old, &ours]), Some(ours.clone()));
+        assert_eq!(made(&[&old]), None);
+        assert_eq!(made(&[&old, &ours, &mount(3, "0:43", "fuse.uvfs")]), None, "two servers at once");
+        // Those that cover it are no server's of ours.
+        for other in [mount(3, "8:42", "ext4"), mount(3, "0:43", "tmpfs"), mount(3, "8:42", "fuse.uvfs")] {
+            assert_eq!(made(&[&old, &ours, &other]), Some(ours.clone()));
+        }
+        assert_eq!(made_since(&[], vec![ours], Path::new("/elsewhere")), None);
     }
 
     #[test]

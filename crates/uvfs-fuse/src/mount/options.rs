@@ -32,8 +32,8 @@ pub struct Options {
     pub atime: Atime,
     /// `allow_other`: users other than the mounting one may use it; permissions are checked.
     pub allow_other: bool,
-    /// `default_permissions`, `nodefault_permissions`: who checks permissions if the kernel may trust nothing,
-    /// whoever may use the mount; see [`Permissions`].
+    /// `default_permissions`, `nodefault_permissions`: the side that checks permissions if the kernel may trust
+    /// nothing, for all users of the mount; see [`Permissions`].
     pub default_permissions: Option<bool>,
     /// `timeout`: how long the kernel may trust names, attributes, and the absence of a name. `None`: as long as
     /// the driver says.
@@ -52,7 +52,7 @@ pub struct Options {
     pub passthrough: bool,
 }
 
-/// Who checks permissions.
+/// The side that checks permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permissions {
     /// The kernel, by the attributes that it has (its mount option `default_permissions`).

@@ -1,9 +1,10 @@
 //! Requests that wait, by the node that they are about: for a driver, or for memory.
 //!
-//! The kernel holds a directory's lock while it waits for what we say of a name in it, and a page's while it waits for
-//! what is in it. Who invalidates something there waits for that, and, because such locks let nobody pass by who waits
-//! for them alone, has all others wait that look for other names. So it is not done where a request has been
-//! waiting for long ([`Pending::about`]). A driver may take for ever; who waits for memory gives up after a second.
+//! The kernel holds a directory's lock while it waits for what we say of a name in it, and a page's while it waits
+//! for what is in it. An invalidation there waits for that. Such a lock lets nobody pass a waiter that wants it
+//! alone, so all callers that look for other names wait, too. So it is not done where a request has been waiting
+//! for long ([`Pending::about`]). A driver may take for ever; a request that waits for memory gives up after a
+//! second.
 //!
 //! An entry also names the thread that is in the driver's call. A request that comes from such a thread asks the mount for the sake
 //! of an answer of the same mount: see [`Pending::asks_itself`].
@@ -22,7 +23,7 @@ use crate::transport::NodeId;
 /// A request that has been waiting for longer may go on for ever.
 pub(crate) const MOMENT: Duration = Duration::from_millis(2);
 
-/// What waits at a node.
+/// The requests that wait at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Nothing.
@@ -33,7 +34,7 @@ pub(crate) enum Wait {
     Long,
 }
 
-/// What a request waits for.
+/// The thing that a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum For {
     /// An answer of the driver.
@@ -122,12 +123,12 @@ impl Pending {
         self.0.lock().threads.contains_key(&asker)
     }
 
-    /// What waits at `node` now.
+    /// The wait at `node` now.
     pub(crate) fn about(&self, node: NodeId) -> Wait {
         self.oldest(Instant::now(), node, |_| true)
     }
 
-    /// What waits at `node` for its driver.
+    /// The wait at `node` for its driver.
     pub(crate) fn for_driver(&self, node: NodeId) -> Wait {
         self.oldest(Instant::now(), node, |what| what == For::Driver)
     }

@@ -10,8 +10,11 @@
 //! ones after their job; it waits for neither, because a driver may never answer.
 
 use std::collections::VecDeque;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+#[cfg(test)]
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -54,6 +57,9 @@ pub(crate) struct Pool {
 struct Shared {
     state: Mutex<State>,
     work: Condvar,
+    /// The system refuses threads.
+    #[cfg(test)]
+    no_threads: AtomicBool,
 }
 
 struct State {
@@ -79,7 +85,13 @@ impl Pool {
 
     fn with(shares: Shares<Box<dyn Job>>) -> Self {
         let state = State { shares, ready: VecDeque::new(), threads: 0, idle: 0, closed: false };
-        Self { shared: Arc::new(Shared { state: Mutex::new(state), work: Condvar::new() }) }
+        let shared = Shared {
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            #[cfg(test)]
+            no_threads: AtomicBool::new(false),
+        };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Runs `work` on a thread of the pool, when its share allows that, unless the request has been given up by then. Where no
@@ -90,9 +102,8 @@ impl Pool {
         state.ready.push_back((share, job));
         let orphan = self.shared.find_thread(&mut state);
         drop(state);
-        if let Some((share, job)) = orphan {
-            job.run();
-            self.shared.end(&mut self.shared.state.lock(), share);
+        if let Some(orphan) = orphan {
+            self.shared.run_here(orphan);
         }
     }
 
@@ -121,10 +132,8 @@ impl Shared {
         if state.threads >= state.shares.max() {
             return None;
         }
-        let shared = Arc::clone(self);
-        let spawned = thread::Builder::new().name("uvfs-wait".into()).spawn(move || shared.work_until_idle());
-        match spawned {
-            Ok(_) => {
+        match self.spawn() {
+            Ok(()) => {
                 state.threads += 1;
                 None
             }
@@ -149,6 +158,31 @@ impl Shared {
                 state.ready.push_front(orphan);
             }
         }
+    }
+
+    /// Runs a job for which there is no thread, and those that get its share and find none either. The calling thread
+    /// has other work, so it takes none that a thread can have.
+    fn run_here(self: &Arc<Self>, orphan: (Share, Box<dyn Job>)) {
+        let mut orphans = VecDeque::from([orphan]);
+        while let Some((share, job)) = orphans.pop_front() {
+            // A panic costs its own request, neither the share nor the calling thread.
+            let _ = catch_unwind(AssertUnwindSafe(|| job.run()));
+            let mut state = self.state.lock();
+            state.shares.end(share);
+            while let Some(next) = state.shares.next() {
+                state.ready.push_back(next);
+                orphans.extend(self.find_thread(&mut state));
+            }
+        }
+    }
+
+    fn spawn(self: &Arc<Self>) -> io::Result<()> {
+        #[cfg(test)]
+        if self.no_threads.load(Relaxed) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let shared = Arc::clone(self);
+        thread::Builder::new().name("uvfs-wait".into()).spawn(move || shared.work_until_idle()).map(drop)
     }
 
     fn work_until_idle(self: &Arc<Self>) {
@@ -187,10 +221,10 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::transport::{Caller, NodeId};
+    use crate::transport::{Caller, NodeId, Purpose};
 
     fn share(uid: u32, node: NodeId) -> Share {
-        Share::of(Caller { uid, gid: 0, pid: 1, umask: 0 }, node)
+        Share::of(Purpose::Question, Caller { uid, gid: 0, pid: 1, umask: 0 }, node)
     }
 
     /// A request that is wanted as long as the other end is there.
@@ -283,5 +317,26 @@ mod tests {
         seen.sort_unstable();
         assert!(seen.into_iter().eq(0..1000));
         assert!(pool.shared.state.lock().threads <= 2);
+    }
+
+    /// Fails, by never ending, if a job is given its share while no thread looks for one.
+    #[test]
+    fn a_job_that_waited_for_one_without_a_thread_is_run() {
+        for (threads_again, panics) in [(true, false), (false, false), (true, true), (false, true)] {
+            // One job of a node at a time.
+            let pool = Arc::new(Pool::new(8));
+            let (done, answered) = mpsc::channel();
+            pool.shared.no_threads.store(true, Relaxed);
+            let same = Arc::clone(&pool);
+            pool.submit(share(1, 5), (), move |()| {
+                for job in 0..3 {
+                    let done = done.clone();
+                    same.submit(share(1, 5), (), move |()| done.send(job).expect("the test is waiting"));
+                }
+                same.shared.no_threads.store(!threads_again, Relaxed);
+                assert!(!panics, "a driver panics");
+            });
+            assert_eq!(answered.iter().collect::<Vec<_>>(), [0, 1, 2]);
+        }
     }
 }

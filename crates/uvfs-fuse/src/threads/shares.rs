@@ -1,9 +1,9 @@
-//! Who may use a thread next, where there are fewer threads than requests that wait.
+//! The request that may use a thread next, if fewer threads than requests are there.
 //!
 //! A user may hold as many threads as are free, so one user gets nearly half of them and two get nearly a third each (the dynamic
 //! threshold of Choudhury and Hahne, 1998). [`Shares::reserve`] threads are left to users that hold none.
-//! Of a user's threads at most [`Shares::node_max`] are for one node, and of all at most [`Shares::node_max_of_all`],
-//! because a node that hangs hangs for all its readers. Whatever is beyond that waits in a queue and holds no thread.
+//! Of a user's threads at most [`Shares::node_max`] are for questions about one node, and as many for changes of it. Of all
+//! threads at most [`Shares::node_max_of_all`] are for either, because a node that hangs hangs for all its readers. Whatever is beyond that waits in a queue and holds no thread.
 //! Users take turns, so do the nodes of a user; a user's jobs for one node start in the order in which they came.
 //!
 //! Not threads, but rules: the pool holds its lock around each call. A call costs a few look-ups, and
@@ -12,26 +12,35 @@
 use std::collections::{HashMap, VecDeque};
 use std::mem::take;
 
-use crate::transport::{Caller, NodeId};
+use crate::transport::{Caller, NodeId, Purpose};
 
-/// No process has this user id: what the kernel asks by itself waits for no user's requests.
+/// No process has this user id. The kernel's own requests wait for no user's.
 const KERNEL: u32 = u32::MAX;
 
 /// Whom a job is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     user: u32,
+    target: Target,
+}
+
+/// A node, and whether jobs change it. A reader may wait for a change, so questions and changes are counted apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Target {
     node: NodeId,
+    is_changed: bool,
 }
 
 impl Share {
-    pub(crate) fn of(who: Caller, node: NodeId) -> Self {
-        let user = if who.uid == 0 && who.pid == 0 { KERNEL } else { who.uid };
-        Self { user, node }
+    /// The operation tells what the kernel asks by itself. The header does not: root of another pid namespace has user
+    /// and process 0 there, too.
+    pub(crate) fn of(purpose: Purpose, who: Caller, node: NodeId) -> Self {
+        let user = if purpose == Purpose::Kernel { KERNEL } else { who.uid };
+        Self { user, target: Target { node, is_changed: purpose != Purpose::Question } }
     }
 
     /// Where there are no shares.
-    pub(crate) const NONE: Self = Self { user: 0, node: 0 };
+    pub(crate) const NONE: Self = Self { user: 0, target: Target { node: 0, is_changed: false } };
 }
 
 /// See the module. `J` is a job.
@@ -48,16 +57,16 @@ pub(crate) struct Shares<J> {
     running: usize,
     users: HashMap<u32, User<J>>,
     /// Jobs of all users but the kernel that run, by node.
-    nodes: HashMap<NodeId, usize>,
+    nodes: HashMap<Target, usize>,
     /// Users that have turns.
     turns: VecDeque<u32>,
 }
 
 struct User<J> {
     running: usize,
-    nodes: HashMap<NodeId, Node<J>>,
+    nodes: HashMap<Target, Node<J>>,
     /// Nodes with jobs that wait, and with fewer running than they may have.
-    turns: VecDeque<NodeId>,
+    turns: VecDeque<Target>,
 }
 
 struct Node<J> {
@@ -71,14 +80,14 @@ impl<J> Shares<J> {
         let max = max.max(1);
         Self {
             node_max: (max * 5 / 16).max(1),
-            node_max_of_all: (max / 2).max(1),
+            node_max_of_all: (max * 3 / 8).max(1),
             reserve: max / 16,
             fair: true,
             ..Self::first_come(max)
         }
     }
 
-    /// Whoever comes first, of `max` threads.
+    /// First come, first served, of `max` threads.
     pub(crate) fn first_come(max: usize) -> Self {
         let max = max.max(1);
         Self {
@@ -106,7 +115,7 @@ impl<J> Shares<J> {
         let new = || User { running: 0, nodes: HashMap::new(), turns: VecDeque::new() };
         let user = self.users.entry(share.user).or_insert_with(new);
         let node =
-            user.nodes.entry(share.node).or_insert_with(|| Node { running: 0, queue: VecDeque::new() });
+            user.nodes.entry(share.target).or_insert_with(|| Node { running: 0, queue: VecDeque::new() });
         let is_open = node.running < self.node_max;
         if is_open && may_run {
             node.running += 1;
@@ -119,7 +128,7 @@ impl<J> Shares<J> {
             if user.turns.is_empty() {
                 self.turns.push_back(share.user);
             }
-            user.turns.push_back(share.node);
+            user.turns.push_back(share.target);
         }
         node.queue.push_back(job);
         None
@@ -128,27 +137,27 @@ impl<J> Shares<J> {
     /// A job has ended.
     pub(crate) fn end(&mut self, share: Share) {
         let Some(user) = self.users.get_mut(&share.user) else { return };
-        let Some(node) = user.nodes.get_mut(&share.node) else { return };
+        let Some(node) = user.nodes.get_mut(&share.target) else { return };
         let was_full = node.running == self.node_max;
         node.running -= 1;
         user.running -= 1;
         self.running -= 1;
         if share.user != KERNEL
-            && let Some(running) = self.nodes.get_mut(&share.node)
+            && let Some(running) = self.nodes.get_mut(&share.target)
         {
             *running -= 1;
             if *running == 0 {
-                self.nodes.remove(&share.node);
+                self.nodes.remove(&share.target);
             }
         }
         if was_full && !node.queue.is_empty() {
             if user.turns.is_empty() {
                 self.turns.push_back(share.user);
             }
-            user.turns.push_back(share.node);
+            user.turns.push_back(share.target);
         }
         if node.running == 0 && node.queue.is_empty() {
-            user.nodes.remove(&share.node);
+            user.nodes.remove(&share.target);
             if user.nodes.is_empty() {
                 self.users.remove(&share.user);
             }
@@ -180,21 +189,21 @@ impl<J> Shares<J> {
         for _ in 0..self.turns.len() {
             let id = self.turns.pop_front()?;
             let user = self.users.get(&id)?;
-            let node = user.turns.iter().position(|&node| self.has_room(Share { user: id, node }));
+            let node = user.turns.iter().position(|&target| self.has_room(Share { user: id, target }));
             let (true, Some(at)) = (self.may_run(user.running), node) else {
                 self.turns.push_back(id);
                 continue;
             };
             let user = self.users.get_mut(&id)?;
-            let share = Share { user: id, node: user.turns.remove(at)? };
-            let node = user.nodes.get_mut(&share.node)?;
+            let share = Share { user: id, target: user.turns.remove(at)? };
+            let node = user.nodes.get_mut(&share.target)?;
             let job = node.queue.pop_front()?;
             node.running += 1;
             user.running += 1;
             self.running += 1;
             count(&mut self.nodes, share);
             if !node.queue.is_empty() && node.running < self.node_max {
-                user.turns.push_back(share.node);
+                user.turns.push_back(share.target);
             }
             if !user.turns.is_empty() {
                 self.turns.push_back(id);
@@ -213,14 +222,14 @@ impl<J> Shares<J> {
     /// Whether one more job may run for the node, whichever user's the others are.
     fn has_room(&self, share: Share) -> bool {
         share.user == KERNEL
-            || self.nodes.get(&share.node).is_none_or(|running| *running < self.node_max_of_all)
+            || self.nodes.get(&share.target).is_none_or(|running| *running < self.node_max_of_all)
     }
 }
 
 /// One more job of a user runs for its node.
-fn count(nodes: &mut HashMap<NodeId, usize>, share: Share) {
+fn count(nodes: &mut HashMap<Target, usize>, share: Share) {
     if share.user != KERNEL {
-        *nodes.entry(share.node).or_default() += 1;
+        *nodes.entry(share.target).or_default() += 1;
     }
 }
 
@@ -229,7 +238,7 @@ mod tests {
     use super::*;
 
     fn share(user: u32, node: NodeId) -> Share {
-        Share { user, node }
+        Share { user, target: Target { node, is_changed: false } }
     }
 
     /// How many of `count` jobs may run at once, each of another node.
@@ -274,19 +283,42 @@ mod tests {
     }
 
     #[test]
+    fn a_change_does_not_wait_for_questions_about_its_node() {
+        let mut shares = Shares::new(256);
+        let who = Caller { uid: 1, gid: 0, pid: 7, umask: 0 };
+        let [question, change] = [Purpose::Question, Purpose::Change].map(|p| Share::of(p, who, 5));
+        assert_eq!((0..100).filter(|job| shares.add(question, *job).is_some()).count(), 32);
+        assert_eq!((0..100).filter(|job| shares.add(change, *job).is_some()).count(), 32);
+        // Each waits for its own kind.
+        shares.end(change);
+        assert_eq!(shares.next(), Some((change, 32)));
+        assert!(shares.next().is_none());
+    }
+
+    /// Root of another pid namespace has user and process 0 in the header.
+    #[test]
+    fn only_the_operation_tells_that_the_kernel_asks_by_itself() {
+        let mut shares = Shares::new(256);
+        let root = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
+        let asked = Share::of(Purpose::Change, root, 5);
+        assert_eq!((0..100).filter(|job| shares.add(asked, *job).is_some()).count(), 32);
+        assert!(shares.add(Share::of(Purpose::Kernel, root, 5), 100).is_some(), "a file cannot be closed");
+    }
+
+    #[test]
     fn a_node_that_hangs_for_all_users_leaves_threads_for_others() {
         let mut shares = Shares::new(256);
         let started = |shares: &mut Shares<u64>, user| {
             (0..100).filter(|job| shares.add(share(user, 5), *job).is_some()).count()
         };
-        assert_eq!((1..100).map(|user| started(&mut shares, user)).sum::<usize>(), 128);
+        assert_eq!((1..100).map(|user| started(&mut shares, user)).sum::<usize>(), 96);
         // Half of the threads that are left once 16 are set aside.
-        assert_eq!(started(&mut shares, KERNEL), 56, "the kernel's come on top");
+        assert_eq!(started(&mut shares, KERNEL), 72, "the kernel's come on top");
         assert!(shares.next().is_none());
         assert!(shares.add(share(3, 6), 7).is_some(), "another node of a user that waits for this one");
         // The next is whoever's turn it is, and one at a time.
         shares.end(share(1, 5));
-        assert!(shares.next().is_some_and(|(next, _)| next.node == 5));
+        assert!(shares.next().is_some_and(|(next, _)| next.target.node == 5));
         assert!(shares.next().is_none());
     }
 
@@ -310,7 +342,7 @@ mod tests {
         loop {
             shares.end(running);
             let Some((next, _)) = shares.next() else { break };
-            order.push((next.user, next.node));
+            order.push((next.user, next.target.node));
             running = next;
         }
         assert_eq!(order, [(1, 2), (2, 1), (3, 9), (1, 1), (2, 1), (1, 1)]);

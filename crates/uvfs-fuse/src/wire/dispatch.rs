@@ -1,7 +1,7 @@
 //! Requests taken to the front end: the one place that knows which method of [`Frontend`] an operation is.
 //!
-//! A [`Dispatcher`] is one thread's: what it shares with others is behind an `Arc` of its own, so that requests of two threads
-//! count references in different cache lines. What may wait for a driver is the front end's business.
+//! A [`Dispatcher`] is one thread's. Its shared state is behind an `Arc` of its own, so that requests of two
+//! threads count references in different cache lines. Waiting for drivers is the front end's business.
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,19 +18,19 @@ use crate::frontend::Frontend;
 use crate::notify::messages::Message;
 use crate::transport::{Caller, Reply};
 
-/// What all requests need, those included that are answered later.
+/// The state that all requests need, those included that are answered later.
 #[derive(Clone)]
 pub(super) struct Context {
     pub(super) frontend: Arc<Frontend>,
     pub(super) interrupts: Arc<Interrupts>,
-    /// Where the kernel is told that who polls is to ask again.
+    /// The device by which the kernel is told that pollers are to ask again.
     device: Option<Arc<File>>,
 }
 
 /// See the module.
 pub(crate) struct Dispatcher(Arc<Context>);
 
-/// Who polls in the kernel: woken, it asks again.
+/// A poller in the kernel: woken, it asks again.
 struct Poller {
     /// A driver may keep it for longer than there is a connection, which would not end as long as its device is open.
     device: Weak<File>,
@@ -133,8 +133,11 @@ impl Dispatcher {
                 frontend.tmpfile(Caller { umask, ..who }, node, mode, flags, change(back));
             }
             Op::Read { fh, offset, size } => frontend.read(who, node, fh, offset, size, question(back)),
+            Op::Write(write, data) if write.written_back => {
+                frontend.write(who, node, write, data, back.for_kernel());
+            }
             Op::Write(write, data) => frontend.write(who, node, write, data, change(back)),
-            Op::Release { fh } => frontend.release(who, node, fh, change(back)),
+            Op::Release { fh } => frontend.release(who, node, fh, back.for_kernel()),
             Op::Fsync { fh, datasync } => frontend.fsync(who, node, fh, datasync, question(back)),
             Op::FsyncDir { datasync } => frontend.fsync_dir(who, node, datasync, question(back)),
             Op::OpenDir => frontend.opendir(who, node, question(back)),
@@ -183,6 +186,11 @@ impl<P: Port> Back<'_, P> {
     /// For a request that must not be given up once it has begun.
     fn for_change(self) -> Answering<P> {
         Answering::new(self.port, self.unique, self.context)
+    }
+
+    /// For a change that the kernel makes in no user's name.
+    fn for_kernel(self) -> Answering<P> {
+        self.for_change().in_no_users_name()
     }
 
     /// For a request that changes nothing: it may be given up when the process `pid` is killed.

@@ -113,7 +113,7 @@ impl Interrupts {
         self.table.lock().requests.remove(&unique);
     }
 
-    /// The kernel says that who made the request `unique` got a signal.
+    /// The kernel says that the caller of the request `unique` got a signal.
     pub(super) fn interrupt(self: &Arc<Self>, unique: u64) {
         let mut table = self.table.lock();
         if let Some(request) = table.requests.get_mut(&unique) {

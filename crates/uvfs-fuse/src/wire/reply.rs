@@ -1,9 +1,9 @@
-//! Answers, put together: what the front end says, as the protocol's structures.
+//! Answers, put together: the front end's values as the protocol's structures.
 //!
 //! [`Answering`] is the one way back that all requests get: it implements each kind of [`Reply`] over a transport's
-//! [`Port`]. Small answers are made on the stack. What is read from a file goes straight into the port's memory, unless
-//! the request came to wait for a driver: then the memory is this module's, because an interrupt may end the
-//! request, and with it the port's hold on its memory, while the driver still writes.
+//! [`Port`]. Small answers are made on the stack. A file's content goes straight into the port's memory, unless the
+//! request came to wait for a driver. Then the memory is this module's: an interrupt may end the request, and with
+//! it the port's hold on its memory, while the driver still writes.
 //!
 //! An answer that comes too late (the request was interrupted, see `interrupts.rs`) is undone as far as the kernel was
 //! to hold something by it: a lookup that was counted, a handle that was opened.
@@ -18,7 +18,8 @@ use super::dispatch::Context;
 use super::interrupts::Waiting;
 use super::port::{Answer, Port};
 use crate::transport::{
-    Asked, Attributes, DataReply, DirReply, Entry, Flagged, Looked, NodeId, Opened, Reply, Statx, Xattr,
+    Asked, Attributes, DataReply, DirReply, Entry, Flagged, Looked, NodeId, Opened, Purpose, Reply, Statx,
+    Xattr,
 };
 
 /// `st_blksize`.
@@ -160,28 +161,42 @@ fn statfs(s: &StatFs) -> [u64; 10] {
 enum Way<P: Port> {
     /// The port's own, as long as the request is not handed to another thread.
     Straight(P),
-    /// Shared with who may interrupt it.
+    /// Shared with the thread that may interrupt it.
     Shared(Arc<Waiting<P>>),
 }
 
-/// What every request gets to answer to. Dropped unsent, the kernel gets EIO.
+/// The way of every request to its answer. Dropped unsent, the kernel gets EIO.
 pub(super) struct Answering<P: Port> {
     way: Option<Way<P>>,
     unique: u64,
-    /// Who asked, if the request may be given up when it is killed.
+    purpose: Purpose,
+    /// The process that asked, if the request may be given up when it is killed.
     interruptible: Option<u32>,
     context: Arc<Context>,
 }
 
 impl<P: Port> Answering<P> {
     pub(super) fn new(port: P, unique: u64, context: &Arc<Context>) -> Self {
-        Self { way: Some(Way::Straight(port)), unique, interruptible: None, context: Arc::clone(context) }
+        let context = Arc::clone(context);
+        Self {
+            way: Some(Way::Straight(port)),
+            unique,
+            purpose: Purpose::Change,
+            interruptible: None,
+            context,
+        }
     }
 
     /// Nothing is lost if the answer is not sent: while it waits for a driver, the request may be given up when the
     /// process `pid` is killed.
     pub(super) fn interruptible(mut self, pid: u32) -> Self {
-        self.interruptible = Some(pid);
+        (self.purpose, self.interruptible) = (Purpose::Question, Some(pid));
+        self
+    }
+
+    /// The kernel asks by itself.
+    pub(super) fn in_no_users_name(mut self) -> Self {
+        self.purpose = Purpose::Kernel;
         self
     }
 
@@ -239,6 +254,10 @@ impl<P: Port> Asked for Answering<P> {
             }
             way => way,
         };
+    }
+
+    fn purpose(&self) -> Purpose {
+        self.purpose
     }
 
     fn is_wanted(&self) -> bool {
@@ -425,6 +444,10 @@ impl<P: Port> Listing<P> {
 impl<P: Port> Asked for Listing<P> {
     fn waits(&mut self) {
         self.answering.waits();
+    }
+
+    fn purpose(&self) -> Purpose {
+        self.answering.purpose()
     }
 
     fn is_wanted(&self) -> bool {

@@ -70,7 +70,7 @@ pub(crate) mod opcode {
     pub(crate) const COPY_FILE_RANGE_64: u32 = 53;
 }
 
-/// Bytes of the structure that belongs to an operation; what follows it is the payload.
+/// Bytes of the structure that belongs to an operation; the payload follows it.
 pub(crate) fn structure(op: u32) -> usize {
     use opcode::*;
     match op {
@@ -137,7 +137,7 @@ impl Head {
     }
 }
 
-/// What is asked, with what belongs to it; the node that it is asked of is in [`Head`].
+/// An operation and its arguments; the node that it is asked of is in [`Head`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation<'a> {
     Lookup {
@@ -148,7 +148,7 @@ pub(crate) enum Operation<'a> {
     },
     BatchForget(Forgets<'a>),
     GetAttr,
-    /// What is asked for is always answered in full.
+    /// Always answered in full.
     Statx,
     /// `FS_IOC_GETFLAGS` and `FS_IOC_FSGETXATTR`.
     GetFlags(FlagsForm),
@@ -332,7 +332,7 @@ impl Fields<'_> {
     }
 }
 
-/// What follows the structure: strings with their nuls, then data.
+/// The part after the structure: strings with their nuls, then data.
 struct Payload<'a>(&'a [u8]);
 
 impl<'a> Payload<'a> {
@@ -468,12 +468,14 @@ impl DataIn {
         const WRITE_CACHE: u32 = 1 << 0;
         /// `fuse_write_in.write_flags`: set-id bits are to go.
         const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+        let written_back = self.io_flags & WRITE_CACHE != 0;
         let write = Write {
             fh: self.fh,
             offset: self.offset,
             kill_priv: self.io_flags & WRITE_KILL_SUIDGID != 0,
             // Pages that the kernel writes back belong where they are.
-            append: self.flags & libc::O_APPEND != 0 && self.io_flags & WRITE_CACHE == 0,
+            append: self.flags & libc::O_APPEND != 0 && !written_back,
+            written_back,
         };
         Ok(Operation::Write(write, p.data(self.size)?))
     }

@@ -121,7 +121,10 @@ fn requests_are_taken_apart() {
         format!("Create {{ name: {:?}, mode: {}, umask: 18, flags: {} }}", b"name", 0o100_644, 0o301),
         format!("TmpFile {{ mode: {}, umask: 18, flags: 2 }}", 0o100_644),
         "Read { fh: 3, offset: 8192, size: 4096 }".into(),
-        format!("Write(Write {{ fh: 3, offset: 8192, kill_priv: true, append: true }}, {:?})", b"data"),
+        format!(
+            "Write(Write {{ fh: 3, offset: 8192, kill_priv: true, append: true, written_back: false }}, {:?})",
+            b"data"
+        ),
         "Release { fh: 3 }".into(),
         "ReleaseDir".into(),
         "Fsync { fh: 3, datasync: true }".into(),
@@ -211,7 +214,7 @@ fn pages_that_are_written_back_are_not_appended() {
         let Ok(Operation::Write(write, b"")) = Operation::parse(opcode::WRITE, &structure, &[]) else {
             panic!("a write");
         };
-        assert_eq!((write.append, write.kill_priv), (append, false));
+        assert_eq!((write.append, write.written_back, write.kill_priv), (append, !append, false));
     }
 }
 

@@ -7,20 +7,31 @@
 
 use std::time::Duration;
 
-use uvfs_cache::{Lookup, NameGuard, Peek};
+use uvfs_cache::{Lookup, NameGuard};
 
 use crate::counters;
 use crate::driver::Inode;
 use crate::ops::{believed_ttl, check_name, fresh};
-use crate::types::{Access, Answer, Attr, Errno, Found, NAME_MAX, Op, Result, StatFs, Ttl, mode};
+use crate::types::{Access, Answer, Attr, Cached, Errno, Found, NAME_MAX, Op, Result, StatFs, Ttl, mode};
 use crate::vfs::Vfs;
 
 impl Vfs {
     /// [`Vfs::lookup`] as far as the cache knows. `None` if the driver must be asked, is being asked, or
-    /// revalidates. Never blocks.
+    /// revalidates. Never blocks, and does not use the time of `op`.
     pub fn lookup_cached<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Option<Result<Found<'v>>> {
+        Some(self.peek(op, dir, name)?.map(|cached| match cached {
+            Cached::Node(inode) => {
+                let attr = inode.attr();
+                Found::Node(inode, attr)
+            }
+            Cached::Absent(ttl) => Found::Absent(ttl),
+        }))
+    }
+
+    /// [`Vfs::lookup_cached`] without the attributes, for callers that read them later or not at all.
+    pub fn peek<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Option<Result<Cached<'v>>> {
         if self.revalidates(dir)
-            || (dir.expired() && !op.trusted)
+            || (!op.trusted && dir.expired())
             || self.search_needs_list(op, dir)
             || !matches!(check_name(name), Ok(()) if name != b"." && name != b"..")
         {
@@ -29,31 +40,22 @@ impl Vfs {
         if let Err(errno) = self.search(op, dir) {
             return Some(Err(errno));
         }
-        if let Some(root) = self.control_at(dir, name) {
-            // If it is gone or expired, the full lookup decides.
-            let root = self.cache.get(root).filter(|r| !r.expired())?;
-            let attr = root.attr();
-            return Some(Ok(Found::Node(root, attr)));
+        // If a root is gone or expired, the full lookup decides.
+        let root = |id| self.cache.get(id).filter(|root| !root.expired());
+        if let Some(control) = self.control_at(dir, name) {
+            return Some(Ok(Cached::Node(root(control)?)));
         }
-        match self.cache.peek(dir.id(), name) {
-            Peek::Hit(id, attr) => {
-                if let Some(root) = self.mounts.mounted_on(id) {
-                    let root = self.cache.get(root).filter(|r| !r.expired())?;
-                    let attr = root.attr();
-                    counters::hit();
-                    return Some(Ok(Found::Node(root, attr)));
-                }
-                // If it is gone since, the full lookup finds out what the name leads to now.
-                let inode = self.cache.get(id)?;
-                counters::hit();
-                Some(Ok(Found::Node(inode, attr)))
-            }
-            Peek::Negative => {
-                counters::hit();
-                Some(Ok(Found::Absent(self.ttl(dir))))
-            }
-            Peek::Miss | Peek::Stale => None,
-        }
+        let Some(id) = self.cache.peek_id(dir.id(), name)? else {
+            counters::hit();
+            return Some(Ok(Cached::Absent(self.ttl(dir))));
+        };
+        let inode = match self.mounts.mounted_on(id) {
+            Some(mounted) => root(mounted)?,
+            // If it is gone since, the full lookup finds out what the name leads to now.
+            None => self.cache.get(id)?,
+        };
+        counters::hit();
+        Some(Ok(Cached::Node(inode)))
     }
 
     /// The inode that `name` leads to in `dir`; `.` and `..` included. May wait for the driver.

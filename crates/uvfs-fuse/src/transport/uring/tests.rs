@@ -45,7 +45,7 @@ mod by_hand {
     const FUSE_OVER_IO_URING: u64 = 1 << 41;
     const FUSE_MAX_PAGES: u64 = 1 << 22;
 
-    /// What cannot be done without.
+    /// The parts that cannot be done without.
     fn missing() -> Option<String> {
         if !rustix::process::geteuid().is_root() {
             return Some("not root".into());
