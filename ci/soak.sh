@@ -197,7 +197,7 @@ look() {
 suites() {
     local transport from=$((round * 1000))
     try "storm" $((part + 120)) "$tools/storm" --seconds "$part"
-    try "kernfs_storm" $((part + 120)) "$tools/kernfs_storm" --seconds "$part" --policy uvfs
+    try "kernfs_storm" $((part + 120)) "$tools/kernfs_storm" --seconds "$part"
     try "mirror_storm" $((part + 240)) "$tools/mirror_storm" --seconds "$part" --seed "$from" --changes 100 --patience 10000
     try "mirror_storm, events lost" $((part + 240)) "$tools/mirror_storm" --seconds "$part" --seed "$from" --changes 20 --overflow --patience 10000
     try "linear" $((part + 120)) "$tools/linear" --seconds "$part" --seed "$from"

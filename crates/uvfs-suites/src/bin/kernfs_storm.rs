@@ -4,21 +4,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use uvfs_drivers::kernfs::Policy;
 use uvfs_tests::kernfs_storm::{Plan, storm};
 
 /// Reads and writes attributes of a kernfs while other threads add, move and remove them, and reports errors.
 #[derive(Parser)]
 struct Args {
-    /// Seconds for each policy.
+    /// Seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// Threads that read and write.
     #[arg(long, default_value_t = 8)]
     users: usize,
-    /// One policy only: stock, hashed, patched or uvfs.
-    #[arg(long)]
-    policy: Option<Policy>,
     /// Seconds without any change after which the storm counts as hung.
     #[arg(long, default_value_t = 30)]
     patience: u64,
@@ -27,21 +23,19 @@ struct Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     let debug = if cfg!(debug_assertions) { "with" } else { "without" };
-    let policies = args.policy.map_or(Policy::ALL.to_vec(), |policy| vec![policy]);
-    for policy in policies {
-        let plan = Plan {
-            time: Duration::from_secs(args.seconds),
-            policy,
-            users: args.users,
-            patience: Duration::from_secs(args.patience),
-        };
-        match storm(plan) {
-            Ok(report) => println!("{policy}, {} s, {debug} debug assertions: {report:?}", args.seconds),
-            Err(why) => {
-                eprintln!("{policy}: {why:#}");
-                return ExitCode::FAILURE;
-            }
+    let plan = Plan {
+        time: Duration::from_secs(args.seconds),
+        users: args.users,
+        patience: Duration::from_secs(args.patience),
+    };
+    match storm(plan) {
+        Ok(report) => {
+            println!("{} s, {debug} debug assertions: {report:?}", args.seconds);
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("{why:#}");
+            ExitCode::FAILURE
         }
     }
-    ExitCode::SUCCESS
 }

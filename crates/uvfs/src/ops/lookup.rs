@@ -16,11 +16,10 @@ use crate::types::{Access, Answer, Attr, Errno, Found, NAME_MAX, Op, Result, Sta
 use crate::vfs::Vfs;
 
 impl Vfs {
-    /// [`Vfs::lookup`] as far as the cache knows. `None` if the driver must be asked, is being asked, or
-    /// revalidates. Never blocks.
+    /// [`Vfs::lookup`] as far as the cache knows. `None` if the driver must be asked, or is being
+    /// asked. Never blocks.
     pub fn lookup_cached<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Option<Result<Found<'v>>> {
-        if self.revalidates(dir)
-            || (dir.expired() && !op.trusted)
+        if (dir.expired() && !op.trusted)
             || self.search_needs_list(op, dir)
             || !matches!(check_name(name), Ok(()) if name != b"." && name != b"..")
         {
@@ -86,16 +85,12 @@ impl Vfs {
         loop {
             match self.cache.lookup(dir, name) {
                 Lookup::Hit(inode, attr) => {
-                    if self.vouched(dir, name, Some(attr.ino)) {
-                        counters::hit();
-                        return self.landed(op, inode, attr);
-                    }
+                    counters::hit();
+                    return self.landed(op, inode, attr);
                 }
                 Lookup::Negative => {
-                    if self.vouched(dir, name, None) {
-                        counters::hit();
-                        return Ok(Found::Absent(self.ttl(dir)));
-                    }
+                    counters::hit();
+                    return Ok(Found::Absent(self.ttl(dir)));
                 }
                 Lookup::Miss(_) if dir.is_dead() => return Err(Errno::NOENT),
                 Lookup::Miss(guard) => return self.ask(op, dir, guard),
@@ -109,25 +104,6 @@ impl Vfs {
                 }
             }
         }
-    }
-
-    /// Whether the driver confirms the cached state of a name, if it revalidates. If not, the name is dropped from
-    /// the cache and looked up anew. The cache does not know the name until the driver has answered that lookup, or
-    /// another caller's.
-    #[inline]
-    pub(crate) fn vouched(&self, dir: &Inode<'_>, name: &[u8], child: Option<u64>) -> bool {
-        !self.revalidates(dir) || self.vouched_by_driver(dir, name, child)
-    }
-
-    #[inline(never)]
-    fn vouched_by_driver(&self, dir: &Inode<'_>, name: &[u8], child: Option<u64>) -> bool {
-        // Unmounted meanwhile: there is no driver to ask, and the cached state is all there is.
-        let Ok(sup) = self.sup(dir) else { return true };
-        let vouched = sup.driver.revalidate(dir.ino(), name, child);
-        if !vouched {
-            self.cache.invalidate(dir, name);
-        }
-        vouched
     }
 
     /// Asks the driver for a name that the cache does not know.
