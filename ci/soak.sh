@@ -197,7 +197,7 @@ look() {
 suites() {
     local transport from=$((round * 1000))
     try "storm" $((part + 120)) "$tests" storm --seconds "$part"
-    try "kernfs-storm" $((part + 120)) "$tests" kernfs-storm --seconds "$part" --policy uvfs
+    try "kernfs-storm" $((part + 120)) "$tests" kernfs-storm --seconds "$part"
     try "mirror-storm" $((part + 240)) "$tests" mirror-storm --seconds "$part" --seed "$from" --changes 100 --patience 10000
     try "mirror-storm, events lost" $((part + 240)) "$tests" mirror-storm --seconds "$part" --seed "$from" --changes 20 --overflow --patience 10000
     try "linear" $((part + 120)) "$tests" linear --seconds "$part" --seed "$from"

@@ -12,7 +12,7 @@ use crate::acl::{Acl, AclKind};
 use crate::counters::{Call, begin};
 use crate::driver::{Borrower, Driver, File, Inode, Rename};
 use crate::types::{
-    Access, Answer, Attr, DirEntry, Fallocate, Features, FileFlags, FlagsForm, Make, NewInode, Op, Perm,
+    Access, Answer, Attr, DirEntry, Fallocate, Features, FileFlags, FlagsForm, Make, NewInode, Op,
     PollEvents, Result, Seek, SetAttr, StatFs, Time, Ttl, XattrFlags,
 };
 
@@ -76,8 +76,6 @@ impl Driver for Counted {
     }
     counted! {
         Lookup: fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer>;
-        Revalidate: fn revalidate(&self, dir: u64, name: &[u8], child: Option<u64>) -> bool;
-        Permission: fn permission(&self, ino: u64) -> Option<Perm>;
         Getattr: fn getattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr>;
         Setattr: fn setattr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()>;
         Create: fn create(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>) -> Result<NewInode>;

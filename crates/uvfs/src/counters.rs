@@ -23,8 +23,6 @@ const _: () = assert!(HITS > LOCK_WAITS && CALLS + Call::ALL.len() <= BUFFERS);
 #[allow(missing_docs, reason = "each is a method of Driver, documented there")]
 pub enum Call {
     Lookup,
-    Revalidate,
-    Permission,
     Getattr,
     Setattr,
     Create,
@@ -54,10 +52,8 @@ pub enum Call {
 
 impl Call {
     /// Every kind.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 26] = [
         Self::Lookup,
-        Self::Revalidate,
-        Self::Permission,
         Self::Getattr,
         Self::Setattr,
         Self::Create,
@@ -89,8 +85,6 @@ impl Call {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lookup => "lookup",
-            Self::Revalidate => "revalidate",
-            Self::Permission => "permission",
             Self::Getattr => "getattr",
             Self::Setattr => "setattr",
             Self::Create => "create",

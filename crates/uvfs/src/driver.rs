@@ -18,7 +18,7 @@ use uvfs_cache::Cache;
 use crate::acl::{Acl, AclKind};
 use crate::types::{
     Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, FileFlags, FlagsForm, Make, NewInode, Op,
-    Perm, PollEvents, Result, Seek, SetAttr, StatFs, Time, Ttl, XattrFlags,
+    PollEvents, Result, Seek, SetAttr, StatFs, Time, Ttl, XattrFlags,
 };
 
 /// A referenced inode; see [`uvfs_cache::InodeRef`].
@@ -83,20 +83,6 @@ pub trait Driver: Send + Sync + 'static {
     /// from the answer is then dropped, without a call of [`Driver::evict`]. For drivers that count the values they
     /// hand out.
     fn published(&self, inode: &Inode<'_>, private: u64) {}
-    /// Whether `name` in the directory with number `dir` still leads to the inode with number `child`, or (`None`)
-    /// still does not exist. With [`Features::revalidates`] this is asked at each use of a cached name, the last of
-    /// a path included. It is not asked about a new answer of [`Driver::lookup`]. On false, the cache drops the
-    /// name and looks it up anew. It may wait for a lock of the driver, if no thread takes a lock of the VFS (a name
-    /// lock, say) while it holds that one. It must not call the VFS.
-    fn revalidate(&self, dir: u64, name: &[u8], child: Option<u64>) -> bool {
-        true
-    }
-    /// Mode and owner of an inode now (the type comes from the cache), or `None` if the cached ones stand. With
-    /// [`Features::revalidates`] this is asked for each searched directory and each opened inode, for every caller,
-    /// root included. The rules of [`Driver::revalidate`] hold here too.
-    fn permission(&self, ino: u64) -> Option<Perm> {
-        None
-    }
     /// Fresh attributes; called when their TTL has passed.
     fn getattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
         Ok(inode.attr())

@@ -218,8 +218,6 @@ pub(crate) struct Mounts {
     control: OnceLock<Control>,
     /// Whether any file system is read-only.
     read_only: AtomicBool,
-    /// Whether any driver revalidates its names.
-    revalidates: AtomicBool,
     /// A sequence: odd while a mount or unmount becomes visible.
     generation: AtomicU32,
     writer: Mutex<()>,
@@ -233,7 +231,6 @@ impl Mounts {
     pub(crate) fn new(root: Super) -> Self {
         Self {
             read_only: AtomicBool::new(root.features.read_only),
-            revalidates: AtomicBool::new(root.features.revalidates),
             table: ArcSwap::from_pointee(Table { supers: vec![Arc::new(root)] }),
             filter: AtomicU64::new(0),
             tops: SmallMap::new(),
@@ -280,12 +277,6 @@ impl Mounts {
     /// Whether some file system is read-only. If not, callers need not find out which.
     pub(crate) fn any_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
-    }
-
-    /// Whether some driver revalidates its names. If not, a walk need not find out its file system.
-    #[inline(always)]
-    pub(crate) fn any_revalidates(&self) -> bool {
-        self.revalidates.load(Ordering::Acquire)
     }
 
     /// Pairs with the release in [`Mounts::publish`]. A reader that sees the bit sees the table. A reader that does
@@ -369,12 +360,10 @@ impl Mounts {
         let ids = |found: Option<InodeId>, of: InodeId| Some((of.as_u64(), found?.as_u64()));
         let tops: Vec<_> = table.covered().filter_map(|(point, _)| ids(table.top(point), point)).collect();
         let points: Vec<_> = table.covered().map(|(point, root)| (root.as_u64(), point.as_u64())).collect();
-        // These flags are set before the file system can be reached, so no walk misses them. Afterwards they stay
-        // set, at the cost of needless looks.
+        // The flag is set before the file system can be reached, so no change misses it. Afterwards it stays set, at
+        // the cost of needless looks.
         let read_only = table.supers.iter().any(|s| s.features.read_only);
         self.read_only.fetch_or(read_only, Ordering::Release);
-        let revalidates = table.supers.iter().any(|s| s.features.revalidates);
-        self.revalidates.fetch_or(revalidates, Ordering::Release);
         self.table.store(Arc::new(table));
         #[cfg(test)]
         self.amid.get().into_iter().for_each(|look| look(self));

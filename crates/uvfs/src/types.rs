@@ -391,10 +391,6 @@ pub struct Features {
     /// A file's content is made when it is read, and may be longer or shorter than its size. A front end must cache
     /// none of it, and must not truncate it at the size.
     pub direct_io: bool,
-    /// The driver is asked at each use of a name and of a directory, cached or not: see
-    /// [`Driver::revalidate`](crate::Driver::revalidate) and [`Driver::permission`](crate::Driver::permission). The
-    /// slower copy of the walk then serves the whole tree.
-    pub revalidates: bool,
     /// Others change the file system too, and the driver reports it. It notifies the cache
     /// ([`Cache::name_changed`](uvfs_cache::Cache::name_changed) and related methods), which notifies front ends.
     /// Or it changes the cache itself and has front ends notified

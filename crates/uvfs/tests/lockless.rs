@@ -58,16 +58,6 @@ fn reasons() {
     assert_eq!(changes, []);
 
     let one = |reason| vec![(reason, 1)];
-    let store = Arc::new(Store::vouching());
-    let dir = store.plant(1, "d", mode::S_IFDIR | 0o755);
-    store.plant(dir, "f", mode::S_IFREG | 0o644);
-    let vouched_tree = vfs_of(Arc::clone(&store) as Arc<dyn uvfs::Driver>);
-    let vouched = self::root(&vouched_tree);
-    vouched.stat(b"d/f").unwrap();
-    assert_eq!(bails(|| assert!(vouched.stat(b"d/f").is_ok() && vouched.resolve(b"d/f").is_ok())), []);
-    store.uproot(dir, "f");
-    assert_eq!(bails(|| assert_eq!(errno(vouched.stat(b"d/f")), Some(Errno::NOENT))), one(Bail::Refuted));
-    assert_eq!(bails(|| assert_eq!(errno(vouched.stat(b"d/f")), Some(Errno::NOENT))), []);
     assert_eq!(bails(|| assert!(root.stat(b"link/f").unwrap().nlink > 0)), one(Bail::Symlink));
     assert_eq!(bails(|| assert_eq!(errno(other.stat(b"private/x")), Some(Errno::ACCESS))), []);
     assert_eq!(

@@ -9,21 +9,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
 use uvfs_cache::{Attr, Pos};
-use uvfs_sync::lockref::{self, LockRef, Policy};
 
+use crate::arms::lockref::{CountAndLock, QueueAtOnce, QueueLate};
 use crate::arms::uvfs::{Hits, Uvfs};
 use crate::arms::{Local, Table};
 use crate::names::tree::Tree;
 use crate::names::{Miss, Names, Perm};
 
-/// The generation of all words.
-const GENERATION: u32 = 1;
-
 /// One cache line of the kernel's dentry: the part that lookups read, and space for count and lock.
 #[repr(align(64))]
 struct Line<P> {
     name: AtomicU64,
-    word: LockRef<P>,
+    word: P,
 }
 
 /// uvfs's table with the kernel's reference at the end. If `APART` is true, the word has a line of its own.
@@ -34,21 +31,17 @@ pub struct Kernel<P, const APART: bool> {
 }
 
 /// Before the change.
-pub type Stock = Kernel<lockref::Stock, false>;
+pub type Stock = Kernel<QueueAtOnce, false>;
 /// After it.
-pub type Patched = Kernel<lockref::Patched, true>;
+pub type Patched = Kernel<QueueLate, true>;
 
 /// Lines with one permanent reference each, so that no put is the last one.
-fn lines<P: Policy>(n: usize) -> Vec<Line<P>> {
-    let line = || {
-        let word = LockRef::new();
-        word.start(GENERATION);
-        Line { name: AtomicU64::new(0), word }
-    };
+fn lines<P: CountAndLock>(n: usize) -> Vec<Line<P>> {
+    let line = || Line { name: AtomicU64::new(0), word: P::started() };
     std::iter::repeat_with(line).take(n).collect()
 }
 
-impl<P: Policy, const APART: bool> Table for Kernel<P, APART> {
+impl<P: CountAndLock, const APART: bool> Table for Kernel<P, APART> {
     type Local<'t> = &'t Self;
 
     fn build(tree: &Tree, threads: usize) -> Result<Self> {
@@ -66,7 +59,7 @@ impl<P: Policy, const APART: bool> Table for Kernel<P, APART> {
     }
 }
 
-impl<P: Policy, const APART: bool> Local for &Kernel<P, APART> {
+impl<P: CountAndLock, const APART: bool> Local for &Kernel<P, APART> {
     type View<'l>
         = Referenced<'l, P, APART>
     where
@@ -84,10 +77,10 @@ pub struct Referenced<'l, P, const APART: bool> {
     kernel: &'l Kernel<P, APART>,
 }
 
-impl<P: Policy, const APART: bool> Referenced<'_, P, APART> {
+impl<P: CountAndLock, const APART: bool> Referenced<'_, P, APART> {
     /// The lockref word of a dentry. Reads the line of its name first, as comparing names does.
     #[inline]
-    fn word(&self, index: u64) -> Option<&LockRef<P>> {
+    fn word(&self, index: u64) -> Option<&P> {
         let slot = index as usize & (self.kernel.names.len() - 1);
         let name = &self.kernel.names[slot];
         if name.name.load(Ordering::Relaxed) != 0 {
@@ -97,7 +90,7 @@ impl<P: Policy, const APART: bool> Referenced<'_, P, APART> {
     }
 }
 
-impl<P: Policy, const APART: bool> Names for Referenced<'_, P, APART> {
+impl<P: CountAndLock, const APART: bool> Names for Referenced<'_, P, APART> {
     type At = Pos;
 
     #[inline]
@@ -115,7 +108,7 @@ impl<P: Policy, const APART: bool> Names for Referenced<'_, P, APART> {
         let mut found = Attr::default();
         let id = self.hits.look_id(at, name, &mut found)?;
         let word = self.word(id.as_u64()).ok_or(Miss::Moved)?;
-        if !word.get_generation(GENERATION) {
+        if !word.get() {
             return Err(Miss::Absent);
         }
         // The kernel copies while it holds the reference, so another thread may take the line meanwhile.

@@ -2,8 +2,8 @@
 //!
 //! The subject is the degradation of the kernel's lockref under preemption (Guzik, "vfs: move d_lockref out of the area
 //! used by RCU lookup", June 2024: "everyone is stuck locking"). So it needs more threads than processors
-//! (`--threads 8`), and no batch is dropped. All lockrefs are the caches' own
-//! ([`uvfs_sync::lockref`]) and differ only in their policy. The kernel's lock is modelled as a ticket lock.
+//! (`--threads 8`), and no batch is dropped. `uvfs` is the caches' own
+//! lockref; `stock` and `patched` model the kernel's, with a ticket lock ([`arms::lockref`](crate::arms::lockref)).
 //!
 //! The thread that takes the lock is a thread like the others and may be preempted while it holds the lock. A thread
 //! that waits in the queue may be preempted too. Either happens about once in a hundred holds. So an arm that can
@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Arg, ArgMatches, value_parser};
 use serde_json::json;
-use uvfs_sync::lockref::{LockRef, Patched, Policy, Stock, Uvfs, diverted};
+use uvfs_sync::lockref::LockRef;
 
+use crate::arms::lockref::{CountAndLock, QueueAtOnce, QueueLate, diverted};
 use crate::harness::schedule::{Case, Params, Series};
 use crate::harness::spread::Spread;
 use crate::harness::{Arm, Seat, Worker};
@@ -29,7 +30,6 @@ use crate::workloads::{Maker, Prepare, Workload};
 
 /// Pairs of a batch: few, so that a batch ends even if the arm has degraded to a few hundred operations a second.
 const GRAIN: u64 = 64;
-const GENERATION: u32 = 1;
 
 /// The workload.
 pub struct Lockref;
@@ -114,9 +114,9 @@ impl Maker for Pace {
         Ok(match name {
             "null" => Box::new(Shared { name, pace: *self, object: Private }),
             "arc" => Box::new(Shared { name, pace: *self, object: Counted(Arc::new(Line(0))) }),
-            "stock" => Box::new(Shared { name, pace: *self, object: Locked::<Stock>::new() }),
-            "patched" => Box::new(Shared { name, pace: *self, object: Locked::<Patched>::new() }),
-            "uvfs" => Box::new(Shared { name, pace: *self, object: Locked::<Uvfs>::new() }),
+            "stock" => Box::new(Shared { name, pace: *self, object: Locked::<QueueAtOnce>::new() }),
+            "patched" => Box::new(Shared { name, pace: *self, object: Locked::<QueueLate>::new() }),
+            "uvfs" => Box::new(Shared { name, pace: *self, object: Locked::<LockRef>::new() }),
             other => bail!("{other:?} is no arm"),
         })
     }
@@ -144,9 +144,9 @@ trait Object: Send + Sync {
 #[repr(align(128))]
 struct Line<T>(T);
 
-fn pairs<P: Policy>(refs: &LockRef<P>, pairs: u64) -> Result<()> {
+fn pairs<P: CountAndLock>(refs: &P, pairs: u64) -> Result<()> {
     for _ in 0..pairs {
-        ensure!(black_box(refs).get_generation(black_box(GENERATION)), "a reference was refused");
+        ensure!(black_box(refs).get(), "a reference was refused");
         ensure!(!black_box(refs).put(), "a reference was lost");
     }
     Ok(())
@@ -182,20 +182,18 @@ impl Object for Counted {
 
 /// A lockref.
 struct Locked<P> {
-    refs: Line<LockRef<P>>,
+    refs: Line<P>,
     pairs: AtomicU64,
     diverted: AtomicU64,
 }
 
-impl<P: Policy> Locked<P> {
+impl<P: CountAndLock> Locked<P> {
     fn new() -> Self {
-        let refs = LockRef::new();
-        refs.start(GENERATION);
-        Self { refs: Line(refs), pairs: AtomicU64::new(0), diverted: AtomicU64::new(0) }
+        Self { refs: Line(P::started()), pairs: AtomicU64::new(0), diverted: AtomicU64::new(0) }
     }
 }
 
-impl<P: Policy> Object for Locked<P> {
+impl<P: CountAndLock> Object for Locked<P> {
     fn pairs(&self, _own: &LockRef, n: u64) -> Result<()> {
         let before = diverted();
         pairs(&self.refs.0, n)?;
@@ -252,9 +250,7 @@ impl<O: Object> Arm for Shared<O> {
 }
 
 fn own() -> Box<Line<LockRef>> {
-    let own = Box::new(Line(LockRef::new()));
-    own.0.start(GENERATION);
-    own
+    Box::new(Line(LockRef::started()))
 }
 
 struct Pairs<'a, O> {

@@ -17,11 +17,11 @@ use rustix::time::{ClockId, clock_gettime};
 use uvfs::types::{Attr, Errno, NAME_MAX, Result, SetAttr, SetTime, Time};
 use uvfs_sync::segvec::SegVec;
 
-use super::locks::{Locks, Write};
+use super::locks::TreeLock;
 use super::node::{Body, Inner, Target};
 use super::options::{Meta, Options, Tag};
 use super::remove::Going;
-use super::tree::{Entry, Link, Nodes, NodesMut};
+use super::tree::{Entry, Link, Nodes};
 use super::view::View;
 
 /// One slot of the table of nodes.
@@ -36,7 +36,7 @@ pub(super) struct Slot {
 /// See the module's head.
 pub(super) struct Engine {
     pub(super) options: Options,
-    pub(super) locks: Locks,
+    pub(super) lock: TreeLock,
     slots: SegVec<Slot>,
     pub(super) root: u64,
     pub(super) root_inner: Arc<Inner>,
@@ -79,10 +79,10 @@ impl Engine {
             meta = meta.namespaced();
         }
         let entry = Entry::new(Arc::clone(&root_inner), &meta, Arc::from(&b""[..]), now());
-        let locks = Locks::new(options.policy)?;
-        locks.write(&[root_inner.ino]).put(Box::new(entry));
+        let lock = TreeLock::new()?;
+        lock.write().put(Box::new(entry));
         let root = root_inner.ino;
-        Ok(Arc::new(Self { options, locks, slots, root, root_inner, views: Mutex::new(Vec::new()) }))
+        Ok(Arc::new(Self { options, lock, slots, root, root_inner, views: Mutex::new(Vec::new()) }))
     }
 
     /// A node's slot in the table: `ino` is generation << 32 | slot, counted from 1.
@@ -135,14 +135,13 @@ impl Engine {
         let inner = new_inner(&self.slots, body)?;
         let mut entry = Box::new(Entry::new(Arc::clone(&inner), meta, Arc::from(name), now()));
         let added = match target {
-            None => self.hang_new(&mut self.lock_to_hang(parent, &inner, meta), parent, meta, entry),
+            None => self.hang_new(&mut self.lock.write(), parent, meta, entry),
             Some(Target::Text(text)) => {
                 entry.link = Some(Link { text: text.into(), node: 0 });
-                self.hang_new(&mut self.lock_to_hang(parent, &inner, meta), parent, meta, entry)
+                self.hang_new(&mut self.lock.write(), parent, meta, entry)
             }
             Some(Target::Node(node)) => {
-                // The nodes on the way are not known beforehand.
-                let mut nodes = self.locks.write_all();
+                let mut nodes = self.lock.write();
                 super::links::text(&nodes, parent, node.ino()).and_then(|text| {
                     entry.link = Some(Link { text: text.into(), node: node.ino() });
                     self.hang_new(&mut nodes, parent, meta, entry)
@@ -161,19 +160,8 @@ impl Engine {
         Ok(inner)
     }
 
-    /// The replaced node may have nodes below it.
-    fn lock_to_hang(&self, parent: u64, inner: &Inner, meta: &Meta) -> Write<'_> {
-        if meta.replacing { self.locks.write_all() } else { self.locks.write(&[parent, inner.ino]) }
-    }
-
     /// Hangs a new node. Returns the nodes that it has replaced.
-    fn hang_new(
-        &self,
-        nodes: &mut impl NodesMut,
-        parent: u64,
-        meta: &Meta,
-        entry: Box<Entry>,
-    ) -> Result<Vec<Going>> {
+    fn hang_new(&self, nodes: &mut Nodes, parent: u64, meta: &Meta, entry: Box<Entry>) -> Result<Vec<Going>> {
         let above = nodes.entry(parent).filter(|above| !above.removing).ok_or(Errno::NOENT)?;
         let dir = above.dir.as_ref().ok_or(Errno::NOTDIR)?;
         let old = dir.find(&entry.name, entry.tag).filter(|_| meta.replacing).map(|old| old.ino);
@@ -199,7 +187,7 @@ impl Engine {
     pub(super) fn activate(&self, ino: u64) -> Result<()> {
         let mut shown = Vec::new();
         {
-            let mut nodes = self.locks.write_all();
+            let mut nodes = self.lock.write();
             nodes.entry(ino).filter(|entry| !entry.removing).ok_or(Errno::NOENT)?;
             let mut rest = vec![ino];
             while let Some(entry) = rest.pop().and_then(|ino| nodes.entry(ino)) {
@@ -221,27 +209,28 @@ impl Engine {
     }
 
     pub(super) fn find(&self, dir: u64, name: &[u8], tag: Option<Tag>) -> Option<Arc<Inner>> {
-        self.locks.read(&[dir]).entry(dir)?.dir.as_ref()?.find(name, tag).cloned()
+        self.lock.read().entry(dir)?.dir.as_ref()?.find(name, tag).cloned()
     }
 
     pub(super) fn children(&self, dir: u64) -> Vec<Arc<Inner>> {
-        let nodes = self.locks.read(&[dir]);
+        let nodes = self.lock.read();
         let dir = nodes.entry(dir).and_then(|entry| entry.dir.as_ref());
         dir.map_or_else(Vec::new, |dir| dir.children().cloned().collect())
     }
 
     pub(super) fn parent(&self, ino: u64) -> Option<Arc<Inner>> {
-        let parent = self.locks.read(&[ino]).entry(ino)?.parent;
-        Some(Arc::clone(&self.locks.read(&[parent]).entry(parent)?.inner))
+        let nodes = self.lock.read();
+        let parent = nodes.entry(ino)?.parent;
+        Some(Arc::clone(&nodes.entry(parent)?.inner))
     }
 
     pub(super) fn name(&self, ino: u64) -> Result<Vec<u8>> {
-        let nodes = self.locks.read(&[ino]);
+        let nodes = self.lock.read();
         Ok(nodes.entry(ino).ok_or(Errno::NOENT)?.name.to_vec())
     }
 
     pub(super) fn path(&self, ino: u64) -> Result<Vec<u8>> {
-        let nodes = self.locks.read_all();
+        let nodes = self.lock.read();
         let mut names = Vec::new();
         let mut at = ino;
         while at != self.root {
@@ -256,7 +245,7 @@ impl Engine {
     }
 
     pub(super) fn attr(&self, ino: u64) -> Option<Attr> {
-        self.locks.read(&[ino]).entry(ino).map(Entry::attr)
+        self.lock.read().entry(ino).map(Entry::attr)
     }
 
     pub(super) fn set_attr(&self, ino: u64, set: &SetAttr) -> Result<()> {
@@ -266,7 +255,7 @@ impl Engine {
             SetTime::At(time) => time,
         };
         let fmt = {
-            let mut nodes = self.locks.write(&[ino]);
+            let mut nodes = self.lock.write();
             let entry = nodes.entry_mut(ino).ok_or(Errno::NOENT)?;
             let owner = &mut entry.owner;
             owner.mode = set.mode.map_or(owner.mode, |mode| mode & 0o7777);
@@ -283,16 +272,12 @@ impl Engine {
 
     /// The text of a symbolic link; ESTALE if it is removed.
     pub(super) fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
-        {
-            let nodes = self.locks.read(&[ino]);
-            let link = nodes.entry(ino).ok_or(Errno::STALE)?.link.as_ref().ok_or(Errno::INVAL)?;
-            if link.node == 0 {
-                return Ok(link.text.to_vec());
-            }
-        }
-        let nodes = self.locks.read_all();
+        let nodes = self.lock.read();
         let entry = nodes.entry(ino).ok_or(Errno::STALE)?;
         let link = entry.link.as_ref().ok_or(Errno::INVAL)?;
+        if link.node == 0 {
+            return Ok(link.text.to_vec());
+        }
         // If the node is removed, the link leads to where it was.
         Ok(super::links::text(&nodes, entry.parent, link.node).unwrap_or_else(|_| link.text.to_vec()))
     }
@@ -305,7 +290,7 @@ impl Engine {
         let name: Arc<[u8]> = Arc::from(name);
         let (from, old_name, fmt);
         {
-            let mut nodes = self.locks.write_all();
+            let mut nodes = self.lock.write();
             let entry = nodes.entry(ino).filter(|entry| !entry.removing).ok_or(Errno::NOENT)?;
             (from, old_name, fmt) = (entry.parent, Arc::clone(&entry.name), entry.inner.fmt);
             if (from, &*old_name, entry.tag) == (to, &*name, tag) {

@@ -6,7 +6,7 @@ use uvfs::types::{Errno, Result};
 use super::tree::Nodes;
 
 /// The numbers of a node and of all its ancestors, itself first.
-fn ancestry(nodes: &impl Nodes, ino: u64) -> Result<Vec<u64>> {
+fn ancestry(nodes: &Nodes, ino: u64) -> Result<Vec<u64>> {
     let mut line = vec![ino];
     let mut at = ino;
     loop {
@@ -20,7 +20,7 @@ fn ancestry(nodes: &impl Nodes, ino: u64) -> Result<Vec<u64>> {
 
 /// The path from the directory `from` to the node `to`: up to their common ancestor, and down. All nodes
 /// are locked.
-pub(super) fn text(nodes: &impl Nodes, from: u64, to: u64) -> Result<Vec<u8>> {
+pub(super) fn text(nodes: &Nodes, from: u64, to: u64) -> Result<Vec<u8>> {
     let (up, down) = (ancestry(nodes, from)?, ancestry(nodes, to)?);
     let shared = up.iter().rev().zip(down.iter().rev()).take_while(|(a, b)| a == b).count();
     let mut parts: Vec<&[u8]> = vec![b".."; up.len() - shared];

@@ -24,7 +24,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `options`, `attribute`, `node` | the program's interface |
-//! | `tree`, `locks` | nodes under the tree lock; the lock in the form of each [`Policy`] |
+//! | `tree`, `locks` | nodes; the tree lock |
 //! | `engine`, `remove`, `links` | changes |
 //! | `push` | updating the caches |
 //! | `view`, `open`, `read`, `poll` | the driver |
@@ -53,7 +53,7 @@ use uvfs::types::Result;
 
 pub use attribute::{Attribute, Call, Kind, ReadWrite, STORE_MAX, read_write};
 pub use node::{Node, Target, WeakNode};
-pub use options::{Meta, Options, Policy, Tag};
+pub use options::{Meta, Options, Tag};
 
 use engine::Engine;
 use view::View;

@@ -1,62 +1,10 @@
 //! Options of a tree and of a new node. Plain values.
 
-use std::fmt;
-use std::str::FromStr;
-
 use uvfs::types::mode;
-
-/// How the tree is locked. One engine serves all four policies, so that they can be compared. A
-/// program that publishes its state wants the default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// One reader-writer lock for the tree, taken at each component of a walk, as Linux 5.x did.
-    Stock,
-    /// Many reader-writer locks, selected by a node's hash value. A walk takes the lock of each node on its way;
-    /// an operation on a subtree takes all.
-    Hashed,
-    /// One per-CPU reader-writer lock, taken at each component of a walk.
-    Patched,
-    /// One per-CPU reader-writer lock, for changes and for cache misses. A change updates the
-    /// cache, so a hit does not reach the tree at all.
-    #[default]
-    Uvfs,
-}
-
-impl Policy {
-    /// All policies, oldest first.
-    pub const ALL: [Self; 4] = [Self::Stock, Self::Hashed, Self::Patched, Self::Uvfs];
-
-    /// The name in lower case.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Stock => "stock",
-            Self::Hashed => "hashed",
-            Self::Patched => "patched",
-            Self::Uvfs => "uvfs",
-        }
-    }
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Policy {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|policy| policy.name() == name);
-        known.ok_or_else(|| format!("{name}: no such policy; known are stock, hashed, patched, uvfs"))
-    }
-}
 
 /// The options of a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How the tree is locked.
-    pub policy: Policy,
     /// Permission bits of the root directory.
     pub mode: u32,
     /// Owner of the root directory.
@@ -72,7 +20,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { policy: Policy::Uvfs, mode: 0o755, uid: 0, gid: 0, namespaced: false, may_block: true }
+        Self { mode: 0o755, uid: 0, gid: 0, namespaced: false, may_block: true }
     }
 }
 

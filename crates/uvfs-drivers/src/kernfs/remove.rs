@@ -16,12 +16,11 @@ use std::sync::atomic::Ordering;
 use uvfs::types::mode;
 
 use super::engine::{Engine, now};
-use super::locks::Write;
 use super::node::Inner;
-use super::tree::{Nodes, NodesMut};
+use super::tree::Nodes;
 
 /// Takes a subtree out of the tree.
-pub(super) fn cut(nodes: &mut impl NodesMut, top: u64) -> Vec<Going> {
+pub(super) fn cut(nodes: &mut Nodes, top: u64) -> Vec<Going> {
     let (mut going, mut rest) = (Vec::new(), vec![top]);
     while let Some(entry) = rest.pop().and_then(|at| nodes.entry(at)) {
         rest.extend(entry.dir.iter().flat_map(|dir| dir.children()).map(|child| child.ino));
@@ -56,7 +55,7 @@ impl Engine {
             node.inner.waiters.notify();
             node.inner.active.drain();
         }
-        self.unlink(ino, &going);
+        self.unlink(&going);
         for node in &going {
             self.push_attr(node.inner.ino, node.inner.fmt);
             node.inner.set_gone();
@@ -71,7 +70,7 @@ impl Engine {
         if ino == self.root {
             return;
         }
-        let going = cut(&mut self.lock_subtree(ino), ino);
+        let going = cut(&mut self.lock.write(), ino);
         self.let_go(going);
     }
 
@@ -95,27 +94,10 @@ impl Engine {
         }
     }
 
-    /// Locks what a removal of `ino` needs: the node and its directory, if it has no children.
-    fn lock_subtree(&self, ino: u64) -> Write<'_> {
-        let parent = {
-            let nodes = self.locks.read(&[ino]);
-            let leaf = |entry: &&super::tree::Entry| entry.dir.is_none();
-            nodes.entry(ino).filter(leaf).map(|entry| entry.parent)
-        };
-        let Some(parent) = parent else { return self.locks.write_all() };
-        let nodes = self.locks.write(&[parent, ino]);
-        if nodes.entry(ino).is_some_and(|entry| entry.parent != parent) {
-            // Moved meanwhile.
-            drop(nodes);
-            return self.locks.write_all();
-        }
-        nodes
-    }
-
     /// Marks the nodes of a subtree, ancestors first, including those whose removal has begun.
     fn deactivate(&self, ino: u64) -> Vec<Going> {
         let mut going = Vec::new();
-        let mut nodes = self.lock_subtree(ino);
+        let mut nodes = self.lock.write();
         let mut rest = vec![ino];
         while let Some(at) = rest.pop() {
             let Some(entry) = nodes.entry_mut(at) else { continue };
@@ -136,11 +118,11 @@ impl Engine {
     }
 
     /// Takes drained nodes out of the tree, descendants first.
-    fn unlink(&self, ino: u64, going: &[Going]) {
+    fn unlink(&self, going: &[Going]) {
         let now = now();
         let mut gone = Vec::new();
         {
-            let mut nodes = self.lock_subtree(ino);
+            let mut nodes = self.lock.write();
             for node in going.iter().rev() {
                 let ino = node.inner.ino;
                 nodes.unhang(ino, now);

@@ -1,8 +1,7 @@
 //! The nodes as the tree lock protects them: names, children in order, attributes.
 //!
-//! A [`Part`] is what one lock protects: all nodes, or those whose number selects it (see [`super::locks`]). An
-//! inode number is generation << 32 | slot, counted from 1. It is never reused, so an old one
-//! finds nothing. Children are found by name and listed by cookie. Cookies count up in
+//! [`Nodes`] is what the lock ([`super::locks`]) protects. An inode number is generation << 32 | slot, counted from
+//! 1. It is never reused, so an old one finds nothing. Children are found by name and listed by cookie. Cookies count up in
 //! each directory, so a reader that resumes after one neither misses nor repeats the entries that stayed.
 //! Nothing here calls out or waits. Finding is O(1); listing is O(log n) plus the entries.
 
@@ -263,24 +262,30 @@ impl Dir {
     }
 }
 
-/// The nodes that one lock protects.
+/// The index of a node.
+fn place(ino: u64) -> usize {
+    (ino as u32).wrapping_sub(1) as usize
+}
+
+/// All nodes of a tree.
 #[derive(Default)]
-pub(super) struct Part {
+pub(super) struct Nodes {
     entries: Vec<Option<Box<Entry>>>,
 }
 
-impl Part {
-    /// The node `ino`, whose index in this part is `at`.
-    pub(super) fn get(&self, at: usize, ino: u64) -> Option<&Entry> {
-        self.entries.get(at)?.as_deref().filter(|entry| entry.inner.ino == ino)
+impl Nodes {
+    /// The node, if it is in the tree.
+    pub(super) fn entry(&self, ino: u64) -> Option<&Entry> {
+        self.entries.get(place(ino))?.as_deref().filter(|entry| entry.inner.ino == ino)
     }
 
-    pub(super) fn get_mut(&mut self, at: usize, ino: u64) -> Option<&mut Entry> {
-        self.entries.get_mut(at)?.as_deref_mut().filter(|entry| entry.inner.ino == ino)
+    pub(super) fn entry_mut(&mut self, ino: u64) -> Option<&mut Entry> {
+        self.entries.get_mut(place(ino))?.as_deref_mut().filter(|entry| entry.inner.ino == ino)
     }
 
     /// Puts a node into its free slot.
-    pub(super) fn put(&mut self, at: usize, entry: Box<Entry>) {
+    pub(super) fn put(&mut self, entry: Box<Entry>) {
+        let at = place(entry.inner.ino);
         if self.entries.len() <= at {
             self.entries.resize_with(at + 1, || None);
         }
@@ -288,25 +293,12 @@ impl Part {
     }
 
     /// Takes a node out.
-    pub(super) fn take(&mut self, at: usize, ino: u64) -> Option<Box<Entry>> {
-        self.entries.get_mut(at)?.take_if(|entry| entry.inner.ino == ino)
+    pub(super) fn take(&mut self, ino: u64) -> Option<Box<Entry>> {
+        self.entries.get_mut(place(ino))?.take_if(|entry| entry.inner.ino == ino)
     }
-}
-
-/// Access to locked nodes for changes of names.
-pub(super) trait Nodes {
-    /// The node, if it is in the tree and locked.
-    fn entry(&self, ino: u64) -> Option<&Entry>;
-}
-
-/// As [`Nodes`], locked for changes.
-pub(super) trait NodesMut: Nodes {
-    fn entry_mut(&mut self, ino: u64) -> Option<&mut Entry>;
-    fn put(&mut self, entry: Box<Entry>);
-    fn take(&mut self, ino: u64) -> Option<Box<Entry>>;
 
     /// Hangs a node that is in the tree below `parent`; the caller has checked that this is allowed.
-    fn hang(&mut self, ino: u64, parent: u64, now: Time) {
+    pub(super) fn hang(&mut self, ino: u64, parent: u64, now: Time) {
         let Some(entry) = self.entry(ino) else { return };
         let (name, tag, inner) = (Arc::clone(&entry.name), entry.tag, Arc::clone(&entry.inner));
         let Some(above) = self.entry_mut(parent) else { return };
@@ -318,7 +310,7 @@ pub(super) trait NodesMut: Nodes {
     }
 
     /// Hangs `new`, which is in the tree, in place of `old`, which has its name. Afterwards `old` hangs nowhere.
-    fn swap(&mut self, old: u64, new: u64, now: Time) {
+    pub(super) fn swap(&mut self, old: u64, new: u64, now: Time) {
         let Some(entry) = self.entry_mut(old) else { return };
         let (parent, cookie) = (std::mem::take(&mut entry.parent), entry.cookie);
         let Some(entry) = self.entry_mut(new) else { return };
@@ -332,7 +324,7 @@ pub(super) trait NodesMut: Nodes {
     }
 
     /// Takes a node's name out of its directory; the node stays.
-    fn unhang(&mut self, ino: u64, now: Time) {
+    pub(super) fn unhang(&mut self, ino: u64, now: Time) {
         let Some(entry) = self.entry(ino) else { return };
         let (name, tag, cookie, parent) = (Arc::clone(&entry.name), entry.tag, entry.cookie, entry.parent);
         let Some(above) = self.entry_mut(parent) else { return };

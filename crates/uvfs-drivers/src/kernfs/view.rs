@@ -1,7 +1,7 @@
 //! The driver: one superblock's view of the tree.
 //!
 //! Answers hold for ever in the cache, and in a front end's kernel, because both are told of every change
-//! ([`super::push`]); but for the policies that ask at each use, whose kernels have to ask too. That a name is hidden or being removed is an answer
+//! ([`super::push`]). That a name is hidden or being removed is an answer
 //! that is not kept: no negative entry may be left, for activation is on its way. (Nor is it an error: who waits for
 //! another's question is told that one's error, and may have come after the activation.)
 //! Names cannot be made or removed through a view (EPERM); owners may change mode, owner and times.
@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use uvfs::driver::{Driver, File, Inode, Rename};
 use uvfs::types::{
-    Access, Answer, Attr, DirEntry, Errno, Features, Make, NAME_MAX, NewInode, Op, Perm, PollEvents, Result,
+    Access, Answer, Attr, DirEntry, Errno, Features, Make, NAME_MAX, NewInode, Op, PollEvents, Result,
     SetAttr, StatFs, Ttl,
 };
 use uvfs_cache::{Cache, SbId};
@@ -22,10 +22,10 @@ use uvfs_cache::{Cache, SbId};
 use super::engine::Engine;
 use super::node::{Body, Inner};
 use super::open::Opens;
-use super::options::{Options, Policy, Tag};
+use super::options::Tag;
 use super::poll;
 use super::read;
-use super::tree::{Entry, Nodes};
+use super::tree::Entry;
 
 /// Entries of a directory that are copied at a time.
 const BATCH: usize = 64;
@@ -73,28 +73,17 @@ impl View {
         caches.iter().for_each(|(cache, sb)| tell(cache, *sb));
     }
 
-    /// Finds the node that a name in the directory `dir` leads to. `None`: another node has taken its place since the
-    /// directory was looked at, or none has; the caller looks again.
-    fn look(&self, dir: u64, name: &[u8]) -> Result<Option<Answer>> {
-        let nodes = self.engine.locks.read(&[dir]);
+    /// Finds the node that a name in the directory `dir` leads to.
+    fn look(&self, dir: u64, name: &[u8]) -> Result<Answer> {
+        let nodes = self.engine.lock.read();
         let above = nodes.entry(dir).filter(|above| !above.removing).ok_or(Errno::NOENT)?;
         let above = above.dir.as_ref().ok_or(Errno::NOTDIR)?;
         let Some(child) = above.find_seen(name, self.tag) else {
-            return Ok(Some(Answer::Absent(Ttl::Forever)));
+            return Ok(Answer::Absent(Ttl::Forever));
         };
-        if !child.active.is_active() {
-            return Ok(Some(Answer::Absent(NOT_KEPT)));
-        }
-        let ino = child.ino;
-        let attr = match nodes.entry(ino).map(Entry::attr) {
-            Some(attr) => Some(attr),
-            // Under another lock.
-            None => {
-                drop(nodes);
-                self.engine.attr(ino)
-            }
-        };
-        Ok(attr.map(|attr| Answer::Found(forever(attr))))
+        // A child that a directory lists is in the tree.
+        let child = nodes.entry(child.ino).filter(|_| child.active.is_active()).map(Entry::attr);
+        Ok(child.map_or(Answer::Absent(NOT_KEPT), |attr| Answer::Found(forever(attr))))
     }
 }
 
@@ -104,9 +93,8 @@ impl Driver for View {
     }
 
     fn features(&self) -> Features {
-        let Options { policy, may_block, .. } = self.engine.options;
-        let watched = policy == Policy::Uvfs;
-        Features { may_block, revalidates: !watched, watched, direct_io: true, ..Features::default() }
+        let may_block = self.engine.options.may_block;
+        Features { may_block, watched: true, direct_io: true, ..Features::default() }
     }
 
     /// Names and attributes of nodes are in memory, under a lock that is held for moments.
@@ -117,7 +105,7 @@ impl Driver for View {
     }
 
     fn ttl(&self) -> Ttl {
-        if self.engine.options.policy == Policy::Uvfs { Ttl::Forever } else { NOT_KEPT }
+        Ttl::Forever
     }
 
     fn root(&self, _op: &Op) -> Result<NewInode> {
@@ -131,34 +119,7 @@ impl Driver for View {
     }
 
     fn lookup(&self, _op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Answer> {
-        loop {
-            // Each repetition is another thread's replacement of the node.
-            if let Some(answer) = self.look(inode.ino(), name)? {
-                return Ok(answer);
-            }
-        }
-    }
-
-    /// A negative entry is asked about by its name: the lock is held anyway, and what is not there now was not hidden
-    /// when the entry was made, for then none would have been made.
-    fn revalidate(&self, dir: u64, name: &[u8], child: Option<u64>) -> bool {
-        let nodes = self.engine.locks.read(&[child.unwrap_or(dir)]);
-        let Some(ino) = child else {
-            let above = nodes.entry(dir).filter(|above| !above.removing);
-            return above
-                .and_then(|above| above.dir.as_ref())
-                .is_some_and(|d| d.find_seen(name, self.tag).is_none());
-        };
-        nodes.entry(ino).is_some_and(|entry| {
-            let seen = entry.tag.is_none() || entry.tag == self.tag;
-            seen && entry.parent == dir && *entry.name == *name && entry.inner.active.is_active()
-        })
-    }
-
-    fn permission(&self, ino: u64) -> Option<Perm> {
-        let nodes = self.engine.locks.read(&[ino]);
-        let entry = nodes.entry(ino)?;
-        Some(Perm { mode: entry.inner.fmt | entry.owner.mode, uid: entry.owner.uid, gid: entry.owner.gid })
+        self.look(inode.ino(), name)
     }
 
     /// Of a removed node what was known last, for those who still have it.
@@ -201,7 +162,7 @@ impl Driver for View {
         let mut from = cookie;
         loop {
             let batch = {
-                let nodes = self.engine.locks.read(&[dir]);
+                let nodes = self.engine.lock.read();
                 let entry = nodes.entry(dir).filter(|entry| !entry.removing).ok_or(Errno::NOENT)?;
                 entry.dir.as_ref().ok_or(Errno::NOTDIR)?.list(self.tag, from, BATCH)
             };

@@ -6,11 +6,11 @@ use parking_lot::Mutex;
 use uvfs::{Cred, Errno, OpenFlags, RenameFlags, SetAttr, mode};
 use uvfs_drivers::kernfs::{Target, read_write};
 
-use crate::{DIR, FILE, each, says};
+use crate::{DIR, FILE, says, with_world};
 
 #[test]
 fn what_a_program_adds_is_found_listed_and_read() {
-    each(|w| {
+    with_world(|w| {
         assert!(!w.exists("/a"));
         let a = w.tree.root().add_dir("a", DIR).unwrap();
         a.add_attr("x", FILE, says("one\n")).unwrap();
@@ -28,7 +28,7 @@ fn what_a_program_adds_is_found_listed_and_read() {
 
 #[test]
 fn a_store_takes_what_was_written() {
-    each(|w| {
+    with_world(|w| {
         let value = Arc::new(Mutex::new(b"info".to_vec()));
         let (shown, stored) = (Arc::clone(&value), Arc::clone(&value));
         let level = read_write(
@@ -58,7 +58,7 @@ fn a_store_takes_what_was_written() {
 
 #[test]
 fn links_lead_to_nodes_by_relative_paths() {
-    each(|w| {
+    with_world(|w| {
         let root = w.tree.root();
         let devices = root.add_dir("devices", DIR).unwrap();
         let card = devices.add_dir("card0", DIR).unwrap();
@@ -80,7 +80,7 @@ fn links_lead_to_nodes_by_relative_paths() {
 
 #[test]
 fn what_is_removed_is_gone_and_comes_again_as_another() {
-    each(|w| {
+    with_world(|w| {
         let root = w.tree.root();
         let dir = root.add_dir("d", DIR).unwrap();
         dir.add_attr("x", FILE, says("1")).unwrap();
@@ -98,7 +98,7 @@ fn what_is_removed_is_gone_and_comes_again_as_another() {
 
 #[test]
 fn a_move_shows_at_both_ends() {
-    each(|w| {
+    with_world(|w| {
         let root = w.tree.root();
         let (a, b) = (root.add_dir("a", DIR).unwrap(), root.add_dir("b", DIR).unwrap());
         let x = a.add_dir("x", DIR).unwrap();
@@ -115,7 +115,7 @@ fn a_move_shows_at_both_ends() {
 
 #[test]
 fn owners_may_change_modes_and_nobody_may_change_names() {
-    each(|w| {
+    with_world(|w| {
         let x = w.tree.root().add_attr("x", FILE.owner(1000, 1000), says("x")).unwrap();
         let owner = w.vfs.context(Cred::user(1000, 1000));
         owner.chmod(b"/x", 0o600).unwrap();

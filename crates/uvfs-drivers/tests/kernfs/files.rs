@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use uvfs::{Context, Errno, Handle, OpenFlags, PollEvents, Result};
 use uvfs_drivers::kernfs::{Attribute, Call, Kind, STORE_MAX};
 
-use crate::{FILE, World, each, says};
+use crate::{FILE, World, says, with_world};
 
 fn open<'v>(context: &Context<'v>, path: &str) -> Handle<'v> {
     context.open(path.as_bytes(), OpenFlags::READ | OpenFlags::WRITE, 0).unwrap()
@@ -23,7 +23,7 @@ fn read(file: &Handle<'_>, offset: u64, len: usize) -> Result<String> {
 
 #[test]
 fn a_value_that_changes_size_while_it_is_read_is_seen_as_it_was() {
-    each(|w| {
+    with_world(|w| {
         let value = Arc::new(Mutex::new("long ".repeat(100)));
         let shown = Arc::clone(&value);
         let show = move |out: &mut Vec<u8>| {
@@ -44,7 +44,7 @@ fn a_value_that_changes_size_while_it_is_read_is_seen_as_it_was() {
 
 #[test]
 fn a_failed_show_leaves_no_old_text() {
-    each(|w| {
+    with_world(|w| {
         let calls = AtomicU32::new(0);
         let show = move |out: &mut Vec<u8>| match calls.fetch_add(1, SeqCst) {
             1 => Err(Errno::AGAIN),
@@ -68,7 +68,7 @@ fn a_store_gets_one_write_and_no_more_than_it_may() {
             Ok(data.len() + 1)
         }
     }
-    each(|w| {
+    with_world(|w| {
         let seen = Arc::new(Mutex::new(Vec::new()));
         w.tree.root().add_attr("x", FILE, Takes(Arc::clone(&seen))).unwrap();
         let context = w.root();
@@ -99,7 +99,7 @@ fn a_binary_attribute_is_read_and_written_at_offsets() {
             Ok(data.len())
         }
     }
-    each(|w| {
+    with_world(|w| {
         w.tree.root().add_attr("x", FILE, Bytes(Mutex::new(vec![b'.'; 64]))).unwrap();
         assert_eq!(w.root().stat(b"/x").unwrap().size, 64);
         let context = w.root();
@@ -132,7 +132,7 @@ impl Attribute for Numbers {
 
 #[test]
 fn records_are_made_as_they_are_read() {
-    let w = World::new(uvfs_drivers::kernfs::Policy::Uvfs);
+    let w = World::new();
     let made = Arc::new(AtomicU64::new(0));
     w.tree.root().add_attr("x", FILE, Numbers(Arc::clone(&made))).unwrap();
     let context = w.root();
@@ -174,7 +174,7 @@ fn a_record_that_fails_is_told_after_those_before_it() {
             Ok(Some(position + 1))
         }
     }
-    each(|w| {
+    with_world(|w| {
         w.tree.root().add_attr("x", FILE, Fails).unwrap();
         let context = w.root();
         let file = open(&context, "/x");
@@ -208,7 +208,7 @@ fn an_empty_record_is_passed_over_and_no_record_is_the_end() {
             Ok(None)
         }
     }
-    each(|w| {
+    with_world(|w| {
         w.tree.root().add_attr("x", FILE, Sparse).unwrap();
         w.tree.root().add_attr("y", FILE, Nothing).unwrap();
         assert_eq!(w.read("/x").unwrap(), "x".repeat(11));
@@ -229,7 +229,7 @@ impl<F: Fn() + Send + Sync> Wake for Counts<F> {
 #[test]
 fn who_polls_is_woken_by_a_notification_and_told_until_it_reads_from_the_start() {
     let changed = PollEvents::ALWAYS | PollEvents::ERR | PollEvents::PRI;
-    each(|w| {
+    with_world(|w| {
         let x = w.tree.root().add_attr("x", FILE, says("value")).unwrap();
         let (context, op) = (w.root(), w.vfs.op(&uvfs::Cred::root()));
         let inode = open(&context, "/x").inode().id();

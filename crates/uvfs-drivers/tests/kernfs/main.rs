@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use uvfs::{Context, Cred, Errno, OpenFlags, Vfs, VfsConfig};
-use uvfs_drivers::kernfs::{Attribute, Kernfs, Meta, Options, Policy, Tag};
+use uvfs_drivers::kernfs::{Attribute, Kernfs, Meta, Options, Tag};
 
 /// How long a test waits for an expected event before it fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -31,8 +31,8 @@ struct World {
 }
 
 impl World {
-    fn new(policy: Policy) -> Self {
-        Self::of(Kernfs::new(Options { policy, ..Options::default() }).expect("a tree"), None)
+    fn new() -> Self {
+        Self::of(Kernfs::new(Options::default()).expect("a tree"), None)
     }
 
     fn of(tree: Kernfs, tag: Option<Tag>) -> Self {
@@ -75,10 +75,7 @@ fn says(text: &'static str) -> impl Attribute {
     move |out: &mut Vec<u8>| out.write_all(text.as_bytes()).map_err(|_| Errno::IO)
 }
 
-/// Runs a test under each policy.
-fn each(test: impl Fn(World)) {
-    for policy in Policy::ALL {
-        println!("{policy}");
-        test(World::new(policy));
-    }
+/// Runs a test on a tree of its own.
+fn with_world(test: impl FnOnce(World)) {
+    test(World::new());
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use uvfs::{Access, Cred, Errno, Found, OpenFlags, Result};
 use uvfs_drivers::kernfs::{Attribute, Call};
 
-use crate::{DIR, FILE, PATIENCE, each, says};
+use crate::{DIR, FILE, PATIENCE, says, with_world};
 
 /// An attribute whose one call reports that it is inside and stays there until it is released.
 struct Slow(Sender<()>, Mutex<Receiver<()>>);
@@ -24,7 +24,7 @@ impl Attribute for Slow {
 
 #[test]
 fn a_replaced_name_is_never_absent() {
-    each(|w| {
+    with_world(|w| {
         let dir = w.tree.root().add_dir("d", DIR).unwrap();
         dir.add_attr("x", FILE, says("text")).unwrap();
         let done = AtomicBool::new(false);
@@ -58,7 +58,7 @@ fn a_replaced_name_is_never_absent() {
 /// The node's slot in the table has since held other nodes, which were replaced too.
 #[test]
 fn a_node_that_was_looked_up_before_several_replacements_is_stale() {
-    each(|w| {
+    with_world(|w| {
         let root = w.tree.root();
         root.add_attr("x", FILE, says("text")).unwrap();
         let op = w.vfs.op(&Cred::root());
@@ -72,7 +72,7 @@ fn a_node_that_was_looked_up_before_several_replacements_is_stale() {
 
 #[test]
 fn a_reader_of_the_old_node_is_not_waited_for_and_finishes_on_it() {
-    each(|w| {
+    with_world(|w| {
         let (root, context) = (w.tree.root(), w.root());
         for unlinked in [false, true] {
             let ((inside, is_inside), (go, may_go)) = (channel(), channel());
@@ -111,7 +111,7 @@ fn a_reader_of_the_old_node_is_not_waited_for_and_finishes_on_it() {
 
 #[test]
 fn another_kind_of_node_takes_the_place_and_nothing_is_left_below() {
-    each(|w| {
+    with_world(|w| {
         let root = w.tree.root();
         for name in ["a", "b", "c"] {
             root.add_attr(name, FILE, says(name)).unwrap();
@@ -138,7 +138,7 @@ fn another_kind_of_node_takes_the_place_and_nothing_is_left_below() {
 
 #[test]
 fn what_has_no_write_bit_is_not_opened_for_writing_by_root_either() {
-    each(|w| {
+    with_world(|w| {
         let root = w.tree.root();
         for (mode, read, write) in
             [(0o444, true, false), (0o200, false, true), (0o640, true, true), (0, false, false)]

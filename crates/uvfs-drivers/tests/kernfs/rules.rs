@@ -7,9 +7,9 @@ use std::thread;
 
 use parking_lot::Mutex;
 use uvfs::{Cred, Errno, Found, OpenFlags, Result};
-use uvfs_drivers::kernfs::{Attribute, Call, Kernfs, Meta, Options, Policy, Tag};
+use uvfs_drivers::kernfs::{Attribute, Call, Kernfs, Meta, Options, Tag};
 
-use crate::{DIR, FILE, PATIENCE, World, each, says};
+use crate::{DIR, FILE, PATIENCE, World, says, with_world};
 
 /// An attribute whose calls report that they are inside and stay there until they are released.
 struct Gate {
@@ -52,7 +52,7 @@ impl Attribute for Gate {
 
 #[test]
 fn a_removal_waits_for_the_calls_that_are_inside_and_none_begins_afterwards() {
-    each(|w| {
+    with_world(|w| {
         let (gate, keeper) = gate(false);
         let x = w.tree.root().add_attr("x", FILE, gate).unwrap();
         let context = w.root();
@@ -81,7 +81,7 @@ fn a_removal_waits_for_the_calls_that_are_inside_and_none_begins_afterwards() {
 
 #[test]
 fn the_tree_lock_is_not_held_while_a_removal_waits() {
-    each(|w| {
+    with_world(|w| {
         let (gate, keeper) = gate(false);
         let d = w.tree.root().add_dir("d", DIR).unwrap();
         d.add_attr("x", FILE, gate).unwrap();
@@ -123,7 +123,7 @@ fn of_two_that_remove_themselves_one_wins_and_the_other_waits_for_it() {
             Ok(data.len())
         }
     }
-    each(|w| {
+    with_world(|w| {
         let ends = Arc::new(Mutex::new(Vec::new()));
         let both = Both { first: Arc::new(std::sync::Barrier::new(2)), ends: Arc::clone(&ends) };
         w.tree.root().add_attr("x", FILE, both).unwrap();
@@ -139,7 +139,7 @@ fn of_two_that_remove_themselves_one_wins_and_the_other_waits_for_it() {
 
 #[test]
 fn a_removal_does_not_wait_for_a_call_that_broke_its_protection() {
-    each(|w| {
+    with_world(|w| {
         let (gate, keeper) = gate(true);
         let x = w.tree.root().add_attr("x", FILE, gate).unwrap();
         thread::scope(|s| {
@@ -155,7 +155,7 @@ fn a_removal_does_not_wait_for_a_call_that_broke_its_protection() {
 
 #[test]
 fn looking_up_an_inactive_node_leaves_no_negative_entry() {
-    each(|w| {
+    with_world(|w| {
         let d = w.tree.root().add_dir("d", DIR.hidden()).unwrap();
         let x = d.add_attr("x", FILE, says("x")).unwrap();
         assert!(!w.exists("/d") && !w.exists("/d/x") && !x.is_active());
@@ -168,7 +168,7 @@ fn looking_up_an_inactive_node_leaves_no_negative_entry() {
 
 #[test]
 fn a_negative_entry_gives_way_to_what_is_added_activated_or_moved_there() {
-    each(|w| {
+    with_world(|w| {
         let root = w.tree.root();
         assert!(!w.exists("/x") && !w.exists("/y") && !w.exists("/z"));
         root.add_attr("x", FILE, says("x")).unwrap();
@@ -182,33 +182,8 @@ fn a_negative_entry_gives_way_to_what_is_added_activated_or_moved_there() {
 }
 
 #[test]
-fn revalidation_goes_by_active_parent_name_and_tag() {
-    for policy in Policy::ALL {
-        let tree = Kernfs::new(Options { policy, ..Options::default() }).unwrap();
-        let (view, other) = (tree.view(Some(Tag(1))), tree.view(Some(Tag(2))));
-        let root = tree.root();
-        let net = root.add_dir("net", DIR.namespaced()).unwrap();
-        let (top, at) = (root.ino(), net.ino());
-        let hidden = root.add_attr("h", FILE.hidden(), says("")).unwrap();
-        let lo = net.add_attr("lo", FILE.tag(Tag(1)), says("")).unwrap();
-        assert!(view.revalidate(top, b"net", Some(at)));
-        assert!(view.revalidate(at, b"lo", Some(lo.ino())));
-        assert!(!other.revalidate(at, b"lo", Some(lo.ino())), "another tag");
-        assert!(!view.revalidate(top, b"lo", Some(lo.ino())), "another parent");
-        assert!(!view.revalidate(at, b"l0", Some(lo.ino())), "another name");
-        assert!(!view.revalidate(top, b"h", Some(hidden.ino())), "not active");
-        assert!(view.revalidate(at, b"eth0", None) && other.revalidate(at, b"lo", None));
-        assert!(!view.revalidate(at, b"lo", None), "it is there by now");
-        lo.remove();
-        assert!(!view.revalidate(at, b"lo", Some(lo.ino())) && view.revalidate(at, b"lo", None));
-        net.remove();
-        assert!(!view.revalidate(at, b"eth0", None), "a removed directory's");
-    }
-}
-
-#[test]
 fn no_lock_is_held_while_entries_are_handed_out_and_reading_resumes_by_the_full_key() {
-    each(|w| {
+    with_world(|w| {
         let root = w.tree.root();
         for index in 0..300 {
             root.add_attr(format!("n{index}"), FILE, says("")).unwrap();
@@ -254,33 +229,31 @@ fn no_lock_is_held_while_entries_are_handed_out_and_reading_resumes_by_the_full_
 
 #[test]
 fn a_view_sees_the_children_of_its_tag() {
-    for policy in Policy::ALL {
-        let tree = Kernfs::new(Options { policy, namespaced: true, ..Options::default() }).unwrap();
-        let one = World::of(tree.clone(), Some(Tag(1)));
-        let two = World::of(tree.clone(), Some(Tag(2)));
-        let none = World::of(tree.clone(), None);
-        let root = tree.root();
-        assert!(!one.exists("/lo") && !two.exists("/lo"));
-        let first = root.add_attr("lo", FILE.tag(Tag(1)), says("first")).unwrap();
-        assert_eq!(root.add_attr("lo", FILE, says("")).err(), Some(Errno::INVAL));
-        assert_eq!(root.add_attr("lo", FILE.tag(Tag(1)), says("")).err(), Some(Errno::EXIST));
-        assert!(one.exists("/lo") && !two.exists("/lo") && !none.exists("/lo"));
-        root.add_dir("lo", DIR.tag(Tag(2))).unwrap().add_attr("x", FILE, says("second")).unwrap();
-        assert_eq!((one.read("/lo"), two.read("/lo/x")), (Ok("first".into()), Ok("second".into())));
-        assert_eq!(one.names("/").unwrap(), ["lo"]);
-        assert!(none.names("/").unwrap().is_empty());
-        // Into another namespace.
-        assert_eq!(first.rename(&root, "lo", Some(Tag(2))), Err(Errno::EXIST));
-        first.rename(&root, "eth0", Some(Tag(2))).unwrap();
-        assert!(!one.exists("/lo") && !one.exists("/eth0"));
-        assert_eq!(two.read("/eth0").unwrap(), "first");
-        assert_eq!(root.find("eth0", Some(Tag(2))), Some(first));
-    }
+    let tree = Kernfs::new(Options { namespaced: true, ..Options::default() }).unwrap();
+    let one = World::of(tree.clone(), Some(Tag(1)));
+    let two = World::of(tree.clone(), Some(Tag(2)));
+    let none = World::of(tree.clone(), None);
+    let root = tree.root();
+    assert!(!one.exists("/lo") && !two.exists("/lo"));
+    let first = root.add_attr("lo", FILE.tag(Tag(1)), says("first")).unwrap();
+    assert_eq!(root.add_attr("lo", FILE, says("")).err(), Some(Errno::INVAL));
+    assert_eq!(root.add_attr("lo", FILE.tag(Tag(1)), says("")).err(), Some(Errno::EXIST));
+    assert!(one.exists("/lo") && !two.exists("/lo") && !none.exists("/lo"));
+    root.add_dir("lo", DIR.tag(Tag(2))).unwrap().add_attr("x", FILE, says("second")).unwrap();
+    assert_eq!((one.read("/lo"), two.read("/lo/x")), (Ok("first".into()), Ok("second".into())));
+    assert_eq!(one.names("/").unwrap(), ["lo"]);
+    assert!(none.names("/").unwrap().is_empty());
+    // Into another namespace.
+    assert_eq!(first.rename(&root, "lo", Some(Tag(2))), Err(Errno::EXIST));
+    first.rename(&root, "eth0", Some(Tag(2))).unwrap();
+    assert!(!one.exists("/lo") && !one.exists("/eth0"));
+    assert_eq!(two.read("/eth0").unwrap(), "first");
+    assert_eq!(root.find("eth0", Some(Tag(2))), Some(first));
 }
 
 #[test]
 fn what_was_removed_says_so_to_who_still_has_it() {
-    each(|w| {
+    with_world(|w| {
         let d = w.tree.root().add_dir("d", DIR).unwrap();
         let x = d.add_attr("x", FILE, says("x")).unwrap();
         let context = w.root();
@@ -316,7 +289,7 @@ fn a_removed_attribute_ends_when_the_last_handle_goes() {
             self.0.fetch_add(1, SeqCst);
         }
     }
-    each(|w| {
+    with_world(|w| {
         let ends = Arc::new(AtomicU32::new(0));
         let root = w.tree.root();
         let handle = root.add_attr("a", FILE, Ends(Arc::clone(&ends))).unwrap();

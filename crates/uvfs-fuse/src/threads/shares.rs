@@ -287,11 +287,12 @@ mod tests {
         let mut shares = Shares::new(256);
         let who = Caller { uid: 1, gid: 0, pid: 7, umask: 0 };
         let [question, change] = [Purpose::Question, Purpose::Change].map(|p| Share::of(p, who, 5));
-        assert_eq!((0..100).filter(|job| shares.add(question, *job).is_some()).count(), 32);
-        assert_eq!((0..100).filter(|job| shares.add(change, *job).is_some()).count(), 32);
+        assert_eq!((0..100).filter(|job| shares.add(question, *job).is_some()).count(), 80);
+        // The user has 120 threads at most.
+        assert_eq!((0..100).filter(|job| shares.add(change, *job).is_some()).count(), 40);
         // Each waits for its own kind.
         shares.end(change);
-        assert_eq!(shares.next(), Some((change, 32)));
+        assert_eq!(shares.next(), Some((change, 40)));
         assert!(shares.next().is_none());
     }
 
@@ -301,7 +302,7 @@ mod tests {
         let mut shares = Shares::new(256);
         let root = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
         let asked = Share::of(Purpose::Change, root, 5);
-        assert_eq!((0..100).filter(|job| shares.add(asked, *job).is_some()).count(), 32);
+        assert_eq!((0..100).filter(|job| shares.add(asked, *job).is_some()).count(), 80);
         assert!(shares.add(Share::of(Purpose::Kernel, root, 5), 100).is_some(), "a file cannot be closed");
     }
 

@@ -1,4 +1,4 @@
-//! Models of a lockref: properties of every policy, and those that only the caches' policy has.
+//! Models of a lockref.
 
 use super::*;
 use crate::primitives::Arc;
@@ -12,13 +12,13 @@ fn model(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
 }
 
 /// A slot: the word, and the object that it stands for.
-struct Slot<P>(LockRef<P>, UnsafeCell<u32>);
+struct Slot(LockRef, UnsafeCell<u32>);
 // SAFETY: the cell is touched only as the word allows; the tests prove that.
-unsafe impl<P: Policy> Sync for Slot<P> {}
+unsafe impl Sync for Slot {}
 // SAFETY: as above.
-unsafe impl<P: Policy> Send for Slot<P> {}
+unsafe impl Send for Slot {}
 
-impl<P: Policy> Slot<P> {
+impl Slot {
     fn new() -> Arc<Self> {
         Arc::new(Self(LockRef::new(), UnsafeCell::new(0)))
     }
@@ -34,8 +34,8 @@ impl<P: Policy> Slot<P> {
 
 /// Of several puts exactly one is the last; a get that expects the generation never succeeds on a dead
 /// slot.
-fn one_last_put<P: Policy>() {
-    let r = Arc::new(LockRef::<P>::new());
+fn one_last_put() {
+    let r = Arc::new(LockRef::new());
     r.start(7);
     r.get_held();
     let put = {
@@ -53,8 +53,8 @@ fn one_last_put<P: Policy>() {
 }
 
 /// A stale index cannot touch the next owner's count.
-fn a_stale_get<P: Policy>() {
-    let r = Arc::new(LockRef::<P>::new());
+fn a_stale_get() {
+    let r = Arc::new(LockRef::new());
     r.start(1);
     let stale = {
         let r = r.clone();
@@ -78,8 +78,8 @@ fn a_stale_get<P: Policy>() {
 }
 
 /// Gets and puts beside a lock and unlock: no count is lost, and the lock is free in the end.
-fn unlock_loses_no_count<P: Policy>() {
-    let r = Arc::new(LockRef::<P>::new());
+fn unlock_loses_no_count() {
+    let r = Arc::new(LockRef::new());
     r.start(1);
     r.get_held();
     let other = {
@@ -95,12 +95,12 @@ fn unlock_loses_no_count<P: Policy>() {
     other.join().unwrap();
     assert_eq!(r.count(), 1);
     assert!(r.put());
-    assert!(!P::is_locked(r.0.load(Ordering::Relaxed)));
+    assert!(r.0.load(Ordering::Relaxed) & bitlock::LOCK == 0);
 }
 
 /// The teardown comes after everything that others did with their references.
-fn the_last_put_comes_after_all_others<P: Policy>() {
-    let slot = Slot::<P>::new();
+fn the_last_put_comes_after_all_others() {
+    let slot = Slot::new();
     slot.0.start(7);
     slot.0.get_held();
     let other = {
@@ -122,54 +122,33 @@ fn the_last_put_comes_after_all_others<P: Policy>() {
 /// Rule 2. Planted bugs: rule2-get-ignores-death, rule2-two-last-puts.
 #[test]
 fn loom_rule2_one_last_put_and_no_resurrection() {
-    model(3, one_last_put::<Uvfs>);
+    model(3, one_last_put);
 }
 
 /// Rule 2. Planted bug: rule2-get-ignores-generation.
 #[test]
 fn loom_rule2_a_stale_get_on_a_recycled_slot_harms_nobody() {
-    model(3, a_stale_get::<Uvfs>);
+    model(3, a_stale_get);
 }
 
 /// Rule 2. Planted bug: rule2-unlock-is-a-store.
 #[test]
 fn loom_rule2_unlock_loses_no_count() {
-    model(3, unlock_loses_no_count::<Uvfs>);
+    model(3, unlock_loses_no_count);
 }
 
 /// Rule 2. Planted bugs: rule2-put-without-release, rule2-put-without-acquire.
 #[test]
 fn loom_rule2_the_last_put_comes_after_all_others() {
-    model(3, the_last_put_comes_after_all_others::<Uvfs>);
-}
-
-/// A stale get that is in the queue for the lock of the slot's next generation.
-fn a_stale_get_in_the_queue<P: Policy>() {
-    let r = Arc::new(LockRef::<P>::new());
-    r.start(1);
-    let stale = {
-        let r = r.clone();
-        spawn(move || r.get_generation(1) && r.put())
-    };
-    r.lock();
-    r.unlock();
-    let last = r.put();
-    if last {
-        r.start(2);
-        r.lock();
-        r.unlock();
-    }
-    assert_ne!(stale.join().unwrap(), last);
-    assert_eq!(r.count(), u64::from(last));
-    assert!(!P::is_locked(r.0.load(Ordering::Relaxed)));
+    model(3, the_last_put_comes_after_all_others);
 }
 
 /// Mutual exclusion.
-fn the_lock_excludes<P: Policy>() {
-    let slot = Slot::<P>::new();
+fn the_lock_excludes() {
+    let slot = Slot::new();
     slot.0.start(7);
     slot.0.get_held();
-    let add = |slot: &Slot<P>| {
+    let add = |slot: &Slot| {
         slot.0.lock();
         let was = slot.read();
         slot.write(was + 1);
@@ -184,27 +163,10 @@ fn the_lock_excludes<P: Policy>() {
     assert_eq!(slot.read(), 2);
 }
 
-/// All properties that hold for any policy.
-fn any_policy<P: Policy>() {
-    model(2, one_last_put::<P>);
-    model(2, a_stale_get::<P>);
-    model(2, a_stale_get_in_the_queue::<P>);
-    model(2, unlock_loses_no_count::<P>);
-    model(2, the_last_put_comes_after_all_others::<P>);
-    model(2, the_lock_excludes::<P>);
-}
-
-/// Rule 2, for the models of the kernel's lockref that measurements use. Planted bugs:
-/// rule2-a-start-empties-the-queue, rule2-a-queue-after-one-look.
+/// Rule 2: the lock excludes, beside the counts in the same word.
 #[test]
-fn loom_rule2_stock_keeps_its_count() {
-    any_policy::<Stock>();
-}
-
-/// As above.
-#[test]
-fn loom_rule2_patched_keeps_its_count() {
-    any_policy::<Patched>();
+fn loom_rule2_the_lock_excludes() {
+    model(2, the_lock_excludes);
 }
 
 /// Rule 2: a held lock diverts no get or put. The lock is never released here: a get or put that waited for
@@ -212,7 +174,7 @@ fn loom_rule2_patched_keeps_its_count() {
 #[test]
 fn loom_rule2_a_held_lock_delays_no_get_and_no_put() {
     model(3, || {
-        let r = Arc::new(LockRef::<Uvfs>::new());
+        let r = Arc::new(LockRef::new());
         r.start(7);
         r.lock();
         let other = {
@@ -233,7 +195,7 @@ fn loom_rule2_a_held_lock_delays_no_get_and_no_put() {
 
 fn a_get_sees_the_slot_filled(get: fn(&LockRef) -> bool) {
     model(3, move || {
-        let slot = Slot::<Uvfs>::new();
+        let slot = Slot::new();
         let reader = {
             let slot = slot.clone();
             spawn(move || {
@@ -261,7 +223,7 @@ fn loom_rule16_a_get_by_generation_sees_the_slot_filled() {
 #[test]
 fn loom_rule2_an_eviction_comes_after_all_holders() {
     model(3, || {
-        let slot = Slot::<Uvfs>::new();
+        let slot = Slot::new();
         slot.0.start(7);
         slot.0.get_held();
         let evicter = {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 63            32   31       30   29          2 1    0
-//! |     generation      |anchor | spread |    count   | lock |     (the lock's bits: as many as its policy says)
+//! |     generation      |anchor | spread |    count   | lock |
 //! ```
 //!
 //! A slot is dead when its count is 0, and stays so until the allocator starts its next generation. From an
@@ -11,8 +11,8 @@
 //! holds a reference adds or subtracts unconditionally, so the word cannot change hands under it. If
 //! several threads drop their references, exactly one sees the 1 before its 0: it owns the teardown.
 //!
-//! The [`Policy`] decides what a held lock does to gets and puts. With [`Uvfs`], the usual one, it does
-//! nothing to them: they carry its bits along, so that there is no locked mode to fall into.
+//! A held lock diverts no get and no put: they carry its bits along, so that there is no locked mode to fall into.
+//! The lock is a [`bitlock`](crate::bitlock): waiting for it is unfair, and waiters sleep.
 //!
 //! The two bits above the count are for [`crate::percpu_ref`]. *Spread* says that some references are
 //! counted elsewhere; the count then has a bias, so that it cannot reach 0. *Anchor* says that some holder
@@ -22,33 +22,31 @@
 
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod policy;
 
 use std::fmt;
-use std::marker::PhantomData;
 
-pub use policy::{Held, Patched, Policy, Stock, Uvfs, diverted};
-
+use crate::bitlock;
 use crate::order::{self, Class};
-use crate::primitives::{AtomicU64, Ordering, fence, spin_loop};
+use crate::primitives::{AtomicU64, Ordering, fence};
 
 const GENERATION_SHIFT: u32 = 32;
 const ANCHOR: u64 = 1 << 31;
 const SPREAD: u64 = 1 << 30;
-/// Exchanges that a get or put tries while the lock is free, if the policy has another way.
-const RETRIES: u32 = if cfg!(loom) { 2 } else { 100 };
+/// Low bits of the word that belong to the lock.
+const LOCK_BITS: u32 = 2;
+const _: () = assert!(bitlock::LOCK | bitlock::WAIT == (1 << LOCK_BITS) - 1);
 
 /// The word. Zero-valid (generation 0: dead), so it may stand in a [`crate::arena::Slot`].
 #[repr(transparent)]
-pub struct LockRef<P = Uvfs>(AtomicU64, PhantomData<P>);
+pub struct LockRef(AtomicU64);
 
-impl<P: Policy> Default for LockRef<P> {
+impl Default for LockRef {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<P: Policy> fmt::Debug for LockRef<P> {
+impl fmt::Debug for LockRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LockRef(generation {}, count {})", self.generation(), self.count())
     }
@@ -72,10 +70,9 @@ fn generation_of(word: u64) -> u32 {
     (word >> GENERATION_SHIFT) as u32
 }
 
-impl<P: Policy> LockRef<P> {
-    const ONE: u64 = 1 << P::LOCK_BITS;
+impl LockRef {
+    const ONE: u64 = 1 << LOCK_BITS;
     const COUNT: u64 = SPREAD - Self::ONE;
-    const LOCK: u64 = Self::ONE - 1;
     /// References that one slot may have (200 million) before the process is stopped, as `Arc` does. A
     /// directory has one for each of its children.
     const MANY: u64 = Self::COUNT / 8 * 7;
@@ -86,7 +83,7 @@ impl<P: Policy> LockRef<P> {
 
     /// A dead word of generation 0.
     pub fn new() -> Self {
-        Self(AtomicU64::new(0), PhantomData)
+        Self(AtomicU64::new(0))
     }
 
     /// Start a new generation with one reference, held by the caller. Only the caller has the slot: it was
@@ -107,21 +104,7 @@ impl<P: Policy> LockRef<P> {
         let word = u64::from(generation) << GENERATION_SHIFT | references;
         // Release: a thread that takes a reference by expecting this generation sees the slot as it was
         // filled.
-        match P::HELD {
-            Held::Carry => self.0.store(word, Ordering::Release),
-            // A stale get may be in the queue.
-            Held::Queue { .. } => {
-                let mut old = self.0.load(Ordering::Relaxed);
-                while let Err(now) = self.0.compare_exchange_weak(
-                    old,
-                    word | old & Self::LOCK,
-                    Ordering::Release,
-                    Ordering::Relaxed,
-                ) {
-                    old = now;
-                }
-            }
-        }
+        self.0.store(word, Ordering::Release);
     }
 
     /// The generation in the word, dead or not. It proves nothing about the slot's contents: that takes a
@@ -143,13 +126,7 @@ impl<P: Policy> LockRef<P> {
     /// Take another reference. The caller holds one already.
     #[inline]
     pub fn get_held(&self) {
-        let old = match P::HELD {
-            Held::Carry => self.0.fetch_add(Self::ONE, Ordering::Relaxed),
-            Held::Queue { .. } => {
-                let old = self.change(Ordering::Relaxed, |old| Some(old + Self::ONE));
-                old.unwrap_or_default()
-            }
-        };
+        let old = self.0.fetch_add(Self::ONE, Ordering::Relaxed);
         debug_assert!(old & Self::COUNT != 0, "get_held without a reference");
         Self::one_more(old);
     }
@@ -170,14 +147,7 @@ impl<P: Policy> LockRef<P> {
     #[inline]
     pub fn put(&self) -> bool {
         // Release: all use of the reference happens before the teardown.
-        let old = match P::HELD {
-            Held::Carry => self.0.fetch_sub(Self::ONE, Ordering::Release),
-            Held::Queue { .. } => {
-                let old = self.change(Ordering::Release, |old| Some(old - Self::ONE));
-                old.unwrap_or_default()
-            }
-        };
-        Self::was_last(old)
+        Self::was_last(self.0.fetch_sub(Self::ONE, Ordering::Release))
     }
 
     /// Whether a put that found this word was the last.
@@ -203,19 +173,10 @@ impl<P: Policy> LockRef<P> {
         killed.is_some()
     }
 
-    /// Replace the word by the result of `step`, in the policy's way. Returns the word before, or `None` if
-    /// `step` refuses.
+    /// Replace the word by the result of `step`, whatever the state of the lock. Returns the word before, or `None`
+    /// if `step` refuses.
     #[inline]
     fn change(&self, success: Ordering, step: impl Fn(u64) -> Option<u64>) -> Option<u64> {
-        match P::HELD {
-            Held::Carry => self.exchange(success, step),
-            Held::Queue { spins } => self.unless_held(spins, success, step),
-        }
-    }
-
-    /// By compare-exchange, whatever the state of the lock.
-    #[inline]
-    fn exchange(&self, success: Ordering, step: impl Fn(u64) -> Option<u64>) -> Option<u64> {
         let mut old = self.0.load(Ordering::Relaxed);
         loop {
             match self.0.compare_exchange_weak(old, step(old)?, success, Ordering::Relaxed) {
@@ -223,41 +184,6 @@ impl<P: Policy> LockRef<P> {
                 Err(now) => old = now,
             }
         }
-    }
-
-    /// By compare-exchange while the lock is free, else as its holder.
-    fn unless_held(
-        &self,
-        mut spins: u32,
-        success: Ordering,
-        step: impl Fn(u64) -> Option<u64>,
-    ) -> Option<u64> {
-        let mut retries = RETRIES;
-        let mut old = self.0.load(Ordering::Relaxed);
-        while retries > 0 {
-            if P::is_locked(old) {
-                if spins == 0 {
-                    break;
-                }
-                spins -= 1;
-                spin_loop();
-                old = self.0.load(Ordering::Relaxed);
-                continue;
-            }
-            match self.0.compare_exchange_weak(old, step(old)?, success, Ordering::Relaxed) {
-                Ok(_) => return Some(old),
-                Err(now) => {
-                    old = now;
-                    retries -= 1;
-                }
-            }
-        }
-        policy::count_diverted();
-        P::lock(&self.0);
-        // Others come and queue meanwhile, so the holder exchanges too.
-        let old = self.exchange(success, step);
-        P::unlock(&self.0);
-        old
     }
 
     /// As [`LockRef::get_generation`]; also tells whether other threads change the word at the same time.
@@ -270,13 +196,9 @@ impl<P: Policy> LockRef<P> {
         if old & SPREAD != 0 {
             return Got::Spread;
         }
-        let free = P::HELD == Held::Carry || !P::is_locked(old);
         // Acquire, as in `get_generation`.
-        let exchanged = free
-            && self
-                .0
-                .compare_exchange(old, Self::one_more(old), Ordering::Acquire, Ordering::Relaxed)
-                .is_ok();
+        let exchanged =
+            self.0.compare_exchange(old, Self::one_more(old), Ordering::Acquire, Ordering::Relaxed).is_ok();
         if exchanged {
             Got::Yes
         } else if self.get_generation(generation) {
@@ -378,13 +300,13 @@ impl<P: Policy> LockRef<P> {
         debug_assert!(self.is_live(), "lock of a slot without a reference");
         // Indices rise with addresses.
         order::enter(Class::AttrLock, std::ptr::from_ref(self) as u64);
-        P::lock(&self.0);
+        bitlock::lock(&self.0);
     }
 
     /// Unlock the slot.
     #[inline]
     pub fn unlock(&self) {
-        P::unlock(&self.0);
+        bitlock::unlock(&self.0);
         order::leave(Class::AttrLock);
     }
 }

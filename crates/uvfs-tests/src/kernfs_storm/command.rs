@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use uvfs_drivers::kernfs::Policy;
+use anyhow::Result;
 
 use super::{Plan, storm};
 use crate::harness::Tally;
@@ -11,15 +10,12 @@ use crate::harness::Tally;
 /// Read and write attributes of a kernfs while other threads add, move and remove them, and report errors.
 #[derive(clap::Args)]
 pub struct KernfsStormArgs {
-    /// Seconds for each policy.
+    /// Seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// Threads that read and write.
     #[arg(long, default_value_t = 8)]
     users: usize,
-    /// One policy only: stock, hashed, patched or uvfs.
-    #[arg(long)]
-    policy: Option<Policy>,
     /// Seconds without any change after which the storm counts as hung.
     #[arg(long, default_value_t = 30)]
     patience: u64,
@@ -31,19 +27,12 @@ pub struct KernfsStormArgs {
 /// The first wrong answer, or a storm that hangs.
 pub fn run(args: &KernfsStormArgs, tally: &mut Tally) -> Result<()> {
     let debug = if cfg!(debug_assertions) { "with" } else { "without" };
-    let policies = args.policy.map_or(Policy::ALL.to_vec(), |policy| vec![policy]);
-    for policy in policies {
-        let plan = Plan {
-            time: Duration::from_secs(args.seconds),
-            policy,
-            users: args.users,
-            patience: Duration::from_secs(args.patience),
-        };
-        let report = storm(plan).with_context(|| policy.to_string())?;
-        tally.pass(format_args!(
-            "kernfs-storm: {policy}, {} s, {debug} debug assertions: {report:?}",
-            args.seconds
-        ));
-    }
+    let plan = Plan {
+        time: Duration::from_secs(args.seconds),
+        users: args.users,
+        patience: Duration::from_secs(args.patience),
+    };
+    let report = storm(plan)?;
+    tally.pass(format_args!("kernfs-storm: {} s, {debug} debug assertions: {report:?}", args.seconds));
     Ok(())
 }

@@ -27,15 +27,13 @@ pub enum Bail {
     Inode,
     /// The directory moved, changed its permissions, or was removed during the look.
     Parent,
-    /// The driver refuted the name.
-    Refuted,
     /// The permission is left to a directory's access control list.
     Acl,
 }
 
 impl Bail {
     /// Every reason, in the order of [`BailCounts`].
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 11] = [
         Self::NotCached,
         Self::Symlink,
         Self::Denied,
@@ -46,7 +44,6 @@ impl Bail {
         Self::Dentry,
         Self::Inode,
         Self::Parent,
-        Self::Refuted,
         Self::Acl,
     ];
 
@@ -63,7 +60,6 @@ impl Bail {
             Self::Dentry => "dentry",
             Self::Inode => "inode",
             Self::Parent => "parent",
-            Self::Refuted => "refuted",
             Self::Acl => "acl",
         }
     }
@@ -78,7 +74,6 @@ impl Bail {
             | Self::NotDirectory
             | Self::LongName
             | Self::Gone
-            | Self::Refuted
             | Self::Acl => false,
         }
     }

@@ -1,12 +1,10 @@
 //! From paths to inodes, and the operations that take paths.
 //!
 //! [`walk`] goes through the cache without references and stores nothing. If it cannot decide, [`refwalk`] takes
-//! over: it takes a reference to each directory and asks drivers. [`ask`] is for drivers that revalidate their
-//! names. [`bailout`] names and counts the reasons for giving up. [`path`] splits paths, [`open`] has the rules of
+//! over: it takes a reference to each directory and asks drivers. [`bailout`] names and counts the reasons for giving up. [`path`] splits paths, [`open`] has the rules of
 //! `open(2)`, and [`context`] is the interface for callers. Imports run downward: this module knows `ops`, which
 //! does not know of paths.
 
-pub(crate) mod ask;
 pub(crate) mod bailout;
 pub(crate) mod context;
 pub(crate) mod handle;

@@ -7,8 +7,7 @@
 //!
 //! The walk stops with a reason ([`Bail`]) at anything that it cannot decide: a name that is not cached, a symbolic
 //! link, a permission denied by expired attributes, a concurrent change. If the position is still good, the walk with
-//! references takes it over and goes on from there. The walk never blocks, calls no driver except those that
-//! revalidate ([`ask`](super::ask)), and allocates nothing.
+//! references takes it over and goes on from there. The walk never blocks, calls no driver, and allocates nothing.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -17,7 +16,6 @@ use uvfs_cache::prefix::{DEPTH_MAX, Whence};
 use uvfs_cache::{Child, InodeId, Pos, Step, Stuck};
 
 use crate::driver::Inode;
-use crate::namei::ask::{Always, Ask, Never};
 use crate::namei::bailout::Bail;
 use crate::namei::path::{Component, Kind, component, split};
 use crate::namei::who::NOBODY;
@@ -155,10 +153,34 @@ impl Walker<'_, '_> {
         path: &'p [u8],
         goal: Goal,
     ) -> Result<Seen<'p>, Stop> {
-        if self.vfs.mounts.any_revalidates() {
-            self.walk_asking(start, path, goal, &mut Always::default())
-        } else {
-            self.walk_asking(start, path, goal, &mut Never)
+        let at = self.begin(start)?;
+        let (dirs, last_one) = split(path);
+        let at = self.walk_dirs(at, dirs, &mut NoTrail)?;
+        let Some(c) = last_one else {
+            return Ok(match goal {
+                Goal::Attr { .. } | Goal::Node { .. } => Seen::Node(at),
+                Goal::Parent => Seen::Parent { pos: at, last: Last::Root, slash: false },
+            });
+        };
+        if !self.may_search(at) {
+            return Err(self.denied(at, c.start));
+        }
+        if goal == Goal::Parent {
+            return Ok(Seen::Parent { pos: at, last: last(c), slash: c.slash });
+        }
+        match c.kind {
+            Kind::Dot => Ok(Seen::Node(at)),
+            Kind::DotDot => Ok(Seen::Node(self.up(at)?)),
+            Kind::Name => {
+                let child = self.find(at, c)?;
+                if child.fmt() == mode::S_IFLNK && (c.slash || goal.follows()) {
+                    return Err(Stop::BailAt(Bail::Symlink, at, c.start));
+                }
+                if child.fmt() != mode::S_IFDIR && c.slash {
+                    return Err(Stop::BailAt(Bail::NotDirectory, at, c.start));
+                }
+                Ok(Seen::Child(at, child))
+            }
         }
     }
 
@@ -174,59 +196,15 @@ impl Walker<'_, '_> {
         Ok(at)
     }
 
-    pub(super) fn walk_asking<'p, A: Ask>(
-        &self,
-        start: &Inode<'_>,
-        path: &'p [u8],
-        goal: Goal,
-        ask: &mut A,
-    ) -> Result<Seen<'p>, Stop> {
-        let at = self.begin(start)?;
-        let (dirs, last_one) = split(path);
-        let at = self.walk_dirs(at, dirs, &mut NoTrail, ask)?;
-        let Some(c) = last_one else {
-            return Ok(match goal {
-                Goal::Attr { .. } | Goal::Node { .. } => Seen::Node(at),
-                Goal::Parent => Seen::Parent { pos: at, last: Last::Root, slash: false },
-            });
-        };
-        if !ask.may_search(self, at)? {
-            return Err(self.denied(at, c.start));
-        }
-        if goal == Goal::Parent {
-            return Ok(Seen::Parent { pos: at, last: last(c), slash: c.slash });
-        }
-        match c.kind {
-            Kind::Dot => Ok(Seen::Node(at)),
-            Kind::DotDot => Ok(Seen::Node(self.up(at)?)),
-            Kind::Name => {
-                let child = self.find(at, c, ask)?;
-                if child.fmt() == mode::S_IFLNK && (c.slash || goal.follows()) {
-                    return Err(Stop::BailAt(Bail::Symlink, at, c.start));
-                }
-                if child.fmt() != mode::S_IFDIR && c.slash {
-                    return Err(Stop::BailAt(Bail::NotDirectory, at, c.start));
-                }
-                Ok(Seen::Child(at, child))
-            }
-        }
-    }
-
     /// Walks through `dirs`, the front part of a path, all of whose components are to be entered. `trail` has the
     /// start, and gets all positions after it.
     #[inline(always)]
-    fn walk_dirs<A: Ask, M: Mark>(
-        &self,
-        mut at: Pos,
-        dirs: &[u8],
-        trail: &mut M,
-        ask: &mut A,
-    ) -> Result<Pos, Stop> {
+    fn walk_dirs<M: Mark>(&self, mut at: Pos, dirs: &[u8], trail: &mut M) -> Result<Pos, Stop> {
         let cache = &self.vfs.cache;
         let names = cache.names();
         let mut offset = 0;
         while let Some(c) = component(dirs, offset) {
-            if !ask.may_search(self, at)? {
+            if !self.may_search(at) {
                 return Err(self.denied(at, offset));
             }
             match c.kind {
@@ -240,9 +218,6 @@ impl Walker<'_, '_> {
                         return Err(Stop::BailAt(Bail::LongName, at, offset));
                     }
                     let below = cache.down(&names, at, &names.hash(c.name));
-                    if A::ASKS {
-                        self.vouched_dir(&below, at, &c, ask)?;
-                    }
                     let covered = below.map_err(|stuck| stop(stuck, at, offset))?;
                     trail.add(covered);
                     at = self.across(covered)?;
@@ -266,58 +241,38 @@ impl Walker<'_, '_> {
         attr: &mut Attr,
     ) -> Result<(), Stop> {
         let start = self.begin(start)?;
-        if self.vfs.mounts.any_revalidates() {
-            return self.attr_asking(start, path, follow, attr, &mut Always::default());
-        }
         let (dirs, last) = split(path);
         let at = if dirs.is_empty() { start } else { self.walk_to_end(start, dirs)? };
-        self.attr_of_end(at, last, path.len(), follow, attr, &mut Never)
+        self.attr_of_end(at, last, path.len(), follow, attr)
     }
 
-    /// Walks through a path's directories without asking drivers. Not inlined: the look at the last component is
+    /// Walks through a path's directories. Not inlined: the look at the last component is
     /// nearly all of many a `stat`, and inlining would put its registers into memory.
     #[inline(never)]
     fn walk_to_end(&self, start: Pos, dirs: &[u8]) -> Result<Pos, Stop> {
         if dirs.len() >= WORTH_KEEPING && self.who != NOBODY && pays(dirs) {
             self.walk_by_prefix(start, dirs)
         } else {
-            self.walk_dirs(start, dirs, &mut NoTrail, &mut Never)
+            self.walk_dirs(start, dirs, &mut NoTrail)
         }
-    }
-
-    /// [`Walker::attr_lockless`] if drivers must be asked. The prefix cache is not used, because its entries were
-    /// made without asking.
-    #[cold]
-    pub(super) fn attr_asking<A: Ask>(
-        &self,
-        start: Pos,
-        path: &[u8],
-        follow: bool,
-        attr: &mut Attr,
-        ask: &mut A,
-    ) -> Result<(), Stop> {
-        let (dirs, last) = split(path);
-        let at = self.walk_dirs(start, dirs, &mut NoTrail, ask)?;
-        self.attr_of_end(at, last, path.len(), follow, attr, ask)
     }
 
     /// The attributes of a path of `len` bytes that was walked to its last component.
     #[inline(always)]
-    fn attr_of_end<A: Ask>(
+    fn attr_of_end(
         &self,
         at: Pos,
         last: Option<Component<'_>>,
         len: usize,
         follow: bool,
         attr: &mut Attr,
-        ask: &mut A,
     ) -> Result<(), Stop> {
         let Some(c) = last else { return self.attr_at(at, len, attr) };
-        if !ask.may_search(self, at)? {
+        if !self.may_search(at) {
             return Err(self.denied(at, c.start));
         }
         match c.kind {
-            Kind::Name => self.attr_of_last(at, c, follow, attr, ask),
+            Kind::Name => self.attr_of_last(at, c, follow, attr),
             Kind::Dot => self.attr_at(at, len, attr),
             Kind::DotDot => self.attr_at(self.up(at)?, len, attr),
         }
@@ -328,7 +283,7 @@ impl Walker<'_, '_> {
     fn walk_by_prefix(&self, start: Pos, dirs: &[u8]) -> Result<Pos, Stop> {
         // While mounts change, the two halves of a walk may see different ones.
         let Some(mounts) = self.vfs.mounts.generation() else {
-            return self.walk_dirs(start, dirs, &mut NoTrail, &mut Never);
+            return self.walk_dirs(start, dirs, &mut NoTrail);
         };
         let whence = Whence::new(start.id(), self.who, mounts);
         if let Some(at) = self.vfs.cache.prefix(whence, dirs) {
@@ -337,7 +292,7 @@ impl Walker<'_, '_> {
         }
         account(false);
         let mut trail = Trail::new(start);
-        let at = self.walk_dirs(start, dirs, &mut trail, &mut Never)?;
+        let at = self.walk_dirs(start, dirs, &mut trail)?;
         if let Some(through) = trail.whole() {
             self.vfs.cache.note_prefix(whence, dirs, through);
         }
@@ -346,23 +301,13 @@ impl Walker<'_, '_> {
 
     /// The last component's attributes.
     #[inline(always)]
-    fn attr_of_last<A: Ask>(
-        &self,
-        at: Pos,
-        c: Component<'_>,
-        follow: bool,
-        attr: &mut Attr,
-        ask: &mut A,
-    ) -> Result<(), Stop> {
+    fn attr_of_last(&self, at: Pos, c: Component<'_>, follow: bool, attr: &mut Attr) -> Result<(), Stop> {
         let cache = &self.vfs.cache;
         if c.name.len() > NAME_MAX {
             return Err(Stop::BailAt(Bail::LongName, at, c.start));
         }
         let names = cache.names();
         let looked = cache.look(&names, at, &names.hash(c.name), attr);
-        if A::ASKS && (looked.is_ok() || looked == Err(Stuck::Absent)) {
-            vouched(ask, at, &c, looked.is_ok().then_some(attr.ino))?;
-        }
         let id = looked.map_err(|stuck| stop(stuck, at, c.start))?;
         if attr.is_dir() {
             return match self.vfs.mounts.mounted_on(id) {
@@ -380,6 +325,10 @@ impl Walker<'_, '_> {
     /// values read here are of the same moment.
     #[inline]
     pub(crate) fn may_search(&self, at: Pos) -> bool {
+        #[cfg(test)]
+        if super::walk_tests::changes_now(self, at) {
+            return true;
+        }
         if self.cred.is_root() {
             return true;
         }
@@ -404,41 +353,15 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// Asks the driver about a directory that was found below `at`, or about its absence.
-    fn vouched_dir<A: Ask>(
-        &self,
-        below: &Result<Pos, Stuck>,
-        at: Pos,
-        c: &Component<'_>,
-        ask: &A,
-    ) -> Result<(), Stop> {
-        match below {
-            Ok(dir) => {
-                let (_, ino) = self.vfs.cache.number(*dir).ok_or(Stop::Bail(Bail::Inode))?;
-                vouched(ask, at, c, Some(ino))
-            }
-            Err(Stuck::Absent) => vouched(ask, at, c, None),
-            Err(Stuck::Unknown | Stuck::Symlink | Stuck::NotDirectory | Stuck::Retry(_)) => Ok(()),
-        }
-    }
-
     /// Finds one name in one directory.
-    fn find<A: Ask>(&self, at: Pos, c: Component<'_>, ask: &A) -> Result<Child, Stop> {
+    fn find(&self, at: Pos, c: Component<'_>) -> Result<Child, Stop> {
         let cache = &self.vfs.cache;
         if c.name.len() > NAME_MAX {
             return Err(Stop::BailAt(Bail::LongName, at, c.start));
         }
         match cache.step(at, c.name) {
-            Step::Found(child) => {
-                if A::ASKS {
-                    vouched(ask, at, &c, Some(cache.child_attr(at, &child)?.1.ino))?;
-                }
-                Ok(child)
-            }
-            Step::Absent => {
-                vouched(ask, at, &c, None)?;
-                Err(stop(Stuck::Absent, at, c.start))
-            }
+            Step::Found(child) => Ok(child),
+            Step::Absent => Err(stop(Stuck::Absent, at, c.start)),
             Step::Unknown => Err(Stop::BailAt(Bail::NotCached, at, c.start)),
             Step::Retry(retry) => Err(retry.into()),
         }
@@ -504,12 +427,6 @@ impl Walker<'_, '_> {
         // step was taken.
         if cache.check(at) { Ok(up) } else { Err(Stop::Bail(Bail::Parent)) }
     }
-}
-
-/// Leaves a name that its driver refutes to the walk with references, which looks it up anew.
-#[inline(always)]
-fn vouched<A: Ask>(ask: &A, at: Pos, c: &Component<'_>, child: Option<u64>) -> Result<(), Stop> {
-    if ask.vouches(c.name, child) { Ok(()) } else { Err(Stop::BailAt(Bail::Refuted, at, c.start)) }
 }
 
 /// Converts the reason why a name did not lead on into the walk's reason.

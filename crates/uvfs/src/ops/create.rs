@@ -170,7 +170,7 @@ impl Vfs {
         require_dir(dir)?;
         let sup = self.sup(dir)?;
         sup.writable()?;
-        let attr = self.perm_now(op, dir)?;
+        let attr = self.attr_now(op, dir)?;
         // Not `may_add`: a removed directory still belongs to a file system.
         self.require(op, dir, &attr, Access::WRITE | Access::EXEC)?;
         let (mode, gid) = inherit(op, (&attr).into(), mode::S_IFREG | mode & BITS);

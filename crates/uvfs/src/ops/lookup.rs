@@ -16,8 +16,8 @@ use crate::types::{Access, Answer, Attr, Cached, Errno, Found, NAME_MAX, Op, Res
 use crate::vfs::Vfs;
 
 impl Vfs {
-    /// [`Vfs::lookup`] as far as the cache knows. `None` if the driver must be asked, is being asked, or
-    /// revalidates. Never blocks, and does not use the time of `op`.
+    /// [`Vfs::lookup`] as far as the cache knows. `None` if the driver must be asked, or is being
+    /// asked. Never blocks, and does not use the time of `op`.
     pub fn lookup_cached<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Option<Result<Found<'v>>> {
         Some(self.peek(op, dir, name)?.map(|cached| match cached {
             Cached::Node(inode) => {
@@ -30,8 +30,7 @@ impl Vfs {
 
     /// [`Vfs::lookup_cached`] without the attributes, for callers that read them later or not at all.
     pub fn peek<'v>(&'v self, op: &Op, dir: &Inode<'v>, name: &[u8]) -> Option<Result<Cached<'v>>> {
-        if self.revalidates(dir)
-            || (!op.trusted && dir.expired())
+        if (!op.trusted && dir.expired())
             || self.search_needs_list(op, dir)
             || !matches!(check_name(name), Ok(()) if name != b"." && name != b"..")
         {
@@ -88,16 +87,12 @@ impl Vfs {
         loop {
             match self.cache.lookup(dir, name) {
                 Lookup::Hit(inode, attr) => {
-                    if self.vouched(dir, name, Some(attr.ino)) {
-                        counters::hit();
-                        return self.landed(op, inode, attr);
-                    }
+                    counters::hit();
+                    return self.landed(op, inode, attr);
                 }
                 Lookup::Negative => {
-                    if self.vouched(dir, name, None) {
-                        counters::hit();
-                        return Ok(Found::Absent(self.ttl(dir)));
-                    }
+                    counters::hit();
+                    return Ok(Found::Absent(self.ttl(dir)));
                 }
                 Lookup::Miss(_) if dir.is_dead() => return Err(Errno::NOENT),
                 Lookup::Miss(guard) => return self.ask(op, dir, guard),
@@ -111,25 +106,6 @@ impl Vfs {
                 }
             }
         }
-    }
-
-    /// Whether the driver confirms the cached state of a name, if it revalidates. If not, the name is dropped from
-    /// the cache and looked up anew. The cache does not know the name until the driver has answered that lookup, or
-    /// another caller's.
-    #[inline]
-    pub(crate) fn vouched(&self, dir: &Inode<'_>, name: &[u8], child: Option<u64>) -> bool {
-        !self.revalidates(dir) || self.vouched_by_driver(dir, name, child)
-    }
-
-    #[inline(never)]
-    fn vouched_by_driver(&self, dir: &Inode<'_>, name: &[u8], child: Option<u64>) -> bool {
-        // Unmounted meanwhile: there is no driver to ask, and the cached state is all there is.
-        let Ok(sup) = self.sup(dir) else { return true };
-        let vouched = sup.driver.revalidate(dir.ino(), name, child);
-        if !vouched {
-            self.cache.invalidate(dir, name);
-        }
-        vouched
     }
 
     /// Asks the driver for a name that the cache does not know.

@@ -117,34 +117,16 @@ impl Vfs {
         if op.trusted {
             return Ok(());
         }
-        self.require(op, inode, &self.perm_now(op, inode)?, want)
-    }
-
-    /// [`Vfs::attr_now`] for a permission check: a driver that revalidates is asked.
-    fn perm_now(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
-        let attr = self.attr_now(op, inode)?;
-        if !self.revalidates(inode) {
-            return Ok(attr);
-        }
-        Ok(match self.sup(inode)?.driver.permission(inode.ino()) {
-            Some(Perm { mode, uid, gid }) => Attr { mode: attr.fmt() | mode & 0o7777, uid, gid, ..attr },
-            None => attr,
-        })
-    }
-
-    /// Whether the inode's driver revalidates names and permissions at each use.
-    #[inline]
-    pub(crate) fn revalidates(&self, inode: &Inode<'_>) -> bool {
-        self.mounts.any_revalidates() && self.sup(inode).is_ok_and(|sup| sup.features.revalidates)
+        self.require(op, inode, &self.attr_now(op, inode)?, want)
     }
 
     /// The permission to look names up in a directory; ENOTDIR if it is not a directory.
     pub(crate) fn search(&self, op: &Op, dir: &Inode<'_>) -> Result<()> {
         require_dir(dir)?;
-        if op.trusted || (op.is_root() && !self.revalidates(dir)) {
+        if op.trusted || op.is_root() {
             return Ok(());
         }
-        self.require(op, dir, &self.perm_now(op, dir)?, Access::EXEC)
+        self.require(op, dir, &self.attr_now(op, dir)?, Access::EXEC)
     }
 
     /// The permission to add a name to a directory, and the attributes that granted it; ENOENT if the directory is
@@ -154,14 +136,14 @@ impl Vfs {
         if dir.is_dead() {
             return Err(Errno::NOENT);
         }
-        if !dir.expired() && !self.revalidates(dir) {
+        if !dir.expired() {
             let perm = dir.perm();
             // If the caller's rights must be asked for, the user id alone does not decide.
             if op.trusted || op.is_known() && permission::granted(&op.cred, perm, want) {
                 return Ok(perm);
             }
         }
-        let attr = self.perm_now(op, dir)?;
+        let attr = self.attr_now(op, dir)?;
         self.require(op, dir, &attr, want)?;
         Ok((&attr).into())
     }
@@ -169,10 +151,10 @@ impl Vfs {
     /// The permission to remove the name of `victim` from `dir`.
     pub(crate) fn may_remove(&self, op: &Op, dir: &Inode<'_>, victim: &Inode<'_>) -> Result<()> {
         // Root may do so in any directory, sticky or not.
-        if op.trusted || (op.is_root() && !dir.expired() && !self.revalidates(dir)) {
+        if op.trusted || (op.is_root() && !dir.expired()) {
             return Ok(());
         }
-        let attr = self.perm_now(op, dir)?;
+        let attr = self.attr_now(op, dir)?;
         self.require(op, dir, &attr, Access::WRITE | Access::EXEC)?;
         if attr.mode & mode::S_ISVTX == 0 {
             return Ok(());
@@ -191,11 +173,8 @@ impl Vfs {
             return self.inode(root).map(Some);
         }
         match guard.find() {
-            Known::Hit(inode) if self.vouched(guard.dir(), guard.name(), Some(inode.ino())) => {
-                return Ok(Some(inode));
-            }
-            Known::Negative if self.vouched(guard.dir(), guard.name(), None) => return Ok(None),
-            Known::Hit(_) | Known::Negative => {}
+            Known::Hit(inode) => return Ok(Some(inode)),
+            Known::Negative => return Ok(None),
             Known::Unknown if sup.features.resident => return Ok(None),
             Known::Unknown => {}
         }

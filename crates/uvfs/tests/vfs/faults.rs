@@ -57,12 +57,6 @@ impl Driver for Faulty {
     fn features(&self) -> Features {
         self.store.features()
     }
-    fn revalidate(&self, dir: u64, name: &[u8], child: Option<u64>) -> bool {
-        self.store.revalidate(dir, name, child)
-    }
-    fn permission(&self, ino: u64) -> Option<Perm> {
-        self.store.permission(ino)
-    }
     fn ttl(&self) -> Ttl {
         self.store.ttl()
     }

@@ -18,4 +18,3 @@ mod permissions;
 mod poll;
 mod prefixes;
 mod races;
-mod revalidate;

@@ -1,4 +1,4 @@
-//! The loop through uvfs's `Context` on its kernfs driver: one engine, four lock policies, and `null`.
+//! The loop on uvfs's kernfs driver: through its `Context`, or with references and a kernel's tree lock.
 //!
 //! A tree is the path's directories with the files in the last one, mode 0444, read by a user who does not own them. A
 //! change adds or removes a node, alternately in the directory that is read and in one beside it. In `null` the
@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use uvfs::{Context, Cred, Errno, OpenFlags, Vfs, VfsConfig};
-use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options, Policy};
+use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options};
 
+use crate::arms::kernfs::TreeLocks;
 use crate::harness::{Arm, Companion, Seat, Worker};
 use crate::workloads::lookups::USER;
 use crate::workloads::showgids::{PATH, READ, TEXT};
@@ -26,6 +27,8 @@ const BURST: u64 = 256;
 /// One tree, mounted.
 struct Tree {
     vfs: Arc<Vfs>,
+    /// A kernel's locks, if they are the arm's subject.
+    locks: Option<TreeLocks>,
     /// The directory that the readers read.
     gids: Node,
     /// A directory beside it.
@@ -47,8 +50,8 @@ fn attribute(n: u64) -> impl Fn(&mut Vec<u8>) -> Result<(), Errno> + Send + Sync
 }
 
 impl Tree {
-    fn new(policy: Policy, files: u64) -> Result<Self> {
-        let kernfs = Kernfs::new(Options { policy, may_block: false, ..Options::default() })?;
+    fn new(locks: Option<TreeLocks>, files: u64) -> Result<Self> {
+        let kernfs = Kernfs::new(Options { may_block: false, ..Options::default() })?;
         let dir = |above: &Node, name: &str| above.add_dir(name, Meta::new(0o755));
         let above = ["class", "infiniband", "mlx5_0", "ports", "1"]
             .into_iter()
@@ -57,12 +60,44 @@ impl Tree {
         for n in 0..files {
             gids.add_attr(n.to_string(), Meta::new(0o444), attribute(n))?;
         }
+        if let Some(locks) = &locks {
+            let mut rest = vec![kernfs.root()];
+            while let Some(node) = rest.pop() {
+                rest.extend(node.children());
+                locks.add(&node)?;
+            }
+        }
         let vfs = Vfs::new(VfsConfig::default(), kernfs.view(None))?;
-        Ok(Self { vfs, gids, beside, _kernfs: kernfs })
+        Ok(Self { vfs, locks, gids, beside, _kernfs: kernfs })
     }
 
     fn context(&self) -> Context<'_> {
         self.vfs.context(Cred::user(USER.uid, USER.gid))
+    }
+
+    /// Opens a file, reads from its start and closes it.
+    fn read(&self, context: &Context<'_>, path: &[u8], text: &mut [u8]) -> Result<usize, Errno> {
+        let Some(locks) = &self.locks else {
+            return context.open(path, OpenFlags::READ, 0)?.read_at(text, 0);
+        };
+        let op = self.vfs.op(context.cred());
+        let fh = locks.open(&self.vfs, &op, path)?;
+        let read = self.vfs.read(&op, fh, 0, text);
+        self.vfs.release(fh);
+        read
+    }
+
+    fn add(&self, dir: &Node) -> Result<Node> {
+        let node = dir.add_attr("new", Meta::new(0o444), attribute(0))?;
+        self.locks.as_ref().map_or(Ok(()), |locks| locks.add(&node))?;
+        Ok(node)
+    }
+
+    fn remove(&self, node: &Node) {
+        if let Some(locks) = &self.locks {
+            locks.remove(node);
+        }
+        node.remove();
     }
 }
 
@@ -82,9 +117,13 @@ impl InProcess {
     ///
     /// # Errors
     /// The error of uvfs.
-    pub fn new(name: &'static str, policy: Policy, own: usize, files: u64, changes: u64) -> Result<Self> {
+    pub fn new(name: &'static str, own: usize, files: u64, changes: u64) -> Result<Self> {
+        let locks = || match name {
+            "null" | "uvfs" => Ok(None),
+            name => TreeLocks::new(name).map(Some),
+        };
         // If each thread has its own tree, one more receives the changes.
-        let trees = (0..=own).map(|_| Tree::new(policy, files)).collect::<Result<_>>()?;
+        let trees = (0..=own).map(|_| Tree::new(locks()?, files)).collect::<Result<_>>()?;
         Ok(Self { name, trees, files, changes, changed: AtomicU64::new(0), took: AtomicU64::new(0) })
     }
 
@@ -104,12 +143,13 @@ impl Arm for InProcess {
 
     fn check(&self) -> Result<()> {
         for tree in &self.trees {
-            let mut reading = Reading::new(tree.context(), self.files, 0);
+            let mut reading = Reading::new(tree, self.files, 0);
             for n in 0..self.files {
                 let text = reading.one()?;
                 ensure!(text[..READ] == *text_of(n).as_bytes(), "file {n} has another text: {text:?}");
             }
-            let absent = tree.context().stat(b"/class/infiniband/mlx5_0/ports/1/gids/-1");
+            let path = b"/class/infiniband/mlx5_0/ports/1/gids/-1";
+            let absent = tree.read(&tree.context(), path, &mut [0; READ]);
             ensure!(absent == Err(Errno::NOENT), "an absent name was found");
         }
         let tree = self.changed_tree();
@@ -117,7 +157,7 @@ impl Arm for InProcess {
         for (dir, there) in [("gids", true), ("gids", false), ("pkeys", true), ("pkeys", false)] {
             changing.change()?;
             let path = format!("/class/infiniband/mlx5_0/ports/1/{dir}/new");
-            let seen = tree.context().stat(path.as_bytes()).is_ok();
+            let seen = tree.read(&tree.context(), path.as_bytes(), &mut [0; READ]).is_ok();
             ensure!(seen == there, "{path}: found is {seen} after a change that makes it {there}");
         }
         Ok(())
@@ -127,7 +167,7 @@ impl Arm for InProcess {
         let tree = self.tree_of(seat.index);
         // Each begins at a different file: the program's instances are not in step either.
         let first = seat.index as u64 * self.files / seat.of.max(1) as u64;
-        Ok(Box::new(Reading::new(tree.context(), self.files, first)))
+        Ok(Box::new(Reading::new(tree, self.files, first)))
     }
 
     fn companion<'a>(&'a self) -> Result<Option<Box<dyn Companion + 'a>>> {
@@ -147,6 +187,7 @@ impl Arm for InProcess {
 
 /// The program that reads.
 struct Reading<'a> {
+    tree: &'a Tree,
     context: Context<'a>,
     files: u64,
     next: u64,
@@ -155,8 +196,8 @@ struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    fn new(context: Context<'a>, files: u64, first: u64) -> Self {
-        Self { context, files, next: first, path: [0; PATH], text: [0; TEXT] }
+    fn new(tree: &'a Tree, files: u64, first: u64) -> Self {
+        Self { tree, context: tree.context(), files, next: first, path: [0; PATH], text: [0; TEXT] }
     }
 
     /// Reads one file.
@@ -167,9 +208,8 @@ impl<'a> Reading<'a> {
         let mut to = std::io::Cursor::new(&mut self.path[..]);
         write!(to, "/class/infiniband/{device}/ports/{port}/gids/{n}")?;
         let len = to.position() as usize;
-        let file = self.context.open(&self.path[..len], OpenFlags::READ, 0).with_context(|| n.to_string())?;
-        let read = file.read_at(&mut self.text[..READ], 0)?;
-        drop(file);
+        let read = self.tree.read(&self.context, &self.path[..len], &mut self.text[..READ]);
+        let read = read.with_context(|| n.to_string())?;
         if read != READ {
             bail!("file {n} has {read} bytes");
         }
@@ -205,10 +245,10 @@ impl<'a> Changing<'a> {
     fn change(&mut self) -> Result<()> {
         let tree = self.arm.changed_tree();
         match self.added.take() {
-            Some(node) => node.remove(),
+            Some(node) => tree.remove(&node),
             None => {
                 let dir = if self.done % 4 < 2 { &tree.gids } else { &tree.beside };
-                self.added = Some(dir.add_attr("new", Meta::new(0o444), attribute(0))?);
+                self.added = Some(tree.add(dir)?);
             }
         }
         self.done += 1;
@@ -234,7 +274,7 @@ impl Companion for Changing<'_> {
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
         if let Some(node) = self.added.take() {
-            node.remove();
+            self.arm.changed_tree().remove(&node);
         }
         let took = self.began.elapsed().as_nanos() as u64;
         self.arm.changed.fetch_add(self.done, Ordering::Relaxed);

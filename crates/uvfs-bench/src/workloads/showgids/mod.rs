@@ -6,8 +6,9 @@
 //! on 384 processors spent 37% of their time at one reader-writer semaphore.
 //!
 //! In-process arms go through uvfs's `Context` on its kernfs driver ([`inproc`]); target arms make system calls below
-//! any directory ([`calls`]). In-process arms differ only in the driver's lock policy; in `null` each thread has a tree
-//! and a VFS of its own. With `--changes` a further thread adds and removes nodes of the same tree, half of
+//! any directory ([`calls`]). `uvfs` is the product. `stock`, `hashed` and `patched` walk with references and take a
+//! kernel's tree lock at each step ([`arms::kernfs`](crate::arms::kernfs)). In `null` each thread has a tree and a VFS
+//! of its own. With `--changes` a further thread adds and removes nodes of the same tree, half of
 //! them in the directory that is read.
 
 pub mod calls;
@@ -18,7 +19,6 @@ use std::io::{Cursor, Write};
 use anyhow::{Context as _, Result, ensure};
 use clap::{Arg, ArgMatches, value_parser};
 use serde_json::json;
-use uvfs_drivers::kernfs::Policy;
 
 use crate::harness::Arm;
 use crate::harness::schedule::Params;
@@ -41,7 +41,7 @@ impl Workload for Showgids {
     }
 
     fn about(&self) -> &'static str {
-        "open, read 40 bytes, close, over the files of a kernfs directory; arms are its tree lock's policies"
+        "open, read 40 bytes, close, over the files of a kernfs directory; arms are ways to lock its tree"
     }
 
     fn arms(&self) -> Vec<&'static str> {
@@ -94,11 +94,8 @@ struct Gids {
 
 impl Maker for Gids {
     fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>> {
-        let (policy, own) = match name {
-            "null" => (Policy::Uvfs, threads),
-            name => (name.parse().map_err(anyhow::Error::msg)?, 0),
-        };
-        Ok(Box::new(inproc::InProcess::new(name, policy, own, self.files, self.changes)?))
+        let own = if name == "null" { threads } else { 0 };
+        Ok(Box::new(inproc::InProcess::new(name, own, self.files, self.changes)?))
     }
 
     fn target(&self, target: &Target) -> Result<Box<dyn Arm>> {

@@ -35,12 +35,6 @@ pub struct Store {
     pub evicted: AtomicU64,
     /// Lookups fail with EIO.
     pub broken: AtomicBool,
-    /// Revalidates its names at each use.
-    revalidates: bool,
-    /// Refutes every name.
-    pub distrust: AtomicBool,
-    /// Uses of names ("1/f=3", by numbers) and of permissions ("may 1").
-    uses: Mutex<Vec<String>>,
     /// While shut, lookups wait.
     gate: Mutex<Gate>,
     moved: Condvar,
@@ -71,17 +65,9 @@ impl Store {
             getattrs: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
             broken: AtomicBool::new(false),
-            revalidates: false,
-            distrust: AtomicBool::new(false),
-            uses: Mutex::default(),
             gate: Mutex::default(),
             moved: Condvar::new(),
         }
-    }
-
-    /// An empty tree that revalidates its names at each use.
-    pub fn vouching() -> Self {
-        Self { revalidates: true, ..Self::default() }
     }
 
     /// Makes a node behind the cache: in the root, or in the directory `dir`.
@@ -111,11 +97,6 @@ impl Store {
     /// Changes type and permissions behind the cache.
     pub fn change_mode(&self, ino: u64, mode: u32) {
         self.nodes.lock().get_mut(&ino).unwrap().attr.mode = mode;
-    }
-
-    /// The questions about names and permissions since the last call of this.
-    pub fn uses(&self) -> Vec<String> {
-        std::mem::take(&mut *self.uses.lock())
     }
 
     /// How often a name was looked up.
@@ -194,26 +175,7 @@ impl Driver for Store {
     }
 
     fn features(&self) -> Features {
-        Features {
-            lookup_depends_on_cred: self.private_answers,
-            may_block: true,
-            revalidates: self.revalidates,
-            ..Features::default()
-        }
-    }
-
-    fn revalidate(&self, dir: u64, name: &[u8], child: Option<u64>) -> bool {
-        let shown = child.map_or("-".to_string(), |child| child.to_string());
-        self.uses.lock().push(format!("{dir}/{}={shown}", String::from_utf8_lossy(name)));
-        let nodes = self.nodes.lock();
-        let now = nodes.get(&dir).and_then(|dir| dir.children.get(name)).copied();
-        now == child && !self.distrust.load(Ordering::Relaxed)
-    }
-
-    fn permission(&self, ino: u64) -> Option<Perm> {
-        self.uses.lock().push(format!("may {ino}"));
-        let Attr { mode, uid, gid, .. } = self.nodes.lock().get(&ino)?.attr;
-        Some(Perm { mode, uid, gid })
+        Features { lookup_depends_on_cred: self.private_answers, may_block: true, ..Features::default() }
     }
 
     fn ttl(&self) -> Ttl {
