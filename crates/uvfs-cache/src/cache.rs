@@ -17,16 +17,27 @@ use crate::buffers::Registry;
 use crate::coherence::clock::{Clock, NEVER};
 use crate::coherence::listeners::Listeners;
 use crate::inodes::attr::mode;
-use crate::inodes::owned::CacheNumber;
 use crate::inodes::table::Inodes;
 use crate::limit::external_bytes::ExternalBytes;
 use crate::limit::pressure::Pressure;
 use crate::limit::watermarks::Watermarks;
-use crate::lookup::ticket::NameLocks;
+use crate::lookup::name_locks::NameLocks;
 use crate::names::table::Dentries;
 use crate::superblock::{Superblock, Superblocks};
 use crate::types::{CacheError, Config, Counters, SbId, SbOptions, Ttl};
 use crate::walk::prefix::Prefixes;
+
+/// The number of a cache, unique in this process; 0 belongs to no cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CacheNumber(u64);
+
+impl CacheNumber {
+    pub(crate) fn next() -> Self {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
 
 /// Dentry and inode cache; see the crate's head.
 pub struct Cache {

@@ -40,10 +40,10 @@ mod types;
 mod walk;
 
 pub use cache::Cache;
+pub use coherence::changed_numbers::Asked;
 pub use coherence::listeners::Listener;
 pub use dirs::listing::{DirScan, DirSink};
 pub use inodes::attr::{self, Attr, Time};
-pub use inodes::by_number::Asked;
 pub use inodes::halves::Perm;
 pub use inodes::inode_ref::{Death, InodeRef};
 pub use inodes::owned::{Borrowed, OwnedId};
@@ -52,14 +52,16 @@ pub use limit::external_bytes::ExternalBytes;
 pub use limit::pressure::{Held, Leaf, Overdraft};
 pub use limit::watermarks::Balance;
 pub use lookup::by_name::{Known, Lookup};
-pub use lookup::ticket::{NameGuard, Pending};
+pub use lookup::name_locks::Pending;
+pub use lookup::ticket::NameGuard;
 pub use names::change::{RenameLock, Reserved};
 pub use types::{
     CacheError, Config, Counters, EvictHook, Fresh, InodeId, NotEmpty, Room, SbId, SbOptions, Ttl,
 };
 pub use walk::hit::{Peek, Stuck};
+pub use walk::pos::Pos;
 pub use walk::prefix;
-pub use walk::step::{Child, NameHash, Names, Pos, Retry, Step};
+pub use walk::step::{Child, NameHash, Names, Retry, Step};
 
 /// The byte table of docs/architecture.md: the cost of a file with a name of up to 23 bytes, hash and
 /// directory list included. The hash's share is the worst that was measured.

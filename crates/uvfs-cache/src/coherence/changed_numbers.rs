@@ -17,6 +17,15 @@ use uvfs_sync::primitives::{AtomicU64, Ordering};
 /// A power of two.
 const SLOTS: usize = 256;
 
+/// The moment before a driver was asked about an inode: see [`Cache::iget`](crate::Cache::iget).
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// The superblock's count of changes.
+    pub(crate) changes: u64,
+    /// The cache's epoch.
+    pub(crate) epoch: u32,
+}
+
 /// The changes of one superblock.
 #[derive(Debug)]
 pub(crate) struct Changes {

@@ -10,10 +10,6 @@ use std::sync::{Arc, Weak};
 
 use uvfs_sync::primitives::{AtomicBool, Mutex, Ordering};
 
-use crate::cache::Cache;
-use crate::inodes::attr::mode;
-use crate::inodes::inode_ref::InodeRef;
-use crate::names::dentry::is_name;
 use crate::types::{InodeId, SbId};
 
 /// Receives changes that are made behind the cache.
@@ -33,57 +29,23 @@ pub(crate) struct Listeners {
     all: Mutex<Vec<Weak<dyn Listener>>>,
 }
 
-impl Cache {
-    /// From now on `listener` is notified of changes behind the cache, for as long as it lives.
-    pub fn listen(&self, listener: Weak<dyn Listener>) {
-        self.listeners.all.lock().push(listener);
-        self.listeners.any.store(true, Ordering::Release);
+impl Listeners {
+    /// From now on `listener` is notified, for as long as it lives.
+    pub(crate) fn add(&self, listener: Weak<dyn Listener>) {
+        self.all.lock().push(listener);
+        self.any.store(true, Ordering::Release);
     }
 
-    /// The driver itself changed what `name` leads to in `dir`, and the directory's attributes with it. The
-    /// cache has the change already; this notifies the front ends.
-    pub fn tell_of_name(&self, dir: &InodeRef<'_>, name: &[u8]) {
-        if !is_name(name) {
-            return;
-        }
-        self.announce(|listener| listener.name(dir.sb(), dir.id(), name));
-    }
-
-    /// As [`Cache::tell_of_name`], for an inode's attributes.
-    pub fn tell_of_attr(&self, inode: &InodeRef<'_>) {
-        self.announce(|listener| listener.inode(inode.sb(), inode.id(), false));
-    }
-
-    pub(crate) fn announce(&self, tell: impl Fn(&dyn Listener)) {
-        if !self.listeners.any.load(Ordering::Acquire) {
+    /// Notify all listeners. The caller holds nothing.
+    pub(crate) fn notify(&self, tell: impl Fn(&dyn Listener)) {
+        if !self.any.load(Ordering::Acquire) {
             return;
         }
         let all: Vec<Arc<dyn Listener>> = {
-            let mut all = self.listeners.all.lock();
+            let mut all = self.all.lock();
             all.retain(|listener| listener.strong_count() != 0);
             all.iter().filter_map(Weak::upgrade).collect()
         };
         all.iter().for_each(|listener| tell(&**listener));
-    }
-
-    /// Inodes of `sb` that a front end's kernel holds, each with whether it is a directory. They come in
-    /// arena order from `from` (0: the start), at most `max`. Also returns where to continue, if that was
-    /// not all. An inode that the kernel learns of meanwhile may be missing.
-    pub fn held_nodes(&self, sb: SbId, from: u32, max: usize) -> (Vec<(InodeId, bool)>, Option<u32>) {
-        let mut held = Vec::new();
-        for (first, end) in self.superblock(sb).inodes().chunks() {
-            for index in (first.max(from)..end).take_while(|index| self.inodes.is_slot(*index)) {
-                let (published, private) = (self.inodes.get(index), self.inodes.private(index));
-                if private.nlookup.load(Ordering::Relaxed) == 0 {
-                    continue;
-                }
-                if held.len() == max {
-                    return (held, Some(index));
-                }
-                let is_dir = published.mode_and_flags() & mode::S_IFMT == mode::S_IFDIR;
-                held.push((InodeId::new(index, published.generation()), is_dir));
-            }
-        }
-        (held, None)
     }
 }

@@ -25,7 +25,10 @@
 //! Costs: a lock of one bucket and one inode for each change. Hits pay for a test of words that they have
 //! loaded.
 
+use std::sync::Weak;
+
 use crate::cache::Cache;
+use crate::coherence::listeners::Listener;
 use crate::inodes::attr::mode;
 use crate::inodes::inode_ref::InodeRef;
 use crate::lookup::ticket::NameGuard;
@@ -59,8 +62,22 @@ impl Cache {
         let Some(dir) = self.changed(sb, dir, mode::S_IFDIR) else { return false };
         self.invalidate(&dir, name);
         dir.mark_stale();
-        self.announce(|listener| listener.name(sb, dir.id(), name));
+        self.listeners.notify(|listener| listener.name(sb, dir.id(), name));
         true
+    }
+
+    /// Notification of a change behind the cache: the inode `ino` of type `fmt` has changed. Answers about
+    /// it that are on their way are late from now on (rule 10). Its cached inode, if there is one, is
+    /// returned for repair ([`InodeRef::update`], [`Cache::invalidate`]). Call this after the change. A
+    /// superblock's root is found too.
+    pub fn changed(&self, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
+        // First. If the inode is not found below, it is inserted after this note, and its inserter then
+        // checks whether it is late.
+        self.superblock(sb).changes().note(ino);
+        if let Some(root) = self.root(sb).filter(|root| root.ino() == ino) {
+            return Some(root);
+        }
+        self.ilookup(sb, ino, fmt)
     }
 
     /// The attributes of the inode `ino` of type `fmt` were changed behind the cache; with `content`, the
@@ -68,7 +85,7 @@ impl Cache {
     pub fn inode_changed(&self, sb: SbId, ino: u64, fmt: u32, content: bool) -> bool {
         let Some(inode) = self.changed(sb, ino, fmt) else { return false };
         inode.mark_stale();
-        self.announce(|listener| listener.inode(sb, inode.id(), content));
+        self.listeners.notify(|listener| listener.inode(sb, inode.id(), content));
         true
     }
 
@@ -80,7 +97,26 @@ impl Cache {
         if let Some(root) = self.root(sb) {
             root.mark_stale();
         }
-        self.announce(|listener| listener.all(sb));
+        self.listeners.notify(|listener| listener.all(sb));
+    }
+
+    /// From now on `listener` is notified of changes behind the cache, for as long as it lives.
+    pub fn listen(&self, listener: Weak<dyn Listener>) {
+        self.listeners.add(listener);
+    }
+
+    /// The driver itself changed what `name` leads to in `dir`, and the directory's attributes with it. The
+    /// cache has the change already; this notifies the front ends.
+    pub fn tell_of_name(&self, dir: &InodeRef<'_>, name: &[u8]) {
+        if !is_name(name) {
+            return;
+        }
+        self.listeners.notify(|listener| listener.name(dir.sb(), dir.id(), name));
+    }
+
+    /// As [`Cache::tell_of_name`], for an inode's attributes.
+    pub fn tell_of_attr(&self, inode: &InodeRef<'_>) {
+        self.listeners.notify(|listener| listener.inode(inode.sb(), inode.id(), false));
     }
 }
 

@@ -14,10 +14,10 @@
 use uvfs_sync::primitives::{AtomicBool, Ordering, spin_loop};
 
 use crate::cache::Cache;
+use crate::coherence::changed_numbers::Asked;
 use crate::coherence::clock::NEVER;
 use crate::dirs::index::FIRST_COOKIE;
 use crate::dirs::state::DirState;
-use crate::inodes::by_number::Asked;
 use crate::inodes::inode_ref::InodeRef;
 use crate::lookup::by_name::Known;
 use crate::types::{CacheError, Fresh};

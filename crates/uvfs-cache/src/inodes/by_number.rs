@@ -23,21 +23,13 @@ use uvfs_sync::primitives::{Ordering, spin_loop};
 
 use super::table::number_hash;
 use crate::cache::{Cache, is_dir};
+use crate::coherence::changed_numbers::Asked;
 use crate::coherence::clock::SUSPECT;
 use crate::inodes::attr::{Attr, mode};
 use crate::inodes::halves::LIVE;
 use crate::inodes::inode_ref::InodeRef;
 use crate::types::{CacheError, Fresh, InodeId, SbId};
 use crate::walk::step::TRIES;
-
-/// The moment before a driver was asked about an inode: see [`Cache::iget`].
-#[derive(Clone, Copy, Debug)]
-pub struct Asked {
-    /// The superblock's count of changes.
-    pub(crate) changes: u64,
-    /// The cache's epoch.
-    pub(crate) epoch: u32,
-}
 
 /// Result of a look at a slot whose number fits.
 pub(crate) enum Look {
@@ -299,6 +291,27 @@ impl Cache {
             }
         }
         self.inodes.maintain();
+    }
+
+    /// Inodes of `sb` that a front end's kernel holds, each with whether it is a directory. They come in
+    /// arena order from `from` (0: the start), at most `max`. Also returns where to continue, if that was
+    /// not all. An inode that the kernel learns of meanwhile may be missing.
+    pub fn held_nodes(&self, sb: SbId, from: u32, max: usize) -> (Vec<(InodeId, bool)>, Option<u32>) {
+        let mut held = Vec::new();
+        for (first, end) in self.superblock(sb).inodes().chunks() {
+            for index in (first.max(from)..end).take_while(|index| self.inodes.is_slot(*index)) {
+                let (published, private) = (self.inodes.get(index), self.inodes.private(index));
+                if private.nlookup.load(Ordering::Relaxed) == 0 {
+                    continue;
+                }
+                if held.len() == max {
+                    return (held, Some(index));
+                }
+                let is_dir = published.mode_and_flags() & mode::S_IFMT == mode::S_IFDIR;
+                held.push((InodeId::new(index, published.generation()), is_dir));
+            }
+        }
+        (held, None)
     }
 
     /// Show `f` every inode of a superblock, each with a reference, in arena order, until it returns false.

@@ -9,22 +9,10 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, CacheNumber};
 use crate::inodes::inode_ref::InodeRef;
 use crate::types::InodeId;
-
-/// The number of a cache, unique in this process; 0 belongs to no cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CacheNumber(u64);
-
-impl CacheNumber {
-    pub(crate) fn next() -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        Self(LAST.fetch_add(1, Ordering::Relaxed) + 1)
-    }
-}
 
 /// One reference, made by [`InodeRef::into_owned`] and taken back by [`Cache::adopt`]. If it is dropped,
 /// its inode stays for good.

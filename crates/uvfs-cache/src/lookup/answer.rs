@@ -92,20 +92,6 @@ impl<'c> NameGuard<'c> {
 }
 
 impl Cache {
-    /// Notification of a change behind the cache: the inode `ino` of type `fmt` has changed. Answers about
-    /// it that are on their way are late from now on (rule 10). Its cached inode, if there is one, is
-    /// returned for repair ([`InodeRef::update`], [`Cache::invalidate`]). Call this after the change. A
-    /// superblock's root is found too.
-    pub fn changed(&self, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
-        // First. If the inode is not found below, it is inserted after this note, and its inserter then
-        // checks whether it is late.
-        self.superblock(sb).changes().note(ino);
-        if let Some(root) = self.root(sb).filter(|root| root.ino() == ino) {
-            return Some(root);
-        }
-        self.ilookup(sb, ino, fmt)
-    }
-
     /// The inode with the number in `fresh`, known or new; and whether the answer is still current.
     fn inode_by_number(
         &self,

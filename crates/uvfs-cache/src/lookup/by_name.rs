@@ -9,7 +9,8 @@ use uvfs_sync::primitives::{Ordering, spin_loop};
 use crate::cache::Cache;
 use crate::inodes::attr::Attr;
 use crate::inodes::inode_ref::InodeRef;
-use crate::lookup::ticket::{NameGuard, Pending};
+use crate::lookup::name_locks::Pending;
+use crate::lookup::ticket::NameGuard;
 use crate::walk::step::Step;
 
 /// Result of [`Cache::lookup`].

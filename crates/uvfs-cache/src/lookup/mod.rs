@@ -2,4 +2,5 @@
 
 pub(crate) mod answer;
 pub(crate) mod by_name;
+pub(crate) mod name_locks;
 pub(crate) mod ticket;

@@ -13,10 +13,10 @@ use uvfs_sync::order::{Class, Held};
 use uvfs_sync::primitives::{MutexGuard, Ordering, spin_loop};
 
 use crate::cache::{Cache, is_dir};
+use crate::coherence::changed_numbers::Asked;
 use crate::coherence::clock::{NEVER, SUSPECT};
 use crate::dirs::index::DirIndex;
 use crate::dirs::state::{DirState, Entries};
-use crate::inodes::by_number::Asked;
 use crate::inodes::inode_ref::{Death, InodeRef};
 use crate::lookup::ticket::NameGuard;
 use crate::names::dentry::{NameWords, Published};

@@ -26,26 +26,7 @@ use crate::inodes::halves::{DEAD, LIVE, Perm, ROOT};
 use crate::inodes::inode_ref::InodeRef;
 use crate::names::dentry::{self, NameWords};
 use crate::types::{InodeId, SbId};
-
-/// A directory (or the start of a walk) as it was when its generation and walk sequence were read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pos {
-    pub(crate) index: u32,
-    pub(crate) stamp: u64,
-}
-
-impl Pos {
-    /// Which inode.
-    #[inline(always)]
-    pub fn id(self) -> InodeId {
-        InodeId::new(self.index, self.generation())
-    }
-
-    #[inline(always)]
-    pub(crate) fn generation(self) -> u32 {
-        GenSeq::generation_of(self.stamp)
-    }
-}
+use crate::walk::pos::Pos;
 
 /// A view of the name table, taken once for a look or a walk.
 #[derive(Clone, Copy, Debug)]

@@ -16,7 +16,8 @@ use crate::cache::Cache;
 use crate::inodes::attr::{Attr, mode};
 use crate::inodes::inode_ref::InodeRef;
 use crate::inodes::targets::{CHUNK_BYTES, TARGET_MAX};
-use crate::walk::step::{Child, Pos, Retry};
+use crate::walk::pos::Pos;
+use crate::walk::step::{Child, Retry};
 
 impl Cache {
     /// Attributes and target of the symbolic link that `at` leads to, both of one moment (rule 7), with the
