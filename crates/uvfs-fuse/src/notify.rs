@@ -47,7 +47,7 @@ use messages::Message;
 
 pub(crate) mod messages;
 
-/// What the kernel was told of changes that were made behind it; see [`Mounted::notices`](crate::Mounted::notices).
+/// Notifications of changes that were made behind the kernel; see [`Mounted::notices`](crate::Mounted::notices).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notices {
     /// Names that may lead elsewhere.

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// For this long after the kernel was last asked to forget something, that may happen again.
 const NEW: Duration = Duration::from_secs(10);
 
-/// What a mount did where the cache had no memory; see [`Mounted::shortages`](crate::Mounted::shortages).
+/// Measures of a mount while the cache had no memory; see [`Mounted::shortages`](crate::Mounted::shortages).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shortages {
     /// Nodes that the kernel was asked to forget, by FUSE_NOTIFY_PRUNE.
