@@ -6,7 +6,6 @@
 #[allow(dead_code, unused_imports, reason = "this program uses a part of it")]
 mod common;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Store, errno, root, touch, user, vfs, vfs_of};

@@ -192,7 +192,7 @@ mod tests {
     /// Two threads count in the word while they take its lock in turn: no count is lost, the lock excludes, and it is
     /// free in the end. Planted bug: rule2-a-queue-after-one-look.
     fn keeps_its_count<R: CountAndLock>() {
-        const ROUNDS: u64 = 20_000;
+        const ROUNDS: u64 = 200;
         let (word, guarded) = (R::started(), AtomicU64::new(0));
         std::thread::scope(|s| {
             for _ in 0..2 {

@@ -11,7 +11,7 @@ use crate::common::{Mem, Store, root, vfs_of};
 use uvfs::driver::{File, Rename};
 use uvfs::{
     Access, Answer, Attr, Cred, DirEntry, Driver, Errno, Features, Inode, Make, NewInode, Op, OpenFlags,
-    Perm, RenameFlags, Result, SetAttr, StatFs, Ttl, Vfs, XattrFlags, mode,
+    RenameFlags, Result, SetAttr, StatFs, Ttl, Vfs, XattrFlags, mode,
 };
 
 /// The planted failure: an error that nothing else here returns.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Condvar, Mutex};
 use uvfs::driver::Rename;
 use uvfs::{
-    Answer, Attr, DirEntry, Driver, Errno, Features, Inode, Make, NewInode, Op, Perm, Result, SetAttr,
-    StatFs, Ttl, mode,
+    Answer, Attr, DirEntry, Driver, Errno, Features, Inode, Make, NewInode, Op, Result, SetAttr, StatFs, Ttl,
+    mode,
 };
 
 use super::mem::set_time;
