@@ -244,7 +244,7 @@ fn a_trace_of_blocks_is_looked_up() {
 fn a_target_takes_part_by_threads_and_by_processes() {
     let dir = tempfile::tempdir().unwrap();
     let target = format!("inproc,there={}", dir.path().display());
-    for workload in ["stat-same", "open-separate", "lookup-miss"] {
+    for workload in ["stat-same", "open-same", "lookup-miss"] {
         let report =
             report(workload, &["--depth", "2", "--target", &target, "--procs", "1,2", "--arms", "null,uvfs"]);
         check(&report);

@@ -165,14 +165,14 @@ fn how_it_ended(mounted: &Mounted, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// What was recorded is in its file, or why it is not is said.
+/// The trace is in its file, or the reason for its absence is printed.
 fn end_record(recorded: Option<&Ext4>) {
     if let Some(Err(error)) = recorded.map(Ext4::end_of_record) {
         say(format_args!("the record of blocks is not whole: {error}"));
     }
 }
 
-/// What signals are about.
+/// The subject of signals.
 struct Signalled {
     signals: Signals,
     reloader: Option<Arc<Reloader>>,

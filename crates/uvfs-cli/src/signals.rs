@@ -30,7 +30,7 @@ const LEFT: [Signal; 17] = [
     Signal::SIGPIPE,
 ];
 
-/// What a signal is about.
+/// The subject of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// SIGHUP.

@@ -1,4 +1,4 @@
-//! What the subcommands share: verdicts and the closing line, seeds, scratch directories, and what a machine may lack.
+//! Shared parts of the subcommands: verdicts and the closing line, seeds, scratch directories, and what a machine may lack.
 
 use std::fmt::Display;
 use std::fs::OpenOptions;
@@ -47,7 +47,7 @@ impl Tally {
     }
 }
 
-/// Who mounts with FUSE.
+/// The user that mounts with FUSE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mounter {
     /// Root only.

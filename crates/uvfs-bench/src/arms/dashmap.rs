@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use dashmap::DashMap;
 use uvfs_cache::Attr;
 
@@ -29,12 +29,6 @@ impl Table for Dash {
 
     fn local(&self, _thread: usize) -> &Self {
         self
-    }
-
-    fn rename(&self, dir: u64, old: &[u8], new: &[u8]) -> Result<()> {
-        let (_, attr) = self.0.remove(&Key::new(dir, old)).context("the name to be renamed is not there")?;
-        self.0.insert(Key::new(dir, new), attr);
-        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! `hashbrown`: a map without any lock, so it cannot change while it is read. A lower bound, not an alternative.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use hashbrown::HashMap;
 use uvfs_cache::Attr;
 
@@ -9,7 +9,7 @@ use crate::arms::{Local, Table};
 use crate::names::key::{Borrowed, Hashing, Key, hashing};
 use crate::names::tree::Tree;
 
-/// The map; the arms that put a lock around it use the same type.
+/// The map; the arm that puts a lock around it uses the same type.
 pub type Map = HashMap<Key, Attr, Hashing>;
 
 /// A map that holds a tree.
@@ -19,18 +19,6 @@ pub fn fill(tree: &Tree) -> Map {
         map.insert(Key::new(entry.parent, &entry.name), entry.attr);
     }
     map
-}
-
-/// Renames an entry. The caller has exclusive access to the map.
-///
-/// # Errors
-/// If the old name does not exist.
-pub fn rename(map: &mut Map, dir: u64, old: &[u8], new: &[u8]) -> Result<()> {
-    match map.remove(&Borrowed { parent: dir, name: old }) {
-        Some(attr) => drop(map.insert(Key::new(dir, new), attr)),
-        None => bail!("the name to be renamed is not there"),
-    }
-    Ok(())
 }
 
 impl Get for &Map {
@@ -53,10 +41,6 @@ impl Table for NoLock {
 
     fn local(&self, _thread: usize) -> &Map {
         &self.0
-    }
-
-    fn rename(&self, _dir: u64, _old: &[u8], _new: &[u8]) -> Result<()> {
-        bail!("a map without a lock cannot be changed while others read it")
     }
 }
 

@@ -53,10 +53,6 @@ impl<P: CountAndLock, const APART: bool> Table for Kernel<P, APART> {
     fn local(&self, _thread: usize) -> &Self {
         self
     }
-
-    fn rename(&self, dir: u64, old: &[u8], new: &[u8]) -> Result<()> {
-        self.table.rename(dir, old, new)
-    }
 }
 
 impl<P: CountAndLock, const APART: bool> Local for &Kernel<P, APART> {

@@ -16,14 +16,10 @@ pub mod kernel;
 pub mod kernfs;
 pub mod keyed;
 pub mod lockref;
-pub mod moka;
 pub mod null;
 pub mod papaya;
-pub mod parking_lot;
 pub mod prefix;
 pub mod registry;
-pub mod scc;
-pub mod shared;
 pub mod std_rwlock;
 pub mod urcu;
 pub mod uvfs;
@@ -48,12 +44,6 @@ pub trait Table: Send + Sync + Sized {
 
     /// The part of thread `thread` (counted from 0). That thread itself makes it.
     fn local(&self, thread: usize) -> Self::Local<'_>;
-
-    /// Renames an entry within the directory with inode number `dir`, while other threads look names up.
-    ///
-    /// # Errors
-    /// If the name does not exist, or if this table cannot change while it is read.
-    fn rename(&self, dir: u64, old: &[u8], new: &[u8]) -> Result<()>;
 }
 
 /// One thread's part of a table.

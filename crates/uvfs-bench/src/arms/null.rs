@@ -1,7 +1,7 @@
 //! `null`: the same loop, each thread on its own private copy. Its scaling is the upper bound of what this
 //! machine's processors can do.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use crate::arms::Table;
 use crate::arms::hashbrown::{Map, fill};
@@ -21,9 +21,5 @@ impl Table for Null {
 
     fn local(&self, thread: usize) -> &Map {
         &self.0[thread % self.0.len()]
-    }
-
-    fn rename(&self, _dir: u64, _old: &[u8], _new: &[u8]) -> Result<()> {
-        bail!("the threads' private copies cannot be changed")
     }
 }

@@ -1,6 +1,6 @@
 //! `papaya`: a lock-free map, pinned once per operation as its documentation advises.
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use papaya::{HashMap, HashMapRef, LocalGuard};
 use uvfs_cache::Attr;
 
@@ -28,15 +28,6 @@ impl Table for Papaya {
 
     fn local(&self, _thread: usize) -> &Self {
         self
-    }
-
-    fn rename(&self, dir: u64, old: &[u8], new: &[u8]) -> Result<()> {
-        let pinned = self.0.pin();
-        let attr = *pinned
-            .remove(&Borrowed { parent: dir, name: old })
-            .context("the name to be renamed is not there")?;
-        pinned.insert(Key::new(dir, new), attr);
-        Ok(())
     }
 }
 

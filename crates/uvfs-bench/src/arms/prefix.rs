@@ -29,10 +29,6 @@ impl Table for Prefixes {
     fn local(&self, _thread: usize) -> &Self {
         self
     }
-
-    fn rename(&self, dir: u64, old: &[u8], new: &[u8]) -> Result<()> {
-        self.0.rename(dir, old, new)
-    }
 }
 
 impl Local for &Prefixes {

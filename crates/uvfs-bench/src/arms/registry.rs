@@ -2,23 +2,17 @@
 
 use anyhow::{Result, bail};
 
-use crate::arms::{
-    dashmap, hashbrown, kernel, moka, null, papaya, parking_lot, prefix, scc, shared, std_rwlock, uvfs,
-};
+use crate::arms::{dashmap, hashbrown, kernel, null, papaya, prefix, std_rwlock, uvfs};
 use crate::harness::Arm;
 use crate::workloads::lookups::{Lookups, Method, Setup};
 
 /// Every table. The bounds come first: `null` (this machine's scaling) and a map without a lock.
-pub const TABLES: [&str; 14] = [
+pub const TABLES: [&str; 10] = [
     "null",
     "hashbrown",
-    "arc",
     "std-rwlock",
-    "parking-lot",
     "dashmap",
     "papaya",
-    "scc",
-    "moka",
     "urcu",
     "stock",
     "patched",
@@ -34,13 +28,9 @@ pub fn table<M: Method>(name: &'static str, setup: &Setup) -> Result<Box<dyn Arm
     Ok(match name.trim_end_matches("-table") {
         "null" => Box::new(Lookups::<null::Null, M>::new(name, setup)?),
         "hashbrown" => Box::new(Lookups::<hashbrown::NoLock, M>::new(name, setup)?),
-        "arc" => Box::new(Lookups::<shared::Shared, M>::new(name, setup)?),
         "std-rwlock" => Box::new(Lookups::<std_rwlock::StdRwLock, M>::new(name, setup)?),
-        "parking-lot" => Box::new(Lookups::<parking_lot::ParkingLot, M>::new(name, setup)?),
         "dashmap" => Box::new(Lookups::<dashmap::Dash, M>::new(name, setup)?),
         "papaya" => Box::new(Lookups::<papaya::Papaya, M>::new(name, setup)?),
-        "scc" => Box::new(Lookups::<scc::Scc, M>::new(name, setup)?),
-        "moka" => Box::new(Lookups::<moka::Moka, M>::new(name, setup)?),
         #[cfg(urcu)]
         "urcu" => Box::new(Lookups::<crate::arms::urcu::Urcu, M>::new(name, setup)?),
         #[cfg(not(urcu))]

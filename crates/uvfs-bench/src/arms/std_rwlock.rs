@@ -9,7 +9,7 @@ use std::sync::{RwLock, RwLockReadGuard};
 use anyhow::Result;
 use uvfs_cache::Attr;
 
-use crate::arms::hashbrown::{Map, fill, rename};
+use crate::arms::hashbrown::{Map, fill};
 use crate::arms::keyed::{Get, Keyed};
 use crate::arms::{Local, Table};
 use crate::names::key::Borrowed;
@@ -30,10 +30,6 @@ impl Table for StdRwLock {
 
     fn local(&self, _thread: usize) -> &Self {
         self
-    }
-
-    fn rename(&self, dir: u64, old: &[u8], new: &[u8]) -> Result<()> {
-        rename(&mut self.0.write().unwrap_or_else(PoisonError::into_inner), dir, old, new)
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Pos, Room, SbId, SbOptions, Stuck, Ttl};
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, Pos, Room, SbOptions, Stuck, Ttl};
 
 use crate::arms::{Local, Table};
 use crate::names::tree::{ROOT, Tree};
@@ -16,10 +16,7 @@ use crate::names::{Miss, Names, Perm};
 /// The arm.
 pub struct Uvfs {
     cache: Arc<Cache>,
-    sb: SbId,
     root: InodeId,
-    /// Ids of the directories by inode number, for changes.
-    dirs: HashMap<u64, InodeId>,
 }
 
 fn fresh(attr: Attr) -> Fresh {
@@ -27,15 +24,12 @@ fn fresh(attr: Attr) -> Fresh {
 }
 
 impl Uvfs {
-    fn dir(&self, ino: u64) -> Result<InodeRef<'_>> {
-        let id = self.dirs.get(&ino).context("no directory of this number")?;
-        self.cache.get(*id).context("the directory is gone")
-    }
-
-    fn fill(&mut self, tree: &Tree) -> Result<()> {
+    fn fill(&self, tree: &Tree) -> Result<()> {
+        // Ids of the directories by inode number.
+        let mut dirs = HashMap::from([(ROOT, self.root)]);
         for entry in &tree.entries {
-            let cache = self.cache.clone();
-            let id = self.dirs.get(&entry.parent).context("an entry stands before its directory")?;
+            let cache = &self.cache;
+            let id = dirs.get(&entry.parent).context("an entry stands before its directory")?;
             let dir = cache.get(*id).context("the directory is gone")?;
             let guard = cache.lock_name(&dir, &entry.name);
             if entry.attr.ino == 0 {
@@ -45,7 +39,7 @@ impl Uvfs {
             let room = guard.reserve(if entry.attr.is_dir() { Room::Dir } else { Room::Node })?;
             let inode = guard.create(room, &fresh(entry.attr));
             if entry.attr.is_dir() {
-                self.dirs.insert(entry.attr.ino, inode.id());
+                dirs.insert(entry.attr.ino, inode.id());
             }
         }
         Ok(())
@@ -67,22 +61,13 @@ impl Table for Uvfs {
         let sb =
             cache.add_superblock(SbOptions { resident: negative == 0, on_evict: Box::new(|_, _| {}) })?;
         let root = cache.make_root(sb, &fresh(Tree::root()))?.id();
-        let mut table = Self { cache, sb, root, dirs: HashMap::from([(ROOT, root)]) };
+        let table = Self { cache, root };
         table.fill(tree)?;
         Ok(table)
     }
 
     fn local(&self, _thread: usize) -> &Self {
         self
-    }
-
-    fn rename(&self, dir: u64, old: &[u8], new: &[u8]) -> Result<()> {
-        let dir = self.dir(dir)?;
-        let _renames = self.cache.lock_renames(self.sb);
-        let (from, to) = self.cache.lock_names((&dir, old), (&dir, new));
-        let room = to.reserve(Room::Name)?;
-        self.cache.rename(&from, &to, room, None);
-        Ok(())
     }
 }
 

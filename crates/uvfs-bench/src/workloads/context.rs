@@ -11,10 +11,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use uvfs::{Attr, Context, Cred, Driver, Errno, OpenFlags, Vfs, VfsConfig};
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
 
-use crate::harness::{Arm, Companion, Seat, Worker};
+use crate::harness::{Arm, Seat, Worker};
 use crate::names::paths::Paths;
 use crate::names::tree::{Tree, attr_of};
-use crate::workloads::lookups::{STORM_PAUSE, Setup, Storm, USER};
+use crate::workloads::lookups::{Setup, USER};
 use crate::workloads::visit::{Cursor, SERIALIZED, Which};
 
 /// The measured call.
@@ -34,7 +34,6 @@ pub struct Contexts {
     tree: Arc<Tree>,
     call: Call,
     which: Which,
-    storm: Option<Storm>,
 }
 
 impl Contexts {
@@ -55,7 +54,7 @@ impl Contexts {
     /// The error of uvfs.
     pub fn over(driver: Arc<dyn Driver>, setup: &Setup, call: Call) -> Result<Self> {
         let vfs = Vfs::new(VfsConfig::default(), driver)?;
-        Ok(Self { vfs, tree: setup.tree.clone(), call, which: setup.which, storm: setup.storm.clone() })
+        Ok(Self { vfs, tree: setup.tree.clone(), call, which: setup.which })
     }
 
     fn context(&self) -> Context<'_> {
@@ -129,13 +128,6 @@ impl Arm for Contexts {
             serialized: variant == SERIALIZED,
         }))
     }
-
-    fn companion<'a>(&'a self) -> Result<Option<Box<dyn Companion + 'a>>> {
-        let Some(storm) = &self.storm else { return Ok(None) };
-        let path = |name: &[u8]| [&storm.dir_path[..], b"/", name].concat();
-        let (name, other) = (path(&storm.name), path(&storm.other));
-        Ok(Some(Box::new(Renaming { vfs: &self.vfs, storm, name, other })))
-    }
 }
 
 struct Calling<'a> {
@@ -189,24 +181,5 @@ impl Worker for Calling<'_> {
                 Ok(black_box(&handle).inode().id().as_u64())
             }),
         }
-    }
-}
-
-struct Renaming<'a> {
-    vfs: &'a Vfs,
-    storm: &'a Storm,
-    name: Vec<u8>,
-    other: Vec<u8>,
-}
-
-impl Companion for Renaming<'_> {
-    fn step(&mut self) -> Result<()> {
-        let context = self.vfs.context(Cred::root());
-        for _ in 0..self.storm.burst() {
-            context.rename(&self.name, &self.other, uvfs::RenameFlags::empty())?;
-            context.rename(&self.other, &self.name, uvfs::RenameFlags::empty())?;
-        }
-        std::thread::sleep(STORM_PAUSE);
-        Ok(())
     }
 }

@@ -6,13 +6,12 @@
 use std::hint::black_box;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use uvfs_cache::Attr;
 
 use crate::arms::{Local, Table};
-use crate::harness::{Arm, Companion, Seat, Worker};
+use crate::harness::{Arm, Seat, Worker};
 use crate::names::Names;
 use crate::names::namei::{self, Cred, Failure};
 use crate::names::paths::{Path, Paths};
@@ -64,33 +63,6 @@ pub struct Setup {
     pub which: Which,
     /// Most threads.
     pub threads: usize,
-    /// Renames that run beside the lookups.
-    pub storm: Option<Storm>,
-}
-
-/// Renames of one name within its directory, back and forth.
-#[derive(Clone, Debug)]
-pub struct Storm {
-    /// Inode number of the directory.
-    pub dir: u64,
-    /// Its path.
-    pub dir_path: Vec<u8>,
-    /// The name that exists at the beginning.
-    pub name: Vec<u8>,
-    /// The other one.
-    pub other: Vec<u8>,
-    /// Renames per second.
-    pub per_second: u32,
-}
-
-/// How long a [`Storm`] sleeps between two bursts of renames.
-pub const STORM_PAUSE: Duration = Duration::from_millis(1);
-
-impl Storm {
-    /// Renames of one burst.
-    pub fn burst(&self) -> u32 {
-        (f64::from(self.per_second) * STORM_PAUSE.as_secs_f64()).round().max(1.0) as u32
-    }
 }
 
 /// The arm.
@@ -168,11 +140,6 @@ impl<T: Table + 'static, M: Method> Arm for Lookups<T, M> {
         };
         Ok(Box::new(looking))
     }
-
-    fn companion<'a>(&'a self) -> Result<Option<Box<dyn Companion + 'a>>> {
-        let Some(storm) = &self.setup.storm else { return Ok(None) };
-        Ok(Some(Box::new(Renaming { table: &self.table, storm })))
-    }
 }
 
 struct Looking<'a, T: Table + 'a, M> {
@@ -222,22 +189,6 @@ impl<T: Table, M: Method> Worker for Looking<'_, T, M> {
     }
 }
 
-struct Renaming<'a, T> {
-    table: &'a T,
-    storm: &'a Storm,
-}
-
-impl<T: Table> Companion for Renaming<'_, T> {
-    fn step(&mut self) -> Result<()> {
-        for _ in 0..self.storm.burst() {
-            self.table.rename(self.storm.dir, &self.storm.name, &self.storm.other)?;
-            self.table.rename(self.storm.dir, &self.storm.other, &self.storm.name)?;
-        }
-        std::thread::sleep(STORM_PAUSE);
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,9 +205,6 @@ mod tests {
         }
         fn local(&self, _: usize) -> &Self {
             self
-        }
-        fn rename(&self, _: u64, _: &[u8], _: &[u8]) -> Result<()> {
-            bail!("no")
         }
     }
 
@@ -291,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_table_that_is_wrong_is_not_measured() {
-        let shape = |files, negative| Shape { files, depth: 1, per_dir: None, own: false, negative, seed: 1 };
+        let shape = |files, negative| Shape { files, depth: 1, per_dir: None, negative, seed: 1 };
         for (shape, said) in [
             // The hit is right; the miss is not.
             (shape(1, false), "a name that is not there"),
@@ -299,7 +247,7 @@ mod tests {
             (shape(1, true), "an absent name was found"),
         ] {
             let tree = Arc::new(Tree::new(shape).unwrap());
-            let setup = Setup { tree, which: Which::All, threads: 1, storm: None };
+            let setup = Setup { tree, which: Which::All, threads: 1 };
             let wrong = Lookups::<Liar, Bare>::new("liar", &setup).unwrap().check().unwrap_err();
             assert!(wrong.to_string().contains(said), "{wrong}");
         }

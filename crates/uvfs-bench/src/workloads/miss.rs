@@ -100,7 +100,7 @@ impl Misses {
     fn setup(&self, threads: usize) -> Result<(Arc<Generated>, Setup)> {
         let driver = self.driver()?;
         let tree = Arc::new(self.tree(&driver)?);
-        Ok((driver, Setup { tree, which: Which::All, threads, storm: None }))
+        Ok((driver, Setup { tree, which: Which::All, threads }))
     }
 }
 
@@ -118,11 +118,10 @@ impl Maker for Misses {
             files: self.files,
             depth: self.depth,
             per_dir: Some(self.files),
-            own: false,
             negative: true,
             seed: 1,
         };
-        let setup = Setup { tree: Arc::new(Tree::new(shape)?), which: Which::All, threads: 1, storm: None };
+        let setup = Setup { tree: Arc::new(Tree::new(shape)?), which: Which::All, threads: 1 };
         Ok(Box::new(SystemCalls::new(target, shape, &setup, Call::Absent)?))
     }
 }

@@ -18,7 +18,6 @@ pub mod lookups;
 pub mod miss;
 pub mod open;
 pub mod options;
-pub mod rename_storm;
 pub mod rwsem;
 pub mod showgids;
 pub mod stat;
@@ -124,13 +123,9 @@ pub fn worker_elsewhere(said: &Value, seat: Seat) -> Result<Box<dyn Worker>> {
 pub fn all() -> Vec<Box<dyn Workload>> {
     vec![
         Box::new(table::Table),
-        Box::new(stat::SAME),
-        Box::new(stat::SEPARATE),
-        Box::new(stat::MANY),
-        Box::new(open::SAME),
-        Box::new(open::SEPARATE),
+        Box::new(stat::StatSame),
+        Box::new(open::OpenSame),
         Box::new(miss::LookupMiss),
-        Box::new(rename_storm::RenameStorm),
         Box::new(lockref::Lockref),
         Box::new(showgids::Showgids),
         Box::new(rwsem::Rwsem),

@@ -1,4 +1,4 @@
-//! `stat-same`, `stat-separate`, `stat-many`: one `stat` by path, entirely through namei.
+//! `stat-same`: one `stat` of one path by every thread, entirely through namei.
 //!
 //! The tables run under one namei ([`crate::names::namei`]). `uvfs-table` is uvfs's cache under that same namei.
 //! `uvfs` is the library as a program calls it, on its tmpfs.
@@ -8,46 +8,18 @@ use clap::{Arg, ArgMatches};
 
 use crate::workloads::context::Call;
 use crate::workloads::files::{FileArms, arms_of_tables, case};
-use crate::workloads::visit::Which;
 use crate::workloads::{Prepare, Workload, options};
 
-/// One of the three.
-pub struct StatFiles {
-    name: &'static str,
-    about: &'static str,
-    which: Which,
-    depths: &'static str,
-}
+/// The workload.
+pub struct StatSame;
 
-/// Every thread looks up the same path.
-pub const SAME: StatFiles = StatFiles {
-    name: "stat-same",
-    about: "stat(path): every thread the same file",
-    which: Which::Same,
-    depths: "1,6",
-};
-/// Each thread looks up a file of its own.
-pub const SEPARATE: StatFiles = StatFiles {
-    name: "stat-separate",
-    about: "stat(path): each thread a file of its own, in directories of its own",
-    which: Which::Separate,
-    depths: "2,6",
-};
-/// Many files.
-pub const MANY: StatFiles = StatFiles {
-    name: "stat-many",
-    about: "stat(path): all files of a tree in random order",
-    which: Which::All,
-    depths: "6",
-};
-
-impl Workload for StatFiles {
+impl Workload for StatSame {
     fn name(&self) -> &'static str {
-        self.name
+        "stat-same"
     }
 
     fn about(&self) -> &'static str {
-        self.about
+        "stat(path): every thread the same file"
     }
 
     fn arms(&self) -> Vec<&'static str> {
@@ -55,25 +27,11 @@ impl Workload for StatFiles {
     }
 
     fn args(&self) -> Vec<Arg> {
-        let mut args = vec![options::depth(self.depths)];
-        if self.which == Which::All {
-            args.extend([options::files("10000"), options::per_dir()]);
-        }
-        args
+        vec![options::depth("1,6")]
     }
 
     fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
-        let files = match self.which {
-            Which::All => options::numbers(matches, "files")?.into_iter().map(Some).collect(),
-            Which::Same | Which::Separate => vec![None],
-        };
-        let per_dir = matches.try_get_one::<u64>("per-dir").ok().flatten().copied();
-        let mut cases = Vec::new();
-        for files in files {
-            for depth in options::numbers(matches, "depth")? {
-                cases.push(case(FileArms { which: self.which, call: Call::Stat, depth, files, per_dir }));
-            }
-        }
-        Ok(cases)
+        let depths = options::numbers(matches, "depth")?;
+        Ok(depths.into_iter().map(|depth| case(FileArms { call: Call::Stat, depth })).collect())
     }
 }

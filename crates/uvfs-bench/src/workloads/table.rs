@@ -46,8 +46,7 @@ impl Workload for Table {
                     ("files".to_owned(), json!(files)),
                     ("depth".to_owned(), json!(depth)),
                 ]);
-                let shape =
-                    Shape { files, depth: depth as usize, per_dir, own: false, negative: false, seed: 1 };
+                let shape = Shape { files, depth: depth as usize, per_dir, negative: false, seed: 1 };
                 cases.push(Prepare {
                     params,
                     variants: variants(),
@@ -63,7 +62,7 @@ struct Tables(LazyTree);
 
 impl Maker for Tables {
     fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>> {
-        let setup = Setup { tree: self.0.get()?, which: Which::All, threads, storm: None };
+        let setup = Setup { tree: self.0.get()?, which: Which::All, threads };
         registry::table::<Bare>(name, &setup)
     }
 

@@ -11,15 +11,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, open, openat, renameat, statat};
+use rustix::fs::{AtFlags, Mode, OFlags, open, openat, statat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::harness::{Arm, Companion, Seat, Worker};
+use crate::harness::{Arm, Seat, Worker};
 use crate::names::tree::{LazyTree, ROOT, Shape, Tree};
 use crate::workloads::context::Call;
-use crate::workloads::lookups::{STORM_PAUSE, Setup, Storm};
+use crate::workloads::lookups::Setup;
 use crate::workloads::visit::{Cursor, SERIALIZED, Which};
 
 /// The host's tmpfs to which any user may write.
@@ -92,7 +92,6 @@ pub struct SystemCalls {
     shape: Shape,
     call: Call,
     which: Which,
-    storm: Option<Storm>,
 }
 
 impl SystemCalls {
@@ -105,8 +104,8 @@ impl SystemCalls {
         let (base, tree) = (made(dir, &setup.tree)?, setup.tree.clone());
         let fd = directory(base.path())?;
         let paths = relative(&tree)?;
-        let (which, storm) = (setup.which, setup.storm.clone());
-        Ok(Self { name: name.clone(), base, fd, tree, paths, shape, call, which, storm })
+        let which = setup.which;
+        Ok(Self { name: name.clone(), base, fd, tree, paths, shape, call, which })
     }
 }
 
@@ -172,21 +171,10 @@ impl Arm for SystemCalls {
         }))
     }
 
-    fn companion<'a>(&'a self) -> Result<Option<Box<dyn Companion + 'a>>> {
-        let Some(storm) = &self.storm else { return Ok(None) };
-        let path = |name: &[u8]| -> Result<PathBuf> {
-            let dir = std::str::from_utf8(&storm.dir_path)?.trim_start_matches('/');
-            Ok(self.base.path().join(dir).join(std::str::from_utf8(name)?))
-        };
-        let (name, other) = (path(&storm.name)?, path(&storm.other)?);
-        Ok(Some(Box::new(Renaming { storm, name, other })))
-    }
-
     fn elsewhere(&self, variant: usize) -> Option<Value> {
         let base = self.base.path().to_owned();
         let said = Elsewhere { base, shape: self.shape, call: self.call, which: self.which, variant };
-        // A companion works in this process, so an arm that needs one has no worker processes.
-        serde_json::to_value(said).ok().filter(|_| self.storm.is_none())
+        serde_json::to_value(said).ok()
     }
 }
 
@@ -234,23 +222,6 @@ impl<P: AsRef<[CString]>> Worker for Calling<P> {
             let result = self.once(path).with_context(|| path.to_string_lossy().into_owned())?;
             if self.serialized { self.cursor.next_after(result) } else { self.cursor.next() }
         }
-        Ok(())
-    }
-}
-
-struct Renaming<'a> {
-    storm: &'a Storm,
-    name: PathBuf,
-    other: PathBuf,
-}
-
-impl Companion for Renaming<'_> {
-    fn step(&mut self) -> Result<()> {
-        for _ in 0..self.storm.burst() {
-            renameat(CWD, &self.name, CWD, &self.other)?;
-            renameat(CWD, &self.other, CWD, &self.name)?;
-        }
-        std::thread::sleep(STORM_PAUSE);
         Ok(())
     }
 }

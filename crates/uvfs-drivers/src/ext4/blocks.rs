@@ -8,8 +8,8 @@
 //! without a lock. File data does not: the reader's kernel keeps pages of the file, and ours keeps those of the image; a
 //! third copy would only drive out metadata.
 //!
-//! What was checked of a block's bytes need not be checked again as long as they are there: who has found them right
-//! notes a [`Checks`] mark, which says what they were taken for. The notes are of the cache of blocks, and go with the block.
+//! A check of a block's bytes need not be repeated as long as they are there. The caller that found them right notes a
+//! [`Checks`] mark, which says what they were taken for. The notes are of the cache of blocks, and go with the block.
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hash};
@@ -49,8 +49,8 @@ impl Source for Vec<u8> {
     }
 }
 
-/// A file or a block device, opened several times: the kernel counts the calls that are on their way with an open file in a word of that file's, which
-/// threads that read at the same time would hand to each other.
+/// A file or a block device, opened several times. The kernel counts the calls under way with an open file in a word
+/// of that file, and threads that read at the same time would hand this word to each other.
 pub(super) struct Image {
     /// At least one. By a thread's shard.
     files: Vec<File>,
@@ -97,8 +97,9 @@ impl BlockSource for Upto {
 /// A block's bytes; as long as the file system's block size.
 pub(super) type Block<'f> = uvfs_cache::buffers::Buffer<'f>;
 
-/// What a block's bytes were found right as: a keyed hash of that, so that no image can be made in which two are equal for certain.
-/// (Where two are, what is in the block is believed unchecked, and everything that reads it must end all the same.)
+/// The meaning with which a block's bytes were found right: a keyed hash of it, so that no image can be made in which
+/// two are equal for certain. (Where two are, what is in the block is believed unchecked, and everything that reads it
+/// must end all the same.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Checks(u64);
 
@@ -125,7 +126,7 @@ pub(super) fn is_inode_checked(note: u64, place: usize) -> bool {
     note & IS_CHECKS == 0 && place < 63 && note >> place & 1 == 1
 }
 
-/// What a block that is kept as a table of inodes has to say of this one.
+/// The record of this inode in a block that is kept as a table of inodes.
 pub(super) fn inode_checked(block: &Block<'_>, place: usize) {
     if place < 63 {
         let others = if block.note() & IS_CHECKS == 0 { block.note() } else { 0 };
@@ -166,7 +167,7 @@ impl Blocks {
         self.record.set(record).map_err(|_| io::ErrorKind::AlreadyExists.into())
     }
 
-    /// What was recorded, if anything.
+    /// The recorded trace, if any.
     pub(super) fn recorded(&self) -> Option<&Record> {
         self.record.get()
     }
@@ -194,7 +195,7 @@ impl Blocks {
         self.device.read_noted(block, at, out).map_err(|error| unread(block, &error))
     }
 
-    /// What is noted of a block once it was found right as `what`.
+    /// The note on a block once it was found right as `what`.
     pub(super) fn checks(&self, what: impl Hash) -> Checks {
         Checks(self.key.hash_one(what) | IS_CHECKS)
     }
@@ -207,7 +208,8 @@ impl Blocks {
     }
 }
 
-/// A file that was cut off and a device that fails are the same to who reads. That there is no memory is not the image's fault.
+/// To a reader, a file that was cut off and a device that fails are the same. That there is no memory is not the
+/// image's fault.
 fn unread(block: u64, error: &io::Error) -> Fault {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOMEM) => Errno::NOMEM.into(),

@@ -95,8 +95,8 @@ impl<'b> Iterator for Entries<'b> {
 
 /// The length of an entry's name, and the type that it says.
 ///
-/// Without the feature the type is the upper half of the length, and zero, as no name is so long; but who takes the feature away leaves the types
-/// where they are, and then they say nothing.
+/// Without the feature the type is the upper half of the length, and zero, as no name is so long. But tools that take
+/// the feature away leave the types where they are, and then they say nothing.
 fn name_len(sup: &Superblock, head: &[u8]) -> (usize, u8) {
     (u8_at(head, 6).into(), if sup.has_incompat(features::FILETYPE) { u8_at(head, 7) } else { 0 })
 }
@@ -146,7 +146,7 @@ impl DirBlock<'_> {
     }
 }
 
-/// What is done with an entry and the offset after it; false ends the reading.
+/// Receives an entry and the offset after it; false ends the reading.
 type Look<'l> = &'l mut dyn FnMut(Entry<'_>, u64) -> Result<bool>;
 
 fn each_of(entries: Entries<'_>, base: u64, from: u64, look: Look<'_>) -> Result<bool> {
@@ -390,7 +390,7 @@ impl Fs {
         Ok(node)
     }
 
-    /// What `..` of a directory names.
+    /// The inode that `..` of a directory names.
     fn parent(&self, dir: &Node) -> Result<u32> {
         if dir.is_inline() {
             return Ok(u32_at(dir.pointers(), 0));

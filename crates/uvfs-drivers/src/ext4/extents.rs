@@ -1,8 +1,8 @@
 //! Extents: a tree from file blocks to runs of blocks, at most five levels below the inode.
 //!
-//! Each node on the way is checked as a whole before it is used (once, as long as its block is in memory): its depth, that its entries are in order,
-//! do not overlap, stay within what the node above gives it, and lead into the file system. A walk goes one
-//! level down a step, so it ends.
+//! Each node on the way is checked as a whole before it is used (once, as long as its block is in memory). Its depth
+//! must be right. Its entries must be in order, not overlap, stay within the range that the node above gives it, and
+//! lead into the file system. A walk goes one level down a step, so it ends.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ struct Tree<'b> {
     range: Range<u64>,
 }
 
-/// What an entry of a leaf maps.
+/// The range that an entry of a leaf maps.
 struct Extent {
     first: u64,
     len: u64,
@@ -150,7 +150,7 @@ fn room(raw: &[u8]) -> usize {
     (raw.len() / ENTRY).saturating_sub(1)
 }
 
-/// What a node says of a file block.
+/// A node's answer about a file block.
 enum Step {
     Run(Run),
     /// Ask this node, which is about these file blocks.

@@ -1,4 +1,4 @@
-//! What goes wrong inside: an errno, and for the log what was found where.
+//! Failures inside the driver: an errno, and for the log what was found where.
 //!
 //! Every function in here answers with [`Fault`]; the driver's door ([`Log::errno`]) turns it into an
 //! errno and writes one line. Lines are limited ([`LINES`] in [`WINDOW`]), because a damaged directory
@@ -16,14 +16,14 @@ const LINES: u32 = 10;
 /// How long a window lasts.
 const WINDOW: Duration = Duration::from_secs(5);
 
-/// What functions here return.
+/// The result of the driver's functions.
 pub(super) type Result<T> = std::result::Result<T, Fault>;
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     pub errno: Errno,
-    /// What was found; empty for answers that are nothing unusual (ENODATA).
+    /// The finding; empty for answers that are nothing unusual (ENODATA).
     pub what: &'static str,
     /// The inode that it was found in.
     pub ino: Option<u32>,
@@ -42,7 +42,7 @@ impl Fault {
         Self { errno, what: "cannot be read", ino: None, block: Some(block) }
     }
 
-    /// What was found and where, in words.
+    /// The finding and its place, in words.
     pub(super) fn place(&self) -> String {
         self.block.map_or_else(|| self.what.to_owned(), |block| format!("{}, block {block}", self.what))
     }
@@ -126,7 +126,7 @@ impl Log {
         self.faults.load(Ordering::Relaxed)
     }
 
-    /// The errno of an answer. What is unusual is written down.
+    /// The errno of an answer. Unusual ones are written to the log.
     pub(super) fn errno<T>(&self, answer: Result<T>) -> uvfs::Result<T> {
         answer.map_err(|fault| {
             if !fault.what.is_empty() {

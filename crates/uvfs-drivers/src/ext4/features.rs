@@ -44,8 +44,8 @@ pub(super) const COMPAT_DIR_INDEX: u32 = 0x20;
 /// There are two backups of the superblock.
 pub(super) const COMPAT_SPARSE_SUPER2: u32 = 0x200;
 
-/// What is read: `filetype`, `needs_recovery`, `meta_bg`, `extents`, `64bit`, `mmp`, `flex_bg`, `ea_inode`, `metadata_csum_seed`,
-/// `large_dir`, `inline_data`, and of `encrypt` what is not encrypted.
+/// The features that are read: `filetype`, `needs_recovery`, `meta_bg`, `extents`, `64bit`, `mmp`, `flex_bg`,
+/// `ea_inode`, `metadata_csum_seed`, `large_dir`, `inline_data`, and of `encrypt` the parts that are not encrypted.
 const READ: u32 = FILETYPE
     | NEEDS_RECOVERY
     | META_BG
@@ -61,7 +61,7 @@ const READ: u32 = FILETYPE
 
 const ANEW: &str = "copy its files by way of the kernel (mount -o loop,ro) to one that was made without it";
 
-/// What is known and not read: bit, name, what it means and what can be done.
+/// The features that are known and not read: bit, name, meaning, and what can be done.
 const REFUSED: &[(u32, &str, &str, &str)] = &[
     (0x8, "journal_dev", "it is a journal, and no file system", "name the device whose journal it is"),
     (0x1, "compression", "its files may be compressed", ANEW),

@@ -11,7 +11,7 @@ use super::inode::Node;
 use super::pass::Witness;
 use super::{Fs, features};
 
-/// What is shorter stands in the inode itself.
+/// Shorter ones stand in the inode itself.
 const FAST_LINK: u64 = 60;
 
 impl Fs {

@@ -28,7 +28,7 @@ impl Table {
     }
 }
 
-/// What a descriptor says.
+/// The content of a descriptor.
 pub(super) struct Group {
     pub table: Table,
     /// In clusters.

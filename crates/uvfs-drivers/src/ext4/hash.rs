@@ -11,7 +11,7 @@ pub(super) enum Kind {
     Tea,
 }
 
-/// What is needed to hash a name.
+/// The ingredients of a name's hash.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hasher {
     pub kind: Kind,

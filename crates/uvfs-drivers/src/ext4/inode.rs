@@ -12,9 +12,9 @@ use super::fault::{Fault, Locate, Result, ensure};
 use super::groups::Table;
 use super::{Fs, features};
 
-/// What every inode has; what is longer has `extra` fields.
+/// The size that every inode has at least; longer ones have `extra` fields.
 const OLD_SIZE: usize = 128;
-/// What inodes usually have, or less.
+/// The usual size of inodes, or less.
 const USUAL_SIZE: usize = 256;
 /// `i_block`: block pointers, the root of extents, a link's target, or inline data.
 const POINTERS: std::ops::Range<usize> = 0x28..0x64;
@@ -35,14 +35,14 @@ const CASEFOLD: u32 = 0x4000_0000;
 pub(super) struct Node {
     pub ino: u32,
     raw: Raw,
-    /// What is used beyond 128 bytes.
+    /// The bytes used beyond 128.
     extra: usize,
     /// Type and permissions.
     pub mode: u32,
     /// Bytes.
     pub size: u64,
     flags: u32,
-    /// What checksums of its blocks go on from.
+    /// The seed of its blocks' checksums.
     pub seed: u32,
     /// The block of its extended attributes; 0: none.
     pub xattr_block: u64,
@@ -87,7 +87,7 @@ impl Node {
         self.raw().get(POINTERS).unwrap_or_default()
     }
 
-    /// What stands after the fields, where attributes may stand.
+    /// The bytes after the fields, where attributes may stand.
     pub(super) fn after_fields(&self) -> &[u8] {
         if self.extra == 0 {
             return &[];
@@ -124,7 +124,7 @@ impl Node {
         self.flags & EA_VALUE != 0
     }
 
-    /// What FS_IOC_GETFLAGS shows.
+    /// The flags that FS_IOC_GETFLAGS shows.
     pub(super) fn user_flags(&self) -> u32 {
         visible_flags(self.fmt(), self.flags)
     }
@@ -164,7 +164,7 @@ impl Node {
         Time::new(seconds + (i64::from(more & 3) << 32), more >> 2)
     }
 
-    /// What `stat` says.
+    /// The answer of `stat`.
     pub(super) fn attr(&self, fs: &Fs) -> Attr {
         let raw = self.raw();
         let id = |low, high| u32::from(u16_at(raw, low)) | u32::from(u16_at(raw, high)) << 16;
@@ -314,7 +314,7 @@ impl Fs {
     }
 }
 
-/// Flags as FS_IOC_GETFLAGS shows them. What new files in a directory inherit is of directories only.
+/// Flags as FS_IOC_GETFLAGS shows them. Flags that new files in a directory inherit are those of directories only.
 fn visible_flags(fmt: u32, flags: u32) -> u32 {
     const VISIBLE: u32 = 0x725b_dfff;
     const PROJECT_INHERITED: u32 = 0x2000_0000;

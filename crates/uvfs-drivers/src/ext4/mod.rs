@@ -1,9 +1,9 @@
 //! ext2, ext3 and ext4 images, read-only: a file or a block device, by inode number, from any number of threads.
 //!
-//! Written from the published layout of the format. The driver keeps nothing per inode and takes no lock but
-//! those of the cache of blocks, which its hits do not take: every call reads the inode that it is about ([`inode`]), and from there blocks
-//! ([`map`]: [`extents`] or [`indirect`]), names ([`dir`], [`htree`]) and attributes ([`xattr`]). A thread remembers where it found the last
-//! name of a few directories ([`place`]).
+//! Written from the published layout of the format. The driver keeps nothing per inode. It takes no lock but those of
+//! the cache of blocks, which its hits do not take. Every call reads the inode that it is about ([`inode`]), and from
+//! there blocks ([`map`]: [`extents`] or [`indirect`]), names ([`dir`], [`htree`]) and attributes ([`xattr`]). A
+//! thread remembers where it found the last name of a few directories ([`place`]).
 //!
 //! **An image is hostile input.** Every pointer, length, depth and checksum is checked before it is used; what
 //! cannot be is EUCLEAN, what cannot be read EIO, and one line in the log says where ([`fault`]). Loops go
@@ -12,11 +12,11 @@
 //!
 //! An image that was in use when it was copied has a journal to replay: that is done in memory ([`journal`]).
 //!
-//! **Memory**: blocks of metadata within the limit of the cache that the image is mounted in (no more than the image has, where there is none),
-//! eight bytes for each group of blocks, 16 for each block that was replayed, and while a call lasts, the largest of an inode and an attribute's value (64 KiB).
+//! **Memory**: blocks of metadata within the limit of the cache that the image is mounted in (without a limit, no more
+//! than the image has). Also eight bytes for each group of blocks, and 16 for each block that was replayed. While a
+//! call lasts, the largest of an inode and an attribute's value (64 KiB).
 //!
-//! The image must not change while it is open. What changes all the same gives wrong answers or damage,
-//! nothing worse.
+//! The image must not change while it is open. Changes all the same give wrong answers or damage, nothing worse.
 
 mod acl;
 mod blocks;
@@ -68,7 +68,7 @@ use groups::Table;
 use inode::Node;
 use superblock::Superblock;
 
-/// What cookies count from: the first three stand for the start, `.` and `..`.
+/// The number from which cookies count: the first three stand for the start, `.` and `..`.
 const FIRST_COOKIE: u64 = 3;
 
 /// Why an image is not read: a sentence that says what to do about it.
@@ -94,7 +94,8 @@ impl std::error::Error for Refused {}
 pub struct ImageOptions {
     /// Which part of it holds the file system.
     pub within: Within,
-    /// What a journal holds that was not written to its place is left out: the files are as they were before, or damaged.
+    /// Changes in the journal that were not written to their place are left out: the files are as they were before, or
+    /// damaged.
     pub noload: bool,
 }
 
@@ -117,8 +118,8 @@ impl Fs {
     }
 }
 
-/// Opens what may be an image. It is looked at before, with a descriptor that opens nothing, and what was looked at is opened then: to open a FIFO
-/// waits for who writes, and to open a device may do something to it.
+/// Opens what may be an image. It is looked at before, with a descriptor that opens nothing, and the same file is
+/// opened then. Opening a FIFO waits for a writer, and opening a device may do something to it.
 fn open_image(path: &Path, cannot: impl Fn(io::Error) -> Refused) -> std::result::Result<fs::File, Refused> {
     let held = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let held = fs::File::from(held.map_err(|errno| cannot(errno.into()))?);
@@ -231,12 +232,12 @@ impl Ext4 {
     /// Writes out what was recorded so far.
     ///
     /// # Errors
-    /// What made the record end before, or does now.
+    /// The reason for which the record ended before, or ends now.
     pub fn end_of_record(&self) -> io::Result<()> {
         self.fs.blocks.recorded().map_or(Ok(()), record::Record::flush)
     }
 
-    /// What was taken from the journal when the image was opened.
+    /// The changes taken from the journal when the image was opened.
     pub fn replayed(&self) -> Replayed {
         self.replayed
     }

@@ -15,7 +15,7 @@ use super::superblock;
 
 /// Length of a sector that MBRs count in.
 const SECTOR: u64 = 512;
-/// What an MBR ends with.
+/// The last bytes of an MBR.
 const MBR_MAGIC: u16 = 0xaa55;
 /// The type of the one partition of an MBR that stands before a GPT.
 const PROTECTIVE: u8 = 0xee;
@@ -36,7 +36,7 @@ pub enum Within {
     /// All of it.
     #[default]
     Whole,
-    /// What begins at this byte.
+    /// The content that begins at this byte.
     Offset(u64),
     /// The partition of this number, as the kernel numbers them.
     Partition(u32),

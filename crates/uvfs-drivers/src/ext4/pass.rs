@@ -5,8 +5,8 @@
 //! twice as many were met, so that circles are found, and others at random in between: whoever makes an image does not know which. A
 //! pass through a few blocks again and again ends after a small multiple of so many.
 //!
-//! Who lists a directory a few names at a time begins a pass with each call: it compares its first block with one before it, which another
-//! call chooses anew ([`Pass::look_back`]).
+//! A caller that lists a directory a few names at a time begins a pass with each call. The pass compares its first
+//! block with one before it, which another call chooses anew ([`Pass::look_back`]).
 //!
 //! The data of files may be shared on purpose (`shared_blocks`): there a witness is not asked.
 //!
@@ -28,7 +28,7 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// `key` says nothing to who made the image.
+    /// `key` is unknown to the image's maker.
     pub(super) fn new(key: u64) -> Self {
         Self { block: None, met: 0, random: key }
     }

@@ -33,7 +33,7 @@ impl Record {
         }
     }
 
-    /// What was written so far is where it belongs.
+    /// The blocks written so far are where they belong.
     pub(super) fn flush(&self) -> io::Result<()> {
         match &mut *self.out.lock() {
             Ok(out) => out.flush(),

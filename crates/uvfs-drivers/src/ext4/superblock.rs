@@ -1,7 +1,7 @@
 //! The superblock: how the image is laid out, and whether it can be read.
 //!
-//! Read and checked once; plain values afterwards. What it says about sizes is checked here so far
-//! that arithmetic on group, block and inode numbers elsewhere cannot overflow.
+//! Read and checked once; plain values afterwards. Its sizes are checked here so far that arithmetic on group, block
+//! and inode numbers elsewhere cannot overflow.
 
 use super::Refused;
 use super::blocks::Source;
@@ -13,7 +13,7 @@ use super::features;
 const OFFSET: u64 = 1024;
 /// How long it is.
 const SIZE: usize = 1024;
-/// What it begins with, nearly.
+/// Its magic number, which stands near its beginning.
 const MAGIC: u16 = 0xef53;
 /// Where its own checksum stands.
 const CHECKSUM: usize = 0x3fc;
@@ -29,7 +29,7 @@ pub(super) fn has_magic(source: &dyn Source, start: u64) -> bool {
     at.is_some_and(|at| source.read_at(&mut magic, at).is_ok()) && u16::from_le_bytes(magic) == MAGIC
 }
 
-/// What the superblock says.
+/// The content of the superblock.
 #[derive(Clone, Debug)]
 pub(super) struct Superblock {
     pub block_size: usize,
@@ -56,7 +56,7 @@ pub(super) struct Superblock {
     compat: u32,
     incompat: u32,
     ro_compat: u32,
-    /// What checksums of metadata go on from.
+    /// The seed of metadata checksums.
     pub seed: u32,
     pub hash_seed: [u32; 4],
     /// Characters above 127 count as positive in hashes of names.
@@ -70,7 +70,7 @@ pub(super) struct Superblock {
     /// The two groups with backups, where there are only two.
     pub backups: [u32; 2],
     pub journal: u32,
-    /// Errors were seen by who had it mounted.
+    /// An earlier mount saw errors.
     pub marked_damaged: bool,
 }
 
@@ -156,7 +156,7 @@ impl Superblock {
         Ok(this)
     }
 
-    /// What the rest of the driver relies on.
+    /// The facts on which the rest of the driver relies.
     fn check_layout(&mut self) -> Result<(), Refused> {
         let bits = self.block_size as u64 * 8;
         let within = |holds: bool, what| if holds { Ok(()) } else { Err(bad(what)) };

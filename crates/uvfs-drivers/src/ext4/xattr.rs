@@ -28,7 +28,7 @@ pub(super) const ACL_ACCESS: u8 = 2;
 pub(super) const ACL_DEFAULT: u8 = 3;
 const SYSTEM: u8 = 7;
 
-/// What users see of the namespaces; others are the file system's own.
+/// The namespaces that users see; others are the file system's own.
 const SPACES: &[(u8, &[u8])] = &[(1, b"user."), (4, b"trusted."), (6, b"security.")];
 
 /// Which access control list.
@@ -236,7 +236,7 @@ impl Fs {
         Ok(value)
     }
 
-    /// What inline data goes on with after the inode's pointers; nothing where it does not.
+    /// The rest of inline data after the inode's pointers; nothing if there is none.
     pub(super) fn inline_rest<'n>(&self, node: &'n Node) -> Result<&'n [u8]> {
         for entry in self.inode_list(node)?.entries() {
             let entry = entry?;

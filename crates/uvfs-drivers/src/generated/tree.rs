@@ -24,7 +24,7 @@ pub const ROOT_INO: u64 = 1;
 
 /// First second of the range of times (2000-01-01), and the length of the range (about 25 years).
 const TIMES: (i64, u64) = (946_684_800, 788_400_000);
-/// What a directory entry adds to the size of its directory, in bytes.
+/// The bytes that a directory entry adds to the size of its directory.
 const DIR_ENTRY_SIZE: u64 = 32;
 /// Permission bits of files if the specification gives none.
 const FILE_MODES: [u32; 4] = [0o644, 0o644, 0o755, 0o600];

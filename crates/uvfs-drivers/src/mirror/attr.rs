@@ -123,7 +123,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Cuts or extends a file. Who has it `opened` for writing may, whatever its mode is by now.
+    /// Cuts or extends a file. A caller that has it `opened` for writing may, whatever its mode is by now.
     fn truncate(&self, node: &Node, target: &At<'_>, size: u64, opened: bool, how: OFlags) -> Result<()> {
         let writable = |open: &Opened| open.access.contains(Access::WRITE);
         if opened && let Some(open) = node.find_open(writable) {

@@ -66,7 +66,7 @@ fn expect_case_kept(fd: impl AsFd, flags: &FileFlags) -> Result<()> {
     Ok(())
 }
 
-/// What a file system says that has no flags, as ioctl(2) says it.
+/// The answer of a file system without flags, as ioctl(2) gives it.
 fn none(errno: Errno) -> Errno {
     if errno == Errno::OPNOTSUPP { Errno::NOTTY } else { errno }
 }

@@ -1,9 +1,9 @@
 //! A directory of the host, shown as a file system: what is done here is done there.
 //!
 //! Names and attributes are answered from the cache while they may be believed; everything else goes through to the
-//! host. Nothing outside the source is read or written: see [`reach`]. What a caller may do, and whom that belongs to which
-//! it makes, the host's kernel decides: see [`caller`]. Mounts inside the source are shown as empty directories or files; or each
-//! by a mirror of its own, mounted there ([`Submounts`]).
+//! host. Nothing outside the source is read or written: see [`reach`]. The host's kernel decides what a caller may do,
+//! and which owner the files that it makes have: see [`caller`]. Mounts inside the source are shown as empty
+//! directories or files; or each by a mirror of its own, mounted there ([`Submounts`]).
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -101,8 +101,8 @@ struct Mounted {
 
 /// The driver.
 ///
-/// It is mounted once. What is made through it has the permissions that the caller's umask left, less the umask of this process: a program
-/// that serves others sets that to 0.
+/// It is mounted once. Files made through it have the permissions that the caller's umask left, less the umask of this
+/// process: a program that serves others sets that to 0.
 pub struct Mirror {
     base: Base,
     table: Table,
@@ -255,8 +255,8 @@ impl Mirror {
         self.server.privileged()
     }
 
-    /// How many operations were done on the source. What the cache answers is none; neither are reading and writing files
-    /// that are open, nor the figures of its file system.
+    /// How many operations were done on the source. Answers of the cache do not count; neither do reading and writing
+    /// of open files, nor the figures of its file system.
     pub fn operations(&self) -> u64 {
         self.budget.taken()
     }
@@ -413,7 +413,7 @@ impl Driver for Mirror {
         })
     }
 
-    /// The host makes it, in the caller's name; what it is like is found out by who looks it up.
+    /// The host makes it, in the caller's name; a later lookup finds out what it is like.
     fn rename_whiteout(&self, op: &Op, rename: &Rename<'_>, _: &Make<'_>) -> Result<Option<NewInode>> {
         self.kept.with_room(|| {
             let _turn = self.budget.turn();

@@ -47,7 +47,7 @@ impl Moves {
         Moving { moves: self, _shared: shared }
     }
 
-    /// What a walk reads first.
+    /// The counter that a walk reads first.
     pub(super) fn ended(&self) -> u64 {
         self.ended.load(SeqCst)
     }

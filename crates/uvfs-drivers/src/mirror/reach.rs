@@ -1,10 +1,10 @@
 //! From a node to its file: a path below the source, opened without leaving it, and the file compared with the node.
 //!
-//! Every access begins here. The path is put together from the places where the node and its directories were seen last,
-//! and is opened by openat2(2) from where the mirror begins (see `base`): no symbolic link in it is followed, nothing above that
-//! or on another mount is reached. What it leads to is compared with the node's identity, so a file or directory that
-//! was put in the place of another is not taken for it: ESTALE, and the cache forgets the name that led there. What comes
-//! back is an O_PATH descriptor, which is used for this operation and closed.
+//! Every access begins here. The path is put together from the places where the node and its directories were seen
+//! last. openat2(2) opens it from the beginning of the mirror (see `base`): it follows no symbolic link, and reaches
+//! nothing above that or on another mount. The file there is compared with the node's identity, so a file or directory
+//! that was put in the place of another is not taken for it: ESTALE, and the cache forgets the name that led there.
+//! The result is an O_PATH descriptor, which is used for this operation and closed.
 //!
 //! A regular file is opened to be read or written by one call less: at once in that way, below the source and no further as
 //! ever, and compared then ([`Mirror::open_directly`]).
@@ -209,8 +209,8 @@ impl Mirror {
         Ok(None)
     }
 
-    /// The way to a directory may be another one now: the highest name on it that leads elsewhere is forgotten, so that who
-    /// walks it once more finds out there, and not level by level from below. A look at each level, from above.
+    /// The way to a directory may be another one now. The highest name on it that leads elsewhere is forgotten, so
+    /// that the next walk finds out there, and not level by level from below. A look at each level, from above.
     fn mark_path_stale(&self, below: &Arc<Node>) {
         let newest = |dir: &Arc<Node>| self.table.of(dir.number).unwrap_or_else(|| Arc::clone(dir));
         let mut way = Vec::new();
@@ -266,8 +266,9 @@ impl Mirror {
     /// Opens a regular file in the caller's name where it was seen last, without a look at what is there before. None where that
     /// fails, whatever it is, or is not the node's file: then [`Mirror::reach`] finds out why.
     ///
-    /// What the host has put there in the place of that file is so opened for a moment, as by anybody who opens it on the
-    /// host just then: in the name and with the rights of the caller, and without waiting. Never is anything made or cut.
+    /// If the host has put another file in the place of that one, this opens it for a moment, as anybody on the host
+    /// could just then. It does so in the name and with the rights of the caller, and without waiting. Never is
+    /// anything made or cut.
     pub(super) fn open_directly(&self, op: &Op, node: &Node, how: OFlags) -> Option<OwnedFd> {
         let components = self.components(&node.place()?, false).ok()?;
         let mut path = Vec::with_capacity(256);

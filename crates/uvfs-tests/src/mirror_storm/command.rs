@@ -69,13 +69,7 @@ pub fn run(args: &MirrorStormArgs, tally: &mut Tally) -> Result<()> {
     std::fs::create_dir(&mount)?;
     fill(&source, args.files)?;
     // The mount point must not lie in what is mirrored, but may lie beside it.
-    let (mounted, coherence) = match mirror(&source, &mount, args)? {
-        Mirrored::Mounted(mounted, coherence) => (mounted, coherence),
-        Mirrored::Blind(why) => {
-            tally.skip(format_args!("changes by others are not seen: {why}"));
-            return Ok(());
-        }
-    };
+    let Some((mounted, coherence)) = mirror(&source, &mount, args, tally)? else { return Ok(()) };
     let plan = Plan {
         source: source.clone(),
         mount: mount.clone(),
@@ -136,15 +130,14 @@ fn fill(source: &Path, files: usize) -> Result<()> {
     Ok(())
 }
 
-/// A mirror of the source.
-enum Mirrored {
-    /// The mount, and its description of its coherence.
-    Mounted(Mounted, String),
-    /// The source cannot be watched, for this reason, and --ttl is not given.
-    Blind(String),
-}
-
-fn mirror(source: &Path, mount: &Path, args: &MirrorStormArgs) -> Result<Mirrored> {
+/// A mirror of the source, and its description of its coherence. Skips if the source cannot be watched and --ttl is not
+/// given.
+fn mirror(
+    source: &Path,
+    mount: &Path,
+    args: &MirrorStormArgs,
+    tally: &mut Tally,
+) -> Result<Option<(Mounted, String)>> {
     let ttl = if args.ttl == 0 { Duration::from_secs(1) } else { Duration::from_millis(args.ttl) };
     let mirror = Mirror::new(source, ttl)?;
     let limit = if args.overflow { Some(Limit::lower()?) } else { None };
@@ -153,14 +146,15 @@ fn mirror(source: &Path, mount: &Path, args: &MirrorStormArgs) -> Result<Mirrore
     if let Err(why) = watched
         && args.ttl == 0
     {
-        return Ok(Mirrored::Blind(why.to_string()));
+        tally.skip(format_args!("changes by others are not seen: {why}"));
+        return Ok(None);
     }
     let coherence = mirror.coherence().trim_end().to_owned();
     let vfs = Vfs::new(VfsConfig::default(), Counted::new(mirror))?;
     let mut options = uvfs_fuse::Options::default();
     options.allow_other = true;
     options.suid = true;
-    Ok(Mirrored::Mounted(uvfs_fuse::mount(vfs, mount, &options)?, coherence))
+    Ok(Some((uvfs_fuse::mount(vfs, mount, &options)?, coherence)))
 }
 
 const LIMIT: &str = "/proc/sys/fs/fanotify/max_queued_events";

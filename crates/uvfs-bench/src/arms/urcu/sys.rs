@@ -46,14 +46,6 @@ unsafe extern "C" {
         name: *const c_uchar,
         len: usize,
     ) -> *const c_uchar;
-    fn bench_urcu_remove(
-        ht: *mut CdsLfht,
-        hash: c_ulong,
-        parent: u64,
-        name: *const c_uchar,
-        len: usize,
-        value_len: usize,
-    ) -> c_int;
     fn bench_urcu_free(ht: *mut CdsLfht, value_len: usize);
 }
 
@@ -126,16 +118,6 @@ impl<'l> Section<'l> {
         ensure!(done == 0, "liburcu could not add an entry");
         Ok(())
     }
-
-    fn remove(&self, parent: u64, name: &[u8]) -> Result<()> {
-        let hash = Borrowed { parent, name }.hash_once(&self.table.hashing);
-        // SAFETY: as in `add`.
-        let done = unsafe {
-            bench_urcu_remove(self.table.table.as_ptr(), hash, parent, name.as_ptr(), name.len(), VALUE)
-        };
-        ensure!(done == 0, "the name to be renamed is not there");
-        Ok(())
-    }
 }
 
 impl Drop for Section<'_> {
@@ -178,16 +160,6 @@ impl Table for Urcu {
 
     fn local(&self, _thread: usize) -> Registered<'_> {
         Registered::new(self)
-    }
-
-    fn rename(&self, dir: u64, old: &[u8], new: &[u8]) -> Result<()> {
-        let registered = Registered::new(self);
-        let section = Section::new(&registered);
-        let attr = section
-            .get(Borrowed { parent: dir, name: old }, |attr| *attr)
-            .context("the name to be renamed is not there")?;
-        section.remove(dir, old)?;
-        section.add(dir, new, &attr)
     }
 }
 

@@ -7,15 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use crossbeam_utils::sync::ShardedLock;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use uvfs_sync::barrier;
 use uvfs_sync::percpu_rwsem::PerCpuRwSem;
 
 /// Every arm. The bounds come first, then the alternatives that a program has.
-pub const NAMES: [&str; 7] =
-    ["null", "membarrier", "std-rwlock", "parking-lot", "sharded-lock", "uvfs-unbatched", "uvfs"];
+pub const NAMES: [&str; 5] = ["null", "membarrier", "std-rwlock", "uvfs-unbatched", "uvfs"];
 
 /// A reader-writer lock around a number.
 pub trait Lock: Send + Sync + Sized + 'static {
@@ -126,36 +124,6 @@ impl Lock for Membarrier {
 pub type StdRwLock = std::sync::RwLock<u64>;
 
 impl Lock for StdRwLock {
-    fn new() -> Result<Self> {
-        Ok(Self::new(0))
-    }
-
-    #[inline(always)]
-    fn read(&self) -> u64 {
-        *black_box(self).read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) {
-        *self.write().unwrap_or_else(PoisonError::into_inner) += 1;
-    }
-}
-
-impl Lock for parking_lot::RwLock<u64> {
-    fn new() -> Result<Self> {
-        Ok(Self::new(0))
-    }
-
-    #[inline(always)]
-    fn read(&self) -> u64 {
-        *black_box(self).read()
-    }
-
-    fn write(&self) {
-        *self.write() += 1;
-    }
-}
-
-impl Lock for ShardedLock<u64> {
     fn new() -> Result<Self> {
         Ok(Self::new(0))
     }

@@ -116,8 +116,6 @@ impl Maker for Locks {
             "null" => self.of::<locks::Null>(name),
             "membarrier" => self.of::<locks::Membarrier>(name),
             "std-rwlock" => self.of::<locks::StdRwLock>(name),
-            "parking-lot" => self.of::<parking_lot::RwLock<u64>>(name),
-            "sharded-lock" => self.of::<crossbeam_utils::sync::ShardedLock<u64>>(name),
             "uvfs-unbatched" => self.of::<locks::Unbatched>(name),
             "uvfs" => self.of::<uvfs_sync::percpu_rwsem::PerCpuRwSem<u64>>(name),
             other => bail!("{other:?} is no arm"),

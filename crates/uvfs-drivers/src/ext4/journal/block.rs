@@ -7,7 +7,7 @@ use super::super::checksum::{crc32c, crc32c_around, right};
 use super::super::fault::{Result, ensure};
 use super::superblock::{LogHead, Sums};
 
-/// What a block of the log begins with; a block of data that begins so too is escaped.
+/// The number that a block of the log begins with; a block of data that begins so too is escaped.
 pub(super) const MAGIC: [u8; 4] = [0xc0, 0x3b, 0x39, 0x98];
 /// Of the header.
 const HEADER: usize = 12;
@@ -24,7 +24,7 @@ const ESCAPED: u32 = 0x1;
 const SAME_UUID: u32 = 0x2;
 const LAST: u32 = 0x8;
 
-/// What a block is.
+/// The kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Descriptor,
@@ -34,7 +34,7 @@ pub(super) enum Kind {
     Revoke,
 }
 
-/// What a block of the log begins with.
+/// The head of a block of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub kind: Kind,
@@ -57,7 +57,7 @@ impl Header {
     }
 }
 
-/// What a descriptor says of a block of data that follows.
+/// A descriptor's record of a block of data that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag {
     /// The block of the image that the data is for.

@@ -1,16 +1,16 @@
 //! The journal of an image that was in use when it was copied: what it holds is read in place of the blocks that it is about.
 //!
-//! Written from the published layout of jbd2. [`superblock`] says where the log is and how it is checked, [`mod@ring`] maps its blocks,
-//! [`block`] takes one of them apart, [`scan`] goes through the transactions and collects what they change, and [`overlay`] stands in front
-//! of the image from then on. The image is never written.
+//! Written from the published layout of jbd2. [`superblock`] says where the log is and how it is checked, [`mod@ring`]
+//! maps its blocks, and [`block`] takes one of them apart. [`scan`] goes through the transactions and collects what
+//! they change, and [`overlay`] stands in front of the image from then on. The image is never written.
 //!
 //! Runs once, while the image is opened and before anything else of it is believed. **Memory**: 16 bytes for each block that is
 //! replaced ([`Replayed::memory`]; more while they are collected), because contents stay in the log. **Time**: no block of the log is read
 //! more than twice, and a log that is replayed has [`BYTES_MAX`] bytes at most. An image whose log is sparse takes up little
 //! of the disk and is read and summed like any other, so the bound is in bytes and not in blocks.
 //!
-//! The log is hostile input. A transaction that is not whole or has a wrong checksum ends it: that is how logs end. What cannot be in a
-//! whole transaction is a refusal, which names `noload`.
+//! The log is hostile input. A transaction that is not whole or has a wrong checksum ends it: that is how logs end. A
+//! record that cannot be in a whole transaction is a refusal, which names `noload`.
 
 mod block;
 mod overlay;
@@ -39,10 +39,10 @@ use superblock::LogHead;
 const BLOCKS_MAX: u64 = 10_240_000;
 /// Most bytes of a log that is replayed. mke2fs(8) makes one of 1 GiB at most, unless it is told a size.
 const BYTES_MAX: u64 = 4 << 30;
-/// What begins the first block of a fast commit: a record of this kind.
+/// The kind of the record that begins the first block of a fast commit.
 const FAST_HEAD: u16 = 9;
 
-/// What was taken from an image's journal.
+/// The changes taken from an image's journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// Whole transactions.

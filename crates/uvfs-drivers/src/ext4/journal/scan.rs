@@ -29,10 +29,10 @@ pub(super) enum End {
     Wrong(&'static str),
 }
 
-/// What is to be read from the log: by the image's block.
+/// The blocks to be read from the log: by the image's block.
 pub(super) type Changes = BTreeMap<u64, Place>;
 
-/// What a scan found.
+/// The result of a scan.
 #[derive(Debug)]
 pub(super) struct Found {
     pub transactions: u64,
@@ -42,8 +42,9 @@ pub(super) struct Found {
     pub end: End,
 }
 
-/// A transaction whose commit was not found yet: where in the log its blocks stand. What they say is read again once it counts, because a
-/// log may have many tags. A descriptor that has more by then, in an image that changes meanwhile, is believed as many as it had.
+/// A transaction whose commit was not found yet: where in the log its blocks stand. Their content is read again once
+/// it counts, because a log may have many tags. A descriptor that has more by then, in an image that changes
+/// meanwhile, is believed as many as it had.
 struct Transaction {
     /// Where each stands, and how many tags it had.
     descriptors: Vec<(u64, usize)>,

@@ -43,7 +43,7 @@ pub(super) enum Sums {
     V3,
 }
 
-/// What the head of the log says.
+/// The content of the head of the log.
 #[derive(Debug)]
 pub(super) struct LogHead {
     /// The first block of the log, and the block behind its last.
@@ -53,7 +53,7 @@ pub(super) struct LogHead {
     pub start: u64,
     pub sequence: u32,
     pub sums: Sums,
-    /// What checksums go on from.
+    /// The seed of checksums.
     pub seed: u32,
     /// Block numbers have 64 bits.
     pub wide: bool,
