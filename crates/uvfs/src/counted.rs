@@ -93,6 +93,7 @@ impl Driver for Counted {
             sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;
         Readlink: fn readlink(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>>;
         Open: fn open(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64>;
+        Open: fn open_to_append(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64>;
         Release: fn release(&self, file: File<'_>);
         Read: fn read(&self, op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize>;
         Write: fn write(&self, op: &Op, file: File<'_>, offset: u64, data: &[u8], append: bool) -> Result<usize>;

@@ -177,6 +177,11 @@ pub trait Driver: Send + Sync + 'static {
     fn open(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
         Ok(0)
     }
+    /// Open a regular file of which every write goes to the end (O_APPEND). Only drivers of files that can be appended to
+    /// and not written elsewhere have a reason to tell the two apart.
+    fn open_to_append(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
+        self.open(op, inode, access)
+    }
     /// The last user of an open file is gone.
     fn release(&self, file: File<'_>) {}
     /// Offers the front end's kernel the driver's own file behind an open one, so that the kernel reads and writes

@@ -3,6 +3,10 @@
 //! The table of handles is sharded; a shard's lock protects only its map. Data is written with the writer's identity,
 //! so that the host's kernel removes set-id bits and counts space as it does for that user. Appended data goes to the
 //! file's end on the host at that moment, not to an offset of ours.
+//!
+//! Descriptors on the host have no O_APPEND: an appending write says so itself ([`Driver::write`](uvfs::driver::Driver::write)).
+//! The exception is an append-only file (chattr(1)), which the host opens for writing with O_APPEND alone, and so only for a
+//! caller that appends. A write to it that is not marked, as that of a mapped page, is EPERM: the host would append it too.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -34,6 +38,8 @@ pub(super) struct Opened {
     pub(super) handle: u64,
     pub(super) fd: OwnedFd,
     pub(super) access: Access,
+    /// O_APPEND, where the descriptor has it. See the module.
+    pub(super) append: OFlags,
     /// See `lend`.
     pub(super) lent: AtomicBool,
     _permit: Permit,
@@ -42,8 +48,29 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    fn new(handle: u64, fd: OwnedFd, access: Access, permit: Permit, keep: Option<Keep>) -> Arc<Self> {
-        Arc::new(Self { handle, fd, access, lent: AtomicBool::new(false), _permit: permit, _keep: keep })
+    fn new(handle: u64, host: Host, access: Access, permit: Permit, keep: Option<Keep>) -> Arc<Self> {
+        let Host { fd, append } = host;
+        Arc::new(Self {
+            handle,
+            fd,
+            access,
+            append,
+            lent: AtomicBool::new(false),
+            _permit: permit,
+            _keep: keep,
+        })
+    }
+}
+
+/// A descriptor of the host's, and whether it has O_APPEND.
+pub(super) struct Host {
+    fd: OwnedFd,
+    append: OFlags,
+}
+
+impl From<OwnedFd> for Host {
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd, append: OFlags::empty() }
     }
 }
 
@@ -92,43 +119,50 @@ pub(super) fn again<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
 impl Mirror {
     /// The host may keep an open waiting, if another process has a lease on the file (fcntl(2)). Then it no longer
     /// counts as an operation, of which the number is limited, but has its own descriptors like an open file.
-    pub(super) fn open_file(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
+    /// `append` is O_APPEND if the caller only appends.
+    pub(super) fn open_file(
+        &self,
+        op: &Op,
+        inode: &Inode<'_>,
+        access: Access,
+        append: OFlags,
+    ) -> Result<u64> {
         let turn = self.budget.turn();
         let permit = self.budget.permit()?;
         let node = self.node(inode)?;
         let is_reg = node.fmt() == mode::S_IFREG;
         if is_reg && let Some(fd) = self.open_directly(op, &node, how(access)) {
-            return self.opened_at_once(&node, fd, access, permit);
+            return self.opened_at_once(&node, fd.into(), access, permit);
         }
         let (node, at) = self.reach_inode(inode)?;
         // This is the very file whose type was checked: no other file has its identity.
         if !is_reg {
             return Err(Errno::STALE);
         }
-        match self.open_at(op, &at, access, OFlags::NONBLOCK) {
+        match self.open_or_append(op, &at, access, OFlags::NONBLOCK, append) {
             Err(Errno::AGAIN) => {
                 let _of_the_way = self.budget.permit()?;
                 drop(turn);
-                let fd = self.open_at(op, &at, access, OFlags::empty())?;
-                Ok(self.keep_open(&node, fd, access, permit))
+                let host = self.open_or_append(op, &at, access, OFlags::empty(), append)?;
+                Ok(self.keep_open(&node, host, access, permit))
             }
-            fd => self.opened_at_once(&node, fd?, access, permit),
+            host => self.opened_at_once(&node, host?, access, permit),
         }
     }
 
     /// A file opened without waiting (O_NONBLOCK) is now open.
-    fn opened_at_once(&self, node: &Node, fd: OwnedFd, access: Access, permit: Permit) -> Result<u64> {
+    fn opened_at_once(&self, node: &Node, host: Host, access: Access, permit: Permit) -> Result<u64> {
         // Some file systems (FUSE servers, hierarchical storage) would apply O_NONBLOCK to each read and write.
         // Those whose files are lent do not.
         if !self.lends {
-            fcntl_setfl(&fd, OFlags::empty())?;
+            fcntl_setfl(&host.fd, host.append)?;
         }
-        Ok(self.keep_open(node, fd, access, permit))
+        Ok(self.keep_open(node, host, access, permit))
     }
 
     /// Enters a file that a user has open; returns the handle.
-    pub(super) fn keep_open(&self, node: &Node, fd: OwnedFd, access: Access, permit: Permit) -> u64 {
-        let file = Opened::new(self.files.number(), fd, access, permit, None);
+    pub(super) fn keep_open(&self, node: &Node, host: Host, access: Access, permit: Permit) -> u64 {
+        let file = Opened::new(self.files.number(), host, access, permit, None);
         node.opened(Arc::clone(&file));
         self.files.insert(file)
     }
@@ -143,7 +177,25 @@ impl Mirror {
             && let Ok(permit) = self.budget.permit()
         {
             let keep = Some(self.kept.one_more());
-            node.opened(Opened::new(self.files.number(), fd, Access::empty(), permit, keep));
+            node.opened(Opened::new(self.files.number(), fd.into(), Access::empty(), permit, keep));
+        }
+    }
+
+    /// [`Mirror::open_at`], and if the host does not let the file be opened so, with O_APPEND if `append` has it.
+    fn open_or_append(
+        &self,
+        op: &Op,
+        at: &At<'_>,
+        access: Access,
+        flags: OFlags,
+        append: OFlags,
+    ) -> Result<Host> {
+        match self.open_at(op, at, access, flags) {
+            Err(Errno::PERM) if !append.is_empty() => {
+                let fd = self.open_at(op, at, access, flags | append)?;
+                Ok(Host { fd, append })
+            }
+            fd => fd.map(Host::from),
         }
     }
 
@@ -193,6 +245,9 @@ impl Mirror {
         append: bool,
     ) -> Result<usize> {
         let open = self.files.get(file.handle)?;
+        if !append && !open.append.is_empty() {
+            return Err(Errno::PERM);
+        }
         let acting = self.server.act_on_open(&op.cred)?;
         let outcome = write_all(&open, offset, data, append);
         drop(acting);

@@ -19,6 +19,9 @@
 //! and ask at a write what capabilities the writer has (proc, sysfs, cgroup). Some have a server that decides by the
 //! identity (NFS). Stacked ones the kernel does not take.
 //!
+//! An append-only file is not lent, to readers neither: later openers share what is lent, and one that may append could
+//! change all of it through a mapping. The kernel of the mount does not know the flag, and the host's is not asked.
+//!
 //! A node whose file was lent stays marked ([`Node::was_lent`](super::node::Node::was_lent)): mappings of the host's pages last when the file is closed.
 //!
 //! Attributes in the cache are not right while a file that is lent is written. Front ends ask then each time
@@ -32,7 +35,7 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::{OFlags, fcntl_setfl, fstat, fstatfs};
+use rustix::fs::{AtFlags, OFlags, StatxAttributes, StatxFlags, fcntl_setfl, fstatfs, statx};
 use uvfs::Inode;
 use uvfs::driver::{Borrower, File};
 use uvfs::types::{Access, Errno, Op, Result, mode};
@@ -59,8 +62,8 @@ impl Mirror {
     /// Otherwise the kernel finds out after the answer, and calls it EIO.
     pub(super) fn can_be_direct(&self, file: File<'_>) -> Result<()> {
         let file = self.files.get(file.handle)?;
-        fcntl_setfl(&file.fd, OFlags::DIRECT)?;
-        fcntl_setfl(&file.fd, OFlags::empty())
+        fcntl_setfl(&file.fd, OFlags::DIRECT | file.append)?;
+        fcntl_setfl(&file.fd, file.append)
     }
 
     pub(super) fn lend_file(&self, file: File<'_>) -> Result<()> {
@@ -74,7 +77,9 @@ impl Mirror {
         let file = self.files.get(file.handle)?;
         let _turn = self.budget.turn();
         // What the cache has of its mode may be old.
-        if fstat(&file.fd)?.st_mode & (mode::S_ISUID | mode::S_ISGID) != 0 {
+        let seen = statx(&file.fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MODE)?;
+        let set_id = u32::from(seen.stx_mode) & (mode::S_ISUID | mode::S_ISGID) != 0;
+        if set_id || seen.stx_attributes.contains(StatxAttributes::APPEND) {
             return Err(Errno::PERM);
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;

@@ -453,7 +453,11 @@ impl Driver for Mirror {
     }
 
     fn open(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
-        self.open_file(op, inode, access)
+        self.open_file(op, inode, access, OFlags::empty())
+    }
+
+    fn open_to_append(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
+        self.open_file(op, inode, access, OFlags::APPEND)
     }
 
     fn release(&self, file: File<'_>) {

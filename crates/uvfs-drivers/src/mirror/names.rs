@@ -119,7 +119,7 @@ impl Mirror {
         let permit = self.budget.permit()?;
         let made = self.make_below(op, (&node, &at), name, make, Some(access));
         let (new, fd) = self.made(made, (dir, &node, &at), name, make)?;
-        let handle = self.table.of(new.attr.ino).map(|node| self.keep_open(&node, fd, access, permit));
+        let handle = self.table.of(new.attr.ino).map(|node| self.keep_open(&node, fd.into(), access, permit));
         Ok((new, handle.ok_or(Errno::STALE)?))
     }
 
@@ -145,7 +145,7 @@ impl Mirror {
         let node = self.table.meet(&seen.id, seen.attr.ino, seen.attr.fmt());
         let attr = self.shown(node.number, seen.attr);
         let new = NewInode { attr, private: self.answer_number(), ttl: self.believed() };
-        Ok((new, self.keep_open(&node, fd, access, permit)))
+        Ok((new, self.keep_open(&node, fd.into(), access, permit)))
     }
 
     /// Returns what the cache is told of a new file, and its descriptor.

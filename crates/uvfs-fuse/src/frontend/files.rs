@@ -214,6 +214,8 @@ impl Core {
         // O_TRUNC does not come here: the kernel truncates in a request of its own.
         let fh = if flags & FMODE_EXEC != 0 {
             self.vfs.open_to_run(op, inode)?
+        } else if flags & libc::O_APPEND != 0 {
+            self.vfs.open_to_append(op, inode, access(flags), false)?
         } else {
             self.vfs.open(op, inode, access(flags), false)?
         };

@@ -55,7 +55,12 @@ fn existing<'v>(walker: &Walker<'_, 'v>, op: &Op, inode: Inode<'v>, flags: OpenF
     if flags.contains(OpenFlags::DIRECTORY) && !is_dir(&inode) {
         return Err(Errno::NOTDIR);
     }
-    let fh = walker.vfs.open(op, &inode, access(flags), flags.contains(OpenFlags::TRUNC))?;
+    let truncate = flags.contains(OpenFlags::TRUNC);
+    let fh = if flags.contains(OpenFlags::APPEND) {
+        walker.vfs.open_to_append(op, &inode, access(flags), truncate)?
+    } else {
+        walker.vfs.open(op, &inode, access(flags), truncate)?
+    };
     Ok(Handle { vfs: walker.vfs, cred: op.cred.clone(), inode, flags, fh })
 }
 

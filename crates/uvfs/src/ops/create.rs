@@ -8,6 +8,7 @@ use uvfs_cache::Room;
 
 use crate::driver::Inode;
 use crate::ops::acl::Inherited;
+use crate::ops::file::Opening;
 use crate::ops::{believed_ttl, cache_errno, check_name, fresh, is_dir, require_dir};
 use crate::permission;
 use crate::powers::{Capability, Who};
@@ -146,7 +147,7 @@ impl Vfs {
         drop(guard);
         let fh = match (open, handle) {
             (Some(access), Some(handle)) => self.adopt_handle(&sup, &inode, access, handle),
-            (Some(access), None) => self.open_permitted(op, &inode, access, false)?,
+            (Some(access), None) => self.open_permitted(op, &inode, access, Opening::default())?,
             (None, _) => 0,
         };
         Ok(Made { inode, attr: new.attr, fh })
@@ -184,7 +185,7 @@ impl Vfs {
         let inode = self.cache.create_nameless(room, asked, &fresh(sup.features, &new));
         let fh = match handle {
             Some(handle) => self.adopt_handle(&sup, &inode, access, handle),
-            None => self.open_permitted(op, &inode, access, false)?,
+            None => self.open_permitted(op, &inode, access, Opening::default())?,
         };
         Ok((inode, new.attr, fh))
     }

@@ -153,6 +153,13 @@ fn thread_number() -> usize {
     MINE.try_with(|n| *n).unwrap_or(0)
 }
 
+/// How a file is opened besides its access.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Opening {
+    pub truncate: bool,
+    pub append: bool,
+}
+
 impl Vfs {
     /// Opens an inode. `truncate` cuts a regular file to zero length; it needs write access, and does nothing for
     /// other types. Only regular files get handles; others get 0.
@@ -161,6 +168,19 @@ impl Vfs {
     /// ELOOP (a symbolic link), EISDIR (a directory for writing), EACCES, EROFS, ENXIO (a socket), and the driver's
     /// errors.
     pub fn open(&self, op: &Op, inode: &Inode<'_>, access: Access, truncate: bool) -> Result<u64> {
+        self.open_checked(op, inode, access, Opening { truncate, append: false })
+    }
+
+    /// [`Vfs::open`] by a caller that marks each write as an appending one (O_APPEND), as [`Vfs::write`] takes it.
+    ///
+    /// # Errors
+    /// As [`Vfs::open`]. An append-only file of the host, which that refuses, can be opened.
+    pub fn open_to_append(&self, op: &Op, inode: &Inode<'_>, access: Access, truncate: bool) -> Result<u64> {
+        self.open_checked(op, inode, access, Opening { truncate, append: true })
+    }
+
+    fn open_checked(&self, op: &Op, inode: &Inode<'_>, access: Access, how: Opening) -> Result<u64> {
+        let Opening { truncate, append } = how;
         let cuts = truncate && inode.fmt() == mode::S_IFREG;
         let mut want = access;
         want.set(Access::WRITE, access.contains(Access::WRITE) || truncate);
@@ -173,7 +193,7 @@ impl Vfs {
         if inode.fmt() == mode::S_IFSOCK {
             return Err(Errno::NXIO);
         }
-        self.open_permitted(op, inode, access, cuts)
+        self.open_permitted(op, inode, access, Opening { truncate: cuts, append })
     }
 
     /// Opens a regular file for reading by a caller that executes it: execute permission is checked.
@@ -201,15 +221,19 @@ impl Vfs {
         op: &Op,
         inode: &Inode<'_>,
         access: Access,
-        cut: bool,
+        how: Opening,
     ) -> Result<u64> {
         if inode.fmt() != mode::S_IFREG {
             return Ok(0);
         }
         let sup = self.sup(inode)?;
-        let handle = sup.driver.open(op, inode, access)?;
+        let handle = if how.append {
+            sup.driver.open_to_append(op, inode, access)?
+        } else {
+            sup.driver.open(op, inode, access)?
+        };
         let fh = self.adopt_handle(&sup, inode, access, handle);
-        if cut {
+        if how.truncate {
             let set = SetAttr { size: Some(0), mtime: Some(SetTime::Now), ..SetAttr::default() };
             self.change(op, inode, &set, How { opened: true, chown: false })
                 .inspect_err(|_| self.release(fh))?;
