@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use uvfs_drivers::kernfs::Policy;
 
 use super::{Plan, storm};
-use crate::harness::Tally;
+use crate::harness::Verdicts;
 
 /// Read and write attributes of a kernfs while other threads add, move and remove them, and report errors.
 #[derive(clap::Args)]
@@ -29,7 +29,7 @@ pub struct KernfsStormArgs {
 ///
 /// # Errors
 /// The first wrong answer, or a storm that hangs.
-pub fn run(args: &KernfsStormArgs, tally: &mut Tally) -> Result<()> {
+pub fn run(args: &KernfsStormArgs, verdicts: &mut Verdicts) -> Result<()> {
     let debug = if cfg!(debug_assertions) { "with" } else { "without" };
     let policies = args.policy.map_or(Policy::ALL.to_vec(), |policy| vec![policy]);
     for policy in policies {
@@ -40,7 +40,7 @@ pub fn run(args: &KernfsStormArgs, tally: &mut Tally) -> Result<()> {
             patience: Duration::from_secs(args.patience),
         };
         let report = storm(plan).with_context(|| policy.to_string())?;
-        tally.pass(format_args!(
+        verdicts.pass(format_args!(
             "kernfs-storm: {policy}, {} s, {debug} debug assertions: {report:?}",
             args.seconds
         ));
