@@ -1,4 +1,4 @@
-//! What the arenas of inodes and of dentries do with the chunks of a slab.
+//! Chunks of a slab, as the arenas of inodes and of dentries use them.
 //!
 //! A chunk counts as committed from its first slot on, until its memory is given back. That memory then
 //! reads as zero. So a chunk has a *floor*, which lies above every generation and every sequence that was

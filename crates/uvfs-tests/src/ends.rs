@@ -15,7 +15,7 @@ use uvfs::{Vfs, VfsConfig};
 use uvfs_drivers::tmpfs::{Tmpfs, TmpfsOptions};
 use uvfs_fuse::{Options, TransportKind};
 
-use crate::harness::{Mounter, Seed, Tally};
+use crate::harness::{Mounter, Seed, Verdicts};
 use crate::process::end_of;
 
 /// End mounts under load, by SIGKILL of the server or by unmounting. Needs root.
@@ -114,8 +114,8 @@ struct Worst {
 ///
 /// # Errors
 /// A client or a server that does not end in time, or something that is left behind.
-pub fn run(args: &EndsArgs, tally: &mut Tally) -> Result<()> {
-    if tally.cannot_mount(Mounter::Root) {
+pub fn run(args: &EndsArgs, verdicts: &mut Verdicts) -> Result<()> {
+    if verdicts.cannot_mount(Mounter::Root) {
         return Ok(());
     }
     let base = tempfile::Builder::new().prefix("uvfs-ends").tempdir()?;
@@ -143,7 +143,7 @@ pub fn run(args: &EndsArgs, tally: &mut Tally) -> Result<()> {
     ensure!(before == after, "descriptors and threads were {before:?} and are {after:?}");
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     ensure!(!mounts.contains(&*dir.to_string_lossy()), "a mount was left behind");
-    tally.pass(format_args!("ends: {} times each", args.rounds));
+    verdicts.pass(format_args!("ends: {} times each", args.rounds));
     Ok(())
 }
 

@@ -8,13 +8,13 @@ use anyhow::{Context as _, Result};
 
 /// The verdicts of a run. Each is printed when it is given.
 #[derive(Default)]
-pub struct Tally {
+pub struct Verdicts {
     passed: usize,
     failed: usize,
     skipped: usize,
 }
 
-impl Tally {
+impl Verdicts {
     /// A check passed.
     pub fn pass(&mut self, what: impl Display) {
         println!("PASS {what}");
@@ -68,19 +68,19 @@ impl Mounter {
 }
 
 /// Runs a suite. An error counts as a failed check.
-fn judge(name: &str, suite: impl FnOnce(&mut Tally) -> Result<()>) -> Tally {
-    let mut tally = Tally::default();
-    if let Err(why) = suite(&mut tally) {
-        tally.fail(format_args!("{name}: {why:#}"));
+fn judge(name: &str, suite: impl FnOnce(&mut Verdicts) -> Result<()>) -> Verdicts {
+    let mut verdicts = Verdicts::default();
+    if let Err(why) = suite(&mut verdicts) {
+        verdicts.fail(format_args!("{name}: {why:#}"));
     }
-    tally
+    verdicts
 }
 
 /// Runs a suite, prints the closing line, and returns the exit code.
-pub fn report(name: &str, suite: impl FnOnce(&mut Tally) -> Result<()>) -> u8 {
-    let tally = judge(name, suite);
-    println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
-    u8::from(tally.failed != 0)
+pub fn report(name: &str, suite: impl FnOnce(&mut Verdicts) -> Result<()>) -> u8 {
+    let verdicts = judge(name, suite);
+    println!("{} passed, {} failed, {} skipped", verdicts.passed, verdicts.failed, verdicts.skipped);
+    u8::from(verdicts.failed != 0)
 }
 
 /// Runs this program's part in a process that a suite started, and returns the exit code. Its standard output belongs
@@ -143,11 +143,11 @@ mod tests {
 
     #[test]
     fn an_error_is_a_failed_check() {
-        let tally = judge("test", |tally| {
-            tally.count(2, 0);
+        let verdicts = judge("test", |verdicts| {
+            verdicts.count(2, 0);
             bail!("an error")
         });
-        assert_eq!((tally.passed, tally.failed, tally.skipped), (2, 1, 0));
+        assert_eq!((verdicts.passed, verdicts.failed, verdicts.skipped), (2, 1, 0));
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! How kernels lock a kernfs tree: the baselines to the product's driver, whose hits take no lock.
+//! Models of a kernel's locks of a kernfs tree: the baselines to the product's driver, whose hits take no lock.
 //!
 //! A walk takes a reference on each dentry and the tree lock twice at each component, as the kernel's does: for the
 //! permission to search the directory, and to revalidate the name (does the node still have that parent and name?).
-//! It takes the lock once more for the permission to open. [`TreeLocks`] holds what these steps read, under
+//! It takes the lock once more for the permission to open. [`TreeLocks`] holds what these steps read. The arms differ in
+//! the lock:
 //!
-//! - *stock*: one reader-writer lock, as Linux 5.x did;
-//! - *hashed*: many, selected by a node's number; a change takes those of the node and its directory;
+//! - *stock*: one reader-writer lock, as Linux 5.x did.
+//! - *hashed*: many, selected by a node's number; a change takes those of the node and its directory.
 //! - *patched*: one per-CPU reader-writer lock.
 //!
 //! All else is shared with uvfs: the table of names, the references, the attributes' own calls. A change is made in

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use super::run as in_directory;
-use crate::harness::{Tally, in_subdirectory};
+use crate::harness::{Verdicts, in_subdirectory};
 
 /// Make many entries in one directory, list them, and remove them while listing.
 #[derive(clap::Args)]
@@ -25,7 +25,7 @@ pub struct BigdirArgs {
 ///
 /// # Errors
 /// An entry that is missing, invented or listed twice, and errors of the file system.
-pub fn run(args: &BigdirArgs, tally: &mut Tally) -> Result<()> {
+pub fn run(args: &BigdirArgs, verdicts: &mut Verdicts) -> Result<()> {
     let entries = args.entries;
     for (which, dir) in [("tested", Some(&args.dir)), ("host", args.host.as_ref())] {
         let Some(dir) = dir else { continue };
@@ -35,6 +35,6 @@ pub fn run(args: &BigdirArgs, tally: &mut Tally) -> Result<()> {
             times.create, times.list, times.remove
         );
     }
-    tally.pass(format_args!("bigdir: {entries} entries"));
+    verdicts.pass(format_args!("bigdir: {entries} entries"));
     Ok(())
 }

@@ -9,7 +9,7 @@ use super::mutate::{Base, Damage, bases, damaged, try_one};
 use super::populate::Amount;
 use super::recipes::{self, Compared, RECIPES};
 use super::tools::{missing, scratch};
-use crate::harness::{Seed, Tally};
+use crate::harness::{Seed, Verdicts};
 
 /// Compare what uvfs reads from ext2, ext3 and ext4 images with what the kernel reads.
 ///
@@ -33,20 +33,20 @@ pub struct CompareArgs {
 ///
 /// # Errors
 /// If there is no such recipe, or an image cannot be made or read.
-pub fn compare(args: &CompareArgs, tally: &mut Tally) -> Result<()> {
+pub fn compare(args: &CompareArgs, verdicts: &mut Verdicts) -> Result<()> {
     if let Some(name) = args.recipe.as_deref().filter(|name| recipes::by_name(name).is_none()) {
         let known: Vec<&str> = RECIPES.iter().map(|recipe| recipe.name).collect();
         bail!("there is no recipe {name:?}; there are: {}", known.join(", "));
     }
     for image in &args.images {
         let name = image.display().to_string();
-        judge(&name, &recipes::compare_image(image).context(name.clone())?, tally);
+        judge(&name, &recipes::compare_image(image).context(name.clone())?, verdicts);
     }
     if !args.images.is_empty() {
         return Ok(());
     }
     if let Some(why) = missing() {
-        tally.skip(why);
+        verdicts.skip(why);
         return Ok(());
     }
     let seed = args.seed.announce();
@@ -55,19 +55,19 @@ pub fn compare(args: &CompareArgs, tally: &mut Tally) -> Result<()> {
     for recipe in RECIPES.iter().filter(|recipe| wanted(recipe.name)) {
         let dir = scratch()?;
         let compared = recipe.compare(dir.path(), amount, seed).context(recipe.name)?;
-        judge(recipe.name, &compared, tally);
+        judge(recipe.name, &compared, verdicts);
     }
     Ok(())
 }
 
-fn judge(name: &str, compared: &Compared, tally: &mut Tally) {
+fn judge(name: &str, compared: &Compared, verdicts: &mut Verdicts) {
     let note = compared
         .without_kernel
         .as_ref()
         .map_or_else(String::new, |why| format!(" (without the kernel: {why})"));
     let what = format!("{name}: {} files, {} differences{note}", compared.files, compared.differences.len());
     compared.differences.iter().for_each(|difference| println!("  {difference}"));
-    if compared.differences.is_empty() { tally.pass(what) } else { tally.fail(what) }
+    if compared.differences.is_empty() { verdicts.pass(what) } else { verdicts.fail(what) }
 }
 
 /// Walk through randomly damaged ext2, ext3 and ext4 images.
@@ -98,9 +98,9 @@ pub struct MutateArgs {
 ///
 /// # Errors
 /// If the undamaged images cannot be made.
-pub fn mutate(args: &MutateArgs, tally: &mut Tally) -> Result<()> {
+pub fn mutate(args: &MutateArgs, verdicts: &mut Verdicts) -> Result<()> {
     if let Some(why) = missing() {
-        tally.skip(why);
+        verdicts.skip(why);
         return Ok(());
     }
     let dir = scratch()?;
@@ -113,11 +113,11 @@ pub fn mutate(args: &MutateArgs, tally: &mut Tally) -> Result<()> {
         println!("seed {seed}, from {name}: {}", path.display());
         return Ok(());
     }
-    walk_all(args, &bases, how, seed, tally);
+    walk_all(args, &bases, how, seed, verdicts);
     Ok(())
 }
 
-fn walk_all(args: &MutateArgs, bases: &[Base], how: Damage, first: u64, tally: &mut Tally) {
+fn walk_all(args: &MutateArgs, bases: &[Base], how: Damage, first: u64, verdicts: &mut Verdicts) {
     let (mut refused, mut found, mut damaged, mut failed) = (0, 0, 0, 0);
     let mut longest = (Duration::ZERO, 0);
     let before = peak();
@@ -148,7 +148,7 @@ fn walk_all(args: &MutateArgs, bases: &[Base], how: Damage, first: u64, tally: &
         longest.1,
         peak()
     );
-    if failed == 0 { tally.pass(what) } else { tally.fail(what) }
+    if failed == 0 { verdicts.pass(what) } else { verdicts.fail(what) }
 }
 
 /// The peak memory of this process, in KiB.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::{Plan, storm};
-use crate::harness::Tally;
+use crate::harness::Verdicts;
 
 /// Read and write attributes of a kernfs while other threads add, move and remove them, and report errors.
 #[derive(clap::Args)]
@@ -25,7 +25,7 @@ pub struct KernfsStormArgs {
 ///
 /// # Errors
 /// The first wrong answer, or a storm that hangs.
-pub fn run(args: &KernfsStormArgs, tally: &mut Tally) -> Result<()> {
+pub fn run(args: &KernfsStormArgs, verdicts: &mut Verdicts) -> Result<()> {
     let debug = if cfg!(debug_assertions) { "with" } else { "without" };
     let plan = Plan {
         time: Duration::from_secs(args.seconds),
@@ -33,6 +33,6 @@ pub fn run(args: &KernfsStormArgs, tally: &mut Tally) -> Result<()> {
         patience: Duration::from_secs(args.patience),
     };
     let report = storm(plan)?;
-    tally.pass(format_args!("kernfs-storm: {} s, {debug} debug assertions: {report:?}", args.seconds));
+    verdicts.pass(format_args!("kernfs-storm: {} s, {debug} debug assertions: {report:?}", args.seconds));
     Ok(())
 }

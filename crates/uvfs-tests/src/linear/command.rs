@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use super::{HostDirectory, PathDirectory, Shape, VfsDirectory, drive};
-use crate::harness::{Seed, Tally, in_subdirectory};
+use crate::harness::{Seed, Verdicts, in_subdirectory};
 use crate::inproc::new_vfs;
 
 /// Check that the names of one directory are linearizable.
@@ -38,7 +38,7 @@ pub struct LinearArgs {
 ///
 /// # Errors
 /// A history that no order explains, and errors of the file system.
-pub fn run(args: &LinearArgs, tally: &mut Tally) -> Result<()> {
+pub fn run(args: &LinearArgs, verdicts: &mut Verdicts) -> Result<()> {
     let shape = Shape { threads: args.threads, ops: args.ops, links: !args.no_links };
     let seed = args.seed.announce();
     let end = Instant::now() + Duration::from_secs(args.seconds);
@@ -52,6 +52,6 @@ pub fn run(args: &LinearArgs, tally: &mut Tally) -> Result<()> {
             drive(&PathDirectory(VfsDirectory::new(&vfs, vfs.root())), shape, seed, enough)?
         }
     };
-    tally.pass(format_args!("linear: {rounds} rounds of {} x {} operations", args.threads, args.ops));
+    verdicts.pass(format_args!("linear: {rounds} rounds of {} x {} operations", args.threads, args.ops));
     Ok(())
 }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use super::hunt::{Hunt, HuntArgs};
 use super::{Mismatch, Pair, Watch, seeds};
 use crate::generate::Mix;
-use crate::harness::Tally;
+use crate::harness::Verdicts;
 use crate::host::HostSide;
 use crate::model::{Habits, Model};
 use crate::ops::Step;
@@ -44,7 +44,7 @@ pub struct LockstepArgs {
 ///
 /// # Errors
 /// If the targets cannot be used.
-pub fn run(args: &LockstepArgs, tally: &mut Tally) -> Result<()> {
+pub fn run(args: &LockstepArgs, verdicts: &mut Verdicts) -> Result<()> {
     let plan = |seed: u64| {
         let mix = Mix {
             users: !args.root_only,
@@ -62,7 +62,7 @@ pub fn run(args: &LockstepArgs, tally: &mut Tally) -> Result<()> {
     };
     let again = format!("lockstep --a {} --b {}", args.a, args.b);
     let mut hunt = Hunt { name: "lockstep", again, ops: args.ops, plan: &plan, run: &mut pair };
-    hunt.run(&args.hunt, args.seeds, tally)
+    hunt.run(&args.hunt, args.seeds, verdicts)
 }
 
 fn compare(args: &LockstepArgs, run: u64, steps: &[Step], watch: Watch) -> Result<Option<Mismatch>> {

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use super::{Mismatch, Watch, listing, same_kind, shrink};
 use crate::generate::{Mix, generate};
-use crate::harness::Tally;
+use crate::harness::Verdicts;
 use crate::ops::Step;
 
 /// Options of every hunt.
@@ -48,7 +48,7 @@ impl Hunt<'_> {
     ///
     /// # Errors
     /// If the targets cannot be made or removed.
-    pub fn run(&mut self, args: &HuntArgs, seeds: (u64, u64), tally: &mut Tally) -> Result<()> {
+    pub fn run(&mut self, args: &HuntArgs, seeds: (u64, u64), verdicts: &mut Verdicts) -> Result<()> {
         let (from, to) = args.seed.map_or(seeds, |seed| (seed, seed));
         ensure!(from <= to, "no seeds in {from}..{to}");
         let start = Instant::now();
@@ -63,11 +63,11 @@ impl Hunt<'_> {
         }
         let (name, ops, seconds) = (self.name, self.ops, start.elapsed().as_secs_f32());
         if failed.is_empty() {
-            tally.pass(format_args!(
+            verdicts.pass(format_args!(
                 "{name}: seeds {from}..{to}, {ops} operations each, no difference ({seconds:.1} s)"
             ));
         } else {
-            tally.fail(format_args!("{name}: seeds {failed:?} differ ({seconds:.1} s)"));
+            verdicts.fail(format_args!("{name}: seeds {failed:?} differ ({seconds:.1} s)"));
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use uvfs_drivers::mirror::Mirror;
 use uvfs_fuse::Mounted;
 
 use super::{Plan, Report, Staleness, staleness, storm};
-use crate::harness::{Mounter, Seed, Tally};
+use crate::harness::{Mounter, Seed, Verdicts};
 
 /// Compare a mirror with its source, which others change all the time. Needs root.
 ///
@@ -59,8 +59,8 @@ pub struct MirrorStormArgs {
 ///
 /// # Errors
 /// A mount that does not show its source in time, and errors of the system.
-pub fn run(args: &MirrorStormArgs, tally: &mut Tally) -> Result<()> {
-    if tally.cannot_mount(Mounter::Root) {
+pub fn run(args: &MirrorStormArgs, verdicts: &mut Verdicts) -> Result<()> {
+    if verdicts.cannot_mount(Mounter::Root) {
         return Ok(());
     }
     let base = tempfile::Builder::new().prefix("mirror_storm").tempdir_in(&args.base)?;
@@ -69,7 +69,7 @@ pub fn run(args: &MirrorStormArgs, tally: &mut Tally) -> Result<()> {
     std::fs::create_dir(&mount)?;
     fill(&source, args.files)?;
     // The mount point must not lie in what is mirrored, but may lie beside it.
-    let Some((mounted, coherence)) = mirror(&source, &mount, args, tally)? else { return Ok(()) };
+    let Some((mounted, coherence)) = mirror(&source, &mount, args, verdicts)? else { return Ok(()) };
     let plan = Plan {
         source: source.clone(),
         mount: mount.clone(),
@@ -105,7 +105,7 @@ pub fn run(args: &MirrorStormArgs, tally: &mut Tally) -> Result<()> {
         println!("{}", row(name, &coherence, &report, &stale));
     }
     mounted.unmount().context("unmount")?;
-    tally.pass(format_args!("mirror-storm: {} looks", report.looks));
+    verdicts.pass(format_args!("mirror-storm: {} looks", report.looks));
     Ok(())
 }
 
@@ -136,7 +136,7 @@ fn mirror(
     source: &Path,
     mount: &Path,
     args: &MirrorStormArgs,
-    tally: &mut Tally,
+    verdicts: &mut Verdicts,
 ) -> Result<Option<(Mounted, String)>> {
     let ttl = if args.ttl == 0 { Duration::from_secs(1) } else { Duration::from_millis(args.ttl) };
     let mirror = Mirror::new(source, ttl)?;
@@ -146,7 +146,7 @@ fn mirror(
     if let Err(why) = watched
         && args.ttl == 0
     {
-        tally.skip(format_args!("changes by others are not seen: {why}"));
+        verdicts.skip(format_args!("changes by others are not seen: {why}"));
         return Ok(None);
     }
     let coherence = mirror.coherence().trim_end().to_owned();

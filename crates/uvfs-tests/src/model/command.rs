@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 
 use super::Model;
 use crate::generate::Mix;
-use crate::harness::Tally;
+use crate::harness::Verdicts;
 use crate::inproc::{HABITS, InProcess, new_vfs};
 use crate::lockstep::hunt::{Hunt, HuntArgs};
 use crate::lockstep::{Pair, Watch, seeds};
@@ -27,7 +27,7 @@ pub struct ModelArgs {
 ///
 /// # Errors
 /// If no tmpfs can be made.
-pub fn run(args: &ModelArgs, tally: &mut Tally) -> Result<()> {
+pub fn run(args: &ModelArgs, verdicts: &mut Verdicts) -> Result<()> {
     let plan = |seed: u64| {
         let mix = Mix { holes: seed.is_multiple_of(2), ..Mix::IN_PROCESS };
         (mix, Watch { each_step: true, ticks: false, tree_every: 250, trace: false })
@@ -39,5 +39,5 @@ pub fn run(args: &ModelArgs, tally: &mut Tally) -> Result<()> {
     };
     let again = "model".to_owned();
     let mut hunt = Hunt { name: "model", again, ops: args.ops, plan: &plan, run: &mut compare };
-    hunt.run(&args.hunt, args.seeds, tally)
+    hunt.run(&args.hunt, args.seeds, verdicts)
 }

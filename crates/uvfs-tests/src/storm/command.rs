@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 
 use super::{Plan, storm};
-use crate::harness::Tally;
+use crate::harness::Verdicts;
 use crate::inproc::new_vfs;
 
 /// Stat names of a uvfs tmpfs while everything changes, in this process.
@@ -29,11 +29,11 @@ pub struct StormArgs {
 ///
 /// # Errors
 /// The first wrong answer.
-pub fn run(args: &StormArgs, tally: &mut Tally) -> Result<()> {
+pub fn run(args: &StormArgs, verdicts: &mut Verdicts) -> Result<()> {
     let vfs = new_vfs().context("cannot make a tmpfs")?;
     let plan = Plan { time: Duration::from_secs(args.seconds), readers: args.readers, crowd: args.crowd };
     let report = storm(&vfs, plan)?;
     println!("{report:?}\nways off the lock-free walk: {:?}", uvfs::counters().bails());
-    tally.pass(format_args!("storm: {} s", args.seconds));
+    verdicts.pass(format_args!("storm: {} s", args.seconds));
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use super::{Plan, Report};
-use crate::harness::{Mounter, Tally, uvfs_command};
+use crate::harness::{Mounter, Verdicts, uvfs_command};
 
 /// Walk a tree of two million files through a mount with little memory. Needs /dev/fuse.
 ///
@@ -41,8 +41,8 @@ pub struct WalksArgs {
 ///
 /// # Errors
 /// An entry that is wrong or missing, a limit that was exceeded, and errors of the mount.
-pub fn run(args: WalksArgs, tally: &mut Tally) -> Result<()> {
-    if tally.cannot_mount(Mounter::Anybody) {
+pub fn run(args: WalksArgs, verdicts: &mut Verdicts) -> Result<()> {
+    if verdicts.cannot_mount(Mounter::Anybody) {
         return Ok(());
     }
     let plan = Plan {
@@ -57,7 +57,7 @@ pub fn run(args: WalksArgs, tally: &mut Tally) -> Result<()> {
     let report = super::run(&plan)?;
     say(&report);
     report.verdict()?;
-    tally.pass(format_args!("walks: {} walkers, {} rounds of {}", plan.walkers, plan.rounds, plan.spec));
+    verdicts.pass(format_args!("walks: {} walkers, {} rounds of {}", plan.walkers, plan.rounds, plan.spec));
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::server::Server;
 use super::{Plan, walker};
-use crate::harness::{Mounter, Tally, uvfs_command};
+use crate::harness::{Mounter, Verdicts, uvfs_command};
 
 /// Time other requests while a driver's lookups are slow. Needs /dev/fuse, and an otherwise idle machine.
 ///
@@ -37,8 +37,8 @@ pub struct SlowLookupsArgs {
 ///
 /// # Errors
 /// An answer that took too long, a slow lookup that did not wait, and errors of the mount.
-pub fn run(args: &SlowLookupsArgs, tally: &mut Tally) -> Result<()> {
-    if tally.cannot_mount(Mounter::Anybody) {
+pub fn run(args: &SlowLookupsArgs, verdicts: &mut Verdicts) -> Result<()> {
+    if verdicts.cannot_mount(Mounter::Anybody) {
         return Ok(());
     }
     let uvfs = uvfs_command(args.uvfs.as_ref())?;
@@ -78,7 +78,7 @@ pub fn run(args: &SlowLookupsArgs, tally: &mut Tally) -> Result<()> {
         Ok(())
     })?;
     server.end()?;
-    tally.pass(format_args!("slow-lookups: within {} ms beside {waiting} lookups that wait", args.limit));
+    verdicts.pass(format_args!("slow-lookups: within {} ms beside {waiting} lookups that wait", args.limit));
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::harness::Tally;
+use crate::harness::Verdicts;
 
 /// Send hostile FUSE messages straight to the dispatcher.
 ///
@@ -29,7 +29,7 @@ pub struct FuseFuzzArgs {
 ///
 /// # Errors
 /// The first wrong answer, with its seed, or too much memory.
-pub fn run(args: &FuseFuzzArgs, tally: &mut Tally) -> Result<()> {
+pub fn run(args: &FuseFuzzArgs, verdicts: &mut Verdicts) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(args.seconds);
     let (mut seed, mut messages, mut succeeded) = (args.seed, 0, 0);
     loop {
@@ -40,7 +40,7 @@ pub fn run(args: &FuseFuzzArgs, tally: &mut Tally) -> Result<()> {
         ensure!(peak <= args.memory, "{peak} MiB of memory after seed {seed}");
         seed += 1;
         if Instant::now() >= end {
-            tally.pass(format_args!(
+            verdicts.pass(format_args!(
                 "fuse-fuzz: {messages} messages of {} seeds, {succeeded} succeeded, at most {peak} MiB",
                 seed - args.seed
             ));

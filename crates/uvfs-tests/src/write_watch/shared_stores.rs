@@ -16,7 +16,7 @@ use uvfs_drivers::generated::{Generated, Spec};
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
 
 use super::WriteWatch;
-use crate::harness::Tally;
+use crate::harness::Verdicts;
 
 /// Count a hit's stores to memory that other threads can see.
 ///
@@ -65,7 +65,7 @@ const DEPTH: usize = 5;
 ///
 /// # Errors
 /// A call with a wrong answer, and errors of the watch.
-pub fn run(tally: &mut Tally) -> Result<()> {
+pub fn run(verdicts: &mut Verdicts) -> Result<()> {
     let (tmpfs, mounted, wide) = (tmpfs_tree()?, tmpfs_tree()?, tmpfs_tree()?);
     let forever = generated("")?;
     let expiring = generated(",ttl=60m,negative-ttl=60m")?;
@@ -82,7 +82,7 @@ pub fn run(tally: &mut Tally) -> Result<()> {
     crossings(&mut rows, &mounted)?;
     many(&mut rows, &wide)?;
     controls(&mut rows, &tmpfs);
-    measure(&rows.0, tally)
+    measure(&rows.0, verdicts)
 }
 
 /// A tmpfs with five nested directories, a file in the last, and links.
@@ -256,7 +256,7 @@ const WARM_UP: usize = 40;
 const MEASURED: u64 = 8;
 
 /// Measures the rows. Each is a check.
-fn measure(rows: &[Row<'_>], tally: &mut Tally) -> Result<()> {
+fn measure(rows: &[Row<'_>], verdicts: &mut Verdicts) -> Result<()> {
     for row in rows {
         for _ in 0..WARM_UP {
             ensure!((row.call)(), "{}: the answer is wrong", row.name);
@@ -293,6 +293,6 @@ fn measure(rows: &[Row<'_>], tally: &mut Tally) -> Result<()> {
             }
         }
     }
-    tally.count(rows.len() - failed, failed);
+    verdicts.count(rows.len() - failed, failed);
     Ok(())
 }
