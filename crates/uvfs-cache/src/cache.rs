@@ -10,17 +10,11 @@
 
 use std::sync::Arc;
 
-use uvfs_sync::order::{Class, Ordered};
-use uvfs_sync::primitives::{AtomicBool, AtomicU64, Stat};
-
-use crate::buffers::Registry;
 use crate::coherence::clock::{Clock, NEVER};
 use crate::coherence::listeners::Listeners;
 use crate::inodes::attr::mode;
 use crate::inodes::table::Inodes;
-use crate::limit::external_bytes::ExternalBytes;
-use crate::limit::pressure::Pressure;
-use crate::limit::watermarks::Watermarks;
+use crate::limit::budget::Limit;
 use crate::lookup::name_locks::NameLocks;
 use crate::names::table::Dentries;
 use crate::superblock::{Superblock, Superblocks};
@@ -47,22 +41,8 @@ pub struct Cache {
     pub(crate) prefixes: Prefixes,
     pub(crate) name_locks: NameLocks,
     pub(crate) clock: Clock,
-    /// The memory limit in bytes; 0: none.
-    pub(crate) limit: AtomicU64,
-    /// Whether uses of names are noted.
-    pub(crate) armed: AtomicBool,
-    /// Eviction lock: held by the thread that empties chunks. Of the cache's locks only name locks and the
-    /// rename mutex come before it.
-    pub(crate) room: Ordered<(), { Class::Eviction as u8 }>,
-    /// Names evicted so far.
-    pub(crate) evictions: Stat,
-    pub(crate) pressure: Pressure,
     pub(crate) listeners: Listeners,
-    pub(crate) watermarks: Watermarks,
-    /// Devices whose blocks count towards the limit too.
-    pub(crate) buffers: Arc<Registry>,
-    /// Memory that drivers keep besides.
-    pub(crate) external: Arc<ExternalBytes>,
+    pub(crate) limit: Limit,
     superblocks: Superblocks,
 }
 
@@ -89,15 +69,8 @@ impl Cache {
             prefixes: Prefixes::new().map_err(no_memory)?,
             name_locks: NameLocks::new(),
             clock: Clock::default(),
-            limit: AtomicU64::new(config.memory_limit),
-            armed: AtomicBool::new(false),
-            evictions: Stat::new(),
-            room: Ordered::new(()),
-            pressure: Pressure::default(),
             listeners: Listeners::default(),
-            watermarks: Watermarks::default(),
-            buffers: Arc::default(),
-            external: Arc::default(),
+            limit: Limit::new(config.memory_limit),
             superblocks: Superblocks::new(),
             inodes,
             dentries,
@@ -150,15 +123,6 @@ impl Cache {
         self.superblock(SbId(slab as u16))
     }
 
-    /// The last slot of a chunk came back, and the chunk's superblock has ended. (Without an owner the
-    /// chunk has been returned since.)
-    #[cold]
-    pub(crate) fn trim_ended(&self, owner: Option<u32>) {
-        if let Some(id) = owner {
-            self.trim(SbId(id as u16));
-        }
-    }
-
     /// Advance the clock that expiry uses; for tests of drivers.
     pub fn advance_clock(&self, ms: u32) {
         self.clock.advance(ms);
@@ -177,8 +141,8 @@ impl Cache {
         }
         c.hash_bytes = self.dentries.names().bytes() + self.inodes.hash_bytes();
         c.bytes = self.committed();
-        (c.limit, c.watermark) = (self.memory_limit(), self.ceiling());
-        (c.evicted, c.evicted_ahead) = (self.evictions.get(), self.evicted_ahead());
+        (c.limit, c.watermark) = (self.memory_limit(), self.limit.ceiling());
+        (c.evicted, c.evicted_ahead) = (self.limit.evicted(), self.evicted_ahead());
         let (a, b) = (self.dentries.names().long_chains(), self.inodes.long_chains());
         c.long_chains = a.0 + b.0;
         c.rekeys = a.1 + b.1;

@@ -46,7 +46,7 @@ fn rule19_each_lock_of_the_cache_is_noted() {
     let memory = Memory::reserve(64).unwrap();
     let mapping = Mapping::new();
     noted(Class::File, Class::InodeLock, mapping.lock(&memory));
-    noted(Class::Eviction, Class::File, cache.room.lock());
+    noted(Class::Eviction, Class::File, cache.limit.lock_eviction());
     noted(Class::DirIndex, Class::Device, root.dir_state().unwrap().entries());
     let words = NameWords::new(b"a");
     noted(Class::Bucket, Class::DirIndex, cache.lock_names_bucket([(root.index(), &words)], false));

@@ -1,10 +1,10 @@
 //! The buffers' share of the cache's memory limit.
 //!
-//! A device that has joined a cache adds its committed bytes to a figure of the cache ([`Registry`]), which
+//! A device that has joined a cache adds its committed bytes to a figure of the cache ([`Devices`]), which
 //! is part of [`Cache::committed`], and asks before it takes more. If the limit forbids more, the device
 //! evicts a block of its own. While buffers have less than an eighth of the limit, names are evicted
 //! instead (`Cache::names_give`). Names that need room take it from buffers while these have more than a
-//! quarter ([`Cache::buffers_give`]). In between, each side evicts its own.
+//! quarter (`Limit::buffers_give`). In between, each side evicts its own.
 //!
 //! A device does not keep its cache alive: the cache may contain a file system that reads through the
 //! device. A device's mutex protects its [`Account`]. A thread that may drop the last reference to a cache
@@ -12,89 +12,32 @@
 
 use std::sync::{Arc, Weak};
 
-use uvfs_sync::primitives::{AtomicBool, AtomicU64, Mutex, Ordering};
-
-use super::Device;
 use crate::cache::Cache;
+use crate::limit::devices::Devices;
 
-/// The devices of a cache.
-#[derive(Debug, Default)]
-pub(crate) struct Registry {
-    bytes: AtomicU64,
-    /// A leaf: nothing is taken, or called, while it is held.
-    devices: Mutex<Vec<Weak<Device>>>,
-}
+/// What a device asks of the cache whose limit counts. It keeps the cache alive: a thread drops it without
+/// the device's mutex.
+pub(super) struct Budget(Arc<Cache>);
 
-impl Registry {
-    /// Bytes that all devices have committed.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+impl Budget {
+    /// Whether `bytes` more may be committed.
+    pub(super) fn may_grow(&self, bytes: u64) -> bool {
+        self.0.may_grow(bytes)
     }
 
-    /// Tell all devices whether to note uses. `armed` is loaded under the lock. So of two calls of this, or
-    /// of this and a join, the later one has the newest value.
-    pub(crate) fn arm(&self, armed: &AtomicBool) {
-        let devices = self.devices.lock();
-        let all: Vec<_> = devices.iter().filter_map(Weak::upgrade).collect();
-        all.iter().for_each(|device| device.set_armed(armed.load(Ordering::Relaxed)));
-        // Before the devices: one of them may be kept alive only by this list.
-        drop(devices);
+    /// Evict names to make room for `bytes` of blocks; returns whether that succeeded.
+    pub(super) fn names_give(&self, bytes: u64) -> bool {
+        self.0.names_give(bytes)
     }
 
-    fn add(&self, device: &Arc<Device>, armed: &AtomicBool) {
-        let mut devices = self.devices.lock();
-        devices.retain(|other| other.strong_count() != 0 && other.as_ptr() != Arc::as_ptr(device));
-        devices.push(Arc::downgrade(device));
-        device.set_armed(armed.load(Ordering::Relaxed));
-    }
-
-    fn remove(&self, device: &Device) {
-        self.devices.lock().retain(|other| !std::ptr::eq(other.as_ptr(), device));
-    }
-
-    fn all(&self) -> Vec<Arc<Device>> {
-        self.devices.lock().iter().filter_map(Weak::upgrade).collect()
-    }
-}
-
-impl Cache {
-    /// Bytes of the limit that block buffers have committed.
-    pub fn buffer_bytes(&self) -> u64 {
-        self.buffers.bytes()
-    }
-
-    /// Make buffers return memory to the system until `bytes` are returned; returns how many were.
-    /// O(blocks).
-    pub(crate) fn buffers_give(&self, bytes: u64) -> u64 {
-        let mut given = 0;
-        for device in self.buffers.all() {
-            if given >= bytes {
-                break;
-            }
-            given += device.give(bytes - given);
-        }
-        given
-    }
-
-    /// Bytes of buffers beyond a quarter of the limit; names may take them whenever they need them.
-    pub(crate) fn buffers_beyond_share(&self) -> u64 {
-        self.buffers.bytes().saturating_sub(self.ceiling() / 4)
+    /// Whether more is committed than allowed.
+    pub(super) fn is_over(&self) -> bool {
+        self.0.is_over()
     }
 
     /// Whether buffers have so little that names should give way.
     pub(super) fn buffers_have_little(&self) -> bool {
-        self.buffers.bytes() < self.ceiling() / 8
-    }
-
-    /// Whether more is committed than allowed: nodes of a device's tree grow without asking.
-    pub(super) fn is_over(&self) -> bool {
-        let limit = self.ceiling();
-        limit != 0 && self.committed() > limit
-    }
-
-    /// Whether a thread that needs room for names asks buffers first.
-    pub(crate) fn buffers_have_much(&self) -> bool {
-        self.buffers_beyond_share() != 0
+        self.0.limit.buffers_have_little()
     }
 }
 
@@ -103,7 +46,7 @@ impl Cache {
 pub(super) struct Account {
     /// The cache whose limit counts; if none, no limit applies.
     cache: Weak<Cache>,
-    registry: Option<Arc<Registry>>,
+    devices: Option<Arc<Devices>>,
     bytes: u64,
 }
 
@@ -114,21 +57,32 @@ impl Account {
     }
 
     /// The cache whose limit counts, if it still exists.
-    pub(super) fn cache(&self) -> Option<Arc<Cache>> {
-        self.cache.upgrade()
+    pub(super) fn budget(&self) -> Option<Budget> {
+        self.cache.upgrade().map(Budget)
+    }
+
+    /// Count the bytes towards the limit of `cache` from now on, and no other; returns the list in which
+    /// the device stood before.
+    pub(super) fn join(&mut self, cache: &Arc<Cache>) -> Option<Arc<Devices>> {
+        let bytes = self.bytes;
+        self.sub(bytes);
+        let before = self.devices.replace(cache.limit.devices().clone());
+        self.cache = Arc::downgrade(cache);
+        self.add(bytes);
+        before
     }
 
     pub(super) fn add(&mut self, bytes: u64) {
         self.bytes += bytes;
-        if let Some(registry) = &self.registry {
-            registry.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(devices) = &self.devices {
+            devices.charge(bytes);
         }
     }
 
     pub(super) fn sub(&mut self, bytes: u64) {
         self.bytes -= bytes;
-        if let Some(registry) = &self.registry {
-            registry.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        if let Some(devices) = &self.devices {
+            devices.discharge(bytes);
         }
     }
 }
@@ -136,31 +90,5 @@ impl Account {
 impl Drop for Account {
     fn drop(&mut self) {
         self.sub(self.bytes);
-    }
-}
-
-impl Device {
-    /// From now on this device's committed bytes count towards the limit of `cache`, and of no other. The
-    /// device does not keep the cache alive. Once the cache is gone, only the number of slots limits the
-    /// device.
-    pub fn join(self: &Arc<Self>, cache: &Arc<Cache>) {
-        let mut state = self.state.lock();
-        let account = &mut state.account;
-        let bytes = account.bytes;
-        account.sub(bytes);
-        let before = account.registry.replace(cache.buffers.clone());
-        account.cache = Arc::downgrade(cache);
-        account.add(bytes);
-        if let Some(before) = before {
-            before.remove(self);
-        }
-        // Under the mutex: if two caches race, the one that the device joined last is also the one that
-        // lists it.
-        cache.buffers.add(self, &cache.armed);
-        drop(state);
-        cache.arm();
-        if cache.is_over() {
-            cache.pressure.rise();
-        }
     }
 }

@@ -21,9 +21,9 @@ use std::sync::Arc;
 use uvfs_sync::blocks::BlockId;
 use uvfs_sync::primitives::{Condvar, Mutex};
 
+use super::charge::Budget;
 use super::index::MAX_BLOCK;
 use super::{Buffer, Device, SHORT};
-use crate::cache::Cache;
 
 /// Most bytes of one read.
 const AHEAD: usize = if cfg!(loom) { 16 } else { 128 << 10 };
@@ -185,27 +185,27 @@ impl Device {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         let mut asked = false;
-        // Held until the end, so that no thread drops the last reference under the mutex.
-        let mut cache = None;
+        // Held until the end, so that no thread drops the last reference to the cache under the mutex.
+        let mut budget = None;
         loop {
-            match self.begin(block, &mut cache)? {
+            match self.begin(block, &mut budget)? {
                 Turn::There(buffer) => return Ok(buffer),
                 Turn::Wait(flight) => flight.wait()?,
-                Turn::Lead(lead) => return self.load(lead, cache.as_deref()),
+                Turn::Lead(lead) => return self.load(lead, budget.as_ref()),
                 // The result of the other block's read does not matter here.
                 Turn::WaitForRoom(flight) => drop(flight.wait()),
                 Turn::Full if !asked => {
                     asked = true;
                     // Even if that frees less than requested: one block is wanted.
-                    let _ = cache.as_ref().map(|cache| cache.names_give(ASK));
+                    let _ = budget.as_ref().map(|budget: &Budget| budget.names_give(ASK));
                 }
                 Turn::Full => return Err(out_of_memory()),
             }
         }
     }
 
-    /// How to continue; and the cache whose limit counts, if memory is requested.
-    fn begin(&self, block: u64, cache: &mut Option<Arc<Cache>>) -> io::Result<Turn<'_>> {
+    /// How to continue; and the budget of the cache whose limit counts, if memory is requested.
+    fn begin(&self, block: u64, budget: &mut Option<Budget>) -> io::Result<Turn<'_>> {
         // Another cache, if the device has joined one meanwhile. Declared first, so it is dropped after the
         // mutex.
         let _before;
@@ -219,7 +219,7 @@ impl Device {
         if let Some(flight) = state.flights.get(&block) {
             return Ok(Turn::Wait(flight.clone()));
         }
-        _before = std::mem::replace(cache, state.account.cache());
+        _before = std::mem::replace(budget, state.account.budget());
         let before = state.space.evicted();
         let most = state.space.at_once(self.parts(), &state.account, AHEAD);
         let wanted = state.ahead.wanted(block, most).min((MAX_BLOCK - block + 1) as usize);
@@ -246,7 +246,7 @@ impl Device {
     }
 
     /// Read the lead's blocks and put them in place. The first block is the requested one.
-    fn load<'d>(&'d self, mut lead: Lead<'d>, cache: Option<&Cache>) -> io::Result<Buffer<'d>> {
+    fn load<'d>(&'d self, mut lead: Lead<'d>, budget: Option<&Budget>) -> io::Result<Buffer<'d>> {
         let size = self.block_size();
         let mut bytes = vec![0; lead.seats.len() * size];
         let offset = lead.first * size as u64;
@@ -275,14 +275,14 @@ impl Device {
         };
         let evicted = lead.evicted;
         drop(lead);
-        let Some(cache) = cache else { return Ok(asked) };
-        if cache.is_over() {
+        let Some(budget) = budget else { return Ok(asked) };
+        if budget.is_over() {
             // Blocks far from each other need more tree nodes.
             self.give(1);
         }
-        if evicted && cache.buffers_have_little() {
+        if evicted && budget.buffers_have_little() {
             // Room for the next miss. Success does not matter.
-            cache.names_give(ASK);
+            budget.names_give(ASK);
         }
         Ok(asked)
     }

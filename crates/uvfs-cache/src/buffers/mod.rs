@@ -37,19 +37,19 @@ mod tight_tests;
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use uvfs_sync::blocks::{BlockId, Blocks, MAX_SLOTS};
 use uvfs_sync::order::{Class, Ordered};
 use uvfs_sync::primitives::{AtomicU8, Ordering, Stat};
 
 use self::charge::Account;
-pub(crate) use self::charge::Registry;
 use self::index::Index;
 pub use self::index::MAX_BLOCK;
 use self::miss::{Flight, ReadAhead};
 use self::space::{Parts, Space};
 use crate::cache::Cache;
+use crate::limit::devices::Reclaim;
 
 /// A pinned block: it stays where it is while this lives. Derefs to its bytes.
 pub use uvfs_sync::blocks::Pinned as Buffer;
@@ -181,6 +181,22 @@ impl Device {
         })
     }
 
+    /// From now on this device's committed bytes count towards the limit of `cache`, and of no other. The
+    /// device does not keep the cache alive. Once the cache is gone, only the number of slots limits the
+    /// device.
+    pub fn join(self: &Arc<Self>, cache: &Arc<Cache>) {
+        let mut state = self.state.lock();
+        if let Some(before) = state.account.join(cache) {
+            before.remove(&**self);
+        }
+        // Under the mutex: if two caches race, the one that the device joined last is also the one that
+        // lists it.
+        let listed: Weak<Self> = Arc::downgrade(self);
+        cache.limit.add_device(listed, &**self);
+        drop(state);
+        cache.grew_unasked();
+    }
+
     /// Bytes of a block.
     pub fn block_size(&self) -> usize {
         self.blocks.size()
@@ -309,11 +325,6 @@ impl Device {
         };
     }
 
-    /// The cache reports whether its memory is nearly used up.
-    fn set_armed(&self, on: bool) {
-        self.set_noting(ARMED, on);
-    }
-
     /// Return memory of unpinned blocks to the system until `bytes` are returned; returns how many were.
     /// O(blocks).
     pub fn give(&self, bytes: u64) -> u64 {
@@ -345,5 +356,15 @@ impl Device {
         state.account.add(now.saturating_sub(state.nodes));
         state.account.sub(state.nodes.saturating_sub(now));
         state.nodes = now;
+    }
+}
+
+impl Reclaim for Device {
+    fn reclaim(&self, bytes: u64) -> u64 {
+        self.give(bytes)
+    }
+
+    fn set_armed(&self, on: bool) {
+        self.set_noting(ARMED, on);
     }
 }

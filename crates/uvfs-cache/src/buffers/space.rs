@@ -92,7 +92,7 @@ impl Space {
     /// How many blocks of these bytes may be read at once: an eighth of all possible slots, or of the
     /// existing ones if the limit forbids more. Other readers need slots meanwhile.
     pub(super) fn at_once(&self, parts: Parts<'_>, account: &Account, bytes: usize) -> usize {
-        let free = account.cache().is_none_or(|cache| cache.may_grow(bytes as u64));
+        let free = account.budget().is_none_or(|budget| budget.may_grow(bytes as u64));
         let slots = if free { parts.blocks.slots() as usize } else { self.uses.len() };
         (bytes / parts.blocks.size()).min(slots / 8).max(1)
     }
@@ -144,7 +144,7 @@ impl Space {
         let slots = self.group(group);
         let slots = slots.start..slots.end.min(parts.blocks.slots());
         let bytes = memory + if group == next { lasting } else { 0 };
-        if slots.is_empty() || account.cache().is_some_and(|cache| !cache.may_grow(bytes)) {
+        if slots.is_empty() || account.budget().is_some_and(|budget| !budget.may_grow(bytes)) {
             return;
         }
         account.add(bytes);

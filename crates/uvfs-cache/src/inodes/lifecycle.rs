@@ -143,7 +143,7 @@ impl Cache {
         if attr.is_symlink() {
             self.inodes.targets().free(private.alias.swap(0, Ordering::Relaxed));
         }
-        self.pressure.not_barren();
+        self.limit.not_barren();
         order::check(Class::Eviction);
         superblock.notify_eviction(&attr, value);
         self.free_inode_slot(index, dir);
@@ -175,7 +175,7 @@ impl Cache {
         }
         drop(inode);
         if forgotten {
-            self.pressure.ease();
+            self.limit.ease();
         }
     }
 

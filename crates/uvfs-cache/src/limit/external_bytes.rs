@@ -3,16 +3,12 @@
 //! A driver that must know more of an inode than fits into its 64 bits keeps memory of its own. That memory
 //! grows and shrinks with the cache, because the driver frees it when
 //! [`SbOptions::on_evict`](crate::SbOptions::on_evict) is called. The driver reports its bytes here. They
-//! are part of [`Cache::committed`], so fewer names are kept if drivers keep more for each. A driver need
+//! are part of [`Cache::committed`](crate::Cache::committed), so fewer names are kept if drivers keep more for each. A driver need
 //! not ask before it adds: one name's external bytes are less than making room for the next name frees.
 //!
 //! One figure per cache; nothing is locked.
 
-use std::sync::Arc;
-
 use uvfs_sync::primitives::{AtomicU64, Ordering};
-
-use crate::cache::Cache;
 
 /// See the module's head.
 #[derive(Debug, Default)]
@@ -33,12 +29,5 @@ impl ExternalBytes {
     /// Bytes now.
     pub fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
-    }
-}
-
-impl Cache {
-    /// The external bytes of this cache. The caller may keep the figure longer than the cache.
-    pub fn external_bytes(&self) -> Arc<ExternalBytes> {
-        Arc::clone(&self.external)
     }
 }

@@ -6,40 +6,29 @@
 //! small steps, and no hit waits for it. A watcher's thread may do most of that work ahead of them
 //! ([`crate::limit::watermarks`]).
 //!
-//! Eviction is second chance in arena order (design rule 17). Each name has a byte of its own, outside
-//! everything that a sequence guards. A hit sets it while eviction is *armed*, and the shrinker clears it
-//! when the hand passes. That costs at most one store per name and round, and none while memory is no
-//! concern. A name that was not used since the hand last passed goes, with its inode if nothing else holds
-//! the inode. An inode that is held (open, mounted on, known to a kernel) or has children stays. New names
-//! start unused, so a walk over everything evicts its own names, not those in repeated use.
-//!
 //! A thread that looked at every name and found none to evict has spent some time on it. For four times as
 //! long, but at most a tenth of a second, further searches look only at some tens of thousands of names.
 //! The period ends early if an inode goes or a kernel forgets one. In a large cache, a name that is
 //! released in another way may be found a little late.
 //!
-//! The hands advance by pieces of a slab, one piece per shrinking thread, so that several do not meet. Of
-//! the cache's locks, callers hold at most name locks and the rename mutex.
+//! Of the cache's locks, callers hold at most name locks and the rename mutex.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Instant;
 
-use uvfs_sync::primitives::Ordering;
 use uvfs_sync::slab::{CHUNK, SPAN};
 
 use crate::cache::Cache;
 use crate::inodes::table::INODE_CHUNK;
-use crate::limit::pressure::beyond;
+use crate::limit::eviction::GLANCE;
+use crate::limit::external_bytes::ExternalBytes;
+use crate::limit::pressure::{Overdraft, beyond};
 use crate::names::table::DENTRY_CHUNK;
-use crate::superblock::Hand;
 use crate::types::{CacheError, SbId};
 
 /// Names that a thread evicts when it needs a slot: the slots that are left over serve the next ones.
 const STEP: usize = SPAN as usize;
-/// Pieces of a slab that are searched if all have been searched a moment ago.
-pub(crate) const GLANCE: u64 = 512;
-/// Names that the hand looks ahead.
-const FORESEEN: u32 = 8;
 /// How often all chunks are gone through while other threads take the slots that become free.
 const ROUNDS: usize = 16;
 
@@ -69,18 +58,18 @@ impl Cache {
     /// and drivers' external bytes ([`Cache::external_bytes`]). A chunk counts as a whole from its first
     /// slot on. O(1).
     pub fn committed(&self) -> u64 {
-        self.inodes.bytes() + self.dentries.bytes() + self.buffers.bytes() + self.external.bytes()
+        self.inodes.bytes() + self.dentries.bytes() + self.buffer_bytes() + self.limit.external().bytes()
     }
 
     /// The most that [`Cache::committed`] may be; 0: no limit.
     pub fn memory_limit(&self) -> u64 {
-        self.limit.load(Ordering::Relaxed)
+        self.limit.bytes()
     }
 
     /// Set the limit (bytes; 0: none). If more is committed, this gives up what nobody needs and returns
     /// its memory to the system. Memory in use may still exceed the limit afterwards.
     pub fn set_memory_limit(&self, bytes: u64) {
-        self.limit.store(bytes, Ordering::Relaxed);
+        self.limit.set(bytes);
         self.arm();
         if bytes != 0 {
             self.shrink_to(bytes);
@@ -92,9 +81,9 @@ impl Cache {
     pub fn shrink_to(&self, bytes: u64) -> bool {
         // Blocks first, down to a quarter: names are asked for again one by one.
         let over = self.committed().saturating_sub(bytes);
-        self.buffers_give(over.min(self.buffers.bytes().saturating_sub(bytes / 4)));
+        self.limit.buffers_give(over.min(self.buffer_bytes().saturating_sub(bytes / 4)));
         self.shrink_names(bytes);
-        self.buffers_give(self.committed().saturating_sub(bytes));
+        self.limit.buffers_give(self.committed().saturating_sub(bytes));
         self.arm();
         self.committed() <= bytes
     }
@@ -102,13 +91,13 @@ impl Cache {
     /// Evict names to make room for `bytes` of blocks; returns whether that succeeded. Refused within a
     /// hook, and for a moment after it was seen that no name can go.
     pub(crate) fn names_give(&self, bytes: u64) -> bool {
-        let limit = self.ceiling();
-        if limit == 0 || self.pressure.is_barren() {
+        let limit = self.limit.ceiling();
+        if limit == 0 || self.limit.pressure.is_barren() {
             return false;
         }
         let Some(_making) = Making::begin() else { return false };
         let (begin, wanted) = (Instant::now(), limit.saturating_sub(bytes));
-        let before = self.evictions.get();
+        let before = self.limit.evictions.get();
         // A few names at a time, and the names of one chunk if that returns no memory. Names that are
         // evenly spread keep nearly all of it, and evicting most of them would return little.
         for _ in 0..ROUNDS {
@@ -121,8 +110,8 @@ impl Cache {
         }
         let done = self.committed() <= wanted;
         // Names that went without returning memory are free slots for other names.
-        if !done && self.evictions.get() == before {
-            self.pressure.barren_since(begin);
+        if !done && self.limit.evictions.get() == before {
+            self.limit.pressure.barren_since(begin);
         }
         done
     }
@@ -158,7 +147,7 @@ impl Cache {
     /// uses are noted. A slab may hold its mutexes. The call takes at most the list of devices, a leaf,
     /// when noting of uses begins or ends.
     pub(crate) fn may_grow(&self, bytes: u64) -> bool {
-        let limit = self.ceiling();
+        let limit = self.limit.ceiling();
         if limit == 0 {
             return true;
         }
@@ -166,20 +155,53 @@ impl Cache {
         self.committed() + bytes <= limit + beyond(limit)
     }
 
-    /// Note uses from three quarters of the limit on, so that something is known when the limit is reached.
-    pub(crate) fn arm(&self) {
-        let limit = self.ceiling();
-        let armed = limit != 0 && self.committed() > limit / 4 * 3;
-        if self.armed.load(Ordering::Relaxed) != armed {
-            self.armed.store(armed, Ordering::Relaxed);
-            self.buffers.arm(&self.armed);
+    /// See [`Limit::arm`](crate::limit::budget::Limit).
+    pub(super) fn arm(&self) {
+        self.limit.arm(|| self.committed());
+    }
+
+    /// Whether more is committed than allowed: nodes of a device's tree grow without asking.
+    pub(crate) fn is_over(&self) -> bool {
+        let limit = self.limit.ceiling();
+        limit != 0 && self.committed() > limit
+    }
+
+    /// The committed bytes have grown without a question to [`Cache::may_grow`].
+    pub(crate) fn grew_unasked(&self) {
+        self.arm();
+        if self.is_over() {
+            self.limit.pressure.rise();
         }
+    }
+
+    /// Attempt something that needs memory. While there is none, attempt it again whenever a kernel has
+    /// forgotten something, until `deadline`. `attempt` returns `None` if there is no memory. The caller
+    /// holds no lock.
+    pub fn with_patience<T>(&self, deadline: Instant, attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        self.limit.pressure.with_patience(deadline, attempt)
+    }
+
+    /// The calling thread may have 4% more memory than the limit allows while this lives. It is for a
+    /// thread that must not wait because whatever would return memory waits for it. Use it only once that
+    /// is seen to be so.
+    pub fn overdraw(&self) -> Overdraft {
+        Overdraft::begin()
+    }
+
+    /// The external bytes of this cache. The caller may keep the figure longer than the cache.
+    pub fn external_bytes(&self) -> Arc<ExternalBytes> {
+        Arc::clone(self.limit.external())
+    }
+
+    /// Bytes of the limit that block buffers have committed.
+    pub fn buffer_bytes(&self) -> u64 {
+        self.limit.devices().bytes()
     }
 
     /// A name was used. While eviction is not armed this is one load of a line that nobody writes.
     #[inline(always)]
     pub(crate) fn used(&self, dentry: u32) {
-        if self.armed.load(Ordering::Relaxed) {
+        if self.limit.is_armed() {
             self.dentries.used().note(dentry);
         }
     }
@@ -205,13 +227,13 @@ impl Cache {
         self.run_short(sb);
         // Not for a hook that a thread calls while it makes room: that could go on without end.
         let _making = Making::begin()?;
-        if self.buffers_have_much()
-            && self.buffers_give(DENTRY_CHUNK + INODE_CHUNK) != 0
+        if self.limit.buffers_have_much()
+            && self.limit.buffers_give(DENTRY_CHUNK + INODE_CHUNK) != 0
             && let Some(slot) = alloc()
         {
             return Some(slot);
         }
-        if self.pressure.is_barren() {
+        if self.limit.pressure.is_barren() {
             // No full search: names that were released are found here, or soon.
             return if self.evict_within(sb, STEP, GLANCE) == 0 { None } else { alloc() };
         }
@@ -220,17 +242,17 @@ impl Cache {
         }
         // One thread at a time: slots that others free in a chunk which a thread empties are nobody's until
         // it is done.
-        let _room = self.room.lock();
+        let _room = self.limit.lock_eviction();
         for _ in 0..ROUNDS {
-            let (begin, before) = (Instant::now(), self.evictions.get());
+            let (begin, before) = (Instant::now(), self.limit.evictions.get());
             let slot =
                 alloc().or_else(|| self.few_names(sb, alloc)).or_else(|| self.return_chunks(sb, alloc));
             if slot.is_some() {
                 return slot;
             }
             // Otherwise other threads were faster to take the slots.
-            if self.evictions.get() == before {
-                self.pressure.barren_since(begin);
+            if self.limit.evictions.get() == before {
+                self.limit.pressure.barren_since(begin);
                 break;
             }
         }
@@ -277,179 +299,27 @@ impl Cache {
         evicted
     }
 
-    /// Evict up to `max` names of a superblock that nobody needs and that were not used lately; returns how
-    /// many went. It makes at most two rounds, and the first may find only used names. Nothing in a
-    /// resident superblock is evicted.
-    pub fn evict_unused(&self, sb: SbId, max: usize) -> usize {
-        self.evict_within(sb, max, u64::MAX)
+    /// Return chunks without a used slot to the system; returns how many. A chunk's memory then reads as
+    /// zero. So its floor remembers more than every generation and every sequence in it. A reader that
+    /// slept through all of it finds neither again.
+    pub fn trim(&self, sb: SbId) -> usize {
+        self.return_chunks_of(sb, false)
     }
 
-    /// [`Cache::evict_unused`], searching at most `spans` pieces of the slab.
-    pub(crate) fn evict_within(&self, sb: SbId, max: usize, spans: u64) -> usize {
+    /// [`Cache::trim`]; `end`: of a superblock in which nobody allocates any more.
+    pub(crate) fn return_chunks_of(&self, sb: SbId, end: bool) -> usize {
         let superblock = self.superblock(sb);
-        if superblock.is_resident() {
-            return 0;
-        }
-        let mut evicted = 0;
-        for _ in 0..(2 * superblock.dentries().spans()).min(spans) {
-            if evicted >= max {
-                break;
-            }
-            let Some((from, to)) = superblock.next_span(Hand::Shrinker) else { break };
-            let gone = (from..to).filter(|dentry| {
-                // Only in this piece: the next one is another thread's, and may not be committed.
-                if dentry + FORESEEN < to {
-                    self.foresee(*dentry);
-                }
-                self.second_chance(sb, *dentry)
-            });
-            evicted += gone.take(max - evicted).count();
-        }
-        evicted
+        let inodes = self.inodes.return_chunks(superblock.inodes(), end);
+        let dentries = self.dentries.return_chunks(superblock.dentries(), end);
+        inodes + dentries
     }
 
-    /// Prefetch for the names that the hand reaches next: their eviction touches lines anywhere in two
-    /// tables. Only hints: whatever a slot says now, nothing relies on it.
-    fn foresee(&self, dentry: u32) {
-        let (far, near) = (self.dentries.get(dentry + FORESEEN), self.dentries.get(dentry + FORESEEN / 2));
-        self.dentries.names().prefetch(far.hash.load(Ordering::Relaxed));
-        self.inodes.prefetch(far.inode.load(Ordering::Relaxed));
-        self.inodes.prefetch_private(far.inode.load(Ordering::Relaxed));
-        let number = &self.inodes.private(near.inode.load(Ordering::Relaxed)).hash;
-        self.inodes.prefetch_number(number.load(Ordering::Relaxed));
-    }
-
-    /// The hand passes a name; returns whether it went.
-    pub(crate) fn second_chance(&self, sb: SbId, dentry: u32) -> bool {
-        if self.dentries.used().take(dentry) {
-            return false;
+    /// The last slot of a chunk came back, and the chunk's superblock has ended. (Without an owner the
+    /// chunk has been returned since.)
+    #[cold]
+    pub(crate) fn trim_ended(&self, owner: Option<u32>) {
+        if let Some(id) = owner {
+            self.trim(SbId(id as u16));
         }
-        self.evict_at(sb, dentry)
-    }
-}
-
-/// Rule 17, counted: while eviction runs, hits store to a name's use byte at most once between two visits
-/// of the hand.
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
-
-    use crate::cache::Cache;
-    use crate::inodes::attr::{Attr, mode};
-    use crate::lookup::by_name::Lookup;
-    use crate::types::{Config, Fresh, InodeId, SbId, SbOptions, Ttl};
-    use crate::walk::hit::Peek;
-
-    use super::Ordering;
-    use crate::names::used::noted;
-
-    /// A cache with eviction armed, and a name in constant use.
-    struct Armed {
-        cache: Arc<Cache>,
-        sb: SbId,
-        root: InodeId,
-        hot: u32,
-    }
-
-    const HOT: &[u8] = b"hot";
-
-    fn fresh(ino: u64, fmt: u32) -> Fresh {
-        let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };
-        Fresh { attr, private: 0, ttl: Ttl::Forever }
-    }
-
-    impl Armed {
-        fn new() -> Self {
-            let config = Config { max_inodes: 1 << 20, memory_limit: 4 << 20, ..Config::default() };
-            let cache = Cache::new(config).unwrap();
-            let sb =
-                cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
-            let root = cache.make_root(sb, &fresh(1, mode::S_IFDIR)).unwrap().id();
-            let mut armed = Self { cache, sb, root, hot: 0 };
-            armed.look(HOT, 2);
-            armed.hot = (1..1024)
-                .find(|slot| armed.cache.see(*slot).is_some_and(|seen| &seen.name[..seen.len] == HOT))
-                .unwrap();
-            // Until a name is evicted.
-            let mut at = 10;
-            while armed.cache.counters().evicted == 0 {
-                at = armed.stream(at, 1000);
-                armed.hit(1);
-            }
-            armed
-        }
-
-        fn look(&self, name: &[u8], ino: u64) {
-            let root = self.cache.get(self.root).unwrap();
-            match self.cache.lookup(&root, name) {
-                Lookup::Miss(guard) => drop(guard.found(&fresh(ino, mode::S_IFREG)).unwrap()),
-                Lookup::Hit(..) => {}
-                other => panic!("{other:?}"),
-            }
-        }
-
-        /// Look up names that were never there before; returns the next number.
-        fn stream(&self, from: u64, count: u64) -> u64 {
-            (from..from + count).for_each(|i| self.look(format!("{i:012}").as_bytes(), i));
-            from + count
-        }
-
-        fn hit(&self, times: usize) {
-            for _ in 0..times {
-                assert!(
-                    matches!(self.cache.peek(self.root, HOT), Peek::Hit(..)),
-                    "a name in use was evicted"
-                );
-            }
-        }
-
-        /// Let the hand pass every name once.
-        fn pass(&self) {
-            let before = noted::count(self.hot, 0);
-            while noted::count(self.hot, 0) == before {
-                assert!(self.cache.evict_within(self.sb, usize::MAX, 1) < usize::MAX);
-            }
-        }
-    }
-
-    #[test]
-    fn rule17_a_hit_stores_once_between_two_visits_of_the_hand() {
-        let armed = Armed::new();
-        let mut next = 1 << 32;
-        armed.hit(1);
-        for _ in 0..20 {
-            let before = noted::count(armed.hot, 1);
-            armed.hit(1000);
-            assert_eq!(noted::count(armed.hot, 1), before, "it is noted already");
-            armed.pass();
-            armed.hit(1000);
-            assert_eq!(noted::count(armed.hot, 1), before + 1, "once after the hand came by");
-            next = armed.stream(next, 100);
-        }
-    }
-
-    /// One thread streams, and so evicts; another one hits. Each store of a hit but the first follows a
-    /// visit of the hand.
-    #[test]
-    fn rule17_hits_beside_eviction_store_no_oftener_than_the_hand_comes_by() {
-        let armed = Armed::new();
-        let done = AtomicBool::new(false);
-        let (stored, visits) = std::thread::scope(|scope| {
-            let (armed, done) = (&armed, &done);
-            let hitting = scope.spawn(move || {
-                while !done.load(Ordering::Relaxed) {
-                    // While this thread waits for a processor, the name may go.
-                    let _ = armed.cache.peek(armed.root, HOT);
-                }
-                noted::count(armed.hot, 1)
-            });
-            let before = (armed.cache.counters().evicted, noted::count(armed.hot, 0));
-            armed.stream(1 << 32, 100_000);
-            assert!(armed.cache.counters().evicted > before.0 + 50_000);
-            done.store(true, Ordering::Relaxed);
-            (hitting.join().unwrap(), noted::count(armed.hot, 0) - before.1)
-        });
-        assert!(stored <= visits + 1, "{stored} stores, and the hand came by {visits} times");
     }
 }

@@ -14,18 +14,20 @@
 //! Nothing here is locked. Any figure may be out of date when it is used; the result is a step too many or
 //! too few. Callers hold no lock of the cache.
 
-use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering, Stat};
+use std::task::Waker;
+
+use uvfs_sync::primitives::Ordering;
 use uvfs_sync::slab::{CHUNK, Slab};
 
 use crate::cache::Cache;
 use crate::inodes::table::INODE_CHUNK;
-use crate::limit::make_room::{GLANCE, Making};
-use crate::limit::pressure::Leaf;
+use crate::limit::budget::NONE;
+use crate::limit::eviction::GLANCE;
+use crate::limit::held::Leaf;
+use crate::limit::make_room::Making;
 use crate::names::table::DENTRY_CHUNK;
 use crate::types::SbId;
 
-/// The whole limit, in the units of [`Cache::lower_watermarks`].
-const WHOLE: u32 = 16;
 /// A thread that takes every so-many-th slot checks whether enough are free.
 const LOOK_EVERY: u32 = 64;
 /// This many names that a kernel has forgotten are enough for a step.
@@ -35,31 +37,6 @@ const STEP: u64 = 256;
 /// The least high watermark, unless that is more than an eighth of all names. A few threads that list
 /// directories take about that many while a watcher wakes.
 const HIGH_MIN: u64 = 2048;
-/// No goal.
-const NONE: u64 = u64::MAX;
-
-/// See the module's head.
-#[derive(Debug)]
-pub(crate) struct Watermarks {
-    /// Sixteenths of the limit that may be used now.
-    share: AtomicU32,
-    /// Bytes to come down to once; [`NONE`] without a goal.
-    goal: AtomicU64,
-    /// The superblock that was last short.
-    short: AtomicU32,
-    /// Names evicted by [`Cache::balance`].
-    ahead: Stat,
-    /// Pieces searched since a name last went.
-    barren: AtomicU64,
-}
-
-impl Default for Watermarks {
-    fn default() -> Self {
-        let (share, goal) = (AtomicU32::new(WHOLE), AtomicU64::new(NONE));
-        Self { share, goal, short: AtomicU32::new(0), ahead: Stat::new(), barren: AtomicU64::new(0) }
-    }
-}
-
 /// Result of one step of [`Cache::balance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Balance {
@@ -78,30 +55,31 @@ pub struct Balance {
 }
 
 impl Cache {
-    /// The limit in force: the configured one, or less while the watermarks are lowered; 0: none.
-    pub(crate) fn ceiling(&self) -> u64 {
-        match self.memory_limit() {
-            0 => 0,
-            // Never 0, however small the limit: 0 would mean no limit.
-            limit => {
-                (limit / u64::from(WHOLE) * u64::from(self.watermarks.share.load(Ordering::Relaxed))).max(1)
-            }
-        }
+    /// Wake `waker` when memory runs short, or when less of it may be used than before, until
+    /// [`Cache::unwatch_pressure`]. A watcher begins with a look ([`Cache::balance`]): it is not notified
+    /// of earlier events.
+    pub fn watch_pressure(&self, waker: Waker) {
+        self.limit.pressure.watch(waker);
+    }
+
+    /// The end of [`Cache::watch_pressure`].
+    pub fn unwatch_pressure(&self, waker: &Waker) {
+        self.limit.pressure.unwatch(waker);
     }
 
     /// Use only this many sixteenths of the limit (16: all of it; at least 1) until the next call.
     pub fn lower_watermarks(&self, sixteenths: u32) {
-        self.watermarks.share.store(sixteenths.clamp(1, WHOLE), Ordering::Relaxed);
+        self.limit.lower(sixteenths);
         self.arm();
     }
 
     /// [`Cache::set_memory_limit`] for callers that must not wait. If a watcher exists, it gives up the
     /// memory above the limit later. Allocations obey the new limit at once.
     pub fn ask_memory_limit(&self, bytes: u64) {
-        if self.pressure.is_watched() {
-            self.limit.store(bytes, Ordering::Relaxed);
+        if self.limit.pressure.is_watched() {
+            self.limit.set(bytes);
             self.arm();
-            self.pressure.rise();
+            self.limit.pressure.rise();
         } else {
             self.set_memory_limit(bytes);
         }
@@ -109,9 +87,9 @@ impl Cache {
 
     /// [`Cache::shrink_to`] for callers that must not wait, in the same way.
     pub fn ask_shrink(&self, bytes: u64) {
-        if self.pressure.is_watched() {
-            self.watermarks.goal.store(bytes, Ordering::Relaxed);
-            self.pressure.rise();
+        if self.limit.pressure.is_watched() {
+            self.limit.watermarks.goal.store(bytes, Ordering::Relaxed);
+            self.limit.pressure.rise();
         } else {
             self.shrink_to(bytes);
         }
@@ -128,14 +106,14 @@ impl Cache {
     /// it has forgotten go first, so nobody needs to search for them among all that it still holds.
     pub fn balance_after(&self, named: &[Leaf]) -> Balance {
         // Before the look: from here on a thread that runs short wakes us again.
-        self.pressure.hear();
+        self.limit.pressure.hear();
         self.arm();
-        let sb = SbId(self.watermarks.short.load(Ordering::Relaxed) as u16);
+        let sb = SbId(self.limit.watermarks.short.load(Ordering::Relaxed) as u16);
         let mut done = Balance { sb, missing: 0, evicted: 0, forgotten: 0, more: false, returned: false };
         if self.superblocks().next().is_none() {
             return done;
         }
-        let goal = self.watermarks.goal.load(Ordering::Relaxed);
+        let goal = self.limit.watermarks.goal.load(Ordering::Relaxed);
         let (committed, above) = (self.committed(), self.above());
         // An evict hook that needs memory must not make room in its turn.
         let _making = Making::begin();
@@ -153,7 +131,7 @@ impl Cache {
                 done.evicted += self.evict_within(sb, done.missing.min(STEP) as usize, GLANCE) as u64;
             }
         }
-        self.watermarks.ahead.add(done.evicted);
+        self.limit.watermarks.ahead.add(done.evicted);
         done.more = done.missing > 0 && self.go_on(&done, above > 0);
         done
     }
@@ -166,7 +144,7 @@ impl Cache {
 
     /// Whether another step may find what this one did not.
     fn go_on(&self, done: &Balance, anywhere: bool) -> bool {
-        let barren = &self.watermarks.barren;
+        let barren = &self.limit.watermarks.barren;
         if done.evicted > 0 || done.returned {
             barren.store(0, Ordering::Relaxed);
             return true;
@@ -183,25 +161,25 @@ impl Cache {
         }
         // Continue with the next superblock, until all have been searched.
         let next = self.next_after(done.sb);
-        self.watermarks.short.store(u32::from(next.0), Ordering::Relaxed);
+        self.limit.watermarks.short.store(u32::from(next.0), Ordering::Relaxed);
         next.0 > done.sb.0
     }
 
     /// The watcher calls this if the goal of [`Cache::ask_shrink`] cannot be reached.
     pub fn give_up_shrinking(&self) {
-        self.watermarks.goal.store(NONE, Ordering::Relaxed);
+        self.limit.watermarks.goal.store(NONE, Ordering::Relaxed);
     }
 
     /// All names that [`Cache::balance`] has evicted.
     pub(crate) fn evicted_ahead(&self) -> u64 {
-        self.watermarks.ahead.get()
+        self.limit.watermarks.ahead.get()
     }
 
     /// A slot of this superblock was taken. Now and then this checks how many are left, and wakes the
     /// watcher if there are few.
     #[inline]
     pub(crate) fn took(&self, sb: SbId, slot: u32) {
-        if slot.is_multiple_of(LOOK_EVERY) && self.limit.load(Ordering::Relaxed) != 0 {
+        if slot.is_multiple_of(LOOK_EVERY) && self.limit.bytes() != 0 {
             self.look_at_room(sb);
         }
     }
@@ -216,47 +194,48 @@ impl Cache {
     /// Whether as much is free as a watcher would keep free; always true without a limit. A preload stops
     /// when this is false, so that nothing is evicted for entries that nobody has asked for.
     pub fn has_spare_room(&self, sb: SbId) -> bool {
-        let ceiling = self.ceiling();
+        let ceiling = self.limit.ceiling();
         ceiling == 0 || (self.committed() <= ceiling && self.missing(sb) == 0)
     }
 
     /// A superblock is short of memory, or nearly so.
     pub(crate) fn run_short(&self, sb: SbId) {
         if !self.superblock(sb).is_resident() {
-            self.watermarks.short.store(u32::from(sb.0), Ordering::Relaxed);
+            self.limit.watermarks.short.store(u32::from(sb.0), Ordering::Relaxed);
         }
-        self.pressure.rise();
+        self.limit.pressure.rise();
     }
 
     fn reached(&self, goal: u64) {
         // Unless another goal was set meanwhile.
-        let _ = self.watermarks.goal.compare_exchange(goal, NONE, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.limit.watermarks.goal.compare_exchange(goal, NONE, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Bytes that are committed and should not be. Hash lines grow without asking, so a little more than
     /// the limit is no reason to empty chunks.
     fn above(&self) -> u64 {
-        let (ceiling, goal) = (self.ceiling(), self.watermarks.goal.load(Ordering::Relaxed));
+        let (ceiling, goal) = (self.limit.ceiling(), self.limit.watermarks.goal.load(Ordering::Relaxed));
         let bytes = if ceiling == 0 { goal } else { goal.min(ceiling + ceiling / 64) };
         self.committed().saturating_sub(bytes)
     }
 
     /// The high watermark, in names.
     fn high(&self) -> u64 {
-        let names = self.ceiling() / name_bytes();
+        let names = self.limit.ceiling() / name_bytes();
         (names / 16).max(HIGH_MIN.min(names / 8))
     }
 
     /// Names of a superblock that would have to go to reach the high watermark.
     fn missing(&self, sb: SbId) -> u64 {
         let superblock = self.superblock(sb);
-        if superblock.is_resident() || self.ceiling() == 0 {
+        if superblock.is_resident() || self.limit.ceiling() == 0 {
             return 0;
         }
         let free = |slab: &Slab| (slab.chunk_count() as u64 * u64::from(CHUNK)).saturating_sub(slab.in_use());
         let free = free(superblock.inodes()).min(free(superblock.dentries()));
         // Blocks keep memory beyond their share only until a name needs it.
-        let fresh = (self.ceiling() + self.buffers_beyond_share()).saturating_sub(self.committed());
+        let fresh =
+            (self.limit.ceiling() + self.limit.buffers_beyond_share()).saturating_sub(self.committed());
         let fresh = fresh / (INODE_CHUNK + DENTRY_CHUNK);
         self.high().saturating_sub(free + fresh * u64::from(CHUNK))
     }
@@ -269,7 +248,7 @@ impl Cache {
     fn give_back(&self, sb: SbId, above: u64, forgotten: bool) -> usize {
         let before = self.committed();
         let stay = before.saturating_sub(above);
-        self.buffers_give(above.min(self.buffer_bytes().saturating_sub(stay / 4)));
+        self.limit.buffers_give(above.min(self.buffer_bytes().saturating_sub(stay / 4)));
         if self.committed() <= stay {
             return 0;
         }
@@ -281,7 +260,7 @@ impl Cache {
         self.dentries.settle();
         self.inodes.settle();
         if !forgotten && evicted == 0 && self.committed() >= before {
-            self.buffers_give(above);
+            self.limit.buffers_give(above);
         }
         evicted
     }
@@ -290,7 +269,7 @@ impl Cache {
     /// names went.
     pub(crate) fn empty_next_chunk(&self, sb: SbId) -> usize {
         let Some(chunk) = self.superblock(sb).chunk_at_hand() else { return 0 };
-        let _room = self.room.lock();
+        let _room = self.limit.lock_eviction();
         self.empty_chunk(sb, chunk)
     }
 
