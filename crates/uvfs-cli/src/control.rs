@@ -14,9 +14,8 @@ use uvfs::{Errno, Vfs};
 use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options, read_write};
 use uvfs_fuse::{Lookups, Mounted};
 
-use crate::figures::{self, Figure, Snapshot};
+use crate::figures::{self, Figure, Labels, Snapshot};
 use crate::log;
-use crate::metrics;
 use crate::options;
 use crate::reload::Reloader;
 use crate::source::Said;
@@ -63,7 +62,7 @@ impl Control {
     }
 
     /// The description of the mount, besides figures.
-    pub fn about(&self) -> metrics::About {
+    pub fn about(&self) -> Labels {
         [
             ("source", self.about.source.clone()),
             ("transport", self.transport().to_owned()),

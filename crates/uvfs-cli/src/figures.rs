@@ -23,6 +23,9 @@ pub fn is_level(path: &str) -> bool {
     LEVELS.contains(&path)
 }
 
+/// The description of the mount besides figures: names and values of labels.
+pub type Labels = [(&'static str, String); 3];
+
 /// Everything that is counted, looked at once.
 pub struct Snapshot {
     pub cache: CacheCounters,

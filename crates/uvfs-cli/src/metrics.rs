@@ -23,7 +23,7 @@ use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
 
 use crate::control::Control;
-use crate::figures::{self, Figure, Snapshot};
+use crate::figures::{self, Figure, Labels, Snapshot};
 
 /// Bytes of a request at the most.
 const HEAD_MAX: usize = 8 << 10;
@@ -237,11 +237,8 @@ fn left(deadline: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// The description of the mount besides figures: names and values of labels.
-pub type About = [(&'static str, String); 3];
-
 /// The figures as Prometheus reads them.
-pub fn text(figures: &[Figure], snapshot: &Snapshot, about: &About) -> String {
+pub fn text(figures: &[Figure], snapshot: &Snapshot, about: &Labels) -> String {
     let labels: Vec<_> = about.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
     let mut out = String::new();
     family(&mut out, "uvfs_info", "gauge", "What is mounted, through what, by which uvfs");

@@ -19,6 +19,7 @@ use uvfs_drivers::tmpfs::{self, Tmpfs};
 use crate::kernfs::{self, Published};
 use crate::options::{self, DriverOptions};
 use crate::print;
+use crate::sys;
 
 /// The sources that can be named as SOURCE.
 const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), or generated:SPEC such as generated:depth=2,files=100";
@@ -210,7 +211,7 @@ fn mirror_of(source: &Path, ttl: Duration, across: bool) -> Result<Arc<Mirror>> 
         tracing::warn!(%error, "the number of open files stays as it is");
     }
     umask(Mode::empty());
-    mirror::one_heap();
+    sys::one_heap();
     let mirror = if across { Mirror::across_mounts(source, ttl) } else { Mirror::new(source, ttl) }?;
     if !mirror.serves_all_users() {
         print::say("not root: changes are made in the name of this user, and by nobody else");

@@ -1,7 +1,7 @@
 //! Models of a kernel's locks of a kernfs tree: the baselines to the product's driver, whose hits take no lock.
 //!
 //! A walk takes a reference on each dentry and the tree lock twice at each component, as the kernel's does: for the
-//! permission to search the directory, and to revalidate the name (does the node still have that parent and name?).
+//! permission to search the directory, and to revalidate the node's parent and name.
 //! It takes the lock once more for the permission to open. [`TreeLocks`] holds what these steps read. The arms differ in
 //! the lock:
 //!

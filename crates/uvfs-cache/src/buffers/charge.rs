@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 use crate::cache::Cache;
 use crate::limit::devices::Devices;
 
-/// What a device asks of the cache whose limit counts. It keeps the cache alive: a thread drops it without
+/// The part of a cache that a device needs to stay within the limit. It keeps the cache alive: a thread drops it without
 /// the device's mutex.
 pub(super) struct Budget(Arc<Cache>);
 

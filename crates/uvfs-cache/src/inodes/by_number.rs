@@ -174,7 +174,7 @@ impl Cache {
             && published.mode_and_flags() & mode::S_IFMT == fmt
     }
 
-    /// A reference to whatever inode lives in a slot ([`Inodes::hold_any`]).
+    /// A reference to whatever inode lives in a slot ([`hold_any`](super::table::Inodes::hold_any)).
     fn hold_slot(&self, index: u32) -> Option<InodeRef<'_>> {
         self.inodes.hold_any(index).map(|generation| InodeRef::new(self, index, generation))
     }

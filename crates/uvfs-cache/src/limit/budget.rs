@@ -1,7 +1,7 @@
 //! The limit on a cache's memory: its figures, and the part of it that others may use.
 //!
-//! The memory limit has one room, this folder. This file holds its state and knows no cache. What needs the
-//! committed bytes gets them from the caller. Nothing here is locked but the list of devices and the leaves
+//! The memory limit has one room, this folder. This file holds its state and knows no cache. Callers pass
+//! the committed bytes. Nothing here is locked but the list of devices and the leaves
 //! of [`Pressure`]. Any other figure may be out of date when it is used; the result is a step too many or
 //! too few.
 //!
@@ -23,7 +23,7 @@ use super::devices::{Devices, Reclaim};
 use super::external_bytes::ExternalBytes;
 use super::pressure::Pressure;
 
-/// The whole limit, in the units of [`Cache::lower_watermarks`].
+/// The whole limit, in the units of `Cache::lower_watermarks`.
 const WHOLE: u32 = 16;
 /// No goal.
 pub(super) const NONE: u64 = u64::MAX;
@@ -37,7 +37,7 @@ pub(crate) struct Watermarks {
     pub(super) goal: AtomicU64,
     /// The superblock that was last short.
     pub(super) short: AtomicU32,
-    /// Names evicted by [`Cache::balance`].
+    /// Names evicted by `Cache::balance`.
     pub(super) ahead: Stat,
     /// Pieces searched since a name last went.
     pub(super) barren: AtomicU64,

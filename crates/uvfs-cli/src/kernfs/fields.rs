@@ -10,10 +10,17 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::place::{SpecError, Text};
-use super::spec::Permissions;
 
 /// Mode bits that a node may have.
 const MODE_MAX: u32 = 0o1777;
+
+/// Mode and owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permissions {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
 
 /// See the module.
 pub struct Fields<'t, 'd> {

@@ -24,8 +24,9 @@ use uvfs::{Driver, SetAttr};
 use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options};
 
 use attributes::{Counter, HostFile, Output, Value};
+use fields::Permissions;
 pub use spec::Spec;
-use spec::{Declared, Permissions, What};
+use spec::{Declared, What};
 
 /// The owner of nodes to which a SPEC gives none: the user and group of this process.
 fn owner() -> (u32, u32) {

@@ -23,7 +23,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::fields::Fields;
+use super::fields::{Fields, Permissions};
 use super::place::{SpecError, Text};
 
 /// Largest SPEC that is read, in bytes.
@@ -46,14 +46,6 @@ pub struct Spec {
     pub root: Permissions,
     /// By path, without a slash in front; a directory comes before what is in it.
     pub nodes: BTreeMap<String, Declared>,
-}
-
-/// Mode and owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Permissions {
-    pub mode: u32,
-    pub uid: u32,
-    pub gid: u32,
 }
 
 /// One node.

@@ -11,7 +11,7 @@ use super::bytes::{u16_at, u32_at};
 use super::checksum::{crc32c, right};
 use super::fault::{Locate, Result, ensure};
 use super::inode::Node;
-use super::map::{END, Run};
+use super::run::{END, Run};
 
 const MAGIC: u16 = 0xf30a;
 const MAX_DEPTH: u16 = 5;

@@ -7,7 +7,7 @@ use super::Fs;
 use super::bytes::u32_at;
 use super::fault::{Locate, Result, ensure};
 use super::inode::Node;
-use super::map::{END, Run};
+use super::run::{END, Run};
 
 /// Blocks that the inode itself points to.
 const DIRECT: u64 = 12;

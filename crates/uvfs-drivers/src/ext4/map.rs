@@ -3,31 +3,14 @@
 use super::Fs;
 use super::fault::{Fault, Locate, Result, ensure};
 use super::inode::Node;
+use super::run::Run;
 use super::{extents, indirect};
-
-/// File blocks are numbered in 32 bits.
-pub(super) const END: u64 = 1 << 32;
-
-/// File blocks in a row, of one kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
-    /// How many, at least one.
-    pub len: u64,
-    /// Where the first of them stands; none for what reads as zeros: a hole, or allocated and not written.
-    pub block: Option<u64>,
-}
 
 /// A run that is no hole.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stored {
     pub len: u64,
     pub at: u64,
-}
-
-impl Run {
-    pub(super) fn hole(len: u64) -> Self {
-        Self { len: len.max(1), block: None }
-    }
 }
 
 impl Fs {

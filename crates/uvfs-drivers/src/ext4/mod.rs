@@ -38,6 +38,7 @@ mod partition;
 mod pass;
 mod place;
 mod record;
+mod run;
 mod superblock;
 mod xattr;
 

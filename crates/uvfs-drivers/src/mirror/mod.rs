@@ -63,7 +63,6 @@ use uvfs_cache::{Cache, InodeId};
 
 pub use identity::FileHandle;
 pub use submounts::Submounts;
-pub use sys::one_heap;
 
 use base::Base;
 use caller::Server;

@@ -124,17 +124,6 @@ pub(super) fn set_fs_uid(uid: u32) -> Result<()> {
     if now as u32 == uid { Ok(()) } else { Err(Errno::PERM) }
 }
 
-/// All threads of the process allocate from one heap from now on (where the C library is glibc). To be called early. The memory of
-/// nodes comes and goes: with a heap for each thread, what is free in one is of no use to the others, and all of them together
-/// grow to half as much again.
-pub fn one_heap() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: sets a figure of the allocator's; heaps that there are already stay in use.
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1);
-    }
-}
-
 /// `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR`, where numbers of ioctls are put together in the usual way.
 const FSGETXATTR: u32 = 0x801c_581f;
 const FSSETXATTR: u32 = 0x401c_5820;

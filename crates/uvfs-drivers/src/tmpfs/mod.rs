@@ -32,7 +32,9 @@ use uvfs::types::{
 use uvfs_cache::mapping::Memory;
 use uvfs_sync::segvec::SegVec;
 
-pub use options::{TmpfsOptions, amount, parse};
+#[doc(hidden)]
+pub use options::amount;
+pub use options::{TmpfsOptions, parse};
 
 use file::PAGE;
 use node::Node;

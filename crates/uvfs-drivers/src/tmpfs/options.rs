@@ -81,7 +81,7 @@ fn size(value: &str) -> Result<u64, String> {
     amount(value).ok_or_else(bad)
 }
 
-/// A number with an optional k, m or g, as in mount options.
+/// A number with an optional k, m or g, as in mount options. Hidden: the program reads its own options with it.
 pub fn amount(value: &str) -> Option<u64> {
     let (number, shift) = match value.as_bytes().last()? {
         b'k' | b'K' => (&value[..value.len() - 1], 10),

@@ -12,7 +12,7 @@
 //! several threads drop their references, exactly one sees the 1 before its 0: it owns the teardown.
 //!
 //! A held lock diverts no get and no put: they carry its bits along, so that there is no locked mode to fall into.
-//! The lock is a [`bitlock`](crate::bitlock): waiting for it is unfair, and waiters sleep.
+//! The lock is a [`bitlock`]: waiting for it is unfair, and waiters sleep.
 //!
 //! The two bits above the count are for [`crate::percpu_ref`]. *Spread* says that some references are
 //! counted elsewhere; the count then has a bias, so that it cannot reach 0. *Anchor* says that some holder
