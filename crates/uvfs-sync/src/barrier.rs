@@ -95,6 +95,7 @@ mod asymmetric {
         static MEETINGS: Cell<bool> = const { Cell::new(false) };
     }
 
+    #[cfg(test)]
     pub(super) fn set_meetings(on: bool) {
         MEETINGS.set(on);
     }

@@ -98,8 +98,11 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
     let permissions = permissions(options, &vfs);
     let before = mountinfo::mounts().map_err(|error| MountError::os("cannot read mountinfo", error))?;
     let fuse = device::attach(&dir, options, permissions)?;
-    // None if another server has mounted there at the same time: then it is not known which is ours.
-    let ours = mountinfo::mounts().ok().and_then(|now| mountinfo::made_since(&before, now, &dir));
+    // If another server has mounted there at the same time, none is known to be ours. If the list cannot be read
+    // (no descriptor is left), the topmost mount is taken for ours.
+    let now = mountinfo::mounts();
+    let is_read = now.is_ok();
+    let ours = now.ok().and_then(|now| mountinfo::made_since(&before, now, &dir));
     let abort = ours.clone().map(|mount| Arc::new(Abort::of(mount)));
     let failing = abort.clone();
     let give_up = GiveUp::new(move || failing.iter().for_each(|abort| abort.give_up()));
@@ -107,7 +110,7 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
     let started = start(fuse, &frontend, options, &give_up).and_then(|(session, pressure, transport)| {
         // The first question, to be sure that there is an answer.
         match device::first_question(&dir) {
-            Ok(mount) if ours.as_ref() != Some(&mount) => {
+            Ok(mount) if is_read && ours.as_ref() != Some(&mount) => {
                 Err(io::Error::other("another file system was mounted there at the same time"))
             }
             Ok(mount) => {
@@ -122,7 +125,7 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
         Err(error) => {
             let doing = format!("cannot start the file system on {}", dir.display());
             // An unmount takes the topmost, which may be another server's by now.
-            let is_covered = mountinfo::at(&dir).is_ok_and(|top| top.is_some() && top != ours);
+            let is_covered = is_read && mountinfo::at(&dir).is_ok_and(|top| top.is_some() && top != ours);
             if is_covered {
                 tracing::warn!(dir = %dir.display(), "left behind below another mount");
             } else if let Err(error) = device::detach(&dir, Detach::Now) {

@@ -80,7 +80,7 @@ impl<J> Shares<J> {
         let max = max.max(1);
         Self {
             node_max: (max * 5 / 16).max(1),
-            node_max_of_all: (max * 3 / 8).max(1),
+            node_max_of_all: (max / 2).max(1),
             reserve: max / 16,
             fair: true,
             ..Self::first_come(max)
@@ -312,9 +312,9 @@ mod tests {
         let started = |shares: &mut Shares<u64>, user| {
             (0..100).filter(|job| shares.add(share(user, 5), *job).is_some()).count()
         };
-        assert_eq!((1..100).map(|user| started(&mut shares, user)).sum::<usize>(), 96);
+        assert_eq!((1..100).map(|user| started(&mut shares, user)).sum::<usize>(), 128);
         // Half of the threads that are left once 16 are set aside.
-        assert_eq!(started(&mut shares, KERNEL), 72, "the kernel's come on top");
+        assert_eq!(started(&mut shares, KERNEL), 56, "the kernel's come on top");
         assert!(shares.next().is_none());
         assert!(shares.add(share(3, 6), 7).is_some(), "another node of a user that waits for this one");
         // The next is whoever's turn it is, and one at a time.
