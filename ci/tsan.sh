@@ -5,7 +5,7 @@
 # the prebuilt one is linked, and the sanitizer does not see std's own code. Then std's mutexes,
 # condition variables, lazy cells and the end of a scope give no order and would be reported although
 # they are right. The libraries take their locks from parking_lot, which is compiled here and is visible.
-# std's internal reports are suppressed (ci/tsan.supp). The tests that run here join their threads by
+# std's internal reports are suppressed (ci/tsan.supp, ci/tsan-prebuilt.supp). The tests that run here join their threads by
 # handle before they read what the threads wrote. Either way a planted race must be found first.
 #
 # ThreadSanitizer does not model a seqlock's fences: the loom tests cover those.
@@ -31,14 +31,17 @@ else
     flags+=" -Cunsafe-allow-abi-mismatch=sanitizer"
     echo "standard library: prebuilt, not seen by the sanitizer (rustup component add rust-src --toolchain nightly)"
 fi
-export TSAN_OPTIONS="suppressions=$PWD/ci/tsan.supp halt_on_error=0 exitcode=66"
+planted=$(mktemp -d)
+trap 'rm -rf "$planted"' EXIT
+suppressions=(ci/tsan.supp)
+[ ${#build_std[@]} != 0 ] || suppressions+=(ci/tsan-prebuilt.supp)
+cat "${suppressions[@]}" >"$planted/suppressions"
+export TSAN_OPTIONS="suppressions=$planted/suppressions halt_on_error=0 exitcode=66"
 
 # Some address space layouts have more random bits than the runtime knows, so turn randomisation off.
 run=()
 if setarch -R true 2>/dev/null; then run=(setarch -R); fi
 
-planted=$(mktemp -d)
-trap 'rm -rf "$planted"' EXIT
 cat >"$planted/race.rs" <<'RUST'
 static mut COUNT: u64 = 0;
 fn main() {

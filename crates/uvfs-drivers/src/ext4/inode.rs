@@ -314,7 +314,7 @@ impl Fs {
     }
 }
 
-/// Flags as FS_IOC_GETFLAGS shows them. Flags that new files in a directory inherit are those of directories only.
+/// Flags as FS_IOC_GETFLAGS shows them. Only a directory shows the flag that hands its project down to new files.
 fn visible_flags(fmt: u32, flags: u32) -> u32 {
     const VISIBLE: u32 = 0x725b_dfff;
     const PROJECT_INHERITED: u32 = 0x2000_0000;

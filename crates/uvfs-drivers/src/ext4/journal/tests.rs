@@ -337,7 +337,7 @@ impl Source for Changing {
     }
 }
 
-/// The memory that a log may come to take is settled when its blocks are counted.
+/// The first pass bounds the memory that a log takes: the second believes no descriptor more tags than it had then.
 #[test]
 fn a_descriptor_that_grows_meanwhile_is_believed_no_more_than_before() {
     let mut writer = Writer::new(Sums::None, false);
