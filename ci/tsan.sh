@@ -5,8 +5,9 @@
 # the prebuilt one is linked, and the sanitizer does not see std's own code. Then std's mutexes,
 # condition variables, lazy cells and the end of a scope give no order and would be reported although
 # they are right. The libraries take their locks from parking_lot, which is compiled here and is visible.
-# std's internal reports are suppressed (ci/tsan.supp, ci/tsan-prebuilt.supp). The tests that run here join their threads by
-# handle before they read what the threads wrote. Either way a planted race must be found first.
+# std's internal reports are suppressed (ci/tsan.supp, and ci/tsan-prebuilt.supp where it is not seen).
+# The tests that run here join their threads by handle before they read what the threads wrote. Either
+# way a planted race must be found first.
 #
 # ThreadSanitizer does not model a seqlock's fences: the loom tests cover those.
 set -euo pipefail
