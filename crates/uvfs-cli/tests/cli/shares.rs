@@ -63,6 +63,23 @@ impl Slow {
         });
         last.0
     }
+
+    /// Ends the commands that run, again and again, until none does any more; whether that came to pass.
+    fn let_them_end(&self) -> bool {
+        let gate = self.files.path().join("gate");
+        within(PROMPT, || {
+            let open = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
+            drop(rustix::fs::open(&gate, open, rustix::fs::Mode::empty()));
+            !runs(&gate)
+        })
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        // A killed server leaves its commands behind.
+        self.let_them_end();
+    }
 }
 
 /// Readers of one user, killed at the end.
@@ -132,13 +149,7 @@ fn a_reader_that_is_killed_in_the_queue_runs_nothing() {
     assert!((1..150).contains(&begun), "{begun}");
     kill_process_group(readers.group(), Signal::KILL).expect("kill");
     assert!(within(PROMPT, || !readers.is_any_left()), "a killed reader waits on");
-    // The commands that run end, again and again, until none does any more.
-    let gate = tree.files.path().join("gate");
-    assert!(within(PROMPT, || {
-        let open = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
-        drop(rustix::fs::open(&gate, open, rustix::fs::Mode::empty()));
-        !runs(&gate)
-    }));
+    assert!(tree.let_them_end());
     assert_eq!(tree.begun(), begun, "commands ran for readers that are gone");
     reads(USERS[0], &tree.dir.path().join("quick"));
     tree.server.signal(Signal::TERM);

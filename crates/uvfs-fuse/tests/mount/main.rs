@@ -10,6 +10,7 @@ mod emptied;
 mod failing;
 mod fixture;
 mod flags;
+mod guarded;
 mod handles;
 mod kinds;
 mod lent;
@@ -44,6 +45,7 @@ fn main() {
         emptied::TESTS,
         failing::TESTS,
         flags::TESTS,
+        guarded::TESTS,
         handles::TESTS,
         kinds::TESTS,
         lent::TESTS,

@@ -156,3 +156,12 @@ impl Writes {
         outcome
     }
 }
+
+/// truncate(2).
+pub fn truncate(path: &Path, len: i64) -> rustix::io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes()).expect("a path without NUL");
+    // SAFETY: the path is a C string.
+    let done = unsafe { libc::truncate(path.as_ptr(), len) };
+    let error = io::Error::last_os_error();
+    if done == 0 { Ok(()) } else { Err(rustix::io::Errno::from_io_error(&error).expect("an errno")) }
+}
