@@ -3,7 +3,7 @@
 //! One cache serves all superblocks of a process. Each chunk of its arenas belongs to one superblock. This
 //! file makes and destroys; each of the crate's other files holds one kind of use. [`crate::walk::step`] reads
 //! without references, [`crate::lookup::ticket`] holds the name locks, [`crate::names::change`] publishes and
-//! [`crate::names::forget`] forgets. [`crate::limit::make_room`] keeps the memory limit, [`crate::limit::watermarks`] a margin below
+//! [`crate::names::invalidate`] forgets. [`crate::limit::make_room`] keeps the memory limit, [`crate::limit::watermarks`] a margin below
 //! it.
 //!
 //! Lock order (docs/locking.md): rename mutex, name locks, directory list, buckets, attribute locks, slabs.

@@ -47,9 +47,9 @@ pub use inodes::attr::{self, Attr, Time};
 pub use inodes::halves::Perm;
 pub use inodes::inode_ref::{Death, InodeRef};
 pub use inodes::owned::{Borrowed, OwnedId};
-pub use inodes::targets::TARGET_MAX;
+pub use inodes::symlink_targets::TARGET_MAX;
 pub use limit::external_bytes::ExternalBytes;
-pub use limit::held::{Held, Leaf};
+pub use limit::held_by_kernel::{Held, Leaf};
 pub use limit::pressure::Overdraft;
 pub use limit::watermarks::Balance;
 pub use lookup::by_name::{Known, Lookup};
@@ -60,7 +60,7 @@ pub use types::{
     CacheError, Config, Counters, EvictHook, Fresh, InodeId, NotEmpty, Room, SbId, SbOptions, Ttl,
 };
 pub use walk::hit::{Peek, Stuck};
-pub use walk::pos::Pos;
+pub use walk::position::Pos;
 pub use walk::prefix;
 pub use walk::step::{Child, NameHash, Names, Retry, Step};
 

@@ -12,13 +12,13 @@ mod control;
 mod daemon;
 mod figures;
 mod generate;
-mod helper;
-mod keeper;
 mod kernfs;
 mod list;
 mod log;
+mod memory_keeper;
 mod metrics;
 mod mount;
+mod mount_helper;
 mod options;
 mod preload;
 mod print;
@@ -40,7 +40,7 @@ use args::{Args, Command};
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let outcome = match helper::asked(&arguments) {
+    let outcome = match mount_helper::asked(&arguments) {
         Some(asked) => asked.and_then(|asked| mount::help(&asked)),
         None => {
             abort_on_panic();

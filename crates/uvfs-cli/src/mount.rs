@@ -14,16 +14,16 @@ use nix::sys::signal::Signal;
 use sd_notify::NotifyState;
 
 use crate::control::{About, Control};
-use crate::helper;
 use crate::kernfs;
 use crate::metrics::Listener;
+use crate::mount_helper;
 use crate::options::Ctl;
 use crate::preload::Preload;
 use crate::print::say;
 use crate::reload::Reloader;
 use crate::signals::{Asked, Signals};
 use crate::source::{self, Opened, Said, Source};
-use crate::{args, daemon, keeper, log, options, remount, sys};
+use crate::{args, daemon, log, memory_keeper, options, remount, sys};
 
 /// How long the users of a detached mount have to finish before it ends under them.
 const GRACE: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ const GRACE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// For mount(8): goes into the background, or only looks whether it could (`-f`); or changes what is mounted.
-pub fn help(asked: &helper::Asked) -> Result<()> {
+pub fn help(asked: &mount_helper::Asked) -> Result<()> {
     if asked.remount {
         let (_, dir) = asked.mount.what()?;
         return if asked.fake { Ok(()) } else { remount::run(dir, &asked.mount.options) };
@@ -62,7 +62,7 @@ pub fn run(args: &args::Mount) -> Result<()> {
     }
     let signals = Signals::block()?;
     // Without it a server that is killed keeps its users waiting for longer; nothing else changes.
-    let _ = keeper::start();
+    let _ = memory_keeper::start();
     // First of all, because it may be refused.
     let metrics = args.metrics.map(|address| Listener::bind(address, args.metrics_for_all)).transpose()?;
     if rustix::process::getrlimit(rustix::process::Resource::As).current.is_some() {

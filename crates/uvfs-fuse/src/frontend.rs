@@ -22,10 +22,10 @@ use uvfs::{Attr, Cred, Errno, Inode, InodeId, Leaf, Op, Powers, Result, StatFs, 
 use crate::limit::shortage::Shortage;
 use crate::mount::options::Permissions;
 use crate::notify::Outbox;
+use crate::threads::fair_shares::Share;
 use crate::threads::pending::{For, Pending, Wait, Waiting};
 use crate::threads::pool::Pool;
 use crate::threads::readers::Readers;
-use crate::threads::shares::Share;
 use crate::transport::{Asked, Attributes, Caller, Entry, NodeId, ROOT, Reply};
 
 mod attrs;
@@ -37,11 +37,11 @@ mod files;
 pub(crate) mod fixture;
 pub(crate) mod listener;
 mod names;
-mod revalidated;
+mod revalidation;
 pub(crate) mod tally;
 
 use backing::Backings;
-use revalidated::Revalidated;
+use revalidation::Revalidated;
 use tally::{Count, Lookups, Requests, Tally};
 
 /// Threads that may wait for drivers at the same time.

@@ -5,7 +5,7 @@
 //! counters.
 
 pub(crate) mod balance;
+mod lowered_limit;
 mod psi;
 mod reclaim;
 pub(crate) mod shortage;
-mod watermark;

@@ -5,10 +5,10 @@
 //! [`give_up`] ends a mount whose threads fail, and [`affinity`] undoes the binding to a processor that the rings make.
 
 pub(crate) mod affinity;
-pub(crate) mod bell;
-pub(crate) mod give_up;
+pub(crate) mod eventfd;
+pub(crate) mod fair_shares;
 pub(crate) mod leaders;
 pub(crate) mod pending;
 pub(crate) mod pool;
 pub(crate) mod readers;
-pub(crate) mod shares;
+pub(crate) mod thread_failure;

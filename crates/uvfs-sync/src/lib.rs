@@ -37,7 +37,7 @@ pub mod bitlock;
 pub mod blhash;
 pub mod blocks;
 #[cfg(count_stores)]
-mod counted;
+mod counted_atomics;
 pub mod lane;
 pub mod lockref;
 pub mod order;

@@ -12,7 +12,7 @@ pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUs
 pub use std::sync::atomic::{Ordering, fence};
 
 #[cfg(all(count_stores, not(loom)))]
-pub use crate::counted::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
+pub use crate::counted_atomics::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -49,14 +49,14 @@ pub fn shard() -> usize {
 /// read-modify-writes of the atomics here, counters and mutexes.
 #[cfg(count_stores)]
 pub fn shared_stores() -> u64 {
-    crate::counted::of_this_thread()
+    crate::counted_atomics::of_this_thread()
 }
 
 /// Called at a store that no wrapper sees.
 #[inline]
 fn note_store() {
     #[cfg(count_stores)]
-    crate::counted::note();
+    crate::counted_atomics::note();
 }
 
 /// A counter with one writer at a time: its owner, or the holder of a lock. Only the writer adds (a plain

@@ -34,8 +34,8 @@
 #![deny(unsafe_code)]
 
 pub mod acl;
-mod counted;
 pub mod counters;
+mod counting_driver;
 pub mod driver;
 mod mount;
 mod namei;
@@ -47,8 +47,8 @@ pub mod types;
 mod vfs;
 
 pub use acl::{Acl, AclEntry, AclKind, AclTag};
-pub use counted::Counted;
 pub use counters::counters;
+pub use counting_driver::Counted;
 pub use driver::{Driver, Inode};
 pub use mount::CONTROL_NAME;
 pub use namei::bailout::{Bail, BailCounts};

@@ -12,7 +12,7 @@ use uvfs_cache::{Cache, InodeId, Known, Room};
 
 use crate::driver::{Driver, Inode};
 use crate::mount::{CONTROL_NAME, Mounts, Super, SuperRef};
-use crate::namei::who::Numbers;
+use crate::namei::cred_numbers::Numbers;
 use crate::ops::file::Files;
 use crate::ops::inode_locks::InodeLocks;
 use crate::ops::{cache_errno, require_dir};

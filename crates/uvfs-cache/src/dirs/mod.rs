@@ -1,5 +1,5 @@
 //! Directories: children, revision and completeness, entries in order, listings.
 
-pub(crate) mod index;
+pub(crate) mod children;
+pub(crate) mod cookies;
 pub(crate) mod listing;
-pub(crate) mod state;

@@ -11,7 +11,7 @@ use uvfs_sync::primitives::Ordering;
 use crate::cache::Cache;
 use crate::coherence::changed_numbers::Asked;
 use crate::coherence::clock::{NEVER, SUSPECT, is_epoch};
-use crate::dirs::state::DirState;
+use crate::dirs::children::DirState;
 use crate::inodes::attr::{Attr, mode};
 use crate::inodes::halves::{self, DEAD, Perm, ROOT};
 use crate::types::{InodeId, NotEmpty, SbId, Ttl};

@@ -7,5 +7,5 @@ pub(crate) mod inode_ref;
 pub(crate) mod lifecycle;
 pub(crate) mod owned;
 pub(crate) mod references;
+pub(crate) mod symlink_targets;
 pub(crate) mod table;
-pub(crate) mod targets;

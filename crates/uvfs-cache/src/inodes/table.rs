@@ -18,9 +18,9 @@ use uvfs_sync::segvec::SegVec;
 use uvfs_sync::slab::{CHUNK, Pool, Slab, next_generation};
 
 use super::halves::{Private, Published};
-use super::targets::Targets;
+use super::symlink_targets::Targets;
 use crate::chunks::{above_floor, begins_chunk, floor_of};
-use crate::dirs::state::DirState;
+use crate::dirs::children::DirState;
 use crate::types::{Fresh, SbId};
 
 /// Bytes of a chunk of inodes.

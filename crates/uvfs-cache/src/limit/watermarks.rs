@@ -23,7 +23,7 @@ use crate::cache::Cache;
 use crate::inodes::table::INODE_CHUNK;
 use crate::limit::budget::NONE;
 use crate::limit::eviction::GLANCE;
-use crate::limit::held::Leaf;
+use crate::limit::held_by_kernel::Leaf;
 use crate::limit::make_room::Making;
 use crate::names::table::DENTRY_CHUNK;
 use crate::types::SbId;

@@ -8,7 +8,7 @@ use uvfs_sync::primitives::Hint;
 
 use crate::cache::Cache;
 use crate::coherence::changed_numbers::Asked;
-use crate::dirs::state::DirState;
+use crate::dirs::children::DirState;
 use crate::inodes::inode_ref::InodeRef;
 use crate::lookup::name_locks::{Outcome, Pending};
 use crate::names::dentry::{INLINE, NameWords};

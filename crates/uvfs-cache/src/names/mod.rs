@@ -2,7 +2,7 @@
 
 pub(crate) mod change;
 pub(crate) mod dentry;
-pub(crate) mod forget;
+pub(crate) mod invalidate;
 pub(crate) mod slots;
 pub(crate) mod table;
 pub(crate) mod used;

@@ -15,7 +15,7 @@ use crate::cache::Cache;
 use crate::inodes::attr::{Attr, mode};
 use crate::names::dentry::fmt_of;
 use crate::types::InodeId;
-use crate::walk::pos::Pos;
+use crate::walk::position::Pos;
 use crate::walk::step::{NameHash, Names, Retry, Step, TRIES};
 
 /// Result of [`Cache::peek`].

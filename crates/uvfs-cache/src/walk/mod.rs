@@ -1,7 +1,7 @@
 //! Walks without references: one step, the hit, directories by path, link targets.
 
 pub(crate) mod hit;
-pub(crate) mod pos;
+pub(crate) mod position;
 pub mod prefix;
 pub(crate) mod step;
 pub(crate) mod symlink;

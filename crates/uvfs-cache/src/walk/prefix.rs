@@ -24,7 +24,7 @@ use uvfs_sync::slot;
 
 use crate::cache::Cache;
 use crate::types::InodeId;
-use crate::walk::pos::Pos;
+use crate::walk::position::Pos;
 
 /// Maximum number of entries: a MiB in all.
 pub const ENTRIES: u32 = if cfg!(loom) { 1 } else { 4096 };

@@ -26,7 +26,7 @@ use crate::inodes::halves::{DEAD, LIVE, Perm, ROOT};
 use crate::inodes::inode_ref::InodeRef;
 use crate::names::dentry::{self, NameWords};
 use crate::types::{InodeId, SbId};
-use crate::walk::pos::Pos;
+use crate::walk::position::Pos;
 
 /// A view of the name table, taken once for a look or a walk.
 #[derive(Clone, Copy, Debug)]

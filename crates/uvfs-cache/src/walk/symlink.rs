@@ -15,8 +15,8 @@ use uvfs_sync::primitives::Ordering;
 use crate::cache::Cache;
 use crate::inodes::attr::{Attr, mode};
 use crate::inodes::inode_ref::InodeRef;
-use crate::inodes::targets::{CHUNK_BYTES, TARGET_MAX};
-use crate::walk::pos::Pos;
+use crate::inodes::symlink_targets::{CHUNK_BYTES, TARGET_MAX};
+use crate::walk::position::Pos;
 use crate::walk::step::{Child, Retry};
 
 impl Cache {

@@ -25,7 +25,7 @@ use uvfs_cache::buffers::{BlockSource, Device};
 use uvfs_sync::primitives::shard;
 
 use super::fault::{Fault, Result};
-use super::record::Record;
+use super::trace::Record;
 
 /// Where an image is read from. Many threads read at once.
 pub trait Source: Send + Sync + 'static {

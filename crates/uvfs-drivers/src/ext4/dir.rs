@@ -20,10 +20,10 @@ use uvfs::types::mode;
 use super::blocks::{Block, Checks};
 use super::bytes::{slice, u8_at, u16_at, u32_at};
 use super::checksum::{crc32c, right};
+use super::cycles::Pass;
 use super::fault::{Fault, Locate, Result, ensure};
 use super::inode::Node;
-use super::pass::Pass;
-use super::place::{self, Place};
+use super::last_found::{self, Place};
 use super::superblock::{ROOT_INO, Superblock};
 use super::{Fs, features, htree};
 
@@ -271,7 +271,7 @@ impl Fs {
             })?;
             return Ok(found);
         }
-        let place = place::after(self.number, dir.ino);
+        let place = last_found::after(self.number, dir.ino);
         // An index leads to a name at once: no other block is read first.
         let hint = place.filter(|place| !self.is_indexed(dir) || self.blocks.holds(place.at));
         if let Some(ino) = hint.and_then(|place| self.find_next(dir, name, place)) {
@@ -320,7 +320,7 @@ impl Fs {
         for entry in block.entries(&self.sup) {
             let entry = entry.in_block(block.at).of(dir.ino)?;
             if entry.ino != 0 && entry.name == name {
-                place::found(self.number, dir.ino, Place { index, at: block.at, offset: entry.end });
+                last_found::found(self.number, dir.ino, Place { index, at: block.at, offset: entry.end });
                 return Ok(Some(entry.ino));
             }
         }
@@ -344,7 +344,7 @@ impl Fs {
         if ino == 0 || found != name || name_len(&self.sup, head).0 != name.len() {
             return None;
         }
-        place::found(self.number, dir.ino, Place { offset: place.offset + len, ..place });
+        last_found::found(self.number, dir.ino, Place { offset: place.offset + len, ..place });
         Some(ino)
     }
 
@@ -361,7 +361,7 @@ impl Fs {
                 .find(|entry| !matches!(entry, Ok(entry) if entry.ino == 0));
             if let Some(entry) = next {
                 let entry = entry.ok().filter(|entry| entry.name == name)?;
-                place::found(self.number, dir.ino, Place { index, at: block.at, offset: entry.end });
+                last_found::found(self.number, dir.ino, Place { index, at: block.at, offset: entry.end });
                 return Some(entry.ino);
             }
             if from == 0 {

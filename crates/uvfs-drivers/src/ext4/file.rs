@@ -6,9 +6,9 @@
 
 use uvfs::types::{Errno, PATH_MAX, Seek, mode};
 
+use super::cycles::Witness;
 use super::fault::{Fault, Locate, Result, ensure};
 use super::inode::Node;
-use super::pass::Witness;
 use super::{Fs, features};
 
 /// Shorter ones stand in the inode itself.

@@ -8,12 +8,12 @@
 use super::Fs;
 use super::bytes::{slice, u8_at, u16_at, u32_at};
 use super::checksum::{crc32c, right};
+use super::cycles::Pass;
 use super::dir::{DirBlock, record_len};
 use super::fault::{Fault, Locate, Result, ensure};
 use super::features;
 use super::hash::Hasher;
 use super::inode::Node;
-use super::pass::Pass;
 
 /// Where the root's own fields stand, behind `.` and `..`.
 const ROOT_INFO: usize = 24;

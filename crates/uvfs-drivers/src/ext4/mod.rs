@@ -22,6 +22,7 @@ mod acl;
 mod blocks;
 mod bytes;
 mod checksum;
+mod cycles;
 mod dir;
 mod extents;
 mod fault;
@@ -33,13 +34,12 @@ mod htree;
 mod indirect;
 mod inode;
 mod journal;
+mod last_found;
 mod map;
 mod partition;
-mod pass;
-mod place;
-mod record;
 mod run;
 mod superblock;
+mod trace;
 mod xattr;
 
 use std::fmt;
@@ -115,7 +115,7 @@ impl Fs {
     fn over(source: Arc<dyn Source>, sup: Superblock) -> std::result::Result<Self, Refused> {
         let blocks = Blocks::new(source, sup.block_size, sup.blocks);
         let blocks = blocks.map_err(|error| Refused::new(format!("there is no memory for it: {error}")))?;
-        Ok(Self { number: place::next_image(), blocks, sup, tables: Vec::new() })
+        Ok(Self { number: last_found::next_image(), blocks, sup, tables: Vec::new() })
     }
 }
 
@@ -235,7 +235,7 @@ impl Ext4 {
     /// # Errors
     /// The reason for which the record ended before, or ends now.
     pub fn end_of_record(&self) -> io::Result<()> {
-        self.fs.blocks.recorded().map_or(Ok(()), record::Record::flush)
+        self.fs.blocks.recorded().map_or(Ok(()), trace::Record::flush)
     }
 
     /// The changes taken from the journal when the image was opened.

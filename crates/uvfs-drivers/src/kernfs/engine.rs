@@ -5,7 +5,7 @@
 //! ([`ArcSwapOption`]). It takes no lock and counts nothing that another reader counts.
 //!
 //! A change is made under the tree lock. Then, with nothing held, every view's cache is updated
-//! ([`super::push`]). Then the call returns. So a later reader sees the change. A view's answer that
+//! ([`super::update_caches`]). Then the call returns. So a later reader sees the change. A view's answer that
 //! was in flight is rejected as late by the cache's own rule.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

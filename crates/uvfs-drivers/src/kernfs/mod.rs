@@ -40,10 +40,10 @@ mod node;
 mod open;
 mod options;
 mod poll;
-mod push;
 mod read;
 mod remove;
 mod tree;
+mod update_caches;
 mod view;
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The driver: one superblock's view of the tree.
 //!
 //! Answers hold for ever in the cache, and in a front end's kernel, because both are told of every change
-//! ([`super::push`]). That a name is hidden or being removed is an answer
+//! ([`super::update_caches`]). That a name is hidden or being removed is an answer
 //! that is not kept: no negative entry may be left, for activation is on its way. (Nor is it an error: who waits for
 //! another's question is told that one's error, and may have come after the activation.)
 //! Names cannot be made or removed through a view (EPERM); owners may change mode, owner and times.

@@ -25,10 +25,10 @@ use uvfs::types::{Access, Errno, Fallocate, Op, Result, Seek, mode};
 
 use super::Mirror;
 use super::fds::Permit;
-use super::kept::Keep;
 use super::node::Node;
 use super::reach::At;
 use super::sys;
+use super::unnamed::Keep;
 
 /// A power of two.
 const SHARDS: u64 = 16;

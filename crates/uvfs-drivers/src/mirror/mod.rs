@@ -22,27 +22,27 @@
 //! `node` (the table), `file` (open files), `dir` (streams) and `fds`.
 
 mod attr;
-mod base;
 mod caller;
-mod claim;
 mod coherence;
 mod cookie;
-mod covers;
 mod dir;
 mod fds;
 mod file;
 mod flags;
+mod hidden_mounts;
 mod identity;
-mod kept;
 mod lend;
 mod mounts;
 mod moves;
 mod names;
 mod node;
+mod noreplace;
 mod numbers;
 mod reach;
+mod root;
 mod submounts;
 mod sys;
+mod unnamed;
 pub mod watch;
 mod xattr;
 
@@ -64,18 +64,18 @@ use uvfs_cache::{Cache, InodeId};
 pub use identity::FileHandle;
 pub use submounts::Submounts;
 
-use base::Base;
 use caller::Server;
-use covers::Covers;
 use dir::Streams;
 use fds::{Budget, Permit};
 use file::Files;
+use hidden_mounts::Covers;
 use identity::Handles;
-use kept::Kept;
 use mounts::Mount;
 use moves::Moves;
 use node::{Numbering, Table};
 use reach::Links;
+use root::Base;
+use unnamed::Kept;
 
 /// How long answers are believed where nothing else is said.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(1);
@@ -192,7 +192,7 @@ impl Mirror {
         number: impl FnOnce(((u32, u32), u64)) -> Option<Numbering>,
     ) -> Result<Arc<Self>> {
         let base = self.base.inside(mount, path)?;
-        let numbering = number(base::device_of(base.open()?)?).ok_or(Errno::NFILE)?;
+        let numbering = number(root::device_of(base.open()?)?).ok_or(Errno::NFILE)?;
         let permits = (0..PER_WATCHER).map(|_| self.budget.permit()).collect::<Result<_>>()?;
         // No directory is kept open: the host could not unmount it.
         let shared = (Arc::clone(&self.server), Arc::clone(&self.budget), Arc::clone(&self.links));

@@ -18,10 +18,10 @@ use uvfs::driver::Rename;
 use uvfs::types::{Access, Answer, Attr, Errno, Make, NewInode, Op, Result, mode};
 
 use super::Mirror;
-use super::claim::rename_to_free;
 use super::file::how;
 use super::identity::{self, Identity, Seen, unpack_dev};
 use super::node::{Node, Place};
+use super::noreplace::rename_to_free;
 use super::reach::{At, Links, moved};
 
 /// A name as paths of rustix are.

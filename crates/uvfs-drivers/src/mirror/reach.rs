@@ -23,11 +23,11 @@ use uvfs::Inode;
 use uvfs::types::{Errno, Op, Result, mode};
 
 use super::Mirror;
-use super::base::path_of;
 use super::file::{Opened, again};
 use super::identity;
 use super::moves::WALKS;
 use super::node::{Node, Place};
+use super::root::path_of;
 
 /// Longest path that is opened in one call.
 const PART: usize = 4000;

@@ -30,11 +30,11 @@ use rustix::fs::Timespec;
 use uvfs::types::{Errno, Result, mode};
 use uvfs::{CONTROL_NAME, Counted, Cred, Found, Inode, InodeId, Op, Vfs};
 
-use super::base::{device_of, mount_of, path_of};
 use super::mounts::{self, Mount};
 use super::node::Numbering;
 use super::numbers::{Number, Numbers};
 use super::reach::moved;
+use super::root::{device_of, mount_of, path_of};
 use super::{Mirror, Refused};
 
 /// Kinds of mount that are not gone into: one that mounts something when it is looked at, and our own, of which one may show

@@ -12,8 +12,8 @@ use super::backing::{How, Way};
 use super::tally::Count;
 use super::{Core, Frontend, Who};
 use crate::notify::messages::Message;
+use crate::threads::fair_shares::Share;
 use crate::threads::pending::For;
-use crate::threads::shares::Share;
 use crate::transport::{Caller, DataReply, Entry, NodeId, Opened, Reply, Write};
 
 /// Among the flags of an open: the file is to be executed. Only the kernel says so, in execve(2) and in opens of

@@ -5,7 +5,7 @@
 //! kernel to forget leaves ([`crate::limit::reclaim`]), and the resulting FORGETs make the next step possible. If nothing
 //! helps (files are open, or the kernel uses everything), it pauses, each time for longer. In the end it sleeps
 //! until memory runs short again. The system's own memory pressure ([`crate::limit::psi`]) lowers the limit for a while
-//! ([`crate::limit::watermark`]).
+//! ([`crate::limit::lowered_limit`]).
 //!
 //! One thread for each mount. It holds no lock at all, above all not across a write to the kernel, which may wait.
 //! Between two steps it holds no reference to the front end. It listens for its end in every sleep, so it ends with
@@ -22,10 +22,10 @@ use rustix::event::PollFlags;
 use uvfs::{Leaf, SbId, Vfs};
 
 use crate::frontend::Frontend;
+use crate::limit::lowered_limit::{WHOLE, Watermark};
 use crate::limit::psi::{Heard, Psi, Source};
 use crate::limit::reclaim::{BATCH, Kernel};
-use crate::limit::watermark::{WHOLE, Watermark};
-use crate::threads::bell::{Bell, listen};
+use crate::threads::eventfd::{Bell, listen};
 
 /// The share of evictable names that should be left, measured against the names that the kernel holds: one in so many.
 const FREE_SHARE: usize = 8;

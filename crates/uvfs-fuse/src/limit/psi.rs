@@ -185,7 +185,7 @@ mod tests {
             Err(missing) => return eprintln!("skipped: the_system_takes_a_trigger: {missing}"),
         };
         let time = Some(std::time::Duration::ZERO);
-        let [flags] = crate::threads::bell::listen([(psi.fd(), psi.interest())], time).expect("poll");
+        let [flags] = crate::threads::eventfd::listen([(psi.fd(), psi.interest())], time).expect("poll");
         assert_ne!(psi.heard(flags), Heard::Over, "{}", psi.path().display());
     }
 

@@ -27,7 +27,7 @@ use crate::mount::error::MountError;
 use crate::mount::mountinfo::{self, Mount};
 use crate::mount::options::{Options, Permissions};
 use crate::notify::Notices;
-use crate::threads::give_up::GiveUp;
+use crate::threads::thread_failure::GiveUp;
 use crate::transport::dev::{Connection, Transport};
 
 /// How long a session that failed may take to say why.

@@ -2,7 +2,7 @@
 //!
 //! A thread that reads requests waits for a driver only while another one reads on ([`readers`](crate::threads::readers)), and one that
 //! has a ring never does; otherwise they hand such a request over here together with its reply. So a slow answer delays no other name.
-//! Users and nodes have shares of the threads ([`shares`](crate::threads::shares)); a request beyond them waits in a queue. A thread
+//! Users and nodes have shares of the threads ([`shares`](crate::threads::fair_shares)); a request beyond them waits in a queue. A thread
 //! that was idle for [`IDLE`] ends.
 //!
 //! One mutex protects queues and counts; it is held for a push or a pop, never while a job runs.
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::threads::shares::{Share, Shares};
+use crate::threads::fair_shares::{Share, Shares};
 use crate::transport::Asked;
 
 /// How long a thread waits for work before it ends.

@@ -24,7 +24,7 @@ use std::thread::{self, JoinHandle};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::threads::affinity;
-use crate::threads::give_up::GiveUp;
+use crate::threads::thread_failure::GiveUp;
 use crate::wire::port::IN_HEADER;
 
 mod port;

@@ -10,7 +10,7 @@ use uvfs_cache::TARGET_MAX;
 use crate::driver::Inode;
 use crate::namei::handle::Handle;
 use crate::namei::open::open;
-use crate::namei::target::Target;
+use crate::namei::readlink::Target;
 use crate::namei::{Last, Parent, Walker};
 use crate::ops::rename::Side;
 use crate::permission::{Verdict, verdict};

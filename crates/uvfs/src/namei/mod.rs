@@ -7,15 +7,15 @@
 
 pub(crate) mod bailout;
 pub(crate) mod context;
+pub(crate) mod cred_numbers;
 pub(crate) mod handle;
 pub(crate) mod open;
 pub(crate) mod path;
+pub(crate) mod readlink;
 pub(crate) mod refwalk;
-pub(crate) mod target;
 pub(crate) mod walk;
 #[cfg(test)]
 mod walk_tests;
-pub(crate) mod who;
 
 use std::borrow::Cow;
 

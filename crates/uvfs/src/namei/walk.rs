@@ -17,8 +17,8 @@ use uvfs_cache::{Child, InodeId, Pos, Step, Stuck};
 
 use crate::driver::Inode;
 use crate::namei::bailout::Bail;
+use crate::namei::cred_numbers::NOBODY;
 use crate::namei::path::{Component, Kind, component, split};
-use crate::namei::who::NOBODY;
 use crate::namei::{Goal, Last, Walker};
 use crate::permission::{self, Verdict};
 use crate::types::{Access, Attr, Errno, NAME_MAX, mode};

@@ -145,7 +145,7 @@ fn a_mode_that_was_believed_is_checked_on_every_way_out() {
         context.chdir(start.as_bytes()).unwrap();
         let cwd = context.resolve(b".").unwrap();
         for root in [&root, &cwd] {
-            let walker = Walker { vfs: &vfs, cred: &cred, who: super::who::NOBODY, root, cwd: &cwd };
+            let walker = Walker { vfs: &vfs, cred: &cred, who: super::cred_numbers::NOBODY, root, cwd: &cwd };
             for path in PATHS {
                 // Fills the cache.
                 let _ = context.stat(path.as_bytes());

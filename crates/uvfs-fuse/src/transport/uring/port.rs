@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use uvfs::Errno;
 
 use super::sys::Entry;
-use crate::threads::bell::Bell;
+use crate::threads::eventfd::Bell;
 use crate::wire::port::{Answer, Port};
 
 /// The content of an answer.

@@ -19,7 +19,7 @@ use uvfs_sync::order::{Class, Held};
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
 use crate::coherence::clock::{Clock, NEVER, SUSPECT};
-use crate::dirs::index::DirIndex;
+use crate::dirs::cookies::DirIndex;
 use crate::types::{CacheError, NotEmpty};
 
 const DYING: u64 = 1 << 63;

@@ -24,9 +24,9 @@ use rustix::fs::OFlags;
 use uvfs::types::{Errno, Result};
 
 use super::Mirror;
-use super::base::{mount_of, path_of};
 use super::mounts;
 use super::reach::open_below;
+use super::root::{mount_of, path_of};
 
 /// See the module.
 #[derive(Default)]

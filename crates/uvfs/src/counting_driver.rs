@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn every_method_of_the_trait_is_forwarded() {
         let (_, of_trait) = include_str!("driver.rs").split_once("pub trait Driver").unwrap();
-        let (_, here) = include_str!("counted.rs").split_once("impl Driver for Counted").unwrap();
+        let (_, here) = include_str!("counting_driver.rs").split_once("impl Driver for Counted").unwrap();
         let (here, _) = here.split_once("#[cfg(test)]").unwrap();
         let wanted = methods(of_trait, "fn ");
         assert!(wanted.len() > 25, "{wanted:?}");
