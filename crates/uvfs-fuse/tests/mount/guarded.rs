@@ -177,7 +177,7 @@ fn mirror(passthrough: bool) -> (Fixture, TempDir) {
     (Fixture::new(mirror, &options), src)
 }
 
-/// What [`CALLS`] work on.
+/// The tree that each of [`CALLS`] works on.
 fn plant(path: &Path) {
     for dir in ["dir/sub", "dir/full/leaf", "empty", "free"] {
         fs::create_dir_all(path.join(dir)).expect("mkdir");
