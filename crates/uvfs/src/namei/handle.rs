@@ -1,6 +1,6 @@
 //! An open file, directory or other node, for an in-process user.
 //!
-//! A handle owns a reference to its inode and, for regular files, an entry in the table of open files. Dropping the
+//! A handle owns a reference to its inode and, for regular files, the driver's side of the open file. Dropping the
 //! handle closes the file. Threads may share it: it has no file position, and each call names its offset.
 
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use crate::driver::Inode;
+use crate::ops::open_file::{DriverFile, Opened};
 use crate::types::{
     Attr, Cred, DirEntry, Errno, Fallocate, OpenFlags, PollEvents, Result, Seek, StatFs, mode,
 };
@@ -21,8 +22,8 @@ pub struct Handle<'v> {
     pub(crate) cred: Cred,
     pub(crate) inode: Inode<'v>,
     pub(crate) flags: OpenFlags,
-    /// 0 except for regular files.
-    pub(crate) fh: u64,
+    /// Of a regular file.
+    pub(crate) file: Option<DriverFile>,
 }
 
 impl<'v> Handle<'v> {
@@ -45,7 +46,7 @@ impl<'v> Handle<'v> {
             return Err(Errno::BADF);
         }
         self.regular()?;
-        self.vfs.read(&self.vfs.op(&self.cred), self.fh, offset, buf)
+        self.opened()?.read(&self.vfs.op(&self.cred), offset, buf)
     }
 
     /// Writes at `offset`, or at the end if opened with `APPEND`.
@@ -58,25 +59,24 @@ impl<'v> Handle<'v> {
         }
         self.regular()?;
         let append = self.flags.contains(OpenFlags::APPEND);
-        self.vfs.write(&self.vfs.op(&self.cred), self.fh, offset, data, append, false)
+        self.opened()?.write(&self.vfs.op(&self.cred), offset, data, append, false)
     }
 
     /// Changes the size; EINVAL unless open for writing.
     pub fn set_len(&self, size: u64) -> Result<()> {
-        if self.fh == 0 {
-            return Err(Errno::INVAL);
-        }
-        self.vfs.truncate(&self.vfs.op(&self.cred), self.fh, size)
+        self.opened().map_err(|_| Errno::INVAL)?.truncate(&self.vfs.op(&self.cred), size)
     }
 
     /// Allocates, punches or zeroes a range; see [`Vfs::fallocate`].
     pub fn fallocate(&self, how: Fallocate, offset: u64, len: u64) -> Result<()> {
-        self.vfs.fallocate(&self.vfs.op(&self.cred), self.fh, how, offset, len)
+        // As in the kernel, the length is checked first.
+        let opened = self.opened().map_err(|bad| if len == 0 { Errno::INVAL } else { bad })?;
+        opened.fallocate(&self.vfs.op(&self.cred), how, offset, len)
     }
 
     /// The offset at which the next data or hole begins; see [`Vfs::seek`].
     pub fn seek(&self, offset: u64, what: Seek) -> Result<u64> {
-        self.vfs.seek(&self.vfs.op(&self.cred), self.fh, offset, what)
+        self.opened()?.seek(&self.vfs.op(&self.cred), offset, what)
     }
 
     /// Returns the events that the file is ready for now. `waker` is woken when that may have changed. A handle has
@@ -85,10 +85,10 @@ impl<'v> Handle<'v> {
     /// # Errors
     /// The driver's errors.
     pub fn poll(&self, waker: Option<&Waker>) -> Result<PollEvents> {
-        if self.fh == 0 {
+        if self.file.is_none() {
             return Ok(PollEvents::ALWAYS);
         }
-        self.vfs.poll(&self.vfs.op(&self.cred), self.fh, waker)
+        self.opened()?.poll(&self.vfs.op(&self.cred), waker)
     }
 
     /// Waits, for at most `time`, until the file is ready for one of `want`, in error, or hung up. Returns the
@@ -116,10 +116,10 @@ impl<'v> Handle<'v> {
 
     /// Makes the file durable; does nothing for other kinds of nodes.
     pub fn sync(&self, data_only: bool) -> Result<()> {
-        if self.fh == 0 {
+        if self.file.is_none() {
             return Ok(());
         }
-        self.vfs.fsync(&self.vfs.op(&self.cred), self.fh, data_only)
+        self.opened()?.fsync(&self.vfs.op(&self.cred), data_only)
     }
 
     /// Hands out the entries of a directory after `cookie` until `sink` returns false; see [`Vfs::readdir`]. The
@@ -132,6 +132,12 @@ impl<'v> Handle<'v> {
     /// Statistics of the file system.
     pub fn statfs(&self) -> Result<StatFs> {
         self.vfs.statfs(&self.vfs.op(&self.cred), &self.inode)
+    }
+
+    /// The open file; EBADF if this is no regular one.
+    fn opened(&self) -> Result<Opened<'_>> {
+        let file = self.file.as_ref().ok_or(Errno::BADF)?;
+        Ok(Opened { vfs: self.vfs, file, inode: &self.inode })
     }
 
     fn regular(&self) -> Result<()> {
@@ -154,8 +160,8 @@ impl Wake for Parked {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
-        if self.fh != 0 {
-            self.vfs.release(self.fh);
+        if let Some(file) = &self.file {
+            file.release(&self.inode);
         }
     }
 }

@@ -4,7 +4,6 @@
 //! look at the last name, and then either the checks or a new file. A symbolic link there is followed by another
 //! walk from its directory. If another caller makes the file between the look and the creation, the open treats it
 //! as if it had existed before.
-//! between the look and ours is opened as if it had been there before.
 
 use std::borrow::Cow;
 
@@ -12,6 +11,7 @@ use crate::driver::Inode;
 use crate::namei::handle::Handle;
 use crate::namei::refwalk::follow;
 use crate::namei::{Last, Parent, Walker, check_path};
+use crate::ops::file::Opening;
 use crate::ops::is_dir;
 use crate::permission;
 use crate::types::{Access, Attr, Errno, Found, Op, OpenFlags, Result};
@@ -56,12 +56,9 @@ fn existing<'v>(walker: &Walker<'_, 'v>, op: &Op, inode: Inode<'v>, flags: OpenF
         return Err(Errno::NOTDIR);
     }
     let truncate = flags.contains(OpenFlags::TRUNC);
-    let fh = if flags.contains(OpenFlags::APPEND) {
-        walker.vfs.open_to_append(op, &inode, access(flags), truncate)?
-    } else {
-        walker.vfs.open(op, &inode, access(flags), truncate)?
-    };
-    Ok(Handle { vfs: walker.vfs, cred: op.cred.clone(), inode, flags, fh })
+    let append = flags.contains(OpenFlags::APPEND);
+    let file = walker.vfs.open_file(op, &inode, access(flags), Opening { truncate, append })?;
+    Ok(Handle { vfs: walker.vfs, cred: op.cred.clone(), inode, flags, file })
 }
 
 /// O_CREAT: looks, and makes a file if there is nothing.
@@ -86,9 +83,10 @@ fn create<'v>(
             Found::Node(inode, attr) => (inode, attr),
             Found::Absent(_) => {
                 // There is nothing to truncate.
-                match walker.vfs.create(op, &parent.dir, name, mode, access(flags)) {
-                    Ok((inode, _, fh)) => {
-                        return Ok(Handle { vfs: walker.vfs, cred: op.cred.clone(), inode, flags, fh });
+                match walker.vfs.make_file(op, &parent.dir, name, mode, access(flags)) {
+                    Ok(made) => {
+                        let (vfs, cred) = (walker.vfs, op.cred.clone());
+                        return Ok(Handle { vfs, cred, inode: made.inode, flags, file: made.file });
                     }
                     // Another caller came first, so the file exists now.
                     Err(Errno::EXIST) if !exclusive => continue,

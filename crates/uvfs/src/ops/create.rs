@@ -9,6 +9,7 @@ use uvfs_cache::Room;
 use crate::driver::Inode;
 use crate::ops::acl::Inherited;
 use crate::ops::file::Opening;
+use crate::ops::open_file::DriverFile;
 use crate::ops::{believed_ttl, cache_errno, check_name, fresh, is_dir, require_dir};
 use crate::permission;
 use crate::powers::{Capability, Who};
@@ -29,10 +30,10 @@ struct Wanted<'a> {
 }
 
 /// The node that was made, and its open file if one was wanted.
-struct Made<'v> {
-    inode: Inode<'v>,
+pub(crate) struct Made<'v> {
+    pub inode: Inode<'v>,
     attr: Attr,
-    fh: u64,
+    pub file: Option<DriverFile>,
 }
 
 impl Vfs {
@@ -75,9 +76,22 @@ impl Vfs {
         mode: u32,
         access: Access,
     ) -> Result<(Inode<'v>, Attr, u64)> {
+        let made = self.make_file(op, dir, name, mode, access)?;
+        let fh = self.handle_of(&made.inode, made.file);
+        Ok((made.inode, made.attr, fh))
+    }
+
+    /// [`Vfs::create`] for an owner of its own.
+    pub(crate) fn make_file<'v>(
+        &'v self,
+        op: &Op,
+        dir: &Inode<'v>,
+        name: &[u8],
+        mode: u32,
+        access: Access,
+    ) -> Result<Made<'v>> {
         let mode = mode::S_IFREG | mode & BITS;
-        let made = self.make(op, dir, name, Wanted { mode, rdev: 0, target: None, open: Some(access) })?;
-        Ok((made.inode, made.attr, made.fh))
+        self.make(op, dir, name, Wanted { mode, rdev: 0, target: None, open: Some(access) })
     }
 
     /// Makes a directory. Errors as [`Vfs::mknod`], and EMLINK from drivers.
@@ -145,12 +159,12 @@ impl Vfs {
         let inode = guard.create(room, &fresh(sup.features, &new));
         // The driver's own open may wait long, and other callers may want the name.
         drop(guard);
-        let fh = match (open, handle) {
-            (Some(access), Some(handle)) => self.adopt_handle(&sup, &inode, access, handle),
+        let file = match (open, handle) {
+            (Some(access), Some(handle)) => Some(self.driver_file(&sup, access, handle)),
             (Some(access), None) => self.open_permitted(op, &inode, access, Opening::default())?,
-            (None, _) => 0,
+            (None, _) => None,
         };
-        Ok(Made { inode, attr: new.attr, fh })
+        Ok(Made { inode, attr: new.attr, file })
     }
 
     /// Makes a regular file without a name (O_TMPFILE) on the file system of `dir`, and opens it whatever its mode.
@@ -183,10 +197,11 @@ impl Vfs {
         let make = Make { mode, uid, gid, rdev: 0, target: None, acl, default_acl: None };
         let (new, handle) = sup.driver.tmpfile(op, dir, &make, access, linkable)?;
         let inode = self.cache.create_nameless(room, asked, &fresh(sup.features, &new));
-        let fh = match handle {
-            Some(handle) => self.adopt_handle(&sup, &inode, access, handle),
+        let file = match handle {
+            Some(handle) => Some(self.driver_file(&sup, access, handle)),
             None => self.open_permitted(op, &inode, access, Opening::default())?,
         };
+        let fh = self.handle_of(&inode, file);
         Ok((inode, new.attr, fh))
     }
 

@@ -1,16 +1,16 @@
-//! Open regular files: the table of handles, and reading and writing through them.
+//! Opening regular files, and the table of handles for front ends.
 //!
-//! A handle names an [`OpenFile`], which owns one reference to the inode and the driver's own value. The table is
-//! sharded; a shard's lock protects only its map and is never held while a driver runs. An operation borrows the
-//! open file as an `Arc`. A concurrent release removes the handle at once, and the driver's `release` waits until
-//! the last operation is done. An open file keeps its driver even past an unmount.
+//! A handle is a number that names an [`OpenFile`], which owns one reference to the inode and the driver's side of the
+//! file. The table is sharded; a shard's lock protects only its maps and is never held while a driver runs. An
+//! operation borrows the open file as an `Arc`. A concurrent release removes the handle at once, and the driver's
+//! `release` waits until the last operation is done. The library's own [`Handle`](crate::Handle) owns its file and has
+//! no entry here.
 //!
 //! Threads that open files of one superblock at the same time must not share a counter. Each shard has a [`Base`]
 //! for each superblock, which counts that shard's open files, and an open file's reference to its inode may be
-//! counted per thread. A base goes when the superblock is unmounted, or with the last open file after that. Costs
-//! one read lock of the shard and one count per operation; open and release cost its write lock and an allocation.
-//! Files opened by different threads are in different shards.
-//! lock and an allocation. Files opened by different threads are in different shards.
+//! counted per thread. A base goes when the superblock is unmounted, or with the last open file after that. An
+//! operation by number costs one read lock of the shard and one count; an entry and its removal cost the write lock
+//! and an allocation. Files opened by different threads are in different shards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,52 +18,35 @@ use std::task::Waker;
 
 use foldhash::fast::FixedState;
 use parking_lot::RwLock;
-use uvfs_cache::{Borrowed, Cache, OwnedId, SbId};
+use uvfs_cache::{Borrowed, OwnedId, SbId};
 
-use crate::driver::{Borrower, Driver, File, Inode};
+use crate::driver::{Borrower, Inode};
 use crate::mount::Super;
-use crate::ops::attr::{How, MAX_FILE};
+use crate::ops::attr::How;
+use crate::ops::open_file::{Base, DriverFile, Opened};
 use crate::types::{Access, Errno, Fallocate, Op, PollEvents, Result, Seek, SetAttr, SetTime, mode};
 use crate::vfs::Vfs;
 
 /// A power of two.
 const SHARDS: u64 = 64;
 
-/// The parts of a superblock that the open files of one shard need.
-struct Base {
-    driver: Arc<dyn Driver>,
-    cache: Arc<Cache>,
-}
-
-impl Base {
-    fn new(sup: &Super) -> Arc<Self> {
-        Arc::new(Self { driver: Arc::clone(&sup.driver), cache: Arc::clone(sup.cache()) })
-    }
-}
-
-/// An open regular file. Its last user drops it, and that releases it in the driver.
+/// An entry of the table. Its last user drops it, and that releases the file in the driver.
 struct OpenFile {
-    base: Arc<Base>,
+    file: DriverFile,
     /// Returned in `drop`.
     inode: OwnedId,
-    access: Access,
-    handle: u64,
 }
 
 impl OpenFile {
     fn inode(&self) -> Borrowed<'_> {
-        self.base.cache.inode_of(&self.inode)
-    }
-
-    fn with<R>(&self, act: impl FnOnce(&dyn Driver, File<'_>) -> R) -> R {
-        act(&*self.base.driver, File { inode: &self.inode(), handle: self.handle })
+        self.file.base.cache.inode_of(&self.inode)
     }
 }
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        self.with(Driver::release);
-        drop(self.base.cache.adopt(std::mem::take(&mut self.inode)));
+        self.file.release(&self.inode());
+        drop(self.file.base.cache.adopt(std::mem::take(&mut self.inode)));
     }
 }
 
@@ -76,18 +59,8 @@ struct Shard {
 }
 
 impl Shard {
-    fn base(&mut self, sup: &Super, mounted: impl FnOnce() -> bool) -> Arc<Base> {
-        if let Some((_, base)) = self.bases.iter().find(|(id, _)| *id == sup.id) {
-            return Arc::clone(base);
-        }
-        let base = Base::new(sup);
-        // Checked under the shard's lock. An unmount removes the superblock from the mounts, and then takes this
-        // lock. If the unmount comes first, this check sees it. If this check comes first, the unmount removes the
-        // base again.
-        if mounted() {
-            self.bases.push((sup.id, Arc::clone(&base)));
-        }
-        base
+    fn known(&self, sb: SbId) -> Option<Arc<Base>> {
+        self.bases.iter().find(|(id, _)| *id == sb).map(|(_, base)| Arc::clone(base))
     }
 }
 
@@ -110,19 +83,39 @@ impl Files {
         &self.shards[(fh % SHARDS) as usize].0
     }
 
-    /// A handle for the file of `sup` that `make` makes; never 0.
-    fn insert(
-        &self,
-        sup: &Super,
-        mounted: impl FnOnce() -> bool,
-        make: impl FnOnce(Arc<Base>) -> OpenFile,
-    ) -> u64 {
-        let number = thread_number() as u64 % SHARDS;
+    /// The calling thread's shard.
+    fn mine(&self) -> u64 {
+        thread_number() as u64 % SHARDS
+    }
+
+    /// The parts of `sup` for open files of the calling thread.
+    fn base(&self, sup: &Super, mounted: impl FnOnce() -> bool) -> Arc<Base> {
+        let shard = self.shard(self.mine());
+        if let Some(base) = shard.read().known(sup.id) {
+            return base;
+        }
+        let mut shard = shard.write();
+        if let Some(base) = shard.known(sup.id) {
+            return base;
+        }
+        let base = Base::new(sup);
+        // Checked under the shard's lock. An unmount removes the superblock from the mounts, and then takes this
+        // lock. If the unmount comes first, this check sees it. If this check comes first, the unmount removes the
+        // base again.
+        if mounted() {
+            shard.bases.push((sup.id, Arc::clone(&base)));
+        }
+        base
+    }
+
+    /// A handle for `file`; never 0.
+    fn insert(&self, file: OpenFile) -> u64 {
+        let number = self.mine();
+        let file = Arc::new(file);
         let mut shard = self.shard(number).write();
         shard.last += 1;
         let fh = shard.last * SHARDS + number;
-        let base = shard.base(sup, mounted);
-        shard.open.insert(fh, Arc::new(make(base)));
+        shard.open.insert(fh, file);
         fh
     }
 
@@ -134,9 +127,8 @@ impl Files {
         }
     }
 
-    fn get(&self, fh: u64, want: Access) -> Result<Arc<OpenFile>> {
-        let file = self.shard(fh).read().open.get(&fh).cloned().ok_or(Errno::BADF)?;
-        if file.access.contains(want) { Ok(file) } else { Err(Errno::BADF) }
+    fn get(&self, fh: u64) -> Result<Arc<OpenFile>> {
+        self.shard(fh).read().open.get(&fh).cloned().ok_or(Errno::BADF)
     }
 
     fn remove(&self, fh: u64) -> Option<Arc<OpenFile>> {
@@ -168,7 +160,8 @@ impl Vfs {
     /// ELOOP (a symbolic link), EISDIR (a directory for writing), EACCES, EROFS, ENXIO (a socket), and the driver's
     /// errors.
     pub fn open(&self, op: &Op, inode: &Inode<'_>, access: Access, truncate: bool) -> Result<u64> {
-        self.open_checked(op, inode, access, Opening { truncate, append: false })
+        let file = self.open_file(op, inode, access, Opening { truncate, append: false })?;
+        Ok(self.handle_of(inode, file))
     }
 
     /// [`Vfs::open`] by a caller that marks each write as an appending one (O_APPEND), as [`Vfs::write`] takes it.
@@ -176,10 +169,18 @@ impl Vfs {
     /// # Errors
     /// As [`Vfs::open`]. An append-only file of the host, which that refuses, can be opened.
     pub fn open_to_append(&self, op: &Op, inode: &Inode<'_>, access: Access, truncate: bool) -> Result<u64> {
-        self.open_checked(op, inode, access, Opening { truncate, append: true })
+        let file = self.open_file(op, inode, access, Opening { truncate, append: true })?;
+        Ok(self.handle_of(inode, file))
     }
 
-    fn open_checked(&self, op: &Op, inode: &Inode<'_>, access: Access, how: Opening) -> Result<u64> {
+    /// [`Vfs::open`] for an owner of its own: the file, or `None` for other types.
+    pub(crate) fn open_file(
+        &self,
+        op: &Op,
+        inode: &Inode<'_>,
+        access: Access,
+        how: Opening,
+    ) -> Result<Option<DriverFile>> {
         let Opening { truncate, append } = how;
         let cuts = truncate && inode.fmt() == mode::S_IFREG;
         let mut want = access;
@@ -207,24 +208,25 @@ impl Vfs {
         self.permit(op, inode, Access::EXEC)?;
         let sup = self.sup(inode)?;
         let handle = sup.driver.open(op, inode, Access::EXEC)?;
-        Ok(self.adopt_handle(&sup, inode, Access::READ, handle))
+        let file = self.driver_file(&sup, Access::READ, handle);
+        Ok(self.handle_of(inode, Some(file)))
     }
 
     /// Whether a handle is open for `want`.
     pub fn is_open_for(&self, fh: u64, want: Access) -> bool {
-        self.files.get(fh, want).is_ok()
+        self.files.get(fh).is_ok_and(|open| open.file.access.contains(want))
     }
 
-    /// [`Vfs::open`] without a permission check: for a file that the caller has just made, whatever its mode.
+    /// [`Vfs::open_file`] without a permission check: for a file that the caller has just made, whatever its mode.
     pub(crate) fn open_permitted(
         &self,
         op: &Op,
         inode: &Inode<'_>,
         access: Access,
         how: Opening,
-    ) -> Result<u64> {
+    ) -> Result<Option<DriverFile>> {
         if inode.fmt() != mode::S_IFREG {
-            return Ok(0);
+            return Ok(None);
         }
         let sup = self.sup(inode)?;
         let handle = if how.append {
@@ -232,20 +234,30 @@ impl Vfs {
         } else {
             sup.driver.open(op, inode, access)?
         };
-        let fh = self.adopt_handle(&sup, inode, access, handle);
+        let file = self.driver_file(&sup, access, handle);
         if how.truncate {
             let set = SetAttr { size: Some(0), mtime: Some(SetTime::Now), ..SetAttr::default() };
             self.change(op, inode, &set, How { opened: true, chown: false })
-                .inspect_err(|_| self.release(fh))?;
+                .inspect_err(|_| file.release(inode))?;
         }
-        Ok(fh)
+        Ok(Some(file))
     }
 
-    /// A handle for a file that the driver has opened.
-    pub(crate) fn adopt_handle(&self, sup: &Super, inode: &Inode<'_>, access: Access, handle: u64) -> u64 {
-        let inode = inode.clone().into_owned();
-        let mounted = || self.mounts.super_of(sup.id).is_ok();
-        self.files.insert(sup, mounted, |base| OpenFile { base, inode, access, handle })
+    /// A file that the driver has opened.
+    pub(crate) fn driver_file(&self, sup: &Super, access: Access, handle: u64) -> DriverFile {
+        let base = self.files.base(sup, || self.mounts.super_of(sup.id).is_ok());
+        DriverFile { base, access, handle }
+    }
+
+    /// A handle for an open file; 0 for none.
+    pub(crate) fn handle_of(&self, inode: &Inode<'_>, file: Option<DriverFile>) -> u64 {
+        file.map_or(0, |file| self.files.insert(OpenFile { file, inode: inode.clone().into_owned() }))
+    }
+
+    /// Makes one call with the file of a handle; EBADF if there is none.
+    fn with_handle<R>(&self, fh: u64, act: impl FnOnce(Opened<'_>) -> Result<R>) -> Result<R> {
+        let open = self.files.get(fh)?;
+        act(Opened { vfs: self, file: &open.file, inode: &open.inode() })
     }
 
     /// Releases a handle; ignores an unknown one.
@@ -259,8 +271,7 @@ impl Vfs {
     /// # Errors
     /// EBADF, and the driver's errors.
     pub fn offer(&self, op: &Op, fh: u64, to: &mut Borrower<'_>) -> Result<()> {
-        let file = self.files.get(fh, Access::empty())?;
-        file.with(|driver, file| driver.offer(op, file, to))
+        self.with_handle(fh, |open| open.with(|driver, file| driver.offer(op, file, to)))
     }
 
     /// From now on a front end's kernel reads and writes an open file by itself; see [`Driver::lend`].
@@ -268,8 +279,7 @@ impl Vfs {
     /// # Errors
     /// EBADF, and the driver's errors.
     pub fn lend(&self, fh: u64) -> Result<()> {
-        let file = self.files.get(fh, Access::empty())?;
-        file.with(|driver, file| driver.lend(file))
+        self.with_handle(fh, |open| open.with(|driver, file| driver.lend(file)))
     }
 
     /// Whether an open file can be lent with O_DIRECT; see [`Driver::takes_direct`].
@@ -277,8 +287,7 @@ impl Vfs {
     /// # Errors
     /// EBADF, and the driver's errors.
     pub fn takes_direct(&self, fh: u64) -> Result<()> {
-        let file = self.files.get(fh, Access::empty())?;
-        file.with(|driver, file| driver.takes_direct(file))
+        self.with_handle(fh, |open| open.with(|driver, file| driver.takes_direct(file)))
     }
 
     /// Reads at `offset`; fewer bytes than asked for only at the end of the file.
@@ -286,8 +295,7 @@ impl Vfs {
     /// # Errors
     /// EBADF (no such handle, or not open for reading), and the driver's errors.
     pub fn read(&self, op: &Op, fh: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let file = self.files.get(fh, Access::READ)?;
-        file.with(|driver, file| driver.read(op, file, offset, buf))
+        self.with_handle(fh, |open| open.read(op, offset, buf))
     }
 
     /// Writes at `offset`, or at the end if `append` is set. Set-id bits are cleared first if `kill_priv` is set,
@@ -304,17 +312,7 @@ impl Vfs {
         append: bool,
         kill_priv: bool,
     ) -> Result<usize> {
-        let file = self.files.get(fh, Access::WRITE)?;
-        let room = if append { MAX_FILE } else { MAX_FILE.saturating_sub(offset) };
-        if data.is_empty() {
-            return Ok(0);
-        }
-        if room == 0 {
-            return Err(Errno::FBIG);
-        }
-        let len = usize::try_from(room).map_or(data.len(), |room| room.min(data.len()));
-        self.before_change(op, &file, kill_priv)?;
-        file.with(|driver, file| driver.write(op, file, offset, &data[..len], append))
+        self.with_handle(fh, |open| open.write(op, offset, data, append, kill_priv))
     }
 
     /// Allocates, punches or zeroes a range.
@@ -322,15 +320,7 @@ impl Vfs {
     /// # Errors
     /// EBADF, EINVAL (nothing to do), EFBIG, EOPNOTSUPP, and the driver's errors.
     pub fn fallocate(&self, op: &Op, fh: u64, how: Fallocate, offset: u64, len: u64) -> Result<()> {
-        if len == 0 {
-            return Err(Errno::INVAL);
-        }
-        let file = self.files.get(fh, Access::WRITE)?;
-        if offset.checked_add(len).is_none_or(|end| end > MAX_FILE) {
-            return Err(Errno::FBIG);
-        }
-        self.before_change(op, &file, false)?;
-        file.with(|driver, file| driver.fallocate(op, file, how, offset, len))
+        self.with_handle(fh, |open| open.fallocate(op, how, offset, len))
     }
 
     /// SEEK_DATA and SEEK_HOLE: the offset of the next data or hole at or after `offset`.
@@ -338,8 +328,7 @@ impl Vfs {
     /// # Errors
     /// EBADF, ENXIO (past the end), EOPNOTSUPP.
     pub fn seek(&self, op: &Op, fh: u64, offset: u64, what: Seek) -> Result<u64> {
-        let file = self.files.get(fh, Access::empty())?;
-        file.with(|driver, file| driver.seek(op, file, offset, what))
+        self.with_handle(fh, |open| open.seek(op, offset, what))
     }
 
     /// The events an open file is ready for; see [`Driver::poll`]. A handle has one waker: the last one counts.
@@ -347,8 +336,7 @@ impl Vfs {
     /// # Errors
     /// EBADF, and the driver's errors.
     pub fn poll(&self, op: &Op, fh: u64, waker: Option<&Waker>) -> Result<PollEvents> {
-        let file = self.files.get(fh, Access::empty())?;
-        file.with(|driver, file| driver.poll(op, file, waker))
+        self.with_handle(fh, |open| open.poll(op, waker))
     }
 
     /// Makes a file durable.
@@ -356,8 +344,7 @@ impl Vfs {
     /// # Errors
     /// EBADF, and the driver's errors.
     pub fn fsync(&self, op: &Op, fh: u64, datasync: bool) -> Result<()> {
-        let file = self.files.get(fh, Access::empty())?;
-        file.with(|driver, file| driver.fsync(op, file, datasync))
+        self.with_handle(fh, |open| open.fsync(op, datasync))
     }
 
     /// Changes the size of an open file. A caller that has it open for writing may do so, whatever the mode is by
@@ -366,19 +353,6 @@ impl Vfs {
     /// # Errors
     /// EINVAL if it is not open for writing, EFBIG, and the driver's errors.
     pub fn truncate(&self, op: &Op, fh: u64, size: u64) -> Result<()> {
-        let file = self.files.get(fh, Access::empty())?;
-        if !file.access.contains(Access::WRITE) {
-            return Err(Errno::INVAL);
-        }
-        let set = SetAttr { size: Some(size), mtime: Some(SetTime::Now), ..SetAttr::default() };
-        let how = How { opened: true, chown: false };
-        self.change(op, &file.inode(), &set, how).map(|_| ())
-    }
-
-    fn before_change(&self, op: &Op, file: &OpenFile, kill_priv: bool) -> Result<()> {
-        if kill_priv || !(op.trusted || op.is_root()) {
-            self.kill_privileges(op, &*file.base.driver, &file.inode(), kill_priv)?;
-        }
-        Ok(())
+        self.with_handle(fh, |open| open.truncate(op, size))
     }
 }

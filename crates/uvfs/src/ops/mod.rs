@@ -14,6 +14,7 @@ pub(crate) mod dir;
 pub(crate) mod file;
 pub(crate) mod inode_locks;
 pub(crate) mod lookup;
+pub(crate) mod open_file;
 pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod xattr;
