@@ -359,8 +359,8 @@ impl<T: Movable + 'static> Looking<'_, T> {
         Ok(())
     }
 
-    /// Repeats a stat during which something moved. Returns 1 if the file is absent, because a directory of its has
-    /// another name.
+    /// Repeats a stat during which something moved. Returns 1 if the file is absent, because
+    /// one of its directories has the other name.
     #[cold]
     fn unusual(&self, got: Result<(), Failure>, path: &[u8], attr: &mut Attr) -> Result<u64> {
         let mut got = got;
@@ -415,10 +415,11 @@ mod tests {
     fn a_renamed_directory_is_absent_by_its_old_name() {
         let arm = arm::<prefix::Prefixes>();
         arm.check().unwrap();
-        let (table, top) = (arm.lookups.table(), &arm.victims[0]);
+        let table = arm.lookups.table();
         let stat = |path: &[u8]| table.local(0).pin().stat(USER, path, &mut Attr::default());
         let path = arm.tree.paths.get(0).whole;
-        let top = arm.victims.iter().find(|v| path[1..].starts_with(&v.name)).unwrap_or(top);
+        let above = |v: &&Victim| v.parent == ROOT && path[1..].starts_with(&v.name);
+        let top = arm.victims.iter().find(above).unwrap();
         // Twice, so that the prefix cache has the path.
         assert_eq!((stat(path), stat(path), stat(path)), (Ok(()), Ok(()), Ok(())));
         table.rename(top.parent, &top.name, &top.other).unwrap();
