@@ -244,7 +244,7 @@ fn a_trace_of_blocks_is_looked_up() {
 fn a_target_takes_part_by_threads_and_by_processes() {
     let dir = tempfile::tempdir().unwrap();
     let target = format!("inproc,there={}", dir.path().display());
-    for workload in ["stat-same", "open-same", "lookup-miss"] {
+    for workload in ["stat-same", "open-separate", "lookup-miss"] {
         let report =
             report(workload, &["--depth", "2", "--target", &target, "--procs", "1,2", "--arms", "null,uvfs"]);
         check(&report);
@@ -256,6 +256,43 @@ fn a_target_takes_part_by_threads_and_by_processes() {
     }
     let left = std::fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(left, 0, "the target's tree is still there");
+}
+
+#[test]
+fn aged_trees_hold_what_they_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = format!("inproc,there={}", dir.path().display());
+    for (workload, more) in [
+        ("table", &["--files", "50", "--depth", "3"][..]),
+        ("stat-many", &["--files", "50", "--depth", "3", "--target", &target]),
+        ("tree", &["--trees", "3", "--dirs", "2", "--files", "20", "--target", &target]),
+    ] {
+        // Each arm is checked after it was aged, and a walk of `tree` counts what it finds.
+        let report = report(workload, &[&["--aged"], more].concat());
+        check(&report);
+        assert!(array(&report, "rows").iter().all(|row| row["aged"] == true), "{workload}");
+    }
+    let (good, _, err) = bench(&["tree", "--aged", "--memory", "1M"]);
+    assert!(!good && err.contains("--memory"), "{err}");
+}
+
+#[test]
+fn directories_change_while_files_are_looked_up() {
+    let more = ["--files", "50", "--depth", "3", "--changes", "0,1000", "--threads", "1,2"];
+    let report = report("rename-dirs", &more);
+    check(&report);
+    let notes: Vec<_> = array(&report, "notes").iter().map(|note| note.as_str().unwrap()).collect();
+    for arm in ["uvfs", "uvfs-prefix"] {
+        let of = |what: &str| notes.iter().filter(|n| n.starts_with(arm) && n.contains(what)).count();
+        assert!(of(" of 1000 changes a second were made") >= 1, "{notes:?}");
+        assert!(of("with 1000 changes a second a stat takes") >= 4, "{notes:?}");
+    }
+    let rates: BTreeSet<_> = array(&report, "rows").iter().map(|row| row["changes"].to_string()).collect();
+    assert_eq!(rates, BTreeSet::from(["0".to_owned(), "1000".to_owned()]));
+    let (good, _, err) = bench(&["rename-dirs", "--depth", "1"]);
+    assert!(!good && err.contains("leads through no directory"), "{err}");
+    let (_, help, _) = bench(&["rename-dirs", "--help"]);
+    assert!(help.contains("no step that moves a key"), "{help}");
 }
 
 #[test]

@@ -3,14 +3,14 @@
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use dashmap::DashMap;
 use uvfs_cache::Attr;
 
 use crate::arms::keyed::{Get, Keyed};
 use crate::arms::{Local, Table};
 use crate::names::key::{Borrowed, Hashing, Key, hashing};
-use crate::names::tree::Tree;
+use crate::names::tree::{Entry, Tree};
 
 /// The arm.
 #[derive(Debug)]
@@ -25,6 +25,17 @@ impl Table for Dash {
             map.insert(Key::new(entry.parent, &entry.name), entry.attr);
         }
         Ok(Self(map))
+    }
+
+    fn remove(&mut self, entry: &Entry) -> Result<()> {
+        let key = Borrowed { parent: entry.parent, name: &entry.name };
+        let key: &dyn Named = &key;
+        self.0.remove(key).map(drop).context("the file to be removed is not there")
+    }
+
+    fn create(&mut self, entry: &Entry) -> Result<()> {
+        self.0.insert(Key::new(entry.parent, &entry.name), entry.attr);
+        Ok(())
     }
 
     fn local(&self, _thread: usize) -> &Self {

@@ -1,13 +1,13 @@
 //! `hashbrown`: a map without any lock, so it cannot change while it is read. A lower bound, not an alternative.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use hashbrown::HashMap;
 use uvfs_cache::Attr;
 
 use crate::arms::keyed::{Get, Keyed};
 use crate::arms::{Local, Table};
 use crate::names::key::{Borrowed, Hashing, Key, hashing};
-use crate::names::tree::Tree;
+use crate::names::tree::{Entry, Tree};
 
 /// The map; the arm that puts a lock around it uses the same type.
 pub type Map = HashMap<Key, Attr, Hashing>;
@@ -16,9 +16,23 @@ pub type Map = HashMap<Key, Attr, Hashing>;
 pub fn fill(tree: &Tree) -> Map {
     let mut map = Map::with_capacity_and_hasher(tree.entries.len(), hashing());
     for entry in &tree.entries {
-        map.insert(Key::new(entry.parent, &entry.name), entry.attr);
+        create(&mut map, entry);
     }
     map
+}
+
+/// Removes a file from a map.
+///
+/// # Errors
+/// If the file is not there.
+pub fn remove(map: &mut Map, entry: &Entry) -> Result<()> {
+    let removed = map.remove(&Borrowed { parent: entry.parent, name: &entry.name });
+    removed.map(drop).context("the file to be removed is not there")
+}
+
+/// Adds a file to a map.
+pub fn create(map: &mut Map, entry: &Entry) {
+    map.insert(Key::new(entry.parent, &entry.name), entry.attr);
 }
 
 impl Get for &Map {
@@ -37,6 +51,15 @@ impl Table for NoLock {
 
     fn build(tree: &Tree, _threads: usize) -> Result<Self> {
         Ok(Self(fill(tree)))
+    }
+
+    fn remove(&mut self, entry: &Entry) -> Result<()> {
+        remove(&mut self.0, entry)
+    }
+
+    fn create(&mut self, entry: &Entry) -> Result<()> {
+        create(&mut self.0, entry);
+        Ok(())
     }
 
     fn local(&self, _thread: usize) -> &Map {

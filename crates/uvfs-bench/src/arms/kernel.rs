@@ -13,7 +13,7 @@ use uvfs_cache::{Attr, Pos};
 use crate::arms::lockref::{CountAndLock, QueueAtOnce, QueueLate};
 use crate::arms::uvfs::{Hits, Uvfs};
 use crate::arms::{Local, Table};
-use crate::names::tree::Tree;
+use crate::names::tree::{Entry, Tree};
 use crate::names::{Miss, Names, Perm};
 
 /// One cache line of the kernel's dentry: the part that lookups read, and space for count and lock.
@@ -48,6 +48,14 @@ impl<P: CountAndLock, const APART: bool> Table for Kernel<P, APART> {
         let slots = (tree.entries.len() + 2).next_power_of_two();
         let words = if APART { slots } else { 0 };
         Ok(Self { table: Uvfs::build(tree, threads)?, names: lines(slots), words: lines(words) })
+    }
+
+    fn remove(&mut self, entry: &Entry) -> Result<()> {
+        self.table.remove(entry)
+    }
+
+    fn create(&mut self, entry: &Entry) -> Result<()> {
+        self.table.create(entry)
     }
 
     fn local(&self, _thread: usize) -> &Self {

@@ -27,7 +27,7 @@ pub mod uvfs;
 use anyhow::Result;
 
 use crate::names::Names;
-use crate::names::tree::Tree;
+use crate::names::tree::{Entry, Tree};
 
 /// A table that holds a tree.
 pub trait Table: Send + Sync + Sized {
@@ -42,8 +42,35 @@ pub trait Table: Send + Sync + Sized {
     /// A sentence that says why the table cannot be built.
     fn build(tree: &Tree, threads: usize) -> Result<Self>;
 
+    /// Removes a file. Called before any thread has a part.
+    ///
+    /// # Errors
+    /// If the file is not there.
+    fn remove(&mut self, entry: &Entry) -> Result<()>;
+
+    /// Creates a file. Called before any thread has a part.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    fn create(&mut self, entry: &Entry) -> Result<()>;
+
     /// The part of thread `thread` (counted from 0). That thread itself makes it.
     fn local(&self, thread: usize) -> Self::Local<'_>;
+}
+
+/// A table whose directories change while others read.
+pub trait Movable: Table {
+    /// Gives the entry `from` of a directory the name `to`, which no entry has, in one step.
+    ///
+    /// # Errors
+    /// If there is no such directory, or no memory.
+    fn rename(&self, dir: u64, from: &[u8], to: &[u8]) -> Result<()>;
+
+    /// Sets a directory's mode, type bits included.
+    ///
+    /// # Errors
+    /// If there is no such directory.
+    fn chmod(&self, dir: u64, mode: u32) -> Result<()>;
 }
 
 /// One thread's part of a table.

@@ -4,8 +4,8 @@
 use anyhow::{Context as _, Result};
 
 use crate::arms::Table;
-use crate::arms::hashbrown::{Map, fill};
-use crate::names::tree::Tree;
+use crate::arms::hashbrown::{self, Map, fill};
+use crate::names::tree::{Entry, Tree};
 
 /// The arm: a map for each thread.
 #[derive(Debug)]
@@ -17,6 +17,15 @@ impl Table for Null {
     fn build(tree: &Tree, threads: usize) -> Result<Self> {
         (threads > 0).then_some(()).context("at least one thread is needed")?;
         Ok(Self((0..threads).map(|_| fill(tree)).collect()))
+    }
+
+    fn remove(&mut self, entry: &Entry) -> Result<()> {
+        self.0.iter_mut().try_for_each(|map| hashbrown::remove(map, entry))
+    }
+
+    fn create(&mut self, entry: &Entry) -> Result<()> {
+        self.0.iter_mut().for_each(|map| hashbrown::create(map, entry));
+        Ok(())
     }
 
     fn local(&self, thread: usize) -> &Map {

@@ -1,13 +1,13 @@
 //! `papaya`: a lock-free map, pinned once per operation as its documentation advises.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use papaya::{HashMap, HashMapRef, LocalGuard};
 use uvfs_cache::Attr;
 
 use crate::arms::keyed::{Get, Keyed};
 use crate::arms::{Local, Table};
 use crate::names::key::{Borrowed, Hashing, Key, hashing};
-use crate::names::tree::Tree;
+use crate::names::tree::{Entry, Tree};
 
 /// The arm.
 #[derive(Debug)]
@@ -24,6 +24,17 @@ impl Table for Papaya {
         }
         drop(pinned);
         Ok(Self(map))
+    }
+
+    fn remove(&mut self, entry: &Entry) -> Result<()> {
+        let pinned = self.0.pin();
+        let removed = pinned.remove(&Borrowed { parent: entry.parent, name: &entry.name });
+        removed.map(drop).context("the file to be removed is not there")
+    }
+
+    fn create(&mut self, entry: &Entry) -> Result<()> {
+        self.0.pin().insert(Key::new(entry.parent, &entry.name), entry.attr);
+        Ok(())
     }
 
     fn local(&self, _thread: usize) -> &Self {

@@ -8,9 +8,10 @@ use uvfs_cache::prefix::{DEPTH_MAX, Whence};
 use uvfs_cache::{Attr, Pos};
 
 use crate::arms::uvfs::{Hits, Uvfs};
-use crate::arms::{Local, Table};
+use crate::arms::{Local, Movable, Table};
+use crate::names::namei::{self, Cred, Failure, may_search};
 use crate::names::paths::Path;
-use crate::names::tree::Tree;
+use crate::names::tree::{Entry, Tree};
 use crate::names::{Miss, Names, Perm};
 
 /// Stands for the credentials of the only caller.
@@ -26,8 +27,26 @@ impl Table for Prefixes {
         Ok(Self(Uvfs::build(tree, threads)?))
     }
 
+    fn remove(&mut self, entry: &Entry) -> Result<()> {
+        self.0.remove(entry)
+    }
+
+    fn create(&mut self, entry: &Entry) -> Result<()> {
+        self.0.create(entry)
+    }
+
     fn local(&self, _thread: usize) -> &Self {
         self
+    }
+}
+
+impl Movable for Prefixes {
+    fn rename(&self, dir: u64, from: &[u8], to: &[u8]) -> Result<()> {
+        self.0.rename(dir, from, to)
+    }
+
+    fn chmod(&self, dir: u64, mode: u32) -> Result<()> {
+        self.0.chmod(dir, mode)
     }
 }
 
@@ -48,13 +67,20 @@ impl Local for &Prefixes {
 pub struct Fronted<'l>(Hits<'l>);
 
 impl Fronted<'_> {
-    /// Walks through every directory and records the result in the prefix cache.
+    /// Walks through every directory and records the result in the prefix cache. `enter` may refuse a directory
+    /// before a name is looked up in it.
     #[cold]
-    fn walk(&self, path: Path<'_>, whence: Whence, dirs: &[u8]) -> Result<Pos, Miss> {
+    fn walk<'n, E: From<Miss>>(
+        &self,
+        names: impl Iterator<Item = &'n [u8]>,
+        (whence, dirs): (Whence, &[u8]),
+        enter: impl Fn(Pos) -> Result<(), E>,
+    ) -> Result<Pos, E> {
         let (cache, _) = self.0.start();
         let mut at = self.0.root()?;
         let (mut through, mut count) = ([at; DEPTH_MAX], 1);
-        for name in path.split().0 {
+        for name in names {
+            enter(at)?;
             at = self.0.down(at, name)?;
             if let Some(place) = through.get_mut(count) {
                 *place = at;
@@ -97,9 +123,29 @@ impl Names for Fronted<'_> {
         let whence = Whence::new(start, WHO, 0);
         let at = match cache.prefix(whence, dirs) {
             Some(at) => at,
-            None => self.walk(path, whence, dirs)?,
+            None => self.walk(path.split().0, (whence, dirs), |_| Ok::<(), Miss>(()))?,
         };
         self.0.look(at, last, attr)
+    }
+
+    /// [`namei::stat`] in two steps. The entry of a directory part belongs to the caller, so its directories are
+    /// not asked for permission again, except the last one.
+    #[inline]
+    fn stat(&self, cred: Cred, path: &[u8], attr: &mut Attr) -> Result<(), Failure> {
+        let cut = path.iter().rposition(|b| *b == b'/').unwrap_or(0);
+        let (dirs, last) = path.split_at(cut);
+        if dirs.is_empty() {
+            return namei::stat(&self.0, cred, path, attr);
+        }
+        let (cache, start) = self.0.start();
+        let whence = Whence::new(start, WHO, 0);
+        let may = |at| if may_search(cred, self.0.perm(at)) { Ok(()) } else { Err(Failure::Denied) };
+        let at = match cache.prefix(whence, dirs) {
+            Some(at) => at,
+            None => self.walk(dirs[1..].split(|b| *b == b'/'), (whence, dirs), may)?,
+        };
+        may(at)?;
+        Ok(self.0.look(at, &last[1..], attr)?)
     }
 
     #[inline]

@@ -9,11 +9,11 @@ use std::sync::{RwLock, RwLockReadGuard};
 use anyhow::Result;
 use uvfs_cache::Attr;
 
-use crate::arms::hashbrown::{Map, fill};
+use crate::arms::hashbrown::{self, Map, fill};
 use crate::arms::keyed::{Get, Keyed};
 use crate::arms::{Local, Table};
 use crate::names::key::Borrowed;
-use crate::names::tree::Tree;
+use crate::names::tree::{Entry, Tree};
 
 /// The arm.
 #[derive(Debug)]
@@ -26,6 +26,15 @@ impl Table for StdRwLock {
     #[expect(clippy::disallowed_types, reason = "it is what is measured here")]
     fn build(tree: &Tree, _threads: usize) -> Result<Self> {
         Ok(Self(RwLock::new(fill(tree))))
+    }
+
+    fn remove(&mut self, entry: &Entry) -> Result<()> {
+        hashbrown::remove(self.0.get_mut().unwrap_or_else(PoisonError::into_inner), entry)
+    }
+
+    fn create(&mut self, entry: &Entry) -> Result<()> {
+        hashbrown::create(self.0.get_mut().unwrap_or_else(PoisonError::into_inner), entry);
+        Ok(())
     }
 
     fn local(&self, _thread: usize) -> &Self {

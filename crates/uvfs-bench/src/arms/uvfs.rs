@@ -7,16 +7,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, Pos, Room, SbOptions, Stuck, Ttl};
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Pos, Room, SbId, SbOptions, Stuck, Ttl};
 
-use crate::arms::{Local, Table};
-use crate::names::tree::{ROOT, Tree};
+use crate::arms::{Local, Movable, Table};
+use crate::names::tree::{Entry, ROOT, Tree};
 use crate::names::{Miss, Names, Perm};
 
 /// The arm.
 pub struct Uvfs {
     cache: Arc<Cache>,
+    sb: SbId,
     root: InodeId,
+    /// Ids of the directories by inode number, for changes.
+    dirs: HashMap<u64, InodeId>,
 }
 
 fn fresh(attr: Attr) -> Fresh {
@@ -24,23 +27,24 @@ fn fresh(attr: Attr) -> Fresh {
 }
 
 impl Uvfs {
-    fn fill(&self, tree: &Tree) -> Result<()> {
-        // Ids of the directories by inode number.
-        let mut dirs = HashMap::from([(ROOT, self.root)]);
-        for entry in &tree.entries {
-            let cache = &self.cache;
-            let id = dirs.get(&entry.parent).context("an entry stands before its directory")?;
-            let dir = cache.get(*id).context("the directory is gone")?;
-            let guard = cache.lock_name(&dir, &entry.name);
-            if entry.attr.ino == 0 {
-                guard.absent(Ttl::Forever);
-                continue;
-            }
-            let room = guard.reserve(if entry.attr.is_dir() { Room::Dir } else { Room::Node })?;
-            let inode = guard.create(room, &fresh(entry.attr));
-            if entry.attr.is_dir() {
-                dirs.insert(entry.attr.ino, inode.id());
-            }
+    fn dir(&self, ino: u64) -> Result<InodeRef<'_>> {
+        let id = self.dirs.get(&ino).context("no directory of this number")?;
+        self.cache.get(*id).context("the directory is gone")
+    }
+
+    fn add(&mut self, entry: &Entry) -> Result<()> {
+        let cache = self.cache.clone();
+        let id = self.dirs.get(&entry.parent).context("an entry stands before its directory")?;
+        let dir = cache.get(*id).context("the directory is gone")?;
+        let guard = cache.lock_name(&dir, &entry.name);
+        if entry.attr.ino == 0 {
+            guard.absent(Ttl::Forever);
+            return Ok(());
+        }
+        let room = guard.reserve(if entry.attr.is_dir() { Room::Dir } else { Room::Node })?;
+        let inode = guard.create(room, &fresh(entry.attr));
+        if entry.attr.is_dir() {
+            self.dirs.insert(entry.attr.ino, inode.id());
         }
         Ok(())
     }
@@ -61,13 +65,39 @@ impl Table for Uvfs {
         let sb =
             cache.add_superblock(SbOptions { resident: negative == 0, on_evict: Box::new(|_, _| {}) })?;
         let root = cache.make_root(sb, &fresh(Tree::root()))?.id();
-        let table = Self { cache, root };
-        table.fill(tree)?;
+        let mut table = Self { cache, sb, root, dirs: HashMap::from([(ROOT, root)]) };
+        tree.entries.iter().try_for_each(|entry| table.add(entry))?;
         Ok(table)
+    }
+
+    fn remove(&mut self, entry: &Entry) -> Result<()> {
+        let dir = self.dir(entry.parent)?;
+        self.cache.lock_name(&dir, &entry.name).remove(None);
+        Ok(())
+    }
+
+    fn create(&mut self, entry: &Entry) -> Result<()> {
+        self.add(entry)
     }
 
     fn local(&self, _thread: usize) -> &Self {
         self
+    }
+}
+
+impl Movable for Uvfs {
+    fn rename(&self, dir: u64, from: &[u8], to: &[u8]) -> Result<()> {
+        let dir = self.dir(dir)?;
+        let _renames = self.cache.lock_renames(self.sb);
+        let (from, to) = self.cache.lock_names((&dir, from), (&dir, to));
+        let room = to.reserve(Room::Name)?;
+        self.cache.rename(&from, &to, room, None);
+        Ok(())
+    }
+
+    fn chmod(&self, dir: u64, mode: u32) -> Result<()> {
+        self.dir(dir)?.update(|attr| attr.mode = mode);
+        Ok(())
     }
 }
 

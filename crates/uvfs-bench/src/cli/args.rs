@@ -42,7 +42,9 @@ fn plot() -> Command {
 fn workload(workload: &dyn Workload) -> Command {
     let command = Command::new(workload.name())
         .about(workload.about())
-        .after_help(format!("Arms: {}.", workload.arms().join(", ")))
+        .after_help(
+            format!("Arms: {}. {}", workload.arms().join(", "), workload.notes()).trim_end().to_owned(),
+        )
         .args(common())
         .args(workload.args());
     if command.get_arguments().any(|arg| arg.get_id() == options::QUICK) { hurried(command) } else { command }

@@ -5,6 +5,7 @@
 //! arms is a difference between two tables. [`tree`] says which files exist and in which order
 //! they are visited. Plain values and traits: nothing here is shared or locked.
 
+pub mod aging;
 pub mod key;
 pub mod namei;
 pub mod paths;
@@ -13,6 +14,7 @@ pub mod walk;
 
 use uvfs_cache::Attr;
 
+use crate::names::namei::{Cred, Failure};
 use crate::names::paths::Path;
 
 /// Permissions of a directory.
@@ -60,7 +62,7 @@ pub trait Names {
     fn look(&self, at: Self::At, name: &[u8], attr: &mut Attr) -> Result<(), Miss>;
 
     /// Copies the attributes of what a whole path names: name after name, unless the table has a shorter way. Only
-    /// the bare table calls this; under namei the walk needs each directory's permissions.
+    /// the bare table calls this; under namei it is [`Names::stat`].
     ///
     /// # Errors
     /// See [`Miss`].
@@ -70,6 +72,18 @@ pub trait Names {
         Self: Sized,
     {
         walk::walk(self, path, attr)
+    }
+
+    /// [`namei::stat`], unless the table has a shorter way to the same result.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    #[inline]
+    fn stat(&self, cred: Cred, path: &[u8], attr: &mut Attr) -> Result<(), Failure>
+    where
+        Self: Sized,
+    {
+        namei::stat(self, cred, path, attr)
     }
 
     /// Permissions of a directory, as of the time when the walk reached it.

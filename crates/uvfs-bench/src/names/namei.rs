@@ -63,8 +63,9 @@ pub fn stat<N: Names>(names: &N, cred: Cred, path: &[u8], attr: &mut Attr) -> Re
     }
 }
 
+/// Whether a directory with these permissions may be searched.
 #[inline]
-fn may_search(cred: Cred, perm: Perm) -> bool {
+pub fn may_search(cred: Cred, perm: Perm) -> bool {
     let class = if cred.uid == perm.uid {
         perm.mode >> 6
     } else if cred.gid == perm.gid {

@@ -27,6 +27,8 @@ pub struct Shape {
     pub depth: usize,
     /// Most files in a directory. `None`: as many as make every level branch alike.
     pub per_dir: Option<u64>,
+    /// Each file has a chain of directories of its own, from the root down.
+    pub own: bool,
     /// Whether paths end in names known to be absent, one beside each file.
     pub negative: bool,
     /// Seed of the visiting order.
@@ -158,7 +160,7 @@ impl Making {
             }
             return Ok(());
         }
-        let each = below(files, levels, self.shape.per_dir);
+        let each = if self.shape.own { 1 } else { below(files, levels, self.shape.per_dir) };
         for i in 0..files.div_ceil(each) {
             let name = format!("dir{i:04}").into_bytes();
             let ino = self.enter(dir, &name, |ino| attr_of(ino, true));
@@ -206,7 +208,7 @@ mod tests {
     use std::collections::HashMap;
 
     fn shape(files: u64, depth: usize, per_dir: Option<u64>) -> Shape {
-        Shape { files, depth, per_dir, negative: false, seed: 1 }
+        Shape { files, depth, per_dir, own: false, negative: false, seed: 1 }
     }
 
     /// Walks a path through the entries.
@@ -242,6 +244,9 @@ mod tests {
         assert_eq!(most(&Tree::new(shape(1000, 3, None)).unwrap()), 10);
         assert_eq!(most(&Tree::new(shape(1000, 2, Some(250))).unwrap()), 250);
         assert_eq!(most(&Tree::new(shape(64, 6, None)).unwrap()), 2);
+        let own = Tree::new(Shape { own: true, ..shape(3, 4, None) }).unwrap();
+        assert_eq!(own.entries.iter().filter(|e| e.parent == ROOT).count(), 3);
+        assert_eq!(own.entries.len(), 12);
     }
 
     #[test]

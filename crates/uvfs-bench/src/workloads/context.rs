@@ -3,7 +3,7 @@
 //! These figures include everything that the library does for a `stat` or an `open`: mounts,
 //! symbolic links, credentials and bail-outs.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -12,8 +12,9 @@ use uvfs::{Attr, Context, Cred, Driver, Errno, OpenFlags, Vfs, VfsConfig};
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
 
 use crate::harness::{Arm, Seat, Worker};
+use crate::names::aging::{self, Change};
 use crate::names::paths::Paths;
-use crate::names::tree::{Tree, attr_of};
+use crate::names::tree::{Entry, ROOT, Tree, attr_of};
 use crate::workloads::lookups::{Setup, USER};
 use crate::workloads::visit::{Cursor, SERIALIZED, Which};
 
@@ -44,7 +45,10 @@ impl Contexts {
     pub fn on_tmpfs(setup: &Setup, call: Call) -> Result<Self> {
         let options = parse("size=0,nr_inodes=0,mode=755").map_err(anyhow::Error::msg)?;
         let this = Self::over(Tmpfs::new(options)?, setup, call)?;
-        make(&this.vfs, &this.tree)?;
+        let dirs = make(&this.vfs, &this.tree)?;
+        if setup.aged {
+            age(&this.vfs, &this.tree, &dirs)?;
+        }
         Ok(this)
     }
 
@@ -77,14 +81,15 @@ impl Contexts {
     }
 }
 
+/// Paths of directories by the tree's inode numbers.
+type Dirs = HashMap<u64, Vec<u8>>;
+
 /// Makes every entry of a tree.
-fn make(vfs: &Vfs, tree: &Tree) -> Result<()> {
+fn make(vfs: &Vfs, tree: &Tree) -> Result<Dirs> {
     let context = vfs.context(Cred::root());
-    let mut dirs = std::collections::HashMap::from([(crate::names::tree::ROOT, Vec::new())]);
+    let mut dirs = Dirs::from([(ROOT, Vec::new())]);
     for entry in tree.entries.iter().filter(|e| e.attr.ino != 0) {
-        let mut path = dirs.get(&entry.parent).context("an entry stands before its directory")?.clone();
-        path.push(b'/');
-        path.extend_from_slice(&entry.name);
+        let path = path_of(&dirs, entry)?;
         if entry.attr.is_dir() {
             context.mkdir(&path, entry.attr.mode & 0o777)?;
             dirs.insert(entry.attr.ino, path);
@@ -92,7 +97,25 @@ fn make(vfs: &Vfs, tree: &Tree) -> Result<()> {
             context.mknod(&path, entry.attr.mode, 0)?;
         }
     }
-    Ok(())
+    Ok(dirs)
+}
+
+fn path_of(dirs: &Dirs, entry: &Entry) -> Result<Vec<u8>> {
+    let dir = dirs.get(&entry.parent).context("an entry stands before its directory")?;
+    Ok([&dir[..], b"/", &entry.name].concat())
+}
+
+/// Removes and creates files ([`aging`]).
+fn age(vfs: &Vfs, tree: &Tree, dirs: &Dirs) -> Result<()> {
+    let context = vfs.context(Cred::root());
+    aging::age(tree, |change, entry| {
+        let path = path_of(dirs, entry)?;
+        match change {
+            Change::Remove => context.unlink(&path)?,
+            Change::Create => drop(context.mknod(&path, entry.attr.mode, 0)?),
+        }
+        Ok(())
+    })
 }
 
 impl Arm for Contexts {

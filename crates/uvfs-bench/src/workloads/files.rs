@@ -1,4 +1,4 @@
-//! Arms on one file, for `stat-same` and `open-same`.
+//! Arms on a tree of files, for `stat-*` and `open-*`.
 
 use anyhow::Result;
 use serde_json::json;
@@ -13,25 +13,55 @@ use crate::workloads::target::{SystemCalls, Target};
 use crate::workloads::visit::{Which, variants};
 use crate::workloads::{Maker, Prepare};
 
+/// Trees in which each worker has a file of its own are made for this many workers.
+const SEATS: u64 = 64;
+
 /// The parameters of a case.
 #[derive(Clone, Copy, Debug)]
 pub struct FileArms {
+    /// Which paths are visited.
+    pub which: Which,
     /// The measured call.
     pub call: Call,
-    /// Names in the path.
+    /// Names in each path.
     pub depth: u64,
+    /// Number of files; `None`: as many as `which` needs.
+    pub files: Option<u64>,
+    /// Files of a directory.
+    pub per_dir: Option<u64>,
+    /// Whether files were removed and created before ([`aging`](crate::names::aging)).
+    pub aged: bool,
 }
 
-/// Every table, with uvfs's cache as `uvfs-table`, and the library itself.
+/// Every table, with uvfs's cache as `uvfs-table` and with its prefix cache, and the library itself.
 pub fn arms_of_tables() -> Vec<&'static str> {
-    let tables = registry::TABLES.into_iter().filter(|name| !matches!(*name, "uvfs" | "uvfs-prefix"));
+    let tables = registry::TABLES.into_iter().filter(|name| *name != "uvfs");
     tables.chain(["uvfs-table", "uvfs"]).collect()
 }
 
-/// The case of these arms: one file.
+/// The case of these arms.
 pub fn case<'w>(arms: FileArms) -> Prepare<'w> {
-    let params = Params::from_iter([("depth".to_owned(), json!(arms.depth))]);
-    let shape = Shape { files: 1, depth: arms.depth as usize, per_dir: None, negative: false, seed: 1 };
+    let files = match arms.which {
+        Which::Same => 1,
+        Which::Separate => SEATS,
+        Which::All => arms.files.unwrap_or(1),
+    };
+    let mut params = Params::new();
+    if let Some(files) = arms.files {
+        params.insert("files".to_owned(), json!(files));
+    }
+    params.insert("depth".to_owned(), json!(arms.depth));
+    if arms.aged {
+        params.insert("aged".to_owned(), json!(true));
+    }
+    let shape = Shape {
+        files,
+        depth: arms.depth as usize,
+        per_dir: arms.per_dir,
+        own: arms.which == Which::Separate,
+        negative: false,
+        seed: 1,
+    };
     Prepare { params, variants: variants(), maker: Box::new(Files { arms, tree: LazyTree::new(shape) }) }
 }
 
@@ -42,7 +72,7 @@ struct Files {
 
 impl Files {
     fn setup(&self, threads: usize) -> Result<Setup> {
-        Ok(Setup { tree: self.tree.get()?, which: Which::Same, threads })
+        Ok(Setup { tree: self.tree.get()?, which: self.arms.which, threads, aged: self.arms.aged })
     }
 }
 

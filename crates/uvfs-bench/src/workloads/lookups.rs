@@ -13,7 +13,8 @@ use uvfs_cache::Attr;
 use crate::arms::{Local, Table};
 use crate::harness::{Arm, Seat, Worker};
 use crate::names::Names;
-use crate::names::namei::{self, Cred, Failure};
+use crate::names::aging::{self, Change};
+use crate::names::namei::{Cred, Failure};
 use crate::names::paths::{Path, Paths};
 use crate::names::tree::{Tree, attr_of};
 use crate::workloads::visit::{Cursor, SERIALIZED, Which};
@@ -21,7 +22,7 @@ use crate::workloads::visit::{Cursor, SERIALIZED, Which};
 /// The user who walks: not the owner.
 pub const USER: Cred = Cred { uid: 1000, gid: 1000 };
 /// Walks of one path before a benchmark gives up because something always moves.
-const TRIES: u32 = 1_000_000;
+pub const TRIES: u32 = 1_000_000;
 /// Number of paths that are checked in full before anything is measured.
 const CHECKED: usize = 20_000;
 
@@ -50,7 +51,7 @@ pub struct Stat;
 impl Method for Stat {
     #[inline]
     fn look<N: Names>(names: &N, path: Path<'_>, attr: &mut Attr) -> Result<(), Failure> {
-        namei::stat(names, USER, path.whole, attr)
+        names.stat(USER, path.whole, attr)
     }
 }
 
@@ -63,6 +64,23 @@ pub struct Setup {
     pub which: Which,
     /// Most threads.
     pub threads: usize,
+    /// Whether files are removed and created before the arm is used ([`aging`]).
+    pub aged: bool,
+}
+
+/// A table that holds the setup's tree.
+///
+/// # Errors
+/// The table's error.
+pub fn filled<T: Table>(setup: &Setup) -> Result<T> {
+    let mut table = T::build(&setup.tree, setup.threads)?;
+    if setup.aged {
+        aging::age(&setup.tree, |change, entry| match change {
+            Change::Remove => table.remove(entry),
+            Change::Create => table.create(entry),
+        })?;
+    }
+    Ok(table)
 }
 
 /// The arm.
@@ -74,13 +92,18 @@ pub struct Lookups<T, M> {
 }
 
 impl<T: Table, M: Method> Lookups<T, M> {
-    /// Fills a table.
+    /// Fills a table, and ages it if the setup says so.
     ///
     /// # Errors
     /// The table's error.
     pub fn new(name: &'static str, setup: &Setup) -> Result<Self> {
-        let table = T::build(&setup.tree, setup.threads)?;
+        let table = filled(setup)?;
         Ok(Self { name, table, setup: setup.clone(), _method: PhantomData })
+    }
+
+    /// The table.
+    pub fn table(&self) -> &T {
+        &self.table
     }
 
     fn check_paths(&self, thread: usize) -> Result<()> {
@@ -192,7 +215,7 @@ impl<T: Table, M: Method> Worker for Looking<'_, T, M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::tree::Shape;
+    use crate::names::tree::{Entry, Shape};
     use crate::names::{Miss, Perm};
 
     /// A broken table: finds every name everywhere, with the attributes of one inode.
@@ -202,6 +225,12 @@ mod tests {
         type Local<'t> = &'t Self;
         fn build(_: &Tree, _: usize) -> Result<Self> {
             Ok(Self)
+        }
+        fn remove(&mut self, _: &Entry) -> Result<()> {
+            Ok(())
+        }
+        fn create(&mut self, _: &Entry) -> Result<()> {
+            Ok(())
         }
         fn local(&self, _: usize) -> &Self {
             self
@@ -239,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_table_that_is_wrong_is_not_measured() {
-        let shape = |files, negative| Shape { files, depth: 1, per_dir: None, negative, seed: 1 };
+        let shape = |files, negative| Shape { files, depth: 1, per_dir: None, own: false, negative, seed: 1 };
         for (shape, said) in [
             // The hit is right; the miss is not.
             (shape(1, false), "a name that is not there"),
@@ -247,7 +276,7 @@ mod tests {
             (shape(1, true), "an absent name was found"),
         ] {
             let tree = Arc::new(Tree::new(shape).unwrap());
-            let setup = Setup { tree, which: Which::All, threads: 1 };
+            let setup = Setup { tree, which: Which::All, threads: 1, aged: false };
             let wrong = Lookups::<Liar, Bare>::new("liar", &setup).unwrap().check().unwrap_err();
             assert!(wrong.to_string().contains(said), "{wrong}");
         }

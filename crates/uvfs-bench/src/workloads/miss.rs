@@ -100,7 +100,7 @@ impl Misses {
     fn setup(&self, threads: usize) -> Result<(Arc<Generated>, Setup)> {
         let driver = self.driver()?;
         let tree = Arc::new(self.tree(&driver)?);
-        Ok((driver, Setup { tree, which: Which::All, threads }))
+        Ok((driver, Setup { tree, which: Which::All, threads, aged: false }))
     }
 }
 
@@ -118,10 +118,11 @@ impl Maker for Misses {
             files: self.files,
             depth: self.depth,
             per_dir: Some(self.files),
+            own: false,
             negative: true,
             seed: 1,
         };
-        let setup = Setup { tree: Arc::new(Tree::new(shape)?), which: Which::All, threads: 1 };
+        let setup = Setup { tree: Arc::new(Tree::new(shape)?), which: Which::All, threads: 1, aged: false };
         Ok(Box::new(SystemCalls::new(target, shape, &setup, Call::Absent)?))
     }
 }

@@ -18,6 +18,7 @@ pub mod lookups;
 pub mod miss;
 pub mod open;
 pub mod options;
+pub mod rename_dirs;
 pub mod rwsem;
 pub mod showgids;
 pub mod stat;
@@ -41,6 +42,11 @@ pub trait Workload: Sync {
 
     /// One line: what is done, and which arms are compared.
     fn about(&self) -> &'static str;
+
+    /// More of the help, after the options.
+    fn notes(&self) -> &'static str {
+        ""
+    }
 
     /// Every in-process arm, in the order of their turns.
     fn arms(&self) -> Vec<&'static str>;
@@ -123,9 +129,12 @@ pub fn worker_elsewhere(said: &Value, seat: Seat) -> Result<Box<dyn Worker>> {
 pub fn all() -> Vec<Box<dyn Workload>> {
     vec![
         Box::new(table::Table),
-        Box::new(stat::StatSame),
-        Box::new(open::OpenSame),
+        Box::new(stat::SAME),
+        Box::new(stat::MANY),
+        Box::new(open::SAME),
+        Box::new(open::SEPARATE),
         Box::new(miss::LookupMiss),
+        Box::new(rename_dirs::RenameDirs),
         Box::new(lockref::Lockref),
         Box::new(showgids::Showgids),
         Box::new(rwsem::Rwsem),

@@ -1,25 +1,46 @@
-//! `open-same`: opening one file and closing it again, by every thread.
+//! `open-same`, `open-separate`: opening a file and closing it again.
 //!
-//! A table's part of an open is taking and putting a reference: `stock` and `patched`. `uvfs` is the library's own
-//! `open` and drop of the handle. Through a target it is `open(2)` and `close(2)`.
+//! A table's part of an open is taking and putting a reference: `stock` and `patched`. `uvfs` is the library's
+//! own `open` and drop of the handle. Through a target it is `open(2)` and `close(2)`.
 
 use anyhow::Result;
 use clap::{Arg, ArgMatches};
 
 use crate::workloads::context::Call;
 use crate::workloads::files::{FileArms, case};
+use crate::workloads::visit::Which;
 use crate::workloads::{Prepare, Workload, options};
 
-/// The workload.
-pub struct OpenSame;
+/// One of the two.
+pub struct OpenFiles {
+    name: &'static str,
+    about: &'static str,
+    which: Which,
+    depths: &'static str,
+}
 
-impl Workload for OpenSame {
+/// Every thread opens the same path.
+pub const SAME: OpenFiles = OpenFiles {
+    name: "open-same",
+    about: "open(path) and close: every thread the same file",
+    which: Which::Same,
+    depths: "1",
+};
+/// Each thread opens a file of its own.
+pub const SEPARATE: OpenFiles = OpenFiles {
+    name: "open-separate",
+    about: "open(path) and close: each thread a file of its own, in directories of its own",
+    which: Which::Separate,
+    depths: "2",
+};
+
+impl Workload for OpenFiles {
     fn name(&self) -> &'static str {
-        "open-same"
+        self.name
     }
 
     fn about(&self) -> &'static str {
-        "open(path) and close: every thread the same file"
+        self.about
     }
 
     fn arms(&self) -> Vec<&'static str> {
@@ -27,11 +48,13 @@ impl Workload for OpenSame {
     }
 
     fn args(&self) -> Vec<Arg> {
-        vec![options::depth("1")]
+        vec![options::depth(self.depths)]
     }
 
     fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
         let depths = options::numbers(matches, "depth")?;
-        Ok(depths.into_iter().map(|depth| case(FileArms { call: Call::Open, depth })).collect())
+        let (which, call) = (self.which, Call::Open);
+        let arms = |depth| FileArms { which, call, depth, files: None, per_dir: None, aged: false };
+        Ok(depths.into_iter().map(|depth| case(arms(depth))).collect())
     }
 }

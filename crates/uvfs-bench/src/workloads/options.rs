@@ -48,6 +48,23 @@ pub fn per_dir() -> Arg {
         .help("Files of a directory [default: as many as make every level branch alike]")
 }
 
+/// The name of [`aged`].
+const AGED: &str = "aged";
+
+/// `--aged`.
+pub fn aged() -> Arg {
+    Arg::new(AGED).long(AGED).action(ArgAction::SetTrue).help(
+        "Age every arm before it is measured: in each of 10 rounds half of the files, chosen at random, are removed in \
+         random order and created again in another. The seed is fixed, so all arms do the same operations in the same \
+         order. The files, their names and the visiting order stay the same",
+    )
+}
+
+/// Whether [`aged`] was given.
+pub fn is_aged(matches: &ArgMatches) -> bool {
+    matches.try_get_one::<bool>(AGED).ok().flatten().copied().unwrap_or(false)
+}
+
 /// `--phases a,b`.
 pub fn phases<T: ValueEnum + Clone + Send + Sync + 'static>() -> Arg {
     Arg::new("phases")

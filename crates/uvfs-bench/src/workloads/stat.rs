@@ -1,6 +1,7 @@
-//! `stat-same`: one `stat` of one path by every thread, entirely through namei.
+//! `stat-same`, `stat-many`: one `stat` by path, entirely through namei.
 //!
-//! The tables run under one namei ([`crate::names::namei`]). `uvfs-table` is uvfs's cache under that same namei.
+//! The tables run under one namei ([`crate::names::namei`]). `uvfs-table` is uvfs's cache under that same
+//! namei, and `uvfs-prefix` the same with its prefix cache in front.
 //! `uvfs` is the library as a program calls it, on its tmpfs.
 
 use anyhow::Result;
@@ -8,18 +9,39 @@ use clap::{Arg, ArgMatches};
 
 use crate::workloads::context::Call;
 use crate::workloads::files::{FileArms, arms_of_tables, case};
+use crate::workloads::visit::Which;
 use crate::workloads::{Prepare, Workload, options};
 
-/// The workload.
-pub struct StatSame;
+/// One of the two.
+pub struct StatFiles {
+    name: &'static str,
+    about: &'static str,
+    which: Which,
+    depths: &'static str,
+}
 
-impl Workload for StatSame {
+/// Every thread looks up the same path.
+pub const SAME: StatFiles = StatFiles {
+    name: "stat-same",
+    about: "stat(path): every thread the same file",
+    which: Which::Same,
+    depths: "1,6",
+};
+/// Many files.
+pub const MANY: StatFiles = StatFiles {
+    name: "stat-many",
+    about: "stat(path): all files of a tree in random order",
+    which: Which::All,
+    depths: "6",
+};
+
+impl Workload for StatFiles {
     fn name(&self) -> &'static str {
-        "stat-same"
+        self.name
     }
 
     fn about(&self) -> &'static str {
-        "stat(path): every thread the same file"
+        self.about
     }
 
     fn arms(&self) -> Vec<&'static str> {
@@ -27,11 +49,27 @@ impl Workload for StatSame {
     }
 
     fn args(&self) -> Vec<Arg> {
-        vec![options::depth("1,6")]
+        let mut args = vec![options::depth(self.depths)];
+        if self.which == Which::All {
+            args.extend([options::files("10000"), options::per_dir(), options::aged()]);
+        }
+        args
     }
 
     fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
-        let depths = options::numbers(matches, "depth")?;
-        Ok(depths.into_iter().map(|depth| case(FileArms { call: Call::Stat, depth })).collect())
+        let (which, call) = (self.which, Call::Stat);
+        let files = match which {
+            Which::All => options::numbers(matches, "files")?.into_iter().map(Some).collect(),
+            Which::Same | Which::Separate => vec![None],
+        };
+        let per_dir = matches.try_get_one::<u64>("per-dir").ok().flatten().copied();
+        let aged = options::is_aged(matches);
+        let mut cases = Vec::new();
+        for files in files {
+            for depth in options::numbers(matches, "depth")? {
+                cases.push(case(FileArms { which, call, depth, files, per_dir, aged }));
+            }
+        }
+        Ok(cases)
     }
 }

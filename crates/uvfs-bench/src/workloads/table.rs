@@ -30,7 +30,7 @@ impl Workload for Table {
     }
 
     fn args(&self) -> Vec<Arg> {
-        vec![options::depth("1,6"), options::files("1,10000"), options::per_dir()]
+        vec![options::depth("1,6"), options::files("1,10000"), options::per_dir(), options::aged()]
     }
 
     fn has_targets(&self) -> bool {
@@ -39,18 +39,23 @@ impl Workload for Table {
 
     fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
         let per_dir = matches.get_one::<u64>("per-dir").copied();
+        let aged = options::is_aged(matches);
         let mut cases = Vec::new();
         for files in options::numbers(matches, "files")? {
             for depth in options::numbers(matches, "depth")? {
-                let params = Params::from_iter([
+                let mut params = Params::from_iter([
                     ("files".to_owned(), json!(files)),
                     ("depth".to_owned(), json!(depth)),
                 ]);
-                let shape = Shape { files, depth: depth as usize, per_dir, negative: false, seed: 1 };
+                if aged {
+                    params.insert("aged".to_owned(), json!(true));
+                }
+                let depth = depth as usize;
+                let shape = Shape { files, depth, per_dir, own: false, negative: false, seed: 1 };
                 cases.push(Prepare {
                     params,
                     variants: variants(),
-                    maker: Box::new(Tables(LazyTree::new(shape))),
+                    maker: Box::new(Tables { tree: LazyTree::new(shape), aged }),
                 });
             }
         }
@@ -58,11 +63,14 @@ impl Workload for Table {
     }
 }
 
-struct Tables(LazyTree);
+struct Tables {
+    tree: LazyTree,
+    aged: bool,
+}
 
 impl Maker for Tables {
     fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>> {
-        let setup = Setup { tree: self.0.get()?, which: Which::All, threads };
+        let setup = Setup { tree: self.tree.get()?, which: Which::All, threads, aged: self.aged };
         registry::table::<Bare>(name, &setup)
     }
 

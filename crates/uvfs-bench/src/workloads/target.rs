@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::harness::{Arm, Seat, Worker};
+use crate::names::aging::{self, Change};
 use crate::names::tree::{LazyTree, ROOT, Shape, Tree};
 use crate::workloads::context::Call;
 use crate::workloads::lookups::Setup;
@@ -101,7 +102,7 @@ impl SystemCalls {
     /// If the directory cannot be written to.
     pub fn new(target: &Target, shape: Shape, setup: &Setup, call: Call) -> Result<Self> {
         let Target::Dir { name, dir } = target else { bail!("this process's own arms are no target") };
-        let (base, tree) = (made(dir, &setup.tree)?, setup.tree.clone());
+        let (base, tree) = (made(dir, setup)?, setup.tree.clone());
         let fd = directory(base.path())?;
         let paths = relative(&tree)?;
         let which = setup.which;
@@ -118,14 +119,14 @@ pub fn directory(path: &std::path::Path) -> Result<OwnedFd> {
     open(path, flags, Mode::empty()).with_context(|| format!("cannot open {}", path.display()))
 }
 
-/// A fresh directory with the tree in it.
-fn made(dir: &std::path::Path, tree: &Tree) -> Result<tempfile::TempDir> {
+/// A fresh directory with the tree in it, aged if the setup says so.
+fn made(dir: &std::path::Path, setup: &Setup) -> Result<tempfile::TempDir> {
     let base = tempfile::Builder::new()
         .prefix("uvfs-bench-")
         .tempdir_in(dir)
         .with_context(|| format!("cannot make a directory in {}", dir.display()))?;
     let mut dirs = std::collections::HashMap::from([(ROOT, base.path().to_owned())]);
-    for entry in tree.entries.iter().filter(|e| e.attr.ino != 0) {
+    for entry in setup.tree.entries.iter().filter(|e| e.attr.ino != 0) {
         let parent = dirs.get(&entry.parent).context("an entry stands before its directory")?;
         let path = parent.join(String::from_utf8_lossy(&entry.name).as_ref());
         if entry.attr.is_dir() {
@@ -134,6 +135,17 @@ fn made(dir: &std::path::Path, tree: &Tree) -> Result<tempfile::TempDir> {
         } else {
             std::fs::File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
         }
+    }
+    if setup.aged {
+        aging::age(&setup.tree, |change, entry| {
+            let parent = dirs.get(&entry.parent).context("an entry without its directory")?;
+            let path = parent.join(String::from_utf8_lossy(&entry.name).as_ref());
+            match change {
+                Change::Remove => std::fs::remove_file(path)?,
+                Change::Create => drop(std::fs::File::create(path)?),
+            }
+            Ok(())
+        })?;
     }
     Ok(base)
 }

@@ -15,6 +15,8 @@ use crate::harness::schedule::Params;
 pub enum Which {
     /// Every thread visits the first path.
     Same,
+    /// Each thread visits a path of its own.
+    Separate,
     /// Every thread visits all paths, from different starting points.
     All,
 }
@@ -39,8 +41,10 @@ pub struct Cursor {
 impl Cursor {
     /// At the beginning of a thread's share of `len` paths (at least one).
     pub fn new(which: Which, len: usize, seat: Seat) -> Self {
+        let own = seat.index % len.max(1);
         let (from, to, at) = match which {
             Which::Same => (0, 1, 0),
+            Which::Separate => (own, own + 1, own),
             Which::All => (0, len, seat.index * len / seat.of.max(1)),
         };
         // Always zero, but the compiler must not know that.
@@ -91,6 +95,7 @@ mod tests {
     fn threads_visit_their_share() {
         let (first, second) = (Seat { index: 0, of: 2 }, Seat { index: 1, of: 2 });
         assert_eq!(visits(Which::Same, second), [0; 6]);
+        assert_eq!(visits(Which::Separate, second), [1; 6]);
         assert_eq!(visits(Which::All, first), [0, 1, 2, 3, 0, 1]);
         assert_eq!(visits(Which::All, second), [2, 3, 0, 1, 2, 3]);
     }

@@ -106,6 +106,19 @@ const unsigned char *bench_urcu_find(struct cds_lfht *ht, unsigned long hash, ui
 	return e ? e->value : NULL;
 }
 
+/* 0, or -1 where there is no such key. The caller holds the read lock. */
+int bench_urcu_remove(struct cds_lfht *ht, unsigned long hash, uint64_t parent, const unsigned char *name,
+		      size_t len, size_t value_len)
+{
+	struct wanted w = { parent, name, len };
+	struct entry *e = find(ht, hash, &w);
+
+	if (!e || cds_lfht_del(ht, &e->node) != 0)
+		return -1;
+	urcu_memb_call_rcu(&tail_of(e, value_len)->rcu, free_entry);
+	return 0;
+}
+
 /* Frees all. No other thread uses the table; the caller is registered and outside of any section. */
 void bench_urcu_free(struct cds_lfht *ht, size_t value_len)
 {

@@ -13,7 +13,7 @@ use uvfs_cache::Attr;
 use crate::arms::keyed::{Get, Keyed};
 use crate::arms::{Local, Table};
 use crate::names::key::{Borrowed, Hashing, hashing};
-use crate::names::tree::Tree;
+use crate::names::tree::{Entry, Tree};
 
 #[repr(C)]
 struct CdsLfht {
@@ -46,6 +46,14 @@ unsafe extern "C" {
         name: *const c_uchar,
         len: usize,
     ) -> *const c_uchar;
+    fn bench_urcu_remove(
+        ht: *mut CdsLfht,
+        hash: c_ulong,
+        parent: u64,
+        name: *const c_uchar,
+        len: usize,
+        value_len: usize,
+    ) -> c_int;
     fn bench_urcu_free(ht: *mut CdsLfht, value_len: usize);
 }
 
@@ -118,6 +126,16 @@ impl<'l> Section<'l> {
         ensure!(done == 0, "liburcu could not add an entry");
         Ok(())
     }
+
+    fn remove(&self, parent: u64, name: &[u8]) -> Result<()> {
+        let hash = Borrowed { parent, name }.hash_once(&self.table.hashing);
+        // SAFETY: as in `add`.
+        let done = unsafe {
+            bench_urcu_remove(self.table.table.as_ptr(), hash, parent, name.as_ptr(), name.len(), VALUE)
+        };
+        ensure!(done == 0, "the file to be removed is not there");
+        Ok(())
+    }
 }
 
 impl Drop for Section<'_> {
@@ -156,6 +174,14 @@ impl Table for Urcu {
         }
         drop(registered);
         Ok(table)
+    }
+
+    fn remove(&mut self, entry: &Entry) -> Result<()> {
+        Section::new(&Registered::new(self)).remove(entry.parent, &entry.name)
+    }
+
+    fn create(&mut self, entry: &Entry) -> Result<()> {
+        Section::new(&Registered::new(self)).add(entry.parent, &entry.name, &entry.attr)
     }
 
     fn local(&self, _thread: usize) -> Registered<'_> {

@@ -2,6 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -9,9 +10,10 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, mkdirat, mknodat, openat, statat, unlinkat};
 
 use crate::harness::{Arm, Seat, Worker, usage};
+use crate::names::aging::{self, Change};
 use crate::workloads::target::{Target, directory};
-use crate::workloads::tree::Phase;
 use crate::workloads::tree::shape::{Name, Shape, Unit, Units, dir, top};
+use crate::workloads::tree::{Phase, Plan};
 
 /// The buffer size of glibc's readdir(3).
 const READDIR: usize = 32 * 1024;
@@ -20,9 +22,11 @@ const READDIR: usize = 32 * 1024;
 pub struct SystemCalls {
     name: String,
     shape: Shape,
-    phases: Vec<Phase>,
+    plan: Plan,
     fd: OwnedFd,
     filled: Mutex<bool>,
+    /// Whether the trees that exist are aged.
+    aged: AtomicBool,
     /// Dropped last, with everything left in it.
     _base: tempfile::TempDir,
 }
@@ -32,15 +36,22 @@ impl SystemCalls {
     ///
     /// # Errors
     /// If the directory cannot be written to.
-    pub fn new(target: &Target, shape: Shape, phases: &[Phase]) -> Result<Self> {
+    pub fn new(target: &Target, shape: Shape, plan: Plan) -> Result<Self> {
         let Target::Dir { name, dir } = target else { bail!("this process's own arms are no target") };
         let base = tempfile::Builder::new()
             .prefix("uvfs-bench-")
             .tempdir_in(dir)
             .with_context(|| format!("cannot make a directory in {}", dir.display()))?;
         let fd = directory(base.path())?;
-        let (name, phases) = (name.clone(), phases.to_vec());
-        Ok(Self { name, shape, phases, fd, filled: Mutex::new(false), _base: base })
+        Ok(Self {
+            name: name.clone(),
+            shape,
+            plan,
+            fd,
+            filled: Mutex::new(false),
+            aged: AtomicBool::new(false),
+            _base: base,
+        })
     }
 
     fn walking(&self, phase: Phase, shape: Shape, seat: Seat) -> Walking<'_> {
@@ -55,6 +66,16 @@ impl SystemCalls {
         }
         Ok(())
     }
+
+    fn change(&self, change: Change, file: u64) -> Result<()> {
+        let (unit, file) = self.shape.file(file);
+        let above = opened(&self.fd, top(unit.tree), OFlags::PATH)?;
+        let (here, name) = (opened(&above, dir(unit.dir), OFlags::PATH)?, Name::new(b'f', file));
+        match change {
+            Change::Remove => unlinkat(&here, name.c(), AtFlags::empty()).context("cannot remove a file"),
+            Change::Create => made(&here, name),
+        }
+    }
 }
 
 impl Arm for SystemCalls {
@@ -68,7 +89,7 @@ impl Arm for SystemCalls {
     }
 
     fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
-        let phase = *self.phases.get(variant).context("no such phase")?;
+        let phase = self.plan.phase(variant)?;
         Ok(Box::new(self.walking(phase, self.shape, seat)))
     }
 
@@ -77,7 +98,7 @@ impl Arm for SystemCalls {
     }
 
     fn prepare(&self, variant: usize, _workers: usize) -> Result<()> {
-        let phase = *self.phases.get(variant).context("no such phase")?;
+        let phase = self.plan.phase(variant)?;
         let mut filled = self.filled.lock();
         match (phase, *filled) {
             (Phase::Create, true) => self.run(Phase::Unlink, self.shape)?,
@@ -85,6 +106,10 @@ impl Arm for SystemCalls {
             _ => {}
         }
         *filled = phase != Phase::Unlink;
+        let aged = self.aged.swap(self.plan.leaves_aged(phase), Ordering::Relaxed);
+        if self.plan.wants_aged(phase) && !aged {
+            aging::operations(self.shape.all_files(), |change, file| self.change(change, file))?;
+        }
         Ok(())
     }
 
@@ -107,6 +132,10 @@ fn opened(above: impl AsFd, name: Name, flags: OFlags) -> Result<OwnedFd> {
         .with_context(|| format!("cannot open {:?}", name.c()))
 }
 
+fn made(dir: impl AsFd, name: Name) -> Result<()> {
+    mknodat(dir, name.c(), FileType::RegularFile, Mode::from_raw_mode(0o644), 0).context("cannot make a file")
+}
+
 impl Walking<'_> {
     fn create(&self, unit: Unit) -> Result<()> {
         let mode = Mode::from_raw_mode(0o755);
@@ -119,8 +148,7 @@ impl Walking<'_> {
         let mut name = Name::new(b'f', 0);
         for file in 0..self.shape.files {
             name.set(file);
-            mknodat(&here, name.c(), FileType::RegularFile, Mode::from_raw_mode(0o644), 0)
-                .context("cannot make a file")?;
+            made(&here, name)?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@
 //! memory.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -20,8 +20,9 @@ use uvfs_drivers::tmpfs::{Tmpfs, parse};
 use crate::arms::inodes::links::{Kernel, Links};
 use crate::harness::spread::Spread;
 use crate::harness::{Arm, Seat, Worker, usage};
-use crate::workloads::tree::Phase;
+use crate::names::aging::{self, Change};
 use crate::workloads::tree::shape::{Name, Shape, Unit, Units, dir, top};
+use crate::workloads::tree::{Phase, Plan};
 
 /// Slots of the cache besides those of the trees.
 const SPARE: u64 = 1 << 17;
@@ -32,7 +33,7 @@ const TRIED: u64 = 100;
 pub struct InProcess {
     name: &'static str,
     shape: Shape,
-    phases: Vec<Phase>,
+    plan: Plan,
     /// One VFS for all threads, or one for each.
     vfss: Vec<Arc<Vfs>>,
     kernel: Option<Box<dyn Kernel>>,
@@ -40,6 +41,8 @@ pub struct InProcess {
     slots: Vec<AtomicU32>,
     /// If the trees exist: over how many file systems they are dealt.
     filled: Mutex<Option<usize>>,
+    /// Whether the trees that exist are aged.
+    aged: AtomicBool,
     memory: Memory,
 }
 
@@ -58,7 +61,7 @@ impl InProcess {
     ///
     /// # Errors
     /// The error of uvfs, or that there is no address space.
-    pub fn new(name: &'static str, shape: Shape, phases: &[Phase], own: usize) -> Result<Self> {
+    pub fn new(name: &'static str, shape: Shape, plan: Plan, own: usize) -> Result<Self> {
         let inodes = shape.inodes();
         let slots = u32::try_from((inodes + inodes / 8 + SPARE).next_power_of_two())?;
         let vfss = (0..own).map(|_| mounted(slots)).collect::<Result<_>>()?;
@@ -71,11 +74,12 @@ impl InProcess {
         Ok(Self {
             name,
             shape,
-            phases: phases.to_vec(),
+            plan,
             vfss,
             kernel,
             slots: (0..kept).map(|_| AtomicU32::new(0)).collect(),
             filled: Mutex::new(None),
+            aged: AtomicBool::new(false),
             memory: Memory::default(),
         })
     }
@@ -94,6 +98,16 @@ impl InProcess {
                 walking.batch(shape.per_dir())?;
             }
             Ok(())
+        })
+    }
+
+    /// Ages the trees, which are dealt over `of` file systems.
+    fn age(&self, of: usize) -> Result<()> {
+        let seats = (0..of).map(|index| self.walking(Phase::Create, self.shape, Seat { index, of }));
+        let walkings: Vec<_> = seats.collect();
+        aging::operations(self.shape.all_files(), |change, file| {
+            let (unit, file) = self.shape.file(file);
+            walkings[unit.tree as usize % of].change(change, unit, file)
         })
     }
 
@@ -135,7 +149,7 @@ impl Arm for InProcess {
     }
 
     fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
-        let phase = *self.phases.get(variant).context("no such phase")?;
+        let phase = self.plan.phase(variant)?;
         let mut walking = self.walking(phase, self.shape, seat);
         walking.counted = phase == Phase::Create;
         Ok(Box::new(walking))
@@ -146,13 +160,14 @@ impl Arm for InProcess {
     }
 
     fn prepare(&self, variant: usize, workers: usize) -> Result<()> {
-        let phase = *self.phases.get(variant).context("no such phase")?;
+        let phase = self.plan.phase(variant)?;
         let mut filled = self.filled.lock();
         let of = workers.min(self.vfss.len());
         if let Some(before) = filled.filter(|before| phase == Phase::Create || *before != of) {
             self.run(Phase::Unlink, self.shape, before)?;
             *filled = None;
         }
+        let still = filled.is_some();
         if phase == Phase::Create {
             self.give_back()?;
             *self.memory.before.lock() = usage::resident()?;
@@ -161,6 +176,10 @@ impl Arm for InProcess {
             self.run(Phase::Create, self.shape, of)?;
         }
         *filled = (phase != Phase::Unlink).then_some(of);
+        let aged = self.aged.swap(self.plan.leaves_aged(phase), Ordering::Relaxed);
+        if self.plan.wants_aged(phase) && !(aged && still) {
+            self.age(of)?;
+        }
         Ok(())
     }
 
@@ -248,6 +267,24 @@ impl<'a> Walking<'a> {
             name.set(file);
             let (inode, _) = self.vfs.mknod(&self.op(), &dir, name.bytes(), mode::S_IFREG | 0o644, 0)?;
             self.began(place + 1 + file as usize, &inode)?;
+        }
+        Ok(())
+    }
+
+    /// Removes or creates one file.
+    fn change(&self, change: Change, unit: Unit, file: u64) -> Result<()> {
+        let above = self.found(&self.vfs.root(), top(unit.tree))?;
+        let dir = self.found(&above, dir(unit.dir))?;
+        let (name, place) = (Name::new(b'f', file), self.place(unit) + 1 + file as usize);
+        match change {
+            Change::Remove => {
+                self.ends(place)?;
+                self.vfs.unlink(&self.op(), &dir, name.bytes())?;
+            }
+            Change::Create => {
+                let (inode, _) = self.vfs.mknod(&self.op(), &dir, name.bytes(), mode::S_IFREG | 0o644, 0)?;
+                self.began(place, &inode)?;
+            }
         }
         Ok(())
     }

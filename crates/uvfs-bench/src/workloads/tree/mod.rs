@@ -25,6 +25,11 @@ use crate::workloads::{Maker, Prepare, Workload, options};
 /// Least value of `--memory`.
 const LEAST: u64 = 1 << 20;
 
+/// Help of `--aged`.
+const AGED: &str = "Age the trees before find and unlink: in each of 10 rounds half of the files, chosen at random, are \
+    removed in random order and created again in another. The seed is fixed, so all arms do the same operations in the \
+    same order. The files and their names stay the same. Creating is not aged: it begins without any tree";
+
 /// The phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -35,6 +40,35 @@ pub enum Phase {
     Find,
     /// Removes everything.
     Unlink,
+}
+
+/// What an arm does with its trees.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The measured phases, by variant.
+    pub phases: Vec<Phase>,
+    /// Whether trees are aged before they are walked or removed.
+    pub aged: bool,
+}
+
+impl Plan {
+    /// Whether this phase needs aged trees.
+    pub fn wants_aged(&self, phase: Phase) -> bool {
+        self.aged && phase != Phase::Create
+    }
+
+    /// Whether aged trees exist after this phase.
+    pub fn leaves_aged(&self, phase: Phase) -> bool {
+        self.aged && phase == Phase::Find
+    }
+
+    /// The phase of a variant.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn phase(&self, variant: usize) -> Result<Phase> {
+        self.phases.get(variant).copied().context("no such phase")
+    }
 }
 
 /// The workload.
@@ -87,6 +121,7 @@ impl Workload for Trees {
             number("dirs", "10", 1_000_000, "Directories of a tree"),
             number("files", "1000", 10_000_000, "Files of a directory"),
             options::phases::<Phase>().conflicts_with("memory"),
+            options::aged().conflicts_with("memory").long_help(AGED),
             memory,
         ]
     }
@@ -109,13 +144,17 @@ impl Workload for Trees {
             params.insert(key.to_owned(), json!(value));
         }
         limit.map(|limit| params.insert("memory".to_owned(), json!(limit)));
+        let aged = options::is_aged(matches);
+        if aged {
+            params.insert("aged".to_owned(), json!(true));
+        }
         let phases = options::chosen::<Phase>(matches);
         let named = |phase| Params::from_iter([("phase".to_owned(), phase)]);
         let variants = match limit {
             Some(_) => vec![named(json!("stream"))],
             None => phases.iter().map(|phase| named(json!(phase))).collect(),
         };
-        Ok(vec![Prepare { params, variants, maker: Box::new(Made { shape, phases, limit }) }])
+        Ok(vec![Prepare { params, variants, maker: Box::new(Made { shape, phases, limit, aged }) }])
     }
 }
 
@@ -123,6 +162,13 @@ struct Made {
     shape: Shape,
     phases: Vec<Phase>,
     limit: Option<u64>,
+    aged: bool,
+}
+
+impl Made {
+    fn plan(&self) -> Plan {
+        Plan { phases: self.phases.clone(), aged: self.aged }
+    }
 }
 
 impl Maker for Made {
@@ -133,7 +179,7 @@ impl Maker for Made {
                 bail!("with --memory uvfs goes by its own inode hash, and work would not be equal")
             }
             Some(limit) => Ok(Box::new(stream::Stream::new(name, self.shape, limit, own)?)),
-            None => Ok(Box::new(inproc::InProcess::new(name, self.shape, &self.phases, own)?)),
+            None => Ok(Box::new(inproc::InProcess::new(name, self.shape, self.plan(), own)?)),
         }
     }
 
@@ -142,7 +188,7 @@ impl Maker for Made {
             self.limit.is_none(),
             "{target}: --memory limits the cache of this process; its only target is inproc"
         );
-        Ok(Box::new(calls::SystemCalls::new(target, self.shape, &self.phases)?))
+        Ok(Box::new(calls::SystemCalls::new(target, self.shape, self.plan())?))
     }
 }
 

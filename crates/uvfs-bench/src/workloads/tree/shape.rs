@@ -31,6 +31,17 @@ impl Shape {
         self.trees * self.per_tree()
     }
 
+    /// Files of all trees.
+    pub fn all_files(self) -> u64 {
+        self.trees * self.dirs * self.files
+    }
+
+    /// The directory of a file that is counted over all trees, and its number there.
+    pub fn file(self, number: u64) -> (Unit, u64) {
+        let (dir, file) = (number / self.files, number % self.files);
+        (Unit { tree: dir / self.dirs, dir: dir % self.dirs }, file)
+    }
+
     /// The directories of the trees dealt to a seat, in order.
     pub fn dealt(self, seat: Seat) -> Units {
         Units { shape: self, step: seat.of as u64, tree: seat.index as u64, dir: 0 }
@@ -140,6 +151,10 @@ mod tests {
             assert_eq!((dealt.len(), different.len()), (21, 21));
         }
         assert_eq!((shape.per_dir(), shape.per_tree(), shape.inodes()), (6, 19, 133));
+        let files: HashSet<_> =
+            (0..shape.all_files()).map(|n| shape.file(n)).map(|(u, file)| (u.tree, u.dir, file)).collect();
+        assert_eq!(files.len(), 105);
+        assert!(files.iter().all(|(tree, dir, file)| *tree < 7 && *dir < 3 && *file < 5));
     }
 
     #[test]
