@@ -1,10 +1,9 @@
-//! `.uvfs`: what the caches of a mount do, and the few things that can be asked of them, as files.
+//! `.uvfs`: files that show what the caches of a mount do, and that take a few commands.
 //!
-//! One value a file, and `stats` with all that are numbers, a line each; they are taken when they are read.
-//! Nothing here asks the file system that is mounted or waits for it, and the tree says so
-//! (`may_block`), so that the threads which read requests answer: also while the file system hangs and
-//! under any load.
-//! The tree holds the VFS weakly, because the VFS holds the tree.
+//! There is one value per file, and `stats` with all numbers, a line each; they are taken when they are read. Nothing
+//! here asks the mounted file system or waits for it, and the tree says so (`may_block`). So the threads that read
+//! requests answer, even if the file system hangs, and under any load. The tree holds the VFS weakly, because the VFS
+//! holds the tree.
 
 use std::io::Write;
 use std::sync::{Arc, OnceLock, Weak};

@@ -1,9 +1,9 @@
 //! Going into the background.
 //!
-//! The program starts itself anew, with a pipe as standard output, and returns once the child
-//! has said over it that the mount answers; the child's errors go to the terminal until then. A
-//! new program rather than a fork: what it starts with is known (one thread, no cache), and it
-//! needs no `unsafe`. It costs a millisecond.
+//! The program starts itself anew, with a pipe as standard output. It returns once the child has written to the pipe
+//! that the mount answers; until then the child's errors go to the terminal. It starts a new program rather than a
+//! fork: the state of a new program is known (one thread, no cache), and it needs no `unsafe`. It costs a
+//! millisecond.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};

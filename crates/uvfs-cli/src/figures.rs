@@ -1,6 +1,6 @@
 //! The figures, by name: the one source of `.uvfs`, of `uvfs stat` and of `--metrics`.
 //!
-//! A figure is taken out of a [`Snapshot`], everything that is counted looked at once. Plain values, nothing is locked here.
+//! A figure is taken out of a [`Snapshot`], which has all counts of one moment. Plain values, nothing is locked here.
 
 use uvfs::counters::{Call as DriverCall, Counters};
 use uvfs::{Bail, CacheCounters};

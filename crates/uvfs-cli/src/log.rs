@@ -1,7 +1,6 @@
-//! The log on standard error, and what of it is wanted: `UVFS_LOG` at first, later what is written to
-//! `.uvfs/log`.
+//! The log on standard error, and its filter: `UVFS_LOG` at first, later the text that is written to `.uvfs/log`.
 //!
-//! One filter for the process; who sets it takes a lock that logging reads.
+//! There is one filter for the process. Setting it takes a lock that logging reads.
 
 use std::io::{self, IsTerminal};
 use std::os::unix::net::UnixDatagram;

@@ -1,9 +1,10 @@
 //! The command `uvfs`: mounts the file systems of `uvfs-drivers` through FUSE, and unmounts them.
 //!
-//! `args` is what can be typed, and `options` what may stand after `-o`. `source` makes the file system (`kernfs` the
+//! `args` defines the command line, and `options` the text after `-o`. `source` makes the file system (`kernfs` the
 //! one that a file declares), and `control` makes the directory `.uvfs` in it. `mount` and `daemon` run it, `signals`
-//! ends it, `reload` reloads it. `helper` is what mount(8) calls. `stat` reads another's `.uvfs`. Errors are
-//! sentences on standard error; the exit status is 0, 1 for a failure, 2 for a command that was not understood.
+//! ends it, `reload` reloads it. `mount_helper` is the command that mount(8) calls. `stat` reads the `.uvfs` of
+//! another server. Errors are sentences on standard error; the exit status is 0, 1 for a failure, 2 for a command
+//! that was not understood.
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "they panic where nobody listens: see `print`")]
 

@@ -1,15 +1,15 @@
 //! `--metrics ADDRESS:PORT`: the figures of `.uvfs` for Prometheus, at `/metrics` by HTTP.
 //!
-//! The port is taken before anything is mounted. Each client has a thread for itself, [`PATIENCE`] for its request and as much
-//! again for taking the answer; a request has [`HEAD_MAX`] bytes at the most. At most [`CLIENTS_MAX`] are here at a time. One more
-//! takes the place of the one that came first, whose connection ends: a client that asks is never behind clients that wait. So slow and
-//! hostile clients cost some small threads and nothing of the file system's, none of whose locks is held here. No more is answered than
-//! GET of one path.
+//! The port is bound before anything is mounted. Each client has a thread of its own, [`PATIENCE`] for its request
+//! and as much again for taking the answer; a request has [`HEAD_MAX`] bytes at most. At most [`CLIENTS_MAX`] clients
+//! are served at a time. One more replaces the client that came first, whose connection ends: a client that asks is
+//! never behind clients that wait. So slow and hostile clients cost some small threads and nothing of the file
+//! system's, and none of its locks is held here. Only GET of one path is answered.
 //!
 //! The mutex of [`Clients`] is a leaf, and held for a few steps only.
 //!
-//! The text is Prometheus' exposition format, version 0.0.4: a family for each figure, or for each directory of figures of one
-//! kind, whose names are labels then.
+//! The text is Prometheus' exposition format, version 0.0.4. Each figure is a family. A directory of figures of one
+//! kind is one family too, with the figures' names as labels.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;

@@ -1,13 +1,12 @@
-//! Being `mount.uvfs`, the helper that mount(8) starts for the type `uvfs`: from fstab(5), or by
-//! `mount -t uvfs tmpfs DIR`; and `mount.fuse.uvfs`, which it starts to remount what is not in fstab(5).
+//! The command `mount.uvfs`, which mount(8) starts for the type `uvfs`: from fstab(5), or by `mount -t uvfs tmpfs
+//! DIR`. Also `mount.fuse.uvfs`, which mount(8) starts to remount a mount that is not in fstab(5).
 //!
-//! It is called as `mount.uvfs SOURCE DIR [-sfnv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`; of the options those that are
-//! mount(8)'s own business are taken away. The file system goes into the background, or a boot would
-//! wait for it.
+//! It is called as `mount.uvfs SOURCE DIR [-sfnv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`. Options that concern only
+//! mount(8) are removed. The file system goes into the background, or a boot would wait for it.
 //!
-//! mount(8) does not hand on what is its default anyway: `suid` and `dev` come here as nothing at all, and what a user may
-//! not have as `nosuid,nodev`. So where root mounts, what is not named has mount(8)'s default, and not that of `uvfs mount`.
-//! A remount changes only what is named.
+//! mount(8) does not pass on its defaults: `suid` and `dev` do not arrive here at all, and a user's mount arrives
+//! with `nosuid,nodev`. So if root mounts, an option that is not named has mount(8)'s default, and not that of `uvfs
+//! mount`. A remount changes only the options that are named.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

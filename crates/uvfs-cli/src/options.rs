@@ -1,8 +1,7 @@
 //! The options that may stand after `-o`: those of the mount, and of the file system that is mounted.
 //!
-//! One table says what exists; the parser, the help and the error for an unknown option read it.
-//! As with mount(8), options are separated by commas, may come in several `-o`, and the last of
-//! two that contradict each other holds.
+//! One table lists all options; the parser, the help and the error for an unknown option read it. As with mount(8),
+//! options are separated by commas, may come in several `-o`, and the last of two that contradict each other holds.
 
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
-//! `-o preload`: what is mounted is gone through in the background, so that its names and attributes are in the cache when
-//! somebody asks.
+//! `-o preload`: reads the whole mount in the background, so that its names and attributes are in the cache when a
+//! user asks.
 //!
-//! Some threads take directories and parts of directories from a list, and look each name up as anybody would. They stop for good where
-//! the cache's memory begins to run short: nothing is evicted for what nobody has asked for yet. They end with the mount, each
-//! after the name that it is at; nobody waits for them.
+//! Some threads take directories and parts of directories from a list, and look up each name as a user would. They
+//! stop for good when the cache's memory begins to run short: nothing is evicted for names that nobody has asked for
+//! yet. They end with the mount, each after its present name; nobody waits for them.
 //!
-//! The mutex protects the list and how many are at work; nothing is called with it.
+//! The mutex protects the list and the number of busy threads; nothing is called with it held.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -1,7 +1,8 @@
 //! Standard output and standard error, written so that neither can end the program.
 //!
-//! `println!` and `eprintln!` panic where the other side has gone or the device is full. A server must not die of the
-//! end of its terminal, and a command must not print a backtrace because `head` has read enough; clippy refuses both macros here.
+//! `println!` and `eprintln!` panic if the other side has gone or the device is full. A server must not die with its
+//! terminal, and a command must not print a backtrace because `head` has read enough. clippy refuses both macros
+//! here.
 
 use std::fmt::{self, Display};
 use std::io::{self, ErrorKind, Write};

@@ -1,8 +1,8 @@
-//! Reloading: what a mount does at SIGHUP or at a write to `.uvfs/reload`, and `uvfs reload`, which asks for it.
+//! Reloading: at SIGHUP or at a write to `.uvfs/reload`, and by `uvfs reload`, which asks for it.
 //!
-//! One thread reloads at a time. Requests that come meanwhile lead to one more reload after it, however many they
-//! are. `asked` and `done` count requests: a reload is done for all requests that came before it began to read the
-//! file. One mutex, a leaf: it is held for a copy.
+//! One thread reloads at a time. Any number of requests that come meanwhile lead to one more reload after it. `asked`
+//! and `done` count requests: a reload is done for all requests that came before it began to read the file. One
+//! mutex, a leaf: it is held for a copy.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};

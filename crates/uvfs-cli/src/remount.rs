@@ -1,8 +1,8 @@
-//! `uvfs remount DIR -o OPTIONS`, and `mount -o remount,OPTIONS DIR`: what can be changed of a mount that is there.
+//! `uvfs remount DIR -o OPTIONS`, and `mount -o remount,OPTIONS DIR`: changes the options of an existing mount.
 //!
-//! Flags are the kernel's (`uvfs_fuse::remount`), the memory limit is written to `.uvfs/bytes_limit`. Everything else is as it was when
-//! the mount was made, which `.uvfs/options` says. mount(8) repeats options of fstab(5) that nobody wants to change, so an option
-//! is refused only where it would change something.
+//! Flags are the kernel's (`uvfs_fuse::remount`), and the memory limit is written to `.uvfs/bytes_limit`. All other
+//! options stay as they were when the mount was made; `.uvfs/options` shows them. mount(8) repeats options of
+//! fstab(5) that nobody wants to change, so an option is refused only if it would change something.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -1,6 +1,6 @@
 //! `uvfs stat`: the figures of a mount, from the file `.uvfs/stats` in its root.
 //!
-//! Nothing but that file is looked at, which is answered also while the file system hangs.
+//! It reads only that file, which is answered even if the file system hangs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

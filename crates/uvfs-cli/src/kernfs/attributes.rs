@@ -1,8 +1,8 @@
 //! The contents that the nodes of a SPEC show and take.
 //!
-//! A reader is shown a text that was made at one moment, and keeps it until it reads from the start again: a
-//! value that changes meanwhile is seen as it was. Each change of a value here wakes those that poll. A value's lock
-//! is held for a copy only.
+//! A reader gets a text that was made at one moment, and keeps it until it reads from the start again: it does not
+//! see a later change of the value. Each change of a value here wakes the threads that poll it. A value's lock is
+//! held for a copy only.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Read, Write};

@@ -1,10 +1,10 @@
 //! Running a command for the reader of its file.
 //!
-//! No shell is between: the words are the program and its arguments. It runs in a process group of its own, with
-//! nothing as standard input, and is over when it has ended and its output too. At its time limit the
-//! whole group is killed, and so it is where it says too much. It is always waited for: nothing is left
-//! behind but what left the group by itself. [`end_all`] kills what runs when the mount ends.
-//! Any thread may call [`run`]; it waits for the command. Costs a process a call.
+//! The words are the program and its arguments, without a shell. The program runs in a process group of its own, with
+//! nothing as standard input. It is over when it has ended and its output too. At its time limit the whole group is
+//! killed, and also if its output is too long. The program is always waited for: only processes that left the group
+//! by themselves remain. [`end_all`] kills all running groups when the mount ends. Any thread may call [`run`]; it
+//! waits for the command. Costs a process per call.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};

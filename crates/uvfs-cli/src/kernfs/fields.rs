@@ -1,7 +1,6 @@
 //! The fields of one table of a SPEC, taken out one after the other.
 //!
-//! A field that was taken is gone, so that [`Fields::end`] finds the fields that nobody knows. Every error says where
-//! it is.
+//! A field that was taken is gone, so that [`Fields::end`] finds the unknown ones. Every error names its place.
 
 use std::ops::Range;
 use std::time::Duration;

@@ -1,11 +1,13 @@
 //! `kernfs:SPEC`: a tree that a file declares.
 //!
-//! `spec` says what a SPEC may hold (`fields` takes it out of the TOML, `place` says where an error is). `attributes`
-//! and `command` are what its files do. This module makes a tree of the SPEC: at first, and again when the file has
-//! changed. A reload leaves alone what is declared as before, with the value that it has by now. A node that has
-//! become another thing is replaced in one step, so that its name is never absent. Nodes that are not declared any
-//! more go last. Nothing here waits for readers: they finish on the node that they opened. A SPEC that cannot be used
-//! changes nothing. One mutex: two reloads do not meet.
+//! `spec` defines the contents of a SPEC (`fields` takes them out of the TOML, `place` gives the place of an error).
+//! `attributes` and `command` implement its files. This module makes a tree of the SPEC, and updates it when the file
+//! has changed.
+//!
+//! A reload leaves alone each node with an unchanged declaration, with its present value. A node with another
+//! declaration is replaced in one step, so that its name is never absent. Nodes without a declaration go last.
+//! Nothing here waits for readers: they finish on the node that they opened. A SPEC that cannot be used changes
+//! nothing. One mutex keeps two reloads apart.
 
 mod attributes;
 pub mod command;

@@ -1,6 +1,6 @@
-//! Where in a SPEC something stands, and what is said about it.
+//! Places in a SPEC, and the errors there.
 //!
-//! Plain values; nothing here knows what a SPEC means.
+//! Plain values; nothing here knows the meaning of a SPEC.
 
 use std::fmt;
 use std::ops::Range;

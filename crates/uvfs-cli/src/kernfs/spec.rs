@@ -1,4 +1,4 @@
-//! The declarations of a SPEC: nodes by path, each with its mode, its owner and what it shows.
+//! The declarations of a SPEC: nodes by path, each with its mode, its owner and its content.
 //!
 //! A SPEC is a TOML file with one table for each node, in an array named after its kind:
 //!
@@ -9,9 +9,9 @@
 //! mode = 0o644
 //! ```
 //!
-//! Directories above a path are made where no `[[dir]]` declares them. Nothing is made or run here: what
-//! [`Spec::parse`] returns can be compared with what is there. Every error says where in the file it
-//! is. O(size of the file).
+//! Directories above a path are made if no `[[dir]]` declares them. Nothing is made or run here: the result of
+//! [`Spec::parse`] can be compared with the present tree. Every error names its place in the file. O(size of the
+//! file).
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! The keeper itself: a process that runs in the server's memory, on a stack of its own.
 //!
-//! It has the thread-local storage of the thread that made it, so it must touch none: no allocation, no panic, no
-//! function of the standard library. A system call of `libc` that fails writes `errno` there; the
-//! maker waits until the keeper has made all calls that can fail.
+//! It has the thread-local storage of the thread that made it, so it must not use that: no allocation, no panic, no
+//! function of the standard library. A system call of `libc` that fails writes `errno` there; the maker waits until
+//! the keeper has made all calls that can fail.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};

@@ -1,7 +1,7 @@
-//! POSIX access control lists: from the form that they are stored in to the one of extended attributes.
+//! POSIX access control lists: conversion from the stored form to that of extended attributes.
 //!
-//! Stored, an entry without an id is shorter. The VFS knows the meaning of an entry; this module knows only which
-//! entries there are.
+//! In the stored form an entry without an id is shorter. The VFS knows the meaning of an entry; this module knows
+//! only which entries there are.
 
 use super::bytes::{u16_at, u32_at};
 use super::fault::{Fault, Result, ensure};

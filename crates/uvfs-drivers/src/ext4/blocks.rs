@@ -1,15 +1,16 @@
 //! The image as blocks: the seam between this driver and the cache of blocks ([`uvfs_cache::buffers`]).
 //!
-//! [`Blocks::get`] answers with a block of metadata, pinned: it stays as it is for as long as it is held. [`Blocks::copy`] copies
-//! a few bytes out of one and pins nothing. [`Blocks::read`] puts file data into the reader's buffer. Nobody else
-//! looks at the image.
+//! [`Blocks::get`] returns a pinned block of metadata: it does not change while it is held. [`Blocks::copy`] copies a
+//! few bytes out of a block and pins nothing. [`Blocks::read`] reads file data into the reader's buffer. No other
+//! code reads the image.
 //!
-//! Metadata goes through the cache of blocks: memory of the cache's limit, one read for all who miss a block, read-ahead, and hits
-//! without a lock. File data does not: the reader's kernel keeps pages of the file, and ours keeps those of the image; a
-//! third copy would only drive out metadata.
+//! Metadata goes through the cache of blocks: memory within the cache's limit, one read for all threads that miss a
+//! block, read-ahead, and hits without a lock. File data does not: the reader's kernel keeps pages of the file, and
+//! ours keeps those of the image. A third copy would only drive out metadata.
 //!
-//! A check of a block's bytes need not be repeated as long as they are there. The caller that found them right notes a
-//! [`Checks`] mark, which says what they were taken for. The notes are of the cache of blocks, and go with the block.
+//! A check of a block's bytes need not be repeated while they are in memory. The caller that found them right notes a
+//! [`Checks`] mark, which says what they were checked as. The cache of blocks keeps these notes, and drops them with
+//! the block.
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hash};

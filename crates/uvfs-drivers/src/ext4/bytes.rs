@@ -1,7 +1,7 @@
 //! Numbers as the image has them: little-endian (in the journal big-endian), at any offset.
 //!
-//! Nothing here can panic: what would stand past the end reads as zero, and a slice past the end is damage. The code
-//! that takes a structure apart checks lengths; this is the net below that.
+//! Nothing here can panic: bytes past the end read as zero, and a slice past the end is damage. The code that parses
+//! a structure checks lengths; this is the net below that.
 
 use super::fault::{Fault, Result};
 

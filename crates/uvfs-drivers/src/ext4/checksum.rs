@@ -1,7 +1,7 @@
-//! The two checksums of the format: CRC-32C without its final inversion, and for group descriptors of
-//! file systems without `metadata_csum` CRC-16.
+//! The two checksums of the format: CRC-32C without its final inversion, and CRC-16 for group descriptors of file
+//! systems without `metadata_csum`.
 //!
-//! A checksum goes on from a seed: the file system's, then the inode's. Plain functions.
+//! A checksum continues from a seed: the file system's, then the inode's. Plain functions.
 
 /// Whether a checksum counts as right that `is` or is not. A fuzzer never finds a right one: for it all of them are.
 pub(super) fn right(is: bool) -> bool {

@@ -1,16 +1,17 @@
-//! A pass through the blocks of a directory, and how one ends that goes in circles.
+//! A pass through the blocks of a directory, and the end of one that goes in circles.
 //!
-//! A map of blocks may lead to one block, or one table, as often as it likes, so a small image can claim a directory of terabytes. No
-//! directory has a block twice, and to remember all of them would take memory as the image likes. So a [`Witness`] remembers one: another one whenever
-//! twice as many were met, so that circles are found, and others at random in between: whoever makes an image does not know which. A
-//! pass through a few blocks again and again ends after a small multiple of so many.
+//! A block map may lead to one block, or one table, any number of times. So a small image can claim a directory of
+//! terabytes. No valid directory has a block twice, but to remember all blocks would take as much memory as the image
+//! likes. So a [`Witness`] remembers one block. It takes another one whenever twice as many were met, so that circles
+//! are found, and others at random in between, because the maker of an image must not know which. A pass that repeats
+//! a few blocks ends after a small multiple of their number.
 //!
 //! A caller that lists a directory a few names at a time begins a pass with each call. The pass compares its first
-//! block with one before it, which another call chooses anew ([`Pass::look_back`]).
+//! block with an earlier one, which each call chooses anew ([`Pass::look_back`]).
 //!
-//! The data of files may be shared on purpose (`shared_blocks`): there a witness is not asked.
+//! The data of files may be shared on purpose (`shared_blocks`): there no witness is asked.
 //!
-//! The map is asked once for each run of blocks. Everything here is one call's own.
+//! The map is asked once for each run of blocks. Everything here belongs to one call.
 
 use std::hash::{BuildHasher, RandomState};
 

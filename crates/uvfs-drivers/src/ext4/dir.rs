@@ -1,17 +1,18 @@
 //! Directories: entries in blocks or in the inode, read one after the other, and found by name.
 //!
-//! Reading goes through the blocks in their order, index or not: blocks of an index look like unused entries. A
-//! position is the offset of an entry; one that is none (a client made it up) leads to the next entry, because each
-//! block is read from its beginning. A directory is no longer than the image, which bounds each [`Pass`]; a map that leads to one
-//! block again and again, so that there is more directory than was ever stored, is found out on the way.
+//! Reading goes through the blocks in their order, with or without an index: blocks of an index look like unused
+//! entries. A position is the offset of an entry. Another offset, which a client made up, leads to the next entry,
+//! because each block is read from its beginning. A directory is no longer than the image, which bounds each
+//! [`Pass`]. A map may lead to one block again and again, so that the directory is longer than was ever stored; the
+//! pass notices that on the way.
 //!
 //! Names in an encrypted directory are ENOKEY; `.` and `..` are never encrypted.
 //!
-//! A block is checked as a whole when it is first used: its checksum, and all of its entries. While it is in memory only
-//! lengths are looked at again. Where an entry is damaged those before it are found and shown all the same.
+//! A block is checked as a whole when it is first used: its checksum, and all of its entries. While it stays in
+//! memory, only lengths are checked again. If an entry is damaged, those before it are found and shown all the same.
 //!
-//! A directory has one parent, the one that its `..` names: [`Fs::child`] refuses to find it anywhere else. So what
-//! can be reached from the root is a tree, whatever the image says.
+//! A directory has one parent, the one that its `..` names: [`Fs::child`] refuses to find it anywhere else. So the
+//! directories reachable from the root form a tree, for any content of the image.
 
 use std::ops::Range;
 

@@ -2,7 +2,7 @@
 //!
 //! Each node on the way is checked as a whole before it is used (once, as long as its block is in memory). Its depth
 //! must be right. Its entries must be in order, not overlap, stay within the range that the node above gives it, and
-//! lead into the file system. A walk goes one level down a step, so it ends.
+//! lead into the file system. Each step of a walk goes down one level, so the walk ends.
 
 use std::ops::Range;
 

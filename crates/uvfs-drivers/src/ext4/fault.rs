@@ -1,9 +1,8 @@
-//! Failures inside the driver: an errno, and for the log what was found where.
+//! Failures inside the driver: an errno, and for the log the finding and its place.
 //!
-//! Every function in here answers with [`Fault`]; the driver's door ([`Log::errno`]) turns it into an
-//! errno and writes one line. Lines are limited ([`LINES`] in [`WINDOW`]), because a damaged directory
-//! is asked for again and again; how many were left out is said with the next one. The log's lock is a
-//! leaf, taken only where something was wrong.
+//! Every function in here returns a [`Fault`]. [`Log::errno`], the driver's only exit, turns it into an errno and
+//! writes one line. Lines are limited ([`LINES`] in [`WINDOW`]), because programs ask for a damaged directory again
+//! and again; the next line tells how many were left out. The log's lock is a leaf, taken only after a fault.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

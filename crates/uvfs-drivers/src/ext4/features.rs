@@ -1,7 +1,7 @@
-//! Which features an image may have, and what to do about those that it may not.
+//! The features that an image may have, and advice for those that it may not have.
 //!
-//! Features that are not needed for reading (the format's *compatible* and *read-only compatible* ones)
-//! are let pass, known or not.
+//! Features that are not needed for reading (the format's *compatible* and *read-only compatible* ones) are accepted,
+//! known or not.
 
 use super::Refused;
 

@@ -1,8 +1,8 @@
 //! Contents of files and links.
 //!
 //! File data goes from the image into the reader's buffer; it is neither kept nor checked (the format has no
-//! checksums of data). Inline data is the 60 bytes of the inode's pointers, and what its attribute
-//! `system.data` adds; what the file has beyond it is zeros. Encrypted content is ENOKEY, as the kernel answers without the key.
+//! checksums of data). Inline data is the 60 bytes of the inode's pointers, and the rest in its attribute
+//! `system.data`; the file is zeros beyond that. Encrypted content is ENOKEY, as in a kernel without the key.
 
 use uvfs::types::{Errno, PATH_MAX, Seek, mode};
 

@@ -1,7 +1,7 @@
-//! Group descriptors: where each group's table of inodes stands, and what is free.
+//! Group descriptors: the place of each group's table of inodes, and how much is free.
 //!
-//! All are read and checked when the image is opened; what is kept of each is eight bytes. They stand in a row behind the
-//! superblock, or with `meta_bg` a block of them at the beginning of the groups that it is about.
+//! All are read and checked when the image is opened; eight bytes of each are kept. They stand in a row behind the
+//! superblock. With `meta_bg`, a block of them stands at the beginning of the groups that it describes.
 
 use super::Fs;
 use super::bytes::{slice, u16_at, u32_at};

@@ -1,8 +1,8 @@
 //! The index of a directory: blocks of pairs, hash and block, up to three levels above the leaves.
 //!
 //! The root stands in the directory's first block behind `.` and `..`, other nodes in blocks that look like one
-//! unused entry. Looking a name up goes down by its hash, and on to the next leaf as long as that begins with the
-//! same hash. An index may lead to one block again and again, on purpose: a search that has been in more leaves than the
+//! unused entry. A lookup goes down by the name's hash, and on to the next leaf as long as that begins with the same
+//! hash. An index may lead to one block again and again, on purpose. A search that has been in more leaves than the
 //! directory has blocks is given up, and most end sooner ([`Pass`]).
 
 use super::Fs;

@@ -1,7 +1,7 @@
 //! Block maps: twelve blocks in the inode, then tables of pointers one, two and three levels deep.
 //!
-//! A pointer of zero is a hole, also where it would lead to a table. There are no checksums. A walk
-//! goes one level down a step, so it ends.
+//! A pointer of zero is a hole, even if it would lead to a table. There are no checksums. Each step of a walk goes
+//! down one level, so the walk ends.
 
 use super::Fs;
 use super::bytes::u32_at;

@@ -1,7 +1,7 @@
-//! Inodes: found by number, checked, and taken apart.
+//! Inodes: found by number, checked, and parsed.
 //!
-//! Nothing is kept of an inode between calls but its block in the cache of blocks: a [`Node`] is copied from there when
-//! it is needed, which stores nothing that other threads read.
+//! Between calls nothing is kept of an inode but its block in the cache of blocks. A [`Node`] is copied from there
+//! when it is needed, which stores nothing that other threads read.
 
 use uvfs::types::{Attr, Time, mode};
 

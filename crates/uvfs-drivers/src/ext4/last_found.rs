@@ -1,12 +1,13 @@
-//! Where a thread found a directory's last name, so that it finds the next one there.
+//! The place where a thread found a directory's last name, so that it finds the next one there.
 //!
-//! Names are looked up in the order in which they stand: who lists a directory with attributes asks for each name
-//! right after it was read, and programs ask for what they have read. A search begins behind the name that the last
-//! one found ([`after`]). So looking all names of a directory up takes one pass through it, also where it has no
-//! index. From its beginning each time it would take a pass for each name.
+//! Names are looked up in the order in which they stand: a program that lists a directory with attributes asks for
+//! each name right after reading it, and others ask for the names that they have read. A search begins behind the
+//! name that the last one found ([`after`]). So looking up all names of a directory takes one pass through it, even
+//! without an index. With searches from the beginning it would take a pass for each name.
 //!
-//! Belongs to one thread each, and holds on to nothing. A place is a hint of an image that does not change: a block is looked at there as
-//! carefully as elsewhere, and a name that is not there is searched for as if there were no place. Numbers of images are never issued twice.
+//! Each place belongs to one thread, and keeps nothing alive. It is a hint about an image that does not change. A
+//! block at such a place is checked as carefully as elsewhere, and a name that is not there is searched for as if
+//! there were no place. Numbers of images are never issued twice.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};

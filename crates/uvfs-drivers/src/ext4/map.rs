@@ -1,4 +1,4 @@
-//! From a file's blocks to the image's, whichever way the inode has it.
+//! From a file's blocks to the image's, for both kinds of maps.
 
 use super::Fs;
 use super::fault::{Fault, Locate, Result, ensure};

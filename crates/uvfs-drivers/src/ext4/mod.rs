@@ -1,22 +1,23 @@
 //! ext2, ext3 and ext4 images, read-only: a file or a block device, by inode number, from any number of threads.
 //!
-//! Written from the published layout of the format. The driver keeps nothing per inode. It takes no lock but those of
-//! the cache of blocks, which its hits do not take. Every call reads the inode that it is about ([`inode`]), and from
-//! there blocks ([`map`]: [`extents`] or [`indirect`]), names ([`dir`], [`htree`]) and attributes ([`xattr`]). A
-//! thread remembers where it found the last name of a few directories ([`place`]).
+//! Written from the published layout of the format. The driver keeps nothing per inode. It takes no locks but those
+//! of the cache of blocks, whose hits take none. Every call reads its inode ([`inode`]), and from there blocks
+//! ([`map`]: [`extents`] or [`indirect`]), names ([`dir`], [`htree`]) and attributes ([`xattr`]). A thread remembers
+//! where it found the last name of a few directories ([`last_found`]).
 //!
-//! **An image is hostile input.** Every pointer, length, depth and checksum is checked before it is used; what
-//! cannot be is EUCLEAN, what cannot be read EIO, and one line in the log says where ([`fault`]). Loops go
-//! on in something that ends: levels of a tree, bytes of a block, blocks of the image. Directories form a
-//! tree, whatever names say ([`Fs::child`]).
+//! **An image is hostile input.** Every pointer, length, depth and checksum is checked before it is used. Impossible
+//! values are EUCLEAN, unreadable blocks EIO, and one line in the log says where ([`fault`]). Every loop goes through
+//! something finite: levels of a tree, bytes of a block, blocks of the image. Directories form a tree, whatever names
+//! say ([`Fs::child`]).
 //!
 //! An image that was in use when it was copied has a journal to replay: that is done in memory ([`journal`]).
 //!
-//! **Memory**: blocks of metadata within the limit of the cache that the image is mounted in (without a limit, no more
-//! than the image has). Also eight bytes for each group of blocks, and 16 for each block that was replayed. While a
-//! call lasts, the largest of an inode and an attribute's value (64 KiB).
+//! **Memory**: blocks of metadata within the limit of the cache that the image is mounted in (without a limit, no
+//! more than the image has). Also eight bytes for each group of blocks, and 16 for each block that was replayed.
+//! While a call lasts, the largest of an inode and an attribute's value (64 KiB).
 //!
-//! The image must not change while it is open. Changes all the same give wrong answers or damage, nothing worse.
+//! The image must not change while it is open. If it changes all the same, answers may be wrong or damaged, nothing
+//! worse.
 
 mod acl;
 mod blocks;

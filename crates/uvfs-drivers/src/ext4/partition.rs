@@ -1,8 +1,9 @@
-//! Disk images: which part of one holds the file system, by offset or by a partition's number.
+//! Disk images: the part that holds the file system, by offset or by a partition's number.
 //!
-//! Reads GPT (the backup where the primary is damaged) and MBR with logical partitions, in sectors of 512 bytes, GPT also in sectors of 4096.
-//! A table is hostile input: entries and links are counted, and the memory for a table has a limit. Runs once, before the
-//! superblock is read. By hand, because the crate for GPT panics on entries of an unusual length.
+//! Reads GPT (the backup if the primary is damaged) and MBR with logical partitions, in sectors of 512 bytes; GPT
+//! also in sectors of 4096. A table is hostile input: entries and links are counted, and the memory for a table has a
+//! limit. Runs once, before the superblock is read. Parsed by hand, because the crate for GPT panics on entries of an
+//! unusual length.
 
 use std::io;
 

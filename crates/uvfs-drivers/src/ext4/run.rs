@@ -1,4 +1,4 @@
-//! Runs of a file's blocks, as an inode's map of either kind finds them.
+//! Runs of a file's blocks, as either kind of block map gives them.
 
 /// File blocks are numbered in 32 bits.
 pub(super) const END: u64 = 1 << 32;

@@ -1,7 +1,7 @@
-//! The superblock: how the image is laid out, and whether it can be read.
+//! The superblock: the image's layout, and whether it can be read.
 //!
-//! Read and checked once; plain values afterwards. Its sizes are checked here so far that arithmetic on group, block
-//! and inode numbers elsewhere cannot overflow.
+//! Read and checked once; plain values afterwards. Its sizes are checked here, so that arithmetic on group, block and
+//! inode numbers elsewhere cannot overflow.
 
 use super::Refused;
 use super::blocks::Source;

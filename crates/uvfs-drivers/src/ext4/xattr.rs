@@ -1,8 +1,8 @@
 //! Extended attributes: in the inode after its fields, in one block, or (large values) in inodes of their own.
 //!
-//! Names are cut into a number for the namespace and the rest. Lists are checked as a whole before anything is
-//! taken from them (those in blocks once, as long as the block is in memory). A value is 64 KiB at most. An inode that has no attributes
-//! is known by itself: nothing is read for it.
+//! Names are split into a number for the namespace and the rest. Lists are checked as a whole before any entry is
+//! used (those in blocks once, as long as the block is in memory). A value has 64 KiB at most. The inode itself tells
+//! if it has no attributes: then nothing is read.
 
 use uvfs::acl::{Acl, AclKind};
 use uvfs::types::Errno;

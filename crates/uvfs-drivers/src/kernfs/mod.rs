@@ -21,12 +21,12 @@
 //! # Ok::<(), uvfs::Errno>(())
 //! ```
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
 //! | `options`, `attribute`, `node` | the program's interface |
 //! | `tree`, `locks` | nodes; the tree lock |
 //! | `engine`, `remove`, `links` | changes |
-//! | `push` | updating the caches |
+//! | `update_caches` | updating the caches |
 //! | `view`, `open`, `read`, `poll` | the driver |
 //!
 //! Lock order: an open file's state; an active reference; an inode's lock in a cache; the tree lock. A thread that

@@ -1,6 +1,7 @@
-//! A block of the log, taken apart: its header, the tags of a descriptor, the records of a revoke, and its checksums.
+//! The parser of one block of the log: its header, the tags of a descriptor, the records of a revoke, and its
+//! checksums.
 //!
-//! Plain functions over bytes; lengths that a block gives are held to the block's own.
+//! Plain functions over bytes. Lengths that a block names are limited to the block's own.
 
 use super::super::bytes::{be16_at, be32_at, u8_at};
 use super::super::checksum::{crc32c, crc32c_around, right};

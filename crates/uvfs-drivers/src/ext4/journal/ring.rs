@@ -1,6 +1,7 @@
-//! The blocks of the log: where each stands in the image. The log goes around from its last block to its first.
+//! The blocks of the log, and the place of each in the image. The log continues from its last block at its first.
 //!
-//! The map is read once, has no holes, leads to no block twice, and has few pieces, so that a small image cannot claim a long log.
+//! The map is read once. It has no holes, leads to no block twice, and has few pieces, so that a small image cannot
+//! claim a long log.
 
 use super::super::Fs;
 use super::super::blocks::Source;

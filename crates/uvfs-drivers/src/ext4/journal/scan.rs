@@ -1,14 +1,16 @@
-//! Goes through the log, transaction by transaction, and collects which blocks are to be read from it.
+//! Goes through the log, transaction by transaction, and collects the blocks to be read from it.
 //!
-//! Transactions are numbered one after the other; a block without the magic number or with another number ends the log. A transaction counts
-//! once its commit is found, and all of its checksums are right: the first one that is not whole ends the replay, and what was before it stays.
-//! (The kernel refuses to mount after a wrong checksum, or leaves single blocks out; e2fsck replays what is before it, as is done here.)
+//! Transactions are numbered one after the other; a block without the magic number or with another number ends the
+//! log. A transaction counts once its commit is found and all of its checksums are right. The first one that is not
+//! whole ends the replay, and the earlier ones stay. (After a wrong checksum the kernel refuses to mount, or leaves
+//! single blocks out. e2fsck replays the transactions before it, as this module does.)
 //!
-//! A revoke cancels what its own transaction and earlier ones hold of a block, wherever in the transaction it stands; what later ones hold counts.
-//! Transactions come in their order, so this takes one pass: the data of a transaction first, then its revokes.
+//! A revoke cancels a block's data in its own transaction, before or after the revoke, and in earlier ones. Data in
+//! later transactions counts. Transactions come in their order, so this takes one pass: the data of a transaction
+//! first, then its revokes.
 //!
-//! Hostile logs: a scan uses up each block of the log once and then ends, numbers wrap at 2^32, and a number of a block outside of the image is
-//! damage.
+//! Hostile logs: a scan uses up each block of the log once and then ends, numbers wrap at 2^32, and a number of a
+//! block outside of the image is damage.
 
 use std::collections::BTreeMap;
 
