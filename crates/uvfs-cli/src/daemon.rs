@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::args::Mount;
 
-/// The word that the child says when the mount answers.
+/// The word that the child writes when the mount answers.
 const READY: &str = "ready";
 
 /// In the parent: starts the child and waits until the mount answers.
@@ -43,7 +43,7 @@ pub fn start(args: &Mount) -> Result<()> {
     }
     let status = child.wait().context("cannot wait for the background process")?;
     match status.code() {
-        // It has said why.
+        // It has printed the reason.
         Some(code) if code != 0 => std::process::exit(code),
         _ => bail!("the background process ended before the mount was ready: {status}"),
     }

@@ -47,7 +47,7 @@ fn main() -> ExitCode {
             abort_on_panic();
             match Args::try_parse() {
                 Ok(args) => log::start().and_then(|()| run(args.command)),
-                // Of help and version it says on standard output what was asked for.
+                // Help and version go to standard output.
                 Err(said) if said.use_stderr() => said.exit(),
                 Err(said) => print::written(said.print().and_then(|()| io::stdout().flush())),
             }
@@ -76,8 +76,8 @@ fn run(command: Command) -> Result<()> {
     }
 }
 
-/// A server that has lost a thread to a bug would leave its clients waiting for ever; ended, it
-/// gives them ENOTCONN.
+/// Ends the process at a panic. A server that has lost a thread to a bug would leave its clients waiting for ever;
+/// after its end they get ENOTCONN.
 fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -9,7 +9,7 @@
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
 
-/// Signals that are left as they are: faults of this program, job control, and what does nothing by default.
+/// Signals that keep their meaning: faults of this program, job control, and those that do nothing by default.
 const LEFT: [Signal; 17] = [
     Signal::SIGABRT,
     Signal::SIGBUS,

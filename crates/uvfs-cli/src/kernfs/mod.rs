@@ -35,7 +35,7 @@ fn owner() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
-/// A SPEC's file, understood once.
+/// A SPEC's file, parsed once.
 pub fn read(file: &Path) -> Result<(PathBuf, Spec)> {
     // Relative paths would change their meaning when the process goes into the background.
     let file = std::path::absolute(file).with_context(|| format!("cannot find {}", file.display()))?;
@@ -89,8 +89,8 @@ impl Published {
     /// Reads the SPEC again and makes the tree like it.
     ///
     /// # Errors
-    /// The fault of the SPEC: nothing has changed then. Or a node that cannot be made, for lack of memory: those
-    /// before it have been, and the next reload goes on from there.
+    /// The fault of the SPEC: nothing has changed then. Or a node that cannot be made, for lack of memory: the nodes
+    /// before it were made, and the next reload continues from there.
     pub fn reload(&self) -> Result<Changes> {
         self.become_like(Spec::read(&self.file, owner())?)
     }
@@ -105,7 +105,7 @@ impl Published {
         }
         let gone: Vec<String> =
             nodes.keys().rev().filter(|path| !spec.nodes.contains_key(*path)).cloned().collect();
-        // A directory before what is in it.
+        // A directory before its children.
         for (path, declared) in spec.nodes {
             match nodes.get_mut(&path) {
                 Some((old, _)) if *old == declared => continue,
@@ -127,7 +127,7 @@ impl Published {
                 }
             }
         }
-        // And what is in it before the directory.
+        // And children before their directory.
         for path in gone {
             if let Some((_, node)) = nodes.remove(&path) {
                 node.unlink();

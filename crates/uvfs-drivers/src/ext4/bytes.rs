@@ -39,7 +39,7 @@ pub(super) fn split_u64(data: &[u8], low: usize, high: usize) -> u64 {
     u64::from(u32_at(data, high)) << 32 | u64::from(u32_at(data, low))
 }
 
-/// `len` bytes from an offset on; damage, called `what`, where they are not all there.
+/// `len` bytes from an offset on; damage, with the finding `what`, if they are not all there.
 pub(super) fn slice<'d>(data: &'d [u8], at: usize, len: usize, what: &'static str) -> Result<&'d [u8]> {
     at.checked_add(len).and_then(|end| data.get(at..end)).ok_or_else(|| Fault::damage(what))
 }

@@ -34,7 +34,7 @@ impl Witness {
         Self { block: None, met: 0, random: key }
     }
 
-    /// Damage where it is the one that is remembered.
+    /// Damage if the block is the remembered one.
     #[inline]
     pub(super) fn meet(&mut self, block: u64) -> Result<()> {
         ensure(self.block != Some(block), "a block that is in a file twice").in_block(block)?;
@@ -58,7 +58,7 @@ impl Witness {
 pub(super) struct Pass<'f, 'n> {
     fs: &'f Fs,
     dir: &'n Node,
-    /// The run that the last one was in, and which block of the directory that begins with.
+    /// The run of the last block, and the directory's block with which the run begins.
     run: Stored,
     first: u64,
     witness: Witness,
@@ -69,21 +69,21 @@ impl<'f, 'n> Pass<'f, 'n> {
         Self { fs, dir, run: Stored { len: 0, at: 0 }, first: 0, witness: Witness::new(fs.number) }
     }
 
-    /// The pass begins at block `first`: damage where that is the same as the one before it that chance chooses.
+    /// The pass begins at block `first`: damage if a random block before it is the same block of the image.
     pub(super) fn look_back(&self, first: u64) -> Result<()> {
         if first == 0 {
             return Ok(());
         }
         let before = RandomState::new().hash_one(first) % first;
         let at = |index| self.fs.metadata_run(self.dir, index).map(|run| run.at);
-        // What is wrong with the map is for the pass to tell.
+        // The pass itself reports damage of the map.
         if let (Ok(before), Ok(first)) = (at(before), at(first)) {
             ensure(before != first, "a block that is in a file twice").in_block(first).of(self.dir.ino)?;
         }
         Ok(())
     }
 
-    /// A block, its checksum right. Each is asked for once.
+    /// A block with a right checksum. Each is asked for once.
     pub(super) fn block(&mut self, index: u64) -> Result<DirBlock<'f>> {
         if index < self.first || index - self.first >= self.run.len {
             (self.run, self.first) = (self.fs.metadata_run(self.dir, index)?, index);

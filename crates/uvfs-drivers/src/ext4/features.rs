@@ -5,7 +5,7 @@
 
 use super::Refused;
 
-/// Directory entries say what type their inode is of.
+/// Directory entries have their inode's type.
 pub(super) const FILETYPE: u32 = 0x2;
 /// The journal holds changes that were not written to their places.
 pub(super) const NEEDS_RECOVERY: u32 = 0x4;

@@ -19,7 +19,7 @@ pub(super) struct Hasher {
     pub seed: [u32; 4],
 }
 
-/// Where the end of a directory is; no name has this hash.
+/// The end of a directory; no name has this hash.
 const END: u32 = 0x7fff_ffff << 1;
 
 impl Hasher {

@@ -15,17 +15,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Directories that a thread remembers at a time: as many as it is likely to serve in turn.
 const PLACES: usize = 8;
 
-/// Behind an entry of a directory.
+/// The place behind an entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Which block of the directory, and where that stands.
+    /// The block of the directory, and its place in the image.
     pub index: u64,
     pub at: u64,
-    /// Where the next entry begins in it.
+    /// The offset of the next entry in it.
     pub offset: usize,
 }
 
-/// Of an image and an inode.
+/// The place in one directory, by image and inode.
 #[derive(Clone, Copy)]
 struct Known {
     image: u64,
@@ -46,13 +46,13 @@ pub(super) fn next_image() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Where this thread found the last name in a directory.
+/// The place behind the last name that this thread found in a directory.
 pub(super) fn after(image: u64, dir: u32) -> Option<Place> {
     let known = KNOWN.with(|known| known[dir as usize % PLACES].get());
     ((known.image, known.ino) == (image, dir)).then_some(known.place)
 }
 
-/// It was found here.
+/// Notes the place behind a found name.
 pub(super) fn found(image: u64, ino: u32, place: Place) {
     KNOWN.with(|known| known[ino as usize % PLACES].set(Known { image, ino, place }));
 }

@@ -12,7 +12,7 @@ type Out = BufWriter<Box<dyn Write + Send>>;
 /// A trace that is being written.
 pub(super) struct Record {
     block_size: usize,
-    /// Or why it has ended.
+    /// The output, or the reason why the trace has ended.
     out: Mutex<Result<Out, io::Error>>,
 }
 

@@ -1,7 +1,7 @@
 //! A program's own state as a tree of files, as sysfs and cgroupfs show the kernel's.
 //!
-//! The program makes a [`Kernfs`], adds directories, attributes and symbolic links to its [root](Kernfs::root),
-//! and mounts a [view](Kernfs::view) of it. An attribute is a closure or an [`Attribute`]; it is called when its file is
+//! The program makes a [`Kernfs`], adds directories, attributes and symbolic links to its [root](Kernfs::root), and
+//! mounts a [view](Kernfs::view) of it. An attribute is a closure or an [`Attribute`]; it is called when its file is
 //! read or written. [`Node::remove`] waits for running calls, and no call begins afterwards.
 //!
 //! ```

@@ -59,7 +59,8 @@ impl Replayed {
     }
 }
 
-/// The source with what its journal holds in front of it, where there is something and `noload` does not leave it out.
+/// The source with what its journal holds in front of it, where there is something and `noload` does not leave it
+/// out.
 pub(super) fn settle(
     name: &str,
     source: Arc<dyn Source>,

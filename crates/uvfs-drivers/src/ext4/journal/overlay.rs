@@ -47,7 +47,7 @@ impl Overlay {
         Self { source, block_size: block_size as u64, changed: changes.into_iter().collect() }
     }
 
-    /// How many blocks are read from the log.
+    /// The number of blocks that are read from the log.
     pub(super) fn blocks(&self) -> u64 {
         self.changed.len() as u64
     }

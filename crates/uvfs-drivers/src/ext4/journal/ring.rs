@@ -16,7 +16,7 @@ const PIECES_MAX: usize = 1 << 16;
 struct Piece {
     /// The first of them, as the journal counts.
     first: u64,
-    /// Where it stands in the image.
+    /// Its place in the image.
     at: u64,
     len: u64,
 }
@@ -53,7 +53,7 @@ impl<'s> Ring<'s> {
         }
     }
 
-    /// How many there are.
+    /// The number of blocks.
     pub(super) fn blocks(&self) -> u64 {
         self.blocks
     }
@@ -62,12 +62,12 @@ impl<'s> Ring<'s> {
         self.block_size
     }
 
-    /// How many blocks the image has.
+    /// The number of the image's blocks.
     pub(super) fn image_blocks(&self) -> u64 {
         self.source.size() / self.block_size as u64
     }
 
-    /// Where a block of the journal stands in the image.
+    /// The place of a block of the journal in the image.
     pub(super) fn place(&self, block: u64) -> Result<u64> {
         let behind = self.pieces.partition_point(|piece| piece.first <= block);
         let piece = behind.checked_sub(1).and_then(|index| self.pieces.get(index));
