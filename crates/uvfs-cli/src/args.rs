@@ -103,8 +103,8 @@ pub struct Mount {
     /// Go into the background; return when the mount is ready, or with its error
     #[arg(short, long, help_heading = "How")]
     pub daemon: bool,
-    /// Show the figures of .uvfs to Prometheus, at /metrics of an address of this machine, such as 127.0.0.1:9180; port 0 is any that
-    /// is free, and .uvfs/metrics says which
+    /// Show the figures of .uvfs to Prometheus, at /metrics of an address of this machine, such as 127.0.0.1:9180;
+    /// port 0 is any that is free, and .uvfs/metrics says which
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = address, help_heading = "How")]
     pub metrics: Option<SocketAddr>,
     /// Let --metrics have an address that other machines reach

@@ -1,10 +1,9 @@
-//! `.uvfs`: what the caches of a mount do, and the few things that can be asked of them, as files.
+//! `.uvfs`: files that show what the caches of a mount do, and that take a few commands.
 //!
-//! One value a file, and `stats` with all that are numbers, a line each; they are taken when they are read.
-//! Nothing here asks the file system that is mounted or waits for it, and the tree says so
-//! (`may_block`), so that the threads which read requests answer: also while the file system hangs and
-//! under any load.
-//! The tree holds the VFS weakly, because the VFS holds the tree.
+//! There is one value per file, and `stats` with all numbers, a line each; they are taken when they are read. Nothing
+//! here asks the mounted file system or waits for it, and the tree says so (`may_block`). So the threads that read
+//! requests answer, even if the file system hangs, and under any load. The tree holds the VFS weakly, because the VFS
+//! holds the tree.
 
 use std::io::Write;
 use std::sync::{Arc, OnceLock, Weak};
@@ -30,11 +29,11 @@ pub struct About {
     pub metrics: Option<String>,
     /// The reloader, if the tree can be reloaded.
     pub reloader: Option<Arc<Reloader>>,
-    /// Further files, with what says what is in them.
+    /// Further files, with the functions that make their contents.
     pub lines: Vec<(&'static str, Said)>,
 }
 
-/// The state that the files look at.
+/// The state that the files show.
 pub struct Control {
     vfs: Weak<Vfs>,
     about: About,
@@ -43,7 +42,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// The state that will be looked at; nothing of it can be seen yet.
+    /// The state that the files will show; there are no files yet.
     pub fn new(vfs: &Arc<Vfs>, about: About) -> Arc<Self> {
         Arc::new(Self { vfs: Arc::downgrade(vfs), about, figures: figures::all(), mounted: OnceLock::new() })
     }
@@ -89,7 +88,7 @@ impl Control {
         }
     }
 
-    /// From now on what the kernel has been told can be counted too.
+    /// From now on the front end's counts can be shown too.
     pub fn set_mounted(&self, mounted: &Arc<Mounted>) {
         let _ = self.mounted.set(Arc::downgrade(mounted));
     }
@@ -160,7 +159,7 @@ impl Control {
         Ok(())
     }
 
-    /// Adds a file that says something.
+    /// Adds a file that shows a text.
     fn say(
         self: &Arc<Self>,
         dir: &Node,

@@ -1,9 +1,9 @@
 //! Going into the background.
 //!
-//! The program starts itself anew, with a pipe as standard output, and returns once the child
-//! has said over it that the mount answers; the child's errors go to the terminal until then. A
-//! new program rather than a fork: what it starts with is known (one thread, no cache), and it
-//! needs no `unsafe`. It costs a millisecond.
+//! The program starts itself anew, with a pipe as standard output. It returns once the child has written to the pipe
+//! that the mount answers; until then the child's errors go to the terminal. It starts a new program rather than a
+//! fork: the state of a new program is known (one thread, no cache), and it needs no `unsafe`. It costs a
+//! millisecond.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::args::Mount;
 
-/// The word that the child says when the mount answers.
+/// The word that the child writes when the mount answers.
 const READY: &str = "ready";
 
 /// In the parent: starts the child and waits until the mount answers.
@@ -43,7 +43,7 @@ pub fn start(args: &Mount) -> Result<()> {
     }
     let status = child.wait().context("cannot wait for the background process")?;
     match status.code() {
-        // It has said why.
+        // It has printed the reason.
         Some(code) if code != 0 => std::process::exit(code),
         _ => bail!("the background process ended before the mount was ready: {status}"),
     }

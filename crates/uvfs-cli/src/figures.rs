@@ -1,12 +1,12 @@
 //! The figures, by name: the one source of `.uvfs`, of `uvfs stat` and of `--metrics`.
 //!
-//! A figure is taken out of a [`Snapshot`], everything that is counted looked at once. Plain values, nothing is locked here.
+//! A figure is taken out of a [`Snapshot`], which has all counts of one moment. Plain values, nothing is locked here.
 
 use uvfs::counters::{Call as DriverCall, Counters};
 use uvfs::{Bail, CacheCounters};
 use uvfs_fuse::{Lookups, Notices, Passthrough, Requests, Shortages};
 
-/// Figures that are levels, which go up and down; what they change by in a second says nothing. The others only grow.
+/// Figures that are levels: they go up and down, so a rate of them means nothing. The others only grow.
 const LEVELS: [&str; 8] = [
     "inodes",
     "dentries",
@@ -41,7 +41,7 @@ pub struct Snapshot {
 pub struct Figure {
     /// Its file in `.uvfs`.
     pub path: String,
-    /// The figure's description; that of its directory where the directory has figures of one kind.
+    /// The figure's description; that of its directory if the directory has figures of one kind.
     pub help: &'static str,
     of: Box<dyn Fn(&Snapshot) -> u64 + Send + Sync>,
 }

@@ -1,6 +1,7 @@
-//! `uvfs mount --list`: what of ours is mounted, by `/proc/self/mountinfo`, and whether its server lives.
+//! `uvfs mount --list`: uvfs's mounts in `/proc/self/mountinfo`, and whether their servers live.
 //!
-//! Every server is asked at the same time. One that does not answer within a second is shown as mounted: it may be slow.
+//! Every server is asked at the same time. One that does not answer within a second is shown as mounted: it may be
+//! slow.
 
 use std::thread;
 

@@ -1,7 +1,6 @@
-//! The log on standard error, and what of it is wanted: `UVFS_LOG` at first, later what is written to
-//! `.uvfs/log`.
+//! The log on standard error, and its filter: `UVFS_LOG` at first, later the text that is written to `.uvfs/log`.
 //!
-//! One filter for the process; who sets it takes a lock that logging reads.
+//! There is one filter for the process. Setting it takes a lock that logging reads.
 
 use std::io::{self, IsTerminal};
 use std::os::unix::net::UnixDatagram;
@@ -13,7 +12,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
-/// The level that is logged where UVFS_LOG says nothing.
+/// The level that is logged without UVFS_LOG.
 const DEFAULT: &str = "warn";
 
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
@@ -36,8 +35,8 @@ pub fn start() -> Result<()> {
     Ok(())
 }
 
-/// Tells the system's log (syslog(3)), where there is one, of an error: for a process that has no standard error any
-/// more. It waits for nobody.
+/// Writes an error to the system's log (syslog(3)), if there is one: for a process without standard error. It never
+/// waits.
 pub fn tell_system(text: &str) {
     let _ = send(Path::new("/dev/log"), text);
 }
@@ -51,7 +50,7 @@ fn send(log: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The filter that holds.
+/// The present filter.
 pub fn filter() -> String {
     let filter = FILTER.get().and_then(|handle| handle.with_current(ToString::to_string).ok());
     filter.unwrap_or_default()

@@ -1,9 +1,10 @@
 //! The command `uvfs`: mounts the file systems of `uvfs-drivers` through FUSE, and unmounts them.
 //!
-//! `args` is what can be typed, and `options` what may stand after `-o`. `source` makes the file system (`kernfs` the
+//! `args` defines the command line, and `options` the text after `-o`. `source` makes the file system (`kernfs` the
 //! one that a file declares), and `control` makes the directory `.uvfs` in it. `mount` and `daemon` run it, `signals`
-//! ends it, `reload` reloads it. `helper` is what mount(8) calls. `stat` reads another's `.uvfs`. Errors are
-//! sentences on standard error; the exit status is 0, 1 for a failure, 2 for a command that was not understood.
+//! ends it, `reload` reloads it. `mount_helper` is the command that mount(8) calls. `stat` reads the `.uvfs` of
+//! another server. Errors are sentences on standard error; the exit status is 0, 1 for a failure, 2 for a command
+//! that was not understood.
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "they panic where nobody listens: see `print`")]
 
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
             abort_on_panic();
             match Args::try_parse() {
                 Ok(args) => log::start().and_then(|()| run(args.command)),
-                // Of help and version it says on standard output what was asked for.
+                // Help and version go to standard output.
                 Err(said) if said.use_stderr() => said.exit(),
                 Err(said) => print::written(said.print().and_then(|()| io::stdout().flush())),
             }
@@ -75,8 +76,8 @@ fn run(command: Command) -> Result<()> {
     }
 }
 
-/// A server that has lost a thread to a bug would leave its clients waiting for ever; ended, it
-/// gives them ENOTCONN.
+/// Ends the process at a panic. A server that has lost a thread to a bug would leave its clients waiting for ever;
+/// after its end they get ENOTCONN.
 fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -1,12 +1,15 @@
-//! A process that keeps the server's memory until the server has ended, so that a server that is killed lets its users go at once.
+//! A process that keeps the server's memory until the server has ended, so that a killed server lets its users go at
+//! once.
 //!
-//! A process that ends gives its memory back first and closes its files then, and the kernel ends the connection when the
-//! device is closed. With hundreds of megabytes in a tmpfs, callers waited for hundreds of milliseconds. The keeper shares
-//! the server's memory (`CLONE_VM`), not its files: as long as it is there, a thread of the server that ends has nothing to give
-//! back and closes the device. The keeper waits for the server's last thread, then ends, and the memory goes.
+//! A process that ends first frees its memory and then closes its files, and the kernel ends the connection when the
+//! device is closed. With hundreds of megabytes in a tmpfs, callers waited for hundreds of milliseconds. The keeper
+//! shares the server's memory (`CLONE_VM`), not its files. As long as the keeper lives, an ending thread of the
+//! server has nothing to free and closes the device. The keeper waits for the server's last thread, then ends, and
+//! the memory goes.
 //!
-//! It does nothing else: its one file is the server's pidfd, its working directory is `/`, and signals that ask a server to end do not end it.
-//! It is named `uvfs-keeper`. Where it cannot be started, or was killed, all is as without it, but slower.
+//! It does nothing else. Its one file is the server's pidfd, its working directory is `/`, and signals that ask a
+//! server to end do not end it. It is named `uvfs-keeper`. If it cannot be started, or was killed, everything works
+//! as without it, but slower.
 
 use rustix::io::Errno;
 

@@ -1,15 +1,15 @@
 //! `--metrics ADDRESS:PORT`: the figures of `.uvfs` for Prometheus, at `/metrics` by HTTP.
 //!
-//! The port is taken before anything is mounted. Each client has a thread for itself, [`PATIENCE`] for its request and as much
-//! again for taking the answer; a request has [`HEAD_MAX`] bytes at the most. At most [`CLIENTS_MAX`] are here at a time. One more
-//! takes the place of the one that came first, whose connection ends: a client that asks is never behind clients that wait. So slow and
-//! hostile clients cost some small threads and nothing of the file system's, none of whose locks is held here. No more is answered than
-//! GET of one path.
+//! The port is bound before anything is mounted. Each client has a thread of its own, [`PATIENCE`] for its request
+//! and as much again for taking the answer; a request has [`HEAD_MAX`] bytes at most. At most [`CLIENTS_MAX`] clients
+//! are served at a time. One more replaces the client that came first, whose connection ends: a client that asks is
+//! never behind clients that wait. So slow and hostile clients cost some small threads and nothing of the file
+//! system's, and none of its locks is held here. Only GET of one path is answered.
 //!
 //! The mutex of [`Clients`] is a leaf, and held for a few steps only.
 //!
-//! The text is Prometheus' exposition format, version 0.0.4: a family for each figure, or for each directory of figures of one
-//! kind, whose names are labels then.
+//! The text is Prometheus' exposition format, version 0.0.4. Each figure is a family. A directory of figures of one
+//! kind is one family too, with the figures' names as labels.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -25,28 +25,28 @@ use parking_lot::Mutex;
 use crate::control::Control;
 use crate::figures::{self, Figure, Labels, Snapshot};
 
-/// Bytes of a request at the most.
+/// Most bytes of a request.
 const HEAD_MAX: usize = 8 << 10;
-/// For how long a client is waited for.
+/// How long a client is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Clients at a time.
 const CLIENTS_MAX: usize = 32;
 /// Bytes of a client's thread's stack: a request and the figures are on it or on the heap.
 const STACK: usize = 256 << 10;
-/// Headers of a request at the most.
+/// Most headers of a request.
 const HEADERS_MAX: usize = 64;
 /// Directories of `.uvfs` that are one family, and the label that tells their figures apart.
 const LABELLED: [(&str, &str); 4] =
     [("requests", "request"), ("notices", "about"), ("calls", "call"), ("bails", "reason")];
 
-/// A port that is taken, and nobody is answered at yet.
+/// A bound port at which nobody is answered yet.
 pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
 }
 
 impl Listener {
-    /// Takes the port. `for_all`: the address may be one that other machines reach.
+    /// Binds the port. `for_all`: the address may be one that other machines reach.
     pub fn bind(address: SocketAddr, for_all: bool) -> Result<Self> {
         if !address.ip().is_loopback() && !for_all {
             bail!(
@@ -67,7 +67,7 @@ impl Listener {
         Ok(Self { socket, address })
     }
 
-    /// Where the figures are.
+    /// The URL of the figures.
     pub fn url(&self) -> String {
         format!("http://{}/metrics", self.address)
     }
@@ -80,7 +80,7 @@ impl Listener {
                 let served =
                     self.socket.accept().and_then(|(client, _)| clients.serve(client, control.clone()));
                 if let Err(error) = served {
-                    // No descriptors, for instance: the next one might be lucky.
+                    // For instance, no descriptor is free. The next attempt may succeed.
                     tracing::warn!(%error, "--metrics");
                     thread::sleep(PATIENCE);
                 }
@@ -96,7 +96,7 @@ impl Listener {
 struct Clients(Mutex<VecDeque<Arc<TcpStream>>>);
 
 impl Clients {
-    /// Has a thread answer a client.
+    /// Lets a thread answer a client.
     fn serve(self: &Arc<Self>, client: TcpStream, control: Arc<Control>) -> io::Result<()> {
         let client = Arc::new(client);
         let first = {
@@ -149,11 +149,11 @@ fn answer(client: &TcpStream, control: &Control) -> io::Result<()> {
     );
     let deadline = deadline + PATIENCE;
     write(client, response.as_bytes(), deadline)?;
-    // Who was too slow sends nothing.
+    // A client that was too slow sends nothing.
     if refused && !status.starts_with("408") { drain(client, deadline) } else { Ok(()) }
 }
 
-/// Takes what still comes. A client that sends to a socket that is closed is reset, and may lose the answer.
+/// Reads the rest of the request. A client that sends to a closed socket is reset, and may lose the answer.
 fn drain(mut client: &TcpStream, deadline: Instant) -> io::Result<()> {
     let mut dropped = [0; HEAD_MAX];
     loop {
@@ -170,7 +170,7 @@ fn plain(status: &'static str, body: &str) -> Response {
     (status, "Content-Type: text/plain; charset=utf-8\r\n", body.to_owned())
 }
 
-/// Reads a request, as far as it is of interest; what to say where it is not for the figures. `None`: nobody is there.
+/// Reads a request as far as needed. Returns the answer if it is not for the figures. `None`: the client has gone.
 fn read(mut client: &TcpStream, deadline: Instant) -> io::Result<Option<Result<(), Response>>> {
     let mut head = [0; HEAD_MAX];
     let mut len = 0;
@@ -199,7 +199,7 @@ fn read(mut client: &TcpStream, deadline: Instant) -> io::Result<Option<Result<(
     }
 }
 
-/// Tells what a request is for; `None` where it has not come as a whole.
+/// The purpose of a request; `None` if it has not come as a whole.
 fn asked(head: &[u8]) -> Option<Result<(), Response>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
@@ -231,7 +231,7 @@ fn write(mut client: &TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Res
     client.shutdown(Shutdown::Write)
 }
 
-/// The time that is left until then; an error where none is.
+/// The time that is left until then; an error if none is.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
@@ -265,7 +265,7 @@ fn family(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP {name} {help}.\n# TYPE {name} {kind}");
 }
 
-/// As it stands in a label's value.
+/// The form of a text in a label's value.
 fn escaped(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }

@@ -31,7 +31,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long the end of the mount may take in all.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// For mount(8): goes into the background, or only looks whether it could (`-f`); or changes what is mounted.
+/// For mount(8): mounts in the background, or only checks whether it could (`-f`), or changes an existing mount.
 pub fn help(asked: &mount_helper::Asked) -> Result<()> {
     if asked.remount {
         let (_, dir) = asked.mount.what()?;
@@ -115,8 +115,8 @@ pub fn run(args: &args::Mount) -> Result<()> {
     outcome
 }
 
-/// Refuses to mount where the limits leave too little for the threads and what they allocate: a server that ended for that later would
-/// leave a dead mount behind.
+/// Refuses to mount if the limits leave too little for the threads and their allocations: a server that ended for
+/// that later would leave a dead mount behind.
 fn leaves_room() -> Result<()> {
     /// Bytes: a dozen threads have stacks of 2 MiB and buffers of 1 MiB.
     const NEEDED: usize = 48 << 20;
@@ -129,12 +129,12 @@ fn leaves_room() -> Result<()> {
     })
 }
 
-/// Tells whoever started it that it is mounted.
+/// Tells the process that started this one that it is mounted.
 fn announce(args: &args::Mount, what: &str, mounted: &Mounted) -> Result<()> {
     if args.daemon_child {
         return daemon::ready();
     }
-    // For a service of systemd's `Type=notify`; nothing where nobody asked.
+    // For a service of systemd's `Type=notify`; it does nothing elsewhere.
     if let Err(error) = sd_notify::notify(false, &[NotifyState::Ready]) {
         tracing::warn!(%error, "cannot tell the service manager that the mount is ready");
     }
@@ -151,7 +151,7 @@ fn lines(coherence: Option<Said>, preload: Option<&Arc<Preload>>) -> Vec<(&'stat
     lines
 }
 
-/// Waits for the end of the mount, and says what was wrong with it: one sentence, and nothing after an unmount.
+/// Waits for the end of the mount. The error says in one sentence why it ended; there is none after an unmount.
 fn how_it_ended(mounted: &Mounted, what: &str) -> Result<()> {
     let dir = mounted.dir().display();
     let outcome = mounted.wait();
@@ -205,11 +205,11 @@ impl Signalled {
     }
 }
 
-/// Unmounts at a signal. Where that cannot be, the process ends all the same, and with it
-/// the file system: its users get errors, never a hang.
+/// Unmounts at a signal. If that fails, the process ends all the same, and with it the file system: its users get
+/// errors, never a hang.
 fn end(signal: Result<Signal>, mounted: &Arc<Mounted>, recorded: Option<&Arc<Ext4>>) {
     let _guard = Guard::arm(Arc::clone(mounted), recorded.cloned()).inspect_err(|error| {
-        // A signal often comes just because no thread can be had: the unmount needs none.
+        // A signal often comes just because no thread can be started: the unmount needs none.
         tracing::warn!(%error, "no thread to end an unmount that takes too long");
     });
     let outcome = signal.and_then(|signal| {
@@ -237,8 +237,8 @@ fn end(signal: Result<Signal>, mounted: &Arc<Mounted>, recorded: Option<&Arc<Ext
     exit(0, mounted);
 }
 
-/// Ends the process after [`PATIENCE`], whatever its other threads wait for, unless it is dropped before: the mount has ended
-/// then, and the record may take its time.
+/// Ends the process after [`PATIENCE`], even if other threads still wait. If it is dropped before, the mount has
+/// ended, and the record may take its time.
 struct Guard {
     _disarms: mpsc::Sender<Infallible>,
 }

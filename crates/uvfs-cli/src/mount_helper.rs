@@ -1,13 +1,12 @@
-//! Being `mount.uvfs`, the helper that mount(8) starts for the type `uvfs`: from fstab(5), or by
-//! `mount -t uvfs tmpfs DIR`; and `mount.fuse.uvfs`, which it starts to remount what is not in fstab(5).
+//! The command `mount.uvfs`, which mount(8) starts for the type `uvfs`: from fstab(5), or by `mount -t uvfs tmpfs
+//! DIR`. Also `mount.fuse.uvfs`, which mount(8) starts to remount a mount that is not in fstab(5).
 //!
-//! It is called as `mount.uvfs SOURCE DIR [-sfnv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`; of the options those that are
-//! mount(8)'s own business are taken away. The file system goes into the background, or a boot would
-//! wait for it.
+//! It is called as `mount.uvfs SOURCE DIR [-sfnv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`. Options that concern only
+//! mount(8) are removed. The file system goes into the background, or a boot would wait for it.
 //!
-//! mount(8) does not hand on what is its default anyway: `suid` and `dev` come here as nothing at all, and what a user may
-//! not have as `nosuid,nodev`. So where root mounts, what is not named has mount(8)'s default, and not that of `uvfs mount`.
-//! A remount changes only what is named.
+//! mount(8) does not pass on its defaults: `suid` and `dev` do not arrive here at all, and a user's mount arrives
+//! with `nosuid,nodev`. So if root mounts, an option that is not named has mount(8)'s default, and not that of `uvfs
+//! mount`. A remount changes only the options that are named.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -19,7 +18,7 @@ use crate::args::Mount;
 
 /// The name that it is called by.
 const NAME: &str = "mount.uvfs";
-/// The same, where mount(8) goes by the kernel's name of the type.
+/// The same, if mount(8) uses the kernel's name of the type.
 const NAME_FUSE: &str = "mount.fuse.uvfs";
 
 /// The options that mount(8) leaves out because they are its default, and that `uvfs mount` does not apply unless
@@ -32,7 +31,7 @@ const THEIRS: &[&str] = &["auto", "noauto", "user", "nouser", "users", "owner", 
 /// Options that the kernel shows of a mount, and that mount(8) repeats for a remount.
 const SHOWN: &[&str] = &["user_id", "group_id", "max_read", "blksize", "fd", "rootmode", "subtype"];
 
-/// The request of mount(8); `None` where the program was called by another name.
+/// The request of mount(8); `None` if the program was called by another name.
 pub fn asked(arguments: &[OsString]) -> Option<Result<Asked>> {
     let (name, rest) = arguments.split_first()?;
     let name = Path::new(name).file_name()?;
@@ -71,7 +70,7 @@ fn read(arguments: &[OsString], root: bool) -> Result<Asked> {
     };
     let source = source.to_str().with_context(|| format!("{NAME}: {} is not UTF-8", source.display()))?;
     if root && !remount {
-        // First, so that what is said holds.
+        // First, so that named options override it.
         options.insert(0, UNSAID.to_owned());
     }
     let mount = Mount {
@@ -84,7 +83,7 @@ fn read(arguments: &[OsString], root: bool) -> Result<Asked> {
     Ok(Asked { mount, remount, fake })
 }
 
-/// A list of options without mount(8)'s own; `remount` becomes true where it is among them.
+/// A list of options without mount(8)'s own; `remount` becomes true if it is among them.
 fn ours(list: &OsStr, remount: &mut bool) -> Result<String> {
     let list = list.to_str().with_context(|| format!("{NAME}: -o {} is not UTF-8", list.display()))?;
     let mut ours = Vec::new();

@@ -1,8 +1,7 @@
 //! The options that may stand after `-o`: those of the mount, and of the file system that is mounted.
 //!
-//! One table says what exists; the parser, the help and the error for an unknown option read it.
-//! As with mount(8), options are separated by commas, may come in several `-o`, and the last of
-//! two that contradict each other holds.
+//! One table lists all options; the parser, the help and the error for an unknown option read it. As with mount(8),
+//! options are separated by commas, may come in several `-o`, and the last of two that contradict each other holds.
 
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use uvfs_drivers::tmpfs::amount;
 use uvfs_fuse::{Atime, Options};
 
-/// An option: its name, the name of its value if it takes one, whose it is, and what it does.
+/// An option: its name, the name of its value if it takes one, its owner, and its effect.
 struct Known {
     name: &'static str,
     value: Option<&'static str>,
@@ -143,7 +142,7 @@ const KNOWN: &[Known] = &[
     ),
 ];
 
-/// Less would not hold what a mount needs to begin with, and what is in use at a time.
+/// The least memory for a mount's first needs, and for what is in use at a time.
 const MEMORY_MIN: u64 = 4 << 20;
 
 /// Options of a file system, still as text: name and value.
@@ -293,7 +292,7 @@ pub fn fixed_that_differ(was: &Parsed, wanted: &Parsed) -> Vec<&'static str> {
     let (old, new) = (&was.mount, &wanted.mount);
     let mut names = Vec::new();
     let mut differs = |name, differs: bool| names.extend(differs.then_some(name));
-    // A remount with another one is not refused by the kernel: nothing happens.
+    // The kernel does not refuse a remount with another value, but ignores it.
     differs("dirsync", old.dirsync != new.dirsync);
     differs("allow_other", old.allow_other != new.allow_other);
     differs("fsname", old.fsname != new.fsname);

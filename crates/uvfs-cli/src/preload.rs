@@ -1,11 +1,11 @@
-//! `-o preload`: what is mounted is gone through in the background, so that its names and attributes are in the cache when
-//! somebody asks.
+//! `-o preload`: reads the whole mount in the background, so that its names and attributes are in the cache when a
+//! user asks.
 //!
-//! Some threads take directories and parts of directories from a list, and look each name up as anybody would. They stop for good where
-//! the cache's memory begins to run short: nothing is evicted for what nobody has asked for yet. They end with the mount, each
-//! after the name that it is at; nobody waits for them.
+//! Some threads take directories and parts of directories from a list, and look up each name as a user would. They
+//! stop for good when the cache's memory begins to run short: nothing is evicted for names that nobody has asked for
+//! yet. They end with the mount, each after its present name; nobody waits for them.
 //!
-//! The mutex protects the list and how many are at work; nothing is called with it.
+//! The mutex protects the list and the number of busy threads; nothing is called with it held.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -15,13 +15,13 @@ use std::{fmt, io, thread};
 use parking_lot::{Condvar, Mutex};
 use uvfs::{CONTROL_NAME, Cred, Errno, Found, Inode, InodeId, Op, Vfs};
 
-/// Names that one takes at a time.
+/// Names that a thread takes at a time.
 const PART: usize = 256;
-/// Parts of directories that wait at the most: whoever lists a directory looks up himself what is more.
+/// Most parts of directories on the list: a thread that lists a directory looks up further parts itself.
 const PARTS: usize = 64;
-/// Threads at the most.
+/// Most threads.
 const THREADS: usize = 8;
-/// Between two lines in the log.
+/// The time between two lines in the log.
 const SAY: Duration = Duration::from_secs(10);
 
 /// A piece of work to be done.
@@ -39,7 +39,7 @@ struct List {
     ended: Option<(Duration, End)>,
 }
 
-/// How it ended.
+/// How the preload ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Done,
@@ -60,7 +60,7 @@ pub struct Preload {
 }
 
 impl Preload {
-    /// Goes through `vfs` from now on, with two threads for each processor, [`THREADS`] at the most.
+    /// Reads `vfs` from now on, with two threads for each processor, [`THREADS`] at most.
     ///
     /// # Errors
     /// No thread can be started.
@@ -122,7 +122,7 @@ impl Preload {
                 Work::Directory(id) => vfs.inode(id).and_then(|dir| self.list(vfs, &op, &dir)),
                 Work::Names(id, names) => vfs.inode(id).map(|dir| self.look_up(vfs, &op, &dir, &names)),
             };
-            // It may have been removed, or its reading have failed.
+            // The directory may have been removed, or reading it has failed.
             if outcome.is_err() {
                 self.failed.fetch_add(1, Relaxed);
             }
@@ -155,7 +155,7 @@ impl Preload {
         }
     }
 
-    /// Has the names of a directory looked up, by others too.
+    /// Looks up the names of a directory, together with other threads.
     fn list(&self, vfs: &Vfs, op: &Op, dir: &Inode<'_>) -> Result<(), Errno> {
         let mut cookie = 0;
         while !self.stop.load(Relaxed) {

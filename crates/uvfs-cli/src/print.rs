@@ -1,7 +1,8 @@
 //! Standard output and standard error, written so that neither can end the program.
 //!
-//! `println!` and `eprintln!` panic where the other side has gone or the device is full. A server must not die of the
-//! end of its terminal, and a command must not print a backtrace because `head` has read enough; clippy refuses both macros here.
+//! `println!` and `eprintln!` panic if the other side has gone or the device is full. A server must not die with its
+//! terminal, and a command must not print a backtrace because `head` has read enough. clippy refuses both macros
+//! here.
 
 use std::fmt::{self, Display};
 use std::io::{self, ErrorKind, Write};
@@ -23,7 +24,7 @@ impl std::error::Error for Closed {}
 /// Writes `text` to standard output, all of it.
 ///
 /// # Errors
-/// [`Closed`]; else why it cannot be written.
+/// [`Closed`]; else the reason why it cannot be written.
 pub fn out(text: impl AsRef<[u8]>) -> Result<()> {
     let mut stdout = io::stdout().lock();
     written(stdout.write_all(text.as_ref()).and_then(|()| stdout.flush()))
@@ -37,7 +38,7 @@ pub fn written(outcome: io::Result<()>) -> Result<()> {
     }
 }
 
-/// Says a line on standard error. Where that is closed or full nobody can be told, so the error is ignored.
+/// Writes a line to standard error. If that is closed or full nobody can be told, so the error is ignored.
 pub fn say(what: impl Display) {
     // One write, so that lines of several threads do not mix.
     let _ = io::stderr().write_all(format!("uvfs: {what}\n").as_bytes());

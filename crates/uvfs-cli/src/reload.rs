@@ -1,8 +1,8 @@
-//! Reloading: what a mount does at SIGHUP or at a write to `.uvfs/reload`, and `uvfs reload`, which asks for it.
+//! Reloading: at SIGHUP or at a write to `.uvfs/reload`, and by `uvfs reload`, which asks for it.
 //!
-//! One thread reloads at a time. Requests that come meanwhile lead to one more reload after it, however many they
-//! are. `asked` and `done` count requests: a reload is done for all requests that came before it began to read the
-//! file. One mutex, a leaf: it is held for a copy.
+//! One thread reloads at a time. Any number of requests that come meanwhile lead to one more reload after it. `asked`
+//! and `done` count requests: a reload is done for all requests that came before it began to read the file. One
+//! mutex, a leaf: it is held for a copy.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -22,13 +22,13 @@ use uvfs_fuse::Mounted;
 use crate::kernfs::Published;
 use crate::print;
 
-/// How long the kernel may take to be told of a reload before that is said to be done.
+/// How long the notifications of the kernel may take before a reload counts as done without them.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// The first word of a failed reload's message.
 const FAILED: &str = "failed: ";
 
-/// The state that reloads a tree, and that says how the reload went.
+/// The state of a tree's reloads, and their outcome.
 pub struct Reloader {
     published: Arc<Published>,
     mounted: OnceLock<Weak<Mounted>>,
@@ -41,7 +41,7 @@ struct State {
     asked: u64,
     done: u64,
     running: bool,
-    /// How the last one went.
+    /// The outcome of the last reload.
     said: String,
 }
 
@@ -52,12 +52,12 @@ impl Reloader {
         Arc::new(Self { published, mounted, state: Mutex::new(state), nodes })
     }
 
-    /// From now on a reload is done only when the kernel has been told of it.
+    /// From now on a reload is done only when the kernel has been notified of it.
     pub fn set_mounted(&self, mounted: &Arc<Mounted>) {
         let _ = self.mounted.set(Arc::downgrade(mounted));
     }
 
-    /// Adds the files that ask for a reload and say how it went.
+    /// Adds the files that ask for a reload and show its outcome.
     pub fn install(self: &Arc<Self>, dir: &Node, own: impl Fn(u32) -> Meta) -> uvfs::Result<()> {
         let (shown, asked, counted) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
         let reload = read_write(
@@ -76,7 +76,7 @@ impl Reloader {
         Ok(())
     }
 
-    /// Has it reloaded, and does not wait for that.
+    /// Asks for a reload, and does not wait for it.
     pub fn ask(self: &Arc<Self>) {
         let asked = {
             let mut state = self.state.lock();
@@ -133,11 +133,11 @@ impl Reloader {
     }
 }
 
-/// `uvfs reload DIR`: has the mount there reload, waits until it has, and prints what that did.
+/// `uvfs reload DIR`: asks the mount there to reload, waits until it has, and prints the changes.
 pub fn run(dir: &Path) -> Result<()> {
     let mount = uvfs_fuse::mounted_at(dir)?;
     let (at, source) = (mount.dir.display(), mount.source.display());
-    // Asked first, because the kernel may answer for a dead server what it still knows.
+    // Asked first, because the kernel may still answer for a dead server from its cache.
     let listed = uvfs_fuse::listed().context("cannot read /proc/self/mountinfo")?;
     if listed.iter().any(|other| other.dir == mount.dir && other.is_dead()) {
         bail!("the server of {at} has died; clear it with: uvfs umount {at}");
@@ -178,7 +178,8 @@ pub fn run(dir: &Path) -> Result<()> {
     }
 }
 
-/// How many reloads were asked for, and how many of them are done. Read from the start, so that poll(2) waits for what comes after.
+/// How many reloads were asked for, and how many of them are done. Read from the start, so that poll(2) waits for
+/// later changes.
 fn numbers(file: &File) -> Result<(u64, u64)> {
     let mut bytes = [0; 64];
     let len = file.read_at(&mut bytes, 0).context("cannot read how far the reload is")?;

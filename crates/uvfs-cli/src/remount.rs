@@ -1,8 +1,8 @@
-//! `uvfs remount DIR -o OPTIONS`, and `mount -o remount,OPTIONS DIR`: what can be changed of a mount that is there.
+//! `uvfs remount DIR -o OPTIONS`, and `mount -o remount,OPTIONS DIR`: changes the options of an existing mount.
 //!
-//! Flags are the kernel's (`uvfs_fuse::remount`), the memory limit is written to `.uvfs/bytes_limit`. Everything else is as it was when
-//! the mount was made, which `.uvfs/options` says. mount(8) repeats options of fstab(5) that nobody wants to change, so an option
-//! is refused only where it would change something.
+//! Flags are the kernel's (`uvfs_fuse::remount`), and the memory limit is written to `.uvfs/bytes_limit`. All other
+//! options stay as they were when the mount was made; `.uvfs/options` shows them. mount(8) repeats options of
+//! fstab(5) that nobody wants to change, so an option is refused only if it would change something.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -19,7 +19,7 @@ use crate::source;
 const CHANGEABLE: &str =
     "ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, async, atime and its like, and memory=BYTES";
 
-/// Changes what `options` say: all of it, or nothing where that can be known before.
+/// Makes the changes that `options` ask for: all of them, or none if a failure can be known before.
 pub fn run(dir: &Path, options: &[String]) -> Result<()> {
     let MountedAt { dir, flags, source, .. } = uvfs_fuse::mounted_at(dir)?;
     let made = Made::read(&dir, &source.to_string_lossy())?;
@@ -32,7 +32,7 @@ pub fn run(dir: &Path, options: &[String]) -> Result<()> {
         options.iter().flat_map(|list| list.split(',')).any(|option| option.starts_with("memory="));
     let mut fixed = options::fixed_that_differ(&was, &wanted);
     fixed.extend((names_memory && !made.is_known).then_some("memory"));
-    // Elsewhere it is as it was; mount(8) repeats it where the kernel shows it.
+    // Otherwise it stays as it was; mount(8) repeats it if the kernel shows it.
     let may_differ = was.mount.timeout == Some(Duration::ZERO) && source != "mirror";
     let kernel = |of: &Parsed| of.mount.default_permissions.unwrap_or(of.mount.allow_other);
     fixed.extend((may_differ && kernel(&was) != kernel(&wanted)).then_some("default_permissions"));
@@ -64,7 +64,7 @@ pub fn run(dir: &Path, options: &[String]) -> Result<()> {
     after.map_or(Ok(()), |limit| limit.write(limit.wanted))
 }
 
-/// Options as they were when the mount was made, then the flags of now, then what is wanted.
+/// The options when the mount was made, then the present flags, then the wanted options.
 fn parsed(made: &str, flags: &Options, wanted: &[String], source: &str) -> Result<Parsed> {
     let mut all = vec![made.to_owned(), options::shown_and_fixed(flags), options::flags(flags)];
     all.extend_from_slice(wanted);
@@ -79,7 +79,7 @@ struct Made {
 }
 
 impl Made {
-    /// `shown`: what mount(8) shows as the source, which is the best guess where nothing else is known.
+    /// `shown`: the source that mount(8) shows, which is the best guess if nothing else is known.
     fn read(dir: &Path, shown: &str) -> Result<Self> {
         let read = |name: &str| {
             let file = dir.join(".uvfs").join(name);

@@ -1,15 +1,15 @@
-//! Signals as something to wait for.
+//! Waiting for signals.
 //!
-//! SIGINT, SIGTERM and SIGQUIT end a mount, SIGHUP reloads it. Every other signal that would end the process by default, and
-//! with it what it holds in memory, is ignored; the first of each kind is logged. Faults (SIGSEGV, SIGABRT …) and the
-//! signals of job control keep their meaning, and the standard library ignores SIGPIPE.
-//! They are blocked before the first thread is started, so that every thread inherits that and
-//! none is interrupted; one thread waits for them. Commands that a tree runs start with none blocked.
+//! SIGINT, SIGTERM and SIGQUIT end a mount, SIGHUP reloads it. Every other signal that would end the process by
+//! default, and so lose its data in memory, is ignored; the first of each kind is logged. Faults (SIGSEGV, SIGABRT …)
+//! and the signals of job control keep their meaning, and the standard library ignores SIGPIPE. Signals are blocked
+//! before the first thread is started, so that every thread inherits that and none is interrupted; one thread waits
+//! for them. Commands that a tree runs start with none blocked.
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
 
-/// Signals that are left as they are: faults of this program, job control, and what does nothing by default.
+/// Signals that keep their meaning: faults of this program, job control, and those that do nothing by default.
 const LEFT: [Signal; 17] = [
     Signal::SIGABRT,
     Signal::SIGBUS,

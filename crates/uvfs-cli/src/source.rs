@@ -24,7 +24,7 @@ use crate::sys;
 /// The sources that can be named as SOURCE.
 const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), or generated:SPEC such as generated:depth=2,files=100";
 
-/// A file system that was asked for, its own specification understood.
+/// A requested file system, with its own specification parsed.
 pub enum Source {
     Tmpfs,
     /// The image's file or device, and the image once [`Source::check`] has opened it.
@@ -39,26 +39,26 @@ pub enum Source {
 /// A file system that is ready to be mounted.
 pub struct Opened {
     pub vfs: Arc<Vfs>,
-    /// The tree that SIGHUP reloads, where the source is of that kind.
+    /// The tree that SIGHUP reloads, if the source is of that kind.
     pub published: Option<Arc<Published>>,
     /// The image whose use of blocks is recorded.
     pub recorded: Option<Arc<Ext4>>,
-    /// Says how changes by others come to be seen, where there are others.
+    /// Tells how changes by others are noticed, if there can be any.
     pub coherence: Option<Said>,
     /// Mounts inside the source are shown for as long as this lives.
     pub submounts: Option<Arc<Submounts>>,
 }
 
-/// A line about something, as it is now.
+/// Makes a line about the present state of something.
 pub type Said = Box<dyn Fn() -> String + Send + Sync>;
 
-/// Whether nothing can be changed in what has this name.
+/// Whether nothing can be changed in file systems of this name.
 pub fn is_read_only(name: &str) -> bool {
     name == "ext4"
 }
 
 impl Source {
-    /// Understands SOURCE.
+    /// Parses SOURCE.
     pub fn parse(text: &str) -> Result<Self> {
         match text.split_once(':') {
             None if text == "tmpfs" => Ok(Self::Tmpfs),
@@ -80,7 +80,7 @@ impl Source {
         }
     }
 
-    /// Its name, as options know it.
+    /// Its name in the table of options.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Tmpfs => "tmpfs",
@@ -96,10 +96,10 @@ impl Source {
         is_read_only(self.name())
     }
 
-    /// Refuses a directory that cannot be mounted on: one within what would be mirrored there, or around it.
+    /// Refuses a directory that cannot be mounted on: one inside the mirrored directory, or above it.
     pub fn check_place(&self, dir: &Path) -> Result<()> {
         let Self::Mirror(source) = self else { return Ok(()) };
-        // Where there is nothing to mount on, mounting says so.
+        // If the directory does not exist, mounting reports that.
         let Ok(dir) = std::fs::canonicalize(dir) else { return Ok(()) };
         let shown = (dir.display(), source.display());
         if is_within(&dir, source)? {
@@ -115,14 +115,14 @@ impl Source {
         Ok(())
     }
 
-    /// Understands the options of the file system, without making it; an image is opened, because that may be refused.
+    /// Parses the options of the file system, without making it; an image is opened, because that may be refused.
     pub fn check(&mut self, options: &DriverOptions) -> Result<()> {
         match self {
             Self::Tmpfs => tmpfs_options(options).map(drop),
             Self::Ext4(path, opened) => {
                 *opened = Some(image(path, options)?);
                 match record(options) {
-                    // It is made when the mount begins; whoever waits for that is told now.
+                    // The file is made when the mount begins; the caller that waits for the mount gets the error now.
                     Some(file) if Path::new(file).exists() => {
                         bail!("record={file}: this exists already, and is not overwritten; give another name")
                     }
@@ -133,8 +133,8 @@ impl Source {
         }
     }
 
-    /// Makes the file system, over a cache of so many bytes (0: no limit). `timeout`: how long what others may change
-    /// behind it is believed, where that was said.
+    /// Makes the file system, over a cache of `memory` bytes (0: no limit). `timeout`: how long answers are trusted
+    /// that others may change behind the cache, if that was given.
     pub fn open(self, options: &DriverOptions, memory: u64, timeout: Option<Duration>) -> Result<Opened> {
         let name = self.name();
         let (mut published, mut mirrored, mut recorded) = (None, None, None);
@@ -186,7 +186,7 @@ impl Source {
     }
 }
 
-/// How changes by others come to be seen: a line, and one for each mount inside.
+/// How changes by others are noticed: a line, and one for each mount inside.
 fn coherence_of(mirror: &Arc<Mirror>, submounts: Option<&Arc<Submounts>>) -> Said {
     let (mirror, submounts) = (Arc::downgrade(mirror), submounts.map(Arc::downgrade));
     Box::new(move || {
@@ -196,15 +196,15 @@ fn coherence_of(mirror: &Arc<Mirror>, submounts: Option<&Arc<Submounts>>) -> Sai
     })
 }
 
-/// Whether a directory is another one or below it, by what they are and not by what they are called.
+/// Whether a directory is another one or below it, compared by inode and not by name.
 fn is_within(dir: &Path, outer: &Path) -> Result<bool> {
     let outer = outer.metadata().with_context(|| format!("cannot look at {}", outer.display()))?;
     let same = |dir: &Path| dir.metadata().is_ok_and(|it| (it.dev(), it.ino()) == (outer.dev(), outer.ino()));
     Ok(dir.ancestors().any(same))
 }
 
-/// A mirror, and what the whole process does for one: it opens as many files as it may, leaves the permissions of
-/// what it makes to the caller's umask, and has one heap.
+/// A mirror, and the process's settings for it: the process opens as many files as it may, leaves the permissions of
+/// new files to the caller's umask, and has one heap.
 fn mirror_of(source: &Path, ttl: Duration, across: bool) -> Result<Arc<Mirror>> {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
@@ -222,7 +222,7 @@ fn mirror_of(source: &Path, ttl: Duration, across: bool) -> Result<Arc<Mirror>> 
             source.display()
         );
     }
-    // Even a watch is told of a change a moment after it was made.
+    // Even a watch gets an event a moment after the change.
     if ttl.is_zero() {
         return Ok(mirror);
     }
@@ -235,7 +235,7 @@ fn mirror_of(source: &Path, ttl: Duration, across: bool) -> Result<Arc<Mirror>> 
     Ok(mirror)
 }
 
-/// Opens an image as options say.
+/// Opens an image with its options.
 fn image(path: &Path, options: &DriverOptions) -> Result<Arc<Ext4>> {
     let value = |wanted| options.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.as_str());
     let within = match (value("offset"), value("partition")) {
@@ -261,12 +261,12 @@ fn image(path: &Path, options: &DriverOptions) -> Result<Arc<Ext4>> {
     opened.with_context(|| format!("{} is not mounted", path.display()))
 }
 
-/// Where the use of an image's blocks is written, if that is asked for.
+/// The file for the trace of an image's blocks, if one is asked for.
 fn record(options: &DriverOptions) -> Option<&str> {
     options.iter().find(|(name, _)| *name == "record").map(|(_, file)| file.as_str())
 }
 
-/// Nothing was mounted, so nothing is in the record that was begun; the next try may have its name.
+/// Removes the record that was begun, if nothing was mounted: it is empty, and the next attempt may use its name.
 pub fn forget_record(options: &DriverOptions) {
     if let Some(file) = record(options) {
         let _ = std::fs::remove_file(file);

@@ -1,6 +1,6 @@
 //! `uvfs stat`: the figures of a mount, from the file `.uvfs/stats` in its root.
 //!
-//! Nothing but that file is looked at, which is answered also while the file system hangs.
+//! It reads only that file, which is answered even if the file system hangs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use crate::args;
 use crate::figures::is_level;
 use crate::print;
 
-/// Figures by name, in the order in which they were told.
+/// Figures by name, in the order of the file.
 type Figures = Vec<(String, u64)>;
 
 /// Prints the figures, once or again and again.
@@ -62,8 +62,8 @@ fn json(figures: &Figures) -> String {
     format!("{{{}}}\n", fields.join(", "))
 }
 
-/// One figure a line; since the last time also how many there were in a second. A figure that has never been counted
-/// is left out, unless `all`.
+/// One figure a line; with `since` also the rate per second. A figure that has never been counted is left out, unless
+/// `all`.
 fn table(figures: &Figures, since: Option<(Duration, &Figures)>, all: bool) -> String {
     let before: BTreeMap<_, _> = since.iter().flat_map(|(_, before)| before.iter().cloned()).collect();
     let mut text = String::new();

@@ -1,8 +1,9 @@
 //! Threads: those that read requests, those that wait for drivers, and their rules.
 //!
-//! [`readers`] read, and [`leaders`] says how many of them at a time. A request that may wait goes to a [`pool`], by the
-//! rules of [`shares`]. [`pending`] knows what waits, and a [`bell`] wakes a thread that polls.
-//! [`give_up`] ends a mount whose threads fail, and [`affinity`] undoes the binding to a processor that the rings make.
+//! [`readers`] read, and [`leaders`] decides how many of them at a time. A request that may wait goes to a [`pool`],
+//! by the rules of [`fair_shares`]. [`pending`] lists the waiting requests by node. A bell ([`eventfd`]) wakes a
+//! thread from poll(2). [`thread_failure`] ends a mount whose threads fail. [`affinity`] undoes the binding to a
+//! processor that the rings make.
 
 pub(crate) mod affinity;
 pub(crate) mod eventfd;

@@ -1,25 +1,25 @@
 //! Building blocks of uvfs whose correctness rests on atomics.
 //!
-//! Everything here concerns *type-stable* memory: a slot is only ever reused for the same kind of object,
-//! so a reader needs no reference, no epoch and no registration. It loads, checks a sequence and retries.
+//! Most modules serve *type-stable* memory: a slot is only ever reused for the same kind of object. So a reader
+//! needs no reference, no epoch-based reclamation and no registration. It loads, checks a sequence and retries.
 //! All of the project's lock-free `unsafe` code is in this crate. Every shared field is an atomic, so there
 //! is no data race in the sense of Rust's memory model.
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`primitives`] | the atomics, mutex and parking lot, swapped for loom's under `--cfg loom`, for counting ones under `--cfg count_stores` |
+//! | [`primitives`] | atomics, mutex, parking lot; loom's under `--cfg loom`, counted under `count_stores` |
 //! | [`arena`] | reserved address space holding slots that are valid when all-zero |
 //! | [`slab`] | which slots of an arena are free: chunks owned by one user, per-thread magazines |
 //! | [`segvec`] | a growing array of ordinary objects whose addresses never change |
 //! | [`small_map`] | numbers to numbers, read without a store, replaced as a whole |
 //! | [`seqcount`] | the sequence of a published half |
 //! | [`bitlock`] | a lock in one bit of a word; waiters are parked |
-//! | [`alone`] | a shard's only key, held in one word |
+//! | [`alone`] | the only held key of a lock table's shard, in one word |
 //! | [`lockref`] | count, lock bits and generation in one word |
 //! | [`percpu_ref`] | references to an object that many threads use at once, counted per thread |
 //! | [`percpu_rwsem`] | a reader-writer lock whose readers share no line |
 //! | [`active`] | active references: whether a thread is inside a call of an object, and waiting until none is |
-//! | [`barrier`] | a full barrier whose cost one side pays for both |
+//! | [`barrier`] | an asymmetric full barrier: a load on the frequent side, membarrier(2) on the rare one |
 //! | [`lane`] | a small number for each running thread |
 //! | [`tallies`] | counters that each thread keeps and any thread may sum |
 //! | [`order`] | the lock order, asserted in debug builds |

@@ -1,10 +1,10 @@
 //! A growing array of ordinary objects whose addresses never change.
 //!
-//! For objects that are too irregular for an [`crate::arena`] (mutexes, boxes). Segments double in size up
-//! to a few thousand elements and then keep that size, so that no element waits while very many are made.
-//! Each segment is built once. An element is reached by two loads (four beyond the first 16,320) and never
-//! moves, so `&T` may be kept as long as the array. Elements are destroyed only with the array: the thread
-//! that frees one resets it.
+//! For objects that are too irregular for an [`crate::arena`] (mutexes, boxes). The first eight segments double from
+//! 64 to 8,192 elements; each later one has 4,096. So no caller waits while a huge segment is built. Each segment is
+//! built once. Reaching an element takes two dependent loads, its own included (four beyond the first 16,320
+//! elements). An element never moves, so `&T` may be kept as long as the array. Elements are destroyed only with the
+//! array: the thread that frees one resets it.
 
 use std::sync::OnceLock;
 

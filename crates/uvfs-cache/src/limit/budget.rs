@@ -1,18 +1,9 @@
 //! The limit on a cache's memory: its figures, and the part of it that others may use.
 //!
-//! The memory limit has one room, this folder. This file holds its state and knows no cache. Callers pass
-//! the committed bytes. Nothing here is locked but the list of devices and the leaves
-//! of [`Pressure`]. Any other figure may be out of date when it is used; the result is a step too many or
+//! This file holds the state of the limit and does not depend on `Cache`: callers pass the committed bytes.
+//! The locks here are the eviction lock, the list of devices, and the leaves of [`Pressure`]. All figures
+//! outside them are atomics. A figure may be out of date when it is used; the result is a step too many or
 //! too few.
-//!
-//! | file | contents |
-//! |---|---|
-//! | `budget` | the limit, and whether uses are noted |
-//! | `make_room` | committed bytes; memory within the limit |
-//! | `eviction` | which names go |
-//! | `watermarks` | eviction ahead of need |
-//! | `pressure`, `held` | threads that wait for memory; names that only a kernel holds |
-//! | `devices`, `external_bytes` | memory outside the cache that counts too |
 
 use std::sync::{Arc, Weak};
 

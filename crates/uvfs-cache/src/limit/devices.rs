@@ -1,8 +1,9 @@
 //! The devices whose blocks count towards the limit ([`crate::buffers`]).
 //!
 //! A device that has joined a cache adds its committed bytes to one figure here. The figure is part of
-//! [`Cache::committed`](crate::Cache::committed). The list does not keep a device alive. Its mutex is a leaf:
-//! nothing is taken, or called, while it is held, but the switch of a device that begins or ends noting uses.
+//! [`Cache::committed`](crate::Cache::committed). The list does not keep a device alive. Its mutex is a
+//! leaf. The only call under it is [`Reclaim::set_armed`], which tells a device whether to note uses and
+//! takes no lock.
 
 use std::fmt;
 use std::sync::Weak;

@@ -1,13 +1,17 @@
 //! Which names go when memory is short.
 //!
 //! Eviction is second chance in arena order (design rule 17). Each name has a byte of its own, outside
-//! everything that a sequence guards. A hit sets it while eviction is *armed*, and the shrinker clears it
-//! when the hand passes. That costs at most one store per name and round, and none while memory is no
-//! concern. A name that was not used since the hand last passed goes, with its inode if nothing else holds
-//! the inode. An inode that is held (open, mounted on, known to a kernel) or has children stays. New names
-//! start unused, so a walk over everything evicts its own names, not those in repeated use.
+//! everything that a sequence guards. Eviction is *armed* once three quarters of the limit are committed.
+//! From then on a hit sets its name's byte, and the shrinker clears it when its hand passes. That costs at
+//! most one store per name and round, and none while memory is no concern.
 //!
-//! The hands advance by pieces of a slab, one piece per shrinking thread, so that several do not meet. Of
+//! The hand evicts a name that was not used since its last pass, together with its inode. If anything else
+//! holds the inode (an open file, a mount, a kernel, children), inode and name stay. But a file with
+//! several links loses the name. New names start unused, so a walk over everything evicts its own names,
+//! not those in repeated use.
+//!
+//! Each superblock has three hands: for names, for negative entries, and for inodes that only a kernel
+//! holds. A thread takes the next span of 64 slots from a hand, so that threads do not meet in one span. Of
 //! the cache's locks, callers hold at most name locks and the rename mutex.
 
 use uvfs_sync::primitives::Ordering;

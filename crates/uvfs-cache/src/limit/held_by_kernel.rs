@@ -1,7 +1,7 @@
 //! Names that stay only because a front end's kernel holds their inodes.
 //!
 //! A front end that needs memory asks its kernel to forget some of them, and evicts them afterwards
-//! ([`Cache::balance_after`]). Its findings are a hint: nothing is locked, and nothing is held.
+//! ([`Cache::balance_after`]). The search takes no lock and no reference, so its result is only a hint.
 
 use uvfs_sync::primitives::Ordering;
 

@@ -1,15 +1,15 @@
 //! The limit on the cache's memory, and the shrinker that keeps it.
 //!
-//! The memory count is the committed memory: whole arena chunks in use, and lines of the hash tables. A thread
-//! that needs a chunk asks [`Cache::may_grow`] first. If the limit forbids it, the thread evicts a few
-//! names instead ([`Cache::make_room`]) and takes their slots. So allocating threads keep the limit, in
-//! small steps, and no hit waits for it. A watcher's thread may do most of that work ahead of them
+//! The limit applies to committed memory ([`Cache::committed`]): whole arena chunks in use, lines of the
+//! hash tables, long names, link targets, directory state, block buffers and external bytes. A thread that
+//! needs a chunk asks [`Cache::may_grow`] first. If the limit forbids it, the thread evicts a few names
+//! instead ([`Cache::make_room`]) and takes their slots. So allocating threads keep the limit, in small
+//! steps, and no hit waits for it. A balancing thread may do most of that work ahead of them
 //! ([`crate::limit::watermarks`]).
 //!
-//! A thread that looked at every name and found none to evict has spent some time on it. For four times as
-//! long, but at most a tenth of a second, further searches look only at some tens of thousands of names.
-//! The period ends early if an inode goes or a kernel forgets one. In a large cache, a name that is
-//! released in another way may be found a little late.
+//! After a full search that found nothing to evict, searches are short: 32,768 names each. That lasts four
+//! times as long as the full search took, but at most 100 ms. The period ends early if an inode goes or a
+//! kernel forgets one. In a large cache, a name that is released in another way may be found a little late.
 //!
 //! Of the cache's locks, callers hold at most name locks and the rename mutex.
 

@@ -1,4 +1,16 @@
 //! The memory limit: making room, eviction ahead of need, threads that wait for memory.
+//!
+//! All code for the memory limit is in this folder.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `budget` | the limit, and whether uses are noted |
+//! | `make_room` | committed bytes; memory within the limit |
+//! | `eviction` | which names go |
+//! | `watermarks` | eviction ahead of need |
+//! | `pressure` | threads that wait for memory |
+//! | `held_by_kernel` | names that only a kernel holds |
+//! | `devices`, `external_bytes` | memory outside the cache that counts too |
 
 pub(crate) mod budget;
 pub(crate) mod devices;

@@ -1,12 +1,16 @@
 //! Waiting for memory, and notifying watchers that it runs short.
 //!
-//! A front end has a thread that works ahead of allocating threads ([`Cache::balance`](crate::Cache::balance)) and makes its
-//! kernel forget what it holds ([`Cache::held_by_kernel`](crate::Cache::held_by_kernel)). That thread sleeps until its waker is called
-//! ([`Cache::watch_pressure`](crate::Cache::watch_pressure)). The waker is called once, and again only after the thread has begun to
-//! look. A thread that finds no memory may retry in [`Cache::with_patience`](crate::Cache::with_patience) as references are dropped.
+//! A front end runs a balancing thread, which evicts ahead of need
+//! ([`Cache::balance`](crate::Cache::balance)) and makes the kernel forget inodes that it holds
+//! ([`Cache::held_by_kernel`](crate::Cache::held_by_kernel)). That thread, the *watcher*, sleeps until its
+//! waker is called ([`Cache::watch_pressure`](crate::Cache::watch_pressure)). The waker is called once, and
+//! again only after the thread has begun to look. A thread that finds no memory may retry in
+//! [`Cache::with_patience`](crate::Cache::with_patience): after each FORGET of a kernel, and every 10 ms,
+//! because other references are dropped without notice.
 //!
-//! The mutexes protect the count and the list of wakers. Both are leaves, and no waker is called with
-//! either held. If no thread waits, a forget pays for a fence and a load.
+//! One mutex protects the count of FORGETs that came while threads waited, the other the list of wakers.
+//! Both are leaves, and no waker is called with either held. If no thread waits, a FORGET pays for a fence
+//! and a load.
 
 use std::cell::Cell;
 use std::marker::PhantomData;

@@ -1,18 +1,20 @@
 //! The watermarks below the limit, and one step of the thread that keeps them.
 //!
-//! A thread that needs a slot and finds none evicts a few names itself ([`crate::limit::make_room`]). That always
-//! works, but it makes a lookup wait for the search. So some slots are kept free ahead of need. If fewer
-//! than the *low* watermark are free, the watcher is woken ([`crate::limit::pressure`]). Each of its calls of
-//! [`Cache::balance`] is then one small step, until the *high* watermark is reached. Free slots are those
-//! without an inode or a name, and those of chunks that the limit still allows. The watermarks are a
-//! thirty-second and a sixteenth of the names that the limit has room for (twice that in small caches).
+//! A thread that needs a slot and finds none evicts a few names itself ([`crate::limit::make_room`]). That
+//! needs no helper, but the lookup waits for the search. So some slots are kept free ahead of need. If
+//! fewer than the *low* watermark are free, the cache wakes the balancing thread, its *watcher*
+//! ([`crate::limit::pressure`]). Each of that thread's calls of [`Cache::balance`] is one small step, until
+//! the *high* watermark is reached. Free slots are those without an inode or a name, and those of chunks
+//! that the limit still allows. The watermarks are a thirty-second and a sixteenth of the names that the
+//! limit has room for (up to twice that if it has room for fewer than 32,768).
 //!
 //! The limit itself may be lowered for a while ([`Cache::lower_watermarks`]), because the system is short
 //! of memory. Allocations obey the lowered limit at once; memory committed above it is returned step by
 //! step.
 //!
-//! Nothing here is locked. Any figure may be out of date when it is used; the result is a step too many or
-//! too few. Callers hold no lock of the cache.
+//! The figures are atomics and may be out of date when they are used; the result is a step too many or too
+//! few. Callers of [`Cache::balance`] hold no lock of the cache. `took` and `run_short` may run under name
+//! locks and the rename mutex.
 
 use std::task::Waker;
 

@@ -1,12 +1,12 @@
 //! Drivers' answers: inodes that were found, names that do not exist, late answers.
 //!
-//! Only superblocks that are not resident ask drivers. If the cache already knows the inode (by another
-//! name, or because a front end still holds it), it is found by its number. The answer's attributes then
-//! replace the cached ones.
+//! Only superblocks that are not resident ask drivers. If the cache already has the inode (under another
+//! name, or held by a front end), the code finds it by its number. The answer's attributes then replace the
+//! cached ones.
 //!
-//! Rule 10: an answer is late if something in the directory was removed, renamed, evicted or invalidated
-//! after the driver was asked. The caller gets a late answer, but neither the name nor the attributes of a
-//! known inode are cached.
+//! Rule 10: an answer is late if a child of the directory was removed, renamed or invalidated after the
+//! driver was asked. Evictions do not count. A late answer is returned to the caller, but neither its name
+//! nor the attributes of a known inode are cached.
 
 use std::ops::RangeInclusive;
 

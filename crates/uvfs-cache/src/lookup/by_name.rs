@@ -1,8 +1,8 @@
 //! Lookups with references: for embedders, and for a walk that falls back.
 //!
-//! Nothing is locked. A hit takes a reference by index with a compare-exchange that expects the generation.
-//! Then it checks the name again: if the name still leads to that inode, the inode was alive and is now
-//! held.
+//! A hit takes no lock; a miss takes the name lock. A hit takes a reference by index with a
+//! compare-exchange that expects the generation. Then it checks the name again: if the name still leads to
+//! that inode, the inode was alive and is now held.
 
 use uvfs_sync::primitives::{Ordering, spin_loop};
 

@@ -1,14 +1,16 @@
 //! Name locks: the exclusive right to ask about, or change, one name of one directory.
 //!
-//! A name is a 64-bit keyed hash of (directory, bytes) in a small sharded table. It stands there while a
-//! thread holds its lock. A name lock is also the in-lookup placeholder (concurrent misses of one name make
+//! The key of a lock is a 64-bit keyed hash of directory and name. A small sharded table holds the keys of
+//! all held name locks. A name lock is also the in-lookup placeholder (concurrent misses of one name make
 //! one driver call, rule 13). It keeps a create, an unlink and a lookup of one name apart. Unlike the
 //! cache's other locks, it may be held across a driver call. It delays only threads that want the same
-//! name. Two names whose 64-bit hashes collide delay each other; nothing else happens.
+//! name. Two names with the same hash share a lock: they delay each other, and the errno of a failed
+//! question about one reaches the waiters for both.
 //!
 //! A thread that finds the name taken gets a [`Pending`]. It can wait by callback, as a future, or by
-//! blocking, and then looks again. Only a failed question is passed on as its error, so that a thousand
-//! waiters do not ask a failing driver one after the other.
+//! blocking, and then looks again. If the holder's question fails, each `Pending` gives its errno instead,
+//! so that a thousand waiters do not ask a failing driver one after the other. (A caller of
+//! [`Cache::lock_name`](crate::Cache::lock_name) tries again all the same.)
 //!
 //! Lock order: after the rename mutex; two names in the order of their hashes. Nothing else is locked
 //! inside a shard's mutex.

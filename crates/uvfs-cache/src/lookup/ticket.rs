@@ -1,8 +1,10 @@
-//! The lookup ticket: a held name lock, with what the cache knew before its driver was asked.
+//! A held name lock, and the directory's state when the lock was taken. A miss returns it as the lookup
+//! ticket.
 //!
-//! A [`NameGuard`] frees its name when it is dropped ([`crate::lookup::name_locks`]). It remembers the
-//! directory's revision, the epoch and the count of changes from before the driver is asked (rule 10). It
-//! may be kept across a driver call, and completed from any thread that may use the cache.
+//! A [`NameGuard`] frees its name when it is dropped ([`crate::lookup::name_locks`]). It records the
+//! directory's revision, the epoch, and the count of inodes whose attributes changed, all read before the
+//! driver is asked (rule 10). It may be kept across a driver call, and completed from any thread that may
+//! use the cache.
 
 use uvfs_sync::primitives::Hint;
 

@@ -1,12 +1,14 @@
 //! Publishing changes of names: create, link, remove, rename, exchange, and drivers' answers.
 //!
-//! Callers hold the name lock ([`crate::lookup::ticket`]), have asked the driver, and have reserved memory
-//! ([`NameGuard::reserve`]), so nothing here can fail.
+//! A caller of create, link, remove, rename or exchange holds the name locks ([`crate::lookup::ticket`]),
+//! has asked the driver, and has reserved the memory that the change needs ([`NameGuard::reserve`]). So
+//! these calls cannot fail. A reservation may find no memory, and a driver's answer may come too late to be
+//! published.
 //!
-//! Under the lock of the name's bucket a dentry is filled and put in, or marked dead and taken out, in one
-//! hold (rule 16). A reader that finds the entry checks the dentry. A reader that does not find it sees
-//! that the bucket moved. Rename holds both buckets while both change (rule 12), so a scan of either proves
-//! no miss. The replaced target is therefore never absent, and the moved name is never in both places.
+//! The writer locks the name's bucket once to fill and insert a dentry, or to mark it dead and remove it
+//! (rule 16). A reader that finds the entry checks the dentry. A reader that does not find it sees that the
+//! bucket moved. Rename holds both buckets while both change (rule 12), so a scan of either proves no miss.
+//! The replaced target is therefore never absent, and the moved name is never in both places.
 
 use uvfs_sync::blhash::{BlHash, Hashes, Locked, Scan};
 use uvfs_sync::order::{Class, Held};

@@ -1,17 +1,17 @@
 //! A dentry: a name in a directory, and what it leads to.
 //!
-//! A dentry exists only while it is hashed; code that must hold something holds the inode. A dentry holds a
-//! reference to its inode and one to its parent's inode, so an index read from a live dentry leads to a
-//! live inode. A *negative* dentry leads to nothing and holds nothing. It names its parent by index and
-//! generation, and is worthless once that generation is over.
+//! A dentry exists only while it is hashed. It has no reference count: code that needs a reference takes
+//! one to the inode. A dentry holds a reference to its inode and one to its parent's inode, so an index
+//! read from a live dentry leads to a live inode. A *negative* dentry leads to nothing and holds nothing.
+//! It names its parent by index and generation, and is worthless once that generation is over.
 //!
-//! **Published** (64 bytes): written inside `seq`, and only under the lock of the bucket that the dentry is
-//! in, or is to be in. `hash` belongs to the hash table: it is read and written only under bucket locks,
-//! outside `seq`.
+//! **Published** (64 bytes): the writer holds the lock of the bucket that the dentry is in, or will be in,
+//! and keeps `seq` odd while it stores. `hash` belongs to the hash table: it is read and written only under
+//! bucket locks, outside `seq`.
 //!
 //! **Private** (16 bytes): the readdir cookie, and a negative entry's parent generation.
 //!
-//! Names of up to [`INLINE`] bytes stand in the line. For a longer name the line has the first [`HEAD`]
+//! The published half holds names of up to [`INLINE`] bytes. Of a longer name it holds the first [`HEAD`]
 //! bytes and the index of a *tail* slot with the rest. Tails are type-stable too. A dentry's tail is freed
 //! only after the dentry's sequence moved.
 

@@ -1,14 +1,14 @@
 //! Forgetting: invalidation, and the end of a superblock. (Eviction is [`crate::limit::eviction`].)
 //!
-//! When an existing name is forgotten, its directory's version moves (its revision, unless the name was
-//! only evicted) and its *complete* flag goes. Both happen in the same hold of the bucket, after the name.
-//! No miss is proven while the bucket is locked, so a reader that misses the name sees the flag gone (rule
-//! 9). An answer that is published after the hold sees the revision moved (rule 10). A listing that still
-//! saw the name began before. An inode that has a holder besides its name stays; a directory with children
-//! stays (they hold it).
+//! To invalidate a name, the code removes its dentry, moves the directory's revision and clears *complete*,
+//! in this order and in one hold of the bucket. No miss is proven while the bucket is locked, so a reader
+//! that misses the name sees the flag gone (rule 9). An answer that is published after the hold sees the
+//! revision moved (rule 10). A listing that still saw the name began before the move, so it cannot make the
+//! directory complete. An inode that has a holder besides its name stays; a directory with children stays
+//! (they hold it).
 //!
-//! Callers hold no lock. A dentry is read from its slot without a lock, so the code looks for it again by
-//! its name, under its bucket's lock.
+//! Of the cache's locks, callers hold at most name locks and the rename mutex. A dentry is read from its
+//! slot without a lock, so the code looks for it again by its name, under its bucket's lock.
 
 use uvfs_sync::blhash::Locked;
 use uvfs_sync::primitives::Ordering;

@@ -1,11 +1,12 @@
 //! All dentry slots of a cache: the two halves, tails of long names, the name table, use bytes.
 //!
-//! The arenas are type-stable, as those of the inodes are ([`crate::inodes::table`]). A dentry changes under
-//! the lock of its bucket in the name table, inside its sequence. Pool, slabs and tails lock themselves;
-//! these locks are leaves, but an allocation may call `may_grow` within a slab's locks.
+//! The arenas are type-stable, as those of the inodes are ([`crate::inodes::table`]). A dentry changes
+//! under the lock of its bucket in the name table, inside its sequence. Pool, slabs and tails have their
+//! own locks, the last in the lock order. Under them a slab may call `may_grow`, which locks at most the
+//! list of devices.
 //!
-//! Only this folder touches the fields. The part knows no cache: a method that needs a superblock's slab
-//! gets it from the caller, and one that must not exceed the memory limit asks `may_grow`.
+//! Only this folder touches the fields. This module does not depend on `Cache`: the caller passes in the
+//! superblock's slab, and `may_grow`, the check of the memory limit.
 
 use std::io;
 

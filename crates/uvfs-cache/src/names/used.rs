@@ -1,7 +1,8 @@
 //! Whether a name was used since the shrinker's hand last passed: a byte for each dentry.
 //!
-//! The byte stands outside everything that a sequence guards. A hit sets it while eviction is armed, and the
-//! hand clears it (rule 17). Load, then store: a name in constant use is stored to once a round.
+//! The byte stands outside everything that a sequence guards. A hit sets it while eviction is armed, and
+//! the hand clears it (rule 17). A hit loads the byte first and stores only if it is 0. So hits of a name
+//! in constant use store once per round of the hand.
 
 use std::io;
 

@@ -1,8 +1,8 @@
 //! The contents that the nodes of a SPEC show and take.
 //!
-//! A reader is shown a text that was made at one moment, and keeps it until it reads from the start again: a
-//! value that changes meanwhile is seen as it was. Each change of a value here wakes those that poll. A value's lock
-//! is held for a copy only.
+//! A reader gets a text that was made at one moment, and keeps it until it reads from the start again: it does not
+//! see a later change of the value. Each change of a value here wakes the threads that poll it. A value's lock is
+//! held for a copy only.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ use super::spec::Command;
 /// How often a host file that changes while it is read is read again.
 const TRIES: usize = 4;
 
-/// A text in memory: what is written takes its place.
+/// A text in memory; a write replaces it.
 pub struct Value(Mutex<Vec<u8>>);
 
 impl Value {
@@ -47,7 +47,7 @@ impl Attribute for Value {
     }
 }
 
-/// A number to which is added what is written.
+/// A number; a write adds to it.
 pub struct Counter(AtomicI64);
 
 impl Counter {
@@ -65,7 +65,7 @@ impl Attribute for Counter {
         writeln!(out, "{}", self.0.load(Ordering::Relaxed)).map_err(|_| Errno::NOMEM)
     }
 
-    /// EINVAL for what is no whole number, ERANGE where the sum would be none.
+    /// EINVAL for anything but a whole number, ERANGE if the sum does not fit.
     fn store(&self, call: &Call<'_>, data: &[u8]) -> Result<usize> {
         let text = str::from_utf8(data).map_err(|_| Errno::INVAL)?.trim();
         let more: i64 = text.parse().map_err(|_| Errno::INVAL)?;
@@ -93,7 +93,7 @@ pub struct HostFile {
 }
 
 impl HostFile {
-    /// Does not wait for the other side where it is a pipe (EAGAIN, ENXIO).
+    /// Does not wait for the other side of a pipe (EAGAIN, ENXIO).
     fn open(&self, how: &mut OpenOptions) -> std::io::Result<File> {
         how.custom_flags(OFlags::NONBLOCK.bits() as i32).open(&self.host)
     }
@@ -109,7 +109,7 @@ impl HostFile {
         errno
     }
 
-    /// Reads it once; whether it stood still meanwhile.
+    /// Reads it once. Returns whether it did not change meanwhile.
     fn read(&self, out: &mut Vec<u8>) -> std::io::Result<bool> {
         out.clear();
         let file = self.open(OpenOptions::new().read(true))?;
@@ -126,8 +126,8 @@ fn same(before: &Metadata, after: &Metadata) -> bool {
 }
 
 impl Attribute for HostFile {
-    /// EFBIG where it is longer than the limit. One that is written all the time is shown as the last
-    /// look found it, as cat(1) would.
+    /// EFBIG if it is longer than the limit. A file that is written all the time is shown as the last look found it,
+    /// as cat(1) would.
     fn show(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<()> {
         for _ in 0..TRIES {
             if self.read(out).map_err(|error| self.refused(call, &error))? {

@@ -1,10 +1,10 @@
 //! Running a command for the reader of its file.
 //!
-//! No shell is between: the words are the program and its arguments. It runs in a process group of its own, with
-//! nothing as standard input, and is over when it has ended and its output too. At its time limit the
-//! whole group is killed, and so it is where it says too much. It is always waited for: nothing is left
-//! behind but what left the group by itself. [`end_all`] kills what runs when the mount ends.
-//! Any thread may call [`run`]; it waits for the command. Costs a process a call.
+//! The words are the program and its arguments, without a shell. The program runs in a process group of its own, with
+//! nothing as standard input. It is over when it has ended and its output too. At its time limit the whole group is
+//! killed, and also if its output is too long. The program is always waited for: only processes that left the group
+//! by themselves remain. [`end_all`] kills all running groups when the mount ends. Any thread may call [`run`]; it
+//! waits for the command. Costs a process per call.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
@@ -39,7 +39,7 @@ impl Group {
         let mut starting = std::process::Command::new(&command.run[0]);
         starting.args(&command.run[1..]).current_dir(&command.dir).process_group(0);
         starting.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Held while it starts, so that `end_all` does not come between the start and the note of it.
+        // Locked while the command starts, so that `end_all` does not come between the start and its note.
         let mut running = RUNNING.lock();
         let child = starting.spawn()?;
         let pid = Pid::from_child(&child);
@@ -50,27 +50,27 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The number is the group's, and no other's, until its first process has been waited for, which is here only. An
-        // error means that nobody is left in it.
+        // The number is only the group's until its first process has been waited for, which happens only here. An
+        // error means that no process is left in it.
         let _ = kill_process_group(self.pid, Signal::KILL);
         RUNNING.lock().remove(&self.pid.as_raw_nonzero().get());
         let _ = self.child.wait();
     }
 }
 
-/// Kills every command that runs: for the end of the process, which would leave them behind.
+/// Kills every running command: for the end of the process, which would leave them behind.
 pub fn end_all() {
     for pid in RUNNING.lock().iter().filter_map(|pid| Pid::from_raw(*pid)) {
         let _ = kill_process_group(pid, Signal::KILL);
     }
 }
 
-/// Runs `command` and appends its standard output to `out`. Of one that fails a line is logged, with `path`, how it ended, and
-/// the beginning of its standard error.
+/// Runs `command` and appends its standard output to `out`. If it fails, a line is logged, with `path`, its status,
+/// and the beginning of its standard error.
 ///
 /// # Errors
-/// ETIMEDOUT at its time limit, EFBIG where it says too much, EIO where it ends with a status other than 0; where
-/// it cannot be started, why (ENOENT: no such program).
+/// ETIMEDOUT at its time limit, EFBIG if its output is too long, EIO if it ends with a status other than 0; the
+/// reason if it cannot be started (ENOENT: no such program).
 pub fn run(command: &Command, path: impl FnOnce() -> String, out: &mut Vec<u8>) -> Result<()> {
     let program = &*command.run[0];
     let errno = |error: &io::Error| Errno::from_io_error(error).unwrap_or(Errno::IO);
@@ -82,7 +82,7 @@ pub fn run(command: &Command, path: impl FnOnce() -> String, out: &mut Vec<u8>) 
         }
     };
     let mut heard = Heard { limit: command.limit, said: 0, out, complaints: Vec::new() };
-    // None: longer than the clock goes.
+    // None: beyond the clock's range.
     let deadline = Instant::now().checked_add(command.timeout);
     let ended = attend(&mut group, deadline, &mut heard);
     let how = match &ended {
@@ -93,7 +93,7 @@ pub fn run(command: &Command, path: impl FnOnce() -> String, out: &mut Vec<u8>) 
         },
         Err(error) => error.to_string(),
     };
-    // As a string literal: what a program writes must not look like lines of the log, nor reach a terminal.
+    // As a string literal: a program's output must not look like lines of the log, nor control a terminal.
     let stderr = String::from_utf8_lossy(&heard.complaints);
     tracing::warn!(path = ?path(), program, how, ?stderr, "the command failed");
     Err(ended.err().unwrap_or(Errno::IO))
@@ -140,7 +140,8 @@ impl Heard<'_> {
     }
 }
 
-/// Reads what it says until it ends; how it ended. Its standard error need not: another process may have that open.
+/// Reads its output until it ends, and returns its status. Its standard error need not end: another process may have
+/// that open.
 fn attend(group: &mut Group, deadline: Option<Instant>, heard: &mut Heard<'_>) -> Result<WaitIdStatus> {
     let (mut stdout, mut stderr) = (group.child.stdout.take(), group.child.stderr.take());
     let pidfd = pidfd_open(group.pid, PidfdFlags::empty())?;
@@ -154,7 +155,7 @@ fn attend(group: &mut Group, deadline: Option<Instant>, heard: &mut Heard<'_>) -
             stderr = None;
         }
         let Some(from) = &mut stdout else {
-            // What it said last may be there still, and was seen by the same look.
+            // Its last output may still be unread; the same poll has reported that.
             if is_ready && !complains {
                 break;
             }
@@ -164,7 +165,7 @@ fn attend(group: &mut Group, deadline: Option<Instant>, heard: &mut Heard<'_>) -
             stdout = None;
         }
     }
-    // It stays to be waited for, so that its number is nobody else's when the group is killed.
+    // It is not waited for yet, so that no other process has its number when the group is killed.
     loop {
         match waitid(WaitId::Pid(group.pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
             Err(Errno::INTR) => {}
@@ -173,7 +174,7 @@ fn attend(group: &mut Group, deadline: Option<Instant>, heard: &mut Heard<'_>) -
     }
 }
 
-/// Waits until a read of `first` or of `second` would not wait; of which. ETIMEDOUT at the deadline.
+/// Waits until a read of `first` or of `second` would not wait, and returns which. ETIMEDOUT at the deadline.
 fn wait_for(
     first: BorrowedFd<'_>,
     second: Option<BorrowedFd<'_>>,
@@ -186,7 +187,7 @@ fn wait_for(
         .collect();
     loop {
         let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
-        // A time that has run out still lets what is there be seen.
+        // With no time left, one poll still reports output that is there.
         let time = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut fds, time.as_ref()) {
             Ok(0) if left.is_some_and(|left| left.is_zero()) => return Err(Errno::TIMEDOUT),

@@ -1,7 +1,6 @@
 //! The fields of one table of a SPEC, taken out one after the other.
 //!
-//! A field that was taken is gone, so that [`Fields::end`] finds the fields that nobody knows. Every error says where
-//! it is.
+//! A field that was taken is gone, so that [`Fields::end`] finds the unknown ones. Every error names its place.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -25,9 +24,9 @@ pub struct Permissions {
 /// See the module.
 pub struct Fields<'t, 'd> {
     text: Text<'t>,
-    /// Whose fields they are, as it is written.
+    /// The table's header, as it is written.
     of: String,
-    /// Where that is.
+    /// Its place.
     span: Range<usize>,
     table: DeTable<'d>,
 }
@@ -41,7 +40,7 @@ impl<'t, 'd> Fields<'t, 'd> {
         self.table.remove(key)
     }
 
-    /// A field that must be there.
+    /// A required field.
     fn need(&mut self, key: &str) -> Result<Spanned<DeValue<'d>>, SpecError> {
         self.take(key).ok_or_else(|| self.text.wrong(self.span.clone(), format!("{} needs {key} =", self.of)))
     }
@@ -51,12 +50,12 @@ impl<'t, 'd> Fields<'t, 'd> {
         self.text.wrong(value.span(), format!("{key} is to be {wanted}, and this is of type {got}"))
     }
 
-    /// Where a field's value is, if there is one.
+    /// The place of a field's value, if there is one.
     pub fn span_of(&self, key: &str) -> Option<Range<usize>> {
         self.table.get(key).map(Spanned::span)
     }
 
-    /// A string that must be there, and where it is.
+    /// A required string, and its place.
     pub fn text(&mut self, key: &str) -> Result<(String, Range<usize>), SpecError> {
         let value = self.need(key)?;
         match value.get_ref() {
@@ -65,7 +64,7 @@ impl<'t, 'd> Fields<'t, 'd> {
         }
     }
 
-    /// An array of strings that must be there, and where it is.
+    /// A required array of strings, and its place.
     pub fn texts(&mut self, key: &str) -> Result<(Vec<String>, Range<usize>), SpecError> {
         let value = self.need(key)?;
         let DeValue::Array(array) = value.get_ref() else {
@@ -78,8 +77,7 @@ impl<'t, 'd> Fields<'t, 'd> {
         Ok((array.iter().map(text).collect::<Result<_, _>>()?, value.span()))
     }
 
-    /// A string, number or truth value that must be there, as a text that ends in a newline, unless it
-    /// is empty.
+    /// A required string, number or truth value, as a text that ends in a newline unless it is empty.
     pub fn scalar(&mut self, key: &str) -> Result<String, SpecError> {
         let value = self.need(key)?;
         let text = match value.get_ref() {
@@ -94,7 +92,7 @@ impl<'t, 'd> Fields<'t, 'd> {
         Ok(text + newline)
     }
 
-    /// A whole number, and where it is.
+    /// A whole number, and its place.
     fn integer(&mut self, key: &str, wanted: &str) -> Result<Option<(i64, Range<usize>)>, SpecError> {
         let Some(value) = self.take(key) else { return Ok(None) };
         let number = match value.get_ref() {
@@ -143,7 +141,7 @@ impl<'t, 'd> Fields<'t, 'd> {
         id.ok_or_else(|| self.text.wrong(span, format!("{key} is to be {wanted}")))
     }
 
-    /// `mode`, `uid` and `gid`, each as in `default` where it is not there.
+    /// `mode`, `uid` and `gid`, each as in `default` if it is missing.
     pub fn permissions(&mut self, default: Permissions) -> Result<Permissions, SpecError> {
         let mode = match self.take("mode") {
             Some(value) => self.mode(&value)?,
@@ -172,7 +170,7 @@ impl<'t, 'd> Fields<'t, 'd> {
         }
     }
 
-    /// All has been taken; else there is a key that nobody knows. `known` is what there might have been.
+    /// An error if a field is left, which has an unknown key. `known`: the possible keys.
     pub fn end(self, known: &[&str]) -> Result<(), SpecError> {
         let first = self.table.keys().min_by_key(|key| key.span().start);
         let Some(key) = first else { return Ok(()) };

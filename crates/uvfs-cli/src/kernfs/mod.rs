@@ -1,11 +1,13 @@
 //! `kernfs:SPEC`: a tree that a file declares.
 //!
-//! `spec` says what a SPEC may hold (`fields` takes it out of the TOML, `place` says where an error is). `attributes`
-//! and `command` are what its files do. This module makes a tree of the SPEC: at first, and again when the file has
-//! changed. A reload leaves alone what is declared as before, with the value that it has by now. A node that has
-//! become another thing is replaced in one step, so that its name is never absent. Nodes that are not declared any
-//! more go last. Nothing here waits for readers: they finish on the node that they opened. A SPEC that cannot be used
-//! changes nothing. One mutex: two reloads do not meet.
+//! `spec` defines the contents of a SPEC (`fields` takes them out of the TOML, `place` gives the place of an error).
+//! `attributes` and `command` implement its files. This module makes a tree of the SPEC, and updates it when the file
+//! has changed.
+//!
+//! A reload leaves alone each node with an unchanged declaration, with its present value. A node with another
+//! declaration is replaced in one step, so that its name is never absent. Nodes without a declaration go last.
+//! Nothing here waits for readers: they finish on the node that they opened. A SPEC that cannot be used changes
+//! nothing. One mutex keeps two reloads apart.
 
 mod attributes;
 pub mod command;
@@ -33,7 +35,7 @@ fn owner() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
-/// A SPEC's file, understood once.
+/// A SPEC's file, parsed once.
 pub fn read(file: &Path) -> Result<(PathBuf, Spec)> {
     // Relative paths would change their meaning when the process goes into the background.
     let file = std::path::absolute(file).with_context(|| format!("cannot find {}", file.display()))?;
@@ -87,8 +89,8 @@ impl Published {
     /// Reads the SPEC again and makes the tree like it.
     ///
     /// # Errors
-    /// The fault of the SPEC: nothing has changed then. Or a node that cannot be made, for lack of memory: those
-    /// before it have been, and the next reload goes on from there.
+    /// The fault of the SPEC: nothing has changed then. Or a node that cannot be made, for lack of memory: the nodes
+    /// before it were made, and the next reload continues from there.
     pub fn reload(&self) -> Result<Changes> {
         self.become_like(Spec::read(&self.file, owner())?)
     }
@@ -103,7 +105,7 @@ impl Published {
         }
         let gone: Vec<String> =
             nodes.keys().rev().filter(|path| !spec.nodes.contains_key(*path)).cloned().collect();
-        // A directory before what is in it.
+        // A directory before its children.
         for (path, declared) in spec.nodes {
             match nodes.get_mut(&path) {
                 Some((old, _)) if *old == declared => continue,
@@ -125,7 +127,7 @@ impl Published {
                 }
             }
         }
-        // And what is in it before the directory.
+        // And children before their directory.
         for path in gone {
             if let Some((_, node)) = nodes.remove(&path) {
                 node.unlink();

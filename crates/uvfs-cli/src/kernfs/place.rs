@@ -1,6 +1,6 @@
-//! Where in a SPEC something stands, and what is said about it.
+//! Places in a SPEC, and the errors there.
 //!
-//! Plain values; nothing here knows what a SPEC means.
+//! Plain values; nothing here knows the meaning of a SPEC.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
     file: PathBuf,
-    /// Line and column, from 1; none where it is about the whole file.
+    /// Line and column, from 1; none if it is about the whole file.
     at: Option<(usize, usize)>,
     said: String,
 }
@@ -27,7 +27,7 @@ impl fmt::Display for SpecError {
 
 impl std::error::Error for SpecError {}
 
-/// The text of a SPEC, to say where in it something is.
+/// The text of a SPEC, for places in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Text<'t> {
     pub file: &'t Path,

@@ -1,4 +1,4 @@
-//! The declarations of a SPEC: nodes by path, each with its mode, its owner and what it shows.
+//! The declarations of a SPEC: nodes by path, each with its mode, its owner and its content.
 //!
 //! A SPEC is a TOML file with one table for each node, in an array named after its kind:
 //!
@@ -9,9 +9,9 @@
 //! mode = 0o644
 //! ```
 //!
-//! Directories above a path are made where no `[[dir]]` declares them. Nothing is made or run here: what
-//! [`Spec::parse`] returns can be compared with what is there. Every error says where in the file it
-//! is. O(size of the file).
+//! Directories above a path are made if no `[[dir]]` declares them. Nothing is made or run here: the result of
+//! [`Spec::parse`] can be compared with the present tree. Every error names its place in the file. O(size of the
+//! file).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -30,13 +30,13 @@ use super::place::{SpecError, Text};
 const SPEC_MAX: u64 = 64 << 20;
 /// Longest name, in bytes.
 const NAME_MAX: usize = 255;
-/// How long a command may run where the SPEC does not say.
+/// How long a command may run by default.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest that it may say.
+/// The longest time that a SPEC may allow.
 const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
-/// How much a command or host file may have where the SPEC does not say, in bytes.
+/// Most bytes of a command's output or a host file by default.
 const LIMIT: usize = 64 << 10;
-/// The most that it may say.
+/// The most bytes that a SPEC may allow.
 const LIMIT_MAX: usize = 16 << 20;
 
 /// A tree as it is declared.
@@ -44,7 +44,7 @@ const LIMIT_MAX: usize = 16 << 20;
 pub struct Spec {
     /// The root directory's.
     pub root: Permissions,
-    /// By path, without a slash in front; a directory comes before what is in it.
+    /// By path, without a slash in front; a directory comes before its children.
     pub nodes: BTreeMap<String, Declared>,
 }
 
@@ -67,7 +67,7 @@ pub enum What {
         limit: usize,
     },
     Command(Command),
-    /// A number to which is added what is written.
+    /// A number; a write adds to it.
     Counter {
         start: i64,
     },
@@ -102,11 +102,11 @@ impl Spec {
     /// directory.
     ///
     /// # Errors
-    /// The file cannot be read, or what is wrong in it, with line and column.
+    /// The file cannot be read, or has a fault, given with line and column.
     pub fn read(file: &Path, owner: (u32, u32)) -> Result<Self, SpecError> {
         let unusable = |said: String| Text::unusable(file, said);
         let mut bytes = Vec::new();
-        // Bounded whatever it is: a pipe or a device does not say how long it is.
+        // Bounded for any kind of file: a pipe or a device does not tell its length.
         let read = File::open(file).and_then(|file| file.take(SPEC_MAX + 1).read_to_end(&mut bytes));
         read.map_err(|error| unusable(error.to_string()))?;
         if bytes.len() as u64 > SPEC_MAX {
@@ -122,10 +122,10 @@ impl Spec {
         }
     }
 
-    /// Understands the text of one. `owner` is the user and group of what does not say.
+    /// Parses the text of a SPEC. `owner` is the user and group of nodes without their own.
     ///
     /// # Errors
-    /// The error says what is wrong, with line and column.
+    /// The fault, with line and column.
     pub fn parse(text: Text<'_>, owner: (u32, u32)) -> Result<Self, SpecError> {
         let document = DeTable::parse(text.text)
             .map_err(|error| text.wrong(error.span().unwrap_or(0..0), one_sentence(error.message())))?;
@@ -142,7 +142,7 @@ impl Spec {
         let mut fields = Fields::new(text, "the top of the file", 0..0, root);
         let permissions = fields.permissions(default)?;
         fields.end(&[&ROOT_KEYS[..], &KINDS[..]].concat())?;
-        // In the order of the file, so that it is the later of two that is told to be too much.
+        // In the order of the file, so that the error is about the later one of two.
         tables.sort_by_key(|(_, span, _)| span.start);
         let mut spec = Self { root: permissions, nodes: BTreeMap::new() };
         let mut places = Places::new();
@@ -184,7 +184,7 @@ impl Spec {
             }
         }
         match places.get(&path) {
-            // A directory that followed from others is now said to be one.
+            // A directory that followed from others is now declared.
             Some(None) if declared.what == What::Dir => {}
             Some(_) => {
                 let said = format!("{path:?} is declared twice: the first time {}", line(places, &path));
@@ -198,7 +198,7 @@ impl Spec {
     }
 }
 
-/// One table for each node: its kind, where it is, and its fields.
+/// One table for each node: its kind, its place, and its fields.
 type Table<'t> = (String, Range<usize>, DeTable<'t>);
 
 /// The tables of one kind.
@@ -222,7 +222,7 @@ fn tables_of<'t>(
     array.into_iter().map(table).collect()
 }
 
-/// The declaration in one table: its path and where that stands, and the node.
+/// The declaration in one table: its path, the path's place, and the node.
 fn node(
     text: Text<'_>,
     kind: &str,
@@ -285,7 +285,7 @@ fn directory(file: &Path) -> PathBuf {
     file.parent().unwrap_or(Path::new("/")).to_path_buf()
 }
 
-/// A path without the slash in front; what is wrong with it.
+/// A path without the slash in front; the error says what is wrong with it.
 fn checked_path(path: &str) -> Result<String, String> {
     let path = path.strip_prefix('/').unwrap_or(path);
     for name in path.split('/') {

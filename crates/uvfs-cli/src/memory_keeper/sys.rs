@@ -1,8 +1,8 @@
 //! The keeper itself: a process that runs in the server's memory, on a stack of its own.
 //!
-//! It has the thread-local storage of the thread that made it, so it must touch none: no allocation, no panic, no
-//! function of the standard library. A system call of `libc` that fails writes `errno` there; the
-//! maker waits until the keeper has made all calls that can fail.
+//! It has the thread-local storage of the thread that made it, so it must not use that: no allocation, no panic, no
+//! function of the standard library. A system call of `libc` that fails writes `errno` there; the maker waits until
+//! the keeper has made all calls that can fail.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -16,7 +16,7 @@ const STACK: usize = 64 << 10;
 /// How long it may take to start.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// [`STARTING`], [`WAITING`], or the error number of what failed.
+/// [`STARTING`], [`WAITING`], or the error number of the failed call.
 static STATE: AtomicI32 = AtomicI32::new(STARTING);
 const STARTING: i32 = -1;
 const WAITING: i32 = 0;
@@ -24,11 +24,11 @@ const WAITING: i32 = 0;
 /// Starts the keeper of this process. Nobody waits for it: it is not a child that wait(2) finds.
 pub(super) fn start() -> Result<(), Errno> {
     let server = rustix::process::getpid().as_raw_nonzero().get();
-    // For the rest of the process's generation, and a little longer.
+    // Until the end of the process, and a little longer.
     let stack = Box::leak(vec![0_u128; STACK / size_of::<u128>()].into_boxed_slice());
     let top = stack.as_mut_ptr_range().end.cast::<c_void>();
-    // SAFETY: `keep` runs on a stack that nobody else uses and that stays mapped, since the keeper shares this memory. It follows
-    // the rules of the module. The argument is a number.
+    // SAFETY: `keep` runs on a stack that nobody else uses and that stays mapped, since the keeper shares this
+    // memory. It follows the rules of the module. The argument is a number.
     let made = unsafe { libc::clone(keep, top, libc::CLONE_VM, server as usize as *mut c_void) };
     if made < 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::AGAIN));
@@ -49,7 +49,7 @@ pub(super) fn start() -> Result<(), Errno> {
 /// The keeper.
 extern "C" fn keep(server: *mut c_void) -> c_int {
     let server = server as c_long;
-    // SAFETY: system calls that are given numbers, a name that lives as long as the program, and the array below, which
+    // SAFETY: system calls with numbers, a name that lives as long as the program, and the array below, which
     // outlives the call. The descriptors that are closed are the keeper's own: it shares no table.
     unsafe {
         let pidfd = libc::syscall(libc::SYS_pidfd_open, server, 0);
@@ -58,8 +58,8 @@ extern "C" fn keep(server: *mut c_void) -> c_int {
             STATE.store(libc::ENOSYS, Ordering::Release);
             return 1;
         }
-        // With inherited files it would hold a pipe open whose reader waits for its end, or a lock. Before Linux 5.9 there
-        // is no close_range, so there is no keeper.
+        // Inherited files could be a pipe whose reader waits for its end, or a lock. Before Linux 5.9 there is no
+        // close_range, so there is no keeper.
         if (pidfd != 0 && libc::syscall(libc::SYS_dup3, pidfd, 0, 0) < 0)
             || libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0) < 0
         {

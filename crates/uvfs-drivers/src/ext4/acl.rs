@@ -1,16 +1,16 @@
-//! POSIX access control lists: from the form that they are stored in to the one of extended attributes.
+//! POSIX access control lists: conversion from the stored form to that of extended attributes.
 //!
-//! Stored, an entry without an id is shorter. The VFS knows the meaning of an entry; this module knows only which
-//! entries there are.
+//! In the stored form an entry without an id is shorter. The VFS knows the meaning of an entry; this module knows
+//! only which entries there are.
 
 use super::bytes::{u16_at, u32_at};
 use super::fault::{Fault, Result, ensure};
 
-/// Of the stored form.
+/// The version of the stored form.
 const STORED: u32 = 1;
-/// Of the attribute `system.posix_acl_access`, see acl(5).
+/// The version of the attribute `system.posix_acl_access`, see acl(5).
 const XATTR: u32 = 2;
-/// Whose id is nobody's.
+/// The id of an entry that has none.
 const NO_ID: u32 = u32::MAX;
 
 const USER_OBJ: u16 = 0x01;

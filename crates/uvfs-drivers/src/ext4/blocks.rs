@@ -1,15 +1,16 @@
 //! The image as blocks: the seam between this driver and the cache of blocks ([`uvfs_cache::buffers`]).
 //!
-//! [`Blocks::get`] answers with a block of metadata, pinned: it stays as it is for as long as it is held. [`Blocks::copy`] copies
-//! a few bytes out of one and pins nothing. [`Blocks::read`] puts file data into the reader's buffer. Nobody else
-//! looks at the image.
+//! [`Blocks::get`] returns a pinned block of metadata: it does not change while it is held. [`Blocks::copy`] copies a
+//! few bytes out of a block and pins nothing. [`Blocks::read`] reads file data into the reader's buffer. No other
+//! code reads the image.
 //!
-//! Metadata goes through the cache of blocks: memory of the cache's limit, one read for all who miss a block, read-ahead, and hits
-//! without a lock. File data does not: the reader's kernel keeps pages of the file, and ours keeps those of the image; a
-//! third copy would only drive out metadata.
+//! Metadata goes through the cache of blocks: memory within the cache's limit, one read for all threads that miss a
+//! block, read-ahead, and hits without a lock. File data does not: the reader's kernel keeps pages of the file, and
+//! ours keeps those of the image. A third copy would only drive out metadata.
 //!
-//! A check of a block's bytes need not be repeated as long as they are there. The caller that found them right notes a
-//! [`Checks`] mark, which says what they were taken for. The notes are of the cache of blocks, and go with the block.
+//! A check of a block's bytes need not be repeated while they are in memory. The caller that found them right notes a
+//! [`Checks`] mark, which says what they were checked as. The cache of blocks keeps these notes, and drops them with
+//! the block.
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hash};
@@ -27,11 +28,11 @@ use uvfs_sync::primitives::shard;
 use super::fault::{Fault, Result};
 use super::trace::Record;
 
-/// Where an image is read from. Many threads read at once.
+/// The source of an image's bytes. Many threads read at once.
 pub trait Source: Send + Sync + 'static {
     /// Its length, in bytes.
     fn size(&self) -> u64;
-    /// Fills `buf` from `offset` on; an error where not all of it is there.
+    /// Fills `buf` from `offset` on; an error if the source ends before.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 }
 
@@ -61,12 +62,12 @@ pub(super) struct Image {
 const OPENED: usize = 4;
 
 impl Image {
-    /// Finds out how long it is; a device says so only at its end.
+    /// Finds its length; a device tells it only by a seek to its end.
     pub(super) fn new(mut file: File) -> io::Result<Self> {
         let size = file.seek(SeekFrom::End(0))?;
         let again = format!("/proc/self/fd/{}", file.as_raw_fd());
         let mut files = vec![file];
-        // Where that cannot be had, one does.
+        // If more cannot be opened, one suffices.
         files.extend((1..OPENED).map_while(|_| File::open(&again).ok()));
         Ok(Self { files, size })
     }
@@ -82,7 +83,7 @@ impl Source for Image {
     }
 }
 
-/// A source as the cache of blocks reads it: up to its end.
+/// A source for the cache of blocks, which reads up to its end.
 struct Upto(Arc<dyn Source>);
 
 impl BlockSource for Upto {
@@ -97,13 +98,13 @@ impl BlockSource for Upto {
 /// A block's bytes; as long as the file system's block size.
 pub(super) type Block<'f> = uvfs_cache::buffers::Buffer<'f>;
 
-/// The meaning with which a block's bytes were found right: a keyed hash of it, so that no image can be made in which
-/// two are equal for certain. (Where two are, what is in the block is believed unchecked, and everything that reads it
-/// must end all the same.)
+/// What a block's bytes were found right as: a keyed hash of it, so that nobody can make an image in which two are
+/// surely equal. (If two are equal, the block's content is trusted unchecked, and all code that reads it must end all
+/// the same.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Checks(u64);
 
-/// Of a note that is a [`Checks`]; without it the other bits stand for inodes of a table.
+/// The bit of a note that is a [`Checks`]; without it the other bits stand for inodes of a table.
 const IS_CHECKS: u64 = 1 << 63;
 
 impl Checks {
@@ -121,12 +122,13 @@ impl Checks {
     }
 }
 
-/// Whether the inode at this place of a block was checked. (No place is in two tables: that is looked at when the image is opened.) (Beyond 63 in a block it is done each time.)
+/// Whether the inode at this place of a block was checked. No place is in two tables: that is checked when the image
+/// is opened. (The 64th inode of a block, and later ones, are checked each time.)
 pub(super) fn is_inode_checked(note: u64, place: usize) -> bool {
     note & IS_CHECKS == 0 && place < 63 && note >> place & 1 == 1
 }
 
-/// The record of this inode in a block that is kept as a table of inodes.
+/// Notes that this inode was checked, in a block of a table of inodes.
 pub(super) fn inode_checked(block: &Block<'_>, place: usize) {
     if place < 63 {
         let others = if block.note() & IS_CHECKS == 0 { block.note() } else { 0 };
@@ -151,12 +153,12 @@ impl Blocks {
         Ok(Self { source, block_size, device, key, record })
     }
 
-    /// Keeps nothing of what is not in use.
+    /// Drops all blocks that are not in use.
     pub(super) fn forget(&self) {
         self.device.give(u64::MAX);
     }
 
-    /// Memory for metadata is this cache's.
+    /// From now on metadata counts towards this cache's limit.
     pub(super) fn join(&self, cache: &Arc<Cache>) {
         self.device.join(cache);
     }
@@ -189,7 +191,7 @@ impl Blocks {
         self.device.get(block).map_err(|error| unread(block, &error))
     }
 
-    /// Copies a few bytes out of a block of metadata, and answers with what was noted of it.
+    /// Copies a few bytes out of a block of metadata, and returns the block's note.
     pub(super) fn copy(&self, block: u64, at: usize, out: &mut [u8]) -> Result<u64> {
         self.used(block);
         self.device.read_noted(block, at, out).map_err(|error| unread(block, &error))
@@ -200,7 +202,7 @@ impl Blocks {
         Checks(self.key.hash_one(what) | IS_CHECKS)
     }
 
-    /// Fills `buf` from byte `skip` of a block on, past its end too: the blocks stand in a row.
+    /// Fills `buf` from byte `skip` of a block on, and past its end from the next blocks of the image.
     pub(super) fn read(&self, block: u64, skip: u64, buf: &mut [u8]) -> Result<()> {
         let offset = block.checked_mul(self.block_size as u64).and_then(|start| start.checked_add(skip));
         let offset = offset.ok_or_else(|| Fault::unread(block, Errno::IO))?;
@@ -208,8 +210,7 @@ impl Blocks {
     }
 }
 
-/// To a reader, a file that was cut off and a device that fails are the same. That there is no memory is not the
-/// image's fault.
+/// To a reader, a truncated file and a failing device are the same. A lack of memory is not the image's fault.
 fn unread(block: u64, error: &io::Error) -> Fault {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOMEM) => Errno::NOMEM.into(),

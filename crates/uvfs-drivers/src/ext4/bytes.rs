@@ -1,7 +1,7 @@
 //! Numbers as the image has them: little-endian (in the journal big-endian), at any offset.
 //!
-//! Nothing here can panic: what would stand past the end reads as zero, and a slice past the end is damage. The code
-//! that takes a structure apart checks lengths; this is the net below that.
+//! Nothing here can panic: bytes past the end read as zero, and a slice past the end is damage. The code that parses
+//! a structure checks lengths; this is the net below that.
 
 use super::fault::{Fault, Result};
 
@@ -39,7 +39,7 @@ pub(super) fn split_u64(data: &[u8], low: usize, high: usize) -> u64 {
     u64::from(u32_at(data, high)) << 32 | u64::from(u32_at(data, low))
 }
 
-/// `len` bytes from an offset on; damage, called `what`, where they are not all there.
+/// `len` bytes from an offset on; damage, with the finding `what`, if they are not all there.
 pub(super) fn slice<'d>(data: &'d [u8], at: usize, len: usize, what: &'static str) -> Result<&'d [u8]> {
     at.checked_add(len).and_then(|end| data.get(at..end)).ok_or_else(|| Fault::damage(what))
 }

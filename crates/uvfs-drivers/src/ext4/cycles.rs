@@ -1,16 +1,17 @@
-//! A pass through the blocks of a directory, and how one ends that goes in circles.
+//! A pass through the blocks of a directory, and the end of one that goes in circles.
 //!
-//! A map of blocks may lead to one block, or one table, as often as it likes, so a small image can claim a directory of terabytes. No
-//! directory has a block twice, and to remember all of them would take memory as the image likes. So a [`Witness`] remembers one: another one whenever
-//! twice as many were met, so that circles are found, and others at random in between: whoever makes an image does not know which. A
-//! pass through a few blocks again and again ends after a small multiple of so many.
+//! A block map may lead to one block, or one table, any number of times. So a small image can claim a directory of
+//! terabytes. No valid directory has a block twice, but to remember all blocks would take as much memory as the image
+//! likes. So a [`Witness`] remembers one block. It takes another one whenever twice as many were met, so that circles
+//! are found, and others at random in between, because the maker of an image must not know which. A pass that repeats
+//! a few blocks ends after a small multiple of their number.
 //!
 //! A caller that lists a directory a few names at a time begins a pass with each call. The pass compares its first
-//! block with one before it, which another call chooses anew ([`Pass::look_back`]).
+//! block with an earlier one, which each call chooses anew ([`Pass::look_back`]).
 //!
-//! The data of files may be shared on purpose (`shared_blocks`): there a witness is not asked.
+//! The data of files may be shared on purpose (`shared_blocks`): there no witness is asked.
 //!
-//! The map is asked once for each run of blocks. Everything here is one call's own.
+//! The map is asked once for each run of blocks. Everything here belongs to one call.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -33,7 +34,7 @@ impl Witness {
         Self { block: None, met: 0, random: key }
     }
 
-    /// Damage where it is the one that is remembered.
+    /// Damage if the block is the remembered one.
     #[inline]
     pub(super) fn meet(&mut self, block: u64) -> Result<()> {
         ensure(self.block != Some(block), "a block that is in a file twice").in_block(block)?;
@@ -57,7 +58,7 @@ impl Witness {
 pub(super) struct Pass<'f, 'n> {
     fs: &'f Fs,
     dir: &'n Node,
-    /// The run that the last one was in, and which block of the directory that begins with.
+    /// The run of the last block, and the directory's block with which the run begins.
     run: Stored,
     first: u64,
     witness: Witness,
@@ -68,21 +69,21 @@ impl<'f, 'n> Pass<'f, 'n> {
         Self { fs, dir, run: Stored { len: 0, at: 0 }, first: 0, witness: Witness::new(fs.number) }
     }
 
-    /// The pass begins at block `first`: damage where that is the same as the one before it that chance chooses.
+    /// The pass begins at block `first`: damage if a random block before it is the same block of the image.
     pub(super) fn look_back(&self, first: u64) -> Result<()> {
         if first == 0 {
             return Ok(());
         }
         let before = RandomState::new().hash_one(first) % first;
         let at = |index| self.fs.metadata_run(self.dir, index).map(|run| run.at);
-        // What is wrong with the map is for the pass to tell.
+        // The pass itself reports damage of the map.
         if let (Ok(before), Ok(first)) = (at(before), at(first)) {
             ensure(before != first, "a block that is in a file twice").in_block(first).of(self.dir.ino)?;
         }
         Ok(())
     }
 
-    /// A block, its checksum right. Each is asked for once.
+    /// A block with a right checksum. Each is asked for once.
     pub(super) fn block(&mut self, index: u64) -> Result<DirBlock<'f>> {
         if index < self.first || index - self.first >= self.run.len {
             (self.run, self.first) = (self.fs.metadata_run(self.dir, index)?, index);

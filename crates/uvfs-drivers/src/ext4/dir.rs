@@ -1,17 +1,18 @@
 //! Directories: entries in blocks or in the inode, read one after the other, and found by name.
 //!
-//! Reading goes through the blocks in their order, index or not: blocks of an index look like unused entries. A
-//! position is the offset of an entry; one that is none (a client made it up) leads to the next entry, because each
-//! block is read from its beginning. A directory is no longer than the image, which bounds each [`Pass`]; a map that leads to one
-//! block again and again, so that there is more directory than was ever stored, is found out on the way.
+//! Reading goes through the blocks in their order, with or without an index: blocks of an index look like unused
+//! entries. A position is the offset of an entry. Another offset, which a client made up, leads to the next entry,
+//! because each block is read from its beginning. A directory is no longer than the image, which bounds each
+//! [`Pass`]. A map may lead to one block again and again, so that the directory is longer than was ever stored; the
+//! pass notices that on the way.
 //!
 //! Names in an encrypted directory are ENOKEY; `.` and `..` are never encrypted.
 //!
-//! A block is checked as a whole when it is first used: its checksum, and all of its entries. While it is in memory only
-//! lengths are looked at again. Where an entry is damaged those before it are found and shown all the same.
+//! A block is checked as a whole when it is first used: its checksum, and all of its entries. While it stays in
+//! memory, only lengths are checked again. If an entry is damaged, those before it are found and shown all the same.
 //!
-//! A directory has one parent, the one that its `..` names: [`Fs::child`] refuses to find it anywhere else. So what
-//! can be reached from the root is a tree, whatever the image says.
+//! A directory has one parent, the one that its `..` names: [`Fs::child`] refuses to find it anywhere else. So the
+//! directories reachable from the root form a tree, for any content of the image.
 
 use std::ops::Range;
 
@@ -27,9 +28,9 @@ use super::last_found::{self, Place};
 use super::superblock::{ROOT_INO, Superblock};
 use super::{Fs, features, htree};
 
-/// Of an entry, its name not counted.
+/// Bytes of an entry without its name.
 const HEAD: usize = 8;
-/// Of an entry with the shortest name; also of the one that holds a block's checksum.
+/// Bytes of an entry with the shortest name; also of the one that holds a block's checksum.
 const SHORTEST: usize = 12;
 /// Longest name.
 const NAME_MAX: usize = 255;
@@ -41,10 +42,10 @@ const CHECKSUM_TYPE: u8 = 0xde;
 pub(super) struct Entry<'b> {
     /// 0: unused.
     pub ino: u32,
-    /// Type bits, 0 where the entry does not say.
+    /// Type bits; 0 if the entry does not tell.
     pub fmt: u32,
     pub name: &'b [u8],
-    /// Where it begins in its block or area, and where it ends.
+    /// Its begin and end in its block or area.
     pub start: usize,
     pub end: usize,
 }
@@ -93,10 +94,10 @@ impl<'b> Iterator for Entries<'b> {
     }
 }
 
-/// The length of an entry's name, and the type that it says.
+/// The length of an entry's name, and the entry's type.
 ///
-/// Without the feature the type is the upper half of the length, and zero, as no name is so long. But tools that take
-/// the feature away leave the types where they are, and then they say nothing.
+/// Without the feature the type's byte is the upper half of the length, and zero, because no name is so long. But
+/// tools that remove the feature leave the types in place, and then they mean nothing.
 fn name_len(sup: &Superblock, head: &[u8]) -> (usize, u8) {
     (u8_at(head, 6).into(), if sup.has_incompat(features::FILETYPE) { u8_at(head, 7) } else { 0 })
 }
@@ -126,10 +127,10 @@ fn type_bits(kind: u8) -> u32 {
 
 /// A block of a directory that was checked.
 pub(super) struct DirBlock<'f> {
-    /// Where it stands.
+    /// Its block in the image.
     pub at: u64,
     pub block: Block<'f>,
-    /// How much of it is entries.
+    /// The end of its entries.
     end: usize,
     sound: bool,
 }
@@ -140,7 +141,7 @@ impl DirBlock<'_> {
         self.entries_from(sup, 0)
     }
 
-    /// Those from an entry's beginning on.
+    /// Its entries from the begin of one on.
     fn entries_from<'b>(&'b self, sup: &'b Superblock, at: usize) -> Entries<'b> {
         Entries { sound: self.sound, at, ..Entries::new(sup, &self.block[..self.end]) }
     }
@@ -161,7 +162,7 @@ fn each_of(entries: Entries<'_>, base: u64, from: u64, look: Look<'_>) -> Result
 }
 
 impl Fs {
-    /// Whether a directory's index counts.
+    /// Whether a directory's index is used.
     pub(super) fn is_indexed(&self, dir: &Node) -> bool {
         dir.has_index() && !dir.is_inline() && self.sup.has_compat(features::COMPAT_DIR_INDEX)
     }
@@ -173,13 +174,13 @@ impl Fs {
         Ok(dir.size / block_size)
     }
 
-    /// A block of a directory, its checksum right.
+    /// A block of a directory, with a right checksum.
     pub(super) fn dir_block(&self, dir: &Node, index: u64) -> Result<DirBlock<'_>> {
         let run = self.metadata_run(dir, index)?;
         self.dir_block_at(dir, index, run.at)
     }
 
-    /// The same where it is known where the block stands.
+    /// [`Fs::dir_block`] for a block that is known to be at `at` in the image.
     pub(super) fn dir_block_at(&self, dir: &Node, index: u64, at: u64) -> Result<DirBlock<'_>> {
         let block = self.blocks.get(at).of(dir.ino)?;
         let checks = self.dir_checks(dir, index);
@@ -196,7 +197,7 @@ impl Fs {
         self.blocks.checks((b'd', dir.seed, self.is_indexed(dir), index == 0))
     }
 
-    /// How much of a block is entries. The checksum need not be looked at where it is `known` to be right.
+    /// The end of a block's entries. The checksum is not checked if it is `known` to be right.
     fn entries_end(&self, dir: &Node, index: u64, block: &[u8], known: bool) -> Result<usize> {
         if !self.sup.checksums() {
             return Ok(block.len());
@@ -246,7 +247,7 @@ impl Fs {
         Ok(())
     }
 
-    /// The entries in an inode: after the parent's number, and in what its attribute adds.
+    /// The entries in an inode: after the parent's number, and in its attribute.
     fn each_inline(&self, dir: &Node, from: u64, look: Look<'_>) -> Result<()> {
         let pointers = dir.pointers();
         let first = pointers.get(4..).unwrap_or_default();
@@ -288,7 +289,7 @@ impl Fs {
         if let Ok(Some(ino)) = ahead {
             return Ok(Some(ino));
         }
-        // What stands before damage is found.
+        // A name before damage is found.
         let behind = self.find_among(0..first, &mut pass, dir, name)?;
         if behind.is_some() { Ok(behind) } else { ahead }
     }
@@ -309,7 +310,7 @@ impl Fs {
         Ok(None)
     }
 
-    /// A name in a block of its directory. Where it was found is remembered.
+    /// A name in a block of its directory. The place where it was found is remembered.
     pub(super) fn find_in(
         &self,
         block: &DirBlock<'_>,
@@ -327,8 +328,8 @@ impl Fs {
         Ok(None)
     }
 
-    /// A name that begins right behind the one that was found last, in a block that was found right: copied out, so that threads which look names of
-    /// one directory up store nothing that the others read.
+    /// A name right behind the last found one, in a block that was found right. The entry is copied out: so threads
+    /// that look up names of one directory store nothing that the others read.
     fn find_right_behind(&self, dir: &Node, name: &[u8], place: Place) -> Option<u32> {
         let mut raw = [0; HEAD + NAME_MAX];
         let raw = raw.get_mut(..HEAD + name.len())?;
@@ -348,7 +349,7 @@ impl Fs {
         Some(ino)
     }
 
-    /// A name that stands behind the one that was found last. Damage is for the search to tell that follows where there is nothing.
+    /// A name behind the last found one. If this finds nothing, a full search follows, which reports damage.
     fn find_next(&self, dir: &Node, name: &[u8], place: Place) -> Option<u32> {
         if let Some(ino) = self.find_right_behind(dir, name, place) {
             return Some(ino);
@@ -365,7 +366,7 @@ impl Fs {
                 return Some(entry.ino);
             }
             if from == 0 {
-                // Nothing is in it at all: not worth to go on.
+                // The block is empty: going on is not worth it.
                 return None;
             }
             (index, from) = (index + 1, 0);

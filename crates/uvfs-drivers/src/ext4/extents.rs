@@ -2,7 +2,7 @@
 //!
 //! Each node on the way is checked as a whole before it is used (once, as long as its block is in memory). Its depth
 //! must be right. Its entries must be in order, not overlap, stay within the range that the node above gives it, and
-//! lead into the file system. A walk goes one level down a step, so it ends.
+//! lead into the file system. Each step of a walk goes down one level, so the walk ends.
 
 use std::ops::Range;
 
@@ -15,9 +15,9 @@ use super::run::{END, Run};
 
 const MAGIC: u16 = 0xf30a;
 const MAX_DEPTH: u16 = 5;
-/// Of the header, and of an entry.
+/// Bytes of the header, and of an entry.
 const ENTRY: usize = 12;
-/// An extent longer than this was allocated and not written; it is shorter by as much.
+/// A greater length marks an extent that was allocated and not written. Its real length is less by this number.
 const WRITTEN: u64 = 32768;
 
 /// A node whose header was checked.
@@ -25,7 +25,7 @@ struct Tree<'b> {
     raw: &'b [u8],
     entries: usize,
     depth: u16,
-    /// The file blocks that it is about.
+    /// The file blocks that it maps.
     range: Range<u64>,
 }
 
@@ -104,7 +104,7 @@ impl<'b> Tree<'b> {
         low.checked_sub(1)
     }
 
-    /// Where what an entry is about ends.
+    /// The end of an entry's range.
     fn end(&self, index: usize) -> u64 {
         if index + 1 < self.entries { self.first(index + 1) } else { self.range.end }
     }
@@ -145,7 +145,7 @@ pub(super) fn run(fs: &Fs, node: &Node, block: u64) -> Result<Run> {
     }
 }
 
-/// How many entries there may be after the header.
+/// The most entries that fit after the header.
 fn room(raw: &[u8]) -> usize {
     (raw.len() / ENTRY).saturating_sub(1)
 }
@@ -153,7 +153,7 @@ fn room(raw: &[u8]) -> usize {
 /// A node's answer about a file block.
 enum Step {
     Run(Run),
-    /// Ask this node, which is about these file blocks.
+    /// Ask this node, which maps these file blocks.
     Down(u64, Range<u64>),
 }
 

@@ -1,9 +1,9 @@
-//! Failures inside the driver: an errno, and for the log what was found where.
+//! Failures inside the driver: an errno, and for the log the finding and its place.
 //!
-//! Every function in here answers with [`Fault`]; the driver's door ([`Log::errno`]) turns it into an
-//! errno and writes one line. Lines are limited ([`LINES`] in [`WINDOW`]), because a damaged directory
-//! is asked for again and again; how many were left out is said with the next one. The log's lock is a
-//! leaf, taken only where something was wrong.
+//! Every function of the driver returns a [`Fault`] if it fails. At the driver's boundary [`Log::errno`] turns it
+//! into an errno and writes one line. Lines are limited ([`LINES`] in [`WINDOW`]), because programs ask for a damaged
+//! directory again and again; the next line tells how many were left out. The log's lock is a leaf, taken only after
+//! a fault.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ pub(super) struct Fault {
 }
 
 impl Fault {
-    /// The image says something that cannot be.
+    /// The image has an impossible value.
     pub(super) fn damage(what: &'static str) -> Self {
         Self { errno: Errno::UCLEAN, what, ino: None, block: None }
     }
@@ -65,7 +65,7 @@ impl From<Errno> for Fault {
     }
 }
 
-/// Says where a fault was.
+/// Adds the place of a fault.
 pub(super) trait Locate {
     fn in_block(self, block: u64) -> Self;
     fn of(self, ino: u32) -> Self;
@@ -80,7 +80,7 @@ impl<T> Locate for Result<T> {
     }
 }
 
-/// EUCLEAN, called `what`, unless something holds.
+/// EUCLEAN, with the finding `what`, unless `holds`.
 pub(super) fn ensure(holds: bool, what: &'static str) -> Result<()> {
     if holds { Ok(()) } else { Err(Fault::damage(what)) }
 }

@@ -1,11 +1,11 @@
-//! Which features an image may have, and what to do about those that it may not.
+//! The features that an image may have, and advice for those that it may not have.
 //!
-//! Features that are not needed for reading (the format's *compatible* and *read-only compatible* ones)
-//! are let pass, known or not.
+//! Features that are not needed for reading (the format's *compatible* and *read-only compatible* ones) are accepted,
+//! known or not.
 
 use super::Refused;
 
-/// Directory entries say what type their inode is of.
+/// Directory entries have their inode's type.
 pub(super) const FILETYPE: u32 = 0x2;
 /// The journal holds changes that were not written to their places.
 pub(super) const NEEDS_RECOVERY: u32 = 0x4;

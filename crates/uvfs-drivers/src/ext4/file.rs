@@ -1,8 +1,8 @@
 //! Contents of files and links.
 //!
 //! File data goes from the image into the reader's buffer; it is neither kept nor checked (the format has no
-//! checksums of data). Inline data is the 60 bytes of the inode's pointers, and what its attribute
-//! `system.data` adds; what the file has beyond it is zeros. Encrypted content is ENOKEY, as the kernel answers without the key.
+//! checksums of data). Inline data is the 60 bytes of the inode's pointers, and the rest in its attribute
+//! `system.data`; the file is zeros beyond that. Encrypted content is ENOKEY, as in a kernel without the key.
 
 use uvfs::types::{Errno, PATH_MAX, Seek, mode};
 
@@ -15,7 +15,7 @@ use super::{Fs, features};
 const FAST_LINK: u64 = 60;
 
 impl Fs {
-    /// Reads up to the end of the file; says how much.
+    /// Reads up to the end of the file. Returns how much.
     pub(super) fn read_file(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
         node.expect_plain()?;
         let len = node.size.saturating_sub(offset).min(buf.len() as u64) as usize;
@@ -56,8 +56,8 @@ impl Fs {
         Ok(())
     }
 
-    /// The next byte of data, or of a hole, from an offset on. A map may lead to one block again and again, on purpose: that is damage
-    /// (but in an image that shares blocks), and so are more runs than the image has room for.
+    /// The next byte of data, or of a hole, from an offset on. A map may lead to one block again and again, on
+    /// purpose. That is damage, except in an image that shares blocks. So are more runs than the image has room for.
     pub(super) fn seek_file(&self, node: &Node, offset: u64, what: Seek) -> Result<u64> {
         node.expect_plain()?;
         if offset >= node.size {

@@ -1,7 +1,7 @@
-//! Group descriptors: where each group's table of inodes stands, and what is free.
+//! Group descriptors: the place of each group's table of inodes, and how much is free.
 //!
-//! All are read and checked when the image is opened; what is kept of each is eight bytes. They stand in a row behind the
-//! superblock, or with `meta_bg` a block of them at the beginning of the groups that it is about.
+//! All are read and checked when the image is opened; eight bytes of each are kept. They stand in a row behind the
+//! superblock. With `meta_bg`, a block of them stands at the beginning of the groups that it describes.
 
 use super::Fs;
 use super::bytes::{slice, u16_at, u32_at};
@@ -11,10 +11,11 @@ use super::features;
 
 /// The group's inodes were never written.
 const INODES_UNUSED: u16 = 1;
-/// Where a descriptor's checksum stands.
+/// The offset of a descriptor's checksum.
 const CHECKSUM: usize = 0x1e;
 
-/// A group's table of inodes: its first block (all of them lie within the file system), or that there are no inodes in it.
+/// A group's table of inodes: its first block (all of them lie within the file system), or that there are no inodes
+/// in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Table(u64);
 
@@ -51,7 +52,7 @@ impl Fs {
         self.descriptor(number, block, (at % sup.block_size as u64) as usize).in_block(block)
     }
 
-    /// Where a block of descriptors stands.
+    /// The place of a block of descriptors.
     fn descriptor_block(&self, index: u64) -> u64 {
         let sup = &self.sup;
         if index < sup.first_meta_bg {
@@ -105,12 +106,12 @@ impl Fs {
         let (mut blocks, mut inodes) = (0u64, 0u64);
         for number in 0..self.sup.groups {
             let group = self.group(number)?;
-            // One by one: how many there are is only what the image says, until they are there.
+            // One by one: their number is only the image's claim until they are read.
             self.tables.push(group.table);
             blocks = blocks.saturating_add(group.free_blocks);
             inodes = inodes.saturating_add(group.free_inodes);
             if number % 4096 == 4095 {
-                // No cache limits what is kept yet, and each descriptor is needed once.
+                // No cache limits the kept blocks yet, and each descriptor is needed once.
                 self.blocks.forget();
             }
         }
@@ -120,7 +121,7 @@ impl Fs {
         Ok((blocks.min(self.sup.blocks), inodes.min(self.sup.inodes.into())))
     }
 
-    /// That no place of an inode is another's too: it would be as good as whoever asked first.
+    /// Checks that no two inodes have one place. Otherwise a note about one would count for the other.
     fn tables_are_apart(&self) -> Result<()> {
         let mut tables: Vec<u64> = self.tables.iter().map(|table| table.0 & !UNUSED).collect();
         tables.sort_unstable();
@@ -131,7 +132,7 @@ impl Fs {
         }
     }
 
-    /// Blocks that can never hold a file: what `statfs` leaves out.
+    /// Blocks that can never hold a file; `statfs` leaves them out.
     pub(super) fn overhead(&self) -> u64 {
         let sup = &self.sup;
         let counted = sup.overhead.saturating_mul(sup.cluster_blocks);
@@ -140,7 +141,8 @@ impl Fs {
         }
         let all = (u64::from(sup.groups) * sup.descriptor_size as u64).div_ceil(sup.block_size as u64);
         let copies = (0..sup.groups).filter(|&group| self.has_copy(group)).count() as u64;
-        // Of those that stand in the groups there are three of each, in the first two and in the last of the groups.
+        // Of each descriptor block in the groups there are three copies: in the first two and in the last of its
+        // groups.
         let descriptors = all.min(sup.first_meta_bg);
         let in_groups = (all - descriptors).saturating_mul(3);
         let tables = u64::from(sup.groups).saturating_mul(2 + sup.table_blocks());

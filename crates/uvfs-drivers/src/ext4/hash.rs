@@ -1,7 +1,7 @@
-//! Hashes of names, as directory indices are ordered by: three kinds, each with characters above 127
-//! counted as negative or as positive.
+//! Hashes of names, which order directory indices: three kinds, each with characters above 127 counted as negative or
+//! as positive.
 //!
-//! The lowest bit of a hash is free: in an index it says that a leaf goes on with the hash of the one before.
+//! The lowest bit of a hash is free: in an index it says that a leaf continues with the hash of the one before.
 
 /// A kind of hash, as the root of an index names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) struct Hasher {
     pub seed: [u32; 4],
 }
 
-/// Where the end of a directory is; no name has this hash.
+/// The end of a directory; no name has this hash.
 const END: u32 = 0x7fff_ffff << 1;
 
 impl Hasher {

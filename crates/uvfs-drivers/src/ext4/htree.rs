@@ -1,8 +1,8 @@
 //! The index of a directory: blocks of pairs, hash and block, up to three levels above the leaves.
 //!
 //! The root stands in the directory's first block behind `.` and `..`, other nodes in blocks that look like one
-//! unused entry. Looking a name up goes down by its hash, and on to the next leaf as long as that begins with the
-//! same hash. An index may lead to one block again and again, on purpose: a search that has been in more leaves than the
+//! unused entry. A lookup goes down by the name's hash, and on to the next leaf as long as that begins with the same
+//! hash. An index may lead to one block again and again, on purpose. A search that has been in more leaves than the
 //! directory has blocks is given up, and most end sooner ([`Pass`]).
 
 use super::Fs;
@@ -15,22 +15,22 @@ use super::features;
 use super::hash::Hasher;
 use super::inode::Node;
 
-/// Where the root's own fields stand, behind `.` and `..`.
+/// The offset of the root's own fields, behind `.` and `..`.
 const ROOT_INFO: usize = 24;
-/// Where the pairs begin: in the root, and in other nodes.
+/// The offset of the pairs: in the root, and in other nodes.
 const ROOT_PAIRS: usize = 32;
 const NODE_PAIRS: usize = 8;
-/// Of a pair, and of the checksum at the end.
+/// Bytes of a pair, and of the checksum at the end.
 const PAIR: usize = 8;
 
-/// How a search went.
+/// The outcome of a search.
 pub(super) enum Search {
     Done(Option<u32>),
-    /// The index is ordered by a hash that is not known; entries can be read one after the other.
+    /// The index is ordered by an unknown hash; entries can be read one after the other.
     NoIndex,
 }
 
-/// Where a node's pairs begin, and how many there are and may be.
+/// The begin of a node's pairs, and how many there are and may be.
 struct Pairs {
     at: usize,
     count: usize,
@@ -136,7 +136,7 @@ fn root_info(fs: &Fs, root: &[u8]) -> Result<(u8, usize)> {
 }
 
 impl<'s> Way<'s> {
-    /// Goes down from block `at` of the directory: by the hash, or (where a search goes on) leftmost.
+    /// Goes down from block `at` of the directory: by the hash, or leftmost if a search goes on.
     fn down(&mut self, mut at: u64, by_hash: bool) -> Result<()> {
         loop {
             let mut level = self.level(at)?;

@@ -1,7 +1,7 @@
 //! Block maps: twelve blocks in the inode, then tables of pointers one, two and three levels deep.
 //!
-//! A pointer of zero is a hole, also where it would lead to a table. There are no checksums. A walk
-//! goes one level down a step, so it ends.
+//! A pointer of zero is a hole, even if it would lead to a table. There are no checksums. Each step of a walk goes
+//! down one level, so the walk ends.
 
 use super::Fs;
 use super::bytes::u32_at;
@@ -14,7 +14,7 @@ const DIRECT: u64 = 12;
 
 /// The run at a file block.
 pub(super) fn run(fs: &Fs, node: &Node, block: u64) -> Result<Run> {
-    // Nor has a file more, though three levels of large blocks would.
+    // No file has more blocks, although three levels of large blocks could map more.
     if block >= END {
         return Ok(Run::hole(u64::MAX));
     }
@@ -36,10 +36,10 @@ pub(super) fn run(fs: &Fs, node: &Node, block: u64) -> Result<Run> {
     Ok(Run::hole(u64::MAX))
 }
 
-/// Goes down `level` tables more after this one.
+/// Goes down `level` more tables after this one.
 fn below(fs: &Fs, mut table: u64, mut rest: u64, mut level: u32, each: u64) -> Result<Run> {
     loop {
-        // File blocks that one pointer of this table is about.
+        // File blocks that one pointer of this table maps.
         let span = each.pow(level);
         if table == 0 {
             return Ok(Run::hole(span * each - rest));

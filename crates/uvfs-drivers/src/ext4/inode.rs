@@ -1,7 +1,7 @@
-//! Inodes: found by number, checked, and taken apart.
+//! Inodes: found by number, checked, and parsed.
 //!
-//! Nothing is kept of an inode between calls but its block in the cache of blocks: a [`Node`] is copied from there when
-//! it is needed, which stores nothing that other threads read.
+//! Between calls nothing is kept of an inode but its block in the cache of blocks. A [`Node`] is copied from there
+//! when it is needed, which stores nothing that other threads read.
 
 use uvfs::types::{Attr, Time, mode};
 
@@ -12,7 +12,7 @@ use super::fault::{Fault, Locate, Result, ensure};
 use super::groups::Table;
 use super::{Fs, features};
 
-/// The size that every inode has at least; longer ones have `extra` fields.
+/// The least size of an inode; longer ones have `extra` fields.
 const OLD_SIZE: usize = 128;
 /// The usual size of inodes, or less.
 const USUAL_SIZE: usize = 256;
@@ -115,7 +115,7 @@ impl Node {
         self.flags & INLINE_DATA != 0
     }
 
-    /// ENOKEY where the content is encrypted: a file's data, a directory's names, a link's target. Attributes never are.
+    /// ENOKEY if the content is encrypted: a file's data, a directory's names, a link's target. Attributes never are.
     pub(super) fn expect_plain(&self) -> Result<()> {
         if self.flags & ENCRYPTED == 0 { Ok(()) } else { Err(Fault::from(uvfs::Errno::NOKEY)) }
     }
@@ -207,7 +207,7 @@ pub(super) enum Stamp {
 }
 
 impl Stamp {
-    /// Where its seconds stand, and where its further bits do.
+    /// The offsets of its seconds and of its further bits.
     fn places(self) -> (usize, usize) {
         match self {
             Self::Access => (0x8, 0x8c),
@@ -237,7 +237,7 @@ impl Fs {
         self.read_from(self.table((ino - 1) / self.sup.group_inodes)?, ino)
     }
 
-    /// The inode with a number, where the tables of other groups are not known yet.
+    /// The inode with a number, while the tables of other groups are not known yet.
     pub(super) fn early_node(&self, ino: u32) -> Result<Node> {
         ensure(self.sup.is_inode(ino), "no such inode").of(ino)?;
         let group = self.group((ino - 1) / self.sup.group_inodes).of(ino)?;
@@ -259,7 +259,7 @@ impl Fs {
             self.fill(&mut node, true).in_block(block)?;
             return Ok(node);
         }
-        // With a pin: what is checked are the bytes that the note is of.
+        // With a pin, so that the checked bytes are those of the note.
         let bytes = self.blocks.get(block)?;
         raw.bytes().copy_from_slice(slice(&bytes, at, sup.inode_size, "an inode past the end of its block")?);
         let mut node = Node::new(ino, raw);
@@ -268,7 +268,7 @@ impl Fs {
         Ok(node)
     }
 
-    /// Checks the inode (its checksum too, unless that was found right) and takes out what is used again and again.
+    /// Checks the inode (its checksum too, unless that was found right) and copies the fields that are often used.
     fn fill(&self, node: &mut Node, is_checked: bool) -> Result<()> {
         let sup = &self.sup;
         let raw = node.raw();
@@ -314,7 +314,7 @@ impl Fs {
     }
 }
 
-/// Flags as FS_IOC_GETFLAGS shows them. Only a directory shows the flag that hands its project down to new files.
+/// Flags as FS_IOC_GETFLAGS shows them. Only a directory shows the flag that passes its project on to new files.
 fn visible_flags(fmt: u32, flags: u32) -> u32 {
     const VISIBLE: u32 = 0x725b_dfff;
     const PROJECT_INHERITED: u32 = 0x2000_0000;
@@ -335,7 +335,7 @@ fn is_type(mode: u32) -> bool {
     )
 }
 
-/// Whether the checksum is right. Its upper half stands in the extra fields, where they reach so far.
+/// Whether the checksum is right. Its upper half is in the extra fields, if they reach so far.
 fn checksum(seed: u32, raw: &[u8], extra: usize) -> bool {
     let low = u16_at(raw, 0x7c);
     let (start, rest) = raw.split_at(OLD_SIZE.min(raw.len()));

@@ -1,12 +1,13 @@
-//! Where a thread found a directory's last name, so that it finds the next one there.
+//! The place where a thread found a directory's last name, so that it finds the next one there.
 //!
-//! Names are looked up in the order in which they stand: who lists a directory with attributes asks for each name
-//! right after it was read, and programs ask for what they have read. A search begins behind the name that the last
-//! one found ([`after`]). So looking all names of a directory up takes one pass through it, also where it has no
-//! index. From its beginning each time it would take a pass for each name.
+//! Names are looked up in the order in which they stand: a program that lists a directory with attributes asks for
+//! each name right after reading it, and others ask for the names that they have read. A search begins behind the
+//! name that the last one found ([`after`]). So looking up all names of a directory takes one pass through it, even
+//! without an index. With searches from the beginning it would take a pass for each name.
 //!
-//! Belongs to one thread each, and holds on to nothing. A place is a hint of an image that does not change: a block is looked at there as
-//! carefully as elsewhere, and a name that is not there is searched for as if there were no place. Numbers of images are never issued twice.
+//! Each place belongs to one thread, and keeps nothing alive. It is a hint about an image that does not change. A
+//! block at such a place is checked as carefully as elsewhere, and a name that is not there is searched for as if
+//! there were no place. Numbers of images are never issued twice.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,17 +15,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Directories that a thread remembers at a time: as many as it is likely to serve in turn.
 const PLACES: usize = 8;
 
-/// Behind an entry of a directory.
+/// The place behind an entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Which block of the directory, and where that stands.
+    /// The block of the directory, and its place in the image.
     pub index: u64,
     pub at: u64,
-    /// Where the next entry begins in it.
+    /// The offset of the next entry in it.
     pub offset: usize,
 }
 
-/// Of an image and an inode.
+/// The place in one directory, by image and inode.
 #[derive(Clone, Copy)]
 struct Known {
     image: u64,
@@ -45,13 +46,13 @@ pub(super) fn next_image() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Where this thread found the last name in a directory.
+/// The place behind the last name that this thread found in a directory.
 pub(super) fn after(image: u64, dir: u32) -> Option<Place> {
     let known = KNOWN.with(|known| known[dir as usize % PLACES].get());
     ((known.image, known.ino) == (image, dir)).then_some(known.place)
 }
 
-/// It was found here.
+/// Notes the place behind a found name.
 pub(super) fn found(image: u64, ino: u32, place: Place) {
     KNOWN.with(|known| known[ino as usize % PLACES].set(Known { image, ino, place }));
 }

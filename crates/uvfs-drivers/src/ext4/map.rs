@@ -1,4 +1,4 @@
-//! From a file's blocks to the image's, whichever way the inode has it.
+//! From a file's blocks to the image's, for both kinds of maps.
 
 use super::Fs;
 use super::fault::{Fault, Locate, Result, ensure};
@@ -24,7 +24,7 @@ impl Fs {
         run.of(node.ino)
     }
 
-    /// Blocks of a file that is metadata, a directory or a link: from this one on. Such have no holes.
+    /// Blocks from this one on of a directory, a link, or a file of metadata. These have no holes.
     pub(super) fn metadata_run(&self, node: &Node, block: u64) -> Result<Stored> {
         ensure(!node.is_inline(), "inline data where there are blocks").of(node.ino)?;
         let run = self.run(node, block)?;

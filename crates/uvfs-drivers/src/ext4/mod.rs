@@ -1,22 +1,23 @@
 //! ext2, ext3 and ext4 images, read-only: a file or a block device, by inode number, from any number of threads.
 //!
-//! Written from the published layout of the format. The driver keeps nothing per inode. It takes no lock but those of
-//! the cache of blocks, which its hits do not take. Every call reads the inode that it is about ([`inode`]), and from
-//! there blocks ([`map`]: [`extents`] or [`indirect`]), names ([`dir`], [`htree`]) and attributes ([`xattr`]). A
-//! thread remembers where it found the last name of a few directories ([`place`]).
+//! Written from the published layout of the format. The driver keeps nothing per inode. It takes no locks but those
+//! of the cache of blocks, whose hits take none. Every call reads its inode ([`inode`]), and from there blocks
+//! ([`map`]: [`extents`] or [`indirect`]), names ([`dir`], [`htree`]) and attributes ([`xattr`]). A thread remembers
+//! where it found the last name of a few directories ([`last_found`]).
 //!
-//! **An image is hostile input.** Every pointer, length, depth and checksum is checked before it is used; what
-//! cannot be is EUCLEAN, what cannot be read EIO, and one line in the log says where ([`fault`]). Loops go
-//! on in something that ends: levels of a tree, bytes of a block, blocks of the image. Directories form a
-//! tree, whatever names say ([`Fs::child`]).
+//! **An image is hostile input.** Every pointer, length, depth and checksum is checked before it is used. Impossible
+//! values are EUCLEAN, unreadable blocks EIO, and one line in the log says where ([`fault`]). Every loop goes through
+//! something finite: levels of a tree, bytes of a block, blocks of the image. Directories form a tree, whatever names
+//! say ([`Fs::child`]).
 //!
 //! An image that was in use when it was copied has a journal to replay: that is done in memory ([`journal`]).
 //!
-//! **Memory**: blocks of metadata within the limit of the cache that the image is mounted in (without a limit, no more
-//! than the image has). Also eight bytes for each group of blocks, and 16 for each block that was replayed. While a
-//! call lasts, the largest of an inode and an attribute's value (64 KiB).
+//! **Memory**: blocks of metadata within the limit of the cache that the image is mounted in (without a limit, no
+//! more than the image has). Also eight bytes for each group of blocks, and 16 for each block that was replayed.
+//! While a call lasts, the largest of an inode and an attribute's value (64 KiB).
 //!
-//! The image must not change while it is open. Changes all the same give wrong answers or damage, nothing worse.
+//! The image must not change while it is open. If it changes all the same, answers may be wrong or damaged, nothing
+//! worse.
 
 mod acl;
 mod blocks;
@@ -72,7 +73,7 @@ use superblock::Superblock;
 /// The number from which cookies count: the first three stand for the start, `.` and `..`.
 const FIRST_COOKIE: u64 = 3;
 
-/// Why an image is not read: a sentence that says what to do about it.
+/// The reason why an image is not read: a sentence with advice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused(String);
 
@@ -93,25 +94,25 @@ impl std::error::Error for Refused {}
 /// How an image is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImageOptions {
-    /// Which part of it holds the file system.
+    /// The part of it that holds the file system.
     pub within: Within,
-    /// Changes in the journal that were not written to their place are left out: the files are as they were before, or
-    /// damaged.
+    /// Changes in the journal that were not written to their place are left out: the files are as they were before,
+    /// or damaged.
     pub noload: bool,
 }
 
-/// The image and its layout, which all rooms read from.
+/// The image and its layout, which all modules use.
 struct Fs {
-    /// Its own, of all images of the process.
+    /// Its number among all images of the process.
     number: u64,
     blocks: Blocks,
     sup: Superblock,
-    /// Of each group.
+    /// The table of each group.
     tables: Vec<Table>,
 }
 
 impl Fs {
-    /// The layout over its image; of the groups nothing is known yet.
+    /// The layout over its image; the groups are not known yet.
     fn over(source: Arc<dyn Source>, sup: Superblock) -> std::result::Result<Self, Refused> {
         let blocks = Blocks::new(source, sup.block_size, sup.blocks);
         let blocks = blocks.map_err(|error| Refused::new(format!("there is no memory for it: {error}")))?;
@@ -119,8 +120,8 @@ impl Fs {
     }
 }
 
-/// Opens what may be an image. It is looked at before, with a descriptor that opens nothing, and the same file is
-/// opened then. Opening a FIFO waits for a writer, and opening a device may do something to it.
+/// Opens a file that may be an image. Its type is checked first, with an O_PATH descriptor, and then the same file is
+/// opened. Opening a FIFO would wait for a writer, and opening a device may have effects.
 fn open_image(path: &Path, cannot: impl Fn(io::Error) -> Refused) -> std::result::Result<fs::File, Refused> {
     let held = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let held = fs::File::from(held.map_err(|errno| cannot(errno.into()))?);
@@ -149,7 +150,7 @@ pub struct Ext4 {
     log: Log,
     figures: StatFs,
     replayed: Replayed,
-    /// Where the memory of what was replayed is counted, once it is.
+    /// The count of external bytes that includes the replayed journal's memory, once it does.
     counted: OnceLock<Arc<ExternalBytes>>,
 }
 
@@ -157,16 +158,16 @@ impl Ext4 {
     /// The image in a file or on a block device.
     ///
     /// # Errors
-    /// A sentence: it cannot be opened, is no such file system, has a feature that is not read, or is damaged
-    /// where nothing else could be found.
+    /// A sentence: it cannot be opened, is no such file system, has a feature that is not read, or is so damaged that
+    /// nothing else could be found.
     pub fn open(path: &Path) -> std::result::Result<Arc<Self>, Refused> {
         Self::open_with(path, ImageOptions::default())
     }
 
-    /// The same, in the way that `options` say.
+    /// [`Ext4::open`] with options.
     ///
     /// # Errors
-    /// As [`Ext4::open`]; and the part that was asked for is not there.
+    /// As [`Ext4::open`]; also if the requested part does not exist.
     pub fn open_with(path: &Path, options: ImageOptions) -> std::result::Result<Arc<Self>, Refused> {
         let cannot = |error: io::Error| Refused::new(format!("it cannot be opened: {error}"));
         let image = Image::new(open_image(path, cannot)?).map_err(cannot)?;
@@ -181,7 +182,7 @@ impl Ext4 {
         Self::with(name, source, ImageOptions::default())
     }
 
-    /// The image in `source`, in the way that `options` say.
+    /// The image in `source`, with options.
     ///
     /// # Errors
     /// As [`Ext4::open_with`].
@@ -194,7 +195,7 @@ impl Ext4 {
         let mut sup = Superblock::read(&*source)?;
         let (source, replayed) = journal::settle(name, source, &sup, options.noload)?;
         if replayed.blocks > 0 {
-            // What was read may have been replaced, and the new one says how everything is laid out.
+            // The journal may have replaced the superblock, and the new one has the layout.
             sup = Superblock::read(&*source)?;
         }
         if sup.marked_damaged {
@@ -206,7 +207,7 @@ impl Ext4 {
         let (free_blocks, free_inodes) = fs.read_groups().map_err(damaged)?;
         fs.root_node().map_err(damaged)?;
         let blocks = fs.sup.blocks - fs.overhead();
-        // Whoever shows what is used takes one from the other.
+        // Programs compute the used blocks as the difference.
         let free_blocks = free_blocks.min(blocks);
         let figures = StatFs {
             bsize: fs.sup.block_size as u32,
@@ -221,11 +222,11 @@ impl Ext4 {
         Ok(Arc::new(Self { fs, log, figures, replayed, counted }))
     }
 
-    /// Writes the number and size of each block of metadata that is used from now on to `out`, one a line, in the order of their use: a
-    /// trace for `uvfs-bench blocks --trace`. It is buffered; [`Ext4::end_of_record`] writes the rest.
+    /// From now on writes the number and size of each used block of metadata to `out`, one a line, in the order of
+    /// their use: a trace for `uvfs-bench blocks --trace`. It is buffered; [`Ext4::end_of_record`] writes the rest.
     ///
     /// # Errors
-    /// Where it cannot be written, or something is being recorded already.
+    /// It cannot be written, or a trace is being recorded already.
     pub fn record(&self, out: Box<dyn Write + Send>) -> io::Result<()> {
         self.fs.blocks.record(out)
     }
@@ -233,7 +234,7 @@ impl Ext4 {
     /// Writes out what was recorded so far.
     ///
     /// # Errors
-    /// The reason for which the record ended before, or ends now.
+    /// The reason why the record ended before, or ends now.
     pub fn end_of_record(&self) -> io::Result<()> {
         self.fs.blocks.recorded().map_or(Ok(()), trace::Record::flush)
     }
@@ -280,12 +281,12 @@ impl Driver for Ext4 {
         self.log.errno(self.fs.root_node().map(|root| self.told(&root)))
     }
 
-    /// From now on blocks take of this cache's memory.
+    /// From now on blocks count towards this cache's limit.
     fn mounted(&self, cache: &Arc<Cache>, _root: &Inode<'_>) {
         self.fs.blocks.join(cache);
         let bytes = self.replayed.memory();
         if bytes > 0 {
-            // Of several mounts the first pays.
+            // If there are several mounts, the first one's cache counts it.
             self.counted.get_or_init(|| {
                 let external = cache.external_bytes();
                 external.add(bytes);
@@ -321,7 +322,8 @@ impl Driver for Ext4 {
                     return Ok(true);
                 }
                 let fmt = match entry.fmt {
-                    // The oldest file systems say it in the inode only; a bad one is told of when it is asked for.
+                    // The oldest file systems have the type in the inode only. A damaged inode is reported when it is
+                    // asked for.
                     0 => self.fs.node(entry.ino).map_or(0, |node| node.fmt()),
                     fmt => fmt,
                 };

@@ -1,8 +1,9 @@
-//! Disk images: which part of one holds the file system, by offset or by a partition's number.
+//! Disk images: the part that holds the file system, by offset or by a partition's number.
 //!
-//! Reads GPT (the backup where the primary is damaged) and MBR with logical partitions, in sectors of 512 bytes, GPT also in sectors of 4096.
-//! A table is hostile input: entries and links are counted, and the memory for a table has a limit. Runs once, before the
-//! superblock is read. By hand, because the crate for GPT panics on entries of an unusual length.
+//! Reads GPT (the backup if the primary is damaged) and MBR with logical partitions, in sectors of 512 bytes; GPT
+//! also in sectors of 4096. A table is hostile input: entries and links are counted, and the memory for a table has a
+//! limit. Runs once, before the superblock is read. Parsed by hand, because the crate for GPT panics on entries of an
+//! unusual length.
 
 use std::io;
 
@@ -13,7 +14,7 @@ use super::blocks::Source;
 use super::bytes::{u8_at, u16_at, u32_at};
 use super::superblock;
 
-/// Length of a sector that MBRs count in.
+/// Length of the sectors in which MBRs count.
 const SECTOR: u64 = 512;
 /// The last bytes of an MBR.
 const MBR_MAGIC: u16 = 0xaa55;
@@ -83,7 +84,7 @@ pub(super) fn part(source: Box<dyn Source>, within: Within) -> Result<Box<dyn So
     let size = source.size();
     let (start, len) = match within {
         Within::Whole => {
-            // Boot sectors of a file system that is there may look like a table.
+            // The boot sectors of a file system may look like a table.
             if !superblock::has_magic(&*source, 0)
                 && let Some(disk) = Disk::read(&*source)?
             {
@@ -113,7 +114,7 @@ fn unread(error: &io::Error) -> Refused {
     Refused::new(format!("it cannot be read: {error}"))
 }
 
-/// The bytes at an offset; none where the source ends before.
+/// The bytes at an offset; none if the source ends before.
 fn bytes(source: &dyn Source, offset: u64, len: usize) -> Result<Option<Vec<u8>>, Refused> {
     if offset.checked_add(len as u64).is_none_or(|end| end > source.size()) {
         return Ok(None);
@@ -134,7 +135,7 @@ struct Entry {
     len: u64,
 }
 
-/// The four entries of an MBR; none where the sector is no MBR.
+/// The four entries of an MBR; none if the sector is no MBR.
 fn entries(sector: &[u8]) -> Option<[Entry; 4]> {
     let at = [446, 462, 478, 494];
     let is_mbr =
@@ -148,7 +149,7 @@ fn entries(sector: &[u8]) -> Option<[Entry; 4]> {
 }
 
 impl Disk {
-    /// Reads the table; none where there is none.
+    /// Reads the table; none if there is none.
     fn read(source: &dyn Source) -> Result<Option<Self>, Refused> {
         let Some(sector) = bytes(source, 0, SECTOR as usize)? else { return Ok(None) };
         let Some(first) = entries(&sector) else { return Ok(None) };
@@ -183,7 +184,7 @@ impl Disk {
         Err(Refused::new(text.into()))
     }
 
-    /// Which partitions can be asked for.
+    /// A sentence with the partitions that can be asked for.
     fn advice(&self, source: &dyn Source) -> String {
         let ours = self.partitions.iter().filter(|partition| superblock::has_magic(source, partition.start));
         let ours: Vec<String> = ours
@@ -204,8 +205,8 @@ impl Disk {
     }
 }
 
-/// Adds the logical partitions of an extended one. Places count from their own sector, links from the extended partition.
-/// A chain that goes around ends at [`LOGICAL_MAX`].
+/// Adds the logical partitions of an extended one. Places count from their own sector, links from the extended
+/// partition. A circular chain ends at [`LOGICAL_MAX`].
 fn logical(source: &dyn Source, extended: u64, found: &mut Vec<Partition>) -> Result<(), Refused> {
     let (mut at, mut number) = (extended, FIRST_LOGICAL);
     for _ in 0..LOGICAL_MAX {
@@ -223,7 +224,7 @@ fn logical(source: &dyn Source, extended: u64, found: &mut Vec<Partition>) -> Re
     Ok(())
 }
 
-/// The partitions of the GPT whose header stands in this sector; none where that is damaged.
+/// The partitions of the GPT whose header is in this sector; none if that is damaged.
 fn gpt_at(source: &dyn Source, sector: u64, at: u64) -> Result<Option<Vec<Partition>>, Refused> {
     let Some(offset) = at.checked_mul(sector) else { return Ok(None) };
     let Some(header) = bytes(source, offset, sector as usize)? else { return Ok(None) };
@@ -362,7 +363,8 @@ mod tests {
         assert_eq!(found(&image), None);
     }
 
-    /// Bits of the tables are flipped, words put at limits, and checksums made right: reading ends, in partitions or in a sentence.
+    /// Bits of the tables are flipped, words put at limits, and checksums made right: reading ends, in partitions or
+    /// in a sentence.
     #[test]
     fn hostile_tables_end_in_partitions_or_a_sentence() {
         let mut state = 1u64;

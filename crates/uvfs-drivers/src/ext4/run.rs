@@ -1,4 +1,4 @@
-//! Runs of a file's blocks, as an inode's map of either kind finds them.
+//! Runs of a file's blocks, as either kind of block map gives them.
 
 /// File blocks are numbered in 32 bits.
 pub(super) const END: u64 = 1 << 32;
@@ -8,7 +8,7 @@ pub(super) const END: u64 = 1 << 32;
 pub(super) struct Run {
     /// How many, at least one.
     pub len: u64,
-    /// Where the first of them stands; none for what reads as zeros: a hole, or allocated and not written.
+    /// The image's block of the first one. None if they read as zeros: a hole, or allocated and not written.
     pub block: Option<u64>,
 }
 

@@ -1,7 +1,7 @@
-//! The superblock: how the image is laid out, and whether it can be read.
+//! The superblock: the image's layout, and whether it can be read.
 //!
-//! Read and checked once; plain values afterwards. Its sizes are checked here so far that arithmetic on group, block
-//! and inode numbers elsewhere cannot overflow.
+//! Read and checked once; plain values afterwards. Its sizes are checked here, so that arithmetic on group, block and
+//! inode numbers elsewhere cannot overflow.
 
 use super::Refused;
 use super::blocks::Source;
@@ -9,20 +9,20 @@ use super::bytes::{split_u64, u8_at, u16_at, u32_at};
 use super::checksum::{crc32c, right};
 use super::features;
 
-/// Where it stands, whatever the block size.
+/// Its offset, for any block size.
 const OFFSET: u64 = 1024;
 /// How long it is.
 const SIZE: usize = 1024;
 /// Its magic number, which stands near its beginning.
 const MAGIC: u16 = 0xef53;
-/// Where its own checksum stands.
+/// The offset of its own checksum.
 const CHECKSUM: usize = 0x3fc;
 /// The root directory's inode.
 pub(super) const ROOT_INO: u32 = 2;
-/// Inodes that are not for users, where the image does not say.
+/// The first inode for users, if the image does not tell.
 const FIRST_INO: u32 = 11;
 
-/// Whether a superblock of ours may stand in what begins at this byte.
+/// Whether the bytes from `start` on may begin with a file system of this kind.
 pub(super) fn has_magic(source: &dyn Source, start: u64) -> bool {
     let mut magic = [0; 2];
     let at = start.checked_add(OFFSET + 0x38);
@@ -37,12 +37,12 @@ pub(super) struct Superblock {
     /// Of `blocks`, those kept for root.
     pub reserved: u64,
     pub inodes: u32,
-    /// Where group 0 begins.
+    /// The first block of group 0.
     pub first_block: u64,
-    /// The block that the superblock stands in.
+    /// The block that contains the superblock.
     pub own_block: u64,
     pub group_blocks: u64,
-    /// Blocks of a cluster, in which free and used ones are counted; 1 but with `bigalloc`.
+    /// Blocks of a cluster, the unit in which free and used blocks are counted; 1 without `bigalloc`.
     pub cluster_blocks: u64,
     pub group_inodes: u32,
     pub groups: u32,
@@ -50,7 +50,7 @@ pub(super) struct Superblock {
     pub descriptor_size: usize,
     /// Smallest number of an inode that names may lead to, the root aside.
     first_ino: u32,
-    /// Inodes beyond that which no name leads to: quotas and the list of orphans.
+    /// Inodes beyond that to which no name leads: quotas and the list of orphans.
     hidden: [u32; 4],
     pub uuid: [u8; 16],
     compat: u32,
@@ -61,13 +61,13 @@ pub(super) struct Superblock {
     pub hash_seed: [u32; 4],
     /// Characters above 127 count as positive in hashes of names.
     pub hash_unsigned: bool,
-    /// The first block of descriptors that stands in its groups, with `meta_bg`.
+    /// With `meta_bg`: the first block of descriptors that is in its groups.
     pub first_meta_bg: u64,
-    /// Clusters that hold no files, as mke2fs counted them; 0 where it did not.
+    /// Clusters that hold no files, as mke2fs counted them; 0 if it did not.
     pub overhead: u64,
     /// Blocks of group descriptors kept for growing.
     pub spare_descriptors: u64,
-    /// The two groups with backups, where there are only two.
+    /// The two groups with backups, if there are only two.
     pub backups: [u32; 2],
     pub journal: u32,
     /// An earlier mount saw errors.
@@ -160,7 +160,7 @@ impl Superblock {
     fn check_layout(&mut self) -> Result<(), Refused> {
         let bits = self.block_size as u64 * 8;
         let within = |holds: bool, what| if holds { Ok(()) } else { Err(bad(what)) };
-        // Groups of whole clusters begin at block 0, also where the superblock stands in block 1.
+        // Groups of whole clusters begin at block 0, even if the superblock is in block 1.
         let first = self.first_block == self.own_block || self.first_block == 0 && self.cluster_blocks > 1;
         within(first, "first data block")?;
         within(self.blocks > self.own_block + 1 && self.blocks < 1 << 48, "number of blocks")?;
@@ -215,7 +215,7 @@ impl Superblock {
         self.compat & feature != 0
     }
 
-    /// Whether there is such an inode.
+    /// Whether the number is that of an inode.
     pub(super) fn is_inode(&self, ino: u32) -> bool {
         ino != 0 && ino <= self.inodes
     }
@@ -225,7 +225,7 @@ impl Superblock {
         self.is_inode(ino) && ino >= self.first_ino && !self.hidden.contains(&ino)
     }
 
-    /// Whether file or metadata blocks may stand there: so many from this one on.
+    /// Whether `count` blocks from this one on may be file or metadata blocks.
     pub(super) fn is_range(&self, block: u64, count: u64) -> bool {
         block > self.own_block && block.checked_add(count).is_some_and(|end| end <= self.blocks)
     }
@@ -241,7 +241,7 @@ fn cluster_blocks(raw: &[u8], ro_compat: u32, log_block_size: u32) -> Result<u64
     if ro_compat & features::RO_BIGALLOC == 0 {
         return Ok(1);
     }
-    // Both count from 1 KiB on. Clusters have 1 GiB at most.
+    // Both are logarithms above 1 KiB. Clusters have 1 GiB at most.
     let log = u32_at(raw, 0x1c);
     let ratio = log.checked_sub(log_block_size).filter(|_| log <= 20).map(|ratio| 1u64 << ratio);
     let ratio = ratio.ok_or_else(|| bad("cluster size"))?;

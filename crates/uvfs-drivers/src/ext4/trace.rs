@@ -1,7 +1,7 @@
 //! A trace: the numbers of blocks of metadata in the order of their use, hits and misses alike.
 //!
-//! One line each, number and size, as `uvfs-bench blocks --trace` reads them. The mutex is a leaf; it orders the lines of
-//! several threads. Where writing fails the trace ends, which is said once, and reading goes on.
+//! One line each, number and size, as `uvfs-bench blocks --trace` reads them. The mutex is a leaf; it orders the
+//! lines of several threads. If writing fails the trace ends, which is reported once, and reading goes on.
 
 use std::io::{self, BufWriter, Write};
 
@@ -12,7 +12,7 @@ type Out = BufWriter<Box<dyn Write + Send>>;
 /// A trace that is being written.
 pub(super) struct Record {
     block_size: usize,
-    /// Or why it has ended.
+    /// The output, or the reason why the trace has ended.
     out: Mutex<Result<Out, io::Error>>,
 }
 

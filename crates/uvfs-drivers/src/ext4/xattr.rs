@@ -1,8 +1,8 @@
 //! Extended attributes: in the inode after its fields, in one block, or (large values) in inodes of their own.
 //!
-//! Names are cut into a number for the namespace and the rest. Lists are checked as a whole before anything is
-//! taken from them (those in blocks once, as long as the block is in memory). A value is 64 KiB at most. An inode that has no attributes
-//! is known by itself: nothing is read for it.
+//! Names are split into a number for the namespace and the rest. Lists are checked as a whole before any entry is
+//! used (those in blocks once, as long as the block is in memory). A value has 64 KiB at most. The inode itself tells
+//! if it has no attributes: then nothing is read.
 
 use uvfs::acl::{Acl, AclKind};
 use uvfs::types::Errno;
@@ -16,9 +16,9 @@ use super::inode::{Node, Stamp};
 use super::{Fs, features};
 
 const MAGIC: u32 = 0xea02_0000;
-/// Of the block's header.
+/// Bytes of the block's header.
 const HEADER: usize = 32;
-/// Of an entry, its name not counted.
+/// Bytes of an entry without its name.
 const ENTRY: usize = 16;
 /// Longest value.
 const VALUE_MAX: usize = 65536;
@@ -31,7 +31,7 @@ const SYSTEM: u8 = 7;
 /// The namespaces that users see; others are the file system's own.
 const SPACES: &[(u8, &[u8])] = &[(1, b"user."), (4, b"trusted."), (6, b"security.")];
 
-/// Which access control list.
+/// The number of an access control list's namespace.
 fn list(kind: AclKind) -> u8 {
     match kind {
         AclKind::Access => ACL_ACCESS,
@@ -39,10 +39,10 @@ fn list(kind: AclKind) -> u8 {
     }
 }
 
-/// Attributes that stand together: entries, and what offsets of values count from.
+/// Attributes that are stored together: their entries, and the area in which their values have offsets.
 struct List<'b> {
     area: &'b [u8],
-    /// Where in `area` the entries begin.
+    /// The offset of the entries in `area`.
     first: usize,
 }
 
@@ -57,12 +57,12 @@ struct Entry<'b> {
 #[derive(Clone, Copy)]
 enum Value<'b> {
     Here(&'b [u8]),
-    /// In an inode, and how long it is.
+    /// In an inode, and its length.
     Inode(u32, usize),
 }
 
 impl<'b> List<'b> {
-    /// Damage where one of the entries cannot be, or the list does not end.
+    /// Damage if one of the entries is impossible, or the list does not end.
     fn check(&self) -> Result<()> {
         self.entries().try_for_each(|entry| entry.map(drop))
     }
@@ -87,7 +87,7 @@ impl<'b> Iterator for Entries<'b> {
         if at + 4 > self.area.len() {
             return Some(Err(Fault::damage("a list of attributes without an end")));
         }
-        // Four zeros end the list; the last ones may stand at the very end.
+        // Four zero bytes end the list. They may be the last bytes of the area.
         (u32_at(self.area, at) != 0).then(|| self.entry(at))
     }
 }
@@ -123,25 +123,25 @@ fn split(name: &[u8]) -> Option<(u8, &[u8])> {
 }
 
 impl Fs {
-    /// The value of an attribute; ENODATA where there is none, EOPNOTSUPP for names that are not for users.
+    /// The value of an attribute; ENODATA if there is none, EOPNOTSUPP for names that are not for users.
     pub(super) fn xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
         let (space, rest) = split(name).ok_or(Errno::OPNOTSUPP)?;
         Ok(self.find_xattr(node, space, rest)?.ok_or(Errno::NODATA)?)
     }
 
-    /// An access control list; none where the inode has none.
+    /// An access control list; none if the inode has none.
     pub(super) fn list(&self, node: &Node, kind: AclKind) -> Result<Option<Acl>> {
         let Some(stored) = self.find_xattr(node, list(kind), b"")? else { return Ok(None) };
         let value = acl::to_xattr(&stored).of(node.ino)?;
         Acl::from_xattr(&value).map_err(|_| Fault::damage("an access control list").of(node.ino))
     }
 
-    /// Whether permissions are a matter of a list. Where that cannot be read they are, and nobody gets any by it.
+    /// Whether permissions depend on a list. If that cannot be read they do, and it grants nothing to anybody.
     pub(super) fn has_list(&self, node: &Node) -> bool {
         !matches!(self.find_xattr(node, ACL_ACCESS, b""), Ok(None))
     }
 
-    /// All names that are for users but those of access control lists, each with a nul after it.
+    /// All names for users, except those of access control lists, each with a nul after it.
     pub(super) fn xattr_names(&self, node: &Node) -> Result<Vec<u8>> {
         let mut names = Vec::new();
         self.each_xattr(node, &mut |entry| {
@@ -171,7 +171,7 @@ impl Fs {
         Ok(found)
     }
 
-    /// Shows each attribute, those in the inode first, until `look` says no.
+    /// Shows each attribute, those in the inode first, until `look` returns false.
     fn each_xattr(&self, node: &Node, look: &mut dyn FnMut(Entry<'_>) -> Result<bool>) -> Result<()> {
         for entry in self.inode_list(node)?.entries() {
             if !look(entry?)? {
@@ -191,7 +191,7 @@ impl Fs {
         Ok(())
     }
 
-    /// The list in the inode; an empty one where there is none.
+    /// The list in the inode; an empty one if there is none.
     fn inode_list<'n>(&self, node: &'n Node) -> Result<List<'n>> {
         let rest = node.after_fields();
         if u32_at(rest, 0) != MAGIC {
@@ -219,7 +219,7 @@ impl Fs {
         Ok(list)
     }
 
-    /// A value that is an inode's content, and has a checksum of its own.
+    /// A value that is the content of an inode of its own, with a checksum of its own.
     fn value_inode(&self, node: &Node, ino: u32, size: usize) -> Result<Vec<u8>> {
         ensure(self.sup.has_incompat(features::EA_INODE), "an attribute's value in an inode").of(node.ino)?;
         ensure(ino != node.ino, "an attribute that is its inode").of(node.ino)?;

@@ -1,10 +1,10 @@
 //! How a program publishes a value: the [`Attribute`] trait, and closures that implement it.
 //!
-//! Every call holds an *active reference* to its node. [`Node::remove`] waits for it, and no call begins after
-//! the removal has begun. So a call may use the object behind its node without checking that it still exists. No
-//! lock of the tree is held meanwhile: a call may change the tree. A call must not wait for the removal of its
-//! own node to end, because the removal waits for the call. [`Call::remove_self`] and [`Call::break_protection`] exist
-//! for that case. Calls of one attribute may run at the same time, on any thread.
+//! Every call holds an *active reference* to its node. [`Node::remove`] waits for it, and no call begins after the
+//! removal has begun. So a call may use the object behind its node without checking that it still exists. No lock of
+//! the tree is held meanwhile: a call may change the tree. A call must not wait for the removal of its own node to
+//! end, because the removal waits for the call. [`Call::remove_self`] and [`Call::break_protection`] exist for that
+//! case. Calls of one attribute may run at the same time, on any thread.
 
 use std::sync::Arc;
 

@@ -114,8 +114,8 @@ impl Engine {
         self.free_slot(ino);
     }
 
-    /// Why a node that is not in the table cannot be opened. ESTALE if another node may have its name by now, so that a
-    /// kernel looks the name up again; ENODEV if it was removed. A slot remembers one node. If a later node of this
+    /// Why a node that is not in the table cannot be opened. ESTALE if another node may have its name by now, so that
+    /// a kernel looks the name up again; ENODEV if it was removed. A slot remembers one node. If a later node of this
     /// slot was unlinked, nothing records how this one went; the answer is then ESTALE, and the name lookup decides.
     pub(super) fn missing(&self, ino: u64) -> Errno {
         // Numbers of a slot rise with its generation.

@@ -1,7 +1,7 @@
 //! A program's own state as a tree of files, as sysfs and cgroupfs show the kernel's.
 //!
-//! The program makes a [`Kernfs`], adds directories, attributes and symbolic links to its [root](Kernfs::root),
-//! and mounts a [view](Kernfs::view) of it. An attribute is a closure or an [`Attribute`]; it is called when its file is
+//! The program makes a [`Kernfs`], adds directories, attributes and symbolic links to its [root](Kernfs::root), and
+//! mounts a [view](Kernfs::view) of it. An attribute is a closure or an [`Attribute`]; it is called when its file is
 //! read or written. [`Node::remove`] waits for running calls, and no call begins afterwards.
 //!
 //! ```
@@ -21,12 +21,12 @@
 //! # Ok::<(), uvfs::Errno>(())
 //! ```
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
 //! | `options`, `attribute`, `node` | the program's interface |
 //! | `tree`, `locks` | nodes; the tree lock |
 //! | `engine`, `remove`, `links` | changes |
-//! | `push` | updating the caches |
+//! | `update_caches` | updating the caches |
 //! | `view`, `open`, `read`, `poll` | the driver |
 //!
 //! Lock order: an open file's state; an active reference; an inode's lock in a cache; the tree lock. A thread that

@@ -184,7 +184,8 @@ impl Node {
     }
 
     /// Adds a symbolic link to a node of this tree (which must be in it), or with any text. Errors as
-    /// [`Node::add_dir`]; ENOENT also where the target is removed or the text empty, EXDEV where it is of another tree.
+    /// [`Node::add_dir`]; also ENOENT if the target is removed or the text empty, and EXDEV if the target is in
+    /// another tree.
     pub fn add_symlink(&self, name: impl AsRef<[u8]>, meta: Meta, target: impl Into<Target>) -> Result<Self> {
         let target = target.into();
         match &target {
@@ -203,7 +204,7 @@ impl Node {
     /// Lets everybody find this node and all below it that were hidden.
     ///
     /// # Errors
-    /// ENOENT where it is removed.
+    /// ENOENT if it is removed.
     pub fn activate(&self) -> Result<()> {
         self.engine.activate(self.inner.ino)
     }
@@ -263,9 +264,10 @@ impl Node {
         self.engine.remove(self.inner.ino);
     }
 
-    /// Removes it and everything below it without waiting. From the beginning, nobody finds these nodes. Calls that are
-    /// inside go on, and an open file can be read to the end of one text. So an attribute must tolerate calls after its
-    /// removal. Reading from the start again, and writing, fail with ENODEV. The root stays unchanged. Idempotent.
+    /// Removes it and everything below it without waiting. From the beginning, nobody finds these nodes. Calls that
+    /// are inside go on, and an open file can be read to the end of one text. So an attribute must tolerate calls
+    /// after its removal. Reading from the start again, and writing, fail with ENODEV. The root stays unchanged.
+    /// Idempotent.
     pub fn unlink(&self) {
         self.engine.unlink_open(self.inner.ino);
     }

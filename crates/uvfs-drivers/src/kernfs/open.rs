@@ -1,4 +1,4 @@
-//! Open files: the text that a reader was shown, and its position.
+//! Open files: the text that a reader gets, and its position.
 //!
 //! A file's state is in the shard of the thread that opened it, on cache lines that other threads touch only
 //! if they use that file. It names its node by number and counts no reference to it. States are
@@ -130,9 +130,9 @@ impl Opens {
         drop(kept);
     }
 
-    /// Lets the files that have `inner` open keep it. This may race with an open. If the open's entry enters the shard
-    /// first, this function makes it keep the node. If the entry comes later, the shard's lock lets the open see that
-    /// `inner` is unlinked.
+    /// Lets the files that have `inner` open keep it. This may race with an open. If the open's entry enters the
+    /// shard first, this function makes it keep the node. If the entry comes later, the shard's lock lets the open
+    /// see that `inner` is unlinked.
     pub(super) fn keep(&self, inner: &Arc<Inner>) {
         for shard in &self.shards {
             let shard = shard.0.lock();

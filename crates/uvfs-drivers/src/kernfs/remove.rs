@@ -1,10 +1,10 @@
 //! Removal.
 //!
-//! Removal has four steps. First the nodes are marked and deactivated under the tree lock, so that nobody can find them
-//! or begin a call. Then the caches are updated. Then, with nothing held, it waits for the calls that are inside. Then
-//! the nodes are taken out of the tree, which is examined again, because another removal may have been faster. Of two
-//! removals of one node each does all of this. The one that finds the node gone knows that the node was out of
-//! the caches and drained before.
+//! Removal has four steps. First the nodes are marked and deactivated under the tree lock, so that nobody can find
+//! them or begin a call. Then the caches are updated. Then, with nothing held, it waits for the calls that are
+//! inside. Then the nodes are taken out of the tree, which is examined again, because another removal may have been
+//! faster. Of two removals of one node each does all of this. The one that finds the node gone knows that the node
+//! was out of the caches and drained before.
 //!
 //! Unlinking waits for nobody. The nodes are taken out of the tree, the caches are updated, then files that have the
 //! nodes open keep them, and then the table of nodes drops them. A file opened before that is kept. A file opened

@@ -11,8 +11,8 @@
 //! has seen both changes. For that, the tree lock is taken inside the inode's lock. No cache is called with the tree
 //! lock held.
 //!
-//! Front ends are notified last, so that a cache lookup made because of it finds the new state. They note it and notify
-//! their kernels from a thread of their own: a change made by an attribute's call waits for nothing.
+//! Front ends are notified last, so that a cache lookup made because of it finds the new state. They note it and
+//! notify their kernels from a thread of their own: a change made by an attribute's call waits for nothing.
 
 use std::sync::Arc;
 

@@ -1,9 +1,10 @@
 //! The driver: one superblock's view of the tree.
 //!
-//! Answers hold for ever in the cache, and in a front end's kernel, because both are told of every change
-//! ([`super::update_caches`]). That a name is hidden or being removed is an answer
-//! that is not kept: no negative entry may be left, for activation is on its way. (Nor is it an error: who waits for
-//! another's question is told that one's error, and may have come after the activation.)
+//! Answers hold for ever in the cache, and in a front end's kernel, because both are notified of every change
+//! ([`super::update_caches`]). The answer about a hidden name, or one that is being removed, is not kept: no negative
+//! entry may be left, because the name may be activated at any moment. (Nor is that answer an error. A thread that
+//! waits for another's question gets its error too, and may have come after the activation.)
+//!
 //! Names cannot be made or removed through a view (EPERM); owners may change mode, owner and times.
 
 use std::sync::atomic::Ordering;
@@ -114,7 +115,7 @@ impl Driver for View {
 
     fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {
         self.mounts.lock().push(Mount { cache: Arc::downgrade(cache), sb: root.sb() });
-        // What changed after `root` was asked and before this was told to nobody.
+        // Nobody was notified of a change after `root` was asked and before this.
         self.engine.mend(root);
     }
 
@@ -122,7 +123,7 @@ impl Driver for View {
         self.look(inode.ino(), name)
     }
 
-    /// Of a removed node what was known last, for those who still have it.
+    /// For a removed node that is still in use: its last known attributes.
     fn getattr(&self, _op: &Op, inode: &Inode<'_>) -> Result<Attr> {
         Ok(self.engine.attr(inode.ino()).unwrap_or_else(|| Attr { nlink: 0, ..inode.attr() }))
     }
@@ -190,7 +191,8 @@ impl Driver for View {
         if !matches!(inner.body, Body::Attribute(_)) {
             return Err(Errno::INVAL);
         }
-        // As in sysfs, also for root, whom mode bits do not bind: what has no write bit has nothing that takes a write.
+        // As in sysfs, even for root, whom mode bits do not bind: an attribute without a write bit has no code for
+        // writes.
         let mode = self.engine.attr(ino).map_or_else(|| inode.attr().mode, |attr| attr.mode);
         let refused = |asked: Access, bits: u32| access.contains(asked) && mode & bits == 0;
         if refused(Access::READ, 0o444) || refused(Access::WRITE, 0o222) {

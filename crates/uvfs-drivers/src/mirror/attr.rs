@@ -1,8 +1,8 @@
-//! Attributes: asking, changing, and what the cache is told afterwards.
+//! Attributes: reading them, changing them, and updating the cache afterwards.
 //!
-//! After a change the host is asked what has become of it, and the answer is stored unless something else was stored
-//! since it was asked for: then it is asked again. So of two changes at the same time, whichever answer is stored last is
-//! right for both.
+//! After a change the mirror reads the file's attributes from the host. The cache stores them unless it has stored
+//! others since the read began; then the mirror reads again. So after two changes at the same time, the answer that
+//! is stored last is right for both.
 
 use std::os::fd::AsFd;
 
@@ -23,8 +23,9 @@ use super::reach::{At, Links};
 const TRIES: u32 = 4;
 
 impl Mirror {
-    /// Attributes of the host's, as those of the inode of this number. Whether there is an access control list they do not say: there may be
-    /// one wherever there can be, until somebody asks ([`Mirror::list_of`]).
+    /// The host's attributes, as those of the inode with this number. They do not tell whether there is an access
+    /// control list. So `acl` says that there may be one wherever there can be, until somebody asks
+    /// ([`Mirror::list_of`]).
     pub(super) fn shown(&self, number: u64, attr: Attr) -> Attr {
         Attr { ino: number, acl: self.lists && attr.fmt() != mode::S_IFLNK, ..attr }
     }
@@ -47,7 +48,8 @@ impl Mirror {
         Ok(self.shown(node.number, seen?))
     }
 
-    /// When the file was made, as far as the host knows. It is asked each time: a file system may be told another time.
+    /// When the file was made, as far as the host knows. It is asked each time: a file system may be told another
+    /// time.
     pub(super) fn birth_of(&self, inode: &Inode<'_>) -> Result<Option<Time>> {
         let node = self.node(inode)?;
         if node.covered() {
@@ -63,7 +65,7 @@ impl Mirror {
         }
     }
 
-    /// Tells the cache what an inode is like after a change; `fd` is its file.
+    /// Updates an inode's attributes in the cache after a change; `fd` is its file.
     pub(super) fn settle(&self, inode: &Inode<'_>, fd: impl AsFd) {
         // Answers that were asked for before the change are late.
         inode.update(|_| ());
@@ -75,14 +77,15 @@ impl Mirror {
                 return;
             }
         }
-        // They are asked for again by who needs them next.
+        // The next caller that needs them asks again.
         inode.mark_stale();
         if let Some(place) = self.table.of(inode.ino()).and_then(|node| node.place()) {
             self.mark_name_stale(&place.dir, &place.name);
         }
     }
 
-    /// A truncation may have to wait for somebody's lease: then it is no operation any more (see [`Mirror::open_file`]).
+    /// A truncation may have to wait for another process's lease. Then it no longer counts as an operation (see
+    /// [`Mirror::open_file`]).
     pub(super) fn set_attr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {
         let turn = self.budget.turn();
         let (node, at) = self.reach_inode(inode)?;
@@ -100,14 +103,14 @@ impl Mirror {
         outcome
     }
 
-    /// `how` a file is opened to be truncated.
+    /// `how`: the flags to open a file with that is truncated.
     fn apply(&self, op: &Op, node: &Node, target: &At<'_>, set: &SetAttr, how: OFlags) -> Result<()> {
         let _acting = self.server.act_as(&op.cred)?;
         if let Some(size) = set.size {
             self.truncate(node, target, size, set.opened, how)?;
         }
         let owner = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
-        // A change of nothing is a chown of neither: it may cost set-id bits, as the host sees fit.
+        // A change of nothing is a chown of neither owner nor group: the host decides whether it removes set-id bits.
         if owner != (None, None) || !set.changes_anything() {
             chownat(target, c"", owner.0, owner.1, AtFlags::EMPTY_PATH)?;
         }

@@ -1,19 +1,22 @@
 //! Working in the caller's name. The host's kernel decides what a call may do, and to whom a new file belongs, by the
 //! caller's user, groups and capabilities.
 //!
-//! Credentials are the calling thread's own. [`Server::act_as`] puts the caller's on, and they come off again when the
-//! guard goes; nothing in between may wait for another thread's work or call the VFS. A thread that did not get its
-//! own credentials back would go on with somebody else's: the process then ends.
+//! Credentials are the calling thread's own. [`Server::act_as`] puts the caller's on, and the guard takes them off
+//! when it is dropped. Between the two the thread must not wait for another thread's work or call the VFS. A thread
+//! that did not get its own credentials back would go on with somebody else's: the process then ends.
 //!
 //! Only a server with the capabilities of root can do this. A server without them works for its own user alone.
 //!
-//! The user that files are looked at with is changed (setfsuid(2)), and not the effective one: who is that may change the
-//! scheduling of the thread (sched_setscheduler(2), sched_setaffinity(2), setpriority(2)), which would stay slow for everybody. So no
-//! user may send signals to it or trace it either. Of groups the effective one is changed, which no such permission looks at.
-//! It costs nothing for a caller that is the server's own user and group, six short system calls for another user,
-//! and two more for each of a group and supplementary groups that are not the server's.
+//! The guard changes the user id for file access (setfsuid(2)), not the effective one. A process with the thread's
+//! effective user id could change the thread's scheduling (sched_setscheduler(2), sched_setaffinity(2),
+//! setpriority(2)), and the thread would stay slow for everybody. Nor may users send signals to the thread or trace
+//! it. Of the group ids the effective one is changed, because none of these permissions depends on it.
 //!
-//! Between two calls a thread is always the server itself: it reads requests and looks for files as that, too.
+//! This costs nothing for a caller that is the server's own user and group, and six short system calls for another
+//! user. A group, and supplementary groups, that are not the server's cost two more each.
+//!
+//! Between two calls a thread always has the server's own credentials: it also reads requests and looks for files
+//! with them.
 
 use std::marker::PhantomData;
 
@@ -68,7 +71,8 @@ impl Server {
         Ok(Self {
             uid,
             gid: getegid().as_raw(),
-            // A user namespace may refuse to set groups, or have no name for some of these: there would be no way back.
+            // A user namespace may refuse to set groups, or have no name for some of these: there would be no way
+            // back.
             privileged: uid == 0
                 && caps.effective.contains(needed | CapabilitySet::DAC_OVERRIDE)
                 && set_thread_groups(&groups).is_ok(),
@@ -82,9 +86,9 @@ impl Server {
         self.privileged
     }
 
-    /// Works in the name of `cred` until the guard goes, with a file that is open: what may be done with it was decided then. A server
-    /// that is not root does so in its own name, whoever asks: a kernel that writes back what was stored through a mapping
-    /// says no more than root.
+    /// Works in the name of `cred` until the guard goes, with a file that is open: its access was decided at the
+    /// open. A server that is not root works in its own name for every caller: a kernel that writes back stores
+    /// through a mapping names only root.
     ///
     /// # Errors
     /// As [`Server::act_as`].
@@ -97,9 +101,9 @@ impl Server {
         self.privileged && self.caps.effective.contains(CapabilitySet::SYS_ADMIN)
     }
 
-    /// Works in the name of `cred` until the guard goes, with one capability: to lend a kernel a file that it reads and writes in
-    /// this name then, whoever does. So it has none of root's either: who is not the file's owner takes its set-id bits
-    /// away by writing, and nobody goes beyond quotas.
+    /// Works in the name of `cred` until the guard goes, with one capability: to lend a file to a kernel. That kernel
+    /// reads and writes the file in this name for every user. So the thread has none of root's other capabilities: a
+    /// writer that is not the file's owner removes its set-id bits, and nobody exceeds quotas.
     ///
     /// # Errors
     /// EPERM without the right to lend, and as [`Server::act_as`].
@@ -115,7 +119,7 @@ impl Server {
     /// Works in the name of `cred` until the guard goes.
     ///
     /// # Errors
-    /// EACCES for another user where the server is not root; EPERM where the kernel does not let it.
+    /// EACCES for another user if the server is not root; EPERM if the kernel refuses.
     pub(super) fn act_as(&self, cred: &Cred) -> Result<Acting<'_>> {
         let mut acting = Acting { server: self, changed: Changed::default(), _thread: PhantomData };
         if cred.uid == self.uid && (cred.gid == self.gid || !self.privileged) {
@@ -128,7 +132,8 @@ impl Server {
             // They would mean that nothing is to be changed.
             return Err(Errno::INVAL);
         }
-        // What is half done is undone by the guard. What was refused is not done, and might be refused to it as well.
+        // The guard undoes the steps that were done. A refused step was not done, and undoing it might be refused
+        // too.
         if cred.uid != 0 && !self.has_groups(&cred.groups) {
             let groups: Vec<Gid> = cred.groups.iter().map(|&group| gid(group)).collect();
             set_thread_groups(&groups)?;
@@ -141,7 +146,8 @@ impl Server {
         if cred.uid != 0 {
             sys::set_fs_uid(cred.uid)?;
             acting.changed.user = true;
-            // Not only those that concern files, which go with root's id: others override quotas and reserved space, say.
+            // Not only those for files, which go with root's id: others override quotas and reserved space, for
+            // example.
             acting.leave(CapabilitySet::empty())?;
         }
         Ok(acting)
@@ -162,7 +168,8 @@ impl Acting<'_> {
 
     fn undo(&self) -> Result<()> {
         let (server, changed) = (self.server, self.changed);
-        // First: the groups need the capabilities. The user does not, being the effective one.
+        // First, because setting the groups needs the capabilities. Setting the user needs none: the effective user
+        // is still the server's.
         if changed.user {
             sys::set_fs_uid(server.uid)?;
         }

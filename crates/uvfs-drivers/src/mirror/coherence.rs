@@ -1,9 +1,9 @@
-//! Changes in the source that do not come through the mirror: the watcher of the source tells of them here.
+//! Changes in the source that do not come through the mirror: the watcher of the source reports them here.
 //!
-//! Each call says *look again*, and not what has become of it: calls may come late, twice and in any order. They come
-//! after the change, from a thread that is in no call of the mirror. A call about a file that the cache does not know
-//! costs a look into the table of nodes. A file may be being looked up, and not be in the table yet. The thread that
-//! looks it up looks at it again, if anything was told meanwhile ([`State::told`]).
+//! Each call says *look again*, not what happened: calls may come late, twice and in any order. They come after the
+//! change, from a thread that is in no call of the mirror. A call about a file that the cache does not know costs a
+//! look into the table of nodes. A file may just be being looked up, and not be in the table yet. The thread that
+//! looks it up looks at it again if anything was reported meanwhile ([`State::told`]).
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{
@@ -31,12 +31,13 @@ pub(super) struct Bare {
 /// Whether, and how, the source is watched.
 #[derive(Default)]
 pub(super) struct State {
-    /// Whether it was to be watched, however that came out.
+    /// Whether a watch was wanted, successful or not.
     wanted: AtomicBool,
     watches: AtomicBool,
-    /// Moves before anything is looked for in the table because it was told of.
+    /// Moves at each report, before the table is searched for its file.
     told: AtomicU64,
-    /// How often everything became suspect: what a node keeps of its extended attributes is good for one of these.
+    /// How often everything became suspect. A node's note about its extended attributes is valid for one of these
+    /// values.
     suspect: AtomicU64,
     watcher: OnceLock<Watcher>,
     /// Why not, or not any more.
@@ -44,12 +45,12 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Whether answers hold until something is told.
+    /// Whether answers hold until a change is reported.
     pub(super) fn watches(&self) -> bool {
         self.watches.load(Acquire)
     }
 
-    /// Whether what is mounted inside is to be watched too.
+    /// Whether the mounts inside are to be watched too.
     pub(super) fn wanted(&self) -> bool {
         self.wanted.load(Acquire)
     }
@@ -103,10 +104,11 @@ impl Told for Ear {
 }
 
 impl Mirror {
-    /// Watches the source from now on, so that answers hold until something is changed. Before it is mounted, once.
+    /// Watches the source from now on, so that answers hold until something is changed. To be called once, before the
+    /// mirror is mounted.
     ///
     /// # Errors
-    /// Why that cannot be; answers are then believed for a time, as without it.
+    /// The reason why it cannot be watched; answers are then trusted for a time, as without a watch.
     pub fn watch(self: &Arc<Self>) -> std::result::Result<(), Refused> {
         self.coherence.wanted.store(true, Release);
         let refused = |why: Refused| {
@@ -126,7 +128,7 @@ impl Mirror {
             .open()
             .map_err(Refused::errno)
             .and_then(|base| Watcher::start(base.as_fd(), Arc::new(Ear(Arc::downgrade(self)))));
-        // Elsewhere it is those who show mounts who follow them.
+        // A mirror that shows mounts leaves this to `Submounts`.
         let follows = || match self.table.numbering {
             Numbering::Host => self.follow_covers().map_err(Refused::other),
             Numbering::Device { .. } => Ok(()),
@@ -143,16 +145,17 @@ impl Mirror {
         }
     }
 
-    /// Nothing is told of any more.
+    /// Nothing is reported any more.
     pub(super) fn not_watched(&self, why: String) {
         *self.coherence.why_not.lock() = Some(why);
-        // In this order: what is asked from now on is believed for a time, and what was asked before not at all.
+        // In this order: answers asked for from now on are trusted for a time, earlier ones not at all.
         self.coherence.watches.store(false, Release);
         self.all_suspect();
     }
 
-    /// Looks at an open file of the source. Where no event would find it, its answers would hold for ever: the source is not
-    /// watched from then on. Changes of earlier answers are found by events, which go on to come.
+    /// Looks at an open file of the source. If no event would find the file, its answers would hold for ever: the
+    /// source is not watched from then on. Events, which continue to come, still report changes of files that were
+    /// answered before.
     pub(super) fn look(&self, fd: impl AsFd) -> Result<Seen> {
         let seen = self.handles.look(fd)?;
         if !seen.id.is_found_by_handle() && self.coherence.watches() {
@@ -162,7 +165,7 @@ impl Mirror {
         Ok(seen)
     }
 
-    /// How changes by others come to be seen, in a line.
+    /// How changes by others are noticed, in a line.
     pub fn coherence(&self) -> String {
         if self.coherence.watches() {
             return "watched".into();
@@ -178,8 +181,7 @@ impl Mirror {
         }
     }
 
-    /// Changes by this process come from outside too from now on: another mirror of its own shows the same file
-    /// system.
+    /// From now on this process's own changes are reported too: another of its mirrors shows the same file system.
     pub(super) fn hear_own(&self) {
         if let Some(watcher) = self.coherence.watcher.get() {
             watcher.hear_own();
@@ -206,9 +208,8 @@ impl Mirror {
     }
 
     /// A file or directory was renamed. Notes the new place, where it is looked for next. So a program that works in
-    /// it keeps it, also without a walk from the root. The new place is a hint as any place is. The place that was
-    /// known before is not given up for it: a rename of long ago may be told of after the file was looked up where it
-    /// is now.
+    /// it keeps it, even without a walk from the root. The new place is a hint like any other. The place that was
+    /// known before stays: an old rename may be reported after the file was looked up at its present place.
     fn moved_on_the_host(&self, file: &FileHandle, dir: &FileHandle, name: &[u8]) {
         let Some(node) = self.table.with_handle(file) else { return };
         if let Some(dir) = self.table.with_handle(dir)
@@ -223,7 +224,8 @@ impl Mirror {
         self.changed(handle, true);
     }
 
-    /// Whether that was to be expected: the content of a file that the kernel of a front end writes to.
+    /// Returns whether the change was to be expected: that of the content of a file that the kernel of a front end
+    /// writes to.
     fn changed(&self, handle: &FileHandle, content: bool) -> bool {
         self.coherence.told.fetch_add(1, AcqRel);
         let Some(node) = self.table.with_handle(handle) else { return false };
@@ -232,18 +234,18 @@ impl Mirror {
         content && node.find_open(Opened::is_written).is_some()
     }
 
-    /// Anything may have changed: every name and every attribute is asked for again. In proportion to what is known, or
-    /// one step where the source is watched.
+    /// Anything may have changed: every name and every attribute is asked for again. O(known files); one step if the
+    /// source is watched.
     pub fn all_suspect(&self) {
         let before = self.coherence.suspect.fetch_add(1, SeqCst);
         self.coherence.told.fetch_add(1, SeqCst);
         if stamp(before + 1) == 1 {
-            // It comes round.
+            // The stamp has wrapped.
             self.table.none_bare();
         }
         self.in_cache(|cache, sb| {
             if !self.coherence.watches() {
-                // What is believed for a time has no epoch.
+                // Answers that are trusted for a time have no epoch.
                 for (number, fmt) in self.table.all() {
                     self.with_cached(number, fmt, |inode| inode.mark_stale());
                 }
@@ -254,8 +256,8 @@ impl Mirror {
         });
     }
 
-    /// The mark for a node that has no extended attributes; none where nobody would tell of a change. To be asked for
-    /// before the host is.
+    /// The mark for a node without extended attributes; none if no change would be reported. To be called before the
+    /// host is asked.
     pub(super) fn bare_now(&self) -> Option<Bare> {
         let coherence = &self.coherence;
         let (told, suspect) = (coherence.told.load(SeqCst), coherence.suspect.load(SeqCst));
@@ -267,8 +269,8 @@ impl Mirror {
         self.coherence.watches() && node.bare() == stamp(self.coherence.suspect.load(Acquire))
     }
 
-    /// The host has said that a node has none. Not kept if anything was told since it was asked; what is told from now on
-    /// finds the mark.
+    /// The host has answered that a node has none. The mark is not kept if anything was reported since the question.
+    /// A later report finds the mark.
     pub(super) fn mark_bare(&self, node: &Node, bare: &Bare) {
         node.mark_bare(bare.stamp, || self.coherence.told() != bare.told);
     }

@@ -1,16 +1,17 @@
 //! Reading directories, by the host's own cookies.
 //!
-//! A reader goes on by cookie, and no directory is held open for it. So that a long listing need not be opened and sought
-//! for at each step, the last few *streams* are kept: a descriptor, and the entries that were read last. A reader goes on
-//! at any of these: a front end hands out fewer than it asked for, as many as its reply has room for. A stream belongs to
-//! a node, not to a number, which the host may give to another directory.
-//! Where there is none (too many readers, or one that seeks) the directory is opened and sought: the host's cookies are
-//! good for that on all usual file systems. Before each step the directory's path is walked again: a directory that was
-//! moved out of the source, or in whose place another one stands, is not read on.
+//! A reader continues by cookie, and no directory is held open for it. To save a long listing an open and a seek at
+//! each step, the last few *streams* are kept: a descriptor, and the entries that were read last. A reader may
+//! continue at any of these entries, because a front end hands out only as many as its reply has room for. A stream
+//! belongs to a node, not to a number, which the host may give to another directory.
 //!
-//! Where several entries in a row have one cookie, each but the first is told with a tag besides: see `cookie`.
+//! If no stream fits (too many readers, or one that seeks), the directory is opened and sought. The host's cookies
+//! are good for that on all usual file systems. Before each step the directory's path is walked again. So the mirror
+//! stops reading a directory that was moved out of the source, or that another one has replaced.
 //!
-//! The lock protects the list of streams and is held neither across a system call nor while entries are handed out.
+//! If several entries in a row have one cookie, each but the first gets a tag too: see `cookie`.
+//!
+//! The lock protects the list of streams. It is held neither across a system call nor while entries are handed out.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -28,11 +29,11 @@ use super::cookie::{Cookies, SHIFT};
 use super::node::Node;
 use super::reach::At;
 
-/// Bytes that are read of a directory at a time.
+/// Bytes of a directory that are read at a time.
 const BUFFER: usize = 16 << 10;
-/// The number that a listing shows where only a look at the file would tell it.
+/// The number that a listing shows if only a look at the file would tell its number.
 const UNKNOWN: u64 = 0xffff_ffff;
-/// Entries that are kept when the next ones are read: who goes on may have had no room for the last few.
+/// Entries that are kept when the next ones are read: the reader may have had no room for the last few.
 const BEHIND: usize = 32;
 
 #[derive(Clone)]
@@ -43,14 +44,14 @@ struct Entry {
     cookie: u64,
 }
 
-/// Is given an entry: name, number, type bits and cookie.
+/// Gets an entry: name, number, type bits and cookie.
 type Each<'e> = dyn FnMut(&[u8], u64, u32, u64) + 'e;
 
-/// A directory of the host that is read.
+/// An open directory of the host.
 trait Source {
-    /// Goes on after this cookie of the host's; 0: from the start.
+    /// Continues after this cookie of the host's; 0: from the start.
     fn seek(&self, cookie: u64) -> Result<()>;
-    /// Hands out the next few entries. Whether it came to the end.
+    /// Hands out the next few entries. Returns whether it came to the end.
     fn read(&self, each: &mut Each<'_>) -> Result<bool>;
 }
 
@@ -60,9 +61,9 @@ struct Stream<S = OwnedFd> {
     /// The cookie before the first of the entries.
     from: u64,
     entries: Arc<Vec<Entry>>,
-    /// The host's cookie of what was read last, dots included.
+    /// The host's cookie of the entry that was read last, dots included.
     last: Option<u64>,
-    /// The last reading came to the end, and nobody was told yet.
+    /// The last reading came to the end, and no reader knows it yet.
     ended: bool,
 }
 
@@ -72,7 +73,7 @@ impl<S: Source> Stream<S> {
         self.dir.as_ptr() == Arc::as_ptr(dir)
     }
 
-    /// Which of the entries comes after this cookie.
+    /// The index of the entry after this cookie.
     fn after(&self, cookie: u64) -> Option<usize> {
         if cookie == self.from {
             return Some(0);
@@ -84,11 +85,11 @@ impl<S: Source> Stream<S> {
 #[derive(Default)]
 struct Kept {
     streams: VecDeque<Stream>,
-    /// Those that are being read: a number, and whose. Where a listing of the directory begins meanwhile, it goes.
+    /// Streams in use: a number, and the directory. If a listing of that directory begins meanwhile, the entry goes.
     out: Vec<(u64, Weak<Node>)>,
 }
 
-/// Streams that somebody may come back to.
+/// Streams at which a reader may continue.
 pub(super) struct Streams {
     kept: Mutex<Kept>,
     max: usize,
@@ -116,8 +117,8 @@ impl Streams {
         let Kept { streams, out } = &mut *kept;
         let mut stale = VecDeque::new();
         if cookie < SHIFT {
-            // A listing begins: it must not come to be continued by what was read before. Who was about to go on with
-            // that opens a stream of his own.
+            // A listing begins: it must not continue with entries that were read before. A reader of those opens a
+            // stream of its own.
             (stale, *streams) = std::mem::take(streams).into_iter().partition(|stream| stream.is_of(dir));
             out.retain(|(_, of)| of.as_ptr() != Arc::as_ptr(dir));
         }
@@ -232,7 +233,7 @@ fn open_dir(at: &At<'_>) -> Result<OwnedFd> {
 }
 
 impl<S: Source> Stream<S> {
-    /// A stream that goes on after `cookie`.
+    /// A stream that continues after `cookie`.
     fn begin(dir: Weak<Node>, source: S, cookie: u64, cookies: &Cookies) -> Result<Self> {
         let (host, tagged) = cookies.untell(cookie);
         let mut stream =
@@ -247,12 +248,12 @@ impl<S: Source> Stream<S> {
                 return Ok(stream);
             }
         }
-        // The entry that this cookie was told of may be gone: whatever else has the host's cookie comes once more.
+        // The entry of this cookie may be gone: all other entries with the host's cookie come once more.
         stream.rewind(host, cookie)?;
         Ok(stream)
     }
 
-    /// Goes on after the host's cookie, which is known as `from`.
+    /// Continues after the host's cookie; `from` is the mirror's form of it.
     fn rewind(&mut self, host: u64, from: u64) -> Result<()> {
         self.source.seek(host)?;
         (self.from, self.last, self.ended) = (from, Some(host), false);
@@ -260,10 +261,10 @@ impl<S: Source> Stream<S> {
         Ok(())
     }
 
-    /// Reads on where nothing is known after `cookie`, unless that is the end; which of the entries is the next.
+    /// Reads on if no entry after `cookie` is known, unless that is the end. Returns the index of the next entry.
     fn go_on(&mut self, cookie: u64, cookies: &Cookies) -> Result<usize> {
         let next = self.after(cookie).unwrap_or(0);
-        // Who comes back after the end wants to know whether there is more now.
+        // A reader that comes back after the end wants to know whether there is more now.
         if next < self.entries.len() || std::mem::take(&mut self.ended) {
             return Ok(next);
         }
@@ -340,7 +341,7 @@ impl Source for OwnedFd {
     }
 }
 
-/// Type bits of a mode; none where the host does not say.
+/// Type bits of a mode; none if the host does not tell.
 fn type_bits(kind: FileType) -> u32 {
     match kind {
         FileType::RegularFile => mode::S_IFREG,
@@ -394,8 +395,8 @@ mod tests {
         Hashed { entries: Mutex::new(entries), at: Mutex::default(), few }
     }
 
-    /// Lists all, `step` at a time; `keep`: by one stream, and by a new one for each step otherwise. `remove`: what was seen is
-    /// removed before the next step.
+    /// Lists all, `step` at a time; `keep`: by one stream, and by a new one for each step otherwise. `remove`: what
+    /// was seen is removed before the next step.
     fn list(few: usize, step: usize, keep: bool, remove: bool) -> Vec<String> {
         let (source, cookies) = (hashed(few), Cookies::default());
         let (mut cookie, mut names, mut kept) = (0, Vec::new(), None);

@@ -1,8 +1,8 @@
 //! The limit of descriptors, and how files and operations share it.
 //!
-//! The limit of the process is divided once: a number for files that users hold open, and a number for operations, each
-//! of which needs a few while it runs. An operation waits for its turn. If too many files are open, the opener gets
-//! ENFILE, and no other user notices. So an operation never runs out of descriptors half-way.
+//! The limit of the process is divided once: a number for files that users hold open, and a number for operations,
+//! each of which needs a few while it runs. An operation waits for its turn. If too many files are open, the opener
+//! gets ENFILE, and no other user notices. So an operation never runs out of descriptors half-way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -4,9 +4,10 @@
 //! so that the host's kernel removes set-id bits and counts space as it does for that user. Appended data goes to the
 //! file's end on the host at that moment, not to an offset of ours.
 //!
-//! Descriptors on the host have no O_APPEND: an appending write says so itself ([`Driver::write`](uvfs::driver::Driver::write)).
-//! The exception is an append-only file (chattr(1)), which the host opens for writing with O_APPEND alone, and so only for a
-//! caller that appends. A write to it that is not marked, as that of a mapped page, is EPERM: the host would append it too.
+//! Descriptors on the host have no O_APPEND: an appending write says so itself
+//! ([`Driver::write`](uvfs::driver::Driver::write)). The exception is an append-only file (chattr(1)). The host opens
+//! it for writing with O_APPEND alone, and so only for a caller that appends. A write to it that is not marked as
+//! appending, such as that of a mapped page, is EPERM: the host would append it too.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -33,12 +34,12 @@ use super::unnamed::Keep;
 /// A power of two.
 const SHARDS: u64 = 16;
 
-/// A file that a user has open; or, without access to the data, one that has lost its name and is still known.
+/// A file that a user has open. Or a file without a name that is still known; its data is not accessible.
 pub(super) struct Opened {
     pub(super) handle: u64,
     pub(super) fd: OwnedFd,
     pub(super) access: Access,
-    /// O_APPEND, where the descriptor has it. See the module.
+    /// O_APPEND, if the descriptor has it. See the module.
     pub(super) append: OFlags,
     /// See `lend`.
     pub(super) lent: AtomicBool,
@@ -167,10 +168,9 @@ impl Mirror {
         self.files.insert(file)
     }
 
-    /// Keeps a file that has lost its last name open for those who still know it: otherwise nothing would lead to it.
-    /// It is closed when the cache forgets it. It is not kept if there are too many, or if it is in a mount inside the
+    /// Keeps a file that has lost its last name open while the cache knows it: otherwise nothing would lead to it. It
+    /// is closed when the cache forgets it. It is not kept if there are too many, or if it is in a mount inside the
     /// source, which it would keep from being unmounted.
-    /// it would keep from being unmounted.
     pub(super) fn keep_unnamed(&self, node: &Node, inode: &Inode<'_>, fd: OwnedFd) {
         if inode.attr().nlink == 0
             && !self.is_inside()
@@ -181,7 +181,7 @@ impl Mirror {
         }
     }
 
-    /// [`Mirror::open_at`], and if the host does not let the file be opened so, with O_APPEND if `append` has it.
+    /// [`Mirror::open_at`]; if the host refuses that, it tries again with O_APPEND, if `append` has it.
     fn open_or_append(
         &self,
         op: &Op,

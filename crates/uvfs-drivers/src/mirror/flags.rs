@@ -1,8 +1,9 @@
 //! File flags (ioctl_iflags(2)): the host keeps, checks and enforces them.
 //!
-//! The file is reached as for every change and opened anew by its descriptor, so it is that very file whatever has its name by
-//! now. Only regular files and directories are opened, for reading and without waiting. The host checks the caller, in whose
-//! name this is done: who may read the file sees its flags, its owner sets them, and CAP_LINUX_IMMUTABLE is needed for some.
+//! The file is reached as for every change, and opened anew by its descriptor. So it is that very file, even if
+//! another one has its name by now. Only regular files and directories are opened, for reading and without waiting.
+//! This is done in the caller's name, and the host checks the caller: readers of the file see its flags, its owner
+//! sets them, and some need CAP_LINUX_IMMUTABLE.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -38,7 +39,8 @@ impl Mirror {
         drop(acting);
         self.settle(inode, &at);
         if outcome.is_ok() {
-            // The change time is a new one. The kernel asks for no attributes after this call, unlike after others that change them.
+            // The change time is a new one. The kernel asks for no attributes after this call, although it does after
+            // other changes.
             inode.cache().tell_of_attr(inode);
         }
         outcome
@@ -54,10 +56,11 @@ impl Mirror {
     }
 }
 
-/// A directory must not come to fold case: the cache knows names by their bytes, and would be wrong about it for ever.
+/// A directory must not begin to fold case: the cache knows names by their bytes, and would be wrong about it for
+/// ever.
 ///
 /// # Errors
-/// EOPNOTSUPP where a directory would begin to.
+/// EOPNOTSUPP if a directory would begin to fold case.
 fn expect_case_kept(fd: impl AsFd, flags: &FileFlags) -> Result<()> {
     let folds = |flags: &FileFlags| matches!(flags, FileFlags::Inode(flags) if flags & CASEFOLD != 0);
     if folds(flags) && !folds(&sys::file_flags(fd, FlagsForm::Inode).map_err(none)?) {

@@ -4,8 +4,8 @@
 //! No event of the file system reports a mount. If the source is watched, names have no TTL. So a thread
 //! (`uvfs-mounts`) waits until the kernel reports a change of the table of mounts. New mounts are looked up by path,
 //! and the cache forgets the name. Removed mounts are not: directories above them may have been renamed. So each name
-//! that was answered as covered is noted, and all of these are forgotten when a mount inside changes. They are few, and
-//! are noted again when they are looked up.
+//! that was answered as covered is noted, and all of these are forgotten when a mount inside changes. They are few,
+//! and are noted again when they are looked up.
 //!
 //! The mutex protects the names; nothing is called with it held. If [`Submounts`](super::Submounts) follow mounts,
 //! they report the changes.

@@ -1,9 +1,13 @@
-//! Identities, which tell one file of the host from another, and the looks of a descriptor's file.
+//! Identities, which tell one file of the host from another, and the attributes of a descriptor's file.
 //!
-//! A file is identified by its file handle (name_to_handle_at(2)), which names the inode and its generation: a number
-//! that the host uses again for another file is not mistaken for the old one. Where a file system has no handles of its own,
-//! the kernel makes some up of the number and a generation that mostly is 0 ([`Handles::MadeUp`]): then type and time of birth
-//! are part of the identity. Where it has none at all, number, type and time of birth stand in. Handles are compared and never opened. Nothing here is shared.
+//! A file is identified by its file handle (name_to_handle_at(2)), which names the inode and its generation. So a
+//! number that the host uses again for another file is not mistaken for the old one.
+//!
+//! Some file systems have no handles of their own. The kernel then makes some up, of the number and a generation that
+//! mostly is 0 ([`Handles::MadeUp`]). In that case type and time of birth are part of the identity. Other file
+//! systems have no handles at all: number, type and time of birth stand in.
+//!
+//! Handles are compared and never opened. Nothing here is shared.
 
 use std::hash::{Hash, Hasher};
 use std::os::fd::AsFd;
@@ -15,13 +19,13 @@ use super::sys::{self, HANDLE_MAX};
 
 /// Handles of the usual file systems have 8 to 20 bytes; longer ones stand in a box.
 const SHORT: usize = 22;
-/// `FILEID_INO64_GEN` and the same with a parent: the types of the handles that the kernel makes up. File systems with handles of
-/// their own use these types too, XFS and EROFS for one.
+/// `FILEID_INO64_GEN` and the same with a parent: the types of the handles that the kernel makes up. Some file
+/// systems with handles of their own use these types too, such as XFS and EROFS.
 const GENERIC: [i32; 2] = [0x81, 0x82];
 /// The type of FUSE. Its handles are the server's node ids, which it may use again with the same generation.
 const FUSE: u32 = 0x6573_5546;
 
-/// A file handle as name_to_handle_at(2) and fanotify(7) tell it: a type and bytes.
+/// A file handle as name_to_handle_at(2) and fanotify(7) give it: a type and bytes.
 #[derive(Clone, Debug)]
 pub struct FileHandle {
     kind: i32,
@@ -70,7 +74,7 @@ impl FileHandle {
     /// The handle of an open file, O_PATH or not.
     ///
     /// # Errors
-    /// EOPNOTSUPP where its file system has none.
+    /// EOPNOTSUPP if its file system has none.
     pub fn of(fd: impl AsFd) -> Result<Self> {
         let mut bytes = [0; HANDLE_MAX];
         let (kind, len) = sys::handle(fd, &mut bytes)?;
@@ -93,21 +97,22 @@ impl Hash for FileHandle {
     }
 }
 
-/// Which handles a file system has: all files of one have the same.
+/// The kind of handles that a file system has. All its files have the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handles {
     /// Its own. They identify a file, and a file can be opened by them.
     Own,
-    /// The kernel makes them up (Linux 6.5), or a FUSE server does. Those of a [generic](GENERIC) type say no more than a number.
+    /// The kernel makes them up (Linux 6.5), or a FUSE server does. Those of a [generic](GENERIC) type tell no more
+    /// than a number.
     MadeUp,
     None,
 }
 
 impl Handles {
-    /// Those of the file system of an open file, O_PATH or not.
+    /// The kind of the file system of an open file, O_PATH or not.
     ///
-    /// The type of a handle does not tell who made it. But only handles that a file can be opened by come without a flag, and
-    /// the kernel makes up none of these.
+    /// A handle's type does not tell whether the kernel made it up. But without a flag the kernel returns only
+    /// handles that a file can be opened by, and it makes up none of these.
     pub(super) fn of(fd: impl AsFd) -> Self {
         let is_fuse = fstatfs(&fd).is_ok_and(|figures| figures.f_type as u32 == FUSE);
         if !is_fuse && sys::has_own_handle(&fd) {
@@ -139,13 +144,13 @@ impl Handles {
     }
 }
 
-/// Which file it is.
+/// What identifies a file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Identity {
     Handle(FileHandle),
-    /// Number, type and time of birth, where there are no handles.
+    /// Number, type and time of birth, if there are no handles.
     Born(u64, u32, Time),
-    /// A handle that says no more than the number, with type and time of birth.
+    /// A handle that tells no more than the number, with type and time of birth.
     Weak(Box<Weak>),
     /// The place of a mount inside the source: the number of its directory, and its name.
     Covered(u64, Box<[u8]>),
@@ -176,8 +181,8 @@ impl Identity {
     }
 }
 
-/// The bytes that an allocation of so many takes of the heap: with a word before it, in units of 16 bytes, 32 at
-/// least, as glibc's and others do it.
+/// The bytes that an allocation of so many takes from the heap: with a word before it, in units of 16 bytes, and at
+/// least 32, as in glibc's allocator and others.
 pub(super) const fn heap(bytes: usize) -> usize {
     let taken = (bytes + 8).next_multiple_of(16);
     if bytes == 0 {
@@ -197,8 +202,8 @@ pub(super) struct Seen {
     pub(super) attr: Attr,
 }
 
-/// File systems that make what is in a file when it is read, whatever its size: proc, sysfs, debugfs, tracefs, cgroup, cgroup2,
-/// configfs, securityfs, pstore, efivarfs, selinuxfs.
+/// File systems that make a file's content when it is read, independently of its size: proc, sysfs, debugfs, tracefs,
+/// cgroup, cgroup2, configfs, securityfs, pstore, efivarfs, selinuxfs.
 const MADE: [u32; 11] = [
     0x9fa0,
     0x6265_6572,
@@ -236,7 +241,7 @@ pub(super) fn attr(fd: impl AsFd) -> Result<Attr> {
     Ok(attr_of(&stat(fd)?))
 }
 
-/// When the file was made; none where its file system does not say.
+/// When the file was made; none if its file system does not tell.
 pub(super) fn birth_of(fd: impl AsFd) -> Result<Option<Time>> {
     let stat = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
     Ok((stat.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time(&stat.stx_btime)))

@@ -1,36 +1,38 @@
-//! Files that are lent: their data is read and written by the kernel of a front end (FUSE passthrough), in the host's own page cache,
-//! and no call comes here between open and release.
+//! Files that are lent: the kernel of a front end reads and writes their data in the host's own page cache (FUSE
+//! passthrough). No call comes here between open and release.
 //!
-//! The kernel opens the file anew for each open of the mount's file, as that was opened. Of the descriptor that it is
-//! lent it takes two things: which file it is, and the identity of the thread that lends. One descriptor is lent for all
-//! that have the file open at a time. So:
+//! The kernel opens the file anew for each open of the mount's file, with the same access. It takes two things from
+//! the descriptor that it is lent: which file it is, and the identity of the thread that lends. One descriptor is
+//! lent for all that have the file open at a time. So:
 //!
-//! - The identity is that of the first opener. Of root's capabilities it has one, CAP_SYS_ADMIN, without which nothing
-//!   can be lent ([`Server::lend_as`](super::caller::Server::lend_as)). So the file system, and security modules, find
-//!   that identity in every reader and writer. Set-id bits go with a write, and the host's kernel counts space as it
-//!   does for that user. Writes by others are counted as the file's owner's, as ever; only the reserve of a full file
-//!   system is the first opener's or nobody's. A file that has set-id bits already is not lent: whether they go with a
-//!   write or stay depends on the writer, and there is one identity for all writers.
+//! - The identity is that of the first opener. Of root's capabilities it has one, CAP_SYS_ADMIN, without which
+//!   nothing can be lent ([`Server::lend_as`](super::caller::Server::lend_as)). So the file system, and security
+//!   modules, find that identity in every reader and writer. Set-id bits go with a write, and the host's kernel
+//!   counts space as it does for that user. Writes by others are counted as the file's owner's, as ever; only the
+//!   reserve of a full file system is the first opener's or nobody's. A file that has set-id bits already is not
+//!   lent: the writer decides whether a write removes them, and all writers have one identity.
 //! - The descriptor is one for reading. It may stay with the kernel after the writer has closed the file; one for
 //!   writing would keep the host from executing the file for so long.
 //!
-//! Because of that capability a file is lent only if its file system keeps what is written, and asks nothing of the
-//! writer but for limits and set-id bits ([`PLAIN`]). Three kinds are not lent. Some make contents when they are read,
-//! and ask at a write what capabilities the writer has (proc, sysfs, cgroup). Some have a server that decides by the
-//! identity (NFS). Stacked ones the kernel does not take.
+//! Because of that capability a file is lent only if its file system stores written data, and depends on the writer
+//! only for limits and set-id bits ([`PLAIN`]). Three kinds are not lent. Some file systems make contents when they
+//! are read, and check the writer's capabilities at a write (proc, sysfs, cgroup). Some have a server that decides by
+//! the identity (NFS). The kernel does not take stacked ones.
 //!
-//! An append-only file is not lent, to readers neither: later openers share what is lent, and one that may append could
-//! change all of it through a mapping. The kernel of the mount does not know the flag, and the host's is not asked.
+//! An append-only file is not lent, not even to readers. Later openers share the lent file, and one that may append
+//! could change all of it through a mapping. The kernel of the mount does not know the flag, and the host's is not
+//! asked.
 //!
-//! A node whose file was lent stays marked ([`Node::was_lent`](super::node::Node::was_lent)): mappings of the host's pages last when the file is closed.
+//! A node whose file was lent stays marked ([`Node::was_lent`](super::node::Node::was_lent)): mappings of the host's
+//! pages outlive the open file.
 //!
-//! Attributes in the cache are not right while a file that is lent is written. Front ends ask then each time
-//! ([`Vfs::look`](uvfs::Vfs::look)). When it is released the host is asked once more, so that the cache is right before the events of these writes
-//! have come, which are somebody else's and mean *look again*. Stores through a mapping that outlives the descriptor are told of
-//! with the mapping's end, as those in the source are.
+//! Attributes in the cache are not right while a lent file is written. Front ends then ask each time
+//! ([`Vfs::look`](uvfs::Vfs::look)). At its release the host is asked once more, so that the cache is right before
+//! the events of these writes have come. (They count as another process's writes, and mean *look again*.) Stores
+//! through a mapping that outlives the descriptor are reported when the mapping ends, as those in the source are.
 //!
-//! Nothing is locked here. The mark is set before the open that is lent is answered. Later opens look for the mark after
-//! the front end has found that nobody has the file open in this way any more: its lock puts the two in order.
+//! Nothing is locked here. The mark is set before the open that is lent is answered. Later opens look for the mark
+//! after the front end has found that nobody has the file open in this way any more: its lock puts the two in order.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -59,7 +61,7 @@ impl Opened {
 }
 
 impl Mirror {
-    /// Otherwise the kernel finds out after the answer, and calls it EIO.
+    /// Without this check the kernel would notice after the answer, and report EIO.
     pub(super) fn can_be_direct(&self, file: File<'_>) -> Result<()> {
         let file = self.files.get(file.handle)?;
         fcntl_setfl(&file.fd, OFlags::DIRECT | file.append)?;
@@ -76,7 +78,7 @@ impl Mirror {
     pub(super) fn offer_file(&self, op: &Op, file: File<'_>, to: &mut Borrower<'_>) -> Result<()> {
         let file = self.files.get(file.handle)?;
         let _turn = self.budget.turn();
-        // What the cache has of its mode may be old.
+        // The mode in the cache may be old.
         let seen = statx(&file.fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MODE)?;
         let set_id = u32::from(seen.stx_mode) & (mode::S_ISUID | mode::S_ISGID) != 0;
         if set_id || seen.stx_attributes.contains(StatxAttributes::APPEND) {
@@ -92,7 +94,7 @@ impl Mirror {
         to(fd)
     }
 
-    /// A file is released: what others than we have written through it the cache does not know.
+    /// A file is released. The cache does not know the kernel's writes through it.
     pub(super) fn look_after_lending(&self, inode: &Inode<'_>, file: &Opened) {
         if file.is_written() {
             self.settle(inode, &file.fd);

@@ -1,25 +1,27 @@
-//! A directory of the host, shown as a file system: what is done here is done there.
+//! A directory of the host, shown as a file system: operations on it are done on the host.
 //!
-//! Names and attributes are answered from the cache while they may be believed; everything else goes through to the
-//! host. Nothing outside the source is read or written: see [`reach`]. The host's kernel decides what a caller may do,
-//! and which owner the files that it makes have: see [`caller`]. Mounts inside the source are shown as empty
-//! directories or files; or each by a mirror of its own, mounted there ([`Submounts`]).
+//! Names and attributes are answered from the cache while they may be trusted; everything else goes through to the
+//! host. Nothing outside the source is read or written: see [`reach`]. The host's kernel decides what a caller may
+//! do, and who owns the files that the caller makes: see [`caller`]. Mounts inside the source are shown as empty
+//! directories or files, or each by a mirror of its own, mounted there ([`Submounts`]).
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `identity`, `node` | which file it is; what is known of it, and the table |
-//! | `base`, `reach` | where it begins; from a node to its file |
-//! | `mounts`, `covers` | what is mounted inside, and the names that stand for it where it is not shown |
-//! | `submounts`, `numbers` | the mirrors of that where it is, and what their files are numbered by |
-//! | `caller`, `fds` | in whose name; how many descriptors |
-//! | `claim` | renaming where the host cannot be told to replace nothing |
-//! | `names`, `attr`, `xattr`, `file`, `dir` | the calls |
+//! | `identity`, `node` | which file it is; what is known of it, and the table of nodes |
+//! | `root`, `reach` | where the mirror begins; from a node to its file |
+//! | `mounts`, `hidden_mounts` | the mounts inside, and the names of those that are not shown |
+//! | `submounts`, `numbers` | the mirrors of the mounts that are shown, and the numbers of their files |
+//! | `caller`, `fds` | acting in the caller's name; how many descriptors |
+//! | `moves`, `noreplace` | renames against walks; renaming on hosts without RENAME_NOREPLACE |
+//! | `names`, `attr`, `xattr`, `flags`, `file`, `dir` | the calls |
 //! | `lend` | files whose data the kernel of a front end reads and writes |
-//! | `cookie` | places in directories |
-//! | `coherence`, [`watch`] | what others have changed, and how that is learnt |
+//! | `unnamed` | files without a name, and the space that they take |
+//! | `cookie` | positions in directories |
+//! | `coherence`, [`watch`] | changes by others, and how they are noticed |
 //!
-//! No descriptor is kept for a file that is only known. No lock is held across a system call; what is locked is said in
-//! `node` (the table), `file` (open files), `dir` (streams) and `fds`.
+//! No descriptor is kept for a file that is only known. No lock is held across a system call, except that of `moves`,
+//! for which nobody waits longer than 50 ms. The locks are described in `node` (the table), `file` (open files),
+//! `dir` (streams) and `fds`.
 
 mod attr;
 mod caller;
@@ -77,7 +79,7 @@ use reach::Links;
 use root::Base;
 use unnamed::Kept;
 
-/// How long answers are believed where nothing else is said.
+/// How long answers are trusted by default.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(1);
 
 /// Why a directory cannot be mirrored, as a sentence.
@@ -100,20 +102,20 @@ struct Mounted {
 
 /// The driver.
 ///
-/// It is mounted once. Files made through it have the permissions that the caller's umask left, less the umask of this
-/// process: a program that serves others sets that to 0.
+/// It is mounted once. Files made through it have the permissions that the caller's umask left, less the umask of
+/// this process: a program that serves other users sets its umask to 0.
 pub struct Mirror {
     base: Base,
     table: Table,
     /// The root's number.
     root: u64,
-    /// The next answer's.
+    /// The next answer's number.
     answers: AtomicU64,
     ttl: Duration,
     handles: Handles,
     /// Whether there are access control lists.
     lists: bool,
-    /// Files' sizes say nothing of what can be read.
+    /// Files' sizes do not tell how much can be read.
     made: bool,
     /// Whether open files may be lent.
     lends: bool,
@@ -127,24 +129,24 @@ pub struct Mirror {
     mounted: OnceLock<Mounted>,
     coherence: coherence::State,
     covers: Covers,
-    /// For the descriptors that watching it takes, where there may be many.
+    /// For the descriptors of its watch, if there may be many mirrors.
     _permits: Vec<Permit>,
 }
 
-/// Descriptors of a watcher: a group, and what ends it.
+/// Descriptors of a watcher: a group, and the one that ends it.
 const PER_WATCHER: usize = 2;
 
 impl Mirror {
-    /// A mirror of this directory, whose answers are believed for so long.
+    /// A mirror of this directory, whose answers are trusted for `ttl`.
     ///
     /// # Errors
-    /// Where it is no directory, cannot be opened, or the kernel cannot do what is needed.
+    /// It is no directory or cannot be opened, or the kernel lacks a needed call.
     pub fn new(source: &Path, ttl: Duration) -> std::result::Result<Arc<Self>, Refused> {
         Self::outermost(source, ttl, Numbering::Host)
     }
 
-    /// The same, where [`Submounts`] are to show what is mounted inside: inode numbers have room for those of other
-    /// devices, and access control lists are asked for, since some may have them.
+    /// [`Mirror::new`] for a mirror with [`Submounts`], which show the mounts inside. Inode numbers have room for
+    /// those of other devices, and access control lists are asked for, because some devices may have them.
     ///
     /// # Errors
     /// As [`Mirror::new`].
@@ -244,7 +246,7 @@ impl Mirror {
         matches!(self.base, Base::Inside(_))
     }
 
-    /// Whether files are told apart by their handles; by number and time of birth otherwise.
+    /// Whether files are identified by their handles; by number and time of birth otherwise.
     pub fn has_handles(&self) -> bool {
         self.handles != Handles::None
     }
@@ -274,12 +276,12 @@ impl Mirror {
         self.root
     }
 
-    /// How long an answer that is given now may be believed.
+    /// How long an answer that is given now may be trusted.
     fn believed(&self) -> Ttl {
         if self.coherence.watches() { Ttl::Forever } else { Ttl::For(self.ttl) }
     }
 
-    /// A number for an answer: which of two answers about one inode the cache keeps shows by it.
+    /// A number for an answer. It shows which of two answers about one inode the cache keeps.
     fn answer_number(&self) -> u64 {
         self.answers.fetch_add(1, Relaxed)
     }
@@ -308,7 +310,7 @@ impl Driver for Mirror {
 
     fn root(&self, _op: &Op) -> Result<NewInode> {
         if self.mounted.get().is_some() {
-            // What others change is told to one cache.
+            // Changes by others are reported to one cache.
             return Err(Errno::BUSY);
         }
         let attr = self.shown(self.root, identity::attr(self.base.open()?)?);
@@ -383,7 +385,7 @@ impl Driver for Mirror {
         })
     }
 
-    /// The host knows, who is asked to link it.
+    /// The host decides when it is asked to link the file.
     fn is_linkable(&self, _inode: &Inode<'_>) -> bool {
         true
     }
@@ -412,7 +414,7 @@ impl Driver for Mirror {
         })
     }
 
-    /// The host makes it, in the caller's name; a later lookup finds out what it is like.
+    /// The host makes it, in the caller's name; a later lookup reads its attributes.
     fn rename_whiteout(&self, op: &Op, rename: &Rename<'_>, _: &Make<'_>) -> Result<Option<NewInode>> {
         self.kept.with_room(|| {
             let _turn = self.budget.turn();
@@ -505,7 +507,7 @@ impl Driver for Mirror {
     }
 
     fn statfs(&self, _op: &Op) -> Result<StatFs> {
-        // Where something is opened for it.
+        // A mount inside is opened for it.
         let _turn = self.is_inside().then(|| self.budget.turn());
         attr::figures(self.base.open()?)
     }
@@ -540,7 +542,7 @@ impl Driver for Mirror {
     fn acl(&self, _op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
         match kind {
             AclKind::Access => self.list_of(inode),
-            // What is made inherits by the host's hand.
+            // The host lets new files inherit it.
             AclKind::Default => Err(Errno::OPNOTSUPP),
         }
     }

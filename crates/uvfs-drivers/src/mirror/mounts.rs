@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use uvfs::types::{Errno, Result};
 
-/// Poll reports changes of it: POLLPRI.
+/// The table of mounts. poll(2) reports its changes: POLLPRI.
 pub(super) const TABLE: &str = "/proc/self/mountinfo";
 
 /// A line of the table.

@@ -1,17 +1,19 @@
 //! Renames by this mirror, against walks from a node to its file.
 //!
-//! A rename changes the host first and the places of nodes after that. A walk that comes between the two finds nothing at the
-//! place that it read, though the file is there and nobody else has touched it. Such a walk must not answer ESTALE: the
-//! kernel looks a path up twice at most, and in a storm of renames both would fail.
+//! A rename changes the host first, and then the places of nodes. A walk that comes between the two finds nothing at
+//! the place that it read, though the file exists and nobody else has touched it. Such a walk must not answer ESTALE:
+//! the kernel looks a path up twice at most, and in a storm of renames both would fail.
 //!
-//! **A walk against a rename.** A rename counts itself in `begun`, changes the host and the places, and counts itself in `ended`. A walk
-//! reads `ended` first and, if it fails, `begun` last. If both are equal, each rename either was over before the walk began or had not
-//! changed the host when the walk failed: the failure stands. Otherwise the walk keeps all renames out and is done once more.
+//! **A walk against a rename.** A rename counts itself in `begun`, changes the host and the places, and counts itself
+//! in `ended`. A walk reads `ended` first and, if it fails, `begun` last. If both are equal, each rename was either
+//! over before the walk began, or had not changed the host when the walk failed: the failure stands. Otherwise the
+//! walk keeps all renames out and is repeated.
 //!
-//! **Neither waits without bound.** The host may take long over one rename or one walk: a server that does not answer, or a lease
-//! that somebody holds. `lock` only keeps the two apart where both are short. A rename holds it shared, a walk that is done
-//! once more holds it alone, and each goes on without it after [`PATIENCE`]. The counts hold without the lock, so such a walk is still
-//! told of renames that it crossed. It is done [`WALKS`] times at most, and then its failure stands.
+//! **Neither waits without bound.** The host may take long over one rename or one walk: a server that does not
+//! answer, or a lease of another process. `lock` only keeps the two apart where both are short. A rename holds it
+//! shared, a repeated walk holds it alone, and each continues without it after [`PATIENCE`]. The counts hold without
+//! the lock, so such a walk still notices renames that it crossed. It is repeated [`WALKS`] times at most, and then
+//! its failure stands.
 //!
 //! Nothing below the lock waits for a walk. It costs a walk one load, and a rename four read-modify-writes.
 
@@ -52,7 +54,7 @@ impl Moves {
         self.ended.load(SeqCst)
     }
 
-    /// Whether a rename may have made a walk fail that read `ended` when it began.
+    /// Whether a rename may be the reason that a walk failed, which read `ended` when it began.
     pub(super) fn may_have_crossed(&self, ended: u64) -> bool {
         self.begun.load(SeqCst) != ended
     }
@@ -107,7 +109,8 @@ mod tests {
         assert!(moves.may_have_crossed(ended), "a rename went on beside the walk");
     }
 
-    /// The rename of one file hangs in the host. Another file was removed there: it is stale at once, and a third one can be renamed.
+    /// The rename of one file hangs in the host. Another file was removed there: it is stale at once, and a third one
+    /// can be renamed.
     #[test]
     fn a_rename_that_hangs_keeps_nobody() {
         let source = tempfile::tempdir().unwrap();

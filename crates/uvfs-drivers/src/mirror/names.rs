@@ -1,8 +1,8 @@
 //! Names: looking them up, making, linking, removing and renaming them.
 //!
-//! The directory is opened first and compared with its node; what is done then is done below its descriptor. Where the
-//! host does not agree with what the cache believed of a name, the cache forgets it, and the error goes back: who asked
-//! looks again. A new file is looked at through the descriptor that making it returned, where there is one.
+//! The directory is opened first and compared with its node; the rest is done below its descriptor. If the host does
+//! not agree with the cache about a name, the cache forgets it and the caller gets the error, and looks again. A new
+//! file is looked at through the descriptor that making it returned, if there is one.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ use super::node::{Node, Place};
 use super::noreplace::rename_to_free;
 use super::reach::{At, Links, moved};
 
-/// A name as paths of rustix are.
+/// A name in the form of rustix' paths.
 fn os(name: &[u8]) -> &OsStr {
     OsStr::from_bytes(name)
 }
@@ -49,10 +49,10 @@ impl Mirror {
         }
     }
 
-    /// Counts on the node of a file that has this name, and returns what the cache is told of it. The file must be of
-    /// type `fmt` where one is named. Another thread may change the file between the look at it and its coming into
-    /// the table. The watcher tells of that in vain, because the file is not in the table. So if anything was told
-    /// meanwhile, the file is looked at again.
+    /// Adds one count to the node of a file that has this name, and returns its answer for the cache. If `fmt` names
+    /// a type, the file must have it. Another thread may change the file after the look at it and before it is in the
+    /// table. The watcher then reports that in vain, because the file is not in the table. So if anything was
+    /// reported meanwhile, the file is looked at again.
     fn meet(&self, fd: &OwnedFd, dir: &Arc<Node>, name: &[u8], fmt: Option<u32>) -> Result<NewInode> {
         let told = self.coherence.told();
         let seen = self.look(fd)?;
@@ -72,7 +72,7 @@ impl Mirror {
         }
     }
 
-    /// Counts on the node of a file that was found under a name, and returns what the cache is told of it.
+    /// Adds one count to the node of a file that was found under a name, and returns its answer for the cache.
     fn answer(&self, seen: &Seen, dir: &Arc<Node>, name: &[u8]) -> NewInode {
         let node = self.table.meet(&seen.id, seen.attr.ino, seen.attr.fmt());
         let many = seen.attr.nlink > 1 && !seen.attr.is_dir();
@@ -87,7 +87,7 @@ impl Mirror {
         NewInode { attr, private: self.answer_number(), ttl: self.believed() }
     }
 
-    /// A mount inside the source: nothing of it is shown but whether it is on a directory.
+    /// A mount inside the source: only whether it is on a directory is shown.
     fn covered(&self, at: &At<'_>, dir: &Arc<Node>, name: &[u8]) -> Result<Answer> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         let stat = statx(at, os(name), flags, StatxFlags::TYPE)?;
@@ -115,7 +115,7 @@ impl Mirror {
         access: Access,
     ) -> Result<(NewInode, u64)> {
         let (node, at) = self.reach_inode(dir)?;
-        // Before there is a file: one that cannot be opened is not made.
+        // Before the file exists: a file that cannot be opened is not made.
         let permit = self.budget.permit()?;
         let made = self.make_below(op, (&node, &at), name, make, Some(access));
         let (new, fd) = self.made(made, (dir, &node, &at), name, make)?;
@@ -123,7 +123,8 @@ impl Mirror {
         Ok((new, handle.ok_or(Errno::STALE)?))
     }
 
-    /// Makes a regular file without a name, open from the start: as long as it has none, that descriptor is the way to it.
+    /// Makes a regular file without a name, open from the start. As long as it has no name, only that descriptor
+    /// leads to it.
     pub(super) fn make_nameless(
         &self,
         op: &Op,
@@ -148,7 +149,7 @@ impl Mirror {
         Ok((new, self.keep_open(&node, fd.into(), access, permit)))
     }
 
-    /// Returns what the cache is told of a new file, and its descriptor.
+    /// Returns the answer for the cache about a new file, and its descriptor.
     fn made(
         &self,
         made: Result<OwnedFd>,
@@ -162,8 +163,8 @@ impl Mirror {
         met.inspect_err(|_| self.mark_name_stale(node, name))
     }
 
-    /// The permissions that the host is asked for at the making of something new: a default list takes the place of
-    /// the umask, and the host applies it.
+    /// The permissions that the host is asked for when a file is made: a default list replaces the umask, and the
+    /// host applies it.
     fn permissions(&self, op: &Op, (dir, at): (&Node, &At<'_>), make: &Make<'_>) -> Mode {
         let umask = if self.has_default_list(dir, at) { 0 } else { op.umask & 0o777 };
         Mode::from_raw_mode(make.mode & 0o7777 & !umask)
@@ -211,7 +212,7 @@ impl Mirror {
         let (node, file) = self.reach_inode(inode)?;
         let (dir_node, at) = self.reach_inode(dir)?;
         let acting = self.server.act_as(&op.cred)?;
-        // By the descriptor: the very file that was compared, also where it is a symbolic link.
+        // By the descriptor: the very file that was compared, even if it is a symbolic link.
         let linked = linkat(&*self.links, Links::name(&file), &at, os(name), AtFlags::SYMLINK_FOLLOW);
         drop(acting);
         self.settle(dir, &at);
@@ -262,7 +263,7 @@ impl Mirror {
     }
 
     /// The file that has this name, which must be the one that the cache knows under it. None for a mount inside the
-    /// source, of which the host says itself that it is busy.
+    /// source: the host itself answers that it is busy.
     fn expect(&self, at: &At<'_>, dir: &Node, name: &[u8], node: &Node) -> Result<Option<OwnedFd>> {
         if node.covered() {
             return Ok(None);
@@ -277,7 +278,7 @@ impl Mirror {
         outcome
     }
 
-    /// `more`: what the host is to do beside; it must know that flag then.
+    /// `more`: further flags for the host, which must know them.
     pub(super) fn move_name(&self, op: &Op, rename: &Rename<'_>, more: RenameFlags) -> Result<()> {
         let Rename { from_dir, from_name, inode, to_dir, to_name, target, exchange } = *rename;
         let (from_node, from) = self.reach_inode(from_dir)?;
@@ -292,7 +293,7 @@ impl Mirror {
             }
             None => None,
         };
-        // What nobody knew to be there must not be replaced.
+        // A file that the caller did not know of must not be replaced.
         let flags = match (exchange, target) {
             (true, _) => RenameFlags::EXCHANGE,
             (false, None) => RenameFlags::NOREPLACE,
@@ -339,7 +340,7 @@ impl Mirror {
             Err(errno) => {
                 self.mark_name_stale(&from_node, from_name);
                 self.mark_name_stale(&to_node, to_name);
-                // It was not there when it was looked for, and is now: look again.
+                // The target did not exist when it was looked up, and does now: look again.
                 Err(if errno == Errno::EXIST && target.is_none() { Errno::STALE } else { errno })
             }
         }

@@ -1,18 +1,19 @@
 //! Nodes: what the mirror knows of each file that the cache knows, and the table of them.
 //!
-//! A node has an identity, a number that is its own within the mount, and the place where it was last seen: the node of
-//! its directory and a name. A directory's node is held by those of its children, so that a path can be put together as
-//! long as somebody needs it. No descriptor is held for a node.
+//! A node has an identity, a number that is its own within the mount, and the place where it was last seen: the node
+//! of its directory and a name. The nodes of its children hold a directory's node, so that a path can be put together
+//! as long as somebody needs it. No descriptor is held for a node.
 //!
 //! A node is in the table as long as the cache has an inode of its number, or an answer about it is on its way.
 //! `count` says how many of these there are, and changes under the lock of the identity's shard. The number is the
-//! host's unless a living node has it already (a file that was removed and is still held, and whose number the host
-//! has given out again).
+//! host's unless a living node has it already: a removed file may still be held while the host gives its number to
+//! another one.
 //!
-//! The cache is told how much memory the nodes take ([`ExternalBytes`]), and its limit so bounds both: an inode that
-//! goes there takes its node with it.
+//! The cache is told how much memory the nodes take ([`ExternalBytes`]), so its limit bounds both: an evicted inode
+//! takes its node with it.
 //!
-//! Order of locks: identity's shard, then number's shard, then a node's state, under which nothing is locked. None is held across a system call.
+//! Lock order: the identity's shard, then the number's shard, then a node's state, under which nothing is locked.
+//! None is held across a system call.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashSet};
@@ -38,16 +39,17 @@ const OURS: u64 = 1 << 63;
 const OF_DEVICE: u32 = 48;
 /// And ours of each mount at one of this.
 const OF_MOUNT: u32 = 40;
-/// Further names that are remembered of a file with several.
+/// The number of further places that are remembered of a file with several names.
 const OTHER_NAMES: usize = 8;
-/// Directories above one that are looked through for itself: this is done for each that is let go of.
+/// The number of directories above a directory that are searched for the directory itself, each time one is let go
+/// of.
 const CIRCLE: usize = 64;
 
-/// Bytes of an entry of one of the two tables: a pointer and a byte, where between seven eighths and half of that are in use.
+/// Bytes of an entry of one of the two tables: a pointer and a byte, with seven eighths to half of the table in use.
 const ENTRY: usize = 14;
-/// Bytes of a node wherever it is.
+/// Bytes of a node, its entries in the tables included.
 const NODE: usize = heap(2 * size_of::<usize>() + size_of::<Node>()) + 2 * ENTRY;
-/// About the bytes that the first open file takes in a node, and each.
+/// The approximate bytes that the first open file takes in a node, and that each takes.
 const OPEN: [usize; 2] = [208, 96];
 
 /// Tables with room for fewer stay as they are.
@@ -80,7 +82,7 @@ impl Place {
 struct State {
     place: Option<Place>,
     more: Option<Box<More>>,
-    /// Bytes of these that have been told to the cache.
+    /// The bytes of these that the cache counts.
     told: u32,
 }
 
@@ -128,7 +130,7 @@ impl Node {
     }
 
     /// Whether a file of it was lent. That stays: a mapping outlives the open file, and its holder keeps the cache's
-    /// inode, and so this.
+    /// inode, and so this node.
     pub(super) fn was_lent(&self) -> bool {
         self.lent.load(Acquire)
     }
@@ -143,9 +145,9 @@ impl Node {
         self.bare.load(Acquire)
     }
 
-    /// It was seen to have none then, unless that is `late`. A thread that makes it late does so before
-    /// [`Node::not_bare`]. If `not_bare` comes first, `late` sees that, by the lock. If the mark comes first,
-    /// `not_bare` takes it away. So no mark is left that is older than a change.
+    /// At `when` it was seen to have no extended attributes; the mark is not made if that is `late`. A thread that
+    /// makes it late does so before [`Node::not_bare`]. If `not_bare` comes first, `late` sees that, by the lock. If
+    /// the mark comes first, `not_bare` removes it. So no mark is left that is older than a change.
     pub(super) fn mark_bare(&self, when: u16, late: impl FnOnce() -> bool) {
         let _state = self.state.lock();
         if !late() {
@@ -153,7 +155,7 @@ impl Node {
         }
     }
 
-    /// Whether it has some is not known any more.
+    /// It is no longer known whether it has extended attributes.
     pub(super) fn not_bare(&self) {
         let _state = self.state.lock();
         self.bare.store(0, Release);
@@ -169,12 +171,12 @@ impl Node {
         self.state.lock().place.clone()
     }
 
-    /// Where else it was seen.
+    /// Other places where it was seen.
     pub(super) fn other_places(&self) -> Vec<Place> {
         self.state.lock().more.as_ref().map_or_else(Vec::new, |more| more.others.clone())
     }
 
-    /// Tells of the bytes of a state that has changed.
+    /// Updates the cache's count for a state whose bytes have changed.
     fn weigh(&self, state: &mut State) {
         let Some(external) = &self.external else { return };
         let now = u32::try_from(state.bytes()).unwrap_or(u32::MAX);
@@ -202,7 +204,7 @@ impl Node {
         if let Some(more) = &mut state.more {
             dropped.extend(more.others.extract_if(.., |p| p.is(&place.dir, &place.name)));
         }
-        // The same place may have come with a newer node of its directory.
+        // The same place may be named by a newer node of its directory.
         if many && let Some(old) = gone.clone().filter(|old| !old.is(&place.dir, &place.name)) {
             let others = &mut state.more.get_or_insert_default().others;
             if others.len() == OTHER_NAMES {
@@ -211,7 +213,7 @@ impl Node {
             others.push(old);
         }
         self.weigh(&mut state);
-        // What is dropped may be a directory's last user: out of the lock.
+        // Dropped outside the lock: it may be a directory's last user.
         drop(state);
         drop((gone, dropped));
     }
@@ -238,9 +240,9 @@ impl Node {
         self.state.lock().place.as_ref().map(|place| Arc::clone(&place.dir))
     }
 
-    /// A directory that nobody knows any more and that is below itself, as places come to say where directories were moved
-    /// on the host one after the other, would hold itself for ever: it forgets where it was. (Of larger circles than are
-    /// looked for the memory stays in use until the mirror ends.)
+    /// When the host moves directories one after the other, places may come to say that a directory is below itself.
+    /// If nobody knows that directory any more, it would hold itself for ever. So it forgets its place. (The memory
+    /// of larger circles than [`CIRCLE`] stays in use until the mirror ends.)
     fn leave_circle(self: &Arc<Self>) {
         let mut above = self.dir();
         for _ in 0..CIRCLE {
@@ -349,13 +351,13 @@ impl Hash for ByNumber {
     }
 }
 
-/// How the host's inode numbers are shown: files of different devices must not come to have the same.
+/// How the host's inode numbers are shown: files of different devices must have different numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Numbering {
     /// As they are.
     Host,
-    /// With the number of the device (less than 2^15) above those that are small enough. `mount` is another one (less than
-    /// 2^23) for each table.
+    /// Numbers that are small enough, with the number of the device (less than 2^15) above them. `mount` (less than
+    /// 2^23) is different for each table.
     Device { device: u16, mount: u32 },
 }
 
@@ -369,7 +371,7 @@ impl Numbering {
         }
     }
 
-    /// The first of our own.
+    /// The first number of our own.
     fn ours(self) -> u64 {
         match self {
             Self::Host => OURS,
@@ -400,7 +402,7 @@ impl Table {
         }
     }
 
-    /// Nodes that are made from now on are counted there.
+    /// Nodes that are made from now on are counted in `external`.
     pub(super) fn tell_of_bytes(&self, external: Arc<ExternalBytes>) {
         let _ = self.external.set(external);
     }
@@ -478,13 +480,13 @@ impl Table {
         give_back(&mut shard);
         drop(shard);
         drop(gone);
-        // Who has no children is held by nobody else, as nearly always.
+        // A node without children is held by nobody else, nearly always.
         if node.fmt() == mode::S_IFDIR && Arc::strong_count(&node) > 1 {
             node.leave_circle();
         }
     }
 
-    /// Takes the marks from all nodes: what was seen of extended attributes is not known any more.
+    /// Removes the marks of all nodes: it is no longer known which have extended attributes.
     pub(super) fn none_bare(&self) {
         for shard in &self.by_number {
             shard.read().iter().for_each(|ByNumber(node)| node.not_bare());
@@ -505,7 +507,7 @@ impl Table {
     }
 }
 
-/// A table of which little is in use any more becomes smaller.
+/// Shrinks a table of which little is in use.
 fn give_back<T: Eq + Hash>(table: &mut HashSet<T, RandomState>) {
     if table.capacity() >= TABLE_MIN && table.len() < table.capacity() / 8 {
         table.shrink_to(table.len() * 2);

@@ -1,10 +1,9 @@
 //! Renaming to a free name on file systems without a no-replace rename.
 //!
 //! Some (NFS, FUSE servers without flags) have no RENAME_NOREPLACE. Checking that the name is free and then renaming
-//! would replace a file that another process makes in between. So the name is claimed first: an empty file or directory
-//! without permissions is made, which fails if the name exists, and the rename replaces it. Others may see it
-//! meanwhile.
-//! If the rename fails, it is removed, unless another file has its name by then.
+//! would replace a file that another process makes in between. So the name is claimed first: an empty file or
+//! directory without permissions is made, which fails if the name exists, and the rename replaces it. Other processes
+//! may see it meanwhile. If the rename fails, it is removed, unless another file has its name by then.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -44,7 +43,7 @@ fn claim(dir: impl AsFd, name: &[u8], is_dir: bool) -> Result<Identity> {
     };
     let look = made.and_then(|fd| Handles::of(&fd).look(fd));
     if look.is_err() {
-        // It was made a moment ago, and would keep the name for good.
+        // This call made it a moment ago, and it would keep the name for good.
         remove(&dir, name, is_dir);
     }
     Ok(look?.id)

@@ -1,7 +1,8 @@
-//! The numbers that devices and mounts inside the source have: what inode numbers are told apart by.
+//! The numbers of devices and of mounts inside the source, which keep their inode numbers apart.
 //!
-//! A device has its number as long as a mount of it is shown; one with an id of its own gets the same the next time. A
-//! mount's is never given to another one once it was shown. A mutex protects both, and nothing is called with it.
+//! A device keeps its number as long as a mount of it is shown; one with an id of its own gets the same number the
+//! next time. The number of a mount that was shown is never given to another one. A mutex protects both; nothing is
+//! called with it held.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -10,22 +11,22 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use parking_lot::Mutex;
 
-/// Devices that have a number at the most.
+/// The most devices that have a number at a time.
 const DEVICES: u64 = (1 << 15) - 1;
-/// Mounts there may have been at the most: each has a range of numbers for ever.
+/// The most mounts that may ever have been shown: each keeps its range of numbers for ever.
 const MOUNTS: u32 = 1 << 23;
 
-/// Whom files are numbered for: the number that stat(2) shows of a device, and its file system's own id.
+/// What files are numbered for: the number that stat(2) shows of a device, and its file system's own id.
 pub(super) type Device = ((u32, u32), u64);
 
 /// See the module.
 pub(super) struct Numbers(Mutex<Given>);
 
 struct Given {
-    /// With how many mounts there are of it.
+    /// Each device's number, and how many mounts of it are shown.
     devices: HashMap<Device, (u16, usize)>,
     next: u32,
-    /// Of mounts that came to nothing.
+    /// Numbers of mounts that were not shown in the end.
     back: Vec<u32>,
 }
 
@@ -45,7 +46,7 @@ impl Numbers {
         Arc::new(Self(Mutex::new(Given { devices, next: 1, back: Vec::new() })))
     }
 
-    /// None where all are given.
+    /// None if all are given.
     pub(super) fn take(self: &Arc<Self>, of: Device) -> Option<Number> {
         let mut given = self.0.lock();
         let known = given.devices.get(&of).map(|&(number, _)| number);

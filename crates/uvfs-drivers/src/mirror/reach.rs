@@ -1,13 +1,13 @@
 //! From a node to its file: a path below the source, opened without leaving it, and the file compared with the node.
 //!
-//! Every access begins here. The path is put together from the places where the node and its directories were seen
-//! last. openat2(2) opens it from the beginning of the mirror (see `base`): it follows no symbolic link, and reaches
-//! nothing above that or on another mount. The file there is compared with the node's identity, so a file or directory
-//! that was put in the place of another is not taken for it: ESTALE, and the cache forgets the name that led there.
-//! The result is an O_PATH descriptor, which is used for this operation and closed.
+//! Every access begins here. The path is put together from the places where the node and its directories were last
+//! seen. openat2(2) opens it from the beginning of the mirror (see `root`): it follows no symbolic link, and reaches
+//! nothing above that or on another mount. The file there is compared with the node's identity. So a file or
+//! directory that has replaced another one is not taken for it: the answer is ESTALE, and the cache forgets the name
+//! that led there. The result is an O_PATH descriptor, which is used for this operation and closed.
 //!
-//! A regular file is opened to be read or written by one call less: at once in that way, below the source and no further as
-//! ever, and compared then ([`Mirror::open_directly`]).
+//! Opening a regular file to read or write it takes one call less. The file is opened at once, in the same way and no
+//! further than below the source, and compared afterwards ([`Mirror::open_directly`]).
 //!
 //! A path of more than 4095 bytes is opened in parts.
 
@@ -31,18 +31,18 @@ use super::root::path_of;
 
 /// Longest path that is opened in one call.
 const PART: usize = 4000;
-/// Components that a path may have: more are those of a circle, which places can come to form for a moment while
-/// directories are moved on the host.
+/// The most components of a path. More are those of a circle, which places can form for a moment while the host moves
+/// directories.
 const DEPTH: usize = 1 << 17;
 
-/// Levels of which each is looked at to find out where a way leads elsewhere.
+/// The most levels that are looked at, one by one, to find the name that leads elsewhere.
 const LEVELS: usize = 1 << 10;
 
 /// A descriptor of a node.
 pub(super) enum At<'m> {
     Root(BorrowedFd<'m>),
     Own(OwnedFd),
-    /// Of a file that somebody has open, or still knows though it has no name.
+    /// That of a file that somebody has open, or that is still known though it has no name.
     Kept(Arc<Opened>),
 }
 
@@ -56,13 +56,13 @@ impl AsFd for At<'_> {
     }
 }
 
-/// The directory in which the kernel finds open files again, whatever happens to their names: `/proc/self/fd`, which is kept
-/// so that it need not be looked for each time. It is of the process that made it.
+/// The directory in which the kernel finds open files again, even if their names change: `/proc/self/fd`. It is kept
+/// open to save a walk to it each time. It is that of the process that opened it.
 pub(super) struct Links(OwnedFd);
 
 impl Links {
     /// # Errors
-    /// Where there is no such directory.
+    /// There is no such directory.
     pub(super) fn new() -> Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         open(c"/proc/self/fd", flags, Mode::empty()).map(Self)
@@ -85,17 +85,17 @@ impl AsFd for Links {
     }
 }
 
-/// The path under which the kernel finds an open file again: for calls that take nothing but paths.
+/// The path under which the kernel finds an open file again, for calls that take only paths.
 pub(super) fn proc_path(fd: impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
-/// Opens what stands at `path` below `dir` itself: a symbolic link is opened, not followed.
+/// Opens the file at `path` below `dir` itself: a symbolic link is opened, not followed.
 pub(super) fn open_below(dir: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
     resolve(dir, path, flags | OFlags::PATH, ResolveFlags::NO_XDEV)
 }
 
-/// The same, also where other file systems are mounted on the way.
+/// [`open_below`], across mounts of other file systems on the way.
 pub(super) fn open_across(dir: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
     resolve(dir, path, flags | OFlags::PATH, ResolveFlags::empty())
 }
@@ -127,8 +127,9 @@ impl Mirror {
         self.table.of(inode.ino()).ok_or(Errno::STALE)
     }
 
-    /// A node whose file is to be changed, and its file: in the source, or without a name anywhere. One that was moved out
-    /// of the source is not to be changed through it, also where somebody has it open. EROFS for a mount inside the source.
+    /// A node whose file is to be changed, and its file: in the source, or without a name anywhere. A file that was
+    /// moved out of the source is not changed through the mirror, even if somebody has it open. EROFS for a mount
+    /// inside the source.
     pub(super) fn reach_inode(&self, inode: &Inode<'_>) -> Result<(Arc<Node>, At<'_>)> {
         let node = self.node(inode)?;
         if node.covered() {
@@ -150,8 +151,8 @@ impl Mirror {
     /// The file of a node.
     ///
     /// # Errors
-    /// ESTALE where it is in none of its places, and what the host answers. A rename by the mirror itself is no reason for it,
-    /// unless the host takes long over one: see `moves`.
+    /// ESTALE if it is at none of its places; the host's errors. A rename by the mirror itself causes no ESTALE,
+    /// unless the host takes long over it: see `moves`.
     pub(super) fn reach(&self, node: &Arc<Node>) -> Result<At<'_>> {
         if node.number == self.root_number() {
             return self.base.open();
@@ -196,8 +197,8 @@ impl Mirror {
 
     /// The node's file if it is at this place.
     fn try_place(&self, node: &Node, place: &Place) -> Result<Option<OwnedFd>> {
-        // Where the cache has let go of a directory and has found it again, there is a newer node than the one that the
-        // place names, and that one knows.
+        // If the cache has let go of a directory and found it again, there is a newer node than the one that the
+        // place names. The newer one knows its present place.
         for newest in [false, true] {
             match self.open_place(place, newest) {
                 Ok(fd) if identity::is(&node.id, &fd)? => return Ok(Some(fd)),
@@ -209,8 +210,8 @@ impl Mirror {
         Ok(None)
     }
 
-    /// The way to a directory may be another one now. The highest name on it that leads elsewhere is forgotten, so
-    /// that the next walk finds out there, and not level by level from below. A look at each level, from above.
+    /// The path to a directory may be another one now. The highest name on it that leads elsewhere is forgotten. So
+    /// the next walk notices there, and not level by level from below. Costs a look at each level, from above.
     fn mark_path_stale(&self, below: &Arc<Node>) {
         let newest = |dir: &Arc<Node>| self.table.of(dir.number).unwrap_or_else(|| Arc::clone(dir));
         let mut way = Vec::new();
@@ -263,12 +264,12 @@ impl Mirror {
         Ok(components)
     }
 
-    /// Opens a regular file in the caller's name where it was seen last, without a look at what is there before. None where that
-    /// fails, whatever it is, or is not the node's file: then [`Mirror::reach`] finds out why.
+    /// Opens a regular file in the caller's name where it was last seen, without looking at it first. None if that
+    /// fails for any reason, or if it is not the node's file: then [`Mirror::reach`] finds the cause.
     ///
-    /// If the host has put another file in the place of that one, this opens it for a moment, as anybody on the host
-    /// could just then. It does so in the name and with the rights of the caller, and without waiting. Never is
-    /// anything made or cut.
+    /// If the host has replaced that file by another one, this opens the other for a moment, as any user of the host
+    /// could just then. It does so in the name and with the rights of the caller, and without waiting. It never makes
+    /// or truncates a file.
     pub(super) fn open_directly(&self, op: &Op, node: &Node, how: OFlags) -> Option<OwnedFd> {
         let components = self.components(&node.place()?, false).ok()?;
         let mut path = Vec::with_capacity(256);
@@ -291,8 +292,8 @@ impl Mirror {
         }
     }
 
-    /// A file that somebody has open knows its own path, also where the host has moved it. The path is a hint: it is
-    /// opened below the source as any other.
+    /// The kernel knows the path of an open file, even if the host has moved the file. The path is a hint: it is
+    /// opened below the source like any other.
     fn ask_open_file(&self, node: &Node) -> Result<Option<OwnedFd>> {
         let Some(open) = node.find_open(|_| true) else { return Ok(None) };
         let base = self.base.open()?;
@@ -315,7 +316,7 @@ impl Mirror {
         self.with_cached(dir.number, mode::S_IFDIR, |inode| inode.cache().invalidate(inode, name));
     }
 
-    /// Opens what has this name in a directory, O_PATH.
+    /// Opens the file that has this name in a directory, O_PATH.
     pub(super) fn open_child(&self, dir: &At<'_>, name: &[u8]) -> Result<OwnedFd> {
         open_below(dir, name, OFlags::empty())
     }

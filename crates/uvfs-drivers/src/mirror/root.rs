@@ -1,10 +1,10 @@
 //! Where a mirror begins: the source, held open; or a mount inside it, which is not.
 //!
 //! A descriptor of a mount inside would keep the host from unmounting it. So its root is opened for each operation,
-//! by its path from the source and across mounts, and is compared with the mount that this mirror is of. Every mount
-//! has a number of its own for ever (Linux 6.8; before that, a number that is given out again, with device and root).
-//! From there on nothing crosses a mount. The path is where the mount was seen last; directories above it may have
-//! been renamed, and then the table of mounts says where it is.
+//! by its path from the source and across mounts, and compared with the mount that this mirror shows. Every mount has
+//! a number of its own for ever (Linux 6.8; before that the number may be given out again, so device and root are
+//! compared too). From there on nothing crosses a mount. The path is where the mount was last seen. Directories above
+//! it may have been renamed, and then the table of mounts says where it is.
 //!
 //! The mutex protects the path and is not held across a system call.
 
@@ -34,10 +34,10 @@ pub(super) enum Base {
 /// A mount inside the source.
 pub(super) struct Inside {
     source: Arc<OwnedFd>,
-    /// As the table has it.
+    /// Its number in the table of mounts.
     id: u64,
     which: Which,
-    /// From the source.
+    /// Its path from the source.
     path: Mutex<PathBuf>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Inside {
 struct Which {
     number: u64,
     device: (u32, u32),
-    /// Where the number is not unique.
+    /// If the number is not unique.
     root: Option<Identity>,
 }
 
@@ -84,7 +84,7 @@ impl Base {
         Ok(Self::Inside(Inside { source, id: mount.id, which, path: Mutex::new(path.to_owned()) }))
     }
 
-    /// The source, which all mounts inside are reached from.
+    /// The source, from which all mounts inside are reached.
     pub(super) fn source(&self) -> &Arc<OwnedFd> {
         match self {
             Self::Source(source) => source,
@@ -92,8 +92,8 @@ impl Base {
         }
     }
 
-    /// Whether the mount is there. Where the kernel can be asked (Linux 6.8) nothing is opened: the host may be about to
-    /// unmount it. Before that, what is not to be `touched`, because it may not answer, is said to be.
+    /// Whether the mount exists. If the kernel can be asked (Linux 6.8), nothing is opened: the host may be about to
+    /// unmount it. Before that, a mount that must not be `touched`, because it may not answer, counts as existing.
     pub(super) fn lives(&self, touched: bool) -> bool {
         match self {
             Self::Source(_) => true,
@@ -108,7 +108,7 @@ impl Base {
     /// The directory where it begins.
     ///
     /// # Errors
-    /// ESTALE where that mount is gone, and what the host answers.
+    /// ESTALE if that mount is gone; the host's errors.
     pub(super) fn open(&self) -> Result<At<'_>> {
         match self {
             Self::Source(source) => Ok(At::Root(source.as_fd())),
@@ -137,7 +137,7 @@ impl Inside {
         if Which::of(&fd)? == self.which { Ok(fd) } else { Err(Errno::STALE) }
     }
 
-    /// Where it is now, by the table.
+    /// Its present path, by the table.
     fn find(&self) -> Result<PathBuf> {
         let all = mounts::all()?;
         let mount = all.iter().find(|mount| mount.id == self.id).ok_or(Errno::STALE)?;
@@ -146,7 +146,7 @@ impl Inside {
     }
 }
 
-/// Where an open directory is.
+/// The path of an open directory.
 pub(super) fn path_of(fd: impl AsFd) -> Result<PathBuf> {
     std::fs::read_link(proc_path(fd)).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }

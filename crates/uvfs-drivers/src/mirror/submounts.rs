@@ -1,18 +1,18 @@
 //! Mounts inside the source, shown: a mirror for each, mounted in the VFS where the mount is on the host.
 //!
-//! So each has its own table, its own watch and its own root that nothing leads out of, links and renames across are EXDEV, and
-//! what is beneath a mount is not reached. The same directory seen at two places (a bind mount) is two inodes of two
-//! superblocks with one number. A change that is made at one of these comes to the others as one of somebody
-//! else's: such file systems have the events of this process too.
+//! So each has its own table, its own watch, and its own root, which nothing leads out of. Links and renames between
+//! mounts are EXDEV, and the directory beneath a mount is not reached. A directory that is seen at two places (a bind
+//! mount) is two inodes of two superblocks with one number. A change made at one of the places is reported to the
+//! others as if another process had made it: the watches of such file systems report this process's events too.
 //!
-//! One thread goes through the table of mounts when the kernel says that it has changed. It mounts and unmounts here
-//! what was mounted and unmounted there. A step that fails for a passing reason is tried again after a second, and
-//! then less and less often. It alone has the list; what is shown of it is behind a mutex that nothing is called
-//! with. It ends with the [`Submounts`] and holds the VFS weakly.
+//! One thread goes through the table of mounts when the kernel reports that it has changed. The thread repeats here
+//! the mounts and unmounts of the host. A step that fails for a passing reason is tried again after a second, and
+//! then less and less often. Only this thread uses the list; a mutex protects what others see of it, and nothing is
+//! called with it held. The thread ends with the [`Submounts`] and holds the VFS weakly.
 //!
-//! A file system that may not answer, which its kind in the table says ([`LOCAL`]), is looked at for the first time
-//! by a thread of its own. So is a file system that is mounted on one. Each is shown when it has answered, and keeps
-//! nobody waiting until then.
+//! A file system that may not answer (any kind but [`LOCAL`]) is looked at for the first time by a thread of its own.
+//! So is a file system that is mounted on one. Each is shown when it has answered, and keeps nobody waiting until
+//! then.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -37,8 +37,8 @@ use super::reach::moved;
 use super::root::{device_of, mount_of, path_of};
 use super::{Mirror, Refused};
 
-/// Kinds of mount that are not gone into: one that mounts something when it is looked at, and our own, of which one may show
-/// the other.
+/// Kinds of mount that are not shown: one that mounts something when it is looked at, and our own, because two of
+/// them may show each other.
 const LEFT_OUT: [(&str, &str); 2] =
     [("autofs", "it is of autofs"), ("fuse.uvfs", "it is of uvfs, which could come to show itself")];
 /// Kinds of file system that answer by themselves: no network, no process and no other file system is behind them.
@@ -86,14 +86,14 @@ const LOCAL: [&str; 42] = [
     "vfat",
     "xfs",
 ];
-/// How many of the others are waited for at a time.
+/// How many file systems of other kinds are waited for at a time.
 const AT_ONCE: usize = 8;
 /// How long they are waited for at the start.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Seconds until what has failed is tried again: at first, and at the most.
+/// Seconds until a failed step is tried again: at first, and at most.
 const AGAIN: (i64, i64) = (1, 64);
 
-/// The mirrors of what is mounted inside, for as long as this lives.
+/// The mirrors of the mounts inside, for as long as this lives.
 pub struct Submounts {
     shown: Arc<Mutex<Vec<Shown>>>,
     stop: Arc<OwnedFd>,
@@ -117,11 +117,11 @@ struct Inside {
     path: PathBuf,
     mirror: Weak<Mirror>,
     root: InodeId,
-    /// Where: the number of the directory in the parent, and the name.
+    /// Its place: the number of the directory in the parent, and the name.
     at: (u64, Box<[u8]>),
-    /// Whether it, or what it is on, may not answer.
+    /// Whether it, or a mount that it is on, may not answer.
     far: bool,
-    /// Gone on the host, and something is mounted in it here.
+    /// It is gone on the host, but something is still mounted in it here.
     gone: bool,
     _number: Number,
 }
@@ -144,7 +144,7 @@ enum Fail {
     Never(String),
 }
 
-/// Why the table is gone through.
+/// The reason for a pass through the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
     Changed,
@@ -158,7 +158,7 @@ impl Fail {
         match self {
             Self::Waits(_) => true,
             Self::Later(_) => cause != Cause::Answer,
-            // The number of a mount may be another one's by now.
+            // The mount's number may have been given to another one.
             Self::Never(_) => cause == Cause::Changed,
         }
     }
@@ -180,13 +180,13 @@ impl From<Errno> for Fail {
 }
 
 impl Submounts {
-    /// Shows what is mounted inside the source of `mirror`, the root of `vfs` (see [`Mirror::across_mounts`]), from
-    /// now on. Mounts that are there already are shown when this returns. Those that take more than two seconds to
-    /// answer are shown when they have answered. `say` is told, a sentence each, what is not shown, or not watched,
-    /// and why.
+    /// From now on shows the mounts inside the source of `mirror`, the root of `vfs` (see [`Mirror::across_mounts`]).
+    /// Mounts that exist already are shown when this returns. Those that take more than two seconds to answer are
+    /// shown when they have answered. `say` gets a sentence for each mount that is not shown, or not watched, with
+    /// the reason.
     ///
     /// # Errors
-    /// Where the kernel does not say which mount a file is on (before Linux 5.8), or there is no thread.
+    /// The kernel does not tell which mount a file is on (before Linux 5.8), or no thread can be started.
     pub fn follow(
         vfs: &Arc<Vfs>,
         mirror: &Arc<Mirror>,
@@ -225,7 +225,7 @@ impl Submounts {
         Ok(Self { shown, stop })
     }
 
-    /// How changes by others come to be seen in each of them, a line each.
+    /// How changes by others are noticed in each of them, a line each.
     pub fn coherence(&self) -> String {
         let line = |shown: &Shown| {
             let path = shown.path.display();
@@ -243,7 +243,7 @@ impl Submounts {
 
 impl Drop for Submounts {
     fn drop(&mut self) {
-        // Not waited for: what is mounted inside may not answer.
+        // The thread is not waited for: a mount inside may not answer.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
     }
 }
@@ -253,10 +253,10 @@ struct Follower {
     outer: Weak<Mirror>,
     /// The mount that the source is on.
     here: u64,
-    /// Each after the one that it is on.
+    /// Each mount comes after the one that it is on.
     list: Vec<Inside>,
     absent: Vec<Absent>,
-    /// Those that a thread is waiting for.
+    /// The mounts that threads are waiting for.
     pending: Vec<(Mount, PathBuf)>,
     answers: Receiver<Answer>,
     sender: Sender<Answer>,
@@ -271,16 +271,16 @@ struct Follower {
 struct Answer {
     mount: Mount,
     path: PathBuf,
-    /// The mirror that it was mounted in.
+    /// The mirror in which it was to be mounted.
     parent: Weak<Mirror>,
     outcome: std::result::Result<New, Fail>,
 }
 
-/// One that is shown from now on, and why it is not watched.
+/// A mount that is shown from now on, and the reason if it is not watched.
 type New = (Inside, Option<String>);
 
 impl Follower {
-    /// The first pass. Those that may not answer are waited for, not for long.
+    /// The first pass. It waits a short time for mounts that may not answer.
     fn first(&mut self) -> bool {
         let end = Instant::now() + PATIENCE;
         let mut again = self.pass(Cause::Changed);
@@ -332,7 +332,7 @@ impl Follower {
         }
     }
 
-    /// Does here what was done on the host. Whether something is to be tried again.
+    /// Repeats here the mounts and unmounts of the host. Returns whether something is to be tried again.
     fn pass(&mut self, cause: Cause) -> bool {
         let _ = rustix::io::read(&self.answered, &mut [0u8; 8]);
         let (Some(vfs), Some(outer)) = (self.vfs.upgrade(), self.outer.upgrade()) else { return false };
@@ -349,14 +349,14 @@ impl Follower {
             .collect();
         let stays = |inside: &Inside| {
             let same = wanted.iter().find(|(mount, on, _)| mount.is(&inside.mount) && *on == inside.parent);
-            // With a directory above it, it has moved by itself.
+            // If a directory above it was moved, the mount has moved along here too.
             same.is_some_and(|(.., path)| *path == inside.path || leads_to(&vfs, path, inside.root))
         };
         let before = self.absent.len() + self.list.len();
         self.absent.retain(|absent| wanted.iter().any(|(other, ..)| other.is(&absent.mount)));
         let busy = self.take_away(&vfs, &outer, stays);
         if self.absent.len() + self.list.len() < before {
-            // What was not shown had a name too.
+            // Mounts that were not shown had names too.
             outer.covers_changed();
             let inside = self.list.iter().filter_map(|inside| inside.mirror.upgrade());
             inside.for_each(|mirror| mirror.covers_changed());
@@ -368,7 +368,7 @@ impl Follower {
         busy || self.absent.iter().any(|absent| matches!(absent.why, Fail::Later(_)))
     }
 
-    /// Unmounts what is not there any more, and what is mounted inside that first. Whether something could not be.
+    /// Unmounts the mounts that are gone, inner ones first. Returns whether one of them could not be unmounted.
     fn take_away(&mut self, vfs: &Vfs, outer: &Arc<Mirror>, stays: impl Fn(&Inside) -> bool) -> bool {
         let mut stay = vec![self.here];
         for inside in &mut self.list {
@@ -440,7 +440,7 @@ impl Follower {
         }
     }
 
-    /// Collects what is needed to mount it, unless mounting is known to fail. Nothing is asked of any file system.
+    /// Collects the means of mounting it, unless mounting is known to fail. No file system is asked anything.
     fn prepare(
         &self,
         vfs: &Arc<Vfs>,
@@ -480,7 +480,7 @@ impl Follower {
         };
         self.absent.retain(|absent| !absent.mount.is(&mount));
         if self.mirror_of(inside.parent, outer).is_none_or(|now| Arc::as_ptr(&now) != parent.as_ptr()) {
-            // What it is mounted on was taken away meanwhile.
+            // The directory that it is mounted on was removed meanwhile.
             let _ = vfs.inode(inside.root).and_then(|root| vfs.unmount(&root));
             return;
         }
@@ -491,7 +491,7 @@ impl Follower {
         }
     }
 
-    /// Said where it is for good, once.
+    /// Notes a mount that is not shown; if it never will be, reports that once.
     fn not_shown(&mut self, mount: Mount, path: PathBuf, why: Fail) {
         let before = self.absent.iter().position(|absent| absent.mount.is(&mount));
         let before = before.map(|at| self.absent.swap_remove(at));
@@ -503,7 +503,7 @@ impl Follower {
         self.absent.push(Absent { mount, path, why });
     }
 
-    /// Where several mirrors show a device, what is done through one is news to the others.
+    /// If several mirrors show a device, changes through one are reported to the others.
     fn share(&self, outer: &Arc<Mirror>, all: &[Mount], dev: &str) {
         let here = all.iter().find(|mount| mount.id == self.here && mount.dev == dev);
         let inside = self.list.iter().filter(|inside| inside.mount.dev == dev);
@@ -547,7 +547,7 @@ struct Step {
 }
 
 impl Step {
-    /// By a thread of its own, which answers when the file system has.
+    /// Mounts on a thread of its own, which answers when the file system has.
     fn mount_aside(self, sender: Sender<Answer>, answered: Arc<OwnedFd>) -> std::io::Result<()> {
         let work = move || {
             let (mount, path, parent) = (self.mount.clone(), self.path.clone(), Arc::downgrade(&self.parent));
@@ -561,7 +561,7 @@ impl Step {
     fn mount(self) -> std::result::Result<New, Fail> {
         let Self { vfs, outer, parent, mount, on, path, far, numbers } = self;
         let (dir, name) = way(&vfs, &path)?;
-        // From now on the name leads to what stands for a mount.
+        // From now on the name leads to the mount's placeholder.
         parent.mounts_changed(dir.ino(), name.as_bytes());
         let point = step(&vfs, &dir, name)?;
         if point.sb() != dir.sb() || !parent.table.of(point.ino()).is_some_and(|node| node.covered()) {
@@ -606,7 +606,7 @@ fn op(vfs: &Vfs) -> Op {
     Op { trusted: true, ..vfs.op(&Cred::root()) }
 }
 
-/// The directory that a path leads to but for its last name, and that.
+/// The directory of a path's last name, and that name.
 fn way<'v, 'p>(vfs: &'v Vfs, path: &'p Path) -> std::result::Result<(Inode<'v>, &'p OsStr), Fail> {
     let name = path.file_name().ok_or(Errno::NOENT)?;
     let mut dir = vfs.root();

@@ -1,9 +1,9 @@
-//! Calls that no safe wrapper offers: file handles, mounts by number, the user that a thread works on files as and what
-//! that may execute, the heap.
+//! Calls without a safe wrapper: file handles, mounts by number, a thread's user id for file access and what it may
+//! execute, the heap.
 //!
-//! Safe from outside: each call is given buffers whose sizes it is told, and changes nothing but what its name says.
-//! `set_fs_uid` changes the calling thread alone; who calls it sees to it that the thread gets its own identity
-//! back ([`super::caller`]).
+//! Safe from outside: each call gets buffers with their sizes, and changes nothing but what its name says.
+//! `set_fs_uid` changes the calling thread alone; the caller sees to it that the thread gets its own identity back
+//! ([`super::caller`]).
 
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd};
@@ -42,7 +42,7 @@ fn handle_with(fd: i32, raw: &mut RawHandle, flags: i32) -> Result<()> {
 /// Type and bytes of the file's handle.
 ///
 /// # Errors
-/// EOPNOTSUPP where the file system has none, EOVERFLOW where they are longer than any should be.
+/// EOPNOTSUPP if the file system has none, EOVERFLOW if they are longer than any should be.
 pub(super) fn handle(fd: impl AsFd, bytes: &mut [u8; HANDLE_MAX]) -> Result<(i32, usize)> {
     const { assert!(size_of::<RawHandle>() == 8 + HANDLE_MAX) };
     let fd = fd.as_fd().as_raw_fd();
@@ -60,7 +60,7 @@ pub(super) fn handle(fd: impl AsFd, bytes: &mut [u8; HANDLE_MAX]) -> Result<(i32
     Ok((raw.kind, len))
 }
 
-/// Whether the file has a handle that it can be opened by. Where its file system has none of its own, it has not.
+/// Whether the file has a handle that it can be opened by. It has none if its file system has none of its own.
 pub(super) fn has_own_handle(fd: impl AsFd) -> bool {
     let mut raw = RawHandle { len: 0, kind: 0, bytes: [0; HANDLE_MAX] };
     handle_with(fd.as_fd().as_raw_fd(), &mut raw, 0).is_ok()
@@ -75,14 +75,14 @@ struct MountRequest {
     spare: u32,
     /// The one that is unique for ever.
     mount: u64,
-    /// The bits of what is to be told.
+    /// The bits of the fields that are asked for.
     mask: u64,
 }
 
 /// Whether there is a mount of this number.
 ///
 /// # Errors
-/// ENOSYS before Linux 6.8, EPERM where it may not be asked.
+/// ENOSYS before Linux 6.8, EPERM if the caller may not ask.
 pub(super) fn mount_lives(mount: u64) -> Result<bool> {
     let request = MountRequest { size: size_of::<MountRequest>() as u32, spare: 0, mount, mask: 0 };
     let mut told = [0u64; 128];
@@ -99,10 +99,10 @@ pub(super) fn mount_lives(mount: u64) -> Result<bool> {
     }
 }
 
-/// Whether this thread, as it works on files now, may execute a file.
+/// Whether this thread, with its present credentials for files, may execute a file.
 ///
 /// # Errors
-/// EACCES where it may not; ENOSYS before Linux 5.8.
+/// EACCES if it may not; ENOSYS before Linux 5.8.
 pub(super) fn may_execute(fd: impl AsFd) -> Result<()> {
     // By the ids and capabilities that files are opened with, as access(2) does not.
     let flags = libc::AT_EMPTY_PATH | libc::AT_EACCESS;
@@ -113,10 +113,10 @@ pub(super) fn may_execute(fd: impl AsFd) -> Result<()> {
     if may == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// Sets the user id that this thread works on files with. Whether it was allowed to is looked up.
+/// Sets this thread's user id for file access. The call does not tell whether it was allowed, so that is looked up.
 pub(super) fn set_fs_uid(uid: u32) -> Result<()> {
-    // SAFETY: changes the calling thread's credentials, no memory. The second call, with an id that is none,
-    // changes nothing and says what holds.
+    // SAFETY: changes the calling thread's credentials, no memory. The second call, with an invalid id, changes
+    // nothing and returns the present id.
     let now = unsafe {
         libc::syscall(libc::SYS_setfsuid, uid);
         libc::syscall(libc::SYS_setfsuid, u32::MAX)
@@ -124,14 +124,14 @@ pub(super) fn set_fs_uid(uid: u32) -> Result<()> {
     if now as u32 == uid { Ok(()) } else { Err(Errno::PERM) }
 }
 
-/// `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR`, where numbers of ioctls are put together in the usual way.
+/// `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR`, on machines that encode ioctl numbers in the usual way.
 const FSGETXATTR: u32 = 0x801c_581f;
 const FSSETXATTR: u32 = 0x401c_5820;
 
 /// The flags of an open file.
 ///
 /// # Errors
-/// ENOTTY and EOPNOTSUPP where its file system has none.
+/// ENOTTY and EOPNOTSUPP if its file system has none.
 pub(super) fn file_flags(fd: impl AsFd, form: FlagsForm) -> Result<FileFlags> {
     let fd = fd.as_fd().as_raw_fd();
     match form {

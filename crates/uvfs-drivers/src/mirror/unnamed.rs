@@ -1,11 +1,12 @@
-//! Files that are kept though they have no name any more ([`Mirror::keep_unnamed`](super::Mirror)), and the room that they take.
+//! Files that are kept though they have no name any more ([`Mirror::keep_unnamed`](super::Mirror)), and the space
+//! that they take.
 //!
-//! The host gives it back when the last descriptor goes, and that is when the kernel of a mount has forgotten the file: by a message
-//! that nobody waits for, and that it holds back behind requests (FORGET; fuse(4)). So who removes a file and
-//! makes another at once may find the device full of what was removed. A call that finds no room is therefore tried
-//! again whenever a kept file goes, for [`PATIENCE`] at most. Where none is kept, it fails at once. It also fails at
-//! once after a caller has waited in vain, until a kept file goes or another one is kept: a program that has a
-//! removed file open may keep it for long.
+//! The host frees the space when the last descriptor is closed, which is when the kernel of a mount has forgotten the
+//! file. Its message (FORGET; fuse(4)) is one that nobody waits for, and that it holds back behind requests. So a
+//! program that removes a file and makes another at once may find the device full of the removed file. A call that
+//! finds no space is therefore repeated whenever a kept file goes, for [`PATIENCE`] at most. If none is kept, it
+//! fails at once. It also fails at once after a caller has waited in vain, until a kept file goes or another one is
+//! kept: a program that has a removed file open may keep it for long.
 //!
 //! The mutex is a leaf.
 
@@ -15,8 +16,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use uvfs::types::{Errno, Result};
 
-/// Long for a kernel to forget a file that nobody has any more, and short for a caller that is told that the device
-/// is full.
+/// Long enough for a kernel to forget a file that nobody has any more, and short for a caller that then gets ENOSPC.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// See the module.
@@ -29,9 +29,9 @@ pub(super) struct Kept {
 #[derive(Clone, Copy, Default)]
 struct Count {
     now: usize,
-    /// Those that have gone.
+    /// The number of files that have gone.
     gone: u64,
-    /// None of those that are kept went while somebody waited for it.
+    /// None of the kept files went while a caller waited for it.
     stay: bool,
 }
 
@@ -47,7 +47,8 @@ impl Kept {
         Keep(Arc::clone(self))
     }
 
-    /// `act`, which does nothing where it fails for want of room, until there is some or no more will come.
+    /// Repeats `act` until there is space, or until no more space will come. `act` does nothing if it fails for lack
+    /// of space.
     pub(super) fn with_room<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
         let mut until = None;
         loop {
@@ -60,7 +61,7 @@ impl Kept {
         }
     }
 
-    /// Waits until another file than the first `gone` has gone; false where none is kept, or it takes longer.
+    /// Waits until another file than the first `gone` has gone; false if none is kept, or it takes longer.
     fn goes(&self, gone: u64, until: Instant) -> bool {
         let mut count = self.count.lock();
         while count.gone == gone {

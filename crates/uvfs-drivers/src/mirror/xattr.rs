@@ -1,13 +1,15 @@
-//! Extended attributes, access control lists among them: the host keeps and checks them. Over a mount the kernel checks
-//! lists besides, before it asks for names and attributes; who walks by the library is checked by the VFS, which asks for the list
-//! of whatever may have one. That there is none is then kept with the attributes.
+//! Extended attributes, access control lists among them: the host keeps and checks them.
 //!
-//! Most files have none, and are asked for some all the same: a kernel that checks lists asks, and `ls -l` does of each
-//! file. Of a watched source a node keeps that it has none ([`Node::bare`](super::node::Node::bare)), until its attributes
-//! are told to have changed.
+//! Over a mount the kernel checks access control lists too, before it asks for names and attributes. For a caller of
+//! the library the VFS checks them: it asks for the list of each file that may have one. If there is none, the cache
+//! keeps that with the attributes.
 //!
-//! There are no calls for O_PATH descriptors, so the file is named by its descriptor below /proc/self/fd, which leads to
-//! that very file, also where it is a symbolic link.
+//! Most files have none, and are asked for some all the same: by a kernel that checks lists, and by `ls -l` for each
+//! file. A node of a watched source records that it has none ([`Node::bare`](super::node::Node::bare)), until a
+//! change of its attributes is reported.
+//!
+//! There are no calls for O_PATH descriptors. So the file is named by its descriptor below /proc/self/fd, which leads
+//! to that very file, even if it is a symbolic link.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -26,19 +28,20 @@ use super::reach::{At, proc_path};
 /// Most values fit; a larger one is asked for twice.
 const USUAL: usize = 256;
 
-/// Attributes that programs ask of every file that they list, and the kernel of every directory that somebody walks
-/// through. Anybody may read them.
+/// Attributes that programs ask for of each file that they list, and the kernel of each directory on a walk. Anybody
+/// may read them.
 fn asked_of_each(name: &[u8]) -> bool {
     matches!(name, b"system.posix_acl_access" | DEFAULT_LIST | b"security.capability" | LABEL)
 }
 
-/// Whether a file has none of [`asked_of_each`], nor any other that would be listed. A label may be there and not be listed.
+/// Whether a file has none of [`asked_of_each`], nor any other that would be listed. A label may exist and not be
+/// listed.
 fn has_none(path: &str) -> bool {
     listxattr_query(path) == Ok(0) && getxattr_query(path, LABEL) == Err(Errno::NODATA)
 }
 
 const LABEL: &[u8] = b"security.selinux";
-/// The list that what is made in a directory inherits.
+/// The list that files inherit from the directory in which they are made.
 const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
 
 /// Whether the file system of this file has access control lists.
@@ -68,7 +71,7 @@ fn value(path: &str, name: &[u8]) -> Result<Vec<u8>> {
 }
 
 impl Mirror {
-    /// Whether what is made in this directory inherits a list. Where it does, no umask applies.
+    /// Whether files that are made in this directory inherit a list. If they do, no umask applies.
     pub(super) fn has_default_list(&self, dir: &Node, at: &At<'_>) -> bool {
         if !self.lists || self.is_bare(dir) {
             return false;
@@ -78,14 +81,14 @@ impl Mirror {
         if matches!(getxattr_query(&path, DEFAULT_LIST), Ok(len) if len > 0) {
             return true;
         }
-        // Once for many that are made.
+        // Once for many files that are made.
         if let Some(bare) = bare.filter(|_| has_none(&path)) {
             self.mark_bare(dir, &bare);
         }
         false
     }
 
-    /// The access control list of a file; where it has none the cache is told.
+    /// The access control list of a file. If it has none, the cache notes that.
     pub(super) fn list_of(&self, inode: &Inode<'_>) -> Result<Option<Arc<Acl>>> {
         let _turn = self.budget.turn();
         let asked = inode.revision();
@@ -96,14 +99,15 @@ impl Mirror {
             Err(errno) => return Err(errno),
         };
         if list.is_none() {
-            // Of the same moment or later, unless they have changed since: then it is asked for once more.
+            // Attributes of the same moment or later, unless they have changed since: then the list is asked for once
+            // more.
             let attr = Attr { acl: false, ..self.shown(inode.ino(), identity::attr(&at)?) };
             inode.refresh_unless_changed(asked, &attr, self.believed());
         }
         Ok(list.map(Arc::new))
     }
 
-    /// A file that is not to be changed. A file that somebody has open need not be looked for: a kernel asks for
+    /// A file that is not to be changed. An open file is used as it is, without a walk: a kernel asks for
     /// capabilities before the first write to each file.
     fn reach_to_ask(&self, node: &Node, inode: &Inode<'_>) -> Result<At<'_>> {
         match node.find_open(|_| true) {
@@ -132,7 +136,8 @@ impl Mirror {
                 }
                 Err(Errno::NODATA)
             }
-            // Of some kinds of file only: a kernel that checks lists would take it for a failure.
+            // The host answers so for some kinds of file only. A kernel that checks lists would take it for a
+            // failure.
             Err(Errno::OPNOTSUPP) if self.lists && name.starts_with(b"system.") => Err(Errno::NODATA),
             outcome => outcome,
         }

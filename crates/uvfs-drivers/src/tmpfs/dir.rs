@@ -1,8 +1,8 @@
-//! Names: what making, linking, removing and renaming does to counts, sizes and times.
+//! Names: the effects of making, linking, removing and renaming them on counts, sizes and times.
 //!
-//! The names themselves are the cache's. Each step here is one [`Inode::update`]; names are
-//! guarded by the VFS meanwhile, so the steps of one operation need no lock among them. A
-//! directory's size is 20 bytes an entry, as in the kernel's tmpfs, `.` and `..` included.
+//! The names themselves are the cache's. Each step here is one [`Inode::update`]. The VFS holds the name locks
+//! meanwhile, so the steps of one operation need no lock among them. A directory's size is 20 bytes an entry, as in
+//! the kernel's tmpfs, `.` and `..` included.
 
 use uvfs::driver::{Inode, Rename};
 use uvfs::types::{Attr, Errno, Make, NewInode, Op, Result, Time, Ttl, mode};
@@ -91,7 +91,7 @@ impl Tmpfs {
 
     /// Each name but the first counts as an inode: names take memory too.
     pub(super) fn add_link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>) -> Result<()> {
-        // In the inode's turn, in which the first name is given too.
+        // Under the inode lock, under which the first name is given too.
         if inode.attr().nlink == 0 {
             self.named(inode);
         } else if !self.inodes.take(1) {
@@ -116,7 +116,7 @@ impl Tmpfs {
         self.with_extra(inode, |extra| extra.linkable).unwrap_or(false)
     }
 
-    /// It has a name now: when that goes it has had one.
+    /// It has a name now, and cannot be given another first one after that.
     fn named(&self, inode: &Inode<'_>) {
         if let Some(node) = self.node(inode)
             && let Some(extra) = node.extra_mut().as_mut()

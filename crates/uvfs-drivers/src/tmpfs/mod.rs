@@ -1,15 +1,15 @@
-//! Files in memory. The cache *is* the directory tree: nothing of it is evicted, and this driver
-//! holds only what the cache has no place for (pages, extended attributes, access control lists, targets of links).
+//! Files in memory. The cache *is* the directory tree, and nothing of it is evicted. This driver holds only data for
+//! which the cache has no place: pages, extended attributes, access control lists, targets of links.
 //!
 //! Attributes are changed in the cache, by [`Inode::update`]. The modules say what protects the rest: [`mod@file`]
 //! (contents, and every change of a size), [`node`] (what an inode has), [`dir`] (names), [`xattr`], [`mod@acl`],
 //! [`quota`] (limits). Lock order: a file's mapping mutex or its `extra` lock, then the inode's own lock in the
 //! cache. Nothing here waits for anything but these.
 //!
-//! Beyond a limit there is ENOSPC, and what was there stays. Data counts in whole pages, links by
-//! the length of their target, an extended attribute (or access control list) by name, value and 64 bytes. The radix tree of
-//! a file is not counted; it adds a node of 512 bytes to each 64 pages, or up to nine of them to a
-//! page that stands alone in a sparse file.
+//! Beyond a limit calls fail with ENOSPC, and existing data stays. Data counts in whole pages, links by the length
+//! of their target, an extended attribute (or access control list) by name, value and 64 bytes. The radix tree of a
+//! file is not counted; it adds a node of 512 bytes to each 64 pages, or up to nine of them to a page that stands
+//! alone in a sparse file.
 
 mod acl;
 mod attr;
@@ -58,7 +58,7 @@ pub struct Usage {
     pub bytes: u64,
     /// Inodes, and hard links beyond the first of each.
     pub inodes: u64,
-    /// Bytes of memory that pages and their index hold of the system's.
+    /// Bytes of the system's memory that pages and their index hold.
     pub committed: u64,
     /// Reads that had to take a file's mutex because pages were recycled under them.
     pub locked_reads: u64,
@@ -67,12 +67,11 @@ pub struct Usage {
 }
 
 impl Tmpfs {
-    /// An empty file system. Address space is reserved for `size` bytes (for 4 TiB where there is no
-    /// limit), but no memory is used yet; where only less can be reserved the limit is lowered to that,
-    /// which `statfs` shows.
+    /// An empty file system. Address space is reserved for `size` bytes (for 4 TiB without a limit), but no memory is
+    /// used yet. If less can be reserved, the limit is lowered to that, and `statfs` shows it.
     ///
     /// # Errors
-    /// ENOMEM when next to no address space is left.
+    /// ENOMEM if next to no address space is left.
     pub fn new(options: TmpfsOptions) -> io::Result<Arc<Self>> {
         let pages = match options.size {
             0 => u32::MAX,
@@ -188,7 +187,7 @@ impl Driver for Tmpfs {
         self.seek_file(file.inode, offset, what)
     }
 
-    /// Where there is no limit, the figures are 0, as in the kernel's tmpfs.
+    /// Without a limit the figures are 0, as in the kernel's tmpfs.
     fn statfs(&self, _op: &Op) -> Result<StatFs> {
         let free = |limit: &Limit| limit.max().map_or(0, |max| max.saturating_sub(limit.used()));
         Ok(StatFs {

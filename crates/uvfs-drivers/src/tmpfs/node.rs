@@ -133,8 +133,8 @@ mod tests {
 
     use super::*;
 
-    /// Rule 19: neither of a node's locks is taken while the other one is held. Planted bugs: rule19-extra-is-not-noted,
-    /// rule19-extra-under-the-pages.
+    /// Rule 19: neither of a node's locks is taken while the other one is held. Planted bugs:
+    /// rule19-extra-is-not-noted, rule19-extra-under-the-pages.
     #[test]
     fn rule19_a_nodes_locks_are_taken_one_at_a_time() {
         let (node, memory) = (Node::default(), Memory::reserve(64).unwrap());

@@ -115,8 +115,8 @@ impl Numbers {
         loop {
             let new =
                 if number % BATCH == 1 { self.rest.fetch_add(BATCH, Ordering::Relaxed) } else { number };
-            // Relaxed: a number guards nothing. If another thread of the shard was faster, a batch taken in vain stays
-            // unused.
+            // Relaxed: a number guards nothing. If another thread of the shard was faster, a batch taken in vain
+            // stays unused.
             match next.compare_exchange_weak(number, new + 1, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return new,
                 Err(now) => number = now,

@@ -1,4 +1,4 @@
-//! The processors that threads may run on.
+//! Undoes the binding to a processor. Ring threads are bound to one, and threads that they start inherit that.
 
 use std::sync::OnceLock;
 

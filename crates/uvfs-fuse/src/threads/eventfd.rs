@@ -1,7 +1,8 @@
 //! Waking a thread that sleeps in poll(2): an eventfd for each reason.
 //!
-//! A bell stays rung until it is silenced, however often it was rung. So a ring between a look and the sleep is not
-//! lost. Any thread may ring; it costs one write(2) that never waits. One thread listens.
+//! A bell stays rung until it is silenced, however often it was rung. If the ring comes before poll(2), poll returns
+//! at once. If it comes later, it wakes the sleeper. Any thread may ring; it costs one write(2) that never waits. One
+//! thread listens.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

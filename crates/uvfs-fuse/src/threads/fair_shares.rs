@@ -1,13 +1,20 @@
-//! The request that may use a thread next, if fewer threads than requests are there.
+//! Chooses the request that gets the next free thread when requests outnumber threads.
 //!
-//! A user may hold as many threads as are free, so one user gets nearly half of them and two get nearly a third each (the dynamic
-//! threshold of Choudhury and Hahne, 1998). [`Shares::reserve`] threads are left to users that hold none.
-//! Of a user's threads at most [`Shares::node_max`] are for questions about one node, and as many for changes of it. Of all
-//! threads at most [`Shares::node_max_of_all`] are for either, because a node that hangs hangs for all its readers. Whatever is beyond that waits in a queue and holds no thread.
-//! Users take turns, so do the nodes of a user; a user's jobs for one node start in the order in which they came.
+//! A user gets another thread while it holds fewer than are free (the dynamic threshold of Choudhury and Hahne,
+//! 1998). As jobs end, one user so settles at nearly half of the threads, and two at nearly a third each.
+//! [`Shares::reserve`] threads are left to users that hold none.
 //!
-//! Not threads, but rules: the pool holds its lock around each call. A call costs a few look-ups, and
-//! [`Shares::next`] a look at each user with jobs that wait and at its nodes that are full, of which there are few.
+//! Questions about one node hold at most [`Shares::node_max`] of a user's threads, and at most
+//! [`Shares::node_max_of_all`] threads for all users together. Changes of the node may hold as many again. The bound
+//! for all exists because a node that hangs does so for all its readers. The kernel's own requests do not count
+//! towards it: they come on top.
+//!
+//! Requests beyond these limits wait in a queue and hold no thread. Users take turns, and so do the nodes of a user.
+//! A user's jobs for one node start in the order in which they came.
+//!
+//! This module only decides. The pool starts the threads, and holds its lock around each call here. A call costs a
+//! few look-ups. [`Shares::next`] also looks at each user with waiting jobs and at its full nodes, of which there are
+//! few.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem::take;
@@ -32,8 +39,8 @@ struct Target {
 }
 
 impl Share {
-    /// The operation tells what the kernel asks by itself. The header does not: root of another pid namespace has user
-    /// and process 0 there, too.
+    /// The operation tells whether the kernel asks by itself. The header does not: root of another pid namespace has
+    /// user and process 0 there, too.
     pub(crate) fn of(purpose: Purpose, who: Caller, node: NodeId) -> Self {
         let user = if purpose == Purpose::Kernel { KERNEL } else { who.uid };
         Self { user, target: Target { node, is_changed: purpose != Purpose::Question } }
@@ -184,7 +191,8 @@ impl<J> Shares<J> {
         removed
     }
 
-    /// The next job that may run, if one may; it counts as running then. To be called after [`Shares::end`] until there is none.
+    /// The next job that may run, if one may; it counts as running then. To be called after [`Shares::end`] until
+    /// there is none.
     pub(crate) fn next(&mut self) -> Option<(Share, J)> {
         for _ in 0..self.turns.len() {
             let id = self.turns.pop_front()?;

@@ -1,17 +1,23 @@
 //! The choice of the threads that read requests: leaders read and answer, followers sleep.
 //!
-//! The kernel wakes the thread that has waited longest. With as many readers as there may be slow requests, each
-//! request would be answered by another thread, on another processor's caches. Two clients would keep two readers
-//! awake, although one reader finds the next request after each answer. So while requests are short, only some read
-//! (the pattern is Leader/Followers, Schmidt et al., 2000).
+//! The kernel wakes the thread that has waited longest. If all threads read, successive requests go to different
+//! threads, and so to the cold caches of other processors. Two clients would keep two readers awake, although one
+//! reader finds the next request after each answer. So while requests are short, only some read (the pattern is
+//! Leader/Followers, Schmidt et al., 2000).
 //!
-//! A leader does not know in advance that a request is slow: it may need a disk, meet a hanging driver, or remove a
+//! A leader seldom knows in advance that a request is slow: it may need a disk, meet a hanging driver, or remove a
 //! file of gigabytes. Handing over before each such request would cost a wake-up each time. Instead a separate
-//! thread, the *watch*, looks at the leaders each millisecond while there are requests. It lets all readers read in
-//! three cases. A leader sleeps in a request for longer than that; a leader runs for much longer; or most leaders
-//! sleep at its looks, so they wait for something and more threads achieve more. So a slow request occasionally
-//! delays the requests behind it by one or two [`TICK`]s. [`HOLD`] after the last such sight, only the leaders read
-//! again: a reader that finds too many after its answer becomes a follower.
+//! thread, the *watch*, looks at the leaders while there are requests: each millisecond while only they read, and
+//! every 25 ms while all read. All readers read in four cases:
+//! - A leader has a request that the look before saw too, and sleeps in it.
+//! - A leader has been at one request for five looks, asleep or not.
+//! - On average over about eight looks, more than half of the busy leaders sleep. They wait for something, so more
+//!   threads achieve more.
+//! - A leader gets a large request, which it knows to be slow. All read at once, without the watch.
+//!
+//! So a slow request occasionally delays the requests behind it by one or two [`TICK`]s. When no slow request was
+//! seen for [`HOLD`], surplus readers become followers after their next answer. If the watch cannot be started or
+//! ends, all read.
 //!
 //! One mutex, a leaf, is taken twice per request. The watch and the followers sleep while there are no requests.
 

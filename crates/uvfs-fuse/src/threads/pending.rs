@@ -1,15 +1,15 @@
-//! Requests that wait, by the node that they are about: for a driver, or for memory.
+//! Requests that wait for a driver or for memory, listed by the node that they are about.
 //!
-//! The kernel holds a directory's lock while it waits for what we say of a name in it, and a page's while it waits
-//! for what is in it. An invalidation there waits for that. Such a lock lets nobody pass a waiter that wants it
-//! alone, so all callers that look for other names wait, too. So it is not done where a request has been waiting
-//! for long ([`Pending::about`]). A driver may take for ever; a request that waits for memory gives up after a
-//! second.
+//! While the kernel waits for an answer about a name, it holds the lock of the name's directory. While it waits for
+//! data, it holds the lock of the data's page. An invalidation needs the same lock exclusively, so it waits for the
+//! answer too. Lookups of other names in that directory then queue behind the invalidation. The server therefore
+//! sends none for a node with a request that has been waiting for long ([`Pending::about`]). A driver may take for
+//! ever; a request that waits for memory gives up after a second.
 //!
-//! An entry also names the thread that is in the driver's call. A request that comes from such a thread asks the mount for the sake
-//! of an answer of the same mount: see [`Pending::asks_itself`].
+//! The table also counts, by thread, the driver calls in progress. A request that such a thread makes to the mount
+//! would let the driver wait for itself: see [`Pending::asks_itself`].
 //!
-//! Requests that are answered at once are not here; the mutex is a leaf, held for a look at one entry, whatever else waits.
+//! Requests that are answered at once are not listed. The mutex is a leaf, held for one look-up.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -117,8 +117,8 @@ impl Pending {
         Waiting { pending: Arc::clone(self), key, thread: 0 }
     }
 
-    /// Whether the thread `asker` is in a driver's call for another request. The driver that made it ask would wait for itself, once
-    /// more with each answer, until no thread is left.
+    /// Whether the thread `asker` is in a driver's call for another request. The driver whose call asks would wait
+    /// for itself. Each answer would ask once more, until no thread is left.
     pub(crate) fn asks_itself(&self, asker: u32) -> bool {
         self.0.lock().threads.contains_key(&asker)
     }

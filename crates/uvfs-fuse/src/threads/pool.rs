@@ -1,13 +1,14 @@
 //! Threads for requests that may wait: as many as there are waiting requests, up to a bound.
 //!
-//! A thread that reads requests waits for a driver only while another one reads on ([`readers`](crate::threads::readers)), and one that
-//! has a ring never does; otherwise they hand such a request over here together with its reply. So a slow answer delays no other name.
-//! Users and nodes have shares of the threads ([`shares`](crate::threads::fair_shares)); a request beyond them waits in a queue. A thread
-//! that was idle for [`IDLE`] ends.
+//! A reader of `/dev/fuse` calls a driver itself while another reader is left ([`readers`](crate::threads::readers)).
+//! The last reader submits a request that may wait to this pool, together with its reply; a ring's thread always does
+//! so. So a slow answer delays no other name while the pool has a free thread. Users and nodes have shares of the
+//! threads ([`fair_shares`](crate::threads::fair_shares)); a request beyond them waits in a queue. A thread that was
+//! idle for [`IDLE`] ends.
 //!
-//! One mutex protects queues and counts; it is held for a push or a pop, never while a job runs.
-//! A submit costs that mutex and a wake-up. Dropping the pool ends idle threads at once and busy
-//! ones after their job; it waits for neither, because a driver may never answer.
+//! One mutex protects queues and counts; it is held for a push or a pop, never while a job runs. A submit costs that
+//! mutex and a wake-up. After the pool is dropped, idle threads end at once. Busy threads end when the queue is
+//! empty. The drop waits for neither, because a driver may never answer.
 
 use std::collections::VecDeque;
 use std::io;
@@ -94,8 +95,8 @@ impl Pool {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Runs `work` on a thread of the pool, when its share allows that, unless the request has been given up by then. Where no
-    /// thread can be had at all it runs here: slow, but answered.
+    /// Runs `work` on a thread of the pool, when its share allows that, unless the request has been given up by then.
+    /// If no thread can be had at all it runs here: slow, but answered.
     pub(crate) fn submit<R: Asked>(&self, share: Share, reply: R, work: impl FnOnce(R) + Send + 'static) {
         let mut state = self.shared.state.lock();
         let Some(job) = state.shares.add(share, Box::new(Work { reply, work })) else { return };
@@ -107,7 +108,8 @@ impl Pool {
         }
     }
 
-    /// Requests have been given up: their jobs leave the queue, in which they might wait for ever. Costs a look at each job there.
+    /// Requests have been given up: their jobs leave the queue, in which they might wait for ever. Costs a look at
+    /// each job there.
     pub(crate) fn remove_unwanted(&self) {
         let removed = self.shared.state.lock().shares.remove_unwanted(|job| job.is_wanted());
         // Not under the mutex.

@@ -3,12 +3,12 @@
 //! All of them read the kernel's one queue, so any of them may take any request. A reader with a request that may
 //! wait for a driver runs it itself, as long as another reader is left ([`Readers::leave`]). A hand-over costs two
 //! wake-ups and two changes of threads, several times the cost of most requests. The last reader left hands such a
-//! request to the [`pool`](crate::threads::pool). So a hanging driver holds at most all readers but one.
+//! request to the [`pool`](crate::threads::pool). So however many calls hang, one reader is left to read.
 //!
 //! The session has ended when no reader is *here*: each has ended or is away. Readers that are away are not waited
 //! for, because a driver may never answer. If it does, that reader finds the device gone and ends.
 //!
-//! One mutex, a leaf, held for a step of a count.
+//! One mutex, a leaf, protects the count and the first error. It is held only to change them.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -11,14 +11,15 @@
 //! holds a reference adds or subtracts unconditionally, so the word cannot change hands under it. If
 //! several threads drop their references, exactly one sees the 1 before its 0: it owns the teardown.
 //!
-//! A held lock diverts no get and no put: they carry its bits along, so that there is no locked mode to fall into.
-//! The lock is a [`bitlock`]: waiting for it is unfair, and waiters sleep.
+//! Gets and puts succeed while the lock is held, and leave its bits as they are. (The kernel's lockref falls back
+//! to a spinlock there.) The lock is a [`bitlock`]: waiting for it is unfair, and waiters sleep.
 //!
-//! The two bits above the count are for [`crate::percpu_ref`]. *Spread* says that some references are
-//! counted elsewhere; the count then has a bias, so that it cannot reach 0. *Anchor* says that some holder
-//! has a reference (a name's) that it drops only after it has cleared that bit and gathered the spread
-//! references. The count may be spread only while the anchor is set, and the same step checks that. Cost:
-//! one read-modify-write for each get and put; the generation is compared in the same step.
+//! The two bits above the count are for [`crate::percpu_ref`]. *Spread*: some references are counted elsewhere; the
+//! count then has a bias, so that it cannot reach 0. *Anchor*: some holder, a name, has a reference and vouches by it
+//! for the slot. Before it drops the reference, it clears the anchor bit and gathers the spread references. The count
+//! may be spread only while the anchor is set, and the same step checks that.
+//!
+//! Cost: one read-modify-write for each get and put. A get by index compares the generation in that step.
 
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -1,6 +1,7 @@
-//! A block of the log, taken apart: its header, the tags of a descriptor, the records of a revoke, and its checksums.
+//! The parser of one block of the log: its header, the tags of a descriptor, the records of a revoke, and its
+//! checksums.
 //!
-//! Plain functions over bytes; lengths that a block gives are held to the block's own.
+//! Plain functions over bytes. Lengths that a block names are limited to the block's own.
 
 use super::super::bytes::{be16_at, be32_at, u8_at};
 use super::super::checksum::{crc32c, crc32c_around, right};
@@ -9,15 +10,15 @@ use super::superblock::{LogHead, Sums};
 
 /// The number that a block of the log begins with; a block of data that begins so too is escaped.
 pub(super) const MAGIC: [u8; 4] = [0xc0, 0x3b, 0x39, 0x98];
-/// Of the header.
+/// Bytes of the header.
 const HEADER: usize = 12;
-/// Of what stands in a tag where the file system is named.
+/// Bytes of the file system's id in a tag.
 const UUID: usize = 16;
-/// Where a commit has its checksum.
+/// The offset of a commit's checksum.
 const COMMIT_SUM: usize = 16;
-/// Where a revoke's records begin.
+/// The offset of a revoke's records.
 const RECORDS: usize = 16;
-/// The checksum at the end of a descriptor and of a revoke.
+/// Bytes of the checksum at the end of a descriptor and of a revoke.
 const TAIL: usize = 4;
 
 const ESCAPED: u32 = 0x1;
@@ -43,7 +44,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// None where the block is not of the log.
+    /// None if the block is not one of the log's own.
     pub(super) fn of(raw: &[u8]) -> Option<Self> {
         let kind = match be32_at(raw, 4) {
             1 => Kind::Descriptor,
@@ -72,12 +73,12 @@ impl LogHead {
         matches!(self.sums, Sums::V2 | Sums::V3)
     }
 
-    /// Where what a descriptor or a revoke holds ends.
+    /// The end of the content of a descriptor or a revoke.
     fn end_of(&self, raw: &[u8]) -> usize {
         raw.len() - if self.has_tails() { TAIL } else { 0 }
     }
 
-    /// How long a tag is. With the second version of checksums it is two bytes longer than its fields.
+    /// The length of a tag. With the second version of checksums it is two bytes longer than its fields.
     fn tag_len(&self) -> usize {
         match (self.sums, self.wide) {
             (Sums::V3, _) => 16,
@@ -123,7 +124,7 @@ impl LogHead {
         !self.has_tails() || right(crc32c_around(self.seed, raw, at..raw.len()) == be32_at(raw, at))
     }
 
-    /// Whether a block of data is what its tag says. The checksum is that of the block as the log has it.
+    /// Whether a block of data matches its tag. The checksum is that of the block as it is in the log.
     pub(super) fn is_data_right(&self, tag: &Tag, sequence: u32, raw: &[u8]) -> bool {
         let sum = || crc32c(crc32c(self.seed, &sequence.to_be_bytes()), raw);
         match self.sums {
@@ -133,7 +134,7 @@ impl LogHead {
         }
     }
 
-    /// Whether a commit's checksum is right: of itself, or of what is before it, which is `before`.
+    /// Whether a commit's checksum is right: that of itself, or that of the blocks before it, which is `before`.
     pub(super) fn is_commit_right(&self, raw: &[u8], before: u32) -> bool {
         let found = be32_at(raw, COMMIT_SUM);
         match self.sums {
@@ -148,8 +149,8 @@ impl LogHead {
     }
 }
 
-/// Goes on with the checksum of the first version: a CRC-32 that takes the highest bit first and is inverted neither before nor after.
-/// Eight bytes at a time, because a log may be long and all of it is summed.
+/// Continues the checksum of the first version: a CRC-32 that takes the highest bit first and is inverted neither
+/// before nor after. It takes eight bytes at a time, because a log may be long and all of it is summed.
 pub(super) fn crc32_be(seed: u32, data: &[u8]) -> u32 {
     let (eights, rest) = data.as_chunks::<8>();
     let crc = eights.iter().fold(seed, |crc, eight| {
@@ -162,7 +163,7 @@ pub(super) fn crc32_be(seed: u32, data: &[u8]) -> u32 {
     rest.iter().fold(crc, |crc, byte| CRC32_BE[0][(crc >> 24 ^ u32::from(*byte)) as usize] ^ crc << 8)
 }
 
-/// Of each byte, followed by as many zeros as the number of its table.
+/// The sums of each byte, followed by as many zeros as the number of its table.
 static CRC32_BE: [[u32; 256]; 8] = {
     let (mut tables, mut byte) = ([[0; 256]; 8], 0);
     while byte < 256 {

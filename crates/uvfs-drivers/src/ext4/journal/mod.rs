@@ -1,16 +1,17 @@
-//! The journal of an image that was in use when it was copied: what it holds is read in place of the blocks that it is about.
+//! The journal of an image that was in use when it was copied: its blocks are read in place of the image's.
 //!
-//! Written from the published layout of jbd2. [`superblock`] says where the log is and how it is checked, [`mod@ring`]
-//! maps its blocks, and [`block`] takes one of them apart. [`scan`] goes through the transactions and collects what
-//! they change, and [`overlay`] stands in front of the image from then on. The image is never written.
+//! Written from the published layout of jbd2. [`superblock`] tells where the log is and how it is checked,
+//! [`mod@ring`] maps its blocks, and [`block`] parses one of them. [`scan`] goes through the transactions and
+//! collects their changes, and [`overlay`] stands in front of the image from then on. The image is never written.
 //!
-//! Runs once, while the image is opened and before anything else of it is believed. **Memory**: 16 bytes for each block that is
-//! replaced ([`Replayed::memory`]; more while they are collected), because contents stay in the log. **Time**: no block of the log is read
-//! more than twice, and a log that is replayed has [`BYTES_MAX`] bytes at most. An image whose log is sparse takes up little
-//! of the disk and is read and summed like any other, so the bound is in bytes and not in blocks.
+//! Runs once, while the image is opened and before anything else in it is trusted. **Memory**: 16 bytes for each
+//! block that is replaced ([`Replayed::memory`]; more while they are collected), because contents stay in the log.
+//! **Time**: no block of the log is read more than twice, and a log that is replayed has [`BYTES_MAX`] bytes at most.
+//! An image with a sparse log takes up little of the disk, but its log is read and summed like any other. So the
+//! bound is in bytes and not in blocks.
 //!
 //! The log is hostile input. A transaction that is not whole or has a wrong checksum ends it: that is how logs end. A
-//! record that cannot be in a whole transaction is a refusal, which names `noload`.
+//! record that cannot be in a whole transaction makes the driver refuse the image; the message names `noload`.
 
 mod block;
 mod overlay;
@@ -58,7 +59,8 @@ impl Replayed {
     }
 }
 
-/// The source with what its journal holds in front of it, where there is something and `noload` does not leave it out.
+/// The source with what its journal holds in front of it, where there is something and `noload` does not leave it
+/// out.
 pub(super) fn settle(
     name: &str,
     source: Arc<dyn Source>,

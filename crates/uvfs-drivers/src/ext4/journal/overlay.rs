@@ -1,6 +1,7 @@
-//! The image with what its journal holds in front of it: reads of a block that is in the log go to the log.
+//! The image with its journal in front of it: reads of a block that is in the log go to the log.
 //!
-//! Of each such block it is kept where it stands, so the contents take no memory. Sorted once, read by any number of threads.
+//! Only the place of each such block is kept, so the contents take no memory. Sorted once, read by any number of
+//! threads.
 
 use std::io;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ impl Overlay {
         Self { source, block_size: block_size as u64, changed: changes.into_iter().collect() }
     }
 
-    /// How many blocks are read from the log.
+    /// The number of blocks that are read from the log.
     pub(super) fn blocks(&self) -> u64 {
         self.changed.len() as u64
     }

@@ -1,6 +1,7 @@
-//! The blocks of the log: where each stands in the image. The log goes around from its last block to its first.
+//! The blocks of the log, and the place of each in the image. The log continues from its last block at its first.
 //!
-//! The map is read once, has no holes, leads to no block twice, and has few pieces, so that a small image cannot claim a long log.
+//! The map is read once. It has no holes, leads to no block twice, and has few pieces, so that a small image cannot
+//! claim a long log.
 
 use super::super::Fs;
 use super::super::blocks::Source;
@@ -15,7 +16,7 @@ const PIECES_MAX: usize = 1 << 16;
 struct Piece {
     /// The first of them, as the journal counts.
     first: u64,
-    /// Where it stands in the image.
+    /// Its place in the image.
     at: u64,
     len: u64,
 }
@@ -52,7 +53,7 @@ impl<'s> Ring<'s> {
         }
     }
 
-    /// How many there are.
+    /// The number of blocks.
     pub(super) fn blocks(&self) -> u64 {
         self.blocks
     }
@@ -61,12 +62,12 @@ impl<'s> Ring<'s> {
         self.block_size
     }
 
-    /// How many blocks the image has.
+    /// The number of the image's blocks.
     pub(super) fn image_blocks(&self) -> u64 {
         self.source.size() / self.block_size as u64
     }
 
-    /// Where a block of the journal stands in the image.
+    /// The place of a block of the journal in the image.
     pub(super) fn place(&self, block: u64) -> Result<u64> {
         let behind = self.pieces.partition_point(|piece| piece.first <= block);
         let piece = behind.checked_sub(1).and_then(|index| self.pieces.get(index));

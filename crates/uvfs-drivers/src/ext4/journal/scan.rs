@@ -1,14 +1,16 @@
-//! Goes through the log, transaction by transaction, and collects which blocks are to be read from it.
+//! Goes through the log, transaction by transaction, and collects the blocks to be read from it.
 //!
-//! Transactions are numbered one after the other; a block without the magic number or with another number ends the log. A transaction counts
-//! once its commit is found, and all of its checksums are right: the first one that is not whole ends the replay, and what was before it stays.
-//! (The kernel refuses to mount after a wrong checksum, or leaves single blocks out; e2fsck replays what is before it, as is done here.)
+//! Transactions are numbered one after the other; a block without the magic number or with another number ends the
+//! log. A transaction counts once its commit is found and all of its checksums are right. The first one that is not
+//! whole ends the replay, and the earlier ones stay. (After a wrong checksum the kernel refuses to mount, or leaves
+//! single blocks out. e2fsck replays the transactions before it, as this module does.)
 //!
-//! A revoke cancels what its own transaction and earlier ones hold of a block, wherever in the transaction it stands; what later ones hold counts.
-//! Transactions come in their order, so this takes one pass: the data of a transaction first, then its revokes.
+//! A revoke cancels a block's data in its own transaction, before or after the revoke, and in earlier ones. Data in
+//! later transactions counts. Transactions come in their order, so this takes one pass: the data of a transaction
+//! first, then its revokes.
 //!
-//! Hostile logs: a scan uses up each block of the log once and then ends, numbers wrap at 2^32, and a number of a block outside of the image is
-//! damage.
+//! Hostile logs: a scan uses up each block of the log once and then ends, numbers wrap at 2^32, and a number of a
+//! block outside of the image is damage.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +20,14 @@ use super::overlay::Place;
 use super::ring::Ring;
 use super::superblock::{LogHead, Sums};
 
-/// Why a log ended.
+/// The reason why a log ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// Nothing follows.
     Whole,
     /// A transaction without its commit.
     Unfinished,
-    /// A transaction with a wrong checksum of this.
+    /// A transaction with a wrong checksum; the text names the kind of block.
     Wrong(&'static str),
 }
 
@@ -42,11 +44,11 @@ pub(super) struct Found {
     pub end: End,
 }
 
-/// A transaction whose commit was not found yet: where in the log its blocks stand. Their content is read again once
-/// it counts, because a log may have many tags. A descriptor that has more by then, in an image that changes
-/// meanwhile, is believed as many as it had.
+/// A transaction whose commit was not found yet: the places of its blocks in the log. Their content is read again
+/// once the transaction counts, because a log may have many tags. If a descriptor has more tags by then, because the
+/// image changed meanwhile, only as many as it had are used.
 struct Transaction {
-    /// Where each stands, and how many tags it had.
+    /// The place of each, and how many tags it had.
     descriptors: Vec<(u64, usize)>,
     revokes: Vec<u64>,
     /// Checksum of the first version.
@@ -83,7 +85,7 @@ pub(super) fn scan(ring: &Ring<'_>, head: &LogHead) -> Result<Found> {
 }
 
 impl Scan<'_> {
-    /// The number of the next block, which is used up by that; none where all are.
+    /// The number of the next block, which is then used up; none if all are.
     fn take(&mut self) -> Option<u64> {
         self.left = self.left.checked_sub(1)?;
         let taken = self.next;
@@ -96,7 +98,7 @@ impl Scan<'_> {
         if block + 1 == self.head.end { self.head.first } else { block + 1 }
     }
 
-    /// Reads the next block of the log if it belongs to the current transaction: what it is, and where.
+    /// Reads the next block of the log if it belongs to the current transaction. Returns its kind and place.
     fn step(&mut self) -> Result<Option<(Kind, u64)>> {
         let Some(at) = self.take() else { return Ok(None) };
         self.ring.read(at, &mut self.raw)?;
@@ -104,7 +106,7 @@ impl Scan<'_> {
         Ok(header.map(|header| (header.kind, at)))
     }
 
-    /// The next transaction, or why there is none.
+    /// The next transaction, or the reason why there is none.
     fn transaction(&mut self) -> Result<std::result::Result<Transaction, End>> {
         let mut transaction = Transaction::new();
         let mut is_begun = false;
@@ -133,7 +135,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Takes the data of the descriptor that was read, and goes on with the checksum of the first version.
+    /// Takes the data of the descriptor that was read, and continues the checksum of the first version.
     fn descriptor(&mut self, tags: &[Tag], sum: &mut u32) -> Result<Option<End>> {
         if !self.head.is_tail_right(&self.raw) {
             return Ok(Some(End::Wrong("of a descriptor")));
@@ -157,7 +159,7 @@ impl Scan<'_> {
         Ok(None)
     }
 
-    /// A whole transaction: what it holds of a block counts now, and nothing counts of what it revokes.
+    /// A whole transaction: its data counts now, and no earlier data of the blocks that it revokes.
     fn apply(&mut self, transaction: &Transaction) -> Result<()> {
         for (descriptor, count) in &transaction.descriptors {
             self.ring.read(*descriptor, &mut self.raw)?;

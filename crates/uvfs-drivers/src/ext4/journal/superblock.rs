@@ -8,9 +8,9 @@ use super::super::checksum::{crc32c, crc32c_around, right};
 use super::block::{Header, Kind};
 use super::refused;
 
-/// How long it is.
+/// Its length.
 const SIZE: usize = 1024;
-/// Where its own checksum stands.
+/// The offset of its own checksum.
 const CHECKSUM: usize = 0xfc;
 /// The kind of checksum that versions 2 and 3 have.
 const CRC32C: u8 = 4;
@@ -26,16 +26,16 @@ const CSUM_V3: u32 = 0x10;
 const FAST_COMMIT: u32 = 0x20;
 const READ: u32 = REVOKE | WIDE | ASYNC_COMMIT | CSUM_V2 | CSUM_V3 | FAST_COMMIT;
 
-/// Blocks for fast commits, where the log does not say.
+/// Blocks for fast commits, if the log does not tell.
 const FAST_BLOCKS: u64 = 256;
-/// Fewer blocks no log keeps for itself.
+/// The least blocks that a log keeps for itself.
 const LEAST: u64 = 1024;
 
-/// Which checksums there are.
+/// The version of a log's checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sums {
     None,
-    /// In a commit, of all blocks of its transaction but revokes.
+    /// In a commit: of all blocks of its transaction except revokes.
     V1,
     /// In each block, and 16 bits of it in the tag of each block of data.
     V2,
@@ -49,7 +49,7 @@ pub(super) struct LogHead {
     /// The first block of the log, and the block behind its last.
     pub first: u64,
     pub end: u64,
-    /// Where the oldest transaction begins, and its number. Start 0: there is none.
+    /// The block where the oldest transaction begins, and its number. Start 0: there is none.
     pub start: u64,
     pub sequence: u32,
     pub sums: Sums,
@@ -57,14 +57,14 @@ pub(super) struct LogHead {
     pub seed: u32,
     /// Block numbers have 64 bits.
     pub wide: bool,
-    /// Where fast commits begin, if there may be any.
+    /// The first block of fast commits, if there may be any.
     pub fast: Option<u64>,
     /// Errors were seen.
     pub errno: u32,
 }
 
 impl LogHead {
-    /// Takes the head apart; its inode has so many blocks.
+    /// Parses the head; its inode has `blocks` blocks.
     pub(super) fn parse(raw: &[u8], block_size: usize, blocks: u64) -> Result<Self, Refused> {
         let bad = |what: &str| refused(&format!("the head of its journal is damaged ({what})"));
         let within = |holds: bool, what| if holds { Ok(()) } else { Err(bad(what)) };

@@ -265,7 +265,8 @@ fn what_is_not_committed_is_left_out() {
     }
 }
 
-/// A log whose every block is a descriptor of one transaction, one whose data go around it, and one that is full to its last block.
+/// A log whose every block is a descriptor of one transaction, one whose data go around it, and one that is full to
+/// its last block.
 #[test]
 fn a_log_is_gone_through_once() {
     for (sums, wide) in ALL {

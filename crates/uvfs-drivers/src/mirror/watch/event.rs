@@ -1,7 +1,7 @@
 //! Events as fanotify(7) writes them: metadata of 24 bytes, and information records behind it.
 //!
-//! Lengths are the kernel's, and checked all the same: whatever the bytes are, what is read lies within them, and the
-//! reading ends. An event that is not understood is `None`, and nothing after it in the same buffer is trusted.
+//! Lengths are the kernel's, and checked all the same: for any bytes, the parser reads only within them, and it ends.
+//! An event that is not understood is `None`, and nothing after it in the same buffer is trusted.
 
 /// A file handle, as name_to_handle_at(2) gives it: its type, and its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ pub(super) enum Place<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Event<'a> {
     mask: u64,
-    /// The process that made the change, by its id; 0 where that is in another namespace.
+    /// The id of the process that made the change; 0 if it is in another namespace.
     pub(super) pid: i32,
     records: &'a [u8],
 }
@@ -69,7 +69,7 @@ impl<'a> Events<'a> {
 }
 
 impl<'a> Iterator for Events<'a> {
-    /// `None` where the bytes are not understood.
+    /// `None` if the bytes are not understood.
     type Item = Option<Event<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -93,17 +93,17 @@ impl<'a> Event<'a> {
         self.mask & (libc::FAN_CREATE | libc::FAN_DELETE | moved) != 0
     }
 
-    /// Whether content may have been.
+    /// Whether content may have been changed.
     pub(super) fn of_content(&self) -> bool {
         self.mask & (libc::FAN_MODIFY | libc::FAN_CLOSE_WRITE) != 0
     }
 
-    /// Whether something was opened: told of while the watch is proven.
+    /// Whether something was opened, which is reported only while the watch is being proven.
     pub(super) fn of_open(&self) -> bool {
         self.mask & libc::FAN_OPEN != 0
     }
 
-    /// Whether it says no more than that.
+    /// Whether it reports only that.
     pub(super) fn of_open_only(&self) -> bool {
         self.mask & !libc::FAN_ONDIR == libc::FAN_OPEN
     }
@@ -122,7 +122,7 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// The places that it is about; `None` for one that is not understood.
+    /// The places of the event; `None` for one that is not understood.
     pub(super) fn places(&self) -> impl Iterator<Item = Option<Place<'a>>> {
         let mut rest = Some(self.records);
         std::iter::from_fn(move || {
@@ -138,7 +138,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// The first record and what comes after it; none inside where it is about nothing that we ask for.
+/// The first record and the bytes after it. It has no place if it is about nothing that we ask for.
 fn record(bytes: &[u8]) -> Option<(Option<Place<'_>>, &[u8])> {
     let kind = *bytes.first()?;
     let len = usize::from(u16::from_ne_bytes([*bytes.get(2)?, *bytes.get(3)?]));

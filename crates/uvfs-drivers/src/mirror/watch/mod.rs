@@ -1,24 +1,24 @@
 //! Watching a file system for changes that others make: fanotify(7), one thread.
 //!
-//! The whole file system that the source lies in is marked, so that nothing has to be done for a directory that comes
-//! to be known. Events of other parts arrive too: the listener drops those about files that it does not know, which
-//! is one look into a table. Events name files by handle, and directories by handle with the name in them. They
-//! arrive after the change, merged, and say where to look again; what is told is never what has happened.
+//! The whole file system of the source is marked, so that a newly known directory needs no call. Events of other
+//! parts arrive too: the listener drops those about files that it does not know, at the cost of one look into a
+//! table. Events name files by handle, and directories by handle with the name in them. They arrive after the change,
+//! merged. An event says where to look again, never what happened.
 //!
-//! Changes by this process itself are not told of: the caller that makes one knows it. (fanotify merges no events of
-//! different processes, so that nothing of others is lost by that.) Events that the kernel had no room for, and those
-//! that cannot be understood, are told of as *overflow*: anything may have changed.
+//! Changes by this process itself are not reported: the caller that makes one knows it. (fanotify merges no events of
+//! different processes, so this loses no event of others.) Lost events, which the kernel had no room for, and events
+//! that cannot be understood are reported as *overflow*: anything may have changed.
 //!
-//! **Proven** is each watch before it counts. The source is opened, and an event must say so that names it by the handle by which it is
-//! known. For that moment the mark tells of opens too: nothing is written, so that works where nothing may be, and no program that
-//! uses the source sees it.
+//! Each watch is **proven** before it counts. The source is opened, and an event must report that, and name the
+//! source by the handle that the mirror knows. For that moment the mark reports opens too. This writes nothing, so it
+//! works where nothing may be written, and no program that uses the source sees it.
 //!
-//! **Refused** is a watch without CAP_SYS_ADMIN, and one on a file system without handles or of which changes are
-//! made elsewhere (network, FUSE, overlays). So is one by a kernel that cannot name the directory of an event (before
-//! 5.9), and one that is not proven.
+//! A watch is **refused** without CAP_SYS_ADMIN, and on a file system without handles or whose changes are made
+//! elsewhere (network, FUSE, overlays). It is also refused by a kernel that cannot name the directory of an event
+//! (before 5.9), and if it is not proven.
 //!
-//! The thread holds no lock while it tells. It ends with the [`Watcher`]; where it ends before, because reading failed,
-//! [`Told::ended`] is called, and nothing is known from then on.
+//! The thread holds no lock while it reports. It ends with the [`Watcher`]. If it ends before, because reading
+//! failed, it calls [`Told::ended`], and nothing is known from then on.
 
 mod event;
 mod sys;
@@ -45,24 +45,24 @@ use event::{Event, Events, Place};
 /// Bytes of events that are read at a time: some thousand.
 const BUFFER: usize = 256 << 10;
 
-/// How long events gather after there were none but our own: a millisecond for each time in a row, up to this many. A
-/// program that changes much through us would else have this thread woken up for each change. Where others change
-/// something and we do not, the events are read at once.
+/// How long events gather after a batch of only our own: a millisecond for each such batch in a row, up to this many.
+/// Otherwise a program that changes much through the mirror would wake this thread for each change. If only others
+/// change something, the events are read at once.
 const GATHER: u32 = 4;
 
-/// How long the event is waited for that proves a watch. It is in the queue before the call returns that it is about.
+/// How long the proof of a watch may take. Its event is in the queue before the call that it is about returns.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The listener, which is told of changes. Called from the watcher's thread, one call at a time.
+/// The listener for changes. Called from the watcher's thread, one call at a time.
 pub trait Told: Send + Sync + 'static {
     /// `name` in the directory `dir` was made, removed, or leads elsewhere.
     fn name(&self, dir: Handle<'_>, name: &[u8]);
-    /// A rename has given this file `name` in the directory `dir`. Both names are told of besides.
+    /// A rename has given this file `name` in the directory `dir`. Both names are reported too.
     fn moved(&self, handle: Handle<'_>, dir: Handle<'_>, name: &[u8]);
-    /// Attributes were changed; with `content`, what is in the file too. Whether that was to be expected, as a write through the
-    /// mount is that a user's process makes by itself: events gather then as they do after those of our own.
+    /// Attributes were changed; with `content`, the file's content too. Returns whether that was to be expected, like
+    /// a user's write to a lent file through the mount. Events gather then as after our own.
     fn object(&self, handle: Handle<'_>, content: bool) -> bool;
-    /// Whether this handle is that by which the source itself is known.
+    /// Whether the mirror knows the source itself by this handle.
     fn is_source(&self, dir: Handle<'_>) -> bool;
     /// Events were lost: anything may have changed.
     fn overflow(&self);
@@ -70,7 +70,8 @@ pub trait Told: Send + Sync + 'static {
     fn ended(&self, why: &str);
 }
 
-/// Why a file system cannot be watched, as the rest of a sentence that begins with "changes by others are not seen: ".
+/// Why a file system cannot be watched, as the rest of a sentence that begins with "changes by others are not seen:
+/// ".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused(String);
 
@@ -104,7 +105,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// The counts of what was seen so far.
+/// The counts of events so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Events of others.
@@ -122,7 +123,7 @@ struct Tally {
     overflows: AtomicU64,
 }
 
-/// A file system that is watched; dropping it ends that.
+/// The watch of a file system; dropping it ends the watch.
 #[derive(Debug)]
 pub struct Watcher {
     stop: Arc<OwnedFd>,
@@ -170,15 +171,16 @@ impl Drop for Watcher {
 }
 
 impl Watcher {
-    /// Watches the file system of `source`. Changes made after this returns are told of.
+    /// Watches the file system of `source`. Changes made after this returns are reported.
     ///
     /// # Errors
-    /// Why it cannot be watched.
+    /// The reason why it cannot be watched.
     pub fn start(source: BorrowedFd<'_>, told: Arc<dyn Told>) -> Result<Self, Refused> {
         Self::start_for(source, told, std::process::id(), PATIENCE)
     }
 
-    /// [`Watcher::start`], where `own` is the process whose events are left out (0: none), and the proof is waited for so long.
+    /// [`Watcher::start`], with the process `own` whose events are left out (0: none), and the time that the proof
+    /// may take.
     fn start_for(
         source: BorrowedFd<'_>,
         told: Arc<dyn Told>,
@@ -214,7 +216,7 @@ impl Watcher {
         self.own.store(0, Relaxed);
     }
 
-    /// The counts of what was seen so far.
+    /// The counts of events so far.
     pub fn counts(&self) -> Counts {
         let t = &self.tally;
         let [events, own, overflows] = [&t.events, &t.own, &t.overflows].map(|count| count.load(Relaxed));
@@ -222,7 +224,8 @@ impl Watcher {
     }
 }
 
-/// File systems whose files are changed by others than this kernel, or that tell of other files than they show.
+/// File systems whose files are not only changed by this kernel, or whose events are about other files than they
+/// show.
 const ELSEWHERE: [(u32, &str); 14] = [
     (0x6969, "NFS"),
     (0xff53_4d42, "CIFS"),
@@ -240,7 +243,7 @@ const ELSEWHERE: [(u32, &str); 14] = [
     (0x794c_7630, "overlayfs"),
 ];
 
-/// The name of the file system of `source`, where it is one of [`ELSEWHERE`].
+/// The name of the file system of `source`, if it is one of [`ELSEWHERE`].
 fn elsewhere(source: BorrowedFd<'_>) -> Result<Option<&'static str>, Errno> {
     let kind = rustix::fs::fstatfs(source)?.f_type;
     Ok(ELSEWHERE.iter().find(|(magic, _)| *magic == kind as u32).map(|(_, name)| *name))
@@ -269,7 +272,8 @@ fn mark(source: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
     Ok(group)
 }
 
-/// Opens `source`, and has the group told of that. It is told of other opens no longer than that takes.
+/// Opens `source`, and lets the group get an event for that. The group gets events of opens no longer than this
+/// takes.
 fn open_and_tell(group: &OwnedFd, source: BorrowedFd<'_>) -> Result<(), Refused> {
     let refused = |errno: Errno| Refused(format!("whether events come cannot be found out: {errno}"));
     sys::tell_of_opens(group, source, true).map_err(refused)?;
@@ -336,7 +340,7 @@ impl Thread {
         }
     }
 
-    /// Waits for so many milliseconds; whether the end was asked for meanwhile.
+    /// Waits for so many milliseconds. Returns whether the end was asked for meanwhile.
     fn stops_within(&self, millis: u32) -> io::Result<bool> {
         let time = Timespec { tv_sec: 0, tv_nsec: i64::from(millis) * 1_000_000 };
         let mut stop = [PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN)];
@@ -347,8 +351,8 @@ impl Thread {
         }
     }
 
-    /// Tells of the events that were read at once. All of it happened before the first of it is told, so that each
-    /// thing is told once. Whether there was nothing but our own doing, and what was to be expected.
+    /// Reports the events of one read. All of them happened before the first is reported, so each change is reported
+    /// once. Returns whether all were our own or to be expected.
     fn batch(&self, bytes: &[u8], seen: &mut HashSet<u64, RandomState>) -> bool {
         seen.clear();
         let mut own_only = true;
@@ -393,7 +397,8 @@ impl Thread {
                 return false;
             };
             match place {
-                // Where only a file's attributes or content changed, its name is told besides, and leads where it did.
+                // If only a file's attributes or content changed, the event names it too, and the name leads where it
+                // did.
                 Place::Name(..) if !event.of_names() => {}
                 Place::Name(dir, name) => {
                     if seen.insert(self.hash.hash_one((dir, name))) {

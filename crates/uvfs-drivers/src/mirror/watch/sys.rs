@@ -9,8 +9,8 @@ fn errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// A group whose events name files by handle and directories with the name in them; with `target` (Linux 5.17) also the
-/// file that a name led to.
+/// A group whose events name files by handle, and directories with the name in them. With `target` (Linux 5.17) they
+/// also name the file that a name led to.
 pub(super) fn group(target: bool) -> Result<OwnedFd, Errno> {
     let report = libc::FAN_REPORT_DIR_FID | libc::FAN_REPORT_NAME | libc::FAN_REPORT_FID;
     let report = if target { report | libc::FAN_REPORT_TARGET_FID } else { report };
@@ -25,13 +25,14 @@ pub(super) fn group(target: bool) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Marks the file system of `source`. `renames`: renames come as one event, and events of names tell what a name led to (Linux 5.17).
+/// Marks the file system of `source`. `renames` (Linux 5.17): renames come as one event, and events of names tell
+/// which file a name led to.
 pub(super) fn mark(group: &OwnedFd, source: BorrowedFd<'_>, renames: bool) -> Result<(), Errno> {
     let moves = if renames { libc::FAN_RENAME } else { libc::FAN_MOVED_FROM | libc::FAN_MOVED_TO };
     let names = libc::FAN_CREATE | libc::FAN_DELETE | moves;
     let files = libc::FAN_ATTRIB | libc::FAN_MODIFY | libc::FAN_CLOSE_WRITE;
-    // That a file lost a name is a change of its attributes, wherever the name was, and what removes a directory's name says
-    // which directory it was, where events tell that: the last link's end says nothing new then.
+    // A file that loses a name changes its attributes, wherever the name was. With `renames`, the event that removes
+    // a directory's name tells which directory it was. So the end of the last link tells nothing new then.
     let files = if renames { files } else { files | libc::FAN_DELETE_SELF };
     let flags = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM;
     let mask = names | files | libc::FAN_ONDIR;
@@ -41,9 +42,9 @@ pub(super) fn mark(group: &OwnedFd, source: BorrowedFd<'_>, renames: bool) -> Re
     if outcome == 0 { Ok(()) } else { Err(errno()) }
 }
 
-/// Has what is opened in the file system of `source`, which is marked, told of too; or no more.
+/// Makes the mark on the file system of `source` report opens too, or no longer.
 pub(super) fn tell_of_opens(group: &OwnedFd, source: BorrowedFd<'_>, tell: bool) -> Result<(), Errno> {
-    // Taken away, FAN_ONDIR would be missing to the other events.
+    // FAN_ONDIR is not removed: the other events need it.
     let (act, mask) = if tell {
         (libc::FAN_MARK_ADD, libc::FAN_OPEN | libc::FAN_ONDIR)
     } else {
