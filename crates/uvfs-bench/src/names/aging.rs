@@ -14,7 +14,7 @@ const SEED: u64 = 22;
 
 /// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum AgingStep {
     /// The file is removed.
     Remove,
     /// The file is created.
@@ -25,7 +25,7 @@ pub enum Change {
 ///
 /// # Errors
 /// The first error of `change`.
-pub fn age(tree: &Tree, mut change: impl FnMut(Change, &Entry) -> Result<()>) -> Result<()> {
+pub fn age(tree: &Tree, mut change: impl FnMut(AgingStep, &Entry) -> Result<()>) -> Result<()> {
     let is_file = |entry: &Entry| entry.attr.ino != 0 && !entry.attr.is_dir();
     let files: Vec<&Entry> = tree.entries.iter().filter(|entry| is_file(entry)).collect();
     operations(files.len() as u64, |what, file| {
@@ -37,16 +37,16 @@ pub fn age(tree: &Tree, mut change: impl FnMut(Change, &Entry) -> Result<()>) ->
 ///
 /// # Errors
 /// The first error of `change`.
-pub fn operations(files: u64, mut change: impl FnMut(Change, u64) -> Result<()>) -> Result<()> {
+pub fn operations(files: u64, mut change: impl FnMut(AgingStep, u64) -> Result<()>) -> Result<()> {
     let mut order: Vec<u32> = (0..u32::try_from(files)?).collect();
     let mut random = fastrand::Rng::with_seed(SEED);
     for _ in 0..ROUNDS {
         random.shuffle(&mut order);
         let half = order.len().div_ceil(2);
         let chosen = &mut order[..half];
-        chosen.iter().try_for_each(|file| change(Change::Remove, u64::from(*file)))?;
+        chosen.iter().try_for_each(|file| change(AgingStep::Remove, u64::from(*file)))?;
         random.shuffle(chosen);
-        chosen.iter().try_for_each(|file| change(Change::Create, u64::from(*file)))?;
+        chosen.iter().try_for_each(|file| change(AgingStep::Create, u64::from(*file)))?;
     }
     Ok(())
 }
@@ -55,7 +55,7 @@ pub fn operations(files: u64, mut change: impl FnMut(Change, u64) -> Result<()>)
 mod tests {
     use super::*;
 
-    fn recorded(files: u64) -> Vec<(Change, u64)> {
+    fn recorded(files: u64) -> Vec<(AgingStep, u64)> {
         let mut all = Vec::new();
         operations(files, |change, file| {
             all.push((change, file));
@@ -76,9 +76,9 @@ mod tests {
                 files.dedup();
                 files
             };
-            assert!(round[..4].iter().all(|(change, _)| *change == Change::Remove));
-            assert_eq!(of(Change::Remove).len(), 4);
-            assert_eq!(of(Change::Remove), of(Change::Create));
+            assert!(round[..4].iter().all(|(change, _)| *change == AgingStep::Remove));
+            assert_eq!(of(AgingStep::Remove).len(), 4);
+            assert_eq!(of(AgingStep::Remove), of(AgingStep::Create));
         }
         assert_eq!(all, recorded(7), "every arm does the same");
         let removed = |round: usize| -> Vec<u64> { all[round * 8..][..4].iter().map(|(_, f)| *f).collect() };

@@ -12,7 +12,7 @@ use uvfs::{Attr, Context, Cred, Driver, Errno, OpenFlags, Vfs, VfsConfig};
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
 
 use crate::harness::{Arm, Seat, Worker};
-use crate::names::aging::{self, Change};
+use crate::names::aging::{self, AgingStep};
 use crate::names::paths::Paths;
 use crate::names::tree::{Entry, ROOT, Tree, attr_of};
 use crate::workloads::lookups::{Setup, USER};
@@ -111,8 +111,8 @@ fn age(vfs: &Vfs, tree: &Tree, dirs: &Dirs) -> Result<()> {
     aging::age(tree, |change, entry| {
         let path = path_of(dirs, entry)?;
         match change {
-            Change::Remove => context.unlink(&path)?,
-            Change::Create => drop(context.mknod(&path, entry.attr.mode, 0)?),
+            AgingStep::Remove => context.unlink(&path)?,
+            AgingStep::Create => drop(context.mknod(&path, entry.attr.mode, 0)?),
         }
         Ok(())
     })

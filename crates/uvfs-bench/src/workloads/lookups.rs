@@ -13,7 +13,7 @@ use uvfs_cache::Attr;
 use crate::arms::{Local, Table};
 use crate::harness::{Arm, Seat, Worker};
 use crate::names::Names;
-use crate::names::aging::{self, Change};
+use crate::names::aging::{self, AgingStep};
 use crate::names::namei::{Cred, Failure};
 use crate::names::paths::{Path, Paths};
 use crate::names::tree::{Tree, attr_of};
@@ -76,8 +76,8 @@ pub fn filled<T: Table>(setup: &Setup) -> Result<T> {
     let mut table = T::build(&setup.tree, setup.threads)?;
     if setup.aged {
         aging::age(&setup.tree, |change, entry| match change {
-            Change::Remove => table.remove(entry),
-            Change::Create => table.create(entry),
+            AgingStep::Remove => table.remove(entry),
+            AgingStep::Create => table.create(entry),
         })?;
     }
     Ok(table)

@@ -197,7 +197,7 @@ fn victims(tree: &Tree) -> Vec<Victim> {
     all
 }
 
-/// What the thread beside has done at one rate.
+/// The changes that the writing thread made at one rate.
 #[derive(Clone, Copy, Default)]
 struct Paced {
     time: Duration,
@@ -385,6 +385,7 @@ impl<T: Movable + 'static> Worker for Looking<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arms::Table as _;
 
     fn arm<T: Movable + 'static>() -> Disturbed<T> {
         let shape = Shape { files: 50, depth: 4, per_dir: None, own: false, negative: false, seed: 1 };

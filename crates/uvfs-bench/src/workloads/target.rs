@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::harness::{Arm, Seat, Worker};
-use crate::names::aging::{self, Change};
+use crate::names::aging::{self, AgingStep};
 use crate::names::tree::{LazyTree, ROOT, Shape, Tree};
 use crate::workloads::context::Call;
 use crate::workloads::lookups::Setup;
@@ -141,8 +141,8 @@ fn made(dir: &std::path::Path, setup: &Setup) -> Result<tempfile::TempDir> {
             let parent = dirs.get(&entry.parent).context("an entry without its directory")?;
             let path = parent.join(String::from_utf8_lossy(&entry.name).as_ref());
             match change {
-                Change::Remove => std::fs::remove_file(path)?,
-                Change::Create => drop(std::fs::File::create(path)?),
+                AgingStep::Remove => std::fs::remove_file(path)?,
+                AgingStep::Create => drop(std::fs::File::create(path)?),
             }
             Ok(())
         })?;

@@ -144,7 +144,7 @@ impl Handles {
     }
 }
 
-/// What identifies a file.
+/// The identity of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Identity {
     Handle(FileHandle),

@@ -1,8 +1,8 @@
 //! A directory of the host, shown as a file system: operations on it are done on the host.
 //!
 //! Names and attributes are answered from the cache while they may be trusted; everything else goes through to the
-//! host. Nothing outside the source is read or written: see [`reach`]. The host's kernel decides what a caller may
-//! do, and who owns the files that the caller makes: see [`caller`]. Mounts inside the source are shown as empty
+//! host. Nothing outside the source is read or written: see [`reach`]. The host's kernel checks the caller's
+//! permissions and gives new files their owner: see [`caller`]. Mounts inside the source are shown as empty
 //! directories or files, or each by a mirror of its own, mounted there ([`Submounts`]).
 //!
 //! | file | contents |

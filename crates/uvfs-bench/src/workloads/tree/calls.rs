@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, mkdirat, mknodat, openat, statat, unlinkat};
 
 use crate::harness::{Arm, Seat, Worker, usage};
-use crate::names::aging::{self, Change};
+use crate::names::aging::{self, AgingStep};
 use crate::workloads::target::{Target, directory};
 use crate::workloads::tree::shape::{Name, Shape, Unit, Units, dir, top};
-use crate::workloads::tree::{Phase, Plan};
+use crate::workloads::tree::{Phase, TreePlan};
 
 /// The buffer size of glibc's readdir(3).
 const READDIR: usize = 32 * 1024;
@@ -22,7 +22,7 @@ const READDIR: usize = 32 * 1024;
 pub struct SystemCalls {
     name: String,
     shape: Shape,
-    plan: Plan,
+    plan: TreePlan,
     fd: OwnedFd,
     filled: Mutex<bool>,
     /// Whether the trees that exist are aged.
@@ -36,7 +36,7 @@ impl SystemCalls {
     ///
     /// # Errors
     /// If the directory cannot be written to.
-    pub fn new(target: &Target, shape: Shape, plan: Plan) -> Result<Self> {
+    pub fn new(target: &Target, shape: Shape, plan: TreePlan) -> Result<Self> {
         let Target::Dir { name, dir } = target else { bail!("this process's own arms are no target") };
         let base = tempfile::Builder::new()
             .prefix("uvfs-bench-")
@@ -67,13 +67,13 @@ impl SystemCalls {
         Ok(())
     }
 
-    fn change(&self, change: Change, file: u64) -> Result<()> {
+    fn change(&self, change: AgingStep, file: u64) -> Result<()> {
         let (unit, file) = self.shape.file(file);
         let above = opened(&self.fd, top(unit.tree), OFlags::PATH)?;
         let (here, name) = (opened(&above, dir(unit.dir), OFlags::PATH)?, Name::new(b'f', file));
         match change {
-            Change::Remove => unlinkat(&here, name.c(), AtFlags::empty()).context("cannot remove a file"),
-            Change::Create => made(&here, name),
+            AgingStep::Remove => unlinkat(&here, name.c(), AtFlags::empty()).context("cannot remove a file"),
+            AgingStep::Create => made(&here, name),
         }
     }
 }

@@ -20,9 +20,9 @@ use uvfs_drivers::tmpfs::{Tmpfs, parse};
 use crate::arms::inodes::links::{Kernel, Links};
 use crate::harness::spread::Spread;
 use crate::harness::{Arm, Seat, Worker, usage};
-use crate::names::aging::{self, Change};
+use crate::names::aging::{self, AgingStep};
 use crate::workloads::tree::shape::{Name, Shape, Unit, Units, dir, top};
-use crate::workloads::tree::{Phase, Plan};
+use crate::workloads::tree::{Phase, TreePlan};
 
 /// Slots of the cache besides those of the trees.
 const SPARE: u64 = 1 << 17;
@@ -33,7 +33,7 @@ const TRIED: u64 = 100;
 pub struct InProcess {
     name: &'static str,
     shape: Shape,
-    plan: Plan,
+    plan: TreePlan,
     /// One VFS for all threads, or one for each.
     vfss: Vec<Arc<Vfs>>,
     kernel: Option<Box<dyn Kernel>>,
@@ -61,7 +61,7 @@ impl InProcess {
     ///
     /// # Errors
     /// The error of uvfs, or that there is no address space.
-    pub fn new(name: &'static str, shape: Shape, plan: Plan, own: usize) -> Result<Self> {
+    pub fn new(name: &'static str, shape: Shape, plan: TreePlan, own: usize) -> Result<Self> {
         let inodes = shape.inodes();
         let slots = u32::try_from((inodes + inodes / 8 + SPARE).next_power_of_two())?;
         let vfss = (0..own).map(|_| mounted(slots)).collect::<Result<_>>()?;
@@ -272,16 +272,16 @@ impl<'a> Walking<'a> {
     }
 
     /// Removes or creates one file.
-    fn change(&self, change: Change, unit: Unit, file: u64) -> Result<()> {
+    fn change(&self, change: AgingStep, unit: Unit, file: u64) -> Result<()> {
         let above = self.found(&self.vfs.root(), top(unit.tree))?;
         let dir = self.found(&above, dir(unit.dir))?;
         let (name, place) = (Name::new(b'f', file), self.place(unit) + 1 + file as usize);
         match change {
-            Change::Remove => {
+            AgingStep::Remove => {
                 self.ends(place)?;
                 self.vfs.unlink(&self.op(), &dir, name.bytes())?;
             }
-            Change::Create => {
+            AgingStep::Create => {
                 let (inode, _) = self.vfs.mknod(&self.op(), &dir, name.bytes(), mode::S_IFREG | 0o644, 0)?;
                 self.began(place, &inode)?;
             }

@@ -42,16 +42,16 @@ pub enum Phase {
     Unlink,
 }
 
-/// What an arm does with its trees.
+/// An arm's work on its trees.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct TreePlan {
     /// The measured phases, by variant.
     pub phases: Vec<Phase>,
     /// Whether trees are aged before they are walked or removed.
     pub aged: bool,
 }
 
-impl Plan {
+impl TreePlan {
     /// Whether this phase needs aged trees.
     pub fn wants_aged(&self, phase: Phase) -> bool {
         self.aged && phase != Phase::Create
@@ -166,8 +166,8 @@ struct Made {
 }
 
 impl Made {
-    fn plan(&self) -> Plan {
-        Plan { phases: self.phases.clone(), aged: self.aged }
+    fn plan(&self) -> TreePlan {
+        TreePlan { phases: self.phases.clone(), aged: self.aged }
     }
 }
 
