@@ -1,4 +1,4 @@
-//! `.uvfs`: files that show what the caches of a mount do, and that take a few commands.
+//! `.uvfs`: files that show the figures of a mount's caches, and that take a few commands.
 //!
 //! There is one value per file, and `stats` with all numbers, a line each; they are taken when they are read. Nothing
 //! here asks the mounted file system or waits for it, and the tree says so (`may_block`). So the threads that read
@@ -25,7 +25,7 @@ pub struct About {
     pub source: String,
     /// The options, as they stood after `-o`.
     pub options: String,
-    /// Where Prometheus finds the figures.
+    /// The URL of the figures for Prometheus.
     pub metrics: Option<String>,
     /// The reloader, if the tree can be reloaded.
     pub reloader: Option<Arc<Reloader>>,

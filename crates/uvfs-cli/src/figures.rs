@@ -26,7 +26,7 @@ pub fn is_level(path: &str) -> bool {
 /// The description of the mount besides figures: names and values of labels.
 pub type Labels = [(&'static str, String); 3];
 
-/// Everything that is counted, looked at once.
+/// All counts, read at one time.
 pub struct Snapshot {
     pub cache: CacheCounters,
     pub counters: Counters,

@@ -10,7 +10,7 @@ use uvfs_fuse::Listed;
 
 use crate::print;
 
-/// Prints a line for each mount: what is mounted, and where.
+/// Prints a line for each mount: source and directory.
 pub fn run() -> Result<()> {
     let mounts = uvfs_fuse::listed().context("cannot read /proc/self/mountinfo")?;
     let dead: Vec<bool> = thread::scope(|s| {

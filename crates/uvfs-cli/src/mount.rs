@@ -271,8 +271,8 @@ fn end_record_soon(recorded: Option<Arc<Ext4>>) {
     }
 }
 
-/// Ends the process, and the commands that it runs. Its threads may wait in its own mount, where nothing can kill
-/// them: the connection is aborted, so that they come back.
+/// Ends the process, and the commands that it runs. Its threads may wait in its own mount, and nothing can kill them
+/// there. So the connection is aborted, and they come back.
 fn exit(status: i32, mounted: &Mounted) -> ! {
     kernfs::command::end_all();
     mounted.abort();

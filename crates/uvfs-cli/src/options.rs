@@ -142,7 +142,7 @@ const KNOWN: &[Known] = &[
     ),
 ];
 
-/// The least memory for a mount's first needs, and for what is in use at a time.
+/// The least limit. A lower one would not hold a mount's first needs, and the names in use at a time.
 const MEMORY_MIN: u64 = 4 << 20;
 
 /// Options of a file system, still as text: name and value.
@@ -175,7 +175,7 @@ pub struct Parsed {
     pub driver: DriverOptions,
 }
 
-/// Takes the arguments of `-o` apart. `source` is what is mounted: "tmpfs", "generated".
+/// Parses the arguments of `-o`. `source` is the kind of file system: "tmpfs", "generated".
 pub fn parse(arguments: &[String], source: &str) -> Result<Parsed> {
     let mut parsed = Parsed::default();
     let split = arguments.iter().flat_map(|argument| argument.split(','));

@@ -118,7 +118,7 @@ impl Reloader {
                 format!("{FAILED}{error:#}").replace('\n', " ")
             }
         };
-        // A reader that is told of the reload sees it.
+        // A reader that is notified of the reload sees its effects.
         if self.mounted.get().and_then(Weak::upgrade).is_some_and(|mounted| !mounted.settle(SETTLE)) {
             tracing::debug!("the kernel has not been told of all of the reload yet");
         }

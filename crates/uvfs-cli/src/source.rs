@@ -30,7 +30,7 @@ pub enum Source {
     /// The image's file or device, and the image once [`Source::check`] has opened it.
     Ext4(PathBuf, Option<Arc<Ext4>>),
     Generated(Spec),
-    /// The SPEC's file, and what it declares.
+    /// The SPEC's file, and its declarations.
     Kernfs(PathBuf, kernfs::Spec),
     /// A directory of the host.
     Mirror(PathBuf),

@@ -110,7 +110,7 @@ struct Heard<'o> {
 }
 
 impl Heard<'_> {
-    /// Whether standard output goes on.
+    /// Reads some standard output. Returns whether there may be more.
     fn hear(&mut self, stdout: &mut ChildStdout) -> Result<bool> {
         let mut buffer = [0; 4096];
         match stdout.read(&mut buffer) {
@@ -125,8 +125,8 @@ impl Heard<'_> {
         }
     }
 
-    /// Whether standard error goes on. Output beyond the limit is read too: otherwise the command would wait until
-    /// somebody reads it.
+    /// Reads some standard error. Returns whether there may be more. Output beyond the limit is read too: otherwise
+    /// the command would wait until somebody reads it.
     fn hear_complaint(&mut self, stderr: &mut ChildStderr) -> bool {
         let mut buffer = [0; 4096];
         match stderr.read(&mut buffer) {
@@ -246,7 +246,7 @@ mod tests {
             assert!(attend(&mut group, deadline, &mut heard).is_ok(), "{script}");
             assert_eq!(heard.complaints, "why\n".repeat(COMPLAINTS_MAX / 4).into_bytes(), "{script}");
         }
-        // What goes on with it open is not waited for.
+        // A process that still has it open is not waited for.
         let left = command(&["sh", "-c", "sleep 1000 > /dev/null & echo done"]);
         assert_eq!(output(&left), Ok("done\n".into()));
     }

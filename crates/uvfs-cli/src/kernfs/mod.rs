@@ -284,7 +284,7 @@ mod tests {
         let file = user.open(b"/f", OpenFlags::READ, 0).expect("open");
         let mut buffer = [0; 100];
         assert_eq!(file.read_at(&mut buffer[..4], 0), Ok(4));
-        // It changes its size between two reads of one text: the reader goes on in what it began.
+        // It changes its size between two reads of one text: the reader continues in the text that it began.
         for content in ["x", "a longer text than the one that was there before"] {
             std::fs::write(&data, content).expect("write");
             assert_eq!(file.read_at(&mut buffer, 4), Ok(6));

@@ -81,7 +81,7 @@ pub enum What {
 pub struct Command {
     /// The program and its arguments; no shell takes them apart.
     pub run: Vec<String>,
-    /// Where it runs.
+    /// The directory in which it runs.
     pub dir: PathBuf,
     /// How long it may.
     pub timeout: Duration,
@@ -91,7 +91,7 @@ pub struct Command {
 
 /// The kinds of tables.
 const KINDS: [&str; 6] = ["dir", "value", "file", "command", "counter", "link"];
-/// The keys that may stand outside of them.
+/// The keys that are allowed outside of them.
 const ROOT_KEYS: [&str; 3] = ["mode", "uid", "gid"];
 
 /// The paths met so far, each with the place of its declaration; none for directories that follow from others.

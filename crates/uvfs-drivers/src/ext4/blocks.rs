@@ -98,9 +98,9 @@ impl BlockSource for Upto {
 /// A block's bytes; as long as the file system's block size.
 pub(super) type Block<'f> = uvfs_cache::buffers::Buffer<'f>;
 
-/// The kind of block that the bytes were checked as: a keyed hash of it, so that nobody can make an image in which two are
-/// surely equal. (If two are equal, the block's content is trusted unchecked, and all code that reads it must end all
-/// the same.)
+/// The meaning with which a block's bytes were found right: a keyed hash of it, so that nobody can make an image in
+/// which two are surely equal. (If two are equal, the block's content is trusted unchecked, and all code that reads
+/// it must end all the same.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Checks(u64);
 

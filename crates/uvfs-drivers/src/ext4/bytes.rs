@@ -34,7 +34,7 @@ pub(super) fn be32_at(data: &[u8], at: usize) -> u32 {
     u32_at(data, at).swap_bytes()
 }
 
-/// A number whose halves stand apart.
+/// A number whose halves are at two offsets.
 pub(super) fn split_u64(data: &[u8], low: usize, high: usize) -> u64 {
     u64::from(u32_at(data, high)) << 32 | u64::from(u32_at(data, low))
 }

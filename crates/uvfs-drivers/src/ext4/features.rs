@@ -9,17 +9,17 @@ use super::Refused;
 pub(super) const FILETYPE: u32 = 0x2;
 /// The journal holds changes that were not written to their places.
 pub(super) const NEEDS_RECOVERY: u32 = 0x4;
-/// Group descriptors stand in the groups, from a certain block of descriptors on.
+/// Group descriptors are in the groups, from a certain block of descriptors on.
 pub(super) const META_BG: u32 = 0x10;
 /// Block numbers have 64 bits, descriptors 64 bytes or more.
 pub(super) const WIDE: u32 = 0x80;
 /// Values of extended attributes may be inodes.
 pub(super) const EA_INODE: u32 = 0x400;
-/// The seed of checksums stands in the superblock.
+/// The seed of checksums is in the superblock.
 pub(super) const CSUM_SEED: u32 = 0x2000;
 /// Directories of more than 2 GiB, with one level more of the index.
 pub(super) const LARGE_DIR: u32 = 0x4000;
-/// Small files stand in their inodes.
+/// Small files are in their inodes.
 pub(super) const INLINE_DATA: u32 = 0x8000;
 /// Names, contents and targets of some inodes are encrypted.
 pub(super) const ENCRYPT: u32 = 0x1_0000;
@@ -28,7 +28,7 @@ pub(super) const ENCRYPT: u32 = 0x1_0000;
 pub(super) const RO_HUGE_FILE: u32 = 0x8;
 /// Group descriptors have a CRC-16.
 pub(super) const RO_GDT_CSUM: u32 = 0x10;
-/// Backups of the superblock stand in few groups.
+/// Backups of the superblock are in few groups.
 pub(super) const RO_SPARSE_SUPER: u32 = 0x1;
 /// Blocks are allocated and counted in clusters.
 pub(super) const RO_BIGALLOC: u32 = 0x200;
@@ -61,7 +61,7 @@ const READ: u32 = FILETYPE
 
 const ANEW: &str = "copy its files by way of the kernel (mount -o loop,ro) to one that was made without it";
 
-/// The features that are known and not read: bit, name, meaning, and what can be done.
+/// The features that are known and not read: bit, name, meaning, and advice.
 const REFUSED: &[(u32, &str, &str, &str)] = &[
     (0x8, "journal_dev", "it is a journal, and no file system", "name the device whose journal it is"),
     (0x1, "compression", "its files may be compressed", ANEW),

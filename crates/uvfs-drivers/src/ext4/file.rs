@@ -11,7 +11,7 @@ use super::fault::{Fault, Locate, Result, ensure};
 use super::inode::Node;
 use super::{Fs, features};
 
-/// Shorter ones stand in the inode itself.
+/// Targets of links that are shorter are in the inode itself.
 const FAST_LINK: u64 = 60;
 
 impl Fs {
@@ -121,7 +121,7 @@ impl Fs {
         Ok(target)
     }
 
-    /// Whether the target stands in the inode: there is no block but that of its attributes.
+    /// Whether the target is in the inode: there is no block but that of its attributes.
     fn is_fast_link(&self, node: &Node) -> bool {
         if self.sup.has_incompat(features::EA_INODE) {
             return node.size < FAST_LINK;

@@ -75,8 +75,7 @@ impl Hasher {
         now << 1
     }
 
-    /// Hands out the name in pieces of `N` words, four characters to a word, filled up with what is left of
-    /// its length.
+    /// Hands out the name in pieces of `N` words, four characters to a word, filled up with the rest of its length.
     fn pieces<const N: usize>(&self, name: &[u8], mut mix: impl FnMut(&[u32; N])) {
         let mut rest = name;
         while !rest.is_empty() {

@@ -49,7 +49,7 @@ fn pairs(block: &[u8]) -> Result<Pairs> {
         ensure(reserved == 0 && length == 8, "root of a directory's index")?;
         ROOT_PAIRS
     };
-    // The first pair has no hash: limit and count stand there.
+    // The first pair has no hash: limit and count are there.
     let (limit, count) = (usize::from(u16_at(block, at)), usize::from(u16_at(block, at + 2)));
     ensure(count > 0 && count <= limit && at + limit * PAIR <= len, "size of a directory's index")?;
     Ok(Pairs { at, count, limit })

@@ -231,7 +231,7 @@ impl Ext4 {
         self.fs.blocks.record(out)
     }
 
-    /// Writes out what was recorded so far.
+    /// Writes out the rest of the record so far.
     ///
     /// # Errors
     /// The reason why the record ended before, or ends now.

@@ -13,7 +13,7 @@ use super::features;
 const OFFSET: u64 = 1024;
 /// How long it is.
 const SIZE: usize = 1024;
-/// Its magic number, which stands near its beginning.
+/// Its magic number, which is near its beginning.
 const MAGIC: u16 = 0xef53;
 /// The offset of its own checksum.
 const CHECKSUM: usize = 0x3fc;

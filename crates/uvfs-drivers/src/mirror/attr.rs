@@ -24,7 +24,7 @@ const TRIES: u32 = 4;
 
 impl Mirror {
     /// The host's attributes, as those of the inode with this number. They do not tell whether there is an access
-    /// control list. So `acl` says that there may be one wherever there can be, until somebody asks
+    /// control list. So `acl` says that there may be one for every file that can have one, until somebody asks
     /// ([`Mirror::list_of`]).
     pub(super) fn shown(&self, number: u64, attr: Attr) -> Attr {
         Attr { ino: number, acl: self.lists && attr.fmt() != mode::S_IFLNK, ..attr }
@@ -48,8 +48,8 @@ impl Mirror {
         Ok(self.shown(node.number, seen?))
     }
 
-    /// When the file was made, as far as the host knows. It is asked each time: a file system may be told another
-    /// time.
+    /// When the file was made, as far as the host knows. It is asked each time, because some file systems can change
+    /// that time.
     pub(super) fn birth_of(&self, inode: &Inode<'_>) -> Result<Option<Time>> {
         let node = self.node(inode)?;
         if node.covered() {
@@ -126,7 +126,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// Cuts or extends a file. A caller that has it `opened` for writing may, whatever its mode is by now.
+    /// Truncates or extends a file. A caller that has it `opened` for writing may do so, even if its mode has
+    /// changed.
     fn truncate(&self, node: &Node, target: &At<'_>, size: u64, opened: bool, how: OFlags) -> Result<()> {
         let writable = |open: &Opened| open.access.contains(Access::WRITE);
         if opened && let Some(open) = node.find_open(writable) {

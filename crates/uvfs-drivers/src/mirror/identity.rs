@@ -17,7 +17,7 @@ use uvfs::types::{Attr, Errno, Result, Time, mode};
 
 use super::sys::{self, HANDLE_MAX};
 
-/// Handles of the usual file systems have 8 to 20 bytes; longer ones stand in a box.
+/// Handles of the usual file systems have 8 to 20 bytes; longer ones are in a box.
 const SHORT: usize = 22;
 /// `FILEID_INO64_GEN` and the same with a parent: the types of the handles that the kernel makes up. Some file
 /// systems with handles of their own use these types too, such as XFS and EROFS.
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(Handles::MadeUp.identity(other.clone(), 0, Time::default()), Identity::Handle(other));
     }
 
-    /// These have no handles of their own in any kernel. The tests of a mount say what the others have.
+    /// These have no handles of their own in any kernel. The tests of a mount check the others.
     #[test]
     fn what_the_kernel_makes_up_is_told_from_what_a_file_system_has() {
         for path in ["/proc", "/sys"] {

@@ -2,12 +2,12 @@
 //!
 //! Names and attributes are answered from the cache while they may be trusted; everything else goes through to the
 //! host. Nothing outside the source is read or written: see [`reach`]. The host's kernel checks the caller's
-//! permissions and gives new files their owner: see [`caller`]. Mounts inside the source are shown as empty
+//! permissions and sets the owner of new files: see [`caller`]. Mounts inside the source are shown as empty
 //! directories or files, or each by a mirror of its own, mounted there ([`Submounts`]).
 //!
 //! | file | contents |
 //! |---|---|
-//! | `identity`, `node` | which file it is; what is known of it, and the table of nodes |
+//! | `identity`, `node` | a file's identity; the known facts of it, and the table of nodes |
 //! | `root`, `reach` | where the mirror begins; from a node to its file |
 //! | `mounts`, `hidden_mounts` | the mounts inside, and the names of those that are not shown |
 //! | `submounts`, `numbers` | the mirrors of the mounts that are shown, and the numbers of their files |
@@ -94,7 +94,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Where the mirror is mounted.
+/// The place where the mirror is mounted.
 struct Mounted {
     cache: Weak<Cache>,
     root: InodeId,
@@ -320,7 +320,7 @@ impl Driver for Mirror {
     fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {
         self.table.tell_of_bytes(cache.external_bytes());
         let _ = self.mounted.set(Mounted { cache: Arc::downgrade(cache), root: root.id() });
-        // It was looked at before anybody could be told of changes.
+        // It was read before changes could be reported to a cache.
         root.mark_stale();
     }
 

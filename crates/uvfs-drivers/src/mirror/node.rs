@@ -1,4 +1,4 @@
-//! Nodes: what the mirror knows of each file that the cache knows, and the table of them.
+//! Nodes: the mirror's knowledge of each file that the cache knows, and the table of them.
 //!
 //! A node has an identity, a number that is its own within the mount, and the place where it was last seen: the node
 //! of its directory and a name. The nodes of its children hold a directory's node, so that a path can be put together
@@ -35,9 +35,9 @@ use super::identity::{FileHandle, Identity, heap};
 const SHARDS: usize = 16;
 /// Numbers that are ours and not the host's begin here.
 const OURS: u64 = 1 << 63;
-/// Where several devices are shown, the numbers of each begin at a multiple of this power of two.
+/// If several devices are shown, the numbers of each begin at a multiple of this power of two.
 const OF_DEVICE: u32 = 48;
-/// And ours of each mount at one of this.
+/// Our own numbers of each mount begin at a multiple of this one.
 const OF_MOUNT: u32 = 40;
 /// The number of further places that are remembered of a file with several names.
 const OTHER_NAMES: usize = 8;
@@ -52,7 +52,7 @@ const NODE: usize = heap(2 * size_of::<usize>() + size_of::<Node>()) + 2 * ENTRY
 /// The approximate bytes that the first open file takes in a node, and that each takes.
 const OPEN: [usize; 2] = [208, 96];
 
-/// Tables with room for fewer stay as they are.
+/// Tables with space for fewer entries stay as they are.
 const TABLE_MIN: usize = 1024;
 
 /// The size of a node is multiplied by the number of files that are known.
@@ -61,7 +61,7 @@ const _: () = assert!(size_of::<Node>() <= 112);
 /// Bits of a mode below those of the type.
 const FMT_SHIFT: u32 = mode::S_IFMT.trailing_zeros();
 
-/// Where a node was seen.
+/// A place at which a node was seen.
 #[derive(Clone)]
 pub(super) struct Place {
     pub(super) dir: Arc<Node>,
@@ -166,7 +166,7 @@ impl Node {
         matches!(self.id, Identity::Covered(..))
     }
 
-    /// Where it was seen last.
+    /// The place where it was last seen.
     pub(super) fn place(&self) -> Option<Place> {
         self.state.lock().place.clone()
     }
@@ -549,7 +549,7 @@ mod tests {
         assert_eq!((table.len(), table.with_handle(&FileHandle::new(1, &[1])).is_none()), (0, true));
     }
 
-    /// To the byte: whatever was added is taken away again, whoever holds what longest.
+    /// To the byte: all that was added is subtracted again, in any order of the drops.
     #[test]
     fn bytes_are_told_of_until_the_last_one_lets_go() {
         let (table, external) = (Table::new(Numbering::Host), Arc::<ExternalBytes>::default());

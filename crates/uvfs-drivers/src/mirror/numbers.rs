@@ -16,7 +16,7 @@ const DEVICES: u64 = (1 << 15) - 1;
 /// The most mounts that may ever have been shown: each keeps its range of numbers for ever.
 const MOUNTS: u32 = 1 << 23;
 
-/// The device whose files are numbered: the number that stat(2) shows of a device, and its file system's own id.
+/// A device whose files are numbered: the number that stat(2) shows of it, and its file system's own id.
 pub(super) type Device = ((u32, u32), u64);
 
 /// See the module.

@@ -113,7 +113,7 @@ fn add_component(path: &mut Vec<u8>, name: &[u8]) {
     path.extend_from_slice(name);
 }
 
-/// Whether a failure means that a place is not what it was.
+/// Whether a failure means that a place has changed.
 pub(super) fn moved(errno: Errno) -> bool {
     matches!(
         errno,

@@ -105,7 +105,7 @@ impl Base {
         }
     }
 
-    /// The directory where it begins.
+    /// Its root directory.
     ///
     /// # Errors
     /// ESTALE if that mount is gone; the host's errors.

@@ -50,7 +50,7 @@ pub(super) fn has_lists(fd: impl AsFd) -> bool {
     matches!(got, Ok(_) | Err(Errno::NODATA | Errno::RANGE))
 }
 
-/// Calls `get` with as much room as `query` says, until the answer fits.
+/// Calls `get` with a buffer of the size that `query` returns, until the answer fits.
 fn whole(get: impl Fn(&mut [u8]) -> Result<usize>, query: impl Fn() -> Result<usize>) -> Result<Vec<u8>> {
     let mut bytes = vec![0; USUAL];
     loop {

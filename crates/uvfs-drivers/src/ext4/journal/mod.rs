@@ -38,7 +38,7 @@ use superblock::LogHead;
 
 /// Most blocks of a log; mke2fs(8) makes none with more.
 const BLOCKS_MAX: u64 = 10_240_000;
-/// Most bytes of a log that is replayed. mke2fs(8) makes one of 1 GiB at most, unless it is told a size.
+/// Most bytes of a log that is replayed. mke2fs(8) makes one of 1 GiB at most, unless it is given a size.
 const BYTES_MAX: u64 = 4 << 30;
 /// The kind of the record that begins the first block of a fast commit.
 const FAST_HEAD: u16 = 9;
@@ -59,8 +59,7 @@ impl Replayed {
     }
 }
 
-/// The source with what its journal holds in front of it, where there is something and `noload` does not leave it
-/// out.
+/// The source with its journal's changes in front of it, if there are any and `noload` does not leave them out.
 pub(super) fn settle(
     name: &str,
     source: Arc<dyn Source>,
@@ -115,10 +114,10 @@ fn expect_short(head: &LogHead, block_size: usize) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Whether a fast commit goes on from the log's last transaction.
+/// Whether a fast commit continues the log's last transaction.
 fn has_fast_commits(ring: &Ring<'_>, head: &LogHead, next: u32) -> fault::Result<bool> {
     let Some(first) = head.fast else { return Ok(false) };
-    // The first block behind the log is left free by the kernel.
+    // The kernel leaves the first block behind the log free.
     for block in (first..first + 2).filter(|block| *block < ring.blocks()) {
         let mut raw = vec![0; 12];
         ring.read(block, &mut raw)?;

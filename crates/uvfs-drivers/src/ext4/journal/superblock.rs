@@ -166,7 +166,7 @@ mod tests {
             let text = parsed(changes, 2000).unwrap_err();
             assert!(text.contains(what) && text.contains("noload"), "{text}");
         }
-        // The first version has no features, whatever stands there.
+        // The first version has no features; the bytes there have no meaning.
         assert!(parsed(&[(4, 3), (0x28, u32::MAX)], 2000).is_ok());
     }
 

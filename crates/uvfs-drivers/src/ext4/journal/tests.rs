@@ -202,7 +202,7 @@ fn a_revoke_cancels_its_own_transaction_and_earlier_ones() {
         let mut writer = Writer::new(sums, wide);
         writer.data(&[(2, b"one2"), (3, b"one3"), (4, b"one4"), (5, b"one5")]);
         writer.commit();
-        // Before the data of its transaction, and for what is written later.
+        // Before the data of its transaction, and for data that is written later.
         writer.revoke(&[3, 5]);
         writer.data(&[(3, b"two3"), (4, b"two4")]);
         writer.revoke(&[2]);
@@ -236,7 +236,7 @@ fn a_log_goes_around_at_its_end_and_numbers_at_theirs() {
                 writer.revoke(&[u64::from(n) + 2]);
                 writer.commit();
             }
-            // Each revokes what the one before it wrote; all of them write the first block.
+            // Each revokes the block that the one before it wrote; all of them write the first block.
             let right = vec![Some([4; 4]), None, None, None, None, Some([4; 4])];
             assert_eq!(writer.found(&[2, 3, 4, 5, 6, 7]), (5, End::Whole, right), "{start} {sums:?}");
             assert_eq!(writer.scan().unwrap().next, 3);
@@ -271,7 +271,7 @@ fn what_is_not_committed_is_left_out() {
 fn a_log_is_gone_through_once() {
     for (sums, wide) in ALL {
         let mut writer = Writer::new(sums, wide);
-        // Tags of no data: what they are about is the next descriptor.
+        // Tags without data: the blocks in its place are the next descriptor.
         for _ in 1..BLOCKS {
             let raw = [writer.header(1), vec![0; SIZE - 12]].concat();
             writer.put(b'd', raw);
@@ -297,7 +297,7 @@ fn a_block_outside_of_the_image_is_damage() {
         writer.commit();
         assert!(writer.scan().unwrap_err().what.contains("outside"));
     }
-    // A revoke may name anything, but no more than it has room for.
+    // A revoke may name any block, but no more blocks than fit into it.
     let mut writer = Writer::new(Sums::None, true);
     writer.revoke(&[u64::MAX, 2]);
     let (_, at) = writer.written[0][0];
@@ -345,7 +345,7 @@ fn a_descriptor_that_grows_meanwhile_is_believed_no_more_than_before() {
     writer.data(&[(2, b"x")]);
     let (_, at) = writer.written[0][0];
     writer.commit();
-    // As many tags as there is room for, each of another block.
+    // As many tags as fit, each of another block.
     let mut later = writer.image[at..at + SIZE].to_vec();
     for (n, tag) in later[12..].chunks_exact_mut(8).enumerate() {
         tag.copy_from_slice(&[0, 0, 0, n as u8 % BLOCKS as u8, 0, 0, 0, 2]);

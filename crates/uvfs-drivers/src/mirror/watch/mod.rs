@@ -486,9 +486,9 @@ mod tests {
         assert!(status.success(), "{script}");
     }
 
-    /// A watched directory; none, said, where that cannot be.
+    /// A watched directory; none, with a message, if it cannot be watched.
     fn watched(own: u32) -> Option<(tempfile::TempDir, Arc<Heard>, Watcher)> {
-        // Where files of the host are: the usual place for temporary ones may be an overlay.
+        // A place with files of the host: the usual place for temporary ones may be an overlay.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
         let heard = Arc::<Heard>::default();
         let source = File::open(dir.path()).expect("open");
@@ -561,7 +561,7 @@ mod tests {
         assert!(watcher.counts().own > 0);
     }
 
-    /// Bytes that are no events are overflow and not nothing; then it goes on.
+    /// Bytes that are no events count as overflow, not as nothing. Then the watch continues.
     #[test]
     fn lost_events_are_overflow() {
         let Some((dir, heard, _watcher)) = watched(std::process::id()) else { return };
@@ -577,7 +577,7 @@ mod tests {
         };
         thread.batch(&[1; 30], &mut HashSet::default());
         heard.until("overflow");
-        // Reading from what is no group fails, and that is said.
+        // Reading from a descriptor that is no group fails, and the failure is reported.
         thread.run();
         assert!(heard.all.lock().iter().any(|heard| heard.starts_with("ended ")));
     }
@@ -592,7 +592,7 @@ mod tests {
         assert_eq!(why.expect_err("nothing is proven"), Refused::not_proven());
     }
 
-    /// Nobody is told of opens by others, and the changes of directories are told of as before.
+    /// Opens by others are not reported, and changes of directories are reported as before.
     #[test]
     fn opens_are_not_told_of_once_the_watch_is_proven() {
         let Some((dir, heard, _watcher)) = watched(0) else { return };

@@ -71,7 +71,7 @@ pub(super) fn handle_of(path: &std::path::Path) -> Result<(i32, Vec<u8>), Errno>
     let path = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
     let mut space = Space { bytes: 128, kind: 0, handle: [0; 128] };
     let mut mount = 0;
-    // SAFETY: a path that ends with a nul, a struct file_handle with as much room as it says, and a number.
+    // SAFETY: a path that ends with a nul, a struct file_handle with as much space as it says, and a number.
     let outcome = unsafe {
         libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), (&raw mut space).cast(), &raw mut mount, 0)
     };
