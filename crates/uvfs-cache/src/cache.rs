@@ -3,7 +3,7 @@
 //! One cache serves all superblocks of a process. Each chunk of its arenas belongs to one superblock. This
 //! file makes and destroys; each of the crate's other files holds one kind of use. [`crate::walk::step`] reads
 //! without references, [`crate::lookup::ticket`] holds the name locks, [`crate::names::change`] publishes and
-//! [`crate::names::forget`] forgets. [`crate::limit::make_room`] keeps the memory limit, [`crate::limit::watermarks`] a margin below
+//! [`crate::names::invalidate`] drops what may be wrong. [`crate::limit::make_room`] keeps the memory limit, [`crate::limit::watermarks`] a margin below
 //! it.
 //!
 //! Lock order (docs/locking.md): rename mutex, name locks, directory list, buckets, attribute locks, slabs.
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use crate::coherence::clock::{Clock, NEVER};
 use crate::coherence::listeners::Listeners;
 use crate::inodes::attr::mode;
+use crate::inodes::inode_ref::InodeRef;
 use crate::inodes::table::Inodes;
 use crate::limit::budget::Limit;
 use crate::lookup::name_locks::NameLocks;
@@ -93,6 +94,12 @@ impl Cache {
     #[inline]
     pub(crate) fn superblock(&self, sb: SbId) -> &Superblock {
         self.superblocks.get(sb)
+    }
+
+    /// Whether a reference is to an inode of this cache.
+    #[inline]
+    pub(crate) fn owns(&self, inode: &InodeRef<'_>) -> bool {
+        std::ptr::eq(self, inode.cache())
     }
 
     #[inline]

@@ -8,7 +8,7 @@
 //! | folder | contents |
 //! |---|---|
 //! | `inodes` | attributes and their packing ([`attr`]), the two halves, references, inodes by number |
-//! | `names` | dentries, changes of names, forgetting |
+//! | `names` | dentries, changes of names, invalidation |
 //! | `lookup` | lookups with references; the lookup ticket and its name lock; drivers' answers |
 //! | `walk` | lookups without references, the hit, directories by path ([`prefix`]), link targets |
 //! | `dirs` | children, revision, completeness; entries in order; listings |
@@ -56,6 +56,7 @@ pub use lookup::by_name::{Known, Lookup};
 pub use lookup::name_locks::Pending;
 pub use lookup::ticket::NameGuard;
 pub use names::change::{RenameLock, Reserved};
+pub use rustix::io::Errno;
 pub use types::{
     CacheError, Config, Counters, EvictHook, Fresh, InodeId, NotEmpty, Room, SbId, SbOptions, Ttl,
 };

@@ -19,6 +19,7 @@ mod references;
 mod stale;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use uvfs_sync::primitives::{AtomicU32, Ordering};
 
@@ -273,7 +274,7 @@ fn loom_rule3_a_recycled_inode_lends_no_deadline() {
     model(|| {
         let w = World::new(false);
         let root = w.root();
-        let short = Fresh { ttl: Ttl::millis(1), ..fresh(5, false) };
+        let short = Fresh { ttl: Ttl::For(Duration::from_millis(1)), ..fresh(5, false) };
         let id = miss(w.cache.lookup(&root, b"a")).found(&short).unwrap().id();
         w.cache.advance_clock(5);
         let attr = w.during(

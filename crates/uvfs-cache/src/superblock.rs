@@ -121,9 +121,10 @@ impl Superblock {
         InodeId::from_u64(self.root.load(Ordering::Relaxed))
     }
 
-    /// The root was made.
+    /// The root was made. A second root would leave the first one's reference to nobody.
     pub(crate) fn set_root(&self, root: InodeId) {
-        self.root.store(root.as_u64(), Ordering::Relaxed);
+        let old = self.root.swap(root.as_u64(), Ordering::Relaxed);
+        assert_eq!(old, 0, "a superblock has one root");
     }
 
     /// Take the root away; `None` if there is none.

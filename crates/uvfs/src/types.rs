@@ -8,9 +8,8 @@ use std::sync::Arc;
 use crate::acl::Acl;
 use crate::powers::Powers;
 
-pub use rustix::io::Errno;
 pub use uvfs_cache::attr::{Attr, Time, mode};
-pub use uvfs_cache::{Perm, Ttl};
+pub use uvfs_cache::{Errno, Perm, Ttl};
 
 /// The result of every operation; the errors are the kernel's.
 pub type Result<T> = std::result::Result<T, Errno>;

@@ -136,7 +136,7 @@ impl Attr {
         self.fmt() == mode::S_IFLNK
     }
     /// Whether this is a character or block device.
-    pub const fn is_device(&self) -> bool {
+    pub(crate) const fn is_device(&self) -> bool {
         matches!(self.fmt(), mode::S_IFCHR | mode::S_IFBLK)
     }
 }

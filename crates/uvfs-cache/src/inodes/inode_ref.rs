@@ -178,14 +178,6 @@ impl<'c> InodeRef<'c> {
         r
     }
 
-    /// Fresh attributes from the driver, trusted for `ttl` from now. Only for callers that know that
-    /// nothing has changed since the driver was asked. All others use [`InodeRef::refresh_unless_changed`].
-    pub fn refresh(&self, attr: &Attr, ttl: Ttl) {
-        let _lock = self.lock();
-        self.cache.sb_of(self.index()).changes().note(self.ino());
-        self.believe(attr, ttl, self.cache.clock.epoch());
-    }
-
     /// Store a driver's answer that was requested in `epoch`; under the attribute lock.
     fn believe(&self, attr: &Attr, ttl: Ttl, epoch: u32) {
         self.change(|a| *a = *attr);
@@ -251,8 +243,9 @@ impl<'c> InodeRef<'c> {
         epoch != self.cache.clock.epoch()
     }
 
-    /// As [`InodeRef::refresh`], unless the attributes changed or the epoch moved since `revision`. Then
-    /// the answer is late (rule 10 for attributes): nothing is done, and false is returned.
+    /// Store fresh attributes from the driver, trusted for `ttl` from now, unless the attributes changed or
+    /// the epoch moved since `revision`. Then the answer is late (rule 10 for attributes): nothing is done,
+    /// and false is returned.
     pub fn refresh_unless_changed(&self, revision: u64, attr: &Attr, ttl: Ttl) -> bool {
         let _lock = self.lock();
         let epoch = (revision >> 32) as u32;

@@ -15,7 +15,7 @@ use uvfs_sync::primitives::Ordering;
 use crate::cache::Cache;
 use crate::names::change::Aftermath;
 use crate::names::dentry::NameWords;
-use crate::names::forget::Seen;
+use crate::names::invalidate::Seen;
 use crate::superblock::Hand;
 use crate::types::SbId;
 

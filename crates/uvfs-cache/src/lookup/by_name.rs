@@ -211,7 +211,7 @@ mod tests {
         let (a, b, other) = (found(b"a", 5), found(b"b", 6), found(b"other", 7));
         assert!(!cache.is_below(&a, &other));
         for (name, inode) in [(&b"a"[..], &a), (b"b", &b)] {
-            cache.forget_name(&root, name);
+            cache.invalidate(&root, name);
             assert!(!cache.is_below(inode, &other), "nameless");
         }
         publish(&b, b"a", &a);

@@ -4,6 +4,7 @@
 //! directory's revision, the epoch and the count of changes from before the driver is asked (rule 10). It
 //! may be kept across a driver call, and completed from any thread that may use the cache.
 
+use rustix::io::Errno;
 use uvfs_sync::primitives::Hint;
 
 use crate::cache::Cache;
@@ -99,7 +100,7 @@ impl<'c> NameGuard<'c> {
     }
 
     /// The question failed: waiters for the same name get this errno.
-    pub fn fail(mut self, errno: i32) {
+    pub fn fail(mut self, errno: Errno) {
         self.outcome = Err(errno);
     }
 }

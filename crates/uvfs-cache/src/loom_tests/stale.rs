@@ -68,7 +68,6 @@ fn loom_rule14_an_answer_of_the_last_epoch_is_not_believed() {
         let guard = miss(w.cache.lookup(&root, b"a"));
         let answer = Fresh { attr: behind.attr(), ..fresh(5, false) };
         drop(guard.found(&answer).unwrap());
-        drop(guard);
         t.join().unwrap();
         if let Peek::Hit(_, attr) = w.peek(root.id(), b"a") {
             assert_eq!(attr.size, 2, "a late answer is trusted");
@@ -113,7 +112,6 @@ fn loom_rule14_a_late_answer_does_not_spoil_another_name() {
             drop(miss(w.cache.lookup(&w.root(), b"b")).found(&now).unwrap());
         });
         drop(asked.found(&late).unwrap());
-        drop(asked);
         t.join().unwrap();
         if let Peek::Hit(_, attr) = w.peek(root.id(), b"b") {
             assert_eq!(attr.size, 2, "a trusted name serves a late answer");

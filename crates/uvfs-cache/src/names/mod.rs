@@ -1,8 +1,8 @@
-//! Names: dentries, the changes that are published under them, and forgetting.
+//! Names: dentries, the changes that are published under them, and invalidation.
 
 pub(crate) mod change;
 pub(crate) mod dentry;
-pub(crate) mod forget;
+pub(crate) mod invalidate;
 pub(crate) mod slots;
 pub(crate) mod table;
 pub(crate) mod used;

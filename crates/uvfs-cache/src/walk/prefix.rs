@@ -243,6 +243,7 @@ impl Cache {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use super::*;
     use crate::inodes::attr::{Attr, mode};
@@ -357,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_name_that_may_expire_is_not_kept() {
-        let (cache, sb) = world(Ttl::millis(1000));
+        let (cache, sb) = world(Ttl::For(Duration::from_millis(1000)));
         let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
         (0..3).for_each(|_| cache.note_prefix(ask, TEXT, &way));
         assert_eq!(cache.prefix(ask, TEXT), None);

@@ -80,9 +80,9 @@ fn names_that_cannot_be_lead_nowhere_and_are_not_made() {
             }
             if !resident {
                 // The answer counts, and is not kept.
-                assert_eq!(guard.found(&fresh(9, S_IFREG)).unwrap().ino(), 9);
+                assert_eq!(guard.note_found(&fresh(9, S_IFREG)).unwrap().ino(), 9);
             }
-            guard.absent(Ttl::Forever);
+            guard.note_absent(Ttl::Forever);
             guard.remove(None);
             drop(guard);
             drop(cache.lock_names((&root, &name), (&root, b"x")));
@@ -93,7 +93,6 @@ fn names_that_cannot_be_lead_nowhere_and_are_not_made() {
                 drop(asked.found(&fresh(8, S_IFREG)).unwrap());
                 assert!(matches!(cache.peek(root.id(), b"y"), Peek::Hit(..)), "{len}");
             }
-            drop(asked);
             cache.invalidate(&root, b"y");
             assert!(!cache.name_changed(sb, 1, &name));
             cache.tell_of_name(&root, &name);

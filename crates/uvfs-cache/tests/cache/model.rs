@@ -182,10 +182,10 @@ fn a_removed_file_lives_as_long_as_somebody_holds_it() {
     assert_eq!(w.cache.peek(root.id(), b"f"), Peek::Negative);
     assert_eq!(held.attr().ino, 5);
     drop(held);
-    w.cache.forget(id, 2);
+    w.cache.forget_lookups(id, 2);
     assert!(w.cache.get(id).is_some());
-    w.cache.forget(id, 5);
+    w.cache.forget_lookups(id, 5);
     assert!(w.cache.get(id).is_none());
-    w.cache.forget(id, 1);
+    w.cache.forget_lookups(id, 1);
     assert_eq!(w.evicted.load(Ordering::Relaxed), 1);
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, SbId, SbOptions, Ttl};
@@ -76,7 +77,7 @@ fn numbers_of_two_superblocks_are_two() {
 #[test]
 fn attributes_are_believed_for_their_time() {
     let w = World::new(false);
-    let short = Fresh { ttl: Ttl::millis(1), ..fresh(7) };
+    let short = Fresh { ttl: Ttl::For(Duration::from_millis(1)), ..fresh(7) };
     let (inode, current) = w.cache.iget(w.sb, w.cache.ask(w.sb), &short).unwrap();
     assert!(current);
     w.cache.advance_clock(5);
@@ -108,7 +109,6 @@ fn a_name_and_a_number_lead_to_one_inode() {
     let root = w.cache.root(w.sb).unwrap();
     let Lookup::Miss(guard) = w.cache.lookup(&root, b"a") else { panic!("known") };
     let named = guard.found(&fresh(7)).unwrap();
-    drop(guard);
     assert_eq!(w.iget(7).id(), named.id());
     drop(named);
     assert_eq!(w.ended.load(Ordering::Relaxed), 0, "its name holds it");

@@ -233,7 +233,6 @@ fn what_was_used_often_is_evicted_when_nobody_uses_it_any_more() {
     let root = w.root();
     let Lookup::Miss(guard) = w.cache.lookup(&root, b"f") else { panic!("known already") };
     let id = guard.found(&fresh(5, S_IFREG)).unwrap().id();
-    drop(guard);
     w.heat(id);
     let held = w.cache.get(id).unwrap();
     assert_eq!(w.cache.evict_unused(w.sb, 10), 0);
