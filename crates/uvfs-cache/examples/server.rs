@@ -109,7 +109,7 @@ fn main() -> ExitCode {
     let back_end = BackEnd { root: root.into() };
     let start = || -> Result<_, String> {
         let cache = Cache::new(Config::default()).map_err(|e| e.to_string())?;
-        let options = SbOptions { resident: false, on_evict: Box::new(|_, _| {}) };
+        let options = SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) };
         let sb = cache.add_superblock(options).map_err(|e| e.to_string())?;
         let fresh = back_end.ask(Path::new("")).map_err(|e| format!("{}: {e}", back_end.root.display()))?;
         cache.make_root(sb, &fresh).map_err(|e| e.to_string())?;

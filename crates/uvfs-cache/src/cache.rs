@@ -130,11 +130,6 @@ impl Cache {
         self.superblock(SbId(slab as u16))
     }
 
-    /// Advance the clock that expiry uses; for tests of drivers.
-    pub fn advance_clock(&self, ms: u32) {
-        self.clock.advance(ms);
-    }
-
     /// Current figures. O(superblocks).
     pub fn counters(&self) -> Counters {
         let mut c = Counters {
@@ -154,6 +149,15 @@ impl Cache {
         c.long_chains = a.0 + b.0;
         c.rekeys = a.1 + b.1;
         c
+    }
+}
+
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl Cache {
+    /// Advance the clock that expiry uses; for tests of drivers.
+    pub fn advance_clock(&self, ms: u32) {
+        self.clock.advance(ms);
     }
 }
 

@@ -24,12 +24,13 @@ use std::time::Duration;
 use uvfs_sync::primitives::{AtomicU32, Ordering};
 
 use crate::inodes::attr::mode::{S_IFDIR, S_IFLNK, S_IFREG};
+use crate::machinery::{Child, Known, Pos, Step, TARGET_MAX};
 use crate::names::dentry::NameWords;
 use crate::walk::prefix::Whence;
 use crate::walk::step::Match;
 use crate::{
-    Attr, Cache, Child, Config, EvictHook, Fresh, InodeId, InodeRef, Known, Lookup, NameGuard, Peek, Pos,
-    Room, SbId, SbOptions, Step, TARGET_MAX, Ttl,
+    Attr, Cache, Config, EvictHook, Fresh, InodeId, InodeRef, Lookup, NameGuard, Peek, Room, SbId, SbOptions,
+    Ttl,
 };
 
 pub(crate) fn model(f: impl Fn() + Send + Sync + 'static) {
@@ -74,8 +75,11 @@ impl World {
     }
     /// One of the `max_inodes` slots is never handed out.
     fn of(max_inodes: u32, resident: bool, on_evict: EvictHook) -> Self {
+        Self::with(max_inodes, SbOptions { resident, watched: false, on_evict })
+    }
+    fn with(max_inodes: u32, options: SbOptions) -> Self {
         let cache = Cache::new(Config { max_inodes, max_negative: 2, ..Config::default() }).unwrap();
-        let sb = cache.add_superblock(SbOptions { resident, on_evict }).unwrap();
+        let sb = cache.add_superblock(options).unwrap();
         drop(cache.make_root(sb, &fresh(1, true)).unwrap());
         Self { cache, sb }
     }

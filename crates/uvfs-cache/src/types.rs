@@ -117,13 +117,21 @@ pub struct SbOptions {
     /// The cache is the whole truth: every directory is complete, listings come from the cache, nothing is
     /// evicted.
     pub resident: bool,
+    /// The driver reports every change that is made behind the cache ([`Cache::name_changed`] and the like).
+    /// Its answers with [`Ttl::Forever`] hold until then.
+    ///
+    /// [`Cache::name_changed`]: crate::Cache::name_changed
+    pub watched: bool,
     /// Called when the last reference to an inode is gone. `nlink` 0 means gone for good.
     pub on_evict: EvictHook,
 }
 
 impl fmt::Debug for SbOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SbOptions").field("resident", &self.resident).finish_non_exhaustive()
+        f.debug_struct("SbOptions")
+            .field("resident", &self.resident)
+            .field("watched", &self.watched)
+            .finish_non_exhaustive()
     }
 }
 

@@ -45,12 +45,6 @@ fn name_key(dir: u64, name: &[u8]) -> u64 {
 }
 
 impl Cache {
-    /// From now on the answers of the driver of `sb` hold until it notifies the cache. Call this before its
-    /// root is made.
-    pub fn watch(&self, sb: SbId) {
-        self.superblock(sb).watch();
-    }
-
     /// The inode that `name` leads to in the directory numbered `dir` was changed behind the cache, and the
     /// directory's attributes with it. Call this after the change, with nothing held. Returns whether the
     /// directory is cached at all.
@@ -64,20 +58,6 @@ impl Cache {
         dir.mark_stale();
         self.listeners.notify(|listener| listener.name(sb, dir.id(), name));
         true
-    }
-
-    /// Notification of a change behind the cache: the inode `ino` of type `fmt` has changed. Answers about
-    /// it that are on their way are late from now on (rule 10). Its cached inode, if there is one, is
-    /// returned for repair ([`InodeRef::update`], [`Cache::invalidate`]). Call this after the change. A
-    /// superblock's root is found too.
-    pub fn changed(&self, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
-        // First. If the inode is not found below, it is inserted after this note, and its inserter then
-        // checks whether it is late.
-        self.superblock(sb).changes().note(ino);
-        if let Some(root) = self.root(sb).filter(|root| root.ino() == ino) {
-            return Some(root);
-        }
-        self.ilookup(sb, ino, fmt)
     }
 
     /// The attributes of the inode `ino` of type `fmt` were changed behind the cache; with `content`, the
@@ -103,6 +83,24 @@ impl Cache {
     /// From now on `listener` is notified of changes behind the cache, for as long as it lives.
     pub fn listen(&self, listener: Weak<dyn Listener>) {
         self.listeners.add(listener);
+    }
+}
+
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl Cache {
+    /// Notification of a change behind the cache: the inode `ino` of type `fmt` has changed. Answers about
+    /// it that are on their way are late from now on (rule 10). Its cached inode, if there is one, is
+    /// returned for repair ([`InodeRef::update`], [`Cache::invalidate`]). Call this after the change. A
+    /// superblock's root is found too.
+    pub fn changed(&self, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
+        // First. If the inode is not found below, it is inserted after this note, and its inserter then
+        // checks whether it is late.
+        self.superblock(sb).changes().note(ino);
+        if let Some(root) = self.root(sb).filter(|root| root.ino() == ino) {
+            return Some(root);
+        }
+        self.ilookup(sb, ino, fmt)
     }
 
     /// The driver itself changed what `name` leads to in `dir`, and the directory's attributes with it. The
@@ -158,8 +156,9 @@ mod tests {
 
     fn world() -> (Arc<Cache>, SbId) {
         let cache = Cache::new(Config { max_inodes: 1 << 12, ..Config::default() }).unwrap();
-        let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
-        cache.watch(sb);
+        let sb = cache
+            .add_superblock(SbOptions { resident: false, watched: true, on_evict: Box::new(|_, _| {}) })
+            .unwrap();
         let attr = Attr { mode: mode::S_IFDIR | 0o755, ..file(1, 0).attr };
         drop(cache.make_root(sb, &Fresh { attr, ..file(1, 0) }).unwrap());
         (cache, sb)

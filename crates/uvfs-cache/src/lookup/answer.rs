@@ -47,18 +47,6 @@ impl<'c> NameGuard<'c> {
         self.note_absent(ttl);
     }
 
-    /// [`NameGuard::found`] for a caller that goes on to change the name.
-    #[doc(hidden)]
-    pub fn note_found(&self, fresh: &Fresh) -> Result<InodeRef<'c>, CacheError> {
-        let (inode, kept) = self.keep(fresh)?;
-        if !kept && !self.is_late() {
-            // It exists and is not cached. So the cached state is wrong, and a listing under way must not
-            // make the directory complete without it.
-            self.cache.invalidate(&self.dir, self.name());
-        }
-        Ok(inode)
-    }
-
     /// Takes an answer for which the driver was asked after `self.revision` and `self.asked`. Returns its
     /// inode, and whether the name is cached. The name is not cached if the answer or its attributes are
     /// late (the next lookup asks again), or if its TTL is zero. Nor if it cannot be right (a directory in
@@ -85,9 +73,23 @@ impl<'c> NameGuard<'c> {
         let kept = cache.publish(self, room, &inode, deadline, Some(self.revision));
         Ok((inode, kept))
     }
+}
+
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl<'c> NameGuard<'c> {
+    /// [`NameGuard::found`] for a caller that goes on to change the name.
+    pub fn note_found(&self, fresh: &Fresh) -> Result<InodeRef<'c>, CacheError> {
+        let (inode, kept) = self.keep(fresh)?;
+        if !kept && !self.is_late() {
+            // It exists and is not cached. So the cached state is wrong, and a listing under way must not
+            // make the directory complete without it.
+            self.cache.invalidate(&self.dir, self.name());
+        }
+        Ok(inode)
+    }
 
     /// [`NameGuard::absent`] for a caller that goes on to change the name.
-    #[doc(hidden)]
     pub fn note_absent(&self, ttl: Ttl) {
         let cache = self.cache;
         let complete = self.state.is_none_or(|d| d.is_complete(&cache.clock));

@@ -100,7 +100,11 @@ impl Pending {
             }
         }
     }
+}
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl Pending {
     /// Call `f` when the name is free again, from the thread that frees it (which holds nothing), or at
     /// once if it is free already.
     pub fn on_done(self, f: Box<dyn FnOnce(Result<(), Errno>) + Send>) {

@@ -85,6 +85,19 @@ impl<'c> NameGuard<'c> {
         }
     }
 
+    pub(crate) fn words(&self) -> NameWords<'_> {
+        NameWords::new(self.name())
+    }
+
+    /// The question failed: waiters for the same name get this errno.
+    pub fn fail(mut self, errno: Errno) {
+        self.outcome = Err(errno);
+    }
+}
+
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl<'c> NameGuard<'c> {
     /// The directory.
     pub fn dir(&self) -> &InodeRef<'c> {
         &self.dir
@@ -93,15 +106,6 @@ impl<'c> NameGuard<'c> {
     /// The name.
     pub fn name(&self) -> &[u8] {
         self.name.get()
-    }
-
-    pub(crate) fn words(&self) -> NameWords<'_> {
-        NameWords::new(self.name())
-    }
-
-    /// The question failed: waiters for the same name get this errno.
-    pub fn fail(mut self, errno: Errno) {
-        self.outcome = Err(errno);
     }
 }
 

@@ -20,9 +20,7 @@ impl Behind {
 }
 
 fn watched() -> World {
-    let w = World::new(false);
-    w.cache.watch(w.sb);
-    w
+    World::with(4, SbOptions { resident: false, watched: true, on_evict: Box::new(|_, _| {}) })
 }
 
 /// Rule 10: a getattr's answer that was requested before a change is not trusted after it, even if the

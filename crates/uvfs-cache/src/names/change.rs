@@ -227,39 +227,6 @@ impl<'c> NameGuard<'c> {
 }
 
 impl Cache {
-    /// Reserve an inode without a name ([`Cache::create_nameless`]), before the driver is asked.
-    ///
-    /// # Errors
-    /// `NoMemory`.
-    pub fn reserve_nameless(&self, sb: SbId) -> Result<Reserved<'_>, CacheError> {
-        let inode = self.alloc_inode(sb)?;
-        Ok(Reserved { cache: self, sb, dir: None, len: 0, dentry: 0, tail: 0, inode, state: 0 })
-    }
-
-    /// A new inode without a name, as O_TMPFILE makes one. Its driver was asked after `asked`. It leaves
-    /// the cache with its last reference, unless it is linked before.
-    ///
-    /// # Panics
-    /// If `room` is not of [`Cache::reserve_nameless`] of this cache.
-    pub fn create_nameless(&self, mut room: Reserved<'_>, asked: Asked, fresh: &Fresh) -> InodeRef<'_> {
-        let nameless = room.dir.is_none() && std::ptr::eq(self, room.cache);
-        let (sb, index) = (room.sb, std::mem::take(&mut room.inode));
-        assert!(nameless && index != 0, "not reserved as nameless");
-        if self.superblock(sb).is_resident() {
-            let generation = self.fill_slot(sb, index, 0, fresh, 0, NEVER);
-            return self.start_inode(index, generation);
-        }
-        // Not trusted until it is known not to be late: a writer that changed the inode before it could be
-        // found by number has noted the change.
-        let generation = self.fill_slot(sb, index, 0, fresh, 0, SUSPECT);
-        let inode = self.start_inode(index, generation);
-        // As in `create`: if another inode with that number is still cached, this one is not found by
-        // number.
-        drop(self.hash_number(sb, index, &fresh.attr, || inode.clone()));
-        inode.believe_unless_late(asked, fresh.ttl);
-        inode
-    }
-
     /// The superblock's rename mutex. A thread that moves a directory to another parent holds it, so that
     /// no loop can arise. Taken before the name locks.
     pub fn lock_renames(&self, sb: SbId) -> RenameLock<'_> {
@@ -639,45 +606,6 @@ impl Cache {
         }
     }
 
-    /// Swap the inodes of two names (RENAME_EXCHANGE). The dentries keep their names, and their places in
-    /// hash and lists. So nothing is absent meanwhile, and nothing can fail.
-    ///
-    /// # Panics
-    /// If the directories belong to two superblocks.
-    pub fn exchange<'c>(&'c self, a: &NameGuard<'c>, b: &NameGuard<'c>) {
-        self.require_one_superblock(a, b);
-        let (a_words, b_words) = (a.words(), b.words());
-        for guard in [a, b] {
-            if let Some(state) = guard.dir.dir_state() {
-                state.moved();
-            }
-        }
-        let names = [(a.dir.index(), &a_words), (b.dir.index(), &b_words)];
-        let (locked, _) = self.lock_names_bucket(names, false);
-        let found = [0, 1].map(|i| {
-            self.find_locked(&locked, i, names[i].0, names[i].1)
-                .filter(|d| self.dentries.get(*d).inode.load(Ordering::Relaxed) != 0)
-        });
-        match found {
-            [Some(first), Some(second)] if first == second => {}
-            [Some(first), Some(second)] => self.swap_targets(first, second),
-            _ => {
-                // One was invalidated meanwhile. So the other leads to the wrong inode now, and the
-                // directories' cached entries are not the whole truth.
-                let after = [a, b].map(|guard| {
-                    if let Some(state) = guard.dir.dir_state() {
-                        state.moved_incomplete();
-                    }
-                    Aftermath::default()
-                });
-                return self.invalidate_both(locked, names, after);
-            }
-        }
-        drop(locked);
-        a.mark_stale_if_late(None);
-        b.mark_stale_if_late(None);
-    }
-
     fn invalidate_both(
         &self,
         mut locked: Locked<'_, 2>,
@@ -739,5 +667,81 @@ impl Cache {
             }
             _ => f(),
         }
+    }
+}
+
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl Cache {
+    /// Swap the inodes of two names (RENAME_EXCHANGE). The dentries keep their names, and their places in
+    /// hash and lists. So nothing is absent meanwhile, and nothing can fail.
+    ///
+    /// # Panics
+    /// If the directories belong to two superblocks.
+    pub fn exchange<'c>(&'c self, a: &NameGuard<'c>, b: &NameGuard<'c>) {
+        self.require_one_superblock(a, b);
+        let (a_words, b_words) = (a.words(), b.words());
+        for guard in [a, b] {
+            if let Some(state) = guard.dir.dir_state() {
+                state.moved();
+            }
+        }
+        let names = [(a.dir.index(), &a_words), (b.dir.index(), &b_words)];
+        let (locked, _) = self.lock_names_bucket(names, false);
+        let found = [0, 1].map(|i| {
+            self.find_locked(&locked, i, names[i].0, names[i].1)
+                .filter(|d| self.dentries.get(*d).inode.load(Ordering::Relaxed) != 0)
+        });
+        match found {
+            [Some(first), Some(second)] if first == second => {}
+            [Some(first), Some(second)] => self.swap_targets(first, second),
+            _ => {
+                // One was invalidated meanwhile. So the other leads to the wrong inode now, and the
+                // directories' cached entries are not the whole truth.
+                let after = [a, b].map(|guard| {
+                    if let Some(state) = guard.dir.dir_state() {
+                        state.moved_incomplete();
+                    }
+                    Aftermath::default()
+                });
+                return self.invalidate_both(locked, names, after);
+            }
+        }
+        drop(locked);
+        a.mark_stale_if_late(None);
+        b.mark_stale_if_late(None);
+    }
+
+    /// Reserve an inode without a name ([`Cache::create_nameless`]), before the driver is asked.
+    ///
+    /// # Errors
+    /// `NoMemory`.
+    pub fn reserve_nameless(&self, sb: SbId) -> Result<Reserved<'_>, CacheError> {
+        let inode = self.alloc_inode(sb)?;
+        Ok(Reserved { cache: self, sb, dir: None, len: 0, dentry: 0, tail: 0, inode, state: 0 })
+    }
+
+    /// A new inode without a name, as O_TMPFILE makes one. Its driver was asked after `asked`. It leaves
+    /// the cache with its last reference, unless it is linked before.
+    ///
+    /// # Panics
+    /// If `room` is not of [`Cache::reserve_nameless`] of this cache.
+    pub fn create_nameless(&self, mut room: Reserved<'_>, asked: Asked, fresh: &Fresh) -> InodeRef<'_> {
+        let nameless = room.dir.is_none() && std::ptr::eq(self, room.cache);
+        let (sb, index) = (room.sb, std::mem::take(&mut room.inode));
+        assert!(nameless && index != 0, "not reserved as nameless");
+        if self.superblock(sb).is_resident() {
+            let generation = self.fill_slot(sb, index, 0, fresh, 0, NEVER);
+            return self.start_inode(index, generation);
+        }
+        // Not trusted until it is known not to be late: a writer that changed the inode before it could be
+        // found by number has noted the change.
+        let generation = self.fill_slot(sb, index, 0, fresh, 0, SUSPECT);
+        let inode = self.start_inode(index, generation);
+        // As in `create`: if another inode with that number is still cached, this one is not found by
+        // number.
+        drop(self.hash_number(sb, index, &fresh.attr, || inode.clone()));
+        inode.believe_unless_late(asked, fresh.ttl);
+        inode
     }
 }

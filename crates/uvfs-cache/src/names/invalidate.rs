@@ -47,25 +47,6 @@ impl Cache {
         self.finish(after);
     }
 
-    /// [`Cache::invalidate`] of all names in a directory. O(names of the superblock).
-    pub fn invalidate_children(&self, dir: &InodeRef<'_>) {
-        for dentry in self.dentries_of(dir.sb()) {
-            if let Some(seen) = self.see(dentry).filter(|seen| seen.parent == dir.index()) {
-                self.invalidate(dir, &seen.name[..seen.len]);
-            }
-        }
-    }
-
-    /// [`Cache::invalidate`] of all names of a superblock. O(names).
-    pub fn invalidate_all(&self, sb: SbId) {
-        for dentry in self.dentries_of(sb) {
-            let Some(seen) = self.see(dentry) else { continue };
-            if let Some(dir) = self.get_index(seen.parent).filter(|dir| dir.sb() == sb) {
-                self.invalidate(&dir, &seen.name[..seen.len]);
-            }
-        }
-    }
-
     /// Invalidate the cached name of a directory, unless it is the one to keep.
     pub(crate) fn invalidate_other_name(&self, inode: &InodeRef<'_>, keep: Option<(&InodeRef<'_>, &[u8])>) {
         let alias = self.inodes.private(inode.index()).alias.load(Ordering::Acquire);
@@ -140,5 +121,28 @@ impl Cache {
         // negative entries that another superblock is killing now.
         self.return_chunks_of(sb, true);
         superblock.inodes().in_use() as usize
+    }
+}
+
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl Cache {
+    /// [`Cache::invalidate`] of all names in a directory. O(names of the superblock).
+    pub fn invalidate_children(&self, dir: &InodeRef<'_>) {
+        for dentry in self.dentries_of(dir.sb()) {
+            if let Some(seen) = self.see(dentry).filter(|seen| seen.parent == dir.index()) {
+                self.invalidate(dir, &seen.name[..seen.len]);
+            }
+        }
+    }
+
+    /// [`Cache::invalidate`] of all names of a superblock. O(names).
+    pub fn invalidate_all(&self, sb: SbId) {
+        for dentry in self.dentries_of(sb) {
+            let Some(seen) = self.see(dentry) else { continue };
+            if let Some(dir) = self.get_index(seen.parent).filter(|dir| dir.sb() == sb) {
+                self.invalidate(&dir, &seen.name[..seen.len]);
+            }
+        }
     }
 }

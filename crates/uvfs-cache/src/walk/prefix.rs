@@ -138,6 +138,8 @@ impl Prefixes {
     }
 }
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl Cache {
     /// The position that a walk over `text` (without its last component) would reach, if that is known and
     /// still true. Stores nothing.
@@ -259,7 +261,9 @@ mod tests {
     /// A root with `a` in it and `b` in that; their names have this TTL.
     fn world(ttl: Ttl) -> (Arc<Cache>, SbId) {
         let cache = Cache::new(Config { max_inodes: 1 << 12, ..Config::default() }).unwrap();
-        let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+        let sb = cache
+            .add_superblock(SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) })
+            .unwrap();
         let mut at = cache.make_root(sb, &dir(1)).unwrap();
         for (name, ino) in [(b"a", 2), (b"b", 3)] {
             let guard = cache.lock_name(&at, name);

@@ -9,9 +9,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
+use uvfs_cache::machinery::Known;
 use uvfs_cache::{
-    Attr, Cache, Config, Errno, Fresh, InodeId, InodeRef, Known, Lookup, NameGuard, Peek, Room, SbId,
-    SbOptions, Ttl,
+    Attr, Cache, Config, Errno, Fresh, InodeId, InodeRef, Lookup, NameGuard, Peek, Room, SbId, SbOptions, Ttl,
 };
 
 fn fresh(ino: u64, fmt: u32, nlink: u32) -> Fresh {
@@ -21,7 +21,8 @@ fn fresh(ino: u64, fmt: u32, nlink: u32) -> Fresh {
 
 fn world(resident: bool) -> (Arc<Cache>, SbId) {
     let cache = Cache::new(Config { max_inodes: 1 << 12, max_negative: 64, ..Config::default() }).unwrap();
-    let sb = cache.add_superblock(SbOptions { resident, on_evict: Box::new(|_, _| {}) }).unwrap();
+    let sb =
+        cache.add_superblock(SbOptions { resident, watched: false, on_evict: Box::new(|_, _| {}) }).unwrap();
     drop(cache.make_root(sb, &fresh(1, S_IFDIR, 2)).unwrap());
     (cache, sb)
 }
@@ -71,7 +72,9 @@ fn negative_entries_are_bounded_by_the_other_names_and_by_a_memory_limit() {
     for (limit, few, many) in [(0, 8192, 20_000), (4 << 20, 4369, 4369)] {
         let config = Config { max_inodes: 1 << 17, memory_limit: limit, ..Config::default() };
         let cache = Cache::new(config).unwrap();
-        let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+        let sb = cache
+            .add_superblock(SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) })
+            .unwrap();
         let root = cache.make_root(sb, &fresh(1, S_IFDIR, 2)).unwrap();
         let most = ask(&cache, &root, 0..30_000);
         assert!(most <= few && most > few / 2, "{most} of {few}, where there is no other name");
@@ -90,7 +93,9 @@ fn negative_entries_are_bounded_by_the_other_names_and_by_a_memory_limit() {
 #[test]
 fn negative_entries_at_their_maximum_make_room_for_new_ones() {
     let (cache, first) = world(false);
-    let second = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+    let second = cache
+        .add_superblock(SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) })
+        .unwrap();
     drop(cache.make_root(second, &fresh(1, S_IFDIR, 2)).unwrap());
     for (round, sb) in [first, second, first].into_iter().enumerate() {
         let root = cache.root(sb).unwrap();

@@ -31,7 +31,7 @@ impl World {
         let on_evict = Box::new(move |_: &Attr, _| {
             count.fetch_add(1, Ordering::Relaxed);
         });
-        let sb = cache.add_superblock(SbOptions { resident, on_evict }).unwrap();
+        let sb = cache.add_superblock(SbOptions { resident, watched: false, on_evict }).unwrap();
         let root = Fresh { attr: attr_of(1, S_IFDIR), ..fresh(1) };
         drop(cache.make_root(sb, &root).unwrap());
         Self { cache, sb, ended }
@@ -66,7 +66,10 @@ fn an_inode_is_found_by_its_number_while_somebody_holds_it() {
 #[test]
 fn numbers_of_two_superblocks_are_two() {
     let w = World::new(false);
-    let other = w.cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+    let other = w
+        .cache
+        .add_superblock(SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) })
+        .unwrap();
     let held: Vec<_> = (2..2000).map(|ino| w.iget(ino)).collect();
     assert!((2..2000).all(|ino| w.cache.ilookup(other, ino, S_IFREG).is_none()));
     let theirs = w.cache.iget(other, w.cache.ask(other), &fresh(5)).unwrap().0;

@@ -1,4 +1,4 @@
-//! The image as blocks: the seam between this driver and the cache of blocks ([`uvfs_cache::buffers`]).
+//! The image as blocks: the seam between this driver and the cache of blocks ([`uvfs_cache::machinery::buffers`]).
 //!
 //! [`Blocks::get`] answers with a block of metadata, pinned: it stays as it is for as long as it is held. [`Blocks::copy`] copies
 //! a few bytes out of one and pins nothing. [`Blocks::read`] puts file data into the reader's buffer. Nobody else
@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 use foldhash::fast::RandomState;
 use uvfs::types::Errno;
 use uvfs_cache::Cache;
-use uvfs_cache::buffers::{BlockSource, Device};
+use uvfs_cache::machinery::buffers::{BlockSource, Device};
 use uvfs_sync::primitives::shard;
 
 use super::fault::{Fault, Result};
@@ -95,7 +95,7 @@ impl BlockSource for Upto {
 }
 
 /// A block's bytes; as long as the file system's block size.
-pub(super) type Block<'f> = uvfs_cache::buffers::Buffer<'f>;
+pub(super) type Block<'f> = uvfs_cache::machinery::buffers::Buffer<'f>;
 
 /// The meaning with which a block's bytes were found right: a keyed hash of it, so that no image can be made in which
 /// two are equal for certain. (Where two are, what is in the block is believed unchecked, and everything that reads it

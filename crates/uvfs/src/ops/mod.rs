@@ -18,7 +18,8 @@ pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod xattr;
 
-use uvfs_cache::{CacheError, Fresh, InodeId, Known, NameGuard};
+use uvfs_cache::machinery::Known;
+use uvfs_cache::{CacheError, Fresh, InodeId, NameGuard};
 
 use crate::counters;
 use crate::driver::Inode;
