@@ -229,7 +229,8 @@ fn percentiles(mut ns: Vec<u32>) -> [u32; 5] {
 
 fn insert(names: u64) -> Result<()> {
     let cache = Cache::new(Config::default())?;
-    let sb = cache.add_superblock(SbOptions { resident: true, on_evict: Box::new(|_, _| {}) })?;
+    let sb =
+        cache.add_superblock(SbOptions { resident: true, watched: false, on_evict: Box::new(|_, _| {}) })?;
     let node = |ino, mode| Fresh {
         attr: Attr { ino, mode, nlink: 1, ..Attr::default() },
         private: 0,
@@ -268,7 +269,8 @@ fn answer(ino: u64, mode: u32) -> Fresh {
 /// A cache that may evict, with its root.
 fn evicting() -> Result<(Arc<Cache>, uvfs::SbId)> {
     let cache = Cache::new(Config::default())?;
-    let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) })?;
+    let sb =
+        cache.add_superblock(SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) })?;
     drop(cache.make_root(sb, &answer(1, S_IFDIR | 0o755))?);
     Ok((cache, sb))
 }

@@ -11,8 +11,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, SbId, SbOptions, Time, Ttl};
+use uvfs_cache::{Attr, Cache, Config, Errno, Fresh, InodeRef, Lookup, SbId, SbOptions, Time, Ttl};
 
 /// The back end, which is asked on a miss.
 struct BackEnd {
@@ -37,7 +38,7 @@ impl BackEnd {
             acl: false,
         };
         // Nobody tells us of changes: believe for five seconds.
-        Ok(Fresh { attr, private: 0, ttl: Ttl::millis(5000) })
+        Ok(Fresh { attr, private: 0, ttl: Ttl::For(Duration::from_secs(5)) })
     }
 }
 
@@ -56,17 +57,17 @@ impl<'c> Server<'c> {
                 Lookup::Hit(inode, _) => return Ok(inode),
                 Lookup::Negative => return Err("no such file (cached)".into()),
                 // Another thread asks for the same name: wait for its answer and look again.
-                Lookup::Busy(pending) => pending.wait().map_err(|e| format!("errno {e}"))?,
+                Lookup::Busy(pending) => pending.wait().map_err(|e| e.to_string())?,
                 Lookup::Miss(ticket) => {
                     self.asked += 1;
                     return match self.back_end.ask(path) {
                         Ok(fresh) => ticket.found(&fresh).map_err(|e| e.to_string()),
                         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                            ticket.absent(Ttl::millis(1000));
+                            ticket.absent(Ttl::For(Duration::from_secs(1)));
                             Err("no such file".into())
                         }
                         Err(e) => {
-                            ticket.fail(e.raw_os_error().unwrap_or(libc_eio()));
+                            ticket.fail(Errno::from_io_error(&e).unwrap_or(Errno::IO));
                             Err(e.to_string())
                         }
                     };
@@ -100,11 +101,6 @@ impl<'c> Server<'c> {
     }
 }
 
-/// EIO, for a failure without an errno.
-const fn libc_eio() -> i32 {
-    5
-}
-
 fn main() -> ExitCode {
     let Some(root) = std::env::args_os().nth(1) else {
         eprintln!("usage: server DIR (a directory to serve)");
@@ -113,7 +109,7 @@ fn main() -> ExitCode {
     let back_end = BackEnd { root: root.into() };
     let start = || -> Result<_, String> {
         let cache = Cache::new(Config::default()).map_err(|e| e.to_string())?;
-        let options = SbOptions { resident: false, on_evict: Box::new(|_, _| {}) };
+        let options = SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) };
         let sb = cache.add_superblock(options).map_err(|e| e.to_string())?;
         let fresh = back_end.ask(Path::new("")).map_err(|e| format!("{}: {e}", back_end.root.display()))?;
         cache.make_root(sb, &fresh).map_err(|e| e.to_string())?;

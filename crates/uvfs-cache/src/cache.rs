@@ -3,7 +3,7 @@
 //! One cache serves all superblocks of a process. Each chunk of its arenas belongs to one superblock. This
 //! file makes and destroys; each of the crate's other files holds one kind of use. [`crate::walk::step`] reads
 //! without references, [`crate::lookup::ticket`] holds the name locks, [`crate::names::change`] publishes and
-//! [`crate::names::invalidate`] forgets. [`crate::limit::make_room`] keeps the memory limit, [`crate::limit::watermarks`] a margin below
+//! [`crate::names::invalidate`] drops what may be wrong. [`crate::limit::make_room`] keeps the memory limit, [`crate::limit::watermarks`] a margin below
 //! it.
 //!
 //! Lock order (docs/locking.md): rename mutex, name locks, directory list, buckets, attribute locks, slabs.
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use crate::coherence::clock::{Clock, NEVER};
 use crate::coherence::listeners::Listeners;
 use crate::inodes::attr::mode;
+use crate::inodes::inode_ref::InodeRef;
 use crate::inodes::table::Inodes;
 use crate::limit::budget::Limit;
 use crate::lookup::name_locks::NameLocks;
@@ -95,6 +96,12 @@ impl Cache {
         self.superblocks.get(sb)
     }
 
+    /// Whether a reference is to an inode of this cache.
+    #[inline]
+    pub(crate) fn owns(&self, inode: &InodeRef<'_>) -> bool {
+        std::ptr::eq(self, inode.cache())
+    }
+
     #[inline]
     pub(crate) fn sb_of(&self, inode: u32) -> &Superblock {
         self.superblock(self.inodes.private(inode).sb_id())
@@ -123,11 +130,6 @@ impl Cache {
         self.superblock(SbId(slab as u16))
     }
 
-    /// Advance the clock that expiry uses; for tests of drivers.
-    pub fn advance_clock(&self, ms: u32) {
-        self.clock.advance(ms);
-    }
-
     /// Current figures. O(superblocks).
     pub fn counters(&self) -> Counters {
         let mut c = Counters {
@@ -147,6 +149,15 @@ impl Cache {
         c.long_chains = a.0 + b.0;
         c.rekeys = a.1 + b.1;
         c
+    }
+}
+
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl Cache {
+    /// Advance the clock that expiry uses; for tests of drivers.
+    pub fn advance_clock(&self, ms: u32) {
+        self.clock.advance(ms);
     }
 }
 

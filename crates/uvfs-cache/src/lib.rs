@@ -8,19 +8,17 @@
 //! | folder | contents |
 //! |---|---|
 //! | `inodes` | attributes and their packing ([`attr`]), the two halves, references, inodes by number |
-//! | `names` | dentries, changes of names, forgetting |
+//! | `names` | dentries, changes of names, invalidation |
 //! | `lookup` | lookups with references; the lookup ticket and its name lock; drivers' answers |
-//! | `walk` | lookups without references, the hit, directories by path ([`prefix`]), link targets |
+//! | `walk` | lookups without references, the hit, directories by path, link targets |
 //! | `dirs` | children, revision, completeness; entries in order; listings |
 //! | `limit` | the memory limit: making room, watermarks, threads that wait, external bytes |
 //! | `coherence` | changes behind the cache, expiry, listeners |
-//! | [`mapping`] | page index to page |
-//! | [`buffers`] | blocks of a device, by number |
+//! | `mapping` | page index to page |
+//! | `buffers` | blocks of a device, by number |
 #![deny(unsafe_code)]
 
-pub mod buffers;
-pub mod mapping;
-
+mod buffers;
 mod cache;
 mod chunks;
 mod coherence;
@@ -30,6 +28,9 @@ mod limit;
 mod lookup;
 #[cfg(all(test, loom))]
 mod loom_tests;
+#[doc(hidden)]
+pub mod machinery;
+mod mapping;
 mod names;
 #[cfg(all(test, debug_assertions, not(loom)))]
 mod order_tests;
@@ -43,26 +44,20 @@ pub use cache::Cache;
 pub use coherence::changed_numbers::Asked;
 pub use coherence::listeners::Listener;
 pub use dirs::listing::{DirScan, DirSink};
-pub use inodes::attr::{self, Attr, Time};
-pub use inodes::halves::Perm;
+pub use inodes::attr;
+#[doc(no_inline)]
+pub use inodes::attr::{Attr, Time};
 pub use inodes::inode_ref::{Death, InodeRef};
-pub use inodes::owned::{Borrowed, OwnedId};
-pub use inodes::symlink_targets::TARGET_MAX;
-pub use limit::external_bytes::ExternalBytes;
-pub use limit::held_by_kernel::{Held, Leaf};
-pub use limit::pressure::Overdraft;
-pub use limit::watermarks::Balance;
-pub use lookup::by_name::{Known, Lookup};
+pub use lookup::by_name::Lookup;
 pub use lookup::name_locks::Pending;
 pub use lookup::ticket::NameGuard;
 pub use names::change::{RenameLock, Reserved};
+#[doc(no_inline)]
+pub use rustix::io::Errno;
 pub use types::{
     CacheError, Config, Counters, EvictHook, Fresh, InodeId, NotEmpty, Room, SbId, SbOptions, Ttl,
 };
-pub use walk::hit::{Peek, Stuck};
-pub use walk::position::Pos;
-pub use walk::prefix;
-pub use walk::step::{Child, NameHash, Names, Retry, Step};
+pub use walk::hit::Peek;
 
 /// The byte table of docs/architecture.md: the cost of a file with a name of up to 23 bytes, hash and
 /// directory list included. The hash's share is the worst that was measured.

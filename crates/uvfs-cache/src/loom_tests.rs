@@ -19,16 +19,18 @@ mod references;
 mod stale;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use uvfs_sync::primitives::{AtomicU32, Ordering};
 
 use crate::inodes::attr::mode::{S_IFDIR, S_IFLNK, S_IFREG};
+use crate::machinery::{Child, Known, Pos, Step, TARGET_MAX};
 use crate::names::dentry::NameWords;
 use crate::walk::prefix::Whence;
 use crate::walk::step::Match;
 use crate::{
-    Attr, Cache, Child, Config, EvictHook, Fresh, InodeId, InodeRef, Known, Lookup, NameGuard, Peek, Pos,
-    Room, SbId, SbOptions, Step, TARGET_MAX, Ttl,
+    Attr, Cache, Config, EvictHook, Fresh, InodeId, InodeRef, Lookup, NameGuard, Peek, Room, SbId, SbOptions,
+    Ttl,
 };
 
 pub(crate) fn model(f: impl Fn() + Send + Sync + 'static) {
@@ -73,8 +75,11 @@ impl World {
     }
     /// One of the `max_inodes` slots is never handed out.
     fn of(max_inodes: u32, resident: bool, on_evict: EvictHook) -> Self {
+        Self::with(max_inodes, SbOptions { resident, watched: false, on_evict })
+    }
+    fn with(max_inodes: u32, options: SbOptions) -> Self {
         let cache = Cache::new(Config { max_inodes, max_negative: 2, ..Config::default() }).unwrap();
-        let sb = cache.add_superblock(SbOptions { resident, on_evict }).unwrap();
+        let sb = cache.add_superblock(options).unwrap();
         drop(cache.make_root(sb, &fresh(1, true)).unwrap());
         Self { cache, sb }
     }
@@ -273,7 +278,7 @@ fn loom_rule3_a_recycled_inode_lends_no_deadline() {
     model(|| {
         let w = World::new(false);
         let root = w.root();
-        let short = Fresh { ttl: Ttl::millis(1), ..fresh(5, false) };
+        let short = Fresh { ttl: Ttl::For(Duration::from_millis(1)), ..fresh(5, false) };
         let id = miss(w.cache.lookup(&root, b"a")).found(&short).unwrap().id();
         w.cache.advance_clock(5);
         let attr = w.during(

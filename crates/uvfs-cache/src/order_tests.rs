@@ -17,7 +17,9 @@ fn fresh(ino: u64, fmt: u32) -> Fresh {
 
 fn world() -> (Arc<Cache>, SbId) {
     let cache = Cache::new(Config { max_inodes: 1 << 12, ..Config::default() }).unwrap();
-    let sb = cache.add_superblock(SbOptions { resident: true, on_evict: Box::new(|_, _| {}) }).unwrap();
+    let sb = cache
+        .add_superblock(SbOptions { resident: true, watched: false, on_evict: Box::new(|_, _| {}) })
+        .unwrap();
     drop(cache.make_root(sb, &fresh(1, S_IFDIR)).unwrap());
     (cache, sb)
 }
@@ -63,7 +65,9 @@ fn rule19_each_lock_of_the_cache_is_noted() {
 #[should_panic(expected = "Rename 0x0 is taken while Rename 0x0 is held")]
 fn rule19_the_rename_mutex_is_taken_once() {
     let (cache, sb) = world();
-    let other = cache.add_superblock(SbOptions { resident: true, on_evict: Box::new(|_, _| {}) }).unwrap();
+    let other = cache
+        .add_superblock(SbOptions { resident: true, watched: false, on_evict: Box::new(|_, _| {}) })
+        .unwrap();
     let _one = cache.lock_renames(sb);
     let _other = cache.lock_renames(other);
 }

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use uvfs_sync::primitives::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 use crate::inodes::attr::mode::{S_IFDIR, S_IFREG};
+use crate::lookup::by_name::Known;
 use crate::names::dentry::NameWords;
-use crate::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Lookup, Peek, Room, SbId, SbOptions, Ttl};
+use crate::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Lookup, Peek, Room, SbId, SbOptions, Ttl};
 
 const SLOTS: u32 = 1 << 15;
 /// Enough that a superblock's directories fill more than one chunk.
@@ -49,7 +50,7 @@ impl Storm {
     }
 
     fn superblock(&self, resident: bool) -> SbId {
-        let options = SbOptions { resident, on_evict: Box::new(|_, _| {}) };
+        let options = SbOptions { resident, watched: false, on_evict: Box::new(|_, _| {}) };
         let sb = self.cache.add_superblock(options).unwrap();
         let root = self.cache.make_root(sb, &fresh(1, S_IFDIR)).unwrap();
         self.note(&root);

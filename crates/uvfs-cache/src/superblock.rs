@@ -9,7 +9,7 @@
 
 use std::sync::OnceLock;
 
-use uvfs_sync::primitives::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
+use uvfs_sync::primitives::{AtomicU64, Mutex, MutexGuard, Ordering};
 use uvfs_sync::segvec::SegVec;
 use uvfs_sync::slab::{CHUNK, SPAN, Slab};
 
@@ -32,7 +32,7 @@ pub(crate) enum Hand {
 pub(crate) struct Superblock {
     resident: bool,
     /// Its driver's answers hold until the epoch moves.
-    watched: AtomicBool,
+    watched: bool,
     on_evict: EvictHook,
     changes: Changes,
     inodes: Slab,
@@ -48,7 +48,7 @@ impl Superblock {
         Self {
             changes: Changes::new(options.resident),
             resident: options.resident,
-            watched: AtomicBool::new(false),
+            watched: options.watched,
             on_evict: options.on_evict,
             inodes: Slab::new(u32::from(id)),
             dentries: Slab::new(u32::from(id)),
@@ -67,12 +67,7 @@ impl Superblock {
     /// Whether the driver notifies the cache of changes; its answers hold until the epoch moves.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
-        self.watched.load(Ordering::Relaxed)
-    }
-
-    /// From now on it is watched.
-    pub(crate) fn watch(&self) {
-        self.watched.store(true, Ordering::Relaxed);
+        self.watched
     }
 
     /// Numbers of changed inodes.
@@ -121,9 +116,10 @@ impl Superblock {
         InodeId::from_u64(self.root.load(Ordering::Relaxed))
     }
 
-    /// The root was made.
+    /// The root was made. A second root would leave the first one's reference to nobody.
     pub(crate) fn set_root(&self, root: InodeId) {
-        self.root.store(root.as_u64(), Ordering::Relaxed);
+        let old = self.root.swap(root.as_u64(), Ordering::Relaxed);
+        assert_eq!(old, 0, "a superblock has one root");
     }
 
     /// Take the root away; `None` if there is none.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use crate::inodes::attr::Attr;
 
 /// Names an inode in its present generation: `generation << 32 | index`. The cache recognises a stale id
@@ -41,13 +43,6 @@ impl fmt::Debug for InodeId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SbId(pub(crate) u16);
 
-impl SbId {
-    /// As a number: counted from 0 in the order of `add_superblock`.
-    pub const fn as_u16(self) -> u16 {
-        self.0
-    }
-}
-
 /// Sizes of a cache.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -73,7 +68,7 @@ impl Default for Config {
 /// Why the cache could not do something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheError {
-    /// No slot, or no address space, is left.
+    /// No slot, or no address space, is left (ENOMEM).
     NoMemory,
     /// The directory is being removed, or has been (ENOENT).
     Dying,
@@ -96,6 +91,17 @@ impl fmt::Display for CacheError {
 
 impl std::error::Error for CacheError {}
 
+impl From<CacheError> for Errno {
+    fn from(error: CacheError) -> Self {
+        match error {
+            CacheError::NoMemory => Self::NOMEM,
+            CacheError::Dying => Self::NOENT,
+            CacheError::Stale => Self::STALE,
+            CacheError::Name => Self::NAMETOOLONG,
+        }
+    }
+}
+
 /// The directory has entries, or entries being made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotEmpty;
@@ -111,13 +117,21 @@ pub struct SbOptions {
     /// The cache is the whole truth: every directory is complete, listings come from the cache, nothing is
     /// evicted.
     pub resident: bool,
+    /// The driver reports every change that is made behind the cache ([`Cache::name_changed`] and the like).
+    /// Its answers with [`Ttl::Forever`] hold until then.
+    ///
+    /// [`Cache::name_changed`]: crate::Cache::name_changed
+    pub watched: bool,
     /// Called when the last reference to an inode is gone. `nlink` 0 means gone for good.
     pub on_evict: EvictHook,
 }
 
 impl fmt::Debug for SbOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SbOptions").field("resident", &self.resident).finish_non_exhaustive()
+        f.debug_struct("SbOptions")
+            .field("resident", &self.resident)
+            .field("watched", &self.watched)
+            .finish_non_exhaustive()
     }
 }
 
@@ -134,11 +148,6 @@ pub enum Ttl {
 impl Ttl {
     /// The answer is not cached.
     pub const ZERO: Self = Self::For(Duration::ZERO);
-
-    /// For so many milliseconds.
-    pub const fn millis(ms: u64) -> Self {
-        Self::For(Duration::from_millis(ms))
-    }
 }
 
 /// An inode as its driver describes it.

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFLNK, S_IFREG};
-use uvfs_cache::buffers::{BlockSource, Device};
+use uvfs_cache::machinery::buffers::{BlockSource, Device};
 use uvfs_cache::{Attr, Cache, Config, Fresh, Lookup, SbId, SbOptions, Ttl};
 
 /// Enough of each kind that the rest of the process does not matter.
@@ -38,7 +38,9 @@ fn fresh(ino: u64, fmt: u32) -> Fresh {
 }
 
 fn superblock(cache: &Cache) -> SbId {
-    let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+    let sb = cache
+        .add_superblock(SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) })
+        .unwrap();
     drop(cache.make_root(sb, &fresh(1, S_IFDIR)).unwrap());
     sb
 }

@@ -210,7 +210,7 @@ impl Frontend {
     pub(crate) fn forget(&self, node: NodeId, count: u64) {
         if node >= FIRST_ISSUED {
             self.core.tally.add(Count::Forgotten, count);
-            self.core.vfs.cache().forget(InodeId::from_u64(node), count);
+            self.core.vfs.cache().forget_lookups(InodeId::from_u64(node), count);
         }
     }
 
@@ -483,7 +483,7 @@ impl Core {
     /// Takes one back that did not come to be sent.
     fn uncount_lookup(&self, inode: &Inode<'_>) {
         self.tally.take_back();
-        self.vfs.cache().forget(inode.id(), 1);
+        self.vfs.cache().forget_lookups(inode.id(), 1);
     }
 
     /// Hands a node to the kernel: the reply that holds it must be sent.

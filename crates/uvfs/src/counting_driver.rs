@@ -10,9 +10,9 @@ use uvfs_cache::Cache;
 
 use crate::acl::{Acl, AclKind};
 use crate::counters::{Call, begin};
-use crate::driver::{Borrower, Driver, File, Inode, Rename};
+use crate::driver::{AclStore, Driver, File, FileLender, Inode, Rename};
 use crate::types::{
-    Access, Answer, Attr, DirEntry, Fallocate, Features, FileFlags, FlagsForm, Make, NewInode, Op,
+    Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, FileFlags, FlagsForm, Make, NewInode, Op,
     PollEvents, Result, Seek, SetAttr, StatFs, Time, Ttl, XattrFlags,
 };
 
@@ -59,17 +59,11 @@ impl Driver for Counted {
     fn ttl(&self) -> Ttl {
         self.0.ttl()
     }
-    fn offer(&self, op: &Op, file: File<'_>, to: &mut Borrower<'_>) -> Result<()> {
-        self.0.offer(op, file, to)
+    fn lender(&self) -> Option<&dyn FileLender> {
+        self.0.lender()
     }
-    fn lend(&self, file: File<'_>) -> Result<()> {
-        self.0.lend(file)
-    }
-    fn was_lent(&self, inode: &Inode<'_>) -> bool {
-        self.0.was_lent(inode)
-    }
-    fn takes_direct(&self, file: File<'_>) -> Result<()> {
-        self.0.takes_direct(file)
+    fn acls(&self) -> Option<&dyn AclStore> {
+        self.0.acls().map(|_| self as &dyn AclStore)
     }
     fn is_linkable(&self, inode: &Inode<'_>) -> bool {
         self.0.is_linkable(inode)
@@ -112,10 +106,25 @@ impl Driver for Counted {
             -> Result<()>;
         Listxattr: fn listxattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>>;
         Removexattr: fn removexattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()>;
-        Acl: fn acl(&self, op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>>;
-        SetAcl: fn set_acl(&self, op: &Op, inode: &Inode<'_>, kind: AclKind, acl: Option<Arc<Acl>>, mode: Option<u32>)
-            -> Result<()>;
         Evict: fn evict(&self, attr: &Attr, private: u64);
+    }
+}
+
+impl AclStore for Counted {
+    fn acl(&self, op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
+        let _begun = begin(Call::Acl);
+        self.0.acls().ok_or(Errno::OPNOTSUPP)?.acl(op, inode, kind)
+    }
+    fn set_acl(
+        &self,
+        op: &Op,
+        inode: &Inode<'_>,
+        kind: AclKind,
+        acl: Option<Arc<Acl>>,
+        mode: Option<u32>,
+    ) -> Result<()> {
+        let _begun = begin(Call::SetAcl);
+        self.0.acls().ok_or(Errno::OPNOTSUPP)?.set_acl(op, inode, kind, acl, mode)
     }
 }
 

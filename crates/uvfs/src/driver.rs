@@ -52,10 +52,39 @@ pub struct File<'a> {
     pub handle: u64,
 }
 
-/// The callback that takes a descriptor which a driver lends: see [`Driver::lend`].
+/// The callback that takes a descriptor which a driver lends: see [`FileLender::offer`].
 pub type Borrower<'a> = dyn FnMut(BorrowedFd<'_>) -> Result<()> + 'a;
 
-/// A file system.
+/// Lending open files to a front end's kernel (FUSE passthrough). Asked only with [`Features::lends`].
+#[allow(unused_variables)]
+pub trait FileLender {
+    /// Offers the front end's kernel the driver's own file behind an open one, so that the kernel reads and writes
+    /// it by itself. Calls `to` at most once, with a descriptor of that file. The calling thread has the identity
+    /// and the rights that the kernel is to read and write with.
+    ///
+    /// # Errors
+    /// Any error if the file is better not lent, and what `to` answers.
+    fn offer(&self, op: &Op, file: File<'_>, to: &mut Borrower<'_>) -> Result<()>;
+    /// From now until release, the front end's kernel reads and writes the data of an open file, in the file that
+    /// was offered for its inode. The driver does not see these calls. At release it checks how the inode has
+    /// changed.
+    ///
+    /// # Errors
+    /// If it answers an error, the file is not lent.
+    fn lend(&self, file: File<'_>) -> Result<()>;
+    /// Whether an open file of this inode was lent since the cache has known the inode. A program may have it
+    /// mapped even if nobody has it open.
+    fn was_lent(&self, inode: &Inode<'_>) -> bool;
+    /// Whether the file behind an open one can be read and written with O_DIRECT.
+    ///
+    /// # Errors
+    /// EINVAL if it cannot.
+    fn takes_direct(&self, file: File<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A file system. The default of a call that changes, reads or lists something is EOPNOTSUPP.
 #[allow(unused_variables)]
 pub trait Driver: Send + Sync + 'static {
     /// Short name, as in `/proc/mounts` ("tmpfs").
@@ -76,7 +105,7 @@ pub trait Driver: Send + Sync + 'static {
     fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {}
     /// Look a name up. ENOENT may be returned as an error, or as [`Answer::Absent`] (which is cached).
     fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
-        Err(Errno::NOSYS)
+        Err(Errno::OPNOTSUPP)
     }
     /// An inode that [`Driver::lookup`] found is in the cache now, as `inode`; `private` is the value from the
     /// answer. If [`Inode::private`] differs, the cache knew the inode before and keeps its old value. The value
@@ -95,11 +124,11 @@ pub trait Driver: Send + Sync + 'static {
     }
     /// Change attributes (truncation included), and the cached inode with them.
     fn setattr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {
-        Err(Errno::ROFS)
+        Err(Errno::OPNOTSUPP)
     }
     /// Make a node of any type. Updates `dir`'s times, and its link count if the node is a directory.
     fn create(&self, op: &Op, dir: &Inode<'_>, name: &[u8], make: &Make<'_>) -> Result<NewInode> {
-        Err(Errno::ROFS)
+        Err(Errno::OPNOTSUPP)
     }
     /// [`Driver::create`] of a regular file. A driver that can do so opens it in the same step, and returns a value
     /// as [`Driver::open`] does. On `None`, `open` is called afterwards. The creator's access is not checked
@@ -134,19 +163,19 @@ pub trait Driver: Send + Sync + 'static {
     }
     /// Add a name for `inode`, and update its link count and ctime and `dir`'s times.
     fn link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, name: &[u8]) -> Result<()> {
-        Err(Errno::ROFS)
+        Err(Errno::OPNOTSUPP)
     }
     /// Remove a name of something that is not a directory; updates link count and times.
     fn unlink(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()> {
-        Err(Errno::ROFS)
+        Err(Errno::OPNOTSUPP)
     }
     /// Remove an empty directory (link count 0 afterwards), and update `dir`.
     fn rmdir(&self, op: &Op, dir: &Inode<'_>, name: &[u8], inode: &Inode<'_>) -> Result<()> {
-        Err(Errno::ROFS)
+        Err(Errno::OPNOTSUPP)
     }
     /// Rename; updates link counts and times of all inodes involved.
     fn rename(&self, op: &Op, rename: &Rename<'_>) -> Result<()> {
-        Err(Errno::ROFS)
+        Err(Errno::OPNOTSUPP)
     }
     /// Rename, and in the same step leave a whiteout under the old name (RENAME_WHITEOUT): the character device 0/0, as
     /// `whiteout` describes it. The driver returns the inode that it made, or none if the old name must be looked up.
@@ -166,11 +195,11 @@ pub trait Driver: Send + Sync + 'static {
         cookie: u64,
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        Err(Errno::NOSYS)
+        Err(Errno::OPNOTSUPP)
     }
     /// The target of a symbolic link.
     fn readlink(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
-        Err(Errno::INVAL)
+        Err(Errno::OPNOTSUPP)
     }
     /// Open a regular file; the value comes back as [`File::handle`]. A caller that executes the file asks for
     /// [`Access::EXEC`] alone. The file is read then, which needs no read permission.
@@ -184,45 +213,22 @@ pub trait Driver: Send + Sync + 'static {
     }
     /// The last user of an open file is gone.
     fn release(&self, file: File<'_>) {}
-    /// Offers the front end's kernel the driver's own file behind an open one, so that the kernel reads and writes
-    /// it by itself. Calls `to` at most once, with a descriptor of that file. The calling thread has the identity
-    /// and the rights that the kernel is to read and write with. Asked only with [`Features::lends`].
-    ///
-    /// # Errors
-    /// Any error if the file is better not lent, and what `to` answers.
-    fn offer(&self, op: &Op, file: File<'_>, to: &mut Borrower<'_>) -> Result<()> {
-        Err(Errno::OPNOTSUPP)
+    /// The driver as a lender of open files; needed with [`Features::lends`].
+    fn lender(&self) -> Option<&dyn FileLender> {
+        None
     }
-    /// From now until release, the front end's kernel reads and writes the data of an open file, in the file that
-    /// was offered for its inode. The driver does not see these calls. At release it checks how the inode has
-    /// changed. Asked only with [`Features::lends`].
-    ///
-    /// # Errors
-    /// If it answers an error, the file is not lent.
-    fn lend(&self, file: File<'_>) -> Result<()> {
-        Err(Errno::OPNOTSUPP)
-    }
-    /// Whether an open file of this inode was lent since the cache has known the inode. A program may have it
-    /// mapped even if nobody has it open. Asked only with [`Features::lends`].
-    fn was_lent(&self, inode: &Inode<'_>) -> bool {
-        false
-    }
-    /// Whether the file behind an open one can be read and written with O_DIRECT. Asked only with
-    /// [`Features::lends`].
-    ///
-    /// # Errors
-    /// EINVAL if it cannot.
-    fn takes_direct(&self, file: File<'_>) -> Result<()> {
-        Ok(())
+    /// The driver as a store of access control lists; needed with [`Features::acl`].
+    fn acls(&self) -> Option<&dyn AclStore> {
+        None
     }
     /// Read up to `buf.len()` bytes; fewer only at the end of the file. May update atime.
     fn read(&self, op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        Err(Errno::INVAL)
+        Err(Errno::OPNOTSUPP)
     }
     /// Write at `offset`, or at the end if `append` is set; updates size, blocks, mtime and ctime. A count is short
     /// only if the space ran out midway.
     fn write(&self, op: &Op, file: File<'_>, offset: u64, data: &[u8], append: bool) -> Result<usize> {
-        Err(Errno::ROFS)
+        Err(Errno::OPNOTSUPP)
     }
     /// Allocate, punch or zero.
     fn fallocate(&self, op: &Op, file: File<'_>, how: Fallocate, offset: u64, len: u64) -> Result<()> {
@@ -291,17 +297,23 @@ pub trait Driver: Send + Sync + 'static {
     fn removexattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
-    /// The access or default list of an inode, if it has one. Asked only with [`Features::acl`], at any time, also
-    /// while the list is being changed. [`Attr::acl`] in the cache must say whether there is an access list: if it
-    /// says no, mode bits alone decide. It may say yes if there could be one; a driver that then finds none first
-    /// corrects the cache.
-    fn acl(&self, op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
-        Err(Errno::OPNOTSUPP)
-    }
+    /// The cache drops an inode: nobody can reach `private` again. If `attr.nlink` is 0, the file is gone for good
+    /// and its data may be freed. Any operation that needs memory may call this with its name locks held, so it
+    /// must not call the VFS.
+    fn evict(&self, attr: &Attr, private: u64) {}
+}
+
+/// Keeping access control lists. Asked only with [`Features::acl`].
+#[allow(unused_variables)]
+pub trait AclStore {
+    /// The access or default list of an inode, if it has one. Asked at any time, also while the list is being
+    /// changed. [`Attr::acl`] in the cache must say whether there is an access list: if it says no, mode bits alone
+    /// decide. It may say yes if there could be one; a driver that then finds none first corrects the cache.
+    fn acl(&self, op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>>;
     /// Set or remove the access or default list; with the access list also the permission bits `mode`, which say
     /// the same of owner, mask and others. Updates ctime, mode and [`Attr::acl`] in the cache under the lock that
-    /// [`Driver::acl`] takes, so that its answer is never newer than these. The caller holds the inode lock: calls
-    /// for one inode do not overlap with each other, nor with [`Driver::setattr`].
+    /// [`AclStore::acl`] takes, so that its answer is never newer than these. The caller holds the inode lock:
+    /// calls for one inode do not overlap with each other, nor with [`Driver::setattr`].
     fn set_acl(
         &self,
         op: &Op,
@@ -312,8 +324,4 @@ pub trait Driver: Send + Sync + 'static {
     ) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
-    /// The cache drops an inode: nobody can reach `private` again. If `attr.nlink` is 0, the file is gone for good
-    /// and its data may be freed. Any operation that needs memory may call this with its name locks held, so it
-    /// must not call the VFS.
-    fn evict(&self, attr: &Attr, private: u64) {}
 }

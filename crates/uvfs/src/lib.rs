@@ -57,5 +57,7 @@ pub use namei::handle::Handle;
 pub use permission::Protected;
 pub use powers::{Ask, Capability, Has, Powers};
 pub use types::*;
-pub use uvfs_cache::{Balance, Counters as CacheCounters, Held, InodeId, Leaf, Listener, Overdraft, SbId};
+#[doc(hidden)]
+pub use uvfs_cache::machinery::{Balance, Held, Leaf, Overdraft};
+pub use uvfs_cache::{Counters as CacheCounters, InodeId, Listener, SbId};
 pub use vfs::{Vfs, VfsConfig};

@@ -26,7 +26,7 @@ use uvfs_cache::{Cache, InodeId, SbId, SbOptions};
 use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use uvfs_sync::small_map::{Busy, SmallMap};
 
-use crate::driver::{Driver, Inode};
+use crate::driver::{AclStore, Driver, Inode};
 use crate::ops::{cache_errno, fresh};
 use crate::pin::Pin;
 use crate::types::{Attr, Errno, Features, Op, Result, Ttl};
@@ -89,12 +89,10 @@ impl Super {
         let id = cache
             .add_superblock(SbOptions {
                 resident: features.resident,
+                watched: features.watched,
                 on_evict: Box::new(move |attr, private| evicting.load().evict(attr, private)),
             })
             .map_err(|e| cache_errno(e, features))?;
-        if features.watched {
-            cache.watch(id);
-        }
         // Until it is dropped.
         told.store(Arc::new(Told::Mounted(Arc::clone(&driver))));
         let cache_of = Arc::clone(cache);
@@ -104,6 +102,11 @@ impl Super {
         sup.root = Some(Pin::new(cache, root.clone()));
         sup.driver.mounted(cache, &root);
         Ok((sup, root))
+    }
+
+    /// Its access control lists; EOPNOTSUPP if the driver keeps none.
+    pub(crate) fn acls(&self) -> Result<&dyn AclStore> {
+        self.driver.acls().ok_or(Errno::OPNOTSUPP)
     }
 
     /// The cache that it is in.

@@ -8,7 +8,8 @@
 
 use std::sync::Arc;
 
-use uvfs_cache::{Borrowed, Cache, InodeId, OwnedId};
+use uvfs_cache::machinery::{Borrowed, OwnedId};
+use uvfs_cache::{Cache, InodeId};
 
 use crate::driver::Inode;
 

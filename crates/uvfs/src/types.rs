@@ -8,9 +8,9 @@ use std::sync::Arc;
 use crate::acl::Acl;
 use crate::powers::Powers;
 
-pub use rustix::io::Errno;
 pub use uvfs_cache::attr::{Attr, Time, mode};
-pub use uvfs_cache::{Perm, Ttl};
+pub use uvfs_cache::machinery::Perm;
+pub use uvfs_cache::{Errno, Ttl};
 
 /// The result of every operation; the errors are the kernel's.
 pub type Result<T> = std::result::Result<T, Errno>;
@@ -408,11 +408,11 @@ pub struct Features {
     /// - The driver handles extended attributes that the VFS does not know (access control lists), and the umask.
     pub passes_through: bool,
     /// Files of the host stand behind open files, and a front end's kernel may read and write them by itself: see
-    /// [`Driver::lend`](crate::Driver::lend).
+    /// [`Driver::lender`](crate::Driver::lender).
     pub lends: bool,
     /// The driver may know when files were made: see [`Driver::birth`](crate::Driver::birth).
     pub births: bool,
-    /// The driver keeps access control lists: see [`Driver::acl`](crate::Driver::acl). A driver that
+    /// The driver keeps access control lists: see [`Driver::acls`](crate::Driver::acls). A driver that
     /// `passes_through` is asked for them as extended attributes, by a front end's kernel that checks them.
     pub acl: bool,
 }

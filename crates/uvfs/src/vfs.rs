@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use uvfs_cache::{Cache, InodeId, Known, Room};
+use uvfs_cache::machinery::Known;
+use uvfs_cache::{Cache, InodeId, Room};
 
 use crate::driver::{Driver, Inode};
 use crate::mount::{CONTROL_NAME, Mounts, Super, SuperRef};
@@ -124,9 +125,10 @@ impl Vfs {
         self.sup(inode).is_ok_and(|s| s.features.lends)
     }
 
-    /// Whether an open file of this inode was lent: see [`Driver::was_lent`].
+    /// Whether an open file of this inode was lent: see [`FileLender::was_lent`](crate::driver::FileLender::was_lent).
     pub fn was_lent(&self, inode: &Inode<'_>) -> bool {
-        self.sup(inode).is_ok_and(|s| s.features.lends && s.driver.was_lent(inode))
+        let was_lent = |s: &SuperRef| s.driver.lender().is_some_and(|lender| lender.was_lent(inode));
+        self.sup(inode).is_ok_and(|s| s.features.lends && was_lent(&s))
     }
 
     /// Whether targets of symbolic links never change: see [`Features::fixed_links`](crate::Features::fixed_links).

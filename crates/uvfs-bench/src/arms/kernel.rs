@@ -8,7 +8,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use uvfs_cache::{Attr, Pos};
+use uvfs_cache::Attr;
+use uvfs_cache::machinery::Pos;
 
 use crate::arms::lockref::{CountAndLock, QueueAtOnce, QueueLate};
 use crate::arms::uvfs::{Hits, Uvfs};

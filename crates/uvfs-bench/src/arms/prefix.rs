@@ -4,8 +4,9 @@
 //! that its directories have not moved. The second finds the last name.
 
 use anyhow::Result;
-use uvfs_cache::prefix::{DEPTH_MAX, Whence};
-use uvfs_cache::{Attr, Pos};
+use uvfs_cache::Attr;
+use uvfs_cache::machinery::Pos;
+use uvfs_cache::machinery::prefix::{DEPTH_MAX, Whence};
 
 use crate::arms::uvfs::{Hits, Uvfs};
 use crate::arms::{Local, Movable, Table};

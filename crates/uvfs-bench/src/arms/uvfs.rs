@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Pos, Room, SbId, SbOptions, Stuck, Ttl};
+use uvfs_cache::machinery::{Pos, Stuck};
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Room, SbId, SbOptions, Ttl};
 
 use crate::arms::{Local, Movable, Table};
 use crate::names::tree::{Entry, ROOT, Tree};
@@ -62,8 +63,11 @@ impl Table for Uvfs {
             ..Config::default()
         })?;
         // Absent names are worth an entry only where directories are not complete.
-        let sb =
-            cache.add_superblock(SbOptions { resident: negative == 0, on_evict: Box::new(|_, _| {}) })?;
+        let sb = cache.add_superblock(SbOptions {
+            resident: negative == 0,
+            watched: false,
+            on_evict: Box::new(|_, _| {}),
+        })?;
         let root = cache.make_root(sb, &fresh(Tree::root()))?.id();
         let mut table = Self { cache, sb, root, dirs: HashMap::from([(ROOT, root)]) };
         tree.entries.iter().try_for_each(|entry| table.add(entry))?;
@@ -117,7 +121,7 @@ impl Local for &Uvfs {
 #[derive(Clone, Copy)]
 pub struct Hits<'l> {
     cache: &'l Cache,
-    names: uvfs_cache::Names<'l>,
+    names: uvfs_cache::machinery::Names<'l>,
     root: InodeId,
 }
 

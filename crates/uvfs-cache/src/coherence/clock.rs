@@ -115,6 +115,8 @@ impl Clock {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// Rule 14: an entry expires when its time has passed, not before, and over a wrap too.
@@ -125,7 +127,7 @@ mod tests {
         assert!(clock.passed(clock.deadline(Ttl::ZERO)));
         for _ in 0..8 {
             clock.advance(1 << 29);
-            let at = clock.deadline(Ttl::millis(1_000_000));
+            let at = clock.deadline(Ttl::For(Duration::from_millis(1_000_000)));
             assert!(!clock.passed(at));
             clock.advance(1_000_000);
             assert!(clock.passed(at));
@@ -142,7 +144,7 @@ mod tests {
         assert!(!clock.passed(asked), "an epoch does not expire with time");
         clock.move_epoch();
         assert!(clock.passed(asked) && !clock.stands(asked));
-        assert!(clock.stands(NEVER) && !clock.stands(clock.deadline(Ttl::millis(1000))));
+        assert!(clock.stands(NEVER) && !clock.stands(clock.deadline(Ttl::For(Duration::from_millis(1000)))));
     }
 
     #[test]

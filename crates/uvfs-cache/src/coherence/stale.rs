@@ -45,12 +45,6 @@ fn name_key(dir: u64, name: &[u8]) -> u64 {
 }
 
 impl Cache {
-    /// From now on the answers of the driver of `sb` hold until it notifies the cache. Call this before its
-    /// root is made.
-    pub fn watch(&self, sb: SbId) {
-        self.superblock(sb).watch();
-    }
-
     /// The inode that `name` leads to in the directory numbered `dir` was changed behind the cache, and the
     /// directory's attributes with it. Call this after the change, with nothing held. Returns whether the
     /// directory is cached at all.
@@ -64,20 +58,6 @@ impl Cache {
         dir.mark_stale();
         self.listeners.notify(|listener| listener.name(sb, dir.id(), name));
         true
-    }
-
-    /// Notification of a change behind the cache: the inode `ino` of type `fmt` has changed. Answers about
-    /// it that are on their way are late from now on (rule 10). Its cached inode, if there is one, is
-    /// returned for repair ([`InodeRef::update`], [`Cache::invalidate`]). Call this after the change. A
-    /// superblock's root is found too.
-    pub fn changed(&self, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
-        // First. If the inode is not found below, it is inserted after this note, and its inserter then
-        // checks whether it is late.
-        self.superblock(sb).changes().note(ino);
-        if let Some(root) = self.root(sb).filter(|root| root.ino() == ino) {
-            return Some(root);
-        }
-        self.ilookup(sb, ino, fmt)
     }
 
     /// The attributes of the inode `ino` of type `fmt` were changed behind the cache; with `content`, the
@@ -103,6 +83,24 @@ impl Cache {
     /// From now on `listener` is notified of changes behind the cache, for as long as it lives.
     pub fn listen(&self, listener: Weak<dyn Listener>) {
         self.listeners.add(listener);
+    }
+}
+
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl Cache {
+    /// Notification of a change behind the cache: the inode `ino` of type `fmt` has changed. Answers about
+    /// it that are on their way are late from now on (rule 10). Its cached inode, if there is one, is
+    /// returned for repair ([`InodeRef::update`], [`Cache::invalidate`]). Call this after the change. A
+    /// superblock's root is found too.
+    pub fn changed(&self, sb: SbId, ino: u64, fmt: u32) -> Option<InodeRef<'_>> {
+        // First. If the inode is not found below, it is inserted after this note, and its inserter then
+        // checks whether it is late.
+        self.superblock(sb).changes().note(ino);
+        if let Some(root) = self.root(sb).filter(|root| root.ino() == ino) {
+            return Some(root);
+        }
+        self.ilookup(sb, ino, fmt)
     }
 
     /// The driver itself changed what `name` leads to in `dir`, and the directory's attributes with it. The
@@ -136,7 +134,7 @@ impl NameGuard<'_> {
             inode.mark_stale();
         }
         if superblock.changes().since(name_key(self.dir.ino(), self.name()), self.asked.changes) {
-            self.cache.forget_name(&self.dir, self.name());
+            self.cache.invalidate(&self.dir, self.name());
         }
     }
 }
@@ -158,8 +156,9 @@ mod tests {
 
     fn world() -> (Arc<Cache>, SbId) {
         let cache = Cache::new(Config { max_inodes: 1 << 12, ..Config::default() }).unwrap();
-        let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
-        cache.watch(sb);
+        let sb = cache
+            .add_superblock(SbOptions { resident: false, watched: true, on_evict: Box::new(|_, _| {}) })
+            .unwrap();
         let attr = Attr { mode: mode::S_IFDIR | 0o755, ..file(1, 0).attr };
         drop(cache.make_root(sb, &Fresh { attr, ..file(1, 0) }).unwrap());
         (cache, sb)
@@ -231,10 +230,8 @@ mod tests {
         }
         assert!(held.expired() && held.is_stale() && cache.root(sb).unwrap().expired());
         let inode = late.found(&file(6, 1)).unwrap();
-        drop(late);
         assert!(inode.expired(), "requested in the last epoch");
         late_absent.absent(Ttl::Forever);
-        drop(late_absent);
         assert!(!held.refresh_unless_changed(asked, &file(5, 1).attr, Ttl::Forever));
         assert!(held.expired());
         assert_eq!((peek(&cache, sb, b"late"), peek(&cache, sb, b"gone")), (Peek::Miss, Peek::Miss));
@@ -274,7 +271,6 @@ mod tests {
         cache.all_suspect(sb);
         drop(ask(&cache, sb, b"b").found(&file(5, 2)).unwrap());
         drop(late.found(&file(5, 1)).unwrap());
-        drop(late);
         assert!(matches!(peek(&cache, sb, b"b"), Peek::Hit(_, a) if a.size == 2));
         assert_eq!(peek(&cache, sb, b"a"), Peek::Miss);
         assert!(!known.refresh_unless_changed(asked, &file(5, 1).attr, Ttl::Forever));

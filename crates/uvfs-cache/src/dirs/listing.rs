@@ -94,7 +94,7 @@ impl<'c> DirScan<'c> {
             // The cache is wrong about the name. (If the cache knows nothing of it, the other entries need
             // not become late.)
             if !guard.is_late() && !matches!(known, Known::Unknown) {
-                cache.forget_name(&self.dir, name);
+                cache.invalidate(&self.dir, name);
             }
         }
         Ok(kept?.0)

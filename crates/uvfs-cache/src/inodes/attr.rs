@@ -54,7 +54,11 @@ impl Time {
     pub const fn nsec(self) -> u32 {
         (self.0 & ((1 << 30) - 1)) as u32
     }
+}
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl Time {
     /// The word; times order as their words do.
     #[inline]
     pub const fn pack(self) -> u64 {
@@ -115,14 +119,6 @@ impl Attr {
     pub const fn fmt(&self) -> u32 {
         self.mode & mode::S_IFMT
     }
-    /// Whether a read now moves the access time, by the rules of the mount option `relatime`: if no read
-    /// was stamped since the last change, or for a day. So many readers do not all store here.
-    pub fn atime_is_due(&self, now: Time) -> bool {
-        const DAY: i64 = 24 * 60 * 60;
-        self.atime <= self.mtime
-            || self.atime <= self.ctime
-            || now.sec().saturating_sub(self.atime.sec()) >= DAY
-    }
     /// Whether this is a directory.
     pub const fn is_dir(&self) -> bool {
         self.fmt() == mode::S_IFDIR
@@ -136,8 +132,21 @@ impl Attr {
         self.fmt() == mode::S_IFLNK
     }
     /// Whether this is a character or block device.
-    pub const fn is_device(&self) -> bool {
+    pub(crate) const fn is_device(&self) -> bool {
         matches!(self.fmt(), mode::S_IFCHR | mode::S_IFBLK)
+    }
+}
+
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl Attr {
+    /// Whether a read now moves the access time, by the rules of the mount option `relatime`: if no read
+    /// was stamped since the last change, or for a day. So many readers do not all store here.
+    pub fn atime_is_due(&self, now: Time) -> bool {
+        const DAY: i64 = 24 * 60 * 60;
+        self.atime <= self.mtime
+            || self.atime <= self.ctime
+            || now.sec().saturating_sub(self.atime.sec()) >= DAY
     }
 }
 

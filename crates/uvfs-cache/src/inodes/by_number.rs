@@ -42,29 +42,6 @@ pub(crate) enum Look {
 }
 
 impl Cache {
-    /// The id of the cached inode `ino` of type `fmt`, with its attributes copied to `attr`. Stores nothing
-    /// shared. `None`: not cached, or no longer trusted; then the contents of `attr` mean nothing. A
-    /// resident superblock's inodes are not found by number.
-    #[inline]
-    pub fn ipeek(&self, sb: SbId, ino: u64, fmt: u32, attr: &mut Attr) -> Option<InodeId> {
-        let view = self.inodes.numbers.view();
-        let hash = number_hash(sb, ino, view.key());
-        let glance = view.glance(hash);
-        let (seen, mut fits) = (glance.seen(), false);
-        for index in glance {
-            if self.inodes.get(index).ino() == ino {
-                fits = true;
-                if let Look::Is(id) = self.look_at(index, (sb, ino, fmt), attr) {
-                    return Some(id);
-                }
-            }
-        }
-        if !fits && self.inodes.numbers.rules_out(view.epoch(), hash, seen) {
-            return None;
-        }
-        self.ipeek_slowly(sb, ino, fmt, attr)
-    }
-
     /// The same wherever the number may be hashed, and while something moves.
     #[cold]
     #[inline(never)]
@@ -291,6 +268,33 @@ impl Cache {
             }
         }
         self.inodes.maintain();
+    }
+}
+
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl Cache {
+    /// The id of the cached inode `ino` of type `fmt`, with its attributes copied to `attr`. Stores nothing
+    /// shared. `None`: not cached, or no longer trusted; then the contents of `attr` mean nothing. A
+    /// resident superblock's inodes are not found by number.
+    #[inline]
+    pub fn ipeek(&self, sb: SbId, ino: u64, fmt: u32, attr: &mut Attr) -> Option<InodeId> {
+        let view = self.inodes.numbers.view();
+        let hash = number_hash(sb, ino, view.key());
+        let glance = view.glance(hash);
+        let (seen, mut fits) = (glance.seen(), false);
+        for index in glance {
+            if self.inodes.get(index).ino() == ino {
+                fits = true;
+                if let Look::Is(id) = self.look_at(index, (sb, ino, fmt), attr) {
+                    return Some(id);
+                }
+            }
+        }
+        if !fits && self.inodes.numbers.rules_out(view.epoch(), hash, seen) {
+            return None;
+        }
+        self.ipeek_slowly(sb, ino, fmt, attr)
     }
 
     /// Inodes of `sb` that a front end's kernel holds, each with whether it is a directory. They come in

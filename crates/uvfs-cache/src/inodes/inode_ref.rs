@@ -84,17 +84,6 @@ impl<'c> InodeRef<'c> {
         InodeId::new(self.index, self.generation)
     }
 
-    /// The superblock of the inode.
-    #[inline]
-    pub fn sb(&self) -> SbId {
-        self.private_half().sb_id()
-    }
-
-    /// The cache of the inode.
-    pub fn cache(&self) -> &'c Cache {
-        self.cache
-    }
-
     /// All attributes, of one moment. Stores nothing; after a few collisions with a writer it waits for
     /// that writer.
     pub fn attr(&self) -> Attr {
@@ -110,31 +99,6 @@ impl<'c> InodeRef<'c> {
         }
         let _lock = self.lock();
         p.copy(|| self.private_half())
-    }
-
-    /// Permission bits, owner and group, of one moment; see [`InodeRef::attr`].
-    #[inline]
-    pub fn perm(&self) -> Perm {
-        let p = self.published();
-        if let Some(seq) = p.seq.begin() {
-            let perm = p.perm();
-            if p.seq.check(seq) {
-                return perm;
-            }
-        }
-        (&self.attr()).into()
-    }
-
-    /// Inode number; never changes.
-    #[inline]
-    pub fn ino(&self) -> u64 {
-        self.published().ino()
-    }
-
-    /// Type bits (`S_IFMT`); never change.
-    #[inline]
-    pub fn fmt(&self) -> u32 {
-        self.published().mode_and_flags() & mode::S_IFMT
     }
 
     #[inline]
@@ -178,42 +142,12 @@ impl<'c> InodeRef<'c> {
         r
     }
 
-    /// Fresh attributes from the driver, trusted for `ttl` from now. Only for callers that know that
-    /// nothing has changed since the driver was asked. All others use [`InodeRef::refresh_unless_changed`].
-    pub fn refresh(&self, attr: &Attr, ttl: Ttl) {
-        let _lock = self.lock();
-        self.cache.sb_of(self.index()).changes().note(self.ino());
-        self.believe(attr, ttl, self.cache.clock.epoch());
-    }
-
     /// Store a driver's answer that was requested in `epoch`; under the attribute lock.
     fn believe(&self, attr: &Attr, ttl: Ttl, epoch: u32) {
         self.change(|a| *a = *attr);
         self.published().believe();
         let deadline = self.cache.deadline(self.sb(), ttl, epoch);
         self.private_half().deadline.store(deadline, Ordering::Relaxed);
-    }
-
-    /// The cached attributes may be wrong. The driver is asked again for them, and for the names that lead
-    /// to the inode; answers on their way are late. See [`Cache::inode_changed`].
-    pub fn mark_stale(&self) {
-        let _lock = self.lock();
-        self.cache.sb_of(self.index()).changes().note(self.ino());
-        self.published().mark_stale();
-        self.private_half().deadline.store(SUSPECT, Ordering::Relaxed);
-    }
-
-    /// Whether the attributes are stale, and not merely expired.
-    pub fn is_stale(&self) -> bool {
-        is_epoch(self.private_half().deadline.load(Ordering::Relaxed)) && self.expired()
-    }
-
-    /// Moves with every change of the attributes, and with the epoch. Callers remember it before they ask a
-    /// driver for attributes.
-    pub fn revision(&self) -> u64 {
-        let epoch = self.cache.clock.asked();
-        let _lock = self.lock();
-        u64::from(epoch) << 32 | u64::from(self.published().seq.raw().load(Ordering::Relaxed))
     }
 
     /// Store an answer about this inode whose requester did not know the inode. False: the answer is late,
@@ -251,30 +185,6 @@ impl<'c> InodeRef<'c> {
         epoch != self.cache.clock.epoch()
     }
 
-    /// As [`InodeRef::refresh`], unless the attributes changed or the epoch moved since `revision`. Then
-    /// the answer is late (rule 10 for attributes): nothing is done, and false is returned.
-    pub fn refresh_unless_changed(&self, revision: u64, attr: &Attr, ttl: Ttl) -> bool {
-        let _lock = self.lock();
-        let epoch = (revision >> 32) as u32;
-        if self.is_of_the_past(epoch) || self.published().seq.raw().load(Ordering::Relaxed) != revision as u32
-        {
-            return false;
-        }
-        self.believe(attr, ttl, epoch);
-        true
-    }
-
-    /// Whether the attributes' TTL has passed. On a resident superblock it never does, and this reads
-    /// nothing that references write.
-    #[inline]
-    pub fn expired(&self) -> bool {
-        if self.private_half().is_resident() {
-            return false;
-        }
-        let deadline = self.private_half().deadline.load(Ordering::Relaxed);
-        deadline != NEVER && self.cache.clock.passed(deadline)
-    }
-
     /// The driver's value.
     pub fn private(&self) -> u64 {
         self.private_half().value.load(Ordering::Acquire)
@@ -296,17 +206,6 @@ impl<'c> InodeRef<'c> {
         let value = make();
         word.store(value, Ordering::Release);
         value
-    }
-
-    /// Whether this is a removed directory.
-    #[inline]
-    pub fn is_dead(&self) -> bool {
-        self.published().mode_and_flags() & DEAD != 0
-    }
-
-    /// Whether this is its superblock's root.
-    pub fn is_root(&self) -> bool {
-        self.published().mode_and_flags() & ROOT != 0
     }
 
     pub(crate) fn mark_dead(&self) {
@@ -339,16 +238,114 @@ impl<'c> InodeRef<'c> {
         }
     }
 
-    /// Lookups that a front end's kernel has not forgotten yet.
-    pub fn lookups(&self) -> u64 {
-        self.private_half().nlookup.load(Ordering::Relaxed)
-    }
-
     /// Give up the reference without dropping it: another owner has it from now on.
     pub(crate) fn into_id(self) -> InodeId {
         let id = self.id();
         std::mem::forget(self);
         id
+    }
+}
+
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl<'c> InodeRef<'c> {
+    /// The superblock of the inode.
+    #[inline]
+    pub fn sb(&self) -> SbId {
+        self.private_half().sb_id()
+    }
+
+    /// The cache of the inode.
+    pub fn cache(&self) -> &'c Cache {
+        self.cache
+    }
+
+    /// Permission bits, owner and group, of one moment; see [`InodeRef::attr`].
+    #[inline]
+    pub fn perm(&self) -> Perm {
+        let p = self.published();
+        if let Some(seq) = p.seq.begin() {
+            let perm = p.perm();
+            if p.seq.check(seq) {
+                return perm;
+            }
+        }
+        (&self.attr()).into()
+    }
+
+    /// Inode number; never changes.
+    #[inline]
+    pub fn ino(&self) -> u64 {
+        self.published().ino()
+    }
+
+    /// Type bits (`S_IFMT`); never change.
+    #[inline]
+    pub fn fmt(&self) -> u32 {
+        self.published().mode_and_flags() & mode::S_IFMT
+    }
+
+    /// The cached attributes may be wrong. The driver is asked again for them, and for the names that lead
+    /// to the inode; answers on their way are late. See [`Cache::inode_changed`].
+    pub fn mark_stale(&self) {
+        let _lock = self.lock();
+        self.cache.sb_of(self.index()).changes().note(self.ino());
+        self.published().mark_stale();
+        self.private_half().deadline.store(SUSPECT, Ordering::Relaxed);
+    }
+
+    /// Whether the attributes are stale, and not merely expired.
+    pub fn is_stale(&self) -> bool {
+        is_epoch(self.private_half().deadline.load(Ordering::Relaxed)) && self.expired()
+    }
+
+    /// Moves with every change of the attributes, and with the epoch. Callers remember it before they ask a
+    /// driver for attributes.
+    pub fn revision(&self) -> u64 {
+        let epoch = self.cache.clock.asked();
+        let _lock = self.lock();
+        u64::from(epoch) << 32 | u64::from(self.published().seq.raw().load(Ordering::Relaxed))
+    }
+
+    /// Store fresh attributes from the driver, trusted for `ttl` from now, unless the attributes changed or
+    /// the epoch moved since `revision`. Then the answer is late (rule 10 for attributes): nothing is done,
+    /// and false is returned.
+    pub fn refresh_unless_changed(&self, revision: u64, attr: &Attr, ttl: Ttl) -> bool {
+        let _lock = self.lock();
+        let epoch = (revision >> 32) as u32;
+        if self.is_of_the_past(epoch) || self.published().seq.raw().load(Ordering::Relaxed) != revision as u32
+        {
+            return false;
+        }
+        self.believe(attr, ttl, epoch);
+        true
+    }
+
+    /// Whether the attributes' TTL has passed. On a resident superblock it never does, and this reads
+    /// nothing that references write.
+    #[inline]
+    pub fn expired(&self) -> bool {
+        if self.private_half().is_resident() {
+            return false;
+        }
+        let deadline = self.private_half().deadline.load(Ordering::Relaxed);
+        deadline != NEVER && self.cache.clock.passed(deadline)
+    }
+
+    /// Whether this is a removed directory.
+    #[inline]
+    pub fn is_dead(&self) -> bool {
+        self.published().mode_and_flags() & DEAD != 0
+    }
+
+    /// Whether this is its superblock's root.
+    pub fn is_root(&self) -> bool {
+        self.published().mode_and_flags() & ROOT != 0
+    }
+
+    /// Lookups that a front end's kernel has not forgotten yet.
+    pub fn lookups(&self) -> u64 {
+        self.private_half().nlookup.load(Ordering::Relaxed)
     }
 }
 
@@ -359,12 +356,7 @@ pub struct Death<'c> {
     committed: bool,
 }
 
-impl<'c> Death<'c> {
-    /// The directory to be removed.
-    pub fn inode(&self) -> &InodeRef<'c> {
-        &self.inode
-    }
-
+impl Death<'_> {
     /// Commit the removal. Called under the lock of the bucket that its name is in, so that "dead" and
     /// "unhashed" are one moment (rule 16).
     pub(crate) fn commit(&mut self) {

@@ -20,6 +20,9 @@ impl Cache {
     ///
     /// # Errors
     /// `NoMemory`.
+    ///
+    /// # Panics
+    /// If the superblock has a root.
     pub fn make_root(&self, sb: SbId, fresh: &Fresh) -> Result<InodeRef<'_>, CacheError> {
         let (index, dir) = self.alloc_node(sb, true)?;
         let root = self.fill_inode(sb, index, dir, fresh, ROOT, self.clock.epoch());
@@ -155,9 +158,10 @@ impl Cache {
         self.inodes.hold(id).then(|| InodeRef::new(self, id.index(), id.generation()))
     }
 
-    /// A front end's kernel forgets `n` lookups. Unknown ids, and more than was counted, are ignored: the
-    /// kernel may forget what it was never told.
-    pub fn forget(&self, id: InodeId, n: u64) {
+    /// A client forgets `n` of the lookups that [`InodeRef::add_lookups`] counted, as with FUSE_FORGET. No
+    /// name is dropped: see [`Cache::invalidate`]. Unknown ids, and more than was counted, are ignored: the
+    /// client may forget what it was never told.
+    pub fn forget_lookups(&self, id: InodeId, n: u64) {
         let Some(inode) = self.get(id) else { return };
         let nlookup = &self.inodes.private(id.index()).nlookup;
         let mut old = nlookup.load(Ordering::Relaxed);

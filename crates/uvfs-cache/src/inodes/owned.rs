@@ -25,7 +25,7 @@ use crate::types::InodeId;
 /// }
 /// ```
 /// ```compile_fail,E0382
-/// fn twice(cache: &uvfs_cache::Cache, owned: uvfs_cache::OwnedId) {
+/// fn twice(cache: &uvfs_cache::Cache, owned: uvfs_cache::machinery::OwnedId) {
 ///     drop(cache.adopt(owned));
 ///     drop(cache.adopt(owned));
 /// }
@@ -73,6 +73,8 @@ impl fmt::Debug for Borrowed<'_> {
     }
 }
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl InodeRef<'_> {
     /// Give the reference up without dropping it; [`Cache::adopt`] takes it back.
     pub fn into_owned(self) -> OwnedId {
@@ -81,6 +83,8 @@ impl InodeRef<'_> {
     }
 }
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl Cache {
     /// Take back a reference that [`InodeRef::into_owned`] gave up.
     ///

@@ -30,6 +30,8 @@ const FORESEEN: u32 = 8;
 /// Pieces of a slab that are searched for negative entries when their number is at the bound: 4096 slots.
 const NEGATIVE_SPANS: u64 = 64;
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl Cache {
     /// Evict up to `max` names of a superblock that nobody needs and that were not used lately; returns how
     /// many went. It makes at most two rounds, and the first may find only used names. Nothing in a
@@ -212,7 +214,9 @@ mod tests {
     }
 
     fn superblock(cache: &Cache) -> SbId {
-        let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+        let sb = cache
+            .add_superblock(SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) })
+            .unwrap();
         drop(cache.make_root(sb, &fresh(1, mode::S_IFDIR, 2)).unwrap());
         sb
     }
@@ -343,7 +347,10 @@ mod tests {
             }
             DEPTH.fetch_sub(1, Std::Relaxed);
         });
-        assert_eq!(cache.add_superblock(SbOptions { resident: false, on_evict }).unwrap(), sb);
+        assert_eq!(
+            cache.add_superblock(SbOptions { resident: false, watched: false, on_evict }).unwrap(),
+            sb
+        );
         drop(cache.make_root(sb, &fresh(1, mode::S_IFDIR, 2)).unwrap());
         let root = cache.root(sb).unwrap();
         for i in 0..20_000u64 {
@@ -389,8 +396,9 @@ mod hand_tests {
         fn new() -> Self {
             let config = Config { max_inodes: 1 << 20, memory_limit: 4 << 20, ..Config::default() };
             let cache = Cache::new(config).unwrap();
-            let sb =
-                cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+            let sb = cache
+                .add_superblock(SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) })
+                .unwrap();
             let root = cache.make_root(sb, &fresh(1, mode::S_IFDIR)).unwrap().id();
             let mut armed = Self { cache, sb, root, hot: 0 };
             armed.look(HOT, 2);

@@ -21,14 +21,13 @@ impl ExternalBytes {
         self.0.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Subtract `bytes`, which were added before. Subtracting more than was added would make the figure
-    /// immense, and the cache empty.
+    /// Subtract `bytes`, which were added before. If more is subtracted than was added, the figure is 0.
     pub fn sub(&self, bytes: u64) {
         self.0.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Bytes now.
     pub fn bytes(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Relaxed).cast_signed().max(0).cast_unsigned()
     }
 }

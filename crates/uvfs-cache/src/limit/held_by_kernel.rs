@@ -28,6 +28,8 @@ pub struct Leaf {
     pub(crate) dentry: u32,
 }
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl Cache {
     /// Look at some names of a superblock, cyclically in arena order. Returns up to `max` inodes that could
     /// be evicted if the kernel forgot them, and how many could be at once. Looks at no more than `pieces`

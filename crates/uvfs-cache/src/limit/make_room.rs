@@ -53,6 +53,8 @@ impl Drop for Making {
     }
 }
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl Cache {
     /// Bytes committed: chunks in use, hash lines, long names, link targets, directories, block buffers,
     /// and drivers' external bytes ([`Cache::external_bytes`]). A chunk counts as a whole from its first
@@ -64,16 +66,6 @@ impl Cache {
     /// The most that [`Cache::committed`] may be; 0: no limit.
     pub fn memory_limit(&self) -> u64 {
         self.limit.bytes()
-    }
-
-    /// Set the limit (bytes; 0: none). If more is committed, this gives up what nobody needs and returns
-    /// its memory to the system. Memory in use may still exceed the limit afterwards.
-    pub fn set_memory_limit(&self, bytes: u64) {
-        self.limit.set(bytes);
-        self.arm();
-        if bytes != 0 {
-            self.shrink_to(bytes);
-        }
     }
 
     /// Give up what nobody needs until no more than `bytes` are committed, and return the memory to the
@@ -320,6 +312,18 @@ impl Cache {
     pub(crate) fn trim_ended(&self, owner: Option<u32>) {
         if let Some(id) = owner {
             self.trim(SbId(id as u16));
+        }
+    }
+}
+
+impl Cache {
+    /// Set the limit (bytes; 0: none). If more is committed, this gives up what nobody needs and returns
+    /// its memory to the system. Memory in use may still exceed the limit afterwards.
+    pub fn set_memory_limit(&self, bytes: u64) {
+        self.limit.set(bytes);
+        self.arm();
+        if bytes != 0 {
+            self.shrink_to(bytes);
         }
     }
 }

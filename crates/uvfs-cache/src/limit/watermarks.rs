@@ -56,6 +56,8 @@ pub struct Balance {
     pub returned: bool,
 }
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl Cache {
     /// Wake `waker` when memory runs short, or when less of it may be used than before, until
     /// [`Cache::unwatch_pressure`]. A watcher begins with a look ([`Cache::balance`]): it is not notified

@@ -31,20 +31,20 @@ impl<'c> NameGuard<'c> {
     }
 
     /// The driver's answer: the name leads to this inode. The driver was asked while this name lock was
-    /// held. Cached unless late; always returned. An answer requested earlier, such as a listing's entry,
-    /// goes to [`crate::DirScan::found`] instead.
+    /// held. Cached unless late; always returned. Frees the name. An answer requested earlier, such as a
+    /// listing's entry, goes to [`crate::DirScan::found`] instead.
     ///
     /// # Errors
     /// `NoMemory`: there is none for the inode. It was not made, and the driver's value in `fresh` is not
     /// kept. (If there is none for the name, or the directory is dying, the answer still counts.)
-    pub fn found(&self, fresh: &Fresh) -> Result<InodeRef<'c>, CacheError> {
-        let (inode, kept) = self.keep(fresh)?;
-        if !kept && !self.is_late() {
-            // It exists and is not cached. So the cached state is wrong, and a listing under way must not
-            // make the directory complete without it.
-            self.cache.forget_name(&self.dir, self.name());
-        }
-        Ok(inode)
+    pub fn found(self, fresh: &Fresh) -> Result<InodeRef<'c>, CacheError> {
+        self.note_found(fresh)
+    }
+
+    /// The driver's answer: there is no such name. Cached as a negative entry unless it is late, has a TTL
+    /// of zero, is superfluous (the directory is complete), or exceeds the bound (rule 9). Frees the name.
+    pub fn absent(self, ttl: Ttl) {
+        self.note_absent(ttl);
     }
 
     /// Takes an answer for which the driver was asked after `self.revision` and `self.asked`. Returns its
@@ -61,11 +61,11 @@ impl<'c> NameGuard<'c> {
         if is_dir(inode.fmt()) {
             // A directory has one name. If the cache knows another one, the directory was moved behind the
             // cache, and the old name goes.
-            cache.forget_other_name(&inode, Some((&self.dir, self.name())));
+            cache.invalidate_other_name(&inode, Some((&self.dir, self.name())));
             if cache.is_below(&self.dir, &inode) {
                 // Nothing lies below itself: this directory was moved, behind the cache, out of the one
                 // that was found in it.
-                cache.forget_other_name(&self.dir, None);
+                cache.invalidate_other_name(&self.dir, None);
             }
         }
         let Ok(room) = self.reserve(Room::Name) else { return Ok((inode, false)) };
@@ -73,10 +73,24 @@ impl<'c> NameGuard<'c> {
         let kept = cache.publish(self, room, &inode, deadline, Some(self.revision));
         Ok((inode, kept))
     }
+}
 
-    /// The driver's answer: there is no such name. Cached as a negative entry unless it is late, has a TTL
-    /// of zero, is superfluous (the directory is complete), or exceeds the bound (rule 9).
-    pub fn absent(&self, ttl: Ttl) {
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl<'c> NameGuard<'c> {
+    /// [`NameGuard::found`] for a caller that goes on to change the name.
+    pub fn note_found(&self, fresh: &Fresh) -> Result<InodeRef<'c>, CacheError> {
+        let (inode, kept) = self.keep(fresh)?;
+        if !kept && !self.is_late() {
+            // It exists and is not cached. So the cached state is wrong, and a listing under way must not
+            // make the directory complete without it.
+            self.cache.invalidate(&self.dir, self.name());
+        }
+        Ok(inode)
+    }
+
+    /// [`NameGuard::absent`] for a caller that goes on to change the name.
+    pub fn note_absent(&self, ttl: Ttl) {
         let cache = self.cache;
         let complete = self.state.is_none_or(|d| d.is_complete(&cache.clock));
         let cached = !complete
@@ -86,7 +100,7 @@ impl<'c> NameGuard<'c> {
             && cache.publish_negative(self, ttl);
         if !cached && !self.is_late() {
             // The cached state of the name was wrong.
-            cache.forget_name(&self.dir, self.name());
+            cache.invalidate(&self.dir, self.name());
         }
     }
 }

@@ -86,26 +86,6 @@ impl Cache {
         }
     }
 
-    /// `..` of a directory: the root itself for a root, `None` for a removed directory.
-    pub fn parent_of<'c>(&'c self, dir: &InodeRef<'c>) -> Option<InodeRef<'c>> {
-        loop {
-            if dir.is_dead() {
-                return None;
-            }
-            if let Some(at) = self.pos(dir.id())
-                && let Ok(parent) = self.parent(at)
-                && let Ok(held) = self.hold(parent)
-                && self.check(at)
-            {
-                return Some(held);
-            }
-            if self.is_nameless(dir) {
-                return None;
-            }
-            spin_loop();
-        }
-    }
-
     /// Whether a directory has lost its name without being removed (the name was invalidated, or never
     /// cached).
     pub(crate) fn is_nameless(&self, dir: &InodeRef<'_>) -> bool {
@@ -125,7 +105,11 @@ impl Cache {
             None => false,
         }
     }
+}
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl Cache {
     /// Whether `dir` is `ancestor` or lies below it. Stable while the superblock's rename mutex is held;
     /// otherwise true of one moment. O(depth).
     ///
@@ -154,8 +138,30 @@ impl Cache {
             }
         }
     }
+
+    /// `..` of a directory: the root itself for a root, `None` for a removed directory.
+    pub fn parent_of<'c>(&'c self, dir: &InodeRef<'c>) -> Option<InodeRef<'c>> {
+        loop {
+            if dir.is_dead() {
+                return None;
+            }
+            if let Some(at) = self.pos(dir.id())
+                && let Ok(parent) = self.parent(at)
+                && let Ok(held) = self.hold(parent)
+                && self.check(at)
+            {
+                return Some(held);
+            }
+            if self.is_nameless(dir) {
+                return None;
+            }
+            spin_loop();
+        }
+    }
 }
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl<'c> NameGuard<'c> {
     /// The cache's knowledge of the name. No other thread changes it while the guard is held, but it may be
     /// evicted or expire.
@@ -192,7 +198,9 @@ mod tests {
     #[test]
     fn a_directory_in_a_loop_is_below_everything() {
         let cache = Cache::new(Config { max_inodes: 1 << 12, ..Config::default() }).unwrap();
-        let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+        let sb = cache
+            .add_superblock(SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) })
+            .unwrap();
         let directory = |ino| Fresh {
             attr: Attr { ino, mode: mode::S_IFDIR | 0o755, nlink: 2, ..Attr::default() },
             private: 0,
@@ -211,7 +219,7 @@ mod tests {
         let (a, b, other) = (found(b"a", 5), found(b"b", 6), found(b"other", 7));
         assert!(!cache.is_below(&a, &other));
         for (name, inode) in [(&b"a"[..], &a), (b"b", &b)] {
-            cache.forget_name(&root, name);
+            cache.invalidate(&root, name);
             assert!(!cache.is_below(inode, &other), "nameless");
         }
         publish(&b, b"a", &a);

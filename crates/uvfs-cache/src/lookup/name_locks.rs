@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crossbeam_utils::CachePadded;
+use rustix::io::Errno;
 use uvfs_sync::alone::{self, Alone};
 use uvfs_sync::blhash::Key;
 use uvfs_sync::order::{Class, Held};
@@ -32,7 +33,7 @@ use crate::names::dentry::NameWords;
 const SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 
 /// A waiter's result: look again, or the errno that the asker got.
-pub(super) type Outcome = Result<(), i32>;
+pub(super) type Outcome = Result<(), Errno>;
 
 #[derive(Default)]
 struct Done {
@@ -92,7 +93,7 @@ impl Pending {
     ///
     /// # Errors
     /// The errno that the asking thread got from the driver.
-    pub fn wait(self) -> Result<(), i32> {
+    pub fn wait(self) -> Result<(), Errno> {
         let mut done = self.0.done.lock();
         loop {
             match done.outcome {
@@ -101,10 +102,14 @@ impl Pending {
             }
         }
     }
+}
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl Pending {
     /// Call `f` when the name is free again, from the thread that frees it (which holds nothing), or at
     /// once if it is free already.
-    pub fn on_done(self, f: Box<dyn FnOnce(Result<(), i32>) + Send>) {
+    pub fn on_done(self, f: Box<dyn FnOnce(Result<(), Errno>) + Send>) {
         let outcome = {
             let mut done = self.0.done.lock();
             match done.outcome {
@@ -120,7 +125,7 @@ impl Pending {
 }
 
 impl Future for Pending {
-    type Output = Result<(), i32>;
+    type Output = Result<(), Errno>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut done = self.0.done.lock();

@@ -6,6 +6,7 @@
 //! driver is asked (rule 10). It may be kept across a driver call, and completed from any thread that may
 //! use the cache.
 
+use rustix::io::Errno;
 use uvfs_sync::primitives::Hint;
 
 use crate::cache::Cache;
@@ -86,6 +87,19 @@ impl<'c> NameGuard<'c> {
         }
     }
 
+    pub(crate) fn words(&self) -> NameWords<'_> {
+        NameWords::new(self.name())
+    }
+
+    /// The question failed: waiters for the same name get this errno.
+    pub fn fail(mut self, errno: Errno) {
+        self.outcome = Err(errno);
+    }
+}
+
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl<'c> NameGuard<'c> {
     /// The directory.
     pub fn dir(&self) -> &InodeRef<'c> {
         &self.dir
@@ -94,15 +108,6 @@ impl<'c> NameGuard<'c> {
     /// The name.
     pub fn name(&self) -> &[u8] {
         self.name.get()
-    }
-
-    pub(crate) fn words(&self) -> NameWords<'_> {
-        NameWords::new(self.name())
-    }
-
-    /// The question failed: waiters for the same name get this errno.
-    pub fn fail(mut self, errno: i32) {
-        self.outcome = Err(errno);
     }
 }
 

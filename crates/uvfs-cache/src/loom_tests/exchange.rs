@@ -1,9 +1,8 @@
 //! Model checks of exchanges of two names: rule 12.
 
 use super::{World, model};
-use crate::Step;
 use crate::names::dentry::NameWords;
-use crate::walk::step::Match;
+use crate::walk::step::{Match, Step};
 
 /// Rule 12: an exchanged name is never absent.
 #[test]

@@ -36,13 +36,13 @@ fn loom_rule2_a_forget_beside_the_first_lookup_drops_no_other_reference() {
         // Open, and without a name: it has only this reference.
         let open = w.cache.get(id).unwrap();
         w.remove(b"a");
-        let forgetter = w.spawn(move |w| w.cache.forget(id, 1));
+        let forgetter = w.spawn(move |w| w.cache.forget_lookups(id, 1));
         open.add_lookups(1);
         forgetter.join().unwrap();
         assert_eq!(ended.load(Ordering::Relaxed), 0, "the file ended while it was open");
         assert_eq!(open.attr().ino, 5);
         drop(open);
-        w.cache.forget(id, 1);
+        w.cache.forget_lookups(id, 1);
         assert_eq!(ended.load(Ordering::Relaxed), 1);
         assert!(w.cache.get(id).is_none());
     });

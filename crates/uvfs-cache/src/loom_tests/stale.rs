@@ -20,9 +20,7 @@ impl Behind {
 }
 
 fn watched() -> World {
-    let w = World::new(false);
-    w.cache.watch(w.sb);
-    w
+    World::with(4, SbOptions { resident: false, watched: true, on_evict: Box::new(|_, _| {}) })
 }
 
 /// Rule 10: a getattr's answer that was requested before a change is not trusted after it, even if the
@@ -68,7 +66,6 @@ fn loom_rule14_an_answer_of_the_last_epoch_is_not_believed() {
         let guard = miss(w.cache.lookup(&root, b"a"));
         let answer = Fresh { attr: behind.attr(), ..fresh(5, false) };
         drop(guard.found(&answer).unwrap());
-        drop(guard);
         t.join().unwrap();
         if let Peek::Hit(_, attr) = w.peek(root.id(), b"a") {
             assert_eq!(attr.size, 2, "a late answer is trusted");
@@ -113,7 +110,6 @@ fn loom_rule14_a_late_answer_does_not_spoil_another_name() {
             drop(miss(w.cache.lookup(&w.root(), b"b")).found(&now).unwrap());
         });
         drop(asked.found(&late).unwrap());
-        drop(asked);
         t.join().unwrap();
         if let Peek::Hit(_, attr) = w.peek(root.id(), b"b") {
             assert_eq!(attr.size, 2, "a trusted name serves a late answer");

@@ -32,6 +32,8 @@ pub struct Reserved<'c> {
     sb: SbId,
     /// The directory that counted the child in.
     dir: Option<InodeRef<'c>>,
+    /// Length of the name: any name of that length in that directory needs the same.
+    len: usize,
     dentry: u32,
     tail: u32,
     inode: u32,
@@ -138,8 +140,8 @@ impl<'c> NameGuard<'c> {
         let sb = self.dir.sb();
         let state = self.state.ok_or(CacheError::Stale)?;
         state.enter()?;
-        let mut r =
-            Reserved { cache, sb, dir: Some(self.dir.clone()), dentry: 0, tail: 0, inode: 0, state: 0 };
+        let (dir, len) = (Some(self.dir.clone()), self.name().len());
+        let mut r = Reserved { cache, sb, dir, len, dentry: 0, tail: 0, inode: 0, state: 0 };
         r.tail = cache.alloc_tail(sb, &self.words())?;
         // A rename reuses the moved dentry, but it may need the tail.
         r.dentry = cache.alloc_dentry(sb)?;
@@ -152,11 +154,25 @@ impl<'c> NameGuard<'c> {
         Ok(r)
     }
 
+    /// A reservation counts in its directory, which the published dentry holds from then on.
+    ///
+    /// # Panics
+    /// If `room` was reserved for another directory, or for a name of another length.
+    fn require(&self, room: &Reserved<'_>) {
+        let same_dir = |dir: &InodeRef<'_>| dir.id() == self.dir.id() && self.cache.owns(dir);
+        let fits = room.dir.as_ref().is_some_and(same_dir) && room.len == self.name().len();
+        assert!(fits, "reserved for another name");
+    }
+
     /// Publish a new node under this name, reserved as `Node` or `Dir`. It replaces a cached negative entry
     /// of the name.
+    ///
+    /// # Panics
+    /// If `room` was not reserved for this name, or is of [`Room::Name`].
     pub fn create(&self, mut room: Reserved<'c>, fresh: &Fresh) -> InodeRef<'c> {
+        self.require(&room);
         let (index, state) = (std::mem::take(&mut room.inode), std::mem::take(&mut room.state));
-        debug_assert_ne!(index, 0, "create needs Room::Node or Room::Dir");
+        assert_ne!(index, 0, "create needs Room::Node or Room::Dir");
         let inode = self.cache.fill_inode(room.sb, index, state, fresh, 0, self.asked.epoch);
         // If another inode with that number is still cached (its file is gone), this one is not found by
         // number.
@@ -174,7 +190,12 @@ impl<'c> NameGuard<'c> {
     }
 
     /// Publish another name of an inode.
+    ///
+    /// # Panics
+    /// If `room` was not reserved for this name, or the inode is of another superblock.
     pub fn link(&self, room: Reserved<'c>, inode: &InodeRef<'c>, ttl: Ttl) {
+        self.require(&room);
+        assert!(self.cache.owns(inode) && inode.sb() == room.sb, "a name stays in its superblock");
         // One more name does not make the known attributes of the inode any fresher.
         let deadline =
             if inode.expired() { SUSPECT } else { self.cache.deadline(room.sb, ttl, self.asked.epoch) };
@@ -208,35 +229,6 @@ impl<'c> NameGuard<'c> {
 }
 
 impl Cache {
-    /// Reserve an inode without a name ([`Cache::create_nameless`]), before the driver is asked.
-    ///
-    /// # Errors
-    /// `NoMemory`.
-    pub fn reserve_nameless(&self, sb: SbId) -> Result<Reserved<'_>, CacheError> {
-        let inode = self.alloc_inode(sb)?;
-        Ok(Reserved { cache: self, sb, dir: None, dentry: 0, tail: 0, inode, state: 0 })
-    }
-
-    /// A new inode without a name, as O_TMPFILE makes one. Its driver was asked after `asked`. It leaves
-    /// the cache with its last reference, unless it is linked before.
-    pub fn create_nameless(&self, mut room: Reserved<'_>, asked: Asked, fresh: &Fresh) -> InodeRef<'_> {
-        let (sb, index) = (room.sb, std::mem::take(&mut room.inode));
-        debug_assert_ne!(index, 0, "not reserved as nameless");
-        if self.superblock(sb).is_resident() {
-            let generation = self.fill_slot(sb, index, 0, fresh, 0, NEVER);
-            return self.start_inode(index, generation);
-        }
-        // Not trusted until it is known not to be late: a writer that changed the inode before it could be
-        // found by number has noted the change.
-        let generation = self.fill_slot(sb, index, 0, fresh, 0, SUSPECT);
-        let inode = self.start_inode(index, generation);
-        // As in `create`: if another inode with that number is still cached, this one is not found by
-        // number.
-        drop(self.hash_number(sb, index, &fresh.attr, || inode.clone()));
-        inode.believe_unless_late(asked, fresh.ttl);
-        inode
-    }
-
     /// The superblock's rename mutex. A thread that moves a directory to another parent holds it, so that
     /// no loop can arise. Taken before the name locks.
     pub fn lock_renames(&self, sb: SbId) -> RenameLock<'_> {
@@ -494,8 +486,8 @@ impl Cache {
     /// `room` was reserved from `to` as [`Room::Name`]. The caller has checked types and loops.
     ///
     /// # Panics
-    /// If the directories belong to two superblocks: the name's slot would be in the chunk of one and below
-    /// the other (design rule 18).
+    /// If `room` was not reserved from `to`, or the directories belong to two superblocks: the name's slot
+    /// would be in the chunk of one and below the other (design rule 18).
     pub fn rename<'c>(
         &'c self,
         from: &NameGuard<'c>,
@@ -503,7 +495,8 @@ impl Cache {
         mut room: Reserved<'c>,
         mut death: Option<Death<'c>>,
     ) {
-        assert_eq!(from.dir.sb(), to.dir.sb(), "a name stays in its superblock");
+        self.require_one_superblock(from, to);
+        to.require(&room);
         let (from_words, to_words) = (from.words(), to.words());
         let lists = self.relisting(from, &from_words, to, &to_words);
         for guard in [from, to] {
@@ -564,6 +557,11 @@ impl Cache {
         to.mark_stale_if_late(None);
     }
 
+    fn require_one_superblock(&self, a: &NameGuard<'_>, b: &NameGuard<'_>) {
+        let ours = self.owns(&a.dir) && self.owns(&b.dir);
+        assert!(ours && a.dir.sb() == b.dir.sb(), "a name stays in its superblock");
+    }
+
     /// The changes that a rename will make to the lists of its directories.
     fn relisting(
         &self,
@@ -610,42 +608,7 @@ impl Cache {
         }
     }
 
-    /// Swap the inodes of two names (RENAME_EXCHANGE). The dentries keep their names, and their places in
-    /// hash and lists. So nothing is absent meanwhile, and nothing can fail.
-    pub fn exchange<'c>(&'c self, a: &NameGuard<'c>, b: &NameGuard<'c>) {
-        let (a_words, b_words) = (a.words(), b.words());
-        for guard in [a, b] {
-            if let Some(state) = guard.dir.dir_state() {
-                state.moved();
-            }
-        }
-        let names = [(a.dir.index(), &a_words), (b.dir.index(), &b_words)];
-        let (locked, _) = self.lock_names_bucket(names, false);
-        let found = [0, 1].map(|i| {
-            self.find_locked(&locked, i, names[i].0, names[i].1)
-                .filter(|d| self.dentries.get(*d).inode.load(Ordering::Relaxed) != 0)
-        });
-        match found {
-            [Some(first), Some(second)] if first == second => {}
-            [Some(first), Some(second)] => self.swap_targets(first, second),
-            _ => {
-                // One was invalidated meanwhile. So the other leads to the wrong inode now, and the
-                // directories' cached entries are not the whole truth.
-                let after = [a, b].map(|guard| {
-                    if let Some(state) = guard.dir.dir_state() {
-                        state.moved_incomplete();
-                    }
-                    Aftermath::default()
-                });
-                return self.forget_both(locked, names, after);
-            }
-        }
-        drop(locked);
-        a.mark_stale_if_late(None);
-        b.mark_stale_if_late(None);
-    }
-
-    fn forget_both(
+    fn invalidate_both(
         &self,
         mut locked: Locked<'_, 2>,
         names: [(u32, &NameWords<'_>); 2],
@@ -706,5 +669,81 @@ impl Cache {
             }
             _ => f(),
         }
+    }
+}
+
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl Cache {
+    /// Swap the inodes of two names (RENAME_EXCHANGE). The dentries keep their names, and their places in
+    /// hash and lists. So nothing is absent meanwhile, and nothing can fail.
+    ///
+    /// # Panics
+    /// If the directories belong to two superblocks.
+    pub fn exchange<'c>(&'c self, a: &NameGuard<'c>, b: &NameGuard<'c>) {
+        self.require_one_superblock(a, b);
+        let (a_words, b_words) = (a.words(), b.words());
+        for guard in [a, b] {
+            if let Some(state) = guard.dir.dir_state() {
+                state.moved();
+            }
+        }
+        let names = [(a.dir.index(), &a_words), (b.dir.index(), &b_words)];
+        let (locked, _) = self.lock_names_bucket(names, false);
+        let found = [0, 1].map(|i| {
+            self.find_locked(&locked, i, names[i].0, names[i].1)
+                .filter(|d| self.dentries.get(*d).inode.load(Ordering::Relaxed) != 0)
+        });
+        match found {
+            [Some(first), Some(second)] if first == second => {}
+            [Some(first), Some(second)] => self.swap_targets(first, second),
+            _ => {
+                // One was invalidated meanwhile. So the other leads to the wrong inode now, and the
+                // directories' cached entries are not the whole truth.
+                let after = [a, b].map(|guard| {
+                    if let Some(state) = guard.dir.dir_state() {
+                        state.moved_incomplete();
+                    }
+                    Aftermath::default()
+                });
+                return self.invalidate_both(locked, names, after);
+            }
+        }
+        drop(locked);
+        a.mark_stale_if_late(None);
+        b.mark_stale_if_late(None);
+    }
+
+    /// Reserve an inode without a name ([`Cache::create_nameless`]), before the driver is asked.
+    ///
+    /// # Errors
+    /// `NoMemory`.
+    pub fn reserve_nameless(&self, sb: SbId) -> Result<Reserved<'_>, CacheError> {
+        let inode = self.alloc_inode(sb)?;
+        Ok(Reserved { cache: self, sb, dir: None, len: 0, dentry: 0, tail: 0, inode, state: 0 })
+    }
+
+    /// A new inode without a name, as O_TMPFILE makes one. Its driver was asked after `asked`. It leaves
+    /// the cache with its last reference, unless it is linked before.
+    ///
+    /// # Panics
+    /// If `room` is not of [`Cache::reserve_nameless`] of this cache.
+    pub fn create_nameless(&self, mut room: Reserved<'_>, asked: Asked, fresh: &Fresh) -> InodeRef<'_> {
+        let nameless = room.dir.is_none() && std::ptr::eq(self, room.cache);
+        let (sb, index) = (room.sb, std::mem::take(&mut room.inode));
+        assert!(nameless && index != 0, "not reserved as nameless");
+        if self.superblock(sb).is_resident() {
+            let generation = self.fill_slot(sb, index, 0, fresh, 0, NEVER);
+            return self.start_inode(index, generation);
+        }
+        // Not trusted until it is known not to be late: a writer that changed the inode before it could be
+        // found by number has noted the change.
+        let generation = self.fill_slot(sb, index, 0, fresh, 0, SUSPECT);
+        let inode = self.start_inode(index, generation);
+        // As in `create`: if another inode with that number is still cached, this one is not found by
+        // number.
+        drop(self.hash_number(sb, index, &fresh.attr, || inode.clone()));
+        inode.believe_unless_late(asked, fresh.ttl);
+        inode
     }
 }

@@ -1,4 +1,4 @@
-//! Forgetting: invalidation, and the end of a superblock. (Eviction is [`crate::limit::eviction`].)
+//! Invalidation of names, and the end of a superblock. (Eviction is [`crate::limit::eviction`].)
 //!
 //! To invalidate a name, the code removes its dentry, moves the directory's revision and clears *complete*,
 //! in this order and in one hold of the bucket. No miss is proven while the bucket is locked, so a reader
@@ -29,32 +29,10 @@ pub(crate) struct Seen {
 }
 
 impl Cache {
-    /// Forget a name whose cached entry may be wrong. Answers on their way are late from now on. The inode
-    /// lives on without this name if another holder has it.
+    /// Drop the cached entry of a name, because it may be wrong: the driver is asked again. Answers on their
+    /// way are late from now on. The inode lives on without this name if another holder has it. A client's
+    /// lookups stay counted: see [`Cache::forget_lookups`].
     pub fn invalidate(&self, dir: &InodeRef<'_>, name: &[u8]) {
-        self.forget_name(dir, name);
-    }
-
-    /// Forget all names in a directory whose cached entries may be wrong. O(names of the superblock).
-    pub fn invalidate_children(&self, dir: &InodeRef<'_>) {
-        for dentry in self.dentries_of(dir.sb()) {
-            if let Some(seen) = self.see(dentry).filter(|seen| seen.parent == dir.index()) {
-                self.forget_name(dir, &seen.name[..seen.len]);
-            }
-        }
-    }
-
-    /// Forget all names of a superblock. O(names).
-    pub fn invalidate_all(&self, sb: SbId) {
-        for dentry in self.dentries_of(sb) {
-            let Some(seen) = self.see(dentry) else { continue };
-            if let Some(dir) = self.get_index(seen.parent).filter(|dir| dir.sb() == sb) {
-                self.forget_name(&dir, &seen.name[..seen.len]);
-            }
-        }
-    }
-
-    pub(crate) fn forget_name(&self, dir: &InodeRef<'_>, name: &[u8]) {
         let words = NameWords::new(name);
         if words.is_none() {
             return;
@@ -69,8 +47,8 @@ impl Cache {
         self.finish(after);
     }
 
-    /// Forget the cached name of a directory, unless it is the one to keep.
-    pub(crate) fn forget_other_name(&self, inode: &InodeRef<'_>, keep: Option<(&InodeRef<'_>, &[u8])>) {
+    /// Invalidate the cached name of a directory, unless it is the one to keep.
+    pub(crate) fn invalidate_other_name(&self, inode: &InodeRef<'_>, keep: Option<(&InodeRef<'_>, &[u8])>) {
         let alias = self.inodes.private(inode.index()).alias.load(Ordering::Acquire);
         let Some(seen) = self.see(alias) else { return };
         let same =
@@ -79,7 +57,7 @@ impl Cache {
             && !same
             && let Some(parent) = self.get_index(seen.parent)
         {
-            self.forget_name(&parent, &seen.name[..seen.len]);
+            self.invalidate(&parent, &seen.name[..seen.len]);
         }
     }
 
@@ -143,5 +121,28 @@ impl Cache {
         // negative entries that another superblock is killing now.
         self.return_chunks_of(sb, true);
         superblock.inodes().in_use() as usize
+    }
+}
+
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl Cache {
+    /// [`Cache::invalidate`] of all names in a directory. O(names of the superblock).
+    pub fn invalidate_children(&self, dir: &InodeRef<'_>) {
+        for dentry in self.dentries_of(dir.sb()) {
+            if let Some(seen) = self.see(dentry).filter(|seen| seen.parent == dir.index()) {
+                self.invalidate(dir, &seen.name[..seen.len]);
+            }
+        }
+    }
+
+    /// [`Cache::invalidate`] of all names of a superblock. O(names).
+    pub fn invalidate_all(&self, sb: SbId) {
+        for dentry in self.dentries_of(sb) {
+            let Some(seen) = self.see(dentry) else { continue };
+            if let Some(dir) = self.get_index(seen.parent).filter(|dir| dir.sb() == sb) {
+                self.invalidate(&dir, &seen.name[..seen.len]);
+            }
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Names: dentries, the changes that are published under them, and forgetting.
+//! Names: dentries, the changes that are published under them, and invalidation.
 
 pub(crate) mod change;
 pub(crate) mod dentry;

@@ -46,6 +46,8 @@ pub enum Stuck {
     Retry(Retry),
 }
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl Cache {
     /// The directory that a name below `at` leads to.
     ///
@@ -193,18 +195,6 @@ impl Cache {
         self.look_slowly(index, stamp, name, attr)
     }
 
-    /// Look one name up and copy the attributes of its inode, storing nothing. This is the whole hit of a
-    /// front end that needs no reference.
-    pub fn peek(&self, dir: InodeId, name: &[u8]) -> Peek {
-        let mut attr = Attr::default();
-        match self.peek_for::<true>(dir, name, &mut attr) {
-            Ok(id) => Peek::Hit(id, attr),
-            Err(Some(Stuck::Absent)) => Peek::Negative,
-            Err(Some(_)) => Peek::Miss,
-            Err(None) => Peek::Stale,
-        }
-    }
-
     /// [`Cache::peek`] for a caller that takes a reference and reads the attributes from the inode itself. Returns
     /// `Some(None)` if there is certainly no such name, and `None` if the driver must be asked.
     pub fn peek_id(&self, dir: InodeId, name: &[u8]) -> Option<Option<InodeId>> {
@@ -232,6 +222,20 @@ impl Cache {
             }
         }
         Err(Some(Stuck::Unknown))
+    }
+}
+
+impl Cache {
+    /// Look one name up and copy the attributes of its inode, storing nothing. This is the whole hit of a
+    /// front end that needs no reference.
+    pub fn peek(&self, dir: InodeId, name: &[u8]) -> Peek {
+        let mut attr = Attr::default();
+        match self.peek_for::<true>(dir, name, &mut attr) {
+            Ok(id) => Peek::Hit(id, attr),
+            Err(Some(Stuck::Absent)) => Peek::Negative,
+            Err(Some(_)) => Peek::Miss,
+            Err(None) => Peek::Stale,
+        }
     }
 }
 

@@ -2,6 +2,6 @@
 
 pub(crate) mod hit;
 pub(crate) mod position;
-pub mod prefix;
+pub(crate) mod prefix;
 pub(crate) mod step;
 pub(crate) mod symlink;

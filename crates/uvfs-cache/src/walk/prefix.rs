@@ -138,6 +138,8 @@ impl Prefixes {
     }
 }
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl Cache {
     /// The position that a walk over `text` (without its last component) would reach, if that is known and
     /// still true. Stores nothing.
@@ -243,6 +245,7 @@ impl Cache {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use super::*;
     use crate::inodes::attr::{Attr, mode};
@@ -258,7 +261,9 @@ mod tests {
     /// A root with `a` in it and `b` in that; their names have this TTL.
     fn world(ttl: Ttl) -> (Arc<Cache>, SbId) {
         let cache = Cache::new(Config { max_inodes: 1 << 12, ..Config::default() }).unwrap();
-        let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+        let sb = cache
+            .add_superblock(SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) })
+            .unwrap();
         let mut at = cache.make_root(sb, &dir(1)).unwrap();
         for (name, ino) in [(b"a", 2), (b"b", 3)] {
             let guard = cache.lock_name(&at, name);
@@ -357,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_name_that_may_expire_is_not_kept() {
-        let (cache, sb) = world(Ttl::millis(1000));
+        let (cache, sb) = world(Ttl::For(Duration::from_millis(1000)));
         let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
         (0..3).for_each(|_| cache.note_prefix(ask, TEXT, &way));
         assert_eq!(cache.prefix(ask, TEXT), None);

@@ -109,6 +109,8 @@ pub(crate) enum Match {
 /// Collisions with writers after which a lock-free helper gives up.
 pub(crate) const TRIES: u32 = if cfg!(loom) { 2 } else { 16 };
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl Cache {
     /// The current view of the name table.
     #[inline(always)]
@@ -352,7 +354,9 @@ impl Cache {
         self.used(child.dentry);
         if self.still(child) { Ok(inode) } else { Err(Retry::Dentry) }
     }
+}
 
+impl Cache {
     /// Attributes by id, storing nothing. `None`: the generation is over, the attributes expired, or a
     /// writer was in the way all the time.
     pub fn attr(&self, id: InodeId) -> Option<Attr> {

@@ -19,6 +19,8 @@ use crate::inodes::symlink_targets::{CHUNK_BYTES, TARGET_MAX};
 use crate::walk::position::Pos;
 use crate::walk::step::{Child, Retry};
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl Cache {
     /// Attributes and target of the symbolic link that `at` leads to, both of one moment (rule 7), with the
     /// target's length in `out`. `None`: the target is not cached.
@@ -50,6 +52,8 @@ impl Cache {
     }
 }
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl InodeRef<'_> {
     /// Cache a symbolic link's target, which will not change while the inode lives. If it is longer than
     /// [`TARGET_MAX`] or there is no memory, it is not cached, and the driver is asked again next time.

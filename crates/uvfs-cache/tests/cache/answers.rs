@@ -6,10 +6,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
+use uvfs_cache::machinery::Known;
 use uvfs_cache::{
-    Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Lookup, NameGuard, Peek, Room, SbId, SbOptions, Ttl,
+    Attr, Cache, Config, Errno, Fresh, InodeId, InodeRef, Lookup, NameGuard, Peek, Room, SbId, SbOptions, Ttl,
 };
 
 fn fresh(ino: u64, fmt: u32, nlink: u32) -> Fresh {
@@ -19,7 +21,8 @@ fn fresh(ino: u64, fmt: u32, nlink: u32) -> Fresh {
 
 fn world(resident: bool) -> (Arc<Cache>, SbId) {
     let cache = Cache::new(Config { max_inodes: 1 << 12, max_negative: 64, ..Config::default() }).unwrap();
-    let sb = cache.add_superblock(SbOptions { resident, on_evict: Box::new(|_, _| {}) }).unwrap();
+    let sb =
+        cache.add_superblock(SbOptions { resident, watched: false, on_evict: Box::new(|_, _| {}) }).unwrap();
     drop(cache.make_root(sb, &fresh(1, S_IFDIR, 2)).unwrap());
     (cache, sb)
 }
@@ -69,7 +72,9 @@ fn negative_entries_are_bounded_by_the_other_names_and_by_a_memory_limit() {
     for (limit, few, many) in [(0, 8192, 20_000), (4 << 20, 4369, 4369)] {
         let config = Config { max_inodes: 1 << 17, memory_limit: limit, ..Config::default() };
         let cache = Cache::new(config).unwrap();
-        let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+        let sb = cache
+            .add_superblock(SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) })
+            .unwrap();
         let root = cache.make_root(sb, &fresh(1, S_IFDIR, 2)).unwrap();
         let most = ask(&cache, &root, 0..30_000);
         assert!(most <= few && most > few / 2, "{most} of {few}, where there is no other name");
@@ -88,7 +93,9 @@ fn negative_entries_are_bounded_by_the_other_names_and_by_a_memory_limit() {
 #[test]
 fn negative_entries_at_their_maximum_make_room_for_new_ones() {
     let (cache, first) = world(false);
-    let second = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+    let second = cache
+        .add_superblock(SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) })
+        .unwrap();
     drop(cache.make_root(second, &fresh(1, S_IFDIR, 2)).unwrap());
     for (round, sb) in [first, second, first].into_iter().enumerate() {
         let root = cache.root(sb).unwrap();
@@ -226,11 +233,11 @@ fn rule13_a_callback_that_panics_leaves_nobody_waiting() {
     };
     let (first, second) = (pending(), pending());
     first.on_done(Box::new(|_| panic!("a callback's own fault")));
-    assert!(catch_unwind(AssertUnwindSafe(|| guard.fail(libc::EIO))).is_err());
+    assert!(catch_unwind(AssertUnwindSafe(|| guard.fail(Errno::IO))).is_err());
     let told = Arc::new(uvfs_sync::primitives::Mutex::new(None));
     let seen = told.clone();
     second.on_done(Box::new(move |outcome| *seen.lock() = Some(outcome)));
-    assert_eq!(*told.lock(), Some(Err(libc::EIO)));
+    assert_eq!(*told.lock(), Some(Err(Errno::IO)));
 }
 
 /// Rule 15: an entry that gets another name in its directory keeps its place, and a listing that is under way comes to it.
@@ -295,17 +302,21 @@ fn rule14_a_new_name_does_not_renew_attributes() {
     const TEN_MINUTES: u32 = 600_000;
     let (cache, sb) = world(false);
     let root = cache.root(sb).unwrap();
-    let file =
-        find(&cache, &root, b"a", &Fresh { ttl: Ttl::millis(TEN_MINUTES.into()), ..fresh(5, S_IFREG, 1) });
+    let file = find(
+        &cache,
+        &root,
+        b"a",
+        &Fresh { ttl: Ttl::For(Duration::from_millis(TEN_MINUTES.into())), ..fresh(5, S_IFREG, 1) },
+    );
     let link = |name: &[u8], ttl| {
         let guard = cache.lock_name(&root, name);
         guard.link(guard.reserve(Room::Name).unwrap(), &file, ttl);
         drop(guard);
         cache.peek(root.id(), name)
     };
-    assert!(matches!(link(b"in time", Ttl::millis(TEN_MINUTES.into())), Peek::Hit(..)));
+    assert!(matches!(link(b"in time", Ttl::For(Duration::from_millis(TEN_MINUTES.into()))), Peek::Hit(..)));
     cache.advance_clock(TEN_MINUTES + 1);
-    assert_eq!(link(b"late", Ttl::millis(TEN_MINUTES.into())), Peek::Miss);
+    assert_eq!(link(b"late", Ttl::For(Duration::from_millis(TEN_MINUTES.into()))), Peek::Miss);
     assert_eq!(link(b"later", Ttl::Forever), Peek::Miss);
 }
 
@@ -316,7 +327,12 @@ fn rule14_an_exchanged_target_expires_where_it_is() {
     let (cache, sb) = world(false);
     let root = cache.root(sb).unwrap();
     drop(find(&cache, &root, b"a", &fresh(5, S_IFREG, 1)));
-    drop(find(&cache, &root, b"b", &Fresh { ttl: Ttl::millis(TEN_MINUTES.into()), ..fresh(6, S_IFREG, 1) }));
+    drop(find(
+        &cache,
+        &root,
+        b"b",
+        &Fresh { ttl: Ttl::For(Duration::from_millis(TEN_MINUTES.into())), ..fresh(6, S_IFREG, 1) },
+    ));
     let (a, b) = cache.lock_names((&root, b"a"), (&root, b"b"));
     cache.exchange(&a, &b);
     drop((a, b));
@@ -334,6 +350,6 @@ fn an_id_that_was_never_issued_leads_nowhere() {
     for beyond in [1u64 << 12, 1 << 20, u64::from(u32::MAX) - 1] {
         let id = InodeId::from_u64(root.id().as_u64() + beyond);
         assert!(cache.get(id).is_none() && cache.pos(id).is_none() && cache.attr(id).is_none(), "{id:?}");
-        cache.forget(id, 1);
+        cache.forget_lookups(id, 1);
     }
 }

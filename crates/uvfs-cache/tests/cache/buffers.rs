@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::buffers::{BlockSource, Device};
+use uvfs_cache::machinery::buffers::{BlockSource, Device};
 use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, SbId, SbOptions, Ttl};
 
 const LIMIT: u64 = 8 << 20;
@@ -32,7 +32,9 @@ fn fresh(ino: u64, fmt: u32) -> Fresh {
 fn world() -> (Arc<Cache>, SbId, Arc<Device>) {
     let config = Config { max_inodes: 1 << 20, memory_limit: LIMIT, ..Config::default() };
     let cache = Cache::new(config).unwrap();
-    let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+    let sb = cache
+        .add_superblock(SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) })
+        .unwrap();
     drop(cache.make_root(sb, &fresh(1, S_IFDIR)).unwrap());
     let device = Device::new(&cache, Arc::new(Endless), SIZE).unwrap();
     (cache, sb, device)

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
+use uvfs_cache::machinery::{Step, Stuck};
 use uvfs_cache::{
-    Attr, Cache, CacheError, Config, Fresh, InodeId, Listener, Lookup, Peek, Room, SbId, SbOptions, Step,
-    Stuck, Ttl,
+    Attr, Cache, CacheError, Config, Fresh, InodeId, Listener, Lookup, Peek, Room, SbId, SbOptions, Ttl,
 };
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
@@ -19,7 +19,9 @@ fn fresh(ino: u64, fmt: u32) -> Fresh {
 #[test]
 fn rule6_names_that_collide_without_the_key_make_no_long_chains() {
     let cache = Cache::new(Config { max_inodes: 1 << 20, ..Config::default() }).unwrap();
-    let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+    let sb = cache
+        .add_superblock(SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) })
+        .unwrap();
     let root = cache.make_root(sb, &fresh(1, S_IFDIR)).unwrap();
     let name = |i: u64| format!("{i:08}\t").into_bytes();
     for i in 0..50_000 {
@@ -52,7 +54,9 @@ impl Listener for Told {
 fn names_that_cannot_be_lead_nowhere_and_are_not_made() {
     for resident in [false, true] {
         let cache = Cache::new(Config { max_inodes: 1 << 12, ..Config::default() }).unwrap();
-        let sb = cache.add_superblock(SbOptions { resident, on_evict: Box::new(|_, _| {}) }).unwrap();
+        let sb = cache
+            .add_superblock(SbOptions { resident, watched: false, on_evict: Box::new(|_, _| {}) })
+            .unwrap();
         let root = cache.make_root(sb, &fresh(1, S_IFDIR)).unwrap();
         let told = Arc::new(Told::default());
         let listener: Arc<dyn Listener> = told.clone();
@@ -80,9 +84,9 @@ fn names_that_cannot_be_lead_nowhere_and_are_not_made() {
             }
             if !resident {
                 // The answer counts, and is not kept.
-                assert_eq!(guard.found(&fresh(9, S_IFREG)).unwrap().ino(), 9);
+                assert_eq!(guard.note_found(&fresh(9, S_IFREG)).unwrap().ino(), 9);
             }
-            guard.absent(Ttl::Forever);
+            guard.note_absent(Ttl::Forever);
             guard.remove(None);
             drop(guard);
             drop(cache.lock_names((&root, &name), (&root, b"x")));
@@ -93,7 +97,6 @@ fn names_that_cannot_be_lead_nowhere_and_are_not_made() {
                 drop(asked.found(&fresh(8, S_IFREG)).unwrap());
                 assert!(matches!(cache.peek(root.id(), b"y"), Peek::Hit(..)), "{len}");
             }
-            drop(asked);
             cache.invalidate(&root, b"y");
             assert!(!cache.name_changed(sb, 1, &name));
             cache.tell_of_name(&root, &name);

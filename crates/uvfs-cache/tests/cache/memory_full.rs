@@ -15,7 +15,9 @@ fn fresh(ino: u64, fmt: u32) -> Fresh {
 }
 
 fn superblock(cache: &Cache) -> SbId {
-    let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+    let sb = cache
+        .add_superblock(SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) })
+        .unwrap();
     drop(cache.make_root(sb, &fresh(1, S_IFDIR)).unwrap());
     sb
 }

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Known, Peek, Room, SbId, SbOptions, Ttl};
+use uvfs_cache::machinery::Known;
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Peek, Room, SbId, SbOptions, Ttl};
 
 fn attr(ino: u64, dir: bool) -> Attr {
     Attr { ino, mode: if dir { S_IFDIR | 0o755 } else { S_IFREG | 0o644 }, nlink: 1, ..Attr::default() }
@@ -32,7 +33,7 @@ impl World {
         let on_evict = Box::new(move |_: &Attr, _: u64| {
             count.fetch_add(1, Ordering::Relaxed);
         });
-        let sb = cache.add_superblock(SbOptions { resident: true, on_evict }).unwrap();
+        let sb = cache.add_superblock(SbOptions { resident: true, watched: false, on_evict }).unwrap();
         cache.make_root(sb, &fresh(1, true)).unwrap();
         Self { cache, sb, evicted }
     }
@@ -182,10 +183,10 @@ fn a_removed_file_lives_as_long_as_somebody_holds_it() {
     assert_eq!(w.cache.peek(root.id(), b"f"), Peek::Negative);
     assert_eq!(held.attr().ino, 5);
     drop(held);
-    w.cache.forget(id, 2);
+    w.cache.forget_lookups(id, 2);
     assert!(w.cache.get(id).is_some());
-    w.cache.forget(id, 5);
+    w.cache.forget_lookups(id, 5);
     assert!(w.cache.get(id).is_none());
-    w.cache.forget(id, 1);
+    w.cache.forget_lookups(id, 1);
     assert_eq!(w.evicted.load(Ordering::Relaxed), 1);
 }

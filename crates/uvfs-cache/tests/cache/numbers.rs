@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, SbId, SbOptions, Ttl};
@@ -30,7 +31,7 @@ impl World {
         let on_evict = Box::new(move |_: &Attr, _| {
             count.fetch_add(1, Ordering::Relaxed);
         });
-        let sb = cache.add_superblock(SbOptions { resident, on_evict }).unwrap();
+        let sb = cache.add_superblock(SbOptions { resident, watched: false, on_evict }).unwrap();
         let root = Fresh { attr: attr_of(1, S_IFDIR), ..fresh(1) };
         drop(cache.make_root(sb, &root).unwrap());
         Self { cache, sb, ended }
@@ -65,7 +66,10 @@ fn an_inode_is_found_by_its_number_while_somebody_holds_it() {
 #[test]
 fn numbers_of_two_superblocks_are_two() {
     let w = World::new(false);
-    let other = w.cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) }).unwrap();
+    let other = w
+        .cache
+        .add_superblock(SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) })
+        .unwrap();
     let held: Vec<_> = (2..2000).map(|ino| w.iget(ino)).collect();
     assert!((2..2000).all(|ino| w.cache.ilookup(other, ino, S_IFREG).is_none()));
     let theirs = w.cache.iget(other, w.cache.ask(other), &fresh(5)).unwrap().0;
@@ -76,7 +80,7 @@ fn numbers_of_two_superblocks_are_two() {
 #[test]
 fn attributes_are_believed_for_their_time() {
     let w = World::new(false);
-    let short = Fresh { ttl: Ttl::millis(1), ..fresh(7) };
+    let short = Fresh { ttl: Ttl::For(Duration::from_millis(1)), ..fresh(7) };
     let (inode, current) = w.cache.iget(w.sb, w.cache.ask(w.sb), &short).unwrap();
     assert!(current);
     w.cache.advance_clock(5);
@@ -108,7 +112,6 @@ fn a_name_and_a_number_lead_to_one_inode() {
     let root = w.cache.root(w.sb).unwrap();
     let Lookup::Miss(guard) = w.cache.lookup(&root, b"a") else { panic!("known") };
     let named = guard.found(&fresh(7)).unwrap();
-    drop(guard);
     assert_eq!(w.iget(7).id(), named.id());
     drop(named);
     assert_eq!(w.ended.load(Ordering::Relaxed), 0, "its name holds it");

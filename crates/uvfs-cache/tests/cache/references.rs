@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{
-    Attr, Cache, Config, Fresh, InodeId, InodeRef, Lookup, OwnedId, Room, SbId, SbOptions, Ttl,
-};
+use uvfs_cache::machinery::OwnedId;
+use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Lookup, Room, SbId, SbOptions, Ttl};
 
 struct World {
     cache: Arc<Cache>,
@@ -31,7 +30,7 @@ impl World {
         let on_evict = Box::new(move |_: &Attr, _| {
             count.fetch_add(1, Ordering::Relaxed);
         });
-        let sb = cache.add_superblock(SbOptions { resident, on_evict }).unwrap();
+        let sb = cache.add_superblock(SbOptions { resident, watched: false, on_evict }).unwrap();
         drop(cache.make_root(sb, &fresh(1, S_IFDIR)).unwrap());
         Self { cache, sb, ended }
     }
@@ -233,7 +232,6 @@ fn what_was_used_often_is_evicted_when_nobody_uses_it_any_more() {
     let root = w.root();
     let Lookup::Miss(guard) = w.cache.lookup(&root, b"f") else { panic!("known already") };
     let id = guard.found(&fresh(5, S_IFREG)).unwrap().id();
-    drop(guard);
     w.heat(id);
     let held = w.cache.get(id).unwrap();
     assert_eq!(w.cache.evict_unused(w.sb, 10), 0);

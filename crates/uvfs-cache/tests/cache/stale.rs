@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
+use uvfs_cache::machinery::{Retry, Step};
 use uvfs_cache::{
-    Attr, Cache, Config, Fresh, InodeId, InodeRef, Lookup, NameGuard, Peek, Retry, Room, SbId, SbOptions,
-    Step, Ttl,
+    Attr, Cache, Config, Fresh, InodeId, InodeRef, Lookup, NameGuard, Peek, Room, SbId, SbOptions, Ttl,
 };
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
@@ -16,7 +16,8 @@ fn fresh(ino: u64, fmt: u32) -> Fresh {
 
 fn world(resident: bool) -> (Arc<Cache>, SbId) {
     let cache = Cache::new(Config { max_inodes: 1 << 12, max_negative: 64, ..Config::default() }).unwrap();
-    let sb = cache.add_superblock(SbOptions { resident, on_evict: Box::new(|_, _| {}) }).unwrap();
+    let sb =
+        cache.add_superblock(SbOptions { resident, watched: false, on_evict: Box::new(|_, _| {}) }).unwrap();
     drop(cache.make_root(sb, &fresh(1, S_IFDIR)).unwrap());
     (cache, sb)
 }
@@ -110,7 +111,6 @@ fn late(cache: &Cache, dir: &InodeRef<'_>, change: &dyn Fn()) {
     change();
     assert!(!scan.complete(), "a listing of before the change makes the directory complete");
     drop(guard.found(&fresh(99, S_IFREG)).unwrap());
-    drop(guard);
     assert_eq!(cache.peek(dir.id(), b"late"), Peek::Miss, "an answer of before the change was kept");
 }
 
@@ -131,7 +131,6 @@ fn rule10_an_answer_in_time_is_kept() {
     let guard = miss(&cache, &root, b"late");
     let scan = cache.begin_scan(&root);
     drop(guard.found(&fresh(99, S_IFREG)).unwrap());
-    drop(guard);
     assert!(matches!(cache.peek(root.id(), b"late"), Peek::Hit(..)));
     assert!(scan.complete());
 }

@@ -29,7 +29,8 @@ fn fresh(ino: u64, fmt: u32) -> Fresh {
 }
 
 fn superblock(cache: &Cache, resident: bool) -> SbId {
-    let sb = cache.add_superblock(SbOptions { resident, on_evict: Box::new(|_, _| {}) }).unwrap();
+    let sb =
+        cache.add_superblock(SbOptions { resident, watched: false, on_evict: Box::new(|_, _| {}) }).unwrap();
     drop(cache.make_root(sb, &fresh(1, S_IFDIR)).unwrap());
     sb
 }

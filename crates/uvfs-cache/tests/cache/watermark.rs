@@ -32,7 +32,8 @@ fn fresh(ino: u64, fmt: u32) -> Fresh {
 }
 
 fn superblock(cache: &Cache, resident: bool) -> SbId {
-    let sb = cache.add_superblock(SbOptions { resident, on_evict: Box::new(|_, _| {}) }).unwrap();
+    let sb =
+        cache.add_superblock(SbOptions { resident, watched: false, on_evict: Box::new(|_, _| {}) }).unwrap();
     drop(cache.make_root(sb, &fresh(1, S_IFDIR)).unwrap());
     sb
 }
@@ -237,7 +238,7 @@ fn what_was_named_and_forgotten_goes_first_without_a_search() {
     assert!(held.leaves.len() >= 200 && held.evictable == 0, "{held:?}");
     assert_eq!(cache.balance_after(&held.leaves).evicted, 0, "the kernel holds all");
     for leaf in &held.leaves[..100] {
-        cache.forget(leaf.id, 1);
+        cache.forget_lookups(leaf.id, 1);
     }
     let done = cache.balance_after(&held.leaves);
     assert_eq!((done.forgotten, done.evicted), (100, 100), "{done:?}");
@@ -246,7 +247,7 @@ fn what_was_named_and_forgotten_goes_first_without_a_search() {
     assert_eq!(known.iter().filter(|id| alive(**id)).count(), known.len() - 100);
     // Named once more, in the slots of others by then: nothing that is held goes.
     assert_eq!(cache.balance_after(&held.leaves).evicted, 0);
-    known.iter().for_each(|id| cache.forget(*id, 1));
+    known.iter().for_each(|id| cache.forget_lookups(*id, 1));
 }
 
 /// Several who allocate, and one who works ahead of them.

@@ -1,4 +1,4 @@
-//! The image as blocks: the seam between this driver and the cache of blocks ([`uvfs_cache::buffers`]).
+//! The image as blocks: the seam between this driver and the cache of blocks ([`uvfs_cache::machinery::buffers`]).
 //!
 //! [`Blocks::get`] returns a pinned block of metadata: it does not change while it is held. [`Blocks::copy`] copies a
 //! few bytes out of a block and pins nothing. [`Blocks::read`] reads file data into the reader's buffer. No other
@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use foldhash::fast::RandomState;
 use uvfs::types::Errno;
 use uvfs_cache::Cache;
-use uvfs_cache::buffers::{BlockSource, Device};
+use uvfs_cache::machinery::buffers::{BlockSource, Device};
 use uvfs_sync::primitives::shard;
 
 use super::fault::{Fault, Result};
@@ -96,7 +96,7 @@ impl BlockSource for Upto {
 }
 
 /// A block's bytes; as long as the file system's block size.
-pub(super) type Block<'f> = uvfs_cache::buffers::Buffer<'f>;
+pub(super) type Block<'f> = uvfs_cache::machinery::buffers::Buffer<'f>;
 
 /// The meaning with which a block's bytes were found right: a keyed hash of it, so that nobody can make an image in
 /// which two are surely equal. (If two are equal, the block's content is trusted unchecked, and all code that reads

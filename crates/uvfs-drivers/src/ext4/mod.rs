@@ -53,12 +53,13 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{Mode, OFlags};
 use uvfs::acl::{Acl, AclKind};
-use uvfs::driver::{Driver, File, Inode};
+use uvfs::driver::{AclStore, Driver, File, Inode};
 use uvfs::types::{
     Access, Answer, DirEntry, Errno, Features, FileFlags, FlagsForm, NAME_MAX, NewInode, Op, Result, Seek,
     StatFs, Ttl,
 };
-use uvfs_cache::{Cache, ExternalBytes};
+use uvfs_cache::Cache;
+use uvfs_cache::machinery::ExternalBytes;
 
 pub use blocks::Source;
 pub use journal::Replayed;
@@ -374,6 +375,12 @@ impl Driver for Ext4 {
         self.on(inode.ino(), |node| self.fs.xattr_names(node))
     }
 
+    fn acls(&self) -> Option<&dyn AclStore> {
+        Some(self)
+    }
+}
+
+impl AclStore for Ext4 {
     fn acl(&self, _op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
         self.on(inode.ino(), |node| Ok(self.fs.list(node, kind)?.map(Arc::new)))
     }

@@ -55,7 +55,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, RenameFlags, open, readlinkat};
-use uvfs::driver::{Borrower, Driver, File, Inode, Rename};
+use uvfs::driver::{AclStore, Borrower, Driver, File, FileLender, Inode, Rename};
 use uvfs::types::{
     Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, FileFlags, FlagsForm, Make, NewInode, Op,
     Result, Seek, SetAttr, StatFs, Time, Ttl, XattrFlags,
@@ -465,22 +465,6 @@ impl Driver for Mirror {
         self.close_file(file);
     }
 
-    fn offer(&self, op: &Op, file: File<'_>, to: &mut Borrower<'_>) -> Result<()> {
-        self.offer_file(op, file, to)
-    }
-
-    fn lend(&self, file: File<'_>) -> Result<()> {
-        self.lend_file(file)
-    }
-
-    fn was_lent(&self, inode: &Inode<'_>) -> bool {
-        self.table.of(inode.ino()).is_some_and(|node| node.was_lent())
-    }
-
-    fn takes_direct(&self, file: File<'_>) -> Result<()> {
-        self.can_be_direct(file)
-    }
-
     fn read(&self, _op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.read_file(file, offset, buf)
     }
@@ -539,15 +523,43 @@ impl Driver for Mirror {
         self.remove_xattr(op, inode, name)
     }
 
+    fn evict(&self, attr: &Attr, _private: u64) {
+        self.table.let_go(attr.ino);
+    }
+
+    fn acls(&self) -> Option<&dyn AclStore> {
+        Some(self)
+    }
+
+    fn lender(&self) -> Option<&dyn FileLender> {
+        Some(self)
+    }
+}
+
+impl FileLender for Mirror {
+    fn offer(&self, op: &Op, file: File<'_>, to: &mut Borrower<'_>) -> Result<()> {
+        self.offer_file(op, file, to)
+    }
+
+    fn lend(&self, file: File<'_>) -> Result<()> {
+        self.lend_file(file)
+    }
+
+    fn was_lent(&self, inode: &Inode<'_>) -> bool {
+        self.table.of(inode.ino()).is_some_and(|node| node.was_lent())
+    }
+
+    fn takes_direct(&self, file: File<'_>) -> Result<()> {
+        self.can_be_direct(file)
+    }
+}
+
+impl AclStore for Mirror {
     fn acl(&self, _op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
         match kind {
             AclKind::Access => self.list_of(inode),
             // The host lets new files inherit it.
             AclKind::Default => Err(Errno::OPNOTSUPP),
         }
-    }
-
-    fn evict(&self, attr: &Attr, _private: u64) {
-        self.table.let_go(attr.ino);
     }
 }

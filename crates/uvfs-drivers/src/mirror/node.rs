@@ -26,7 +26,7 @@ use std::sync::{Arc, OnceLock};
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, RwLock};
 use uvfs::types::mode;
-use uvfs_cache::ExternalBytes;
+use uvfs_cache::machinery::ExternalBytes;
 
 use super::file::Opened;
 use super::identity::{FileHandle, Identity, heap};

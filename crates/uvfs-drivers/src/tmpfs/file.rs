@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 
 use uvfs::driver::Inode;
 use uvfs::types::{Attr, Errno, Fallocate, Op, Result, Seek, Time};
-use uvfs_cache::mapping::{PAGE_SIZE, Writer};
+use uvfs_cache::machinery::mapping::{PAGE_SIZE, Writer};
 
 use super::Tmpfs;
 

@@ -24,12 +24,12 @@ use std::io;
 use std::sync::Arc;
 
 use uvfs::acl::{Acl, AclKind};
-use uvfs::driver::{Driver, File, Inode, Rename};
+use uvfs::driver::{AclStore, Driver, File, Inode, Rename};
 use uvfs::types::{
     Access, Attr, Errno, Fallocate, Features, Make, NAME_MAX, NewInode, Op, Result, Seek, SetAttr, StatFs,
     Ttl, XattrFlags,
 };
-use uvfs_cache::mapping::Memory;
+use uvfs_cache::machinery::mapping::Memory;
 use uvfs_sync::segvec::SegVec;
 
 #[doc(hidden)]
@@ -224,6 +224,16 @@ impl Driver for Tmpfs {
         self.remove_xattr(op, inode, name)
     }
 
+    fn evict(&self, attr: &Attr, private: u64) {
+        self.forget(attr, private);
+    }
+
+    fn acls(&self) -> Option<&dyn AclStore> {
+        Some(self)
+    }
+}
+
+impl AclStore for Tmpfs {
     fn acl(&self, _op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
         Ok(self.get_acl(inode, kind))
     }
@@ -237,9 +247,5 @@ impl Driver for Tmpfs {
         mode: Option<u32>,
     ) -> Result<()> {
         self.put_acl(op, inode, kind, acl, mode)
-    }
-
-    fn evict(&self, attr: &Attr, private: u64) {
-        self.forget(attr, private);
     }
 }

@@ -13,7 +13,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use uvfs::acl::{Acl, AclKind};
 use uvfs::driver::Inode;
 use uvfs::types::{Attr, Errno, Result};
-use uvfs_cache::mapping::{Mapping, PAGE_SIZE};
+use uvfs_cache::machinery::mapping::{Mapping, PAGE_SIZE};
 use uvfs_sync::order::{Class, Held, Noted};
 
 use super::Tmpfs;
@@ -129,7 +129,7 @@ impl Extra {
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use uvfs_cache::mapping::Memory;
+    use uvfs_cache::machinery::mapping::Memory;
 
     use super::*;
 

@@ -52,7 +52,7 @@ fn concurrent_misses_make_one_call() {
 #[test]
 fn who_waits_is_told_the_outcome() {
     let world = World::new("depth=0,files=9,fault=lookup:EIO@2");
-    for (index, outcome) in [(2, Ok(())), (3, Err(Errno::IO.raw_os_error()))] {
+    for (index, outcome) in [(2, Ok(())), (3, Err(Errno::IO))] {
         let name = world.name(index);
         let (tell, told) = mpsc::channel();
         let gate = world.control.gate(Call::Lookup, 1);

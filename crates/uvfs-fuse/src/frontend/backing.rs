@@ -13,14 +13,14 @@
 //! A small file that is first opened for reading is not lent. Borrowing and returning it costs more than reading it
 //! once, into pages that the kernel keeps from one open to the next. (Of a hot open, read and close the server's
 //! part was half as much again.) A file that the driver does not offer
-//! ([`Driver::offer`](uvfs::driver::Driver::offer)), such as one with set-id bits, is not lent either.
+//! ([`FileLender::offer`](uvfs::driver::FileLender::offer)), such as one with set-id bits, is not lent either.
 //!
 //! **Mappings.** A mapping made through a lent open file shows the file behind it. It does not delay RELEASE, and
 //! continues when nobody has the file open. A reader by requests, from the mount's own pages, does not see stores
 //! through that mapping. So a file that was lent once is lent again, even a small one. If that is impossible, it is
 //! read and written by requests without pages ([`Way::Direct`]). This holds as long as the kernel knows the inode,
 //! which it does while the file is mapped. The driver remembers it
-//! ([`Driver::was_lent`](uvfs::driver::Driver::was_lent)). A mapping made through a file that is open by requests
+//! ([`FileLender::was_lent`](uvfs::driver::FileLender::was_lent)). A mapping made through a file that is open by requests
 //! keeps that file open, and until its end the file is not lent. Pages may be left from opens by requests. The
 //! kernel drops them when an open is answered with a number, and nobody reads them.
 //!

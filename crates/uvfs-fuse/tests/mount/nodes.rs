@@ -87,7 +87,7 @@ fn a_stale_id_is_estale() {
         _ => panic!("the victim is there"),
     };
     vfs.unlink(&op, &vfs.root(), b"victim").expect("unlink");
-    vfs.cache().forget(id, mnt.outstanding());
+    vfs.cache().forget_lookups(id, mnt.outstanding());
     let stale = crate::fixture::within(Duration::from_secs(10), || vfs.inode(id).is_err());
     assert!(stale, "the inode is gone once nobody holds it");
     let error = held.metadata().expect_err("an id that nobody issued");

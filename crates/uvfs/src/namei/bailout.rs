@@ -2,7 +2,7 @@
 //!
 //! Each reason has a name, and a count among the [`counters`](mod@crate::counters).
 
-use uvfs_cache::Retry;
+use uvfs_cache::machinery::Retry;
 
 /// A reason to walk with references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! nothing shared. Trailing slashes, and `.` and `..` as last components, give the kernel's errors. This module
 //! decides those that depend on the last component; `ops/` decides the others.
 
-use uvfs_cache::TARGET_MAX;
+use uvfs_cache::machinery::TARGET_MAX;
 
 use crate::driver::Inode;
 use crate::namei::handle::Handle;

@@ -4,7 +4,7 @@
 //! three cases: it has not promised fixed links, nobody has read the target yet, or the access time must move,
 //! which is the driver's task.
 
-use uvfs_cache::TARGET_MAX;
+use uvfs_cache::machinery::TARGET_MAX;
 
 use crate::driver::Inode;
 use crate::namei::walk::{Seen, Stop};

@@ -12,8 +12,9 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 
-use uvfs_cache::prefix::{DEPTH_MAX, Whence};
-use uvfs_cache::{Child, InodeId, Pos, Step, Stuck};
+use uvfs_cache::InodeId;
+use uvfs_cache::machinery::prefix::{DEPTH_MAX, Whence};
+use uvfs_cache::machinery::{Child, Pos, Retry, Step, Stuck};
 
 use crate::driver::Inode;
 use crate::namei::bailout::Bail;
@@ -89,8 +90,8 @@ pub(crate) enum Stop {
     BailAt(Bail, Pos, usize),
 }
 
-impl From<uvfs_cache::Retry> for Stop {
-    fn from(retry: uvfs_cache::Retry) -> Self {
+impl From<Retry> for Stop {
+    fn from(retry: Retry) -> Self {
         Self::Bail(retry.into())
     }
 }

@@ -9,7 +9,8 @@ use super::{Goal, Walker};
 use crate::driver::{Driver, Inode};
 use crate::types::{Answer, Attr, Cred, Errno, Features, NewInode, Op, Result, StatFs, Ttl, mode};
 use crate::vfs::{Vfs, VfsConfig};
-use uvfs_cache::{InodeId, Pos};
+use uvfs_cache::InodeId;
+use uvfs_cache::machinery::Pos;
 
 /// A file system in which each directory has the directories `d` and `e`, the file `f`, and the link `l` to `e`.
 struct Same;

@@ -62,7 +62,7 @@ impl Vfs {
                 Verdict::Denied => return Ok(false),
                 Verdict::List => {}
             }
-            let list = sup.driver.acl(op, inode, AclKind::Access)?;
+            let list = sup.acls()?.acl(op, inode, AclKind::Access)?;
             let now = Perm::from(&inode.attr());
             match list {
                 // Mode, owner and list must be of one moment.
@@ -101,7 +101,7 @@ impl Vfs {
         match kind {
             AclKind::Access if !attr.acl => Ok(None),
             AclKind::Default if !attr.is_dir() => Ok(None),
-            AclKind::Access | AclKind::Default => sup.driver.acl(op, inode, kind),
+            AclKind::Access | AclKind::Default => sup.acls()?.acl(op, inode, kind),
         }
     }
 
@@ -164,7 +164,7 @@ impl Vfs {
         permission::require_owner(op, &attr)?;
         let list = entries.map(Acl::new).transpose()?;
         if kind == AclKind::Default {
-            return sup.driver.set_acl(op, inode, kind, list.map(Arc::new), None);
+            return sup.acls()?.set_acl(op, inode, kind, list.map(Arc::new), None);
         }
         let mut mode = attr.mode & (RWX | mode::S_ISUID | mode::S_ISGID | mode::S_ISVTX);
         if let Some(list) = &list {
@@ -175,7 +175,7 @@ impl Vfs {
             mode &= !mode::S_ISGID;
         }
         let list = list.filter(|list| !list.is_minimal()).map(Arc::new);
-        sup.driver.set_acl(op, inode, kind, list, Some(mode))
+        sup.acls()?.set_acl(op, inode, kind, list, Some(mode))
     }
 
     /// Changes attributes through the driver, with the inode lock held. A change of mode also changes the list.
@@ -192,14 +192,14 @@ impl Vfs {
         let Some(mode) = set.mode.filter(|mode| lists && (mode ^ attr.mode) & RWX != 0) else {
             return sup.driver.setattr(op, inode, set);
         };
-        let Some(list) = sup.driver.acl(op, inode, AclKind::Access)? else {
+        let Some(list) = sup.acls()?.acl(op, inode, AclKind::Access)? else {
             return sup.driver.setattr(op, inode, set);
         };
         let rest = SetAttr { mode: None, ..*set };
         if rest.changes_anything() {
             sup.driver.setattr(op, inode, &rest)?;
         }
-        sup.driver.set_acl(op, inode, AclKind::Access, Some(Arc::new(list.with_mode(mode))), Some(mode))
+        sup.acls()?.set_acl(op, inode, AclKind::Access, Some(Arc::new(list.with_mode(mode))), Some(mode))
     }
 
     /// Mode and lists of a new node in `dir` with this mode. A driver that calls in the caller's name decides
@@ -209,7 +209,7 @@ impl Vfs {
         if fmt == mode::S_IFLNK || sup.features.passes_through {
             return Ok(Inherited { mode, acl: None, default: None });
         }
-        let default = if sup.features.acl { sup.driver.acl(op, dir, AclKind::Default)? } else { None };
+        let default = if sup.features.acl { sup.acls()?.acl(op, dir, AclKind::Default)? } else { None };
         let Some(default) = default else {
             return Ok(Inherited { mode: mode & !(op.umask & RWX), acl: None, default: None });
         };

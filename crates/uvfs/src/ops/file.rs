@@ -18,7 +18,8 @@ use std::task::Waker;
 
 use foldhash::fast::FixedState;
 use parking_lot::RwLock;
-use uvfs_cache::{Borrowed, OwnedId, SbId};
+use uvfs_cache::SbId;
+use uvfs_cache::machinery::{Borrowed, OwnedId};
 
 use crate::driver::{Borrower, Inode};
 use crate::mount::Super;
@@ -266,28 +267,34 @@ impl Vfs {
         drop(self.files.remove(fh));
     }
 
-    /// Offers the file behind an open one to a front end's kernel; see [`Driver::offer`].
+    /// Offers the file behind an open one to a front end's kernel; see [`FileLender::offer`](crate::driver::FileLender::offer).
     ///
     /// # Errors
     /// EBADF, and the driver's errors.
     pub fn offer(&self, op: &Op, fh: u64, to: &mut Borrower<'_>) -> Result<()> {
-        self.with_handle(fh, |open| open.with(|driver, file| driver.offer(op, file, to)))
+        self.with_handle(fh, |open| {
+            open.with(|driver, file| driver.lender().ok_or(Errno::OPNOTSUPP)?.offer(op, file, to))
+        })
     }
 
-    /// From now on a front end's kernel reads and writes an open file by itself; see [`Driver::lend`].
+    /// From now on a front end's kernel reads and writes an open file by itself; see [`FileLender::lend`](crate::driver::FileLender::lend).
     ///
     /// # Errors
     /// EBADF, and the driver's errors.
     pub fn lend(&self, fh: u64) -> Result<()> {
-        self.with_handle(fh, |open| open.with(|driver, file| driver.lend(file)))
+        self.with_handle(fh, |open| {
+            open.with(|driver, file| driver.lender().ok_or(Errno::OPNOTSUPP)?.lend(file))
+        })
     }
 
-    /// Whether an open file can be lent with O_DIRECT; see [`Driver::takes_direct`].
+    /// Whether an open file can be lent with O_DIRECT; see [`FileLender::takes_direct`](crate::driver::FileLender::takes_direct).
     ///
     /// # Errors
     /// EBADF, and the driver's errors.
     pub fn takes_direct(&self, fh: u64) -> Result<()> {
-        self.with_handle(fh, |open| open.with(|driver, file| driver.takes_direct(file)))
+        self.with_handle(fh, |open| {
+            open.with(|driver, file| driver.lender().map_or(Ok(()), |lender| lender.takes_direct(file)))
+        })
     }
 
     /// Reads at `offset`; fewer bytes than asked for only at the end of the file.

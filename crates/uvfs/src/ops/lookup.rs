@@ -98,7 +98,7 @@ impl Vfs {
                 Lookup::Miss(guard) => return self.ask(op, dir, guard),
                 Lookup::Busy(pending) => {
                     counters::name_wait();
-                    match pending.wait().map_err(Errno::from_raw_os_error) {
+                    match pending.wait() {
                         Ok(()) => {}
                         Err(Errno::NOENT) => return Ok(Found::Absent(Ttl::For(Duration::ZERO))),
                         Err(errno) => return Err(errno),
@@ -142,7 +142,7 @@ impl Vfs {
             Err(errno) => (errno, Err(errno)),
         };
         // Callers that wait for this answer get the same.
-        guard.fail(errno.raw_os_error());
+        guard.fail(errno);
         reply
     }
 

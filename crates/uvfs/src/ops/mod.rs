@@ -19,7 +19,8 @@ pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod xattr;
 
-use uvfs_cache::{CacheError, Fresh, InodeId, Known, NameGuard};
+use uvfs_cache::machinery::Known;
+use uvfs_cache::{CacheError, Fresh, InodeId, NameGuard};
 
 use crate::counters;
 use crate::driver::Inode;
@@ -34,10 +35,7 @@ pub(crate) fn cache_errno(error: CacheError, features: Features) -> Errno {
     match error {
         // If the file system is resident, the cache's limit is the device's size.
         CacheError::NoMemory if features.resident => Errno::NOSPC,
-        CacheError::NoMemory => Errno::NOMEM,
-        CacheError::Dying => Errno::NOENT,
-        CacheError::Stale => Errno::STALE,
-        CacheError::Name => Errno::NAMETOOLONG,
+        error => error.into(),
     }
 }
 
@@ -183,7 +181,7 @@ impl Vfs {
         match sup.driver.lookup(op, guard.dir(), guard.name()) {
             Ok(Answer::Found(new)) => self.publish(sup, guard, &new).map(Some),
             Ok(Answer::Absent(ttl)) => {
-                guard.absent(believed_ttl(sup.features, ttl));
+                guard.note_absent(believed_ttl(sup.features, ttl));
                 Ok(None)
             }
             Err(Errno::NOENT) => Ok(None),
@@ -199,7 +197,7 @@ impl Vfs {
         guard: &NameGuard<'v>,
         new: &NewInode,
     ) -> Result<Inode<'v>> {
-        self.told(sup, new, guard.found(&fresh(sup.features, new)))
+        self.told(sup, new, guard.note_found(&fresh(sup.features, new)))
     }
 
     /// Tells the driver whether the cache kept its answer.

@@ -31,7 +31,11 @@ impl Inodes for Uvfs {
     fn new(files: u64) -> Result<Self> {
         let max_inodes = u32::try_from((files + SPARE).next_power_of_two())?;
         let cache = Cache::new(Config { max_inodes, ..Config::default() })?;
-        let sb = cache.add_superblock(SbOptions { resident: false, on_evict: Box::new(|_, _| {}) })?;
+        let sb = cache.add_superblock(SbOptions {
+            resident: false,
+            watched: false,
+            on_evict: Box::new(|_, _| {}),
+        })?;
         let attr = Attr { mode: S_IFDIR | 0o755, ..attr_of(1) };
         drop(cache.make_root(sb, &Fresh { attr, private: 0, ttl: Ttl::Forever })?);
         let this = Self { cache, sb };

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use uvfs_cache::buffers::Device;
-use uvfs_cache::buffers::lookaside::{self, Counters};
+use uvfs_cache::machinery::buffers::Device;
+use uvfs_cache::machinery::buffers::lookaside::{self, Counters};
 use uvfs_cache::{Cache, Config};
 
 use super::{Blocks, Local, Table, Tally, number, place, source};

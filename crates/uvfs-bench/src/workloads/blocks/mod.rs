@@ -334,7 +334,7 @@ struct Numbers {
     size: usize,
 }
 
-impl uvfs_cache::buffers::BlockSource for Numbers {
+impl uvfs_cache::machinery::buffers::BlockSource for Numbers {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<usize> {
         for (number, out) in (offset / self.size as u64..).zip(out.chunks_mut(self.size)) {
             out.copy_from_slice(&contents(number, self.size)[..out.len()]);

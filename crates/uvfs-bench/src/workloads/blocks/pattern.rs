@@ -150,7 +150,11 @@ fn parse(text: &str) -> Result<(Pattern, Option<usize>)> {
             [number, bytes] => (number, Some(bytes as usize)),
             _ => anyhow::bail!(wrong()),
         };
-        ensure!(number <= uvfs_cache::buffers::MAX_BLOCK, "line {}: block {number} is too high", at + 1);
+        ensure!(
+            number <= uvfs_cache::machinery::buffers::MAX_BLOCK,
+            "line {}: block {number} is too high",
+            at + 1
+        );
         ensure!(
             own.is_none() || size.is_none() || own == size,
             "line {}: all blocks of a trace have one size",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use uvfs::driver::{File, Rename};
+use uvfs::driver::{AclStore, File, Rename};
 use uvfs::{
     Access, Acl, AclKind, Attr, Driver, Errno, Features, Inode, Make, NewInode, Op, Result, SetAttr, SetTime,
     StatFs, Time, XattrFlags, mode,
@@ -272,6 +272,18 @@ impl Driver for Mem {
         self.node(inode, |n| n.xattrs.remove(name)).map(|_| ()).ok_or(Errno::NODATA)
     }
 
+    fn evict(&self, attr: &Attr, private: u64) {
+        assert_eq!(attr.ino, private);
+        self.nodes.lock().remove(&private);
+        self.evicted.lock().push((attr.ino, attr.nlink));
+    }
+
+    fn acls(&self) -> Option<&dyn AclStore> {
+        Some(self)
+    }
+}
+
+impl AclStore for Mem {
     fn acl(&self, _op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
         self.acls_asked.fetch_add(1, Ordering::Relaxed);
         Ok(self.node(inode, |n| n.acls[kind as usize].clone()))
@@ -298,11 +310,5 @@ impl Driver for Mem {
             });
         });
         Ok(())
-    }
-
-    fn evict(&self, attr: &Attr, private: u64) {
-        assert_eq!(attr.ino, private);
-        self.nodes.lock().remove(&private);
-        self.evicted.lock().push((attr.ino, attr.nlink));
     }
 }

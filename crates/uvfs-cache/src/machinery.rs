@@ -1,0 +1,32 @@
+//! What this project's own crates use besides the public interface: walk internals, the memory limit's hooks for a
+//! front end, references that do not borrow the cache, pages and blocks.
+//!
+//! It has no promise of stability, and is left out of the documentation. The methods that belong to it stand in
+//! `impl` blocks marked `#[doc(hidden)]`, beside what they use.
+
+pub use crate::inodes::halves::Perm;
+pub use crate::inodes::owned::{Borrowed, OwnedId};
+pub use crate::inodes::symlink_targets::TARGET_MAX;
+pub use crate::limit::external_bytes::ExternalBytes;
+pub use crate::limit::held_by_kernel::{Held, Leaf};
+pub use crate::limit::pressure::Overdraft;
+pub use crate::limit::watermarks::Balance;
+pub use crate::lookup::by_name::Known;
+pub use crate::walk::hit::Stuck;
+pub use crate::walk::position::Pos;
+pub use crate::walk::step::{Child, NameHash, Names, Retry, Step};
+
+/// Blocks of a device, by number.
+pub mod buffers {
+    pub use crate::buffers::*;
+}
+
+/// Page index to page.
+pub mod mapping {
+    pub use crate::mapping::*;
+}
+
+/// Directories by path.
+pub mod prefix {
+    pub use crate::walk::prefix::*;
+}
