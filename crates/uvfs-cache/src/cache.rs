@@ -134,7 +134,7 @@ impl Cache {
             targets: Targets::new(inode_slots).map_err(no_memory)?,
             names: BlHash::new(dentry_slots).map_err(no_memory)?,
             numbers: BlHash::new(inode_slots).map_err(no_memory)?,
-            prefixes: Prefixes::new().map_err(no_memory)?,
+            prefixes: Prefixes::new(inode_slots).map_err(no_memory)?,
             dirs: SegVec::new(),
             name_locks: NameLocks::new(),
             clock: Clock::default(),
