@@ -34,7 +34,7 @@ fn loom_rule10_a_path_does_not_outlive_a_change_on_its_way() {
         let (moved, found) = w.during(
             move |w| {
                 let moved = w.cache.perm(start).uid == 9;
-                fence(Ordering::Acquire);
+                uvfs_sync::primitives::fence(Ordering::Acquire);
                 (moved, w.prefix(start, b"d"))
             },
             |w| w.root().update(|a| a.uid = 9),
