@@ -221,7 +221,7 @@ impl Sum {
 }
 
 impl Question {
-    /// Make it before the walk. `who` stands for the caller's credentials, and is never reused for others. `mounts`
+    /// Make it before the walk. The caller's credentials have the number `who`, which is never reused for others. `mounts`
     /// moves with the mounts, and was read before the walk. `None`: the text is too long to be kept, or empty.
     #[inline(always)]
     pub fn new(cache: &Cache, start: InodeId, who: u32, mounts: u32, text: &[u8]) -> Option<Self> {
