@@ -4,7 +4,7 @@
 //! that its directories have not moved. The second finds the last name.
 
 use anyhow::Result;
-use uvfs_cache::prefix::{DEPTH_MAX, Whence};
+use uvfs_cache::prefix::{Question, Way};
 use uvfs_cache::{Attr, Pos};
 
 use crate::arms::uvfs::{Hits, Uvfs};
@@ -50,19 +50,16 @@ pub struct Fronted<'l>(Hits<'l>);
 impl Fronted<'_> {
     /// Walks through every directory and records the result in the prefix cache.
     #[cold]
-    fn walk(&self, path: Path<'_>, whence: Whence, dirs: &[u8]) -> Result<Pos, Miss> {
+    fn walk(&self, path: Path<'_>, question: Option<&Question>) -> Result<Pos, Miss> {
         let (cache, _) = self.0.start();
         let mut at = self.0.root()?;
-        let (mut through, mut count) = ([at; DEPTH_MAX], 1);
+        let mut way = Way::new(at);
         for name in path.split().0 {
             at = self.0.down(at, name)?;
-            if let Some(place) = through.get_mut(count) {
-                *place = at;
-            }
-            count += 1;
+            way.add(at);
         }
-        if let Some(through) = through.get(..count) {
-            cache.note_prefix(whence, dirs, through);
+        if let Some(question) = question {
+            cache.note_prefix(question, &way);
         }
         Ok(at)
     }
@@ -94,10 +91,10 @@ impl Names for Fronted<'_> {
             return self.0.look(self.0.root()?, last, attr);
         }
         let (cache, start) = self.0.start();
-        let whence = Whence::new(start, WHO, 0);
-        let at = match cache.prefix(whence, dirs) {
+        let question = Question::new(cache, start, WHO, 0, dirs);
+        let at = match question.as_ref().and_then(|question| cache.prefix(question)) {
             Some(at) => at,
-            None => self.walk(path, whence, dirs)?,
+            None => self.walk(path, question.as_ref())?,
         };
         self.0.look(at, last, attr)
     }
