@@ -105,6 +105,10 @@ impl Cache {
         }
         let Some(_making) = Making::begin() else { return false };
         let (begin, wanted) = (Instant::now(), limit.saturating_sub(bytes));
+        // Paths are found by their names too.
+        if self.committed() > wanted {
+            self.prefixes.give();
+        }
         let before = self.limit.evictions.get();
         // A few names at a time, and the names of one chunk if that returns no memory. Names that are
         // evenly spread keep nearly all of it, and evicting most of them would return little.

@@ -56,3 +56,45 @@ fn loom_rule10_a_path_noted_beside_a_change_is_older() {
         assert_eq!(w.prefix(start, b"d"), None, "an entry of the old way hits");
     });
 }
+
+/// Rule 10: the same for an entry of an older generation that a walk renews beside a second change. Planted bugs:
+/// rule10-paths-renewed-without-flag, rule10-paths-note-without-fence, rule10-paths-change-without-fence.
+#[test]
+fn loom_rule10_a_path_renewed_beside_a_second_change_is_older() {
+    model(|| {
+        let w = World::new(true);
+        let id = w.create(b"d", 5, true);
+        let d = w.cache.pos(id).unwrap();
+        w.note(w.at(), b"d", d);
+        w.root().update(|a| a.uid = 8);
+        let start = w.at();
+        w.during(move |w| w.note(start, b"d", d), |w| w.root().update(|a| a.uid = 9));
+        assert_eq!(w.prefix(start, b"d"), None, "an entry of the old way hits");
+    });
+}
+
+/// Rule 10: a hit does not outlive a rename on the way. A reader that no longer finds the old name finds no entry.
+/// Planted bug: rule10-paths-stay-after-a-rename.
+#[test]
+fn loom_rule10_a_path_does_not_outlive_a_rename_on_its_way() {
+    model(|| {
+        let w = World::new(true);
+        let id = w.create(b"d", 5, true);
+        let (start, d) = (w.at(), w.cache.pos(id).unwrap());
+        // The start stands for the end of the path too: its own walk sequence does not move.
+        let mut way = Way::new(start);
+        way.add(d);
+        way.add(start);
+        w.cache.note_prefix(&w.ask(start, b"d/e"), &way);
+        assert_eq!(w.prefix(start, b"d/e"), Some(start));
+        let (gone, found) = w.during(
+            move |w| {
+                let gone = matches!(w.step(start, b"d"), Step::Absent);
+                (gone, w.prefix(start, b"d/e"))
+            },
+            |w| w.rename(b"d", b"f"),
+        );
+        assert!(!(gone && found.is_some()), "a name on the way is absent, but the entry still hits");
+        assert_eq!(w.prefix(start, b"d/e"), None);
+    });
+}

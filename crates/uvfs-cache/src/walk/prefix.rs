@@ -60,8 +60,8 @@ const WAYS: u32 = if cfg!(loom) { 1 } else { 4 };
 const FIRST: u32 = if cfg!(loom) { 1 } else { 64 };
 /// Most entries: a GiB.
 const MOST: u32 = if cfg!(loom) { 1 } else { 1 << 24 };
-/// Locks of writers.
-const STRIPES: usize = if cfg!(loom) { 1 } else { 64 };
+/// Locks of writers. As many as the smallest table has sets: a set's stripe is the same in a table of any size.
+const STRIPES: u32 = FIRST / WAYS;
 /// Attempts of a thread at full sets for each one that displaces a good entry, or makes the table grow.
 const PATIENCE: u32 = 16;
 /// Words of a question before its text.
@@ -193,6 +193,10 @@ impl Stripe<'_> {
     }
 }
 
+fn stripe_of(hash: u32) -> usize {
+    (hash / WAYS % STRIPES) as usize
+}
+
 /// Adds words multiplied by random numbers.
 #[derive(Default)]
 struct Sum([u128; 3]);
@@ -263,7 +267,7 @@ impl Prefixes {
         let number = |n: u64| if cfg!(loom) { 3 * n + 1 } else { random.hash_one(n) };
         let words = HEAD + TEXT_MAX / 8;
         let factor = |n: u64| (u128::from(number(n * 2)) << 64 | u128::from(number(n * 2 + 1))) & PRIME;
-        let most = max_dirs.clamp(FIRST, MOST / 4).next_power_of_two().saturating_mul(4).min(MOST);
+        let most = max_dirs.clamp(FIRST, MOST).next_power_of_two().saturating_mul(4).min(MOST);
         Ok(Self {
             entries: Arena::reserve(most)?,
             mask: AtomicU32::new(FIRST - 1),
@@ -286,19 +290,25 @@ impl Prefixes {
         (0..WAYS).map(move |i| self.entries.get(set | (first ^ i) & (WAYS - 1)))
     }
 
+    /// The stripe of a question's set. It depends on no bit beyond the smallest mask. Otherwise two questions of one
+    /// set had different stripes, and an entry two writers.
     fn stripe(&self, hash: u32) -> Option<Stripe<'_>> {
-        Stripe::of(&self.stripes[(hash / WAYS) as usize % STRIPES])
+        Stripe::of(&self.stripes[stripe_of(hash)])
     }
 
     /// Empty all but the first entries and return their memory; returns whether any went. Readers find them empty.
     pub(crate) fn give(&self) -> bool {
-        let mask = self.mask.load(Ordering::Relaxed);
-        if mask < FIRST {
+        if self.mask.load(Ordering::Relaxed) < FIRST {
             return false;
         }
         // A writer in an entry whose page goes would leave half of it.
         let locked: Vec<_> = self.stripes.iter().map_while(Stripe::of).collect();
-        if locked.len() < STRIPES || self.entries.give_back(FIRST, mask + 1).is_err() {
+        if locked.len() < self.stripes.len() {
+            return false;
+        }
+        // Once more: the table grows only under some stripe.
+        let mask = self.mask.load(Ordering::Relaxed);
+        if mask < FIRST || self.entries.give_back(FIRST, mask + 1).is_err() {
             return false;
         }
         self.mask.store(FIRST - 1, Ordering::Relaxed);
@@ -358,9 +368,15 @@ impl Cache {
         if way.spoilt || way.positions().any(|at| self.expires(at)) {
             return;
         }
+        // A look without the lock: a thread whose path finds no place stores nothing that others read.
+        let full = self.place(question).is_none();
+        if full && !patience_ends() {
+            return;
+        }
         let Some(stripe) = self.prefixes.stripe(question.hash) else { return };
-        let mask = self.prefixes.mask.load(Ordering::Relaxed);
-        let Some(entry) = self.place(question, mask) else { return };
+        let Some(entry) = self.place(question).or_else(|| self.place_by_force(question, full)) else {
+            return;
+        };
         for at in way.positions().rev().skip(1) {
             self.inodes.private(at.index).set_passed(true);
         }
@@ -371,11 +387,11 @@ impl Cache {
         }
     }
 
-    /// The entry that a question gets, under its stripe's lock: its own, or an empty one, or one that leads nowhere, or
-    /// one of an older generation. Rarely a good one.
-    fn place(&self, question: &Question, mask: u32) -> Option<&Entry> {
+    /// The entry that a question gets: its own, or an empty one, or one that leads nowhere, or one of an older
+    /// generation. `None`: the set is full of good ones. True for longer than a moment only under the stripe's lock.
+    fn place(&self, question: &Question) -> Option<&Entry> {
         let mut best = (3, None);
-        for entry in self.prefixes.set(question.hash, mask) {
+        for entry in self.prefixes.set(question.hash, self.prefixes.mask.load(Ordering::Relaxed)) {
             let moves = entry.moves.load(Ordering::Relaxed);
             let rank = match () {
                 () if moves != 0 && !entry.differs(question) => 0,
@@ -387,10 +403,16 @@ impl Cache {
                 best = (rank, Some(entry));
             }
         }
-        if best.1.is_none() && patience_ends() && !self.grow_prefixes() {
-            return self.prefixes.set(question.hash, mask).next();
-        }
         best.1
+    }
+
+    /// In a set that was `full` already: make the table larger, or displace a good entry. Under the stripe's lock.
+    #[cold]
+    fn place_by_force(&self, question: &Question, full: bool) -> Option<&Entry> {
+        if !full || self.grow_prefixes() {
+            return None;
+        }
+        self.prefixes.set(question.hash, self.prefixes.mask.load(Ordering::Relaxed)).next()
     }
 
     /// Two entries for each directory state, in no more than a sixteenth of the memory limit.
@@ -421,7 +443,7 @@ impl Cache {
     }
 
     /// Whether the name of a directory has a deadline, or belongs to another epoch. The name read here is
-    /// the directory's as long as the position stands, which every use of the entry checks.
+    /// the directory's as long as the position stands, which is checked afterwards. A name keeps its deadline.
     fn expires(&self, at: Pos) -> bool {
         let alias = self.inodes.private(at.index).alias.load(Ordering::Acquire);
         alias != 0 && !self.clock.stands(self.dentries.get(alias).deadline.load(Ordering::Relaxed))
@@ -434,7 +456,8 @@ fn patience_ends() -> bool {
         static ATTEMPTS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
     }
     ATTEMPTS.set(ATTEMPTS.get().wrapping_add(1));
-    ATTEMPTS.get().is_multiple_of(PATIENCE)
+    // The threads of a model share this word, and its executions must not differ by it.
+    !cfg!(loom) && ATTEMPTS.get().is_multiple_of(PATIENCE)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -603,6 +626,19 @@ mod tests {
         assert_eq!(found(&cache, at[0], last), Some(at[2]));
     }
 
+    /// Rule 3: an entry has one stripe, in a table of any size. Planted bug: rule3-prefix-has-two-stripes.
+    #[test]
+    fn rule3_an_entry_has_one_stripe_in_a_table_of_any_size() {
+        let stripe = |entry: u32| (entry & (FIRST - 1)) / WAYS;
+        for size in (FIRST.ilog2()..=MOST.ilog2()).map(|bits| 1u32 << bits) {
+            for i in 0..10_000u32 {
+                let hash = i.wrapping_mul(0x9e37_79b9);
+                let set = hash & (size - 1) & !(WAYS - 1);
+                assert_eq!(stripe_of(hash), stripe(set) as usize, "{hash:x} in {size} entries");
+            }
+        }
+    }
+
     /// Rule 8: a change of a passed directory moves the generation, and a change of one that no path passes does not.
     #[test]
     fn only_a_passed_directory_moves_the_generation() {
@@ -627,6 +663,38 @@ mod tests {
         assert_eq!(found(&cache, at[0], TEXT), Some(at[2]));
         chown(at[0], 6);
         assert_eq!((moves(), found(&cache, at[0], TEXT)), (before + 2, None));
+    }
+
+    /// Rule 3: the directory of an entry is evicted, and its slot serves another one. The position tells them apart.
+    /// Planted bug: rule3-prefix-follows-a-reused-slot.
+    #[test]
+    fn rule3_an_entry_of_an_evicted_directory_does_not_lead_to_the_next_in_its_slot() {
+        let (cache, sb) = world(Ttl::Forever);
+        let at = positions(&cache, sb);
+        note(&cache, TEXT, &at);
+        assert_eq!(cache.evict_unused(sb, 100), 2);
+        let root = cache.root(sb).unwrap();
+        let next = |i: u32| {
+            let guard = cache.lock_name(&root, &i.to_le_bytes());
+            let room = guard.reserve(Room::Dir).unwrap();
+            guard.create(room, &dir(10 + u64::from(i))).id().index()
+        };
+        assert!((0..1000).any(|i| next(i) == at[2].index), "the slot is in use again");
+        assert_eq!(found(&cache, at[0], TEXT), None);
+    }
+
+    /// A walk renews an entry of an older generation, and a second change makes it older again. Planted bug:
+    /// rule10-paths-keep-their-generation.
+    #[test]
+    fn a_renewed_entry_does_not_outlive_a_second_change() {
+        let (cache, sb) = world(Ttl::Forever);
+        for uid in 1..5 {
+            let at = positions(&cache, sb);
+            note(&cache, TEXT, &at);
+            assert_eq!(found(&cache, at[0], TEXT), Some(at[2]));
+            cache.get(at[1].id()).unwrap().update(|a| a.uid = uid);
+            assert_eq!(found(&cache, at[0], TEXT), None);
+        }
     }
 
     /// A walk that began before a change of a passed directory leaves no entry for walks after it.
