@@ -67,7 +67,7 @@ impl Cache {
         let dentries = Dentries::new(config.max_inodes, config.max_negative).map_err(no_memory)?;
         let cache = Self {
             number: CacheNumber::next(),
-            prefixes: Prefixes::new().map_err(no_memory)?,
+            prefixes: Prefixes::new(config.max_inodes).map_err(no_memory)?,
             name_locks: NameLocks::new(),
             clock: Clock::default(),
             listeners: Listeners::default(),

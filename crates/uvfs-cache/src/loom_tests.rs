@@ -26,7 +26,7 @@ use uvfs_sync::primitives::{AtomicU32, Ordering};
 use crate::inodes::attr::mode::{S_IFDIR, S_IFLNK, S_IFREG};
 use crate::machinery::{Child, Known, Pos, Step, TARGET_MAX};
 use crate::names::dentry::NameWords;
-use crate::walk::prefix::Whence;
+use crate::walk::prefix::{Question, Way};
 use crate::walk::step::Match;
 use crate::{
     Attr, Cache, Config, EvictHook, Fresh, InodeId, InodeRef, Lookup, NameGuard, Peek, Room, SbId, SbOptions,
@@ -114,6 +114,18 @@ impl World {
     fn remove(&self, name: &[u8]) {
         let root = self.root();
         self.cache.lock_name(&root, name).remove(None);
+    }
+    /// A question of caller 1 without mounts.
+    fn ask(&self, start: Pos, text: &[u8]) -> Question {
+        Question::new(&self.cache, start.id(), 1, 0, text).unwrap()
+    }
+    fn note(&self, start: Pos, text: &[u8], at: Pos) {
+        let mut way = Way::new(start);
+        way.add(at);
+        self.cache.note_prefix(&self.ask(start, text), &way);
+    }
+    fn prefix(&self, start: Pos, text: &[u8]) -> Option<Pos> {
+        self.cache.prefix(&self.ask(start, text))
     }
     fn rename(&self, from: &[u8], to: &[u8]) {
         let root = self.root();
@@ -786,16 +798,12 @@ fn loom_rule8_a_directory_part_that_is_rewritten_is_not_misread() {
         let ids = [w.create(b"d", 5, true), w.create(b"e", 6, true)];
         let [d, e] = ids.map(|id| w.cache.pos(id).unwrap());
         let start = w.at();
-        let whence = Whence::new(start.id(), 1, 0);
-        let note = move |w: &World, text: &[u8], at| {
-            (0..2).for_each(|_| w.cache.note_prefix(whence, text, &[start, at]));
-        };
-        note(&w, b"d", d);
+        w.note(start, b"d", d);
         // It leads nowhere from now on, and gives way.
         w.cache.get(ids[0]).unwrap().update(|a| a.uid = 9);
-        let found = w.during(move |w| w.cache.prefix(whence, b"d"), |w| note(w, b"e", e));
+        let found = w.during(move |w| w.prefix(start, b"d"), |w| w.note(start, b"e", e));
         assert_eq!(found, None, "found another path's position");
-        assert_eq!(w.cache.prefix(whence, b"e"), Some(e));
+        assert_eq!(w.prefix(start, b"e"), Some(e));
     });
 }
 
@@ -807,17 +815,16 @@ fn loom_rule8_a_directory_part_does_not_outlive_its_directory() {
         let w = World::new(true);
         let id = w.create(b"d", 5, true);
         let (start, inside) = (w.at(), w.cache.pos(id).unwrap());
-        let whence = Whence::new(start.id(), 1, 0);
-        (0..2).for_each(|_| w.cache.note_prefix(whence, b"d", &[start, inside]));
+        w.note(start, b"d", inside);
         let (gone, found) = w.during(
             move |w| {
                 let gone = matches!(w.step(start, b"d"), Step::Absent);
-                (gone, w.cache.prefix(whence, b"d"))
+                (gone, w.prefix(start, b"d"))
             },
             |w| w.remove(b"d"),
         );
         assert!(!(gone && found.is_some()), "the name is absent, but its prefix entry still hits");
-        assert_eq!(w.cache.prefix(whence, b"d"), None);
+        assert_eq!(w.prefix(start, b"d"), None);
     });
 }
 
@@ -829,12 +836,11 @@ fn loom_rule8_a_directory_part_does_not_outlive_an_eviction() {
         let w = World::new(false);
         let id = w.create(b"d", 5, true);
         let (start, inside) = (w.at(), w.cache.pos(id).unwrap());
-        let whence = Whence::new(start.id(), 1, 0);
-        (0..2).for_each(|_| w.cache.note_prefix(whence, b"d", &[start, inside]));
+        w.note(start, b"d", inside);
         let (gone, found) = w.during(
             move |w| {
                 let gone = matches!(w.step(start, b"d"), Step::Unknown);
-                (gone, w.cache.prefix(whence, b"d"))
+                (gone, w.prefix(start, b"d"))
             },
             |w| assert_eq!(w.cache.evict_unused(w.sb, 1), 1),
         );

@@ -1,4 +1,4 @@
-//! What this project's own crates use besides the public interface: walk internals, the memory limit's hooks for a
+//! Further items for this project's own crates: walk internals, the memory limit's hooks for a
 //! front end, references that do not borrow the cache, pages and blocks.
 //!
 //! It has no promise of stability, and is left out of the documentation. The methods that belong to it stand in

@@ -147,6 +147,11 @@ impl Generator {
         if self.one_in(14) {
             path.extend_from_slice(self.pick(&[&b"/"[..], b"//", b"/."]));
         }
+        if self.one_in(4) {
+            // The directory part is long enough for the prefix cache, though its names are few and short.
+            let start = usize::from(path.starts_with(b"/"));
+            path.splice(start..start, b"./".repeat(8));
+        }
         match self.rng.u32(..400) {
             0 => Vec::new(),
             1 => b"a/".repeat(3000),

@@ -6,7 +6,7 @@
 use anyhow::Result;
 use uvfs_cache::Attr;
 use uvfs_cache::machinery::Pos;
-use uvfs_cache::machinery::prefix::{DEPTH_MAX, Whence};
+use uvfs_cache::machinery::prefix::{Question, Way};
 
 use crate::arms::uvfs::{Hits, Uvfs};
 use crate::arms::{Local, Movable, Table};
@@ -74,22 +74,19 @@ impl Fronted<'_> {
     fn walk<'n, E: From<Miss>>(
         &self,
         names: impl Iterator<Item = &'n [u8]>,
-        (whence, dirs): (Whence, &[u8]),
+        question: Option<&Question>,
         enter: impl Fn(Pos) -> Result<(), E>,
     ) -> Result<Pos, E> {
         let (cache, _) = self.0.start();
         let mut at = self.0.root()?;
-        let (mut through, mut count) = ([at; DEPTH_MAX], 1);
+        let mut way = Way::new(at);
         for name in names {
             enter(at)?;
             at = self.0.down(at, name)?;
-            if let Some(place) = through.get_mut(count) {
-                *place = at;
-            }
-            count += 1;
+            way.add(at);
         }
-        if let Some(through) = through.get(..count) {
-            cache.note_prefix(whence, dirs, through);
+        if let Some(question) = question {
+            cache.note_prefix(question, &way);
         }
         Ok(at)
     }
@@ -121,10 +118,10 @@ impl Names for Fronted<'_> {
             return self.0.look(self.0.root()?, last, attr);
         }
         let (cache, start) = self.0.start();
-        let whence = Whence::new(start, WHO, 0);
-        let at = match cache.prefix(whence, dirs) {
+        let question = Question::new(cache, start, WHO, 0, dirs);
+        let at = match question.as_ref().and_then(|question| cache.prefix(question)) {
             Some(at) => at,
-            None => self.walk(path.split().0, (whence, dirs), |_| Ok::<(), Miss>(()))?,
+            None => self.walk(path.split().0, question.as_ref(), |_| Ok::<(), Miss>(()))?,
         };
         self.0.look(at, last, attr)
     }
@@ -139,11 +136,11 @@ impl Names for Fronted<'_> {
             return namei::stat(&self.0, cred, path, attr);
         }
         let (cache, start) = self.0.start();
-        let whence = Whence::new(start, WHO, 0);
+        let question = Question::new(cache, start, WHO, 0, dirs);
         let may = |at| if may_search(cred, self.0.perm(at)) { Ok(()) } else { Err(Failure::Denied) };
-        let at = match cache.prefix(whence, dirs) {
+        let at = match question.as_ref().and_then(|question| cache.prefix(question)) {
             Some(at) => at,
-            None => self.walk(dirs[1..].split(|b| *b == b'/'), (whence, dirs), may)?,
+            None => self.walk(dirs[1..].split(|b| *b == b'/'), question.as_ref(), may)?,
         };
         may(at)?;
         Ok(self.0.look(at, &last[1..], attr)?)

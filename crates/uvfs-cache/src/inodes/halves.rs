@@ -21,6 +21,7 @@ use uvfs_sync::slot;
 
 use crate::inodes::attr::{Attr, Time, mode};
 use crate::types::SbId;
+use crate::walk::prefix::Moves;
 
 /// The slot holds a live inode.
 pub(crate) const LIVE: u32 = 1 << 16;
@@ -91,6 +92,8 @@ const _: () = assert!(size_of::<Published>() == 64 && size_of::<Private>() == 56
 /// Flag beside the superblock's number: the superblock is resident. (Its inodes are never compared by
 /// superblock.)
 const RESIDENT: u32 = 1 << 31;
+/// Flag beside it: a cached path passes this directory (see `walk/prefix.rs`). A new generation has no flag.
+const PASSED: u32 = 1 << 30;
 
 impl Private {
     /// The superblock; constant for the whole generation.
@@ -103,6 +106,21 @@ impl Private {
     #[inline(always)]
     pub(crate) fn is_resident(&self) -> bool {
         self.sb.load(Ordering::Relaxed) & RESIDENT != 0
+    }
+
+    /// Whether a cached path passes this directory.
+    pub(crate) fn is_passed(&self) -> bool {
+        self.sb.load(Ordering::Relaxed) & PASSED != 0
+    }
+
+    /// Set or clear that. Stores only what changes.
+    pub(crate) fn set_passed(&self, passed: bool) {
+        if self.is_passed() == passed {
+        } else if passed {
+            self.sb.fetch_or(PASSED, Ordering::Relaxed);
+        } else {
+            self.sb.fetch_and(!PASSED, Ordering::Relaxed);
+        }
     }
 
     /// Set the superblock, before a generation begins.
@@ -155,10 +173,17 @@ impl Published {
     /// Mark the attributes stale, under the attribute lock. Both sequences move, even if the attributes
     /// were stale already. So an answer requested earlier is late, and a walk that came through the
     /// directory looks again.
-    pub(crate) fn mark_stale(&self) {
+    pub(crate) fn mark_stale(&self, private: &Private, moves: &Moves) {
         let word = self.mode.load(Ordering::Relaxed);
         let store = || self.seq.write(|| self.mode.store(word | STALE, Ordering::Relaxed));
-        if word & mode::S_IFMT == mode::S_IFDIR { self.stamp.write(store) } else { store() }
+        if word & mode::S_IFMT == mode::S_IFDIR {
+            self.stamp.write(|| {
+                moves.before_change(private);
+                store();
+            });
+        } else {
+            store();
+        }
     }
 
     /// The attributes are the driver's current ones; under the attribute lock.
@@ -287,12 +312,12 @@ impl Published {
     /// Change the attributes under the inode's lock. The walk sequence moves only if permissions
     /// did.
     #[inline(always)]
-    pub(crate) fn change(&self, private: &Private, old: &Attr, new: &Attr) {
+    pub(crate) fn change(&self, private: &Private, moves: &Moves, old: &Attr, new: &Attr) {
         let permissions = Perm::from(old) != Perm::from(new);
         if new.is_dir() && permissions {
             // Copies: otherwise the most common changes, which are compiled in one piece with this, would
             // keep their attributes in memory for this call.
-            self.change_for_walks(private, &{ *old }, &{ *new });
+            self.change_for_walks(private, moves, &{ *old }, &{ *new });
             return;
         }
         let section = self.seq.open();
@@ -303,11 +328,15 @@ impl Published {
     /// A change of fields that walks check.
     #[cold]
     #[inline(never)]
-    fn change_for_walks(&self, private: &Private, old: &Attr, new: &Attr) {
-        self.stamp.write(|| self.seq.write(|| self.store(private, Some(old), new)));
+    fn change_for_walks(&self, private: &Private, moves: &Moves, old: &Attr, new: &Attr) {
+        self.stamp.write(|| {
+            moves.before_change(private);
+            self.seq.write(|| self.store(private, Some(old), new));
+        });
     }
 
-    /// Mark a directory as removed; under its attribute lock.
+    /// Mark a directory as removed; under its attribute lock. It has no child and gets none, so every path that
+    /// passed it ends in a directory whose own sequence has moved.
     pub(crate) fn mark_dead(&self) {
         self.stamp.write(|| {
             let word = self.mode.load(Ordering::Relaxed);

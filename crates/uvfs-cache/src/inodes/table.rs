@@ -218,6 +218,11 @@ impl Inodes {
             + self.dirs.bytes()
     }
 
+    /// Directory states that there is memory for.
+    pub(crate) fn dir_states(&self) -> u64 {
+        self.dirs.bytes() / size_of::<DirState>() as u64
+    }
+
     /// Bytes of the number table's lines.
     pub(crate) fn hash_bytes(&self) -> u64 {
         self.numbers.bytes()

@@ -56,11 +56,15 @@ impl Drop for Making {
 // For this project's own crates: see `machinery`.
 #[doc(hidden)]
 impl Cache {
-    /// Bytes committed: chunks in use, hash lines, long names, link targets, directories, block buffers,
-    /// and drivers' external bytes ([`Cache::external_bytes`]). A chunk counts as a whole from its first
+    /// Bytes committed: chunks in use, hash lines, long names, link targets, directories, paths, block
+    /// buffers, and drivers' external bytes ([`Cache::external_bytes`]). A chunk counts as a whole from its first
     /// slot on. O(1).
     pub fn committed(&self) -> u64 {
-        self.inodes.bytes() + self.dentries.bytes() + self.buffer_bytes() + self.limit.external().bytes()
+        self.inodes.bytes()
+            + self.dentries.bytes()
+            + self.buffer_bytes()
+            + self.limit.external().bytes()
+            + self.prefixes.bytes()
     }
 
     /// The most that [`Cache::committed`] may be; 0: no limit.
@@ -71,6 +75,10 @@ impl Cache {
     /// Give up what nobody needs until no more than `bytes` are committed, and return the memory to the
     /// system. Returns whether that was reached. O(names).
     pub fn shrink_to(&self, bytes: u64) -> bool {
+        // Paths are found by their names too.
+        if self.committed() > bytes {
+            self.prefixes.give();
+        }
         // Blocks first, down to a quarter: names are asked for again one by one.
         let over = self.committed().saturating_sub(bytes);
         self.limit.buffers_give(over.min(self.buffer_bytes().saturating_sub(bytes / 4)));
@@ -89,6 +97,10 @@ impl Cache {
         }
         let Some(_making) = Making::begin() else { return false };
         let (begin, wanted) = (Instant::now(), limit.saturating_sub(bytes));
+        // Paths are found by their names too.
+        if self.committed() > wanted {
+            self.prefixes.give();
+        }
         let before = self.limit.evictions.get();
         // A few names at a time, and the names of one chunk if that returns no memory. Names that are
         // evenly spread keep nearly all of it, and evicting most of them would return little.
@@ -217,6 +229,12 @@ impl Cache {
     #[cold]
     fn make_room<T>(&self, sb: SbId, alloc: &dyn Fn() -> Option<T>) -> Option<T> {
         self.run_short(sb);
+        // Paths are found by their names too, and no name has to go for this memory.
+        if self.prefixes.give()
+            && let Some(slot) = alloc()
+        {
+            return Some(slot);
+        }
         // Not for a hook that a thread calls while it makes room: that could go on without end.
         let _making = Making::begin()?;
         if self.limit.buffers_have_much()

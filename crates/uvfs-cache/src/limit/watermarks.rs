@@ -252,6 +252,9 @@ impl Cache {
     fn give_back(&self, sb: SbId, above: u64, forgotten: bool) -> usize {
         let before = self.committed();
         let stay = before.saturating_sub(above);
+        // Paths are found by their names too.
+        self.prefixes.give();
+        let above = self.committed().saturating_sub(stay);
         self.limit.buffers_give(above.min(self.buffer_bytes().saturating_sub(stay / 4)));
         if self.committed() <= stay {
             return 0;

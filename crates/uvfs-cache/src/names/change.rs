@@ -360,7 +360,8 @@ impl Cache {
         if is_dir(d.fmt()) && self.inodes.private(inode).refs.is_live() {
             self.while_moving(&[inode], clear);
         } else if is_dir(d.fmt()) {
-            // Evicted: nobody has a reference, so nobody has its attribute lock either.
+            // Evicted: nobody has a reference, so nobody has its attribute lock either. No name below it is cached,
+            // so no cached path passes it (`walk/prefix.rs`).
             self.inodes.get(inode).stamp().write(clear);
         } else {
             clear();
@@ -653,6 +654,11 @@ impl Cache {
         let lock = |i: u32| self.inodes.private(i).refs.lock();
         let unlock = |i: u32| self.inodes.private(i).refs.unlock();
         let walk = |i: u32| self.inodes.get(i).stamp();
+        let moves = |i: u32| self.prefixes.moves.before_change(self.inodes.private(i));
+        let f = || {
+            dirs.iter().for_each(|dir| moves(*dir));
+            f();
+        };
         match *dirs {
             [a, b] => {
                 let (low, high) = (a.min(b), a.max(b));

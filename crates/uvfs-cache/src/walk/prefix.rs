@@ -1,245 +1,465 @@
-//! Directories by path: a front cache for the directory part of paths that are walked repeatedly.
+//! Directories by path: a front cache that finds the directory part of a path in one step.
 //!
-//! An entry states: a walk that starts in this directory, with these credentials and mounts, over this
-//! text, comes through these positions. A position carries the walk sequence of its directory. That
-//! sequence moves when the directory is renamed, removed or evicted and when its permissions change. So an
-//! entry is checked, not invalidated. If every position still stands, all have stood since the entry was
-//! made, and the walk would go the same way. If one does not stand, the entry misses. A rename or chmod of
-//! a directory costs nothing for the entries below it.
+//! An entry states: a walk over this text, from this start, with these credentials and mounts, ends in this
+//! directory. A hit reads the entry (one cache line), the generation of all paths, and the walk sequence of the
+//! directory that the entry leads to. It stores nothing.
 //!
-//! A sequence wraps after 2^31 changes of one directory, and an entry might survive that. So every 2^29
-//! changes of any directory move [`GenSeq::wraps`], which is part of the key. The epoch (see `clock.rs`) is
-//! part of it too: a walk from before its move is suspect.
+//! **Changes on the way.** The last directory's own walk sequence is compared at each hit. Every other directory on
+//! the way is *passed*: the noting thread sets a flag in its private half. A change that moves the walk sequence of a
+//! passed directory (a rename, another mode, owner or list, a lost name) moves [`Moves`], and no entry of an older
+//! generation hits. The next walk over the path checks each position and renews the entry. A directory that no entry
+//! passes moves nothing, and neither does the end of one without children: each name below has moved its own sequence.
 //!
-//! **Protection.** An entry's `seq` guards its fields. Only the thread that has set `busy` writes them; a thread that
-//! finds it set gives up. Readers store nothing. An entry holds no reference and pins nothing. The second path that
-//! misses in a slot makes its entry, so that a first walk pays for a look and one store. The entry stays while it
-//! leads somewhere. Other paths of its slot are walked, and nothing is stored for them (`ci/shared-stores.sh`).
-//! Bounded: [`ENTRIES`] entries of four lines, direct-mapped.
+//! **Race of a change with a hit.** The writer makes the walk sequence odd, moves the generation, and only then
+//! changes anything. If a reader loads the old generation, it comes before the change. If any thread has seen the
+//! change, it sees the new generation too.
+//!
+//! **Race of a change with a new entry.** The walker loads the generation before its walk. Afterwards it sets the
+//! flags, and then checks all positions. The writer makes the sequence odd, and then looks at the flag. A sequentially
+//! consistent fence stands between the two steps of both. If the flag comes first, the writer moves the generation. If
+//! the odd sequence comes first, the check fails, and nothing is kept. A walk that loads the new generation finds the
+//! sequence odd or changed, so it saw the change.
+//!
+//! **Signatures.** An entry has no text but a signature of 127 bits: the sum of all words of the question, each
+//! multiplied by its own random number, modulo the prime 2^127 - 1. The words are start, credentials, mounts, epoch,
+//! wraps, length and text. Two questions differ in some word, so their signatures are the same with a probability of at
+//! most 2^-126. Thus 2^64 compared pairs have a false match with a probability of at most 2^-62. The slot is chosen
+//! by a product of the signature with two more secrets, so that the time of a look tells nothing linear of it.
+//!
+//! A walk sequence wraps after 2^31 changes of one directory, and an entry might survive that. So every 2^29
+//! changes of any directory move [`GenSeq::wraps`], which is part of the question. The epoch (see `clock.rs`) is
+//! part of it too: a walk from before its move is suspect. A name with a deadline is not kept. The generation has
+//! 64 bits and never wraps.
+//!
+//! **Protection.** An entry's `seq` guards its fields. Only the holder of its stripe's lock writes them; a thread that
+//! finds it locked gives up. An entry holds no reference and pins nothing. The stripes count the writes of their
+//! entries, so that a sequence continues above its former values after its page was given back.
+//!
+//! **Size.** Sets of [`WAYS`] entries. The table grows with the directory states, to at most a sixteenth of the memory
+//! limit, which counts it. It goes first if memory runs short. A good entry gives way to another path only at each
+//! [`PATIENCE`]th attempt of a thread, so two paths of one set do not take turns.
 
+use std::hash::{BuildHasher, RandomState};
+
+use crossbeam_utils::CachePadded;
 use uvfs_sync::arena::Arena;
-use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering};
+use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering, fence};
 use uvfs_sync::seqcount::{GenSeq, SeqCount};
 use uvfs_sync::slot;
 
 use crate::cache::Cache;
+use crate::inodes::halves::Private;
 use crate::types::InodeId;
 use crate::walk::position::Pos;
 
-/// Maximum number of entries: a MiB in all.
-pub const ENTRIES: u32 = if cfg!(loom) { 1 } else { 4096 };
-/// Longest text that is kept.
-pub const TEXT_MAX: usize = WORDS * 8;
-/// Most positions of a walk that are kept, its start included.
-pub const DEPTH_MAX: usize = 8;
-const WORDS: usize = if cfg!(loom) { 1 } else { 12 };
+/// Longest text that is kept: as long as any path may be.
+pub const TEXT_MAX: usize = if cfg!(loom) { 8 } else { 4096 };
+/// Entries of a set.
+const WAYS: u32 = if cfg!(loom) { 1 } else { 4 };
+/// Entries at first: a page.
+const FIRST: u32 = if cfg!(loom) { 1 } else { 64 };
+/// Most entries: a GiB.
+const MOST: u32 = if cfg!(loom) { 1 } else { 1 << 24 };
+/// Locks of writers. As many as the smallest table has sets: a set's stripe is the same in a table of any size.
+const STRIPES: u32 = FIRST / WAYS;
+/// Attempts of a thread at full sets for each one that displaces a good entry, or makes the table grow.
+const PATIENCE: u32 = 16;
+/// Words of a question before its text.
+const HEAD: usize = 4;
+/// 2^127 - 1, a prime.
+const PRIME: u128 = (1 << 127) - 1;
+/// Positions of a walk that need no allocation.
+const SHORT: usize = 12;
+const ENTRY_BYTES: u64 = size_of::<Entry>() as u64;
 
 slot! {
     #[derive(Debug)]
     #[repr(C, align(64))]
     struct Entry {
         seq: SeqCount,
-        /// Set by the thread that writes.
-        busy: AtomicU32,
-        /// Length of the text, number of positions above; 0: empty.
-        shape: AtomicU32,
-        /// A walk has missed since the entry last led somewhere; a hint.
-        missed: AtomicU32,
-        key: [AtomicU64; 3],
-        text: [AtomicU64; WORDS],
-        stamps: [AtomicU64; DEPTH_MAX],
-        indices: [AtomicU32; DEPTH_MAX],
+        /// The directory.
+        index: AtomicU32,
+        stamp: AtomicU64,
+        signature: [AtomicU64; 2],
+        /// The generation of all paths before the walk; 0: empty.
+        moves: AtomicU64,
     }
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Entry>() == 256);
+const _: () = assert!(size_of::<Entry>() == 64);
 
-/// Everything but its text that a walk depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Whence {
-    /// The directory where it starts.
-    pub start: InodeId,
-    /// A number that stands for the caller's credentials, never reused for others.
-    pub who: u32,
-    /// Moves with the mounts; read before the walk.
-    pub mounts: u32,
-    wraps: u32,
+/// The generation of all paths, on a line of its own: each hit reads it.
+#[derive(Debug)]
+pub(crate) struct Moves(CachePadded<AtomicU64>);
+
+impl Moves {
+    /// To be called inside a write section of a directory's walk sequence, before anything else is changed. `private`
+    /// is that directory's. See the module's head.
+    pub(crate) fn before_change(&self, private: &Private) {
+        // Pairs with the fence in `note_prefix`: either that thread sees the odd sequence, or we see its flag.
+        fence(Ordering::SeqCst);
+        if private.is_passed() {
+            // Release: a walk that loads this generation finds the sequence odd.
+            self.0.fetch_add(1, Ordering::Release);
+            // All entries are older now, so the next change here may cost nothing.
+            private.set_passed(false);
+        }
+    }
 }
 
-impl Whence {
-    /// Make it before the walk: it also remembers how often sequences have wrapped.
-    #[inline(always)]
-    pub fn new(start: InodeId, who: u32, mounts: u32) -> Self {
-        Self { start, who, mounts, wraps: GenSeq::wraps() }
+/// The positions of a walk: its start, every directory that it came through, and its end.
+#[derive(Debug)]
+pub struct Way {
+    short: [Pos; SHORT],
+    len: usize,
+    /// Those after the first [`SHORT`].
+    long: Vec<Pos>,
+    spoilt: bool,
+}
+
+impl Way {
+    /// A walk that starts here.
+    #[inline]
+    pub fn new(start: Pos) -> Self {
+        Self { short: [start; SHORT], len: 1, long: Vec::new(), spoilt: false }
     }
 
-    fn words(self) -> [u64; 3] {
-        [self.start.as_u64(), u64::from(self.who) << 32 | u64::from(self.mounts), u64::from(self.wraps)]
+    /// Add the next position.
+    #[inline(always)]
+    pub fn add(&mut self, at: Pos) {
+        match self.short.get_mut(self.len) {
+            Some(place) => {
+                *place = at;
+                self.len += 1;
+            }
+            None => self.long.push(at),
+        }
     }
+
+    /// Nothing of this walk may be kept.
+    pub fn spoil(&mut self) {
+        self.spoilt = true;
+    }
+
+    fn positions(&self) -> impl DoubleEndedIterator<Item = Pos> + '_ {
+        self.short[..self.len].iter().chain(&self.long).copied()
+    }
+}
+
+/// A question: everything that a walk over the directory part of a path depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Question {
+    signature: [u64; 2],
+    hash: u32,
+    moves: u64,
 }
 
 /// The table of entries.
 #[derive(Debug)]
-pub(crate) struct Prefixes(Arena<Entry>);
-
-/// A text as words, and the words' hash.
-struct Text {
-    words: [u64; WORDS],
-    len: usize,
-    hash: u64,
+pub(crate) struct Prefixes {
+    entries: Arena<Entry>,
+    /// Entries in use, less one; a power of two, less one.
+    mask: AtomicU32,
+    pub(crate) moves: Moves,
+    stripes: Box<[AtomicU64]>,
+    /// Random numbers below 2^127, one for each word.
+    factors: Box<[u128]>,
+    secrets: [u64; 2],
 }
 
-impl Text {
-    /// `None`: too long to be kept, or empty.
+/// The lock bit of a stripe; above it, the count of its writes.
+const LOCKED: u64 = 1;
+
+/// A locked stripe.
+struct Stripe<'a>(&'a AtomicU64);
+
+impl Drop for Stripe<'_> {
+    fn drop(&mut self) {
+        // Counts one write. Release, with the acquire of the next holder.
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Stripe<'_> {
+    /// `None`: another thread has it.
+    fn of(stripe: &AtomicU64) -> Option<Stripe<'_>> {
+        (stripe.fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0).then_some(Stripe(stripe))
+    }
+
+    /// An even number that no entry of the stripe has had since the last 2^31 writes.
+    fn count(&self) -> u32 {
+        self.0.load(Ordering::Relaxed) as u32 & !1
+    }
+}
+
+fn stripe_of(hash: u32) -> usize {
+    (hash / WAYS % STRIPES) as usize
+}
+
+/// Adds words multiplied by random numbers.
+#[derive(Default)]
+struct Sum([u128; 3]);
+
+impl Sum {
     #[inline(always)]
-    fn new(bytes: &[u8], whence: &[u64; 3]) -> Option<Self> {
-        if bytes.is_empty() || bytes.len() > TEXT_MAX {
+    fn add(&mut self, word: u64, factor: u128) {
+        let low = u128::from(word) * u128::from(factor as u64);
+        let high = u128::from(word) * u128::from((factor >> 64) as u64);
+        self.0[0] += u128::from(low as u64);
+        self.0[1] += (low >> 64) + u128::from(high as u64);
+        self.0[2] += high >> 64;
+    }
+
+    /// The sum modulo [`PRIME`], up to one multiple of it.
+    #[inline(always)]
+    fn signature(self) -> u128 {
+        let [low, middle, high] = self.0;
+        let middle = middle + (low >> 64);
+        let low = u128::from(low as u64) | middle << 64;
+        let high = high + (middle >> 64);
+        // 2^127 is one, and 2^128 is two.
+        let sum = (low & PRIME) + (low >> 127) + 2 * high;
+        (sum & PRIME) + (sum >> 127)
+    }
+}
+
+impl Question {
+    /// Make it before the walk. The caller's credentials have the number `who`, which is never reused for others. `mounts`
+    /// moves with the mounts, and was read before the walk. `None`: the text is too long to be kept, or empty.
+    #[inline(always)]
+    pub fn new(cache: &Cache, start: InodeId, who: u32, mounts: u32, text: &[u8]) -> Option<Self> {
+        if text.is_empty() || text.len() > TEXT_MAX {
             return None;
         }
-        let mut words = [0; WORDS];
-        let (whole, rest) = bytes.as_chunks::<8>();
-        // One multiplication per word, independent of each other. The hash only chooses the slot: the text
-        // is compared in full.
-        let mut hash = whence[0] ^ whence[1];
-        let mut factor = FACTOR;
-        let mut mix = |word: u64| {
-            hash = hash.wrapping_add(word.wrapping_mul(factor));
-            factor = factor.wrapping_add(FACTOR << 1);
-        };
-        for (word, bytes) in words.iter_mut().zip(whole) {
-            *word = u64::from_le_bytes(*bytes);
-            mix(*word);
+        let prefixes = &cache.prefixes;
+        // Acquire, with `before_change`.
+        let moves = prefixes.moves.0.load(Ordering::Acquire);
+        let head = [
+            start.as_u64(),
+            u64::from(who) << 32 | u64::from(mounts),
+            u64::from(cache.clock.epoch()) << 32 | u64::from(GenSeq::wraps()),
+            text.len() as u64,
+        ];
+        let (head_factors, factors) = prefixes.factors.split_at_checked(HEAD)?;
+        let mut sum = Sum::default();
+        for (word, factor) in head.iter().zip(head_factors) {
+            sum.add(*word, *factor);
+        }
+        let (whole, rest) = text.as_chunks::<8>();
+        for (bytes, factor) in whole.iter().zip(factors) {
+            sum.add(u64::from_le_bytes(*bytes), *factor);
         }
         if !rest.is_empty() {
-            let word = crate::names::dentry::word(rest);
-            words[whole.len()] = word;
-            mix(word);
+            sum.add(crate::names::dentry::word(rest), *factors.get(whole.len())?);
         }
-        Some(Self { words, len: bytes.len(), hash: hash ^ hash >> 29 })
-    }
-
-    #[inline(always)]
-    fn used(&self) -> &[u64] {
-        &self.words[..self.len.div_ceil(8)]
+        let signature = sum.signature();
+        let signature = [signature as u64, (signature >> 64) as u64];
+        let [a, b] = prefixes.secrets;
+        let mixed = u128::from(signature[0] ^ a) * u128::from(signature[1] ^ b);
+        Some(Self { signature, hash: (mixed as u64 ^ (mixed >> 64) as u64) as u32, moves })
     }
 }
 
-const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-
 impl Prefixes {
-    pub(crate) fn new() -> std::io::Result<Self> {
-        Ok(Self(Arena::reserve(ENTRIES)?))
+    pub(crate) fn new(max_dirs: u32) -> std::io::Result<Self> {
+        let random = RandomState::new();
+        let number = |n: u64| if cfg!(loom) { 3 * n + 1 } else { random.hash_one(n) };
+        let words = HEAD + TEXT_MAX / 8;
+        let factor = |n: u64| (u128::from(number(n * 2)) << 64 | u128::from(number(n * 2 + 1))) & PRIME;
+        let most = max_dirs.clamp(FIRST, MOST).next_power_of_two().saturating_mul(4).min(MOST);
+        Ok(Self {
+            entries: Arena::reserve(most)?,
+            mask: AtomicU32::new(FIRST - 1),
+            moves: Moves(CachePadded::new(AtomicU64::new(1))),
+            stripes: (0..STRIPES).map(|_| AtomicU64::new(0)).collect(),
+            factors: (0..words as u64).map(factor).collect(),
+            secrets: [number(u64::MAX), number(u64::MAX - 1)],
+        })
+    }
+
+    /// Bytes of the table beyond the first page, which every cache has.
+    pub(crate) fn bytes(&self) -> u64 {
+        (u64::from(self.mask.load(Ordering::Relaxed)) + 1 - u64::from(FIRST)) * ENTRY_BYTES
+    }
+
+    /// The entries of a set, the one to be asked first first.
+    #[inline(always)]
+    fn set(&self, hash: u32, mask: u32) -> impl Iterator<Item = &Entry> {
+        let (set, first) = (hash & mask & !(WAYS - 1), hash >> 30);
+        (0..WAYS).map(move |i| self.entries.get(set | (first ^ i) & (WAYS - 1)))
+    }
+
+    /// The stripe of a question's set. It depends on no bit beyond the smallest mask. Otherwise two questions of one
+    /// set had different stripes, and an entry two writers.
+    fn stripe(&self, hash: u32) -> Option<Stripe<'_>> {
+        Stripe::of(&self.stripes[stripe_of(hash)])
+    }
+
+    /// Empty all but the first entries and return their memory; returns whether any went. Readers find them empty.
+    pub(crate) fn give(&self) -> bool {
+        if self.mask.load(Ordering::Relaxed) < FIRST {
+            return false;
+        }
+        // A writer in an entry whose page goes would leave half of it.
+        let locked: Vec<_> = self.stripes.iter().map_while(Stripe::of).collect();
+        if locked.len() < self.stripes.len() {
+            return false;
+        }
+        // Once more: the table grows only under some stripe.
+        let mask = self.mask.load(Ordering::Relaxed);
+        if mask < FIRST || self.entries.give_back(FIRST, mask + 1).is_err() {
+            return false;
+        }
+        self.mask.store(FIRST - 1, Ordering::Relaxed);
+        true
+    }
+}
+
+impl Entry {
+    fn at(&self) -> Pos {
+        Pos { index: self.index.load(Ordering::Relaxed), stamp: self.stamp.load(Ordering::Relaxed) }
     }
 
     #[inline(always)]
-    fn slot(&self, text: &Text) -> &Entry {
-        self.0.get((text.hash.wrapping_mul(FACTOR) >> 32) as u32)
+    fn differs(&self, question: &Question) -> bool {
+        let word = |i: usize| self.signature[i].load(Ordering::Relaxed) ^ question.signature[i];
+        word(0) | word(1) != 0
+    }
+
+    /// Write under the stripe's lock.
+    fn fill(&self, stripe: &Stripe<'_>, question: &Question, at: Pos) {
+        // The contents are the same under this sequence as under the last one.
+        self.seq.raw().store(stripe.count(), Ordering::Relaxed);
+        self.seq.write(|| {
+            self.index.store(at.index, Ordering::Relaxed);
+            self.stamp.store(at.stamp, Ordering::Relaxed);
+            self.signature[0].store(question.signature[0], Ordering::Relaxed);
+            self.signature[1].store(question.signature[1], Ordering::Relaxed);
+            self.moves.store(question.moves, Ordering::Relaxed);
+        });
     }
 }
 
 // For this project's own crates: see `machinery`.
 #[doc(hidden)]
 impl Cache {
-    /// The position that a walk over `text` (without its last component) would reach, if that is known and
-    /// still true. Stores nothing.
-    #[inline]
-    pub fn prefix(&self, whence: Whence, text: &[u8]) -> Option<Pos> {
-        let key = self.prefix_key(whence);
-        let text = Text::new(text, &key)?;
-        let entry = self.prefixes.slot(&text);
-        let seq = entry.seq.begin()?;
-        let shape = entry.shape.load(Ordering::Relaxed);
-        let differ = |word: &AtomicU64, want: u64| word.load(Ordering::Relaxed) ^ want;
-        let mut differs = u64::from(shape & 0xffff) ^ text.len as u64;
-        for (word, want) in entry.key.iter().zip(key) {
-            differs |= differ(word, want);
+    /// The position that a walk over the question's text would reach, if that is known and still true. Stores
+    /// nothing.
+    #[inline(always)]
+    pub fn prefix(&self, question: &Question) -> Option<Pos> {
+        let mask = self.prefixes.mask.load(Ordering::Relaxed);
+        for entry in self.prefixes.set(question.hash, mask) {
+            let seq = entry.seq.raw().load(Ordering::Acquire);
+            if entry.differs(question) {
+                continue;
+            }
+            let at = entry.at();
+            let older = entry.moves.load(Ordering::Relaxed) != question.moves;
+            // The whole entry is one moment's, and the directory is the one that it means.
+            let stands = seq & 1 == 0 && !older && entry.seq.check(seq) && self.check(at);
+            return stands.then_some(at);
         }
-        for (word, want) in entry.text.iter().zip(text.used()) {
-            differs |= differ(word, *want);
+        None
+    }
+
+    /// Note that a walk for this question came along this way. The question was made before the walk. Nothing is kept
+    /// if a name on the way may expire.
+    pub fn note_prefix(&self, question: &Question, way: &Way) {
+        let Some(end) = way.positions().next_back() else { return };
+        if way.spoilt || way.positions().any(|at| self.expires(at)) {
+            return;
         }
-        if differs != 0 {
+        // A look without the lock: a thread whose path finds no place stores nothing that others read.
+        let full = self.place(question).is_none();
+        if full && !patience_ends() {
+            return;
+        }
+        let Some(stripe) = self.prefixes.stripe(question.hash) else { return };
+        let Some(entry) = self.place(question).or_else(|| self.place_by_force(question, full)) else {
+            return;
+        };
+        for at in way.positions().rev().skip(1) {
+            self.inodes.private(at.index).set_passed(true);
+        }
+        // Pairs with the fence in `before_change`: see the module's head.
+        fence(Ordering::SeqCst);
+        if way.positions().all(|at| self.check(at)) {
+            entry.fill(&stripe, question, end);
+        }
+    }
+
+    /// The entry that a question gets: its own, or an empty one, or one that leads nowhere, or one of an older
+    /// generation. `None`: the set is full of good ones. True for longer than a moment only under the stripe's lock.
+    fn place(&self, question: &Question) -> Option<&Entry> {
+        let mut best = (3, None);
+        for entry in self.prefixes.set(question.hash, self.prefixes.mask.load(Ordering::Relaxed)) {
+            let moves = entry.moves.load(Ordering::Relaxed);
+            let rank = match () {
+                () if moves != 0 && !entry.differs(question) => 0,
+                () if moves == 0 || !self.check(entry.at()) => 1,
+                () if moves != question.moves => 2,
+                () => 3,
+            };
+            if rank < best.0 {
+                best = (rank, Some(entry));
+            }
+        }
+        best.1
+    }
+
+    /// In a set that was `full` already: make the table larger, or displace a good entry. Under the stripe's lock.
+    #[cold]
+    fn place_by_force(&self, question: &Question, full: bool) -> Option<&Entry> {
+        if !full || self.grow_prefixes() {
             return None;
         }
-        let mut last = None;
-        let count = (shape >> 16) as usize;
-        for (index, stamp) in entry.indices.iter().zip(&entry.stamps).take(count) {
-            let at = Pos { index: index.load(Ordering::Relaxed), stamp: stamp.load(Ordering::Relaxed) };
-            if !self.check(at) {
-                return None;
-            }
-            last = Some(at);
-        }
-        // So the checks above saw one whole entry.
-        if entry.seq.check(seq) { last } else { None }
+        self.prefixes.set(question.hash, self.prefixes.mask.load(Ordering::Relaxed)).next()
     }
 
-    /// Note that a walk over `text` came through these positions, its start first and its end last.
-    /// `whence` was made before the walk. Nothing is kept if a name on the way may expire.
-    pub fn note_prefix(&self, whence: Whence, text: &[u8], through: &[Pos]) {
-        let key = self.prefix_key(whence);
-        let Some(text) = Text::new(text, &key) else { return };
-        if through.is_empty() || through.len() > DEPTH_MAX {
-            return;
-        }
-        let entry = self.prefixes.slot(&text);
-        // Otherwise two paths of one slot would evict each other, with shared stores at every walk.
-        if self.is_good(entry, &key) {
-            return;
-        }
-        if entry.missed.load(Ordering::Relaxed) == 0 {
-            entry.missed.store(1, Ordering::Relaxed);
-            return;
-        }
-        if through.iter().any(|at| self.expires(*at)) {
-            return;
-        }
-        // Acquire, with the release below: the last writer's stores come before ours.
-        if entry.busy.swap(1, Ordering::Acquire) != 0 {
-            return;
-        }
-        entry.missed.store(0, Ordering::Relaxed);
-        entry.seq.write(|| {
-            entry.shape.store((through.len() as u32) << 16 | text.len as u32, Ordering::Relaxed);
-            let put = |slots: &[AtomicU64], words: &[u64]| {
-                slots.iter().zip(words).for_each(|(slot, word)| slot.store(*word, Ordering::Relaxed));
-            };
-            put(&entry.key, &key);
-            put(&entry.text, text.used());
-            for (i, at) in through.iter().enumerate() {
-                entry.indices[i].store(at.index, Ordering::Relaxed);
-                entry.stamps[i].store(at.stamp, Ordering::Relaxed);
-            }
-        });
-        entry.busy.store(0, Ordering::Release);
+    /// Two entries for each directory state, in no more than a sixteenth of the memory limit.
+    fn prefix_goal(&self) -> u64 {
+        let states = self.inodes.dir_states();
+        let most = match self.memory_limit() {
+            0 => u64::MAX,
+            limit => limit / 16 / ENTRY_BYTES,
+        };
+        let goal = (states * 2).next_power_of_two().min(u64::from(self.prefixes.entries.capacity()));
+        // The next power of two below the most.
+        if goal <= most { goal } else { (most / 2 + 1).next_power_of_two() }
     }
 
-    /// Whether an entry still leads somewhere, perhaps for another key. Every position stands, and neither
-    /// a mount nor a wrap of a sequence came since. An entry that is being written counts as good.
-    fn is_good(&self, entry: &Entry, key: &[u64; 3]) -> bool {
-        let Some(seq) = entry.seq.begin() else { return true };
-        let count = (entry.shape.load(Ordering::Relaxed) >> 16) as usize;
-        let [_, who, wraps] = [0, 1, 2].map(|i| entry.key[i].load(Ordering::Relaxed));
-        let mut ways = entry.indices.iter().zip(&entry.stamps).take(count);
-        let stands = ways.all(|(index, stamp)| {
-            self.check(Pos { index: index.load(Ordering::Relaxed), stamp: stamp.load(Ordering::Relaxed) })
-        });
-        let good = count != 0 && who as u32 == key[1] as u32 && wraps == key[2] && stands;
-        good || !entry.seq.check(seq)
-    }
-
-    fn prefix_key(&self, whence: Whence) -> [u64; 3] {
-        let mut key = whence.words();
-        key[2] |= u64::from(self.clock.epoch()) << 32;
-        key
+    /// A set is full: make the table larger if it is small for the directories. Half the entries or more stay where
+    /// they are looked for; the others are walked and noted again. Returns whether the table grew.
+    #[cold]
+    fn grow_prefixes(&self) -> bool {
+        let prefixes = &self.prefixes;
+        let (mask, goal) = (prefixes.mask.load(Ordering::Relaxed), self.prefix_goal());
+        let more = goal.saturating_sub(u64::from(mask) + 1) * ENTRY_BYTES;
+        if more == 0 || !self.may_grow(more) {
+            return false;
+        }
+        // Not if the table was given back meanwhile.
+        let new = (goal - 1) as u32;
+        prefixes.mask.compare_exchange(mask, new, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Whether the name of a directory has a deadline, or belongs to another epoch. The name read here is
-    /// the directory's as long as the position stands, which every use of the entry checks.
+    /// the directory's as long as the position stands, which is checked afterwards. A name keeps its deadline.
     fn expires(&self, at: Pos) -> bool {
         let alias = self.inodes.private(at.index).alias.load(Ordering::Acquire);
         alias != 0 && !self.clock.stands(self.dentries.get(alias).deadline.load(Ordering::Relaxed))
     }
+}
+
+/// Whether this is one of the rare attempts at a full set that have an effect.
+fn patience_ends() -> bool {
+    thread_local! {
+        static ATTEMPTS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    }
+    ATTEMPTS.set(ATTEMPTS.get().wrapping_add(1));
+    // The threads of a model share this word, and its executions must not differ by it.
+    !cfg!(loom) && ATTEMPTS.get().is_multiple_of(PATIENCE)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -283,66 +503,226 @@ mod tests {
         [root, a, cache.down(&names, a, &names.hash(b"b")).unwrap()]
     }
 
-    fn whence(cache: &Cache, sb: SbId) -> Whence {
-        Whence::new(cache.root(sb).unwrap().id(), 1, 0)
+    /// As the caller with this number, with these mounts.
+    fn ask_as(cache: &Cache, start: Pos, who: u32, mounts: u32, text: &[u8]) -> Question {
+        Question::new(cache, start.id(), who, mounts, text).unwrap()
+    }
+
+    fn ask(cache: &Cache, start: Pos, text: &[u8]) -> Question {
+        ask_as(cache, start, 1, 0, text)
+    }
+
+    fn way(positions: &[Pos]) -> Way {
+        let mut way = Way::new(positions[0]);
+        positions[1..].iter().for_each(|at| way.add(*at));
+        way
+    }
+
+    fn note(cache: &Cache, text: &[u8], positions: &[Pos]) {
+        cache.note_prefix(&ask(cache, positions[0], text), &way(positions));
+    }
+
+    fn found(cache: &Cache, start: Pos, text: &[u8]) -> Option<Pos> {
+        cache.prefix(&ask(cache, start, text))
     }
 
     /// One test together with the moves of [`GenSeq::wraps`], which is global to the process.
     #[test]
-    fn kept_after_the_second_walk_for_the_same_question_until_a_sequence_may_come_round() {
+    fn kept_after_the_first_walk_for_the_same_question_until_a_sequence_may_come_round() {
         let (cache, sb) = world(Ttl::Forever);
-        let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
-        assert_eq!(cache.prefix(ask, TEXT), None);
-        cache.note_prefix(ask, TEXT, &way);
-        assert_eq!(cache.prefix(ask, TEXT), None);
-        cache.note_prefix(ask, TEXT, &way);
-        assert_eq!(cache.prefix(ask, TEXT), Some(way[2]));
-        for other in
-            [Whence { start: way[1].id(), ..ask }, Whence { who: 2, ..ask }, Whence { mounts: 1, ..ask }]
-        {
-            assert_eq!(cache.prefix(other, TEXT), None, "{other:?}");
+        let at = positions(&cache, sb);
+        assert_eq!(found(&cache, at[0], TEXT), None);
+        note(&cache, TEXT, &at);
+        assert_eq!(found(&cache, at[0], TEXT), Some(at[2]));
+        for other in [
+            ask(&cache, at[1], TEXT),
+            ask_as(&cache, at[0], 2, 0, TEXT),
+            ask_as(&cache, at[0], 1, 1, TEXT),
+            ask(&cache, at[0], b"/a/c"),
+            ask(&cache, at[0], b"/a/b/"),
+            ask(&cache, at[0], b"/a/"),
+            ask(&cache, at[0], b"/a/b\0"),
+        ] {
+            assert_eq!(cache.prefix(&other), None, "{other:?}");
         }
-        for other in [&b"/a/c"[..], b"/a/b/", b"/a/", b"", &[b'x'; TEXT_MAX + 1]] {
-            assert_eq!(cache.prefix(ask, other), None);
+        for text in [&b""[..], &[b'x'; TEXT_MAX + 1]] {
+            assert!(Question::new(&cache, at[0].id(), 1, 0, text).is_none());
         }
         let (before, seq) = (GenSeq::wraps(), GenSeq::new());
         seq.set(1, (1 << 30) - 4);
         seq.write(|| ());
         assert_eq!(GenSeq::wraps(), before);
-        assert_eq!(cache.prefix(ask, TEXT), Some(way[2]));
+        assert_eq!(found(&cache, at[0], TEXT), Some(at[2]));
         seq.write(|| ());
         assert_eq!((GenSeq::wraps(), seq.halves()), (before + 1, (1, 1 << 30)));
-        assert_eq!(cache.prefix(whence(&cache, sb), TEXT), None);
+        assert_eq!(found(&cache, at[0], TEXT), None);
     }
 
+    /// The sum of words times factors, computed the long way.
     #[test]
-    fn an_entry_gives_way_only_once_it_leads_nowhere() {
-        let (cache, sb) = world(Ttl::Forever);
-        let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
-        (0..2).for_each(|_| cache.note_prefix(ask, TEXT, &way));
-        // Another text of the same slot.
-        let slot = |text: &[u8]| {
-            let text = Text::new(text, &ask.words()).unwrap();
-            std::ptr::from_ref(cache.prefixes.slot(&text))
+    fn a_signature_is_the_sum_modulo_the_prime() {
+        let doubled = |x: u128| if x << 1 >= PRIME { (x << 1) - PRIME } else { x << 1 };
+        let plus = |x: u128, y: u128| if x + y >= PRIME { x + y - PRIME } else { x + y };
+        let times = |word: u64, factor: u128| {
+            (0..64).rev().fold(0, |sum, bit| {
+                let sum = doubled(sum);
+                if word >> bit & 1 == 1 { plus(sum, factor) } else { sum }
+            })
         };
-        let other = (0..).map(|i| format!("/a/{i}").into_bytes()).find(|t| slot(t) == slot(TEXT)).unwrap();
-        (0..3).for_each(|_| cache.note_prefix(ask, &other, &way[..2]));
-        assert_eq!((cache.prefix(ask, TEXT), cache.prefix(ask, &other)), (Some(way[2]), None));
-        cache.get(way[2].id()).unwrap().update(|a| a.uid = 9);
-        (0..2).for_each(|_| cache.note_prefix(ask, &other, &way[..2]));
-        assert_eq!((cache.prefix(ask, TEXT), cache.prefix(ask, &other)), (None, Some(way[1])));
+        let random = RandomState::new();
+        for round in 0..100u64 {
+            let (mut sum, mut slow) = (Sum::default(), 0);
+            for i in 0..HEAD as u64 + 512 {
+                let word = if round == 0 { u64::MAX } else { random.hash_one((round, i)) };
+                let high = u128::from(random.hash_one((i, round)));
+                let factor = if round == 0 { PRIME - 1 } else { (high << 64 | u128::from(word)) & PRIME };
+                sum.add(word, factor);
+                slow = plus(slow, times(word, factor % PRIME));
+            }
+            assert_eq!(sum.signature() % PRIME, slow);
+        }
+    }
+
+    /// Entries beyond the first page give their memory back, and lead nowhere afterwards.
+    #[test]
+    fn the_table_grows_with_the_directories_and_gives_way() {
+        let (cache, sb) = world(Ttl::Forever);
+        let at = positions(&cache, sb);
+        let texts: Vec<_> = (0..900).map(|i| format!("/a{}/b", "/.".repeat(i))).collect();
+        let all = || texts.iter().for_each(|text| note(&cache, text.as_bytes(), &at));
+        let hits = || texts.iter().filter(|text| found(&cache, at[0], text.as_bytes()).is_some()).count();
+        all();
+        assert_eq!(cache.prefixes.bytes() / ENTRY_BYTES, cache.prefix_goal() - u64::from(FIRST));
+        let root = cache.root(sb).unwrap();
+        for i in 0..2000u32 {
+            let guard = cache.lock_name(&root, &i.to_le_bytes());
+            let room = guard.reserve(Room::Dir).unwrap();
+            drop(guard.create(room, &dir(10 + u64::from(i))));
+        }
+        let committed = cache.committed();
+        (0..4).for_each(|_| all());
+        let bytes = cache.prefixes.bytes();
+        assert_eq!(bytes / ENTRY_BYTES, cache.prefix_goal() - u64::from(FIRST));
+        assert!(bytes >= 2 * 2000 * ENTRY_BYTES && hits() >= 850, "{bytes} bytes, {} hits", hits());
+        assert!(cache.committed() >= committed + bytes / 2);
+        assert!(cache.prefixes.give());
+        assert_eq!(cache.prefixes.bytes(), 0);
+        assert!(hits() <= FIRST as usize);
+        // Nothing beyond a sixteenth of a limit.
+        cache.set_memory_limit(16 * 256 * ENTRY_BYTES);
+        assert_eq!(cache.prefix_goal(), 256);
+    }
+
+    /// Two paths of one set: the first stays while it leads somewhere, but for one attempt in [`PATIENCE`]. Planted bug:
+    /// hit-drives-out-another.
+    #[test]
+    fn two_paths_of_one_set_do_not_take_turns() {
+        let (cache, sb) = world(Ttl::Forever);
+        let at = positions(&cache, sb);
+        let set = |text: &[u8]| ask(&cache, at[0], text).hash & (FIRST - 1) & !(WAYS - 1);
+        let texts = (0..).map(|i| format!("/a{}/b", "/.".repeat(i)).into_bytes());
+        let same: Vec<_> = texts.filter(|text| set(text) == set(TEXT)).take(WAYS as usize + 1).collect();
+        let (last, first) = same.split_last().unwrap();
+        first.iter().for_each(|text| note(&cache, text, &at));
+        note(&cache, last, &at);
+        assert_eq!(found(&cache, at[0], last), None);
+        assert!(first.iter().all(|text| found(&cache, at[0], text) == Some(at[2])));
+        (0..2 * PATIENCE).for_each(|_| note(&cache, last, &at));
+        assert_eq!(found(&cache, at[0], last), Some(at[2]));
+    }
+
+    /// Rule 3: an entry has one stripe, in a table of any size. Planted bug: rule3-prefix-has-two-stripes.
+    #[test]
+    fn rule3_an_entry_has_one_stripe_in_a_table_of_any_size() {
+        let stripe = |entry: u32| (entry & (FIRST - 1)) / WAYS;
+        for size in (FIRST.ilog2()..=MOST.ilog2()).map(|bits| 1u32 << bits) {
+            for i in 0..10_000u32 {
+                let hash = i.wrapping_mul(0x9e37_79b9);
+                let set = hash & (size - 1) & !(WAYS - 1);
+                assert_eq!(stripe_of(hash), stripe(set) as usize, "{hash:x} in {size} entries");
+            }
+        }
+    }
+
+    /// Rule 8: a change of a passed directory moves the generation, and a change of one that no path passes does not.
+    #[test]
+    fn only_a_passed_directory_moves_the_generation() {
+        let (cache, sb) = world(Ttl::Forever);
+        let at = positions(&cache, sb);
+        let moves = || cache.prefixes.moves.0.load(Ordering::Relaxed);
+        let chown = |at: Pos, uid| cache.get(at.id()).unwrap().update(|a| a.uid = uid);
+        note(&cache, TEXT, &at);
+        let before = moves();
+        chown(at[2], 5);
+        assert_eq!((moves(), found(&cache, at[0], TEXT)), (before, None));
+        let at = positions(&cache, sb);
+        note(&cache, TEXT, &at);
+        assert_eq!(found(&cache, at[0], TEXT), Some(at[2]));
+        chown(at[1], 5);
+        assert_eq!((moves(), found(&cache, at[0], TEXT)), (before + 1, None));
+        // No entry of this generation passes it.
+        chown(at[1], 6);
+        assert_eq!(moves(), before + 1);
+        let at = positions(&cache, sb);
+        note(&cache, TEXT, &at);
+        assert_eq!(found(&cache, at[0], TEXT), Some(at[2]));
+        chown(at[0], 6);
+        assert_eq!((moves(), found(&cache, at[0], TEXT)), (before + 2, None));
+    }
+
+    /// Rule 3: the directory of an entry is evicted, and its slot serves another one. The position tells them apart.
+    /// Planted bug: rule3-prefix-follows-a-reused-slot.
+    #[test]
+    fn rule3_an_entry_of_an_evicted_directory_does_not_lead_to_the_next_in_its_slot() {
+        let (cache, sb) = world(Ttl::Forever);
+        let at = positions(&cache, sb);
+        note(&cache, TEXT, &at);
+        assert_eq!(cache.evict_unused(sb, 100), 2);
+        let root = cache.root(sb).unwrap();
+        let next = |i: u32| {
+            let guard = cache.lock_name(&root, &i.to_le_bytes());
+            let room = guard.reserve(Room::Dir).unwrap();
+            guard.create(room, &dir(10 + u64::from(i))).id().index()
+        };
+        assert!((0..1000).any(|i| next(i) == at[2].index), "the slot is in use again");
+        assert_eq!(found(&cache, at[0], TEXT), None);
+    }
+
+    /// A walk renews an entry of an older generation, and a second change makes it older again. Planted bug:
+    /// rule10-paths-keep-their-generation.
+    #[test]
+    fn a_renewed_entry_does_not_outlive_a_second_change() {
+        let (cache, sb) = world(Ttl::Forever);
+        for uid in 1..5 {
+            let at = positions(&cache, sb);
+            note(&cache, TEXT, &at);
+            assert_eq!(found(&cache, at[0], TEXT), Some(at[2]));
+            cache.get(at[1].id()).unwrap().update(|a| a.uid = uid);
+            assert_eq!(found(&cache, at[0], TEXT), None);
+        }
+    }
+
+    /// A walk that began before a change of a passed directory leaves no entry for walks after it.
+    #[test]
+    fn a_walk_that_is_overtaken_by_a_change_is_not_kept() {
+        let (cache, sb) = world(Ttl::Forever);
+        let at = positions(&cache, sb);
+        let question = ask(&cache, at[0], TEXT);
+        cache.get(at[1].id()).unwrap().update(|a| a.uid = 5);
+        cache.note_prefix(&question, &way(&at));
+        assert_eq!((cache.prefix(&question), found(&cache, at[0], TEXT)), (None, None));
     }
 
     #[test]
     fn a_name_that_is_forgotten_leads_nowhere() {
         let (cache, sb) = world(Ttl::Forever);
-        let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
-        (0..2).for_each(|_| cache.note_prefix(ask, TEXT, &way));
-        let a = cache.get(way[1].id()).unwrap();
-        let held = cache.get(way[2].id()).unwrap();
+        let at = positions(&cache, sb);
+        note(&cache, TEXT, &at);
+        let a = cache.get(at[1].id()).unwrap();
+        let held = cache.get(at[2].id()).unwrap();
         // The directory is held, so it lives on, but it has no name any more.
         cache.invalidate(&a, b"b");
-        assert_eq!(cache.prefix(ask, TEXT), None);
+        assert_eq!(found(&cache, at[0], TEXT), None);
         drop(held);
     }
 
@@ -351,20 +731,19 @@ mod tests {
     #[test]
     fn rule14_a_path_of_an_older_epoch_leads_nowhere() {
         let (cache, sb) = world(Ttl::Forever);
-        let way = &positions(&cache, sb)[1..];
-        let ask = Whence { start: way[0].id(), ..whence(&cache, sb) };
-        (0..2).for_each(|_| cache.note_prefix(ask, b"/b", way));
-        assert_eq!(cache.prefix(ask, b"/b"), Some(way[1]));
+        let at = &positions(&cache, sb)[1..];
+        note(&cache, b"/b", at);
+        assert_eq!(found(&cache, at[0], b"/b"), Some(at[1]));
         cache.all_suspect(sb);
-        assert!(way.iter().all(|at| cache.check(*at)), "no position has moved");
-        assert_eq!(cache.prefix(ask, b"/b"), None);
+        assert!(at.iter().all(|at| cache.check(*at)), "no position has moved");
+        assert_eq!(found(&cache, at[0], b"/b"), None);
     }
 
     #[test]
     fn a_name_that_may_expire_is_not_kept() {
         let (cache, sb) = world(Ttl::For(Duration::from_millis(1000)));
-        let (way, ask) = (positions(&cache, sb), whence(&cache, sb));
-        (0..3).for_each(|_| cache.note_prefix(ask, TEXT, &way));
-        assert_eq!(cache.prefix(ask, TEXT), None);
+        let at = positions(&cache, sb);
+        note(&cache, TEXT, &at);
+        assert_eq!(found(&cache, at[0], TEXT), None);
     }
 }

@@ -57,7 +57,10 @@ impl Directory for PathDirectory<'_> {
         match call {
             Call::Stat(a) => {
                 let context = self.0.vfs.context(cred(Who::Root));
-                Ok((context.lstat(TEXT[a])?.mode & 0o777) as u16)
+                // Every other name through the prefix cache, which needs a long directory part.
+                let long = [&b"./".repeat(8), TEXT[a]].concat();
+                let path = if a % 2 == 0 { TEXT[a] } else { &long };
+                Ok((context.lstat(path)?.mode & 0o777) as u16)
             }
             other => self.0.call(other),
         }

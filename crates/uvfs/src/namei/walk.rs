@@ -7,13 +7,13 @@
 //!
 //! The walk stops with a reason ([`Bail`]) at anything that it cannot decide: a name that is not cached, a symbolic
 //! link, a permission denied by expired attributes, a concurrent change. If the position is still good, the walk with
-//! references takes it over and goes on from there. The walk never blocks, calls no driver, and allocates nothing.
+//! references takes it over and goes on from there. The walk never blocks and calls no driver. It allocates nothing but
+//! the positions of a long path that the prefix cache does not have.
 
 use std::borrow::Cow;
-use std::cell::Cell;
 
 use uvfs_cache::InodeId;
-use uvfs_cache::machinery::prefix::{DEPTH_MAX, Whence};
+use uvfs_cache::machinery::prefix::{Question, Way};
 use uvfs_cache::machinery::{Child, Pos, Retry, Step, Stuck};
 
 use crate::driver::Inode;
@@ -26,47 +26,6 @@ use crate::types::{Access, Attr, Errno, NAME_MAX, mode};
 
 /// Shorter directory parts are walked: one or two components take no longer than a look in the prefix cache.
 const WORTH_KEEPING: usize = 16;
-
-/// The most credit of a thread with the prefix cache. A look without success costs two, a successful one earns one.
-const CREDIT: i32 = 64;
-/// The initial credit: a walk after an unsuccessful look costs a third more.
-const FIRST_CREDIT: i32 = 16;
-/// A thread without credit walks, until this many paths in a row were in the directory of the path before.
-const REPEATS: i32 = 64;
-
-thread_local! {
-    /// This thread's credit; below 0, the number of repeats that are missing.
-    static CREDIT_LEFT: Cell<i32> = const { Cell::new(FIRST_CREDIT) };
-    /// A hash of the last directory part, while there is no credit.
-    static LAST: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Whether to look for a directory part. A thread whose paths are too many for the cache (or for their slots in it)
-/// neither looks there nor stores anything, until its paths repeat.
-#[inline(always)]
-fn pays(dirs: &[u8]) -> bool {
-    let left = CREDIT_LEFT.get();
-    left >= 0 || repeats(dirs, left)
-}
-
-fn repeats(dirs: &[u8], left: i32) -> bool {
-    // All of it: directories deep in a tree often have the same names.
-    let end = dirs.last_chunk::<8>().map_or(0, |end| u64::from_le_bytes(*end));
-    let words = dirs.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-    let hash = words.fold(end ^ dirs.len() as u64, |hash, word| hash.rotate_left(11) ^ word);
-    let same = LAST.replace(hash) == hash;
-    let left = if same { left + 1 } else { -REPEATS };
-    CREDIT_LEFT.set(if left < 0 { left } else { CREDIT });
-    left >= 0
-}
-
-/// Accounts for a look, successful or not.
-#[inline(always)]
-fn account(good: bool) {
-    let left = CREDIT_LEFT.get();
-    let left = if good { (left + 1).min(CREDIT) } else { left - 2 };
-    CREDIT_LEFT.set(if left < 0 { -REPEATS } else { left });
-}
 
 /// The result of a walk.
 #[derive(Debug)]
@@ -96,35 +55,14 @@ impl From<Retry> for Stop {
     }
 }
 
-/// The positions of a walk, for [`Cache::note_prefix`](uvfs_cache::Cache::note_prefix).
-#[derive(Debug)]
-pub(crate) struct Trail {
-    through: [Pos; DEPTH_MAX],
-    len: usize,
-}
-
-impl Trail {
-    pub(crate) fn new(start: Pos) -> Self {
-        Self { through: [start; DEPTH_MAX], len: 1 }
-    }
-
-    /// All positions, if they are few enough.
-    pub(crate) fn whole(&self) -> Option<&[Pos]> {
-        self.through.get(..self.len)
-    }
-}
-
-impl Mark for Trail {
+impl Mark for Way {
     #[inline(always)]
     fn add(&mut self, at: Pos) {
-        if let Some(place) = self.through.get_mut(self.len) {
-            *place = at;
-        }
-        self.len += 1;
+        Way::add(self, at);
     }
 
     fn spoil(&mut self) {
-        self.len = DEPTH_MAX + 1;
+        Way::spoil(self);
     }
 }
 
@@ -251,7 +189,7 @@ impl Walker<'_, '_> {
     /// nearly all of many a `stat`, and inlining would put its registers into memory.
     #[inline(never)]
     fn walk_to_end(&self, start: Pos, dirs: &[u8]) -> Result<Pos, Stop> {
-        if dirs.len() >= WORTH_KEEPING && self.who != NOBODY && pays(dirs) {
+        if dirs.len() >= WORTH_KEEPING && self.who != NOBODY {
             self.walk_by_prefix(start, dirs)
         } else {
             self.walk_dirs(start, dirs, &mut NoTrail)
@@ -286,17 +224,21 @@ impl Walker<'_, '_> {
         let Some(mounts) = self.vfs.mounts.generation() else {
             return self.walk_dirs(start, dirs, &mut NoTrail);
         };
-        let whence = Whence::new(start.id(), self.who, mounts);
-        if let Some(at) = self.vfs.cache.prefix(whence, dirs) {
-            account(true);
-            return Ok(at);
+        let cache = &self.vfs.cache;
+        match Question::new(cache, start.id(), self.who, mounts, dirs) {
+            Some(question) => match cache.prefix(&question) {
+                Some(at) => Ok(at),
+                None => self.walk_and_note(start, dirs, &question),
+            },
+            None => self.walk_dirs(start, dirs, &mut NoTrail),
         }
-        account(false);
-        let mut trail = Trail::new(start);
-        let at = self.walk_dirs(start, dirs, &mut trail)?;
-        if let Some(through) = trail.whole() {
-            self.vfs.cache.note_prefix(whence, dirs, through);
-        }
+    }
+
+    #[inline(never)]
+    fn walk_and_note(&self, start: Pos, dirs: &[u8], question: &Question) -> Result<Pos, Stop> {
+        let mut way = Way::new(start);
+        let at = self.walk_dirs(start, dirs, &mut way)?;
+        self.vfs.cache.note_prefix(question, &way);
         Ok(at)
     }
 
