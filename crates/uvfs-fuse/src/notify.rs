@@ -15,7 +15,7 @@
 //! attributes. It is named again after a while, for as long as it counts as handed out.
 //!
 //! **A name that the kernel asks for again**, because its TTL was over, gets its new TTL without the directory's
-//! lock. That may happen after the notification that the name leads elsewhere (`frontend/revalidated.rs`). If such
+//! lock. That may happen after the notification that the name leads elsewhere (`frontend/revalidation.rs`). If such
 //! an answer was given in the last second ([`LATE`]), the name is sent again a second later; [`Outbox::settle`]
 //! does not wait for that. If the name was not a directory's and leads nowhere, the kernel is told at once to drop
 //! it. So such a name is wrong for a second at most, unless the caller takes longer from its wake-up to storing the

@@ -2,7 +2,7 @@
 //! ticket.
 //!
 //! A [`NameGuard`] frees its name when it is dropped ([`crate::lookup::name_locks`]). It records the
-//! directory's revision, the epoch, and the count of inodes whose attributes changed, all read before the
+//! directory's revision, the epoch, and the superblock's count of attribute changes, all read before the
 //! driver is asked (rule 10). It may be kept across a driver call, and completed from any thread that may
 //! use the cache.
 

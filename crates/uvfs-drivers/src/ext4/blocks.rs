@@ -50,8 +50,8 @@ impl Source for Vec<u8> {
     }
 }
 
-/// A file or a block device, opened several times. The kernel counts the calls under way with an open file in a word
-/// of that file, and threads that read at the same time would hand this word to each other.
+/// A file or a block device, opened several times. The kernel counts the calls in progress with an open file in a
+/// word of that file. Threads that read at the same time would pass this word's cache line to each other.
 pub(super) struct Image {
     /// At least one. By a thread's shard.
     files: Vec<File>,

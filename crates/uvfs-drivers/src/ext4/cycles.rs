@@ -3,8 +3,8 @@
 //! A block map may lead to one block, or one table, any number of times. So a small image can claim a directory of
 //! terabytes. No valid directory has a block twice, but to remember all blocks would take as much memory as the image
 //! likes. So a [`Witness`] remembers one block. It takes another one whenever twice as many were met, so that circles
-//! are found, and others at random in between, because the maker of an image must not know which. A pass that repeats
-//! a few blocks ends after a small multiple of their number.
+//! are found. In between it takes others at random, because the maker of an image must not know which. A pass that
+//! repeats a few blocks ends after a small multiple of their number.
 //!
 //! A caller that lists a directory a few names at a time begins a pass with each call. The pass compares its first
 //! block with an earlier one, which each call chooses anew ([`Pass::look_back`]).

@@ -6,10 +6,10 @@
 //! [`quota`] (limits). Lock order: a file's mapping mutex or its `extra` lock, then the inode's own lock in the
 //! cache. Nothing here waits for anything but these.
 //!
-//! Beyond a limit calls fail with ENOSPC, and existing data stays. Data counts in whole pages, links by the length
-//! of their target, an extended attribute (or access control list) by name, value and 64 bytes. The radix tree of a
-//! file is not counted; it adds a node of 512 bytes to each 64 pages, or up to nine of them to a page that stands
-//! alone in a sparse file.
+//! Beyond a limit calls fail with ENOSPC, and existing data stays. Data counts in whole pages, links by the length of
+//! their target, an extended attribute (or access control list) by name, value and 64 bytes. The radix tree of a file
+//! is not counted. It adds a node of 512 bytes to each 64 pages, or up to nine nodes to a single page in a sparse
+//! file.
 
 mod acl;
 mod attr;

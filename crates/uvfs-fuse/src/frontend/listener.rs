@@ -8,7 +8,7 @@
 //! outbox finds the node held, and sends notifications until the kernel knows the node. If the notification comes
 //! first, the composer of the reply sees that the inode is stale (`Core::describe_counted`). A full fence is on
 //! either side. While a name is looked up, the kernel delays invalidations of names in that directory. The
-//! exception is a name that the kernel has and asks for again (`revalidated.rs`).
+//! exception is a name that the kernel has and asks for again (`revalidation.rs`).
 
 use std::fs::File;
 use std::io;

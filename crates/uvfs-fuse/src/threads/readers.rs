@@ -8,7 +8,7 @@
 //! The session has ended when no reader is *here*: each has ended or is away. Readers that are away are not waited
 //! for, because a driver may never answer. If it does, that reader finds the device gone and ends.
 //!
-//! One mutex, a leaf, protects the count and the first error. It is held only to change them.
+//! One mutex, a leaf, protects the count and the first error. It is held only to read or change them.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -28,7 +28,7 @@ pub struct Context<'v> {
     root: Inode<'v>,
     cwd: Inode<'v>,
     umask: u32,
-    /// The number of `cred`; see `who`.
+    /// The number of `cred`; see `cred_numbers`.
     who: u32,
 }
 

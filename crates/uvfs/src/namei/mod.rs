@@ -86,7 +86,7 @@ pub(crate) struct Parent<'v, 'p> {
 pub(crate) struct Walker<'w, 'v> {
     pub(crate) vfs: &'v Vfs,
     pub(crate) cred: &'w Cred,
-    /// The number of `cred`; see [`who`].
+    /// The number of `cred`; see [`cred_numbers`].
     pub(crate) who: u32,
     pub(crate) root: &'w Inode<'v>,
     pub(crate) cwd: &'w Inode<'v>,

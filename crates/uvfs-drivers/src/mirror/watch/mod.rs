@@ -6,8 +6,8 @@
 //! merged. An event says where to look again, never what happened.
 //!
 //! Changes by this process itself are not reported: the caller that makes one knows it. (fanotify merges no events of
-//! different processes, so this loses no event of others.) Lost events, which the kernel had no room for, and events
-//! that cannot be understood are reported as *overflow*: anything may have changed.
+//! different processes, so this loses no event of others.) The kernel may have no space for events, and some cannot
+//! be understood. Both are reported as *overflow*: anything may have changed.
 //!
 //! Each watch is **proven** before it counts. The source is opened, and an event must report that, and name the
 //! source by the handle that the mirror knows. For that moment the mark reports opens too. This writes nothing, so it
