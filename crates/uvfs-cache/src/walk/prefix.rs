@@ -411,7 +411,7 @@ impl Cache {
         best.1
     }
 
-    /// What to do at a full set.
+    /// The next step at a full set.
     #[cold]
     fn attempt(&self, hash: u32) -> Attempt {
         let (attempts, repeats) = Attempt::count(hash);
