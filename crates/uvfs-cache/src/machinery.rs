@@ -1,8 +1,8 @@
-//! Further items for this project's own crates: walk internals, the memory limit's hooks for a
-//! front end, references that do not borrow the cache, pages and blocks.
+//! Parts for this project's own crates: walk internals, the memory limit's hooks for a front end, references that
+//! do not borrow the cache, pages and blocks.
 //!
-//! It has no promise of stability, and is left out of the documentation. The methods that belong to it stand in
-//! `impl` blocks marked `#[doc(hidden)]`, beside what they use.
+//! Nothing here is documented or promised to stay. The methods that belong to it stand in `impl` blocks marked
+//! `#[doc(hidden)]`, beside the code that they use.
 
 pub use crate::inodes::halves::Perm;
 pub use crate::inodes::owned::{Borrowed, OwnedId};
