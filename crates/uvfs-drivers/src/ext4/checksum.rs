@@ -14,7 +14,7 @@ pub(super) fn crc32c(seed: u32, data: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, data)
 }
 
-/// [`crc32c`] over two parts that enclose a checksum, which counts as zero.
+/// `crc32c` over two parts that enclose a checksum, which counts as zero.
 pub(super) fn crc32c_around(seed: u32, data: &[u8], hole: std::ops::Range<usize>) -> u32 {
     let zeros = [0; 4];
     let (start, end) = (hole.start.min(data.len()), hole.end.min(data.len()));
