@@ -338,7 +338,7 @@ impl Vfs {
         self.with_handle(fh, |open| open.seek(op, offset, what))
     }
 
-    /// The events an open file is ready for; see [`Driver::poll`]. A handle has one waker: the last one counts.
+    /// The events an open file is ready for; see [`Driver::poll`](crate::Driver::poll). A handle has one waker: the last one counts.
     ///
     /// # Errors
     /// EBADF, and the driver's errors.
