@@ -8,7 +8,7 @@
 # tried first, once each; one that then takes ten times as long (30 s at least) hangs. A filter may be
 # given, a part of a name or the package: ci/planted-bugs.sh rule5
 #
-# Takes ten minutes on an idle machine. PLANTED_JOBS bugs are tried at a time, each in a copy of its
+# Takes an hour or more for the whole list. PLANTED_JOBS bugs are tried at a time, each in a copy of its
 # own; the tree may be changed meanwhile.
 # Ends with a line "N passed, N failed"; the exit code says whether all were caught.
 set -euo pipefail
