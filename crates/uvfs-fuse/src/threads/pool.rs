@@ -1,8 +1,8 @@
 //! Threads for requests that may wait: as many as there are waiting requests, up to a bound.
 //!
 //! A reader of `/dev/fuse` calls a driver itself while another reader is left ([`readers`](crate::threads::readers)).
-//! The last reader submits a request that may wait to this pool, together with its reply; a ring's thread always does
-//! so. So a slow answer delays no other name while the pool has a free thread. Users and nodes have shares of the
+//! The last reader submits to this pool each request that may wait, together with its reply. A ring's thread always
+//! does so. So a slow answer delays no other name while the pool has a free thread. Users and nodes have shares of the
 //! threads ([`fair_shares`](crate::threads::fair_shares)); a request beyond them waits in a queue. A thread that was
 //! idle for [`IDLE`] ends.
 //!
