@@ -184,7 +184,8 @@ impl Drop for Stripe<'_> {
 }
 
 impl Stripe<'_> {
-    /// `None`: another thread has it.
+    /// `None`: another thread has it. Acquire, with the release above. In a noting thread the fence that follows would
+    /// do, so no model of one fails without it; giving memory back has no such fence.
     fn of(stripe: &AtomicU64) -> Option<Stripe<'_>> {
         (stripe.fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0).then_some(Stripe(stripe))
     }
