@@ -4,7 +4,7 @@ use super::*;
 
 /// Rule 3: an entry has one writer at a time. Two paths of one slot that are noted at once leave one or the
 /// other, never the text of one with the positions of the other. Planted bugs:
-/// rule3-prefix-has-two-writers, rule3-prefix-is-free-at-once, rule3-prefix-begins-relaxed,
+/// rule3-prefix-has-two-writers, rule3-prefix-is-free-at-once,
 /// rule3-prefix-ends-relaxed.
 #[test]
 fn loom_rule3_a_directory_part_has_one_writer() {

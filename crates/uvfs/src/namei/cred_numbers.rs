@@ -52,12 +52,12 @@ mod tests {
         let numbers = Numbers::default();
         let user = |uid, gid, groups: &[u32]| numbers.of(&Cred { uid, gid, groups: groups.into() });
         let all = [user(1, 1, &[]), user(1, 2, &[]), user(2, 1, &[]), user(1, 1, &[7]), user(0, 5, &[7])];
-        let distinct: std::collections::HashSet<u32> = all.into_iter().collect();
+        let mut distinct: std::collections::HashSet<u32> = all.into_iter().collect();
         assert_eq!(distinct.len(), all.len());
         assert_eq!((user(1, 1, &[7]), user(0, 0, &[])), (all[3], all[4]));
-        for uid in 10..=MOST as u32 + 10 {
-            user(uid, 0, &[]);
-        }
+        distinct.extend((10..=MOST as u32 + 10).map(|uid| user(uid, 0, &[])));
+        // Every number is another one: root's, those of MOST users, and that of all users who have none.
+        assert_eq!(distinct.len(), MOST + 2);
         assert_eq!((user(u32::MAX, 0, &[]), user(2, 1, &[])), (NOBODY, all[2]));
     }
 }
