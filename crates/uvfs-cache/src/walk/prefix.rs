@@ -332,7 +332,8 @@ impl Entry {
 
     /// Write under the stripe's lock.
     fn fill(&self, stripe: &Stripe<'_>, question: &Question, at: Pos) {
-        // The contents are the same under this sequence as under the last one.
+        // The contents are the same under this sequence as under the last one. Relaxed, because the fence in `note_prefix`
+        // stands before: a reader that loads this sequence sees the fields of the entry's last writer.
         self.seq.raw().store(stripe.count(), Ordering::Relaxed);
         self.seq.write(|| {
             self.index.store(at.index, Ordering::Relaxed);
