@@ -3,6 +3,19 @@
 //! [`mount()`] attaches a VFS to a directory and answers the kernel from threads of its own until it
 //! is unmounted, by [`Mounted::unmount`], by umount(8), or by the end of the process.
 //!
+//! A program that does nothing but serve:
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use std::sync::Arc;
+//!
+//! fn serve(driver: Arc<dyn uvfs::Driver>, dir: &Path) -> Result<(), Box<dyn std::error::Error>> {
+//!     let vfs = uvfs::Vfs::new(uvfs::VfsConfig::default(), driver)?;
+//!     let mounted = uvfs_fuse::mount(vfs, dir, &uvfs_fuse::Options::default())?;
+//!     Ok(mounted.serve_until_signal()?)
+//! }
+//! ```
+//!
 //! Inside, each folder is one idea, and imports run downward in this order:
 //!
 //! - `mount` attaches and ends: options, the table of mounts, the session.

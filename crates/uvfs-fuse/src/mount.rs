@@ -10,3 +10,4 @@ pub(crate) mod mounted;
 pub(crate) mod mountinfo;
 pub(crate) mod options;
 pub(crate) mod remount;
+mod signals;

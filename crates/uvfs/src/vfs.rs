@@ -158,6 +158,11 @@ impl Vfs {
         self.mounts.is_all_lasting()
     }
 
+    /// The name of the driver of an inode's file system; "" once it is unmounted.
+    pub fn driver_name(&self, inode: &Inode<'_>) -> &'static str {
+        self.sup(inode).map_or("", |s| s.driver.name())
+    }
+
     /// How long a front end may let its own kernel trust answers about this inode.
     pub fn ttl(&self, inode: &Inode<'_>) -> Ttl {
         self.sup(inode).map_or(Ttl::For(Duration::ZERO), |s| s.ttl())

@@ -95,6 +95,8 @@ fn told(outcome: &Outcome) -> io::Result<()> {
 /// in the parent.
 pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, MountError> {
     let dir = device::mount_point(dir)?;
+    let fsname = options.fsname.clone().unwrap_or_else(|| vfs.driver_name(&vfs.root()).into());
+    let options = &Options { fsname: Some(fsname), ..options.clone() };
     let permissions = permissions(options, &vfs);
     let before = mountinfo::mounts().map_err(|error| MountError::os("cannot read mountinfo", error))?;
     let fuse = device::attach(&dir, options, permissions)?;

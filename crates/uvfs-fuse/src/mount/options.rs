@@ -13,7 +13,7 @@ use rustix::mount::MountFlags;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// The source that mount(8) and df(1) show; "uvfs" by default.
+    /// The source that mount(8) and df(1) show; by default the name of the driver.
     pub fsname: Option<String>,
     /// `ro`: the kernel refuses all changes.
     pub read_only: bool,

@@ -24,6 +24,7 @@ pub const TESTS: &[Test] = &[
         a_mount_that_is_gone_is_not_taken_for_its_successor,
     ),
     ("bad_mount_points_are_named", Needs::Mount, bad_mount_points_are_named),
+    ("a_signal_ends_what_serves_until_one", Needs::Mount, a_signal_ends_what_serves_until_one),
     ("read_only_is_read_only", Needs::Mount, read_only_is_read_only),
     ("what_proc_mounts_says", Needs::Mount, what_proc_mounts_says),
 ];
@@ -73,6 +74,29 @@ fn the_vfs_goes_with_the_mount() {
     drop(mnt);
     let gone = crate::fixture::within(SOON, || weak.upgrade().is_none());
     assert!(gone, "somebody holds the VFS of a mount that is gone");
+}
+
+/// Waits until this process handles SIGTERM, then sends it. Sent too early, it would end the tests.
+fn terminate_when_handled() {
+    let handled = || {
+        let status = fs::read_to_string("/proc/self/status").expect("a status");
+        let caught =
+            status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("the handled signals");
+        u64::from_str_radix(caught.trim(), 16).expect("a mask") & (1 << (libc::SIGTERM - 1)) != 0
+    };
+    assert!(crate::fixture::within(SOON, handled), "SIGTERM is not handled");
+    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).expect("kill");
+}
+
+fn a_signal_ends_what_serves_until_one() {
+    let mnt = Fixture::tmpfs();
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| mnt.mounted.serve_until_signal());
+        terminate_when_handled();
+        serving.join().expect("no panic").expect("a clean end");
+    });
+    assert!(mnt.mounted.wait_for(Duration::ZERO), "the session has ended");
+    assert_eq!(mnt.mounted.unmount().expect("nothing is left to do"), Unmounted::Clean);
 }
 
 /// Numbers of mounts and devices are reused at once, so a mount elsewhere gets those of a mount that has gone.
@@ -129,8 +153,13 @@ fn what_proc_mounts_says() {
         options.exec = false;
         options.suid = false;
     });
-    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
-    let ours = mounts.lines().find(|line| line.contains(&mnt.display().to_string())).expect("a line");
+    let line = |mnt: &Fixture| {
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+        let dir = mnt.display().to_string();
+        mounts.lines().find(|line| line.contains(&dir)).expect("a line").to_owned()
+    };
+    assert!(line(&Fixture::tmpfs()).starts_with("tmpfs "), "by default the name of the driver");
+    let ours = line(&mnt);
     assert!(ours.starts_with(r"a\040name,with\040a\040comma "), "{ours}");
     for word in [" fuse.uvfs ", "nosuid", "nodev", "noexec", "default_permissions"] {
         assert!(ours.contains(word), "{word}: {ours}");
