@@ -48,6 +48,8 @@ pub use inodes::attr;
 #[doc(no_inline)]
 pub use inodes::attr::{Attr, Time};
 pub use inodes::inode_ref::{Death, InodeRef};
+pub use limit::balancer::Balancer;
+pub use limit::reclaim::NodeHolder;
 pub use lookup::by_name::Lookup;
 pub use lookup::name_locks::Pending;
 pub use lookup::ticket::NameGuard;

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use uvfs::{Attr, Cred, Errno, Inode, InodeId, Leaf, Op, Powers, Result, StatFs, Time, Ttl, Vfs, mode};
+use uvfs::{Attr, Cred, Errno, Inode, InodeId, Op, Powers, Result, StatFs, Time, Ttl, Vfs, mode};
 
 use crate::limit::shortage::Shortage;
 use crate::mount::options::Permissions;
@@ -201,10 +201,9 @@ impl Frontend {
         if for_ever { pending.for_driver(dir) == Wait::Long } else { pending.about(dir) != Wait::No }
     }
 
-    /// Directory and name of a leaf that is not a directory.
-    pub(crate) fn name_of(&self, leaf: &Leaf) -> Option<(NodeId, Vec<u8>)> {
-        let (dir, name) = self.core.vfs.cache().name_of(leaf)?;
-        Some((self.core.node_of(dir), name))
+    /// The node id of an inode.
+    pub(crate) fn node_of(&self, id: InodeId) -> NodeId {
+        self.core.node_of(id)
     }
 
     pub(crate) fn forget(&self, node: NodeId, count: u64) {

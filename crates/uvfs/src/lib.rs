@@ -58,6 +58,6 @@ pub use permission::Protected;
 pub use powers::{Ask, Capability, Has, Powers};
 pub use types::*;
 #[doc(hidden)]
-pub use uvfs_cache::machinery::{Balance, Held, Leaf, Overdraft};
-pub use uvfs_cache::{Counters as CacheCounters, InodeId, Listener, SbId};
+pub use uvfs_cache::machinery::{Leaf, Next, NodeReclaim, Overdraft, Steps};
+pub use uvfs_cache::{Counters as CacheCounters, InodeId, Listener, NodeHolder, SbId};
 pub use vfs::{Vfs, VfsConfig};

@@ -52,6 +52,8 @@ pub(crate) struct Limit {
     eviction: Ordered<(), { Class::Eviction as u8 }>,
     /// Names evicted so far.
     pub(super) evictions: Stat,
+    /// Inodes that a kernel has forgotten.
+    forgets: Stat,
     pub(super) pressure: Pressure,
     pub(super) watermarks: Watermarks,
     /// Devices whose blocks count towards the limit too.
@@ -67,6 +69,7 @@ impl Limit {
             armed: AtomicBool::new(false),
             eviction: Ordered::new(()),
             evictions: Stat::new(),
+            forgets: Stat::new(),
             pressure: Pressure::default(),
             watermarks: Watermarks::default(),
             devices: Arc::default(),
@@ -133,7 +136,13 @@ impl Limit {
 
     /// A kernel has forgotten something that it had kept in the cache.
     pub(crate) fn ease(&self) {
+        self.forgets.add(1);
         self.pressure.ease();
+    }
+
+    /// How often that happened.
+    pub(super) fn forgets(&self) -> u64 {
+        self.forgets.get()
     }
 
     /// The figure of external bytes.

@@ -10,8 +10,11 @@
 //! | `watermarks` | eviction ahead of need |
 //! | `pressure` | threads that wait for memory |
 //! | `held_by_kernel` | names that only a kernel holds |
+//! | `reclaim` | asking a kernel to forget them |
+//! | `balancer` | the thread that does so, and evicts |
 //! | `devices`, `external_bytes` | memory outside the cache that counts too |
 
+pub(crate) mod balancer;
 pub(crate) mod budget;
 pub(crate) mod devices;
 pub(crate) mod eviction;
@@ -19,4 +22,5 @@ pub(crate) mod external_bytes;
 pub(crate) mod held_by_kernel;
 pub(crate) mod make_room;
 pub(crate) mod pressure;
+pub(crate) mod reclaim;
 pub(crate) mod watermarks;

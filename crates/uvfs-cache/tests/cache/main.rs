@@ -3,6 +3,7 @@
 #![cfg(not(loom))]
 
 mod answers;
+mod balancer;
 mod buffers;
 mod chunks;
 mod hostile;

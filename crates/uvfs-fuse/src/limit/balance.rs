@@ -1,16 +1,14 @@
 //! The thread that keeps a mount's memory limit, so that requests need not.
 //!
-//! It sleeps until the cache reports that free slots run short ([`uvfs::Balance`]). Then it evicts in small steps
-//! until there are enough. Inodes that the kernel holds cannot be evicted. If it finds little else, it asks the
-//! kernel to forget leaves ([`crate::limit::reclaim`]), and the resulting FORGETs make the next step possible. If nothing
-//! helps (files are open, or the kernel uses everything), it pauses, each time for longer. In the end it sleeps
-//! until memory runs short again. The system's own memory pressure ([`crate::limit::psi`]) lowers the limit for a while
+//! [`uvfs::Steps`] has the protocol: it evicts in small steps, and asks the kernel to forget leaves
+//! ([`crate::limit::reclaim`]). This thread sleeps between the steps. The system's own memory pressure ([`crate::limit::psi`]) lowers the limit for a while
 //! ([`crate::limit::lowered_limit`]).
 //!
 //! One thread for each mount. It holds no lock at all, above all not across a write to the kernel, which may wait.
 //! Between two steps it holds no reference to the front end. It listens for its end in every sleep, so it ends with
 //! the session at once, or after the write that it is in.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -19,28 +17,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
-use uvfs::{Leaf, SbId, Vfs};
+use uvfs::{Next, Steps, Vfs};
 
 use crate::frontend::Frontend;
 use crate::limit::lowered_limit::{WHOLE, Watermark};
 use crate::limit::psi::{Heard, Psi, Source};
-use crate::limit::reclaim::{BATCH, Kernel};
+use crate::limit::reclaim::Kernel;
 use crate::threads::eventfd::{Bell, listen};
-
-/// The share of evictable names that should be left, measured against the names that the kernel holds: one in so many.
-const FREE_SHARE: usize = 8;
-/// Pieces of 64 names that one search for leaves looks at: some ten thousand names.
-const PIECES: u64 = 512;
-/// Batches of leaves that are searched for one worth naming to the kernel.
-const TRIES: usize = 8;
-/// A step that evicts fewer than this, while more are missing, has found little.
-const LITTLE: u64 = 64;
-/// The shortest pause: the time the kernel may take to forget a batch.
-const PAUSE_MIN: Duration = Duration::from_millis(1);
-/// The longest pause. After it, the thread does nothing until memory runs short.
-const PAUSE_MAX: Duration = Duration::from_millis(256);
-/// The first pause when memory runs short again while nothing helps.
-const PAUSE_AGAIN: Duration = Duration::from_millis(32);
 
 /// A running thread; it ends when this is dropped.
 pub(crate) struct Balancer {
@@ -73,7 +56,7 @@ pub(crate) fn start(device: OwnedFd, frontend: &Arc<Frontend>, prune: bool) -> i
         Err(missing) => (None, format!("none ({missing})")),
     };
     let end = Arc::new(Bell::new()?);
-    let work = Work::new(Kernel::new(device, prune), frontend, Arc::clone(&end), source)?;
+    let work = Work::new(device, prune, frontend, Arc::clone(&end), source)?;
     thread::Builder::new().name("uvfs-balance".into()).spawn(move || work.run())?;
     Ok(Balancer { end, watches })
 }
@@ -87,27 +70,10 @@ struct Work {
     frontend: Weak<Frontend>,
     /// The thread may outlive the front end. It must then remove its watcher, which no longer watches.
     vfs: Weak<Vfs>,
-    kernel: Kernel,
+    device: File,
     source: Option<Box<dyn Source>>,
     watermark: Watermark,
-    pause: Duration,
-    /// Lookups that the kernel had forgotten at the last step.
-    forgotten: u64,
-    /// Leaves that the kernel was last asked to forget: the next step finds them without a search.
-    named: Vec<Leaf>,
-}
-
-/// The action after a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    /// Another one at once.
-    Again,
-    /// Another one after a pause.
-    Pause(Duration),
-    /// A pause, and then [`Next::Sleep`].
-    Last,
-    /// Nothing, until memory runs short.
-    Sleep,
+    steps: Steps,
 }
 
 /// The reason for the end of a sleep.
@@ -122,7 +88,8 @@ enum Woken {
 
 impl Work {
     fn new(
-        kernel: Kernel,
+        device: OwnedFd,
+        prune: bool,
         frontend: &Arc<Frontend>,
         end: Arc<Bell>,
         source: Option<Box<dyn Source>>,
@@ -132,20 +99,8 @@ impl Work {
         let vfs = frontend.vfs();
         vfs.cache().watch_pressure(waker.clone());
         let (frontend, vfs) = (Arc::downgrade(frontend), Arc::downgrade(vfs));
-        let (watermark, pause) = (Watermark::new(), PAUSE_MIN);
-        Ok(Self {
-            end,
-            short,
-            waker,
-            frontend,
-            vfs,
-            kernel,
-            source,
-            watermark,
-            pause,
-            forgotten: 0,
-            named: Vec::new(),
-        })
+        let (device, watermark, steps) = (File::from(device), Watermark::new(), Steps::new(prune));
+        Ok(Self { end, short, waker, frontend, vfs, device, source, watermark, steps })
     }
 
     fn run(mut self) {
@@ -154,7 +109,7 @@ impl Work {
         loop {
             next = match (self.sleep(next), next) {
                 (Woken::End, _) => return,
-                (Woken::Go, Next::Last) => Next::Sleep,
+                (Woken::Go, Next::Last(_)) => Next::Sleep,
                 (Woken::Go | Woken::Moved, _) => match self.frontend.upgrade() {
                     Some(frontend) => self.step(&frontend),
                     None => return,
@@ -169,7 +124,7 @@ impl Work {
         let (time, for_short) = match next {
             Next::Again => (Some(Duration::ZERO), false),
             Next::Pause(time) => (Some(time), false),
-            Next::Last => (Some(PAUSE_MAX), false),
+            Next::Last(time) => (Some(time), false),
             Next::Sleep => (None, true),
         };
         let until = time.map(|time| now + time);
@@ -226,58 +181,8 @@ impl Work {
         // Before the look: an allocation that runs short afterwards rings again.
         self.short.silence();
         frontend.shortage().count_step();
-        let done = frontend.vfs().cache().balance_after(&std::mem::take(&mut self.named));
-        if done.missing == 0 {
-            self.pause = PAUSE_MIN;
-            return Next::Sleep;
-        }
-        // Other threads may have taken the memory that the kernel's FORGETs released.
-        let forgotten = frontend.lookups().forgotten;
-        let moved = done.evicted > 0 || done.returned || forgotten != self.forgotten;
-        self.forgotten = forgotten;
-        if moved {
-            self.pause = PAUSE_MIN;
-        }
-        // The kernel forgets the leaves that it is asked for. If that is not enough, ask again at once: a search
-        // among the nodes that it holds would cost more than everything else.
-        let on = done.forgotten >= LITTLE && done.missing > done.evicted;
-        if on && self.name(frontend, done.sb, 1) {
-            return Next::Pause(PAUSE_MIN);
-        }
-        if done.evicted >= done.missing.min(LITTLE) || done.returned {
-            return Next::Again;
-        }
-        let asked = self.name(frontend, done.sb, TRIES);
-        if !asked && (moved || done.more) {
-            return Next::Again;
-        }
-        self.longer(frontend)
-    }
-
-    /// Names leaves to the kernel, if few names are evictable besides those that it holds. Returns whether it
-    /// accepted them.
-    fn name(&mut self, frontend: &Frontend, sb: SbId, tries: usize) -> bool {
-        for nth in 1..=tries {
-            let held = frontend.vfs().cache().held_by_kernel(sb, BATCH, PIECES);
-            let few = held.evictable * FREE_SHARE < held.leaves.len();
-            if few && self.kernel.forget(&held.leaves, frontend, nth == TRIES) {
-                self.named = held.leaves;
-                return true;
-            }
-        }
-        false
-    }
-
-    /// A pause, longer than the last one.
-    fn longer(&mut self, frontend: &Frontend) -> Next {
-        if self.pause >= PAUSE_MAX {
-            self.pause = PAUSE_AGAIN;
-            frontend.vfs().cache().give_up_shrinking();
-            return Next::Last;
-        }
-        let pause = self.pause;
-        self.pause *= 2;
-        Next::Pause(pause)
+        let mut kernel = Kernel { device: &mut self.device, frontend };
+        self.steps.step(frontend.vfs().cache(), &mut kernel)
     }
 }
 
@@ -332,8 +237,8 @@ mod tests {
             let end = Arc::new(Bell::new().expect("an eventfd"));
             let device = std::fs::File::options().write(true).open("/dev/null").expect("/dev/null");
             let source = source.map(|source| Box::new(source) as Box<dyn Source>);
-            let kernel = Kernel::new(device.into(), true);
-            let work = Work::new(kernel, frontend, Arc::clone(&end), source).expect("an eventfd");
+            let work =
+                Work::new(device.into(), true, frontend, Arc::clone(&end), source).expect("an eventfd");
             Self { end, thread: thread::spawn(move || work.run()) }
         }
 

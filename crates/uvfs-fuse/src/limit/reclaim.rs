@@ -1,116 +1,64 @@
-//! Asking the kernel to forget: inodes that it knows cannot be evicted from the cache before that.
+//! Messages that ask the kernel to forget nodes, for the balancing thread.
 //!
-//! Leaves are named to it in batches. FUSE_NOTIFY_PRUNE (Linux 6.18, protocol 7.45) drops those of them that are
-//! unused. A kernel without it gets an invalidation for each name (FUSE_NOTIFY_INVAL_ENTRY): it drops the dentry,
-//! and an unused inode with it. That has disadvantages. It may wait for a lookup in the same directory, and it
-//! costs a system call per name. Mounts on a file go, and a file that is open only with O_PATH, which the server
-//! does not know, shows as deleted in /proc. So directories are spared, and PRUNE is tried first unless the mount
-//! has turned it off.
-//!
-//! Names that the kernel answers from its own dentries look unused here, so neither way is an LRU. The FORGETs that
-//! come back show the effect. The calling thread holds no lock: the write may wait.
+//! [`uvfs::NodeReclaim`] says when a kernel is asked, and in which of two ways: FUSE_NOTIFY_PRUNE for a batch of nodes, or
+//! FUSE_NOTIFY_INVAL_ENTRY for each name. A write to the device may wait, so the caller holds no lock.
 
-use std::fs::File;
 use std::io::Write;
-use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use uvfs::Leaf;
+use uvfs::{InodeId, NodeHolder};
 
 use crate::frontend::Frontend;
 use crate::notify::messages::Message;
 use crate::transport::NodeId;
 
-/// Nodes named in one message.
-pub(crate) const BATCH: usize = 512;
-/// Names invalidated in one call: each is a system call.
-const BATCH_BY_NAME: usize = 128;
-
-/// The way to ask the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Prune,
-    ByName,
-    /// Not possible: the mount is gone, or the kernel supports neither.
-    Not,
+/// The kernel of one mount, during a step.
+pub(crate) struct Kernel<'a, D> {
+    pub(crate) device: &'a mut D,
+    pub(crate) frontend: &'a Frontend,
 }
 
-/// The kernel of one mount, and the way to ask it.
-pub(crate) struct Kernel<D = File> {
-    device: D,
-    way: Way,
-}
-
-impl Kernel {
-    /// `device` is the mount's, or a duplicate.
-    pub(crate) fn new(device: OwnedFd, prune: bool) -> Self {
-        Self { device: File::from(device), way: if prune { Way::Prune } else { Way::ByName } }
-    }
-}
-
-impl<D: Write> Kernel<D> {
-    /// Asks the kernel to forget these leaves; returns whether it accepted the request. By name, this skips
-    /// directories in which requests wait; with `anywhere`, only those in which they may wait for ever.
-    pub(crate) fn forget(&mut self, leaves: &[Leaf], frontend: &Frontend, anywhere: bool) -> bool {
-        if leaves.is_empty() {
-            return false;
-        }
-        if self.way == Way::Prune {
-            let nodes: Vec<NodeId> = leaves.iter().map(|leaf| leaf.id.as_u64()).collect();
-            match self.send(&Message::Prune { nodes: &nodes }) {
-                Ok(()) => {
-                    frontend.shortage().count_pruned(nodes.len());
-                    return true;
-                }
-                Err(Errno::INVAL | Errno::NOSYS) => {
+impl<D: Write> NodeHolder for Kernel<'_, D> {
+    fn prune(&mut self, nodes: &[InodeId]) -> Result<(), Errno> {
+        let nodes: Vec<NodeId> = nodes.iter().map(|id| id.as_u64()).collect();
+        match self.send(&Message::Prune { nodes: &nodes }) {
+            Ok(()) => {
+                self.frontend.shortage().count_pruned(nodes.len());
+                Ok(())
+            }
+            Err(error) => {
+                if let Errno::INVAL | Errno::NOSYS = error {
                     tracing::info!(
                         "this kernel has no FUSE_NOTIFY_PRUNE (Linux 6.18 has); names are invalidated"
                     );
-                    self.way = Way::ByName;
                 }
-                Err(error) => return self.give_up(error),
+                Err(error)
             }
         }
-        self.way == Way::ByName && self.forget_by_name(leaves, frontend, anywhere)
     }
 
-    /// The kernel locks a directory while it changes a name in it, and a lookup that waits for memory already holds
-    /// that lock. They wait for each other until the lookup is given memory beyond the limit. This happens if the
-    /// wait is noticed too late, or, with `anywhere`, if only that directory has names. A lookup that waits for a
-    /// driver may wait for ever. All other lookups there would then wait behind this thread, which everyone short
-    /// of memory needs.
-    fn forget_by_name(&mut self, leaves: &[Leaf], frontend: &Frontend, anywhere: bool) -> bool {
-        let mut told = 0;
-        let names = leaves.iter().filter_map(|leaf| frontend.name_of(leaf));
-        let names = names.filter(|(dir, _)| !frontend.is_waited_in(*dir, anywhere));
-        for (dir, name) in names.take(BATCH_BY_NAME) {
-            match frontend.shortage().while_invalidating(|| self.send(&Message::Gone { dir, name: &name })) {
-                Ok(()) => told += 1,
-                // It does not know the directory or the name: forgotten already.
-                Err(Errno::NOENT | Errno::NOTDIR) => {}
-                // A process has a mount below it, or is using it.
-                Err(Errno::BUSY | Errno::NOTEMPTY | Errno::AGAIN | Errno::INTR) => {}
-                Err(error) => return self.give_up(error),
-            }
-        }
-        frontend.shortage().count_invalidated(told);
-        told > 0
-    }
-
-    fn give_up(&mut self, error: Errno) -> bool {
-        match error {
-            Errno::INVAL | Errno::NOSYS => tracing::warn!(
+    fn invalidate(&mut self, dir: InodeId, name: &[u8]) -> Result<(), Errno> {
+        let (dir, frontend) = (self.frontend.node_of(dir), self.frontend);
+        let sent = frontend.shortage().while_invalidating(|| self.send(&Message::Gone { dir, name }));
+        match sent {
+            Ok(()) => frontend.shortage().count_invalidated(1),
+            Err(Errno::INVAL | Errno::NOSYS) => tracing::warn!(
                 "this kernel cannot be asked to forget names: requests beyond the memory limit are refused"
             ),
             // ENODEV: the mount is gone.
-            _ => tracing::debug!(%error, "cannot notify"),
+            Err(error) => tracing::debug!(%error, "a name was not invalidated"),
         }
-        self.way = Way::Not;
-        false
+        sent
     }
 
+    fn is_waited_in(&self, dir: InodeId, for_ever: bool) -> bool {
+        self.frontend.is_waited_in(self.frontend.node_of(dir), for_ever)
+    }
+}
+
+impl<D: Write> Kernel<'_, D> {
     fn send(&mut self, message: &Message<'_>) -> Result<(), Errno> {
-        message.send(&mut self.device).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        message.send(&mut *self.device).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 }
 
@@ -118,7 +66,7 @@ impl<D: Write> Kernel<D> {
 mod tests {
     use std::io;
 
-    use uvfs::Features;
+    use uvfs::{Features, Leaf, NodeReclaim};
 
     use super::*;
     use crate::frontend::fixture::Fixture;
@@ -159,8 +107,24 @@ mod tests {
         i32::from_ne_bytes(message[4..8].try_into().expect("four bytes"))
     }
 
-    fn kernel(knows: &'static [i32], way: Way) -> Kernel<Told> {
-        Kernel { device: Told { messages: Vec::new(), knows, refuses: None }, way }
+    /// A mount: its device, and the way to ask its kernel.
+    struct Asking {
+        device: Told,
+        reclaim: NodeReclaim,
+    }
+
+    impl Asking {
+        fn forget(&mut self, leaves: &[Leaf], frontend: &Frontend, anywhere: bool) -> bool {
+            let mut kernel = Kernel { device: &mut self.device, frontend };
+            self.reclaim.forget(frontend.vfs().cache(), leaves, &mut kernel, anywhere)
+        }
+    }
+
+    fn kernel(knows: &'static [i32], prune: bool) -> Asking {
+        Asking {
+            device: Told { messages: Vec::new(), knows, refuses: None },
+            reclaim: NodeReclaim::new(prune),
+        }
     }
 
     /// A front end whose kernel holds all files of the root, and its leaves.
@@ -171,7 +135,7 @@ mod tests {
     fn held_of(features: Features) -> (Fixture, Vec<NodeId>, Vec<Leaf>) {
         let fixture = Fixture::with(features);
         let nodes: Vec<_> = (0..10).map(|file| fixture.look(file).expect("a node")).collect();
-        let leaves = fixture.vfs.cache().held_by_kernel(fixture.vfs.root().sb(), BATCH, 512).leaves;
+        let leaves = fixture.vfs.cache().held_by_kernel(fixture.vfs.root().sb(), 512, 512).leaves;
         assert_eq!(leaves.len(), nodes.len());
         (fixture, nodes, leaves)
     }
@@ -179,7 +143,7 @@ mod tests {
     #[test]
     fn leaves_are_pruned_in_one_message() {
         let (fixture, mut nodes, leaves) = held();
-        let mut kernel = kernel(&[NOTIFY_PRUNE, NOTIFY_INVAL_ENTRY], Way::Prune);
+        let mut kernel = kernel(&[NOTIFY_PRUNE, NOTIFY_INVAL_ENTRY], true);
         assert!(kernel.forget(&leaves, &fixture.frontend, true));
         assert!(!kernel.forget(&[], &fixture.frontend, true));
         let [message] = &kernel.device.messages[..] else { panic!("one message") };
@@ -196,10 +160,9 @@ mod tests {
         assert_eq!((counted.pruned, counted.invalidated), (10, 0));
     }
 
-    fn invalidates(mut kernel: Kernel<Told>) {
+    fn invalidates(mut kernel: Asking) {
         let (fixture, _, leaves) = held();
         assert!(kernel.forget(&leaves, &fixture.frontend, true));
-        assert_eq!(kernel.way, Way::ByName);
         let mut names = Vec::new();
         for message in &kernel.device.messages {
             assert_eq!(code(message), NOTIFY_INVAL_ENTRY);
@@ -218,19 +181,19 @@ mod tests {
 
     #[test]
     fn a_kernel_without_prune_is_told_names() {
-        invalidates(kernel(&[NOTIFY_INVAL_ENTRY], Way::Prune));
+        invalidates(kernel(&[NOTIFY_INVAL_ENTRY], true));
     }
 
     #[test]
     fn a_mount_that_wants_no_prune_is_told_names() {
-        invalidates(kernel(&[NOTIFY_PRUNE, NOTIFY_INVAL_ENTRY], Way::ByName));
+        invalidates(kernel(&[NOTIFY_PRUNE, NOTIFY_INVAL_ENTRY], false));
     }
 
     /// A lookup there waits for memory that is to be released: it gives up after some time.
     #[test]
     fn where_a_lookup_waits_for_memory_names_are_invalidated_in_the_end() {
         let (fixture, _, leaves) = held();
-        let mut kernel = kernel(&[NOTIFY_INVAL_ENTRY], Way::ByName);
+        let mut kernel = kernel(&[NOTIFY_INVAL_ENTRY], false);
         let waiting = fixture.waits(ROOT, For::Memory);
         assert!(!kernel.forget(&leaves, &fixture.frontend, false));
         assert!(kernel.device.messages.is_empty());
@@ -243,7 +206,7 @@ mod tests {
     #[test]
     fn where_a_driver_hangs_no_name_is_invalidated() {
         let (fixture, _, leaves) = held_of(Features { may_block: true, ..Features::default() });
-        let mut kernel = kernel(&[NOTIFY_INVAL_ENTRY], Way::ByName);
+        let mut kernel = kernel(&[NOTIFY_INVAL_ENTRY], false);
         let hangs = fixture.look_and_hang();
         while !fixture.frontend.is_waited_in(ROOT, true) {
             std::thread::yield_now();
@@ -265,7 +228,7 @@ mod tests {
             fixture.frontend.forget(*node, 1);
         }
         assert_eq!(fixture.vfs.cache().evict_unused(sb, 100), 4);
-        let mut kernel = kernel(&[NOTIFY_INVAL_ENTRY], Way::ByName);
+        let mut kernel = kernel(&[NOTIFY_INVAL_ENTRY], false);
         assert!(kernel.forget(&leaves, &fixture.frontend, true));
         assert_eq!(kernel.device.messages.len(), 6);
     }
@@ -273,14 +236,15 @@ mod tests {
     #[test]
     fn what_the_kernel_has_forgotten_is_no_end_and_a_mount_that_is_gone_is_one() {
         let (fixture, _, leaves) = held();
-        let mut kernel = kernel(&[], Way::ByName);
-        for (error, way) in [(Errno::NOENT, Way::ByName), (Errno::NODEV, Way::Not)] {
-            kernel.device.refuses = Some(error);
-            assert!(!kernel.forget(&leaves, &fixture.frontend, true));
-            assert_eq!(kernel.way, way);
-        }
-        kernel.device.refuses = None;
-        assert!(!kernel.forget(&leaves, &fixture.frontend, true));
-        assert_eq!(fixture.frontend.shortage().counts().invalidated, 0);
+        let mut kernel = kernel(&[NOTIFY_INVAL_ENTRY], false);
+        let mut forget = |refuses| {
+            kernel.device.refuses = refuses;
+            kernel.forget(&leaves, &fixture.frontend, true)
+        };
+        assert!(!forget(Some(Errno::NOENT)));
+        assert!(forget(None), "it is asked again");
+        assert!(!forget(Some(Errno::NODEV)));
+        assert!(!forget(None), "it is not");
+        assert_eq!(fixture.frontend.shortage().counts().invalidated, leaves.len() as u64);
     }
 }
