@@ -1,18 +1,50 @@
 #!/usr/bin/env bash
 # Sets up and runs every test; ends with a line "N passed, N failed, N skipped".
 #
+#   ci/test.sh [--quick | --full]
+#
+# --quick   the libraries' own tests and the project's rules: minutes, and no mount
+# --full    also the long forms of the suites, and ci/planted-bugs.sh: hours
+#
 # Each step prints a heading, its output, its counts and its time. A failing step does not stop the
 # others. A step that cannot run here (no /dev/fuse, no nightly toolchain, a missing program)
 # says "skipped: …" and is counted. Steps are commands of their own and can be run alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}"
+# setup.sh installs programs there.
+PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
+# Backtraces need no more than lines, and nothing is measured: optimising at link time would take longer than it saves.
+export CARGO_PROFILE_RELEASE_LTO="${CARGO_PROFILE_RELEASE_LTO:-off}"
+export CARGO_PROFILE_RELEASE_CODEGEN_UNITS="${CARGO_PROFILE_RELEASE_CODEGEN_UNITS:-16}"
+export CARGO_PROFILE_DEV_DEBUG="${CARGO_PROFILE_DEV_DEBUG:-line-tables-only}"
+export CARGO_PROFILE_TEST_DEBUG="${CARGO_PROFILE_TEST_DEBUG:-line-tables-only}"
+
+size=usual suites=(--quick) ends=()
+case ${1:-} in
+'')
+    echo "Every test, built from nothing: about 15 minutes with two processors. --quick takes 4, --full hours."
+    ;;
+--quick)
+    size=quick
+    echo "The libraries' own tests: about 4 minutes with two processors, if nothing is built yet."
+    ;;
+--full)
+    size=full suites=() ends=(--full)
+    echo "Every test, the long suites, and each planted bug: several hours."
+    ;;
+*)
+    echo "usage: ci/test.sh [--quick | --full]" >&2
+    exit 2
+    ;;
+esac
 
 passed=0 failed=0 skipped=0
 failures=() reasons=()
 logs=$(mktemp -d)
 running=
-trap '[ -z "$running" ] || kill "$running" 2>/dev/null; rm -rf "$logs"' EXIT
+declare -A early
+trap 'for pid in $running "${early[@]}"; do kill "$pid" 2>/dev/null || true; done; rm -rf "$logs"' EXIT
 
 # Prints "passed failed skipped" of a log: the lines of cargo's test harness, and our scripts' closing
 # lines. A test that cannot run prints "skipped: …". Its harness either ignores it or, if it has no
@@ -29,15 +61,28 @@ counts() {
     ' "$1"
 }
 
-# step NAME SECONDS COMMAND…: runs a command with a time limit.
+# early NAME SECONDS COMMAND…: begins a step that uses processors which the steps before it leave idle.
+early() {
+    local name=$1 limit=$2
+    shift 2
+    nice -n 19 timeout --kill-after=30 "$limit" "$@" >"$logs/early $name" 2>&1 </dev/null &
+    early[$name]=$!
+}
+
+# step NAME SECONDS COMMAND…: runs a command with a time limit (0: none), or ends the early one of that name.
 step() {
     local name=$1 limit=$2 start=$SECONDS status=0 log p f s
     shift 2
-    log=$(mktemp -p "$logs")
     printf '\n=== %s: %s\n' "$name" "$*"
-    # Not through a pipe: a daemon left behind by a failed test would keep it open for ever.
-    timeout --kill-after=30 "$limit" "$@" >"$log" 2>&1 </dev/null &
-    running=$!
+    if [ -n "${early[$name]:-}" ]; then
+        log="$logs/early $name" running=${early[$name]}
+        unset "early[$name]"
+    else
+        log=$(mktemp -p "$logs")
+        # Not through a pipe: a daemon left behind by a failed test would keep it open for ever.
+        timeout --kill-after=30 "$limit" "$@" >"$log" 2>&1 </dev/null &
+        running=$!
+    fi
     tail -n +1 -s 0.2 -f --pid="$running" "$log"
     wait "$running" || status=$?
     running=
@@ -71,35 +116,55 @@ skip() {
     skipped=$((skipped + 1))
 }
 
+finish() {
+    printf '\n%s s\n' "$SECONDS"
+    # Printed once more at the end, which survives if the log is cut.
+    for i in "${!failures[@]}"; do
+        printf '\nfailed: %s\n' "${failures[i]}"
+        why "${reasons[i]}"
+    done
+    printf '%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
+    [ "$failed" = 0 ]
+    exit
+}
+
+if [ $size = quick ]; then
+    step "format" 60 cargo fmt --all --check
+    libraries=(-p uvfs-tidy -p uvfs-sync -p uvfs-cache -p uvfs)
+    step "build" 0 cargo test --quiet "${libraries[@]}" --lib --tests --no-run
+    step "tests" 300 cargo test --quiet "${libraries[@]}" --lib --tests --no-fail-fast
+    finish
+fi
+
 ci/setup.sh
 
+loom=(ci/loom.sh) tsan=(ci/tsan.sh)
+early "loom" 2400 "${loom[@]}"
 step "format" 60 cargo fmt --all --check
 step "clippy" 600 cargo clippy --quiet --workspace --all-targets -- -D warnings
 step "documentation" 600 env RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --quiet --workspace --no-deps --document-private-items
+early "ThreadSanitizer" 2400 "${tsan[@]}"
+step "build" 0 cargo test --quiet --workspace --lib --bin uvfs --test "*" --no-run
 # Tests that cannot mount say so; --show-output shows that, so that it can be counted.
 # Of the programs only `uvfs` has tests of its own. The two tests left out run below in release form: "shared stores", and
 # a storm on a mirror in "suites".
 step "tests" 900 cargo test --quiet --workspace --lib --bin uvfs --test "*" --no-fail-fast -- --show-output \
     --skip hits_store_nothing_shared --skip a_mirror_shows_changes_that_others_make
 step "documentation tests" 300 cargo test --quiet --workspace --no-fail-fast --doc
-step "loom" 600 ci/loom.sh
-step "ThreadSanitizer" 600 ci/tsan.sh
-step "Miri" 600 ci/miri.sh
+# The same packages as in ci/mounts.sh, so that nothing is compiled again with other features.
+step "release build" 0 cargo build --quiet --release -p uvfs-cli -p uvfs-tests
 step "shared stores" 300 ci/shared-stores.sh
-step "suites" 900 ci/suites.sh --quick
+step "suites" $([ $size = full ] && echo 0 || echo 900) ci/suites.sh "${suites[@]}"
 step "real programs" 900 ci/real-programs.sh
-step "transports" 300 ci/transports.sh
+step "transports" $([ $size = full ] && echo 0 || echo 300) ci/transports.sh "${ends[@]}"
+step "loom" 600 "${loom[@]}"
+step "ThreadSanitizer" 600 "${tsan[@]}"
+step "Miri" 600 ci/miri.sh
+step "packages" 120 cargo publish --dry-run --quiet --workspace --no-verify --allow-dirty
 if cargo deny --version >/dev/null 2>&1; then
     step "licences and advisories" 120 cargo deny check
 else
     skip "licences and advisories" "cargo-deny is not installed (cargo install --locked cargo-deny)"
 fi
-
-printf '\n%s s\n' "$SECONDS"
-# Printed once more at the end, which survives if the log is cut.
-for i in "${!failures[@]}"; do
-    printf '\nfailed: %s\n' "${failures[i]}"
-    why "${reasons[i]}"
-done
-printf '%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
-[ "$failed" = 0 ]
+[ $size != full ] || step "planted bugs" 0 ci/planted-bugs.sh
+finish
