@@ -10,6 +10,7 @@ pub(crate) mod context;
 pub(crate) mod cred_numbers;
 pub(crate) mod handle;
 pub(crate) mod open;
+pub(crate) mod open_cached;
 pub(crate) mod path;
 pub(crate) mod readlink;
 pub(crate) mod refwalk;
