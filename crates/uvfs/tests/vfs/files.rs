@@ -254,7 +254,9 @@ fn a_cached_file_is_opened_as_any_other() {
 /// Planted bug: plain-files-are-released.
 #[test]
 fn plain_files_need_no_call_of_the_driver() {
-    let mem = Arc::new(Mem { plain_files: true, ..Mem::default() });
+    let mut mem = Mem::default();
+    mem.plain_files = true;
+    let mem = Arc::new(mem);
     let vfs = vfs_of(Arc::clone(&mem) as Arc<dyn uvfs::Driver>);
     let root = root(&vfs);
     let made = root.open(b"f", RW | OpenFlags::CREATE, 0o644).unwrap();
