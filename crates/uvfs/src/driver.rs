@@ -202,7 +202,8 @@ pub trait Driver: Send + Sync + 'static {
         Err(Errno::OPNOTSUPP)
     }
     /// Open a regular file; the value comes back as [`File::handle`]. A caller that executes the file asks for
-    /// [`Access::EXEC`] alone. The file is read then, which needs no read permission.
+    /// [`Access::EXEC`] alone. The file is read then, which needs no read permission. Not called with
+    /// [`Features::plain_files`].
     fn open(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
         Ok(0)
     }
@@ -211,7 +212,7 @@ pub trait Driver: Send + Sync + 'static {
     fn open_to_append(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {
         self.open(op, inode, access)
     }
-    /// The last user of an open file is gone.
+    /// The last user of an open file is gone. Not called with [`Features::plain_files`].
     fn release(&self, file: File<'_>) {}
     /// The driver as a lender of open files; needed with [`Features::lends`].
     fn lender(&self) -> Option<&dyn FileLender> {

@@ -415,4 +415,7 @@ pub struct Features {
     /// The driver keeps access control lists: see [`Driver::acls`](crate::Driver::acls). A driver that
     /// `passes_through` is asked for them as extended attributes, by a front end's kernel that checks them.
     pub acl: bool,
+    /// The driver keeps nothing for an open file: its `open` allows all, and its `release` does nothing. Neither is
+    /// called, and every [`File::handle`](crate::driver::File::handle) is 0.
+    pub plain_files: bool,
 }

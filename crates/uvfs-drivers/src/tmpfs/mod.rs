@@ -109,7 +109,7 @@ impl Driver for Tmpfs {
     }
 
     fn features(&self) -> Features {
-        Features { resident: true, fixed_links: true, acl: true, ..Features::default() }
+        Features { resident: true, fixed_links: true, acl: true, plain_files: true, ..Features::default() }
     }
 
     fn root(&self, op: &Op) -> Result<NewInode> {

@@ -10,6 +10,7 @@ use uvfs_cache::machinery::TARGET_MAX;
 use crate::driver::Inode;
 use crate::namei::handle::Handle;
 use crate::namei::open::open;
+use crate::namei::open_cached::open_cached;
 use crate::namei::readlink::Target;
 use crate::namei::{Last, Parent, Walker};
 use crate::ops::rename::Side;
@@ -171,7 +172,11 @@ impl<'v> Context<'v> {
     /// EEXIST, EISDIR, ENOTDIR, ELOOP (also NOFOLLOW), EACCES, EROFS, ENXIO (a socket), EINVAL
     /// (flags), and those of making a file; see [`Vfs::mknod`].
     pub fn open(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Handle<'v>> {
-        open(&self.walker(), &self.op(), path, flags, mode)
+        let walker = self.walker();
+        match open_cached(&walker, path, flags) {
+            Some(opened) => opened,
+            None => open(&walker, &self.op(), path, flags, mode),
+        }
     }
 
     /// Makes a directory. A slash may follow its name.

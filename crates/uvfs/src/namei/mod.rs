@@ -1,15 +1,16 @@
 //! From paths to inodes, and the operations that take paths.
 //!
 //! [`walk`] goes through the cache without references and stores nothing. If it cannot decide, [`refwalk`] takes
-//! over: it takes a reference to each directory and asks drivers. [`bailout`] names and counts the reasons for giving up. [`path`] splits paths, [`open`] has the rules of
-//! `open(2)`, and [`context`] is the interface for callers. Imports run downward: this module knows `ops`, which
-//! does not know of paths.
+//! over: it takes a reference to each directory and asks drivers. [`bailout`] names and counts the reasons for giving
+//! up. [`path`] splits paths, [`open`] has the rules of `open(2)`, [`open_cached`] its usual case, and [`context`] is
+//! the interface for callers. Imports run downward: this module knows `ops`, which does not know of paths.
 
 pub(crate) mod bailout;
 pub(crate) mod context;
 pub(crate) mod cred_numbers;
 pub(crate) mod handle;
 pub(crate) mod open;
+pub(crate) mod open_cached;
 pub(crate) mod path;
 pub(crate) mod readlink;
 pub(crate) mod refwalk;

@@ -17,7 +17,7 @@ use crate::permission;
 use crate::types::{Access, Attr, Errno, Found, Op, OpenFlags, Result};
 
 /// The access that an existing node is opened for.
-fn access(flags: OpenFlags) -> Access {
+pub(super) fn access(flags: OpenFlags) -> Access {
     let mut access = Access::empty();
     access.set(Access::READ, flags.contains(OpenFlags::READ));
     access.set(Access::WRITE, flags.contains(OpenFlags::WRITE));

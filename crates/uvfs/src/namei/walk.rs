@@ -127,7 +127,7 @@ impl Walker<'_, '_> {
     /// trusted. Directories further on were found by names that are as fresh as they are. (Root may search them
     /// all.)
     #[inline]
-    fn begin(&self, start: &Inode<'_>) -> Result<Pos, Stop> {
+    pub(super) fn begin(&self, start: &Inode<'_>) -> Result<Pos, Stop> {
         let at = self.vfs.cache.pos_of(start).ok_or(Stop::Bail(Bail::Gone))?;
         if !self.cred.is_root() && start.expired() {
             return Err(Stop::BailAt(Bail::Denied, at, 0));
@@ -188,7 +188,7 @@ impl Walker<'_, '_> {
     /// Walks through a path's directories. Not inlined: the look at the last component is
     /// nearly all of many a `stat`, and inlining would put its registers into memory.
     #[inline(never)]
-    fn walk_to_end(&self, start: Pos, dirs: &[u8]) -> Result<Pos, Stop> {
+    pub(super) fn walk_to_end(&self, start: Pos, dirs: &[u8]) -> Result<Pos, Stop> {
         if dirs.len() >= WORTH_KEEPING && self.who != NOBODY {
             self.walk_by_prefix(start, dirs)
         } else {

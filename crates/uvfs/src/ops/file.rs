@@ -89,6 +89,11 @@ impl Files {
         thread_number() as u64 % SHARDS
     }
 
+    /// The parts of a mounted superblock, if the calling thread's shard has them.
+    pub(crate) fn known(&self, sb: SbId) -> Option<Arc<Base>> {
+        self.shard(self.mine()).read().known(sb)
+    }
+
     /// The parts of `sup` for open files of the calling thread.
     fn base(&self, sup: &Super, mounted: impl FnOnce() -> bool) -> Arc<Base> {
         let shard = self.shard(self.mine());
@@ -207,10 +212,9 @@ impl Vfs {
             return Err(Errno::ACCESS);
         }
         self.permit(op, inode, Access::EXEC)?;
-        let sup = self.sup(inode)?;
-        let handle = sup.driver.open(op, inode, Access::EXEC)?;
-        let file = self.driver_file(&sup, Access::READ, handle);
-        Ok(self.handle_of(inode, Some(file)))
+        let base = self.base_of(inode)?;
+        let handle = if base.features.plain_files { 0 } else { base.open(op, inode, Access::EXEC, false)? };
+        Ok(self.handle_of(inode, Some(DriverFile { base, access: Access::READ, handle })))
     }
 
     /// Whether a handle is open for `want`.
@@ -229,19 +233,24 @@ impl Vfs {
         if inode.fmt() != mode::S_IFREG {
             return Ok(None);
         }
-        let sup = self.sup(inode)?;
-        let handle = if how.append {
-            sup.driver.open_to_append(op, inode, access)?
-        } else {
-            sup.driver.open(op, inode, access)?
-        };
-        let file = self.driver_file(&sup, access, handle);
+        let base = self.base_of(inode)?;
+        let handle = if base.features.plain_files { 0 } else { base.open(op, inode, access, how.append)? };
+        let file = DriverFile { base, access, handle };
         if how.truncate {
             let set = SetAttr { size: Some(0), mtime: Some(SetTime::Now), ..SetAttr::default() };
             self.change(op, inode, &set, How { opened: true, chown: false })
                 .inspect_err(|_| file.release(inode))?;
         }
         Ok(Some(file))
+    }
+
+    /// The parts of an inode's superblock for open files of the calling thread; ESTALE once it is unmounted.
+    fn base_of(&self, inode: &Inode<'_>) -> Result<Arc<Base>> {
+        if let Some(base) = self.files.known(inode.sb()) {
+            return Ok(base);
+        }
+        let sup = self.sup(inode)?;
+        Ok(self.files.base(&sup, || self.mounts.super_of(sup.id).is_ok()))
     }
 
     /// A file that the driver has opened.

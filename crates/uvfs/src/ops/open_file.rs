@@ -16,18 +16,29 @@ use uvfs_cache::Cache;
 use crate::driver::{Driver, File, Inode};
 use crate::mount::Super;
 use crate::ops::attr::{How, MAX_FILE};
-use crate::types::{Access, Errno, Fallocate, Op, PollEvents, Result, Seek, SetAttr, SetTime};
+use crate::types::{Access, Errno, Fallocate, Features, Op, PollEvents, Result, Seek, SetAttr, SetTime};
 use crate::vfs::Vfs;
 
 /// The parts of a superblock that open files need.
 pub(crate) struct Base {
     driver: Arc<dyn Driver>,
+    pub features: Features,
     pub cache: Arc<Cache>,
 }
 
 impl Base {
     pub fn new(sup: &Super) -> Arc<Self> {
-        Arc::new(Self { driver: Arc::clone(&sup.driver), cache: Arc::clone(sup.cache()) })
+        let (driver, cache) = (Arc::clone(&sup.driver), Arc::clone(sup.cache()));
+        Arc::new(Self { driver, features: sup.features, cache })
+    }
+
+    /// Opens a regular file in the driver; returns the driver's handle.
+    pub fn open(&self, op: &Op, inode: &Inode<'_>, access: Access, append: bool) -> Result<u64> {
+        if append {
+            self.driver.open_to_append(op, inode, access)
+        } else {
+            self.driver.open(op, inode, access)
+        }
     }
 }
 
@@ -50,8 +61,11 @@ impl DriverFile {
     }
 
     /// Closes the file in the driver. Called once, with its inode.
+    #[inline]
     pub fn release(&self, inode: &Inode<'_>) {
-        self.with(inode, Driver::release);
+        if !self.base.features.plain_files {
+            self.with(inode, Driver::release);
+        }
     }
 }
 

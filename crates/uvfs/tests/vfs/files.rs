@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::common::{Mem, errno, root, touch, user, vfs, vfs_of};
-use uvfs::{Access, Cred, Errno, Fallocate, OpenFlags, RenameFlags, Seek, Vfs};
+use crate::common::{Mem, errno, new_attr, new_inode, root, touch, user, vfs, vfs_of};
+use uvfs::{Access, Cred, Errno, Fallocate, OpenFlags, RenameFlags, Seek, Vfs, mode};
 
 fn mem() -> (Arc<Mem>, Arc<Vfs>) {
     let mem = Arc::new(Mem::default());
@@ -222,4 +222,84 @@ fn a_full_cache_is_a_full_device() {
     assert_eq!(root.readdir(b"/").unwrap().len(), made);
     root.unlink(b"f0").unwrap();
     touch(&root, "again");
+}
+
+/// The first open of a thread walks with references, and the next ones do not. Both decide by the same mode. Planted
+/// bugs: open-cached-without-permission, open-cached-of-a-directory.
+#[test]
+fn a_cached_file_is_opened_as_any_other() {
+    let (mem, vfs) = mem();
+    let (root, other) = (root(&vfs), user(&vfs, 1, 1));
+    touch(&root, "f");
+    root.mkdir(b"d", 0o755).unwrap();
+    for _ in 0..3 {
+        let file = other.open(b"f", OpenFlags::READ, 0).unwrap();
+        assert_eq!(
+            (mem.open.load(Ordering::Relaxed), file.inode().id()),
+            (1, root.resolve(b"f").unwrap().id())
+        );
+        assert_eq!(file.write_at(b"x", 0), Err(Errno::BADF));
+        assert_eq!(errno(other.open(b"f", RW, 0)), Some(Errno::ACCESS));
+        assert_eq!(errno(other.open(b"f/", OpenFlags::READ, 0)), Some(Errno::NOTDIR));
+        assert_eq!(errno(root.open(b"d", RW, 0)), Some(Errno::ISDIR));
+        assert_eq!(other.open(b"d", OpenFlags::READ, 0).unwrap().read_at(&mut [0], 0), Err(Errno::ISDIR));
+        let appending = root.open(b"f", RW | OpenFlags::APPEND, 0).unwrap();
+        assert_eq!(appending.write_at(b"x", 0), Ok(1));
+    }
+    assert_eq!((root.stat(b"f").unwrap().size, mem.open.load(Ordering::Relaxed)), (3, 0));
+    root.chmod(b"f", 0o600).unwrap();
+    assert_eq!(errno(other.open(b"f", OpenFlags::READ, 0)), Some(Errno::ACCESS));
+}
+
+/// Planted bug: plain-files-are-released.
+#[test]
+fn plain_files_need_no_call_of_the_driver() {
+    let mut mem = Mem::default();
+    mem.plain_files = true;
+    let mem = Arc::new(mem);
+    let vfs = vfs_of(Arc::clone(&mem) as Arc<dyn uvfs::Driver>);
+    let root = root(&vfs);
+    let made = root.open(b"f", RW | OpenFlags::CREATE, 0o644).unwrap();
+    assert_eq!(made.write_at(b"abc", 0), Ok(3));
+    let files: Vec<_> = (0..3).map(|_| root.open(b"f", OpenFlags::READ, 0).unwrap()).collect();
+    root.unlink(b"f").unwrap();
+    for file in &files {
+        let mut bytes = [0; 3];
+        assert_eq!((file.read_at(&mut bytes, 0), &bytes), (Ok(3), b"abc"));
+    }
+    assert!(mem.evicted.lock().is_empty());
+    drop((files, made));
+    assert_eq!((mem.open.load(Ordering::Relaxed), mem.evicted.lock().len()), (0, 1));
+}
+
+/// A read-only file system with the file `f`, whose driver lets everything be opened.
+struct ReadOnly;
+
+impl uvfs::Driver for ReadOnly {
+    fn name(&self) -> &'static str {
+        "read-only"
+    }
+    fn features(&self) -> uvfs::Features {
+        uvfs::Features { read_only: true, ..uvfs::Features::default() }
+    }
+    fn root(&self, op: &uvfs::Op) -> uvfs::Result<uvfs::NewInode> {
+        Ok(new_inode(new_attr(1, mode::S_IFDIR | 0o755, 0, 0, op.now)))
+    }
+    fn statfs(&self, _: &uvfs::Op) -> uvfs::Result<uvfs::StatFs> {
+        Ok(uvfs::StatFs::default())
+    }
+    fn lookup(&self, op: &uvfs::Op, _: &uvfs::Inode<'_>, _: &[u8]) -> uvfs::Result<uvfs::Answer> {
+        Ok(uvfs::Answer::Found(new_inode(new_attr(2, mode::S_IFREG | 0o666, 0, 0, op.now))))
+    }
+}
+
+/// Planted bug: open-cached-writes-what-is-read-only.
+#[test]
+fn a_cached_file_of_a_read_only_file_system_is_not_opened_for_writing() {
+    let vfs = vfs_of(Arc::new(ReadOnly));
+    let root = root(&vfs);
+    for _ in 0..3 {
+        assert!(root.open(b"f", OpenFlags::READ, 0).is_ok());
+        assert_eq!(errno(root.open(b"f", RW, 0)), Some(Errno::ROFS));
+    }
 }

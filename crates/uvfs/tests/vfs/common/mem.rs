@@ -27,6 +27,8 @@ pub struct Mem {
     nodes: Mutex<HashMap<u64, Node>>,
     /// The VFS refuses every change with EROFS; tests set it before mounting.
     pub read_only: bool,
+    /// The VFS leaves `open` and `release` out; tests set it before mounting.
+    pub plain_files: bool,
     /// The next change fails with EIO.
     pub broken: AtomicBool,
     /// Inodes that the cache dropped, with their link counts.
@@ -88,8 +90,15 @@ impl Driver for Mem {
     }
 
     fn features(&self) -> Features {
-        let read_only = self.read_only;
-        Features { resident: true, fixed_links: true, acl: true, read_only, ..Features::default() }
+        let Self { read_only, plain_files, .. } = *self;
+        Features {
+            resident: true,
+            fixed_links: true,
+            acl: true,
+            read_only,
+            plain_files,
+            ..Features::default()
+        }
     }
 
     fn root(&self, op: &Op) -> Result<NewInode> {
