@@ -13,9 +13,9 @@
 use uvfs_sync::primitives::Ordering;
 
 use crate::cache::Cache;
-use crate::inodes::attr::{Attr, mode};
+use crate::inodes::attr::{Attr, Time, mode};
 use crate::inodes::inode_ref::InodeRef;
-use crate::inodes::symlink_targets::{CHUNK_BYTES, TARGET_MAX};
+use crate::inodes::symlink_targets::{CHUNK_BYTES, Copied, TARGET_MAX};
 use crate::walk::position::Pos;
 use crate::walk::step::{Child, Retry};
 
@@ -23,7 +23,8 @@ use crate::walk::step::{Child, Retry};
 #[doc(hidden)]
 impl Cache {
     /// Attributes and target of the symbolic link that `at` leads to, both of one moment (rule 7), with the
-    /// target's length in `out`. `None`: the target is not cached.
+    /// target's length in `out`. `None`: the driver must be asked, because the target is not cached, or because a
+    /// read at `now` moves the access time.
     ///
     /// # Errors
     /// [`Retry`] says what moved.
@@ -31,6 +32,7 @@ impl Cache {
         &self,
         at: Pos,
         child: &Child,
+        now: impl FnOnce() -> Time,
         out: &mut [u8; TARGET_MAX],
     ) -> Result<Option<(Attr, usize)>, Retry> {
         let (published, private) = (self.inodes.get(child.inode), self.inodes.private(child.inode));
@@ -38,7 +40,10 @@ impl Cache {
         let attr = published.copy(|| private);
         // Pairs with the release in `keep_target`: a reader that sees the slot sees its content.
         let slot = if attr.is_symlink() { private.alias.load(Ordering::Acquire) } else { 0 };
-        let len = if slot == 0 { 0 } else { self.inodes.targets().copy(slot, out) };
+        let Copied { len, timeless } = match slot {
+            0 => Copied { len: 0, timeless: true },
+            slot => self.inodes.targets().copy(slot, out),
+        };
         if !published.seq.check(seq) {
             return Err(Retry::Inode);
         }
@@ -48,7 +53,9 @@ impl Cache {
         if !self.check(at) {
             return Err(Retry::Parent);
         }
-        Ok((slot != 0).then_some((attr, len)))
+        self.used(child.dentry);
+        let kept = slot != 0 && (timeless || !attr.atime_is_due(now()));
+        Ok(kept.then_some((attr, len)))
     }
 }
 
@@ -56,14 +63,15 @@ impl Cache {
 #[doc(hidden)]
 impl InodeRef<'_> {
     /// Cache a symbolic link's target, which will not change while the inode lives. If it is longer than
-    /// [`TARGET_MAX`] or there is no memory, it is not cached, and the driver is asked again next time.
-    pub fn keep_target(&self, target: &[u8]) {
+    /// [`TARGET_MAX`] or there is no memory, it is not cached, and the driver is asked again next time. `timeless`: no
+    /// read of it moves the access time.
+    pub fn keep_target(&self, target: &[u8], timeless: bool) {
         let (word, targets) = (&self.private_half().alias, self.cache().inodes.targets());
         if self.fmt() != mode::S_IFLNK || word.load(Ordering::Relaxed) != 0 {
             return;
         }
         let may_grow = || self.cache().may_grow(CHUNK_BYTES);
-        let Some(slot) = targets.fill(target, &may_grow) else { return };
+        let Some(slot) = targets.fill(target, timeless, &may_grow) else { return };
         // A thread that comes second finds the same target there, and has not published its own slot.
         if word.compare_exchange(0, slot, Ordering::Release, Ordering::Relaxed).is_err() {
             targets.free(slot);

@@ -6,7 +6,8 @@
 //! also out of a mount. Absence is final if the cache is certain of it.
 //!
 //! The walk stops with a reason ([`Bail`]) at anything that it cannot decide: a name that is not cached, a symbolic
-//! link, a permission denied by expired attributes, a concurrent change. If the position is still good, the walk with
+//! link without a cached target ([`super::symlinks`] follows the others), a permission denied by expired attributes, a
+//! concurrent change. If the position is still good, the walk with
 //! references takes it over and goes on from there. The walk never blocks and calls no driver. It allocates nothing but
 //! the positions of a long path that the prefix cache does not have.
 
@@ -20,6 +21,7 @@ use crate::driver::Inode;
 use crate::namei::bailout::Bail;
 use crate::namei::cred_numbers::NOBODY;
 use crate::namei::path::{Component, Kind, component, split};
+use crate::namei::symlinks::is_followed;
 use crate::namei::{Goal, Last, Walker};
 use crate::permission::{self, Verdict};
 use crate::types::{Access, Attr, Errno, NAME_MAX, mode};
@@ -74,7 +76,7 @@ pub(crate) trait Mark {
 }
 
 /// Forgets the positions.
-struct NoTrail;
+pub(crate) struct NoTrail;
 
 impl Mark for NoTrail {
     #[inline(always)]
@@ -91,10 +93,23 @@ impl Walker<'_, '_> {
         start: &Inode<'_>,
         path: &'p [u8],
         goal: Goal,
+        links: &mut u32,
     ) -> Result<Seen<'p>, Stop> {
         let at = self.begin(start)?;
         let (dirs, last_one) = split(path);
-        let at = self.walk_dirs(at, dirs, &mut NoTrail)?;
+        let at = self.walk_dirs(at, dirs, links, &mut NoTrail)?;
+        self.end_of(at, last_one, goal, links)
+    }
+
+    /// The end of a walk that reached the last component's directory.
+    #[inline]
+    pub(crate) fn end_of<'p>(
+        &self,
+        at: Pos,
+        last_one: Option<Component<'p>>,
+        goal: Goal,
+        links: &mut u32,
+    ) -> Result<Seen<'p>, Stop> {
         let Some(c) = last_one else {
             return Ok(match goal {
                 Goal::Attr { .. } | Goal::Node { .. } => Seen::Node(at),
@@ -112,8 +127,8 @@ impl Walker<'_, '_> {
             Kind::DotDot => Ok(Seen::Node(self.up(at)?)),
             Kind::Name => {
                 let child = self.find(at, c)?;
-                if child.fmt() == mode::S_IFLNK && (c.slash || goal.follows()) {
-                    return Err(Stop::BailAt(Bail::Symlink, at, c.start));
+                if is_followed(child.fmt(), c.slash, goal.follows()) {
+                    return self.end_through(at, c, goal, links);
                 }
                 if child.fmt() != mode::S_IFDIR && c.slash {
                     return Err(Stop::BailAt(Bail::NotDirectory, at, c.start));
@@ -127,7 +142,7 @@ impl Walker<'_, '_> {
     /// trusted. Directories further on were found by names that are as fresh as they are. (Root may search them
     /// all.)
     #[inline]
-    fn begin(&self, start: &Inode<'_>) -> Result<Pos, Stop> {
+    pub(crate) fn begin(&self, start: &Inode<'_>) -> Result<Pos, Stop> {
         let at = self.vfs.cache.pos_of(start).ok_or(Stop::Bail(Bail::Gone))?;
         if !self.cred.is_root() && start.expired() {
             return Err(Stop::BailAt(Bail::Denied, at, 0));
@@ -136,9 +151,16 @@ impl Walker<'_, '_> {
     }
 
     /// Walks through `dirs`, the front part of a path, all of whose components are to be entered. `trail` has the
-    /// start, and gets all positions after it.
+    /// start, and gets all positions after it. `links` counts the symbolic links that were followed, at an error those
+    /// before its place.
     #[inline(always)]
-    fn walk_dirs<M: Mark>(&self, mut at: Pos, dirs: &[u8], trail: &mut M) -> Result<Pos, Stop> {
+    pub(crate) fn walk_dirs<M: Mark>(
+        &self,
+        mut at: Pos,
+        dirs: &[u8],
+        links: &mut u32,
+        trail: &mut M,
+    ) -> Result<Pos, Stop> {
         let cache = &self.vfs.cache;
         let names = cache.names();
         let mut offset = 0;
@@ -156,12 +178,16 @@ impl Walker<'_, '_> {
                     if c.name.len() > NAME_MAX {
                         return Err(Stop::BailAt(Bail::LongName, at, offset));
                     }
-                    let below = cache.down(&names, at, &names.hash(c.name));
-                    let covered = below.map_err(|stuck| stop(stuck, at, offset))?;
-                    trail.add(covered);
-                    at = self.across(covered)?;
-                    if at != covered {
-                        trail.add(at);
+                    match cache.down(&names, at, &names.hash(c.name)) {
+                        Ok(covered) => {
+                            trail.add(covered);
+                            at = self.across(covered)?;
+                            if at != covered {
+                                trail.add(at);
+                            }
+                        }
+                        Err(Stuck::Symlink) => at = self.through(at, c, links, trail)?,
+                        Err(stuck) => return Err(stop(stuck, at, offset)),
                     }
                 }
             }
@@ -177,33 +203,35 @@ impl Walker<'_, '_> {
         start: &Inode<'_>,
         path: &[u8],
         follow: bool,
+        links: &mut u32,
         attr: &mut Attr,
     ) -> Result<(), Stop> {
         let start = self.begin(start)?;
         let (dirs, last) = split(path);
-        let at = if dirs.is_empty() { start } else { self.walk_to_end(start, dirs)? };
-        self.attr_of_end(at, last, path.len(), follow, attr)
+        let at = if dirs.is_empty() { start } else { self.walk_to_end(start, dirs, links)? };
+        self.attr_of_end(at, last, path.len(), follow, links, attr)
     }
 
     /// Walks through a path's directories. Not inlined: the look at the last component is
     /// nearly all of many a `stat`, and inlining would put its registers into memory.
     #[inline(never)]
-    fn walk_to_end(&self, start: Pos, dirs: &[u8]) -> Result<Pos, Stop> {
+    pub(crate) fn walk_to_end(&self, start: Pos, dirs: &[u8], links: &mut u32) -> Result<Pos, Stop> {
         if dirs.len() >= WORTH_KEEPING && self.who != NOBODY {
-            self.walk_by_prefix(start, dirs)
+            self.walk_by_prefix(start, dirs, links)
         } else {
-            self.walk_dirs(start, dirs, &mut NoTrail)
+            self.walk_dirs(start, dirs, links, &mut NoTrail)
         }
     }
 
     /// The attributes of a path of `len` bytes that was walked to its last component.
     #[inline(always)]
-    fn attr_of_end(
+    pub(crate) fn attr_of_end(
         &self,
         at: Pos,
         last: Option<Component<'_>>,
         len: usize,
         follow: bool,
+        links: &mut u32,
         attr: &mut Attr,
     ) -> Result<(), Stop> {
         let Some(c) = last else { return self.attr_at(at, len, attr) };
@@ -211,7 +239,7 @@ impl Walker<'_, '_> {
             return Err(self.denied(at, c.start));
         }
         match c.kind {
-            Kind::Name => self.attr_of_last(at, c, follow, attr),
+            Kind::Name => self.attr_of_last(at, c, follow, links, attr),
             Kind::Dot => self.attr_at(at, len, attr),
             Kind::DotDot => self.attr_at(self.up(at)?, len, attr),
         }
@@ -219,32 +247,45 @@ impl Walker<'_, '_> {
 
     /// [`Walker::walk_dirs`] through the prefix cache.
     #[inline(always)]
-    fn walk_by_prefix(&self, start: Pos, dirs: &[u8]) -> Result<Pos, Stop> {
+    fn walk_by_prefix(&self, start: Pos, dirs: &[u8], links: &mut u32) -> Result<Pos, Stop> {
         // While mounts change, the two halves of a walk may see different ones.
         let Some(mounts) = self.vfs.mounts.generation() else {
-            return self.walk_dirs(start, dirs, &mut NoTrail);
+            return self.walk_dirs(start, dirs, links, &mut NoTrail);
         };
         let cache = &self.vfs.cache;
         match Question::new(cache, start.id(), self.who, mounts, dirs) {
             Some(question) => match cache.prefix(&question) {
                 Some(at) => Ok(at),
-                None => self.walk_and_note(start, dirs, &question),
+                None => self.walk_and_note(start, dirs, &question, links),
             },
-            None => self.walk_dirs(start, dirs, &mut NoTrail),
+            None => self.walk_dirs(start, dirs, links, &mut NoTrail),
         }
     }
 
     #[inline(never)]
-    fn walk_and_note(&self, start: Pos, dirs: &[u8], question: &Question) -> Result<Pos, Stop> {
+    fn walk_and_note(
+        &self,
+        start: Pos,
+        dirs: &[u8],
+        question: &Question,
+        links: &mut u32,
+    ) -> Result<Pos, Stop> {
         let mut way = Way::new(start);
-        let at = self.walk_dirs(start, dirs, &mut way)?;
+        let at = self.walk_dirs(start, dirs, links, &mut way)?;
         self.vfs.cache.note_prefix(question, &way);
         Ok(at)
     }
 
     /// The last component's attributes.
     #[inline(always)]
-    fn attr_of_last(&self, at: Pos, c: Component<'_>, follow: bool, attr: &mut Attr) -> Result<(), Stop> {
+    fn attr_of_last(
+        &self,
+        at: Pos,
+        c: Component<'_>,
+        follow: bool,
+        links: &mut u32,
+        attr: &mut Attr,
+    ) -> Result<(), Stop> {
         let cache = &self.vfs.cache;
         if c.name.len() > NAME_MAX {
             return Err(Stop::BailAt(Bail::LongName, at, c.start));
@@ -258,8 +299,8 @@ impl Walker<'_, '_> {
                 Some(root) => self.attr_by_id(root, attr, Stop::Bail(Bail::Gone)),
             };
         }
-        if attr.is_symlink() && (follow || c.slash) {
-            return Err(Stop::BailAt(Bail::Symlink, at, c.start));
+        if is_followed(attr.fmt(), c.slash, follow) {
+            return self.attr_through(at, c, follow, links, attr);
         }
         if c.slash { Err(Stop::BailAt(Bail::NotDirectory, at, c.start)) } else { Ok(()) }
     }
@@ -283,7 +324,7 @@ impl Walker<'_, '_> {
     /// directory has not changed, so mode and owner were of one moment, and its attributes have not expired.
     /// Otherwise the walk with references decides. It also decides if a list must be asked.
     #[cold]
-    fn denied(&self, at: Pos, offset: usize) -> Stop {
+    pub(crate) fn denied(&self, at: Pos, offset: usize) -> Stop {
         let perm = self.vfs.cache.perm(at);
         if permission::verdict(self.cred, perm, Access::EXEC) == Verdict::List {
             return Stop::BailAt(Bail::Acl, at, offset);
@@ -297,7 +338,7 @@ impl Walker<'_, '_> {
     }
 
     /// Finds one name in one directory.
-    fn find(&self, at: Pos, c: Component<'_>) -> Result<Child, Stop> {
+    pub(crate) fn find(&self, at: Pos, c: Component<'_>) -> Result<Child, Stop> {
         let cache = &self.vfs.cache;
         if c.name.len() > NAME_MAX {
             return Err(Stop::BailAt(Bail::LongName, at, c.start));
@@ -345,7 +386,7 @@ impl Walker<'_, '_> {
     }
 
     /// `..`: stays at the walker's root, and leaves the mount at a mounted root.
-    fn up(&self, at: Pos) -> Result<Pos, Stop> {
+    pub(crate) fn up(&self, at: Pos) -> Result<Pos, Stop> {
         let cache = &self.vfs.cache;
         if self.is_root(at.id()) {
             return Ok(at);

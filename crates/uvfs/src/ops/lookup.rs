@@ -194,7 +194,7 @@ impl Vfs {
         let sup = self.sup(inode)?;
         let target = sup.driver.readlink(op, inode)?;
         if sup.features.fixed_links {
-            inode.keep_target(&target);
+            inode.keep_target(&target, sup.features.timeless_links);
         }
         Ok(target)
     }
