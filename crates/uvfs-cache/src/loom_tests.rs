@@ -117,7 +117,7 @@ impl World {
     }
     /// A question of caller 1 without mounts.
     fn ask(&self, start: Pos, text: &[u8]) -> Question {
-        Question::new(&self.cache, start.id(), 1, 0, text).unwrap()
+        Question::new(&self.cache, (start.id(), start.id()), 1, 0, text).unwrap()
     }
     fn note(&self, start: Pos, text: &[u8], at: Pos) {
         let mut way = Way::new(start);
@@ -125,7 +125,7 @@ impl World {
         self.cache.note_prefix(&self.ask(start, text), &way);
     }
     fn prefix(&self, start: Pos, text: &[u8]) -> Option<Pos> {
-        self.cache.prefix(&self.ask(start, text))
+        self.cache.prefix(&self.ask(start, text)).map(|(at, _)| at)
     }
     fn rename(&self, from: &[u8], to: &[u8]) {
         let root = self.root();
@@ -436,7 +436,7 @@ fn loom_rule3_a_recycled_target_is_not_copied() {
             move |w| {
                 let mut out = [0; TARGET_MAX];
                 let read = w.cache.child_target(at, &child, || Time::new(0, 0), &mut out);
-                read.map(|found| found.map(|(_, len)| out[..len].to_vec()))
+                read.map(|found| found.map(|found| out[..found.len].to_vec()))
             },
             |w| {
                 w.remove(b"a");
@@ -460,7 +460,7 @@ fn loom_rule16_a_target_is_filled_before_it_is_kept() {
             move |w| {
                 let mut out = [0; TARGET_MAX];
                 let read = w.cache.child_target(at, &child, || Time::new(0, 0), &mut out);
-                read.map(|found| found.map(|(_, len)| out[..len].to_vec()))
+                read.map(|found| found.map(|found| out[..found.len].to_vec()))
             },
             |w| {
                 w.cache

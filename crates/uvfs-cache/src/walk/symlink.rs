@@ -16,14 +16,26 @@ use crate::cache::Cache;
 use crate::inodes::attr::{Attr, Time, mode};
 use crate::inodes::inode_ref::InodeRef;
 use crate::inodes::symlink_targets::{CHUNK_BYTES, Copied, TARGET_MAX};
+use crate::walk::passed_links::PassedLink;
 use crate::walk::position::Pos;
 use crate::walk::step::{Child, Retry};
+
+/// A link whose target was copied.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its attributes.
+    pub attr: Attr,
+    /// Length of the target.
+    pub len: usize,
+    /// The link, for a prefix entry.
+    pub link: PassedLink,
+}
 
 // For this project's own crates: see `machinery`.
 #[doc(hidden)]
 impl Cache {
     /// Attributes and target of the symbolic link that `at` leads to, both of one moment (rule 7), with the
-    /// target's length in `out`. `None`: the driver must be asked, because the target is not cached, or because a
+    /// target in `out`. `None`: the driver must be asked, because the target is not cached, or because a
     /// read at `now` moves the access time.
     ///
     /// # Errors
@@ -34,7 +46,7 @@ impl Cache {
         child: &Child,
         now: impl FnOnce() -> Time,
         out: &mut [u8; TARGET_MAX],
-    ) -> Result<Option<(Attr, usize)>, Retry> {
+    ) -> Result<Option<Target>, Retry> {
         let (published, private) = (self.inodes.get(child.inode), self.inodes.private(child.inode));
         let seq = published.seq.begin().ok_or(Retry::Inode)?;
         let attr = published.copy(|| private);
@@ -54,8 +66,17 @@ impl Cache {
             return Err(Retry::Parent);
         }
         self.used(child.dentry);
+        // A time that fits no entry is due at once there, and the walk decides.
+        let due = if timeless { u32::MAX } else { u32::try_from(attr.atime_due_at()).unwrap_or(0) };
         let kept = slot != 0 && (timeless || !attr.atime_is_due(now()));
-        Ok(kept.then_some((attr, len)))
+        let link = PassedLink {
+            dentry: child.dentry,
+            dentry_seq: child.seq,
+            inode: child.inode,
+            inode_seq: seq,
+            due,
+        };
+        Ok(kept.then_some(Target { attr, len, link }))
     }
 }
 

@@ -16,11 +16,11 @@ use uvfs_cache::machinery::{Perm, Pos, TARGET_MAX};
 use crate::driver::Inode;
 use crate::namei::bailout::Bail;
 use crate::namei::path::{Component, Kind, component, split};
-use crate::namei::walk::{Mark, Seen, Stop};
+use crate::namei::walk::{Mark, NoTrail, Seen, Stop};
 use crate::namei::{Goal, Walker};
 use crate::permission;
 use crate::types::{Attr, Errno, MAX_SYMLINKS, Op, Result, mode};
-use crate::vfs::now;
+use crate::vfs::now_coarse;
 
 /// Whether a walk follows what has this type, as the last component: with a slash after it, or if its goal says so.
 #[inline(always)]
@@ -36,6 +36,13 @@ fn may_be_one_more(links: u32) -> Result<()> {
 /// ENOENT if the target is empty.
 fn leads_somewhere(target: &[u8]) -> Result<()> {
     if target.is_empty() { Err(Errno::NOENT) } else { Ok(()) }
+}
+
+/// Counts the links on the way of a prefix entry.
+#[cold]
+pub(crate) fn count_more(links: &mut u32, more: u32) -> std::result::Result<(), Stop> {
+    *links += more;
+    if *links > MAX_SYMLINKS { Err(Stop::Final(Errno::LOOP)) } else { Ok(()) }
 }
 
 /// The target of the link `inode`, after `links` others; ELOOP if those are too many. Never empty.
@@ -55,8 +62,24 @@ pub(crate) fn replaced(mut target: Vec<u8>, text: &[u8], c: Component<'_>) -> Ve
     target
 }
 
+/// The component that led to a link: fewer words than a [`Component`], for a hit keeps all of them in registers.
+#[derive(Clone, Copy)]
+pub(crate) struct Link<'p> {
+    name: &'p [u8],
+    start: usize,
+    /// Whether a slash comes after it, as the last component.
+    slash: bool,
+}
+
+impl<'p> From<Component<'p>> for Link<'p> {
+    #[inline(always)]
+    fn from(c: Component<'p>) -> Self {
+        Self { name: c.name, start: c.start, slash: c.slash }
+    }
+}
+
 /// A place in a link's target as the place before the link, with the links before it.
-fn before_link(stop: Stop, at: Pos, c: Component<'_>, before: u32, links: &mut u32) -> Stop {
+fn before_link(stop: Stop, at: Pos, c: Link<'_>, before: u32, links: &mut u32) -> Stop {
     match stop {
         Stop::BailAt(bail, ..) => {
             *links = before;
@@ -73,16 +96,15 @@ impl Walker<'_, '_> {
     pub(crate) fn through<M: Mark>(
         &self,
         at: Pos,
-        c: Component<'_>,
+        c: Link<'_>,
         links: &mut u32,
         trail: &mut M,
     ) -> std::result::Result<Pos, Stop> {
         let (before, mut buffer) = (*links, [0; TARGET_MAX]);
-        let target = self.target_of(at, c, false, links, &mut buffer)?;
-        trail.spoil();
-        let end = self
-            .target_start(at, target, target)
-            .and_then(|(start, rest)| self.walk_dirs(start, rest, links, trail));
+        let target = self.target_of(at, c, false, links, &mut buffer, trail)?;
+        let end = self.target_start(at, target, target, trail).and_then(|(start, rest)| {
+            if M::KEPT { self.walk_dirs(start, rest, links, trail) } else { self.walk_to_end(start, rest, links) }
+        });
         end.map_err(|stop| before_link(stop, at, c, before, links))
     }
 
@@ -92,13 +114,13 @@ impl Walker<'_, '_> {
     pub(crate) fn attr_through(
         &self,
         at: Pos,
-        c: Component<'_>,
+        c: Link<'_>,
         follow: bool,
         links: &mut u32,
         attr: &mut Attr,
     ) -> std::result::Result<(), Stop> {
         let (before, mut buffer) = (*links, [0; TARGET_MAX]);
-        let target = self.target_of(at, c, true, links, &mut buffer)?;
+        let target = self.target_of(at, c, true, links, &mut buffer, &mut NoTrail)?;
         let end = self
             .last_of_target(at, c, target, links)
             .and_then(|(at, last)| self.attr_of_end(at, last, target.len(), follow, links, attr));
@@ -111,12 +133,12 @@ impl Walker<'_, '_> {
     pub(crate) fn end_through<'p>(
         &self,
         at: Pos,
-        c: Component<'_>,
+        c: Link<'_>,
         goal: Goal,
         links: &mut u32,
     ) -> std::result::Result<Seen<'p>, Stop> {
         let (before, mut buffer) = (*links, [0; TARGET_MAX]);
-        let target = self.target_of(at, c, true, links, &mut buffer)?;
+        let target = self.target_of(at, c, true, links, &mut buffer, &mut NoTrail)?;
         let end = self.last_of_target(at, c, target, links).and_then(|(at, last)| {
             match self.end_of(at, last, goal, links)? {
                 Seen::Child(at, child) => Ok(Seen::Child(at, child)),
@@ -127,25 +149,26 @@ impl Walker<'_, '_> {
     }
 
     /// Copies the target of the link `c` in `at`, and counts the link. `last`: it is the last component of its path.
-    fn target_of<'b>(
+    fn target_of<'b, M: Mark>(
         &self,
         at: Pos,
-        c: Component<'_>,
+        c: Link<'_>,
         last: bool,
         links: &mut u32,
         buffer: &'b mut [u8; TARGET_MAX],
+        trail: &mut M,
     ) -> std::result::Result<&'b [u8], Stop> {
         let (vfs, bail) = (self.vfs, Stop::BailAt(Bail::Symlink, at, c.start));
         // Read before the position is checked together with the link.
         let dir = vfs.cache.perm(at);
-        let child = self.find(at, c)?;
+        let child = self.find(at, c.name, c.start)?;
         if child.fmt() != mode::S_IFLNK {
             return Err(Stop::Bail(Bail::Dentry));
         }
-        let Some((attr, len)) = vfs.cache.child_target(at, &child, now, buffer)? else { return Err(bail) };
-        let target = &buffer[..len];
+        let Some(found) = vfs.cache.child_target(at, &child, now_coarse, buffer)? else { return Err(bail) };
+        let target = &buffer[..found.len];
         if last {
-            self.may_follow_at(at, dir, &attr, bail)?;
+            self.may_follow_at(at, dir, &found.attr, bail)?;
         }
         may_be_one_more(*links).and_then(|()| leads_somewhere(target)).map_err(Stop::Final)?;
         // Only the walk with references knows the control directory.
@@ -153,6 +176,7 @@ impl Walker<'_, '_> {
             return Err(Stop::BailAt(Bail::Symlink, at, c.start));
         }
         *links += 1;
+        trail.add_link(found.link);
         Ok(target)
     }
 
@@ -172,26 +196,29 @@ impl Walker<'_, '_> {
     fn last_of_target<'t>(
         &self,
         at: Pos,
-        link: Component<'_>,
+        link: Link<'_>,
         target: &'t [u8],
         links: &mut u32,
     ) -> std::result::Result<(Pos, Option<Component<'t>>), Stop> {
         let (dirs, last) = split(target);
-        let (start, rest) = self.target_start(at, target, dirs)?;
+        let (start, rest) = self.target_start(at, target, dirs, &mut NoTrail)?;
         let end = if rest.is_empty() { start } else { self.walk_to_end(start, rest, links)? };
         Ok((end, last.map(|c| Component { slash: c.slash || link.slash, ..c })))
     }
 
     /// The directory in which the walk of `dirs`, the front part of a target, begins, and the rest of `dirs`. A
     /// relative one often begins with `..`; the rest is then often that of another path too.
-    fn target_start<'t>(
+    fn target_start<'t, M: Mark>(
         &self,
         at: Pos,
         target: &[u8],
         dirs: &'t [u8],
+        trail: &mut M,
     ) -> std::result::Result<(Pos, &'t [u8]), Stop> {
         if target.starts_with(b"/") {
-            return Ok((self.begin(self.root)?, dirs));
+            let root = self.begin(self.root)?;
+            trail.add(root);
+            return Ok((root, dirs));
         }
         let (mut at, mut offset) = (at, 0);
         while let Some(c) = component(dirs, offset).filter(|c| c.kind != Kind::Name) {
@@ -199,7 +226,12 @@ impl Walker<'_, '_> {
                 return Err(self.denied(at, 0));
             }
             if c.kind == Kind::DotDot {
+                // The way out of a mount reads the mount point, which is no position of the walk.
+                if M::KEPT && self.vfs.mounts.is_mounted_root(at.id()) {
+                    trail.spoil();
+                }
                 at = self.up(at)?;
+                trail.add(at);
             }
             offset = c.next;
         }

@@ -15,16 +15,17 @@ use std::borrow::Cow;
 
 use uvfs_cache::InodeId;
 use uvfs_cache::machinery::prefix::{Question, Way};
-use uvfs_cache::machinery::{Child, Pos, Retry, Step, Stuck};
+use uvfs_cache::machinery::{Child, Followed, PassedLink, Pos, Retry, Step, Stuck};
 
 use crate::driver::Inode;
 use crate::namei::bailout::Bail;
 use crate::namei::cred_numbers::NOBODY;
 use crate::namei::path::{Component, Kind, component, split};
-use crate::namei::symlinks::is_followed;
+use crate::namei::symlinks::{count_more, is_followed};
 use crate::namei::{Goal, Last, Walker};
 use crate::permission::{self, Verdict};
 use crate::types::{Access, Attr, Errno, NAME_MAX, mode};
+use crate::vfs::now_coarse;
 
 /// Shorter directory parts are walked: one or two components take no longer than a look in the prefix cache.
 const WORTH_KEEPING: usize = 16;
@@ -58,9 +59,15 @@ impl From<Retry> for Stop {
 }
 
 impl Mark for Way {
+    const KEPT: bool = true;
+
     #[inline(always)]
     fn add(&mut self, at: Pos) {
         Way::add(self, at);
+    }
+
+    fn add_link(&mut self, link: PassedLink) {
+        Way::add_link(self, link);
     }
 
     fn spoil(&mut self) {
@@ -70,7 +77,10 @@ impl Mark for Way {
 
 /// A recorder of the positions of a walk.
 pub(crate) trait Mark {
+    /// Whether it needs all positions, so that no prefix entry may lead over some.
+    const KEPT: bool;
     fn add(&mut self, at: Pos);
+    fn add_link(&mut self, link: PassedLink);
     /// Nothing of this walk may be kept.
     fn spoil(&mut self);
 }
@@ -79,8 +89,13 @@ pub(crate) trait Mark {
 pub(crate) struct NoTrail;
 
 impl Mark for NoTrail {
+    const KEPT: bool = false;
+
     #[inline(always)]
     fn add(&mut self, _: Pos) {}
+
+    #[inline(always)]
+    fn add_link(&mut self, _: PassedLink) {}
 
     #[inline(always)]
     fn spoil(&mut self) {}
@@ -126,9 +141,9 @@ impl Walker<'_, '_> {
             Kind::Dot => Ok(Seen::Node(at)),
             Kind::DotDot => Ok(Seen::Node(self.up(at)?)),
             Kind::Name => {
-                let child = self.find(at, c)?;
+                let child = self.find(at, c.name, c.start)?;
                 if is_followed(child.fmt(), c.slash, goal.follows()) {
-                    return self.end_through(at, c, goal, links);
+                    return self.end_through(at, c.into(), goal, links);
                 }
                 if child.fmt() != mode::S_IFDIR && c.slash {
                     return Err(Stop::BailAt(Bail::NotDirectory, at, c.start));
@@ -186,7 +201,7 @@ impl Walker<'_, '_> {
                                 trail.add(at);
                             }
                         }
-                        Err(Stuck::Symlink) => at = self.through(at, c, links, trail)?,
+                        Err(Stuck::Symlink) => at = self.through(at, c.into(), links, trail)?,
                         Err(stuck) => return Err(stop(stuck, at, offset)),
                     }
                 }
@@ -253,10 +268,13 @@ impl Walker<'_, '_> {
             return self.walk_dirs(start, dirs, links, &mut NoTrail);
         };
         let cache = &self.vfs.cache;
-        match Question::new(cache, start.id(), self.who, mounts, dirs) {
+        match Question::new(cache, (start.id(), self.root.id()), self.who, mounts, dirs) {
             Some(question) => match cache.prefix(&question) {
-                Some(at) => Ok(at),
-                None => self.walk_and_note(start, dirs, &question, links),
+                Some((at, Followed::NONE)) => Ok(at),
+                Some((at, followed)) if !followed.is_due(now_coarse) => {
+                    count_more(links, followed.links()).map(|()| at)
+                }
+                _ => self.walk_and_note(start, dirs, &question, links),
             },
             None => self.walk_dirs(start, dirs, links, &mut NoTrail),
         }
@@ -300,7 +318,7 @@ impl Walker<'_, '_> {
             };
         }
         if is_followed(attr.fmt(), c.slash, follow) {
-            return self.attr_through(at, c, follow, links, attr);
+            return self.attr_through(at, c.into(), follow, links, attr);
         }
         if c.slash { Err(Stop::BailAt(Bail::NotDirectory, at, c.start)) } else { Ok(()) }
     }
@@ -337,16 +355,16 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// Finds one name in one directory.
-    pub(crate) fn find(&self, at: Pos, c: Component<'_>) -> Result<Child, Stop> {
+    /// Finds one name, which stands at `start` of the path, in one directory.
+    pub(crate) fn find(&self, at: Pos, name: &[u8], start: usize) -> Result<Child, Stop> {
         let cache = &self.vfs.cache;
-        if c.name.len() > NAME_MAX {
-            return Err(Stop::BailAt(Bail::LongName, at, c.start));
+        if name.len() > NAME_MAX {
+            return Err(Stop::BailAt(Bail::LongName, at, start));
         }
-        match cache.step(at, c.name) {
+        match cache.step(at, name) {
             Step::Found(child) => Ok(child),
-            Step::Absent => Err(stop(Stuck::Absent, at, c.start)),
-            Step::Unknown => Err(Stop::BailAt(Bail::NotCached, at, c.start)),
+            Step::Absent => Err(stop(Stuck::Absent, at, start)),
+            Step::Unknown => Err(Stop::BailAt(Bail::NotCached, at, start)),
             Step::Retry(retry) => Err(retry.into()),
         }
     }
