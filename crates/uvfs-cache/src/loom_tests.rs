@@ -12,6 +12,7 @@
 
 mod exchange;
 mod hit;
+mod links;
 mod listing;
 mod numbers;
 mod prefixes;

@@ -134,7 +134,9 @@ impl<'v> Walker<'_, 'v> {
     ) -> Result<Attr> {
         let mut attr = Attr::default();
         let mut attempt = |links: &mut u32| self.attr_lockless(start, path, follow, links, &mut attr);
-        let Err(fallback) = self.again(start, path, mounts, (stop, links, 0), &mut attempt) else { return Ok(attr) };
+        let Err(fallback) = self.again(start, path, mounts, (stop, links, 0), &mut attempt) else {
+            return Ok(attr);
+        };
         match self.attr_held(start, path, follow, fallback) {
             // The walk's end has been replaced by another inode meanwhile.
             Err(Errno::STALE) => self.attr_held(start, path, follow, Fallback::From(start.clone(), 0, 0)),
@@ -160,8 +162,8 @@ impl<'v> Walker<'_, 'v> {
     pub(crate) fn node(&self, path: &[u8], follow: bool) -> Result<Inode<'v>> {
         let goal = Goal::Node { follow };
         let start = self.start(self.cwd, path)?;
-        let seen =
-            self.lockless(start, path, 0, |links| self.hold_end(self.walk_lockless(start, path, goal, links)?));
+        let seen = self
+            .lockless(start, path, 0, |links| self.hold_end(self.walk_lockless(start, path, goal, links)?));
         match seen {
             Ok(inode) => Ok(inode),
             Err(fallback) => self.held(start, path, goal, fallback, 0).map(|arrived| arrived.inode),
@@ -298,10 +300,12 @@ impl<'v> Walker<'_, 'v> {
     ) -> Result<Arrived<'v, 'p>> {
         match fallback {
             Fallback::Final(errno) => Err(errno),
-            Fallback::From(dir, rest, before) => match RefWalk::new(self, dir, path, rest, before).run(goal) {
-                Err(Errno::STALE) => RefWalk::new(self, start.clone(), path, 0, links).run(goal),
-                outcome => outcome,
-            },
+            Fallback::From(dir, rest, before) => {
+                match RefWalk::new(self, dir, path, rest, before).run(goal) {
+                    Err(Errno::STALE) => RefWalk::new(self, start.clone(), path, 0, links).run(goal),
+                    outcome => outcome,
+                }
+            }
         }
     }
 

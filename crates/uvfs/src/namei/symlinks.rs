@@ -103,7 +103,11 @@ impl Walker<'_, '_> {
         let (before, mut buffer) = (*links, [0; TARGET_MAX]);
         let target = self.target_of(at, c, false, links, &mut buffer, trail)?;
         let end = self.target_start(at, target, target, trail).and_then(|(start, rest)| {
-            if M::KEPT { self.walk_dirs(start, rest, links, trail) } else { self.walk_to_end(start, rest, links) }
+            if M::KEPT {
+                self.walk_dirs(start, rest, links, trail)
+            } else {
+                self.walk_to_end(start, rest, links)
+            }
         });
         end.map_err(|stop| before_link(stop, at, c, before, links))
     }

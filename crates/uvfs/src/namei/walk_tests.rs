@@ -153,7 +153,8 @@ fn a_mode_that_was_believed_is_checked_on_every_way_out() {
             for path in PATHS {
                 // Fills the cache.
                 let _ = context.stat(path.as_bytes());
-                for how in [How::Node(false), How::Node(true), How::Parent, How::Attr(false), How::Attr(true)] {
+                for how in [How::Node(false), How::Node(true), How::Parent, How::Attr(false), How::Attr(true)]
+                {
                     assert!(changing_each(&walker, how, path) > 0, "{start}: {path}: no permission was read");
                 }
             }

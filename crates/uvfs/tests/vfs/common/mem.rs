@@ -89,7 +89,14 @@ impl Driver for Mem {
 
     fn features(&self) -> Features {
         let read_only = self.read_only;
-        Features { resident: true, fixed_links: true, acl: true, read_only, ..Features::default() }
+        Features {
+            resident: true,
+            fixed_links: true,
+            timeless_links: true,
+            acl: true,
+            read_only,
+            ..Features::default()
+        }
     }
 
     fn root(&self, op: &Op) -> Result<NewInode> {
