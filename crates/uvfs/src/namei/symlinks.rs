@@ -162,38 +162,42 @@ impl Walker<'_, '_> {
         buffer: &'b mut [u8; TARGET_MAX],
         trail: &mut M,
     ) -> std::result::Result<&'b [u8], Stop> {
-        let (vfs, bail) = (self.vfs, Stop::BailAt(Bail::Symlink, at, c.start));
+        let vfs = self.vfs;
+        let bail = || Stop::BailAt(Bail::Symlink, at, c.start);
         // Read before the position is checked together with the link.
         let dir = vfs.cache.perm(at);
         let child = self.find(at, c.name, c.start)?;
         if child.fmt() != mode::S_IFLNK {
             return Err(Stop::Bail(Bail::Dentry));
         }
-        let Some(found) = vfs.cache.child_target(at, &child, now_coarse, buffer)? else { return Err(bail) };
+        let Some(found) = vfs.cache.child_target(at, &child, now_coarse, buffer)? else {
+            return Err(bail());
+        };
         let target = &buffer[..found.len];
         if last {
-            self.may_follow_at(at, dir, &found.attr, bail)?;
+            self.may_follow_at(at, dir, &found.attr)?.then_some(()).ok_or_else(bail)?;
         }
         may_be_one_more(*links).and_then(|()| leads_somewhere(target)).map_err(Stop::Final)?;
         // Only the walk with references knows the control directory.
         if vfs.may_mean_control(target) {
-            return Err(Stop::BailAt(Bail::Symlink, at, c.start));
+            return Err(bail());
         }
         *links += 1;
         trail.add_link(found.link);
         Ok(target)
     }
 
-    /// The rule for the last link of a path. Attributes that may be stale forbid nothing, and permit nothing.
-    fn may_follow_at(&self, at: Pos, dir: Perm, link: &Attr, bail: Stop) -> std::result::Result<(), Stop> {
+    /// The rule for the last link of a path. False: it is left to the walk with references, because attributes that may
+    /// be stale neither forbid nor permit.
+    fn may_follow_at(&self, at: Pos, dir: Perm, link: &Attr) -> std::result::Result<bool, Stop> {
         let rules = self.vfs.protected;
         if !rules.symlinks || self.cred.uid == link.uid {
-            return Ok(());
+            return Ok(true);
         }
         if self.vfs.cache.is_stale(at) || !self.vfs.cache.believed(at) {
-            return Err(bail);
+            return Ok(false);
         }
-        permission::may_follow(rules, self.cred, dir, link).map_err(Stop::Final)
+        permission::may_follow(rules, self.cred, dir, link).map(|()| true).map_err(Stop::Final)
     }
 
     /// The directory of the last component of a target, and that component. It has a slash after it if the link has.

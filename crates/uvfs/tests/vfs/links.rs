@@ -3,9 +3,10 @@
 //! The paths are long enough for prefix entries, which then pass the links.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::common::{Mem, errno, root, touch, user, vfs};
-use uvfs::{Context, Errno, RenameFlags, Vfs};
+use crate::common::{Mem, errno, root, touch, user, vfs, vfs_of};
+use uvfs::{Context, Cred, Errno, RenameFlags, Time, Vfs};
 
 const DIRS: [&str; 5] = ["/class", "/class/first", "/devices", "/devices/second", "/devices/second/third"];
 /// Relative, with `..`, in the middle.
@@ -232,4 +233,63 @@ fn a_last_link_is_followed_by_stat_and_by_open() {
     root.open(b"/dangling", uvfs::OpenFlags::WRITE | uvfs::OpenFlags::CREATE, 0o644).unwrap();
     assert!(root.stat(b"/devices/second/nothing").unwrap().is_reg());
     assert!(root.stat(b"/dangling").unwrap().is_reg());
+}
+
+/// Planted bug: links-empty-targets-lead-back.
+#[test]
+fn an_empty_target_is_absent() {
+    let mem = Arc::new(Mem::default());
+    let vfs = vfs_of(Arc::clone(&mem) as Arc<dyn uvfs::Driver>);
+    let root = root(&vfs);
+    root.symlink(b".", b"/empty-target").unwrap();
+    touch(&root, "/file");
+    mem.empty_targets();
+    for path in
+        ["/empty-target", "/empty-target/", "/empty-target/file", "/././././././././empty-target/file"]
+    {
+        assert_eq!(warm(&root, path), Err(Errno::NOENT), "{path}");
+    }
+    assert_eq!(errno(root.resolve(b"/empty-target")), Some(Errno::NOENT));
+}
+
+/// A walk follows a link without its driver only as long as a read would leave the access time alone: not after a
+/// change, and not after a day. Planted bugs: links-keep-their-access-time, links-of-entries-keep-their-access-time.
+#[test]
+fn an_access_time_moves_as_by_readlink() {
+    let mut mem = Mem::default();
+    mem.stamps_links = true;
+    let vfs = vfs_of(Arc::new(mem));
+    let root = root(&vfs);
+    root.mkdir(b"/long-name-of-a-directory", 0o755).unwrap();
+    touch(&root, "/long-name-of-a-directory/file");
+    root.symlink(b".", b"/long-name-of-a-directory/link").unwrap();
+    let link = b"/long-name-of-a-directory/link";
+    let atime = || root.lstat(link).unwrap().atime;
+    for path in ["/long-name-of-a-directory/link/file", "/long-name-of-a-directory/link"] {
+        let set = |seconds_before_now: i64| {
+            let op = vfs.op(&Cred::root());
+            let (now, dir) = (op.now, root.resolve(b"/long-name-of-a-directory").unwrap());
+            let Ok(uvfs::Found::Node(inode, _)) = vfs.lookup(&op, &dir, b"link") else { panic!("no link") };
+            inode.update(|a| {
+                a.atime = Time::new(now.sec() - seconds_before_now, 0);
+                (a.mtime, a.ctime) = (Time::new(1, 0), Time::new(1, 0));
+            });
+        };
+        // A change of the link: the next walk stamps it, and no other.
+        root.lchown(link, Some(7), None).unwrap();
+        let before = atime();
+        assert!(warm(&root, path).is_ok());
+        let stamped = atime();
+        assert!(stamped > before, "{path}");
+        assert!(warm(&root, path).is_ok());
+        assert_eq!(atime(), stamped, "{path}");
+        // A day is over in a moment.
+        set(24 * 60 * 60 - 2);
+        let before = atime();
+        assert!(warm(&root, path).is_ok());
+        assert_eq!(atime(), before, "{path}");
+        std::thread::sleep(Duration::from_millis(2100));
+        assert!(root.stat(path.as_bytes()).is_ok());
+        assert!(atime() > before, "{path}");
+    }
 }
