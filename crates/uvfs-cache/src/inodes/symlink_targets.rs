@@ -24,6 +24,9 @@ slot! {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Slot>() == 128);
 
+/// In place of a slot: no target of this inode is cached any more.
+pub(crate) const UNKEPT: u32 = u32::MAX;
+
 /// Flag beside the length: no read of the target moves the access time.
 const TIMELESS: u64 = 1 << 32;
 
@@ -72,9 +75,9 @@ impl Targets {
         Some(index)
     }
 
-    /// Free a slot whose inode's sequence has moved, or that was never published; 0: none.
+    /// Free a slot whose inode's sequence has moved, or that was never published; 0 and [`UNKEPT`] are none.
     pub(crate) fn free(&self, index: u32) {
-        if index != 0 {
+        if !matches!(index, 0 | UNKEPT) {
             self.pool.free(index, |_| &self.slab);
         }
     }

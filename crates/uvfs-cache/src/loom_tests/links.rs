@@ -153,3 +153,43 @@ fn loom_rule10_a_path_does_not_outlive_its_links_change() {
         assert_eq!(w.prefix(at, b"a/x"), None);
     });
 }
+
+/// Rule 10: an entry that is made while the link's driver gives it another target does not hit afterwards. Planted bug:
+/// rule10-forgotten-targets-go-unseen.
+#[test]
+fn loom_rule10_a_path_noted_beside_its_links_new_target_is_older() {
+    noted_beside(true, |w, child| {
+        let (id, _) = w.cache.child_attr(w.at(), child).unwrap();
+        w.cache.get(id).unwrap().forget_target();
+    });
+}
+
+/// Rule 3: a target that is forgotten is not copied from a slot that another link's target has taken. Planted bug:
+/// rule3-a-forgotten-target-leaves-the-sequence.
+#[test]
+fn loom_rule3_a_forgotten_target_is_not_copied() {
+    model(|| {
+        let w = World::new(true);
+        let (at, child) = w.link(b"own");
+        let (id, _) = w.cache.child_attr(at, &child).unwrap();
+        let read = w.during(
+            move |w| {
+                let mut out = [0; TARGET_MAX];
+                let read = w.cache.child_target(at, &child, || Time::new(0, 0), &mut out);
+                read.map(|found| found.map(|found| out[..found.len].to_vec()))
+            },
+            |w| {
+                w.cache.get(id).unwrap().forget_target();
+                // In a thread of its own, with no fence in between but the filler's.
+                w.spawn(|w| w.cache.inodes.targets().fill(b"other", true, &|| true).unwrap()).join().unwrap();
+            },
+        );
+        if let Ok(Some(target)) = read {
+            assert_eq!(target, b"own");
+        }
+        // No other is cached in this generation.
+        w.cache.get(id).unwrap().keep_target(b"late", true);
+        let mut out = [0; TARGET_MAX];
+        assert!(w.cache.child_target(at, &child, || Time::new(0, 0), &mut out).unwrap().is_none());
+    });
+}

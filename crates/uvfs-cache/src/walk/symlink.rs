@@ -15,7 +15,7 @@ use uvfs_sync::primitives::Ordering;
 use crate::cache::Cache;
 use crate::inodes::attr::{Attr, Time, mode};
 use crate::inodes::inode_ref::InodeRef;
-use crate::inodes::symlink_targets::{CHUNK_BYTES, Copied, TARGET_MAX};
+use crate::inodes::symlink_targets::{CHUNK_BYTES, Copied, TARGET_MAX, UNKEPT};
 use crate::walk::passed_links::PassedLink;
 use crate::walk::position::Pos;
 use crate::walk::step::{Child, Retry};
@@ -53,7 +53,7 @@ impl Cache {
         // Pairs with the release in `keep_target`: a reader that sees the slot sees its content.
         let slot = if attr.is_symlink() { private.alias.load(Ordering::Acquire) } else { 0 };
         let Copied { len, timeless } = match slot {
-            0 => Copied { len: 0, timeless: true },
+            0 | UNKEPT => Copied { len: 0, timeless: true },
             slot => self.inodes.targets().copy(slot, out),
         };
         if !published.seq.check(seq) {
@@ -68,7 +68,7 @@ impl Cache {
         self.used(child.dentry);
         // A time that fits no entry is due at once there, and the walk decides.
         let due = if timeless { u32::MAX } else { u32::try_from(attr.atime_due_at()).unwrap_or(0) };
-        let kept = slot != 0 && (timeless || !attr.atime_is_due(now()));
+        let kept = !matches!(slot, 0 | UNKEPT) && (timeless || !attr.atime_is_due(now()));
         let link = PassedLink {
             dentry: child.dentry,
             dentry_seq: child.seq,
@@ -83,7 +83,8 @@ impl Cache {
 // For this project's own crates: see `machinery`.
 #[doc(hidden)]
 impl InodeRef<'_> {
-    /// Cache a symbolic link's target, which will not change while the inode lives. If it is longer than
+    /// Cache a symbolic link's target, which will not change while the inode lives or until
+    /// [`Self::forget_target`]. If it is longer than
     /// [`TARGET_MAX`] or there is no memory, it is not cached, and the driver is asked again next time. `timeless`: no
     /// read of it moves the access time.
     pub fn keep_target(&self, target: &[u8], timeless: bool) {
@@ -97,5 +98,26 @@ impl InodeRef<'_> {
         if word.compare_exchange(0, slot, Ordering::Release, Ordering::Relaxed).is_err() {
             targets.free(slot);
         }
+    }
+}
+
+impl InodeRef<'_> {
+    /// The symbolic link's target has changed: forget the cached one, and cache no other while the inode lives. An
+    /// answer that is on its way is not cached either.
+    pub fn forget_target(&self) {
+        if self.fmt() != mode::S_IFLNK {
+            return;
+        }
+        let cache = self.cache();
+        let slot = {
+            let _lock = self.lock();
+            let (published, private) = (self.published(), self.private_half());
+            // The sequence moves before the slot is free, as at the inode's end.
+            published.seq.write(|| {
+                cache.prefixes.moves.before_change(private);
+                private.alias.swap(UNKEPT, Ordering::Relaxed)
+            })
+        };
+        cache.inodes.targets().free(slot);
     }
 }

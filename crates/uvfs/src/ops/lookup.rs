@@ -193,7 +193,7 @@ impl Vfs {
         }
         let sup = self.sup(inode)?;
         let target = sup.driver.readlink(op, inode)?;
-        if sup.features.fixed_links {
+        if sup.features.fixed_links || sup.driver.link_is_fixed(inode) {
             inode.keep_target(&target, sup.features.timeless_links);
         }
         Ok(target)
