@@ -58,6 +58,25 @@ fn reasons() {
 
     let one = |reason| vec![(reason, 1)];
     assert_eq!(bails(|| assert!(root.stat(b"link/f").unwrap().nlink > 0)), one(Bail::Symlink));
+    // The target is cached now. No walk over cached links gives up: in the middle, at the end, or for a reference to it.
+    for path in ["/a-long-name", "/a-long-name/of-a-directory"] {
+        root.mkdir(path.as_bytes(), 0o755).unwrap();
+    }
+    root.symlink(b"../d", b"/a-long-name/to-d").unwrap();
+    root.symlink(b"/a-long-name/to-d/e/f", b"/a-long-name/of-a-directory/last").unwrap();
+    let twice = "/a-long-name/of-a-directory/../to-d/../a-long-name/to-d/e/f";
+    let paths = ["link/f", "/a-long-name/to-d/e/f", "/a-long-name/of-a-directory/last", twice];
+    paths.map(|path| root.stat(path.as_bytes()).unwrap());
+    let followed = bails(|| {
+        for path in paths.map(str::as_bytes) {
+            for context in [&root, &other] {
+                (0..3).for_each(|_| assert!(context.stat(path).unwrap().is_reg()));
+                assert_eq!(context.resolve(path).unwrap().fmt(), mode::S_IFREG);
+            }
+        }
+        assert_eq!(errno(root.stat(b"link/absent")), Some(Errno::NOENT));
+    });
+    assert_eq!(followed, []);
     assert_eq!(bails(|| assert_eq!(errno(other.stat(b"private/x")), Some(Errno::ACCESS))), []);
     assert_eq!(
         bails(|| assert_eq!(errno(root.stat(b"d/e/f/g")), Some(Errno::NOTDIR))),

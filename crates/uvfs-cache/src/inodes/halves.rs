@@ -110,7 +110,9 @@ impl Private {
 
     /// Whether a cached path passes this directory or link.
     pub(crate) fn is_passed(&self) -> bool {
-        self.sb.load(Ordering::Relaxed) & PASSED != 0
+        // Acquire, with the release below. Two writers of one link may have different sequences and locks. If one finds
+        // that the other has cleared the flag, the other has moved the generation, before anything that we change.
+        self.sb.load(Ordering::Acquire) & PASSED != 0
     }
 
     /// Set or clear that. Stores only what changes.
@@ -119,7 +121,7 @@ impl Private {
         } else if passed {
             self.sb.fetch_or(PASSED, Ordering::Relaxed);
         } else {
-            self.sb.fetch_and(!PASSED, Ordering::Relaxed);
+            self.sb.fetch_and(!PASSED, Ordering::Release);
         }
     }
 

@@ -184,7 +184,8 @@ fn touch_in(context: &Context<'_>, path: &str) -> u64 {
     context.stat(path.as_bytes()).unwrap().ino
 }
 
-/// Forty links and no more, if a prefix entry has some of them. Planted bug: links-of-entries-are-not-counted.
+/// Forty links and no more, if a prefix entry has some of them. Planted bugs: links-of-entries-are-not-counted,
+/// links-in-targets-are-counted-twice.
 #[test]
 fn links_of_prefix_entries_count() {
     let vfs = vfs();
@@ -205,6 +206,13 @@ fn links_of_prefix_entries_count() {
         let made = format!("/directory/made-{again}-{links}");
         root.symlink(format!("l{}", links - 1).as_bytes(), made.as_bytes()).unwrap();
         let path = format!("/directory/{}made-{again}-{links}", "again/".repeat(again));
+        assert_eq!(warm(&root, &path), want, "{path}");
+        // A walk that stops in a target hands over the links before that link: the outer one is cached, the inner not.
+        let [outer, inner] = ["outer", "inner"].map(|name| format!("{name}-{again}-{links}"));
+        root.symlink(inner.as_bytes(), format!("/directory/{outer}").as_bytes()).unwrap();
+        let path = format!("/directory/{}{outer}", "again/".repeat(again));
+        assert_eq!(warm(&root, &path), Err(Errno::NOENT), "{path}");
+        root.symlink(format!("l{}", links - 2).as_bytes(), format!("/directory/{inner}").as_bytes()).unwrap();
         assert_eq!(warm(&root, &path), want, "{path}");
     }
 }
