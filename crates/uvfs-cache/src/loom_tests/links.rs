@@ -193,23 +193,3 @@ fn loom_rule3_a_forgotten_target_is_not_copied() {
         assert!(w.cache.child_target(at, &child, || Time::new(0, 0), &mut out).unwrap().is_none());
     });
 }
-
-/// Rule 10: two writers that change the link's attributes and its name at once. They share the flag, which the first
-/// clears. A reader that no longer finds the link finds no entry. Planted bugs: rule10-links-flags-are-cleared-relaxed,
-/// rule10-links-flags-are-read-relaxed.
-#[test]
-fn loom_rule10_a_path_does_not_outlive_two_changes_of_its_link() {
-    model(|| {
-        let (w, at) = World::with_path();
-        let child = w.child(at, b"a");
-        let (id, _) = w.cache.child_attr(at, &child).unwrap();
-        let other = w.spawn(move |w| w.cache.get(id).map(|link| link.forget_target()));
-        let (gone, found) = w.during(
-            move |w| (matches!(w.step(at, b"a"), Step::Absent), w.prefix(at, b"a/x")),
-            |w| w.remove(b"a"),
-        );
-        other.join().unwrap();
-        assert!(!(gone && found.is_some()), "the link is gone, but the entry still hits");
-        assert_eq!(w.prefix(at, b"a/x"), None);
-    });
-}
