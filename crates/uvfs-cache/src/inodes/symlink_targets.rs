@@ -30,7 +30,7 @@ pub(crate) const UNKEPT: u32 = u32::MAX;
 /// Flag beside the length: no read of the target moves the access time.
 const TIMELESS: u64 = 1 << 32;
 
-/// What was copied of a slot.
+/// A copy of a slot, besides the text.
 pub(crate) struct Copied {
     /// The length, clamped, because it may be torn.
     pub len: usize,

@@ -22,7 +22,7 @@ use crate::walk::step::{Child, Retry};
 
 /// A link whose target was copied.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct CopiedTarget {
     /// Its attributes.
     pub attr: Attr,
     /// Length of the target.
@@ -46,7 +46,7 @@ impl Cache {
         child: &Child,
         now: impl FnOnce() -> Time,
         out: &mut [u8; TARGET_MAX],
-    ) -> Result<Option<Target>, Retry> {
+    ) -> Result<Option<CopiedTarget>, Retry> {
         let (published, private) = (self.inodes.get(child.inode), self.inodes.private(child.inode));
         let seq = published.seq.begin().ok_or(Retry::Inode)?;
         let attr = published.copy(|| private);
@@ -76,7 +76,7 @@ impl Cache {
             inode_seq: seq,
             due,
         };
-        Ok(kept.then_some(Target { attr, len, link }))
+        Ok(kept.then_some(CopiedTarget { attr, len, link }))
     }
 }
 
