@@ -12,6 +12,7 @@
 
 mod exchange;
 mod hit;
+mod links;
 mod listing;
 mod numbers;
 mod prefixes;
@@ -30,7 +31,7 @@ use crate::walk::prefix::{Question, Way};
 use crate::walk::step::Match;
 use crate::{
     Attr, Cache, Config, EvictHook, Fresh, InodeId, InodeRef, Lookup, NameGuard, Peek, Room, SbId, SbOptions,
-    Ttl,
+    Time, Ttl,
 };
 
 pub(crate) fn model(f: impl Fn() + Send + Sync + 'static) {
@@ -106,7 +107,7 @@ impl World {
         let attr = Attr { mode: S_IFLNK | 0o777, ..fresh(5, false).attr };
         let link = guard.create(room, &Fresh { attr, ..fresh(5, false) });
         if !target.is_empty() {
-            link.keep_target(target);
+            link.keep_target(target, true);
         }
         let at = self.at();
         (at, self.child(at, b"a"))
@@ -117,7 +118,7 @@ impl World {
     }
     /// A question of caller 1 without mounts.
     fn ask(&self, start: Pos, text: &[u8]) -> Question {
-        Question::new(&self.cache, start.id(), 1, 0, text).unwrap()
+        Question::new(&self.cache, (start.id(), start.id()), 1, 0, text).unwrap()
     }
     fn note(&self, start: Pos, text: &[u8], at: Pos) {
         let mut way = Way::new(start);
@@ -125,7 +126,7 @@ impl World {
         self.cache.note_prefix(&self.ask(start, text), &way);
     }
     fn prefix(&self, start: Pos, text: &[u8]) -> Option<Pos> {
-        self.cache.prefix(&self.ask(start, text))
+        self.cache.prefix(&self.ask(start, text)).map(|(at, _)| at)
     }
     fn rename(&self, from: &[u8], to: &[u8]) {
         let root = self.root();
@@ -435,13 +436,13 @@ fn loom_rule3_a_recycled_target_is_not_copied() {
         let read = w.during(
             move |w| {
                 let mut out = [0; TARGET_MAX];
-                let read = w.cache.child_target(at, &child, &mut out);
-                read.map(|found| found.map(|(_, len)| out[..len].to_vec()))
+                let read = w.cache.child_target(at, &child, || Time::new(0, 0), &mut out);
+                read.map(|found| found.map(|found| out[..found.len].to_vec()))
             },
             |w| {
                 w.remove(b"a");
                 // In a thread of its own, with no fence in between but the filler's.
-                w.spawn(|w| w.cache.inodes.targets().fill(b"other", &|| true).unwrap()).join().unwrap();
+                w.spawn(|w| w.cache.inodes.targets().fill(b"other", true, &|| true).unwrap()).join().unwrap();
             },
         );
         if let Ok(found) = read {
@@ -459,13 +460,13 @@ fn loom_rule16_a_target_is_filled_before_it_is_kept() {
         let read = w.during(
             move |w| {
                 let mut out = [0; TARGET_MAX];
-                let read = w.cache.child_target(at, &child, &mut out);
-                read.map(|found| found.map(|(_, len)| out[..len].to_vec()))
+                let read = w.cache.child_target(at, &child, || Time::new(0, 0), &mut out);
+                read.map(|found| found.map(|found| out[..found.len].to_vec()))
             },
             |w| {
                 w.cache
                     .child_attr(at, &child)
-                    .map(|(id, _)| w.cache.get(id).unwrap().keep_target(b"own"))
+                    .map(|(id, _)| w.cache.get(id).unwrap().keep_target(b"own", true))
                     .unwrap()
             },
         );

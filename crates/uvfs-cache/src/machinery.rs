@@ -15,6 +15,7 @@ pub use crate::limit::reclaim::NodeReclaim;
 pub use crate::limit::watermarks::Balance;
 pub use crate::lookup::by_name::Known;
 pub use crate::walk::hit::Stuck;
+pub use crate::walk::passed_links::{Followed, PassedLink};
 pub use crate::walk::position::Pos;
 pub use crate::walk::step::{Child, NameHash, Names, Retry, Step};
 

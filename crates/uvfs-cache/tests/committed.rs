@@ -78,7 +78,7 @@ fn rule18_committed_memory_agrees_with_the_system() {
     agrees(&cache, "directories", || numbers(4).for_each(|i| drop(find(format!("{i}"), i, S_IFDIR))));
     agrees(&cache, "links", || {
         numbers(5).for_each(|i| {
-            find(format!("{i}"), i, S_IFLNK).keep_target(format!("{i:0100}").as_bytes());
+            find(format!("{i}"), i, S_IFLNK).keep_target(format!("{i:0100}").as_bytes(), true);
         });
     });
     let device = Device::new(&cache, Arc::new(Endless), BLOCK).unwrap();

@@ -284,7 +284,9 @@ impl Generator {
             8 => self.mknod(),
             9..=11 => {
                 let target = if self.one_in(30) { vec![b'x'; 4095] } else { self.path() };
-                Op::Symlink { target: Bytes(target), at: self.at() }
+                // Half of them stand where directories do, so that paths lead through them.
+                let at = if self.one_in(2) { self.dir_at() } else { self.at() };
+                Op::Symlink { target: Bytes(target), at }
             }
             12..=13 => Op::Link { old: self.at(), new: self.at(), follow: self.mix.links && self.one_in(3) },
             14..=15 => Op::Unlink { at: self.at() },

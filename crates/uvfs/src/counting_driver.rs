@@ -65,6 +65,9 @@ impl Driver for Counted {
     fn acls(&self) -> Option<&dyn AclStore> {
         self.0.acls().map(|_| self as &dyn AclStore)
     }
+    fn link_is_fixed(&self, inode: &Inode<'_>) -> bool {
+        self.0.link_is_fixed(inode)
+    }
     fn is_linkable(&self, inode: &Inode<'_>) -> bool {
         self.0.is_linkable(inode)
     }

@@ -201,6 +201,12 @@ pub trait Driver: Send + Sync + 'static {
     fn readlink(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
         Err(Errno::OPNOTSUPP)
     }
+    /// Whether the target of this link, which was just read, stays the same until the driver calls
+    /// `forget_target` of the inode. Not asked if all are fixed ([`Features::fixed_links`]). A front end's kernel
+    /// caches no such target.
+    fn link_is_fixed(&self, inode: &Inode<'_>) -> bool {
+        false
+    }
     /// Open a regular file; the value comes back as [`File::handle`]. A caller that executes the file asks for
     /// [`Access::EXEC`] alone. The file is read then, which needs no read permission. Not called with
     /// [`Features::plain_files`].

@@ -329,6 +329,11 @@ impl Mounts {
         self.control().filter(|control| control.root == id).map(|control| control.dir)
     }
 
+    /// Whether `..` of this directory leaves a mount.
+    pub(crate) fn is_mounted_root(&self, id: InodeId) -> bool {
+        self.point_of(id).is_some() || self.hidden_in(id).is_some()
+    }
+
     /// Whether a directory's name must stay because of a mount.
     pub(crate) fn is_busy(&self, dir: InodeId) -> bool {
         self.mounted_on(dir).is_some() || self.hidden_in(dir).is_some()

@@ -124,7 +124,7 @@ pub(crate) fn without_privileges(op: &Op, mode: u32, gid: u32) -> u32 {
 }
 
 /// EACCES if `fs.protected_symlinks` forbids following the trailing `link` found in `dir`.
-pub(crate) fn may_follow(rules: Protected, cred: &Cred, dir: &Attr, link: &Attr) -> Result<()> {
+pub(crate) fn may_follow(rules: Protected, cred: &Cred, dir: Perm, link: &Attr) -> Result<()> {
     const SHARED: u32 = mode::S_ISVTX | 0o002;
     if !rules.symlinks || cred.uid == link.uid || dir.mode & SHARED != SHARED || dir.uid == link.uid {
         Ok(())

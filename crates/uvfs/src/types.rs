@@ -384,8 +384,11 @@ pub struct Features {
     /// Answers depend on the caller, so concurrent lookups of one name may not share an answer.
     pub lookup_depends_on_cred: bool,
     /// The target of a symbolic link never changes while its inode lives, for any caller. The cache keeps the
-    /// target after the first readlink. The driver is asked again when `relatime` would move the access time.
+    /// target after the first readlink, and walks follow it without a reference. The driver is asked again when
+    /// `relatime` would move the access time, unless [`Features::timeless_links`].
     pub fixed_links: bool,
+    /// No read of a symbolic link moves its access time. So a cached target is never read from the driver again.
+    pub timeless_links: bool,
     /// Changes are refused with EROFS before the driver is asked.
     pub read_only: bool,
     /// A file's content is made when it is read, and may be longer or shorter than its size. A front end must cache

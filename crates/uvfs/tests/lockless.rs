@@ -58,6 +58,7 @@ fn reasons() {
 
     let one = |reason| vec![(reason, 1)];
     assert_eq!(bails(|| assert!(root.stat(b"link/f").unwrap().nlink > 0)), one(Bail::Symlink));
+    no_walk_over_cached_links_gives_up(&root, &other);
     assert_eq!(bails(|| assert_eq!(errno(other.stat(b"private/x")), Some(Errno::ACCESS))), []);
     assert_eq!(
         bails(|| assert_eq!(errno(root.stat(b"d/e/f/g")), Some(Errno::NOTDIR))),
@@ -95,4 +96,26 @@ fn an_expired_denial_is_asked_about() {
     assert_eq!(errno(inside.stat(b"f")), Some(Errno::ACCESS));
     asked.cache().advance_clock(5000);
     assert_eq!(bails(|| assert!(inside.stat(b"f").is_ok())), [(Bail::Denied, 1)]);
+}
+
+/// Neither in the middle of a path, nor at the end, nor for a reference to it.
+fn no_walk_over_cached_links_gives_up(root: &uvfs::Context<'_>, other: &uvfs::Context<'_>) {
+    for path in ["/a-long-name", "/a-long-name/of-a-directory"] {
+        root.mkdir(path.as_bytes(), 0o755).unwrap();
+    }
+    root.symlink(b"../d", b"/a-long-name/to-d").unwrap();
+    root.symlink(b"/a-long-name/to-d/e/f", b"/a-long-name/of-a-directory/last").unwrap();
+    let twice = "/a-long-name/of-a-directory/../to-d/../a-long-name/to-d/e/f";
+    let paths = ["link/f", "/a-long-name/to-d/e/f", "/a-long-name/of-a-directory/last", twice];
+    paths.iter().for_each(|path| assert!(root.stat(path.as_bytes()).unwrap().is_reg()));
+    let followed = bails(|| {
+        for path in paths.map(str::as_bytes) {
+            for context in [root, other] {
+                (0..3).for_each(|_| assert!(context.stat(path).unwrap().is_reg()));
+                assert_eq!(context.resolve(path).unwrap().fmt(), mode::S_IFREG);
+            }
+        }
+        assert_eq!(errno(root.stat(b"link/absent")), Some(Errno::NOENT));
+    });
+    assert_eq!(followed, []);
 }

@@ -12,6 +12,8 @@
 //! All else is shared with uvfs: the table of names, the references, the attributes' own calls. A change is made in
 //! both, so it costs more than either.
 
+use std::borrow::Cow;
+
 use anyhow::{Context as _, Result, bail};
 use parking_lot::RwLock;
 use uvfs::{Access, Cred, Errno, Found, Op, Vfs};
@@ -180,23 +182,44 @@ impl TreeLocks {
         if self.look(ino, |node| node.grants(cred, want)) { Ok(()) } else { Err(Errno::ACCESS) }
     }
 
-    /// Opens `path` for reading, step by step with references. Returns the handle.
+    /// Opens `path` for reading, step by step with references. Returns the handle. As in the kernel, the text of a
+    /// link is read under the link's lock.
     ///
     /// # Errors
     /// ENOENT, EACCES, and those of the VFS.
     pub fn open(&self, vfs: &Vfs, op: &Op, path: &[u8]) -> Result<u64, Errno> {
         let mut at = vfs.root();
-        for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+        let (mut text, mut from) = (Cow::Borrowed(path), 0);
+        while let Some((name, next)) = name_at(&text, from) {
             self.permits(&op.cred, at.ino(), Access::EXEC)?;
-            let Found::Node(child, _) = vfs.lookup(op, &at, name)? else { return Err(Errno::NOENT) };
+            let Found::Node(child, attr) = vfs.lookup(op, &at, name)? else { return Err(Errno::NOENT) };
+            if name == b".." {
+                (at, from) = (child, next);
+                continue;
+            }
             if !self.look(child.ino(), |node| node.parent == at.ino() && node.name == name) {
                 return Err(Errno::NOENT);
             }
-            at = child;
+            if attr.is_symlink() {
+                self.look(child.ino(), |_| true);
+                let mut target = vfs.readlink(op, &child)?;
+                target.push(b'/');
+                target.extend_from_slice(&text[next..]);
+                (text, from) = (Cow::Owned(target), 0);
+                continue;
+            }
+            (at, from) = (child, next);
         }
         self.permits(&op.cred, at.ino(), Access::READ)?;
         vfs.open(op, &at, Access::READ, false)
     }
+}
+
+/// The name at or after an offset, and the offset behind it.
+fn name_at(path: &[u8], from: usize) -> Option<(&[u8], usize)> {
+    let start = from + path.get(from..)?.iter().position(|&byte| byte != b'/')?;
+    let len = path[start..].iter().position(|&byte| byte == b'/').unwrap_or(path.len() - start);
+    Some((&path[start..start + len], start + len))
 }
 
 #[cfg(test)]

@@ -118,9 +118,9 @@ impl Names for Fronted<'_> {
             return self.0.look(self.0.root()?, last, attr);
         }
         let (cache, start) = self.0.start();
-        let question = Question::new(cache, start, WHO, 0, dirs);
+        let question = Question::new(cache, (start, start), WHO, 0, dirs);
         let at = match question.as_ref().and_then(|question| cache.prefix(question)) {
-            Some(at) => at,
+            Some((at, _)) => at,
             None => self.walk(path.split().0, question.as_ref(), |_| Ok::<(), Miss>(()))?,
         };
         self.0.look(at, last, attr)
@@ -136,10 +136,10 @@ impl Names for Fronted<'_> {
             return namei::stat(&self.0, cred, path, attr);
         }
         let (cache, start) = self.0.start();
-        let question = Question::new(cache, start, WHO, 0, dirs);
+        let question = Question::new(cache, (start, start), WHO, 0, dirs);
         let may = |at| if may_search(cred, self.0.perm(at)) { Ok(()) } else { Err(Failure::Denied) };
         let at = match question.as_ref().and_then(|question| cache.prefix(question)) {
-            Some(at) => at,
+            Some((at, _)) => at,
             None => self.walk(dirs[1..].split(|b| *b == b'/'), question.as_ref(), may)?,
         };
         may(at)?;

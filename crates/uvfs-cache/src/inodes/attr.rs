@@ -143,10 +143,13 @@ impl Attr {
     /// Whether a read now moves the access time, by the rules of the mount option `relatime`: if no read
     /// was stamped since the last change, or for a day. So many readers do not all store here.
     pub fn atime_is_due(&self, now: Time) -> bool {
+        self.atime <= self.mtime || self.atime <= self.ctime || now.sec() >= self.atime_due_at()
+    }
+
+    /// The second from which on it does, if nothing changes.
+    pub(crate) fn atime_due_at(&self) -> i64 {
         const DAY: i64 = 24 * 60 * 60;
-        self.atime <= self.mtime
-            || self.atime <= self.ctime
-            || now.sec().saturating_sub(self.atime.sec()) >= DAY
+        self.atime.sec().saturating_add(DAY)
     }
 }
 

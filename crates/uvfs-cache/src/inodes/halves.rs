@@ -92,7 +92,7 @@ const _: () = assert!(size_of::<Published>() == 64 && size_of::<Private>() == 56
 /// Flag beside the superblock's number: the superblock is resident. (Its inodes are never compared by
 /// superblock.)
 const RESIDENT: u32 = 1 << 31;
-/// Flag beside it: a cached path passes this directory (see `walk/prefix.rs`). A new generation has no flag.
+/// Flag beside it: a cached path passes this directory or link (see `walk/prefix.rs`). A new generation has no flag.
 const PASSED: u32 = 1 << 30;
 
 impl Private {
@@ -108,9 +108,11 @@ impl Private {
         self.sb.load(Ordering::Relaxed) & RESIDENT != 0
     }
 
-    /// Whether a cached path passes this directory.
+    /// Whether a cached path passes this directory or link.
     pub(crate) fn is_passed(&self) -> bool {
-        self.sb.load(Ordering::Relaxed) & PASSED != 0
+        // Acquire, with the release below. Two writers of one link may have different sequences and locks. If one finds
+        // that the other has cleared the flag, the other has moved the generation, before anything that we change.
+        self.sb.load(Ordering::Acquire) & PASSED != 0
     }
 
     /// Set or clear that. Stores only what changes.
@@ -119,7 +121,7 @@ impl Private {
         } else if passed {
             self.sb.fetch_or(PASSED, Ordering::Relaxed);
         } else {
-            self.sb.fetch_and(!PASSED, Ordering::Relaxed);
+            self.sb.fetch_and(!PASSED, Ordering::Release);
         }
     }
 
@@ -175,7 +177,14 @@ impl Published {
     /// directory looks again.
     pub(crate) fn mark_stale(&self, private: &Private, moves: &Moves) {
         let word = self.mode.load(Ordering::Relaxed);
-        let store = || self.seq.write(|| self.mode.store(word | STALE, Ordering::Relaxed));
+        let store = || {
+            self.seq.write(|| {
+                if word & mode::S_IFMT == mode::S_IFLNK {
+                    moves.before_change(private);
+                }
+                self.mode.store(word | STALE, Ordering::Relaxed);
+            });
+        };
         if word & mode::S_IFMT == mode::S_IFDIR {
             self.stamp.write(|| {
                 moves.before_change(private);
@@ -321,6 +330,9 @@ impl Published {
             return;
         }
         let section = self.seq.open();
+        if new.is_symlink() {
+            moves.before_change(private);
+        }
         self.store(private, Some(old), new);
         self.seq.close(section);
     }

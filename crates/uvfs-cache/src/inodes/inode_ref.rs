@@ -44,7 +44,7 @@ impl Drop for InodeRef<'_> {
 }
 
 /// Unlocks even if the closure of an update panics.
-struct Unlock<'a>(&'a halves::Private);
+pub(crate) struct Unlock<'a>(&'a halves::Private);
 
 impl Drop for Unlock<'_> {
     #[inline]
@@ -65,7 +65,7 @@ impl<'c> InodeRef<'c> {
     }
 
     #[inline(always)]
-    fn published(&self) -> &'c halves::Published {
+    pub(crate) fn published(&self) -> &'c halves::Published {
         self.cache.inodes.get(self.index)
     }
 
@@ -102,7 +102,7 @@ impl<'c> InodeRef<'c> {
     }
 
     #[inline]
-    fn lock(&self) -> Unlock<'c> {
+    pub(crate) fn lock(&self) -> Unlock<'c> {
         let private = self.private_half();
         private.refs.lock();
         Unlock(private)

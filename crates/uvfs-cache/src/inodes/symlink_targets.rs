@@ -12,17 +12,31 @@ use uvfs_sync::slot;
 /// The longest target that is cached, in bytes.
 pub const TARGET_MAX: usize = WORDS * 8;
 
-/// Words of a target; the slot has one more for the length.
+/// Words of a target; the slot has one more, with the length and [`TIMELESS`].
 const WORDS: usize = if cfg!(loom) { 1 } else { 15 };
 
 slot! {
     #[derive(Debug)]
     #[repr(C)]
-    pub(crate) struct Slot { len: AtomicU64, words: [AtomicU64; WORDS] }
+    pub(crate) struct Slot { head: AtomicU64, words: [AtomicU64; WORDS] }
 }
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Slot>() == 128);
+
+/// In place of a slot: no target of this inode is cached any more.
+pub(crate) const UNKEPT: u32 = u32::MAX;
+
+/// Flag beside the length: no read of the target moves the access time.
+const TIMELESS: u64 = 1 << 32;
+
+/// A copy of a slot, besides the text.
+pub(crate) struct Copied {
+    /// The length, clamped, because it may be torn.
+    pub len: usize,
+    /// No read moves the access time.
+    pub timeless: bool,
+}
 
 /// Bytes of a chunk of targets.
 pub(crate) const CHUNK_BYTES: u64 = uvfs_sync::slab::CHUNK as u64 * size_of::<Slot>() as u64;
@@ -43,7 +57,7 @@ impl Targets {
 
     /// A slot filled with this target; `None` if it is too long, or no slot is left. `may_grow` is asked
     /// before memory is taken.
-    pub(crate) fn fill(&self, target: &[u8], may_grow: &dyn Fn() -> bool) -> Option<u32> {
+    pub(crate) fn fill(&self, target: &[u8], timeless: bool, may_grow: &dyn Fn() -> bool) -> Option<u32> {
         if target.len() > TARGET_MAX {
             return None;
         }
@@ -51,7 +65,8 @@ impl Targets {
         let slot = self.arena.get(index);
         // A reader of the slot's last target may still be looking here: rule 3.
         fence(Ordering::Release);
-        slot.len.store(target.len() as u64, Ordering::Relaxed);
+        let flag = if timeless { TIMELESS } else { 0 };
+        slot.head.store(target.len() as u64 | flag, Ordering::Relaxed);
         for (word, bytes) in slot.words.iter().zip(target.chunks(8)) {
             let mut padded = [0; 8];
             padded[..bytes.len()].copy_from_slice(bytes);
@@ -60,21 +75,22 @@ impl Targets {
         Some(index)
     }
 
-    /// Free a slot whose inode's sequence has moved, or that was never published; 0: none.
+    /// Free a slot whose inode's sequence has moved, or that was never published; 0 and [`UNKEPT`] are none.
     pub(crate) fn free(&self, index: u32) {
-        if index != 0 {
+        if !matches!(index, 0 | UNKEPT) {
             self.pool.free(index, |_| &self.slab);
         }
     }
 
-    /// Copy a target out; returns its length, clamped, because it may be torn.
-    pub(crate) fn copy(&self, index: u32, out: &mut [u8; TARGET_MAX]) -> usize {
+    /// Copy a target out.
+    pub(crate) fn copy(&self, index: u32, out: &mut [u8; TARGET_MAX]) -> Copied {
         let slot = self.arena.get(index);
-        let len = (slot.len.load(Ordering::Relaxed) as usize).min(TARGET_MAX);
+        let head = slot.head.load(Ordering::Relaxed);
+        let len = (head as u32 as usize).min(TARGET_MAX);
         for (bytes, word) in out[..len.next_multiple_of(8)].chunks_mut(8).zip(&slot.words) {
             bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
         }
-        len
+        Copied { len, timeless: head & TIMELESS != 0 }
     }
 
     pub(crate) fn bytes(&self) -> u64 {

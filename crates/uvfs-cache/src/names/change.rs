@@ -19,6 +19,7 @@ use crate::coherence::changed_numbers::Asked;
 use crate::coherence::clock::{NEVER, SUSPECT};
 use crate::dirs::children::{DirState, Entries};
 use crate::dirs::cookies::DirIndex;
+use crate::inodes::attr::mode;
 use crate::inodes::inode_ref::{Death, InodeRef};
 use crate::lookup::ticket::NameGuard;
 use crate::names::dentry::{NameWords, Published};
@@ -354,7 +355,12 @@ impl Cache {
         let inode = d.inode.load(Ordering::Relaxed);
         let parent = if inode == 0 { 0 } else { d.parent.load(Ordering::Relaxed) };
         let mut tail = 0;
-        let mut clear = || tail = d.seq.write(|| d.clear());
+        let mut clear = || {
+            tail = d.seq.write(|| {
+                self.before_link_change(d);
+                d.clear()
+            });
+        };
         // A directory that lives on no longer has this name, so walks that came through it must look again.
         // (If it ends, its end moves the sequence too.)
         if is_dir(d.fmt()) && self.inodes.private(inode).refs.is_live() {
@@ -601,7 +607,12 @@ impl Cache {
     fn rewrite(&self, dentry: u32, dir: u32, words: &NameWords<'_>, tail: u32, after: &mut Aftermath) {
         let d = self.dentries.get(dentry);
         let inode = d.inode.load(Ordering::Relaxed);
-        let mut change = || after.tail = d.seq.write(|| d.set_name(dir, words, tail));
+        let mut change = || {
+            after.tail = d.seq.write(|| {
+                self.before_link_change(d);
+                d.set_name(dir, words, tail)
+            });
+        };
         if is_dir(d.fmt()) {
             self.while_moving(&[inode], change);
         } else {
@@ -626,7 +637,12 @@ impl Cache {
     fn swap_targets(&self, first: u32, second: u32) {
         let (a, b) = (self.dentries.get(first), self.dentries.get(second));
         let of = |d: &Published| (d.inode.load(Ordering::Relaxed), is_dir(d.fmt()));
-        let swap = || a.seq.write(|| b.seq.write(|| a.swap_targets(b)));
+        let exchange = || {
+            self.before_link_change(a);
+            self.before_link_change(b);
+            a.swap_targets(b);
+        };
+        let swap = || a.seq.write(|| b.seq.write(exchange));
         let lead = |inode: u32, dentry: u32| {
             self.inodes.private(inode).alias.store(dentry, Ordering::Release);
         };
@@ -645,6 +661,15 @@ impl Cache {
                 lead(y, first);
             }),
             _ => swap(),
+        }
+    }
+
+    /// Called while the sequence of a name is odd, before it changes. If it leads to a symbolic link, cached paths may
+    /// pass that (`walk/passed_links.rs`).
+    fn before_link_change(&self, d: &Published) {
+        if d.fmt() == mode::S_IFLNK {
+            let inode = d.inode.load(Ordering::Relaxed);
+            self.prefixes.moves.before_change(self.inodes.private(inode));
         }
     }
 

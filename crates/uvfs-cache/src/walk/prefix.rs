@@ -51,6 +51,7 @@ use uvfs_sync::slot;
 use crate::cache::Cache;
 use crate::inodes::halves::Private;
 use crate::types::InodeId;
+use crate::walk::passed_links::{Followed, PassedLink, PassedLinks};
 use crate::walk::position::Pos;
 
 /// Longest text that is kept: as long as any path may be.
@@ -67,7 +68,7 @@ const STRIPES: u32 = FIRST / WAYS;
 /// entry.
 const PATIENCE: u32 = 16;
 /// Words of a question before its text.
-const HEAD: usize = 4;
+const HEAD: usize = 5;
 /// 2^127 - 1, a prime.
 const PRIME: u128 = (1 << 127) - 1;
 /// Positions of a walk that need no allocation.
@@ -85,6 +86,8 @@ slot! {
         signature: [AtomicU64; 2],
         /// The generation of all paths before the walk; 0: empty.
         moves: AtomicU64,
+        /// Symbolic links on the way: see [`PassedLinks::summary`].
+        links: AtomicU64,
     }
 }
 
@@ -96,8 +99,8 @@ const _: () = assert!(size_of::<Entry>() == 64);
 pub(crate) struct Moves(CachePadded<AtomicU64>);
 
 impl Moves {
-    /// To be called inside a write section of a directory's walk sequence, before anything else is changed. `private`
-    /// is that directory's. See the module's head.
+    /// To be called inside a write section of a directory's walk sequence, or of a link's name or attributes, before
+    /// anything else is changed. `private` is that directory's or link's. See the module's head.
     pub(crate) fn before_change(&self, private: &Private) {
         // Pairs with the fence in `note_prefix`: either that thread sees the odd sequence, or we see its flag.
         fence(Ordering::SeqCst);
@@ -117,6 +120,7 @@ pub struct Way {
     len: usize,
     /// Those after the first [`SHORT`].
     long: Vec<Pos>,
+    links: PassedLinks,
     spoilt: bool,
 }
 
@@ -124,7 +128,7 @@ impl Way {
     /// A walk that starts here.
     #[inline]
     pub fn new(start: Pos) -> Self {
-        Self { short: [start; SHORT], len: 1, long: Vec::new(), spoilt: false }
+        Self { short: [start; SHORT], len: 1, long: Vec::new(), links: PassedLinks::new(), spoilt: false }
     }
 
     /// Add the next position.
@@ -137,6 +141,11 @@ impl Way {
             }
             None => self.long.push(at),
         }
+    }
+
+    /// Add a symbolic link that was followed.
+    pub fn add_link(&mut self, link: PassedLink) {
+        self.spoilt |= !self.links.add(link);
     }
 
     /// Nothing of this walk may be kept.
@@ -228,10 +237,16 @@ impl Sum {
 }
 
 impl Question {
-    /// Make it before the walk. The caller's credentials have the number `who`, which is never reused for others. `mounts`
+    /// Make it before the walk, which begins at `start`: at the caller's `root` if the text begins with a slash. The caller's credentials have the number `who`, which is never reused for others. `mounts`
     /// moves with the mounts, and was read before the walk. `None`: the text is too long to be kept, or empty.
     #[inline(always)]
-    pub fn new(cache: &Cache, start: InodeId, who: u32, mounts: u32, text: &[u8]) -> Option<Self> {
+    pub fn new(
+        cache: &Cache,
+        (start, root): (InodeId, InodeId),
+        who: u32,
+        mounts: u32,
+        text: &[u8],
+    ) -> Option<Self> {
         if text.is_empty() || text.len() > TEXT_MAX {
             return None;
         }
@@ -248,6 +263,10 @@ impl Question {
         let mut sum = Sum::default();
         for (word, factor) in head.iter().zip(head_factors) {
             sum.add(*word, *factor);
+        }
+        // A link may lead to the root, or be kept from going above it.
+        if text[0] != b'/' {
+            sum.add(root.as_u64(), *head_factors.last()?);
         }
         let (whole, rest) = text.as_chunks::<8>();
         for (bytes, factor) in whole.iter().zip(factors) {
@@ -331,7 +350,7 @@ impl Entry {
     }
 
     /// Write under the stripe's lock.
-    fn fill(&self, stripe: &Stripe<'_>, question: &Question, at: Pos) {
+    fn fill(&self, stripe: &Stripe<'_>, question: &Question, at: Pos, followed: Followed) {
         // The contents are the same under this sequence as under the last one. Relaxed, because the fence in `note_prefix`
         // stands before: a reader that loads this sequence sees the fields of the entry's last writer.
         self.seq.raw().store(stripe.count(), Ordering::Relaxed);
@@ -341,6 +360,7 @@ impl Entry {
             self.signature[0].store(question.signature[0], Ordering::Relaxed);
             self.signature[1].store(question.signature[1], Ordering::Relaxed);
             self.moves.store(question.moves, Ordering::Relaxed);
+            self.links.store(followed.0, Ordering::Relaxed);
         });
     }
 }
@@ -348,10 +368,10 @@ impl Entry {
 // For this project's own crates: see `machinery`.
 #[doc(hidden)]
 impl Cache {
-    /// The position that a walk over the question's text would reach, if that is known and still true. Stores
-    /// nothing.
+    /// The position that a walk over the question's text would reach, and the symbolic links on its way, if that is
+    /// known and still true. Stores nothing.
     #[inline(always)]
-    pub fn prefix(&self, question: &Question) -> Option<Pos> {
+    pub fn prefix(&self, question: &Question) -> Option<(Pos, Followed)> {
         let mask = self.prefixes.mask.load(Ordering::Relaxed);
         for entry in self.prefixes.set(question.hash, mask) {
             let seq = entry.seq.raw().load(Ordering::Acquire);
@@ -361,8 +381,9 @@ impl Cache {
             let at = entry.at();
             let older = entry.moves.load(Ordering::Relaxed) != question.moves;
             // The whole entry is one moment's, and the directory is the one that it means.
+            let followed = Followed(entry.links.load(Ordering::Relaxed));
             let stands = seq & 1 == 0 && !older && entry.seq.check(seq) && self.check(at);
-            return stands.then_some(at);
+            return stands.then_some((at, followed));
         }
         None
     }
@@ -371,7 +392,7 @@ impl Cache {
     /// if a name on the way may expire.
     pub fn note_prefix(&self, question: &Question, way: &Way) {
         let Some(end) = way.positions().next_back() else { return };
-        if way.spoilt || way.positions().any(|at| self.expires(at)) {
+        if way.spoilt || way.links.expire(self) || way.positions().any(|at| self.expires(at)) {
             return;
         }
         // A look without the lock: a thread whose path finds no place stores nothing that others read.
@@ -387,10 +408,11 @@ impl Cache {
         for at in way.positions().rev().skip(1) {
             self.inodes.private(at.index).set_passed(true);
         }
+        way.links.flag(self);
         // Pairs with the fence in `before_change`: see the module's head.
         fence(Ordering::SeqCst);
-        if way.positions().all(|at| self.check(at)) {
-            entry.fill(&stripe, question, end);
+        if way.positions().all(|at| self.check(at)) && way.links.stand(self) {
+            entry.fill(&stripe, question, end, way.links.summary());
         }
     }
 
@@ -538,7 +560,7 @@ mod tests {
 
     /// As the caller with this number, with these mounts.
     fn ask_as(cache: &Cache, start: Pos, who: u32, mounts: u32, text: &[u8]) -> Question {
-        Question::new(cache, start.id(), who, mounts, text).unwrap()
+        Question::new(cache, (start.id(), start.id()), who, mounts, text).unwrap()
     }
 
     fn ask(cache: &Cache, start: Pos, text: &[u8]) -> Question {
@@ -556,7 +578,7 @@ mod tests {
     }
 
     fn found(cache: &Cache, start: Pos, text: &[u8]) -> Option<Pos> {
-        cache.prefix(&ask(cache, start, text))
+        cache.prefix(&ask(cache, start, text)).map(|(at, _)| at)
     }
 
     /// One test together with the moves of [`GenSeq::wraps`], which is global to the process.
@@ -579,7 +601,7 @@ mod tests {
             assert_eq!(cache.prefix(&other), None, "{other:?}");
         }
         for text in [&b""[..], &[b'x'; TEXT_MAX + 1]] {
-            assert!(Question::new(&cache, at[0].id(), 1, 0, text).is_none());
+            assert!(Question::new(&cache, (at[0].id(), at[0].id()), 1, 0, text).is_none());
         }
         let (before, seq) = (GenSeq::wraps(), GenSeq::new());
         seq.set(1, (1 << 30) - 4);

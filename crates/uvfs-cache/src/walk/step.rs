@@ -52,7 +52,7 @@ pub struct NameHash<'n> {
 #[derive(Clone, Copy, Debug)]
 pub struct Child {
     pub(crate) dentry: u32,
-    seq: u32,
+    pub(crate) seq: u32,
     pub(crate) inode: u32,
     meta: u32,
 }

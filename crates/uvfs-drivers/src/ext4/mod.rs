@@ -275,7 +275,14 @@ impl Driver for Ext4 {
     }
 
     fn features(&self) -> Features {
-        Features { may_block: true, fixed_links: true, read_only: true, acl: true, ..Features::default() }
+        Features {
+            may_block: true,
+            fixed_links: true,
+            timeless_links: true,
+            read_only: true,
+            acl: true,
+            ..Features::default()
+        }
     }
 
     fn root(&self, _op: &Op) -> Result<NewInode> {

@@ -8,11 +8,11 @@
 //! ([`super::update_caches`]). Then the call returns. So a later reader sees the change. A view's answer that
 //! was in flight is rejected as late by the cache's own rule.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwapOption, Guard};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, Once};
 use rustix::time::{ClockId, clock_gettime};
 use uvfs::types::{Attr, Errno, NAME_MAX, Result, SetAttr, SetTime, Time};
 use uvfs_sync::segvec::SegVec;
@@ -40,6 +40,11 @@ pub(super) struct Engine {
     slots: SegVec<Slot>,
     pub(super) root: u64,
     pub(super) root_inner: Arc<Inner>,
+    /// A node was renamed or moved, so the texts of links to nodes are no longer those that were made at first.
+    /// Written under the tree lock.
+    moved: AtomicBool,
+    /// The caches have forgotten those texts. A second move waits for the first one to do that; nothing is held.
+    forgotten: Once,
     /// A leaf lock: no lock is taken while it is held.
     pub(super) views: Mutex<Vec<Weak<View>>>,
 }
@@ -82,7 +87,16 @@ impl Engine {
         let lock = TreeLock::new()?;
         lock.write().put(Box::new(entry));
         let root = root_inner.ino;
-        Ok(Arc::new(Self { options, lock, slots, root, root_inner, views: Mutex::new(Vec::new()) }))
+        Ok(Arc::new(Self {
+            options,
+            lock,
+            slots,
+            root,
+            root_inner,
+            moved: AtomicBool::new(false),
+            forgotten: Once::new(),
+            views: Mutex::new(Vec::new()),
+        }))
     }
 
     /// A node's slot in the table: `ino` is generation << 32 | slot, counted from 1.
@@ -282,6 +296,19 @@ impl Engine {
         Ok(super::links::text(&nodes, entry.parent, link.node).unwrap_or_else(|_| link.text.to_vec()))
     }
 
+    /// Whether the text of this link stays the same: until the first node moves, or for ever if it leads to no node.
+    pub(super) fn is_fixed(&self, link: u64) -> bool {
+        let nodes = self.lock.read();
+        let link = nodes.entry(link).and_then(|entry| entry.link.as_ref());
+        link.is_some_and(|link| link.node == 0) || link.is_some() && !self.moved.load(Ordering::Relaxed)
+    }
+
+    /// Whether this is a link to a node.
+    pub(super) fn leads_to_a_node(&self, link: u64) -> bool {
+        let nodes = self.lock.read();
+        nodes.entry(link).and_then(|entry| entry.link.as_ref()).is_some_and(|link| link.node != 0)
+    }
+
     pub(super) fn rename(&self, ino: u64, to: u64, name: &[u8], tag: Option<Tag>) -> Result<()> {
         check_name(name)?;
         if ino == self.root {
@@ -311,7 +338,9 @@ impl Engine {
                 (entry.name, entry.tag, entry.owner.ctime) = (Arc::clone(&name), tag, now);
             }
             nodes.hang(ino, to, now);
+            self.moved.store(true, Ordering::Relaxed);
         }
+        self.forgotten.call_once(|| self.forget_targets());
         self.push_name(from, &old_name);
         self.push_name(to, &name);
         self.push_attr(ino, fmt);

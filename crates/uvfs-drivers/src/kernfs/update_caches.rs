@@ -60,6 +60,21 @@ impl Engine {
         });
     }
 
+    /// Makes the caches forget the texts of links to nodes, and keep no others: called once, after the first move.
+    /// O(cached inodes).
+    pub(super) fn forget_targets(&self) {
+        self.each_view(|view| {
+            view.each_cache(|cache, sb| {
+                cache.inodes_of(sb, &mut |inode| {
+                    if inode.fmt() == mode::S_IFLNK && self.leads_to_a_node(inode.ino()) {
+                        inode.forget_target();
+                    }
+                    true
+                });
+            });
+        });
+    }
+
     /// Replaces a cache's attributes with the tree's.
     pub(super) fn mend(&self, inode: &InodeRef<'_>) {
         let ino = inode.ino();

@@ -95,7 +95,7 @@ impl Driver for View {
 
     fn features(&self) -> Features {
         let may_block = self.engine.options.may_block;
-        Features { may_block, watched: true, direct_io: true, ..Features::default() }
+        Features { may_block, watched: true, direct_io: true, timeless_links: true, ..Features::default() }
     }
 
     /// Names and attributes of nodes are in memory, under a lock that is held for moments.
@@ -181,6 +181,10 @@ impl Driver for View {
 
     fn readlink(&self, _op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
         self.engine.readlink(inode.ino())
+    }
+
+    fn link_is_fixed(&self, inode: &Inode<'_>) -> bool {
+        self.engine.is_fixed(inode.ino())
     }
 
     fn open(&self, _op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64> {

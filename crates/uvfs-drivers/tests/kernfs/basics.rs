@@ -129,3 +129,32 @@ fn owners_may_change_modes_and_nobody_may_change_names() {
         assert_eq!(owner.open(b"/x", OpenFlags::WRITE, 0).err(), Some(Errno::ACCESS));
     });
 }
+
+/// A walk keeps the text of a link, and follows the next one: after a move, the text is another, for links to nodes.
+/// Planted bugs: kernfs-links-are-kept-after-a-move, kernfs-links-are-kept-for-ever.
+#[test]
+fn a_link_that_walks_have_followed_leads_to_its_node_after_a_move() {
+    with_world(|w| {
+        let root = w.tree.root();
+        let (devices, class) = (root.add_dir("devices", DIR).unwrap(), root.add_dir("class", DIR).unwrap());
+        let card = devices.add_dir("card-of-a-long-name", DIR).unwrap();
+        card.add_attr("address", FILE, says("1")).unwrap();
+        class.add_symlink("card", DIR, &card).unwrap();
+        class.add_symlink("text", DIR, "../devices/card-of-a-long-name").unwrap();
+        let user = w.root();
+        let paths = ["/class/././././card/address", "/class/././././text/address"];
+        let found = |path: &str| {
+            let found = user.stat(path.as_bytes()).map(|attr| attr.ino);
+            (0..3).for_each(|_| assert_eq!(user.stat(path.as_bytes()).map(|attr| attr.ino), found, "{path}"));
+            found
+        };
+        let ino = found("/devices/card-of-a-long-name/address");
+        assert!(ino.is_ok());
+        assert_eq!(paths.map(found), [ino, ino]);
+        for name in ["second-name", "third-name"] {
+            card.rename(&devices, name, None).unwrap();
+            assert_eq!(paths.map(found), [ino, Err(Errno::NOENT)]);
+            assert_eq!(user.readlink(b"/class/card").unwrap(), format!("../devices/{name}").into_bytes());
+        }
+    });
+}

@@ -103,6 +103,8 @@ fn tmpfs_tree() -> Result<Arc<Vfs>> {
     root.mknod(b"/private/file", mode::S_IFREG | 0o644, 0)?;
     root.symlink(b"d0/d1", b"/link")?;
     root.symlink(&[b'x'; 60], b"/longer")?;
+    root.symlink(b"../d2/d3", b"/d0/d1/d2/hop")?;
+    root.symlink(b"/link/d2/hop/d4/file", b"/last")?;
     drop(root);
     Ok(vfs)
 }
@@ -183,6 +185,15 @@ fn denials_and_links<'a>(rows: &mut Rows<'a>, vfs: &'a Vfs) {
         rows.hit("tmpfs", &format!("readlink, {name} bytes"), move || {
             c.readlink_into(link, &mut [0; 100]) == Ok(len)
         });
+    }
+    // The second path is long enough for a prefix entry.
+    for (name, path) in [
+        ("two links", &b"/link/d2/hop/d4/file"[..]),
+        ("an entry over two links", b"/link/d2/hop/././d4/file"),
+        ("a link at the end", b"/last"),
+    ] {
+        let c = user();
+        rows.hit("tmpfs", &format!("stat, {name}"), move || c.stat(path).is_ok_and(|a| a.is_reg()));
     }
     let c = user();
     rows.hit("tmpfs", "lstat of a link", move || c.lstat(b"/link").is_ok_and(|a| a.is_symlink()));

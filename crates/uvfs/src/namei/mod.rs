@@ -1,9 +1,10 @@
 //! From paths to inodes, and the operations that take paths.
 //!
 //! [`walk`] goes through the cache without references and stores nothing. If it cannot decide, [`refwalk`] takes
-//! over: it takes a reference to each directory and asks drivers. [`bailout`] names and counts the reasons for giving
-//! up. [`path`] splits paths, [`open`] has the rules of `open(2)`, [`open_cached`] its usual case, and [`context`] is
-//! the interface for callers. Imports run downward: this module knows `ops`, which does not know of paths.
+//! over: it takes a reference to each directory and asks drivers. [`symlinks`] has the rules of symbolic links for both.
+//! [`bailout`] names and counts the reasons for giving up. [`path`] splits paths, [`open`] has the rules of
+//! `open(2)`, [`open_cached`] its usual case, and [`context`] is the interface for callers. Imports run downward: this
+//! module knows `ops`, which does not know of paths.
 
 pub(crate) mod bailout;
 pub(crate) mod context;
@@ -14,6 +15,7 @@ pub(crate) mod open_cached;
 pub(crate) mod path;
 pub(crate) mod readlink;
 pub(crate) mod refwalk;
+pub(crate) mod symlinks;
 pub(crate) mod walk;
 #[cfg(test)]
 mod walk_tests;
@@ -97,8 +99,8 @@ pub(crate) struct Walker<'w, 'v> {
 enum Fallback<'v> {
     /// The answer is this error.
     Final(Errno),
-    /// Go on with references, from this directory and offset.
-    From(Inode<'v>, usize),
+    /// Go on with references, from this directory and offset, after this many symbolic links.
+    From(Inode<'v>, usize, u32),
 }
 
 impl<'v> Walker<'_, 'v> {
@@ -109,12 +111,15 @@ impl<'v> Walker<'_, 'v> {
     pub(crate) fn attr(&self, path: &[u8], follow: bool, attr: &mut Attr) -> Result<()> {
         let start = self.start(self.cwd, path)?;
         let mounts = self.vfs.mounts.generation();
-        match self.attr_lockless(start, path, follow, attr) {
+        let mut links = 0;
+        match self.attr_lockless(start, path, follow, &mut links, attr) {
             Ok(()) => {
                 counters::hit();
                 Ok(())
             }
-            Err(stop) => self.attr_again(start, mounts, stop, path, follow).map(|found| *attr = found),
+            Err(stop) => {
+                self.attr_again(start, mounts, (stop, links), path, follow).map(|found| *attr = found)
+            }
         }
     }
 
@@ -124,16 +129,18 @@ impl<'v> Walker<'_, 'v> {
         &self,
         start: &Inode<'v>,
         mounts: Option<u32>,
-        stop: Stop,
+        (stop, links): (Stop, u32),
         path: &[u8],
         follow: bool,
     ) -> Result<Attr> {
         let mut attr = Attr::default();
-        let mut attempt = || self.attr_lockless(start, path, follow, &mut attr);
-        let Err(fallback) = self.again(start, path, mounts, stop, &mut attempt) else { return Ok(attr) };
+        let mut attempt = |links: &mut u32| self.attr_lockless(start, path, follow, links, &mut attr);
+        let Err(fallback) = self.again(start, path, mounts, (stop, links, 0), &mut attempt) else {
+            return Ok(attr);
+        };
         match self.attr_held(start, path, follow, fallback) {
             // The walk's end has been replaced by another inode meanwhile.
-            Err(Errno::STALE) => self.attr_held(start, path, follow, Fallback::From(start.clone(), 0)),
+            Err(Errno::STALE) => self.attr_held(start, path, follow, Fallback::From(start.clone(), 0, 0)),
             outcome => outcome,
         }
     }
@@ -156,7 +163,8 @@ impl<'v> Walker<'_, 'v> {
     pub(crate) fn node(&self, path: &[u8], follow: bool) -> Result<Inode<'v>> {
         let goal = Goal::Node { follow };
         let start = self.start(self.cwd, path)?;
-        let seen = self.lockless(start, path, || self.hold_end(self.walk_lockless(start, path, goal)?));
+        let seen = self
+            .lockless(start, path, 0, |links| self.hold_end(self.walk_lockless(start, path, goal, links)?));
         match seen {
             Ok(inode) => Ok(inode),
             Err(fallback) => self.held(start, path, goal, fallback, 0).map(|arrived| arrived.inode),
@@ -185,12 +193,16 @@ impl<'v> Walker<'_, 'v> {
         links: u32,
     ) -> Result<Parent<'v, 'p>> {
         let start = self.start(start, path)?;
-        let seen = self.lockless(start, path, || match self.walk_lockless(start, path, Goal::Parent)? {
-            Seen::Parent { pos, last, slash } => {
-                Ok(Parent { dir: self.vfs.cache.hold(pos)?, last, slash, links })
-            }
-            Seen::Child(at, _) | Seen::Node(at) => {
-                Ok(Parent { dir: self.vfs.cache.hold(at)?, last: Last::Root, slash: false, links })
+        let seen = self.lockless(start, path, links, |followed| {
+            let seen = self.walk_lockless(start, path, Goal::Parent, followed)?;
+            let links = *followed;
+            match seen {
+                Seen::Parent { pos, last, slash } => {
+                    Ok(Parent { dir: self.vfs.cache.hold(pos)?, last, slash, links })
+                }
+                Seen::Child(at, _) | Seen::Node(at) => {
+                    Ok(Parent { dir: self.vfs.cache.hold(at)?, last: Last::Root, slash: false, links })
+                }
             }
         });
         match seen {
@@ -210,21 +222,24 @@ impl<'v> Walker<'_, 'v> {
     }
 
     /// Calls `attempt`, which walks without references, until it decides or there are too many attempts. Otherwise
-    /// the walk goes on from its last position, if that directory can still be held, or from the start.
+    /// the walk goes on from its last position, if that directory can still be held, or from the start. `before`
+    /// symbolic links were followed before `path`; an attempt counts further.
     #[inline(always)]
     fn lockless<T>(
         &self,
         start: &Inode<'v>,
         path: &[u8],
-        mut attempt: impl FnMut() -> std::result::Result<T, Stop>,
+        before: u32,
+        mut attempt: impl FnMut(&mut u32) -> std::result::Result<T, Stop>,
     ) -> std::result::Result<T, Fallback<'v>> {
         let mounts = self.vfs.mounts.generation();
-        match attempt() {
+        let mut links = before;
+        match attempt(&mut links) {
             Ok(wanted) => {
                 counters::hit();
                 Ok(wanted)
             }
-            Err(stop) => self.again(start, path, mounts, stop, &mut attempt),
+            Err(stop) => self.again(start, path, mounts, (stop, links, before), &mut attempt),
         }
     }
 
@@ -234,8 +249,8 @@ impl<'v> Walker<'_, 'v> {
         start: &Inode<'v>,
         path: &[u8],
         mut mounts: Option<u32>,
-        mut stop: Stop,
-        attempt: &mut dyn FnMut() -> std::result::Result<T, Stop>,
+        (mut stop, mut links, before): (Stop, u32, u32),
+        attempt: &mut dyn FnMut(&mut u32) -> std::result::Result<T, Stop>,
     ) -> std::result::Result<T, Fallback<'v>> {
         for _ in 1..LOCKLESS_ATTEMPTS {
             match stop {
@@ -245,7 +260,8 @@ impl<'v> Walker<'_, 'v> {
                 _ => break,
             }
             mounts = self.vfs.mounts.generation();
-            match attempt() {
+            links = before;
+            match attempt(&mut links) {
                 Ok(wanted) => {
                     counters::hit();
                     return Ok(wanted);
@@ -265,11 +281,11 @@ impl<'v> Walker<'_, 'v> {
             Stop::BailAt(bail, pos, rest) => {
                 counters::bail(bail);
                 if let Ok(dir) = self.vfs.cache.hold(pos) {
-                    return Err(Fallback::From(dir, rest));
+                    return Err(Fallback::From(dir, rest, links));
                 }
             }
         }
-        Err(Fallback::From(start.clone(), 0))
+        Err(Fallback::From(start.clone(), 0, before))
     }
 
     /// Continues with references. If a driver says that a directory on the way has moved (and it has dropped the
@@ -285,10 +301,12 @@ impl<'v> Walker<'_, 'v> {
     ) -> Result<Arrived<'v, 'p>> {
         match fallback {
             Fallback::Final(errno) => Err(errno),
-            Fallback::From(dir, rest) => match RefWalk::new(self, dir, path, rest, links).run(goal) {
-                Err(Errno::STALE) => RefWalk::new(self, start.clone(), path, 0, links).run(goal),
-                outcome => outcome,
-            },
+            Fallback::From(dir, rest, before) => {
+                match RefWalk::new(self, dir, path, rest, before).run(goal) {
+                    Err(Errno::STALE) => RefWalk::new(self, start.clone(), path, 0, links).run(goal),
+                    outcome => outcome,
+                }
+            }
         }
     }
 

@@ -66,7 +66,7 @@ impl Walker<'_, '_> {
     fn file_lockless(&self, start: &Inode<'_>, path: &[u8], attr: &mut Attr) -> Option<InodeId> {
         let start = self.begin(start).ok()?;
         let (dirs, last) = split(path);
-        let at = if dirs.is_empty() { start } else { self.walk_to_end(start, dirs).ok()? };
+        let at = if dirs.is_empty() { start } else { self.walk_to_end(start, dirs, &mut 0).ok()? };
         let c = last.filter(|c| c.kind == Kind::Name && !c.slash && c.name.len() <= NAME_MAX)?;
         if !self.may_search(at) {
             return None;

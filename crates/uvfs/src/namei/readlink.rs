@@ -26,13 +26,14 @@ impl<'v> Walker<'_, 'v> {
         let goal = Goal::Node { follow: false };
         let start = self.start(self.cwd, path)?;
         let cache = &self.vfs.cache;
-        let seen = self.lockless(start, path, || match self.walk_lockless(start, path, goal)? {
-            Seen::Child(at, child) => match cache.child_target(at, &child, out)? {
-                Some((attr, len)) if !attr.atime_is_due(now()) => Ok(Target::Kept(len)),
-                _ => Ok::<_, Stop>(Target::Ask(cache.hold(self.enter(at, &child)?)?)),
-            },
-            Seen::Node(at) | Seen::Parent { pos: at, .. } => Ok(Target::Ask(cache.hold(at)?)),
-        });
+        let seen =
+            self.lockless(start, path, 0, |links| match self.walk_lockless(start, path, goal, links)? {
+                Seen::Child(at, child) => match cache.child_target(at, &child, now, out)? {
+                    Some(found) => Ok(Target::Kept(found.len)),
+                    None => Ok::<_, Stop>(Target::Ask(cache.hold(self.enter(at, &child)?)?)),
+                },
+                Seen::Node(at) | Seen::Parent { pos: at, .. } => Ok(Target::Ask(cache.hold(at)?)),
+            });
         match seen {
             Ok(target) => Ok(target),
             Err(fallback) => {

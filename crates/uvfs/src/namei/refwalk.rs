@@ -3,16 +3,17 @@
 //! It holds its current directory and nothing else; it holds no lock between steps. A symbolic link's target
 //! replaces the link, and the walked part before it, in the text of the path. The walk goes on with the new text,
 //! from the root if that is absolute. So there is one text and one position, however deep links are nested, and
-//! [`MAX_SYMLINKS`] limits their number. Costs two changes of a reference count per component, and the driver's
+//! [`MAX_SYMLINKS`](crate::types::MAX_SYMLINKS) limits their number. Costs two changes of a reference count per component, and the driver's
 //! calls.
 
 use std::borrow::Cow;
 
 use crate::driver::Inode;
 use crate::namei::path::{Component, Kind, component};
+use crate::namei::symlinks::{follow, is_followed, replaced};
 use crate::namei::{Goal, Last, Walker};
 use crate::permission;
-use crate::types::{Attr, Errno, Found, MAX_SYMLINKS, Op, Result};
+use crate::types::{Attr, Errno, Found, Op, Result};
 
 /// A walk under way.
 pub(crate) struct RefWalk<'w, 'v, 'p> {
@@ -119,7 +120,7 @@ impl<'w, 'v, 'p> RefWalk<'w, 'v, 'p> {
             Found::Node(inode, attr) => (inode, attr),
             Found::Absent(_) => return Err(Errno::NOENT),
         };
-        if attr.is_symlink() && (!c.last || c.slash || goal.follows()) {
+        if is_followed(attr.fmt(), !c.last || c.slash, goal.follows()) {
             if c.last {
                 self.may_follow(&attr)?;
             }
@@ -137,43 +138,6 @@ impl<'w, 'v, 'p> RefWalk<'w, 'v, 'p> {
     fn may_follow(&self, link: &Attr) -> Result<()> {
         let vfs = self.walker.vfs;
         let dir = vfs.attr_now(&self.op, &self.dir)?;
-        permission::may_follow(vfs.protected, &self.op.cred, &dir, link)
-    }
-}
-
-/// The target of the link `inode`, after `links` others; ELOOP if those are too many. Never empty.
-pub(crate) fn follow<'v>(walker: &Walker<'_, 'v>, op: &Op, inode: &Inode<'v>, links: u32) -> Result<Vec<u8>> {
-    if links >= MAX_SYMLINKS {
-        return Err(Errno::LOOP);
-    }
-    let target = walker.vfs.readlink(op, inode)?;
-    if target.is_empty() { Err(Errno::NOENT) } else { Ok(target) }
-}
-
-/// The text with the component replaced by a link's target, without the part that was already walked.
-fn replaced(mut target: Vec<u8>, text: &[u8], c: Component<'_>) -> Vec<u8> {
-    if !c.last || c.slash {
-        target.push(b'/');
-        target.extend_from_slice(&text[c.next..]);
-    }
-    target
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_link_is_replaced_by_its_target() {
-        for (path, at, target, want) in [
-            ("a/link", 2, "t", "t"),
-            ("a/link/", 2, "t", "t/"),
-            ("a/link//b", 2, "t", "t/b"),
-            ("link/b/", 0, "/x/", "/x//b/"),
-        ] {
-            let c = component(path.as_bytes(), at).unwrap();
-            let text = replaced(target.as_bytes().to_vec(), path.as_bytes(), c);
-            assert_eq!(String::from_utf8(text).unwrap(), want, "{path}");
-        }
+        permission::may_follow(vfs.protected, &self.op.cred, (&dir).into(), link)
     }
 }

@@ -6,7 +6,8 @@
 //! also out of a mount. Absence is final if the cache is certain of it.
 //!
 //! The walk stops with a reason ([`Bail`]) at anything that it cannot decide: a name that is not cached, a symbolic
-//! link, a permission denied by expired attributes, a concurrent change. If the position is still good, the walk with
+//! link without a cached target ([`super::symlinks`] follows the others), a permission denied by expired attributes, a
+//! concurrent change. If the position is still good, the walk with
 //! references takes it over and goes on from there. The walk never blocks and calls no driver. It allocates nothing but
 //! the positions of a long path that the prefix cache does not have.
 
@@ -14,15 +15,17 @@ use std::borrow::Cow;
 
 use uvfs_cache::InodeId;
 use uvfs_cache::machinery::prefix::{Question, Way};
-use uvfs_cache::machinery::{Child, Pos, Retry, Step, Stuck};
+use uvfs_cache::machinery::{Child, Followed, PassedLink, Pos, Retry, Step, Stuck};
 
 use crate::driver::Inode;
 use crate::namei::bailout::Bail;
 use crate::namei::cred_numbers::NOBODY;
 use crate::namei::path::{Component, Kind, component, split};
+use crate::namei::symlinks::{count_more, is_followed};
 use crate::namei::{Goal, Last, Walker};
 use crate::permission::{self, Verdict};
 use crate::types::{Access, Attr, Errno, NAME_MAX, mode};
+use crate::vfs::now_coarse;
 
 /// Shorter directory parts are walked: one or two components take no longer than a look in the prefix cache.
 const WORTH_KEEPING: usize = 16;
@@ -56,9 +59,15 @@ impl From<Retry> for Stop {
 }
 
 impl Mark for Way {
+    const KEPT: bool = true;
+
     #[inline(always)]
     fn add(&mut self, at: Pos) {
         Way::add(self, at);
+    }
+
+    fn add_link(&mut self, link: PassedLink) {
+        Way::add_link(self, link);
     }
 
     fn spoil(&mut self) {
@@ -68,17 +77,25 @@ impl Mark for Way {
 
 /// A recorder of the positions of a walk.
 pub(crate) trait Mark {
+    /// Whether it needs all positions, so that no prefix entry may lead over some.
+    const KEPT: bool;
     fn add(&mut self, at: Pos);
+    fn add_link(&mut self, link: PassedLink);
     /// Nothing of this walk may be kept.
     fn spoil(&mut self);
 }
 
 /// Forgets the positions.
-struct NoTrail;
+pub(crate) struct NoTrail;
 
 impl Mark for NoTrail {
+    const KEPT: bool = false;
+
     #[inline(always)]
     fn add(&mut self, _: Pos) {}
+
+    #[inline(always)]
+    fn add_link(&mut self, _: PassedLink) {}
 
     #[inline(always)]
     fn spoil(&mut self) {}
@@ -91,10 +108,23 @@ impl Walker<'_, '_> {
         start: &Inode<'_>,
         path: &'p [u8],
         goal: Goal,
+        links: &mut u32,
     ) -> Result<Seen<'p>, Stop> {
         let at = self.begin(start)?;
         let (dirs, last_one) = split(path);
-        let at = self.walk_dirs(at, dirs, &mut NoTrail)?;
+        let at = self.walk_dirs(at, dirs, links, &mut NoTrail)?;
+        self.end_of(at, last_one, goal, links)
+    }
+
+    /// The end of a walk that reached the last component's directory.
+    #[inline]
+    pub(crate) fn end_of<'p>(
+        &self,
+        at: Pos,
+        last_one: Option<Component<'p>>,
+        goal: Goal,
+        links: &mut u32,
+    ) -> Result<Seen<'p>, Stop> {
         let Some(c) = last_one else {
             return Ok(match goal {
                 Goal::Attr { .. } | Goal::Node { .. } => Seen::Node(at),
@@ -111,9 +141,9 @@ impl Walker<'_, '_> {
             Kind::Dot => Ok(Seen::Node(at)),
             Kind::DotDot => Ok(Seen::Node(self.up(at)?)),
             Kind::Name => {
-                let child = self.find(at, c)?;
-                if child.fmt() == mode::S_IFLNK && (c.slash || goal.follows()) {
-                    return Err(Stop::BailAt(Bail::Symlink, at, c.start));
+                let child = self.find(at, c.name, c.start)?;
+                if is_followed(child.fmt(), c.slash, goal.follows()) {
+                    return self.end_through(at, c.into(), goal, links);
                 }
                 if child.fmt() != mode::S_IFDIR && c.slash {
                     return Err(Stop::BailAt(Bail::NotDirectory, at, c.start));
@@ -127,7 +157,7 @@ impl Walker<'_, '_> {
     /// trusted. Directories further on were found by names that are as fresh as they are. (Root may search them
     /// all.)
     #[inline]
-    pub(super) fn begin(&self, start: &Inode<'_>) -> Result<Pos, Stop> {
+    pub(crate) fn begin(&self, start: &Inode<'_>) -> Result<Pos, Stop> {
         let at = self.vfs.cache.pos_of(start).ok_or(Stop::Bail(Bail::Gone))?;
         if !self.cred.is_root() && start.expired() {
             return Err(Stop::BailAt(Bail::Denied, at, 0));
@@ -136,9 +166,16 @@ impl Walker<'_, '_> {
     }
 
     /// Walks through `dirs`, the front part of a path, all of whose components are to be entered. `trail` has the
-    /// start, and gets all positions after it.
+    /// start, and gets all positions after it. `links` counts the symbolic links that were followed, at an error those
+    /// before its place.
     #[inline(always)]
-    fn walk_dirs<M: Mark>(&self, mut at: Pos, dirs: &[u8], trail: &mut M) -> Result<Pos, Stop> {
+    pub(crate) fn walk_dirs<M: Mark>(
+        &self,
+        mut at: Pos,
+        dirs: &[u8],
+        links: &mut u32,
+        trail: &mut M,
+    ) -> Result<Pos, Stop> {
         let cache = &self.vfs.cache;
         let names = cache.names();
         let mut offset = 0;
@@ -156,12 +193,16 @@ impl Walker<'_, '_> {
                     if c.name.len() > NAME_MAX {
                         return Err(Stop::BailAt(Bail::LongName, at, offset));
                     }
-                    let below = cache.down(&names, at, &names.hash(c.name));
-                    let covered = below.map_err(|stuck| stop(stuck, at, offset))?;
-                    trail.add(covered);
-                    at = self.across(covered)?;
-                    if at != covered {
-                        trail.add(at);
+                    match cache.down(&names, at, &names.hash(c.name)) {
+                        Ok(covered) => {
+                            trail.add(covered);
+                            at = self.across(covered)?;
+                            if at != covered {
+                                trail.add(at);
+                            }
+                        }
+                        Err(Stuck::Symlink) => at = self.through(at, c.into(), links, trail)?,
+                        Err(stuck) => return Err(stop(stuck, at, offset)),
                     }
                 }
             }
@@ -177,33 +218,35 @@ impl Walker<'_, '_> {
         start: &Inode<'_>,
         path: &[u8],
         follow: bool,
+        links: &mut u32,
         attr: &mut Attr,
     ) -> Result<(), Stop> {
         let start = self.begin(start)?;
         let (dirs, last) = split(path);
-        let at = if dirs.is_empty() { start } else { self.walk_to_end(start, dirs)? };
-        self.attr_of_end(at, last, path.len(), follow, attr)
+        let at = if dirs.is_empty() { start } else { self.walk_to_end(start, dirs, links)? };
+        self.attr_of_end(at, last, path.len(), follow, links, attr)
     }
 
     /// Walks through a path's directories. Not inlined: the look at the last component is
     /// nearly all of many a `stat`, and inlining would put its registers into memory.
     #[inline(never)]
-    pub(super) fn walk_to_end(&self, start: Pos, dirs: &[u8]) -> Result<Pos, Stop> {
+    pub(crate) fn walk_to_end(&self, start: Pos, dirs: &[u8], links: &mut u32) -> Result<Pos, Stop> {
         if dirs.len() >= WORTH_KEEPING && self.who != NOBODY {
-            self.walk_by_prefix(start, dirs)
+            self.walk_by_prefix(start, dirs, links)
         } else {
-            self.walk_dirs(start, dirs, &mut NoTrail)
+            self.walk_dirs(start, dirs, links, &mut NoTrail)
         }
     }
 
     /// The attributes of a path of `len` bytes that was walked to its last component.
     #[inline(always)]
-    fn attr_of_end(
+    pub(crate) fn attr_of_end(
         &self,
         at: Pos,
         last: Option<Component<'_>>,
         len: usize,
         follow: bool,
+        links: &mut u32,
         attr: &mut Attr,
     ) -> Result<(), Stop> {
         let Some(c) = last else { return self.attr_at(at, len, attr) };
@@ -211,7 +254,7 @@ impl Walker<'_, '_> {
             return Err(self.denied(at, c.start));
         }
         match c.kind {
-            Kind::Name => self.attr_of_last(at, c, follow, attr),
+            Kind::Name => self.attr_of_last(at, c, follow, links, attr),
             Kind::Dot => self.attr_at(at, len, attr),
             Kind::DotDot => self.attr_at(self.up(at)?, len, attr),
         }
@@ -219,32 +262,48 @@ impl Walker<'_, '_> {
 
     /// [`Walker::walk_dirs`] through the prefix cache.
     #[inline(always)]
-    fn walk_by_prefix(&self, start: Pos, dirs: &[u8]) -> Result<Pos, Stop> {
+    fn walk_by_prefix(&self, start: Pos, dirs: &[u8], links: &mut u32) -> Result<Pos, Stop> {
         // While mounts change, the two halves of a walk may see different ones.
         let Some(mounts) = self.vfs.mounts.generation() else {
-            return self.walk_dirs(start, dirs, &mut NoTrail);
+            return self.walk_dirs(start, dirs, links, &mut NoTrail);
         };
         let cache = &self.vfs.cache;
-        match Question::new(cache, start.id(), self.who, mounts, dirs) {
+        match Question::new(cache, (start.id(), self.root.id()), self.who, mounts, dirs) {
             Some(question) => match cache.prefix(&question) {
-                Some(at) => Ok(at),
-                None => self.walk_and_note(start, dirs, &question),
+                Some((at, Followed::NONE)) => Ok(at),
+                Some((at, followed)) if !followed.is_due(now_coarse) => {
+                    count_more(links, followed.links()).map(|()| at)
+                }
+                _ => self.walk_and_note(start, dirs, &question, links),
             },
-            None => self.walk_dirs(start, dirs, &mut NoTrail),
+            None => self.walk_dirs(start, dirs, links, &mut NoTrail),
         }
     }
 
     #[inline(never)]
-    fn walk_and_note(&self, start: Pos, dirs: &[u8], question: &Question) -> Result<Pos, Stop> {
+    fn walk_and_note(
+        &self,
+        start: Pos,
+        dirs: &[u8],
+        question: &Question,
+        links: &mut u32,
+    ) -> Result<Pos, Stop> {
         let mut way = Way::new(start);
-        let at = self.walk_dirs(start, dirs, &mut way)?;
+        let at = self.walk_dirs(start, dirs, links, &mut way)?;
         self.vfs.cache.note_prefix(question, &way);
         Ok(at)
     }
 
     /// The last component's attributes.
     #[inline(always)]
-    fn attr_of_last(&self, at: Pos, c: Component<'_>, follow: bool, attr: &mut Attr) -> Result<(), Stop> {
+    fn attr_of_last(
+        &self,
+        at: Pos,
+        c: Component<'_>,
+        follow: bool,
+        links: &mut u32,
+        attr: &mut Attr,
+    ) -> Result<(), Stop> {
         let cache = &self.vfs.cache;
         if c.name.len() > NAME_MAX {
             return Err(Stop::BailAt(Bail::LongName, at, c.start));
@@ -258,8 +317,8 @@ impl Walker<'_, '_> {
                 Some(root) => self.attr_by_id(root, attr, Stop::Bail(Bail::Gone)),
             };
         }
-        if attr.is_symlink() && (follow || c.slash) {
-            return Err(Stop::BailAt(Bail::Symlink, at, c.start));
+        if is_followed(attr.fmt(), c.slash, follow) {
+            return self.attr_through(at, c.into(), follow, links, attr);
         }
         if c.slash { Err(Stop::BailAt(Bail::NotDirectory, at, c.start)) } else { Ok(()) }
     }
@@ -283,7 +342,7 @@ impl Walker<'_, '_> {
     /// directory has not changed, so mode and owner were of one moment, and its attributes have not expired.
     /// Otherwise the walk with references decides. It also decides if a list must be asked.
     #[cold]
-    fn denied(&self, at: Pos, offset: usize) -> Stop {
+    pub(crate) fn denied(&self, at: Pos, offset: usize) -> Stop {
         let perm = self.vfs.cache.perm(at);
         if permission::verdict(self.cred, perm, Access::EXEC) == Verdict::List {
             return Stop::BailAt(Bail::Acl, at, offset);
@@ -296,16 +355,16 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// Finds one name in one directory.
-    fn find(&self, at: Pos, c: Component<'_>) -> Result<Child, Stop> {
+    /// Finds one name, which stands at `start` of the path, in one directory.
+    pub(crate) fn find(&self, at: Pos, name: &[u8], start: usize) -> Result<Child, Stop> {
         let cache = &self.vfs.cache;
-        if c.name.len() > NAME_MAX {
-            return Err(Stop::BailAt(Bail::LongName, at, c.start));
+        if name.len() > NAME_MAX {
+            return Err(Stop::BailAt(Bail::LongName, at, start));
         }
-        match cache.step(at, c.name) {
+        match cache.step(at, name) {
             Step::Found(child) => Ok(child),
-            Step::Absent => Err(stop(Stuck::Absent, at, c.start)),
-            Step::Unknown => Err(Stop::BailAt(Bail::NotCached, at, c.start)),
+            Step::Absent => Err(stop(Stuck::Absent, at, start)),
+            Step::Unknown => Err(Stop::BailAt(Bail::NotCached, at, start)),
             Step::Retry(retry) => Err(retry.into()),
         }
     }
@@ -345,7 +404,7 @@ impl Walker<'_, '_> {
     }
 
     /// `..`: stays at the walker's root, and leaves the mount at a mounted root.
-    fn up(&self, at: Pos) -> Result<Pos, Stop> {
+    pub(crate) fn up(&self, at: Pos) -> Result<Pos, Stop> {
         let cache = &self.vfs.cache;
         if self.is_root(at.id()) {
             return Ok(at);

@@ -12,7 +12,8 @@ use crate::vfs::{Vfs, VfsConfig};
 use uvfs_cache::InodeId;
 use uvfs_cache::machinery::Pos;
 
-/// A file system in which each directory has the directories `d` and `e`, the file `f`, and the link `l` to `e`.
+/// A file system in which each directory has the directories `d` and `e`, the file `f`, and the links `l`
+/// to `e` and `up` to `../e`.
 struct Same;
 
 fn node(ino: u64, fmt: u32) -> NewInode {
@@ -26,7 +27,7 @@ impl Driver for Same {
     }
 
     fn features(&self) -> Features {
-        Features::default()
+        Features { fixed_links: true, timeless_links: true, ..Features::default() }
     }
 
     fn root(&self, _: &Op) -> Result<NewInode> {
@@ -39,13 +40,14 @@ impl Driver for Same {
             b"e" => (1, mode::S_IFDIR),
             b"f" => (2, mode::S_IFREG),
             b"l" => (3, mode::S_IFLNK),
+            b"up" => (4, mode::S_IFLNK),
             _ => return Ok(Answer::Absent(Ttl::Forever)),
         };
-        Ok(Answer::Found(node(dir.ino() * 4 + number, fmt)))
+        Ok(Answer::Found(node(dir.ino() * 5 + number, fmt)))
     }
 
-    fn readlink(&self, _: &Op, _: &Inode<'_>) -> Result<Vec<u8>> {
-        Ok(b"e".to_vec())
+    fn readlink(&self, _: &Op, link: &Inode<'_>) -> Result<Vec<u8>> {
+        Ok(if link.ino() % 5 == 3 { b"e".to_vec() } else { b"../e".to_vec() })
     }
 
     fn statfs(&self, _: &Op) -> Result<StatFs> {
@@ -80,25 +82,26 @@ pub(super) fn changes_now(walker: &Walker<'_, '_>, at: Pos) -> bool {
     })
 }
 
-/// The kind of walk, and how its caller ends it.
+/// The kind of walk, and how its caller ends it. True: a link at the end is followed.
 #[derive(Clone, Copy, Debug)]
 enum How {
-    Node,
+    Node(bool),
     Parent,
-    Attr,
+    Attr(bool),
 }
 
 fn walk(walker: &Walker<'_, '_>, how: How, path: &[u8]) -> std::result::Result<(), Stop> {
+    let links = &mut 0;
     match how {
-        How::Node => {
-            let seen = walker.walk_lockless(walker.cwd, path, Goal::Node { follow: false })?;
+        How::Node(follow) => {
+            let seen = walker.walk_lockless(walker.cwd, path, Goal::Node { follow }, links)?;
             walker.hold_end(seen).map(drop)
         }
-        How::Parent => match walker.walk_lockless(walker.cwd, path, Goal::Parent)? {
+        How::Parent => match walker.walk_lockless(walker.cwd, path, Goal::Parent, links)? {
             Seen::Parent { pos, .. } => Ok(walker.vfs.cache.hold(pos).map(drop)?),
             seen => panic!("{seen:?}"),
         },
-        How::Attr => walker.attr_lockless(walker.cwd, path, false, &mut Attr::default()),
+        How::Attr(follow) => walker.attr_lockless(walker.cwd, path, follow, links, &mut Attr::default()),
     }
 }
 
@@ -122,9 +125,9 @@ fn changing_each(walker: &Walker<'_, '_>, how: How, path: &str) -> usize {
     0
 }
 
-const PATHS: [&str; 24] = [
+const PATHS: [&str; 28] = [
     "..", "../", ".", "./", "./..", "../.", "f", "f/", "e", "e/", "x", "x/y", "l", "l/", "l/f", "./f",
-    "../e", "e/f", "e/..", "e/.", "e/../f", "d/..", "d/../f", "e/../..",
+    "../e", "e/f", "l/..", "l/l", "l/l/f", "up/f", "e/..", "e/.", "e/../f", "d/..", "d/../f", "e/../..",
 ];
 
 /// Planted bugs: rule8-a-mounted-root-is-left-unchecked, rule8-the-control-root-is-left-unchecked,
@@ -150,7 +153,8 @@ fn a_mode_that_was_believed_is_checked_on_every_way_out() {
             for path in PATHS {
                 // Fills the cache.
                 let _ = context.stat(path.as_bytes());
-                for how in [How::Node, How::Parent, How::Attr] {
+                for how in [How::Node(false), How::Node(true), How::Parent, How::Attr(false), How::Attr(true)]
+                {
                     assert!(changing_each(&walker, how, path) > 0, "{start}: {path}: no permission was read");
                 }
             }

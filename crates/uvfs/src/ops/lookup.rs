@@ -193,8 +193,8 @@ impl Vfs {
         }
         let sup = self.sup(inode)?;
         let target = sup.driver.readlink(op, inode)?;
-        if sup.features.fixed_links {
-            inode.keep_target(&target);
+        if sup.features.fixed_links || sup.driver.link_is_fixed(inode) {
+            inode.keep_target(&target, sup.features.timeless_links);
         }
         Ok(target)
     }

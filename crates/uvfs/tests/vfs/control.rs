@@ -98,8 +98,11 @@ fn links_lead_there() {
     let root = root(&vfs);
     root.symlink(b".uvfs/sub", b"/link").unwrap();
     root.symlink(b"../.uvfs", b"/d/link").unwrap();
-    assert!(root.stat(b"/link/inner").unwrap().is_reg());
-    assert!(root.stat(b"/d/link/stats").unwrap().is_reg());
+    // The second walk of each finds the target in the cache.
+    for _ in 0..3 {
+        assert!(root.stat(b"/link/inner").unwrap().is_reg());
+        assert!(root.stat(b"/d/link/stats").unwrap().is_reg());
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod attributes;
 mod control;
 mod faults;
 mod files;
+mod links;
 mod lockstep;
 mod memory;
 mod misses;

@@ -1,6 +1,7 @@
 //! The loop on uvfs's kernfs driver: through its `Context`, or with references and a kernel's tree lock.
 //!
-//! A tree is the path's directories with the files in the last one, mode 0444, read by a user who does not own them. A
+//! A tree is the path's directories with the files in the last one, mode 0444, read by a user who does not own them.
+//! With `linked`, `mlx5_0` is a link to a directory below `devices`, as in sysfs. A
 //! change adds or removes a node, alternately in the directory that is read and in one beside it. In `null` the
 //! changes go to a tree that nobody reads, so that they take the same processor time.
 
@@ -19,6 +20,8 @@ use crate::harness::{Arm, Companion, Seat, Worker};
 use crate::workloads::lookups::USER;
 use crate::workloads::showgids::{PATH, READ, TEXT};
 
+/// The adapter's directory, if `class` has a link to it.
+const DEVICE: [&str; 5] = ["devices", "pci0000:00", "0000:00:02.0", "infiniband", "mlx5_0"];
 /// Longest sleep of the thread that changes the tree: it must soon notice that a turn is over.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Changes at a time.
@@ -50,12 +53,18 @@ fn attribute(n: u64) -> impl Fn(&mut Vec<u8>) -> Result<(), Errno> + Send + Sync
 }
 
 impl Tree {
-    fn new(locks: Option<TreeLocks>, files: u64) -> Result<Self> {
+    fn new(locks: Option<TreeLocks>, files: u64, linked: bool) -> Result<Self> {
         let kernfs = Kernfs::new(Options { may_block: false, ..Options::default() })?;
         let dir = |above: &Node, name: &str| above.add_dir(name, Meta::new(0o755));
-        let above = ["class", "infiniband", "mlx5_0", "ports", "1"]
-            .into_iter()
-            .try_fold(kernfs.root(), |above, name| dir(&above, name))?;
+        let class = dir(&dir(&kernfs.root(), "class")?, "infiniband")?;
+        let device = if linked {
+            let device = DEVICE.into_iter().try_fold(kernfs.root(), |above, name| dir(&above, name))?;
+            class.add_symlink("mlx5_0", Meta::new(0o777), &device)?;
+            device
+        } else {
+            dir(&class, "mlx5_0")?
+        };
+        let above = dir(&dir(&device, "ports")?, "1")?;
         let (gids, beside) = (dir(&above, "gids")?, dir(&above, "pkeys")?);
         for n in 0..files {
             gids.add_attr(n.to_string(), Meta::new(0o444), attribute(n))?;
@@ -117,13 +126,13 @@ impl InProcess {
     ///
     /// # Errors
     /// The error of uvfs.
-    pub fn new(name: &'static str, own: usize, files: u64, changes: u64) -> Result<Self> {
+    pub fn new(name: &'static str, own: usize, files: u64, changes: u64, linked: bool) -> Result<Self> {
         let locks = || match name {
             "null" | "uvfs" => Ok(None),
             name => TreeLocks::new(name).map(Some),
         };
         // If each thread has its own tree, one more receives the changes.
-        let trees = (0..=own).map(|_| Tree::new(locks()?, files)).collect::<Result<_>>()?;
+        let trees = (0..=own).map(|_| Tree::new(locks()?, files, linked)).collect::<Result<_>>()?;
         Ok(Self { name, trees, files, changes, changed: AtomicU64::new(0), took: AtomicU64::new(0) })
     }
 

@@ -62,7 +62,14 @@ impl Workload for Showgids {
             .value_parser(|text: &str| text.parse::<Pattern>().map_err(|error| error.to_string()))
             .default_value(Pattern::DEFAULT)
             .help("What is read below a target, with {n} for the number; existing files, or they are made");
-        vec![options::files("254"), changes, path]
+        let links = Arg::new("links")
+            .long("links")
+            .value_name("NUMBER,..")
+            .value_delimiter(',')
+            .value_parser(value_parser!(u64).range(0..=1))
+            .default_value("0")
+            .help("1: mlx5_0 is a link to ../../devices/..., as in sysfs (not for targets); each number is a case");
+        vec![options::files("254"), changes, path, links]
     }
 
     /// The same for all cases, so that the rows of one run are comparable.
@@ -73,29 +80,36 @@ impl Workload for Showgids {
 
     fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
         let (files, changes) = (options::numbers(matches, "files")?, options::numbers(matches, "changes")?);
+        let links = options::numbers(matches, "links")?;
         let pattern = matches.get_one::<Pattern>("path").context("--path is needed")?;
-        let cases = files.into_iter().flat_map(|files| changes.iter().map(move |changes| (files, *changes)));
-        Ok(cases.map(|(files, changes)| case(files, changes, pattern)).collect())
+        let mut cases = Vec::new();
+        for files in files {
+            for changes in &changes {
+                cases.extend(links.iter().map(|links| case(files, *changes, *links, pattern)));
+            }
+        }
+        Ok(cases)
     }
 }
 
-fn case<'w>(files: u64, changes: u64, pattern: &Pattern) -> Prepare<'w> {
-    let params =
-        Params::from_iter([("files".to_owned(), json!(files)), ("changes".to_owned(), json!(changes))]);
-    let maker = Gids { files, changes, pattern: pattern.clone() };
+fn case<'w>(files: u64, changes: u64, links: u64, pattern: &Pattern) -> Prepare<'w> {
+    let params = [("files", files), ("changes", changes), ("links", links)];
+    let params = Params::from_iter(params.map(|(name, value)| (name.to_owned(), json!(value))));
+    let maker = Gids { files, changes, linked: links != 0, pattern: pattern.clone() };
     Prepare { params, variants: vec![Params::new()], maker: Box::new(maker) }
 }
 
 struct Gids {
     files: u64,
     changes: u64,
+    linked: bool,
     pattern: Pattern,
 }
 
 impl Maker for Gids {
     fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>> {
         let own = if name == "null" { threads } else { 0 };
-        Ok(Box::new(inproc::InProcess::new(name, own, self.files, self.changes)?))
+        Ok(Box::new(inproc::InProcess::new(name, own, self.files, self.changes, self.linked)?))
     }
 
     fn target(&self, target: &Target) -> Result<Box<dyn Arm>> {

@@ -36,9 +36,31 @@ fn nothing(result: Result<(), Errno>) -> Answer {
     result.map(|()| String::new())
 }
 
+/// Walks the paths of a call with references, without them, and by prefix entries: all ways lead to the same end.
+fn compare_walks(context: &Context<'_>, call: &Call) {
+    // Long enough for a prefix entry.
+    let detour = [b".//".repeat(2), b"./".repeat(8)].concat();
+    for path in call.paths().into_iter().filter(|path| (1..3000).contains(&path.len())) {
+        let longer = match path.strip_prefix(b"/") {
+            Some(rest) => [&b"/"[..], &detour, rest].concat(),
+            None => [&detour[..], path].concat(),
+        };
+        for stat in [Context::stat, Context::lstat] {
+            // The walk with references caches the targets of links.
+            let found = stat(context, path);
+            for path in [path, &longer, &longer, &longer] {
+                assert_eq!(stat(context, path), found, "{:?}", String::from_utf8_lossy(path));
+            }
+        }
+        let held = [true, false].map(|_| context.resolve(path).map(|inode| inode.id()));
+        assert_eq!(held[0], held[1], "{:?}", String::from_utf8_lossy(path));
+    }
+}
+
 impl Sys for Inside<'_> {
     fn call(&mut self, cred: &Cred, call: &Call) -> Answer {
         self.context.set_cred(cred.clone());
+        compare_walks(&self.context, call);
         let c = &mut self.context;
         match call {
             Call::Mkdir(path, mode) => nothing(c.mkdir(path, *mode)),

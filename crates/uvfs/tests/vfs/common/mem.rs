@@ -29,6 +29,8 @@ pub struct Mem {
     pub read_only: bool,
     /// The VFS leaves `open` and `release` out; tests set it before mounting.
     pub plain_files: bool,
+    /// A read of a link moves its access time, as `relatime` asks for it.
+    pub stamps_links: bool,
     /// The next change fails with EIO.
     pub broken: AtomicBool,
     /// Inodes that the cache dropped, with their link counts.
@@ -49,6 +51,11 @@ impl Mem {
     fn change(&self) -> Result<()> {
         self.changes.fetch_add(1, Ordering::Relaxed);
         if self.broken.swap(false, Ordering::Relaxed) { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    /// Every link made so far has an empty target, as on a damaged disk.
+    pub fn empty_targets(&self) {
+        self.nodes.lock().clear();
     }
 
     fn node<R>(&self, inode: &Inode<'_>, act: impl FnOnce(&mut Node) -> R) -> R {
@@ -90,10 +97,11 @@ impl Driver for Mem {
     }
 
     fn features(&self) -> Features {
-        let Self { read_only, plain_files, .. } = *self;
+        let Self { read_only, plain_files, stamps_links, .. } = *self;
         Features {
             resident: true,
             fixed_links: true,
+            timeless_links: !stamps_links,
             acl: true,
             read_only,
             plain_files,
@@ -200,7 +208,10 @@ impl Driver for Mem {
         Ok(())
     }
 
-    fn readlink(&self, _op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
+    fn readlink(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
+        if self.stamps_links && inode.attr().atime_is_due(op.now) {
+            inode.update(|a| a.atime = op.now);
+        }
         Ok(self.node(inode, |n| n.bytes.clone()))
     }
 

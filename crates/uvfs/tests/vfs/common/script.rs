@@ -46,6 +46,38 @@ pub enum Call {
     Umask(u32),
 }
 
+impl Call {
+    /// The paths that it walks.
+    pub fn paths(&self) -> Vec<&[u8]> {
+        match self {
+            Self::Link(old, new) | Self::Rename(old, new, _) => vec![old, new],
+            Self::Mkdir(path, _)
+            | Self::Mknod(path, ..)
+            | Self::Symlink(_, path)
+            | Self::Unlink(path)
+            | Self::Rmdir(path)
+            | Self::Stat(path, _)
+            | Self::Open(path, ..)
+            | Self::Write(path, ..)
+            | Self::Cat(path)
+            | Self::Readlink(path)
+            | Self::Chmod(path, _)
+            | Self::Chown(path, ..)
+            | Self::Utimes(path, ..)
+            | Self::Truncate(path, _)
+            | Self::Access(path, _)
+            | Self::Chdir(path)
+            | Self::Ls(path)
+            | Self::SetXattr(path, ..)
+            | Self::GetXattr(path, _)
+            | Self::ListXattr(path)
+            | Self::RemoveXattr(path, _)
+            | Self::GetAcl(path, _) => vec![path],
+            Self::Umask(_) => vec![],
+        }
+    }
+}
+
 /// One line.
 #[derive(Clone, Debug)]
 pub struct Line {
