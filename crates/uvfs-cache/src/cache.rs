@@ -88,7 +88,23 @@ impl Cache {
     /// # Errors
     /// `NoMemory` after 65,536 superblocks.
     pub fn add_superblock(&self, options: SbOptions) -> Result<SbId, CacheError> {
-        self.superblocks.add(options)
+        self.superblocks.add(options, false)
+    }
+
+    /// [`Cache::add_superblock`] of one whose inodes all lead to a name of theirs. No link targets are cached in it.
+    pub(crate) fn add_named_superblock(&self, options: SbOptions) -> Result<SbId, CacheError> {
+        self.superblocks.add(options, true)
+    }
+
+    /// Whether a superblock has ended and nothing of it is left, so [`Cache::reuse_superblock`] may be called.
+    pub(crate) fn is_unused(&self, sb: SbId) -> bool {
+        self.superblock(sb).is_empty()
+    }
+
+    /// Let a superblock serve another file system with the same options. The caller has found it unused, and has
+    /// it alone.
+    pub(crate) fn reuse_superblock(&self, sb: SbId) {
+        self.superblock(sb).begin_anew();
     }
 
     #[inline]

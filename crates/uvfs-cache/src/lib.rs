@@ -23,6 +23,7 @@ mod cache;
 mod chunks;
 mod coherence;
 mod dirs;
+pub mod embed;
 mod inodes;
 mod limit;
 mod lookup;

@@ -215,9 +215,10 @@ mod tests {
     fn a_value_is_dropped_once_and_its_slot_serves_again() {
         let side = Arc::new(SideData::<Arc<()>>::reserve(4096).unwrap());
         let counted = Arc::new(());
-        let slots: Vec<u32> =
-            (0..3000).map(|_| side.room(&|| true).unwrap().fill(counted.clone())).collect();
-        assert!(slots.iter().all(|slot| *slot != 0) && side.bytes() == 3 * SideData::<Arc<()>>::chunk_bytes());
+        let slots: Vec<u32> = (0..3000).map(|_| side.room(&|| true).unwrap().fill(counted.clone())).collect();
+        assert!(
+            slots.iter().all(|slot| *slot != 0) && side.bytes() == 3 * SideData::<Arc<()>>::chunk_bytes()
+        );
         drop(side.room(&|| true).unwrap());
         for slot in slots {
             // SAFETY: filled above, and taken here only.
