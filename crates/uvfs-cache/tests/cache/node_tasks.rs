@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::embed::{NodeCache, NodeKnown, NodeLookup, NodeSuperblock, OwnedNode};
-use uvfs_cache::{Config, Room, Ttl};
+use uvfs_cache::{Config, NodeCache, NodeKnown, NodeLookup, NodeSuperblock, OwnedNode, Room, Ttl};
 
 use crate::nodes::{Counted, answer, attr};
 use crate::tasks::{Executor, yields};

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFLNK, S_IFREG};
-use uvfs_cache::embed::{NodeAnswer, NodeCache, NodeKnown, NodeLookup, NodeSuperblock, OwnedNode};
-use uvfs_cache::{Attr, CacheError, Config, Errno, Peek, Room, Ttl};
+use uvfs_cache::{
+    Attr, CacheError, Config, Errno, NodeAnswer, NodeCache, NodeKnown, NodeLookup, NodeSuperblock, OwnedNode,
+    Peek, Room, Ttl,
+};
 
 /// The embedder's data: counts itself while it lives.
 #[derive(Debug)]
@@ -265,7 +267,7 @@ fn the_root_is_found_by_number_and_gets_no_name() {
 #[test]
 fn a_key_has_a_number_while_its_inode_is_cached() {
     struct Keyed {
-        key: uvfs_cache::embed::NodeKey,
+        key: uvfs_cache::NodeKey,
     }
     let cache = NodeCache::<Keyed>::new(Config { max_inodes: 1 << 12, ..Config::default() }).unwrap();
     let keys = cache.keys(1 << 32);
