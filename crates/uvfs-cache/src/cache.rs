@@ -63,6 +63,11 @@ impl Cache {
     /// # Errors
     /// `NoMemory` if the system grants not even a small reservation.
     pub fn new(config: Config) -> Result<Arc<Self>, CacheError> {
+        Ok(Arc::new(Self::build(config)?))
+    }
+
+    /// [`Cache::new`] as a part of something else.
+    pub(crate) fn build(config: Config) -> Result<Self, CacheError> {
         let inodes = Inodes::new(config.max_inodes).map_err(no_memory)?;
         let dentries = Dentries::new(config.max_inodes, config.max_negative).map_err(no_memory)?;
         let cache = Self {
@@ -80,7 +85,7 @@ impl Cache {
             cache.inodes.advise_huge_pages();
             cache.dentries.advise_huge_pages();
         }
-        Ok(Arc::new(cache))
+        Ok(cache)
     }
 
     /// Add a superblock. It has no root yet.

@@ -48,7 +48,7 @@ use crate::walk::hit::Peek;
 
 /// A cache, and what belongs to it. Alive while a handle is.
 struct Shared<T: Send + Sync + 'static> {
-    cache: Arc<Cache>,
+    cache: Cache,
     data: Data<T>,
     renames: NameLocks,
     /// Superblocks that were removed, and whether they are watched: a later one takes their place once they are
@@ -116,7 +116,7 @@ impl<T: Send + Sync + 'static> NodeCache<T> {
     /// `NoMemory` if the system grants not even a small reservation.
     pub fn new(config: Config) -> Result<Self, CacheError> {
         let data = Data::new(config.max_inodes).map_err(|_| CacheError::NoMemory)?;
-        let cache = Cache::new(config)?;
+        let cache = Cache::build(config)?;
         cache.limit.set_side(data.memory());
         let (renames, removed) = (NameLocks::new(), Mutex::new(Vec::new()));
         Ok(Self(Arc::new(Shared { cache, data, renames, removed })))
@@ -168,16 +168,19 @@ impl<T: Send + Sync + 'static> NodeCache<T> {
     }
 
     /// [`NodeCache::node`] without counting the cache.
+    #[inline]
     pub fn borrow(&self, id: InodeId) -> Option<NodeRef<'_, T>> {
         self.0.cache.get(id).map(|inode| NodeRef { shared: &self.0, inode })
     }
 
     /// Look a name up without taking any reference. Stores nothing that another thread reads.
+    #[inline]
     pub fn peek(&self, dir: InodeId, name: &[u8]) -> Peek {
         self.0.cache.peek(dir, name)
     }
 
     /// Trusted attributes by id, without taking any reference.
+    #[inline]
     pub fn trusted_attr(&self, id: InodeId) -> Option<Attr> {
         self.0.cache.attr(id)
     }

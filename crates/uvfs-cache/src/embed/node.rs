@@ -283,6 +283,7 @@ impl<'c, T: Send + Sync + 'static> NodeRef<'c, T> {
     }
 
     /// The cache's knowledge of a name in this directory, without a wait and without a ticket.
+    #[inline]
     pub fn child(&self, name: &[u8]) -> NodeKnown<NodeRef<'c, T>> {
         match self.shared.cache.find(&self.inode, name) {
             Known::Hit(inode) => NodeKnown::Hit(NodeRef { shared: self.shared, inode }),
