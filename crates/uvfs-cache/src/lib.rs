@@ -81,8 +81,9 @@ pub use coherence::changed_numbers::Asked;
 pub use coherence::listeners::Listener;
 pub use dirs::listing::{DirScan, DirSink};
 pub use embed::{
-    KeyTooLong, NameLock, NamePlace, NodeAnswer, NodeCache, NodeKey, NodeKeys, NodeKnown, NodeListing,
-    NodeLookup, NodeRef, NodeSuperblock, OwnedNode, OwnedRenameLock, Ticket,
+    EvictorClient, EvictorStep, KeyTooLong, NameLock, NamePlace, NodeAnswer, NodeCache, NodeEvictor, NodeKey,
+    NodeKeys, NodeKnown, NodeListing, NodeLookup, NodeRef, NodeSuperblock, OwnedNode, OwnedRenameLock,
+    Ticket,
 };
 pub use inodes::attr;
 #[doc(no_inline)]

@@ -121,9 +121,11 @@ fn loom_rule13_a_cancelled_ticket_wakes_its_waiters() {
         let w = World::new();
         let root = w.sb.root();
         let Ok(NodeLookup::Miss(ticket)) = root.try_lookup(b"a") else { panic!("nobody asks") };
+        let waits = root.try_lookup(b"a").unwrap_err();
         let gives_up = root.try_lookup(b"a").unwrap_err();
         let canceller = w.spawn(move |_| drop(ticket));
         let giver = w.spawn(move |_| drop(gives_up));
+        assert_eq!(waits.wait(), Ok(()));
         let ticket = loop {
             match root.try_lookup(b"a") {
                 Ok(NodeLookup::Miss(ticket)) => break ticket,

@@ -12,12 +12,14 @@
 //! | `change` | name locks and rename locks; create, link, remove, rename |
 //! | `listing` | listings |
 //! | `key` | numbers for keys of up to 64 bytes |
+//! | `evictor` | the memory limit while clients hold ids |
 //!
 //! Waiting is a future or a blocking call; there is no runtime here. A future that is dropped gives up its place
 //! and takes nothing with it. The lock order is that of docs/locking.md: rename lock, then name locks.
 
 mod change;
 mod data;
+mod evictor;
 mod key;
 mod listing;
 #[cfg(all(test, loom))]
@@ -29,6 +31,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 pub use change::{NameLock, NamePlace, OwnedRenameLock};
+pub use evictor::{EvictorClient, EvictorStep, NodeEvictor};
 pub use key::{KeyTooLong, NodeKey, NodeKeys};
 pub use listing::NodeListing;
 pub use node::{NodeKnown, NodeRef, OwnedNode};

@@ -10,6 +10,7 @@ mod listings;
 mod memory;
 mod memory_full;
 mod model;
+mod node_evictor;
 mod node_tasks;
 mod nodes;
 mod numbers;
