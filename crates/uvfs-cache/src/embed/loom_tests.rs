@@ -89,6 +89,19 @@ fn loom_rule2_data_is_dropped_once_after_its_last_use() {
     });
 }
 
+/// Rule 2: two answers make one inode. One value is its data, and the other is dropped. Planted bugs:
+/// rule2-data-of-a-lost-race-stays, rule2-data-is-taken-from-its-inode.
+#[test]
+fn loom_rule2_data_of_a_lost_race_is_dropped() {
+    bounded_model(1, || {
+        let w = World::new();
+        let other = w.spawn(|w| w.sb.found_number(w.sb.ask(), w.answer(5, S_IFREG)).unwrap().0);
+        let mine = w.sb.found_number(w.sb.ask(), w.answer(5, S_IFREG)).unwrap().0;
+        assert!(other.join().unwrap() == mine && mine.data().ino == 5);
+        assert_eq!(w.alive(), 2, "the root's and this one");
+    });
+}
+
 /// Rule 17: an inode that a handle was made of is not evicted, and its data stay. Planted bug:
 /// rule17-eviction-spares-no-handle.
 #[test]
@@ -184,8 +197,8 @@ fn loom_rule16_a_replaced_number_leads_to_one_inode() {
     });
 }
 
-/// Rule 16: a key keeps its number while somebody has it, and leaves the index with its last holder. Planted bugs:
-/// rule16-a-key-goes-with-its-first-holder, rule16-a-key-is-dropped-outside-the-mutex.
+/// Rule 16: a key keeps its number while somebody has it, and leaves the index with its last holder. Planted bug:
+/// rule16-a-key-goes-with-its-first-holder.
 #[test]
 fn loom_rule16_a_key_has_one_number() {
     model(|| {
