@@ -41,7 +41,9 @@ impl Client {
 impl EvictorClient for Client {
     fn prune(&mut self, nodes: &[InodeId]) -> bool {
         if self.prunes {
-            nodes.iter().for_each(|id| drop(self.drop_id(*id)));
+            for id in nodes {
+                self.drop_id(*id);
+            }
         }
         self.prunes
     }
