@@ -1,7 +1,7 @@
 //! Looks a cached name up again and again, to count the instructions of a call.
 //!
 //! The difference of two runs of `perf stat -e instructions:u`, divided by the difference of their arguments, is the
-//! cost of a call. `hits WHAT N` makes N calls. WHAT is `peek` or `lookup` of [`Cache`], or `node-peek`,
+//! cost of a call. `hits CALL N` makes N calls. CALL is `peek` or `lookup` of [`Cache`], or `node-peek`,
 //! `node-child`, `node-lookup` of [`NodeCache`] without data, or `miss` and `node-miss`: an answer that is invalidated
 //! at once.
 

@@ -103,7 +103,8 @@ impl Cache {
 
     /// Whether a superblock has ended and nothing of it is left, so [`Cache::reuse_superblock`] may be called.
     pub(crate) fn is_unused(&self, sb: SbId) -> bool {
-        self.superblock(sb).is_empty()
+        // The counts are sums of what threads did, and may be read in the middle. A held inode is always shown.
+        self.superblock(sb).is_empty() && self.inodes_of(sb, &mut |_| false) == 0
     }
 
     /// Let a superblock serve another file system with the same options. The caller has found it unused, and has

@@ -34,9 +34,14 @@ use crate::{
 };
 
 pub(crate) fn model(f: impl Fn() + Send + Sync + 'static) {
+    bounded_model(2, f);
+}
+
+/// A model of whole operations, which have too many orders for two preemptions.
+pub(crate) fn bounded_model(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
     let mut b = loom::model::Builder::new();
     if b.preemption_bound.is_none() {
-        b.preemption_bound = Some(2);
+        b.preemption_bound = Some(preemptions);
     }
     b.max_branches = 50_000;
     let f = Arc::new(f);

@@ -191,8 +191,10 @@ impl<T> Vacant<T> {
             self.side.slot(index).write(value);
         }
         #[cfg(loom)]
-        // SAFETY: as above.
-        self.side.memory[index as usize].with_mut(|slot| drop(unsafe { (*slot).write(value) }));
+        self.side.memory[index as usize].with_mut(|slot| {
+            // SAFETY: as above.
+            unsafe { (*slot).write(value) };
+        });
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: `this` is never dropped nor used again, so the count is dropped once.
         drop(unsafe { std::ptr::read(&this.side) });

@@ -19,7 +19,7 @@ use crate::cache::{Cache, is_dir};
 use crate::inodes::inode_ref::InodeRef;
 
 /// How often a path is read again while directories move.
-const TRIES: u32 = 64;
+const TRIES: u32 = if cfg!(loom) { 2 } else { 64 };
 
 /// A name of an inode, as it was at a moment.
 pub(crate) struct Back<'c> {
@@ -118,7 +118,7 @@ impl Cache {
     /// [`Moving`], after a number of attempts.
     pub(crate) fn path_back(&self, inode: &InodeRef<'_>) -> Result<Option<Vec<u8>>, Moving> {
         let Some(inode) = self.get(inode.id()) else { return Ok(None) };
-        for _ in 0..if cfg!(loom) { 4 } else { TRIES } {
+        for _ in 0..TRIES {
             let mut way: Vec<Back<'_>> = Vec::new();
             let mut at = inode.clone();
             // Brent's algorithm, as in `Cache::is_below`: directories that moved behind the cache may form a loop.

@@ -394,3 +394,108 @@ fn a_failed_question_reaches_all_that_wait_for_it() {
     assert_eq!(waits.wait(), Ok(()));
     assert!(matches!(w.cache.peek(root.id(), b"a"), Peek::Miss));
 }
+
+/// An answer that comes after the removal of its superblock does no harm, and does not keep the place.
+#[test]
+fn a_ticket_that_outlives_its_superblock_leaves_nothing() {
+    let w = World::new();
+    let World { alive, cache, sb } = w;
+    let (id, root) = (sb.id(), sb.root());
+    let tickets: Vec<_> = [&b"a"[..], b"b", b"c"].map(|name| root.try_lookup(name).unwrap()).into();
+    drop(sb);
+    for (i, ticket) in tickets.into_iter().enumerate() {
+        let NodeLookup::Miss(ticket) = ticket else { panic!("nobody asked") };
+        match i {
+            0 => drop(ticket.found(answer(attr(5, S_IFREG), Counted::new(5, &alive)))),
+            1 => ticket.absent(Ttl::Forever),
+            _ => drop(ticket),
+        }
+    }
+    let new =
+        |ino| cache.add_superblock(false, answer(attr(ino, S_IFDIR), Counted::new(ino, &alive))).unwrap();
+    let beside = new(1);
+    assert!(beside.id() != id, "the root is held");
+    drop(root);
+    let again = new(2);
+    assert!(again.id() == id && again.by_number(1).is_none() && again.by_number(5).is_none());
+    assert!(matches!(again.root().try_lookup(b"a"), Ok(NodeLookup::Miss(_))));
+    assert!(matches!(again.root().try_lookup(b"b"), Ok(NodeLookup::Miss(_))));
+    assert_eq!(alive.load(Ordering::Relaxed), 2);
+    drop((beside, again));
+    assert_eq!(alive.load(Ordering::Relaxed), 0);
+}
+
+/// Threads look up, evict, replace and rename in a cache of few inodes: each handle has its own inode's data.
+#[test]
+fn threads_find_the_data_of_their_own_inodes() {
+    let w = World::with(Config { memory_limit: 1 << 20, ..Config::default() });
+    let (root, alive) = (w.sb.root(), &w.alive);
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (root, w) = (root.clone(), &w);
+            scope.spawn(move || {
+                for i in 0..15_000u64 {
+                    let n =
+                        i.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(thread).rotate_left(23) % 9_000;
+                    let name = format!("{n}");
+                    let node = match root.blocking_lookup(name.as_bytes()).unwrap() {
+                        NodeLookup::Hit(node) => node,
+                        NodeLookup::Negative => continue,
+                        NodeLookup::Miss(ticket) => match ticket.found(w.answer(10 + n, S_IFREG)) {
+                            Ok(node) => node,
+                            Err(error) => panic!("{error}"),
+                        },
+                    };
+                    assert_eq!((node.data().label, node.attr().ino), (10 + n, 10 + n));
+                    match i % 16 {
+                        0 => node.replaced(),
+                        1 => root.invalidate(name.as_bytes()),
+                        2 => drop(w.sb.by_number(10 + n).map(|node| assert_eq!(node.data().label, 10 + n))),
+                        3 => node.add_lookups(2),
+                        4 => w.cache.forget_lookups(node.id(), 2),
+                        _ => {}
+                    }
+                }
+            });
+        }
+    });
+    assert!(w.cache.counters().evicted > 0);
+    assert_eq!(alive.load(Ordering::Relaxed), w.cache.counters().inodes as i64);
+    drop(root);
+    drop(w.sb);
+    assert_eq!(alive.load(Ordering::Relaxed), 0);
+}
+
+/// Rule 12: the file is renamed to each next number, then its directory. So a path has the file's number, and for the
+/// directory that or the one before.
+#[test]
+fn rule12_paths_beside_renames_are_of_one_moment() {
+    let w = World::new();
+    let root = w.sb.root();
+    let dir = w.found(&root, b"0", 2, S_IFDIR);
+    let file = w.found(&dir, b"0", 5, S_IFREG);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let Ok(path) = file.path() else { continue };
+                    let path = String::from_utf8(path.expect("it is never nameless")).unwrap();
+                    let (dir, file) = path.split_once('/').unwrap();
+                    let (dir, file): (u64, u64) = (dir.parse().unwrap(), file.parse().unwrap());
+                    assert!(file == dir || file == dir + 1, "{path} was never its path");
+                }
+            });
+        }
+        for i in 0..20_000u64 {
+            let (old, new) = (format!("{i}"), format!("{}", i + 1));
+            for parent in [&dir, &root] {
+                let (from, to) =
+                    w.cache.blocking_lock_names((parent, old.as_bytes()), (parent, new.as_bytes()));
+                w.cache.rename(from, to).unwrap();
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(path(&file).unwrap(), "20000/20000");
+}
