@@ -17,7 +17,7 @@ use std::time::SystemTime;
 
 use fuser::*;
 use uvfs_fuser::{
-    DirEntries, DirReader, Entry, FileHandles, NodeKey, NodeKeys, Nodes, NodesOptions, host_attr,
+    DirEntries, DirReader, FileHandles, NodeEntry, NodeKey, NodeKeys, Nodes, NodesOptions, host_attr,
 };
 
 type Node = uvfs_fuser::OwnedNode<NodeKey>;
@@ -68,7 +68,7 @@ impl Passthrough {
         (parent, name): (INodeNo, &OsStr),
         kind: FileType,
         make: impl FnOnce(&Path) -> io::Result<()>,
-    ) -> Result<Entry<NodeKey>, Errno> {
+    ) -> Result<NodeEntry<NodeKey>, Errno> {
         self.nodes.make(parent, name, kind, |dir| {
             let path = self.path(dir)?.join(name);
             make(&path)?;

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use fuser::{Errno, FileAttr, FileType, INodeNo, RenameFlags};
 use uvfs_cache::{NameLock, NodeKnown, OwnedNode, Room};
 
-use crate::entry::Entry;
+use crate::entry::NodeEntry;
 use crate::nodes::{Nodes, errno};
 
 /// A name lock's node, if the name is cached.
@@ -68,7 +68,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         name: &OsStr,
         kind: FileType,
         make: impl FnOnce(&OwnedNode<T>) -> Result<(FileAttr, T), Errno>,
-    ) -> Result<Entry<T>, Errno> {
+    ) -> Result<NodeEntry<T>, Errno> {
         let dir = self.node(parent)?;
         let mut mark = self.mark(&dir);
         let mut lock = dir.blocking_lock_name(name.as_bytes());
@@ -78,7 +78,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
             Ok(made) => {
                 let node = lock.create(self.answer(made)).map_err(errno)?;
                 self.attr_changed(&dir);
-                Ok(Entry::new(self, node))
+                Ok(NodeEntry::new(self, node))
             }
             Err(error) => Err(note_exists(lock, error)),
         }
@@ -94,7 +94,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         parent: INodeNo,
         name: &OsStr,
         open: impl FnOnce(&OwnedNode<T>) -> Result<(FileAttr, T, R), Errno>,
-    ) -> Result<(Entry<T>, R), Errno> {
+    ) -> Result<(NodeEntry<T>, R), Errno> {
         let dir = self.node(parent)?;
         let mut mark = self.mark(&dir);
         let mut lock = dir.blocking_lock_name(name.as_bytes());
@@ -114,7 +114,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
             _ => lock.create(answer),
         };
         self.attr_changed(&dir);
-        Ok((Entry::new(self, node.map_err(errno)?), opened))
+        Ok((NodeEntry::new(self, node.map_err(errno)?), opened))
     }
 
     /// Another name for a node. `link` has the back end make it in this directory, and returns the node's attributes.
@@ -127,7 +127,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         parent: INodeNo,
         name: &OsStr,
         link: impl FnOnce(&OwnedNode<T>, &OwnedNode<T>) -> Result<FileAttr, Errno>,
-    ) -> Result<Entry<T>, Errno> {
+    ) -> Result<NodeEntry<T>, Errno> {
         let (node, dir) = (self.node(ino)?, self.node(parent)?);
         let mut mark = self.mark(&dir);
         let mut lock = dir.blocking_lock_name(name.as_bytes());
@@ -138,7 +138,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
                 lock.link(&node, self.options().name_ttl).map_err(errno)?;
                 self.store_attr(&node, revision, &attr);
                 self.attr_changed(&dir);
-                Ok(Entry::new(self, node))
+                Ok(NodeEntry::new(self, node))
             }
             Err(error) => Err(note_exists(lock, error)),
         }

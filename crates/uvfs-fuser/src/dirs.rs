@@ -16,7 +16,7 @@ use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, ReplyDirectory, Repl
 use parking_lot::Mutex;
 use uvfs_cache::{NodeListing, OwnedNode};
 
-use crate::entry::Entry;
+use crate::entry::NodeEntry;
 use crate::nodes::{Nodes, errno};
 
 /// The back end's entries of one directory, `.` and `..` not among them: name, attributes, data.
@@ -127,7 +127,7 @@ impl<T: Send + Sync + 'static> DirReader<T> {
         let mut given = Vec::new();
         let filled = self.fill(offset, &mut |node, next, name| {
             // Counted before the reply is sent, and taken back if the entry does not fit.
-            let counted = (next > 2).then(|| Entry::new(&self.nodes, node.clone()));
+            let counted = (next > 2).then(|| NodeEntry::new(&self.nodes, node.clone()));
             let attr = self.nodes.file_attr(node);
             let full = reply.add(attr.ino, next, name, &ttl, &attr, Generation(0));
             if !full {
@@ -137,7 +137,7 @@ impl<T: Send + Sync + 'static> DirReader<T> {
         });
         match filled {
             Ok(()) => {
-                given.iter_mut().for_each(Entry::give);
+                given.iter_mut().for_each(NodeEntry::give);
                 reply.ok();
             }
             Err(error) => reply.error(error),

@@ -11,14 +11,14 @@ use uvfs_cache::OwnedNode;
 use crate::nodes::Nodes;
 
 /// One lookup of a node, for one reply.
-pub struct Entry<T: Send + Sync + 'static> {
+pub struct NodeEntry<T: Send + Sync + 'static> {
     nodes: Nodes<T>,
     node: OwnedNode<T>,
     /// The kernel has the lookup.
     given: bool,
 }
 
-impl<T: Send + Sync + 'static> Entry<T> {
+impl<T: Send + Sync + 'static> NodeEntry<T> {
     pub(crate) fn new(nodes: &Nodes<T>, node: OwnedNode<T>) -> Self {
         nodes.count_lookup(&node);
         Self { nodes: nodes.clone(), node, given: false }
@@ -53,7 +53,7 @@ impl<T: Send + Sync + 'static> Entry<T> {
     }
 }
 
-impl<T: Send + Sync + 'static> Drop for Entry<T> {
+impl<T: Send + Sync + 'static> Drop for NodeEntry<T> {
     fn drop(&mut self) {
         if !self.given {
             self.nodes.forget(self.nodes.number_of(&self.node), 1);
@@ -61,8 +61,8 @@ impl<T: Send + Sync + 'static> Drop for Entry<T> {
     }
 }
 
-impl<T: Send + Sync + 'static> fmt::Debug for Entry<T> {
+impl<T: Send + Sync + 'static> fmt::Debug for NodeEntry<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Entry({:?})", self.node)
+        write!(f, "NodeEntry({:?})", self.node)
     }
 }

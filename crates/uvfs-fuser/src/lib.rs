@@ -72,9 +72,9 @@ mod nodes;
 
 pub use attr::host_attr;
 pub use dirs::{DirEntries, DirReader};
-pub use entry::Entry;
+pub use entry::NodeEntry;
 pub use handles::FileHandles;
-pub use lookup::{LookedUp, Question};
+pub use lookup::{LookedUp, NameQuestion};
 pub use nodes::{Nodes, NodesOptions};
 
 #[doc(no_inline)]

@@ -1,6 +1,6 @@
 //! Lookups: what the table knows, and the question to the back end otherwise.
 //!
-//! A [`Question`] holds the name's lock, borrows nothing and is `Send`: any thread answers it, together with fuser's
+//! A [`NameQuestion`] holds the name's lock, borrows nothing and is `Send`: any thread answers it, together with fuser's
 //! reply. If it is dropped, others who wait for the name ask again.
 
 use std::ffi::{OsStr, OsString};
@@ -11,7 +11,7 @@ use fuser::{Errno, FileAttr, Generation, INodeNo, ReplyEntry};
 use uvfs_cache::{NameLock, NodeKnown, NodeLookup, OwnedNode, Ticket, Ttl};
 
 use crate::attr::absent;
-use crate::entry::Entry;
+use crate::entry::NodeEntry;
 use crate::limit::Mark;
 use crate::nodes::{Nodes, errno};
 
@@ -19,11 +19,11 @@ use crate::nodes::{Nodes, errno};
 #[derive(Debug)]
 pub enum LookedUp<T: Send + Sync + 'static> {
     /// The name leads to this node.
-    Known(Entry<T>),
+    Known(NodeEntry<T>),
     /// There is certainly no such name.
     Absent,
     /// The back end must be asked.
-    Ask(Question<T>),
+    Ask(NameQuestion<T>),
 }
 
 /// The right to ask: of a name that is not cached, or of one whose inode's attributes have expired.
@@ -33,13 +33,13 @@ enum Right<T: Send + Sync + 'static> {
 }
 
 /// A name that the back end must be asked about.
-pub struct Question<T: Send + Sync + 'static> {
+pub struct NameQuestion<T: Send + Sync + 'static> {
     nodes: Nodes<T>,
     right: Right<T>,
     mark: Mark,
 }
 
-impl<T: Send + Sync + 'static> Question<T> {
+impl<T: Send + Sync + 'static> NameQuestion<T> {
     fn new(nodes: &Nodes<T>, dir: &OwnedNode<T>, right: Right<T>) -> Self {
         let mut mark = nodes.mark(dir);
         mark.set_asking(true);
@@ -66,7 +66,7 @@ impl<T: Send + Sync + 'static> Question<T> {
     ///
     /// # Errors
     /// The answer's. ENOMEM.
-    pub fn answer(mut self, answer: Result<(FileAttr, T), Errno>) -> Result<Entry<T>, Errno> {
+    pub fn answer(mut self, answer: Result<(FileAttr, T), Errno>) -> Result<NodeEntry<T>, Errno> {
         self.mark.set_asking(false);
         let nodes = self.nodes;
         match (answer, self.right) {
@@ -87,20 +87,20 @@ impl<T: Send + Sync + 'static> Question<T> {
                 return Err(error);
             }
         }
-        .map(|node| Entry::new(&nodes, node))
+        .map(|node| NodeEntry::new(&nodes, node))
         .map_err(errno)
     }
 
-    /// [`Question::answer`], and the reply to the kernel.
+    /// [`NameQuestion::answer`], and the reply to the kernel.
     pub fn reply(self, answer: Result<(FileAttr, T), Errno>, reply: ReplyEntry) {
         let nodes = self.nodes.clone();
         nodes.reply_entry(self.answer(answer), reply);
     }
 }
 
-impl<T: Send + Sync + 'static> fmt::Debug for Question<T> {
+impl<T: Send + Sync + 'static> fmt::Debug for NameQuestion<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Question({:?})", self.name())
+        write!(f, "NameQuestion({:?})", self.name())
     }
 }
 
@@ -125,7 +125,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         }
     }
 
-    /// Look a name up, and answer later: a [`Question`] and fuser's reply may go to another thread. Blocks only while
+    /// Look a name up, and answer later: a [`NameQuestion`] and fuser's reply may go to another thread. Blocks only while
     /// another caller asks about the same name.
     ///
     /// # Errors
@@ -170,25 +170,27 @@ impl<T: Send + Sync + 'static> Nodes<T> {
     ) -> Option<LookedUp<T>> {
         match found {
             NodeLookup::Hit(node) if node.trusted_attr().is_some() => {
-                Some(LookedUp::Known(Entry::new(self, node)))
+                Some(LookedUp::Known(NodeEntry::new(self, node)))
             }
             NodeLookup::Hit(_) => {
                 let mut lock = lock();
                 // Another caller may have asked meanwhile.
                 match lock.known() {
                     NodeKnown::Hit(node) if node.trusted_attr().is_none() => {
-                        Some(LookedUp::Ask(Question::new(self, dir, Right::Expired(lock))))
+                        Some(LookedUp::Ask(NameQuestion::new(self, dir, Right::Expired(lock))))
                     }
                     _ => None,
                 }
             }
             NodeLookup::Negative => Some(LookedUp::Absent),
-            NodeLookup::Miss(ticket) => Some(LookedUp::Ask(Question::new(self, dir, Right::Miss(ticket)))),
+            NodeLookup::Miss(ticket) => {
+                Some(LookedUp::Ask(NameQuestion::new(self, dir, Right::Miss(ticket))))
+            }
         }
     }
 
     /// The reply to a request for an entry. An absence is told with a TTL, unless it is not to be trusted.
-    pub fn reply_entry(&self, entry: Result<Entry<T>, Errno>, reply: ReplyEntry) {
+    pub fn reply_entry(&self, entry: Result<NodeEntry<T>, Errno>, reply: ReplyEntry) {
         match entry {
             Ok(entry) => entry.reply(reply),
             Err(error) if error.code() == Errno::ENOENT.code() && self.options().absent_ttl != Ttl::ZERO => {

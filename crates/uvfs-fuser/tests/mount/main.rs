@@ -5,6 +5,9 @@ mod fixture;
 #[allow(dead_code, reason = "the example's main is for the command line")]
 #[path = "../../examples/passthrough.rs"]
 mod passthrough;
+#[allow(dead_code, reason = "the example's main is for the command line")]
+#[path = "../../examples/readonly.rs"]
+mod readonly;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -24,6 +27,7 @@ const TESTS: &[(&str, fn())] = &[
     ("changes_of_others_show_after_the_ttls", others),
     ("large_directories_are_listed_whole_and_from_anywhere", listings),
     ("a_tree_larger_than_the_limit_stays_within_it", limit),
+    ("the_read_only_server_serves", read_only),
     ("the_kernel_forgets_all_that_it_looked_up", forgets),
 ];
 
@@ -208,4 +212,18 @@ fn forgets() {
     assert!(forgotten, "{} lookups are left", f.nodes().lookups());
     // What was forgotten is found again.
     assert!(f.path("c/99").exists() && f.path("a/link").exists());
+}
+
+fn read_only() {
+    let (host, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::create_dir(host.path().join("d")).unwrap();
+    fs::write(host.path().join("d/file"), "text").unwrap();
+    symlink("file", host.path().join("d/link")).unwrap();
+    let session = readonly::serve(host.path(), dir.path()).unwrap();
+    assert_eq!(fs::read_to_string(dir.path().join("d/link")).unwrap(), "text");
+    assert_eq!(fs::read_dir(dir.path().join("d")).unwrap().count(), 2);
+    fs::write(dir.path().join("d/new"), "").unwrap_err();
+    fs::rename(host.path().join("d"), host.path().join("e")).unwrap();
+    assert!(within(Duration::from_secs(5), || dir.path().join("e/file").exists()));
+    session.umount_and_join().unwrap();
 }
