@@ -57,6 +57,10 @@ impl<T: Send + Sync + 'static> Removed<T> {
 }
 
 impl<T: Send + Sync + 'static> Nodes<T> {
+    fn reserve(&self, lock: &mut NameLock<T>, room: Room) -> Result<(), Errno> {
+        self.with_patience(|| lock.reserve(room).map_err(errno))
+    }
+
     /// mkdir, mknod, symlink, or a create that fails if the name exists. `make` has the back end make it in this
     /// directory, and describes the new inode. An inode that had its number in the table is another one from now on.
     ///
@@ -73,7 +77,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         let mut mark = self.mark(&dir);
         let mut lock = dir.blocking_lock_name(name.as_bytes());
         let room = if kind == FileType::Directory { Room::Dir } else { Room::Node };
-        lock.reserve(room).map_err(errno)?;
+        self.reserve(&mut lock, room)?;
         match mark.ask(|| make(&dir)) {
             Ok(made) => {
                 let node = lock.create(self.answer(made)).map_err(errno)?;
@@ -98,7 +102,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         let dir = self.node(parent)?;
         let mut mark = self.mark(&dir);
         let mut lock = dir.blocking_lock_name(name.as_bytes());
-        lock.reserve(Room::Node).map_err(errno)?;
+        self.reserve(&mut lock, Room::Node)?;
         let (attr, data, opened) = match mark.ask(|| open(&dir)) {
             Ok(opened) => opened,
             Err(error) => return Err(note_exists(lock, error)),
@@ -131,7 +135,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         let (node, dir) = (self.node(ino)?, self.node(parent)?);
         let mut mark = self.mark(&dir);
         let mut lock = dir.blocking_lock_name(name.as_bytes());
-        lock.reserve(Room::Name).map_err(errno)?;
+        self.reserve(&mut lock, Room::Name)?;
         let revision = node.revision();
         match mark.ask(|| link(&node, &dir)) {
             Ok(attr) => {
@@ -190,7 +194,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
             return Err(Errno::EINVAL);
         }
         let plain = (flags - RenameFlags::RENAME_NOREPLACE).is_empty();
-        to_lock.reserve(Room::Name).map_err(errno)?;
+        self.reserve(&mut to_lock, Room::Name)?;
         let replaced =
             if plain { Removed::begin(&mut to_lock) } else { Removed { node: None, stale: false } };
         from_mark.ask(|| to_mark.ask(|| rename(&from_dir, &to_dir)))?;

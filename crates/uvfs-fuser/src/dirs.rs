@@ -8,7 +8,7 @@
 //! request at a time.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use uvfs_cache::{NodeListing, OwnedNode};
 
 use crate::entry::NodeEntry;
+use crate::limit::Mark;
 use crate::nodes::{Nodes, errno};
 
 /// The back end's entries of one directory, `.` and `..` not among them: name, attributes, data.
@@ -49,7 +50,7 @@ struct Position<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> Position<T> {
-    /// The entry after `n` others. Drops nothing. `None`: that is the end.
+    /// The entry after `n` others. `None`: that is the end.
     fn nth(&mut self, nodes: &Nodes<T>, n: u64) -> Result<Option<&Listed<T>>, Errno> {
         while self.before + self.kept.len() as u64 <= n {
             if !self.read(nodes)? {
@@ -59,23 +60,49 @@ impl<T: Send + Sync + 'static> Position<T> {
         Ok(self.kept.get((n - self.before) as usize))
     }
 
+    /// Drop the entries before the `n`th, and read those that were not read yet, one at a time: a kept entry holds
+    /// its node in the table.
+    fn skip_to(&mut self, nodes: &Nodes<T>, n: u64) -> Result<(), Errno> {
+        self.drop_before(n);
+        while self.before < n && self.read(nodes)? {
+            self.drop_before(n);
+        }
+        Ok(())
+    }
+
     /// Read one entry. False: that was the end.
     fn read(&mut self, nodes: &Nodes<T>) -> Result<bool, Errno> {
-        let Some(entry) = self.entries.next() else {
-            if let Some(listing) = self.listing.take() {
-                listing.complete(nodes.options().listing_ttl);
-            }
-            return Ok(false);
-        };
-        let listed = entry.and_then(|(name, attr, data)| {
-            // After the end, a back end that goes on finds no listing.
+        loop {
+            let Some(entry) = self.entries.next() else {
+                if let Some(listing) = self.listing.take() {
+                    listing.complete(nodes.options().listing_ttl);
+                }
+                return Ok(false);
+            };
+            let (name, attr, data) = match entry {
+                // Removed since its name was read.
+                Err(error) if error.code() == Errno::ENOENT.code() => continue,
+                entry => entry?,
+            };
+            // After the end there is no listing.
             let listing = self.listing.as_ref().ok_or(Errno::EIO)?;
             let answer = nodes.answer((attr, data));
             let node = listing.blocking_found(name.as_bytes(), answer).map_err(errno)?;
-            Ok(Listed { name, node })
-        });
-        self.kept.push_back(listed.inspect_err(|_| self.listing = None)?);
-        Ok(true)
+            self.kept.push_back(Listed { name, node });
+            return Ok(true);
+        }
+    }
+
+    /// Give entries to a reply from offset `next` on, which moves.
+    fn give(&mut self, nodes: &Nodes<T>, next: &mut u64, add: Add<'_, T>) -> Result<(), Errno> {
+        self.skip_to(nodes, *next - 2)?;
+        while let Some(listed) = self.nth(nodes, *next - 2)? {
+            if add(&listed.node, *next + 1, &listed.name) {
+                break;
+            }
+            *next += 1;
+        }
+        Ok(())
     }
 
     fn drop_before(&mut self, n: u64) {
@@ -102,7 +129,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
 }
 
 /// The next entry for a reply; returns whether the reply is full.
-type Add<'a, T> = &'a mut dyn FnMut(&OwnedNode<T>, u64, &std::ffi::OsStr) -> bool;
+type Add<'a, T> = &'a mut dyn FnMut(&OwnedNode<T>, u64, &OsStr) -> bool;
 
 impl<T: Send + Sync + 'static> DirReader<T> {
     /// The directory.
@@ -144,40 +171,39 @@ impl<T: Send + Sync + 'static> DirReader<T> {
         }
     }
 
-    /// Entries from `offset` on, until the reply is full. An error counts only if no entry came before it.
+    /// [`DirReader::fill_once`], again for a while if there is no memory for the first entry.
     fn fill(&self, offset: u64, add: Add<'_, T>) -> Result<(), Errno> {
         let mut mark = self.nodes.mark(&self.dir);
+        self.nodes.with_patience(|| self.fill_once(&mut mark, offset, add))
+    }
+
+    /// Entries from `offset` on, until the reply is full. An error counts only if no entry came before it. The entry
+    /// that it is about is lost, so the next reading begins anew.
+    fn fill_once(&self, mark: &mut Mark, offset: u64, add: Add<'_, T>) -> Result<(), Errno> {
         let mut at = self.at.lock();
         // A rewind reads anew, so that the caller sees changes.
-        if offset == 0 || at.as_ref().is_none_or(|at| at.before + 2 > offset.max(2)) {
-            let listing = self.dir.begin_listing();
-            let entries = mark.ask(|| (self.open)(&self.dir))?;
-            *at = Some(Position { entries, listing: Some(listing), kept: VecDeque::new(), before: 0 });
-        }
-        let Some(at) = at.as_mut() else { return Err(Errno::EIO) };
+        let position = match at.take().filter(|at| offset != 0 && at.before + 2 <= offset.max(2)) {
+            Some(position) => at.insert(position),
+            None => {
+                let listing = Some(self.dir.begin_listing());
+                let entries = mark.ask(|| (self.open)(&self.dir))?;
+                at.insert(Position { entries, listing, kept: VecDeque::new(), before: 0 })
+            }
+        };
         let mut next = offset;
         while next < 2 {
             let parent = if next == 0 { None } else { self.dir.name().map(|(parent, _)| parent) };
             let node = parent.as_ref().unwrap_or(&self.dir);
-            if add(node, next + 1, std::ffi::OsStr::new(if next == 0 { "." } else { ".." })) {
+            if add(node, next + 1, OsStr::new(if next == 0 { "." } else { ".." })) {
                 return Ok(());
             }
             next += 1;
         }
-        at.drop_before(next - 2);
-        loop {
-            match at.nth(&self.nodes, next - 2) {
-                Ok(Some(listed)) => {
-                    if add(&listed.node, next + 1, &listed.name) {
-                        return Ok(());
-                    }
-                    next += 1;
-                }
-                Ok(None) => return Ok(()),
-                Err(error) if next == offset => return Err(error),
-                Err(_) => return Ok(()),
-            }
+        let filled = position.give(&self.nodes, &mut next, add);
+        if filled.is_err() {
+            *at = None;
         }
+        if next == offset { filled } else { Ok(()) }
     }
 }
 

@@ -4,6 +4,10 @@
 //! a request about a name in it is pending, and an invalidation waits for that lock. [`Waits`] says where requests
 //! are pending, so that the balancing thread passes over those directories.
 //!
+//! A request that finds no memory tries again for a second ([`Nodes::with_patience`]). It may wait for the thread,
+//! which waits in the kernel for that request. Once the thread has waited for 2 ms, the request may exceed the limit
+//! by 4%.
+//!
 //! `Waits` has mutexes, which are leaves. Hits do not take them.
 
 use std::collections::HashMap;
@@ -11,12 +15,22 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fuser::{INodeNo, Notifier};
 use parking_lot::Mutex;
 use uvfs_cache::{Errno, InodeId, NodeHolder};
 
+use crate::nodes::Nodes;
+
 const SHARDS: usize = 16;
+/// A write to the kernel that takes longer waits for a request.
+const BLOCKED: Duration = Duration::from_millis(2);
+/// The longest that a request waits for memory.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Requests in a directory, and those among them that wait for the back end.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,16 +41,25 @@ struct Pending {
 
 /// Directories with pending requests.
 #[derive(Debug, Default)]
-pub(crate) struct Waits([Mutex<HashMap<InodeId, Pending>>; SHARDS]);
+pub(crate) struct Waits {
+    shards: [Mutex<HashMap<InodeId, Pending>>; SHARDS],
+    /// Since when the balancing thread has been writing to the kernel.
+    writing: Mutex<Option<Instant>>,
+}
 
 impl Waits {
     fn shard(&self, dir: InodeId) -> &Mutex<HashMap<InodeId, Pending>> {
-        &self.0[dir.as_u64() as usize % SHARDS]
+        &self.shards[dir.as_u64() as usize % SHARDS]
     }
 
     pub(crate) fn enter(self: &Arc<Self>, dir: InodeId) -> Mark {
         self.shard(dir).lock().entry(dir).or_default().requests += 1;
         Mark { waits: Arc::clone(self), dir, asking: false }
+    }
+
+    /// Whether the balancing thread may be waiting for a request.
+    fn is_blocked(&self) -> bool {
+        self.writing.lock().is_some_and(|since| since.elapsed() > BLOCKED)
     }
 
     fn pending(&self, dir: InodeId) -> Pending {
@@ -110,15 +133,39 @@ impl NodeHolder for Kernel {
 
     fn invalidate(&mut self, dir: InodeId, name: &[u8]) -> Result<(), Errno> {
         let ino = if dir == self.root { INodeNo::ROOT } else { INodeNo(dir.as_u64()) };
-        self.notifier
-            .inval_entry(ino, OsStr::from_bytes(name))
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        *self.waits.writing.lock() = Some(Instant::now());
+        let told = self.notifier.inval_entry(ino, OsStr::from_bytes(name));
+        *self.waits.writing.lock() = None;
+        told.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 
     fn is_waited_in(&self, dir: InodeId, for_ever: bool) -> bool {
         let pending = self.waits.pending(dir);
         if for_ever { pending.asking > 0 } else { pending.requests > 0 }
     }
+}
+
+impl<T: Send + Sync + 'static> Nodes<T> {
+    /// Attempt something that needs memory, again for a while if there is none: the kernel is about to forget nodes.
+    /// The caller holds no name lock that a holder of memory might wait for.
+    pub(crate) fn with_patience<R>(
+        &self,
+        mut attempt: impl FnMut() -> Result<R, fuser::Errno>,
+    ) -> Result<R, fuser::Errno> {
+        let begin = Instant::now();
+        loop {
+            let _more = self.waits().is_blocked().then(|| self.superblock().cache().overdraw());
+            match attempt() {
+                Err(error) if is_short(error) && begin.elapsed() < PATIENCE => thread::sleep(PAUSE),
+                done => return done,
+            }
+        }
+    }
+}
+
+/// Whether an error says that there is no memory.
+pub(crate) fn is_short(error: fuser::Errno) -> bool {
+    error.code() == fuser::Errno::ENOMEM.code()
 }
 
 #[cfg(test)]

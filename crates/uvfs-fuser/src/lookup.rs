@@ -65,7 +65,7 @@ impl<T: Send + Sync + 'static> NameQuestion<T> {
     /// Take the back end's answer; ENOENT says that there is no such name. Frees the name.
     ///
     /// # Errors
-    /// The answer's. ENOMEM.
+    /// The answer's. ENOMEM: the table is at its limit; ask again.
     pub fn answer(mut self, answer: Result<(FileAttr, T), Errno>) -> Result<NodeEntry<T>, Errno> {
         self.mark.set_asking(false);
         let nodes = self.nodes;
@@ -106,23 +106,25 @@ impl<T: Send + Sync + 'static> fmt::Debug for NameQuestion<T> {
 
 impl<T: Send + Sync + 'static> Nodes<T> {
     /// Answer a lookup. `ask` asks the back end about the name in this directory; it is called only if the table does
-    /// not know. ENOENT is remembered.
+    /// not know, and again if memory is short. ENOENT is remembered.
     pub fn lookup(
         &self,
         parent: INodeNo,
         name: &OsStr,
         reply: ReplyEntry,
-        ask: impl FnOnce(&OwnedNode<T>) -> Result<(FileAttr, T), Errno>,
+        ask: impl Fn(&OwnedNode<T>) -> Result<(FileAttr, T), Errno>,
     ) {
-        match self.start_lookup(parent, name) {
-            Ok(LookedUp::Known(entry)) => entry.reply(reply),
-            Ok(LookedUp::Absent) => self.reply_entry(Err(Errno::ENOENT), reply),
-            Ok(LookedUp::Ask(question)) => {
+        // Pending until the reply: the pauses between two attempts too.
+        let _mark = self.node(parent).map(|dir| self.mark(&dir));
+        let entry = self.with_patience(|| match self.start_lookup(parent, name)? {
+            LookedUp::Known(entry) => Ok(entry),
+            LookedUp::Absent => Err(Errno::ENOENT),
+            LookedUp::Ask(question) => {
                 let answer = ask(&question.dir());
-                question.reply(answer, reply);
+                question.answer(answer)
             }
-            Err(error) => reply.error(error),
-        }
+        });
+        self.reply_entry(entry, reply);
     }
 
     /// Look a name up, and answer later: a [`NameQuestion`] and fuser's reply may go to another thread. Blocks only while

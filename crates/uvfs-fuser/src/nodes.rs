@@ -298,6 +298,10 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         NodeAnswer { attr: to_cache(&attr), name_ttl, attr_ttl, data }
     }
 
+    pub(crate) fn waits(&self) -> &Waits {
+        &self.0.waits
+    }
+
     /// A request that the kernel has locked a directory for.
     pub(crate) fn mark(&self, dir: &OwnedNode<T>) -> Mark {
         self.0.waits.enter(dir.id())

@@ -43,6 +43,7 @@ use crate::coherence::changed_numbers::Asked;
 use crate::coherence::listeners::Listener;
 use crate::inodes::attr::Attr;
 use crate::limit::balancer::Balancer;
+use crate::limit::pressure::Overdraft;
 use crate::limit::reclaim::NodeHolder;
 use crate::lookup::name_locks::NameLocks;
 use crate::names::dentry::NameWords;
@@ -211,6 +212,13 @@ impl<T: Send + Sync + 'static> NodeCache<T> {
     pub fn balance(&self, holder: impl NodeHolder + Send + 'static) -> io::Result<Balancer> {
         let weak = Arc::downgrade(&self.0);
         Balancer::start_over(&self.0.cache, move |f| weak.upgrade().map(|shared| f(&shared.cache)), holder)
+    }
+
+    // For this project's own crates: see `machinery`.
+    /// [`Cache::overdraw`].
+    #[doc(hidden)]
+    pub fn overdraw(&self) -> Overdraft {
+        self.0.cache.overdraw()
     }
 
     /// Current figures. O(superblocks).

@@ -12,6 +12,7 @@ mod readonly;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Completion, Trial};
@@ -176,22 +177,25 @@ fn limit() {
             fs::write(f.host(&format!("d{d}/file{i}")), "").unwrap();
         }
     }
-    let (mut most, mut files) = (0, 0);
-    for _ in 0..2 {
-        for d in 0..60 {
-            for entry in fs::read_dir(f.path(&format!("d{d}"))).unwrap() {
-                files += u64::from(entry.unwrap().metadata().unwrap().is_file());
-            }
-            most = most.max(f.nodes().counters().bytes);
+    let most = AtomicU64::new(0);
+    let walk = |first: usize| {
+        for d in 0..120 {
+            let dir = f.path(&format!("d{}", (first + d) % 60));
+            let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+            assert_eq!(entries.filter(|entry| entry.metadata().unwrap().is_file()).count(), 1000);
+            most.fetch_max(f.nodes().counters().bytes, Relaxed);
         }
-    }
-    let counters = f.nodes().counters();
-    assert_eq!(files, 120_000);
-    assert!(most <= LIMIT, "{most} of {LIMIT} bytes; {counters:?}");
+    };
+    let walk = &walk;
+    // Two walkers, in the same directories at first, each twice through all of them.
+    std::thread::scope(|s| [0, 1].map(|first| s.spawn(move || walk(first))).map(|t| t.join().unwrap()));
+    let (counters, most) = (f.nodes().counters(), most.into_inner());
+    // Requests that the balancing thread waits for may take 4% more, hash lines a 64th.
+    assert!(most <= LIMIT + LIMIT / 16, "{most} of {LIMIT} bytes; {counters:?}");
     // Without the limit it would be more than 12 MiB.
     assert!(counters.evicted > 30_000, "{counters:?}");
     // Nodes that the kernel holds are not evicted, so the kernel was asked to forget.
-    assert!(f.nodes().lookups() < 40_000, "{}", f.nodes().lookups());
+    assert!(counters.inodes < 40_000, "{counters:?}");
 }
 
 fn forgets() {
@@ -202,7 +206,7 @@ fn forgets() {
     }
     fs::hard_link(f.path("a/b/1"), f.path("a/link")).unwrap();
     fs::rename(f.path("a/b"), f.path("c")).unwrap();
-    fs::read_dir(f.path("c")).unwrap().for_each(|e| drop(e.unwrap().metadata().unwrap()));
+    fs::read_dir(f.path("c")).unwrap().for_each(|e| assert!(e.unwrap().metadata().unwrap().is_file()));
     assert!(!f.path("c/none").exists());
     assert!(f.nodes().lookups() >= 103);
     let forgotten = within(Duration::from_secs(10), || {
