@@ -86,6 +86,12 @@ fn done(result: Result<(), Errno>, reply: ReplyEmpty) {
 }
 
 impl Filesystem for Passthrough {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // Old kernels have no readdirplus; then they look names up.
+        let _ = config.add_capabilities(InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO);
+        Ok(())
+    }
+
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.nodes.lookup(parent, name, reply, |dir| self.ask(&self.path(dir)?.join(name)));
     }

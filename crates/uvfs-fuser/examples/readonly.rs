@@ -15,7 +15,7 @@ use std::sync::Arc;
 use fuser::*;
 use uvfs_fuser::{DirReader, FileHandles, Nodes, NodesOptions, OwnedNode, host_attr};
 
-/// What the closures ask: the back end, and the table, which knows the paths. The nodes need no data.
+/// The back end, and the table, which knows the paths. The nodes need no data.
 struct Host {
     root: PathBuf,
     nodes: Nodes<()>,

@@ -107,6 +107,11 @@ fn kind(mode: u32) -> FileType {
     }
 }
 
+/// The present time.
+pub(crate) fn now() -> Time {
+    time(SystemTime::now())
+}
+
 fn time(time: SystemTime) -> Time {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => Time::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos()),

@@ -114,7 +114,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
             .filter(|node| node.attr().fmt() == answer.attr.fmt());
         let node = match known {
             // Without a name it was removed, and the back end gave its number to the new file.
-            Some(node) if !node.names().is_empty() => lock.found(answer),
+            Some(node) if node.name().is_some() => lock.found(answer),
             _ => lock.create(answer),
         };
         self.attr_changed(&dir);

@@ -150,13 +150,12 @@ impl<T: Send + Sync + 'static> DirReader<T> {
 
     /// Answer a readdirplus. Each entry but `.` and `..` is a lookup that the kernel will forget.
     pub fn readdirplus(&self, offset: u64, mut reply: ReplyDirectoryPlus) {
-        let ttl = self.nodes.options().kernel_ttl;
         let mut given = Vec::new();
         let filled = self.fill(offset, &mut |node, next, name| {
             // Counted before the reply is sent, and taken back if the entry does not fit.
             let counted = (next > 2).then(|| NodeEntry::new(&self.nodes, node.clone()));
             let attr = self.nodes.file_attr(node);
-            let full = reply.add(attr.ino, next, name, &ttl, &attr, Generation(0));
+            let full = reply.add(attr.ino, next, name, &self.nodes.attr_ttl(node), &attr, Generation(0));
             if !full {
                 given.extend(counted);
             }

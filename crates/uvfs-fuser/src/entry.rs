@@ -37,13 +37,14 @@ impl<T: Send + Sync + 'static> NodeEntry<T> {
     /// The reply to a lookup, mkdir, mknod, symlink or link.
     pub fn reply(mut self, reply: ReplyEntry) {
         self.give();
-        reply.entry(&self.nodes.options().kernel_ttl, &self.attr(), Generation(0));
+        let (attr_ttl, name_ttl) = (self.nodes.attr_ttl(&self.node), self.nodes.options().kernel_ttl);
+        reply.entry_with_ttls(&attr_ttl, &name_ttl, &self.attr(), Generation(0));
     }
 
     /// The reply to a create.
     pub fn created(mut self, reply: ReplyCreate, fh: FileHandle, flags: FopenFlags) {
         self.give();
-        reply.created(&self.nodes.options().kernel_ttl, &self.attr(), Generation(0), fh, flags);
+        reply.created(&self.nodes.attr_ttl(&self.node), &self.attr(), Generation(0), fh, flags);
     }
 
     /// The kernel has the lookup from now on, and forgets it with [`Nodes::forget`]. For a reply that the caller

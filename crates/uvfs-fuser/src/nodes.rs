@@ -18,7 +18,7 @@ use uvfs_cache::{
     Balancer, Config, Counters, InodeId, NodeAnswer, NodeCache, NodeKeys, NodeSuperblock, OwnedNode, Ttl,
 };
 
-use crate::attr::{to_cache, to_fuser};
+use crate::attr::{now, to_cache, to_fuser};
 use crate::limit::{Kernel, Mark, Waits};
 
 /// Properties of a table.
@@ -35,7 +35,7 @@ pub struct NodesOptions {
     pub name_ttl: Ttl,
     /// How long the table trusts that there is no such name. With zero, the kernel does not trust it either.
     pub absent_ttl: Ttl,
-    /// How long the table trusts attributes.
+    /// How long the table trusts attributes. While it does not, the kernel does not either.
     pub attr_ttl: Ttl,
     /// How long the table trusts that a directory has no other names than those listed.
     pub listing_ttl: Ttl,
@@ -231,7 +231,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         reply: ReplyAttr,
         ask: impl FnOnce(&OwnedNode<T>) -> Result<FileAttr, Errno>,
     ) {
-        self.reply_attr(reply, self.attr(ino, ask));
+        self.reply_attr(ino, reply, self.attr(ino, ask));
     }
 
     fn attr(
@@ -263,12 +263,17 @@ impl<T: Send + Sync + 'static> Nodes<T> {
             self.store_attr(&node, revision, &attr);
             Ok(to_fuser(ino, &to_cache(&attr), self.0.options.block_size))
         });
-        self.reply_attr(reply, changed);
+        self.reply_attr(ino, reply, changed);
     }
 
-    fn reply_attr(&self, reply: ReplyAttr, attr: Result<FileAttr, Errno>) {
-        match attr {
-            Ok(attr) => reply.attr(&self.0.options.kernel_ttl, &attr),
+    /// How long the kernel may trust the attributes that a reply gives.
+    pub(crate) fn attr_ttl(&self, node: &OwnedNode<T>) -> Duration {
+        if node.trusted_attr().is_some() { self.0.options.kernel_ttl } else { Duration::ZERO }
+    }
+
+    fn reply_attr(&self, ino: INodeNo, reply: ReplyAttr, attr: Result<FileAttr, Errno>) {
+        match attr.and_then(|attr| Ok((attr, self.attr_ttl(&self.node(ino)?)))) {
+            Ok((attr, ttl)) => reply.attr(&ttl, &attr),
             Err(error) => reply.error(error),
         }
     }
@@ -276,12 +281,9 @@ impl<T: Send + Sync + 'static> Nodes<T> {
     /// Attributes after a change that began after `revision`. If others changed some meanwhile, nobody knows whose
     /// answer is the later one, so the next reader asks.
     pub(crate) fn store_attr(&self, node: &OwnedNode<T>, revision: u64, attr: &FileAttr) {
-        let attr = to_cache(attr);
-        if node.revision() == revision {
-            // Answers that were asked for before the change are late.
-            node.update(|cached| *cached = attr);
-            node.refresh(node.revision(), &attr, self.0.options.attr_ttl);
-        } else {
+        // From here on, answers to lookups that were asked before the change are late.
+        node.update(|_| ());
+        if !node.refresh(revision, &to_cache(attr), self.0.options.attr_ttl) {
             self.attr_changed(node);
         }
     }
@@ -289,7 +291,8 @@ impl<T: Send + Sync + 'static> Nodes<T> {
     /// The back end has changed attributes of a node, for instance the size by a write: the next reader asks.
     /// Answers on their way are late.
     pub fn attr_changed(&self, node: &OwnedNode<T>) {
-        node.update(|_| ());
+        // A change of attributes moves `ctime`. That also moves the revision, so that answers to getattr are late.
+        node.update(|attr| attr.ctime = now());
         node.refresh(node.revision(), &node.attr(), Ttl::ZERO);
     }
 
@@ -305,5 +308,52 @@ impl<T: Send + Sync + 'static> Nodes<T> {
     /// A request that the kernel has locked a directory for.
     pub(crate) fn mark(&self, dir: &OwnedNode<T>) -> Mark {
         self.0.waits.enter(dir.id())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+    use crate::attr::host_attr;
+    use crate::lookup::LookedUp;
+
+    fn found(number: u64, path: &str) -> Result<(FileAttr, ()), Errno> {
+        Ok((host_attr(number, &std::fs::symlink_metadata(path)?), ()))
+    }
+
+    #[test]
+    fn answers_from_before_a_change_are_late() {
+        let nodes = Nodes::new(NodesOptions::default(), |_| found(1, "/")).unwrap();
+        let LookedUp::Ask(question) = nodes.start_lookup(INodeNo::ROOT, OsStr::new("null")).unwrap() else {
+            panic!("nobody said so");
+        };
+        let entry = question.answer(found(2, "/dev/null")).unwrap();
+        let node = entry.node();
+        let (revision, old) = (node.revision(), node.attr());
+        assert!(node.trusted_attr().is_some());
+        nodes.attr_changed(node);
+        assert!(!node.refresh(revision, &old, Ttl::Forever));
+        assert!(node.trusted_attr().is_none());
+        // The kernel gets what is not trusted for no time.
+        assert_eq!(nodes.attr_ttl(node), Duration::ZERO);
+        assert_eq!(nodes.lookups(), 1);
+        drop(entry);
+        assert_eq!(nodes.lookups(), 0);
+    }
+
+    #[test]
+    fn a_question_is_answered_from_another_thread_and_a_dropped_one_is_asked_again() {
+        let nodes = Nodes::new(NodesOptions::default(), |_| found(1, "/")).unwrap();
+        let ask = || match nodes.start_lookup(INodeNo::ROOT, OsStr::new("null")).unwrap() {
+            LookedUp::Ask(question) => question,
+            other => panic!("{other:?}"),
+        };
+        drop(ask());
+        let question = ask();
+        std::thread::spawn(|| question.answer(Err(Errno::ENOENT)).unwrap_err()).join().unwrap();
+        let again = nodes.start_lookup(INodeNo::ROOT, OsStr::new("null")).unwrap();
+        assert!(matches!(again, LookedUp::Absent));
     }
 }

@@ -139,6 +139,11 @@ fn others() {
     fs::write(f.host("d/file"), "22").unwrap();
     assert!(within(Duration::from_secs(5), || f.path("d/late").exists()));
     assert!(within(Duration::from_secs(5), || fs::metadata(f.path("d/file")).unwrap().len() == 2));
+    // A listing does not revive attributes that have expired.
+    fs::write(f.host("d/file"), "333").unwrap();
+    let listed =
+        || fs::read_dir(f.path("d")).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).sum::<u64>();
+    assert!(within(Duration::from_secs(5), || listed() == 4));
     // A directory whose cached entries others removed can be removed.
     fs::remove_file(f.host("d/late")).unwrap();
     fs::remove_file(f.host("d/file")).unwrap();
