@@ -4,9 +4,9 @@
 //! a request about a name in it is pending, and an invalidation waits for that lock. [`Waits`] says where requests
 //! are pending, so that the balancing thread passes over those directories.
 //!
-//! A request that finds no memory tries again for a second ([`Nodes::with_patience`]). It may wait for the thread,
-//! which waits in the kernel for that request. Once the thread has waited for 2 ms, the request may exceed the limit
-//! by 4%.
+//! A request that finds no memory tries again for two seconds ([`Nodes::with_patience`]). It may wait for the thread,
+//! which waits in the kernel for that request. Once the thread has waited for 2 ms, or the request for a second, the
+//! request may exceed the limit by 4%.
 //!
 //! `Waits` has mutexes, which are leaves. Hits do not take them.
 
@@ -28,7 +28,7 @@ const SHARDS: usize = 16;
 /// A write to the kernel that takes longer waits for a request.
 const BLOCKED: Duration = Duration::from_millis(2);
 /// The longest that a request waits for memory.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -154,7 +154,8 @@ impl<T: Send + Sync + 'static> Nodes<T> {
     ) -> Result<R, fuser::Errno> {
         let begin = Instant::now();
         loop {
-            let _more = self.waits().is_blocked().then(|| self.superblock().cache().overdraw());
+            let long = begin.elapsed() > PATIENCE / 2;
+            let _more = (long || self.waits().is_blocked()).then(|| self.superblock().cache().overdraw());
             match attempt() {
                 Err(error) if is_short(error) && begin.elapsed() < PATIENCE => thread::sleep(PAUSE),
                 done => return done,
