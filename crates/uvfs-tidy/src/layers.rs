@@ -14,6 +14,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("uvfs", &["uvfs-sync", "uvfs-cache"]),
     ("uvfs-drivers", &["uvfs-sync", "uvfs-cache", "uvfs"]),
     ("uvfs-fuse", &["uvfs"]),
+    ("uvfs-fuser", &["uvfs-cache"]),
     ("uvfs-cli", &["uvfs", "uvfs-drivers", "uvfs-fuse"]),
     ("uvfs-tests", &["uvfs-sync", "uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse"]),
     ("uvfs-bench", &["uvfs-sync", "uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse", "uvfs-tests"]),

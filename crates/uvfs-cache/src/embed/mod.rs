@@ -26,6 +26,7 @@ mod node;
 mod ticket;
 
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Weak};
 
 pub use change::{NameLock, NamePlace, OwnedRenameLock};
@@ -41,6 +42,9 @@ use crate::cache::Cache;
 use crate::coherence::changed_numbers::Asked;
 use crate::coherence::listeners::Listener;
 use crate::inodes::attr::Attr;
+use crate::limit::balancer::Balancer;
+use crate::limit::pressure::Overdraft;
+use crate::limit::reclaim::NodeHolder;
 use crate::lookup::name_locks::NameLocks;
 use crate::names::dentry::NameWords;
 use crate::types::{CacheError, Config, Counters, InodeId, SbId, SbOptions};
@@ -198,6 +202,23 @@ impl<T: Send + Sync + 'static> NodeCache<T> {
     /// Set the limit (bytes; 0: none), and come down to it as far as possible.
     pub fn set_memory_limit(&self, bytes: u64) {
         self.0.cache.set_memory_limit(bytes);
+    }
+
+    /// Keep the limit from a thread of its own, for a client that holds nodes. The thread ends when the result is
+    /// dropped, or with the cache.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn balance(&self, holder: impl NodeHolder + Send + 'static) -> io::Result<Balancer> {
+        let weak = Arc::downgrade(&self.0);
+        Balancer::start_over(&self.0.cache, move |f| weak.upgrade().map(|shared| f(&shared.cache)), holder)
+    }
+
+    // For this project's own crates: see `machinery`.
+    /// [`Cache::overdraw`].
+    #[doc(hidden)]
+    pub fn overdraw(&self) -> Overdraft {
+        self.0.cache.overdraw()
     }
 
     /// Current figures. O(superblocks).

@@ -10,7 +10,7 @@
 //! thread. It holds no lock across a callback, and between two steps no reference to the cache.
 
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -138,15 +138,23 @@ impl Balancer {
     /// # Errors
     /// The thread cannot be started.
     pub fn start(cache: &Arc<Cache>, holder: impl NodeHolder + Send + 'static) -> io::Result<Self> {
+        let weak = Arc::downgrade(cache);
+        Self::start_over(cache, move |f| weak.upgrade().map(|cache| f(&cache)), holder)
+    }
+
+    /// [`Balancer::start`] for a cache inside something else. `lent` calls with the cache while that lives.
+    pub(crate) fn start_over(
+        cache: &Cache,
+        lent: impl Fn(&mut dyn FnMut(&Cache)) -> Option<()> + Send + 'static,
+        holder: impl NodeHolder + Send + 'static,
+    ) -> io::Result<Self> {
         let calls = Arc::<Calls>::default();
         let waker = Waker::from(Arc::clone(&calls));
         cache.watch_pressure(waker.clone());
-        let (theirs, their_waker, weak) = (Arc::clone(&calls), waker.clone(), Arc::downgrade(cache));
+        let (theirs, their_waker) = (Arc::clone(&calls), waker.clone());
         let spawned = thread::Builder::new().name("uvfs-balance".into()).spawn(move || {
-            theirs.run(&weak, holder);
-            if let Some(cache) = weak.upgrade() {
-                cache.unwatch_pressure(&their_waker);
-            }
+            theirs.run(&lent, holder);
+            lent(&mut |cache| cache.unwatch_pressure(&their_waker));
         });
         match spawned {
             Ok(_) => Ok(Self(calls)),
@@ -200,7 +208,7 @@ impl Calls {
         }
     }
 
-    fn run(&self, cache: &Weak<Cache>, mut holder: impl NodeHolder) {
+    fn run(&self, lent: &impl Fn(&mut dyn FnMut(&Cache)) -> Option<()>, mut holder: impl NodeHolder) {
         let mut steps = Steps::new(true);
         // Events before the watcher was registered are not reported, so look once.
         let mut next = Next::Again;
@@ -220,8 +228,9 @@ impl Calls {
             // Before the step's look: an allocation that runs short afterwards calls again. Not elsewhere: the cache
             // calls once, and again only after a look.
             self.called.lock().short = false;
-            let Some(cache) = cache.upgrade() else { return };
-            next = steps.step(&cache, &mut holder);
+            if lent(&mut |cache| next = steps.step(cache, &mut holder)).is_none() {
+                return;
+            }
         }
     }
 }

@@ -235,7 +235,7 @@ fn rule16_a_passed_directory_is_found_by_number() {
     let first = dir(&root, b"first", 2);
     let second = dir(&w.cache.get(first).unwrap(), b"second", 3);
     let pos = |id| w.cache.pos(id).unwrap();
-    let ask = || Question::new(&w.cache, root.id(), 1, 0, b"first/second").unwrap();
+    let ask = || Question::new(&w.cache, (root.id(), root.id()), 1, 0, b"first/second").unwrap();
     // A path is kept at its second walk.
     for _ in 0..2 {
         let mut way = Way::new(pos(root.id()));
@@ -243,7 +243,7 @@ fn rule16_a_passed_directory_is_found_by_number() {
         way.add(pos(second));
         w.cache.note_prefix(&ask(), &way);
     }
-    assert_eq!(w.cache.prefix(&ask()).map(|at| at.id()), Some(second), "the path is cached");
+    assert_eq!(w.cache.prefix(&ask()).map(|(at, _)| at.id()), Some(second), "the path is cached");
     let mut attr = Attr::default();
     for (id, ino) in [(first, 2), (second, 3)] {
         assert_eq!(w.cache.ilookup(w.sb, ino, S_IFDIR).map(|inode| inode.id()), Some(id), "inode {ino}");

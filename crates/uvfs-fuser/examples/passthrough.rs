@@ -1,0 +1,337 @@
+//! A bounded passthrough server: a host directory as a fuser mount, its node table within a memory limit.
+//!
+//! ```text
+//! # cargo run -p uvfs-fuser --example passthrough -- /srv/data /mnt 64
+//! ```
+//!
+//! The third argument is the limit in MiB. Paths come from the table, so a renamed directory takes its children along.
+//! The data of each node is its identity on the host: device and inode number. Unmount with `umount /mnt`.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use fuser::*;
+use uvfs_fuser::{
+    DirEntries, DirReader, FileHandles, NodeEntry, NodeKey, NodeKeys, Nodes, NodesOptions, host_attr,
+};
+
+type Node = uvfs_fuser::OwnedNode<NodeKey>;
+
+/// The back end: a directory of the host.
+#[derive(Clone)]
+struct Host(PathBuf);
+
+impl Host {
+    /// Attributes of a path, numbered by the file's identity.
+    fn ask(&self, keys: &NodeKeys, path: &Path) -> Result<(FileAttr, NodeKey), Errno> {
+        let meta = fs::symlink_metadata(path)?;
+        let id = [meta.dev().to_le_bytes(), meta.ino().to_le_bytes()].concat();
+        let key = keys.key(&id).map_err(|_| Errno::EINVAL)?;
+        Ok((host_attr(key.number(), &meta), key))
+    }
+
+    fn path(&self, nodes: &Nodes<NodeKey>, node: &Node) -> Result<PathBuf, Errno> {
+        Ok(self.0.join(nodes.path(node)?))
+    }
+}
+
+struct Passthrough {
+    host: Host,
+    nodes: Nodes<NodeKey>,
+    files: FileHandles<File>,
+    dirs: FileHandles<DirReader<NodeKey>>,
+}
+
+impl Passthrough {
+    fn new(host: Host, limit: u64) -> Result<Self, Errno> {
+        let options = NodesOptions { limit, ..NodesOptions::default() };
+        let nodes = Nodes::new(options, |keys| host.ask(keys, &host.0))?;
+        Ok(Self { host, nodes, files: FileHandles::default(), dirs: FileHandles::default() })
+    }
+
+    fn path(&self, node: &Node) -> Result<PathBuf, Errno> {
+        self.host.path(&self.nodes, node)
+    }
+
+    fn ask(&self, path: &Path) -> Result<(FileAttr, NodeKey), Errno> {
+        self.host.ask(self.nodes.keys(), path)
+    }
+
+    /// Make something at a path, and describe it.
+    fn make(
+        &self,
+        (parent, name): (INodeNo, &OsStr),
+        kind: FileType,
+        make: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> Result<NodeEntry<NodeKey>, Errno> {
+        self.nodes.make(parent, name, kind, |dir| {
+            let path = self.path(dir)?.join(name);
+            make(&path)?;
+            self.ask(&path)
+        })
+    }
+}
+
+/// The reply of a request that only succeeds or fails.
+fn done(result: Result<(), Errno>, reply: ReplyEmpty) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(error),
+    }
+}
+
+impl Filesystem for Passthrough {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // Old kernels have no readdirplus; then they look names up.
+        let _ = config.add_capabilities(InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.nodes.lookup(parent, name, reply, |dir| self.ask(&self.path(dir)?.join(name)));
+    }
+
+    fn forget(&self, _: &Request, ino: INodeNo, nlookup: u64) {
+        self.nodes.forget(ino, nlookup);
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.nodes.getattr(ino, reply, |node| Ok(self.ask(&self.path(node)?)?.0));
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        _: Option<u32>,
+        _: Option<u32>,
+        size: Option<u64>,
+        _: Option<TimeOrNow>,
+        _: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        self.nodes.setattr(ino, reply, |node| {
+            let path = self.path(node)?;
+            if let Some(mode) = mode {
+                fs::set_permissions(&path, Permissions::from_mode(mode & 0o7777))?;
+            }
+            if let Some(size) = size {
+                OpenOptions::new().write(true).open(&path)?.set_len(size)?;
+            }
+            Ok(self.ask(&path)?.0)
+        });
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        let target = self.nodes.node(ino).and_then(|node| Ok(fs::read_link(self.path(&node)?)?));
+        match target {
+            Ok(target) => reply.data(target.as_os_str().as_bytes()),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
+        let made = self.make((parent, name), FileType::Directory, |path| fs::create_dir(path));
+        self.nodes.reply_entry(made, reply);
+    }
+
+    fn symlink(&self, _: &Request, parent: INodeNo, name: &OsStr, to: &Path, reply: ReplyEntry) {
+        let made = self.make((parent, name), FileType::Symlink, |path| std::os::unix::fs::symlink(to, path));
+        self.nodes.reply_entry(made, reply);
+    }
+
+    fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let made = self.nodes.link(ino, parent, name, |node, dir| {
+            let (old, new) = (self.path(node)?, self.path(dir)?.join(name));
+            fs::hard_link(&old, &new)?;
+            Ok(self.ask(&new)?.0)
+        });
+        self.nodes.reply_entry(made, reply);
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(self.nodes.remove(parent, name, |dir| Ok(fs::remove_file(self.path(dir)?.join(name))?)), reply);
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(self.nodes.remove(parent, name, |dir| Ok(fs::remove_dir(self.path(dir)?.join(name))?)), reply);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        to: INodeNo,
+        to_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        if !flags.is_empty() {
+            return reply.error(Errno::EINVAL);
+        }
+        let renamed = self.nodes.rename((parent, name), (to, to_name), flags, |from_dir, to_dir| {
+            Ok(fs::rename(self.path(from_dir)?.join(name), self.path(to_dir)?.join(to_name))?)
+        });
+        done(renamed, reply);
+    }
+
+    fn create(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        _: i32,
+        reply: ReplyCreate,
+    ) {
+        let created = self.nodes.create(parent, name, |dir| {
+            let path = self.path(dir)?.join(name);
+            let mut options = OpenOptions::new();
+            let file = options.read(true).write(true).create(true).truncate(false).mode(mode).open(&path)?;
+            let (attr, key) = self.ask(&path)?;
+            Ok((attr, key, file))
+        });
+        match created {
+            Ok((entry, file)) => entry.created(reply, self.files.insert(file), FopenFlags::empty()),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let file = self.nodes.node(ino).and_then(|node| {
+            let write = flags.acc_mode() != OpenAccMode::O_RDONLY;
+            Ok(OpenOptions::new().read(true).write(write).open(self.path(&node)?)?)
+        });
+        match file {
+            Ok(file) => reply.opened(self.files.insert(file), FopenFlags::empty()),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let mut data = vec![0; size as usize];
+        match self.files.get(fh).and_then(|file| Ok(file.read_at(&mut data, offset)?)) {
+            Ok(n) => reply.data(&data[..n]),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let written = self.files.get(fh).and_then(|file| Ok(file.write_at(data, offset)?));
+        match written.and_then(|n| Ok((n, self.nodes.node(ino)?))) {
+            Ok((n, node)) => {
+                self.nodes.attr_changed(&node);
+                reply.written(n as u32);
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        fh: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.files.remove(fh);
+        reply.ok();
+    }
+
+    fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let (host, nodes) = (self.host.clone(), self.nodes.clone());
+        let opened = self.nodes.open_dir(ino, move |dir| -> Result<DirEntries<NodeKey>, Errno> {
+            let (host, keys) = (host.clone(), nodes.keys().clone());
+            Ok(Box::new(fs::read_dir(host.path(&nodes, dir)?)?.map(move |entry| {
+                let entry = entry?;
+                let (attr, key) = host.ask(&keys, &entry.path())?;
+                Ok((entry.file_name(), attr, key))
+            })))
+        });
+        match opened {
+            Ok(dir) => reply.opened(self.dirs.insert(dir), FopenFlags::empty()),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn readdir(&self, _: &Request, _: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+        match self.dirs.get(fh) {
+            Ok(dir) => dir.readdir(offset, reply),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn readdirplus(&self, _: &Request, _: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
+        match self.dirs.get(fh) {
+            Ok(dir) => dir.readdirplus(offset, reply),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.dirs.remove(fh);
+        reply.ok();
+    }
+}
+
+/// Mount `host` on `mountpoint`; the table stays within `limit` bytes.
+pub fn mount(host: &Path, mountpoint: &Path, limit: u64) -> io::Result<(BackgroundSession, Nodes<NodeKey>)> {
+    let server = Passthrough::new(Host(host.into()), limit)
+        .map_err(|error| io::Error::from_raw_os_error(error.code()))?;
+    let nodes = server.nodes.clone();
+    let mut config = Config::default();
+    config.mount_options = vec![MountOption::FSName("passthrough".into()), MountOption::DefaultPermissions];
+    config.n_threads = Some(4);
+    let session = spawn_mount(server, mountpoint, &config)?;
+    nodes.keep_limit(session.notifier())?;
+    Ok((session, nodes))
+}
+
+fn main() -> io::Result<()> {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let [host, mountpoint, limit] = &arguments[..] else {
+        eprintln!("usage: passthrough HOST_DIR MOUNTPOINT LIMIT_MIB");
+        std::process::exit(2);
+    };
+    let limit = limit.to_str().and_then(|limit| limit.parse::<u64>().ok()).unwrap_or(64);
+    let (session, _) = mount(host.as_ref(), mountpoint.as_ref(), limit << 20)?;
+    session.join()
+}
