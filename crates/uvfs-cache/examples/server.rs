@@ -6,14 +6,24 @@
 //!       cargo run -q -p uvfs-cache --example server -- /
 //! ```
 
+use std::ffi::OsStr;
 use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use uvfs_cache::{Attr, Cache, Config, Errno, Fresh, InodeRef, Lookup, SbId, SbOptions, Time, Ttl};
+use uvfs_cache::{
+    Attr, Config, Errno, NodeAnswer, NodeCache, NodeLookup, NodeSuperblock, OwnedNode, Time, Ttl,
+};
+
+/// This server's own data of each inode: how often it was asked for.
+#[derive(Default)]
+struct Uses(AtomicU64);
+
+type Node = OwnedNode<Uses>;
 
 /// The back end, which is asked on a miss.
 struct BackEnd {
@@ -21,7 +31,7 @@ struct BackEnd {
 }
 
 impl BackEnd {
-    fn ask(&self, path: &Path) -> std::io::Result<Fresh> {
+    fn ask(&self, path: &Path) -> std::io::Result<NodeAnswer<Uses>> {
         let m = std::fs::symlink_metadata(self.root.join(path))?;
         let attr = Attr {
             ino: m.ino(),
@@ -38,50 +48,45 @@ impl BackEnd {
             acl: false,
         };
         // Nobody tells us of changes: believe for five seconds.
-        Ok(Fresh { attr, private: 0, ttl: Ttl::For(Duration::from_secs(5)) })
+        let ttl = Ttl::For(Duration::from_secs(5));
+        Ok(NodeAnswer { attr, name_ttl: ttl, attr_ttl: ttl, data: Uses::default() })
     }
 }
 
-struct Server<'c> {
-    cache: &'c Cache,
-    sb: SbId,
+struct Server {
+    superblock: NodeSuperblock<Uses>,
     back_end: BackEnd,
     asked: u64,
 }
 
-impl<'c> Server<'c> {
+impl Server {
     /// One component: from the cache, or from the back end and into the cache.
-    fn child(&mut self, dir: &InodeRef<'c>, name: &[u8], path: &Path) -> Result<InodeRef<'c>, String> {
-        loop {
-            match self.cache.lookup(dir, name) {
-                Lookup::Hit(inode, _) => return Ok(inode),
-                Lookup::Negative => return Err("no such file (cached)".into()),
-                // Another thread asks for the same name: wait for its answer and look again.
-                Lookup::Busy(pending) => pending.wait().map_err(|e| e.to_string())?,
-                Lookup::Miss(ticket) => {
-                    self.asked += 1;
-                    return match self.back_end.ask(path) {
-                        Ok(fresh) => ticket.found(&fresh).map_err(|e| e.to_string()),
-                        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                            ticket.absent(Ttl::For(Duration::from_secs(1)));
-                            Err("no such file".into())
-                        }
-                        Err(e) => {
-                            ticket.fail(Errno::from_io_error(&e).unwrap_or(Errno::IO));
-                            Err(e.to_string())
-                        }
-                    };
-                }
+    fn child(&mut self, dir: &Node, name: &[u8]) -> Result<Node, String> {
+        let ticket = match dir.blocking_lookup(name).map_err(|e| e.to_string())? {
+            NodeLookup::Hit(node) => return Ok(node),
+            NodeLookup::Negative => return Err("no such file (cached)".into()),
+            NodeLookup::Miss(ticket) => ticket,
+        };
+        self.asked += 1;
+        // The directory's path is right whatever was renamed meanwhile.
+        let above = dir.path().map_err(|e| e.to_string())?.ok_or("the directory is gone")?;
+        match self.back_end.ask(&Path::new(OsStr::from_bytes(&above)).join(OsStr::from_bytes(name))) {
+            Ok(answer) => ticket.found(answer).map_err(|e| e.to_string()),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                ticket.absent(Ttl::For(Duration::from_secs(1)));
+                Err("no such file".into())
+            }
+            Err(e) => {
+                ticket.fail(Errno::from_io_error(&e).unwrap_or(Errno::IO));
+                Err(e.to_string())
             }
         }
     }
 
-    fn walk(&mut self, path: &str) -> Result<InodeRef<'c>, String> {
-        let mut at = self.cache.root(self.sb).ok_or("the root is gone")?;
-        let mut so_far = PathBuf::new();
+    fn walk(&mut self, path: &str) -> Result<Node, String> {
+        let mut at = self.superblock.root();
         for name in Path::new(path).components().map(|c| c.as_os_str()).filter(|n| *n != "/") {
-            so_far.push(name);
-            at = self.child(&at, name.as_bytes(), &so_far)?;
+            at = self.child(&at, name.as_bytes())?;
         }
         Ok(at)
     }
@@ -89,11 +94,12 @@ impl<'c> Server<'c> {
     fn serve(&mut self, line: &str) -> Result<String, String> {
         match line.split_whitespace().collect::<Vec<_>>()[..] {
             ["stat", path] => {
-                let attr = self.walk(path)?.attr();
-                Ok(format!("inode {} mode {:o} size {}", attr.ino, attr.mode, attr.size))
+                let node = self.walk(path)?;
+                let (attr, uses) = (node.attr(), 1 + node.data().0.fetch_add(1, Ordering::Relaxed));
+                Ok(format!("inode {} mode {:o} size {} use {uses}", attr.ino, attr.mode, attr.size))
             }
             ["forget", dir, name] => {
-                self.cache.invalidate(&self.walk(dir)?, name.as_bytes());
+                self.walk(dir)?.invalidate(name.as_bytes());
                 Ok("forgotten".into())
             }
             _ => Err("say: stat PATH, or: forget DIR NAME".into()),
@@ -108,21 +114,18 @@ fn main() -> ExitCode {
     };
     let back_end = BackEnd { root: root.into() };
     let start = || -> Result<_, String> {
-        let cache = Cache::new(Config::default()).map_err(|e| e.to_string())?;
-        let options = SbOptions { resident: false, watched: false, on_evict: Box::new(|_, _| {}) };
-        let sb = cache.add_superblock(options).map_err(|e| e.to_string())?;
-        let fresh = back_end.ask(Path::new("")).map_err(|e| format!("{}: {e}", back_end.root.display()))?;
-        cache.make_root(sb, &fresh).map_err(|e| e.to_string())?;
-        Ok((cache, sb))
+        let cache = NodeCache::new(Config::default()).map_err(|e| e.to_string())?;
+        let answer = back_end.ask(Path::new("")).map_err(|e| format!("{}: {e}", back_end.root.display()))?;
+        cache.add_superblock(false, answer).map_err(|e| e.to_string())
     };
-    let (cache, sb) = match start() {
-        Ok(started) => started,
+    let superblock = match start() {
+        Ok(superblock) => superblock,
         Err(e) => {
             eprintln!("server: {e}");
             return ExitCode::FAILURE;
         }
     };
-    let mut server = Server { cache: &cache, sb, back_end, asked: 0 };
+    let mut server = Server { superblock, back_end, asked: 0 };
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let before = server.asked;
         let answer = server.serve(&line).unwrap_or_else(|e| format!("error: {e}"));

@@ -63,6 +63,11 @@ impl Cache {
     /// # Errors
     /// `NoMemory` if the system grants not even a small reservation.
     pub fn new(config: Config) -> Result<Arc<Self>, CacheError> {
+        Ok(Arc::new(Self::build(config)?))
+    }
+
+    /// [`Cache::new`] as a part of something else.
+    pub(crate) fn build(config: Config) -> Result<Self, CacheError> {
         let inodes = Inodes::new(config.max_inodes).map_err(no_memory)?;
         let dentries = Dentries::new(config.max_inodes, config.max_negative).map_err(no_memory)?;
         let cache = Self {
@@ -80,7 +85,7 @@ impl Cache {
             cache.inodes.advise_huge_pages();
             cache.dentries.advise_huge_pages();
         }
-        Ok(Arc::new(cache))
+        Ok(cache)
     }
 
     /// Add a superblock. It has no root yet.
@@ -88,7 +93,23 @@ impl Cache {
     /// # Errors
     /// `NoMemory` after 65,536 superblocks.
     pub fn add_superblock(&self, options: SbOptions) -> Result<SbId, CacheError> {
-        self.superblocks.add(options)
+        self.superblocks.add(options, false)
+    }
+
+    /// [`Cache::add_superblock`] of one whose inodes all lead to a name of theirs. No link targets are cached in it.
+    pub(crate) fn add_named_superblock(&self, options: SbOptions) -> Result<SbId, CacheError> {
+        self.superblocks.add(options, true)
+    }
+
+    /// Whether a superblock has ended and nothing of it is left, so [`Cache::reuse_superblock`] may be called.
+    pub(crate) fn is_unused(&self, sb: SbId) -> bool {
+        self.superblock(sb).is_empty()
+    }
+
+    /// Let a superblock serve another file system with the same options. The caller has found it unused, and has
+    /// it alone.
+    pub(crate) fn reuse_superblock(&self, sb: SbId) {
+        self.superblock(sb).begin_anew();
     }
 
     #[inline]

@@ -1,12 +1,47 @@
 //! Dentry and inode cache with lock-free hits, for programs that are file systems in user space.
 //!
-//! An embedder (a FUSE, NFS or 9P server) keeps one [`Cache`] and adds a superblock for each file system
-//! that it serves. [`Cache::lookup`] answers hit, negative, or miss. A miss is a lookup ticket
-//! ([`NameGuard`]): the caller completes it with the back end's answer. A hit stores nothing that another
-//! thread reads. [`Cache::peek`] does not even take a reference.
+//! An embedder (a FUSE, NFS or 9P server) keeps one [`NodeCache`] and adds a superblock for each file system that it
+//! serves. Each inode has data of the embedder's own type. [`OwnedNode::lookup`] answers hit, negative, or miss. A
+//! miss is a lookup [`Ticket`]: the caller completes it with the back end's answer.
+//!
+//! ```
+//! use std::time::Duration;
+//! use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
+//! use uvfs_cache::{Attr, Config, NodeAnswer, NodeCache, NodeLookup, Ttl};
+//!
+//! // A back end whose objects have handles; here they stand in the inode's data.
+//! struct Handle(String);
+//! let believe = Ttl::For(Duration::from_secs(5));
+//! let answer = |ino, mode, handle: &str| NodeAnswer {
+//!     attr: Attr { ino, mode, nlink: 1, ..Attr::default() },
+//!     name_ttl: believe,
+//!     attr_ttl: believe,
+//!     data: Handle(handle.into()),
+//! };
+//!
+//! let cache = NodeCache::new(Config { memory_limit: 64 << 20, ..Config::default() })?;
+//! let superblock = cache.add_superblock(false, answer(1, S_IFDIR | 0o755, "top"))?;
+//! let root = superblock.root();
+//! let file = match root.blocking_lookup(b"motd")? {
+//!     NodeLookup::Hit(node) => node,
+//!     NodeLookup::Negative => panic!("nobody said so"),
+//!     // Here the server asks its back end. Others who want this name wait for the ticket.
+//!     NodeLookup::Miss(ticket) => ticket.found(answer(7, S_IFREG | 0o644, "top/motd"))?,
+//! };
+//! assert_eq!((&file.data().0[..], file.path()?), ("top/motd", Some(b"motd".to_vec())));
+//! assert!(matches!(root.blocking_lookup(b"motd")?, NodeLookup::Hit(node) if node == file));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! In a task, `root.lookup(name).await` waits without a thread. Handles and tickets are `Send` and `'static`, and a
+//! future or a ticket that is dropped gives up its place. [`NodeCache::peek`] and [`NodeRef`] are the fast path: the
+//! first stores nothing that another thread reads.
+//!
+//! [`Cache`] is the machinery below, without data and with handles that borrow it. The `uvfs` crate uses it.
 //!
 //! | folder | contents |
 //! |---|---|
+//! | `embed` | [`NodeCache`] and its handles |
 //! | `inodes` | attributes and their packing ([`attr`]), the two halves, references, inodes by number |
 //! | `names` | dentries, changes of names, invalidation |
 //! | `lookup` | lookups with references; the lookup ticket and its name lock; drivers' answers |
@@ -23,6 +58,7 @@ mod cache;
 mod chunks;
 mod coherence;
 mod dirs;
+mod embed;
 mod inodes;
 mod limit;
 mod lookup;
@@ -44,6 +80,10 @@ pub use cache::Cache;
 pub use coherence::changed_numbers::Asked;
 pub use coherence::listeners::Listener;
 pub use dirs::listing::{DirScan, DirSink};
+pub use embed::{
+    KeyTooLong, NameLock, NamePlace, NodeAnswer, NodeCache, NodeKey, NodeKeys, NodeKnown, NodeListing,
+    NodeLookup, NodeRef, NodeSuperblock, OwnedNode, OwnedRenameLock, Ticket,
+};
 pub use inodes::attr;
 #[doc(no_inline)]
 pub use inodes::attr::{Attr, Time};
@@ -54,6 +94,7 @@ pub use lookup::by_name::Lookup;
 pub use lookup::name_locks::Pending;
 pub use lookup::ticket::NameGuard;
 pub use names::change::{RenameLock, Reserved};
+pub use names::reverse::Moving;
 #[doc(no_inline)]
 pub use rustix::io::Errno;
 pub use types::{

@@ -15,6 +15,7 @@ use uvfs_sync::slab::{CHUNK, SPAN, Slab};
 
 use crate::coherence::changed_numbers::Changes;
 use crate::inodes::attr::Attr;
+use crate::inodes::halves::{NAMED, RESIDENT};
 use crate::types::{CacheError, EvictHook, InodeId, SbId, SbOptions};
 
 /// A search that goes through a superblock's names piece by piece, and continues where it stopped.
@@ -31,6 +32,8 @@ pub(crate) enum Hand {
 /// The state of one superblock.
 pub(crate) struct Superblock {
     resident: bool,
+    /// Each of its inodes leads to a name of it.
+    named: bool,
     /// Its driver's answers hold until the epoch moves.
     watched: bool,
     on_evict: EvictHook,
@@ -48,6 +51,7 @@ impl Superblock {
         Self {
             changes: Changes::new(options.resident),
             resident: options.resident,
+            named: false,
             watched: options.watched,
             on_evict: options.on_evict,
             inodes: Slab::new(u32::from(id)),
@@ -68,6 +72,23 @@ impl Superblock {
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.watched
+    }
+
+    /// The flags that its inodes have beside its number.
+    #[inline]
+    pub(crate) fn inode_flags(&self) -> u32 {
+        (if self.resident { RESIDENT } else { 0 }) | if self.named { NAMED } else { 0 }
+    }
+
+    /// Whether it has ended and nothing of it is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.root.load(Ordering::Relaxed) == 0 && self.inodes.in_use() == 0 && self.dentries.in_use() == 0
+    }
+
+    /// It serves another file system: ended, empty, and the caller's alone.
+    pub(crate) fn begin_anew(&self) {
+        self.inodes.begin_anew();
+        self.dentries.begin_anew();
     }
 
     /// Numbers of changed inodes.
@@ -137,14 +158,15 @@ impl Superblocks {
         Self(SegVec::new())
     }
 
-    /// Add a superblock.
+    /// Add a superblock; `named`: each of its inodes leads to a name of it, also after link targets are asked for.
     ///
     /// # Errors
     /// `NoMemory` after 65,536 superblocks.
-    pub(crate) fn add(&self, options: SbOptions) -> Result<SbId, CacheError> {
+    pub(crate) fn add(&self, options: SbOptions, named: bool) -> Result<SbId, CacheError> {
         let (id, place) = self.0.alloc().ok_or(CacheError::NoMemory)?;
         let id = u16::try_from(id).map_err(|_| CacheError::NoMemory)?;
-        place.set(Superblock::new(id, options)).map_err(|_| CacheError::NoMemory)?;
+        let superblock = Superblock { named, ..Superblock::new(id, options) };
+        place.set(superblock).map_err(|_| CacheError::NoMemory)?;
         Ok(SbId(id))
     }
 

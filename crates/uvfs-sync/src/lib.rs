@@ -26,6 +26,7 @@
 //! | [`blhash`] | the bit-locked hash: one cache line a bucket, grows while it is read |
 //! | [`pages`] | 4 KiB pages of file data as type-stable memory |
 //! | [`blocks`] | blocks of a device, read in place while pinned |
+//! | [`side`] | values of any type beside a cache's objects, each dropped once |
 //!
 //! Not for use in a forked child or in a signal handler.
 
@@ -47,6 +48,7 @@ pub mod percpu_rwsem;
 pub mod primitives;
 pub mod segvec;
 pub mod seqcount;
+pub mod side;
 pub mod slab;
 pub mod small_map;
 mod sys;

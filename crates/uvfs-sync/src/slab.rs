@@ -321,6 +321,12 @@ impl Slab {
         self.trim(pool, highest, give_back)
     }
 
+    /// After [`Slab::end`]: slots are handed out again. No slot is in use, and the caller has the slab alone.
+    pub fn begin_anew(&self) {
+        // Relaxed: the caller's way to the slab orders this before the next allocation.
+        self.ended.store(false, Ordering::Relaxed);
+    }
+
     /// A slot that was handed out is not used, and never comes back.
     #[cold]
     pub fn retire(&self) {

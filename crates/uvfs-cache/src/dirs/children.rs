@@ -36,7 +36,7 @@ const REVISION: u64 = 1 << 25;
 pub(crate) struct DirState {
     word: AtomicU64,
     state: AtomicU64,
-    /// The epoch of the listing that made the directory complete; see [`DirState::set_complete`].
+    /// The epoch or the deadline of the listing that made the directory complete; see [`DirState::set_complete`].
     listed: AtomicU32,
     /// Entries in the order of their creation (resident superblocks only).
     index: Mutex<DirIndex>,
@@ -138,8 +138,11 @@ impl DirState {
     #[inline]
     pub(crate) fn is_complete(&self, clock: &Clock) -> bool {
         // Relaxed: the scan's own acquire fence follows.
-        self.state.load(Ordering::Relaxed) & COMPLETE != 0
-            && clock.stands(self.listed.load(Ordering::Relaxed))
+        if self.state.load(Ordering::Relaxed) & COMPLETE == 0 {
+            return false;
+        }
+        let listed = self.listed.load(Ordering::Relaxed);
+        clock.stands(listed) || !clock.passed(listed)
     }
 
     /// The revision, to remember before the driver is asked for a name.
@@ -185,19 +188,20 @@ impl DirState {
         }
     }
 
-    /// All entries are cached, if nothing moved since `version`; the driver was asked in `epoch`.
+    /// All entries are cached, if nothing moved since `version`; that is trusted in this epoch, or until this
+    /// deadline ([`Clock`]).
     ///
     /// The epoch is stored after the flag is set. Until then, and if a listing of an older epoch stores its
     /// epoch last, the directory passes for incomplete. A thread that stores an epoch has listed the
     /// directory in it.
-    pub(crate) fn set_complete(&self, version: u64, epoch: u32) -> bool {
+    pub(crate) fn set_complete(&self, version: u64, until: u32) -> bool {
         match self.state.compare_exchange(version, version | COMPLETE, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => {}
             // Another listing was first.
             Err(now) if now == version | COMPLETE => {}
             Err(_) => return false,
         }
-        self.listed.store(epoch, Ordering::Relaxed);
+        self.listed.store(until, Ordering::Relaxed);
         true
     }
 }

@@ -20,7 +20,8 @@ use crate::dirs::children::DirState;
 use crate::dirs::cookies::FIRST_COOKIE;
 use crate::inodes::inode_ref::InodeRef;
 use crate::lookup::by_name::Known;
-use crate::types::{CacheError, Fresh};
+use crate::lookup::ticket::NameGuard;
+use crate::types::{CacheError, Fresh, Ttl};
 
 const BATCH: usize = 64;
 
@@ -79,7 +80,18 @@ impl<'c> DirScan<'c> {
         {
             return Ok(inode);
         }
-        let mut guard = cache.lock_name(&self.dir, name);
+        let guard = cache.lock_name(&self.dir, name);
+        self.answered(guard, same, |guard| guard.keep(fresh))
+    }
+
+    /// The rest of [`DirScan::found`], with the name's lock. `same` recognises the answer's inode; `keep` takes
+    /// the answer, and says whether the name is cached.
+    pub(crate) fn answered(
+        &self,
+        mut guard: NameGuard<'c>,
+        same: impl Fn(&InodeRef<'_>) -> bool,
+        keep: impl FnOnce(&NameGuard<'c>) -> Result<(InodeRef<'c>, bool), CacheError>,
+    ) -> Result<InodeRef<'c>, CacheError> {
         // Not the present ones: the driver was asked when the scan began.
         (guard.revision, guard.asked) = (DirState::revision_of(self.version), self.asked);
         let known = guard.find();
@@ -88,13 +100,13 @@ impl<'c> DirScan<'c> {
         {
             return Ok(inode.clone());
         }
-        let kept = guard.keep(fresh);
+        let kept = keep(&guard);
         if !matches!(kept, Ok((_, true))) {
             self.partial.store(true, Ordering::Relaxed);
             // The cache is wrong about the name. (If the cache knows nothing of it, the other entries need
             // not become late.)
             if !guard.is_late() && !matches!(known, Known::Unknown) {
-                cache.invalidate(&self.dir, name);
+                guard.cache.invalidate(&self.dir, guard.name());
             }
         }
         Ok(kept?.0)
@@ -104,9 +116,48 @@ impl<'c> DirScan<'c> {
     /// lookup. True if the directory is complete now. False if an entry was not cached, or something in the
     /// directory moved since the scan began (rule 10).
     pub fn complete(self) -> bool {
+        self.complete_until(self.epoch) && self.dir.cache().clock.stands(self.epoch)
+    }
+
+    fn complete_until(&self, until: u32) -> bool {
         !self.partial.load(Ordering::Relaxed)
-            && self.dir.dir_state().is_some_and(|d| d.set_complete(self.version, self.epoch))
-            && self.dir.cache().clock.stands(self.epoch)
+            && self.dir.dir_state().is_some_and(|d| d.set_complete(self.version, until))
+    }
+
+    /// [`DirScan::complete`] for a listing that is trusted for `ttl` from now.
+    pub(crate) fn complete_for(self, ttl: Ttl) -> bool {
+        match ttl {
+            Ttl::Forever => self.complete(),
+            // An epoch that moved meanwhile ends every older answer.
+            Ttl::For(_) if self.asked.epoch != self.dir.cache().clock.epoch() => false,
+            Ttl::For(_) => self.complete_until(self.dir.cache().clock.deadline(ttl)),
+        }
+    }
+
+    /// The scan without a borrow of the cache, but for its directory, whose reference the caller keeps.
+    pub(crate) fn park(&self) -> ParkedScan {
+        ParkedScan { version: self.version, asked: self.asked, epoch: self.epoch }
+    }
+
+    /// Whether an entry was reported and not cached.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.partial.load(Ordering::Relaxed)
+    }
+}
+
+/// See [`DirScan::park`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ParkedScan {
+    version: u64,
+    asked: Asked,
+    epoch: u32,
+}
+
+impl ParkedScan {
+    /// The scan again, of the same directory. Whether entries were not cached is forgotten.
+    pub(crate) fn resume<'c>(self, dir: &InodeRef<'c>) -> DirScan<'c> {
+        let Self { version, asked, epoch } = self;
+        DirScan { dir: dir.clone(), version, asked, epoch, partial: AtomicBool::new(false) }
     }
 }
 

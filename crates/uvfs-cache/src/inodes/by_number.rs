@@ -81,13 +81,12 @@ impl Cache {
         let (word, generation, stale) =
             (published.mode_and_flags(), published.generation(), published.is_stale());
         // Stored before a generation begins, and after the last one ended, which moves the sequence.
-        let of = private.sb.load(Ordering::Relaxed);
+        let of = private.sb_id();
         let deadline = private.deadline.load(Ordering::Relaxed);
         if !published.seq.check(seq) {
             return Look::Moving;
         }
-        let is =
-            !stale && attr.ino == ino && word & (LIVE | mode::S_IFMT) == LIVE | fmt && of == u32::from(sb.0);
+        let is = !stale && attr.ino == ino && word & (LIVE | mode::S_IFMT) == LIVE | fmt && of == sb;
         if is && !self.clock.passed(deadline) { Look::Is(InodeId::new(index, generation)) } else { Look::Not }
     }
 
@@ -146,9 +145,7 @@ impl Cache {
     #[inline(always)]
     pub(crate) fn has_number(&self, index: u32, sb: SbId, ino: u64, fmt: u32) -> bool {
         let (published, private) = (self.inodes.get(index), self.inodes.private(index));
-        published.ino() == ino
-            && private.sb.load(Ordering::Relaxed) == u32::from(sb.0)
-            && published.mode_and_flags() & mode::S_IFMT == fmt
+        published.ino() == ino && private.sb_id() == sb && published.mode_and_flags() & mode::S_IFMT == fmt
     }
 
     /// A reference to whatever inode lives in a slot ([`hold_any`](super::table::Inodes::hold_any)).
@@ -256,6 +253,29 @@ impl Cache {
         };
         self.inodes.maintain();
         result
+    }
+
+    /// The inode with this number, of whatever type. Costs up to seven looks.
+    pub(crate) fn ilookup_any(&self, sb: SbId, ino: u64) -> Option<InodeRef<'_>> {
+        use mode::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK};
+        let types = [S_IFREG, S_IFDIR, S_IFLNK, S_IFCHR, S_IFBLK, S_IFIFO, S_IFSOCK];
+        types.into_iter().find_map(|fmt| self.ilookup(sb, ino, fmt))
+    }
+
+    /// Another inode has this one's number from now on, or none has: it is no longer found by number. Its names
+    /// lead nowhere before the driver was asked again, and its holders keep it.
+    pub(crate) fn forget_number(&self, inode: &InodeRef<'_>) {
+        // Under the bucket's lock. If a maker of the number comes first, it finds this inode. Otherwise it finds
+        // none, and its new inode is the number's. The end of this one looks for its own index only.
+        self.unhash_number(inode.sb(), inode.index(), inode.ino());
+        inode.mark_stale();
+    }
+
+    /// Let a root be found by its number. [`NameGuard::keep_name`] caches no name of a root.
+    ///
+    /// [`NameGuard::keep_name`]: crate::lookup::ticket::NameGuard::keep_name
+    pub(crate) fn hash_root(&self, root: &InodeRef<'_>) {
+        drop(self.hash_number(root.sb(), root.index(), &root.attr(), || root.clone()));
     }
 
     /// Called from `end_inode`: from now on the number leads nowhere.

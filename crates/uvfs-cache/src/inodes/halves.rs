@@ -77,7 +77,8 @@ pub(crate) struct Private {
     blocks: AtomicU64,
     /// Index + 1 of the directory state.
     pub dir: AtomicU32,
-    /// Of a directory its one dentry; of a symbolic link the slot of its cached target. 0: none.
+    /// Of a directory its one dentry; of a symbolic link the slot of its cached target. 0: none. In a superblock
+    /// that is [`NAMED`], a dentry of any inode.
     pub alias: AtomicU32,
     /// Superblock, and [`RESIDENT`].
     pub sb: AtomicU32,
@@ -91,7 +92,9 @@ const _: () = assert!(size_of::<Published>() == 64 && size_of::<Private>() == 56
 
 /// Flag beside the superblock's number: the superblock is resident. (Its inodes are never compared by
 /// superblock.)
-const RESIDENT: u32 = 1 << 31;
+pub(crate) const RESIDENT: u32 = 1 << 31;
+/// Flag beside it: the inode's `alias` is a dentry, whatever its type.
+pub(crate) const NAMED: u32 = 1 << 29;
 /// Flag beside it: a cached path passes this directory (see `walk/prefix.rs`). A new generation has no flag.
 const PASSED: u32 = 1 << 30;
 
@@ -123,9 +126,14 @@ impl Private {
         }
     }
 
-    /// Set the superblock, before a generation begins.
-    pub(crate) fn set_sb(&self, sb: SbId, resident: bool) {
-        self.sb.store(u32::from(sb.0) | if resident { RESIDENT } else { 0 }, Ordering::Relaxed);
+    /// Whether `alias` is a dentry, whatever the type.
+    pub(crate) fn is_named(&self) -> bool {
+        self.sb.load(Ordering::Relaxed) & NAMED != 0
+    }
+
+    /// Set the superblock and its flags, before a generation begins.
+    pub(crate) fn set_sb(&self, sb: SbId, flags: u32) {
+        self.sb.store(u32::from(sb.0) | flags, Ordering::Relaxed);
     }
 }
 

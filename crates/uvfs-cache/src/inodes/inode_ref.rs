@@ -368,6 +368,21 @@ impl Death<'_> {
     }
 }
 
+impl<'c> Death<'c> {
+    /// The removal without a borrow of the cache: a reference that [`Death::resume`] takes back. If it is lost,
+    /// the directory stays without entries for good.
+    pub(crate) fn park(mut self) -> InodeId {
+        let id = self.inode.clone().into_id();
+        // Nothing is committed: this keeps the drop from cancelling it.
+        self.committed = true;
+        id
+    }
+
+    pub(crate) fn resume(cache: &'c Cache, inode: InodeId) -> Self {
+        Self { inode: InodeRef::new(cache, inode.index(), inode.generation()), committed: false }
+    }
+}
+
 impl Drop for Death<'_> {
     fn drop(&mut self) {
         if !self.committed

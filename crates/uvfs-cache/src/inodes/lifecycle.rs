@@ -91,7 +91,7 @@ impl Cache {
         flags: u32,
         deadline: u32,
     ) -> u32 {
-        self.inodes.fill((sb, self.superblock(sb).is_resident()), index, dir, fresh, flags, deadline)
+        self.inodes.fill((sb, self.superblock(sb).inode_flags()), index, dir, fresh, flags, deadline)
     }
 
     /// Give an inode slot, and its directory state (0: none), back to the superblock that owns the slot
@@ -143,7 +143,7 @@ impl Cache {
         published.clear();
         private.dir.store(0, Ordering::Relaxed);
         // The sequence has moved, so a reader that copies the target now discards it.
-        if attr.is_symlink() {
+        if attr.is_symlink() && !private.is_named() {
             self.inodes.targets().free(private.alias.swap(0, Ordering::Relaxed));
         }
         self.limit.not_barren();

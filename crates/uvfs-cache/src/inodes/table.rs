@@ -17,7 +17,7 @@ use uvfs_sync::primitives::{Ordering, fence};
 use uvfs_sync::segvec::SegVec;
 use uvfs_sync::slab::{CHUNK, Pool, Slab, next_generation};
 
-use super::halves::{Private, Published};
+use super::halves::{Private, Published, RESIDENT};
 use super::symlink_targets::Targets;
 use crate::chunks::{above_floor, begins_chunk, floor_of};
 use crate::dirs::children::DirState;
@@ -141,10 +141,10 @@ impl Inodes {
     }
 
     /// Fill both halves of an inode to which nobody can get a reference yet; returns its generation. Its
-    /// attributes are trusted until `deadline`.
+    /// attributes are trusted until `deadline`. `of_sb` are the superblock's flags.
     pub(crate) fn fill(
         &self,
-        (sb, resident): (SbId, bool),
+        (sb, of_sb): (SbId, u32),
         index: u32,
         dir: u32,
         fresh: &Fresh,
@@ -160,11 +160,11 @@ impl Inodes {
         private.nlookup.store(0, Ordering::Relaxed);
         private.value.store(fresh.private, Ordering::Relaxed);
         private.alias.store(0, Ordering::Relaxed);
-        private.set_sb(sb, resident);
+        private.set_sb(sb, of_sb);
         private.dir.store(dir, Ordering::Relaxed);
         private.deadline.store(deadline, Ordering::Relaxed);
         if let Some(state) = self.dir_state_at(dir) {
-            state.reset(resident);
+            state.reset(of_sb & RESIDENT != 0);
         }
         published.fill(private, generation, &fresh.attr, flags);
         generation

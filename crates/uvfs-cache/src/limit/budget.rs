@@ -5,7 +5,7 @@
 //! outside them are atomics. A figure may be out of date when it is used; the result is a step too many or
 //! too few.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use uvfs_sync::order::{Class, Ordered};
 use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Ordering, Stat};
@@ -60,6 +60,17 @@ pub(crate) struct Limit {
     devices: Arc<Devices>,
     /// Memory that drivers keep besides.
     external: Arc<ExternalBytes>,
+    /// The embedder's data of each inode, if it has any.
+    side: OnceLock<Arc<dyn SideMemory>>,
+}
+
+/// Memory beside the inodes, counted in chunks as theirs is.
+pub(crate) trait SideMemory: Send + Sync {
+    /// Bytes committed.
+    fn committed(&self) -> u64;
+
+    /// Return chunks without a value to the system.
+    fn trim(&self);
 }
 
 impl Limit {
@@ -74,6 +85,7 @@ impl Limit {
             watermarks: Watermarks::default(),
             devices: Arc::default(),
             external: Arc::default(),
+            side: OnceLock::new(),
         }
     }
 
@@ -148,6 +160,17 @@ impl Limit {
     /// The figure of external bytes.
     pub(crate) fn external(&self) -> &Arc<ExternalBytes> {
         &self.external
+    }
+
+    /// Count the embedder's data; called once, before there is any.
+    pub(crate) fn set_side(&self, side: Arc<dyn SideMemory>) {
+        let unset = self.side.set(side).is_ok();
+        debug_assert!(unset, "a cache has one kind of side data");
+    }
+
+    /// The embedder's data of the inodes.
+    pub(crate) fn side(&self) -> Option<&dyn SideMemory> {
+        self.side.get().map(|side| &**side)
     }
 
     /// The figure of the devices' bytes.

@@ -64,6 +64,7 @@ impl Cache {
             + self.dentries.bytes()
             + self.buffer_bytes()
             + self.limit.external().bytes()
+            + self.limit.side().map_or(0, |side| side.committed())
             + self.prefixes.bytes()
     }
 
@@ -321,6 +322,7 @@ impl Cache {
         let superblock = self.superblock(sb);
         let inodes = self.inodes.return_chunks(superblock.inodes(), end);
         let dentries = self.dentries.return_chunks(superblock.dentries(), end);
+        self.limit.side().into_iter().for_each(|side| side.trim());
         inodes + dentries
     }
 

@@ -53,25 +53,39 @@ impl<'c> NameGuard<'c> {
     /// itself), there is no memory for the name, or the directory is being removed.
     #[inline(always)]
     pub(crate) fn keep(&self, fresh: &Fresh) -> Result<(InodeRef<'c>, bool), CacheError> {
+        let (inode, current) = self.cache.inode_by_number(self, fresh)?;
+        let kept = self.keep_name(&inode, current, fresh.ttl);
+        Ok((inode, kept))
+    }
+
+    /// [`NameGuard::keep`] of the name alone, if the inode and whether its attributes are current are known.
+    #[inline(always)]
+    pub(crate) fn keep_name(&self, inode: &InodeRef<'c>, current: bool, ttl: Ttl) -> bool {
         let cache = self.cache;
-        let (inode, current) = cache.inode_by_number(self, fresh)?;
-        if self.is_late() || !current || fresh.ttl == Ttl::ZERO || inode.id() == self.dir.id() {
-            return Ok((inode, false));
+        if self.is_late() || !current || ttl == Ttl::ZERO || inode.id() == self.dir.id() || inode.is_root() {
+            return false;
         }
         if is_dir(inode.fmt()) {
             // A directory has one name. If the cache knows another one, the directory was moved behind the
             // cache, and the old name goes.
-            cache.invalidate_other_name(&inode, Some((&self.dir, self.name())));
-            if cache.is_below(&self.dir, &inode) {
+            cache.invalidate_other_name(inode, Some((&self.dir, self.name())));
+            if cache.is_below(&self.dir, inode) {
                 // Nothing lies below itself: this directory was moved, behind the cache, out of the one
                 // that was found in it.
                 cache.invalidate_other_name(&self.dir, None);
             }
         }
-        let Ok(room) = self.reserve(Room::Name) else { return Ok((inode, false)) };
-        let deadline = cache.deadline(room.sb(), fresh.ttl, self.asked.epoch);
-        let kept = cache.publish(self, room, &inode, deadline, Some(self.revision));
-        Ok((inode, kept))
+        let Ok(room) = self.reserve(Room::Name) else { return false };
+        let deadline = cache.deadline(room.sb(), ttl, self.asked.epoch);
+        cache.publish(self, room, inode, deadline, Some(self.revision))
+    }
+
+    /// The answer was taken. If the name exists and is not cached, the cached state is wrong, and a listing
+    /// under way must not make the directory complete without it.
+    pub(crate) fn note_kept(&self, kept: bool) {
+        if !kept && !self.is_late() {
+            self.cache.invalidate(&self.dir, self.name());
+        }
     }
 }
 
@@ -81,11 +95,7 @@ impl<'c> NameGuard<'c> {
     /// [`NameGuard::found`] for a caller that goes on to change the name.
     pub fn note_found(&self, fresh: &Fresh) -> Result<InodeRef<'c>, CacheError> {
         let (inode, kept) = self.keep(fresh)?;
-        if !kept && !self.is_late() {
-            // It exists and is not cached. So the cached state is wrong, and a listing under way must not
-            // make the directory complete without it.
-            self.cache.invalidate(&self.dir, self.name());
-        }
+        self.note_kept(kept);
         Ok(inode)
     }
 

@@ -12,6 +12,13 @@
 //! so that a thousand waiters do not ask a failing driver one after the other. (A caller of
 //! [`Cache::lock_name`](crate::Cache::lock_name) tries again all the same.)
 //!
+//! A freed name is handed to nobody: all waiters look again. So a waiter that gives up, by dropping its
+//! `Pending`, takes no wakeup from another. Its waker goes at once. Its place in the list goes when the list
+//! would grow, so many that come and give up take no more memory than those that wait. A registration against
+//! the release: both hold the shard's mutex. If the registration comes first, the release finds the waiter.
+//! Otherwise the name is free, and the caller takes it. A poll against the release: both hold the waiter's
+//! mutex. If the poll comes first, the release finds its waker. Otherwise the poll finds the outcome.
+//!
 //! Lock order: after the rename mutex; two names in the order of their hashes. Nothing else is locked
 //! inside a shard's mutex.
 
@@ -33,7 +40,7 @@ use crate::names::dentry::NameWords;
 const SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 
 /// A waiter's result: look again, or the errno that the asker got.
-pub(super) type Outcome = Result<(), Errno>;
+pub(crate) type Outcome = Result<(), Errno>;
 
 #[derive(Default)]
 struct Done {
@@ -49,6 +56,11 @@ struct Waiter {
 }
 
 impl Waiter {
+    /// Whether anybody waits: a [`Pending`], or a callback. The list that is looked through holds one count.
+    fn is_awaited(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) > 1 || self.done.lock().callback.is_some()
+    }
+
     fn finish(&self, outcome: Outcome) {
         let (waker, callback) = {
             let mut done = self.done.lock();
@@ -104,6 +116,14 @@ impl Pending {
     }
 }
 
+impl Drop for Pending {
+    /// The caller gives up, or has its answer: its task is not kept.
+    fn drop(&mut self) {
+        let waker = self.0.done.lock().waker.take();
+        drop(waker);
+    }
+}
+
 // For this project's own crates: see `machinery`.
 #[doc(hidden)]
 impl Pending {
@@ -145,6 +165,17 @@ struct Taken {
     waiters: Vec<Arc<Waiter>>,
 }
 
+impl Taken {
+    /// Before the list of waiters grows: those that gave up leave it. Afterwards at least half of the list is
+    /// free, so this costs a step or two a waiter.
+    fn make_room(&mut self) {
+        if self.waiters.len() == self.waiters.capacity() || cfg!(loom) {
+            self.waiters.retain(Waiter::is_awaited);
+            self.waiters.reserve(self.waiters.len() + 1);
+        }
+    }
+}
+
 /// One shard: the taken names, in no order. There are seldom more than a few, and comparing them is faster
 /// than hashing them again. Most often there is at most one. It then stands in `alone` and has no waiters.
 #[derive(Default)]
@@ -168,7 +199,7 @@ impl NameLocks {
         Self { shards: std::array::from_fn(|_| CachePadded::default()), key: Key(seed(1), seed(2)) }
     }
 
-    pub(super) fn key(&self, dir: u32, name: &NameWords<'_>) -> u64 {
+    pub(crate) fn key(&self, dir: u32, name: &NameWords<'_>) -> u64 {
         let key = name.hash(self.key) ^ u64::from(dir).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         key.max(alone::LEAST)
     }
@@ -178,7 +209,7 @@ impl NameLocks {
         &self.shards[(key >> 32) as usize % SHARDS]
     }
 
-    pub(super) fn take(&self, key: u64) -> Result<(), Pending> {
+    pub(crate) fn take(&self, key: u64) -> Result<(), Pending> {
         let shard = self.shard(key);
         if shard.alone.take(key) {
             return Ok(());
@@ -192,6 +223,7 @@ impl NameLocks {
             }
             Some(taken) => {
                 let waiter = Arc::new(Waiter::default());
+                taken.make_room();
                 taken.waiters.push(waiter.clone());
                 Err(Pending(waiter))
             }
@@ -208,7 +240,7 @@ impl NameLocks {
         order
     }
 
-    pub(super) fn release(&self, key: u64, outcome: Outcome) {
+    pub(crate) fn release(&self, key: u64, outcome: Outcome) {
         let shard = self.shard(key);
         if shard.alone.release(key) {
             return;

@@ -15,6 +15,7 @@ use crate::dirs::children::DirState;
 use crate::inodes::inode_ref::InodeRef;
 use crate::lookup::name_locks::{Outcome, Pending};
 use crate::names::dentry::{INLINE, NameWords};
+use crate::types::InodeId;
 
 /// A name's bytes; most are short enough to need no memory of their own.
 enum Bytes {
@@ -87,6 +88,23 @@ impl<'c> NameGuard<'c> {
         }
     }
 
+    /// The second guard of a pair whose names share one lock.
+    pub(crate) fn beside(dir: &InodeRef<'c>, name: &[u8]) -> Self {
+        Self::new(dir, name, None)
+    }
+
+    /// The guard without a borrow of the cache, for an owner that another thread may take it to.
+    pub(crate) fn park(mut self) -> Parked {
+        Parked {
+            dir: self.dir.clone().into_id(),
+            name: std::mem::replace(&mut self.name, Bytes::Short([0; INLINE], 0)),
+            // So the drop frees no name.
+            key: self.key.take(),
+            revision: self.revision,
+            asked: self.asked,
+        }
+    }
+
     pub(crate) fn words(&self) -> NameWords<'_> {
         NameWords::new(self.name())
     }
@@ -94,6 +112,31 @@ impl<'c> NameGuard<'c> {
     /// The question failed: waiters for the same name get this errno.
     pub fn fail(mut self, errno: Errno) {
         self.outcome = Err(errno);
+    }
+}
+
+/// A [`NameGuard`] that does not borrow the cache. Its owner gives it back with [`Parked::resume`]; if it is
+/// dropped, the name stays locked.
+#[must_use = "dropped, it keeps its name for good"]
+pub(crate) struct Parked {
+    dir: InodeId,
+    name: Bytes,
+    key: Option<u64>,
+    revision: u64,
+    asked: Asked,
+}
+
+impl Parked {
+    pub(crate) fn resume(self, cache: &Cache) -> NameGuard<'_> {
+        let Self { dir, name, key, revision, asked } = self;
+        let dir = InodeRef::new(cache, dir.index(), dir.generation());
+        let (state, found) = (dir.dir_state(), Hint::new());
+        NameGuard { cache, state, dir, name, found, key, revision, asked, outcome: Ok(()) }
+    }
+
+    /// Directory and name.
+    pub(crate) fn place(&self) -> (InodeId, &[u8]) {
+        (self.dir, self.name.get())
     }
 }
 
@@ -123,9 +166,14 @@ impl Cache {
     /// Take a name lock, waiting for its holder. Invalid names (empty, or longer than 255 bytes) can be
     /// locked too, but [`NameGuard::reserve`] refuses them.
     pub fn lock_name<'c>(&'c self, dir: &InodeRef<'c>, name: &[u8]) -> NameGuard<'c> {
-        let key = self.name_locks.key(dir.index(), &NameWords::new(name));
+        let key = self.name_key(dir, name);
         drop(self.name_locks.take_or_wait(key));
         NameGuard::new(dir, name, Some(key))
+    }
+
+    /// The key of a name's lock: two names are locked in the order of their keys.
+    pub(crate) fn name_key(&self, dir: &InodeRef<'_>, name: &[u8]) -> u64 {
+        self.name_locks.key(dir.index(), &NameWords::new(name))
     }
 
     /// Take a name lock if it is free.
@@ -134,7 +182,7 @@ impl Cache {
         dir: &InodeRef<'c>,
         name: &[u8],
     ) -> Result<NameGuard<'c>, Pending> {
-        let key = self.name_locks.key(dir.index(), &NameWords::new(name));
+        let key = self.name_key(dir, name);
         self.name_locks.take(key)?;
         Ok(NameGuard::new(dir, name, Some(key)))
     }
@@ -145,9 +193,7 @@ impl Cache {
         a: (&InodeRef<'c>, &[u8]),
         b: (&InodeRef<'c>, &[u8]),
     ) -> (NameGuard<'c>, NameGuard<'c>) {
-        let key_of =
-            |(dir, name): (&InodeRef<'c>, &[u8])| self.name_locks.key(dir.index(), &NameWords::new(name));
-        let (first, second) = (key_of(a), key_of(b));
+        let (first, second) = (self.name_key(a.0, a.1), self.name_key(b.0, b.1));
         let _order = self.name_locks.take_or_wait(first.min(second));
         if first != second {
             drop(self.name_locks.take_or_wait(first.max(second)));

@@ -22,7 +22,7 @@ use crate::dirs::cookies::DirIndex;
 use crate::inodes::inode_ref::{Death, InodeRef};
 use crate::lookup::ticket::NameGuard;
 use crate::names::dentry::{NameWords, Published};
-use crate::types::{CacheError, Fresh, Room, SbId, Ttl};
+use crate::types::{CacheError, Fresh, InodeId, Room, SbId, Ttl};
 use crate::walk::step::Child;
 
 /// A reservation for a change, made before the driver is asked; dropping it releases it.
@@ -43,6 +43,52 @@ pub struct Reserved<'c> {
 impl Reserved<'_> {
     pub(crate) fn sb(&self) -> SbId {
         self.sb
+    }
+}
+
+/// A reservation that does not borrow the cache. Its owner gives it back with [`ParkedRoom::resume`]; if it is
+/// dropped, what it reserved is lost.
+#[must_use = "dropped, it keeps what it reserved for good"]
+pub(crate) struct ParkedRoom {
+    sb: SbId,
+    dir: Option<InodeId>,
+    len: usize,
+    dentry: u32,
+    tail: u32,
+    inode: u32,
+    state: u32,
+}
+
+impl Reserved<'_> {
+    pub(crate) fn park(mut self) -> ParkedRoom {
+        let take = std::mem::take::<u32>;
+        ParkedRoom {
+            sb: self.sb,
+            dir: self.dir.take().map(InodeRef::into_id),
+            len: self.len,
+            dentry: take(&mut self.dentry),
+            tail: take(&mut self.tail),
+            inode: take(&mut self.inode),
+            state: take(&mut self.state),
+        }
+    }
+}
+
+impl ParkedRoom {
+    /// Whether it was reserved as this.
+    pub(crate) fn is(&self, room: Room) -> bool {
+        let (inode, state) = (self.inode != 0, self.state != 0);
+        match room {
+            Room::Name => !inode,
+            Room::Node => inode && !state,
+            Room::Dir => inode && state,
+        }
+    }
+
+    pub(crate) fn resume(self, cache: &Cache) -> Reserved<'_> {
+        let Self { sb, dir, len, dentry, tail, inode, state } = self;
+        let dir = dir.map(|id| InodeRef::new(cache, id.index(), id.generation()));
+        Reserved { cache, sb, dir, len, dentry, tail, inode, state }
     }
 }
 
@@ -169,7 +215,18 @@ impl<'c> NameGuard<'c> {
     ///
     /// # Panics
     /// If `room` was not reserved for this name, or is of [`Room::Name`].
-    pub fn create(&self, mut room: Reserved<'c>, fresh: &Fresh) -> InodeRef<'c> {
+    pub fn create(&self, room: Reserved<'c>, fresh: &Fresh) -> InodeRef<'c> {
+        self.create_trusted(room, fresh, fresh.ttl)
+    }
+
+    /// [`NameGuard::create`]; the name is trusted for `name_ttl`.
+    #[inline]
+    pub(crate) fn create_trusted(
+        &self,
+        mut room: Reserved<'c>,
+        fresh: &Fresh,
+        name_ttl: Ttl,
+    ) -> InodeRef<'c> {
         self.require(&room);
         let (index, state) = (std::mem::take(&mut room.inode), std::mem::take(&mut room.state));
         assert_ne!(index, 0, "create needs Room::Node or Room::Dir");
@@ -181,7 +238,7 @@ impl<'c> NameGuard<'c> {
         }
         let deadline = match self.dir.private_half().is_resident() {
             true => NEVER,
-            false => self.cache.deadline(room.sb, fresh.ttl, self.asked.epoch),
+            false => self.cache.deadline(room.sb, name_ttl, self.asked.epoch),
         };
         self.found.set(0);
         self.cache.publish_held(self, room, &inode, deadline, None);
@@ -435,8 +492,9 @@ impl Cache {
                 d.set_target(inode.index(), inode.fmt(), deadline);
             });
             d.hash.store(BlHash::to_store(&h), Ordering::Relaxed);
-            if is_dir(inode.fmt()) {
-                self.inodes.private(inode.index()).alias.store(dentry, Ordering::Release);
+            let private = inode.private_half();
+            if is_dir(inode.fmt()) || private.is_named() {
+                private.alias.store(dentry, Ordering::Release);
             }
             if locked.insert(0, &h, dentry).is_ok() {
                 // Only now: if the old entry went first and the new one found no room, the name would be
@@ -626,10 +684,17 @@ impl Cache {
     fn swap_targets(&self, first: u32, second: u32) {
         let (a, b) = (self.dentries.get(first), self.dentries.get(second));
         let of = |d: &Published| (d.inode.load(Ordering::Relaxed), is_dir(d.fmt()));
-        let swap = || a.seq.write(|| b.seq.write(|| a.swap_targets(b)));
         let lead = |inode: u32, dentry: u32| {
             self.inodes.private(inode).alias.store(dentry, Ordering::Release);
         };
+        // Inside both sequences: a reader of a file's name that finds another inode then finds the other dentry.
+        let led = [(of(a).0, second), (of(b).0, first)];
+        let led = led.into_iter().filter(|(inode, _)| self.inodes.private(*inode).is_named());
+        let targets = || {
+            a.swap_targets(b);
+            led.for_each(|(inode, dentry)| lead(inode, dentry));
+        };
+        let swap = || a.seq.write(|| b.seq.write(targets));
         match (of(a), of(b)) {
             ((x, true), (y, true)) => self.while_moving(&[x, y], || {
                 swap();

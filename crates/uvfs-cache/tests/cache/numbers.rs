@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
+use uvfs_cache::machinery::prefix::{Question, Way};
 use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, SbId, SbOptions, Ttl};
 
 struct World {
@@ -219,4 +220,35 @@ fn who_enumerates_may_end_what_it_is_shown() {
     });
     assert_eq!((ended, w.cache.counters().inodes), (count, 1));
     assert!((2..1500).all(|ino| w.peek(ino).is_none()));
+}
+
+/// Rule 16: a directory that a cached path passes is found by its number, as any other. (A flag of it stands beside the
+/// superblock's number.) Planted bug: rule16-flags-count-as-the-superblock.
+#[test]
+fn rule16_a_passed_directory_is_found_by_number() {
+    let w = World::new(false);
+    let root = w.cache.root(w.sb).unwrap();
+    let dir = |parent: &InodeRef<'_>, name: &[u8], ino| {
+        let Lookup::Miss(ticket) = w.cache.lookup(parent, name) else { panic!("not cached yet") };
+        ticket.found(&Fresh { attr: attr_of(ino, S_IFDIR), ..fresh(ino) }).unwrap().id()
+    };
+    let first = dir(&root, b"first", 2);
+    let second = dir(&w.cache.get(first).unwrap(), b"second", 3);
+    let pos = |id| w.cache.pos(id).unwrap();
+    let ask = || Question::new(&w.cache, root.id(), 1, 0, b"first/second").unwrap();
+    // A path is kept at its second walk.
+    for _ in 0..2 {
+        let mut way = Way::new(pos(root.id()));
+        way.add(pos(first));
+        way.add(pos(second));
+        w.cache.note_prefix(&ask(), &way);
+    }
+    assert_eq!(w.cache.prefix(&ask()).map(|at| at.id()), Some(second), "the path is cached");
+    let mut attr = Attr::default();
+    for (id, ino) in [(first, 2), (second, 3)] {
+        assert_eq!(w.cache.ilookup(w.sb, ino, S_IFDIR).map(|inode| inode.id()), Some(id), "inode {ino}");
+        assert_eq!(w.cache.ipeek(w.sb, ino, S_IFDIR, &mut attr), Some(id), "inode {ino}");
+    }
+    assert!(w.cache.inode_changed(w.sb, 2, S_IFDIR, false));
+    assert!(w.cache.prefix(&ask()).is_none());
 }
