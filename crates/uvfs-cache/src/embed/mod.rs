@@ -41,6 +41,8 @@ use crate::cache::Cache;
 use crate::coherence::changed_numbers::Asked;
 use crate::coherence::listeners::Listener;
 use crate::inodes::attr::Attr;
+use crate::limit::balancer::Balancer;
+use crate::limit::reclaim::NodeHolder;
 use crate::lookup::name_locks::NameLocks;
 use crate::names::dentry::NameWords;
 use crate::types::{CacheError, Config, Counters, InodeId, SbId, SbOptions};
@@ -78,6 +80,12 @@ impl<T: Send + Sync + 'static> Shared<T> {
         });
         looked_up.into_iter().for_each(|id| self.cache.forget_lookups(id, u64::MAX));
         self.cache.drop_superblock(sb)
+    }
+}
+
+impl<T: Send + Sync + 'static> AsRef<Cache> for Shared<T> {
+    fn as_ref(&self) -> &Cache {
+        &self.cache
     }
 }
 
@@ -198,6 +206,14 @@ impl<T: Send + Sync + 'static> NodeCache<T> {
     /// Set the limit (bytes; 0: none), and come down to it as far as possible.
     pub fn set_memory_limit(&self, bytes: u64) {
         self.0.cache.set_memory_limit(bytes);
+    }
+
+    /// Start the thread that keeps the limit while a client holds nodes; `holder` asks the client to forget some.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn balance(&self, holder: impl NodeHolder + Send + 'static) -> std::io::Result<Balancer> {
+        Balancer::start(&self.0, holder)
     }
 
     /// Current figures. O(superblocks).

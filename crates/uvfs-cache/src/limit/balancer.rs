@@ -137,15 +137,19 @@ impl Balancer {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(cache: &Arc<Cache>, holder: impl NodeHolder + Send + 'static) -> io::Result<Self> {
+    pub fn start<C>(owner: &Arc<C>, holder: impl NodeHolder + Send + 'static) -> io::Result<Self>
+    where
+        C: AsRef<Cache> + Send + Sync + 'static,
+    {
+        let cache: &Cache = (**owner).as_ref();
         let calls = Arc::<Calls>::default();
         let waker = Waker::from(Arc::clone(&calls));
         cache.watch_pressure(waker.clone());
-        let (theirs, their_waker, weak) = (Arc::clone(&calls), waker.clone(), Arc::downgrade(cache));
+        let (theirs, their_waker, weak) = (Arc::clone(&calls), waker.clone(), Arc::downgrade(owner));
         let spawned = thread::Builder::new().name("uvfs-balance".into()).spawn(move || {
             theirs.run(&weak, holder);
-            if let Some(cache) = weak.upgrade() {
-                cache.unwatch_pressure(&their_waker);
+            if let Some(owner) = weak.upgrade() {
+                (*owner).as_ref().unwatch_pressure(&their_waker);
             }
         });
         match spawned {
@@ -162,6 +166,13 @@ impl Drop for Balancer {
     fn drop(&mut self) {
         // Not waited for: the thread may be in a callback that waits for the dropping thread.
         self.0.call(|called| called.end = true);
+    }
+}
+
+/// A [`Balancer`] takes the cache alone, or the owner of one.
+impl AsRef<Cache> for Cache {
+    fn as_ref(&self) -> &Cache {
+        self
     }
 }
 
@@ -200,7 +211,7 @@ impl Calls {
         }
     }
 
-    fn run(&self, cache: &Weak<Cache>, mut holder: impl NodeHolder) {
+    fn run(&self, owner: &Weak<impl AsRef<Cache>>, mut holder: impl NodeHolder) {
         let mut steps = Steps::new(true);
         // Events before the watcher was registered are not reported, so look once.
         let mut next = Next::Again;
@@ -220,8 +231,8 @@ impl Calls {
             // Before the step's look: an allocation that runs short afterwards calls again. Not elsewhere: the cache
             // calls once, and again only after a look.
             self.called.lock().short = false;
-            let Some(cache) = cache.upgrade() else { return };
-            next = steps.step(&cache, &mut holder);
+            let Some(owner) = owner.upgrade() else { return };
+            next = steps.step((*owner).as_ref(), &mut holder);
         }
     }
 }
