@@ -257,7 +257,7 @@ static void changes(struct uvfs_superblock *sb)
 	dir = answer(21, S_IFDIR | 0755, UVFS_FOREVER);
 	IS(uvfs_create(lock, &dir, 1, &b), 0);
 	IS(uvfs_lock_name(sb, a.node, "f", &lock), 0);
-	IS(uvfs_locked_known(lock, 0, NULL), UVFS_NEGATIVE + 0 * UVFS_MISS);
+	IS(uvfs_locked_known(lock, 0, NULL), UVFS_MISS);
 	file = answer(22, S_IFREG | 0644, UVFS_FOREVER);
 	IS(uvfs_create(lock, &file, 1, &f), 0);
 	IS(uvfs_path_of(sb, f.node, name, sizeof name), 3);
@@ -291,7 +291,9 @@ static void changes(struct uvfs_superblock *sb)
 	IS(uvfs_lock_name(sb, b.node, "moved", &lock), 0);
 	IS(uvfs_begin_removal(sb, lock, a.node), 0);
 	IS(uvfs_remove(lock), 0);
-	IS(uvfs_lookup(sb, b.node, "moved", 0, &entry, &ticket), UVFS_NEGATIVE);
+	/* Neither name is known now, so the back end is asked. */
+	IS(uvfs_lookup(sb, b.node, "moved", 0, &entry, &ticket), UVFS_MISS);
+	uvfs_ticket_drop(ticket);
 	IS(uvfs_forget(sb, a.node, 1), 0);
 	IS(uvfs_forget(sb, b.node, 1), 0);
 	IS(uvfs_forget(sb, f.node, 1), 0);
