@@ -6,9 +6,7 @@ use std::mem::MaybeUninit;
 use uvfs_cache::{Attr, Errno, OwnedNode};
 
 use crate::cache::uvfs_superblock;
-use crate::values::{
-    Data, UVFS_ROOT, call, given, ttl, uvfs_attr, uvfs_buffer, uvfs_entry, uvfs_name,
-};
+use crate::values::{Data, UVFS_ROOT, call, given, ttl, uvfs_attr, uvfs_buffer, uvfs_entry, uvfs_name};
 
 /// Fields of `uvfs_update`.
 pub const UVFS_SIZE: u32 = 1;
