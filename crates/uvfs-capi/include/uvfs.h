@@ -94,6 +94,11 @@
 #define UVFS_FOREVER UINT64_MAX
 
 /*
+ A question to the back end about an inode without a name; see `uvfs_found_number`.
+ */
+struct uvfs_asked;
+
+/*
  A balancing thread.
  */
 struct uvfs_balancer;
@@ -658,6 +663,22 @@ int uvfs_by_number(const struct uvfs_superblock *superblock,
                    uint64_t ino,
                    uint64_t lookups,
                    struct uvfs_entry *entry);
+
+/*
+ Call this before the back end is asked about an inode for `uvfs_found_number`.
+ */
+int uvfs_ask(const struct uvfs_superblock *superblock, struct uvfs_asked **asked);
+
+/*
+ Ends a question: the inode, known or new, without a name (`name_ttl` is not used). The client holds the node
+ `lookups` times more; without a lookup, a hold or a name it is gone at once. With a NULL answer only ends the
+ question. `entry` may be NULL.
+ */
+int uvfs_found_number(const struct uvfs_superblock *superblock,
+                      struct uvfs_asked *asked,
+                      const struct uvfs_answer *answer,
+                      uint64_t lookups,
+                      struct uvfs_entry *entry);
 
 /*
  A name of the node, and its directory. Returns the name's length. -ENOENT: it has none in the cache (the root

@@ -12,7 +12,7 @@
 //! Results: 0 or a positive value, or a negative errno. -ESTALE: the node id is of another generation. -EIO: the
 //! library has a bug, and caught its own panic.
 #![allow(non_camel_case_types, reason = "these are the names that C sees")]
-#![allow(private_interfaces, reason = "C sees handles, not what is in them")]
+#![allow(private_interfaces, reason = "C sees handles, not their content")]
 #![allow(clippy::missing_safety_doc, reason = "see the contract above")]
 
 mod balance;

@@ -3,10 +3,13 @@
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
-use uvfs_cache::{Attr, Errno, OwnedNode};
+use uvfs_cache::{Asked, Attr, Errno, OwnedNode};
 
 use crate::cache::uvfs_superblock;
-use crate::values::{Data, UVFS_ROOT, call, given, ttl, uvfs_attr, uvfs_buffer, uvfs_entry, uvfs_name};
+use crate::values::{
+    Data, UVFS_ROOT, cache_error, call, given, ttl, uvfs_answer, uvfs_attr, uvfs_buffer, uvfs_entry,
+    uvfs_name,
+};
 
 /// Fields of `uvfs_update`.
 pub const UVFS_SIZE: u32 = 1;
@@ -208,6 +211,50 @@ pub extern "C" fn uvfs_by_number(
 ) -> c_int {
     call(|| {
         let node = given(superblock)?.sb.by_number(ino).ok_or(Errno::NOENT)?;
+        uvfs_entry::give(&node, lookups, entry);
+        Ok(0)
+    })
+}
+
+/// A question to the back end about an inode without a name; see `uvfs_found_number`.
+pub struct uvfs_asked(Asked);
+
+/// Call this before the back end is asked about an inode for `uvfs_found_number`.
+#[unsafe(no_mangle)]
+pub extern "C" fn uvfs_ask(
+    superblock: Option<&uvfs_superblock>,
+    asked: Option<&mut MaybeUninit<Option<Box<uvfs_asked>>>>,
+) -> c_int {
+    call(|| {
+        let (sb, out) = (given(superblock)?, given(asked)?);
+        out.write(Some(Box::new(uvfs_asked(sb.sb.ask()))));
+        Ok(0)
+    })
+}
+
+/// Ends a question: the inode, known or new, without a name (`name_ttl` is not used). The client holds the node
+/// `lookups` times more; without a lookup, a hold or a name it is gone at once. With a NULL answer only ends the
+/// question. `entry` may be NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn uvfs_found_number(
+    superblock: Option<&uvfs_superblock>,
+    asked: Option<Box<uvfs_asked>>,
+    answer: Option<&uvfs_answer>,
+    lookups: u64,
+    entry: Option<&mut MaybeUninit<uvfs_entry>>,
+) -> c_int {
+    call(|| {
+        let (asked, Some(answer)) = (given(asked)?, answer) else { return Ok(0) };
+        let checked = given(superblock).and_then(|sb| Ok((sb, answer.checked(sb.destroy)?)));
+        let (sb, answer) = match checked {
+            Ok(both) => both,
+            Err(errno) => {
+                // The caller still has it.
+                let _ = Box::into_raw(asked);
+                return Err(errno);
+            }
+        };
+        let (node, _) = sb.sb.found_number(asked.0, answer).map_err(cache_error)?;
         uvfs_entry::give(&node, lookups, entry);
         Ok(0)
     })

@@ -225,6 +225,17 @@ static void lookups(struct uvfs_superblock *sb)
 	IS(attr.size, 5);
 	attr.ino = 11;
 	IS(uvfs_refresh(sb, file, revision, &attr, 0), -EINVAL);
+	/* An inode without a name. */
+	struct uvfs_asked *asked;
+
+	IS(uvfs_ask(sb, &asked), 0);
+	again = answer(12, S_IFREG | 0600, UVFS_FOREVER);
+	IS(uvfs_found_number(sb, asked, &again, 1, &entry), 0);
+	use(sb, entry.node, 12);
+	IS(uvfs_forget(sb, entry.node, 1), 0);
+	IS(uvfs_by_number(sb, 12, 0, NULL), -ENOENT);
+	IS(uvfs_ask(sb, &asked), 0);
+	IS(uvfs_found_number(sb, asked, NULL, 0, NULL), 0);
 	/* A hold outlives the client's lookups and the names. */
 	IS(uvfs_hold_node(sb, file, &data, &hold), 0);
 	CHECK(((struct data *)data)->ino == 10);
