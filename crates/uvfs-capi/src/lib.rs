@@ -1,8 +1,8 @@
 //! The cache for servers in C: `libuvfs`, with the header `include/uvfs.h`.
 //!
 //! Every function takes pointers that C made, so this crate is a place for `unsafe`. Arguments have types that C's
-//! pointers fit (`Option<&T>`, `Option<Box<T>>`): NULL is `None`, and becomes -EINVAL. Three blocks remain, in
-//! [`values`]: names, buffers, and the server's data.
+//! pointers fit (`Option<&T>`, `Option<Box<T>>`): NULL is `None`, and becomes -EINVAL. The rest is in
+//! `values` (names, buffers, the server's data) and `balance` (the context of callbacks).
 //!
 //! **The contract of the header.** A pointer is NULL or points to an object that is alive. Functions that end a handle
 //! (`uvfs_ticket_found`, `uvfs_put` and so on) take it over, also if they fail, unless they return -EINVAL. All
