@@ -11,6 +11,7 @@ use crate::{Source, Tree, Violation};
 const LAYERS: &[(&str, &[&str])] = &[
     ("uvfs-sync", &[]),
     ("uvfs-cache", &["uvfs-sync"]),
+    ("uvfs-capi", &["uvfs-cache"]),
     ("uvfs", &["uvfs-sync", "uvfs-cache"]),
     ("uvfs-drivers", &["uvfs-sync", "uvfs-cache", "uvfs"]),
     ("uvfs-fuse", &["uvfs"]),
@@ -24,8 +25,9 @@ const LAYERS: &[(&str, &[&str])] = &[
 /// The crates that a crate's tests may name besides: a front end is tested with file systems behind it.
 const IN_TESTS: &[(&str, &[&str])] = &[("uvfs-fuse", &["uvfs-drivers"])];
 
-/// The crate that holds all lock-free code, and the file name that system calls stand under.
-const UNSAFE_CRATE: &str = "uvfs-sync";
+/// The crate that holds all lock-free code, the crate whose arguments C makes, and the file name that system calls
+/// stand under.
+const UNSAFE_CRATES: &[&str] = &["uvfs-sync", "uvfs-capi"];
 const UNSAFE_FILE: &str = "sys.rs";
 /// The embedder's data of each inode: shared by the inode's reference count, which no type can say.
 const UNSAFE_DATA: &str = "crates/uvfs-cache/src/embed/data.rs";
@@ -126,12 +128,12 @@ fn sibling(path: &Named) -> Option<&String> {
 
 fn unsafe_rooms(source: &Source, found: &mut Vec<Violation>) {
     let file = source.path == UNSAFE_DATA || source.path.ends_with(&format!("/{UNSAFE_FILE}"));
-    if source.krate() == Some(UNSAFE_CRATE) || file {
+    if source.krate().is_some_and(|krate| UNSAFE_CRATES.contains(&krate)) || file {
         return;
     }
     for token in source.tokens().iter().filter(|t| t.text == "unsafe") {
-        let what =
-            format!("unsafe stands in {UNSAFE_CRATE}, {UNSAFE_DATA} and files named {UNSAFE_FILE} only");
+        let crates = UNSAFE_CRATES.join(", ");
+        let what = format!("unsafe stands in {crates}, {UNSAFE_DATA} and files named {UNSAFE_FILE} only");
         found.push(Violation::new(&source.path, token.line, "unsafe", what));
     }
 }
@@ -219,7 +221,11 @@ mod tests {
     fn unsafe_has_its_rooms() {
         let text = "#![deny(unsafe_code)] fn f() { unsafe { g() } }";
         assert_eq!(
-            rules(&[("crates/uvfs-sync/src/a.rs", text), ("crates/uvfs/src/sys.rs", text)]),
+            rules(&[
+                ("crates/uvfs-sync/src/a.rs", text),
+                ("crates/uvfs-capi/src/a.rs", text),
+                ("crates/uvfs/src/sys.rs", text)
+            ]),
             Vec::<String>::new()
         );
         assert_eq!(rules(&[(UNSAFE_DATA, text)]), Vec::<String>::new());
