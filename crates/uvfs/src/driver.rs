@@ -118,7 +118,8 @@ pub trait Driver: Send + Sync + 'static {
     }
     /// The TTL of attributes that [`Driver::getattr`] fetched, of names made by [`Driver::link`] and
     /// [`Driver::rename`], and of what a front end tells its own kernel. Not asked of resident drivers, whose
-    /// answers hold for ever. Zero means: ask again each time.
+    /// answers hold for ever. Zero means: ask again each time. That is the default: a driver that says nothing is
+    /// asked too often, and no answer is too old.
     fn ttl(&self) -> Ttl {
         Ttl::For(std::time::Duration::ZERO)
     }
