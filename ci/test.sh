@@ -139,11 +139,11 @@ fi
 ci/setup.sh
 
 loom=(ci/loom.sh) tsan=(ci/tsan.sh)
-early "loom" 2400 "${loom[@]}"
+early "loom" 4500 "${loom[@]}"
 step "format" 60 cargo fmt --all --check
 step "clippy" 600 cargo clippy --quiet --workspace --all-targets -- -D warnings
 step "documentation" 600 env RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --quiet --workspace --no-deps --document-private-items
-early "ThreadSanitizer" 2400 "${tsan[@]}"
+early "ThreadSanitizer" 4500 "${tsan[@]}"
 step "build" 0 cargo test --quiet --workspace --lib --bin uvfs --test "*" --no-run
 # Tests that cannot mount say so; --show-output shows that, so that it can be counted.
 # Of the programs only `uvfs` has tests of its own. The two tests left out run below in release form: "shared stores", and
