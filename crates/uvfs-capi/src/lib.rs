@@ -13,7 +13,6 @@
 //! library has a bug, and caught its own panic.
 #![allow(non_camel_case_types, reason = "these are the names that C sees")]
 #![allow(private_interfaces, reason = "C sees handles, not their content")]
-#![allow(clippy::missing_safety_doc, reason = "see the contract above")]
 
 mod balance;
 mod cache;

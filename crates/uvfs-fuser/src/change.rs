@@ -74,11 +74,11 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         make: impl FnOnce(&OwnedNode<T>) -> Result<(FileAttr, T), Errno>,
     ) -> Result<NodeEntry<T>, Errno> {
         let dir = self.node(parent)?;
-        let mut mark = self.mark(&dir);
+        let mut pending = self.pending(&dir);
         let mut lock = dir.blocking_lock_name(name.as_bytes());
         let room = if kind == FileType::Directory { Room::Dir } else { Room::Node };
         self.reserve(&mut lock, room)?;
-        match mark.ask(|| make(&dir)) {
+        match pending.ask(|| make(&dir)) {
             Ok(made) => {
                 let node = lock.create(self.answer(made)).map_err(errno)?;
                 self.attr_changed(&dir);
@@ -100,10 +100,10 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         open: impl FnOnce(&OwnedNode<T>) -> Result<(FileAttr, T, R), Errno>,
     ) -> Result<(NodeEntry<T>, R), Errno> {
         let dir = self.node(parent)?;
-        let mut mark = self.mark(&dir);
+        let mut pending = self.pending(&dir);
         let mut lock = dir.blocking_lock_name(name.as_bytes());
         self.reserve(&mut lock, Room::Node)?;
-        let (attr, data, opened) = match mark.ask(|| open(&dir)) {
+        let (attr, data, opened) = match pending.ask(|| open(&dir)) {
             Ok(opened) => opened,
             Err(error) => return Err(note_exists(lock, error)),
         };
@@ -133,11 +133,11 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         link: impl FnOnce(&OwnedNode<T>, &OwnedNode<T>) -> Result<FileAttr, Errno>,
     ) -> Result<NodeEntry<T>, Errno> {
         let (node, dir) = (self.node(ino)?, self.node(parent)?);
-        let mut mark = self.mark(&dir);
+        let mut pending = self.pending(&dir);
         let mut lock = dir.blocking_lock_name(name.as_bytes());
         self.reserve(&mut lock, Room::Name)?;
         let revision = node.revision();
-        match mark.ask(|| link(&node, &dir)) {
+        match pending.ask(|| link(&node, &dir)) {
             Ok(attr) => {
                 lock.link(&node, self.options().name_ttl).map_err(errno)?;
                 self.store_attr(&node, revision, &attr);
@@ -159,10 +159,10 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         remove: impl FnOnce(&OwnedNode<T>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let dir = self.node(parent)?;
-        let mut mark = self.mark(&dir);
+        let mut pending = self.pending(&dir);
         let mut lock = dir.blocking_lock_name(name.as_bytes());
         let removed = Removed::begin(&mut lock);
-        mark.ask(|| remove(&dir))?;
+        pending.ask(|| remove(&dir))?;
         if removed.end(self) {
             lock.remove();
         } else {
@@ -186,7 +186,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
     ) -> Result<(), Errno> {
         let (from_dir, to_dir) = (self.node(from.0)?, self.node(to.0)?);
         let _renames = (from_dir != to_dir).then(|| self.superblock().blocking_lock_renames());
-        let (mut from_mark, mut to_mark) = (self.mark(&from_dir), self.mark(&to_dir));
+        let (mut from_pending, mut to_pending) = (self.pending(&from_dir), self.pending(&to_dir));
         let places = ((&from_dir, from.1.as_bytes()), (&to_dir, to.1.as_bytes()));
         let (mut from_lock, mut to_lock) = self.superblock().cache().blocking_lock_names(places.0, places.1);
         let moved = node_of(&mut from_lock);
@@ -197,7 +197,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         self.reserve(&mut to_lock, Room::Name)?;
         let replaced =
             if plain { Removed::begin(&mut to_lock) } else { Removed { node: None, stale: false } };
-        from_mark.ask(|| to_mark.ask(|| rename(&from_dir, &to_dir)))?;
+        from_pending.ask(|| to_pending.ask(|| rename(&from_dir, &to_dir)))?;
         if replaced.end(self) && plain && moved.is_some() {
             self.superblock().cache().rename(from_lock, to_lock).map_err(errno)?;
         } else {

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use uvfs_cache::{NodeListing, OwnedNode};
 
 use crate::entry::NodeEntry;
-use crate::limit::Mark;
+use crate::limit::PendingRequest;
 use crate::nodes::{Nodes, errno};
 
 /// The back end's entries of one directory, `.` and `..` not among them: name, attributes, data.
@@ -172,20 +172,20 @@ impl<T: Send + Sync + 'static> DirReader<T> {
 
     /// [`DirReader::fill_once`], again for a while if there is no memory for the first entry.
     fn fill(&self, offset: u64, add: Add<'_, T>) -> Result<(), Errno> {
-        let mut mark = self.nodes.mark(&self.dir);
-        self.nodes.with_patience(|| self.fill_once(&mut mark, offset, add))
+        let mut pending = self.nodes.pending(&self.dir);
+        self.nodes.with_patience(|| self.fill_once(&mut pending, offset, add))
     }
 
     /// Entries from `offset` on, until the reply is full. An error counts only if no entry came before it. The entry
     /// that it is about is lost, so the next reading begins anew.
-    fn fill_once(&self, mark: &mut Mark, offset: u64, add: Add<'_, T>) -> Result<(), Errno> {
+    fn fill_once(&self, pending: &mut PendingRequest, offset: u64, add: Add<'_, T>) -> Result<(), Errno> {
         let mut at = self.at.lock();
         // A rewind reads anew, so that the caller sees changes.
         let position = match at.take().filter(|at| offset != 0 && at.before + 2 <= offset.max(2)) {
             Some(position) => at.insert(position),
             None => {
                 let listing = Some(self.dir.begin_listing());
-                let entries = mark.ask(|| (self.open)(&self.dir))?;
+                let entries = pending.ask(|| (self.open)(&self.dir))?;
                 at.insert(Position { entries, listing, kept: VecDeque::new(), before: 0 })
             }
         };

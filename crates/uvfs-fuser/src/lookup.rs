@@ -12,7 +12,7 @@ use uvfs_cache::{NameLock, NodeKnown, NodeLookup, OwnedNode, Ticket, Ttl};
 
 use crate::attr::absent;
 use crate::entry::NodeEntry;
-use crate::limit::Mark;
+use crate::limit::PendingRequest;
 use crate::nodes::{Nodes, errno};
 
 /// The table's knowledge of a name.
@@ -36,14 +36,14 @@ enum Right<T: Send + Sync + 'static> {
 pub struct NameQuestion<T: Send + Sync + 'static> {
     nodes: Nodes<T>,
     right: Right<T>,
-    mark: Mark,
+    pending: PendingRequest,
 }
 
 impl<T: Send + Sync + 'static> NameQuestion<T> {
     fn new(nodes: &Nodes<T>, dir: &OwnedNode<T>, right: Right<T>) -> Self {
-        let mut mark = nodes.mark(dir);
-        mark.set_asking(true);
-        Self { nodes: nodes.clone(), right, mark }
+        let mut pending = nodes.pending(dir);
+        pending.set_asking(true);
+        Self { nodes: nodes.clone(), right, pending }
     }
 
     /// The directory.
@@ -67,7 +67,7 @@ impl<T: Send + Sync + 'static> NameQuestion<T> {
     /// # Errors
     /// The answer's. ENOMEM: the table is at its limit; ask again.
     pub fn answer(mut self, answer: Result<(FileAttr, T), Errno>) -> Result<NodeEntry<T>, Errno> {
-        self.mark.set_asking(false);
+        self.pending.set_asking(false);
         let nodes = self.nodes;
         match (answer, self.right) {
             (Ok(found), Right::Miss(ticket)) => ticket.found(nodes.answer(found)),
@@ -115,7 +115,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         ask: impl Fn(&OwnedNode<T>) -> Result<(FileAttr, T), Errno>,
     ) {
         // Pending until the reply: the pauses between two attempts too.
-        let _mark = self.node(parent).map(|dir| self.mark(&dir));
+        let _pending = self.node(parent).map(|dir| self.pending(&dir));
         let entry = self.with_patience(|| match self.start_lookup(parent, name)? {
             LookedUp::Known(entry) => Ok(entry),
             LookedUp::Absent => Err(Errno::ENOENT),

@@ -19,7 +19,7 @@ use uvfs_cache::{
 };
 
 use crate::attr::{now, to_cache, to_fuser};
-use crate::limit::{Kernel, Mark, Waits};
+use crate::limit::{Kernel, PendingDirs, PendingRequest};
 
 /// Properties of a table.
 ///
@@ -66,7 +66,7 @@ struct Table<T: Send + Sync + 'static> {
     root: InodeId,
     keys: NodeKeys,
     options: NodesOptions,
-    waits: Arc<Waits>,
+    pending_dirs: Arc<PendingDirs>,
     balancer: Mutex<Option<Balancer>>,
     /// Lookups that the kernel has and has not forgotten.
     lookups: AtomicU64,
@@ -119,8 +119,8 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         };
         let superblock = cache.add_superblock(false, answer).map_err(errno)?;
         let root = superblock.root().id();
-        let (waits, balancer, lookups) = (Arc::default(), Mutex::default(), AtomicU64::new(0));
-        Ok(Self(Arc::new(Table { superblock, root, keys, options, waits, balancer, lookups })))
+        let (pending_dirs, balancer, lookups) = (Arc::default(), Mutex::default(), AtomicU64::new(0));
+        Ok(Self(Arc::new(Table { superblock, root, keys, options, pending_dirs, balancer, lookups })))
     }
 
     /// The options.
@@ -156,7 +156,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
     /// # Errors
     /// The thread cannot be started.
     pub fn keep_limit(&self, notifier: Notifier) -> io::Result<()> {
-        let kernel = Kernel::new(notifier, Arc::clone(&self.0.waits), self.0.root);
+        let kernel = Kernel::new(notifier, Arc::clone(&self.0.pending_dirs), self.0.root);
         let balancer = self.0.superblock.cache().balance(kernel)?;
         *self.0.balancer.lock() = Some(balancer);
         Ok(())
@@ -301,13 +301,13 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         NodeAnswer { attr: to_cache(&attr), name_ttl, attr_ttl, data }
     }
 
-    pub(crate) fn waits(&self) -> &Waits {
-        &self.0.waits
+    pub(crate) fn pending_dirs(&self) -> &PendingDirs {
+        &self.0.pending_dirs
     }
 
     /// A request that the kernel has locked a directory for.
-    pub(crate) fn mark(&self, dir: &OwnedNode<T>) -> Mark {
-        self.0.waits.enter(dir.id())
+    pub(crate) fn pending(&self, dir: &OwnedNode<T>) -> PendingRequest {
+        self.0.pending_dirs.enter(dir.id())
     }
 }
 

@@ -28,6 +28,7 @@ mod ticket;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 pub use change::{NameLock, NamePlace, OwnedRenameLock};
 pub use key::{KeyTooLong, NodeKey, NodeKeys};
@@ -212,6 +213,12 @@ impl<T: Send + Sync + 'static> NodeCache<T> {
     pub fn balance(&self, holder: impl NodeHolder + Send + 'static) -> io::Result<Balancer> {
         let weak = Arc::downgrade(&self.0);
         Balancer::start_over(&self.0.cache, move |f| weak.upgrade().map(|shared| f(&shared.cache)), holder)
+    }
+
+    /// Attempt something that needs memory. `attempt` returns `None` if there is none; it is called again whenever
+    /// lookups have been forgotten, and every 10 ms, until `deadline`. The caller holds no name lock. Blocks.
+    pub fn with_patience<R>(&self, deadline: Instant, attempt: impl FnMut() -> Option<R>) -> Option<R> {
+        self.0.cache.with_patience(deadline, attempt)
     }
 
     // For this project's own crates: see `machinery`.
