@@ -106,11 +106,14 @@ impl<T: Send + Sync + 'static> NameLock<T> {
     /// the back end removes or replaces it. Dropping the lock allows entries again.
     ///
     /// # Errors
-    /// `NotEmpty`: it has entries, or one is being made.
+    /// `NotEmpty`: it has entries, or one is being made; or it is a root, or the name leads elsewhere.
     pub fn begin_removal(&mut self, node: &OwnedNode<T>) -> Result<(), NotEmpty> {
         self.ticket().shared.require(node);
         self.cancel_removal();
         if node.attr().is_dir() {
+            if node.view().is_root() || matches!(self.known(), NodeKnown::Hit(other) if other != *node) {
+                return Err(NotEmpty);
+            }
             self.removal = Some(node.view().begin_death()?.park());
         }
         Ok(())
@@ -309,8 +312,8 @@ impl<T: Send + Sync + 'static> NodeCache<T> {
         (NameLock::new(&self.0, one), NameLock::new(&self.0, other))
     }
 
-    /// The back end has given the name of `from` to `to`. The inode that `to` led to is replaced; if it is a directory,
-    /// call [`NameLock::begin_removal`] on `to` before. Cannot fail after [`NameLock::reserve`] of
+    /// The back end has given the name of `from` to `to`. If both names lead to one inode, both stay, as rename(2) has
+    /// it. Otherwise the inode that `to` led to is replaced; if it is a directory, call [`NameLock::begin_removal`] on `to` before. Cannot fail after [`NameLock::reserve`] of
     /// [`Room::Name`] on `to`.
     ///
     /// # Errors

@@ -16,6 +16,7 @@
     reason = "the embedder's values are shared by the counts of their inodes, see the head"
 )]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -41,6 +42,12 @@ impl<T: Send + Sync> SideMemory for SideData<T> {
     }
 }
 
+/// Drop a value. A panic of its drop (the panic hook has reported it) must not unwind through an eviction, which
+/// would leave slots and references behind.
+fn end<T>(value: T) {
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
+}
+
 /// All values of a cache.
 pub(super) struct Data<T> {
     side: Arc<SideData<T>>,
@@ -63,7 +70,7 @@ impl<T: Send + Sync + 'static> Data<T> {
         let side = self.side.clone();
         // SAFETY: `value` is the `private` word of an inode of this cache, so its index was filled for that
         // inode. The hook is called once for it, after its last reference was put; see the module's head.
-        Box::new(move |_, value| drop(unsafe { side.take(value as u32) }))
+        Box::new(move |_, value| end(unsafe { side.take(value as u32) }))
     }
 
     /// Room for a value, within the limit.
@@ -87,7 +94,7 @@ impl<T: Send + Sync + 'static> Data<T> {
         if inode.is_none_or(|inode| inode.private() != fresh.private) {
             // SAFETY: filled by `fresh`, which is called once for each answer. No inode has this index, so
             // neither the hook nor `of` uses it.
-            drop(unsafe { self.side.take(fresh.private as u32) });
+            end(unsafe { self.side.take(fresh.private as u32) });
         }
     }
 

@@ -98,7 +98,8 @@ impl<T: Send + Sync + 'static> Drop for Shared<T> {
 /// A dentry and inode cache whose inodes have data of the type `T`. A clone is the same cache.
 ///
 /// `T` is dropped exactly once for each value, after the last handle to its inode. Its drop may run inside any call
-/// of the cache that evicts, with name locks held: it must wait for nobody. The memory of the values themselves
+/// of the cache that evicts, with name locks held: it must wait for nobody. If it panics, the cache catches that, and
+/// goes on. The memory of the values themselves
 /// counts in the limit (not what they own). With `T = ()` there is none.
 pub struct NodeCache<T: Send + Sync + 'static>(Arc<Shared<T>>);
 
@@ -156,15 +157,17 @@ impl<T: Send + Sync + 'static> NodeCache<T> {
 
     /// A removed superblock that is empty by now.
     fn reuse(&self, watched: bool) -> Option<SbId> {
-        let mut removed = self.0.removed.lock();
+        // The list belongs to this thread meanwhile: emptying drops data, which may remove other superblocks. A
+        // thread that looks now finds none, and adds a new superblock.
+        let mut removed = std::mem::take(&mut *self.0.removed.lock());
         // An answer that was on its way may have cached something in one since.
         removed.iter().filter(|(sb, _)| !self.0.cache.is_unused(*sb)).for_each(|(sb, _)| {
             self.0.empty(*sb);
         });
-        let at = removed.iter().position(|(sb, of)| *of == watched && self.0.cache.is_unused(*sb))?;
-        let (sb, _) = removed.swap_remove(at);
-        self.0.cache.reuse_superblock(sb);
-        Some(sb)
+        let at = removed.iter().position(|(sb, of)| *of == watched && self.0.cache.is_unused(*sb));
+        let found = at.map(|at| removed.swap_remove(at).0);
+        self.0.removed.lock().append(&mut removed);
+        found.inspect(|sb| self.0.cache.reuse_superblock(*sb))
     }
 
     /// The inode with an id; `None`: the id is stale (ESTALE).

@@ -78,7 +78,7 @@ pub(crate) struct Private {
     /// Index + 1 of the directory state.
     pub dir: AtomicU32,
     /// Of a directory its one dentry; of a symbolic link the slot of its cached target. 0: none. In a superblock
-    /// that is [`NAMED`], a dentry of any inode.
+    /// that is [`NAMED`], a dentry of any inode (see `names/reverse.rs`).
     pub alias: AtomicU32,
     /// Superblock, and [`RESIDENT`].
     pub sb: AtomicU32,

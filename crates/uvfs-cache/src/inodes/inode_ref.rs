@@ -234,7 +234,13 @@ impl<'c> InodeRef<'c> {
         // The reference before the count. Otherwise a forget in between, of lookups that it was never told
         // of, would put a reference that does not exist yet.
         self.cache.inodes.hold_again(self.id());
-        if self.private_half().nlookup.fetch_add(n, Ordering::AcqRel) != 0 {
+        let nlookup = &self.private_half().nlookup;
+        let old = nlookup.fetch_add(n, Ordering::AcqRel);
+        if old.checked_add(n).is_none() {
+            // No kernel counts as far: the caller is wrong. The inode is held until everything is forgotten.
+            nlookup.store(u64::MAX, Ordering::Release);
+        }
+        if old != 0 {
             self.cache.put_inode(self.index);
         }
     }

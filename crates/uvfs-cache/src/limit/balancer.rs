@@ -7,9 +7,11 @@
 //! until memory runs short again.
 //!
 //! [`Steps`] is the protocol without a thread, for a server that waits for more than the cache. [`Balancer`] is the
-//! thread. It holds no lock across a callback, and between two steps no reference to the cache.
+//! thread. It holds no lock across a callback, and between two steps no reference to the cache. When the cache is
+//! dropped, it wakes the thread, which then ends.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::thread;
@@ -228,7 +230,13 @@ impl Calls {
             // Before the step's look: an allocation that runs short afterwards calls again. Not elsewhere: the cache
             // calls once, and again only after a look.
             self.called.lock().short = false;
-            if lent(&mut |cache| next = steps.step(cache, &mut holder)).is_none() {
+            let lived = lent(&mut |cache| {
+                // A panic of a callback (the panic hook has reported it) counts as a step without effect: without
+                // this thread every request would run short of memory.
+                let step = catch_unwind(AssertUnwindSafe(|| steps.step(cache, &mut holder)));
+                next = step.unwrap_or_else(|_| steps.longer(cache));
+            });
+            if lived.is_none() {
                 return;
             }
         }

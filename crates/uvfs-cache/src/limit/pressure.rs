@@ -72,6 +72,13 @@ impl Drop for Overdraft {
     }
 }
 
+impl Drop for Pressure {
+    /// The cache ends. Watchers look, and find no cache.
+    fn drop(&mut self) {
+        self.watchers.lock().drain(..).for_each(Waker::wake);
+    }
+}
+
 impl Pressure {
     /// Memory runs short. The caller holds no lock but name locks and the rename mutex.
     pub(crate) fn rise(&self) {

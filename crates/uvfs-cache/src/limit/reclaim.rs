@@ -24,7 +24,8 @@ const BATCH_BY_NAME: usize = 128;
 /// The client that holds a server's nodes, mostly a kernel, as the thread that keeps the memory limit sees it:
 /// see [`Balancer`](crate::Balancer).
 ///
-/// The thread holds no lock and no reference of the cache during a call, so a call may wait.
+/// The thread holds no lock of the cache and no reference to a node during a call, so a call may wait. The cache lives
+/// until the call returns. A panic counts as a call without effect.
 pub trait NodeHolder {
     /// Ask for these nodes to be forgotten if they are unused: FUSE_NOTIFY_PRUNE.
     ///

@@ -548,7 +548,8 @@ impl Cache {
     }
 
     /// Give the name of `from` to `to`, replacing the inode that `to` led to (`death`: an empty directory).
-    /// `room` was reserved from `to` as [`Room::Name`]. The caller has checked types and loops.
+    /// `room` was reserved from `to` as [`Room::Name`]. The caller has checked types and loops. If both names lead
+    /// to one inode, both stay, as rename(2) has it.
     ///
     /// # Panics
     /// If `room` was not reserved from `to`, or the directories belong to two superblocks: the name's slot
@@ -576,7 +577,13 @@ impl Cache {
             let (mut locked, [_, to_hash]) = self.lock_names_bucket(names, true);
             let moved = self.find_locked(&locked, 0, from.dir.index(), &from_words);
             let target = self.find_locked(&locked, 1, to.dir.index(), &to_words);
-            let moved = moved.filter(|d| self.dentries.get(*d).inode.load(Ordering::Relaxed) != 0);
+            let leads = |dentry: u32| self.dentries.get(dentry).inode.load(Ordering::Relaxed);
+            let moved = moved.filter(|d| leads(*d) != 0);
+            if moved.is_some_and(|moved| target.is_some_and(|target| leads(moved) == leads(target))) {
+                drop((locked, entries));
+                from.mark_stale_if_late(None);
+                return to.mark_stale_if_late(None);
+            }
             match moved {
                 Some(moved) if locked.relocate(0, 1, &to_hash, moved).is_err() => {
                     // No overflow line was available: everything is as it was.

@@ -10,8 +10,8 @@
 //! finds the new name. If it comes later, the last check finds the sequence moved, and the reader starts over.
 //! If all stand, all names were as read at the moment between the last read and the first check.
 //!
-//! A name costs a few loads, a path that times its depth. If an alias leads to a name that has gone, a file
-//! with several links is searched for by its other names: O(names of the superblock). The new alias is kept.
+//! A name costs a few loads, a path that times its depth. If an alias leads to a name that has gone, the file is
+//! searched for by its other names, once: O(names of the superblock). What the search found is kept.
 
 use uvfs_sync::primitives::{Ordering, spin_loop};
 
@@ -20,6 +20,9 @@ use crate::inodes::inode_ref::InodeRef;
 
 /// How often a path is read again while directories move.
 const TRIES: u32 = if cfg!(loom) { 2 } else { 64 };
+
+/// An alias that a search has found to lead nowhere, while it looks once more.
+const CHECKING: u32 = u32::MAX;
 
 /// A name of an inode, as it was at a moment.
 pub(crate) struct Back<'c> {
@@ -72,29 +75,54 @@ impl Cache {
         loop {
             // Pairs with the release of the writer that named the inode: that dentry is filled.
             let alias = private.alias.load(Ordering::Acquire);
-            match self.back_at(alias, inode) {
+            let back = if alias == CHECKING { Ok(None) } else { self.back_at(alias, inode) };
+            match back {
                 Ok(Some(back)) => return Some(back),
                 // An exchange leads the inode to its other dentry before this one's sequence is even again.
                 Ok(None) if private.alias.load(Ordering::Relaxed) == alias => {
-                    return self.search_name(inode, alias);
+                    if let Ok(back) = self.search_name(inode, alias) {
+                        return back;
+                    }
                 }
                 // Each is another thread's progress.
-                Ok(None) | Err(Moving) => spin_loop(),
+                Ok(None) | Err(Moving) => {}
             }
+            spin_loop();
         }
     }
 
-    /// Another name of a file whose alias has lost its name.
+    /// Another name of a file whose alias has lost its name. `Err`: the alias has changed meanwhile.
+    ///
+    /// A search that finds none is not repeated: it leaves 0 as the alias, until the inode is named. The race
+    /// with a thread that names it in the slot of the old alias: that thread fills the dentry, then stores the
+    /// same alias. If its store comes first, [`CHECKING`] replaces it, and the second look finds the dentry filled.
+    /// If ours comes first, its own stands. Meanwhile other readers search for themselves.
     #[cold]
-    fn search_name<'c>(&'c self, inode: &InodeRef<'c>, alias: u32) -> Option<Back<'c>> {
-        if is_dir(inode.fmt()) || inode.attr().nlink < 2 {
-            return None;
+    fn search_name<'c>(&'c self, inode: &InodeRef<'c>, alias: u32) -> Result<Option<Back<'c>>, Moving> {
+        // A driver that counts links says so when the last name goes, and its open files pay for no search.
+        if alias == 0 || is_dir(inode.fmt()) || inode.attr().nlink == 0 {
+            return Ok(None);
         }
-        let back = self.backs(inode).next()?;
-        // If another thread has named the inode since, that name stays its alias.
+        let found = self.backs(inode).next();
+        if alias == CHECKING {
+            return Ok(found);
+        }
         let word = &inode.private_half().alias;
-        let _ = word.compare_exchange(alias, back.dentry, Ordering::Release, Ordering::Relaxed);
-        Some(back)
+        let exchange = |from, to| {
+            let changed = word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+            changed.map_err(|_| Moving)
+        };
+        if let Some(back) = found {
+            // If another thread has named the inode since, that name stays its alias.
+            let _ = exchange(alias, back.dentry);
+            return Ok(Some(back));
+        }
+        exchange(alias, CHECKING)?;
+        if matches!(self.back_at(alias, inode), Ok(None)) {
+            return exchange(CHECKING, 0).map(|_| None);
+        }
+        exchange(CHECKING, alias)?;
+        Err(Moving)
     }
 
     /// All names of an inode. O(names of the superblock).

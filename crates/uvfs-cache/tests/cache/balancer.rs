@@ -25,6 +25,8 @@ struct Client {
     can_prune: bool,
     pruned: AtomicU64,
     invalidated: AtomicU64,
+    /// Calls to come that panic.
+    panics: AtomicU64,
     /// The directory waits: an invalidation would hang.
     is_waited_in: AtomicBool,
 }
@@ -47,6 +49,9 @@ impl NodeHolder for Asked {
         if !self.client.can_prune {
             return Err(Errno::INVAL);
         }
+        let left = |n: u64| n.checked_sub(1);
+        let panics = self.client.panics.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
+        assert!(panics.is_err(), "a test's panic");
         let mut held = self.client.nodes.lock();
         held.retain(|_, id| {
             let named = nodes.contains(id);
@@ -156,4 +161,23 @@ fn the_thread_ends_when_it_is_dropped_asleep() {
     drop(balancer);
     until("the end of the thread", || Arc::strong_count(&alive) == 1);
     walk(&cache, &client, 10).expect("the cache is as good without it");
+}
+
+#[test]
+fn the_thread_ends_with_its_cache() {
+    let client = Arc::new(Client::default());
+    let (cache, _balancer, alive) = limited(&client);
+    walk(&cache, &client, 10).expect("memory");
+    drop(cache);
+    until("the end of the thread", || Arc::strong_count(&alive) == 1);
+}
+
+/// A callback that panics once has no effect, and the next one is called.
+#[test]
+fn a_callback_that_panics_does_not_end_the_balancing() {
+    let client = Arc::new(Client { can_prune: true, panics: AtomicU64::new(3), ..Client::default() });
+    let (cache, _balancer, _) = limited(&client);
+    walk(&cache, &client, FILES).expect("memory for all, one after the other");
+    assert_eq!(client.panics.load(Ordering::Relaxed), 0);
+    assert!(client.pruned.load(Ordering::Relaxed) > FILES / 2);
 }

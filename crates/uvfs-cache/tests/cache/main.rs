@@ -11,6 +11,7 @@ mod listings;
 mod memory;
 mod memory_full;
 mod model;
+mod node_edges;
 mod node_tasks;
 mod nodes;
 mod numbers;
