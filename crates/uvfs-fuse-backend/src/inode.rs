@@ -63,19 +63,19 @@ impl<T: Send + Sync + 'static> fmt::Debug for StoredInode<T> {
 /// ever. If this is dropped without [`CountedInode::give`], for instance because a later step failed, the count is taken
 /// back.
 #[must_use = "the lookup is taken back"]
-pub struct CountedInode<T: Send + Sync + 'static> {
-    store: InodeStore<T>,
+pub struct CountedInode<'s, T: Send + Sync + 'static> {
+    store: &'s InodeStore<T>,
     inode: StoredInode<T>,
     given: bool,
 }
 
-impl<T: Send + Sync + 'static> CountedInode<T> {
-    pub(crate) fn new(store: &InodeStore<T>, node: Node<T>) -> Self {
+impl<'s, T: Send + Sync + 'static> CountedInode<'s, T> {
+    pub(crate) fn new(store: &'s InodeStore<T>, node: Node<T>) -> Self {
         // The root stays anyway.
         if !node.is_root() {
             node.add_lookups(1);
         }
-        Self { store: store.clone(), inode: StoredInode(node), given: false }
+        Self { store, inode: StoredInode(node), given: false }
     }
 
     /// The client has the lookup from now on, and forgets it with [`InodeStore::forget`]. Returns the number.
@@ -85,7 +85,7 @@ impl<T: Send + Sync + 'static> CountedInode<T> {
     }
 }
 
-impl<T: Send + Sync + 'static> Deref for CountedInode<T> {
+impl<T: Send + Sync + 'static> Deref for CountedInode<'_, T> {
     type Target = StoredInode<T>;
 
     fn deref(&self) -> &StoredInode<T> {
@@ -93,7 +93,7 @@ impl<T: Send + Sync + 'static> Deref for CountedInode<T> {
     }
 }
 
-impl<T: Send + Sync + 'static> Drop for CountedInode<T> {
+impl<T: Send + Sync + 'static> Drop for CountedInode<'_, T> {
     fn drop(&mut self) {
         if !self.given {
             // By number: another file may have taken it over, and the lookups with it.
@@ -102,7 +102,7 @@ impl<T: Send + Sync + 'static> Drop for CountedInode<T> {
     }
 }
 
-impl<T: Send + Sync + 'static> fmt::Debug for CountedInode<T> {
+impl<T: Send + Sync + 'static> fmt::Debug for CountedInode<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CountedInode({})", self.inode.number())
     }

@@ -7,7 +7,7 @@
 //! thread, which waits for the client, which waits for that request. Once the thread has waited for 2 ms, or the
 //! request for a second, the request may exceed the limit by 4%.
 //!
-//! `Waits` has mutexes, which are leaves. A lookup takes one for a few steps, by its directory.
+//! `Waits` has mutexes, which are leaves. A request that is not a hit takes one for a few steps, by its directory.
 
 use std::collections::HashMap;
 use std::io;

@@ -6,11 +6,11 @@
 
 use std::io;
 
-use uvfs_cache::{Errno, NodeLookup, Ticket, Ttl};
+use uvfs_cache::{Errno, NodeKnown, NodeLookup, Ticket, Ttl};
 
 use crate::inode::{CountedInode, StoredInode};
 use crate::limit::{Attempt, Mark};
-use crate::store::{Described, Inner, InodeAnswer, InodeStore, io_error};
+use crate::store::{Described, Inner, InodeAnswer, InodeStore, Node, io_error};
 
 /// The longest name.
 const NAME_MAX: usize = 255;
@@ -31,8 +31,11 @@ impl<T: Send + Sync + 'static> InodeStore<T> {
         parent: u64,
         name: &[u8],
         mut ask: impl FnMut(&StoredInode<T>) -> io::Result<InodeAnswer<T>>,
-    ) -> io::Result<CountedInode<T>> {
+    ) -> io::Result<CountedInode<'_, T>> {
         let dir = self.get(parent)?;
+        if let Some(node) = self.known(&dir, name) {
+            return Ok(CountedInode::new(self, node));
+        }
         let mut mark = self.waits().enter(dir.0.id());
         self.with_patience(|| {
             for _ in 0..ATTEMPTS {
@@ -44,6 +47,14 @@ impl<T: Send + Sync + 'static> InodeStore<T> {
         })
     }
 
+    /// The node that a cached name leads to, found without a lock.
+    fn known(&self, dir: &StoredInode<T>, name: &[u8]) -> Option<Node<T>> {
+        match self.cache().borrow(dir.0.id())?.child(name) {
+            NodeKnown::Hit(node) => Some(node.to_owned()),
+            NodeKnown::Negative | NodeKnown::Unknown => None,
+        }
+    }
+
     /// `None`: look again.
     fn look_up(
         &self,
@@ -51,7 +62,7 @@ impl<T: Send + Sync + 'static> InodeStore<T> {
         name: &[u8],
         mark: &mut Mark,
         ask: &mut impl FnMut(&StoredInode<T>) -> io::Result<InodeAnswer<T>>,
-    ) -> Result<Option<CountedInode<T>>, Attempt> {
+    ) -> Result<Option<CountedInode<'_, T>>, Attempt> {
         let may_be_kept = self.options().name_ttl != Ttl::ZERO
             && !matches!(name, b"." | b"..")
             && (1..=NAME_MAX).contains(&name.len());

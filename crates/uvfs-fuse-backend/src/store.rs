@@ -266,8 +266,11 @@ impl<T: Send + Sync + 'static> InodeStore<T> {
             Some(..=ROOT) => return Err(io_error(Errno::INVAL)),
             Some(ino) => (ino, Held::Own(key.bytes().into())),
         };
-        let own = ino != ROOT && matches!(held, Held::Own(_));
-        let old = self.superblock().by_number(ino).filter(|old| own && !self.is_file(old, &key));
+        let old = match held {
+            Held::Own(_) if ino != ROOT => self.superblock().by_number(ino),
+            _ => None,
+        };
+        let old = old.filter(|old| !self.is_file(old, &key));
         if let Some(old) = &old {
             old.replaced();
         }
@@ -300,7 +303,7 @@ impl<T: Send + Sync + 'static> InodeStore<T> {
     ///
     /// # Errors
     /// ENOMEM. EINVAL: the key has the number 0 or 1.
-    pub fn found(&self, asked: Asked, answer: InodeAnswer<T>) -> io::Result<CountedInode<T>> {
+    pub fn found(&self, asked: Asked, answer: InodeAnswer<T>) -> io::Result<CountedInode<'_, T>> {
         let Described { answer, old, .. } = self.describe(answer)?;
         let (node, _) = self.superblock().found_number(asked, answer).map_err(io_error)?;
         self.take_over(old.as_ref(), &node);
