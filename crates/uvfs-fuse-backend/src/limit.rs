@@ -215,12 +215,15 @@ impl<T: Send + Sync + 'static> InodeStore<T> {
         let begin = Instant::now();
         loop {
             let long = begin.elapsed() > PATIENCE / 2;
-            let _more = (long || self.waits().is_blocked()).then(|| self.cache().overdraw());
+            let more = (long || self.waits().is_blocked()).then(|| self.cache().overdraw());
             match attempt() {
                 Ok(done) => return Ok(done),
                 Err(Attempt::Failed(error)) => return Err(error),
-                Err(Attempt::Short) if begin.elapsed() < PATIENCE => thread::sleep(PAUSE),
-                Err(Attempt::Short) => return Err(io_error(Errno::NOMEM)),
+                // The last attempt may exceed the limit, however late it comes.
+                Err(Attempt::Short) if more.is_some() && begin.elapsed() >= PATIENCE => {
+                    return Err(io_error(Errno::NOMEM));
+                }
+                Err(Attempt::Short) => thread::sleep(PAUSE),
             }
         }
     }

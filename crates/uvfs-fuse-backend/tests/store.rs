@@ -334,7 +334,8 @@ fn walk_within_a_limit(prunes: bool) {
         holds.lock().insert((ROOT, name.into_bytes()), entry.give());
         most = most.max(store.counters().bytes);
     }
-    assert!(most < LIMIT + LIMIT / 20, "{most} bytes");
+    // A 25th for late requests, and a 64th for lines of the hash tables.
+    assert!(most < LIMIT + LIMIT / 16, "{most} bytes");
     let held = holds.lock().len();
     assert!((5_000..50_000).contains(&held), "{held} inodes held");
     // All go with the store; the thread may be in a call still.
@@ -344,6 +345,64 @@ fn walk_within_a_limit(prunes: bool) {
         std::thread::yield_now();
     }
     assert_eq!(back.alive(), 0);
+}
+
+/// Threads that look up, forget, invalidate, rename and remove the same few names. `own`: two files share each number,
+/// so each takes it from the other now and then.
+fn storm(own: bool, name_ttl: Ttl) {
+    let back = Back::default();
+    let store = back.store(StoreOptions { name_ttl, ..forever() });
+    let answer = |n: u64, file: u64| {
+        let key = InodeKey::of_inode(7, 1000 + n + if own { file * 100 } else { 0 }, 1);
+        let key = if own { key.with_number(50 + n) } else { key };
+        Ok(InodeAnswer { key, ..back.describe(1000 + n, FILE) })
+    };
+    std::thread::scope(|threads| {
+        for thread in 0..4_u64 {
+            let (store, answer) = (&store, &answer);
+            threads.spawn(move || {
+                let mut held = Vec::new();
+                for step in 0..20_000_u64 {
+                    let random = (step * 4 + thread).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+                    let (n, name) = (random % 8, (random % 8).to_string());
+                    match random / 8 % 8 {
+                        0..=3 => match store.lookup(ROOT, name.as_bytes(), |_| answer(n, random / 64 % 2)) {
+                            Ok(entry) if random % 5 != 0 => held.push(entry.give()),
+                            Ok(entry) => assert_eq!(entry.ino, 1000 + n),
+                            Err(error) => assert_eq!((own, error.raw_os_error()), (true, Some(libc::ESTALE))),
+                        },
+                        4 => store.invalidate(ROOT, name.as_bytes()),
+                        5 => store.remove(ROOT, name.as_bytes(), |_| Ok(())).unwrap(),
+                        6 => {
+                            store.rename((ROOT, name.as_bytes()), (ROOT, b"moved"), 0, |_, _| Ok(())).unwrap()
+                        }
+                        _ => store.batch_forget(held.drain(..).map(|ino| (ino, 1))),
+                    }
+                    assert!(own || held.iter().all(|ino| store.get(*ino).is_ok()), "the client holds it");
+                }
+                store.batch_forget(held.drain(..).map(|ino| (ino, 1)));
+            });
+        }
+    });
+    for name in (0..8).map(|n| n.to_string()).chain(["moved".to_owned()]) {
+        store.invalidate(ROOT, name.as_bytes());
+    }
+    // A file that lost its number while a lookup of it was being counted stays until the end.
+    assert!(own || (store.counters().inodes, back.alive()) == (1, 1), "{store:?}");
+    drop(store);
+    assert_eq!(back.alive(), 0);
+}
+
+#[test]
+fn a_storm_loses_no_inode_that_the_client_holds_and_keeps_no_other() {
+    storm(false, Ttl::Forever);
+    storm(false, Ttl::ZERO);
+}
+
+#[test]
+fn a_storm_of_files_that_share_numbers_drops_each_value_once() {
+    storm(true, Ttl::Forever);
+    storm(true, Ttl::ZERO);
 }
 
 #[test]
