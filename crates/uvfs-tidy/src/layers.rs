@@ -16,6 +16,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("uvfs-drivers", &["uvfs-sync", "uvfs-cache", "uvfs"]),
     ("uvfs-fuse", &["uvfs"]),
     ("uvfs-fuser", &["uvfs-cache"]),
+    ("uvfs-fuse-backend", &["uvfs-cache"]),
     ("uvfs-cli", &["uvfs", "uvfs-drivers", "uvfs-fuse"]),
     ("uvfs-tests", &["uvfs-sync", "uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse"]),
     ("uvfs-bench", &["uvfs-sync", "uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse", "uvfs-tests"]),

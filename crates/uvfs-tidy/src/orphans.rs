@@ -19,8 +19,12 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
 }
 
 fn is_root(tree: &Tree, source: &Source) -> bool {
-    // Those of the fuzzer are no part of the workspace.
-    let Some(krate) = source.krate() else { return source.path.starts_with("fuzz/fuzz_targets/") };
+    // Those of the fuzzer and of conversions' servers are no part of the workspace.
+    let Some(krate) = source.krate() else {
+        let server =
+            source.path.starts_with("bench/conversions/") && source.path.ends_with("/server/src/main.rs");
+        return server || source.path.starts_with("fuzz/fuzz_targets/");
+    };
     let inner = source.inner();
     let parts: Vec<_> = inner.split('/').collect();
     let target_dirs = ["tests", "examples", "benches"];
@@ -127,9 +131,15 @@ mod tests {
             ("crates/x/tests/common/mod.rs", ""),
             ("crates/x/src/z.rs", ""),
             ("crates/x/src/f.rs", ""),
+            ("bench/conversions/x/server/src/main.rs", "mod kernel;"),
+            ("bench/conversions/x/server/src/kernel.rs", ""),
+            ("bench/conversions/x/main.rs", ""),
             ("other/y.rs", ""),
         ]);
         let found: Vec<_> = check(&tree).into_iter().map(|v| v.path).collect();
-        assert_eq!(found, ["crates/x/src/z.rs", "crates/x/src/f.rs", "other/y.rs"]);
+        assert_eq!(
+            found,
+            ["crates/x/src/z.rs", "crates/x/src/f.rs", "bench/conversions/x/main.rs", "other/y.rs"]
+        );
     }
 }

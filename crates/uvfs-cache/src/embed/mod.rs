@@ -44,6 +44,7 @@ use crate::coherence::changed_numbers::Asked;
 use crate::coherence::listeners::Listener;
 use crate::inodes::attr::Attr;
 use crate::limit::balancer::Balancer;
+use crate::limit::external_bytes::ExternalBytes;
 use crate::limit::pressure::Overdraft;
 use crate::limit::reclaim::NodeHolder;
 use crate::lookup::name_locks::NameLocks;
@@ -229,6 +230,12 @@ impl<T: Send + Sync + 'static> NodeCache<T> {
     #[doc(hidden)]
     pub fn overdraw(&self) -> Overdraft {
         self.0.cache.overdraw()
+    }
+
+    /// [`Cache::external_bytes`]: memory that the data own.
+    #[doc(hidden)]
+    pub fn external_bytes(&self) -> Arc<ExternalBytes> {
+        self.0.cache.external_bytes()
     }
 
     /// Current figures. O(superblocks).
